@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from numbers import Integral
 from typing import Annotated, Any, ClassVar
 
 from evenstep import words
@@ -80,10 +81,19 @@ class Evidence:
     expected: float | None
     unit: str
 
+    def rounded(self) -> Evidence:
+        """As it is reported: nanoseconds and bytes whole, four digits of everything else."""
+        measured, expected = (_rounded(one, self.unit) for one in (self.measured, self.expected))
+        return Evidence(self.metric, measured, expected, self.unit)
 
-def short(value: float | None) -> float | None:
-    """A number of evidence to four digits."""
-    return None if value is None else float(f"{value:.4g}")
+
+WHOLE = ("ns", "bytes")
+
+
+def _rounded(value: float | None, unit: str) -> float | None:
+    if value is None or isinstance(value, Integral):
+        return value if value is None else int(value)
+    return round(value) if unit in WHOLE else float(f"{value:.4g}")
 
 
 @dataclass(slots=True, frozen=True)

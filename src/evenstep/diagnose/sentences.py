@@ -51,7 +51,7 @@ def say(sentence: str, **numbers: Any) -> str:
     return _Sentence().vformat(found, (), numbers)
 
 
-def found(
+def worded(
     name: str,
     share: Share,
     *,
@@ -87,7 +87,7 @@ def found(
         when=when,
         effect=Effect(round(share.value, 4), projected),
         options=sorted(told, key=lambda option: "convergence" in option.cost),
-        evidence=evidence,
+        evidence=[one.rounded() for one in evidence],
         title=words.capital(_Sentence().vformat(texts["title"], (), numbers))
         + place_of(where, when),
         change=change,

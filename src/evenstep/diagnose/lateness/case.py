@@ -27,8 +27,7 @@ from evenstep.diagnose.measure.deaths import Death, deaths, first_of, hung_first
 from evenstep.diagnose.measure.expected import Shape, shapes
 from evenstep.diagnose.measure.grid import StepGrid, during, step_grid
 from evenstep.diagnose.measure.samples import Contention, contention
-from evenstep.diagnose.measure.standstill import Stuck
-from evenstep.diagnose.measure.stuck import stuck
+from evenstep.diagnose.measure.stuck import Stuck, stuck
 from evenstep.diagnose.measure.transfer import Transfers, transfers
 from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.spool.layout import Flag, Kind, Phase
@@ -401,8 +400,8 @@ class Case:
         calm = self.grid.wait_ns[~late]
         expected = float(np.median(calm)) if calm.size else 0.0
         return [
-            Evidence("wait_of_the_others", round(wait_ns), round(expected), "ns"),
-            Evidence("steps_with_wait", round(share, 4), 0.0, "share"),
+            Evidence("wait_of_the_others", wait_ns, expected, "ns"),
+            Evidence("steps_with_wait", share, 0.0, "share"),
             Evidence("ranks_waiting", len(ranks), 0, "ranks"),
         ]
 

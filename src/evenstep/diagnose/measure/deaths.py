@@ -11,8 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from evenstep.diagnose.measure.standstill import Stuck
-from evenstep.diagnose.measure.stuck import limit_ns, long_enough
+from evenstep.diagnose.measure.stuck import Stuck, limit_ns, long_enough
 from evenstep.trace.trace import RankInfo, Trace
 
 RESOLUTION_NS = 500_000_000  # ends closer together than two heartbeats are told apart by more
@@ -76,11 +75,10 @@ def hung_first(
     had stood still, however long steps are. A call that differs, or a rank that had left in good
     order, is one as soon as somebody died of it. The longest steps take `step_ns`.
     """
-    long = long_enough(list(places), step_ns)
     hung = []
     for place in places:
         if place.pause_ns is not None:  # of a dump, which is always of living processes
-            hung += [place] if place in long else []
+            hung += [place] if long_enough(place, step_ns) else []
             continue
         entered_ns = wall_ns(trace.ranks[place.waiting[0]], place.entered_ns)
         soon_ns = entered_ns + limit_ns(place, step_ns)
@@ -92,7 +90,7 @@ def hung_first(
         came_to_nothing = place.different or (awaited and awaited <= left)
         bereft = awaited <= died if awaited else not died.isdisjoint(place.waiting)
         frozen = any(_stood_still(trace.ranks[rank]) for rank in place.missing)
-        if (found and came_to_nothing) or (place in long and not bereft) or frozen:
+        if (found and came_to_nothing) or (long_enough(place, step_ns) and not bereft) or frozen:
             hung.append(place)
     return hung
 

@@ -114,11 +114,11 @@ def _grown(share: Share, hits: Share, factor: int) -> Share:
     )
 
 
-def by_growth(share: Share, ranks: int, growth: Callable[[int], float]) -> list[Projection]:
-    """What takes `growth(factor)` times as long with that many times the ranks."""
+def by_growth(share: Share, ranks: int, growth: Callable[[int, int], float]) -> list[Projection]:
+    """What takes `growth(ranks, factor)` times as long with that many times the ranks."""
     found = []
     for factor in FACTORS:
-        more = growth(factor) - 1
+        more = growth(ranks, factor) - 1
         grown = (value * (1 + more) / (1 + value * more) for value in share)
         found.append(Projection(ranks * factor, *grown))
     return found

@@ -124,7 +124,7 @@ def congestion(trace: Trace, grid: StepGrid, late: Array) -> list[Evidence]:
         rate, calm = np.array([grown[late].sum(), grown[~late].sum()]) / seconds
         if rate > 2 * calm:
             name = f"{metric}_per_second"
-            found.append(Evidence(name, round(float(rate), 3), round(float(calm), 3), "1/s"))
+            found.append(Evidence(name, float(rate), float(calm), "1/s"))
     return found
 
 

@@ -8,22 +8,17 @@ victim: followed from rank to rank, this leads to those who wait for nobody.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from evenstep.diagnose.measure.standstill import (
-    EnteredCall,
-    Stuck,
-    call_of,
-    in_flight,
-    longest_pause,
-    unanswered,
-    unfinished,
-)
 from evenstep.trace.columns import Columns
-from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Kind, Op
+from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op
 from evenstep.trace.trace import Trace
+
+Array = npt.NDArray[Any]
 
 SHORTEST_NS = 500_000_000  # in flight for less than this may just be a slow step
 STEPS = 20  # … and for less than so many of the longest steps (their 99 % quantile)
@@ -32,42 +27,73 @@ HISTORY, CONTEXT = 4096, 64  # calls looked back at, and compared with those tha
 PAUSES = 3  # … and for less than so many of the longest pauses between operations
 
 
+#: The side of a call whose size all members must bring alike.
+_ALIKE: Mapping[int, str] = {
+    int(op): side
+    for side, ops in (
+        ("bytes_in", (Op.ALL_REDUCE, Op.BROADCAST, Op.REDUCE, Op.ALL_GATHER, Op.GATHER)),
+        ("bytes_out", (Op.REDUCE_SCATTER, Op.SCATTER)),
+    )
+    for op in ops
+}
+
+
+class EnteredCall(NamedTuple):
+    """What a rank entered. `size` is None where members may differ in it."""
+
+    op: int
+    size: int | None
+    dtype: int
+    name: int  # where it was called from: index of `Trace.names`
+
+
+class Stuck(NamedTuple):
+    """The first operation of a group that was never left by somebody."""
+
+    group: int
+    sequence: int
+    op: int
+    step: int
+    waiting: list[int]
+    missing: list[int]
+    different: list[int]  # ranks that entered another operation, or another size, at that place
+    since_ns: int  # in flight for so long at the end of the trace
+    calls: Mapping[int, EnteredCall] = {}  # what each rank entered there
+    untraced: tuple[int, ...] = ()  # members without a trace
+    pause_ns: int | None = None  # of a dump: the longest pause between operations before
+    timed: bool = True  # whether since_ns is known, not only a lower bound
+    peer: int = -1  # of a message
+    entered_ns: int = 0  # when the first of the waiting entered it, on its own clock
+
+
 def stuck(trace: Trace) -> list[Stuck]:
     """The earliest open operation of each group, without those that only wait for another's.
 
     A rank that hangs in one group and so keeps the next one waiting is a victim. Where all wait
     for one another in a circle, all are told.
     """
-    found = _collectives(trace) + unanswered(trace)
+    found = _collectives(trace) + _messages(trace)
     held_up = {rank for place in found for rank in place.waiting}
     roots = [place for place in found if not place.missing or set(place.missing) - held_up]
-    explained = [place for place in roots if place.missing or place.different or place.untraced]
-    told = [
-        place._replace(missing=[rank for rank in place.missing if rank not in held_up])
-        for place in explained or roots
-    ]
-    behind = [bool(set(place.missing) & held_up) for place in explained or roots]
-    named = {r for place, late in zip(told, behind, strict=True) if not late for r in place.missing}
+    told = [place for place in roots if place.missing or place.different or place.untraced] or roots
+    free = [not set(place.missing) & held_up for place in told]
+    named = {r for place, alone in zip(told, free, strict=True) if alone for r in place.missing}
+    told = [p._replace(missing=[r for r in p.missing if r not in held_up]) for p in told]
     return [
         place
-        for place, late in zip(told, behind, strict=True)
-        if not late or set(place.missing) - named
+        for place, alone in zip(told, free, strict=True)
+        if alone or set(place.missing) - named
     ] or found
 
 
-def long_enough(places: list[Stuck], step_ns: float) -> list[Stuck]:
-    """Those that were stuck for much longer than a step takes.
+def long_enough(place: Stuck, step_ns: float) -> bool:
+    """Whether it was stuck for much longer than a step takes.
 
     A dump has no steps: there the longest pause between operations stands in. Calls that differ, or
     a dump that does not tell how long, are reason enough.
     """
-    return [
-        place
-        for place in places
-        if not place.timed
-        or (place.pause_ns is not None and place.different)
-        or place.since_ns > limit_ns(place, step_ns)
-    ]
+    differs = place.pause_ns is not None and bool(place.different)
+    return not place.timed or differs or place.since_ns > limit_ns(place, step_ns)
 
 
 def limit_ns(place: Stuck, step_ns: float) -> float:
@@ -77,24 +103,121 @@ def limit_ns(place: Stuck, step_ns: float) -> float:
     return max(SHORTEST_IN_DUMP_NS, PAUSES * place.pause_ns)
 
 
+def unfinished(trace: Trace, kind: Kind = Kind.COLLECTIVE) -> Columns:
+    """Operations that nobody finished: without an exit on ranks that did not end their trace
+    themselves or ended by an exception, or ended by an error (a timeout, a peer that is gone)."""
+    events = trace.of_kind(kind)
+    still = [r for r, info in trace.ranks.items() if not info.closed or "raised" in info.facts]
+    # the columns of a large run are read from its files: no more of them than needed
+    if not still and not trace.flagged(kind, Flag.FAILED):
+        return events.select(slice(0, 0))
+    wanted = (events.flags & int(Flag.FAILED)) != 0
+    if still:
+        wanted |= (events.exit_ns == 0) & np.isin(events["rank"], still)
+        if kind is Kind.COLLECTIVE:
+            wanted |= _without_all(events) & np.isin(events["rank"], still)
+    return events.select(wanted)
+
+
+def _without_all(events: Columns) -> Array:
+    """Collectives that end when all have entered, and that a member of the group had not reached.
+
+    However they ended, it was by an error: a backend's threads do not always say so. A member that
+    was never seen in the group tells nothing.
+    """
+    found = np.zeros(len(events), bool)
+    waits = np.isin(events.op, [int(op) for op in SYNCHRONIZING_OPS])
+    for group in np.unique(events.group[events.group >= 0]):
+        mine = np.flatnonzero(events.group == group)
+        sequence, ranks = events.group_seq[mine], events["rank"][mine]
+        last = [sequence[ranks == rank].max() for rank in np.unique(ranks)]
+        found[mine] = waits[mine] & (sequence > min(last))
+    return found
+
+
+def call_of(rows: Columns, index: int) -> EnteredCall:
+    """What the rank of a row entered."""
+    op = int(rows.op[index])
+    side = _ALIKE.get(op)
+    size = int(rows[side][index]) if side else None
+    dtype = int(rows.dtype[index]) if side else 0
+    return EnteredCall(op, size, dtype, int(rows.name[index]))
+
+
+def in_flight(trace: Trace, waiting: Columns) -> tuple[int, bool]:
+    """How long the first of them had waited when the last rank on its clock is heard of, and
+    whether that is all: a dump that was copied does not tell when it was written."""
+    enter_ns, exit_ns = int(waiting.enter_ns[0]), int(waiting.exit_ns[0])
+    if exit_ns > 0:  # it ended by an error
+        return exit_ns - enter_ns, True
+    info = trace.ranks[int(waiting["rank"][0])]
+    last = _last_heard(trace, info.clock)
+    if "dump" not in info.facts:
+        return last - enter_ns, True
+    written = info.facts["dump"].get("written_ns")
+    return max(last, written or 0) - enter_ns, written is not None
+
+
+def _last_heard(trace: Trace, clock: str) -> int:
+    """The last moment on a clock that any record, heartbeat or launcher knows of."""
+    near = {rank: info for rank, info in trace.ranks.items() if info.clock == clock}
+    events = trace.events
+    mine = np.isin(events["rank"], list(near))
+    latest = [int(events[name][mine].max()) for name in ("enter_ns", "exit_ns") if mine.any()]
+    latest += [int(info.facts.get("heartbeat_ns", 0)) for info in near.values()]
+    ends = (info.facts.get("ended") or {} for info in near.values())
+    latest += [int(end.get("monotonic_ns", 0)) for end in ends]
+    return max(latest, default=0)
+
+
+def longest_pause(trace: Trace, ranks: Iterable[int]) -> int | None:
+    """The longest pause between operations of these ranks in the last half of their dumps.
+
+    The first half may hold start-up and compilation. None for a trace that is no dump.
+    """
+    pauses = []
+    for rank in ranks:
+        if "dump" not in trace.ranks[rank].facts:
+            return None
+        enter = np.sort(trace.events.enter_ns[trace.events["rank"] == rank])
+        gaps = np.diff(enter[len(enter) // 2 :])
+        pauses.append(int(gaps.max()) if len(gaps) else 0)
+    return max(pauses, default=0)
+
+
+def _of(trace: Trace, waiting: Columns, **told: Any) -> Stuck:
+    """The operation that these records wait in; `told`: for whom."""
+    ranks = [int(rank) for rank in waiting["rank"]]
+    since_ns, timed = in_flight(trace, waiting)
+    known: dict[str, Any] = {
+        "op": int(waiting.op[0]),
+        "calls": {rank: call_of(waiting, index) for index, rank in enumerate(ranks)},
+    }
+    return Stuck(
+        group=int(waiting.group[0]),
+        sequence=int(waiting.group_seq[0]),
+        step=int(waiting.step[0]),
+        waiting=ranks,
+        since_ns=since_ns,
+        timed=timed,
+        pause_ns=longest_pause(trace, ranks),
+        entered_ns=int(waiting.enter_ns.min()),
+        **known | told,
+    )
+
+
 # -- collectives -----------------------------------------------------------------------------------
 
 
 def _collectives(trace: Trace) -> list[Stuck]:
-    pending = unfinished(trace)
-    if not len(pending):
-        return []
-    events = trace.of_kind(Kind.COLLECTIVE)
-    found = []
+    pending, found = unfinished(trace), []
+    events = trace.of_kind(Kind.COLLECTIVE) if len(pending) else pending
     for group in np.unique(pending.group[pending.group >= 0]):
         mine = pending.select(pending.group == group)
-        for sequence in np.unique(mine.group_seq):
-            waiting = mine.select(mine.group_seq == sequence)
-            place = _place(trace, events, waiting)
-            if place is not None:
-                found.append(place)
-                break
-    return found
+        each = (mine.select(mine.group_seq == sequence) for sequence in np.unique(mine.group_seq))
+        places = (_place(trace, events, waiting) for waiting in each)
+        found += [next((place for place in places if place), None)]
+    return [place for place in found if place]
 
 
 def _place(trace: Trace, events: Columns, waiting: Columns) -> Stuck | None:
@@ -113,22 +236,15 @@ def _place(trace: Trace, events: Columns, waiting: Columns) -> Stuck | None:
     left = bool(passed) or bool(finished.any())
     if left and not different and common in SYNCHRONIZING_OPS:
         return None
-    everybody = trace.groups[group].ranks
-    since_ns, timed = in_flight(trace, waiting)
-    return Stuck(
-        group=group,
-        sequence=sequence,
+    absent = [r for r in trace.groups[group].ranks if r not in calls and r not in passed]
+    return _of(
+        trace,
+        waiting,
         op=int(common),
-        step=int(waiting.step[0]),
-        waiting=[int(rank) for rank in waiting["rank"]],
-        missing=[r for r in everybody if r in trace.ranks and r not in calls and r not in passed],
+        missing=[rank for rank in absent if rank in trace.ranks],
         different=different,
-        since_ns=since_ns,
         calls=calls,
-        untraced=tuple(rank for rank in everybody if rank not in trace.ranks),
-        pause_ns=longest_pause(trace, [int(rank) for rank in waiting["rank"]]),
-        timed=timed,
-        entered_ns=int(waiting.enter_ns.min()),
+        untraced=tuple(r for r in trace.groups[group].ranks if r not in trace.ranks),
     )
 
 
@@ -177,3 +293,60 @@ def _passed(trace: Trace, events: Columns, group: int, sequence: int) -> set[int
         later = (events.group == group) & (events.group_seq > sequence)
         found |= set(np.unique(events["rank"][later]).tolist()) & set(wrapped)
     return found
+
+
+# -- messages whose other end was never called -----------------------------------------------------
+# One is known by its group, ends, direction, tag and number. Where a ring has lost its oldest
+# records numbers do not compare; then an open call of the other direction counts as the other end.
+
+
+def _messages(trace: Trace) -> list[Stuck]:
+    """Messages whose other end was never called, one place per peer that is waited for."""
+    pending = unfinished(trace, Kind.POINT_TO_POINT)
+    if not len(pending):
+        return []
+    pending = pending.sorted_by("enter_ns")
+    calls = np.stack([pending[name].astype(int) for name in ("rank", "peer_or_root", "op")])
+    awaited: dict[tuple[int, ...], list[int]] = {}
+    for index in np.sort(np.unique(calls, axis=1, return_index=True)[1]).tolist():
+        ends, numbered = _other_ends(trace, pending, index)
+        if not (numbered and (ends.exit_ns > 0).any()):  # else it was merely not seen to end here
+            key = int(pending.group[index]), *map(int, calls[1:, index])
+            awaited.setdefault(key, []).append(index)
+    places = [_message(trace, pending.select(np.array(rows))) for rows in awaited.values()]
+    return [place for n, place in enumerate(places) if not _mirrored(place, places[:n])]
+
+
+def _mirrored(place: Stuck, before: Sequence[Stuck]) -> bool:
+    """Whether it is the other end of a message that has been told: both called, neither left."""
+    return not place.missing and any(
+        not other.missing and other.peer in place.waiting and place.peer in other.waiting
+        for other in before
+    )
+
+
+def _other_ends(trace: Trace, pending: Columns, index: int) -> tuple[Columns, bool]:
+    """The peer's calls of the same message, and whether numbers tell so; else all that are open."""
+    events = trace.of_kind(Kind.POINT_TO_POINT)
+    rank, peer = int(pending["rank"][index]), int(pending.peer_or_root[index])
+    op = int(Op.RECV if pending.op[index] == int(Op.SEND) else Op.SEND)
+    same = (events["rank"] == peer) & (events.peer_or_root == rank) & (events.op == op)
+    if peer not in trace.ranks or trace.ranks[peer].dropped or trace.ranks[rank].dropped:
+        return events.select(same & (events.exit_ns == 0)), False
+    for name in ("group", "group_seq", "payload"):
+        same &= events[name] == pending[name][index]
+    return events.select(same), True
+
+
+def _message(trace: Trace, waiting: Columns) -> Stuck:
+    peer, rank = int(waiting.peer_or_root[0]), int(waiting["rank"][0])
+    ends, numbered = _other_ends(trace, waiting, 0)
+    sizes = {max(int(rows.bytes_in[0]), int(rows.bytes_out[0])) for rows in (waiting, ends) if rows}
+    return _of(
+        trace,
+        waiting,
+        missing=[peer] if peer in trace.ranks and not len(ends) else [],
+        different=sorted({rank, peer}) if numbered and len(sizes) > 1 else [],
+        untraced=(peer,) if peer >= 0 and peer not in trace.ranks else (),
+        peer=peer,
+    )

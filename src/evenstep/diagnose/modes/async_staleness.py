@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.finding import Evidence, Finding, When, short
+from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.diagnose.levels import CHANGED, NAMED, SMALLEST_SHARE, SURE
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.samples import marked
-from evenstep.diagnose.sentences import found, say
+from evenstep.diagnose.modes.intervention import found
+from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import Share, share_of
 from evenstep.statistics.trend import Association, Trend, association, thinned, trend
 from evenstep.trace.columns import Columns
@@ -136,9 +137,7 @@ def find(case: Case) -> list[Finding]:
     wasted = lost(updates.value, allowed(case, updates)[0])
     time = _time_share(updates)
     share = share_of(_by_step(updates, wasted * time), _by_step(updates, time))
-    if share.value < SMALLEST_SHARE:
-        return []
-    return [_finding(case, updates, share)]
+    return _stale(case, updates, share) if share.value >= SMALLEST_SHARE else []
 
 
 def allowed(case: Case, updates: Staleness) -> tuple[Array, list[int]]:
@@ -184,13 +183,14 @@ def drifting(updates: Staleness) -> Trend | None:
     return change if change.p < SURE and change.slope > 0 and grows else None
 
 
-def _finding(case: Case, updates: Staleness, share: Share) -> Finding:
+def _stale(case: Case, updates: Staleness, share: Share) -> list[Finding]:
     value, growing = updates.value, drifting(updates)
     bounds, ranks = allowed(case, updates)
     stale, bound = value > bounds, float(bounds.max())
     steps = updates.step[stale]
     why = say("async_staleness.some" if ranks else "async_staleness.all", those=ranks)
     return found(
+        case,
         "async_staleness",
         share,
         numbers={
@@ -204,7 +204,7 @@ def _finding(case: Case, updates: Staleness, share: Share) -> Finding:
             "those": ranks,
         },
         where=case.where([rank for rank in ranks if rank in case.trace.ranks]),
-        when=When([(int(steps.min()), int(steps.max()))], "chronic" if ranks else None),
+        at=When([(int(steps.min()), int(steps.max()))], "chronic" if ranks else None),
         options={**({"ranks": share} if ranks else {}), "bound": share, "scale": None},
         evidence=[*_distribution(updates, bound, growing), *relations(case, updates)],
     )
@@ -213,12 +213,12 @@ def _finding(case: Case, updates: Staleness, share: Share) -> Finding:
 def _distribution(updates: Staleness, bound: float, growing: Trend | None) -> list[Evidence]:
     value = updates.value
     return [
-        Evidence("staleness_median", short(np.median(value)), bound, "updates"),
-        Evidence("staleness_p95", short(np.quantile(value, 0.95)), bound, "updates"),
-        Evidence("staleness_max", short(value.max()), bound, "updates"),
+        Evidence("staleness_median", np.median(value), bound, "updates"),
+        Evidence("staleness_p95", np.quantile(value, 0.95), bound, "updates"),
+        Evidence("staleness_max", value.max(), bound, "updates"),
         Evidence(
             "staleness_growth_per_1000_updates",
-            short(growing.slope) if growing else 0.0,
+            growing.slope if growing else 0.0,
             0.0,
             "updates",
         ),
@@ -254,8 +254,8 @@ def _as_evidence(name: str, together: Association | None) -> list[Evidence]:
     if together is None:
         return []
     return [
-        Evidence(name, round(together.rho, 3), 0.0, "ρ"),
-        Evidence(f"{name}_by_chance", round(together.p, 4), None, "p"),
+        Evidence(name, together.rho, 0.0, "ρ"),
+        Evidence(f"{name}_by_chance", together.p, None, "p"),
     ]
 
 

@@ -18,7 +18,6 @@ from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.levels import MINOR, MOST, NAMED, ROUND_STEPS, SMALLEST_SHARE
-from evenstep.diagnose.measure import recurrence
 from evenstep.diagnose.measure.expected import (
     GOOD,
     SLOWEST_GBPS,
@@ -27,8 +26,9 @@ from evenstep.diagnose.measure.expected import (
     Shape,
     reference,
 )
-from evenstep.diagnose.measure.recurrence import throughout
-from evenstep.diagnose.sentences import found, say
+from evenstep.diagnose.measure.recurrence import by_growth
+from evenstep.diagnose.modes.intervention import found
+from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import DType, Op
 from evenstep.trace.trace import RankInfo
@@ -89,7 +89,7 @@ class Small(NamedTuple):
 def latency_bound(case: Case) -> list[Finding]:
     """What merging small collectives into buckets would give back."""
     slow = slow_shapes(case, _small)
-    return [_of_latency(case, *slow)] if slow else []
+    return _of_latency(case, *slow) if slow else []
 
 
 def _small(case: Case, shape: Shape) -> Small | None:
@@ -129,13 +129,14 @@ def _latency(case: Case, shape: Shape) -> tuple[float, str] | None:
     return alpha, "its time less that of its bytes at 10 Gb/s; 1 Gb/s would not explain it either"
 
 
-def _of_latency(case: Case, small: list[Small], share: Share, change: Change) -> Finding:
-    first, ranks = small[0], len(case.grid.ranks)
+def _of_latency(case: Case, small: list[Small], share: Share, change: Change) -> list[Finding]:
+    first = small[0]
     rows = case.transfers.rows.select(first.rows)
     size, moved = float(np.median(rows.size_bytes)), rows.transfer_ns
     latency = float(first.latency_ns.sum() / max(float(moved.sum()), 1))
     groups = [group for part in small for group in part.shape.groups]
     return found(
+        case,
         "latency_bound",
         share,
         numbers={
@@ -149,19 +150,21 @@ def _of_latency(case: Case, small: list[Small], share: Share, change: Change) ->
             "merged": first.merged_per_step,
         },
         where=Where(groups=case.groups_named(groups)),
-        when=throughout(case.grid.steps),
-        projected=recurrence.by_growth(  # a ring's hops: 2(n - 1) alpha
-            share, ranks, lambda factor: (ranks * factor - 1) / max(ranks - 1, 1)
-        ),
+        projected=partial(by_growth, growth=_hops),
         options={"buckets": share, **_fewer_hops(case, small)},
         evidence=[
-            Evidence("collectives_per_step", round(first.per_step, 2), first.merged_per_step, "1"),
-            Evidence("latency_of_one", round(first.alpha_ns), None, "ns"),
-            Evidence("latency_share_of_transfer", round(latency, 4), 0.5, "1"),
-            Evidence("median_size", round(size), BUCKET_BYTES, "bytes"),
+            Evidence("collectives_per_step", first.per_step, first.merged_per_step, "1"),
+            Evidence("latency_of_one", first.alpha_ns, None, "ns"),
+            Evidence("latency_share_of_transfer", latency, 0.5, "1"),
+            Evidence("median_size", size, BUCKET_BYTES, "bytes"),
         ],
         change=change,
     )
+
+
+def _hops(ranks: int, factor: int) -> float:
+    """Of a ring: 2(n - 1) alpha."""
+    return (ranks * factor - 1) / max(ranks - 1, 1)
 
 
 def _fewer_hops(case: Case, small: list[Small]) -> dict[str, Share | None]:
@@ -213,14 +216,15 @@ def bandwidth_bound(case: Case) -> list[Finding]:
     missing = np.sum([part.missing_ns for part in heavy], axis=0)
     short = bool(missing.any())
     wanted = missing if short else np.sum([part.bytes_ns for part in heavy], axis=0)
-    lost = case.gained(wanted)
+    change = case.transferred(wanted)
+    lost = case.saved(change)
     share = case.share(lost)
     if share.value < (SMALLEST_SHARE if short else SMALLEST):
         return []
     if not short and (_hideable(case, heavy) or _late(case)):
         return []
     case.claims.slow_ns += lost
-    return [_of_bandwidth(case, heavy, share, case.transferred(wanted))]
+    return _of_bandwidth(case, heavy, share, change)
 
 
 def _hideable(case: Case, heavy: list[Heavy]) -> bool:
@@ -257,14 +261,14 @@ def _heavy(case: Case, shape: Shape) -> Heavy | None:
     return Heavy(shape, np.where(shape.rows, part, 0.0), known)
 
 
-def _of_bandwidth(case: Case, heavy: list[Heavy], share: Share, change: Change) -> Finding:
+def _of_bandwidth(case: Case, heavy: list[Heavy], share: Share, change: Change) -> list[Finding]:
     first = max(heavy, key=lambda part: (part.missing_ns.any(), float(part.bytes_ns.sum())))
     shape, known = first.shape, first.known
     short = known is not None and _less(shape, known)
     whole = np.sum([part.bytes_ns for part in heavy], axis=0)
     exposed, moved = _gain(case, whole), _bytes_per_step(case, shape)
-    given = round(known.gBps, 4) if known else None
     return found(
+        case,
         "bandwidth_bound",
         share,
         numbers={
@@ -277,8 +281,7 @@ def _of_bandwidth(case: Case, heavy: list[Heavy], share: Share, change: Change) 
             "round": ROUND_STEPS,
         },
         where=Where(nodes=_nodes(case, heavy), groups=_groups(case, heavy)),
-        when=throughout(case.grid.steps),
-        projected=recurrence.by_growth(share, len(case.grid.ranks), partial(_grown, shape)),
+        projected=partial(by_growth, growth=partial(_grown, shape)),
         options={
             "tune": _gain(case, np.sum([part.missing_ns for part in heavy], axis=0)),
             "overlap": None,  # how much compute is left to hide behind, no replay of this run tells
@@ -286,9 +289,9 @@ def _of_bandwidth(case: Case, heavy: list[Heavy], share: Share, change: Change) 
             "rarely": _gain(case, whole * (1 - 1 / ROUND_STEPS)),
         },
         evidence=[
-            Evidence("bus_bandwidth", round(shape.busbw_gBps, 4), given, "GB/s"),
-            Evidence("exposed_transfer_of_bytes", round(exposed.value, 4), 0.0, "share"),
-            Evidence("bytes_per_step", round(moved), None, "bytes"),
+            Evidence("bus_bandwidth", shape.busbw_gBps, known and known.gBps, "GB/s"),
+            Evidence("exposed_transfer_of_bytes", exposed.value, 0.0, "share"),
+            Evidence("bytes_per_step", moved, None, "bytes"),
         ],
         change=change,
     )
@@ -338,8 +341,9 @@ def _bytes_per_step(case: Case, shape: Shape) -> float:
     return moved / len(np.unique(rows.step[shape.rows])) / len(shape.groups)
 
 
-def _grown(shape: Shape, factor: int) -> float:
+def _grown(shape: Shape, ranks: int, factor: int) -> float:
     """What a ring sends over a link grows like (n - 1) / n."""
+    del ranks  # of the job
     ring = partial(bus_factor, "all_reduce")
     return ring(shape.members * factor) / ring(shape.members)
 

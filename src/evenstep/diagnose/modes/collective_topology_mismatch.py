@@ -18,9 +18,8 @@ from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.measure import places
 from evenstep.diagnose.measure.expected import RINGS, Reference, Shape, places_of, reference
-from evenstep.diagnose.measure.recurrence import throughout
 from evenstep.diagnose.modes.bound import slow_shapes
-from evenstep.diagnose.sentences import found
+from evenstep.diagnose.modes.intervention import found
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Op
 
@@ -43,7 +42,7 @@ class Crossed(NamedTuple):
 def find(case: Case) -> list[Finding]:
     """What rank orders that follow the nodes would give back."""
     slow = slow_shapes(case, _crossed)
-    return [_finding(case, *slow)] if slow else []
+    return _mismatch(case, *slow) if slow else []
 
 
 def _crossed(case: Case, shape: Shape) -> Crossed | None:
@@ -79,7 +78,7 @@ def _orders_itself(case: Case, group: int) -> bool:
 # -- the finding -----------------------------------------------------------------------------------
 
 
-def _finding(case: Case, crossed: list[Crossed], share: Share, change: Change) -> Finding:
+def _mismatch(case: Case, crossed: list[Crossed], share: Share, change: Change) -> list[Finding]:
     first = crossed[0]
     shape, trace = first.shape, case.trace
     kind = "racks" if _by_rack(case, first.group) else "nodes"
@@ -90,6 +89,7 @@ def _finding(case: Case, crossed: list[Crossed], share: Share, change: Change) -
     layered = _hierarchy_saves(case, first) * case.transfers.rows.size_bytes
     layered_ns = case.gained(np.where(shape.rows, layered, 0.0))
     return found(
+        case,
         "collective_topology_mismatch",
         share,
         confidence=min(share.confidence, 1.0 if first.known else UNSURE),
@@ -106,7 +106,6 @@ def _finding(case: Case, crossed: list[Crossed], share: Share, change: Change) -
             "order": ",".join(map(str, order[:LISTED])) + (",…" if len(order) > LISTED else ""),
         },
         where=Where(links=[f"{a}-{b}" for a, b in places.links(where)], groups=list(names)),
-        when=throughout(case.grid.steps),
         options={
             "order": share,
             "hierarchy": case.share(np.minimum(layered_ns, case.grid.step_ns)),
@@ -114,9 +113,7 @@ def _finding(case: Case, crossed: list[Crossed], share: Share, change: Change) -
         evidence=[
             Evidence("ring_crossings", first.crossings, first.fewest, "hops"),
             Evidence("streams_per_link", shape.leaving, 1, "streams"),
-            Evidence(
-                "bus_bandwidth", round(shape.busbw_gBps, 4), round(first.ordered_gBps, 4), "GB/s"
-            ),
+            Evidence("bus_bandwidth", shape.busbw_gBps, first.ordered_gBps, "GB/s"),
             *_curves(case, first),
         ],
         change=change,
@@ -133,7 +130,7 @@ def _curves(case: Case, first: Crossed) -> list[Evidence]:
     shape = first.shape
     if shape.op != Op.ALL_REDUCE:
         return []
-    size, measured = float(shape.sizes[-1]), round(float(shape.floors_ns[-1]))
+    size, measured = float(shape.sizes[-1]), float(shape.floors_ns[-1])
     n, gBps = shape.members, first.ordered_gBps  # noqa: N806
     alpha = shape.line.alpha_ns / (2 * (n - 1)) if shape.line is not None else 0.0
     link = Link(gBps, alpha)
@@ -144,7 +141,7 @@ def _curves(case: Case, first: Crossed) -> list[Evidence]:
         "hierarchical": _hierarchical(case, shape, size, link),
     }
     return [
-        Evidence(f"time_as_{name}", measured, round(float(cost.time_ns)), "ns")
+        Evidence(f"time_as_{name}", measured, float(cost.time_ns), "ns")
         for name, cost in given.items()
     ]
 

@@ -11,8 +11,7 @@ from evenstep import words
 from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When, Where
 from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.deaths import SILENT_NS, Death, ended_ns, wall_ns
-from evenstep.diagnose.measure.standstill import EnteredCall, Stuck, call_of
-from evenstep.diagnose.measure.stuck import stuck
+from evenstep.diagnose.measure.stuck import EnteredCall, Stuck, call_of, stuck
 from evenstep.diagnose.sentences import say
 from evenstep.diagnose.verdict import CERTAIN, LIKELY
 from evenstep.trace.spool.layout import DType, Kind, Op

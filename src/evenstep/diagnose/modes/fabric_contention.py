@@ -22,7 +22,7 @@ from evenstep.diagnose.measure.expected import places_of
 from evenstep.diagnose.measure.recurrence import when
 from evenstep.diagnose.measure.samples import congestion
 from evenstep.diagnose.measure.transfer import Transfers, floors
-from evenstep.diagnose.sentences import found
+from evenstep.diagnose.modes.intervention import found
 from evenstep.statistics.interval import Share
 from evenstep.statistics.spectrum import Peak, uneven
 
@@ -62,12 +62,13 @@ def _episodes(case: Case) -> list[Finding]:
     if not case.transfers_known:
         return []
     slow = slowed(case.transfers, case.claims.moves)
-    lost = case.gained(slow.excess_ns)
+    change = case.transferred(slow.excess_ns)
+    lost = case.saved(change)
     share = case.share(lost)
     if share.value < SMALLEST_SHARE or not (clustered(case.transfers, slow) or two_states(slow)):
         return []
     case.claims.slow_ns += lost
-    return [_finding(case, slow, share, _period(case.transfers, slow))]
+    return _slowed(case, slow, share, change)
 
 
 # -- whether it is more than noise -----------------------------------------------------------------
@@ -127,14 +128,19 @@ def _links(case: Case, groups: list[int]) -> set[tuple[str, str]]:
     return {link for group in groups for link in places.links(places_of(case.trace, group))}
 
 
-def _finding(case: Case, slow: Slow, share: Share, period: Peak | None) -> Finding:
-    rows = case.transfers.rows
+def _slowed(case: Case, slow: Slow, share: Share, change: Change) -> list[Finding]:
+    rows, period = case.transfers.rows, _period(case.transfers, slow)
     quiet = case.transfers.of_kind("quiet_ns")
     busy = rows.transfer_ns[slow.mask].sum() / rows.transfer_ns[slow.judged].sum()
     factor = float(np.median(rows.transfer_ns[slow.mask] / quiet[slow.mask]))
     late = case.steps_of(slow.mask)
     recurs, where = when(late[:, None], case.grid.steps), _where(case, slow)
+    told = [
+        Evidence("contention_period", period.period, None, "s"),
+        Evidence("contention_period_explains", period.explained, 0.0, "share"),
+    ] if period else []  # fmt: skip
     return found(
+        case,
         "fabric_contention",
         share,
         numbers={
@@ -145,26 +151,17 @@ def _finding(case: Case, slow: Slow, share: Share, period: Peak | None) -> Findi
             "neighbour": "another job with steps of its own" if period else "other traffic",
         },
         where=where,
-        when=When(recurs.steps, "oscillating") if period else recurs,
+        at=When(recurs.steps, "oscillating") if period else recurs,
         options={"apart": share} | ({"token": None} if period else {}),
         evidence=[
-            Evidence("transfer_slowdown", round(factor, 3), 1.0, "factor"),
-            Evidence("transfer_time_contended", round(float(busy), 4), 0.0, "share"),
-            Evidence("steps_contended", round(float(late.mean()), 4), 0.0, "share"),
-            *_period_evidence(period),
+            Evidence("transfer_slowdown", factor, 1.0, "factor"),
+            Evidence("transfer_time_contended", busy, 0.0, "share"),
+            Evidence("steps_contended", late.mean(), 0.0, "share"),
+            *told,
             *congestion(case.trace, case.grid, late),
         ],
-        change=case.transferred(slow.excess_ns),
+        change=change,
     )
-
-
-def _period_evidence(period: Peak | None) -> list[Evidence]:
-    if period is None:
-        return []
-    return [
-        Evidence("contention_period", round(period.period, 4), None, "s"),
-        Evidence("contention_period_explains", round(period.explained, 3), 0.0, "share"),
-    ]
 
 
 # -- slow links ------------------------------------------------------------------------------------
@@ -187,13 +184,7 @@ def _slow_links(case: Case, *, on_devices: bool) -> list[Finding]:
             if floor > most:
                 usual[channel] = np.minimum(middle, table.took_ns[channel])
     slow = np.flatnonzero(usual < table.took_ns)
-    if not len(slow):
-        return []
-    change = Change.of_transfers(slow, usual[slow])
-    share = case.share(case.saved(change))
-    if share.value < SMALLEST_SHARE:
-        return []
-    return [_link_finding(case, slow, receiver, usual, share, change)]
+    return _slow_link(case, slow, receiver, usual) if len(slow) else []
 
 
 def _receivers(case: Case) -> Array:
@@ -228,9 +219,7 @@ def _alike(case: Case, receiver: Array) -> list[list[Array]]:
     return [channels for channels in kinds.values() if len(channels) >= SEVERAL]
 
 
-def _link_finding(
-    case: Case, slow: Array, receiver: Array, usual: Array, share: Share, change: Change
-) -> Finding:
+def _slow_link(case: Case, slow: Array, receiver: Array, usual: Array) -> list[Finding]:
     assert case.costs is not None
     table = case.costs.graph.operations
     ends = np.sort(np.stack([table.root[slow], receiver[slow]]), axis=0)
@@ -242,16 +231,14 @@ def _link_finding(
     links = [f"{one}-{other}" for one, other in nodes if one != other]
     late = np.zeros(len(case.grid.steps), bool)
     late[np.searchsorted(case.grid.steps, table.step[slow])] = True
-    took = (float(np.median(part[slow])) for part in (table.took_ns, usual))
-    numbers = dict(zip(("took", "usual"), took, strict=True))
-    evidence = Evidence("message_time", round(numbers["took"]), round(numbers["usual"]), "ns")
+    took, calm = (float(np.median(part[slow])) for part in (table.took_ns, usual))
     return found(
+        case,
         "fabric_contention.link",
-        share,
-        numbers=numbers | {"ends": worst},
+        Change.of_transfers(slow, usual[slow]),
+        numbers={"took": took, "usual": calm, "ends": worst},
         where=Where(links=list(dict.fromkeys(links))),
-        when=when(late[:, None], case.grid.steps),
-        options={"path": share},
-        evidence=[evidence],
-        change=change,
+        at=when(late[:, None], case.grid.steps),
+        options=["path"],
+        evidence=[Evidence("message_time", took, calm, "ns")],
     )

@@ -20,7 +20,7 @@ from evenstep.diagnose.measure.expected import Shape, TransferLine, reference
 from evenstep.diagnose.measure.recurrence import when
 from evenstep.diagnose.measure.samples import congestion
 from evenstep.diagnose.modes.bound import slow_shapes
-from evenstep.diagnose.sentences import found
+from evenstep.diagnose.modes.intervention import found
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Op
 
@@ -43,7 +43,7 @@ def find(case: Case) -> list[Finding]:
     if slow is None:
         return []
     case.claims.moves = np.any([part.mask for part in slow[0]], axis=0)
-    return [_finding(case, *slow)]
+    return _collapsed(case, *slow)
 
 
 def _collapse(case: Case, shape: Shape) -> Collapse | None:
@@ -103,7 +103,7 @@ def _slope(sizes: Array, times: Array) -> float:
 # -- the finding -----------------------------------------------------------------------------------
 
 
-def _finding(case: Case, parts: list[Collapse], share: Share, change: Change) -> Finding:
+def _collapsed(case: Case, parts: list[Collapse], share: Share, change: Change) -> list[Finding]:
     first = max(parts, key=lambda part: float(part.shorter_ns.sum()))
     rows, receivers = case.transfers.rows, _receivers(case, parts)
     took = float(np.median(rows.transfer_ns[first.mask]))
@@ -112,6 +112,7 @@ def _finding(case: Case, parts: list[Collapse], share: Share, change: Change) ->
     groups = case.groups_named(group for part in parts for group in part.shape.groups)
     senders = first.shape.members - 1
     return found(
+        case,
         "incast",
         share,
         numbers={
@@ -123,12 +124,12 @@ def _finding(case: Case, parts: list[Collapse], share: Share, change: Change) ->
             "whom": f"to {words.ranks(receivers)}" if receivers else "to every rank at once",
         },
         where=Where(named.ranks, named.nodes, (), groups),
-        when=when(late[:, None], case.grid.steps),
-        options={"fewer": share, "lossless": share},
+        at=when(late[:, None], case.grid.steps),
+        options=["fewer", "lossless"],
         evidence=[
-            Evidence("transfer_collapsed", round(took), round(usual), "ns"),
+            Evidence("transfer_collapsed", took, usual, "ns"),
             Evidence("fan_in", senders, None, "senders"),
-            Evidence("collapsed", int(np.count_nonzero(first.mask)), 0, "collectives"),
+            Evidence("collapsed", int(first.mask.sum()), 0, "collectives"),
             *congestion(case.trace, case.grid, late),
         ],
         change=change,
@@ -137,12 +138,9 @@ def _finding(case: Case, parts: list[Collapse], share: Share, change: Change) ->
 
 def _receivers(case: Case, parts: list[Collapse]) -> list[int]:
     """Roots of the rooted ones, the costliest first; an all-to-all has none."""
-    rows = case.transfers.rows
-    cost: dict[int, float] = {}
-    for part in parts:
-        if part.shape.op == Op.ALL_TO_ALL:
-            continue
-        for root in np.unique(rows.root[part.mask]):
-            mine = part.mask & (rows.root == root)
-            cost[int(root)] = cost.get(int(root), 0.0) + float(part.shorter_ns[mine].sum())
-    return [rank for rank in sorted(cost, key=lambda r: -cost[r]) if rank in case.trace.ranks]
+    rooted = [part.shorter_ns for part in parts if part.shape.op != Op.ALL_TO_ALL]
+    shorter = np.sum(rooted, axis=0) if rooted else np.zeros(len(case.transfers.rows))
+    roots, place = np.unique(case.transfers.rows.root[shorter > 0], return_inverse=True)
+    cost = np.bincount(place, shorter[shorter > 0], len(roots))
+    ranks = roots[np.argsort(-cost, kind="stable")].tolist()
+    return [rank for rank in ranks if rank in case.trace.ranks]

@@ -6,31 +6,18 @@ they are in move data slower than groups of the same shape without them.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
 from evenstep.diagnose.finding import Evidence, Finding
-from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import FEWEST, SMALLEST_SHARE
-from evenstep.diagnose.measure import recurrence
 from evenstep.diagnose.measure.places import LEVELS, Layout, layouts, usual
-from evenstep.diagnose.measure.recurrence import when
-from evenstep.diagnose.sentences import found, say
-from evenstep.statistics.interval import Share
-
-
-class Odd(NamedTuple):
-    """Ranks placed worse than their peers, and what shows that it costs something."""
-
-    ranks: list[int]  # the costliest first
-    defects: dict[int, list[str]]
-    cells: Array  # (steps, ranks): they are late
-    slow: list[int]  # groups that they slow down
-    moving_ns: Array  # what that costs, per step
-    change: Change  # without either
+from evenstep.diagnose.measure.recurrence import constant, when
+from evenstep.diagnose.modes.intervention import found
+from evenstep.diagnose.sentences import say
 
 
 def find(case: Case) -> list[Finding]:
@@ -53,19 +40,43 @@ def find(case: Case) -> list[Finding]:
     case.claims.slow_ns += moving
     ranks = case.culprits(cells)
     members = {rank for group in slow for rank in case.trace.groups[group].ranks}
+    late = list(ranks)
     ranks += [rank for rank in sorted(worse) if rank in members and rank not in ranks]
     parts = [case.relieved(cells), *([case.transferred(excess)] if slow else [])]
-    named = {rank: worse[rank] for rank in ranks}
-    odd = Odd(ranks, named, cells, slow, moving, case.together(parts))
-    return [_finding(case, odd, share)]
+    where, first = case.where(ranks), ranks[0]
+    told = " ".join(defect for rank in ranks for defect in worse[rank])
+    names = ", ".join([case.trace.groups[group].name for group in slow][:4])
+    seen = {
+        say("locality.late", those=late, more=case.typical_excess_ns(cells)): late,
+        say("locality.slow", groups=names): slow,
+    }
+    return found(
+        case,
+        "locality",
+        share,
+        numbers={
+            "seen": "; ".join(text for text, there in seen.items() if there),
+            "who": case.named(ranks),
+            "defects": "; ".join(worse[first]),
+            "nodes": ", ".join(where.nodes) or "the node",
+        },
+        where=where,
+        at=when((cells.any(axis=1) | (moving > 0))[:, None], case.grid.steps),
+        projected=constant,
+        options=[*(one for one in ("cores", "adapter") if one in told), "replace"],
+        evidence=[
+            *_layout_evidence(first, places[first], peers[first]),
+            *(case.wait_evidence(cells) if late else []),
+        ],
+        change=case.together(parts),
+    )
 
 
 def _slow_groups(case: Case, worse: dict[int, list[str]]) -> tuple[list[int], Array]:
     """Groups with such a rank that are slower than their like without one; and by how much."""
     if not case.transfers_known:
         return [], np.zeros(0)
-    measured = case.transfers
-    excess = np.zeros(len(measured.rows))
+    excess = np.zeros(len(case.transfers.rows))
     slow: set[int] = set()
     alike: dict[tuple[int, ...], list[int]] = {}  # however fast they are
     for shape in case.shapes:
@@ -99,61 +110,18 @@ def _of_groups(
     return slow
 
 
-# -- the finding -----------------------------------------------------------------------------------
-
-
-def _finding(case: Case, odd: Odd, share: Share) -> Finding:
-    first, where = odd.ranks[0], case.where(odd.ranks)
-    affected = odd.cells.any(axis=1) | (odd.moving_ns > 0)
-    places = layouts(case.trace)
-    told = " ".join(defect for defects in odd.defects.values() for defect in defects)
-    return found(
-        "locality",
-        share,
-        numbers={
-            "seen": "; ".join(_seen(case, odd)),
-            "who": case.named(odd.ranks),
-            "defects": "; ".join(odd.defects[first]),
-            "nodes": ", ".join(where.nodes) or "the node",
-        },
-        where=where,
-        when=when(affected[:, None], case.grid.steps),
-        projected=recurrence.constant(share, len(case.grid.ranks)),
-        options={
-            **({"cores": share} if "cores" in told else {}),
-            **({"adapter": share} if "adapter" in told else {}),
-            "replace": share,
-        },
-        evidence=[
-            *_layout_evidence(first, places[first], usual(places)[first]),
-            *(case.wait_evidence(odd.cells) if odd.cells.any() else []),
-        ],
-        change=odd.change,
-    )
-
-
-def _seen(case: Case, odd: Odd) -> list[str]:
-    seen = []
-    if late := case.culprits(odd.cells):
-        seen.append(say("locality.late", those=late, more=case.typical_excess_ns(odd.cells)))
-    if odd.slow:
-        names = ", ".join([case.trace.groups[group].name for group in odd.slow][:4])
-        seen.append(say("locality.slow", groups=names))
-    return seen
-
-
 def _layout_evidence(rank: int, place: Layout, peer: Layout) -> list[Evidence]:
     """The rank's place beside its peers'; a level is its place from PIX (0) to SYS (4)."""
-    items = []
-    if place.nearest in LEVELS and peer.nearest in LEVELS:
-        levels = LEVELS.index(place.nearest or ""), LEVELS.index(peer.nearest or "")
-        items.append(Evidence(f"gpu_to_adapter_of_rank_{rank}", *levels, "level"))
-    if place.sharing and peer.sharing:
-        items.append(
-            Evidence(f"gpus_per_adapter_of_rank_{rank}", place.sharing, peer.sharing, "GPUs")
-        )
-    if place.far_cores is not None:
-        items.append(Evidence(f"far_cores_of_rank_{rank}", int(place.far_cores), 0, "1"))
-    if place.lanes and peer.lanes:
-        items.append(Evidence(f"pcie_lanes_of_rank_{rank}", place.lanes[0], peer.lanes[0], "lanes"))
-    return items
+    near = [LEVELS.index(one.nearest) if one.nearest in LEVELS else None for one in (place, peer)]
+    lanes = [one.lanes and one.lanes[0] for one in (place, peer)]
+    told: dict[str, tuple[Any, ...]] = {
+        "gpu_to_adapter": (*near, "level"),
+        "gpus_per_adapter": (place.sharing, peer.sharing, "GPUs"),
+        "far_cores": (place.far_cores, 0, "1"),
+        "pcie_lanes": (*lanes, "lanes"),
+    }
+    return [
+        Evidence(f"{name}_of_rank_{rank}", *values)
+        for name, values in told.items()
+        if None not in values
+    ]

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from evenstep.diagnose.finding import Evidence, Finding, Where
+from evenstep.diagnose.finding import Evidence, Finding
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import middle_of_others
 from evenstep.diagnose.levels import MOST, NAMED
-from evenstep.diagnose.measure import recurrence
-from evenstep.diagnose.measure.recurrence import throughout, when
-from evenstep.diagnose.modes.late import late
-from evenstep.diagnose.sentences import found
+from evenstep.diagnose.measure.recurrence import constant, when
+from evenstep.diagnose.modes.intervention import found, late
 from evenstep.trace.spool.layout import Phase
 
 #: What every rank does at once: the name of its sentences, of what to do about it, and its title.
@@ -29,46 +27,37 @@ STOPPED = {
 def input_pipeline(case: Case) -> list[Finding]:
     """Ranks whose input is late, or all of it where every rank waits and no few cost the most."""
     everybody, some = _all_waiting(case), _late_batches(case)
-    few = some is not None and 2 * len(some.where.ranks) <= len(case.grid.ranks)
-    theirs = some and everybody and few and 2 * some.severity >= everybody.severity
-    finding = some if theirs else everybody or some
-    return [finding] if finding else []
+    if not (everybody and some):
+        return everybody or some
+    few = 2 * len(some[0].where.ranks) <= len(case.grid.ranks)
+    return some if few and 2 * some[0].severity >= everybody[0].severity else everybody
 
 
 def checkpoint_stall(case: Case) -> list[Finding]:
     """Ranks that save or evaluate while the others wait, and what all do at the same time."""
-    everybody = (_all_stopped(case, phase) for phase in STOPPED)
-    return [one for one in (_late_saving(case), *everybody) if one]
+    everybody = [one for phase in STOPPED for one in _all_stopped(case, phase)]
+    return [*_late_saving(case), *everybody]
 
 
 # -- ranks that are late with it -------------------------------------------------------------------
 
 
-def _late_batches(case: Case) -> Finding | None:
-    cells = case.delays.cells(Cause.INPUT)
-    if not cells.any():
-        return None
-    ranks = case.culprits(cells, Cause.INPUT)
-    columns = np.isin(case.grid.ranks, ranks)
-    values = case.grid.phase_ns[Phase.INPUT]
-    mine, others = values[:, columns], values[:, ~columns]
-    expected = round(float(np.median(others))) if others.size else 0
-    evidence = Evidence("input_per_step", round(float(np.median(mine))), expected, "ns")
+def _late_batches(case: Case) -> list[Finding]:
+    cells, values = case.delays.cells(Cause.INPUT), case.grid.phase_ns[Phase.INPUT]
+    columns = np.isin(case.grid.ranks, case.culprits(cells, Cause.INPUT))
+    mine, others = (np.median(values[:, one]) if one.any() else 0 for one in (columns, ~columns))
     numbers = {"more": case.typical_excess_ns(cells & columns, Cause.INPUT)}
     return late(
-        case, "input_pipeline.rank", cells, Cause.INPUT,
-        numbers=numbers, options=("loader", "host"), evidence=[evidence],
+        case, "input_pipeline.rank", cells, Cause.INPUT, numbers=numbers,
+        options=["loader", "host"], evidence=[Evidence("input_per_step", mine, others, "ns")],
     )  # fmt: skip
 
 
-def _late_saving(case: Case) -> Finding | None:
+def _late_saving(case: Case) -> list[Finding]:
     cells = case.delays.cells(Cause.CHECKPOINT)
-    if not cells.any():
-        return None
-    writing = case.grid.phase_ns[Phase.CHECKPOINT]
-    evaluating = case.grid.phase_ns[Phase.EVALUATION]
-    saves = float(writing[cells].sum()) >= float(evaluating[cells].sum())
-    length_ns = float(np.median((writing if saves else evaluating)[cells]))
+    spent = [case.grid.phase_ns[phase][cells] for phase in STOPPED]
+    saves = bool(spent[0].sum() >= spent[1].sum())
+    length_ns = np.median(spent[not saves]) if cells.any() else 0.0
     numbers = {
         "steps": int(cells.any(axis=1).sum()),
         "all": len(case.grid.steps),
@@ -78,53 +67,48 @@ def _late_saving(case: Case) -> Finding | None:
         "length": length_ns,
     }
     return late(
-        case, "checkpoint_stall.rank", cells, Cause.CHECKPOINT,
-        numbers=numbers, options=["save" if saves else "evaluate"], evidence=[_length(length_ns)],
+        case, "checkpoint_stall.rank", cells, Cause.CHECKPOINT, numbers=numbers,
+        options=["save" if saves else "evaluate"],
+        evidence=[Evidence("phase_length", length_ns, 0, "ns")],
     )  # fmt: skip
 
 
 # -- everybody -------------------------------------------------------------------------------------
 
 
-def _all_waiting(case: Case) -> Finding | None:
+def _all_waiting(case: Case) -> list[Finding]:
     """All input, where even the ranks that wait least for it wait: nobody in particular is late."""
     values = case.grid.phase_ns[Phase.INPUT]
-    if not values.size:
-        return None
-    each, usual = np.median(values, axis=0), float(np.median(values))
+    each = np.median(values, axis=0) if values.size else np.zeros(1)
     if each.min() < MOST * max(each.max(), 1.0):
-        return None
-    change = case.taken(values, Cause.INPUT)
-    share = case.share(case.saved(change))
-    if share.value < NAMED:  # handing a batch over takes time, too
-        return None
-    return found(
+        return []
+    usual = np.median(values)
+    finding = found(
+        case,
         "input_pipeline.everybody",
-        share,
+        case.taken(values, Cause.INPUT),
         numbers={"usual": usual},
-        where=Where(),
-        when=throughout(case.grid.steps),
-        projected=recurrence.constant(share, len(case.grid.ranks)),
-        options={"workers": share, "storage": share},
-        evidence=[Evidence("input_per_step", round(usual), 0, "ns")],
-        change=change,
+        projected=constant,
+        options=["workers", "storage"],
+        evidence=[Evidence("input_per_step", usual, 0, "ns")],
     )
+    # handing a batch over takes time, too
+    return [one for one in finding if one.severity >= NAMED]
 
 
-def _all_stopped(case: Case, phase: Phase) -> Finding | None:
+def _all_stopped(case: Case, phase: Phase) -> list[Finding]:
     """What most ranks save or evaluate at once: what a late one takes beyond is counted above."""
     lasted = case.grid.phase_ns[phase]
     common = middle_of_others(lasted)
     stopped = common > 0
     if not stopped.any():
-        return None
-    change = case.taken(np.broadcast_to(common[:, None], lasted.shape), Cause.CHECKPOINT)
-    share = case.share(case.saved(change))
-    length_ns = float(np.median(common[stopped]))
+        return []
+    length_ns = np.median(common[stopped])
     name, option, what = STOPPED[phase]
     return found(
+        case,
         f"checkpoint_stall.{name}",
-        share,
+        case.taken(np.broadcast_to(common[:, None], lasted.shape), Cause.CHECKPOINT),
         numbers={
             "what": what,
             "steps": np.count_nonzero(stopped),
@@ -132,14 +116,8 @@ def _all_stopped(case: Case, phase: Phase) -> Finding | None:
             "who": "all ranks" if lasted[stopped].all() else "most ranks",
             "length": length_ns,
         },
-        where=Where(),
-        when=when(stopped[:, None], case.grid.steps),
-        projected=recurrence.constant(share, len(case.grid.ranks)),
-        options={option: share},
-        evidence=[_length(length_ns)],
-        change=change,
+        at=when(stopped[:, None], case.grid.steps),
+        projected=constant,
+        options=[option],
+        evidence=[Evidence("phase_length", length_ns, 0, "ns")],
     )
-
-
-def _length(length_ns: float) -> Evidence:
-    return Evidence("phase_length", round(length_ns), 0, "ns")

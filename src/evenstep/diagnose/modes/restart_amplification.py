@@ -8,11 +8,11 @@ from math import nan
 from typing import Any
 
 from evenstep import words
-from evenstep.diagnose.finding import Evidence, Finding, When, Where, short
+from evenstep.diagnose.finding import Evidence, Finding, When, Where
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.measure.attempts import PRICE, Attempt, known
 from evenstep.diagnose.measure.restarts import AttemptsAccount, account, cadence, restart_verdict
-from evenstep.diagnose.sentences import found, say
+from evenstep.diagnose.sentences import say, worded
 from evenstep.statistics.interval import Share
 
 
@@ -26,7 +26,7 @@ def find(case: Case) -> list[Finding]:
         return []
     share = _share(total)
     return [
-        found(
+        worded(
             "restart_amplification",
             share,
             numbers=_numbers(attempts, total),
@@ -97,19 +97,15 @@ def _evidence(case: Case, attempts: Sequence[Attempt], total: AttemptsAccount) -
     items = [
         Evidence("attempts", len(attempts), 1, "attempts"),
         Evidence("steps_done_again", total.lost_steps, 0, "steps"),
-        Evidence("time_lost", round(total.lost_s * 1e9), 0, "ns"),
-        Evidence("restart_amplification", round(total.amplification, 4), 1.0, "factor"),
-        Evidence(
-            "time_to_restart", round(1e9 * max(loss.gap_s for loss in total.losses)), None, "ns"
-        ),
-        Evidence(
-            "rank_hours_per_1000_steps", short(per_step_s * hours), short(running_s * hours), "h"
-        ),
+        Evidence("time_lost", total.lost_s * 1e9, 0, "ns"),
+        Evidence("restart_amplification", total.amplification, 1.0, "factor"),
+        Evidence("time_to_restart", 1e9 * max(loss.gap_s for loss in total.losses), None, "ns"),
+        Evidence("rank_hours_per_1000_steps", per_step_s * hours, running_s * hours, "h"),
     ]
     price = case.trace.run.get(PRICE)
     if isinstance(price, int | float):
         paid, due = (price * hours * each for each in (per_step_s, running_s))
-        items.append(Evidence("cost_per_1000_steps", short(paid), short(due), "money"))
+        items.append(Evidence("cost_per_1000_steps", paid, due, "money"))
     return items + _energy(attempts, total) + _cadence(attempts, total) + _sides(attempts)
 
 
@@ -120,7 +116,7 @@ def _energy(attempts: Sequence[Attempt], total: AttemptsAccount) -> list[Evidenc
         return []
     joules = sum(part or 0.0 for part in parts)
     net, done = joules / total.net_steps, joules / max(total.steps, 1)
-    return [Evidence("energy_per_step_that_counts", short(net), short(done), "J")]
+    return [Evidence("energy_per_step_that_counts", net, done, "J")]
 
 
 def _cadence(attempts: Sequence[Attempt], total: AttemptsAccount) -> list[Evidence]:
@@ -129,9 +125,9 @@ def _cadence(attempts: Sequence[Attempt], total: AttemptsAccount) -> list[Eviden
         return []
     now = None if best.now_s is None else round(best.now_s * 1e9)
     return [
-        Evidence("time_between_checkpoints", now, round(best.best_s * 1e9), "ns"),
-        Evidence("checkpoint_time", round(best.checkpoint_s * 1e9), None, "ns"),
-        Evidence("mean_time_between_failures", round(best.between_failures_s * 1e9), None, "ns"),
+        Evidence("time_between_checkpoints", now, best.best_s * 1e9, "ns"),
+        Evidence("checkpoint_time", best.checkpoint_s * 1e9, None, "ns"),
+        Evidence("mean_time_between_failures", best.between_failures_s * 1e9, None, "ns"),
     ]
 
 
@@ -139,11 +135,11 @@ def _sides(attempts: Sequence[Attempt]) -> list[Evidence]:
     """CV and rate after the last restart, beside those before it."""
     before, after = attempts[-2], attempts[-1]
     return [
-        Evidence("cv_after_restart", short(after.cv_at_start), short(before.cv_at_end), "1"),
+        Evidence("cv_after_restart", after.cv_at_start, before.cv_at_end, "1"),
         Evidence(
             "throughput_after_restart",
-            short(after.rate_at_start),
-            short(before.rate_at_end),
+            after.rate_at_start,
+            before.rate_at_end,
             "steps/s",
         ),
     ]

@@ -10,12 +10,11 @@ from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import NAMED
-from evenstep.diagnose.measure import recurrence
 from evenstep.diagnose.measure.grid import during
-from evenstep.diagnose.measure.recurrence import throughout, when
+from evenstep.diagnose.measure.recurrence import FEWEST_STEPS, by_noise, constant, when
 from evenstep.diagnose.measure.samples import Contention, growth
-from evenstep.diagnose.modes.late import late
-from evenstep.diagnose.sentences import found, say
+from evenstep.diagnose.modes.intervention import found, late
+from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import MOST_CERTAIN, Share
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 
@@ -25,28 +24,27 @@ ONE = 1e-9  # of a retry: an interval of samples reaches a little into the next 
 
 def find(case: Case) -> list[Finding]:
     """The collector, competition for cores, the allocator, and devices that wait for hosts."""
-    findings = [_collector(case), _cores(case), retrying(case), late_issue(case)]
-    return [finding for finding in findings if finding]
+    return [*_collector(case), *_cores(case), *retrying(case), *late_issue(case)]
 
 
 # -- garbage collection ----------------------------------------------------------------------------
 
 
-def _collector(case: Case) -> Finding | None:
+def _collector(case: Case) -> list[Finding]:
     cells = case.delays.cells(Cause.COLLECTOR)
     if not cells.any():
-        return None
+        return []
     share = case.share(case.loss(cells, Cause.COLLECTOR))
     at_once = int(np.count_nonzero(np.all(cells, axis=1))) * cells.shape[1]
     pause = float(np.median(case.grid.pause_ns[cells]))
     if at_once > np.count_nonzero(cells) / 2:  # nobody waits, but they cost what they take
         paused = np.any(cells, axis=1)
         return found(
+            case,
             "runtime_jitter.aligned",
             share,
             numbers={"steps": float(paused.mean()), "pause": pause},
-            where=Where(),
-            when=when(paused[:, None], case.grid.steps),
+            at=when(paused[:, None], case.grid.steps),
             options={"away": share, "freeze": None},
             change=case.relieved(cells, Cause.COLLECTOR),
         )
@@ -91,11 +89,11 @@ def _pause_evidence(case: Case, ranks: list[int]) -> list[Evidence]:
     column = int(np.searchsorted(case.grid.ranks, ranks[0]))
     others = np.delete(per_step, column)
     return [
-        Evidence("collector_pause_longest", round(longest), 0, "ns"),
+        Evidence("collector_pause_longest", longest, 0, "ns"),
         Evidence(
             f"collector_pause_per_step_of_rank_{ranks[0]}",
-            round(float(per_step[column])),
-            round(float(np.median(others))) if len(others) else 0,
+            float(per_step[column]),
+            float(np.median(others)) if len(others) else 0,
             "ns",
         ),
         Evidence("collector_generation", oldest, 0, "generation"),
@@ -105,15 +103,15 @@ def _pause_evidence(case: Case, ranks: list[int]) -> list[Evidence]:
 # -- competition for cores -------------------------------------------------------------------------
 
 
-def _cores(case: Case) -> Finding | None:
+def _cores(case: Case) -> list[Finding]:
     """Threads without a core: everybody's where there are too few, else one rank's."""
     cells = case.delays.cells(Cause.CONTENTION)
     if case.contended and case.scheduler is not None:
         return _too_few(case, case.scheduler, cells)
-    return _taken_away(case, cells) if cells.any() else None
+    return _taken_away(case, cells) if cells.any() else []
 
 
-def _too_few(case: Case, scheduler: Contention, cells: Array) -> Finding:
+def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
     lost_ns = case.loss(cells, Cause.CONTENTION) + case.claims.rest_ns
     case.claims.rest(case.claims.rest_ns)
     share = case.share(lost_ns)
@@ -129,6 +127,7 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> Finding:
     switches = scheduler.switches_per_step
     mode = "runtime_jitter.oversubscribed"
     return found(
+        case,
         mode,
         interval,
         confidence=min(MOST_CERTAIN, 0.5 + scheduler.run_delay_share * 4),
@@ -143,18 +142,17 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> Finding:
             "place": scheduler.node or "this host",
         },
         where=Where(nodes=several),
-        when=throughout(case.grid.steps),
-        projected=recurrence.by_noise(interval, len(case.grid.ranks)),
-        options={"others" if scheduler.by_others else "fewer": interval},
+        projected=by_noise,
+        options=["others" if scheduler.by_others else "fewer"],
         evidence=[
-            Evidence("run_queue_delay", round(scheduler.run_delay_share, 4), 0.0, "share"),
-            Evidence("runnable_tasks", round(scheduler.runnable, 2), scheduler.cores, "tasks"),
-            Evidence("involuntary_switches_per_step", round(switches, 2), 0.0, "switches"),
+            Evidence("run_queue_delay", scheduler.run_delay_share, 0.0, "share"),
+            Evidence("runnable_tasks", scheduler.runnable, scheduler.cores, "tasks"),
+            Evidence("involuntary_switches_per_step", switches, 0.0, "switches"),
         ],
     )
 
 
-def _taken_away(case: Case, cells: Array) -> Finding:
+def _taken_away(case: Case, cells: Array) -> list[Finding]:
     """Something else runs where a rank should: a daemon, another job, a bad affinity; or the job's
     other ranks do, of which there are more than cores."""
     delay = float(np.median(case.grid.run_delay_ns[cells]))
@@ -165,7 +163,7 @@ def _taken_away(case: Case, cells: Array) -> Finding:
         case, mode, cells, Cause.CONTENTION,
         numbers={"delay": delay, "why": say(f"{mode}.{'own' if own else 'others'}", **sizes)},
         options=["fewer" if own else "bind"],
-        evidence=[Evidence("run_queue_delay_per_step", round(delay), 0, "ns")],
+        evidence=[Evidence("run_queue_delay_per_step", delay, 0, "ns")],
     )  # fmt: skip
 
 
@@ -184,19 +182,17 @@ def explained(late: Array, retried: Array) -> Array:
     return np.asarray(late & hit & (inside > 2 * outside)[None, :])
 
 
-def retrying(case: Case) -> Finding | None:
+def retrying(case: Case) -> list[Finding]:
     """The late cells that go with retries, as one finding of `runtime_jitter`."""
     retried = growth(case.trace, case.grid, RETRIES)
     if not retried.any():
-        return None
+        return []
     free = case.claims.free(case.delays.cells(Cause.WORK))
     cells = case.claims.cells(explained(free, retried))
-    if not cells.any():
-        return None
     return late(
         case, "runtime_jitter.allocator", cells,
         numbers={"more": case.typical_excess_ns(cells)}, options=["memory"],
-        evidence=[Evidence("allocator_retries", round(float(retried.sum()), 1), 0, "retries")],
+        evidence=[Evidence("allocator_retries", float(retried.sum()), 0, "retries")],
     )  # fmt: skip
 
 
@@ -205,16 +201,16 @@ COMPUTING = 0.8  # of the time before is taken to be compute: nothing shows it, 
 _STALLS = (int(Phase.INPUT), int(Phase.CHECKPOINT), int(Phase.EVALUATION))
 
 
-def late_issue(case: Case) -> Finding | None:
+def late_issue(case: Case) -> list[Finding]:
     """Devices most of which are idle in their own time, as hosts have not issued what comes next.
 
     Profiles show it: nothing ran, and nothing on record held the host up. Else a stream that enters
     at once what was issued had done all before, and for how long nothing tells."""
     costs = case.costs
     if costs is None or not costs.graph.device.any() or not case.trace.elapsed_known:
-        return None
-    if len(case.grid.steps) < recurrence.FEWEST_STEPS:
-        return None  # of so few nothing can be said to recur
+        return []
+    if len(case.grid.steps) < FEWEST_STEPS:
+        return []  # of so few nothing can be said to recur
     graph = costs.graph
     lane, own, slack = graph.rows.lane, graph.own_ns, graph.rows.slack_ns
     profiled = graph.device & np.isin(graph.ranks, entered_on_device(case.trace))
@@ -226,7 +222,7 @@ def late_issue(case: Case) -> Finding | None:
     )
     lanes = idle >= NAMED * np.maximum(whole, 1)
     if np.count_nonzero(lanes) < np.count_nonzero(graph.device) / 2:
-        return None  # one that is late with it is a straggler
+        return []  # one that is late with it is a straggler
     seen = profiled.any()
     part = float(np.median((idle if seen else ended)[lanes] / whole[lanes]))
     rows = np.flatnonzero(idle_ns > 0)
@@ -234,6 +230,7 @@ def late_issue(case: Case) -> Finding | None:
     share = case.share(case.saved(change))
     mode = "runtime_jitter.launch"
     return found(
+        case,
         mode,
         share,
         confidence=None if seen else 0.5,
@@ -242,11 +239,9 @@ def late_issue(case: Case) -> Finding | None:
             "unsure": "" if seen else say(f"{mode}.guess"),
             "basis": say(f"{mode}.{'replayed' if seen else 'guessed'}"),
         },
-        where=Where(),
-        when=throughout(case.grid.steps),
-        projected=recurrence.constant(share, len(graph.ranks)),
-        options={"launches": share},
-        evidence=[Evidence("time_before_late_issue", round(part, 4), 0.0, "share")],
+        projected=constant,
+        options=["launches"],
+        evidence=[Evidence("time_before_late_issue", part, 0.0, "share")],
         change=lambda base: case.together([base, change]),
     )
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.finding import Diagnosis, Evidence, Finding, Projection, When, Where, short
+from evenstep.diagnose.finding import Diagnosis, Evidence, Finding, Projection, When, Where
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.levels import NAMED, SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.measure.recurrence import FACTORS
-from evenstep.diagnose.sentences import found, say
+from evenstep.diagnose.sentences import say, worded
 from evenstep.diagnose.sizes import workload
 from evenstep.diagnose.sizes.scaling import (
     Curve,
@@ -60,7 +60,7 @@ def collapse(curve: Curve, unit: str, largest: Finding | None = None) -> list[Fi
         options["fewer"] = Share(saved, np.nan, np.nan)
         numbers |= {"fewer": fewer, "speed": there / x[-1], "cost": fewer / n[-1]}
     theirs = list(largest.options[:1]) if largest else []
-    finding = found(
+    finding = worded(
         "scaling_collapse",
         share,
         numbers=numbers,
@@ -127,16 +127,16 @@ def _projected(curve: Curve, law: Law) -> list[Projection]:
 def _evidence(curve: Curve, doubling: Doubling | None) -> list[Evidence]:
     n, x = curve.ranks, curve.throughput
     items = [
-        Evidence("scaling_efficiency", short((x[-1] / n[-1]) / (x[0] / n[0])), 1.0, "share"),
-        Evidence("contention_sigma", short(curve.law.contention), 0.0, "1"),
-        Evidence("coherency_kappa", short(curve.law.coherency), 0.0, "1"),
-        Evidence("peak", short(curve.law.peak), None, "ranks"),
-        Evidence("knee", short(curve.law.knee), None, "ranks"),
+        Evidence("scaling_efficiency", (x[-1] / n[-1]) / (x[0] / n[0]), 1.0, "share"),
+        Evidence("contention_sigma", curve.law.contention, 0.0, "1"),
+        Evidence("coherency_kappa", curve.law.coherency, 0.0, "1"),
+        Evidence("peak", curve.law.peak, None, "ranks"),
+        Evidence("knee", curve.law.knee, None, "ranks"),
     ]
     if doubling is not None:
-        items.append(Evidence("gain_of_the_last_doubling", short(doubling.gain), 1.0, "share"))
-        items.append(Evidence("worth_of_a_rank_added", short(doubling.marginal), 1.0, "ranks"))
-        items.append(Evidence("cost_of_added_work", short(doubling.marginal_cost), 1.0, "factor"))
+        items.append(Evidence("gain_of_the_last_doubling", doubling.gain, 1.0, "share"))
+        items.append(Evidence("worth_of_a_rank_added", doubling.marginal, 1.0, "ranks"))
+        items.append(Evidence("cost_of_added_work", doubling.marginal_cost, 1.0, "factor"))
     return items
 
 

@@ -23,7 +23,7 @@ from evenstep.diagnose.levels import SMALLEST_SHARE
 from evenstep.diagnose.measure import recurrence
 from evenstep.diagnose.measure.recurrence import throughout
 from evenstep.diagnose.operations.operations import OperationJob, balanced, on_steps, replayed
-from evenstep.diagnose.sentences import found
+from evenstep.diagnose.sentences import worded
 from evenstep.statistics.interval import MAD_SIGMA, Share
 from evenstep.trace.operations import COMPUTES
 from evenstep.trace.spool.layout import Phase
@@ -257,7 +257,7 @@ def _of_workers(
     at: When, evidence: list[Evidence],
 ) -> Finding:  # fmt: skip
     mine, others = spent_ns
-    return found(
+    return worded(
         f"straggler.{form}",
         share,
         numbers={
@@ -379,7 +379,7 @@ def _finding(
     where = case.where(stage.ranks)
     replay = "replay with the computes of all stages equally long"
     shared = "the stage's excess shared out among all stages"
-    return found(
+    return worded(
         "workload_imbalance.stage",
         share,
         numbers={

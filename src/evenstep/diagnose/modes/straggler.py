@@ -13,8 +13,7 @@ from evenstep.diagnose.lateness.thresholds import standing_out
 from evenstep.diagnose.levels import ASKED, MINOR, NAMED, SMALLEST_SHARE
 from evenstep.diagnose.measure.places import layouts
 from evenstep.diagnose.measure.recurrence import pattern_of
-from evenstep.diagnose.modes.late import late
-from evenstep.diagnose.sentences import found
+from evenstep.diagnose.modes.intervention import found, late
 from evenstep.trace.call_sites import waited_at
 from evenstep.trace.spool.layout import Phase
 
@@ -35,7 +34,7 @@ def find(case: Case) -> list[Finding]:
     cells = case.claims.cells(case.delays.cells(Cause.WORK))
     chronic = cells & case.delays.chronic[None, :]
     parts = (_worth_mending(case, chronic), *_by_cost(case, cells & ~case.delays.chronic[None, :]))
-    return [*_brought_in(case), *(_finding(case, part) for part in parts if part.any())]
+    return [*_brought_in(case), *(one for part in parts if part.any() for one in _late(case, part))]
 
 
 def _worth_mending(case: Case, cells: Array) -> Array:
@@ -66,24 +65,21 @@ def _brought_in(case: Case) -> list[Finding]:
     if not len(ranks) or case.costs is None:
         return []
     graph = case.costs.graph
-    first = np.array([int(np.flatnonzero(graph.rows.lane == lane)[0]) for lane in ranks])
-    change = Change.none()._replace(rows=first, own_ns=graph.own_ns[first] - behind[ranks])
-    share = case.share(case.saved(change))
     ranks = ranks[np.argsort(-behind[ranks], kind="stable")]
+    first = np.array([int(np.flatnonzero(graph.rows.lane == lane)[0]) for lane in ranks])
+    sooner = Change.none()._replace(rows=first, own_ns=graph.own_ns[first] - behind[ranks])
     culprits = case.grid.ranks[ranks].tolist()
     step, more = int(case.grid.steps[0]), float(behind[ranks[0]])
-    return [
-        found(
-            "straggler.entry",
-            share,
-            numbers={"who": case.named(culprits), "those": culprits, "more": more},
-            where=case.where(culprits),
-            when=When([(step, step)], "transient"),
-            options={"before": share},
-            evidence=[Evidence("late_into_the_first_step", round(more), 0, "ns")],
-            change=change,
-        )
-    ]
+    return found(
+        case,
+        "straggler.entry",
+        sooner,
+        numbers={"who": case.named(culprits), "those": culprits, "more": more},
+        where=case.where(culprits),
+        at=When([(step, step)], "transient"),
+        options=["before"],
+        evidence=[Evidence("late_into_the_first_step", more, 0, "ns")],
+    )
 
 
 def _by_cost(case: Case, cells: Array) -> tuple[Array, ...]:
@@ -95,7 +91,7 @@ def _by_cost(case: Case, cells: Array) -> tuple[Array, ...]:
     return cells & large, cells & ~large
 
 
-def _finding(case: Case, cells: Array) -> Finding:
+def _late(case: Case, cells: Array) -> list[Finding]:
     ranks, phase = case.culprits(cells), case.main_phase(cells)
     pattern = pattern_of(cells & np.isin(case.grid.ranks, ranks))
     turning, place = pattern == "rotating", case.place(phase)
@@ -172,7 +168,7 @@ def _phase_evidence(case: Case, cells: Array, ranks: list[int]) -> list[Evidence
         others = float(np.median(np.delete(values, column, axis=1)))
         if mine > (1 + NAMED) * others and mine - others > 0.1 * case.typical_excess_ns(cells):
             name = f"{phase.name.lower()}_of_rank_{ranks[0]}"
-            items.append(Evidence(name, round(mine), round(others), "ns"))
+            items.append(Evidence(name, mine, others, "ns"))
     return items
 
 
@@ -190,4 +186,4 @@ def _peer_evidence(case: Case, rank: int) -> list[Evidence]:
     work = np.median(case.grid.work_ns, axis=0)
     mine = work[np.searchsorted(case.grid.ranks, rank)]
     name = "work_beside_peers_of_the_same_hardware"
-    return [Evidence(name, round(float(mine)), round(float(np.median(work[columns]))), "ns")]
+    return [Evidence(name, mine, np.median(work[columns]), "ns")]

@@ -15,14 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.diagnose.finding import Evidence, Finding, Where
+from evenstep.diagnose.finding import Evidence, Finding
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import MOST, ROUND_STEPS, SMALLEST_SHARE
-from evenstep.diagnose.measure import recurrence
-from evenstep.diagnose.measure.recurrence import throughout
-from evenstep.diagnose.sentences import found
+from evenstep.diagnose.measure.recurrence import by_noise, constant, throughout
+from evenstep.diagnose.modes.intervention import found
 from evenstep.statistics.interval import Share
 from evenstep.statistics.spectrum import Peak, folded, periodic, pulses
 from evenstep.trace.spool.layout import Phase
@@ -45,7 +44,7 @@ def synchronization_oscillation(case: Case) -> list[Finding]:
     alone has collectives for steps: what alternates there is the program."""
     if not case.trace.elapsed_known:
         return []
-    return [finding for finding in (_common(case), _alternating(case)) if finding is not None]
+    return [*_common(case), *_alternating(case)]
 
 
 def swing(series: Array) -> Swing | None:
@@ -78,19 +77,15 @@ def _explained(series: Array, swinging: Array) -> float:
     return 1 - float((series - swinging).var() / max(series.var(), 1e-12))
 
 
-def _common(case: Case) -> Finding | None:
+def _common(case: Case) -> list[Finding]:
     """What most ranks do more in the slow steps, as far as it makes the steps longer."""
     work = np.quantile(_own(case), 0.5, axis=1, method="lower")  # most ranks have as much
     seen = swing(work)
-    if seen is None:
-        return None
-    if _apart(case.step_ns, seen.slow) < MOST * _apart(work, seen.slow):
-        return None
+    if seen is None or _apart(case.step_ns, seen.slow) < MOST * _apart(work, seen.slow):
+        return []
     change = case.less(seen.lost_ns)
     share = case.share(case.saved(change))
-    if share.low < SMALLEST_SHARE:
-        return None
-    return _finding(case, seen, share, [], change)
+    return _swings(case, seen, share, [], change) if share.low >= SMALLEST_SHARE else []
 
 
 def _in_steps(period: float) -> float:
@@ -117,32 +112,33 @@ def _apart(series: Array, slow: Array) -> float:
     return float(np.median(series[slow]) - np.median(series[~slow]))
 
 
-def _alternating(case: Case) -> Finding | None:
+def _alternating(case: Case) -> list[Finding]:
     """Ranks that are late in every second step, or third, or fourth."""
     cells = case.claims.free(case.delays.cells(Cause.WORK))
     loss = case.loss(cells)
     seen = swing(loss)
     if seen is None or seen.peak.period > ALTERNATING:
-        return None
+        return []
     mine = cells & seen.slow[:, None]
     share = case.share(case.loss(mine))
     if share.low < SMALLEST_SHARE:
-        return None
+        return []
     case.claims.cells(mine)
-    return _finding(case, seen, share, case.culprits(mine), case.relieved(mine))
+    return _swings(case, seen, share, case.culprits(mine), case.relieved(mine))
 
 
 # -- the finding -----------------------------------------------------------------------------------
 
 
-def _finding(
-    case: Case, seen: Swing, share: Share, ranks: list[int], change: Change | None = None
-) -> Finding:
+def _swings(
+    case: Case, seen: Swing, share: Share, ranks: list[int], change: Change
+) -> list[Finding]:
     step, period = case.grid.step_ns, seen.peak.period
     fast, slow = float(np.median(step[~seen.slow])), float(np.median(step[seen.slow]))
     swinging, spread = _phases(case, period)
     often = period > 2.5
     return found(
+        case,
         "synchronization_oscillation",
         share,
         numbers={
@@ -155,16 +151,16 @@ def _finding(
             "why": ": the period is the program's or the machine's, not chance" if often else "",
         },
         where=case.where(ranks),
-        when=throughout(case.grid.steps, "oscillating"),
-        projected=recurrence.constant(share, len(case.grid.ranks)),
-        options={"find": share, "beside": share},
+        at=throughout(case.grid.steps, "oscillating"),
+        projected=constant,
+        options=["find", "beside"],
         evidence=[
-            Evidence("oscillation_period", round(period, 3), None, "steps"),
-            Evidence("oscillation_amplitude", round(slow - fast), 0, "ns"),
-            Evidence("oscillation_explains", round(seen.peak.explained, 3), 0.0, "share"),
-            Evidence("chance_of_such_a_period", float(f"{seen.peak.chance:.3g}"), 1.0, "1"),
+            Evidence("oscillation_period", period, None, "steps"),
+            Evidence("oscillation_amplitude", slow - fast, 0, "ns"),
+            Evidence("oscillation_explains", seen.peak.explained, 0.0, "share"),
+            Evidence("chance_of_such_a_period", seen.peak.chance, 1.0, "1"),
             Evidence("ranks_oscillating", swinging, 0, "ranks"),
-            Evidence("phase_between_ranks", round(spread, 3), 0.0, "periods"),
+            Evidence("phase_between_ranks", spread, 0.0, "periods"),
         ],
         change=change,
     )
@@ -220,22 +216,17 @@ def synchronization_amplification(case: Case) -> list[Finding]:
     low, high = gain - (share.value - share.low), gain + (share.high - share.value)
     others = case.share(case.delays.all_loss_ns.sum(axis=1)).value >= SMALLEST_SHARE
     named = "apart from what other findings name, " if others else ""
-    return [
-        found(
-            "synchronization_amplification",
-            share,
-            numbers={
-                "spread": spread, "apart": named, "factor": 1 + factor, "round": ROUND_STEPS,
-            },
-            where=Where(),
-            when=throughout(case.grid.steps),
-            projected=recurrence.by_noise(share, len(case.grid.ranks)),
-            options={"cores": share, "rounds": Share(gain, max(0.0, low), min(1.0, high))},
-            evidence=[
-                Evidence("amplification", round(factor, 3), None, "factor"),
-                Evidence("spread_of_own_work", round(spread), 0, "ns"),
-                Evidence("wait_share", round(waited, 4), 0.0, "share"),
-            ],
-            change=case.costs.even if case.costs and case.trace.operations is None else None,
-        )
-    ]  # fmt: skip
+    return found(
+        case,
+        "synchronization_amplification",
+        share,
+        numbers={"spread": spread, "apart": named, "factor": 1 + factor, "round": ROUND_STEPS},
+        projected=by_noise,
+        options={"cores": share, "rounds": Share(gain, max(0.0, low), min(1.0, high))},
+        evidence=[
+            Evidence("amplification", factor, None, "factor"),
+            Evidence("spread_of_own_work", spread, 0, "ns"),
+            Evidence("wait_share", waited, 0.0, "share"),
+        ],
+        change=case.costs.even if case.costs and case.trace.operations is None else None,
+    )

@@ -31,7 +31,7 @@ from evenstep.diagnose.modes.stage_imbalance import (
     workers_by_replay,
 )
 from evenstep.diagnose.operations.operations import OperationJob, evened, job, on_steps, replayed
-from evenstep.diagnose.sentences import found
+from evenstep.diagnose.sentences import worded
 from evenstep.statistics.interval import z
 from evenstep.trace.columns import Columns
 from evenstep.trace.operations import COMPUTES, Role
@@ -252,7 +252,7 @@ def _sequences(case: Case, lost_ns: Array, correlation: float, deviation: float)
     if share.value < SMALLEST_SHARE:
         return []
     return [
-        found(
+        worded(
             "workload_imbalance.lengths",
             share,
             numbers={"deviation": deviation, "correlation": correlation},
