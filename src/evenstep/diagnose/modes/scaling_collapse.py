@@ -15,17 +15,9 @@ from evenstep.diagnose.levels import NAMED, SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.measure.recurrence import FACTORS
 from evenstep.diagnose.sentences import say, worded
 from evenstep.diagnose.sizes import workload
-from evenstep.diagnose.sizes.scaling import (
-    Curve,
-    Doubling,
-    Law,
-    curve,
-    fit,
-    last_doubling,
-    stretches,
-)
+from evenstep.diagnose.sizes.scaling import Curve, curve, last_doubling, stretches
 from evenstep.diagnose.sizes.workload import ScalingPoint
-from evenstep.statistics.interval import Share
+from evenstep.statistics.interval import Share, middle
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
@@ -39,23 +31,22 @@ def find(case: Case) -> list[Finding]:
 
 def collapse(curve: Curve, unit: str, largest: Finding | None = None) -> list[Finding]:
     """The finding of a scaling curve; `largest`: what costs most in the largest run by itself."""
-    share = lost(curve)
-    if len(curve.ranks) < 2 or share.value < SMALLEST_SHARE:
+    share, law, n, x = curve.lost, curve.law, curve.ranks, curve.throughput
+    if len(n) < 2 or share.value < SMALLEST_SHARE:
         return []
-    law, n, x = curve.law, curve.ranks, curve.throughput
     numbers: dict[str, Any] = {
         "most": n[-1], "last": x[-1], "fewest": n[0], "first": x[0], "unit": unit,
-        "each": float((x[-1] / n[-1]) / (x[0] / n[0])),
+        "each": curve.efficiency,
         "shapes": ", then ".join(f"{s.shape} from {s.begins:,} ranks" for s in stretches(curve)),
-        "why": _why(curve, law),
+        "why": _why(curve),
         "largest": say(
             "scaling_collapse.largest",
             mode=largest.mode.replace("_", " "), share=largest.severity,
         ) if largest else "",
     }  # fmt: skip
     options: dict[str, Share | None] = {}
-    if (fewer := recommended(curve)) is not None:
-        there = float(law.throughput(np.array([fewer]))[0])
+    if (fewer := curve.recommended) is not None:
+        there = float(law.throughput(fewer))
         saved = max(0.0, 1 - float(x[-1] / n[-1]) / (there / fewer))
         options["fewer"] = Share(saved, np.nan, np.nan)
         numbers |= {"fewer": fewer, "speed": there / x[-1], "cost": fewer / n[-1]}
@@ -66,72 +57,41 @@ def collapse(curve: Curve, unit: str, largest: Finding | None = None) -> list[Fi
         numbers=numbers,
         where=Where(),
         when=When(),
-        projected=_projected(curve, law),
+        projected=_projected(curve),
         options=options if theirs else options | {"alone": share},
-        evidence=_evidence(curve, last_doubling(curve)),
+        evidence=_evidence(curve),
     )
     return [replace(finding, options=[*finding.options, *theirs])]
 
 
-def lost(curve: Curve) -> Share:
-    """Share of the largest run's time that the smallest one's efficiency would save."""
-
-    def efficiency(throughput: Array) -> float:
-        each = throughput / curve.ranks
-        return float(each[-1] / each[0])
-
-    value = 1 - efficiency(curve.throughput)
-    if not len(curve.draws):
-        return Share(max(value, 0.0), max(value, 0.0), max(value, 0.0))
-    low, high = np.quantile([1 - efficiency(draw) for draw in curve.draws], [0.025, 0.975])
-    return Share(max(value, 0.0), max(float(min(low, value)), 0.0), max(float(high), value, 0.0))
-
-
-def recommended(curve: Curve) -> int | None:
-    """The most ranks worth using, where that is fewer than were used; None else.
-
-    At the peak more ranks do less; past the knee one adds less than half of what the first did.
-    """
-    law = curve.law
-    bounds = [bound for bound in (law.peak, law.knee) if bound is not None]
-    if not bounds or min(bounds) >= curve.ranks[-1]:
-        return None
-    return max(int(min(bounds)), 1)
-
-
-def _why(curve: Curve, law: Law) -> str:
-    n = float(curve.ranks[-1])
-    serial, coupled = law.contention * (n - 1), law.coherency * n * (n - 1)
+def _why(curve: Curve) -> str:
+    n, law = float(curve.ranks[-1]), curve.law
     shapes = [one.shape for one in stretches(curve)]
-    what = "coupled" if coupled > serial else "serial"
-    if shapes[0] == "oscillatory" or "cliff" in shapes:
-        what = "oscillatory" if shapes[0] == "oscillatory" else "cliff"
-    return say(f"scaling_collapse.{what}")
+    coupled = law.coherency * n * (n - 1) > law.contention * (n - 1)
+    what = "cliff" if "cliff" in shapes else "coupled" if coupled else "serial"
+    return say(f"scaling_collapse.{'oscillatory' if shapes[0] == 'oscillatory' else what}")
 
 
-def _projected(curve: Curve, law: Law) -> list[Projection]:
+def _projected(curve: Curve) -> list[Projection]:
     start = curve.throughput[0] / curve.ranks[0]
-    laws = [fit(curve.ranks, draw) for draw in curve.draws] or [law]
     points = []
-    for factor in FACTORS:
-        n = int(curve.ranks[-1]) * factor
-        each = [1 - float(one.throughput(np.array([n]))[0]) / n / start for one in laws]
-        value = 1 - float(law.throughput(np.array([n]))[0]) / n / start
-        low, high = np.quantile(each, [0.025, 0.975])
-        ends = (min(float(low), value), value, max(float(high), value))
-        low_, value_, high_ = (round(min(max(end, 0.0), 1.0), 4) for end in ends)
-        points.append(Projection(n, value_, low_, high_))
+    for ranks in (int(curve.ranks[-1]) * factor for factor in FACTORS):
+        laws = (curve.law, *curve.laws)
+        value, *each = (1 - float(law.throughput(ranks)) / ranks / start for law in laws)
+        low, high = middle(np.array(each or [value]))
+        ends = np.clip([value, min(low, value), max(high, value)], 0, 1)
+        points.append(Projection(ranks, *(round(float(end), 4) for end in ends)))
     return points
 
 
-def _evidence(curve: Curve, doubling: Doubling | None) -> list[Evidence]:
-    n, x = curve.ranks, curve.throughput
+def _evidence(curve: Curve) -> list[Evidence]:
+    law, doubling = curve.law, last_doubling(curve)
     items = [
-        Evidence("scaling_efficiency", (x[-1] / n[-1]) / (x[0] / n[0]), 1.0, "share"),
-        Evidence("contention_sigma", curve.law.contention, 0.0, "1"),
-        Evidence("coherency_kappa", curve.law.coherency, 0.0, "1"),
-        Evidence("peak", curve.law.peak, None, "ranks"),
-        Evidence("knee", curve.law.knee, None, "ranks"),
+        Evidence("scaling_efficiency", curve.efficiency, 1.0, "share"),
+        Evidence("contention_sigma", law.contention, 0.0, "1"),
+        Evidence("coherency_kappa", law.coherency, 0.0, "1"),
+        Evidence("peak", law.peak, None, "ranks"),
+        Evidence("knee", law.knee, None, "ranks"),
     ]
     if doubling is not None:
         items.append(Evidence("gain_of_the_last_doubling", doubling.gain, 1.0, "share"))
@@ -220,8 +180,7 @@ def _summary(
 def describe(measured: Curve, unit: str) -> dict[str, Any]:
     """A scaling curve as plain values: points, law, shapes, and what the last doubling gave."""
     start = measured.throughput[0] / measured.ranks[0]
-    doubling = last_doubling(measured)
-    law = measured.law
+    doubling, law = last_doubling(measured), measured.law
     return {
         "unit": unit,
         "points": [
@@ -242,15 +201,9 @@ def describe(measured: Curve, unit: str) -> dict[str, Any]:
             },
         },
         "shapes": [one._asdict() for one in stretches(measured)],
-        "last_doubling": _doubling(doubling),
-        "recommended_ranks": recommended(measured),
+        "last_doubling": doubling and doubling._asdict(),
+        "recommended_ranks": measured.recommended,
     }
-
-
-def _doubling(doubling: Doubling | None) -> dict[str, Any] | None:
-    if doubling is None:
-        return None
-    return {**doubling._asdict(), "ranks": list(doubling.ranks)}
 
 
 def _limits(points: Sequence[ScalingPoint], sizes: Sequence[int], kind: str | None) -> list[str]:
@@ -269,13 +222,12 @@ def _limits(points: Sequence[ScalingPoint], sizes: Sequence[int], kind: str | No
 
 def _verdict(measured: Curve, findings: Sequence[Finding]) -> str:
     n, x = measured.ranks, measured.throughput
-    each = float((x[-1] / n[-1]) / (x[0] / n[0]))
     start = (
         f"From {n[0]:,} to {n[-1]:,} ranks throughput grows {x[-1] / x[0]:.3g}-fold "
-        f"({each:.0%} scaling efficiency)"
+        f"({measured.efficiency:.0%} scaling efficiency)"
     )
     if not findings:
         return f"{start}: it scales."
-    fewer = recommended(measured)
+    fewer = measured.recommended
     advice = f" Beyond about {fewer:,} ranks more are not worth their cost." if fewer else ""
     return f"{start}. Why: {findings[0].cause.partition(';')[0]}.{advice}"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.levels import CLEARLY, FEWEST, MINOR, MOST, NAMED, SEVERAL
+from evenstep.statistics.interval import Share, middle
 
 Array = npt.NDArray[Any]
 
@@ -35,7 +37,7 @@ class Law:
     contention: float  # σ
     coherency: float  # κ
 
-    def throughput(self, ranks: Array) -> Array:
+    def throughput(self, ranks: npt.ArrayLike) -> Array:
         """X(N)."""
         n = np.asarray(ranks, float)
         return np.asarray(self.rate * n / self._delay(n))
@@ -99,7 +101,7 @@ def _solved(columns: Array, chosen: tuple[int, ...]) -> tuple[float, Array] | No
     return float(((columns @ coefficients - 1) ** 2).sum()), coefficients
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(frozen=True)  # no slots: laws are fitted once
 class Curve:
     """Throughput by ranks, ascending; `draws` (draws, sizes) are throughputs of resampled steps."""
 
@@ -107,10 +109,15 @@ class Curve:
     throughput: Array
     draws: Array
 
-    @property
+    @cached_property
     def law(self) -> Law:
         """The fit to the measured points."""
         return fit(self.ranks, self.throughput)
+
+    @cached_property
+    def laws(self) -> list[Law]:
+        """The fits to the draws."""
+        return [fit(self.ranks, draw) for draw in self.draws]
 
     @property
     def error(self) -> float:
@@ -119,18 +126,51 @@ class Curve:
             return 0.0
         return float((self.draws.std(axis=0) / self.throughput).max())
 
+    @property
+    def efficiency(self) -> float:
+        """Throughput of a rank of the largest run over that of one of the smallest."""
+        return float(_efficiency(self.ranks, self.throughput))
+
+    @property
+    def lost(self) -> Share:
+        """Share of the largest run's time that the smallest one's efficiency would save."""
+        value = 1 - self.efficiency
+        if not len(self.draws):
+            return Share(*[max(value, 0.0)] * 3)
+        low, high = middle(1 - _efficiency(self.ranks, self.draws))
+        return Share(*(max(each, 0.0) for each in (value, min(low, value), max(high, value))))
+
+    @property
+    def recommended(self) -> int | None:
+        """The most ranks worth using, where that is fewer than were used; None else.
+
+        At the peak more ranks do less; past the knee one adds less than half of what the first did.
+        """
+        bounds = [bound for bound in (self.law.peak, self.law.knee) if bound is not None]
+        if not bounds or min(bounds) >= self.ranks[-1]:
+            return None
+        return max(int(min(bounds)), 1)
+
     def interval(self, name: str) -> dict[str, float | None]:
         """`contention`, `coherency`, `peak` or `knee`: value, low and high over the draws.
 
         None where there is no such number of ranks.
         """
-        value = getattr(self.law, name)
+        found: dict[str, float | None] = {"value": getattr(self.law, name)}
         if not len(self.draws):
-            return {"value": value, "low": None, "high": None}
-        found = [getattr(fit(self.ranks, draw), name) for draw in self.draws]
-        known = np.array([np.inf if item is None else item for item in found], float)
-        low, high = np.quantile(known, [0.025, 0.975], method="nearest")
-        return {"value": value, "low": _finite(low), "high": _finite(high)}
+            return found | {"low": None, "high": None}
+        known = [getattr(law, name) for law in self.laws]
+        ends = np.quantile(
+            [np.inf if one is None else one for one in known], [0.025, 0.975], method="nearest"
+        )
+        low, high = (float(end) if np.isfinite(end) else None for end in ends)
+        return found | {"low": low, "high": high}
+
+
+def _efficiency(ranks: Array, throughput: Array) -> Array:
+    """Of one curve, or of many (draws, sizes)."""
+    each = throughput / ranks
+    return np.asarray(each[..., -1] / each[..., 0])
 
 
 def curve(ranks: Sequence[int], throughput: Sequence[float], draws: Array | None = None) -> Curve:
@@ -147,10 +187,6 @@ def curve(ranks: Sequence[int], throughput: Sequence[float], draws: Array | None
     return Curve(sizes, mean, summed / repeats)
 
 
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
 # -- the shape of a curve --------------------------------------------------------------------------
 
 
@@ -165,7 +201,7 @@ class Stretch(NamedTuple):
 class Doubling(NamedTuple):
     """The last growth of a curve, in ranks' worth at its beginning."""
 
-    ranks: tuple[int, int]
+    ranks: list[int]  # from, to
     gain: float  # relative growth of throughput
     marginal: float  # what an added rank brought, against one of the smallest run
     marginal_cost: float | None  # rank-hours per unit of added work against the smallest; None: ∞
@@ -250,7 +286,7 @@ def last_doubling(curve: Curve) -> Doubling | None:
     each = (x[-1] - x[start]) / (n[-1] - n[start])
     marginal = float(each / (x[0] / n[0]))
     return Doubling(
-        (int(n[start]), int(n[-1])),
+        [int(n[start]), int(n[-1])],
         float(x[-1] / x[start] - 1),
         marginal,
         1 / marginal if marginal > 1e-6 else None,
