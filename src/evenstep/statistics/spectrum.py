@@ -21,7 +21,7 @@ SURE = 1e-4  # chance of a peak like this in noise, at most
 HARMONICS = 6  # of a period that the strongest one may be
 ENOUGH = 0.9  # of the variance that the best period explains
 BINS = 12  # of a folded period
-MOST = 2048  # values and frequencies of an uneven series, at most
+MOST = 4096  # bins of an uneven series
 
 
 class Peak(NamedTuple):
@@ -114,62 +114,20 @@ def folded(values: Array, period: float, bins: int) -> tuple[Array, Array]:
 
 
 def uneven(at: Array, values: Array) -> Peak | None:
-    """The period, in units of `at`, of values seen at uneven times; None where chance explains it.
-
-    Lomb (1976) and Scargle (1982): the largest of M powers exceeds z by chance with
-    1 - (1 - e^-z)^M. Of periods that explain about as much, the shortest.
-    """
-    at, values = _thinned(at.astype(float), values.astype(float))
-    span = float(np.ptp(at)) if len(at) else 0.0
-    if len(at) < FEWEST or span <= 0 or not np.ptp(values) > 0:
+    """The period, in units of `at`, of values seen at uneven times: that of their means in even
+    bins, a bin without any being as usual. None where chance explains it."""
+    begins, span = float(at.min(initial=0.0)), float(np.ptp(at)) if len(at) else 0.0
+    if len(at) < FEWEST or span <= 0:
         return None
     gap = float(np.quantile(np.diff(np.sort(at)), 0.25))
-    most = min(MOST, int(span / max(2 * gap, span / MOST)))
-    if most <= FEWEST_CYCLES:
+    bins = int(span / max(gap, span / MOST))
+    place = np.minimum((at - begins) / span * bins, bins - 1).astype(int)
+    count, total = np.bincount(place, minlength=bins), np.bincount(place, values, bins)
+    peak = periodic(np.where(count > 0, total / np.maximum(count, 1), values.mean()))
+    if peak is None:
         return None
-    frequency = np.arange(FEWEST_CYCLES, most + 1) / span
-    power = _lomb(at, values - values.mean(), frequency)
-    at_peak = int(np.argmax(power))
-    chance = float(-np.expm1(len(frequency) * np.log1p(-np.exp(-min(power[at_peak], 700.0)))))
-    if chance > SURE:
-        return None
-    return _sharpened(at, values, frequency[at_peak], 1 / span, chance)
-
-
-def _thinned(at: Array, values: Array) -> tuple[Array, Array]:
-    """Neighbours averaged, so that at most `MOST` are left."""
-    order = np.argsort(at, kind="stable")
-    each = -(-len(at) // MOST)
-    if each <= 1:
-        return at[order], values[order]
-    first = np.arange(0, len(at), each)
-    size = np.diff(np.append(first, len(at)))
-    return np.add.reduceat(at[order], first) / size, np.add.reduceat(values[order], first) / size
-
-
-def _lomb(at: Array, values: Array, frequency: Array) -> Array:
-    """Power in variances of the values (Scargle 1982, eq. 10 and 14); `values` have no mean."""
-    from scipy.signal import lombscargle
-
-    power = np.asarray(lombscargle(at, values, 2 * np.pi * frequency))
-    return np.asarray(power / values.var(ddof=1))
-
-
-def _sharpened(at: Array, values: Array, peak: float, width: float, chance: float) -> Peak:
-    """The frequency near the peak, or near a multiple of it, whose fold explains most."""
-    tried = [
-        factor * peak + off * width
-        for factor in (1.0, 1 / 2, 1 / 3, 2.0)
-        for off in np.linspace(-1, 1, 21) * factor
-        if factor * peak + off * width > FEWEST_CYCLES * width / 2
-    ]
-    tried = sorted(set(tried), reverse=True)
-    shares = [explained(values, at * frequency) for frequency in tried]
-    enough = ENOUGH * max(shares)
-    first = next(i for i, share in enumerate(shares) if share >= enough)
-    near = [i for i in range(len(tried)) if abs(tried[i] - tried[first]) <= 2 * width]
-    best = max(near, key=lambda i: shares[i])
-    return Peak(1 / tried[best], chance, shares[best])
+    period = peak.period * span / bins
+    return peak._replace(period=period, explained=explained(values, at / period))
 
 
 # -- pulses ----------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from evenstep.diagnose.measure.samples import marked
 from evenstep.diagnose.modes.intervention import found
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import Share, share_of
-from evenstep.statistics.trend import Association, Trend, association, thinned, trend
+from evenstep.statistics.trend import Trend, association, thinned, trend
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
@@ -94,25 +94,14 @@ def _counted(trace: Trace, grid: StepGrid) -> Staleness | None:
         return None
     steps = trace.of_kind(Kind.STEP)
     steps = steps.select(steps.exit_ns > 0)
-    start, end = _common(steps, grid)
+    start, end = (grid.clocks.common(steps["rank"], at) for at in (steps.enter_ns, steps.exit_ns))
     if len(steps) < 2 or _in_step(steps, end):
         return None
-    ends = np.sort(end)
-    within = np.searchsorted(ends, end, "left") - np.searchsorted(ends, start, "right")
-    own = np.maximum(within, 0).astype(float)  # ends strictly within: one's own is not
     order = np.argsort(end, kind="stable")
-    return Staleness(
-        steps["rank"][order], steps.step.astype(np.int64)[order], own[order], logged=False
-    )
-
-
-def _common(steps: Columns, grid: StepGrid) -> tuple[Array, Array]:
-    start, end = steps.enter_ns.astype(np.int64).copy(), steps.exit_ns.astype(np.int64).copy()
-    for rank, offset in grid.clocks.by_rank.items():
-        if offset is not None and offset.offset_ns.any():
-            mine = steps["rank"] == rank
-            start[mine], end[mine] = offset.shift(start[mine]), offset.shift(end[mine])
-    return start, end
+    ends = end[order]  # those strictly within a step: one's own is not
+    within = np.searchsorted(ends, ends, "left") - np.searchsorted(ends, start[order], "right")
+    step = steps.step.astype(np.int64)[order]
+    return Staleness(steps["rank"][order], step, np.maximum(within, 0.0), logged=False)
 
 
 def _in_step(steps: Columns, end: Array) -> bool:
@@ -134,10 +123,16 @@ def find(case: Case) -> list[Finding]:
     updates = staleness(case.trace, case.grid)
     if updates is None or len(updates.value) < 2:
         return []
-    wasted = lost(updates.value, allowed(case, updates)[0])
-    time = _time_share(updates)
-    share = share_of(_by_step(updates, wasted * time), _by_step(updates, time))
-    return _stale(case, updates, share) if share.value >= SMALLEST_SHARE else []
+    bounds, ranks = allowed(case, updates)
+    _, place, count = np.unique(updates.rank, return_inverse=True, return_counts=True)
+    time = 1.0 / count[place]  # of its rank's: a slow rank makes few, long ones
+    lost = time * (1 - bounds / np.maximum(updates.value, bounds))
+    lost, time = (
+        np.array([part.sum() for part in np.array_split(each, int(count.max()))])
+        for each in (lost, time)
+    )
+    share = share_of(lost, time)
+    return _stale(case, updates, share, bounds, ranks) if share.value >= SMALLEST_SHARE else []
 
 
 def allowed(case: Case, updates: Staleness) -> tuple[Array, list[int]]:
@@ -155,23 +150,6 @@ def allowed(case: Case, updates: Staleness) -> tuple[Array, list[int]]:
     return bound, [int(rank) for rank in ranks[stale][np.argsort(-usual[stale], kind="stable")]]
 
 
-def lost(value: Array, bound: Array) -> Array:
-    """Share of each update that its staleness beyond the bound costs."""
-    return np.asarray(1 - bound / np.maximum(value, bound))
-
-
-def _time_share(updates: Staleness) -> Array:
-    """What part of its rank's time each update is: a slow rank makes few, long ones."""
-    _, place, count = np.unique(updates.rank, return_inverse=True, return_counts=True)
-    return np.asarray(1.0 / count[place])
-
-
-def _by_step(updates: Staleness, values: Array) -> Array:
-    """Sums over neighbouring updates, as many parts as the longest rank has steps."""
-    number = max(int(np.bincount(updates.rank.astype(int)).max()), 1)
-    return np.array([part.sum() for part in np.array_split(values, number)])
-
-
 def drifting(updates: Staleness) -> Trend | None:
     """The trend of staleness per 1,000 updates, where it is sure and not small; None else."""
     axis = np.arange(len(updates.value)) / 1000
@@ -183,9 +161,10 @@ def drifting(updates: Staleness) -> Trend | None:
     return change if change.p < SURE and change.slope > 0 and grows else None
 
 
-def _stale(case: Case, updates: Staleness, share: Share) -> list[Finding]:
+def _stale(
+    case: Case, updates: Staleness, share: Share, bounds: Array, ranks: list[int]
+) -> list[Finding]:
     value, growing = updates.value, drifting(updates)
-    bounds, ranks = allowed(case, updates)
     stale, bound = value > bounds, float(bounds.max())
     steps = updates.step[stale]
     why = say("async_staleness.some" if ranks else "async_staleness.all", those=ranks)
@@ -206,24 +185,18 @@ def _stale(case: Case, updates: Staleness, share: Share) -> list[Finding]:
         where=case.where([rank for rank in ranks if rank in case.trace.ranks]),
         at=When([(int(steps.min()), int(steps.max()))], "chronic" if ranks else None),
         options={**({"ranks": share} if ranks else {}), "bound": share, "scale": None},
-        evidence=[*_distribution(updates, bound, growing), *relations(case, updates)],
-    )
-
-
-def _distribution(updates: Staleness, bound: float, growing: Trend | None) -> list[Evidence]:
-    value = updates.value
-    return [
-        Evidence("staleness_median", np.median(value), bound, "updates"),
-        Evidence("staleness_p95", np.quantile(value, 0.95), bound, "updates"),
-        Evidence("staleness_max", value.max(), bound, "updates"),
-        Evidence(
-            "staleness_growth_per_1000_updates",
-            growing.slope if growing else 0.0,
-            0.0,
-            "updates",
-        ),
-        Evidence("staleness_logged_by_the_script", float(updates.logged), None, "1"),
-    ]
+        evidence=[
+            Evidence("staleness_median", np.median(value), bound, "updates"),
+            Evidence("staleness_p95", np.quantile(value, 0.95), bound, "updates"),
+            Evidence("staleness_max", value.max(), bound, "updates"),
+            Evidence(
+                "staleness_growth_per_1000_updates", growing.slope if growing else 0.0, 0.0,
+                "updates",
+            ),
+            Evidence("staleness_logged_by_the_script", float(updates.logged), None, "1"),
+            *relations(case, updates),
+        ],
+    )  # fmt: skip
 
 
 # -- what goes together with the loss --------------------------------------------------------------
@@ -235,35 +208,25 @@ def relations(case: Case, updates: Staleness | None) -> list[Evidence]:
     Evidence that they go together, or not; never that one causes the other.
     """
     found_ = []
-    for name in OUTCOMES:
-        logged = marked(case.trace, name)
-        if not logged:
-            continue
+    others = {"step_time": (case.grid.steps, case.grid.step_ns)}
+    if updates is not None:
+        others["staleness"] = _mean_by_step(updates.step, updates.value)
+    for name, logged in ((name, marked(case.trace, name)) for name in OUTCOMES):
         steps, value = _mean_by_step(logged.step, logged.value)
-        pairs = [("step_time", (case.grid.steps, case.grid.step_ns))]
-        if updates is not None:
-            pairs.append(("staleness", _mean_by_step(updates.step, updates.value)))
-        for other, (others, numbers) in pairs:
-            _, mine, theirs = np.intersect1d(steps, others, return_indices=True)
+        for other, (places, numbers) in others.items():
+            _, mine, theirs = np.intersect1d(steps, places, return_indices=True)
             together = association(value[mine], numbers[theirs])
-            found_ += _as_evidence(f"correlation_of_{name}_with_{other}", together)
+            if together is not None:
+                key = f"correlation_of_{name}_with_{other}"
+                found_.append(Evidence(key, together.rho, 0.0, "ρ"))
+                found_.append(Evidence(f"{key}_by_chance", together.p, None, "p"))
     return found_
-
-
-def _as_evidence(name: str, together: Association | None) -> list[Evidence]:
-    if together is None:
-        return []
-    return [
-        Evidence(name, together.rho, 0.0, "ρ"),
-        Evidence(f"{name}_by_chance", together.p, None, "p"),
-    ]
 
 
 def _mean_by_step(step: Array, value: Array) -> tuple[Array, Array]:
     good = np.isfinite(value)
-    steps, place = np.unique(step[good], return_inverse=True)
-    count = np.bincount(place, minlength=len(steps))
-    return steps, np.bincount(place, value[good], minlength=len(steps)) / np.maximum(count, 1)
+    steps, place, count = np.unique(step[good], return_inverse=True, return_counts=True)
+    return steps, np.bincount(place, value[good], minlength=len(steps)) / count
 
 
 def summary(case: Case) -> dict[str, Any] | None:
@@ -273,17 +236,13 @@ def summary(case: Case) -> dict[str, Any] | None:
     related = relations(case, updates) if len(case.grid.steps) else []
     if together is None and updates is None and not related:
         return None
+    value = updates.value if updates is not None else np.zeros(0)
+    places = {"p50": 0.5, "p95": 0.95, "max": 1.0} if len(value) else {}
+    mean = {"mean": float(value.mean())} if len(value) else {}
     return {
-        "steps_per_round": together.steps if together else None,
-        "regular_rounds": together.regular if together else None,
-        "staleness": _quantiles(updates.value) if updates is not None else None,
-        "relations": {item.metric: item.measured for item in related},
+        "steps_per_round": together and together.steps,
+        "regular_rounds": together and together.regular,
+        "staleness": updates
+        and mean | {name: float(np.quantile(value, at)) for name, at in places.items()},
+        "relations": {one.metric: one.rounded().measured for one in related},
     }
-
-
-def _quantiles(value: Array) -> dict[str, float]:
-    if not len(value):
-        return {}
-    places = {"p50": 0.5, "p95": 0.95, "max": 1.0}
-    found_ = {name: float(np.quantile(value, place)) for name, place in places.items()}
-    return {"mean": float(value.mean()), **found_}
