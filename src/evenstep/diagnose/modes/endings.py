@@ -5,7 +5,7 @@ or message that some ranks entered and never left, and who did not come.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evenstep import words
 from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When, Where
@@ -27,14 +27,11 @@ INVALID = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
 
 def describe(trace: Trace, place: Stuck) -> str:
     """ "all_reduce 124 of group default_pg", "recv 3 from rank 2 of group pp"."""
-    group = trace.groups[place.group].name if place.group >= 0 else ""
     operation = Op(place.op)
-    peer = ""
-    if operation in (Op.SEND, Op.RECV) and place.peer >= 0:
-        peer = f" {'to' if operation is Op.SEND else 'from'} rank {place.peer}"
-    return f"{operation.name.lower()} {place.sequence}{peer}" + (
-        f" of group {group}" if group else ""
-    )
+    direction = {Op.SEND: "to", Op.RECV: "from"}.get(operation) if place.peer >= 0 else None
+    peer = f" {direction} rank {place.peer}" if direction else ""
+    group = f" of group {trace.groups[place.group].name}" if place.group >= 0 else ""
+    return f"{operation.name.lower()} {place.sequence}{peer}{group}"
 
 
 def hang(case: Case) -> list[Finding]:
@@ -49,27 +46,39 @@ def hang(case: Case) -> list[Finding]:
 
 def _of_places(case: Case, places: list[Stuck]) -> Finding:
     """Of operations that wait for the same ranks, the one that has waited longest first."""
-    place = places[0]
+    place, trace = places[0], case.trace
     culprits = place.missing or place.different or list(place.untraced)
-    share = round(min(sum(_share(case, one) for one in places), 1.0), 4)
+    traced = all(rank in trace.ranks for rank in culprits)
     waiting = {rank for one in places for rank in one.waiting}
     elsewhere = sorted(waiting - set(place.waiting))
-    return Finding(
-        mode="hang",
+    sites = {trace.names[call.name] for rank, call in place.calls.items() if rank in place.waiting}
+    site = sites.pop() if len(sites) == 1 else ""
+    what = "different" if place.different else "missing" if place.missing else "transport"
+    if what == "transport" and place.untraced:
+        what = "untraced"
+    return _ending(
+        "hang",
+        round(min(sum(_share(case, one) for one in places), 1.0), 4),
+        place.step,
+        say(f"hang.do.{what}", those=place.untraced),
+        "the last records of every rank",
         layer="framework" if culprits else "fabric",
-        severity=share,
         confidence=_confidence(place),
-        observation=(
-            f"{words.ranks(place.waiting)} hung in {describe(case.trace, place)}, {_for(place)}"
-            + _called(case.trace, place)
-            + (f"; {words.ranks(elsewhere)} elsewhere, for the same" if elsewhere else "")
+        observation=say(
+            "hang.observation",
+            those=place.waiting,
+            where=describe(trace, place),
+            since=say(f"hang.{'since' if place.timed else 'unknown'}", since=place.since_ns),
+            called=f"; called in {site}" if site else "",
+            others=f"; {words.ranks(elsewhere)} elsewhere, for the same" if elsewhere else "",
         ),
         cause=_cause(case, place),
-        where=_where(case, culprits),
-        when=When([(place.step, place.step)], "transient"),
-        effect=Effect(share),
-        options=[_option(place)],
-        title=_title(place),
+        where=case.where(culprits) if traced else Where(ranks=culprits),
+        title=say(
+            f"hang.{'absent' if place.missing else 'hung'}",
+            those=place.missing or place.different or place.waiting,
+            operation=Op(place.op).name.lower(),
+        ),
         evidence=[
             Evidence("in_flight_at_the_end", place.since_ns if place.timed else None, 0, "ns"),
             Evidence("ranks_waiting", len(waiting), 0, "ranks"),
@@ -77,11 +86,16 @@ def _of_places(case: Case, places: list[Stuck]) -> Finding:
     )
 
 
-def _title(place: Stuck) -> str:
-    name = Op(place.op).name.lower()
-    if place.missing:
-        return f"{words.ranks(place.missing)} never came to {name}"
-    return f"{words.ranks(place.different or place.waiting)} hung in {name}"
+def _ending(mode: str, share: float, step: int, do: str, method: str, **told: Any) -> Finding:
+    """What ended the job in a step, and what to do of which nobody knows what it gives back."""
+    return Finding(
+        mode=mode,
+        severity=share,
+        effect=Effect(share),
+        when=When([(step, step)], "transient"),
+        options=[Option(do, None, None, None, "none", method)],
+        **told,
+    )
 
 
 def _share(case: Case, place: Stuck) -> float:
@@ -103,32 +117,15 @@ def _confidence(place: Stuck) -> float:
     return round(0.8 * sure, 2) if brief else sure
 
 
-def _where(case: Case, ranks: list[int]) -> Where:
-    traced = [rank for rank in ranks if rank in case.trace.ranks]
-    return case.where(ranks) if traced == ranks else Where(ranks=ranks)
-
-
-def _for(place: Stuck) -> str:
-    if not place.timed:
-        return "when the dumps were written (for how long, they do not tell)"
-    return f"for {words.duration(place.since_ns)} when the trace ends"
-
-
-def _called(trace: Trace, place: Stuck) -> str:
-    sites = {trace.names[call.name] for rank, call in place.calls.items() if rank in place.waiting}
-    return f"; called in {sites.pop()}" if len(sites) == 1 and sites != {""} else ""
-
-
 # -- the cause, in words ---------------------------------------------------------------------------
 
 
 def _cause(case: Case, place: Stuck) -> str:
     trace = case.trace
     if place.missing:
-        cause = f"{case.named(place.missing)} never entered it"
-        if place.peer >= 0:
-            wanted = "recv" if Op(place.op) is Op.SEND else "send"
-            cause = f"{case.named(place.missing)} never called the matching {wanted}"
+        wanted = "recv" if Op(place.op) is Op.SEND else "send"
+        did = f"called the matching {wanted}" if place.peer >= 0 else "entered it"
+        cause = f"{case.named(place.missing)} never {did}"
         if circle := _circle(case, place):
             return f"{cause}; {circle}"
         last = last_of(trace, place.missing[0]) if len(place.missing) == 1 else ""
@@ -168,22 +165,15 @@ def _circle(case: Case, place: Stuck) -> str:
 
 def _disagreement(case: Case, place: Stuck) -> str:
     trace = case.trace
-    entered = "entered another operation or size at that place than the others"
-    quoted = place.different[:SEVERAL]
     others = [rank for rank in place.calls if rank not in place.different]
-    if not others:
-        entered = "entered different operations or sizes at that place"
-    told = [_entered(trace, place, rank) for rank in quoted]
-    if others:
-        told.append(f"the others {_words(trace, place.calls[others[0]])}")
+    told = [
+        f"rank {rank} {_words(trace, place.calls[rank])}{out_of_step(trace, place, rank)}"
+        for rank in place.different[:SEVERAL]
+    ]
+    told += [f"the others {_words(trace, place.calls[rank])}" for rank in others[:1]]
+    entered = say(f"hang.{'another' if others else 'differently'}")
     more = " …" if len(place.different) > SEVERAL else ""
     return f"{case.named(place.different)} {entered}; {', '.join(told)}{more}"
-
-
-def _entered(trace: Trace, place: Stuck, rank: int) -> str:
-    """ "rank 3 broadcast of 8 B, as if it had left a call out"."""
-    shifted = out_of_step(trace, place, rank)
-    return f"rank {rank} {_words(trace, place.calls[rank])}" + (f", {shifted}" if shifted else "")
 
 
 def _words(trace: Trace, call: EnteredCall) -> str:
@@ -206,14 +196,6 @@ def last_of(trace: Trace, rank: int) -> str:
     if rows.group[last] >= 0:
         text += f" of group {trace.groups[int(rows.group[last])].name}"
     return text + (f" in {site}" if site else "")
-
-
-def _option(place: Stuck) -> Option:
-    what = "different" if place.different else "missing" if place.missing else "transport"
-    if what == "transport" and place.untraced:
-        what = "untraced"
-    action = say(f"hang.do.{what}", those=place.untraced)
-    return Option(action, None, None, None, "none", "the last records of every rank")
 
 
 def endings(trace: Trace) -> list[str]:
@@ -248,9 +230,9 @@ def out_of_step(trace: Trace, place: Stuck, rank: int) -> str:
     made = [call_of(rows, index)[:3] for index in range(len(rows))]
     own, expected = place.calls[rank][:3], place.calls[others[0]][:3]
     if made[-1:] == [own]:
-        return "as if it had made the call before a second time"
+        return ", as if it had made the call before a second time"
     followed = dict(pairwise([*made, expected]))
-    return "as if it had left a call out" if followed.get(expected) == own else ""
+    return ", as if it had left a call out" if followed.get(expected) == own else ""
 
 
 # -- ranks that died -------------------------------------------------------------------------------
@@ -262,36 +244,29 @@ def rank_failed(case: Case) -> list[Finding]:
 
 
 def _of_deaths(case: Case, failed: list[Death]) -> Finding:
-    first = failed[0]
-    ranks = [death.rank for death in failed]
-    steps = case.grid.steps
-    last = int(steps[-1]) if len(steps) else 0
-    share = round(1.0 - case.running_share, 4)
-    followed = [death for death in case.dead if death.rank not in ranks]
-    return Finding(
-        mode="rank_failed",
+    first, ranks = failed[0], [death.rank for death in failed]
+    last = int(case.grid.steps[-1]) if len(case.grid.steps) else 0
+    others = [death for death in case.dead if death.rank not in ranks]
+    within = words.duration(max(others[-1].at_ns - first.at_ns, 0)) if others else ""
+    theirs = words.ranks([death.rank for death in others])
+    followed = f"; {theirs} followed within {within}" if others else ""
+    return _ending(
+        "rank_failed",
+        round(1.0 - case.running_share, 4),
+        last,
+        _remedy(first),
+        "how the rank ended",
         layer=_layer(first),
-        severity=share,
         confidence=CERTAIN if ended_ns(case.trace.ranks[first.rank]) else LIKELY,
-        observation=f"{case.named(ranks)} died after step {last}{_followed(first, followed)}",
+        observation=f"{case.named(ranks)} died after step {last}{followed}",
         cause=f"{words.ended(first.facts)}{_inside(case, first)}",
         where=case.where(ranks),
-        when=When([(last, last)], "transient"),
-        effect=Effect(share),
-        options=[Option(_remedy(first), None, None, None, "none", "how the rank ended")],
         title=f"{words.ranks(ranks)} died: {words.ended(first.facts, brief=True)}",
         evidence=[
             Evidence("ranks_failed_first", len(ranks), 0, "ranks"),
             Evidence("ranks_failed", len(case.dead), 0, "ranks"),
         ],
     )
-
-
-def _followed(first: Death, others: list[Death]) -> str:
-    if not others:
-        return ""
-    within = words.duration(max(others[-1].at_ns - first.at_ns, 0))
-    return f"; {words.ranks([death.rank for death in others])} followed within {within}"
 
 
 def _inside(case: Case, first: Death) -> str:
