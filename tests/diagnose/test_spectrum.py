@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.statistics.spectrum import FEWEST, folded, periodic, uneven
+from evenstep.statistics.spectrum import FEWEST, periodic, uneven
 
 
 @settings(max_examples=60, deadline=None)
@@ -43,12 +43,6 @@ def test_a_single_spike_has_no_period():
 @pytest.mark.parametrize("series", [np.ones(100), np.arange(FEWEST - 2.0), np.zeros(0)])
 def test_too_little_has_no_period(series):
     assert periodic(series) is None
-
-
-def test_folding_shows_the_profile():
-    profile, place = folded(np.tile([5.0, 1.0, 1.0], 20), 3, 3)
-    assert profile.tolist() == [5, 1, 1]
-    assert place[:4].tolist() == [0, 1, 2, 0]
 
 
 @pytest.mark.parametrize("period", [0.31, 0.9, 2.7])

@@ -104,15 +104,6 @@ def explained(values: Array, place: Array) -> float:
     return float(max(0.0, 1 - inside / spare * (len(values) - 1) / whole))
 
 
-def folded(values: Array, period: float, bins: int) -> tuple[Array, Array]:
-    """Median of each bin of the folded period, and the bin of each value."""
-    bin_of = np.minimum((np.arange(len(values)) / period % 1 * bins + 1e-9).astype(int), bins - 1)
-    profile = np.array(
-        [np.median(values[bin_of == b]) if (bin_of == b).any() else np.nan for b in range(bins)]
-    )
-    return profile, bin_of
-
-
 def uneven(at: Array, values: Array) -> Peak | None:
     """The period, in units of `at`, of values seen at uneven times: that of their means in even
     bins, a bin without any being as usual. None where chance explains it."""

@@ -23,11 +23,10 @@ from evenstep.diagnose.levels import MOST, ROUND_STEPS, SMALLEST_SHARE
 from evenstep.diagnose.measure.recurrence import by_noise, constant, throughout
 from evenstep.diagnose.modes.intervention import found
 from evenstep.statistics.interval import Share
-from evenstep.statistics.spectrum import Peak, folded, periodic, pulses
+from evenstep.statistics.spectrum import Peak, periodic, pulses
 from evenstep.trace.spool.layout import Phase
 
-MULTIPLES, WHOLE = 3, 0.01  # of a period, and how near to a whole number one has to be
-BINS = 8  # of a long period; a short one has a bin per step
+HARMONICS = 4  # of a long period; of a short one all there are
 ALTERNATING = 4.0  # steps: ranks late with a longer period are stragglers that recur
 
 
@@ -60,15 +59,13 @@ def swing(series: Array) -> Swing | None:
 
 
 def _wave(series: Array, peak: Peak) -> Swing | None:
-    peak = peak._replace(period=_in_steps(peak.period))
-    bins = int(np.clip(round(peak.period), 2, BINS))
-    profile, bin_of = folded(series, peak.period, bins)
-    middle = (np.nanmin(profile) + np.nanmax(profile)) / 2
-    slow = profile[bin_of] > middle
-    if slow.all() or not slow.any():
-        return None
-    share = _explained(series, profile[bin_of])
-    lost = profile[bin_of] - np.nanmin(profile)
+    """What repeats itself with the period, by its first harmonics (least squares)."""
+    turns = np.arange(min(round(peak.period), HARMONICS) + 1) / peak.period
+    angle = 2 * np.pi * turns * np.arange(len(series))[:, None]
+    waves = np.hstack([np.cos(angle), np.sin(angle)])
+    profile = waves @ np.linalg.lstsq(waves, series, rcond=None)[0]
+    lost, share = profile - profile.min(), _explained(series, profile)
+    slow = lost > lost.max() / 2
     return Swing(peak._replace(explained=share), slow, lost) if share >= MOST else None
 
 
@@ -86,18 +83,6 @@ def _common(case: Case) -> list[Finding]:
     change = case.less(seen.lost_ns)
     share = case.share(case.saved(change))
     return _swings(case, seen, share, [], change) if share.low >= SMALLEST_SHARE else []
-
-
-def _in_steps(period: float) -> float:
-    """A period of 2.5 steps repeats itself after 5: the first multiple that is whole, if near.
-
-    Longer ones have enough steps in each to be folded as they are.
-    """
-    if period >= ALTERNATING:
-        return period
-    multiples = period * np.arange(1, MULTIPLES + 1)
-    near = np.abs(multiples / np.round(multiples) - 1) <= WHOLE
-    return float(multiples[np.argmax(near)]) if near.any() else period
 
 
 def _own(case: Case) -> Array:
