@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from evenstep.cli.collect import Collection
 from evenstep.cli.completion import Completions
@@ -16,14 +16,25 @@ from evenstep.diagnose.compare.history import History
 from evenstep.diagnose.compare.result import Changed, MetricChange, StepTimePart
 from evenstep.diagnose.finding import Finding
 from evenstep.doctor.examination import Examination
-from evenstep.documents import schema_of
+from evenstep.documents import Meta, RunName, schema_of
+from evenstep.explain.topic import CitedFormula, Quantity
 from evenstep.probe.document import FloorsDocument, ProbeDocument
 from evenstep.report.schema import FOLDER, published, schema
+from evenstep.reproduce.evaluation import EvaluationDocument
+from evenstep.reproduce.published.rows import Fitted
 from evenstep.reproduce.published.table import ErrorEstimate
+from evenstep.reproduce.table_one import Figure, Published, TableOneFit
 from evenstep.scenario.fields import FieldsDocument
+from evenstep.scenario.presets import PresetsDocument
+from evenstep.simulate.calibrate.calibrate import CalibrationDocument
 from evenstep.simulate.result import CollectiveUse, LinkUse, Shares, StepTime
+from evenstep.simulate.study.margin import Edges, Margin
+from evenstep.simulate.study.sweep import MeanInterval, SweepDocument
 from evenstep.watch.alerts import Alert
 from evenstep.watch.frame import Frame
+from lab.command import CleanedDocument
+from lab.single import RunDocument
+from lab.validation import PredictionDocument
 
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """\
@@ -56,9 +67,12 @@ not known is null.
 
 
 COMPARED = "properties/comparisons/items/properties"
+STRATEGIES = "properties/strategies/items/properties"
+TABLE_ONE = "properties/families/items/properties"
 #: Where in a schema a type of ours stands, by name and place; "" is the whole document.
 FROM_TYPES: dict[str, dict[str, Any]] = {
     "alert-1": {"": Alert},
+    "calibration-1": {"": CalibrationDocument},
     "collection-1": {"": Collection},
     "comparison-1": {
         f"{COMPARED}/changes/items/anyOf/0": MetricChange,
@@ -71,11 +85,32 @@ FROM_TYPES: dict[str, dict[str, Any]] = {
     "diagnosis-1": {"$defs/finding": Finding},
     "doctor-1": {"": Examination},
     "env-1": {"": Environment},
+    "evaluation-1": {"": EvaluationDocument},
+    "explain-1": {
+        **{
+            f"{place}/rows/items": Quantity
+            for place in ("oneOf/2/properties", "$defs/quantity/properties")
+        },
+        **{
+            f"{place}/formulas/items": CitedFormula
+            for place in ("oneOf/2/properties", "$defs/quantity/properties")
+        },
+        "oneOf/3/properties/systems/items/properties/fitted/items": Fitted,
+    },
     "fields-1": {"": FieldsDocument},
     "history-1": {"": History},
+    "lab.clean-1": {"": CleanedDocument},
     "lab.comparison-1": {"$defs/finding": Finding},
+    "lab.prediction-1": {"": PredictionDocument},
+    "lab.run-1": {"": RunDocument},
     "floors-1": {"": FloorsDocument},
+    "presets-1": {"": PresetsDocument},
     "probe-1": {"": ProbeDocument},
+    "projection-1": {"properties/run": RunName},
+    "scaling-1": {
+        f"properties/points/items/properties/{name}": MeanInterval
+        for name in ("throughput", "step_ns", "cv", "p99_ns")
+    },
     "selftest-1": {"": SelfTest},
     "simulation-1": {
         "properties/step_time": StepTime,
@@ -83,6 +118,19 @@ FROM_TYPES: dict[str, dict[str, Any]] = {
         "properties/collectives/items": CollectiveUse,
         "properties/links/items": LinkUse,
         "properties/error_estimate": ErrorEstimate | None,
+    },
+    "strategies-1": {
+        "properties/edges": Annotated[Edges, Meta("What margins look for.")],
+        f"{STRATEGIES}/margins/additionalProperties": Margin,
+    },
+    "sweep-1": {"": SweepDocument},
+    "table1-1": {
+        f"{TABLE_ONE}/parameters": TableOneFit,
+        f"{TABLE_ONE}/rows/items/properties/published": Published,
+        **{
+            f"{TABLE_ONE}/rows/items/properties/{arm}": Figure
+            for arm in ("baseline", "paper", "token", "alone")
+        },
     },
     "watch-1": {"": Frame},
 }

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from evenstep.cli import files
 from evenstep.errors import UsageError
@@ -16,6 +16,8 @@ from evenstep.errors import UsageError
 if TYPE_CHECKING:
     from lab.run import Record
     from lab.scenario import Scenario
+
+Found = TypeVar("Found")
 
 HELP = """Run real processes on an emulated fabric, and compare what controllers do to them.
 
@@ -126,12 +128,20 @@ def _fields(args: argparse.Namespace) -> int:
     return 0
 
 
+class CleanedDocument(TypedDict):
+    """What `python -m lab clean --json` prints."""
+
+    schema: Literal["evenstep.lab.clean/1"]
+    removed: list[str]
+
+
 def _clean(args: argparse.Namespace) -> int:
     from lab import run
 
     removed = run.clean()
     if args.json:
-        print(json.dumps({"schema": "evenstep.lab.clean/1", "removed": removed}, indent=2))
+        found: CleanedDocument = {"schema": "evenstep.lab.clean/1", "removed": removed}
+        print(json.dumps(found, indent=2))
     else:
         print("\n".join(f"removed {what}" for what in removed) or "nothing was left behind")
     return 0
@@ -155,8 +165,8 @@ def _folder(args: argparse.Namespace) -> Any:
 def _show(
     args: argparse.Namespace,
     folder: Path,
-    found: dict[str, Any],
-    text: Callable[[dict[str, Any]], str],
+    found: Found,
+    text: Callable[[Found], str],
     drawn: Callable[[], str],
 ) -> None:
     """Print the result, which also stands beside its traces where these are kept, and draw it."""

@@ -4,21 +4,52 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal, TypedDict
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.documents import Amount, Meta, Portion
 from evenstep.trace.loading import load
 from lab import tier as tiers
 from lab.arms import Schedule, arm
 from lab.page import columns, known
-from lab.run import Progress, Record, carry_out
-from lab.scenario import Scenario
+from lab.run import INTERRUPTED, UNFINISHED, Progress, Record, carry_out
+from lab.scenario import FABRICS, Scenario
 from lab.steps import job_steps
 
-SCHEMA = "evenstep.lab.run/1"
+Fabric = Annotated[str, Meta(enum=FABRICS)]
+Ended = Annotated[str | None, Meta(enum=(INTERRUPTED, "time limit", UNFINISHED, None))]
+
+
+class Figures(TypedDict):
+    """What is known of a job under one arm."""
+
+    step_ms: Amount | None
+    cv: Amount | None
+    wait_share: Portion | None
+
+
+class RunJob(Figures):
+    """A job of a run."""
+
+    job: str
+    verdict: str
+    trace: Annotated[str | None, Meta("The folder of its trace; null where that was not kept.")]
+
+
+class RunDocument(TypedDict):
+    """What `python -m lab run --json` prints."""
+
+    schema: Literal["evenstep.lab.run/1"]
+    scenario: str
+    fabric: Fabric
+    arm: str
+    partial: bool
+    ended: Ended
+    real_time: bool
+    jobs: list[RunJob]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +101,9 @@ def figures(scenario: Scenario, record: Record, folder: Path) -> list[JobFigures
 
 def document(
     scenario: Scenario, name: str, record: Record, folder: Path, *, kept: bool
-) -> dict[str, Any]:
+) -> RunDocument:
     """The run of an arm as JSON has it, with each job's verdict; `kept`: its traces stay."""
-    jobs = [
+    jobs: list[RunJob] = [
         {
             "job": one.name,
             **plain(one),
@@ -82,7 +113,7 @@ def document(
         for one in figures(scenario, record, folder)
     ]
     return {
-        "schema": SCHEMA,
+        "schema": "evenstep.lab.run/1",
         "scenario": scenario.name,
         "fabric": scenario.fabric,
         "arm": name,
@@ -93,14 +124,14 @@ def document(
     }
 
 
-def plain(one: JobFigures) -> dict[str, float | None]:
+def plain(one: JobFigures) -> Figures:
     """Its numbers; what is not known is null."""
     return {"step_ms": known(one.step_ms), "cv": known(one.cv), "wait_share": known(one.wait)}
 
 
-def cells(numbers: Mapping[str, float | None]) -> tuple[str, str, str]:
+def cells(numbers: Figures) -> tuple[str, str, str]:
     """Step, CV and share of waiting as text; "" for what is not known."""
-    step, cv, wait = (numbers[name] for name in ("step_ms", "cv", "wait_share"))
+    step, cv, wait = numbers["step_ms"], numbers["cv"], numbers["wait_share"]
     return (
         "" if step is None else f"{step:.2f} ms",
         "" if cv is None else f"{cv:.3f}",
@@ -108,7 +139,7 @@ def cells(numbers: Mapping[str, float | None]) -> tuple[str, str, str]:
     )
 
 
-def text(found: Mapping[str, Any]) -> str:
+def text(found: RunDocument) -> str:
     """The run as a page."""
     rows: list[Sequence[str]] = [("job", "step", "CV", "wait")]
     rows += [(job["job"], *cells(job)) for job in found["jobs"]]

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from typing import Annotated, Literal, TypedDict
 
 import numpy as np
 
+from evenstep.documents import Meta
 from evenstep.trace.loading import load
 from evenstep.trace.spool.layout import Kind
 from lab.arms import Schedule, arm
@@ -22,9 +23,8 @@ from lab.page import columns, known
 from lab.prediction import is_link_world, predicted
 from lab.run import INTERRUPTED, Progress, Record, carry_out, folder_for
 from lab.scenario import Job, Network, Run, Scenario
-from lab.single import JobFigures, carried, cells, figures, plain
+from lab.single import Ended, Fabric, Figures, JobFigures, carried, cells, figures, plain
 
-SCHEMA = "evenstep.lab.prediction/1"
 PROBE_COMPUTE_MS, PROBE_BUCKETS, PROBE_BUCKET_NS = 5.0, 8, 500_000
 
 
@@ -52,6 +52,33 @@ def fixed_cost_ns(scenario: Scenario, seconds: float = 1.5) -> float:
 
 
 # -- predicted and measured ------------------------------------------------------------------------
+
+
+class PredictedJob(TypedDict):
+    """A job as predicted and as measured."""
+
+    job: str
+    predicted: Figures
+    measured: Figures
+    step_error: Annotated[float | None, Meta("As a share of what was measured.")]
+    cv_error: float | None
+    wait_error: float | None
+
+
+class PredictionDocument(TypedDict):
+    """What `python -m lab predict --json` prints."""
+
+    schema: Literal["evenstep.lab.prediction/1"]
+    scenario: str
+    fabric: Fabric
+    simulator: Literal["link_worlds", "engine"]
+    partial: bool
+    ended: Ended
+    jobs: list[PredictedJob]
+    predicted_gain: Annotated[
+        dict[str, list[float] | None],
+        Meta("Of each job, by arm; null where the simulator cannot pace the scenario."),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +120,10 @@ def document(
     record: Record,
     compared: Sequence[Compared],
     gains: Mapping[str, list[float] | None],
-) -> dict[str, Any]:
+) -> PredictionDocument:
     """Prediction and measurement as JSON has them."""
     return {
-        "schema": SCHEMA,
+        "schema": "evenstep.lab.prediction/1",
         "scenario": scenario.name,
         "fabric": scenario.fabric,
         "simulator": "link_worlds" if is_link_world(scenario) else "engine",
@@ -117,7 +144,7 @@ def document(
     }
 
 
-def text(found: Mapping[str, Any]) -> str:
+def text(found: PredictionDocument) -> str:
     """The same as a page."""
     rows: list[Sequence[str]] = [("job", "", "step", "CV", "wait")]
     for job in found["jobs"]:
@@ -131,9 +158,9 @@ def text(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def errors(job: Mapping[str, Any]) -> tuple[str, str, str]:
+def errors(job: PredictedJob) -> tuple[str, str, str]:
     """How far step, CV and waiting are off, as text; "" for what is not known."""
-    step, cv, wait = (job[f"{name}_error"] for name in ("step", "cv", "wait"))
+    step, cv, wait = job["step_error"], job["cv_error"], job["wait_error"]
     return (
         "" if step is None else f"{100 * step:+.1f} %",
         "" if cv is None else f"{cv:+.3f}",

@@ -84,6 +84,7 @@ MAY_IMPORT = {
     "reproduce": {
         "allreduce",
         "checkpoints",
+        "documents",
         "errors",
         "words",
         "statistics",

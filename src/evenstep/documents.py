@@ -21,6 +21,7 @@ from typing import (
     ClassVar,
     Literal,
     NamedTuple,
+    TypedDict,
     Union,
     get_args,
     get_origin,
@@ -43,6 +44,15 @@ Natural = Annotated[int, Meta(minimum=0)]
 Positive = Annotated[int, Meta(minimum=1)]
 Portion = Annotated[float, Meta(minimum=0, maximum=1)]  # of a whole
 Amount = Annotated[float, Meta(minimum=0)]
+
+
+class RunName(TypedDict):
+    """Which run a result is of."""
+
+    run_id: str | None
+    attempt: Natural | None
+    world: Natural
+
 
 _PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", NoneType: "null"}
 
@@ -138,7 +148,9 @@ def _annotated(found: dict[str, Any], meta: Meta) -> dict[str, Any]:
 
 
 def _union(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """A value or null: one schema whose type is either."""
+    """Values of simple types, or one or null: one schema whose type is any of them."""
+    if all(part.keys() == {"type"} for part in parts):
+        return {"type": [part["type"] for part in parts]}
     value, *rest = [one for one in parts if one != {"type": "null"}]
     if rest or len(parts) == 1:
         return {"anyOf": parts}

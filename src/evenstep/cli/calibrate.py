@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, Any
 from evenstep.cli import files, progress, traces
 from evenstep.cli.arguments import add_json
 from evenstep.cli.terminal import print_json
+from evenstep.documents import plain
 from evenstep.errors import TraceError
 
 if TYPE_CHECKING:
     from evenstep.diagnose.measure.grid import StepGrid
-    from evenstep.simulate.calibrate.calibrate import Calibration, Observed
+    from evenstep.simulate.calibrate.calibrate import (
+        Calibration,
+        CalibrationDocument,
+        Observed,
+        SteadyTimes,
+    )
     from evenstep.simulate.calibrate.links import ObservedCollectives
     from evenstep.trace.trace import Trace
 
@@ -45,10 +51,10 @@ def main(args: argparse.Namespace) -> int:
     trace = traces.read(args.trace)
     with progress.ticking(f"fitting {trace.world:,} ranks"):
         document = _document(trace, calibrate(observed(trace)))
-    plain = document["scenario"]
-    text = f"# Fitted to {args.trace} by evenstep calibrate.\n{schema.to_toml(plain)}"
+    fitted = schema.to_toml(document["scenario"])
+    text = f"# Fitted to {args.trace} by evenstep calibrate.\n{fitted}"
     if args.json:
-        print_json(document)
+        print_json(plain(document))
     elif args.out is None:
         print(_page(document), file=sys.stderr)
         print(text, end="")
@@ -59,19 +65,16 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _document(trace: Trace, found: Calibration) -> dict[str, Any]:
+def _document(trace: Trace, found: Calibration) -> CalibrationDocument:
     """The scenario beside what it comes from and what it gives."""
-    from dataclasses import asdict
-
     from evenstep.scenario import schema
     from evenstep.simulate.simulation import simulate
 
     result = simulate(found.scenario)
-    step = asdict(result.step_time)
-    simulated = {
-        "steps": result.steps,
-        **{name: step[name] for name in ("mean_ns", "cv", "p99_ns")},
-    }
+    step = result.step_time
+    simulated: SteadyTimes = {
+        "steps": result.steps, "mean_ns": step.mean_ns, "cv": step.cv, "p99_ns": step.p99_ns
+    }  # fmt: skip
     return {
         "schema": "evenstep.calibration/1",
         "run": {"run_id": trace.run.get("run_id"), "attempt": trace.attempt, "world": trace.world},
@@ -83,7 +86,7 @@ def _document(trace: Trace, found: Calibration) -> dict[str, Any]:
     }
 
 
-def _apart(measured: dict[str, float], simulated: dict[str, float]) -> list[str]:
+def _apart(measured: SteadyTimes, simulated: SteadyTimes) -> list[str]:
     """What to know where the two step times differ by more than a few percent."""
     off = simulated["mean_ns"] / measured["mean_ns"] - 1
     if abs(off) <= APART:
@@ -95,7 +98,7 @@ def _apart(measured: dict[str, float], simulated: dict[str, float]) -> list[str]
     ]
 
 
-def _page(document: dict[str, Any]) -> str:
+def _page(document: CalibrationDocument) -> str:
     import textwrap
 
     from evenstep.report.terminal.style import precise

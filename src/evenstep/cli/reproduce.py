@@ -8,7 +8,7 @@ import io
 import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evenstep import values
 from evenstep.cli import files, progress
@@ -26,6 +26,10 @@ from evenstep.cli.arguments import (
 )
 from evenstep.cli.terminal import show
 from evenstep.pacing import CONTROLLERS
+
+if TYPE_CHECKING:
+    from evenstep.reproduce.evaluation import EvaluationDocument
+    from evenstep.simulate.study.sweep import MeanInterval
 
 HELP = """Compute a published result anew and show it beside what was printed.
 
@@ -237,15 +241,17 @@ def _evaluation(args: argparse.Namespace) -> int:
             rows.append(row)
             tell(len(rows), len(units))
     table = evaluation.table(rows)
-    document = {"schema": evaluation.SCHEMA, "repeats": args.repeats, "steps": args.steps,
-                "rows": table, "limits": list(evaluation.LIMITS)}  # fmt: skip
+    document: EvaluationDocument = {
+        "schema": "evenstep.evaluation/1", "repeats": args.repeats, "steps": args.steps,
+        "rows": table, "limits": list(evaluation.LIMITS),
+    }  # fmt: skip
     show(document, lambda: "\n".join(_evaluation_lines(document)), as_json=args.json)
     if args.csv is not None:
         files.write(args.csv, _written(_evaluation_rows(table)))
     return 0
 
 
-def _evaluation_lines(document: dict[str, Any]) -> Iterator[str]:
+def _evaluation_lines(document: EvaluationDocument) -> Iterator[str]:
     yield f"{document['repeats']} repeats of {document['steps']} steps; ± half a 95 % interval"
     yield ""
     yield (
@@ -264,16 +270,16 @@ def _evaluation_lines(document: dict[str, Any]) -> Iterator[str]:
         yield from textwrap.wrap(limit, 80, initial_indent="- ", subsequent_indent="  ")
 
 
-def _amount(found: dict[str, float | None], scale: float, form: str, unit: str) -> str:
+def _amount(found: MeanInterval, scale: float, form: str, unit: str) -> str:
     """A mean and half its interval, where that is known."""
-    value, high = found["value"] or 0.0, found["high"]
+    value, high = found["value"], found["high"]
     if high is None:
         return f"{scale * value:{form}}{unit}"
     half = scale * (high - value)
     return f"{scale * value:{form}} ± {half:{form.lstrip('+')}}{unit}"
 
 
-def _evaluation_rows(table: Sequence[Row]) -> Iterator[list[Any]]:
+def _evaluation_rows(table: Sequence[Mapping[str, Any]]) -> Iterator[list[Any]]:
     names = ("nodes", "oversubscription", "placement", "coordination", "repeats", "unit")
     yield [*names, *(f"{m}{end}" for m in MEASURES for end in ("", "_low", "_high"))]
     for row in table:

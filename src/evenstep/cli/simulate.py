@@ -63,8 +63,8 @@ def _main(args: argparse.Namespace) -> int:
         from evenstep.scenario import presets
 
         found = presets.summaries()
-        document = {"schema": "evenstep.presets/1", "presets": found}
-        show(document, lambda: _preset_list(found), as_json=args.json)
+        listed: presets.PresetsDocument = {"schema": "evenstep.presets/1", "presets": found}
+        show(listed, lambda: _preset_list(found), as_json=args.json)
         return 0
     if args.scenario is None:
         raise UsageError("name a SCENARIO file, or list the fields of one with --fields")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from evenstep.cli.terminal import show, tell_written
 from evenstep.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from evenstep.simulate.study.sweep import SweepPlan
+    from evenstep.simulate.study.sweep import SweepDocument, SweepPlan
     from evenstep.simulate.study.sweep_folder import SweepFolder
     from evenstep.workers.engines import Engine
 
@@ -77,7 +78,7 @@ def main(args: argparse.Namespace) -> int:
     finally:
         if folder is not None and rows:
             written = folder.write_results(rows)
-    document = {
+    document: SweepDocument = {
         "schema": "evenstep.sweep/1",
         "vary": {axis.field: list(axis.values) for axis in plan.axes},
         "repeats": plan.repeats,
@@ -117,7 +118,7 @@ def _carry_out(
 # -- as text ---------------------------------------------------------------------------------------
 
 
-def _page(document: dict[str, Any]) -> str:
+def _page(document: SweepDocument) -> str:
     """A table, at most 80 columns where the names of what is varied allow."""
     from evenstep.report.terminal.style import table
 
@@ -132,7 +133,7 @@ def _page(document: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _cells(entry: dict[str, Any]) -> list[str]:
+def _cells(entry: Mapping[str, Any]) -> list[str]:
     from evenstep.report.terminal.style import precise
 
     rate, cv = entry["throughput"], entry["step_cv"]

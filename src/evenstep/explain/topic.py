@@ -31,7 +31,7 @@ class Quantity(NamedTuple):
     """One number of the answer; the unit is also the end of its name where it has one."""
 
     name: str
-    value: float | None
+    value: float | bool | None
     unit: str  # "ns", "bytes", "share", "GB/s", … or "" for a plain number
     meaning: str
 

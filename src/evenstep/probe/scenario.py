@@ -89,7 +89,7 @@ def _links(outcome: ProbeResult, judged: Judgement, whole: Sequence[Reduction]) 
     between = fit_line(_seen(across))
     usual = judged.standings["transfer"].usual_ns
     if between and usual and any(one.kind == "slow_adapter" for one in judged.findings):
-        between = between[0], short(outcome.message_bytes / usual)
+        between = between._replace(bandwidth_gBps=short(outcome.message_bytes / usual))
     return FittedLinks(fit_line(_seen(within)), between)
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, Literal, TypedDict
 
+from evenstep.documents import Amount, Positive
 from evenstep.simulate.study import sweep
-from evenstep.simulate.study.sweep import Axis, SweepPlan, interval
+from evenstep.simulate.study.sweep import Axis, MeanInterval, SweepPlan, interval
 
 Row = dict[str, Any]
 
-SCHEMA = "evenstep.evaluation/1"
 NODES = (4, 8, 16, 32, 64)
 OVERSUBSCRIPTION = (1.0, 2.0, 4.0)
 PLACEMENTS = ("packed", "scattered")
@@ -104,10 +104,37 @@ def _arm(
 
 # -- what came of it -------------------------------------------------------------------------------
 
+
+class EvaluatedCell(TypedDict):
+    """One cell of the matrix."""
+
+    nodes: Positive
+    oversubscription: Amount
+    placement: str
+    coordination: str
+    repeats: Positive
+    unit: str
+    throughput: MeanInterval
+    cv: MeanInterval
+    efficiency: MeanInterval
+    gain: MeanInterval | None
+    cv_change: MeanInterval | None
+
+
+class EvaluationDocument(TypedDict):
+    """What `--json` prints."""
+
+    schema: Literal["evenstep.evaluation/1"]
+    repeats: Positive
+    steps: Positive
+    rows: list[EvaluatedCell]
+    limits: list[str]
+
+
 Key = tuple[int, float, str]
 
 
-def table(rows: Iterable[Row]) -> list[Row]:
+def table(rows: Iterable[Row]) -> list[EvaluatedCell]:
     """One row for each cell of the matrix: throughput, CV, and the gain over the baseline."""
     cells: dict[Key, dict[str, dict[int, Row]]] = {}
     for row in sorted(rows, key=lambda row: int(row["number"])):
@@ -120,7 +147,7 @@ def table(rows: Iterable[Row]) -> list[Row]:
     ]
 
 
-def _cell(key: Key, arm: str, runs: dict[int, Row], baseline: dict[int, Row]) -> Row:
+def _cell(key: Key, arm: str, runs: dict[int, Row], baseline: dict[int, Row]) -> EvaluatedCell:
     pairs = [
         (runs[repeat], baseline[repeat])
         for repeat in sorted(runs)

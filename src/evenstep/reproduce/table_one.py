@@ -15,6 +15,7 @@ from itertools import product
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from evenstep.documents import Amount, Positive
 from evenstep.reproduce.link_pacing import paced, timeline
 from evenstep.reproduce.link_worlds import LinkJob, LinkWorld, Outcome, unpaced
 from evenstep.statistics.interval import half_width
@@ -29,11 +30,11 @@ SHOWN_RANKS, SHOWN_STEPS, SHOWN_AFTER = 4, 3, 1000  # of the timeline
 class Published(NamedTuple):
     """A row of the paper's table: samples/s and CV without and with coordination."""
 
-    nodes: int
-    baseline: float
-    baseline_cv: float
-    coordinated: float
-    coordinated_cv: float
+    nodes: Positive
+    baseline: Amount
+    baseline_cv: Amount
+    coordinated: Amount
+    coordinated_cv: Amount
 
 
 PUBLISHED = (
@@ -51,13 +52,13 @@ class TableOneFit:
     """What was fitted (`jobs`, `goodput`, `exchange`), and what was given."""
 
     name: str
-    jobs: int  # J, ours among them
-    goodput: float  # η
-    exchange: float  # on the core at 64 nodes, over compute: 60 κ
-    jitter: float = FIRST.baseline_cv  # σ: the CV at 4 nodes, where nobody else is on the links
-    flows: float = 0.0
-    on: float = 1.0  # mean time, in computes
-    off: float = 9.0
+    jobs: Positive  # J, ours among them
+    goodput: Amount  # η
+    exchange: Amount  # on the core at 64 nodes, over compute: 60 κ
+    jitter: Amount = FIRST.baseline_cv  # σ: the CV at 4 nodes, where nobody else is on the links
+    flows: Amount = 0.0
+    on: Amount = 1.0  # mean time, in computes
+    off: Amount = 9.0
 
 
 #: The best of `GRID` by `distance`; `fit` finds them again.
@@ -78,9 +79,9 @@ class Figure(NamedTuple):
     `low` and `high` are the 95 % interval of the change over seeds; None where there is one seed.
     """
 
-    throughput: float
+    throughput: Amount
     gain: float
-    cv: float
+    cv: Amount
     low: float | None = None
     high: float | None = None
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
+from evenstep.documents import Meta
 from evenstep.errors import ConfigError
 from evenstep.scenario import schema
 from evenstep.trace.spool.files import parse_toml
@@ -39,6 +40,13 @@ def merged(data: Mapping[str, Any]) -> dict[str, Any]:
     for name in named:
         found = _over(found, merged(parse_toml(text(name))))
     return _over(found, own)
+
+
+class PresetsDocument(TypedDict):
+    """What `evenstep simulate --presets --json` prints."""
+
+    schema: Literal["evenstep.presets/1"]
+    presets: Annotated[dict[str, str], Meta("What each is, by name.")]
 
 
 def summaries() -> dict[str, str]:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.documents import Amount, Meta, Natural, RunName
 from evenstep.errors import TraceError
 from evenstep.scenario.hardware import Cluster, Fabric
 from evenstep.scenario.parts import Collectives, Job, Noise, Run, Work
 from evenstep.scenario.scenario import Scenario
-from evenstep.simulate.calibrate.links import ObservedCollectives, fit_links, work_of
+from evenstep.simulate.calibrate.links import FittedLinks, ObservedCollectives, fit_links, work_of
 from evenstep.simulate.calibrate.noise import fit_noise, mean_of, short
 
 Array = npt.NDArray[Any]
@@ -50,13 +51,46 @@ class Observed:
         return int(self.work_ns.shape[1])
 
 
+class SteadyTimes(TypedDict):
+    """Of a number of steps; CV is population σ over mean."""
+
+    steps: Natural
+    mean_ns: Amount
+    cv: Amount
+    p99_ns: Amount
+
+
+class Fits(TypedDict):
+    """What a scenario was fitted by."""
+
+    links: FittedLinks
+    collectives: list[ObservedCollectives]
+    noise: list[str]
+
+
+class CalibrationDocument(TypedDict):
+    """What `--json` prints."""
+
+    schema: Literal["evenstep.calibration/1"]
+    run: RunName
+    measured: SteadyTimes
+    simulated: SteadyTimes
+    fits: Fits
+    scenario: Annotated[
+        dict[str, Any],
+        Meta("As `evenstep simulate` reads it; `evenstep simulate --fields` lists what may stand "
+             "here."),
+    ]  # fmt: skip
+    limits: list[str]
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """A scenario, what was measured, and what neither can tell."""
 
     scenario: Scenario
-    measured: dict[str, float]
-    fits: dict[str, Any]
+    measured: SteadyTimes
+    fits: Fits
     limits: list[str] = field(default_factory=list)
 
 
@@ -98,9 +132,9 @@ def calibrate(seen: Observed) -> Calibration:
         noise=tuple(noises),
         run=Run(steps=max(steps, 100)),
     )
-    fits = {
-        "links": links.described(),
-        "collectives": [one.described() for one in plan.used],
+    fits: Fits = {
+        "links": links,
+        "collectives": list(plan.used),
         "noise": [noise.kind for noise in noises],
     }
     limits = [*plan.limits, *links.limits]
@@ -109,8 +143,8 @@ def calibrate(seen: Observed) -> Calibration:
     return Calibration(scenario, step_times(seen.step_ns), fits, limits)
 
 
-def step_times(step_ns: Array) -> dict[str, float]:
-    """Mean, CV (population) and p99 of step times."""
+def step_times(step_ns: Array) -> SteadyTimes:
+    """Those of a job."""
     mean = float(step_ns.mean())
     return {
         "steps": len(step_ns),

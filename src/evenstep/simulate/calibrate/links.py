@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from evenstep.documents import Amount, Document, Positive
 
 Array = npt.NDArray[Any]
 
@@ -22,16 +24,18 @@ FASTEST_GBPS = 10_000.0  # where no bytes show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedCollectives:
+class ObservedCollectives(Document):
     """Collectives of one group, operation and size. Times from the last entry to the end."""
 
+    computed: ClassVar[tuple[str, ...]] = ("ranks",)
+
     operation: str
-    members: tuple[int, ...]  # ranks, by index
-    bytes: float  # as nccl-tests counts them: of the whole
-    per_step: float
+    members: tuple[int, ...] = field(repr=False)  # ranks, by index
+    bytes: Amount  # as nccl-tests counts them: of the whole
+    per_step: Amount
     transfer_ns: float  # mean
     floor_ns: float  # of those nothing disturbed
-    blocking: bool
+    blocking: bool = field(repr=False)
 
     @property
     def rounds(self) -> float:
@@ -43,12 +47,10 @@ class ObservedCollectives:
         """Bytes that each rank sends in a ring."""
         return self.rounds * self.bytes / len(self.members)
 
-    def described(self) -> dict[str, Any]:
-        """For people and JSON."""
-        return {
-            "operation": self.operation, "ranks": len(self.members), "bytes": self.bytes,
-            "per_step": self.per_step, "transfer_ns": self.transfer_ns, "floor_ns": self.floor_ns,
-        }  # fmt: skip
+    @property
+    def ranks(self) -> Positive:
+        """How many take part."""
+        return len(self.members)
 
 
 # -- the kind of work ------------------------------------------------------------------------------
@@ -165,32 +167,31 @@ def _reduced(
 # -- links -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FittedLinks:
-    """Latency and bandwidth within nodes and between them; None where nothing was seen."""
+class FittedLink(NamedTuple):
+    """What a message takes, and how fast its bytes follow."""
 
-    within: tuple[float, float] | None  # ns of a message, GB/s
-    between: tuple[float, float] | None
-    limits: list[str] = field(default_factory=list)
+    latency_ns: Amount
+    bandwidth_gBps: Amount  # noqa: N815 - as JSON calls it
+
+
+@dataclass(frozen=True, slots=True)
+class FittedLinks(Document):
+    """Links within nodes and between them; None where nothing was seen."""
+
+    within_node: FittedLink | None
+    between_nodes: FittedLink | None
+    limits: list[str] = field(default_factory=list, repr=False)
 
     @property
     def cluster(self) -> dict[str, Any]:
         """Fields of the cluster."""
-        near = self.within or self.between or (0.0, FASTEST_GBPS)
-        far = self.between or near
+        near = self.within_node or self.between_nodes or FittedLink(0.0, FASTEST_GBPS)
+        far = self.between_nodes or near
         return {
-            "gpu_link_gBps": near[1],
-            "gpu_link_latency_us": near[0] / 1e3,
-            "nic_gBps": far[1],
-            "nic_latency_us": far[0] / 2e3,  # on each end
-        }
-
-    def described(self) -> dict[str, Any]:
-        """For people and JSON."""
-        pairs = {"within_node": self.within, "between_nodes": self.between}
-        return {
-            name: None if pair is None else {"latency_ns": pair[0], "bandwidth_gBps": pair[1]}
-            for name, pair in pairs.items()
+            "gpu_link_gBps": near.bandwidth_gBps,
+            "gpu_link_latency_us": near.latency_ns / 1e3,
+            "nic_gBps": far.bandwidth_gBps,
+            "nic_latency_us": far.latency_ns / 2e3,  # on each end
         }
 
 
@@ -213,7 +214,7 @@ def fit_links(seen: Sequence[ObservedCollectives], node: Array) -> FittedLinks:
     return FittedLinks(fit_line(inside), fit_line(across), limits)
 
 
-def fit_line(seen: Sequence[ObservedCollectives]) -> tuple[float, float] | None:
+def fit_line(seen: Sequence[ObservedCollectives]) -> FittedLink | None:
     """α in ns and B in GB/s with t = rα + w/B, least squares of the relative error, none negative.
 
     With one kind alone α is 0.
@@ -235,4 +236,4 @@ def fit_line(seen: Sequence[ObservedCollectives]) -> tuple[float, float] | None:
         ]
         alpha, slope = (0.0, one_each[1]) if left[1] <= left[0] else (one_each[0], 0.0)
     speed = 1 / float(slope) if slope > 0 else FASTEST_GBPS
-    return float(f"{alpha:.6g}"), float(f"{min(speed, FASTEST_GBPS):.6g}")
+    return FittedLink(float(f"{alpha:.6g}"), float(f"{min(speed, FASTEST_GBPS):.6g}"))

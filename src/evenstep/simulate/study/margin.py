@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
+from evenstep.documents import Amount
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario import schema
 from evenstep.scenario.scenario import Scenario
@@ -35,8 +36,8 @@ ENDLESS_BYTES = 10**15
 class Edges(NamedTuple):
     """The job is stable while CV is not above and efficiency not below these."""
 
-    cv: float = 0.10
-    efficiency: float = 0.5
+    cv: Amount = 0.10
+    efficiency: Amount = 0.5
 
     def crossed(self, cv: float, efficiency: float) -> str | None:
         """Which of them is crossed, if any."""

@@ -14,8 +14,9 @@ from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import blake2b
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict, cast
 
+from evenstep.documents import Meta, Natural, Positive
 from evenstep.errors import ConfigError, UsageError
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario import schema
@@ -223,12 +224,56 @@ def row_of(unit: SweepRun, result: Result) -> dict[str, Any] | None:
 
 
 _TOLD = ("ranks", "nodes", "steps", "throughput", "unit", "efficiency")
-#: Columns that are numbers of their own in every repeat: the others say what was simulated.
-MEASURES = (
-    *("throughput", "efficiency", "step_mean_ns", "step_cv", "step_p50_ns", "step_p99_ns"),
-    *("share_compute", "share_exposed_communication", "share_wait", "share_input", "share_held"),
-    *("joules_per_unit", "cost_per_unit", "goodput"),
-)
+
+
+class MeanInterval(TypedDict):
+    """A mean over repeats and its 95 % interval; of a single one the bounds are unknown."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+class Measures(TypedDict):
+    """Columns that are numbers of their own in every repeat: the others say what was simulated."""
+
+    throughput: MeanInterval | None
+    efficiency: MeanInterval | None
+    step_mean_ns: MeanInterval | None
+    step_cv: MeanInterval | None
+    step_p50_ns: MeanInterval | None
+    step_p99_ns: MeanInterval | None
+    share_compute: MeanInterval | None
+    share_exposed_communication: MeanInterval | None
+    share_wait: MeanInterval | None
+    share_input: MeanInterval | None
+    share_held: MeanInterval | None
+    joules_per_unit: MeanInterval | None
+    cost_per_unit: MeanInterval | None
+    goodput: MeanInterval | None
+
+
+class Combination(Measures):
+    """What was varied, and what came of it."""
+
+    varied: Annotated[dict[str, str | float | bool], Meta("Fields and what they are here.")]
+    ranks: Positive
+    nodes: Positive
+    steps: Natural
+    unit: str
+    repeats: Positive
+
+
+class SweepDocument(TypedDict):
+    """What `--json` prints."""
+
+    schema: Literal["evenstep.sweep/1"]
+    vary: dict[str, list[str]]
+    repeats: Positive
+    simulations: Positive
+    finished: Natural
+    partial: bool
+    combinations: list[Combination]
 
 
 def carried(
@@ -255,7 +300,7 @@ def carried(
 # -- what came of it -------------------------------------------------------------------------------
 
 
-def summed_up(rows: Iterable[Mapping[str, Any]], axes: Iterable[str]) -> list[dict[str, Any]]:
+def summed_up(rows: Iterable[Mapping[str, Any]], axes: Iterable[str]) -> list[Combination]:
     """One entry for each combination: what was varied, and measures as value, low and high."""
     by_combination: dict[int, list[Mapping[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: int(row["number"])):
@@ -264,23 +309,20 @@ def summed_up(rows: Iterable[Mapping[str, Any]], axes: Iterable[str]) -> list[di
     return [_combination(same, names) for same in by_combination.values()]
 
 
-def _combination(rows: list[Mapping[str, Any]], axes: list[str]) -> dict[str, Any]:
+def _combination(rows: list[Mapping[str, Any]], axes: list[str]) -> Combination:
     first = rows[0]
     found: dict[str, Any] = {"varied": {name: first[name] for name in axes}}
-    found.update({name: first[name] for name in ("ranks", "nodes", "steps", "unit")})
+    found |= {name: first[name] for name in ("ranks", "nodes", "steps", "unit")}
     found["repeats"] = len(rows)
-    for name in MEASURES:
+    for name in Measures.__annotations__:
         values = [float(row[name]) for row in rows if row[name] is not None]
-        found[name] = _not_negative(interval(values)) if values else None
-    return found
+        found[name] = interval(values) if values else None
+        if len(values) > 1:
+            found[name]["low"] = max(found[name]["low"], 0.0)  # of what is measured
+    return cast("Combination", found)
 
 
-def _not_negative(found: dict[str, float | None]) -> dict[str, float | None]:
-    """The interval of what is measured: never below 0."""
-    return found | {"low": None if found["low"] is None else max(found["low"], 0.0)}
-
-
-def interval(values: list[float]) -> dict[str, float | None]:
+def interval(values: list[float]) -> MeanInterval:
     """Mean and its 95 % interval (Student's t); of a single value the bounds are unknown."""
     mean = fmean(values)
     if len(values) < 2:
