@@ -20,7 +20,6 @@ typedef int32_t i32;
 
 enum { COMPUTE, COLLECTIVE, SLOWED, DROP, URGENT };
 enum { STUCK = -1, PAUSED = -2 };
-enum { TOGETHER = 8 }; /* ranks whose cells are copied side by side */
 
 static const double SAME_NS = 1e-6, SAME_SHARE = 1e-15; /* moments closer than this are one */
 static const double EQUAL = 1e-10;                      /* of rates */
@@ -124,13 +123,12 @@ typedef struct { /* one collective of one step */
     i32 point_count;
 } Instance;
 
-typedef struct { /* an operation of a rank: what it takes; when it was entered and over, NAN not yet */
-    double value, enter, end;
-} Cell;
-
 struct Step {
     Graph *graph;
-    Cell *cell; /* by rank, then operation */
+    /* the caller's, of each operation a row of ranks: what it takes; when it was entered and over,
+       NAN not yet */
+    double *value, *enter, *end;
+    i64 stride; /* from row to row */
     Instance **instance;
     double *scale;
     i64 open;   /* operations that have no end */
@@ -148,9 +146,16 @@ typedef struct { /* a message under way */
     Point *point, *pair; /* that sends it; a train that it shares links with */
     Instance *of;
     Stage *stage;
-    i32 message, round, place, bottleneck;
-    double left, rate, since, finish;
+    const i32 *link; /* of its route */
+    i32 hops, message, round, place, bottleneck;
+    double weight; /* in shares of a link; 0: it takes what it takes */
+    double left, rate, since;
 } Active;
+
+typedef struct { /* when a message will be off the wire */
+    double finish;
+    i32 active;
+} Ending;
 
 typedef struct {
     i32 *active, count, room, stopped; /* stopped: those it is the bottleneck of */
@@ -159,6 +164,25 @@ typedef struct {
     Point **point; /* trains on it */
     i32 points, point_room;
 } Link;
+
+typedef struct { /* of a link, while rates are worked out: what members can have, what is not yet given */
+    double left, rest;
+    double weigh, heavy; /* of all members on it; of those not frozen */
+    double top;          /* the highest level of those that are */
+    i32 mark, on, unfrozen, head;
+} Filling;
+typedef struct { /* a message whose rate is worked out */
+    double rate, weight;
+    const i32 *link;
+    i32 active, hops, own, stop; /* own: its narrowest link that no other member is on */
+} Member;
+typedef struct { /* a member on a link, and the cell of the one before it there */
+    i32 member, next;
+} Seat;
+typedef struct {
+    double level;
+    i32 link;
+} Level;
 
 typedef struct {
     double time;
@@ -207,7 +231,8 @@ typedef struct {
     /* network */
     Active *active;
     i32 *slot, *free_list, active_room, free_count;
-    i32 *heap, heap_count;
+    Ending *heap;
+    i32 heap_count;
     Timed *timed;
     i64 timed_count, timed_room, timed_number;
     Due *due; /* a heap, of each point at most one */
@@ -219,9 +244,11 @@ typedef struct {
     Point **points, **point_dirty; /* by number; trains whose links somebody came to or left */
     i32 *spare, spare_count, point_room, point_dirty_count, point_dirty_room;
     /* work space of the solver */
-    i32 *member, *mark, stamp, *seen, *touched, *head, *next, *on, *unfrozen;
-    double *left, *rest, *rate, *level, *top, *weigh, *heavy; /* weigh: of all on a link; heavy: not frozen */
-    i32 *own, *stop, *level_heap;
+    Filling *filling;
+    Member *member;
+    Seat *seats;
+    Level *levels; /* a heap */
+    i32 *seen, *touched, stamp, seat_count;
     /* and of recurrences */
     double *here, *there, *sum;
     double *scratch;
@@ -255,8 +282,8 @@ struct Point {
 };
 
 
-static Cell *cell_of(const Step *s, i32 rank, i32 operation) {
-    return &s->cell[(i64)rank * s->graph->widest + operation];
+static double *cell(const Step *s, double *rows, i32 rank, i32 operation) {
+    return &rows[operation * s->stride + rank];
 }
 
 static void lists_free(Lists *lists) { free(lists->start); free(lists->entry); }
@@ -297,13 +324,8 @@ World *world_new(i64 links, const double *capacity, double goodput, i64 jobs, co
     w->until = some(lanes, sizeof(double)), w->begun = some(w->ranks, sizeof(double));
     w->queued = some(w->ranks, 1), w->is_hungry = some(w->ranks, 1);
     w->queue = some(w->ranks, sizeof(i32));
-    w->dirty = some(links, sizeof(i32)), w->mark = some(links, sizeof(i32));
-    w->touched = some(links, sizeof(i32)), w->head = some(links, sizeof(i32));
-    w->on = some(links, sizeof(i32)), w->unfrozen = some(links, sizeof(i32));
-    w->left = some(links, sizeof(double)), w->rest = some(links, sizeof(double));
-    w->weigh = some(links, sizeof(double)), w->heavy = some(links, sizeof(double));
-    w->level = some(links, sizeof(double)), w->top = some(links, sizeof(double));
-    w->level_heap = some(links, sizeof(i32));
+    w->dirty = some(links, sizeof(i32)), w->touched = some(links, sizeof(i32));
+    w->filling = some(links, sizeof(Filling)), w->levels = some(links, sizeof(Level));
     return w;
 }
 
@@ -447,16 +469,14 @@ void world_job(World *w, i64 job, i64 eager, i64 lag, double slowdown, const dou
     }
 }
 
-/* `value` is (widest role, ranks): what each operation takes; `scale` is of each collective. */
-void world_feed(World *w, i64 job, i64 graph, const double *value, const double *scale) {
+/* `rows` are three times (widest role, stride), see `Step`, which last until the step is freed;
+   `scale` is of each collective. */
+void world_feed(World *w, i64 job, i64 graph, double *rows, i64 stride, const double *scale) {
     Job *j = &w->job[job];
     Step *s = some(1, sizeof(Step));
     Graph *g = s->graph = w->graphs[graph];
-    s->cell = some((i64)g->widest * j->ranks, sizeof(Cell));
-    for (i32 block = 0; block < j->ranks; block += TOGETHER)
-        for (i32 o = 0; o < g->widest; o++)
-            for (i32 r = block; r < j->ranks && r < block + TOGETHER; r++)
-                *cell_of(s, r, o) = (Cell){value[(i64)o * j->ranks + r], NAN, NAN};
+    s->stride = stride, s->value = rows;
+    s->enter = s->value + g->widest * stride, s->end = s->enter + g->widest * stride;
     s->instance = some(g->instances, sizeof(Instance *));
     s->scale = copied(scale, g->instances, sizeof(double));
     for (i32 r = 0; r < j->ranks; r++) s->open += g->start[g->role[r] + 1] - g->start[g->role[r]];
@@ -471,38 +491,35 @@ void world_final(World *w, i64 job) { w->job[job].final = 1; }
 
 /* -- the network: heaps ------------------------------------------------------------------------- */
 
-static int sooner(const World *w, i32 a, i32 b) {
-    const Active *x = &w->active[a], *y = &w->active[b];
-    return x->finish < y->finish || (x->finish == y->finish && a < b);
+static int sooner(const Ending *a, const Ending *b) {
+    return a->finish < b->finish || (a->finish == b->finish && a->active < b->active);
 }
-static void heap_up(World *w, i32 place) {
-    i32 item = w->heap[place];
-    while (place) {
-        i32 above = (place - 1) / 4;
-        if (!sooner(w, item, w->heap[above])) break;
-        w->heap[place] = w->heap[above], w->active[w->heap[place]].place = place;
-        place = above;
+/* Puts an item at a place of the heap, or where it belongs above or below that. */
+static void heap_put(World *w, Ending item, i32 place) {
+    Ending *heap = w->heap;
+    while (place && sooner(&item, &heap[(place - 1) / 4])) {
+        heap[place] = heap[(place - 1) / 4], w->active[heap[place].active].place = place;
+        place = (place - 1) / 4;
     }
-    w->heap[place] = item, w->active[item].place = place;
-}
-static void heap_down(World *w, i32 place) {
-    i32 item = w->heap[place];
     for (;;) {
-        i32 first = 4 * place + 1, best = -1;
-        for (i32 c = first; c < first + 4 && c < w->heap_count; c++)
-            if (best < 0 || sooner(w, w->heap[c], w->heap[best])) best = c;
-        if (best < 0 || !sooner(w, w->heap[best], item)) break;
-        w->heap[place] = w->heap[best], w->active[w->heap[place]].place = place;
+        i32 first = 4 * place + 1, best = first;
+        if (first >= w->heap_count) break;
+        for (i32 c = first + 1; c < first + 4 && c < w->heap_count; c++)
+            if (sooner(&heap[c], &heap[best])) best = c;
+        if (!sooner(&heap[best], &item)) break;
+        heap[place] = heap[best], w->active[heap[place].active].place = place;
         place = best;
     }
-    w->heap[place] = item, w->active[item].place = place;
+    heap[place] = item, w->active[item.active].place = place;
 }
-static void heap_remove(World *w, i32 item) {
-    i32 place = w->active[item].place, last = w->heap[--w->heap_count];
-    if (place == w->heap_count) return;
-    w->heap[place] = last, w->active[last].place = place;
-    heap_up(w, place);
-    heap_down(w, w->active[last].place);
+static void heap_set(World *w, i32 a, double finish) {
+    i32 place = w->active[a].place;
+    heap_put(w, (Ending){finish, a}, place < 0 ? w->heap_count++ : place);
+}
+static void heap_remove(World *w, i32 a) {
+    i32 place = w->active[a].place;
+    Ending last = w->heap[--w->heap_count];
+    if (last.active != a) heap_put(w, last, place);
 }
 
 static int earlier(const Timed *a, const Timed *b) {
@@ -580,63 +597,62 @@ static void soil(World *w, i32 l, int all) {
 static void include(World *w, i32 *count, i32 a) {
     if (w->seen[a] == w->stamp) return;
     w->seen[a] = w->stamp;
-    w->member[(*count)++] = a;
+    const Active *x = &w->active[a];
+    w->member[(*count)++] = (Member){.weight = x->weight, .link = x->link, .hops = x->hops, .active = a};
 }
 
-static int lower(const World *w, i32 a, i32 b) {
-    return w->level[a] < w->level[b] || (w->level[a] == w->level[b] && a < b);
+static int lower(const Level *a, const Level *b) {
+    return a->level < b->level || (a->level == b->level && a->link < b->link);
 }
-static void level_down(World *w, i32 *heap, i32 count, i32 place) {
-    i32 item = heap[place];
+static void level_down(Level *heap, i32 count, i32 place) {
+    Level item = heap[place];
     for (;;) {
         i32 child = 2 * place + 1;
         if (child >= count) break;
-        if (child + 1 < count && lower(w, heap[child + 1], heap[child])) child++;
-        if (!lower(w, heap[child], item)) break;
+        if (child + 1 < count && lower(&heap[child + 1], &heap[child])) child++;
+        if (!lower(&heap[child], &item)) break;
         heap[place] = heap[child], place = child;
     }
     heap[place] = item;
 }
 
-static double weight_of(const Active *x) { return x->of->flow->weight; }
-
 /* The links of the members from `from` on, what the others leave of them, and who is on each. */
 static i32 gather(World *w, i32 from, i32 count, i32 touched) {
     for (i32 i = from; i < count; i++) {
-        const Active *x = &w->active[w->member[i]];
-        i64 first = x->stage->route[x->message], last = x->stage->route[x->message + 1];
-        for (i64 h = first; h < last; h++) {
-            i32 l = x->stage->link[h], cell = i * w->hops + (i32)(h - first);
-            if (w->mark[l] != w->stamp) {
-                w->mark[l] = w->stamp, w->touched[touched++] = l;
-                w->left[l] = available(w, l) - w->link[l].load;
-                w->on[l] = 0, w->weigh[l] = 0, w->head[l] = -1;
+        const Member *m = &w->member[i];
+        double rate = w->active[m->active].rate;
+        for (i32 h = 0; h < m->hops; h++) {
+            i32 l = m->link[h];
+            Filling *at = &w->filling[l];
+            if (at->mark != w->stamp) {
+                at->mark = w->stamp, w->touched[touched++] = l;
+                at->left = available(w, l) - w->link[l].load;
+                at->on = 0, at->weigh = 0, at->head = -1;
             }
-            w->left[l] += x->rate, w->on[l]++, w->weigh[l] += weight_of(x);
-            w->next[cell] = w->head[l], w->head[l] = cell;
+            at->left += rate, at->on++, at->weigh += m->weight;
+            w->seats[w->seat_count] = (Seat){i, at->head}, at->head = w->seat_count++;
         }
     }
     return touched;
 }
 
-static void freeze(World *w, i32 i, double rate, i32 stop) {
-    const Active *x = &w->active[w->member[i]];
-    double weight = weight_of(x), level = rate / weight;
-    w->rate[i] = rate, w->stop[i] = stop;
-    for (i64 h = x->stage->route[x->message]; h < x->stage->route[x->message + 1]; h++) {
-        i32 l = x->stage->link[h];
-        w->rest[l] -= rate, w->unfrozen[l]--, w->heavy[l] -= weight;
-        if (level > w->top[l]) w->top[l] = level;
+static void freeze(World *w, Member *m, double rate, i32 stop) {
+    double level = rate / m->weight;
+    m->rate = rate, m->stop = stop;
+    for (i32 h = 0; h < m->hops; h++) {
+        Filling *at = &w->filling[m->link[h]];
+        at->rest -= rate, at->unfrozen--, at->heavy -= m->weight;
+        if (level > at->top) at->top = level;
     }
 }
 
 /* The link with the least for a member that has it to itself; -1 where there is none. */
-static i32 narrowest(const World *w, i32 i) {
-    const Active *x = &w->active[w->member[i]];
+static i32 narrowest(const World *w, const Member *m) {
     i32 found = -1;
-    for (i64 h = x->stage->route[x->message]; h < x->stage->route[x->message + 1]; h++) {
-        i32 l = x->stage->link[h];
-        if (w->on[l] == 1 && (found < 0 || w->left[l] < w->left[found])) found = l;
+    for (i32 h = 0; h < m->hops; h++) {
+        i32 l = m->link[h];
+        if (w->filling[l].on == 1 && (found < 0 || w->filling[l].left < w->filling[found].left))
+            found = l;
     }
     return found;
 }
@@ -644,69 +660,70 @@ static i32 narrowest(const World *w, i32 i) {
 /* Progressive filling (Bertsekas & Gallager 1992, 6.5.2) of what the others leave. Only links that
    members share are ordered: one that stops a single member is looked at when its turn comes. */
 static void fill(World *w, i32 count, i32 touched) {
-    i32 *heap = w->level_heap, shared = 0;
+    Level *heap = w->levels;
+    Member *member = w->member;
+    i32 shared = 0;
     for (i32 t = 0; t < touched; t++) {
-        i32 l = w->touched[t];
-        w->rest[l] = w->left[l], w->unfrozen[l] = w->on[l], w->heavy[l] = w->weigh[l], w->top[l] = 0;
-        if (w->on[l] == 1) continue;
-        w->level[l] = larger(w->rest[l], 0) / w->heavy[l];
-        heap[shared++] = l;
+        Filling *at = &w->filling[w->touched[t]];
+        at->rest = at->left, at->unfrozen = at->on, at->heavy = at->weigh, at->top = 0;
+        if (at->on > 1) heap[shared++] = (Level){larger(at->rest, 0) / at->heavy, w->touched[t]};
     }
-    for (i32 i = 0; i < count; i++) w->rate[i] = -1, w->own[i] = narrowest(w, i);
-    for (i32 i = shared / 2; i-- > 0;) level_down(w, heap, shared, i);
+    for (i32 i = 0; i < count; i++) member[i].rate = -1, member[i].own = narrowest(w, &member[i]);
+    for (i32 i = shared / 2; i-- > 0;) level_down(heap, shared, i);
     while (shared) {
-        i32 l = heap[0];
-        if (!w->unfrozen[l]) {
+        i32 l = heap[0].link;
+        Filling *at = &w->filling[l];
+        if (!at->unfrozen) {
             heap[0] = heap[--shared];
-            if (shared) level_down(w, heap, shared, 0);
+            if (shared) level_down(heap, shared, 0);
             continue;
         }
-        double level = larger(w->rest[l], 0) / w->heavy[l];
-        if (level > w->level[l]) { /* what was frozen since has left more to each */
-            w->level[l] = level;
-            level_down(w, heap, shared, 0);
-            if (heap[0] != l) continue;
+        double level = larger(at->rest, 0) / at->heavy;
+        if (level > heap[0].level) { /* what was frozen since has left more to each */
+            heap[0].level = level;
+            level_down(heap, shared, 0);
+            if (heap[0].link != l) continue;
         }
         int stopped = 0; /* before, by a link of their own */
-        for (i32 cell = w->head[l]; cell >= 0; cell = w->next[cell]) {
-            i32 i = cell / w->hops, own = w->own[i];
-            if (w->rate[i] >= 0 || own < 0) continue;
-            if (w->left[own] >= level * weight_of(&w->active[w->member[i]])) continue;
-            freeze(w, i, larger(w->left[own], 0), own);
+        for (i32 k = at->head; k >= 0; k = w->seats[k].next) {
+            Member *m = &member[w->seats[k].member];
+            if (m->rate >= 0 || m->own < 0) continue;
+            if (w->filling[m->own].left >= level * m->weight) continue;
+            freeze(w, m, larger(w->filling[m->own].left, 0), m->own);
             stopped = 1;
         }
-        for (i32 cell = w->head[l]; cell >= 0 && !stopped; cell = w->next[cell])
-            if (w->rate[cell / w->hops] < 0)
-                freeze(w, cell / w->hops, level * weight_of(&w->active[w->member[cell / w->hops]]), l);
+        for (i32 k = at->head; k >= 0 && !stopped; k = w->seats[k].next) {
+            Member *m = &member[w->seats[k].member];
+            if (m->rate < 0) freeze(w, m, level * m->weight, l);
+        }
     }
-    for (i32 i = 0; i < count; i++)
-        if (w->rate[i] < 0) freeze(w, i, larger(w->left[w->own[i]], 0), w->own[i]);
+    for (Member *m = member; m < member + count; m++)
+        if (m->rate < 0) freeze(w, m, larger(w->filling[m->own].left, 0), m->own);
 }
 
 /* Takes in those whose bottleneck is none any more; returns how many members there are then. */
 static i32 widen(World *w, i32 touched, i32 count) {
     for (i32 t = 0; t < touched; t++) {
         i32 l = w->touched[t];
-        Link *link = &w->link[l];
-        if (w->on[l] == link->count) continue;
+        const Filling *at = &w->filling[l];
+        const Link *link = &w->link[l];
+        if (at->on == link->count) continue;
         double level = -1;
         i32 stopped = link->stopped;
-        for (i32 cell = w->head[l]; cell >= 0; cell = w->next[cell]) {
-            i32 i = cell / w->hops;
-            const Active *x = &w->active[w->member[i]];
-            if (w->stop[i] == l) level = w->rate[i] / weight_of(x);
-            stopped -= x->bottleneck == l;
+        for (i32 k = at->head; k >= 0; k = w->seats[k].next) {
+            const Member *m = &w->member[w->seats[k].member];
+            if (m->stop == l) level = m->rate / m->weight;
+            stopped -= w->active[m->active].bottleneck == l;
         }
         if (level < 0 && !stopped) continue;
-        double whole = available(w, l);
-        int full = w->rest[l] <= EQUAL * whole;
+        int full = at->rest <= EQUAL * available(w, l);
         for (i32 k = 0; k < link->count; k++) {
             i32 a = link->active[k];
             const Active *x = &w->active[a];
-            if (w->seen[a] == w->stamp || x->of->flow->steady > 0) continue;
-            double own = x->rate / weight_of(x);
+            if (w->seen[a] == w->stamp || !x->weight) continue;
+            double own = x->rate / x->weight;
             if (level >= 0 && own > level * (1 + EQUAL)) include(w, &count, a);
-            else if (x->bottleneck == l && (!full || w->top[l] > own * (1 + EQUAL)))
+            else if (x->bottleneck == l && (!full || at->top > own * (1 + EQUAL)))
                 include(w, &count, a);
         }
     }
@@ -718,27 +735,19 @@ static void set_rate(World *w, i32 a, double rate) {
     int lasting = x->of->flow->lasting;
     x->left -= (lasting ? 1 : x->rate) * (w->now - x->since);
     x->since = w->now, x->rate = rate;
-    x->finish = w->now + larger(x->left, 0) / (lasting ? 1 : rate);
-    if (x->place < 0) {
-        w->heap[w->heap_count] = a, x->place = w->heap_count++;
-        heap_up(w, x->place);
-    } else {
-        heap_up(w, x->place);
-        heap_down(w, x->place);
-    }
+    heap_set(w, a, w->now + larger(x->left, 0) / (lasting ? 1 : rate));
 }
 
 static void settle(World *w, i32 count, i32 touched) {
     for (i32 i = 0; i < count; i++) {
-        i32 a = w->member[i], l = w->stop[i];
-        Active *x = &w->active[a];
+        const Member *m = &w->member[i];
+        Active *x = &w->active[m->active];
         if (x->bottleneck >= 0) w->link[x->bottleneck].stopped--;
-        x->bottleneck = l, w->link[l].stopped++;
-        double change = w->rate[i] - x->rate;
+        x->bottleneck = m->stop, w->link[m->stop].stopped++;
+        double change = m->rate - x->rate;
         if (x->place >= 0 && fabs(change) <= 1e-14 * x->rate) continue;
-        for (i64 h = x->stage->route[x->message]; h < x->stage->route[x->message + 1]; h++)
-            w->link[x->stage->link[h]].load += change;
-        set_rate(w, a, w->rate[i]);
+        for (i32 h = 0; h < m->hops; h++) w->link[m->link[h]].load += change;
+        set_rate(w, m->active, m->rate);
     }
     for (i32 t = 0; t < touched; t++) {
         Link *link = &w->link[w->touched[t]];
@@ -749,15 +758,14 @@ static void settle(World *w, i32 count, i32 touched) {
 /* A message that has all its links to itself needs no filling. */
 static int alone(World *w, i32 a) {
     Active *x = &w->active[a];
-    Stage *s = x->stage;
-    for (i64 h = s->route[x->message]; h < s->route[x->message + 1]; h++)
-        if (w->link[s->link[h]].count > 1) return 0;
-    double rate = s->narrow[x->message];
-    for (i64 h = s->route[x->message]; h < s->route[x->message + 1]; h++) {
-        Link *link = &w->link[s->link[h]];
+    for (i32 h = 0; h < x->hops; h++)
+        if (w->link[x->link[h]].count > 1) return 0;
+    double rate = x->stage->narrow[x->message];
+    for (i32 h = 0; h < x->hops; h++) {
+        Link *link = &w->link[x->link[h]];
         link->load = rate, link->peak = larger(link->peak, link->load);
         if (x->bottleneck < 0 && link->capacity == rate)
-            x->bottleneck = s->link[h], link->stopped = 1;
+            x->bottleneck = x->link[h], link->stopped = 1;
     }
     set_rate(w, a, rate);
     return 1;
@@ -768,7 +776,7 @@ static void points_again(World *w);
 static void share(World *w) {
     i32 count = 0;
     points_again(w);
-    w->stamp++;
+    w->stamp++, w->seat_count = 0;
     for (i32 i = 0; i < w->fresh_count; i++) {
         i32 a = w->fresh[i];
         if (!w->active[a].pair && !alone(w, a)) include(w, &count, a);
@@ -778,7 +786,7 @@ static void share(World *w) {
         Link *link = &w->link[l];
         for (i32 k = 0; k < link->count; k++) {
             Active *x = &w->active[link->active[k]];
-            if (x->of->flow->steady > 0) continue;
+            if (!x->weight) continue;
             if (link->all || x->bottleneck == l) include(w, &count, link->active[k]);
         }
         link->dirty = link->all = 0;
@@ -799,12 +807,10 @@ static void make_room(World *w) {
     w->active = more(w->active, room, sizeof(Active));
     w->slot = more(w->slot, (i64)room * w->hops, sizeof(i32));
     w->free_list = more(w->free_list, room, sizeof(i32));
-    w->heap = more(w->heap, room, sizeof(i32));
+    w->heap = more(w->heap, room, sizeof(Ending));
     w->seen = more(w->seen, room, sizeof(i32));
-    w->member = more(w->member, room, sizeof(i32));
-    w->rate = more(w->rate, room, sizeof(double));
-    w->own = more(w->own, room, sizeof(i32)), w->stop = more(w->stop, room, sizeof(i32));
-    w->next = more(w->next, (i64)room * w->hops, sizeof(i32));
+    w->member = more(w->member, room, sizeof(Member));
+    w->seats = more(w->seats, (i64)room * w->hops, sizeof(Seat));
     w->fresh = more(w->fresh, room, sizeof(i32));
     memset(w->seen + old, 0, (size_t)(room - old) * sizeof(i32));
     for (i32 a = room; a-- > old;) w->free_list[w->free_count++] = a;
@@ -819,18 +825,17 @@ static int is_counted(const World *w, const Active *x) {
 
 static void join(World *w, i32 a, int job) {
     Active *x = &w->active[a];
-    Stage *s = x->stage;
     double steady = x->of->flow->steady;
     w->followed++;
-    for (i64 h = s->route[x->message]; h < s->route[x->message + 1]; h++) {
-        i32 l = s->link[h];
+    for (i32 h = 0; h < x->hops; h++) {
+        i32 l = x->link[h];
         Link *link = &w->link[l];
         if (link->count == link->room)
             link->active = more(link->active, link->room = 2 * link->room + 4, sizeof(i32));
         for (i32 i = 0; i < link->points; i++) point_dirty(w, link->point[i]);
         for (i32 i = 0; i < link->count; i++)
             if (w->active[link->active[i]].pair) point_dirty(w, w->active[link->active[i]].pair);
-        w->slot[(i64)a * w->hops + (h - s->route[x->message])] = link->count;
+        w->slot[(i64)a * w->hops + h] = link->count;
         link->active[link->count++] = a;
         if (is_counted(w, x) && w->present[(i64)l * w->jobs + job]++ == 0) soil(w, l, 1);
         if (steady > 0) link->steady += steady, soil(w, l, 1);
@@ -839,19 +844,17 @@ static void join(World *w, i32 a, int job) {
 
 static void part(World *w, i32 a, int job) {
     Active *x = &w->active[a];
-    Stage *s = x->stage;
     double steady = x->of->flow->steady;
-    for (i64 h = s->route[x->message]; h < s->route[x->message + 1]; h++) {
-        i32 l = s->link[h];
+    for (i32 h = 0; h < x->hops; h++) {
+        i32 l = x->link[h];
         Link *link = &w->link[l];
-        i32 place = w->slot[(i64)a * w->hops + (h - s->route[x->message])];
+        i32 place = w->slot[(i64)a * w->hops + h];
         i32 moved = link->active[--link->count];
         if (moved != a) {
             link->active[place] = moved;
-            Stage *t = w->active[moved].stage;
-            i64 first = t->route[w->active[moved].message];
-            for (i64 k = 0;; k++)
-                if (t->link[first + k] == l && w->slot[(i64)moved * w->hops + k] == link->count) {
+            const i32 *there = w->active[moved].link;
+            for (i32 k = 0;; k++)
+                if (there[k] == l && w->slot[(i64)moved * w->hops + k] == link->count) {
                     w->slot[(i64)moved * w->hops + k] = place;
                     break;
                 }
@@ -879,6 +882,23 @@ static void deliver_later(World *w, Instance *of, i32 round, i32 message) {
     d->queue[d->tail++] = (Delivery){w->now + d->latency, of, round, message};
 }
 
+/* Puts a message on its links, and says which it is among those under way. */
+static i32 set_off(World *w, Point *point, Instance *of, i32 round, i32 message, double bytes) {
+    if (!w->free_count) make_room(w);
+    i32 a = w->free_list[--w->free_count];
+    Flow *f = of->flow;
+    Stage *s = f->stages[f->stage_of[round]];
+    i64 first = s->route[message];
+    w->active[a] = (Active){
+        .point = point, .of = of, .stage = s, .link = s->link + first,
+        .hops = (i32)(s->route[message + 1] - first), .message = message, .round = round,
+        .place = -1, .bottleneck = -1, .weight = f->steady > 0 ? 0 : f->weight,
+        .left = bytes, .since = w->now,
+    };
+    join(w, a, of->job);
+    return a;
+}
+
 static void send(World *w, Instance *of, i32 round, i32 message) {
     Flow *f = of->flow;
     Stage *s = f->stages[f->stage_of[round]];
@@ -888,10 +908,7 @@ static void send(World *w, Instance *of, i32 round, i32 message) {
         deliver_later(w, of, round, message);
         return;
     }
-    if (!w->free_count) make_room(w);
-    i32 a = w->free_list[--w->free_count];
-    w->active[a] = (Active){NULL, NULL, of, s, message, round, -1, -1, bytes, 0, w->now, INFINITY};
-    join(w, a, of->job);
+    i32 a = set_off(w, NULL, of, round, message, bytes);
     if (f->steady > 0) {
         for (i64 h = s->route[message]; h < s->route[message + 1]; h++) {
             Link *link = &w->link[s->link[h]];
@@ -904,13 +921,9 @@ static void send(World *w, Instance *of, i32 round, i32 message) {
 
 /* A message of a point that is followed by itself, of which a part is sent. */
 static void fly(World *w, Point *p, double part) {
-    Stage *s = p->of->flow->stages[0];
-    if (!w->free_count) make_room(w);
-    i32 a = w->free_list[--w->free_count];
-    double left = s->bytes[p->message] * p->of->scale * (1 - part);
+    double left = p->of->flow->stages[0]->bytes[p->message] * p->of->scale * (1 - part);
     w->messages++;
-    w->active[a] = (Active){p, NULL, p->of, s, p->message, p->round, -1, -1, left, 0, w->now, INFINITY};
-    join(w, a, p->of->job);
+    i32 a = set_off(w, p, p->of, p->round, p->message, left); /* may move `fresh` */
     w->fresh[w->fresh_count++] = a;
 }
 
@@ -947,7 +960,7 @@ static i32 *needs(Instance *of, i32 round) {
 
 static void through(World *w, Instance *of, i32 rank, double end) {
     Job *j = &w->job[of->job];
-    cell_of(of->step, rank - j->first, of->operation[of->flow->of_rank[rank]])->end = end;
+    *cell(of->step, of->step->end, rank - j->first, of->operation[of->flow->of_rank[rank]]) = end;
     of->step->open--;
     of->open--;
     wake(w, rank);
@@ -1025,13 +1038,6 @@ static void enter_network(World *w, Instance *of, i32 rank) {
 static void point_start(World *w, Point *p, double begin);
 static void point_cut(World *w, Point *p);
 static void ends_told(World *w, Point *p);
-
-static void heap_set(World *w, i32 a, double finish) {
-    w->active[a].finish = finish;
-    if (w->active[a].place < 0) w->heap[w->heap_count] = a, w->active[a].place = w->heap_count++;
-    heap_up(w, w->active[a].place);
-    heap_down(w, w->active[a].place);
-}
 
 static i32 seat(const Point *p, i32 i) {
     i32 m = p->first + i;
@@ -1248,8 +1254,7 @@ static void part_with(World *w, Point *p) {
     }
     x->left -= moved, x->since = now, x->pair = NULL;
     p->partner = -1;
-    x->finish = now + larger(x->left, 0) / x->rate;
-    heap_set(w, (i32)(x - w->active), x->finish);
+    heap_set(w, (i32)(x - w->active), now + larger(x->left, 0) / x->rate);
 }
 
 /* When the partner is through: it moves slower while a message of the train is on the wire. */
@@ -1298,9 +1303,9 @@ static i32 company(const World *w, const Point *p) {
     }
     if (found < 0) return -1;
     const Active *x = &w->active[found];
-    if ((x->pair && x->pair != p) || weight_of(x) != 1 || x->of->flow->lasting) return -2;
-    for (i64 k = x->stage->route[x->message]; k < x->stage->route[x->message + 1]; k++) {
-        const Link *link = &w->link[x->stage->link[k]];
+    if ((x->pair && x->pair != p) || x->weight != 1 || x->of->flow->lasting) return -2;
+    for (i32 h = 0; h < x->hops; h++) {
+        const Link *link = &w->link[x->link[h]];
         if (link->steady > 0 || link->count > 1) return -2;
         for (i32 i = 0; i < link->points; i++) if (link->point[i] != p) return -2;
     }
@@ -1454,11 +1459,11 @@ static void train_goes(World *w, Point *p, double rate, i32 partner, double besi
         Active *x = &w->active[partner];
         p->met = w->now, p->beside = beside, p->apart = x->stage->narrow[x->message];
         x->left -= x->rate * (w->now - x->since), x->since = w->now, x->pair = p;
-        for (i64 k = x->stage->route[x->message]; k < x->stage->route[x->message + 1]; k++) {
-            Link *link = &w->link[x->stage->link[k]];
+        for (i32 h = 0; h < x->hops; h++) {
+            Link *link = &w->link[x->link[h]];
             link->load += p->apart - x->rate;
             if (x->bottleneck < 0 && link->capacity == p->apart)
-                x->bottleneck = x->stage->link[k], link->stopped = 1;
+                x->bottleneck = x->link[h], link->stopped = 1;
         }
         x->rate = p->apart;
         partner_ends(w, p);
@@ -1993,7 +1998,7 @@ static int is_ready(World *w, Job *j, const Graph *g, i32 o, i32 number, i32 loc
         if (of < 0) continue;
         Step *past = j->steps[of];
         if (!past) continue; /* taken: over long ago */
-        double end = cell_of(past, local, g->need[k])->end;
+        double end = *cell(past, past->end, local, g->need[k]);
         if (isnan(end)) return 0;
         w->ready[lane] = larger(w->ready[lane], end);
     }
@@ -2019,22 +2024,24 @@ static int proceed(World *w, i32 rank, i32 stream) {
         return 1;
     }
     i32 o = g->lane[g->lane_start[place] + w->at[lane]], operation = o - g->start[role];
-    Cell *cell = cell_of(step, local, operation);
+    double *enter = cell(step, step->enter, local, operation);
+    double *over = cell(step, step->end, local, operation);
     if (stream == 0 && w->at[lane] == 0) w->begun[rank] = w->until[lane];
-    if (!isnan(cell->enter) && g->kind[o] == COLLECTIVE) { /* in flight, or over */
-        if (isnan(cell->end)) return 0;
-        w->until[lane] = cell->end;
+    if (!isnan(*enter) && g->kind[o] == COLLECTIVE) { /* in flight, or over */
+        if (isnan(*over)) return 0;
+        w->until[lane] = *over;
         onward(w, lane);
         return 1;
     }
     if (!is_ready(w, j, g, o, number, local, lane)) return 0;
     double ready = w->ready[lane];
-    double begin = larger(ready, w->until[lane]), value = cell->value, end = begin;
+    double begin = larger(ready, w->until[lane]), end = begin;
+    double value = *cell(step, step->value, local, operation);
     switch (g->kind[o]) {
     case COMPUTE: end = begin + value; break;
     case DROP: end = larger(smaller(ready, begin), w->begun[rank]); break;
     case SLOWED: {
-        double busy = cell_of(step, local, g->soft[o])->end;
+        double busy = *cell(step, step->end, local, g->soft[o]);
         end = slowed(w, j, begin, value, busy, rank);
         if (isnan(end)) return 0;
         break;
@@ -2042,15 +2049,15 @@ static int proceed(World *w, i32 rank, i32 stream) {
     case COLLECTIVE:
     case URGENT: {
         int is_urgent = g->kind[o] == URGENT;
-        cell->enter = ready == -INFINITY ? begin : ready;
+        *enter = ready == -INFINITY ? begin : ready;
         if (is_urgent) onward(w, lane);
         Flow *f = w->flows[g->flow[g->instance[o]]];
-        if (f->group[rank] < 0) cell->end = begin, step->open--;
+        if (f->group[rank] < 0) *over = begin, step->open--;
         else issue(w, job, step, rank, operation, g->instance[o], begin + value + f->launch, is_urgent);
         return 1;
     }
     }
-    cell->enter = begin, cell->end = end, step->open--;
+    *enter = begin, *over = end, step->open--;
     w->until[lane] = end;
     onward(w, lane);
     return 1;
@@ -2083,7 +2090,7 @@ static void flow_on(World *w) {
 /* -- running ------------------------------------------------------------------------------------ */
 
 static double upcoming(World *w) {
-    double soonest = w->heap_count ? w->active[w->heap[0]].finish : INFINITY;
+    double soonest = w->heap_count ? w->heap[0].finish : INFINITY;
     if (w->timed_count) soonest = smaller(soonest, w->timed[0].time);
     if (w->due_count) soonest = smaller(soonest, w->due[0].time);
     for (i32 d = 0; d < w->delay_count; d++)
@@ -2098,7 +2105,7 @@ static void pass(World *w, double now) {
     int more_now = 1;
     while (more_now) {
         more_now = 0;
-        while (w->heap_count && w->active[w->heap[0]].finish <= until) sent(w, w->heap[0]);
+        while (w->heap_count && w->heap[0].finish <= until) sent(w, w->heap[0].active);
         for (i32 d = 0; d < w->delay_count; d++)
             while (w->delays[d].head < w->delays[d].tail
                    && w->delays[d].queue[w->delays[d].head].time <= until) {
@@ -2171,19 +2178,12 @@ i64 world_is_over(World *w, i64 job) {
 static void step_free(World *w, Step *s) {
     for (i32 k = 0; k < s->graph->instances; k++)
         if (s->instance[k]) instance_free(w, s->instance[k]);
-    free(s->instance), free(s->scale), free(s->cell), free(s);
+    free(s->instance), free(s->scale), free(s);
 }
 
-/* When each operation of the oldest step was entered and was over, (widest role, ranks). */
-void world_take(World *w, i64 job, double *enter, double *end) {
+/* The oldest step, which is over; frees the one that no operation needs any more. */
+void world_take(World *w, i64 job) {
     Job *j = &w->job[job];
-    Step *s = j->steps[j->taken];
-    for (i32 block = 0; block < j->ranks; block += TOGETHER)
-        for (i32 o = 0; o < s->graph->widest; o++)
-            for (i32 r = block; r < j->ranks && r < block + TOGETHER; r++) {
-                const Cell *cell = cell_of(s, r, o);
-                enter[(i64)o * j->ranks + r] = cell->enter, end[(i64)o * j->ranks + r] = cell->end;
-            }
     i32 old = j->taken++ - j->lag;
     if (old >= 0) step_free(w, j->steps[old]), j->steps[old] = NULL;
 }
@@ -2232,8 +2232,8 @@ void world_free(World *w) {
     for (i32 d = 0; d < w->delay_count; d++) free(w->delays[d].queue);
     void *rest[] = {w->job, w->job_of, w->link, w->present, w->flows, w->graphs, w->at_step, w->at,
         w->until, w->met, w->ready, w->queued, w->is_hungry, w->queue, w->begun, w->active, w->slot, w->free_list,
-        w->heap, w->timed, w->due, w->delays, w->dirty, w->fresh, w->member, w->mark, w->seen, w->touched,
-        w->head, w->next, w->on, w->unfrozen, w->left, w->rest, w->weigh, w->heavy, w->rate, w->own, w->level, w->top, w->stop, w->level_heap,
+        w->heap, w->timed, w->due, w->delays, w->dirty, w->fresh, w->member, w->filling, w->seats,
+        w->levels, w->seen, w->touched,
         w->here, w->there, w->sum, w->deque, w->points, w->point_dirty, w->spare, w->scratch};
     for (size_t k = 0; k < sizeof rest / sizeof *rest; k++) free(rest[k]);
     free(w);

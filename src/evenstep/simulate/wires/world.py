@@ -8,6 +8,7 @@ compiler `world_python` does the same, slowly. Times are ns, rates GB/s.
 from __future__ import annotations
 
 import ctypes
+from collections import deque
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from evenstep.simulate.wires.told import STREAMS, Carriage, StepPlan, World
 from evenstep.simulate.wires.world_python import PythonWorld
 
 Array = npt.NDArray[Any]
+
+LINE = 8  # numbers in a line of a processor's cache
 
 _SOURCE = LibrarySource(Path(__file__).with_name("world.c"), flags=("-ffp-contract=off", "-lm"))
 
@@ -46,7 +49,8 @@ class CompiledWorld:
         self._c = library
         self._ranks = sum(ranks)
         self._links = len(capacity)
-        self._widest: list[list[int]] = [[] for _ in ranks]
+        self._rows: list[deque[Array]] = [deque() for _ in ranks]  # of steps under way
+        self._past: list[deque[Array]] = [deque() for _ in ranks]  # of steps that may be needed
         self._of_job = ranks
         self._widths: list[int] = []  # of each graph's widest role
         self._world = ctypes.c_void_p(
@@ -100,14 +104,20 @@ class CompiledWorld:
         self, number: int, begin_ns: Array, *, eager: bool, lag: int = 0, slowdown: float = 0.0
     ) -> None:
         """How a job is fed."""
+        self._past[number] = deque(maxlen=lag)
         self._c.world_job(self._world, number, eager, lag, slowdown, _doubles(begin_ns))
 
     def feed(self, job: int, graph: int, value: Array, scale: Array) -> None:
         """The next step."""
-        assert value.shape == (self._widths[graph], self._of_job[job])
-        self._widest[job].append(self._widths[graph])
-        value, scale = np.ascontiguousarray(value, float), np.ascontiguousarray(scale, float)
-        self._c.world_feed(self._world, job, graph, value.ctypes.data, scale.ctypes.data)
+        widest, ranks = value.shape
+        assert (widest, ranks) == (self._widths[graph], self._of_job[job])
+        lines = -(-ranks // LINE) | 1  # an odd number: rows do not compete for places in a cache
+        rows = np.empty((3, widest, LINE * lines))
+        rows[0, :, :ranks], rows[1:] = value, np.nan
+        self._rows[job].append(rows)
+        self._c.world_feed(
+            self._world, job, graph, rows.ctypes.data, LINE * lines, _doubles(scale)
+        )
 
     def final(self, job: int) -> None:
         """There are no more steps."""
@@ -121,9 +131,10 @@ class CompiledWorld:
         """The oldest step, once it is over."""
         if not self._c.world_is_over(self._world, job):
             return None
-        enter, end = times = np.empty((2, self._widest[job].pop(0), self._of_job[job]))
-        first = times.ctypes.data
-        self._c.world_take(self._world, job, first, first + enter.nbytes)
+        self._c.world_take(self._world, job)
+        rows = self._rows[job].popleft()
+        self._past[job].append(rows)
+        _, enter, end = rows[:, :, : self._of_job[job]]
         return enter, end
 
     @property
@@ -161,11 +172,11 @@ def _library() -> ctypes.CDLL | None:
         ("stage", None, (pointer, whole, whole, *(pointer,) * 8, whole, whole, whole)),
         ("graph", whole, (pointer, whole, pointer, whole, *(pointer,) * 8, whole, pointer)),
         ("job", None, (pointer, whole, whole, whole, real, pointer)),
-        ("feed", None, (pointer, whole, whole, pointer, pointer)),
+        ("feed", None, (pointer, whole, whole, pointer, whole, pointer)),
         ("final", None, (pointer, whole)),
         ("run", whole, (pointer, whole)),
         ("is_over", whole, (pointer, whole)),
-        ("take", None, (pointer, whole, pointer, pointer)),
+        ("take", None, (pointer, whole)),
         ("space", None, (pointer, whole, whole, whole)),
         ("messages", whole, (pointer,)),
         ("followed", whole, (pointer,)),
