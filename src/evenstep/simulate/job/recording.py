@@ -172,7 +172,7 @@ class SimulatedRecorder:
         if not self._steps:
             return
         self._used = self._whole
-        summaries = np.empty((self._ranks, self._steps), SUMMARY)  # np.stack would drop the padding
+        summaries = np.zeros((self._ranks, self._steps), SUMMARY)  # what pads a summary is written
         for index, each in enumerate(self._summaries[: self._steps]):
             summaries[:, index] = each
         self._keeper.keep(Block(self._which, self._buffer[:, : self._used], summaries, self._steps))

@@ -115,9 +115,7 @@ class CompiledWorld:
         rows = np.empty((3, widest, LINE * lines))
         rows[0, :, :ranks], rows[1:] = value, np.nan
         self._rows[job].append(rows)
-        self._c.world_feed(
-            self._world, job, graph, rows.ctypes.data, LINE * lines, _doubles(scale)
-        )
+        self._c.world_feed(self._world, job, graph, rows.ctypes.data, LINE * lines, _doubles(scale))
 
     def final(self, job: int) -> None:
         """There are no more steps."""
