@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import mmap
 import re
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,9 +21,9 @@ import numpy as np
 import evenstep
 from benchmarks.measure import Row
 from benchmarks.ranks import JobError, environment, free_port, last_object, place
-from evenstep.agent.actions.board import board_path
+from evenstep.agent.actions.board import FOLDER, LinkBoard, board_path
 from evenstep.agent.settings import request
-from evenstep.pacing.token import MOST_WAIT
+from evenstep.pacing.token import LOOK_STEPS, MOST_WAIT
 from evenstep.trace.spool.layout import Actuator, Flag, Kind
 
 COMMAND = "python -m benchmarks toggles"
@@ -35,8 +36,9 @@ RUN_ID = "toggles"
 MODES = ("on", "off", "observe")
 ACTS = ("gc,token,cores,pace,power", "off", "gc,cores", "token", "gc", "pace,token")
 ALONE, TOGETHER, ACTING = "deciding each alone", "deciding together", "all actions"
-KILLED = "a job is killed"
+JOB, HOLDER, SERVER = "one of them killed", "one killed on the link", "their server killed"
 KILLED_AFTER = 400  # steps of both, and as many of the other since
+LOOKS, BETWEEN_LOOKS_S = 10_000, 0.0005  # at who is on the link
 _ASKED = re.compile(r"asked to: (\w+)")
 
 
@@ -47,20 +49,21 @@ class Toggled(NamedTuple):
     steps: np.ndarray  # [rank, change]: the first step decided by it
     held: int  # steps in which a rank was held
     total: int
-    left: bool  # something of a process was not as before
+    left: str  # what of a process was not as before
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark."""
     parser.add_argument("--toggles", type=int, default=1000)
     parser.add_argument("--ranks", type=int, default=4)
-    kinds = (ALONE, TOGETHER, ACTING, KILLED)
+    kinds = (ALONE, TOGETHER, ACTING, JOB, HOLDER, SERVER)
     parser.add_argument("--only", choices=kinds, nargs="+", default=list(kinds))
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """Jobs whose ranks decide alone, together, with all actions; and one beside a job that dies."""
-    return [_killed(args) if how == KILLED else _row(args, how) for how in args.only]
+    """Jobs whose ranks decide alone, together, with all actions; and two of which one dies."""
+    deaths = (JOB, HOLDER, SERVER)
+    return [_killed(args, how) if how in deaths else _row(args, how) for how in args.only]
 
 
 def _row(args: argparse.Namespace, how: str) -> Row:
@@ -73,17 +76,23 @@ def _row(args: argparse.Namespace, how: str) -> Row:
         f"in force on all ranks after {np.median(slowest):.0f} steps (longest {slowest.max()}), "
         f"no deadlock; {apart} times not in the same step on all; "
         f"{found.held:,} of {found.total:,} steps held; "
-        f"{'SOMETHING LEFT CHANGED' if found.left else 'nothing left changed'}"
+        f"{_said(found.left)}"
     )
     what = f"{args.toggles:,} changes of pacing, {args.ranks} gloo ranks, {how}"
     met = bool(slowest.max() <= BAR_STEPS) and not found.left
     return Row(what, f"<= {BAR_STEPS} steps", measured, met, COMMAND)
 
 
+def _said(left: str) -> str:
+    return f"LEFT CHANGED: {left}" if left else "nothing left changed"
+
+
 class _Job:
     """Ranks that train until they are told to stop. A context: none is left."""
 
-    def __init__(self, folder: Path, world: int, *, together: bool = False) -> None:
+    def __init__(
+        self, folder: Path, world: int, *, together: bool = False, group: str = "host"
+    ) -> None:
         self.out, self._stop = folder / "run", folder / "stop"
         counter = folder / "counter"
         folder.mkdir(exist_ok=True)
@@ -95,7 +104,8 @@ class _Job:
         port, self.ranks = free_port(), []
         self._outputs = [folder / f"rank-{rank}" for rank in range(world)]
         for rank, output in enumerate(self._outputs):
-            environ = environment(**place(rank, world, port), EVENSTEP_RUN_ID=RUN_ID)
+            named = {"EVENSTEP_RUN_ID": RUN_ID, "EVENSTEP_LINK_GROUP": group}
+            environ = environment(**place(rank, world, port), **named)
             with output.open("wb") as file:
                 self.ranks.append(
                     subprocess.Popen(
@@ -130,14 +140,14 @@ class _Job:
                 raise JobError(f"{how} at step {now}: {'; '.join(said)}")
             time.sleep(0.001)
 
-    def end(self) -> bool:
-        """Have it stop; whether something of a process was not as before. Raises `JobError`."""
+    def end(self) -> str:
+        """Have it stop; what of its processes was not as before. Raises `JobError`."""
         self._stop.touch()
         codes = [rank.wait(PATIENCE_S) for rank in self.ranks]
         ends = [last_object(output.read_text()) for output in self._outputs]
         if any(codes) or any(end["failure"] for end in ends):
             raise JobError(f"ranks ended with {codes}: {ends}")
-        return any(end["left"] for end in ends)
+        return "; ".join(each for end in ends for each in end["left"])
 
 
 def _toggled(folder: Path, world: int, toggles: int, how: str) -> Toggled:
@@ -148,37 +158,81 @@ def _toggled(folder: Path, world: int, toggles: int, how: str) -> Toggled:
     return _read(job.out, asked, world)._replace(left=left)
 
 
-def _killed(args: argparse.Namespace) -> Row:
-    """Two jobs hold the token of one link; one is killed. What the other waits then."""
-    boards = {topic: board_path(f"host-{topic}") for topic in ("link", "input", "save")}
-    with tempfile.TemporaryDirectory(prefix="toggles-") as name, ExitStack() as both:
-        one, other = (both.enter_context(_Job(Path(name) / each, args.ranks)) for each in "ab")
+def _killed(args: argparse.Namespace, how: str) -> Row:
+    """Two jobs hold the token of one link; one is killed, or its server. What the other waits."""
+    group = f"toggles@127.0.0.1:{free_port()}" if how == SERVER else "host"
+    with tempfile.TemporaryDirectory(prefix="toggles-") as name, ExitStack() as all_of_it:
+        server = all_of_it.enter_context(_served(group)) if how == SERVER else None
+        one, other = (
+            all_of_it.enter_context(_Job(Path(name) / each, args.ranks, group=group))
+            for each in "ab"
+        )
         for job in (one, other):
             job.until(WARM_UP_STEPS)
             request.write(job.out, request.SettingsChange(1, None, act="token"), RUN_ID)
         for job in (one, other):
             job.until(job.steps + KILLED_AFTER)
-        for rank in one.ranks:
-            rank.kill()
-            rank.wait()
+        if how == HOLDER:
+            _stop_on_link(one)
+        for process in [server] if server is not None else one.ranks:
+            process.kill()
+            process.wait()
         at = other.steps
         other.until(at + KILLED_AFTER)
-        left = other.end() or any(path.exists() for path in boards.values())
+        left = other.end()
+        if server is not None:
+            left += one.end()
+        left += ", ".join(map(str, FOLDER.glob(f"evenstep-*-{group}-*")))
         trace = evenstep.load(other.out)
+    steps, waits, shares = _waits(trace)
+    since = waits[steps > at].max(initial=0) / 1e6
+    measured = (
+        f"{len(waits)} waits, the longest {waits.max(initial=0) / 1e6:.1f} ms, at most "
+        f"{shares.max(initial=0):.2f} of a step of then; {since:.1f} ms in the "
+        f"{other.steps - at} steps since; {_said(left)}"
+    )
+    what = f"two jobs of {args.ranks} gloo ranks on one link, {how}"
+    return Row(what, f"no wait beyond {MOST_WAIT} of a step", measured,
+               bool(shares.max(initial=0) <= MOST_WAIT) and not left, COMMAND)  # fmt: skip
+
+
+def _waits(trace: evenstep.Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each wait for the token: its step, its ns, and those over the mean step before it."""
     held, steps = trace.of_kind(Kind.PACING), trace.of_kind(Kind.STEP)
     held = held.select(held.op == int(Actuator.BEFORE_EXCHANGE))
-    bound_ms = MOST_WAIT * float((steps.exit_ns - steps.enter_ns).mean()) / 1e6
-    longest, after = (
-        each.held_ns.max(initial=0) / 1e6 for each in (held, held.select(held.step > at))
-    )
-    measured = (
-        f"{len(held)} waits, the longest {longest:.1f} ms; {after:.1f} ms in the "
-        f"{other.steps - at} steps since the other was killed; "
-        f"{'SOMETHING LEFT' if left else 'nothing left changed'}"
-    )
-    what = f"two jobs of {args.ranks} gloo ranks on one link, one of them killed"
-    return Row(what, f"no wait beyond 1/4 of a step, {bound_ms:.1f} ms", measured,
-               bool(longest <= bound_ms) and not left, COMMAND)  # fmt: skip
+    steps = steps.select(steps["rank"] == 0).sorted_by("step")
+    took = steps.exit_ns - steps.enter_ns
+    means = np.array([took[max(1, n - LOOK_STEPS) : n].mean() for n in held.step])
+    return held.step, held.held_ns, held.held_ns / means
+
+
+@contextmanager
+def _served(group: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The server of a link group, while it lives."""
+    command = [sys.executable, "-m", "evenstep", "link", group]
+    server = subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL)
+    try:
+        yield server
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _stop_on_link(job: _Job) -> None:
+    """Stop the ranks of a job while its exchange is on the link. Raises `JobError`."""
+    mine = {rank.pid for rank in job.ranks}
+    with closing(LinkBoard(board_path("host-link"))) as board:
+        for _ in range(LOOKS):
+            for rank in job.ranks:
+                rank.send_signal(signal.SIGSTOP)
+            if any(
+                post.entered_ns for pid, post in board.members(time.monotonic_ns()) if pid in mine
+            ):
+                return
+            for rank in job.ranks:
+                rank.send_signal(signal.SIGCONT)
+            time.sleep(BETWEEN_LOOKS_S)
+    raise JobError("its exchange was never on the link")
 
 
 def _changes(job: _Job, toggles: int, how: str) -> Iterator[int]:
@@ -209,4 +263,4 @@ def _read(out: Path, asked: list[int], world: int) -> Toggled:
     held = trace.of_kind(Kind.PACING)
     applied = int(((held.flags & int(Flag.APPLIED)) != 0).sum())
     total = int(trace.summaries["count"].sum())
-    return Toggled(asked, np.array(steps), applied, total, left=False)
+    return Toggled(asked, np.array(steps), applied, total, left="")

@@ -11,6 +11,7 @@ import json
 import mmap
 import os
 import struct
+import threading
 import time
 from pathlib import Path
 
@@ -41,17 +42,38 @@ def main() -> None:
     steps = _train(args.stop, args.counter, dist.get_rank())
     failure = attached.failure if attached is not None else "not attached"
     evenstep.detach()
-    left = state() != before
+    left = [str(new) for old, new in zip(before, state(), strict=True) if old != new]
     dist.barrier()
     dist.destroy_process_group()
     print(json.dumps({"steps": steps, "failure": failure, "left": left}), flush=True)
 
 
 def state() -> tuple[object, ...]:
-    """What of a process an action changes: its collector, and where its threads may run."""
+    """What of a process an action changes: its collector, where its threads may run, and what it
+    has of ours: threads, open files, sockets without connection, and memory shared with others."""
     threads = os.listdir("/proc/self/task")  # noqa: PTH208
     masks = {tuple(sorted(os.sched_getaffinity(int(thread)))) for thread in threads}
-    return gc.isenabled(), gc.get_freeze_count(), gc.get_threshold(), sorted(masks)
+    datagrams = {row.split()[9] for row in Path("/proc/net/udp").read_text().splitlines()[1:]}
+    opened = [
+        each
+        for each in map(_target, os.listdir("/proc/self/fd"))  # noqa: PTH208
+        if _ours(each) or each.removeprefix("socket:[").rstrip("]") in datagrams
+    ]
+    mapped = [row for row in Path("/proc/self/maps").read_text().splitlines() if _ours(row)]
+    named = [each.name for each in threading.enumerate()]
+    collector = gc.isenabled(), gc.get_freeze_count(), gc.get_threshold()
+    return collector, sorted(masks), sorted(named), sorted(opened), mapped
+
+
+def _ours(path: str) -> bool:
+    return ".spool" in path or "/dev/shm/evenstep" in path or "inotify" in path
+
+
+def _target(fd: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115
+    except OSError:  # that of the listing itself
+        return ""
 
 
 def _train(stop: Path, counter: Path, rank: int) -> int:

@@ -270,6 +270,35 @@ def test_who_follows_says_what_the_leaders_orders_mean() -> None:
         assert (trial.span, trial.scale) == (2, 1)
 
 
+@pytest.mark.parametrize("span", [2, 16])
+def test_who_followed_goes_on_alone_when_the_leader_is_gone(span: int) -> None:
+    job = Job(1, gain=0.05, sd=0.01)
+    job.trial.leads = False
+    job.go(2 * LEARNING_STEPS)
+    job.trial.follow(span, 0)
+    job.go(200)
+    job.trial.leads = True
+    assert job.go(2000).trial.word == "pays"
+
+
+@pytest.mark.parametrize(("spent", "stopped"), [(0.001, False), (1.0, True)])
+def test_a_bounded_action_is_stopped_for_what_it_spent_and_not_for_noise(spent, stopped) -> None:
+    words = set()
+    for seed in range(10):
+        job = Job(seed, gain=0.3, sd=0.3, correlation=60)
+        job.trial = trial = RandomTrial(job.account, seed=f"b-{seed}", scale=4, bounded=True)
+        for _ in range(4000):
+            job.go(1)
+            trial.spend(spent * (trial.span > 0))
+        words |= job.words
+    assert ("does not pay" in words) == stopped
+
+
+def test_a_gain_is_said_as_a_share_of_a_step_without() -> None:
+    job = Job(1, gain=0.5, sd=0.001).go(1000)
+    assert job.trial.verdict.gain == pytest.approx(0.5, abs=0.01)
+
+
 def test_the_first_steps_of_a_block_do_not_count_in_its_mean_and_spread() -> None:
     trial = RandomTrial(TrialBudget(), seed="run")
     trial.span, trial.mean_ns = ALWAYS, 1.0

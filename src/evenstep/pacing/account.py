@@ -53,7 +53,7 @@ class TrialBudget:
 
 
 class TrialVerdict(NamedTuple):
-    """What a trial knows. Gains are shares of the mean step; positive is better."""
+    """What a trial knows. Gains are shares of what a step takes without; positive is better."""
 
     word: str  # "untested", "on trial", "pays", "does not pay", "undecided"
     pairs: int = 0

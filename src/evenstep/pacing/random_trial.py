@@ -12,7 +12,8 @@ Loss: over the coin, D is the mean effect of the pair. So what was lost less wha
 martingale, and as a trial ends when its bookings exceed `CREDIT` steps and `SHARE` of all steps,
 the expected loss is at most that and one pair (optional stopping). One path may lose more: with
 noise σ of a step that is correlated over τ of K steps, none could promise less than about
-σ sqrt(2 τ ln(1/α) / K).
+σ sqrt(2 τ ln(1/α) / K). Of an action that takes some time itself and does no other harm, no more
+is booked than it took: a few steps are less than the noise of one pair of long blocks.
 
 What acting leaves behind is covered by neither. It is measured: of two blocks in a row without, the
 first follows acting and the second does not. Where they surely differ, blocks are lengthened, and
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import blake2b
-from math import inf, log, sqrt
+from math import copysign, inf, log, sqrt
 
 from evenstep.pacing.account import SHARE, TrialBudget, TrialVerdict
 from evenstep.pacing.evidence import ALPHA, EvidenceProcess, standing
@@ -101,6 +102,7 @@ class RandomTrial:
     is another. Blocks begin `scale` times doubled. No step counts for more than `outlier` ones.
     `leaves`: acting is known to leave something behind, for half a block at most. `enters`: what
     beginning costs the first time is known before and worth it: its turn is no loss of the trial.
+    `bounded`: acting costs no more than what it is said to have spent.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class RandomTrial:
         outlier: float = OUTLIER,
         leaves: bool = False,
         enters: bool = False,
+        bounded: bool = False,
     ) -> None:
         self.account = account
         self.objective = objective
@@ -121,6 +124,7 @@ class RandomTrial:
         self.first_scale = scale
         self._leaves = leaves
         self._entered = not enters
+        self._bounded = bounded
         self._outlier = outlier
         self._grace = share - SHARE  # of every step, what the objective may cost beside
         self.leads = True  # decides; else it does as it is told, unless that surely costs
@@ -134,7 +138,7 @@ class RandomTrial:
         self.wanted = True  # there is something to gain: the host's part
         self.word = "untested"
         self.span = 0  # 0: not acting; else all but one block of so many
-        self.mean_ns = 0.0  # of a step, outside trials
+        self.mean_ns = 0.0  # of a step, outside trials: by which a step counts as an outlier
         self.scale = self.first_scale  # blocks are so often doubled
         self._learned = 0
         self._trials = 0
@@ -146,10 +150,15 @@ class RandomTrial:
         self._squares = 0.0  # sum of D²
         self._for, self._against = EvidenceProcess(), EvidenceProcess()
         self._loss = 0.0  # steps, less what was gained
+        self._spent = 0.0 if self._bounded else inf  # steps: no more was lost
         self._own = 0.0  # the same of us alone, where others are heard
         self._steps = self.account.steps
         self._acted = [0, 0.0]  # steps acted in since the last pair, and their loss
         self._leaves_anew()
+
+    def _try(self) -> None:
+        self._trials += 1
+        self._begin()
 
     def _leaves_anew(self) -> None:
         self._left: list[float] = []  # what the first block after acting takes above the second
@@ -180,8 +189,9 @@ class RandomTrial:
             now = self._block = _Block(block >> self.scale, acted=acted)
         if acted is not now.acted:
             return
-        whole = min(step / self.mean_ns, self._outlier)
-        loss = whole if loss is None else min(loss / self.mean_ns, self._outlier)
+        most = self._outlier * self.mean_ns
+        whole = min(step, most)
+        loss = whole if loss is None else min(loss, most)
         now.count += 1
         now.total += loss
         if now.count <= self.turn:
@@ -190,6 +200,11 @@ class RandomTrial:
         now.sums += loss
         now.squares += loss * loss
         now.steps += whole
+
+    def spend(self, spent_ns: float) -> None:
+        """Acting itself took so long."""
+        if self.mean_ns:
+            self._spent += spent_ns / self.mean_ns
 
     def _rest_on(self, step: float) -> None:
         """Learn how long a step is while nothing is done; begin when it is time."""
@@ -200,10 +215,9 @@ class RandomTrial:
             return
         if self.leads and account.holder is None and account.room() > 1.0:
             account.holder = self
-            self._trials += 1
             self.word, self.span = "on trial", PAIR
             self.scale = max(self.scale, self.first_scale)
-            self._begin()
+            self._try()
 
     def follow(self, span: int, scale: int) -> None:
         """Do as whoever leads does, but where that surely cost us of late."""
@@ -212,7 +226,7 @@ class RandomTrial:
         if span and not self.span:
             if self._learned < LEARNING_STEPS or self.account.steps < self._wake:
                 return
-            self._begin()
+            self._try()
         if scale != self.scale:
             self.scale = scale
             self._leaves_anew()
@@ -244,6 +258,7 @@ class RandomTrial:
             self._lengthen(self.scale + 1)
             # Three in four blocks without follow acting: they look worse, and are worse, by it.
             cost += 1.75 * left * (BLOCK_STEPS << self.scale)
+        cost /= _usual(off, on)
         self.told = self.told[0] + 1, gain, cost
         self._own += cost
         self._against.add(-gain)
@@ -268,7 +283,7 @@ class RandomTrial:
             self._squares += gain * gain
         self._for.add(gain)
         self._loss += cost
-        self.account.book(self, self._loss)
+        self.account.book(self, min(self._loss, self._spent))
         self._judge(gain)
 
     @property
@@ -281,15 +296,15 @@ class RandomTrial:
         return mean, sqrt(sum((each - mean) ** 2 for each in left) / (count * (count - 1)))
 
     def _gain(self, off: _Block, on: _Block) -> float:
-        """As a share of what a step of this pair takes: alike whichever block has acted."""
+        """As a share of what is usual in this pair: alike whichever block has acted."""
         if self.objective == "stability":
-            return (off.variation - on.variation) / (off.variation + on.variation)
-        return 2 * (off.mean - on.mean) / (off.steps / off.settled + on.steps / on.settled)
+            return 2 * (off.variation - on.variation) / (off.variation + on.variation)
+        return (off.mean - on.mean) / _usual(off, on)
 
     def _judge(self, gain: float) -> None:
         account = self.account
         allowed = account.room(self) + self._grace * (account.steps - self._steps)
-        if self._loss > allowed:
+        if min(self._loss, self._spent) > allowed:
             self._stop("does not pay")
         elif self.word == "pays":
             self._go_on(gain)
@@ -329,4 +344,14 @@ class RandomTrial:
     @property
     def verdict(self) -> TrialVerdict:
         """Where the comparison stands."""
-        return TrialVerdict(self.word, len(self.gains), *standing(self.gains))
+        return TrialVerdict(self.word, len(self.gains), *map(_of_without, standing(self.gains)))
+
+
+def _usual(off: _Block, on: _Block) -> float:
+    """What a step of this pair takes, whichever of its blocks has acted."""
+    return (off.steps / off.settled + on.steps / on.settled) / 2
+
+
+def _of_without(gain: float) -> float:
+    """A gain in shares of the mean of with and without, in shares of without."""
+    return gain / (1 + gain / 2) if -2 < gain < inf else copysign(inf, gain)

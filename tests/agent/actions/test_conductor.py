@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from evenstep.agent.actions.action import Facts
+from evenstep.agent.actions.action import Action, Facts
 from evenstep.agent.actions.conductor import Conductor
 from evenstep.agent.recording.steps import ClosedStep
 from evenstep.pacing import TrialBudget
@@ -12,10 +12,10 @@ from evenstep.pacing import TrialBudget
 MS = 1_000_000
 
 
-class Made:
+class Made(Action):
     """An action that makes steps shorter."""
 
-    name, note, scale, outlier, leaves, enters = "made", "", 0, 3.0, False, False
+    name = "made"
 
     def __init__(self, gain: float = 0.05) -> None:
         self.gain = gain
@@ -30,8 +30,9 @@ class Made:
         self.acts = True
         self.turns += 1
 
-    def during(self, step: int, *, last: bool) -> None:
+    def during(self, step: int, *, last: bool) -> int:
         assert self.acts
+        return 0
 
     def end(self, step: int) -> None:
         assert self.acts

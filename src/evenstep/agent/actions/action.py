@@ -35,6 +35,7 @@ class Action:
     scale = 0  # blocks of its trial are so often doubled at first
     leaves = False  # something behind, for half of such a block at most
     enters = False  # at a cost that is known, and paid the first time only
+    bounded = False  # costs no more than what `during` says it takes
     outlier = OUTLIER  # mean steps that one can count for at most in its trial
     note = ""  # why it must not act any more
 
@@ -45,8 +46,9 @@ class Action:
     def begin(self, step: int) -> None:
         """Act from this step on."""
 
-    def during(self, step: int, *, last: bool) -> None:
-        """Before a step that is acted in; `last`: the next one is not."""
+    def during(self, step: int, *, last: bool) -> int:  # noqa: ARG002 (the interface)
+        """Before a step that is acted in; `last`: the next one is not. What that took, in ns."""
+        return 0
 
     def end(self, step: int) -> None:
         """Act no longer; everything is as it was."""

@@ -54,7 +54,11 @@ class LinkBoard:
 
     def posts(self, now_ns: int) -> list[tuple[bool, Post]]:
         """Whether it is ours, and the post, of all who are there, in the order of their slots."""
-        return [(slot == self._slot, post) for slot, post in self._slots(now_ns)]
+        return [(slot == self._slot, post) for slot, _, post in self._slots(now_ns)]
+
+    def members(self, now_ns: int) -> list[tuple[int, Post]]:
+        """The process and the post of all who are there."""
+        return [(process, post) for _, process, post in self._slots(now_ns)]
 
     def say(self, post: Post, now_ns: int) -> None:
         """Write our slot; the first time, or where ours was taken for empty, take an empty one."""
@@ -92,7 +96,7 @@ class LinkBoard:
         except OSError:
             return False
 
-    def _slots(self, now_ns: int) -> list[tuple[int, Post]]:
+    def _slots(self, now_ns: int) -> list[tuple[int, int, Post]]:
         found = []
         for slot, process in enumerate(self._words[_PROCESS::_STRIDE].tolist()):
             if not process:
@@ -101,12 +105,12 @@ class LinkBoard:
             whole = counter % 2 == 0 and counter == self._words[_COUNTER + slot * _STRIDE]
             post = Post(*values)
             if whole and 0 <= now_ns - written_ns < lease_ns(post.step_ns):
-                found.append((slot, post))
+                found.append((slot, process, post))
         return found
 
     def _free(self, now_ns: int) -> int:
         """An empty slot; two that take one at once are told apart by who wrote last."""
-        taken = {slot for slot, _ in self._slots(now_ns)}
+        taken = {slot for slot, *_ in self._slots(now_ns)}
         for slot in range(SLOTS):
             if slot in taken:
                 continue

@@ -101,7 +101,7 @@ class Conductor:
         seed = f"{self._seed}/{name}"
         trial = RandomTrial(
             self.account, seed=seed, scale=action.scale, outlier=action.outlier,
-            leaves=action.leaves, enters=action.enters,
+            leaves=action.leaves, enters=action.enters, bounded=action.bounded,
         )  # fmt: skip
         return TriedAction(action, trial)
 
@@ -161,7 +161,7 @@ class Conductor:
             part.acting = True
         if acts:
             part.acted_steps += 1
-            action.during(step, last=not trial.acts((step + 1) // BLOCK_STEPS))
+            trial.spend(action.during(step, last=not trial.acts((step + 1) // BLOCK_STEPS)))
         said = f"{action.name}: {action.note or trial.word}" if part.reason else ""
         if said != part.said:
             part.said = said

@@ -49,7 +49,7 @@ class Garbage(Action):
     """Collects at fixed steps while it acts."""
 
     name = "gc"
-    leaves = enters = True
+    leaves = enters = bounded = True
     outlier = RARE
 
     def __init__(self) -> None:
@@ -98,13 +98,15 @@ class Garbage(Action):
         else:
             self._first = step, resident
 
-    def during(self, step: int, *, last: bool) -> None:
+    def during(self, step: int, *, last: bool) -> int:
         """Collect where all ranks do; what has come is paid for before acting ends."""
         self._since += 1
+        begin_ns = time.monotonic_ns()
         if step % LOOK_STEPS == 0:
             self._watch(step)
         if last or step % self.every == 0:
             self._collect()
+        return time.monotonic_ns() - begin_ns
 
     def end(self, step: int) -> None:
         """Give everything back."""

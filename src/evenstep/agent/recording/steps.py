@@ -78,7 +78,8 @@ class ClosedStep:
         self.after = self.upto = 0  # its records come after the one and go up to the other
         self.phases: Sequence[tuple[int, int, int]] = ()  # whose records do not know of it yet
         self.standing: ResourceCounters | None = None  # the kernel's counters at its end
-        self.unsteady = bool(phase_ns[_CHECKPOINT] or phase_ns[_EVALUATION])
+        #: What acts learns nothing of it; the first step began as the process did.
+        self.unsteady = bool(number == 0 or phase_ns[_CHECKPOINT] or phase_ns[_EVALUATION])
         # Told later.
         self.run_delay_ns = 0  # the training thread was ready but had no core
         self.collectives: Sequence[StepCollective] = ()
