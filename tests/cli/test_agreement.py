@@ -1,6 +1,7 @@
 """One run, asked in every way there is: the same culprit and the same step time."""
 
 import json
+import re
 from itertools import pairwise
 
 import pytest
@@ -49,6 +50,17 @@ def test_watch_agrees(told, folder, diagnosis):
     assert seen["rows"][0]["rank"] == CULPRIT[0]  # the latest stands first
     mean_ns = diagnosis["summary"]["step_time"]["mean_ns"]
     assert seen["step_time"]["mean_ns"] == pytest.approx(mean_ns, rel=WITHIN)
+
+
+def test_watch_writes_the_same_step_time_as_diagnose(folder, capsys):
+    def written(*arguments):
+        capsys.readouterr()
+        assert main([*arguments, str(folder / "slow")]) in (0, 1)
+        said = re.search(r"(?:step )?([\d.,]+ m?s) mean", capsys.readouterr().out)
+        assert said is not None
+        return said[1]
+
+    assert written("watch", "--once") == written("diagnose")
 
 
 def test_history_agrees(told, folder, diagnosis):

@@ -48,7 +48,7 @@ def lines(frame: Frame, journal: Journal, view: View) -> list[str]:
 def status_line(frame: Frame) -> str:
     """The picture in one line, for a log."""
     parts = [f"step {frame.step:,}" if frame.step is not None else "no step yet"]
-    parts += [duration(frame.step_time["p50_ns"])] if frame.step is not None else []
+    parts += [duration(frame.step_time["mean_ns"])] if frame.step is not None else []
     return printable(" · ".join([*parts, frame.verdict]))
 
 
@@ -72,8 +72,8 @@ def _steps(frame: Frame, view: View) -> Iterator[str]:
     if frame.step is None:
         return
     time = frame.step_time
-    text = f"step {duration(time['p50_ns'])} p50 · {duration(time['p99_ns'])} p99"
-    text += f" · CV {percent(time['cv'])}"
+    text = f"step {duration(time['mean_ns'])} mean, {duration(time['p99_ns'])} p99"
+    text += f", CV {percent(time['cv'])}"
     yield f"{text}   {sparkline(frame.curve_ns, view.width - len(text) - 3)}"
     yield next(legend(frame.shares, view))
     if frame.world > 1 and not any(row.wait_known for row in frame.rows):

@@ -163,7 +163,7 @@
     element("verdict").textContent = frame.verdict;
     const time = frame.step_time;
     element("time").textContent = frame.step === null ? "no step yet"
-      : `${duration(time.p50_ns)} p50 · ${duration(time.p99_ns)} p99 · CV ${percent(time.cv)}; the latest ${plural(frame.curve_ns.length, "step")}, from zero`;
+      : `${duration(time.mean_ns)} mean, ${duration(time.p99_ns)} p99, CV ${percent(time.cv)}; the latest ${plural(frame.curve_ns.length, "step")}, from zero`;
     curve(frame.curve_ns);
     element("legend").replaceChildren(...legend(frame));
     element("ranks").replaceChildren(...frame.rows.map(rankRow));
