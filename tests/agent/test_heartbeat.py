@@ -5,18 +5,30 @@ import sys
 import pytest
 
 from evenstep.agent.pulse.heartbeat import Heartbeat
+from evenstep.agent.recording.recorder import Recorder
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.spool import Spool
 
 
 @pytest.fixture(params=["mmap", "buffered"])
-def spool(tmp_path, request):
+def recorder(tmp_path, request):
     made = Spool.create(
         tmp_path / "s", {"rank": 0}, ring_bytes=1, summary_bytes=1, mode=request.param
     )
-    yield made
-    if made._memory is not None:
-        made.shut()
+    recorder = Recorder(made)
+    yield recorder
+    recorder.summaries.release()
+    made.shut()
+
+
+@pytest.fixture
+def spool(recorder):
+    return recorder.spool
+
+
+def beat(recorder):
+    """Rest once, for no time."""
+    Heartbeat(recorder)._rest_here(0, 0, -1)
 
 
 @pytest.fixture
@@ -31,9 +43,9 @@ def facts(spool):
     return read_spool(spool.path).facts
 
 
-def test_a_beat_is_read_from_the_header(spool):
+def test_a_beat_is_read_from_the_header(recorder, spool):
     before = facts(spool)
-    Heartbeat(spool).beat()
+    beat(recorder)
     assert "heartbeat_ns" not in before
     assert facts(spool)["heartbeat_ns"] > 0
 
@@ -56,55 +68,62 @@ def raised(error, cause=None):
         return caught
 
 
-def test_what_ended_the_script_is_noted_with_its_place_and_without_our_own_frames(spool, uncaught):
+def test_what_ended_the_script_is_noted_with_its_place_and_without_our_own_frames(
+    recorder, spool, uncaught
+):
     uncaught(raised(ZeroDivisionError("by\nzero")))
-    Heartbeat(spool).beat()
+    Heartbeat(recorder).look()
     fact = facts(spool)["raised"]
     assert (fact["type"], fact["message"]) == ("ZeroDivisionError", "by")
     assert fact["frames"][0].startswith("tests/agent/test_heartbeat.py:")
     assert fact["frames"][0].endswith(" raised")
 
 
-def test_it_is_noted_once(spool, uncaught):
+def test_it_is_noted_once(recorder, spool, uncaught):
     uncaught(raised(KeyError("k")))
-    heartbeat = Heartbeat(spool)
-    heartbeat.beat()
+    heartbeat = Heartbeat(recorder)
+    heartbeat.look()
     first = facts(spool)["raised"]
-    heartbeat.beat()
+    heartbeat.look()
     assert facts(spool)["raised"] == first
 
 
 @pytest.mark.parametrize("code", [None, 0])
-def test_an_exit_in_good_order_is_no_exception(spool, uncaught, code):
+def test_an_exit_in_good_order_is_no_exception(recorder, spool, uncaught, code):
     uncaught(SystemExit(code))
-    Heartbeat(spool).beat()
+    Heartbeat(recorder).look()
     assert "raised" not in facts(spool)
 
 
-def test_an_exit_while_an_exception_was_handled_is_that_exception(spool, uncaught):
+def test_an_exit_while_an_exception_was_handled_is_that_exception(recorder, spool, uncaught):
     uncaught(raised(SystemExit(1), cause=ValueError("the reason")))
-    Heartbeat(spool).beat()
+    Heartbeat(recorder).look()
     assert facts(spool)["raised"]["type"] == "ValueError"
 
 
-def test_an_exception_that_cannot_be_told_is_told_by_its_type(spool, uncaught):
+def test_an_exception_that_cannot_be_told_is_told_by_its_type(recorder, spool, uncaught):
     class MuteError(Exception):
         def __str__(self):
             raise RuntimeError
 
     uncaught(MuteError())
-    Heartbeat(spool).beat()
+    Heartbeat(recorder).look()
     assert facts(spool)["raised"]["type"].endswith("MuteError")
 
 
-def test_a_look_that_fails_is_dropped_and_the_pulse_goes_on(spool):
-    heartbeat = Heartbeat(spool, [lambda _: 1 // 0])
-    heartbeat.beat()
-    assert heartbeat.beat() > 0
+def test_a_look_that_fails_is_dropped_and_the_pulse_goes_on(recorder):
+    heartbeat = Heartbeat(recorder, lambda _: 1 // 0)
+    heartbeat.look()
+    assert heartbeat.look()[0] > 0
 
 
-def test_after_the_end_of_its_trace_the_thread_is_gone(spool):
-    heartbeat = Heartbeat(spool)
+def test_a_rest_ends_when_the_step_has_lasted_too_long(recorder):
+    began = recorder.began_ns
+    Heartbeat(recorder)._rest_here(began + 3_600_000_000_000, 1, -1)
+
+
+def test_after_the_end_of_its_trace_the_thread_is_gone(recorder):
+    heartbeat = Heartbeat(recorder)
     heartbeat.start()
     heartbeat.stop(5.0)
     assert not heartbeat._thread.is_alive()

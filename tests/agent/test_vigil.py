@@ -12,6 +12,7 @@ import pytest
 from evenstep.agent.pulse import vigil
 from evenstep.agent.pulse.frames import frames_of
 from evenstep.agent.pulse.vigil import SEPARATOR, Vigil
+from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import Kind, Op
@@ -64,20 +65,25 @@ def through(watch, now_ns, until_ns):
     """Look whenever the watch asks for it; how often that was."""
     looks = 0
     while now_ns < until_ns:
-        now_ns += max(int(watch.look(now_ns) * 1e9), 1)
+        due_ns, overdue_ns = watch.look(now_ns)
+        over_ns = watch._recorder.began_ns + overdue_ns if overdue_ns else due_ns
+        now_ns = max(min(due_ns, over_ns), now_ns + MS)
         looks += 1
     return looks
 
 
-def started(recorder):
-    return recorder.clock.start_ns
+def begins(recorder, now_ns, *, step=0):
+    """A step begins."""
+    recorder.words[Word.BEGAN] = now_ns
+    recorder.words[Word.STEP] += step
+    return now_ns
 
 
 def test_a_burst_leaves_one_record_for_each_stack_with_how_often_it_was_seen(watched):
     watch, recorder, written = watched
-    recorder.clock.start_ns = start = monotonic_ns()
+    start = begins(recorder, monotonic_ns())
     watch.look(start)
-    recorder.clock.start_ns = later = start + 2_000 * MS  # a step has just begun
+    later = begins(recorder, start + 2_000 * MS)  # a step has just begun
     through(watch, later, later + 3 * USUAL)
     [(frames, row)] = written()
     assert any(frame.endswith(" busy_function") for frame in frames)
@@ -86,7 +92,7 @@ def test_a_burst_leaves_one_record_for_each_stack_with_how_often_it_was_seen(wat
 
 def test_a_step_that_is_overdue_is_looked_at(watched):
     watch, recorder, written = watched
-    recorder.clock.start_ns = start = monotonic_ns()
+    start = begins(recorder, monotonic_ns())
     through(watch, start, start + 400 * MS)
     assert len(written()) == 1
 
@@ -97,15 +103,14 @@ def test_steps_in_time_are_left_alone_most_of_the_time(watched):
     looks = 0
     for second in range(60):
         for step in range(25):
-            recorder.clock.start_ns = now = start + (second * 1000 + step * 40) * MS
-            recorder.stack.step += 1
+            now = begins(recorder, start + (second * 1000 + step * 40) * MS, step=1)
             looks += through(watch, now, now + USUAL)
     assert looks < 25 * 60 + 8 * (vigil.MOST_LOOKS + 2)
 
 
 def test_standing_still_is_looked_at_less_and_less_often(watched):
     watch, recorder, written = watched
-    recorder.clock.start_ns = start = monotonic_ns() - 900 * MS
+    start = begins(recorder, monotonic_ns() - 900 * MS)
     watch.look(start + 900 * MS)
     through(watch, start + 900 * MS, start + 900 * MS + 60_000 * MS)
     assert 5 <= len(written()) <= 8
@@ -114,7 +119,7 @@ def test_standing_still_is_looked_at_less_and_less_often(watched):
 
 def test_what_a_rank_stands_still_in_is_the_first_collective_without_an_end(watched):
     watch, recorder, _ = watched
-    recorder.clock.start_ns = start = monotonic_ns()
+    start = begins(recorder, monotonic_ns())
     recorder.spool.put(start, start + 1, Kind.COLLECTIVE, Op.BROADCAST, group_seq=6)
     recorder.spool.put(start, 0, Kind.COLLECTIVE, Op.ALL_REDUCE, group_seq=7)
     for _ in range(100):
@@ -125,11 +130,10 @@ def test_what_a_rank_stands_still_in_is_the_first_collective_without_an_end(watc
 
 def test_a_step_that_ends_ends_the_standstill(watched):
     watch, recorder, _ = watched
-    recorder.clock.start_ns = start = monotonic_ns()
+    start = begins(recorder, monotonic_ns())
     watch.look(start + 60_000 * MS)
     assert watch.standstill
-    recorder.stack.step += 1
-    recorder.clock.start_ns = start + 60_000 * MS
+    begins(recorder, start + 60_000 * MS, step=1)
     watch.look(start + 60_001 * MS)
     assert watch.standstill is None
 
@@ -137,7 +141,7 @@ def test_a_step_that_ends_ends_the_standstill(watched):
 def test_a_thread_that_is_gone_is_not_looked_at(watched):
     watch, recorder, written = watched
     recorder.ident = 1
-    watch.look(recorder.clock.start_ns + 60_000 * MS)
+    watch.look(recorder.began_ns + 60_000 * MS)
     assert written() == []
 
 

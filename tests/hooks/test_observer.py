@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
@@ -20,7 +22,7 @@ from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.install import COMPILED, DISPATCHER, TorchHooks
 from evenstep.hooks.torch.native import NativeGroups, Session, new_session
 from evenstep.hooks.torch.observer import Observer
-from evenstep.trace.spool.layout import HALF_FLAGS, WORD_EXIT, Flag, Op
+from evenstep.trace.spool.layout import HALF_FLAGS, HEARTBEAT_OFFSET, WORD_EXIT, Flag, Op
 from tests.test_walks import passed
 
 Failures = list[Exception]
@@ -290,3 +292,18 @@ def test_what_compiled_kernels_cannot_read_disarms_them_and_the_job_goes_on(
     assert tensor.tolist() == [0, 1, 2, 3]
     assert [type(failure) for failure in failures] == [OurError]
     assert spool.words[0] == 0
+
+
+@pytest.mark.parametrize("why", ["time", "step", "bell"])
+def test_compiled_kernels_beat_until_it_is_time_the_step_is_late_or_a_bell_rings(
+    mechanism, session, recorder, spool, why
+):
+    if session is None:
+        pytest.skip("of compiled kernels")
+    hour_ns = 3_600_000_000_000
+    bell = os.eventfd(int(why == "bell"))
+    due_ns = 1 if why == "time" else recorder.began_ns + hour_ns
+    session.compiled.rest(due_ns, 1 if why == "step" else 0, bell)
+    os.close(bell)
+    (beat_ns,) = struct.unpack_from("<q", spool._view, HEARTBEAT_OFFSET)
+    assert recorder.began_ns < beat_ns < recorder.began_ns + hour_ns

@@ -95,6 +95,11 @@ def test_a_job_in_step_has_no_finding(watched, run):
     assert seen.steps_per_s == pytest.approx(10.0)
 
 
+def test_what_comes_before_the_loop_is_no_step_of_it(watched, run):
+    LiveRank(run, 0, world=1).steps(4)
+    assert len(watched.look().curve_ns) == 3
+
+
 def test_of_two_ranks_the_late_one_is_named(watched, run):
     job(run, late=0, world=2)
     assert watched.look().findings[0].ranks == (0,)

@@ -25,6 +25,7 @@ from typing import Any
 
 from evenstep.agent.settings.request import FILE, SettingsChange, decoded, encoded, read, write
 from evenstep.agent.settings.selection import Selection
+from evenstep.host.sysfs import read_held
 from evenstep.pacing import PacerSettings
 from evenstep.trace.spool.files import NETWORK, filesystem_type
 from evenstep.trace.spool.identity import boot_id
@@ -84,6 +85,7 @@ class Control:
         self._seen: _Stamp | None = None  # the file as it was last read
         self._failed: _Stamp | None = None  # as it last could not be read …
         self._again_ns = 0  # … and when that is tried again
+        self._news = True  # there may be something to read
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -127,11 +129,12 @@ class Control:
 
         Raises as `read` does, and whatever the store does.
         """
-        self._rings()  # before the file is looked at: what comes later wakes again
+        self._rings()  # before the file is looked at: what comes later rings again
         if self._renewed is not None:  # looked at first: the other thread may be setting it
             renewed, self._renewed = self._renewed, None
             self._renew(*renewed)
-        self._look(step, step_ns)
+        if self._news or self.fd < 0:
+            self._news = not self._look(step, step_ns)
         if self._store is not None:
             self._meet() if self._home is None else self._exchange()
         return self._pause_ns(step_ns)
@@ -146,11 +149,9 @@ class Control:
     def _rings(self) -> bool:
         """Whether somebody has written the file since this was last asked."""
         name, news = Path(self._name).name.encode(), False
-        try:
-            while self.fd >= 0:
-                news |= name in os.read(self.fd, _EVENTS_BYTES)
-        except BlockingIOError:
-            pass
+        while self.fd >= 0 and (events := read_held(self.fd, _EVENTS_BYTES)):
+            news |= name in events
+        self._news |= news
         return news
 
     def _pause_ns(self, step_ns: int) -> int:
@@ -193,26 +194,25 @@ class Control:
 
     # -- either ------------------------------------------------------------------------------------
 
-    def _look(self, step: int, step_ns: int) -> None:
+    def _look(self, step: int, step_ns: int) -> bool:
+        """Read the file if it is not as it was last read; whether that is done."""
         stamp = self._stamp()
-        if (
-            stamp is None
-            or stamp == self._seen
-            or (stamp == self._failed and monotonic_ns() < self._again_ns)
-        ):
-            return
+        if stamp is None or stamp == self._seen:
+            return True
+        if stamp == self._failed and monotonic_ns() < self._again_ns:
+            return False
         self._failed, self._again_ns = stamp, monotonic_ns() + RETRY_NS  # until it has been read
         change = read(self._folder, self._run_id, name=self._name)
         if change is not None and self._leads and self._together:
             change = change._replace(first_step=step + self._lead(step_ns))
             write(self._folder, change, self._run_id, name=self._told)
         self._seen, self._failed = stamp, None
-        if change is None:
-            return
-        self._to_tell = change
-        # What a server shows of a file may be older than what rank 0 has said since.
-        if self._last is None or change.number > self._last.number:
-            self._take(change)
+        if change is not None:
+            self._to_tell = change
+            # What a server shows of a file may be older than what rank 0 has said since.
+            if self._last is None or change.number > self._last.number:
+                self._take(change)
+        return True
 
     def _stamp(self) -> _Stamp | None:
         """What tells one state of the file from another; None where there is none."""

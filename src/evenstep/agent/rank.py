@@ -97,7 +97,7 @@ class Agent:
         self._probe: PeriodicProbe | None = None  # made when the first step has ended
         self._probe_every = config.probe_every  # None: never, or no longer
         self._vigil = Vigil(self.recorder, self._work.durations)
-        self._heartbeat = Heartbeat(spool, [self._vigil.look] if config.stacks else [])
+        self._heartbeat = Heartbeat(self.recorder, self._vigil.look if config.stacks else None)
         self._conductor = Conductor(
             spool,
             seed=f"{identity.run_id}/{identity.attempt}",

@@ -109,9 +109,8 @@ class StepWork:
 
     def through(self) -> None:
         """Estimate, decide, summarize and share the steps that ended since the last time."""
-        self._recorder.catch_up()
+        polite = self._recorder.catch_up()
         with self._working:
-            polite = not self.at_once
             while self._pending:
                 self._work_through(self._pending.popleft())
                 polite = polite and give_way()

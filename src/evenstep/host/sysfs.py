@@ -20,6 +20,8 @@ _held = ctypes.PyDLL(None)  # system calls that keep the interpreter's lock
 _held.open.argtypes = ctypes.c_char_p, ctypes.c_int
 _held.pread.argtypes = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long
 _held.pread.restype = ctypes.c_ssize_t
+_held.read.argtypes = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
+_held.read.restype = ctypes.c_ssize_t
 
 
 def read_text(path: str, *, held: bool = False) -> str | None:
@@ -66,6 +68,13 @@ def pread_held(descriptor: int, size: int, offset: int = 0) -> bytes | None:
     chunk = ctypes.create_string_buffer(size)
     taken = _held.pread(descriptor, chunk, size, offset)
     return None if taken < 0 else chunk.raw[:taken]
+
+
+def read_held(descriptor: int, size: int) -> bytes:
+    """`os.read` of a file that never waits, keeping the lock; nothing where there is nothing."""
+    chunk = ctypes.create_string_buffer(size)
+    taken = _held.read(descriptor, chunk, size)
+    return chunk.raw[: max(taken, 0)]
 
 
 def read_head(path: str, *, lines: int) -> list[str]:

@@ -106,9 +106,14 @@ def rank_window(steps: Mapping[int, Array]) -> RankWindow:
     )
 
 
+def _in_the_loop(steps: Array) -> Array:
+    """The steps of a rank but its first, which holds what comes before the loop."""
+    return steps[int(len(steps) > 1 and not steps["first_step"][0]) :]
+
+
 def _window(steps: Array) -> Array:
-    """The latest steps of a rank that are told from; its first holds what comes before the loop."""
-    steps = steps[int(len(steps) > 1 and not steps["first_step"][0]) :]
+    """The latest steps of a rank that are told from."""
+    steps = _in_the_loop(steps)
     recent = int(np.count_nonzero(steps["start_ns"] >= steps["end_ns"][-1] - WINDOW_NS))
     return steps[-min(max(recent, FEWEST_STEPS), WINDOW_STEPS) :]
 
@@ -117,7 +122,7 @@ def step_table(steps: Sequence[Array]) -> StepTable:
     """The latest steps of some ranks."""
     if not steps:
         return NO_STEPS
-    rows = np.concatenate(steps)
+    rows = np.concatenate([_in_the_loop(each) for each in steps])
     step, time = rows["first_step"].astype(np.int64), rows["step_sum_ns"].astype(np.float64)
     blocked = rows["phase_ns"][:, int(Phase.SYNC)].astype(np.float64) + rows["held_ns"]
     begins, times = _by_step(step, time)

@@ -2,41 +2,56 @@
 
 The sampler's thread may be held up by a driver or by the job's store, and it is then that somebody
 must be able to say what the rank does. This one waits for nobody: it writes the time into the
-spool's header, notes an exception that ends the script, and looks at whatever else it is given.
+spool's header, notes an exception that ends the script, and looks when its watch wants to.
+
+Where a thread of the job computes in Python, each time another one wants the interpreter costs the
+training thread a turn. So where there are compiled kernels, those beat, and the interpreter is
+asked for only when there is something to look at.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import os
+import select
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from evenstep.agent.pulse.frames import frames_of_error
-from evenstep.trace.spool.spool import Spool
+from evenstep.agent.recording.recorder import Recorder
 
 log = logging.getLogger("evenstep")
 
-PERIOD_S = 0.2  # a quarter of a second is what readers may count on
+PERIOD_NS = 200_000_000  # between beats: a quarter of a second is what readers may count on
+SHORTEST_NS = 20_000_000  # between two questions whether the step is overdue
+UNCAUGHT_NS = 1_000_000_000  # between looks for an exception that ends the script
 LONGEST_MESSAGE = 200  # characters of an exception's own words
 
-#: What to look at with each beat, given the time; seconds until it wants to be asked again.
-Look = Callable[[int], float]
+#: What to look at, given the time; when to look again, and how long the step has to last for it to
+#: be sooner (ns; 0: however long).
+Look = Callable[[int], tuple[int, int]]
 
 
 class Heartbeat:
     """One rank's pulse, from `start` to `stop`. A look that fails is dropped, and said once."""
 
-    def __init__(self, spool: Spool, looks: Sequence[Look] = ()) -> None:
+    def __init__(self, recorder: Recorder, look: Look | None = None) -> None:
         self.cost_ns = 0  # CPU time of the thread so far
-        self._spool = spool
-        self._looks = list(looks)
+        self._recorder = recorder
+        self._spool = recorder.spool
+        self._look = look
+        self._rest = recorder.rest or self._rest_here
         self._told: BaseException | None = None  # the exception that stands in the spool
         self._armed = True
-        self._stopping = threading.Event()
+        self._stopping = False
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._ears = select.poll()
+        self._ears.register(self._bell, select.POLLIN)
         self._thread = threading.Thread(target=self._run, name="evenstep-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -47,9 +62,15 @@ class Heartbeat:
         """End the thread; the last exception of this process goes into the spool first."""
         if not self._armed:
             return
-        self._stopping.set()
+        self._stopping = True
+        os.eventfd_write(self._bell, 1)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._spool.keep_mapped()  # it may yet beat
+        else:
+            os.close(self._bell)
+            self._armed = False
         self._note(sys.exc_info()[1])
         self.note_uncaught()
 
@@ -59,27 +80,38 @@ class Heartbeat:
 
     def _run(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # see `Sampler._run`
-        rest_s = 0.0
         try:
-            while not self._stopping.wait(rest_s):
-                rest_s = self.beat()
+            while not self._stopping:
+                self._rest(*self.look(), self._bell)
                 self.cost_ns = time.thread_time_ns()
         except Exception as error:  # the spool is shut, or its disk gone: the job goes on
             log.debug("evenstep: the heartbeat ended: %s", error)
 
-    def beat(self) -> float:
-        """Write the time and look round; seconds until the next beat."""
-        now_ns = time.monotonic_ns()
-        self._spool.beat(now_ns)
+    def look(self) -> tuple[int, int]:
+        """Look round; until when to rest, as a look says it."""
         self.note_uncaught()
-        rest_s = PERIOD_S
-        for look in tuple(self._looks):
+        now_ns = time.monotonic_ns()
+        until_ns, overdue_ns = now_ns + UNCAUGHT_NS, 0
+        if self._look is not None:
             try:
-                rest_s = min(rest_s, look(now_ns))
+                due_ns, overdue_ns = self._look(now_ns)
+                until_ns = min(until_ns, due_ns)
             except Exception as error:
-                self._looks.remove(look)
-                log.warning("evenstep: %s: %s", getattr(look, "__qualname__", "a look"), error)
-        return rest_s
+                self._look = None
+                log.warning("evenstep: looking at the training thread: %s", error)
+        return until_ns, overdue_ns
+
+    def _rest_here(self, until_ns: int, overdue_ns: int, _: int) -> None:
+        """Beat until it is time, the step is overdue, or the bell rings."""
+        while True:
+            now_ns = time.monotonic_ns()
+            self._spool.beat(now_ns)
+            left_ns = until_ns - now_ns
+            if overdue_ns:
+                over_ns = self._recorder.began_ns + overdue_ns - now_ns
+                left_ns = min(left_ns, over_ns if over_ns <= 0 else max(over_ns, SHORTEST_NS))
+            if left_ns <= 0 or self._ears.poll(math.ceil(min(left_ns, PERIOD_NS) / 1e6)):
+                return
 
     def note_uncaught(self) -> None:
         """The interpreter keeps the exception that ended the script where anybody finds it."""

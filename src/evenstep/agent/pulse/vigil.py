@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from evenstep.agent.pulse.frames import frames_of
-from evenstep.agent.pulse.heartbeat import PERIOD_S
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.trace.spool.layout import (
     WORD_EXIT,
@@ -30,18 +29,18 @@ from evenstep.trace.spool.layout import (
 )
 
 SEPARATOR = " < "  # between the frames of a stack, innermost first
-MOST_LOOKS = 40  # of a burst …
-SHORTEST_S, LONGEST_S = 0.002, 0.05  # … and between two of them
-FIRST_GAP_S, GAP_S = 1.0, 15.0  # between bursts: twice as long each time
-OVERDUE_GAP_S = 3.0  # between bursts because a step is overdue
+MOST_LOOKS, FEWEST_LOOKS = 40, 6  # of a burst …
+SHORTEST_NS = 2_000_000  # … at least between two of them, …
+SPARING = 8  # … and so many times what the interpreter's lock was waited for at the latest
+FIRST_GAP_NS, GAP_NS = 1_000_000_000, 15_000_000_000  # between bursts: twice as long each time
+OVERDUE_GAP_NS = 3_000_000_000  # between bursts because a step is overdue
 OVERDUE, OVERDUE_NS = 1.5, 20_000_000  # a step that lasts so many usual ones, and so much more
 STUCK_NS, STUCK_STEPS = 500_000_000, 20  # no step for so long, and so many of the longest
 UNKNOWN_STEP_NS = 500_000_000  # where no step has ended yet: what imports, compiles and loads
 MOST_STACKS = 256  # different ones in a trace
 
-LATEST_RECORDS = (
-    1024  # in which the collective is sought that a rank stands still in: samples go on
-)
+#: In which the collective is sought that a rank stands still in: samples go on.
+LATEST_RECORDS = 1024
 
 _STACK = int(Kind.STACK)
 _OPERATIONS = (int(Kind.COLLECTIVE), int(Kind.POINT_TO_POINT))
@@ -65,56 +64,62 @@ class Vigil:
         self._durations = durations
         self._step = -1
         self._again_ns = 0  # how long the step has to last before it is looked at once more
-        self._due_ns = 0  # of the next burst, late or not
-        self._gap_s = FIRST_GAP_S
+        self._due_ns = 0  # of the next look of a burst, or of the next burst, late or not
+        self._gap_ns = FIRST_GAP_NS
         self._spared_ns = 0  # until then no step is overdue
-        self._aimed = False  # the next look is when the step would be overdue: every other one is
         self._known: set[str] = set()
         self._seen: dict[tuple[str, int, int], list[int]] = {}  # stack, phase, step: the looks
         self._looks = 0  # of the burst under way, …
-        self._every_s = 0.0  # … how far apart, and 0 without one
-        self._until_ns = 0
+        self._until_ns = 0  # … and its end; 0 without one
+        self._usual_ns = 0
 
-    def look(self, now_ns: int) -> float:
-        """Look if it is time to; seconds until it may be time again."""
-        step, lasted_ns = self._recorder.stack.step, now_ns - self._recorder.clock.start_ns
+    def look(self, now_ns: int) -> tuple[int, int]:
+        """Look if it is time to.
+
+        When it will be again, and how long the step has to last for it to be sooner (0: however
+        long).
+        """
+        recorder = self._recorder
+        step, lasted_ns = recorder.step, now_ns - recorder.began_ns
         if step != self._step:
             self._step, self._again_ns, self.standstill = step, 0, None
-        if self._every_s:
-            return self._go_on(now_ns)
-        durations = self._durations()
-        longest_ns = max(durations, default=UNKNOWN_STEP_NS)
-        if lasted_ns > max(STUCK_NS, STUCK_STEPS * longest_ns):
+        if self._until_ns:
+            return self._go_on(now_ns), 0
+        durations = sorted(self._durations())
+        stuck_ns = max(STUCK_NS, STUCK_STEPS * (durations[-1] if durations else UNKNOWN_STEP_NS))
+        if lasted_ns > stuck_ns:
             self._stands_still(now_ns, lasted_ns)
-            return PERIOD_S
+            return now_ns - lasted_ns + self._again_ns, 0
         if not durations:
-            return PERIOD_S
-        usual_ns = sorted(durations)[len(durations) // 2]
-        self._due_ns = self._due_ns or now_ns + int(FIRST_GAP_S * 1e9)
-        left_ns = OVERDUE * usual_ns + OVERDUE_NS - lasted_ns  # until the step is overdue
-        if now_ns >= self._due_ns or (left_ns <= 0 and now_ns >= self._spared_ns):
-            return self._begin(now_ns, usual_ns)
-        self._aimed = not self._aimed and now_ns >= self._spared_ns
-        return min(max(left_ns / 1e9, 0.0), PERIOD_S) if self._aimed else PERIOD_S
+            return now_ns + GAP_NS, stuck_ns
+        usual_ns = durations[len(durations) // 2]
+        self._due_ns = self._due_ns or now_ns + FIRST_GAP_NS
+        overdue_ns = int(OVERDUE * usual_ns) + OVERDUE_NS
+        spared = now_ns < self._spared_ns
+        if now_ns >= self._due_ns or (lasted_ns >= overdue_ns and not spared):
+            self._until_ns, self._due_ns, self._usual_ns = now_ns + 2 * usual_ns, now_ns, usual_ns
+            return self._go_on(now_ns), 0
+        if spared:
+            return min(self._due_ns, self._spared_ns), stuck_ns
+        return self._due_ns, min(overdue_ns, stuck_ns)
 
     # -- bursts ----------------------------------------------------------------------------------
 
-    def _begin(self, now_ns: int, usual_ns: int) -> float:
-        self._every_s = min(max(2 * usual_ns / 1e9 / MOST_LOOKS, SHORTEST_S), LONGEST_S)
-        self._until_ns = now_ns + 2 * usual_ns
-        return self._go_on(now_ns)
-
-    def _go_on(self, now_ns: int) -> float:
-        """One look of a burst; its last one writes it down."""
+    def _go_on(self, now_ns: int) -> int:
+        """One look of a burst, and when the next is due; its last one writes it down."""
+        late_ns = now_ns - self._due_ns
         self._take(now_ns)
         if self._looks < MOST_LOOKS and now_ns < self._until_ns:
-            return self._every_s
+            burst_ns = 2 * self._usual_ns
+            every_ns = min(SPARING * late_ns, burst_ns // FEWEST_LOOKS)
+            self._due_ns = now_ns + max(every_ns, burst_ns // MOST_LOOKS, SHORTEST_NS)
+            return self._due_ns
         self._write()
-        self._every_s = 0.0
-        self._due_ns = now_ns + int(self._gap_s * 1e9)
-        self._spared_ns = now_ns + int(OVERDUE_GAP_S * 1e9)
-        self._gap_s = min(2 * self._gap_s, GAP_S)
-        return PERIOD_S
+        self._until_ns = 0
+        self._due_ns = now_ns + self._gap_ns
+        self._spared_ns = now_ns + OVERDUE_GAP_NS
+        self._gap_ns = min(2 * self._gap_ns, GAP_NS)
+        return now_ns
 
     def _take(self, now_ns: int) -> list[str]:
         frame = sys._current_frames().get(self._recorder.ident)

@@ -36,11 +36,18 @@ class Word(IntEnum):
     COST_NS = 10  # its thread time, in the calls that were sampled
     COST_SAMPLES = 11
     CALLS = 12  # of kernels so far
-    WAITS = 13  # how many pairs (enter_ns, exit_ns) follow, of waits nobody has told Python of
-    WAIT_PAIRS = 14
+    BEGAN = 13  # ns, of the step that is open on the training thread
+    DEVICES = 14  # whose times are read
+    WAITS = 15  # how many pairs (enter_ns, exit_ns) follow, of waits nobody has told Python of
+    WAIT_PAIRS = 16
 
 
 WORDS = Word.WAIT_PAIRS + 2 * MOST_WAITS
+
+
+#: Beats until it is time (ns), the step has lasted for so long (ns; 0: however long) or a file has
+#: something to read.
+Rest = Callable[[int, int, int], None]
 
 
 class Compiled(NamedTuple):
@@ -48,6 +55,7 @@ class Compiled(NamedTuple):
 
     words: memoryview
     thread: Callable[[], int]  # our number of the calling thread
+    rest: Rest | None  # without the interpreter's lock; None where beats are Python's to write
 
 
 def unshared() -> memoryview:

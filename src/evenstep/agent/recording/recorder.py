@@ -50,7 +50,8 @@ _PAUSE, _STEP, _SPAN = int(Kind.PAUSE), int(Kind.STEP), int(Kind.SPAN)
 _SAMPLE, _MARKER = int(Kind.SAMPLE), int(Kind.MARKER)
 _HOST_BLOCKED = int(Flag.HOST_BLOCKED)
 _SYNC, _LAST_ENTRY = int(Phase.SYNC), int(Word.LAST_ENTRY)
-_STEP_WORD, _WAITS, _PAIRS = int(Word.STEP), int(Word.WAITS), int(Word.WAIT_PAIRS)
+_STEP_WORD, _BEGAN = int(Word.STEP), int(Word.BEGAN)
+_WAITS, _PAIRS = int(Word.WAITS), int(Word.WAIT_PAIRS)
 _IN_PHASES = (_COLLECTIVE, _POINT_TO_POINT, _PAUSE, _SPAN)  # records that lie in one
 
 SHORTEST_WAIT_NS = 20_000
@@ -138,6 +139,7 @@ class Recorder:
         self._noted: deque[Event] = deque()
         self._telling = threading.RLock()  # a script's handler may interrupt who tells, and ask
         self.ident = self.words[Word.TRAINING] = _get_ident()
+        self.words[_BEGAN] = now
         self.summaries = SummaryLog(spool.summary_view(), spool.regions.summary_capacity)
         self.after = 0  # the last record of the step before the running one
         self.step_flags = 0  # of the records of steps that end from now on
@@ -148,11 +150,11 @@ class Recorder:
         self.end_cost = OwnCost()  # of ending a step
         self.events = 0  # of the running step
         self.sampled = True  # whether what it costs us is measured
-        self._began_ns = now  # when the running step began
         self.own_ns = 0  # of the thread's time in it that our probe took
         self.blocking: dict[int, int] = {}  # thread -> its last collective that blocks the caller
         self._threads: dict[int, int] = {self.ident: 0}
         self._compiled = compiled
+        self.rest = None if compiled is None else compiled.rest  # of who beats
         self._put = spool.put
         self.collective = collective_recorder(
             spool.slots, self._clock, training=self.ident, thread_of=self.thread,
@@ -179,6 +181,11 @@ class Recorder:
         return self.words[_STEP_WORD]
 
     @property
+    def began_ns(self) -> int:
+        """When that step began."""
+        return self.words[_BEGAN]
+
+    @property
     def behind(self) -> int:
         """Events that are noted and not told."""
         return len(self._noted)
@@ -189,17 +196,21 @@ class Recorder:
         self._stack.behind = later
         self.note = self._noted.append if later else self._tell
 
-    def catch_up(self) -> None:
-        """Tell what was noted. Off the training thread, let that one go first between two."""
-        if not self._stack.behind:
-            return
+    def catch_up(self) -> bool:
+        """Tell what was noted. Off the training thread, let that one go first between two.
+
+        Whether doing so helps it.
+        """
         polite = _get_ident() != self.ident
+        if not self._stack.behind:
+            return polite
         if not polite and self.words[_WAITS]:
             self.take_waits()
         with self._telling:
             while self._noted:
                 self._tell(self._noted.popleft())
                 polite = polite and give_way()
+        return polite
 
     @staticmethod
     def _tell(event: Event) -> None:
@@ -345,7 +356,9 @@ class Recorder:
         return closed
 
     def _put_step(self, number: int, start_ns: int, end_ns: int, held_ns: int) -> int:
-        self._began_ns = max(self._began_ns, end_ns)
+        words = self.words
+        if words[_BEGAN] < end_ns:
+            words[_BEGAN] = end_ns
         return self._put(
             start_ns, end_ns, _STEP, 0, number, peer=0, held_ns=held_ns, flags=self.step_flags
         )
@@ -359,7 +372,7 @@ class Recorder:
         if self.words[_WAITS]:
             self.take_waits()
         ended = self.words[_STEP_WORD]
-        seq = self._put_step(ended, self._began_ns, now_ns, held_ns)
+        seq = self._put_step(ended, self.words[_BEGAN], now_ns, held_ns)
         self.words[_STEP_WORD] = step = ended + 1
         events, self.events = self.events, 0
         own_ns, self.own_ns = self.own_ns, 0

@@ -20,7 +20,7 @@ from evenstep.hooks.torch import library
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.operations import COLLECTIVES, POINT_TO_POINT
 from evenstep.trace.ranks import format_ranks, group_uid
-from evenstep.trace.spool.layout import Flag
+from evenstep.trace.spool.layout import HEARTBEAT_OFFSET, Flag
 from evenstep.trace.spool.spool import Spool
 
 log = logging.getLogger("evenstep")
@@ -28,6 +28,7 @@ log = logging.getLogger("evenstep")
 ORDINARY, MESSAGE, BLOCKS = range(3)  # `Kind` in recorder.cpp
 
 _ARMED, _FAILURES = int(Word.ARMED), int(Word.FAILURES)
+_DEVICES, _KEPT = int(Word.DEVICES), int(Word.KEPT)
 _Pointer, _u64 = ctypes.c_void_p, ctypes.c_uint64
 
 #: Functions of the library: what each returns and takes.
@@ -52,6 +53,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 #: The same of those that may take long: they let go of the interpreter's lock.
 _SLOW: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "poll": (None, (_Pointer,)),
+    "rest": (None, (_Pointer, _Pointer, _u64, _u64, ctypes.c_int)),
     "close": (_u64, (_Pointer,)),
 }
 
@@ -83,7 +85,12 @@ class Session:
         self.words = words.cast("B").cast("Q")
         handle, number = self.handle, functions.number
         self._ring = spool.count_by(lambda: number(handle), lambda: self.words[Word.NUMBER])
-        self.compiled = Compiled(self.words, lambda: functions.thread(handle))
+        rest, beat = functions.rest, self._ring - spool.regions.ring_offset + HEARTBEAT_OFFSET
+        self.compiled = Compiled(
+            self.words,
+            lambda: functions.thread(handle),
+            None if spool.buffered else lambda *until: rest(handle, beat, *until),
+        )
         self.give_up: Callable[[Exception], None] | None = None  # what is told of our failures
         self._called: dict[tuple[str, int], Any] = {}  # what the kernels call must stay alive
 
@@ -212,11 +219,13 @@ class NativeKernels:
 
     def poll(self) -> None:
         """For the background thread: devices, works nobody waits for, groups, our own cost."""
-        functions, handle = self.session.functions, self.session.handle
-        functions.poll(handle)
-        functions.look(handle)
+        functions, handle, words = self.session.functions, self.session.handle, self.session.words
+        if words[_DEVICES]:
+            functions.poll(handle)
+        if words[_KEPT]:
+            functions.look(handle)
         self._tell_cost()
-        if self.session.words[_FAILURES]:
+        if words[_FAILURES]:
             raise RuntimeError(functions.failure(handle).decode(errors="replace"))
 
     def _tell_cost(self) -> None:

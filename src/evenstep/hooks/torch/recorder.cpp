@@ -15,6 +15,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/library.h>
 
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -66,6 +67,8 @@ enum Word {
   COST_NS,       // thread time of our code in the calls that were sampled
   COST_SAMPLES,
   CALLS,         // so far
+  BEGAN,         // ns, of the step that is open on the training thread
+  DEVICES,       // whose times are read
   WAITS,         // pairs (enter_ns, exit_ns) below, of waits for functional collectives
   WAIT_PAIRS,
   WORDS = WAIT_PAIRS + 2 * 64
@@ -77,6 +80,8 @@ constexpr size_t MOST_KEPT = 64;             // works: they hold their tensors
 constexpr size_t MOST_ORDERS = 4096;         // kinds of messages counted; the longest unused goes
 constexpr size_t MOST_PENDING = 8192;        // marks of one device; beyond it, no device times
 constexpr int MOST_UNFINISHED = 32;          // end a poll: later ones are hardly done
+constexpr uint64_t BEAT_NS = 200000000;      // a quarter of a second is what readers may count on
+constexpr uint64_t SHORTEST_REST_NS = 1000000;
 constexpr uint64_t REFERENCE_LIFE_NS = 900000000;  // 32-bit ms tell a second to 61 ns
 
 uint64_t clock_ns(clockid_t which) {
@@ -352,6 +357,7 @@ struct Session {
     std::lock_guard<std::mutex> lock(mutex);
     auto& found = timers[device.index()];
     if (!found) found = std::make_unique<Timer>(device);
+    store(DEVICES, timers.size());
     return found.get();
   }
 
@@ -856,6 +862,22 @@ void evenstep_look(Session* session) {
   if (const Hold hold(session); hold) session->look();
 }
 const char* evenstep_failure(Session* session) { return session->failure.c_str(); }
+
+// Rests until `due`, until the step has lasted `overdue` (0: however long), or until `bell` can be
+// read; meanwhile it says that the process lives.
+void evenstep_rest(Session* session, uint64_t* beat, uint64_t due, uint64_t overdue, int bell) {
+  const uint64_t least = now_ns() + SHORTEST_REST_NS;
+  for (;;) {
+    const uint64_t now = now_ns();
+    __atomic_store_n(beat, now, __ATOMIC_RELAXED);
+    const uint64_t end = overdue ? std::min(due, session->load(BEGAN) + overdue) : due;
+    if (now >= std::max(end, least)) return;
+    const uint64_t rest = std::min(std::max(end, now + SHORTEST_REST_NS) - now, BEAT_NS);
+    const timespec timeout{time_t(rest / 1000000000), long(rest % 1000000000)};
+    pollfd ear{bell, POLLIN, 0};
+    if (ppoll(&ear, 1, &timeout, nullptr)) return;
+  }
+}
 
 // Reads what the devices have finished; for a thread in the background.
 void evenstep_poll(Session* session) {
