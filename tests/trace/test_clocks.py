@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.trace.clocks.bounds import DRIFT, line
+from evenstep.trace.clocks.bounds import DRIFT, WANDER, line
 from evenstep.trace.clocks.clocks import align, sharpened
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from tests.trace.synthetic import collectives, trace_of
@@ -154,3 +154,16 @@ def test_a_device_places_its_host_where_somebody_saw_the_end(flags, unplaced):
     same = np.full(len(trace.events), int(flags), np.uint16)
     trace.events = trace.events.with_column("flags", same)
     assert align(trace).unplaced == unplaced
+
+
+@pytest.mark.parametrize("since", [0.0, 1e12])
+def test_beyond_its_bounds_a_line_goes_on_at_the_drift_found_within_them(since):
+    when = since + np.arange(200) * 1e9
+    truth = 5e6 + 40e-6 * (when - since)
+    found = line(when, when, truth - 1e3, truth + 1e3)
+    ahead = when[-1] + 100e9
+    assert found.offset_at(np.array([ahead]))[0] == pytest.approx(
+        truth[-1] + 40e-6 * 100e9, rel=1e-3
+    )
+    # The rate is known to its bounds' width over the stretch, and may wander.
+    assert found.error_at(np.array([ahead]))[0] < 1e3 + 100e9 * (2 * 2e3 / 199e9 + 2 * WANDER)

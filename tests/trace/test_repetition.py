@@ -19,14 +19,14 @@ class Program:
         for rank in range(world):
             self.draft.rank(rank)
 
-    def call(self, step, at_ms, name, ranks, size=1024):
+    def call(self, step, at_ms, name, ranks, size=1024, lasts_ms=1):
         group = self.draft.group(name, ranks)
         number = self.counts[name] = self.counts.get(name, 0) + 1
         begun = (1000 + step * STEP_MS + at_ms) * MS
         for rank in ranks:
             self.draft.rows(rank, {
                 "kind": int(Kind.COLLECTIVE), "op": int(Op.ALL_REDUCE), "group": group,
-                "group_seq": number, "bytes_in": size, "enter_ns": begun, "exit_ns": begun + MS,
+                "group_seq": number, "bytes_in": size, "enter_ns": begun, "exit_ns": begun + lasts_ms * MS,
                 "flags": int(Flag.HOST_BLOCKED),
             })  # fmt: skip
 
@@ -135,3 +135,13 @@ def test_a_last_step_whose_collective_nobody_left_is_no_step():
     last = trace.events.seq == trace.events.seq.max()
     trace.events = trace.events.with_column("exit_ns", np.where(last, 0, trace.events.exit_ns))
     assert len(with_steps(trace)[0].of_kind(Kind.STEP)) == 2 * (STEPS - 2)
+
+
+def test_a_long_collective_is_no_pause_though_a_message_comes_first():
+    program = Program(2)
+    for step in range(STEPS):
+        program.message(step, 0, 0, 1)
+        program.call(step, 5, "dp", (0, 1), lasts_ms=50)
+        program.call(step, 57, "tp", (0, 1))
+    starts = program.steps()[0].enter_ns // MS
+    assert set((starts % STEP_MS).tolist()) == {58}  # when the last collective has ended

@@ -38,6 +38,11 @@ def test_a_pipe_is_not_waited_for(tmp_path):
         read_toml(tmp_path / "pipe")
 
 
+def test_a_file_that_is_not_there_is_no_settings(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_toml(tmp_path / "none.toml")
+
+
 def test_what_people_write_is_read(tmp_path):
     text = 'a.b.c = 1\nx = [1.5, 2.5]\ns = "' + "a.b" * 20 + '"\n[t.u]\nv = {w = 2}\n'
     assert parse_toml(text)["t"] == {"u": {"v": {"w": 2}}}
