@@ -15,8 +15,9 @@ from evenstep.cli.selftest import SelfTest
 from evenstep.diagnose.compare.history import History
 from evenstep.diagnose.compare.result import Changed, MetricChange, StepTimePart
 from evenstep.diagnose.finding import Finding
+from evenstep.diagnose.sizes.project import ProjectionDocument
 from evenstep.doctor.examination import Examination
-from evenstep.documents import Meta, RunName, schema_of
+from evenstep.documents import Meta, schema_of
 from evenstep.explain.topic import CitedFormula, Quantity
 from evenstep.probe.document import FloorsDocument, ProbeDocument
 from evenstep.report.schema import FOLDER, published, schema
@@ -106,7 +107,7 @@ FROM_TYPES: dict[str, dict[str, Any]] = {
     "floors-1": {"": FloorsDocument},
     "presets-1": {"": PresetsDocument},
     "probe-1": {"": ProbeDocument},
-    "projection-1": {"properties/run": RunName},
+    "projection-1": {"": ProjectionDocument},
     "scaling-1": {
         f"properties/points/items/properties/{name}": MeanInterval
         for name in ("throughput", "step_ns", "cv", "p99_ns")

@@ -7,11 +7,14 @@ import shutil
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from evenstep.cli import progress, traces
 from evenstep.cli.arguments import add_json, sizes
 from evenstep.cli.terminal import show
+
+if TYPE_CHECKING:
+    from evenstep.diagnose.sizes.project import ProjectedSize, ProjectionDocument
 
 HELP = """Say what a measured run would reach with other numbers of ranks.
 
@@ -49,7 +52,7 @@ def main(args: argparse.Namespace) -> int:
 # -- as text ---------------------------------------------------------------------------------------
 
 
-def _page(document: dict[str, Any]) -> Iterator[str]:
+def _page(document: ProjectionDocument) -> Iterator[str]:
     """The table, then what it cannot know; at most 80 columns."""
     from evenstep.report.terminal.style import table, wants_color
 
@@ -67,7 +70,7 @@ def _page(document: dict[str, Any]) -> Iterator[str]:
         yield from textwrap.wrap(limit, width, initial_indent=" - ", subsequent_indent="   ")
 
 
-def _headline(document: dict[str, Any]) -> str:
+def _headline(document: ProjectionDocument) -> str:
     from evenstep.words import duration, number, percent
 
     measured = document["measured"]
@@ -80,7 +83,7 @@ def _headline(document: dict[str, Any]) -> str:
     )
 
 
-def _row(point: dict[str, Any]) -> tuple[str, ...]:
+def _row(point: ProjectedSize) -> tuple[str, ...]:
     from evenstep.words import duration, interval, number, percent
 
     rate, efficiency, cv = point["throughput"], point["efficiency"], point["cv"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from evenstep.diagnose.measure.grid import StepGrid, step_grid
 from evenstep.diagnose.measure.restarts import goodput
 from evenstep.diagnose.measure.samples import ports
 from evenstep.diagnose.measure.transfer import tokens
+from evenstep.documents import Amount, Natural
 from evenstep.statistics.spectrum import periodic
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Kind, Phase
@@ -64,17 +65,36 @@ def summary(trace: Trace, grid: StepGrid) -> dict[str, Any]:
     return found if trace.elapsed_known else found | dict.fromkeys(_OF_ELAPSED)
 
 
-def throughput(trace: Trace, grid: StepGrid) -> dict[str, Any]:
+RateUnit = Literal["samples/s", "tokens/s", "steps/s"]
+
+
+class Throughput(TypedDict):
+    """What a job gets done in a second."""
+
+    value: Amount | None
+    unit: RateUnit
+
+
+class MeasuredTime(TypedDict):
+    """Step time of a job; CV is population σ over mean."""
+
+    mean_ns: Natural | None
+    cv: Amount | None
+    p50_ns: Natural | None
+    p99_ns: Natural | None
+
+
+def throughput(trace: Trace, grid: StepGrid) -> Throughput:
     """Samples per second of the job where every rank's batch is known, else steps per second."""
     elapsed_s = grid.total_ns / 1e9
-    rate = "steps/s"
+    rate: RateUnit = "steps/s"
     amount = float(len(grid.steps))
     if (grid.samples > 0).all() and not trace.missing_ranks:
         amount, rate = float(grid.samples.sum()), "samples/s"
     return {"value": amount / elapsed_s if elapsed_s > 0 else None, "unit": rate}
 
 
-def step_time(grid: StepGrid) -> dict[str, Any]:
+def step_time(grid: StepGrid) -> MeasuredTime:
     """Mean, CV (population) and percentiles of the job's step time."""
     step = grid.step_ns
     mean = float(step.mean())

@@ -8,31 +8,114 @@ and the maximum over as many ranks as asked for follows from these (`forecast`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.levels import CLEARLY, FEWEST
 from evenstep.diagnose.measure.grid import FEWEST_STEPS, StepGrid, step_grid
-from evenstep.diagnose.measure.overview import step_time, throughput
+from evenstep.diagnose.measure.overview import (
+    MeasuredTime,
+    RateUnit,
+    Throughput,
+    step_time,
+    throughput,
+)
 from evenstep.diagnose.measure.samples import contention
 from evenstep.diagnose.sentences import say
 from evenstep.diagnose.sizes import forecast
 from evenstep.diagnose.sizes.components import Growth, Segments, growth, segments
 from evenstep.diagnose.sizes.forecast import ForecastPoint, Model
+from evenstep.documents import Amount, Natural, Positive, RunName
 from evenstep.errors import TraceError
 from evenstep.statistics.interval import Estimate
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-SCHEMA = "evenstep.projection/1"
+
+class FittedNoise(TypedDict):
+    """What the noisiest part varies by."""
+
+    family: str
+    parameters: dict[str, float]
+    likelihood_weights: dict[str, float]
+    values: Natural
+
+
+class GrowingTransfer(TypedDict):
+    """What transfers take, and how that changes with the ranks."""
+
+    latency_ns: float | None
+    bandwidth_gBps: float | None
+    latency_share: float | None
+    growth_per_rank_added: float | None
+
+
+class MeasuredSize(TypedDict):
+    """What the run shows at its own size."""
+
+    ranks: Positive
+    steps: Positive
+    throughput: Throughput
+    step_time: MeasuredTime
+    work_ns: Amount
+    spread_of_ranks_ns: Amount
+    rest_ns: float
+    barriers: Amount
+    noise: FittedNoise
+    transfer: GrowingTransfer
+
+
+class ProjectedAmount(TypedDict):
+    """A number and its interval."""
+
+    value: Amount
+    low: Amount
+    high: Amount
+
+
+class ProjectedRate(ProjectedAmount):
+    """A rate and its interval."""
+
+    unit: RateUnit
+
+
+class ProjectedTime(TypedDict):
+    """A time in ns and its interval."""
+
+    value: Natural
+    low: Natural
+    high: Natural
+
+
+class ProjectedSize(TypedDict):
+    """What is said of one size."""
+
+    ranks: Positive
+    throughput: ProjectedRate
+    step_time_ns: ProjectedTime
+    cv: ProjectedAmount
+    p99_ns: ProjectedTime
+    efficiency: ProjectedAmount
+
+
+class ProjectionDocument(TypedDict):
+    """What `evenstep project --json` prints."""
+
+    schema: Literal["evenstep.projection/1"]
+    run: RunName
+    scaling: Literal["weak", "strong"]
+    measured: MeasuredSize
+    projected: list[ProjectedSize]
+    method: str
+    limits: list[str]
 
 
 def projection(
     trace: Trace, sizes: Sequence[int], *, strong: bool = False, others: Sequence[Trace] = ()
-) -> dict[str, Any]:
+) -> ProjectionDocument:
     """The object that `evenstep project --json` prints.
 
     `strong`: the same work shared by more ranks; else every rank keeps its batch. `others`: runs of
@@ -51,7 +134,7 @@ def projection(
     points = forecast.project(cut, sizes, grows, strong=strong)
     rate = throughput(trace, grid)
     return {
-        "schema": SCHEMA,
+        "schema": "evenstep.projection/1",
         "run": {"run_id": trace.run.get("run_id"), "attempt": trace.attempt, "world": trace.world},
         "scaling": "strong" if strong else "weak",
         "measured": _measured(grid, rate, model, grows),
@@ -71,7 +154,7 @@ def _grid(trace: Trace) -> StepGrid:
     return grid
 
 
-def _measured(grid: StepGrid, rate: dict[str, Any], model: Model, grows: Growth) -> dict[str, Any]:
+def _measured(grid: StepGrid, rate: Throughput, model: Model, grows: Growth) -> MeasuredSize:
     noisiest = max(model.parts, key=lambda part: float(part.usual_ns.max()))
     usual = sum(part.times * part.usual_ns for part in model.parts)
     return {
@@ -99,8 +182,8 @@ def _measured(grid: StepGrid, rate: dict[str, Any], model: Model, grows: Growth)
 
 
 def _projected(
-    point: ForecastPoint, grid: StepGrid, rate: dict[str, Any], *, strong: bool
-) -> dict[str, Any]:
+    point: ForecastPoint, grid: StepGrid, rate: Throughput, *, strong: bool
+) -> ProjectedSize:
     """One size. Rates are what a step advances by over its time."""
     ranks, now = len(grid.ranks), float(grid.step_ns.mean())
     larger = point.ranks / ranks
@@ -111,18 +194,18 @@ def _projected(
         "ranks": point.ranks,
         "throughput": {**_over(per_step, point.step_ns), "unit": rate["unit"]},
         "step_time_ns": _rounded(point.step_ns),
-        "cv": point.cv._asdict(),
+        "cv": {"value": point.cv.value, "low": point.cv.low, "high": point.cv.high},
         "p99_ns": _rounded(point.p99_ns),
         "efficiency": _over(now / (larger if strong else 1.0), point.step_ns),
     }
 
 
-def _over(amount: float, time: Estimate) -> dict[str, float]:
+def _over(amount: float, time: Estimate) -> ProjectedAmount:
     return {"value": amount / time.value, "low": amount / time.high, "high": amount / time.low}
 
 
-def _rounded(quantity: Estimate) -> dict[str, int]:
-    return {name: round(value) for name, value in quantity._asdict().items()}
+def _rounded(time: Estimate) -> ProjectedTime:
+    return {"value": round(time.value), "low": round(time.low), "high": round(time.high)}
 
 
 # -- what the data cannot carry --------------------------------------------------------------------
