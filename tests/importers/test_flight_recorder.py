@@ -461,3 +461,9 @@ def test_an_empty_list_of_files_is_a_sentence():
 def test_the_last_call_of_a_group_is_a_number_or_not_known(said, reached):
     assert _reached({"0": {"last_enqueued_collective": said}}, []) == reached
     assert _reached([said], []) == {}
+
+
+@pytest.mark.parametrize(("version", "told"), [("1.0", False), ("2.10", False), ("3.0", True)])
+def test_a_format_that_is_newer_than_this_is_told(tmp_path, version, told):
+    limits = read(write(tmp_path, {0: dump([entry(0)], world=1, version=version)})).limits
+    assert any(f"format version '{version}'" in limit for limit in limits) == told

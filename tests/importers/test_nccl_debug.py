@@ -163,3 +163,17 @@ def test_no_tree_is_heard_of_beyond_the_most_channels_and_ranks():
     for channel, rank in ((0, 1), (nccl_debug.MOST_CHANNELS, 1), (1, nccl_debug.MOST_RANKS)):
         nccl_debug._tree(log, ("host", 1), ("", str(channel), str(rank), "3"))
     assert log.trees == {0: {1: 3}}
+
+
+def test_choices_are_counted(heard):
+    line = "gpu01:1:1 [0] NCCL INFO AllReduce: 4096 Bytes -> Algo RING proto LL channel\n"
+    other = "gpu01:1:1 [0] NCCL INFO 8192 Bytes -> Algo 1 proto 2 time 35.2\n"
+    assert [one["times"] for one in heard(2 * line + other)["choices"]] == [1, 2]
+
+
+def test_rings_are_told_where_nobody_named_a_communicator_and_channels_where_there_are_none(heard):
+    ring = "gpu01:1:1 [0] NCCL INFO Channel 03/04 :    1   0\n"
+    assert heard(ring)["rings"] == {"3": [1, 0]}
+    assert (heard(ring)["channels"], heard(ring)["world"]) == (4, None)
+    nothing = heard("gpu01:1:1 [0] NCCL INFO Using network IB\n")
+    assert (nothing["rings"], nothing["channels"], nothing["nodes"]) == ({}, None, None)

@@ -200,3 +200,8 @@ def test_any_json_gives_floors_or_a_sentence(tmp_path_factory, value):
     path.write_text(json.dumps({"args": value, "config": value, "results": [result, value]}))
     with suppress(EvenstepError):
         json.dumps(read(path), allow_nan=False)
+
+
+def test_a_message_of_no_bytes_has_a_time_too(floors):
+    row = " 0  0  float  sum  -1  5.1  0.00  0.00  0  4.9  0.00  0.00  0\n"
+    assert [floor["bytes"] for floor in floors(PRESENT + HEADER + UNITS + row)] == [0, 0]

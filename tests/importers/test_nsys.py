@@ -352,3 +352,13 @@ def test_strings_of_a_database_are_held_as_far_as_there_is_room(tmp_path, monkey
         names = nsys_database.Names(made, {}, "StringIds")
     assert [names.number(text) for text in ("abc", "defg", "more")] == [1, 2, 0]
     assert names.listed == ["", "abc", "de"]
+
+
+def test_a_rank_is_known_though_nccl_announced_something_else_first(tmp_path):
+    made = [training(rank) for rank in (0, 1)]
+    for session in made:
+        session.range("ncclGroupStart", 0.01, 0.02, {"NCCL communicator ID": 5})
+        session.ranges.insert(0, session.ranges.pop())
+    paths = [made[rank].write(tmp_path / f"report_{name}") for rank, name in ((1, "a"), (0, "b"))]
+    trace = read(*paths)
+    assert [trace.ranks[rank].identity["source"][-1] for rank in (0, 1)] == ["b", "a"]
