@@ -26,8 +26,8 @@ class Program:
         for rank in ranks:
             self.draft.rows(rank, {
                 "kind": int(Kind.COLLECTIVE), "op": int(Op.ALL_REDUCE), "group": group,
-                "group_seq": number, "bytes_in": size, "enter_ns": begun, "exit_ns": begun + lasts_ms * MS,
-                "flags": int(Flag.HOST_BLOCKED),
+                "group_seq": number, "bytes_in": size, "enter_ns": begun,
+                "exit_ns": begun + lasts_ms * MS, "flags": int(Flag.HOST_BLOCKED),
             })  # fmt: skip
 
     def message(self, step, at_ms, source, target):
