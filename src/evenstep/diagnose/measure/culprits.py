@@ -8,7 +8,7 @@ on the median of the other ranks. Machines are compared by the probe inside the 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -31,14 +31,20 @@ SEPARATOR = " < "
 
 
 class Looks(NamedTuple):
-    """The looks at one rank: how many, and for each innermost function how many saw which stack."""
+    """The looks at one rank: how many, and how many of them saw which stack, by its innermost
+    function; a rank's step takes `step_ns`, 1 where no summary tells."""
 
     total: int
-    places: Mapping[str, Mapping[str, int]]
+    places: Mapping[str, Counter[str]]
+    step_ns: float
+
+    def spent_ns(self, place: str) -> float:
+        """Of a step there."""
+        return self.share(place) * self.step_ns
 
     def share(self, place: str) -> float:
         """Of the looks, in which the thread was there."""
-        return sum(self.places.get(place, {}).values()) / max(self.total, 1)
+        return self.places[place].total() / max(self.total, 1) if place in self.places else 0.0
 
 
 def with_stacks(trace: Trace, finding: Finding) -> Finding:
@@ -92,17 +98,18 @@ def _at_the_end(trace: Trace, rows: Columns, step: int) -> list[CallStack]:
 def _of_late(trace: Trace, rows: Columns, ranks: Sequence[int]) -> list[CallStack]:
     """What these ranks were in for longer than the others, the most first."""
     looks = {int(rank): _looks(trace, rows, int(rank)) for rank in np.unique(rows["rank"])}
-    step_ns = _step_ns(trace, list(looks))
+    others = [each for rank, each in looks.items() if rank not in ranks]
     found = []
     for rank in (rank for rank in ranks if rank in looks):
-        others = [other for other in looks if other not in ranks]
+        mine = looks[rank]
+        usual = {place: [other.spent_ns(place) for other in others] for place in mine.places}
         excess = {
-            place: looks[rank].share(place) * step_ns[rank] - _usual(looks, step_ns, others, place)
-            for place in looks[rank].places
+            place: mine.spent_ns(place) - float(np.median(times or [0.0]))
+            for place, times in usual.items()
         }
         worst = sorted((p for p in excess if excess[p] > 0), key=lambda p: (-excess[p], p))
         for place in worst[: levels.SEVERAL]:
-            share, seen = looks[rank].share(place), looks[rank].places[place]
+            share, seen = mine.share(place), mine.places[place]
             text = max(sorted(seen), key=lambda each: seen[each])
             if share >= levels.MINOR:
                 found.append(CallStack(rank, round(share, 3), text.split(SEPARATOR)))
@@ -111,36 +118,16 @@ def _of_late(trace: Trace, rows: Columns, ranks: Sequence[int]) -> list[CallStac
 
 def _looks(trace: Trace, rows: Columns, rank: int) -> Looks:
     mine = rows.select(rows["rank"] == rank)
-    places: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    places: dict[str, Counter[str]] = defaultdict(Counter)
     for name, count in zip(mine.name, mine.payload, strict=True):
         text = trace.names[int(name)]
-        places[_function(text.partition(SEPARATOR)[0])][text] += int(count)
-    return Looks(int(mine.payload.sum()), places)
-
-
-def _function(frame: str) -> str:
-    """A frame without its line: a loop is one place."""
-    file, _, rest = frame.rpartition(":")
-    return f"{file} {rest.partition(' ')[2]}"
-
-
-def _step_ns(trace: Trace, ranks: Sequence[int]) -> dict[int, float]:
-    """How long a step is on each rank; 1 where no summary tells."""
-    rows, owner = trace.summaries, trace.summary_rank
-    means = {}
-    for rank in ranks:
-        mine = rows[owner == rank]
-        count = int(mine["count"].sum()) if len(mine) else 0
-        means[rank] = float(mine["step_sum_ns"].sum()) / count if count else 1.0
-    return means
-
-
-def _usual(
-    looks: Mapping[int, Looks], step_ns: Mapping[int, float], others: Sequence[int], place: str
-) -> float:
-    """The time the median of the others spends in a place in a step."""
-    times = [looks[other].share(place) * step_ns[other] for other in others]
-    return float(np.median(times)) if times else 0.0
+        file, _, rest = text.partition(SEPARATOR)[0].rpartition(":")
+        function = f"{file} {rest.partition(' ')[2]}"  # without its line: a loop is one place
+        places[function][text] += int(count)
+    steps = trace.summaries[trace.summary_rank == rank]
+    count = int(steps["count"].sum()) if len(steps) else 0
+    step_ns = float(steps["step_sum_ns"].sum()) / count if count else 1.0
+    return Looks(int(mine.payload.sum()), places, step_ns)
 
 
 # -- its own machine, by the probe -----------------------------------------------------------------

@@ -84,52 +84,52 @@ def expected_maximum(ranks: int) -> float:
     return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) if ranks > 1 else 0.0
 
 
+def _projected(share: Share, ranks: int, grown: Callable[[float, int], float]) -> list[Projection]:
+    """`grown` says what a share becomes with so many times the ranks."""
+    return [
+        Projection(ranks * factor, *(min(max(grown(value, factor), 0.0), 1.0) for value in share))
+        for factor in FACTORS
+    ]
+
+
 def constant(share: Share, ranks: int) -> list[Projection]:
     """A persistent cause: the same share at any size."""
-    return [Projection(ranks * factor, *share) for factor in FACTORS]
-
-
-def by_chance(share: Share, ranks: int, hits: Share) -> list[Projection]:
-    """Independent delays; `hits` is the probability that a step has one now, with its interval."""
-    if share.value <= 0 or hits.value <= 0:
-        return []
-    return [Projection(ranks * factor, *_grown(share, hits, factor)) for factor in FACTORS]
-
-
-def _grown(share: Share, hits: Share, factor: int) -> Share:
-    """Share, low and high when every rank's chance stays and there are `factor` times as many."""
-    cost = share.value / (1 - share.value) / hits.value if share.value < 1 else 0.0
-
-    def grown(chance: float) -> float:
-        lost = cost * (1 - (1 - min(chance, 0.999999)) ** factor)
-        return lost / (1 + lost)
-
-    spread = max(share.high - share.value, share.value - share.low) / share.value
-    middle = grown(hits.value)
-    low, high = grown(hits.low), grown(hits.high)
-    return Share(
-        middle,
-        max(0.0, min(low, middle * (1 - spread))),
-        min(1.0, max(high, middle * (1 + spread))),
-    )
+    return _projected(share, ranks, lambda value, _: value)
 
 
 def by_growth(share: Share, ranks: int, growth: Callable[[int, int], float]) -> list[Projection]:
     """What takes `growth(ranks, factor)` times as long with that many times the ranks."""
-    found = []
-    for factor in FACTORS:
-        more = growth(ranks, factor) - 1
-        grown = (value * (1 + more) / (1 + value * more) for value in share)
-        found.append(Projection(ranks * factor, *grown))
-    return found
+
+    def grown(value: float, factor: int) -> float:
+        times = growth(ranks, factor)
+        return value * times / (1 + value * (times - 1))
+
+    return _projected(share, ranks, grown)
 
 
 def by_noise(share: Share, ranks: int) -> list[Projection]:
     """Noise that everybody has: grows like the expected maximum."""
     now = expected_maximum(max(ranks, 2))
+    return _projected(share, ranks, lambda value, f: value * expected_maximum(ranks * f) / now)
+
+
+def by_chance(share: Share, ranks: int, hits: Share) -> list[Projection]:
+    """Independent delays; `hits` is the probability that a step has one now, with its interval.
+
+    Every rank's chance stays, and there are more of them.
+    """
+    if share.value <= 0 or hits.value <= 0:
+        return []
+    cost = share.value / (1 - share.value) / hits.value if share.value < 1 else 0.0
+    spread = max(share.high - share.value, share.value - share.low) / share.value
+
+    def grown(chance: float, factor: int) -> float:
+        lost = cost * (1 - (1 - min(chance, 0.999999)) ** factor)
+        return lost / (1 + lost)
+
     found = []
     for factor in FACTORS:
-        growth = expected_maximum(ranks * factor) / now
-        grown = Share(*(min(1.0, value * growth) for value in share))
-        found.append(Projection(ranks * factor, *grown))
+        middle, low, high = (grown(chance, factor) for chance in hits)
+        ends = min(low, middle * (1 - spread)), max(high, middle * (1 + spread))
+        found.append(Projection(ranks * factor, middle, max(0.0, ends[0]), min(1.0, ends[1])))
     return found
