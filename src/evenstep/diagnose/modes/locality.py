@@ -6,6 +6,7 @@ they are in move data slower than groups of the same shape without them.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -73,41 +74,26 @@ def find(case: Case) -> list[Finding]:
 
 
 def _slow_groups(case: Case, worse: dict[int, list[str]]) -> tuple[list[int], Array]:
-    """Groups with such a rank that are slower than their like without one; and by how much."""
+    """Groups with such a rank that are slower than their like without one; and by how much each
+    transfer is."""
     if not case.transfers_known:
         return [], np.zeros(0)
-    excess = np.zeros(len(case.transfers.rows))
-    slow: set[int] = set()
-    alike: dict[tuple[int, ...], list[int]] = {}  # however fast they are
-    for shape in case.shapes:
-        alike.setdefault(shape.lies, []).extend(shape.groups)
-    for (op, *_), groups in alike.items():
-        slow |= _of_groups(case, op, groups, worse, excess)
-    return sorted(slow), excess
-
-
-def _of_groups(
-    case: Case, op: int, groups: list[int], worse: dict[int, list[str]], excess: Array
-) -> set[int]:
-    """The slow ones among groups that lie alike; what each transfer has too much is put into
-    `excess`."""
-    with_one = [g for g in groups if worse.keys() & set(case.trace.groups[g].ranks)]
-    without = [group for group in groups if group not in with_one]
-    if not with_one or not without:
-        return set()
-    measured, kinds = case.transfers, case.transfers.kinds
-    mine = (kinds.op == op) & (kinds["count"] >= FEWEST)
-    slow = set()
-    for size in np.unique(kinds.size_bytes[mine & np.isin(kinds.group, with_one)]):
-        alike = mine & (kinds.size_bytes == size)
-        others = kinds.floor_ns[alike & np.isin(kinds.group, without)]
-        for kind in np.flatnonzero(alike & np.isin(kinds.group, with_one)):
-            if len(others) and kinds.floor_ns[kind] > np.median(others):
-                rows = measured.rows.kind == kind
-                more = measured.rows.transfer_ns[rows] - np.median(others)
-                excess[rows] = np.minimum(np.maximum(more, 0), measured.rows.transfer_ns[rows])
-                slow.add(int(kinds.group[kind]))
-    return slow
+    kinds, rows = case.transfers.kinds, case.transfers.rows
+    lies = {(shape.op, group): shape.lies for shape in case.shapes for group in shape.groups}
+    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)  # however fast they are
+    for kind in np.flatnonzero(kinds["count"] >= FEWEST).tolist():
+        key = lies[int(kinds.op[kind]), int(kinds.group[kind])]
+        alike[key, int(kinds.size_bytes[kind])].append(kind)
+    ranks = [set(case.trace.groups[int(group)].ranks) for group in kinds.group]
+    theirs = np.array([bool(worse.keys() & members) for members in ranks], bool)
+    usual = kinds.floor_ns.astype(float)
+    for same in alike.values():
+        mine, others = (np.array(same)[theirs[same] == one] for one in (True, False))
+        if len(others):
+            usual[mine] = np.minimum(usual[mine], np.median(kinds.floor_ns[others]))
+    slow = usual < kinds.floor_ns
+    more = np.clip(rows.transfer_ns - usual[rows.kind], 0.0, rows.transfer_ns)
+    return np.unique(kinds.group[slow]).tolist(), np.where(slow[rows.kind], more, 0.0)
 
 
 def _layout_evidence(rank: int, place: Layout, peer: Layout) -> list[Evidence]:
