@@ -4,11 +4,7 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure import attempts
-from evenstep.diagnose.measure.restarts import (
-    account,
-    restart_verdict,
-    running_share,
-)
+from evenstep.diagnose.measure.restarts import account, restarts, running_share
 from evenstep.trace.loading import load
 from tests.diagnose.attempts_run import Start, write
 
@@ -98,7 +94,7 @@ def test_a_restart_is_told_to_reset_or_amplify_variation(known, before, after, v
     first, second = known(
         Start(0, 50, uneven_ns=before or 1000), Start(99, 50, uneven_ns=after or 1000)
     )
-    assert restart_verdict(first, second) == verdict
+    assert [one["verdict"] for one in restarts([first, second])] == [verdict]
 
 
 def test_the_summary_counts_restarts_with_checkpoints(tmp_path):

@@ -23,7 +23,7 @@ from evenstep.diagnose.measure.culprits import with_probe, with_stacks
 from evenstep.diagnose.measure.effects import acted, checkpoints, pacing
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.overview import regimes, summary
-from evenstep.diagnose.measure.restarts import account, entries
+from evenstep.diagnose.measure.restarts import account, restarts
 from evenstep.diagnose.modes import async_staleness, endings
 from evenstep.diagnose.modes.catalog import MODES
 from evenstep.diagnose.operations.operations import job
@@ -100,7 +100,7 @@ def dynamics(case: Case) -> dict[str, Any]:
     return {
         "critical_path": path_summary(case),
         "blame": blame_summary(case),
-        "checkpoints": checkpoints(case.grid, entries(known(case.trace.run))),
+        "checkpoints": checkpoints(case.grid, restarts(known(case.trace.run))),
         "asynchrony": async_staleness.summary(case),
     }
 
@@ -156,9 +156,9 @@ def _limits(case: Case) -> list[str]:
     late_ns = float(late.max()) if len(late) else 0.0
     partial, met = _matched(grid)
     attempts = known(trace.run)
-    restarts = account(attempts) if len(attempts) > 1 else None
+    lost = account(attempts) if len(attempts) > 1 else None
     holding = {
-        "restarts": restarts and restarts.unsure_steps,
+        "restarts": lost and lost.unsure_steps,
         "preempted": notice,
         "few": 0 < steps < FEW_STEPS,
         "unmarked": len(trace.of_kind(Kind.COLLECTIVE)) and not len(trace.of_kind(Kind.STEP)),
@@ -173,7 +173,7 @@ def _limits(case: Case) -> list[str]:
         "apart": len(trace.ranks) > 1 and not met,
     }
     numbers = {
-        "again": restarts and restarts.unsure_steps,
+        "again": lost and lost.unsure_steps,
         "steps": steps,
         "notice": notice,
         "unexplained": case.unexplained,

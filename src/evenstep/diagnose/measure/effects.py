@@ -30,9 +30,9 @@ KINDS = ("reset", "unchanged", "amplified")
 class Side(NamedTuple):
     """Steps before or after an event."""
 
-    step_ns: Array
+    steps: int
     cv: float
-    slow: list[int]
+    slow: list[int] | None  # None: not told
     floor_ns: float | None
 
 
@@ -43,7 +43,7 @@ def side(grid: StepGrid, rows: Array) -> Side:
     slow = grid.ranks[work - np.median(work) > levels.NAMED * float(np.median(step))]
     exposed = np.maximum(grid.blocked_ns[rows] - grid.wait_ns[rows], 0).mean(axis=1)
     floor = float(np.quantile(exposed, levels.LOW))
-    return Side(step, cv_of(step), [int(rank) for rank in slow], floor)
+    return Side(len(step), cv_of(step), [int(rank) for rank in slow], floor)
 
 
 def judged(before: Side, after: Side) -> str:
@@ -54,9 +54,10 @@ def judged(before: Side, after: Side) -> str:
     if min(before.cv, after.cv) <= 0:
         return "unchanged"
     change = float(np.log(after.cv / before.cv))
-    error = np.sqrt(0.5 / len(before.step_ns) + 0.5 / len(after.step_ns))
-    if len(after.slow) != len(before.slow):
-        return "amplified" if len(after.slow) > len(before.slow) else "reset"
+    error = np.sqrt(0.5 / before.steps + 0.5 / after.steps)
+    slower = len(after.slow or ()) - len(before.slow or ())
+    if slower:
+        return "amplified" if slower > 0 else "reset"
     if abs(change) < max(np.log(levels.CHANGED), levels.CLEARLY * error):
         return "unchanged"
     return "amplified" if change > 0 else "reset"
@@ -79,7 +80,7 @@ def events(grid: StepGrid) -> list[tuple[int, Side, Side]]:
     return found
 
 
-def entry(step: int, kind: str, before: Side, after: Side) -> dict[str, Any]:
+def entry(step: int | None, kind: str, before: Side, after: Side) -> dict[str, Any]:
     """One event as plain values: pairs are before and after."""
     return {
         "step": step,

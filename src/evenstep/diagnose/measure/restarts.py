@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep import checkpoints
-from evenstep.diagnose.levels import CHANGED
-from evenstep.diagnose.measure.attempts import Attempt, known
+from evenstep.diagnose.measure.attempts import WINDOW, Attempt, known
+from evenstep.diagnose.measure.effects import Side, entry
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import Trace
@@ -121,32 +121,15 @@ def cadence(attempts: Sequence[Attempt], total: AttemptsAccount) -> Cadence | No
     return Cadence(cost_s, mean_s, total.running_s / number, checkpoints.daly(cost_s, mean_s))
 
 
-def restart_verdict(before: Attempt, after: Attempt) -> str | None:
-    """Whether a restart reset, left or amplified the variation of the step time."""
-    old, new = before.cv_at_end, after.cv_at_start
-    if not old or not new:
-        return None
-    if max(old, new) / min(old, new) < CHANGED:
-        return "unchanged"
-    return "amplified" if new > old else "reset"
-
-
-def entries(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
-    """Restarts as `resets.entry` tells of checkpoints, where enough steps are on both sides.
+def restarts(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
+    """Every restart as `effects.entry` tells of checkpoints, where enough steps are on both sides.
 
     Slow ranks and floors are those of a grid, which other attempts have none of here.
     """
     return [
-        {
-            "step": None,
-            "kind": "restart",
-            "cv": [before.cv_at_end, after.cv_at_start],
-            "slow_ranks": [None, None],
-            "floor_ns": [None, None],
-            "verdict": verdict,
-        }
+        entry(None, "restart", *(Side(WINDOW, cv, None, None) for cv in (old, new)))
         for before, after in pairwise(attempts)
-        if (verdict := restart_verdict(before, after)) is not None
+        if (old := before.cv_at_end) and (new := after.cv_at_start)
     ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from math import nan
 from typing import Any
 
@@ -11,7 +10,7 @@ from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, When, Where
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.measure.attempts import PRICE, Attempt, known
-from evenstep.diagnose.measure.restarts import AttemptsAccount, account, cadence, restart_verdict
+from evenstep.diagnose.measure.restarts import AttemptsAccount, account, cadence, restarts
 from evenstep.diagnose.sentences import say, worded
 from evenstep.statistics.interval import Share
 
@@ -48,7 +47,7 @@ def _share(total: AttemptsAccount) -> Share:
 def _numbers(attempts: Sequence[Attempt], total: AttemptsAccount) -> dict[str, Any]:
     best, before = cadence(attempts, total), attempts[:-1]
     preempted = [one.preempted for one in before if one.preempted]
-    verdicts = [restart_verdict(one, other) for one, other in pairwise(attempts)]
+    verdicts = [one["verdict"] for one in restarts(attempts)]
     steadiness = next((word for word in ("amplified", "reset") if word in verdicts), None)
     seen = any(loss.seen for loss in total.losses)
     return {
