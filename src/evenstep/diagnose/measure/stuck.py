@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 SHORTEST_NS = 500_000_000  # in flight for less than this may just be a slow step
 STEPS = 20  # … and for less than so many of the longest steps (their 99 % quantile)
 SHORTEST_IN_DUMP_NS = 100_000_000  # a dump is written because something is wrong
-HISTORY, CONTEXT = 4096, 64  # calls looked back at, and compared with those that led to a hang
+HISTORY = 4096  # calls looked back at
 PAUSES = 3  # … and for less than so many of the longest pauses between operations
 
 
@@ -270,13 +270,15 @@ def _unusual(events: Columns, waiting: Columns, calls: Mapping[int, EnteredCall]
     own = own.select(own.group_seq < sequence).sorted_by("group_seq")
     own = own.select(slice(-HISTORY, None))
     kinds = [call_of(own, index)[:3] for index in range(len(own))]
-    followed, longest = None, 0
-    for end in range(len(kinds) - 1, 0, -1):
-        alike = 0
-        while alike < min(end, CONTEXT) and kinds[end - 1 - alike] == kinds[-1 - alike]:
-            alike += 1
-        if alike > longest:
-            followed, longest = kinds[end], alike
+    known = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    code = np.array([known[kind] for kind in kinds])
+    followed, ends = None, np.arange(1, len(code))
+    for back in range(1, len(code)):
+        ends = ends[ends >= back]
+        ends = ends[code[ends - back] == code[-back]]
+        if not len(ends):
+            break
+        followed = kinds[ends[-1]]
     odd = sorted(rank for rank, call in calls.items() if call[:3] != followed)
     return odd if len(odd) < len(calls) else []
 

@@ -19,7 +19,6 @@ from evenstep.statistics.interval import MOST_CERTAIN, Share
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 
 RETRIES = "allocator.retries_count"
-ONE = 1e-9  # of a retry: an interval of samples reaches a little into the next step
 
 
 def find(case: Case) -> list[Finding]:
@@ -176,7 +175,7 @@ def explained(late: Array, retried: Array) -> Array:
     Late cells must be at least twice as frequent in the intervals as outside of them: else the
     retries are a bystander.
     """
-    hit = retried > ONE
+    hit = ~np.isclose(retried, 0.0)  # samples reach a little into the next step
     inside = (late & hit).sum(axis=0) / np.maximum(hit.sum(axis=0), 1)
     outside = (late & ~hit).sum(axis=0) / np.maximum((~hit).sum(axis=0), 1)
     return np.asarray(late & hit & (inside > 2 * outside)[None, :])
