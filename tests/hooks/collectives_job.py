@@ -62,6 +62,7 @@ class Job:
             self.objects,
             self.coalesced,
             self.data_parallel,
+            self.computing_on,
             self.failing,
             self.subgroups,
         ):
@@ -158,6 +159,23 @@ class Job:
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4, bias=False))
         with self.scene("data parallel"):
             model(ones(2, 4)).sum().backward()
+
+    def computing_on(self) -> None:
+        job = self
+
+        class Last(torch.autograd.Function):
+            @staticmethod
+            def forward(_: Any, tensor: Any) -> Any:
+                return tensor.clone()
+
+            @staticmethod
+            def backward(_: Any, *gradients: Any) -> Any:
+                with job.scene("after the last gradient"):
+                    return gradients
+
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4, bias=False))
+        with self.scene("computing on"):
+            model(Last.apply(ones(2, 4).requires_grad_())).sum().backward()
 
     def failing(self) -> None:
         with self.scene("failing"), contextlib.suppress(RuntimeError):

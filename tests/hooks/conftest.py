@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,13 +33,21 @@ class Scenes:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
 
-    def of(self, name: str, rank: int = 0) -> Columns:
-        """A rank's collectives and messages inside the named span."""
+    def span(self, name: str, rank: int = 0) -> Columns:
+        """A rank's named span."""
         events = self.trace.events.select(self.trace.events.rank == rank)
-        span = events.select(events.name == self.trace.names.index(name))
+        return events.select(events.name == self.trace.names.index(name))
+
+    def of(
+        self,
+        name: str,
+        rank: int = 0,
+        kinds: Sequence[Kind] = (Kind.COLLECTIVE, Kind.POINT_TO_POINT),
+    ) -> Columns:
+        """A rank's records of some kinds, its collectives and messages, inside the named span."""
+        events, span = self.trace.events, self.span(name, rank)
         inside = (events.enter_ns >= span.enter_ns[0]) & (events.enter_ns <= span.exit_ns[0])
-        moves = np.isin(events.kind, [Kind.COLLECTIVE, Kind.POINT_TO_POINT])
-        return events.select(inside & moves)
+        return events.select((events.rank == rank) & inside & np.isin(events.kind, kinds))
 
     def both(self, name: str) -> tuple[Columns, Columns]:
         """The same of both ranks."""

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed  # whose operations are loaded with it
 
-from evenstep.trace.spool.layout import NO_PEER, DType, Flag, Kind, Op
+from evenstep.trace.spool.layout import NO_PEER, DType, Flag, Kind, Op, Phase
 
 BYTES = 32  # 8 elements of 4 bytes
 FLOAT32, UINT8, INT64 = DType.FLOAT32, DType.UINT8, DType.INT64
@@ -81,6 +81,13 @@ def test_a_blocking_call_ends_when_its_caller_goes_on(scenes):
 def test_a_call_that_does_not_block_is_marked(scenes):
     for scene in ("all_reduce async", "functional", "data parallel"):
         assert scenes.of(scene).flags[0] & Flag.ASYNC
+
+
+def test_a_backward_waits_from_when_it_has_computed_all(scenes):
+    phases = scenes.of("computing on", kinds=[Kind.PHASE])
+    waits = phases.select(phases.op == Phase.SYNC)
+    assert len(waits)
+    assert (waits.enter_ns >= scenes.span("after the last gradient").exit_ns[0]).all()
 
 
 def test_coalesced_operations_are_one_and_say_so(scenes):

@@ -28,7 +28,7 @@ class Word(IntEnum):
     STEP = 2  # of new records
     PARENT = 3  # record that new records lie in
     TRAINING = 4  # the training thread's `threading.get_ident()`
-    LAST_ENTRY = 5  # ns, of the newest collective that did not block its caller
+    LAST_ENTRY = 5  # ns, of the newest collective that did not block; or its backward computed to
     BLOCKING = 6  # the training thread's newest one that did
     CAPTURES = 7  # CUDA graphs being captured
     KEPT = 8  # works whose end somebody has to look for

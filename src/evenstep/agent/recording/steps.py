@@ -9,8 +9,9 @@ The hooks report events; this decides what they mean. Rules that need saying:
 - A stretch under `model.eval()` is evaluation only if no backward and no optimizer step happens
   before the model returns to training: freezing a part of a model is not an evaluation.
 - Backward ends with the wait for the last gradients: from the entry of the last collective issued
-  inside it, the thread is blocked (`Phase.SYNC`). DDP's backward returns only when all of its
-  collectives have ended, so that those a callback has not reported yet end there.
+  inside it, or from when nothing is left to compute, the thread is blocked (`Phase.SYNC`). DDP's
+  backward returns only when all of its collectives have ended, so that those a callback has not
+  reported yet end there.
 """
 
 from __future__ import annotations

@@ -59,6 +59,9 @@ class Observer:
         self.device_timer: Callable[[int], Any] | None = None
         self._on_failure = on_failure
         self.dtypes = dtype_codes(torch)
+        self._backward = torch._C._current_graph_task_id
+        self._at_its_end = torch.autograd.Variable._execution_engine.queue_callback
+        self._asked = -1  # the backward whose end of compute will be told
         self._close = recorder.spool.close
         self._orders = MessageOrders()
         self._waited_for: OrderedDict[int, tuple[Any, int]] = OrderedDict()
@@ -140,6 +143,10 @@ class Observer:
             return
         if not flags & _ASYNC:
             return
+        backward = self._backward()
+        if backward >= 0 and backward != self._asked:
+            self._asked = backward
+            self._at_its_end(self._computed)
         try:
             future = work.get_future()
         except RuntimeError:  # gloo's point to point has none: it ends when somebody waits
@@ -154,6 +161,15 @@ class Observer:
                 pass
 
         future.add_done_callback(completed)
+
+    def _computed(self) -> None:
+        """A backward has nothing left to compute: from now on it waits.
+
+        What waits for gradients is asked for after the first of them is issued, so later than this.
+        """
+        words = self.recorder.words
+        if words[_LAST_ENTRY]:
+            words[_LAST_ENTRY] = monotonic_ns()
 
     def _returned(self, seq: int, flags: int) -> None:
         """The backend had no Work to hand back: the call itself was the wait."""

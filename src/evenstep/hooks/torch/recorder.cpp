@@ -11,6 +11,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/Event.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/library.h>
@@ -59,7 +61,8 @@ enum Word {
   STEP,          // of new records
   PARENT,        // record that new records lie in
   TRAINING,      // the training thread, as pthread_self names it
-  LAST_ENTRY,    // ns, of the newest collective that did not block its caller
+  LAST_ENTRY,    // ns, of the newest collective that did not block its caller, or from when its
+                 // backward had nothing left to compute
   BLOCKING,      // the training thread's newest one that did
   CAPTURES,      // CUDA graphs being captured: no event may be asked for
   KEPT,          // works without a future, whose end somebody has to look for
@@ -704,10 +707,24 @@ class Watch {
   void note(Session& session, const Record& record, uint64_t seq) const {
     const uint64_t enter = uint64_t(record.enter_ns);
     if (kind_ == MESSAGE || (record.flags & ON_DEVICE)) return;
-    if (record.flags & ASYNC)
+    if (record.flags & ASYNC) {
       session.store(LAST_ENTRY, enter);
-    else if (record.thread == 0)
+      computing(session);
+    } else if (record.thread == 0) {
       session.store(BLOCKING, seq);
+    }
+  }
+
+  // A backward may compute long after its last collective: it waits from when that is done. What
+  // waits for gradients at the end is asked for after the first of them is issued, so later than this.
+  static void computing(Session& session) {
+    thread_local int asked = -1;
+    const int task = torch::autograd::get_current_graph_task_id();
+    if (task == asked || task < 0) return;
+    asked = task;
+    torch::autograd::Engine::get_default_engine().queue_callback([&session] {
+      if (session.load(LAST_ENTRY)) session.store(LAST_ENTRY, now_ns());
+    });
   }
 
   uint8_t op_;
