@@ -364,17 +364,15 @@ def with_rows(trace: Trace, **columns: Any) -> Trace:
     return replace(trace, events=events)
 
 
-def with_scheduler(trace: Trace, *, run_delay: float, running: float, cores: float) -> Trace:
-    """Samples of the scheduler's counters on every rank: delay as a share of the time."""
-    names = ("", "cpu.run_delay_ns", "cpu.running_tasks", "cpu.allowed_cores")
+def with_scheduler(trace: Trace, *, running: float, cores: float) -> Trace:
+    """Samples of what the scheduler says on every rank."""
+    names = ("", "cpu.running_tasks", "cpu.allowed_cores")
     first, last = trace.events.enter_ns.min(), trace.events.exit_ns.max()
     times = np.linspace(first, last, 10).astype(np.int64)
     trace = replace(trace, names=names)
     for rank in trace.ranks:
-        for number, values in enumerate(
-            ((times - first) * run_delay, np.full(10, running), np.full(10, cores)), 1
-        ):
-            bits = np.ascontiguousarray(values, np.float64).view(np.uint64)
+        for number, value in enumerate((running, cores), 1):
+            bits = np.full(10, value, np.float64).view(np.uint64)
             trace = with_rows(
                 trace, kind=int(Kind.SAMPLE), rank=rank, name=number, enter_ns=times, bytes_in=bits
             )

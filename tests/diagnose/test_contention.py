@@ -19,7 +19,7 @@ def crowded(seed: int, steps: int = 60) -> World:
 
 
 def sampled(world: World):
-    return with_scheduler(world.trace(), run_delay=0.1, running=5, cores=2)
+    return with_scheduler(world.trace(), running=5, cores=2)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -52,7 +52,7 @@ def test_one_rank_without_a_core_on_a_host_with_enough_is_the_nodes_matter(worst
 
 
 def test_enough_cores_are_not_called_too_few():
-    trace = with_scheduler(World(noise=0.005).trace(), run_delay=0.001, running=5, cores=2)
+    trace = with_scheduler(World(noise=0.005).trace(), running=5, cores=2)
     assert not [item for item in diagnose(trace).findings if item.mode == "runtime_jitter"]
 
 
@@ -62,13 +62,13 @@ def test_cores_that_others_take_are_not_answered_by_fewer_ranks():
     steps = World(ranks=2, steps=60, noise=0.02).delayed(
         Phase.BACKWARD, np.random.default_rng(1).exponential(8 * MS, (60, 2)), without_core=True
     )
-    found = diagnose(with_scheduler(steps.trace(), run_delay=0.1, running=9, cores=8)).findings
+    found = diagnose(with_scheduler(steps.trace(), running=9, cores=8)).findings
     crowded_out = next(one for one in found if one.mode == "runtime_jitter")
     assert "find what else runs" in crowded_out.options[0].action
 
 
 def test_ranks_bound_to_a_core_each_have_them_all_between_them():
-    trace = with_scheduler(crowded(0).trace(), run_delay=0.1, running=6, cores=1)
+    trace = with_scheduler(crowded(0).trace(), running=6, cores=1)
     for rank, info in trace.ranks.items():
         info.facts["locality"] = {"cpu": {"allowed": f"{rank}"}}
     found = diagnose(trace).findings[0]

@@ -342,8 +342,7 @@ class Case:
         """Where a phase is, in words; a forward nobody could see is not called one."""
         if phase is Phase.FORWARD and self.forward_inferred:
             return words.BEFORE_BACKWARD
-        told = any(self.grid.phase_ns[one].any() for one in WORK_PHASES[:-1])
-        if phase is Phase.OTHER and not told:
+        if phase is Phase.OTHER and not self.grid.phase_ns[Phase.FORWARD].any():
             return words.SOMEWHERE
         return words.PLACES[phase]
 

@@ -159,7 +159,7 @@ RUN_DELAY_SHARE = 0.03  # of the time: below it a thread practically always got 
 class Contention(NamedTuple):
     """How much the training threads had to wait for a core."""
 
-    run_delay_share: float  # of wall time, mean over ranks
+    run_delay_share: float  # of the time in steps, mean over ranks
     runnable: float  # tasks that wanted a core on the worst node, median over time
     cores: float  # that node may use
     node: str
@@ -173,14 +173,14 @@ class Contention(NamedTuple):
         return self.own <= self.cores
 
     @property
-    def recoverable_share(self) -> float:
-        """What enough cores would give back for certain, as a share of the time.
+    def recoverable(self) -> bool:
+        """Whether enough cores would give back all the time that threads waited for one.
 
-        With more ranks than cores, the time they waited for one. With a core for every rank they
-        compete with the job's own helpers (transport, autograd), whose work has to be done anyway:
-        then only what uneven delays cost the job is counted, elsewhere.
+        Where a job has a core for every rank and nobody else takes them, ranks compete with the
+        job's own helpers (transport, autograd), whose work has to be done anyway: then only what
+        uneven delays cost the job is counted, elsewhere.
         """
-        return self.run_delay_share if self.ranks > self.cores else 0.0
+        return self.by_others or self.ranks > self.cores
 
     @property
     def oversubscribed(self) -> bool:
@@ -190,10 +190,9 @@ class Contention(NamedTuple):
 
 def contention(trace: Trace, grid: StepGrid) -> Contention | None:
     """The scheduler's view of a run; None where it was not sampled."""
-    delays = _named(trace, Kind.SAMPLE, "cpu.run_delay_ns")
-    known = _shares(delays) if len(delays) else []
+    spent_ns = float(grid.duration_ns.sum())
     cores, running = (sampled(trace, f"cpu.{name}") for name in ("allowed_cores", "running_tasks"))
-    if not known or not cores or not running:
+    if not spent_ns or not cores or not running:
         return None
     worst, node, allowed, on_it = -np.inf, "", 0.0, []
     for name in trace.nodes:
@@ -209,19 +208,13 @@ def contention(trace: Trace, grid: StepGrid) -> Contention | None:
     switches = float(grid.switches.mean()) if grid.switches.size else 0.0
     mine = np.isin(grid.ranks, on_it)
     wanted_ns = (grid.cpu_ns + grid.run_delay_ns)[:, mine].sum()
-    spent_ns = float(grid.duration_ns[:, mine].sum())
-    own = len(on_it) * float(wanted_ns) / spent_ns if grid.cpu_ns.any() else np.inf
+    own = len(on_it) * float(wanted_ns) / float(grid.duration_ns[:, mine].sum())
     return Contention(
-        float(np.mean(known)), worst * allowed, allowed, node, switches, len(on_it), own
+        float(grid.run_delay_ns.sum()) / spent_ns,
+        worst * allowed,
+        allowed,
+        node,
+        switches,
+        len(on_it),
+        own if grid.cpu_ns.any() else np.inf,
     )
-
-
-def _shares(rows: Columns) -> list[float]:
-    """Run-queue delay of each rank's training thread as a share of the time it was sampled in."""
-    if not (np.diff(rows["rank"]) >= 0).all():
-        rows = rows.sorted_by("rank", "enter_ns")
-    first = np.unique(rows["rank"], return_index=True)[1]
-    last = np.append(first[1:], len(rows)) - 1
-    elapsed = (rows.enter_ns[last] - rows.enter_ns[first]).astype(float)
-    known, values = elapsed > 0, _values(rows)
-    return list((values[last] - values[first])[known] / elapsed[known])

@@ -117,8 +117,11 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
     others = (case.loss(case.delays.any, cause) for cause in Cause if cause != Cause.CONTENTION)
     attributed = case.share(np.sum(list(others), axis=0))
     room = max(0.0, 1.0 - attributed.value)
-    severity = min(max(share.value, scheduler.recoverable_share), room)
-    interval = Share(severity, min(share.low, severity), max(share.high, severity))
+    if scheduler.recoverable:
+        waited = case.taken(case.grid.run_delay_ns, Cause.CONTENTION)
+        share = max(share, case.share(case.saved(waited)))
+    interval = Share(*(min(value, room) for value in share))
+    severity = interval.value
     # what ranks lose beyond their lateness: transports without a core look like slow transfer
     case.claims.slow_ns += severity * case.grid.step_ns
     step = case.grid.step_ns

@@ -31,8 +31,7 @@ class CpuSource(Source):
         """Cores allowed against tasks that want one; what cannot be read is left out.
 
         `allowed_cores` of `online_cores`, `quota_cores` (control group), `running_tasks` (whole
-        host, at this instant), and counters that only grow: `run_delay_ns` (the training thread
-        waited for a core), `running_ns` (it had one), `throttled_periods` and `throttled_ns`
+        host, at this instant), and counters that only grow: `throttled_periods` and `throttled_ns`
         (quota used up), `pressure_ns` (some task of the host waited for a core).
         """
         facts: dict[str, float | None] = {
@@ -42,7 +41,6 @@ class CpuSource(Source):
             "running_tasks": self._running_tasks(),
             "pressure_ns": self._pressure_ns(),
         }
-        facts["running_ns"], facts["run_delay_ns"] = self._schedule()
         throttled = self._controller.throttled() or (None, None)
         facts["throttled_periods"], facts["throttled_ns"] = throttled
         return {name: fact for name, fact in facts.items() if fact is not None}
@@ -52,16 +50,6 @@ class CpuSource(Source):
             return len(os.sched_getaffinity(self._thread_id))
         except OSError:  # the thread has ended
             return None
-
-    def _schedule(self) -> tuple[int, int] | tuple[None, None]:
-        """Time on a core and time waiting for one, ns (Linux, sched-stats.rst)."""
-        text = (
-            read_text(f"{self._root}/proc/self/task/{self._thread_id}/schedstat", held=True) or ""
-        )
-        fields = text.split()
-        if len(fields) < 3 or fields[0] == "0":  # all zeros: the kernel does not account for it
-            return None, None
-        return int(fields[0]), int(fields[1])
 
     def _running_tasks(self) -> int | None:
         """Runnable tasks of the host, from the fourth field of loadavg: `3/811`."""
