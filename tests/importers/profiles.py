@@ -38,6 +38,15 @@ class Profile:
         self.events.append(event | {"ts": ts, "dur": dur, "args": ids | args})
         return self.events[-1]
 
+    def graph(self, launched, kernels):
+        """One launch of a CUDA graph of kernels, each (name, ts, dur, stream)."""
+        self.launches += 1
+        self.host("cudaGraphLaunch", launched, 10, "cuda_runtime", correlation=self.launches)
+        for name, ts, dur, stream in kernels:
+            ids = {"correlation": self.launches, "device": 0, "stream": stream}
+            event = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream}
+            self.events.append(event | {"ts": ts, "dur": dur, "args": ids})
+
     def collective(
         self, called, ts, dur, name="allreduce", elements=1000, tid=1, stream=20, **args
     ):

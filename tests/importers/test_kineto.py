@@ -172,6 +172,23 @@ def test_messages_name_their_peer(opened):
     assert (list(rows.op), list(rows.peer_or_root)) == ([Op.SEND, Op.RECV], [1, 1])
 
 
+def test_messages_of_a_batch_share_the_kernel_that_is_launched_after_them(opened):
+    profile = Profile(world=3)
+    profile.step(0, 0, 100)
+    said = {"dtype": "Float", "In msg nelems": 10, "Process Group Ranks": "[0, 1, 2]"}
+    profile.host("record_param_comms", 10, 1, **said, **{"Collective name": "send", "Dst Rank": 1})
+    profile.host("record_param_comms", 12, 1, **said, **{"Collective name": "recv", "Src Rank": 2})
+    profile.note("nccl:coalesced", 14, 8)
+    profile.kernel("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", 15, 40, 20)
+    profile.kernel("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", 30, 70, 5)
+    trace = opened(profile)
+    rows = trace.of_kind(Kind.POINT_TO_POINT)
+    assert (list(rows.op), list(rows.peer_or_root)) == ([Op.SEND, Op.RECV], [1, 2])
+    assert len(set(rows.device_enter_ns.tolist())) == 1
+    assert (rows.device_exit_ns - rows.device_enter_ns).tolist() == [20_000, 20_000]
+    assert collectives(trace).op.tolist() == [Op.OTHER]  # nobody has announced the second kernel
+
+
 def test_a_broadcast_knows_its_root(opened):
     profile = Profile(world=4)
     profile.step(0, 0, 100)

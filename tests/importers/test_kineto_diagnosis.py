@@ -1,9 +1,11 @@
 """From Kineto files to the verdict: the rank that is late on its device, and where."""
 
+import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.importers.opening import open_trace
+from evenstep.trace.spool.layout import Kind
 from tests.importers.profiles import Profile
 
 WORLD, STEPS, LATE_US, STEP_US = 4, 40, 3_000, 13_000
@@ -41,3 +43,38 @@ def test_the_late_rank_is_named_with_its_phase(diagnosis):
 
 def test_what_it_costs_is_what_was_put_in(diagnosis):
     assert diagnosis.findings[0].severity == pytest.approx(LATE_US / STEP_US, rel=0.1)
+
+
+def graph_job(rank, slow, layers=4):
+    """A step is one launch of a CUDA graph: layers of 2 ms (rank `slow`: 1 ms more), behind each of
+    which its gradients are reduced in 1 ms, on a stream of their own."""
+    profile, step_us = Profile(rank, WORLD), layers * 3_000 + 2_000
+    own = 3_000 if rank == slow else 2_000
+    for number in range(8):
+        at, kernels = 100 + step_us * number, []
+        profile.step(number + 5, at - 100, step_us - 10)
+        profile.note("Optimizer.step#SGD.step", at + 1_000, 100)
+        for layer in range(layers):
+            start = max(at + (layer + 1) * own, at + layer * 3_000 + 1_000 * (layer > 0))
+            end = at + (layer + 1) * 3_000 + 1_000
+            kernels.append(("gemm", at + layer * own, own, 7))
+            kernels.append(("ncclDevKernel_AllReduce_Sum_f32_RING_LL", start, end - start, 20))
+        profile.graph(at - 80, kernels)
+    return profile
+
+
+def test_kernels_of_a_graph_that_is_launched_once_are_told_apart(tmp_path):
+    for rank in range(WORLD):
+        graph_job(rank, slow=2).write(tmp_path / f"rank-{rank}.json.gz")
+    worst = diagnose(open_trace([tmp_path])).findings[0]
+    assert (worst.mode, list(worst.where.ranks)) == ("straggler", [2])
+    assert worst.severity == pytest.approx(4_000 / 14_000, rel=0.1)
+
+
+def test_a_rank_comes_to_a_graphs_communication_when_it_has_computed_not_when_it_begins(tmp_path):
+    for rank in range(WORLD):
+        graph_job(rank, slow=2).write(tmp_path / f"rank-{rank}.json.gz")
+    calls = open_trace([tmp_path]).of_kind(Kind.COLLECTIVE)
+    early, late = (calls.select(calls["rank"] == rank).enter_ns[:4] for rank in (0, 2))
+    assert np.diff(early).tolist() == [2_000_000] * 3  # though each waits for the one before it
+    assert np.diff(late).tolist() == [3_000_000] * 3

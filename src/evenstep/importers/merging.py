@@ -96,7 +96,7 @@ def leaf_lengths(start: Array, end: Array) -> Array:
 
 # -- when a device is done -------------------------------------------------------------------------
 
-_STAMP_NS = 2_000  # by which stamps of what follows at once may cross
+STAMP_NS = 2_000  # by which stamps of what follows at once may cross
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
@@ -124,7 +124,7 @@ class Completion(NamedTuple):
         behind = np.append(-1, self.stream)[before] == stream
         computed = self._replace(done_ns=self.computed_ns).at(issued_ns)
         came = np.where(behind | received, computed, self.at(issued_ns))
-        return np.where((began_ns < came - _STAMP_NS) & ~received, began_ns, came)
+        return np.where((began_ns < came - STAMP_NS) & ~received, began_ns, came)
 
 
 def completion(kernels: Columns, moving: Array) -> Completion:
@@ -145,7 +145,7 @@ def _awaited(kernels: Columns, moving: Array) -> Array:
     compute = kernels.select(~moving).sorted_by("launched_ns")
     first = np.minimum.accumulate(compute.start_ns[::-1])[::-1]
     after = np.searchsorted(compute.launched_ns, kernels.launched_ns, side="right")
-    return np.asarray(moving & (kernels.end_ns - _STAMP_NS <= np.append(first, _LAST)[after]))
+    return np.asarray(moving & (kernels.end_ns - STAMP_NS <= np.append(first, _LAST)[after]))
 
 
 def exposed(kernels: Columns, moving: Array) -> tuple[Array, Array]:

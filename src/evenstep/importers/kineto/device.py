@@ -1,7 +1,8 @@
 """Collectives and messages that a device carries out, and what else it computes.
 
 A call is `record_param_comms`. Its kernels bear its external id; else they are found through the
-launch with the same correlation, which lies within the call on its thread.
+launch with the same correlation, which lies within the call on its thread. Messages of a batch are
+issued one after the other, and a kernel that is launched after the last of them carries them all.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import (
     COMMS,
+    MESSAGES,
     ON_DEVICE,
     Annotation,
     communicates,
@@ -32,7 +34,7 @@ from evenstep.importers.kineto.table import (
 )
 from evenstep.importers.merging import Completion, completion, exposed, united
 from evenstep.trace.columns import Columns
-from evenstep.trace.spool.layout import Flag
+from evenstep.trace.spool.layout import Flag, Op
 
 Array = npt.NDArray[Any]
 
@@ -48,11 +50,14 @@ def device_calls(file: KinetoFile, announced: Sequence[Annotation | None]) -> Co
     launches = _launched(file, kernels)
     owner = _named(issued, kernels)
     owner = np.where(owner >= 0, owner, _enclosing(issued, launches.thread, launches.start_ns))
-    owned = owner >= 0
+    message, batch = _batches(file, issued, kernels, launches, owner)
+    owned = np.flatnonzero(owner >= 0)
+    alone = np.setdiff1d(np.flatnonzero(owner < 0), batch)
+    carried = np.append(owned, batch)
     return Columns.concatenate(
         [
-            _with_kernels(issued, kernels.select(owned), owner[owned]),
-            _kernels_alone(file, kernels.select(~owned), launches.select(~owned)),
+            _with_kernels(issued, kernels.select(carried), np.append(owner[owned], message)),
+            _kernels_alone(file, kernels.select(alone), launches.select(alone)),
         ]
     )
 
@@ -147,6 +152,27 @@ def _named(issued: Columns, kernels: Columns) -> Array:
     alone = (place >= 0) & (kernels.external > 0)  # 0 is no operator's
     alone &= np.append(count == 1, False)[place]
     return np.where(alone, np.append(index, -1)[place], -1)
+
+
+def _batches(
+    file: KinetoFile, issued: Columns, kernels: Columns, launches: Columns, owner: Array
+) -> tuple[Array, Array]:
+    """Calls of batches, and the kernel that carries each: the first launched on its thread after
+    it was issued, where that one sends and receives, and none is the call's own.
+    """
+    bare = np.isin(issued.op, [int(op) for op in MESSAGES])
+    bare[owner[owner >= 0]] = False
+    carries = np.array([kernel_operation(name) is Op.OTHER for name in file.names] + [False])
+    carries = carries[kernels.name] & (owner < 0)
+    order = np.argsort(launches.start_ns, kind="stable")
+    found = np.full(len(issued), -1)
+    for thread in np.unique(issued.thread[bare]):
+        calls = np.flatnonzero(bare & (issued.thread == thread))
+        mine = order[launches.thread[order] == thread]
+        after = np.searchsorted(launches.start_ns[mine], issued.start_ns[calls], side="right")
+        found[calls] = np.append(mine, -1)[after]
+    calls = np.flatnonzero((found >= 0) & np.append(carries, False)[found])
+    return calls, found[calls]
 
 
 def _lookup(keys: Array, wanted: Array) -> Array:

@@ -19,6 +19,7 @@ from evenstep.importers.draft import FIRST_NS, Draft
 from evenstep.importers.kineto.calls import CallArguments, addressed, call_of, groups_of
 from evenstep.importers.kineto.device import device_calls
 from evenstep.importers.kineto.file import KinetoFile, read_file
+from evenstep.importers.kineto.graphs import unrolled
 from evenstep.importers.kineto.names import annotation
 from evenstep.importers.kineto.places import by_process, info_of, places_of
 from evenstep.importers.kineto.records import FACTS, Profile, enter
@@ -53,7 +54,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     Raises `TraceError` where none can.
     """
     draft = Draft()
-    files = _files(sources, progress, draft.limits)
+    files = unrolled(_files(sources, progress, draft.limits))
     places, left_out = places_of(files)
     draft.limits += left_out
     origin = min((int(file.rows.start_ns.min()) for file in files if file.key in places), default=0)

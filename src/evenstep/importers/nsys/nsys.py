@@ -18,6 +18,8 @@ from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import last_number, ranks_by_paths
 from evenstep.importers.kineto.calls import CallArguments, GroupKey
 from evenstep.importers.kineto.device import device_calls
+from evenstep.importers.kineto.file import KinetoFile
+from evenstep.importers.kineto.graphs import unrolled
 from evenstep.importers.kineto.kineto import repeating, spoken
 from evenstep.importers.kineto.places import FilePlace
 from evenstep.importers.kineto.records import FACTS, Profile, enter
@@ -56,12 +58,13 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     )
     profiles = []
     told: dict[str, list[int]] = {}
-    for each in ranks:
+    files = unrolled([file_of(each.export, each.process, each.device) for each in ranks])
+    for each, file in zip(ranks, files, strict=True):
         draft.rank(
             each.rank, FACTS, hostname=each.export.host, boot_id=each.clock,
             source=str(each.export.path),
         )  # fmt: skip
-        profiles.append(_profile(each, groups, world, origins[each.clock]))
+        profiles.append(_profile(each, file, groups, world, origins[each.clock]))
         for text in profiles[-1].steps.limits:
             told.setdefault(text, []).append(each.rank)
     draft.limits += spoken(told, len(ranks))
@@ -121,11 +124,14 @@ def _groups(ranks: Sequence[ProcessDevice]) -> dict[int, GroupKey]:
 
 
 def _profile(
-    each: ProcessDevice, groups: Mapping[int, GroupKey], world: int, origin: int
+    each: ProcessDevice,
+    file: KinetoFile,
+    groups: Mapping[int, GroupKey],
+    world: int,
+    origin: int,
 ) -> Profile:
     """A device as a profile, on a clock that began with its first event."""
     export = each.export
-    file = file_of(export, each.process, each.device)
     calls = device_calls(file, [None] * len(file.names)).sorted_by("enter_ns", "device_enter_ns")
     said = said_of(export, file, calls)
     shift = _began(each) - origin
