@@ -12,7 +12,7 @@ from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import above_others
-from evenstep.diagnose.levels import ERRORS, SURE
+from evenstep.diagnose.levels import ERRORS, MOST, SURE
 from evenstep.diagnose.measure.recurrence import constant
 from evenstep.diagnose.measure.samples import sampled
 from evenstep.diagnose.modes.intervention import found
@@ -84,17 +84,21 @@ def find(case: Case) -> list[Finding]:
 
 
 def _of_node(case: Case, place: list[Drift]) -> list[Finding]:
-    """The finding of its drifts, the worst first."""
-    onsets = {drift.rank: drift.onset for drift in place}
-    begins = np.array([onsets.get(int(rank), len(case.grid.steps)) for rank in case.grid.ranks])
-    late = case.delays.cells(Cause.WORK) & (np.arange(len(case.grid.steps))[:, None] >= begins)
-    cells = case.claims.cells(late)
+    """The finding of its drifts, the worst first: all that they are late by, as it has grown out of
+    nothing; where most of the node heats, so do those of its ranks that are always late."""
+    grid, told = case.grid, [drift.rank for drift in place]
+    node = case.trace.ranks[told[0]].node
+    on_it = [rank for rank in grid.ranks.tolist() if node and case.trace.ranks[rank].node == node]
+    if len(told) >= MOST * len(on_it) > 0:
+        always = grid.ranks[case.delays.chronic].tolist()
+        told += [rank for rank in on_it if rank in always and rank not in told]
+    cells = case.claims.cells(case.delays.cells(Cause.WORK) & np.isin(grid.ranks, told))
     if not cells.any():
         return []
-    worst, ranks, first = place[0], list(onsets), int(begins.min())
+    worst, ranks, first = place[0], told, min(drift.onset for drift in place)
     named, where, signs = case.named(ranks), case.where(ranks), _signs(case, ranks[0])
     onset, last = int(case.grid.steps[first]), int(case.grid.steps[-1])
-    told = [
+    seen = [
         say(f"thermal_drift.{sign.metric}", measured=sign.measured, expected=sign.expected)
         for sign in signs
     ]
@@ -109,7 +113,7 @@ def _of_node(case: Case, place: list[Drift]) -> list[Finding]:
             "relative": worst.growth_ns / start_ns,
             "onset": onset,
             "lasted": float(case.grid.step_ns[first:].sum()),
-            "why": say(f"thermal_drift.{'hot' if signs else 'unproven'}", signs=", ".join(told)),
+            "why": say(f"thermal_drift.{'hot' if signs else 'unproven'}", signs=", ".join(seen)),
             "nodes": ", ".join(where.nodes) or words.ranks(ranks),
             "proof": "" if signs else say("thermal_drift.sample"),
         },
