@@ -27,6 +27,7 @@ from evenstep.diagnose.lateness.thresholds import (
     noise_of,
     usual,
 )
+from evenstep.diagnose.levels import CLEARLY, SEVERAL
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.trace.spool.layout import Phase
 
@@ -92,10 +93,22 @@ def attribute(grid: StepGrid, costs: Costs | None, *, contended: bool) -> Delays
     noise = noise_of(work)
     chronic = chronic_ranks(excess, grid, contended=contended)
     event = event_of(excess[:, ~chronic], step, noise)
-    is_late = (excess > event) | (chronic[None, :] & (excess > CHRONIC_SHARE / 2 * step))
+    is_late = _like_those(excess, excess > event, noise)
+    is_late |= chronic[None, :] & (excess > CHRONIC_SHARE / 2 * step)
     late[Cause.WORK] = np.where(is_late, _delay(work, excess, chronic, event), 0.0)
     loss, rest = _cost(grid, costs, late, chronic)
     return Delays(grid, excess, late, loss, _phase_of(grid), rest, chronic, noise)
+
+
+def _like_those(excess: Array, late: Array, noise: float) -> Array:
+    """Late cells, with those others of ranks late time and again that are nearer to what these are
+    late by than to nothing, and no noise: who was late five times may be so a sixth."""
+    for _ in range(SEVERAL):
+        often = np.flatnonzero(late.sum(axis=0) >= SEVERAL)
+        theirs = np.where(late[:, often], excess[:, often], np.nan)
+        least = np.maximum(np.nanmedian(theirs, axis=0) / 2, CLEARLY * noise)
+        late[:, often] |= excess[:, often] > least
+    return late
 
 
 def _recorded(grid: StepGrid) -> list[tuple[Cause, Array, Array]]:
