@@ -133,21 +133,24 @@ class Costs:
             part.lay(own, np.broadcast_to(_level(here), here.shape))
         return self._own(own, base)
 
-    def usual_amounts(self, base: Change = NONE) -> Change:
-        """Every cell with the usual amount of its lane's work, on top of another change.
+    def even_amounts(self, base: Change = NONE, *, part: float) -> Change:
+        """Every cell with the usual amount of its lane's work, or as much of the way there, on top
+        of another change.
 
-        What a place has more or less in cells of other amounts is taken from it or given to it.
+        What a place has more or less in cells of other amounts is taken from it or given to it, in
+        proportion, as its noise is to its work.
         """
         own = self.graph.own_ns.copy()
         own[base.rows] = base.own_ns
-        for part in self.parts:
-            here = part.of(own)
+        for one in self.parts:
+            here = one.of(own)
             amount = here.sum(axis=2)
             more = amount - _level(here).sum(axis=2)
-            apart = here - here.mean(axis=0, keepdims=True)
+            usual = here.mean(axis=0, keepdims=True)
             whole = max(float((more * more).sum()), 1.0)
-            slope = (apart * more[:, :, None]).sum(axis=(0, 1)) / whole
-            part.lay(own, here - more[:, :, None] * slope)
+            slope = ((here - usual) * more[:, :, None]).sum(axis=(0, 1)) / whole
+            expected = np.maximum(usual + more[:, :, None] * slope, 1.0)
+            one.lay(own, here * (1 - part * np.maximum(1 - usual / expected, -1.0)))
         return self._own(own, base)
 
     def _own(self, own_ns: Array, base: Change = NONE) -> Change:

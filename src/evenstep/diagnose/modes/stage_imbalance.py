@@ -15,6 +15,7 @@ import numpy as np
 
 from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Evidence, Finding, When, Where
+from evenstep.diagnose.graph.peers import message_ends
 from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
@@ -334,13 +335,7 @@ def stages_passed(graph: Graph) -> Array:
     none = np.full(lanes, -1)
     if not table.message.any():
         return none
-    lane = np.concatenate([graph.rows.lane, graph.rows.lane])
-    number = np.concatenate([graph.rows.enter, graph.rows.wait])
-    theirs = (number >= 0) & table.message[number]
-    lane, number = lane[theirs], number[theirs]
-    sends = table.root[number] == graph.ranks[lane]
-    source, target = np.full((2, len(table)), -1)
-    source[number[sends]], target[number[~sends]] = lane[sends], lane[~sends]
+    source, target = (ends[:-1] for ends in message_ends(graph))
     passed = np.flatnonzero((source >= 0) & (target >= 0))
     step = np.searchsorted(graph.steps, table.step[passed])
     sent_ns, came_ns = table.last_ns[passed], table.over_ns[passed]

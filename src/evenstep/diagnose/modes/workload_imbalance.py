@@ -17,11 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.diagnose.finding import Evidence, Finding, Where
-from evenstep.diagnose.graph.peers import Batches, micro_batches
+from evenstep.diagnose.graph.micro_batches import Batches, micro_batches
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.levels import MOST, NAMED, SMALLEST_SHARE
+from evenstep.diagnose.levels import MOST, NAMED, NEARLY_ALL, SMALLEST_SHARE
 from evenstep.diagnose.measure import recurrence
 from evenstep.diagnose.measure.recurrence import FEWEST_STEPS, throughout
 from evenstep.diagnose.modes.stage_imbalance import (
@@ -117,14 +117,22 @@ def _take_turns(varied: Columns) -> bool:
 
 
 def rotating(spent: Array) -> bool:
-    """Whether somebody is slowest in most steps (steps × ranks), and nobody in most of those."""
+    """Whether somebody is slowest in most steps (steps × ranks), nobody in most of those, and as
+    many in turn as by chance: data is dealt out to all, whereas a few slow ranks are always the
+    same."""
     middle = np.median(spent, axis=1, keepdims=True)
     behind = (spent / np.where(middle > 0, middle, 1.0)).max(axis=1) >= 1 + VARYING / 2
     if behind.mean() < MOST:
         return False
     ranks = spent.shape[1]
-    slowest = np.bincount(spent.argmax(axis=1)[behind], minlength=ranks) / behind.sum()
-    return bool(slowest.max() <= min(0.8, 0.25 + 2 / ranks))
+    slowest = np.bincount(spent.argmax(axis=1)[behind], minlength=ranks)
+    few = slowest.max() > min(0.8, 0.25 + 2 / ranks) * behind.sum()
+    return not few and np.count_nonzero(slowest) >= NEARLY_ALL * _hit(ranks, behind.sum())
+
+
+def _hit(ranks: int, times: int) -> float:
+    """How many of so many ranks are hit so many times by chance."""
+    return float(ranks * (1 - (1 - 1 / ranks) ** times))
 
 
 # -- of phases -------------------------------------------------------------------------------------
@@ -141,16 +149,17 @@ def _of_phases(case: Case) -> list[Finding]:
         correlation, deviation = batches.together, batches.deviation
         evened: Callable[[Change], Change] = partial(_without_lengths, case, batches)
     else:
-        told, evened = _forward_and_backward(case) or _stretches(case), case.costs.usual_amounts
+        told = _forward_and_backward(case) or _stretches(case)
         if told is None or not rotating(told.spent):
             return []
         correlation, deviation = told.correlation, told.deviation
+        # what is left varies as much as the noise alone
+        evened = partial(case.costs.even_amounts, part=1 - float(np.sqrt(told.noise)))
         if not _varies(correlation, deviation):
             return []
     # unlike other lateness, long batches are work that has to be done: by all alike
     late = case.delays.cells(Cause.WORK) & ~case.delays.chronic[None, :]
-    ranks = late.shape[1]
-    by_chance = ranks * (1 - (1 - 1 / ranks) ** np.count_nonzero(late))  # ranks that so many hit
+    by_chance = _hit(late.shape[1], np.count_nonzero(late))
     theirs = bool(np.count_nonzero(late.any(axis=0)) >= MOST * by_chance)
     others = case.all_relieved(case.delays.any, but=late if theirs else None)
     saved, even = case.all_saved([others, evened(others)])
@@ -176,11 +185,12 @@ def _without_lengths(case: Case, batches: Batches, base: Change) -> Change:
 
 class Varied(NamedTuple):
     """What cells spend over what is usual (steps × ranks), how far parts of them vary together, and
-    how much, as a share of the work."""
+    how much, as a share of the work; and which share of the variance is noise of the parts."""
 
     spent: Array
     correlation: float
     deviation: float
+    noise: float
 
 
 def _forward_and_backward(case: Case) -> Varied | None:
@@ -189,11 +199,14 @@ def _forward_and_backward(case: Case) -> Varied | None:
     if not (phases[0].all() and phases[1].all()):
         return None
     forward, backward = _relative(phases[0]), _relative(phases[1])
-    spent = (forward + backward) / 2
+    weight = float(np.median(phases[0] / (phases[0] + phases[1])))
+    spent = weight * forward + (1 - weight) * backward
     deviation = float(np.diff(np.quantile(spent, [0.25, 0.75]))[0]) / (2 * z(0.75))
     if phases[2].all() and _rank_correlation(spent, _relative(phases[2])) > MOST:
-        return Varied(spent, 0.0, deviation)
-    return Varied(spent, _rank_correlation(forward, backward), deviation)
+        return Varied(spent, 0.0, deviation, 0.0)
+    common = float(np.cov(forward.reshape(-1), backward.reshape(-1))[0, 1])
+    own = weight**2 * (forward.var() - common) + (1 - weight) ** 2 * (backward.var() - common)
+    return Varied(spent, _rank_correlation(forward, backward), deviation, _part(own, spent))
 
 
 def _stretches(case: Case) -> Varied | None:
@@ -204,15 +217,23 @@ def _stretches(case: Case) -> Varied | None:
     long = (usual > NAMED * usual.sum(axis=1, keepdims=True)).all(axis=0)
     if own.shape[1] < 2 or np.count_nonzero(long) < 2:
         return None
+    weight = usual[:, long].mean(axis=0)
+    weight = weight / weight.sum()
     over = own[:, :, long] / usual[None, :, long]
     over = over / np.median(over, axis=1, keepdims=True)
-    spent = over.mean(axis=2)
-    count = over.shape[2]
-    each = float(over.var(axis=(0, 1)).mean())
-    common = max((float(spent.var()) * count - each) / (count - 1), 0.0)
-    others = (spent[:, :, None] * count - over) / (count - 1)
-    together = [_linear(over[:, :, place], others[:, :, place]) for place in range(count)]
-    return Varied(spent, float(np.median(together)), float(np.sqrt(common)))
+    spent = over @ weight
+    each = float(over.var(axis=(0, 1)) @ weight**2)
+    alone = float((weight**2).sum())
+    common = max((float(spent.var()) - each) / (1 - alone), 0.0)
+    others = (spent[:, :, None] - weight * over) / (1 - weight)
+    together = [_linear(over[:, :, at], others[:, :, at]) for at in range(len(weight))]
+    noise = _part(each - alone * common, spent)
+    return Varied(spent, float(np.median(together)), float(np.sqrt(common)), noise)
+
+
+def _part(variance: float, spent: Array) -> float:
+    """The share that this is of the variance of what is spent."""
+    return min(max(variance / max(float(spent.var()), 1e-12), 0.0), 1.0)
 
 
 def _linear(one: Array, other: Array) -> float:
