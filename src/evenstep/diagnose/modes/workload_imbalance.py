@@ -127,7 +127,8 @@ def rotating(spent: Array) -> bool:
     ranks = spent.shape[1]
     slowest = np.bincount(spent.argmax(axis=1)[behind], minlength=ranks)
     few = slowest.max() > min(0.8, 0.25 + 2 / ranks) * behind.sum()
-    return not few and np.count_nonzero(slowest) >= NEARLY_ALL * _hit(ranks, behind.sum())
+    enough = NEARLY_ALL * _hit(ranks, int(behind.sum()))
+    return not few and bool(np.count_nonzero(slowest) >= enough)
 
 
 def _hit(ranks: int, times: int) -> float:
@@ -159,7 +160,7 @@ def _of_phases(case: Case) -> list[Finding]:
             return []
     # unlike other lateness, long batches are work that has to be done: by all alike
     late = case.delays.cells(Cause.WORK) & ~case.delays.chronic[None, :]
-    by_chance = _hit(late.shape[1], np.count_nonzero(late))
+    by_chance = _hit(late.shape[1], int(np.count_nonzero(late)))
     theirs = bool(np.count_nonzero(late.any(axis=0)) >= MOST * by_chance)
     others = case.all_relieved(case.delays.any, but=late if theirs else None)
     saved, even = case.all_saved([others, evened(others)])
