@@ -141,7 +141,8 @@ def _bursts(args: argparse.Namespace) -> list[Row]:
     found = Gains(gains)
     return [
         Row(f"32 worlds of one job with bursts on its link, {args.steps} steps: the token",
-            "worst ≥ -.15 %", found.text(), found.worst >= -0.0015, COMMAND)
+            "worst ≥ -.15 %", found.text(), found.worst >= -0.0015,
+            f"{COMMAND} --seed {args.seed} --only bursts")
     ]  # fmt: skip
 
 
@@ -240,7 +241,7 @@ def _random(args: argparse.Namespace, arms: dict[str, Arm]) -> list[Row]:
             bar = "mean ≥ +4.5 %, near-equal ≥ +7 %, below -.5 % as by chance"
             chance = found[CHANCE].below
             met = gains.mean >= 0.045 and near.mean >= 0.07 and gains.below <= chance
-        rows.append(Row(what, bar, text, met, COMMAND))
+        rows.append(Row(what, bar, text, met, f"{COMMAND} --seed {args.seed} --only random rules"))
     return rows
 
 
@@ -249,10 +250,11 @@ def _long(args: argparse.Namespace) -> list[Row]:
     found = _measured(seeds, steps, JUDGED)
     what = f"{args.long} of them from {args.seed}, {steps} steps: "
     ours, chance = found[TOKEN], found[CHANCE]
+    command = f"{COMMAND} --seed {args.seed} --only long"
     return [
         Row(what + TOKEN, "below -.5 % as by chance", ours.text(), ours.below <= chance.below,
-            COMMAND),
-        Row(what + CHANCE, "none", chance.text(), None, COMMAND),
+            command),
+        Row(what + CHANCE, "none", chance.text(), None, command),
     ]  # fmt: skip
 
 

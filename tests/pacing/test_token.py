@@ -62,6 +62,13 @@ def test_it_is_asked_again_soon_and_nobody_waits_longer_than_the_bound(token):
     assert now - NOW == token.waited_ns == MOST_WAIT * STEP_NS
 
 
+def test_a_host_that_sleeps_for_longer_than_told_keeps_the_bound_too(token):
+    now = NOW
+    while wait := token.ask(now, [THERE._replace(entered_ns=now)]):
+        now += wait + 3 * MS
+    assert 0.8 * MOST_WAIT * STEP_NS < token.waited_ns <= MOST_WAIT * STEP_NS
+
+
 def test_a_job_that_does_not_act_never_waits(token):
     token._acts = False
     assert token.ask(NOW, [THERE]) == 0

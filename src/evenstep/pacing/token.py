@@ -61,6 +61,8 @@ class Token:
         self.trial = RandomTrial(account, seed=SEED)
         self.trial.wanted = False
         self.waited_ns = 0  # in the running step
+        self._again_ns = 0  # when it is to ask again
+        self._late_ns = 0  # by how much the host was of late: it sleeps for longer than it is told
         self._guarded = guarded
         self._exchanges = RollingWindow(WINDOW)
         self._block, self._acts = 0, False
@@ -74,14 +76,20 @@ class Token:
         if not post.asked_ns:
             self._met += any(other.entered_ns for other in others)
             post = self.post = post._replace(asked_ns=now_ns)
+            self._late_ns -= self._late_ns >> 3
+        else:
+            self._late_ns = max(self._late_ns, now_ns - self._again_ns)
         self.waited_ns = waited_ns = now_ns - post.asked_ns
-        room_ns = int(MOST_WAIT * post.step_ns) - waited_ns if self._acts else 0
+        most_ns = int(MOST_WAIT * post.step_ns) - self._late_ns if self._acts else 0
+        room_ns = most_ns - waited_ns
         ahead_ns = _ahead_ns(post, now_ns, others) if room_ns > 0 and post.alone_ns else 0
         if not ahead_ns:
             self.post = post._replace(entered_ns=now_ns)
             return 0
         poll_ns = max(SHORTEST_POLL_NS, int(POLL_SHARE * post.alone_ns))
-        return min(ahead_ns, poll_ns, room_ns)
+        wait_ns = min(ahead_ns, poll_ns, room_ns)
+        self._again_ns = now_ns + wait_ns
+        return wait_ns
 
     def leave(self, now_ns: int) -> None:
         """The exchange is over."""

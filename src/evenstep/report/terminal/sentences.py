@@ -226,9 +226,12 @@ def acted(summary: Mapping[str, Any]) -> Iterator[str]:
         if one.get("acted_steps"):
             words += f"; acted in {plural(one['acted_steps'], 'step')}"
         if one.get("pairs"):
-            low, pairs = one.get("low"), plural(one["pairs"], "pair")
-            ends = f" {interval(low, one['high'])}" if is_known(low) else ", no interval yet"
-            words += f"; a step is shorter by {percent(one['gain'])}{ends}, by {pairs} of blocks"
+            pairs, sign = plural(one["pairs"], "pair"), -1 if one["gain"] < 0 else 1
+            ends = ", no interval yet"
+            if is_known(one.get("low")):
+                ends = f" {interval(*sorted((sign * one['low'], sign * one['high'])))}"
+            words += f"; a step is {'longer' if sign < 0 else 'shorter'} by "
+            words += f"{percent(abs(one['gain']))}{ends}, by {pairs} of blocks"
         yield words + (f"; {one['reason']}" if one.get("reason") else "")
 
 
