@@ -105,7 +105,7 @@ class PaceHost:
         unknown = wait.floor_lower_ns is None
         if unknown and first and shared and first[:2] == (shared.op, shared.nbytes):
             return shared.lower_ns, shared.margin_ns
-        return wait.floor_lower_ns, wait.floor_margin_ns
+        return wait.floor_lower_ns, wait.margin_ns
 
     def hold(self, decision: Decision, step: int) -> None:
         """Spend the decided delay, if any, and record the decision with its reason."""

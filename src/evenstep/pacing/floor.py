@@ -5,10 +5,9 @@ question is whether it has come down to it. A rank that is always early never se
 first collective of a step; right after a collective all ranks enter together, so in back-to-back
 ones it does. Hence a floor is believed when it
 
-* was seen in back-to-back collectives of the same group, operation and size ("seen"),
-* lies on the line a + b * bytes through such floors of the same group and operation ("line"), or
-* follows from how the rest of an overlapped burst went by once the first byte had moved ("tail",
-  rough).
+* was seen in back-to-back collectives of the same group, operation and size,
+* lies on the line a + b * bytes through such floors of the same group and operation, or
+* follows, roughly, from how the rest of an overlapped burst went by once the first byte had moved.
 
 Otherwise there is no floor: wait cannot be told from slow transfer.
 """
@@ -36,8 +35,6 @@ class Floor(NamedTuple):
     value_ns: int
     lower_ns: int  # the true floor lies above this, with `CONFIDENCE` and given the basis
     margin_ns: int  # a transfer without any wait rarely exceeds lower_ns + margin_ns
-    samples: int
-    basis: str  # "seen", "line", "tail"
 
 
 class Lowest:
@@ -144,14 +141,13 @@ class FloorTable:
     def _weigh(self, lowest: Lowest) -> Floor | None:
         if lowest.seen:
             least, lower = lowest.least_ns, lowest.lower_ns()
-            margin = margin_ns(least, lower, lowest.noise_ns)
-            return Floor(least, lower, margin, lowest.count, "seen")
+            return Floor(least, lower, margin_ns(least, lower, lowest.noise_ns))
         line = self._line(lowest)
         if line is not None:
-            return _unseen(*line, lowest, "line")
+            return _unseen(*line, lowest)
         if lowest.tail_ns is not None:
             # Nobody here knows how many of a burst move at once: off by up to the whole value.
-            return _unseen(lowest.tail_ns, 0.0, lowest, "tail")
+            return _unseen(lowest.tail_ns, 0.0, lowest)
         return None
 
     def _line(self, lowest: Lowest) -> tuple[int, float] | None:
@@ -182,8 +178,8 @@ def fit_line(points: list[tuple[int, int]]) -> tuple[float, float]:
     return mean_y - slope * mean_x, slope
 
 
-def _unseen(value: int, sure: float, lowest: Lowest, basis: str) -> Floor:
+def _unseen(value: int, sure: float, lowest: Lowest) -> Floor:
     """A floor that was not seen here; what was seen can only lower it."""
     value = min(value, lowest.least_ns) if lowest.count else value
     lower = int(value * sure)
-    return Floor(value, lower, margin_ns(value, lower, lowest.noise_ns), lowest.count, basis)
+    return Floor(value, lower, margin_ns(value, lower, lowest.noise_ns))

@@ -100,9 +100,8 @@ class RandomTrial:
     told. `objective` is what must improve: the mean loss ("throughput") or its steadiness
     ("stability"). The stop-loss is of throughput always: `share` of it may go where the objective
     is another. Blocks begin `scale` times doubled. No step counts for more than `outlier` ones.
-    `leaves`: acting is known to leave something behind, for half a block at most. `enters`: what
-    beginning costs the first time is known before and worth it: its turn is no loss of the trial.
-    `bounded`: acting costs no more than what it is said to have spent.
+    `leaves`: acting is known to leave something behind, for half a block at most. `bounded`: acting
+    costs no more than what it is said to have spent.
     """
 
     def __init__(
@@ -115,7 +114,6 @@ class RandomTrial:
         scale: int = 0,
         outlier: float = OUTLIER,
         leaves: bool = False,
-        enters: bool = False,
         bounded: bool = False,
     ) -> None:
         self.account = account
@@ -123,7 +121,6 @@ class RandomTrial:
         self._seed = seed
         self.first_scale = scale
         self._leaves = leaves
-        self._entered = not enters
         self._bounded = bounded
         self._outlier = outlier
         self._grace = share - SHARE  # of every step, what the objective may cost beside
@@ -237,9 +234,8 @@ class RandomTrial:
         other, self._partner = self._partner, block
         before = other if other is not None and other.index == block.index - 1 else None
         if block.acted:
-            entered, self._entered = self._entered, True
-            self._acted[0] += block.count if entered else block.settled
-            self._acted[1] += block.total if entered else block.sums
+            self._acted[0] += block.count
+            self._acted[1] += block.total
         if before is None or min(block.settled, before.settled) < FEWEST_STEPS:
             return
         block.fresh = block.acted is not before.acted

@@ -3,8 +3,8 @@
 Overlapped collectives share one wait. Where ends are exact (device events) each collective begins
 when the previous one ended, so nothing is counted twice. Where an end is only an upper bound (a
 callback on the host) it says nothing once the rank has entered its next collective: such a run is
-one *burst*, told by its last member alone. The wait then counts from the last entry, and what lies
-between first and last entry widens the margin.
+one *burst*, told by its last member alone. The wait then counts from the last entry, and counts as
+one only beyond what lies between first and last entry.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ class StepWait(NamedTuple):
 
     first_ns: int | None  # before the first byte of the first collective
     total_ns: int | None  # of the whole step, overlapped collectives sharing one wait
-    margin_ns: int  # of first_ns
     in_flight_ns: int | None  # of the first collective or burst; None where its end is not trusted
     floor_lower_ns: int | None  # of the same
-    floor_margin_ns: int  # a transfer without wait rarely exceeds floor_lower_ns + floor_margin_ns
+    margin_ns: int  # a transfer without wait rarely exceeds floor_lower_ns + margin_ns
     since_last_ns: int | None  # first entry minus the last end before: own work and own delay
     reason: str = ""
 
@@ -124,14 +123,14 @@ class WaitEstimator:
 class _Account:
     """The sums of one step."""
 
-    __slots__ = ("began", "first", "first_floor", "in_flight", "margin", "reason", "total")
+    __slots__ = ("began", "first", "first_floor", "in_flight", "reason", "total")
 
     def __init__(self) -> None:
         self.began = False
         self.first: int | None = None
         self.first_floor: Floor | None = None
         self.in_flight: int | None = None
-        self.margin = self.total = 0
+        self.total = 0
         self.reason = ""
 
     def leave_out(self, reason: str) -> None:
@@ -141,18 +140,16 @@ class _Account:
 
     def add(self, in_flight: int, spread: int, floor: Floor | None) -> None:
         """Enter a collective or burst whose own entries are `spread` apart."""
-        wait = margin = 0
+        wait = None
         if floor is None:
             self.reason = self.reason or FIRST_ONLY
         else:
             wait = max(0, in_flight - floor.value_ns)
-            margin = floor.margin_ns + spread
-            if wait > margin:
+            if wait > floor.margin_ns + spread:
                 self.total += wait
         if not self.began:
             self.began = True
-            self.in_flight, self.margin, self.first_floor = in_flight, margin, floor
-            self.first = None if floor is None else wait
+            self.first, self.in_flight, self.first_floor = wait, in_flight, floor
 
     def close(self, since_ns: int | None) -> StepWait:
         """The step's verdict."""
@@ -160,9 +157,7 @@ class _Account:
         lower, margin = (None, 0) if floor is None else (floor.lower_ns, floor.margin_ns)
         reason = self.reason if self.began else NO_COLLECTIVE
         total = None if reason else self.total
-        return StepWait(
-            self.first, total, self.margin, self.in_flight, lower, margin, since_ns, reason
-        )
+        return StepWait(self.first, total, self.in_flight, lower, margin, since_ns, reason)
 
 
 def _held_back(end: int, pauses: Sequence[Pause]) -> bool:

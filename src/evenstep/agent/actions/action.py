@@ -34,8 +34,7 @@ class Action:
     name: str
     scale = 0  # blocks of its trial are so often doubled at first
     leaves = False  # something behind, for half of such a block at most
-    enters = False  # at a cost that is known, and paid the first time only
-    bounded = False  # costs no more than what `during` says it takes
+    bounded = False  # costs no more than what `during` says it takes, once it has begun
     outlier = OUTLIER  # mean steps that one can count for at most in its trial
     note = ""  # why it must not act any more
 

@@ -60,7 +60,7 @@ class Conductor:
         self.turns: list[LinkToken | StorageTurns] = []  # while the token is asked for
         self.told: list[dict[str, Any]] = []  # what was done, once it is over
         self._calm = 0
-        self._seen = [0] * 6  # steps, their time, paused, longest, starved, waited
+        self._seen: list[tuple[int, ...]] = []  # of each steady step what `Facts` are made of
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ class Conductor:
         seed = f"{self._seed}/{name}"
         trial = RandomTrial(
             self.account, seed=seed, scale=action.scale, outlier=action.outlier,
-            leaves=action.leaves, enters=action.enters, bounded=action.bounded,
+            leaves=action.leaves, bounded=action.bounded,
         )  # fmt: skip
         return TriedAction(action, trial)
 
@@ -115,34 +115,24 @@ class Conductor:
         self._calm = 0 if closed.unsteady else self._calm + 1
         if self._calm:
             self.account.tick(step)
-            self._count(closed, step_ns, waited_ns)
+            self._look(closed, step_ns, waited_ns)
             for part in self.parts:
                 part.trial.learn(step // BLOCK_STEPS, step_ns, part.acting)
         calm = self._calm >= CALM_STEPS
         for part in self.parts:
             self._turn(part, step + 1, calm=calm)
 
-    def _count(self, closed: ClosedStep, step_ns: int, waited_ns: int) -> None:
+    def _look(self, closed: ClosedStep, step_ns: int, waited_ns: int) -> None:
+        """Every so many steps: whether there is something to gain, as long as nothing is done."""
         pauses = [end - start for start, end in closed.pauses]
-        seen = self._seen
-        seen[0] += 1
-        seen[1] += step_ns
-        seen[2] += sum(pauses)
-        seen[3] = max([seen[3], *pauses])
-        seen[4] += closed.run_delay_ns
-        seen[5] += waited_ns
-        if seen[0] >= FACTS_STEPS:
-            steps, step_ns, paused_ns, longest_ns, starved_ns, waited_ns = seen
-            self._look(
-                Facts(
-                    step_ns // steps, paused_ns // steps, starved_ns // steps, waited_ns // steps,
-                    longest_ns, *self._place,
-                )
-            )  # fmt: skip
-            self._seen = [0] * 6
-
-    def _look(self, facts: Facts) -> None:
-        """Whether there is something to gain, as long as nothing is done."""
+        longest_ns = max(pauses, default=0)
+        self._seen.append((step_ns, sum(pauses), closed.run_delay_ns, waited_ns, longest_ns))
+        if len(self._seen) < FACTS_STEPS:
+            return
+        *sums, longest = zip(*self._seen, strict=True)
+        self._seen.clear()
+        means = (sum(each) // FACTS_STEPS for each in sums)
+        facts = Facts._make([*means, max(longest), *self._place])
         for part in self.parts:
             if part.trial.span:
                 continue

@@ -49,7 +49,7 @@ class Garbage(Action):
     """Collects at fixed steps while it acts."""
 
     name = "gc"
-    leaves = enters = bounded = True
+    leaves = bounded = True
     outlier = RARE
 
     def __init__(self) -> None:
