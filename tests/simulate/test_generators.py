@@ -130,3 +130,16 @@ def test_a_slow_rank_of_a_pipeline_is_found_in_what_it_recorded():
     noise = [{"kind": "slow", "ranks": "2", "factor": 1.5}, {"kind": "normal", "sigma": 0.005}]
     worst = diagnose(simulate_trace(scenario(*PIPELINE, noise=noise))[1]).findings[0]
     assert worst.where.ranks == [2]
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ("work.kind=fsdp", "work.shard_ranks=2", "work.gradient_bytes=0"),
+        ("strategy.kind=priority", "work.gradient_bytes=0"),
+        ("strategy.kind=priority", "work.gradient_bytes=1MB", "job.ranks=1"),
+    ],
+)
+def test_a_job_with_nothing_to_exchange_computes(sets):
+    found = step_ms("cluster.nodes=4", "work.forward_ms=10", "work.backward_ms=20", *sets)
+    assert found == pytest.approx(30)

@@ -186,4 +186,7 @@ def test_strong_scaling_of_a_pipeline_ends_in_its_bubble_and_in_what_is_fixed():
     for point in points:
         assert point["parts_ns"]["fixed_ns"] == pytest.approx(5e6)
         assert point["parts_ns"]["bubble_ns"] == pytest.approx(3 * 3e6)
-    assert scaling.peak(points, strong=True)["cause"] == "bubble_ns"
+    peak = scaling.peak(points, strong=True)
+    assert peak["cause"] == "bubble_ns"
+    lost_ns = points[-1]["step_ns"]["value"] - points[0]["step_ns"]["value"] / 4
+    assert peak["grown_ns"] / peak["share"] == pytest.approx(lost_ns)

@@ -36,7 +36,9 @@ def _ddp(draft: GraphDraft) -> JobGraph:
     work, role = draft.work, RankProgram()
     members = draft.everybody
     if draft.strategy.kind == "priority":
-        return _urgent(draft)
+        numbers = [draft.gradients(members, work.buckets) for _ in range(work.buckets)]
+        if numbers[0] >= 0:
+            return _urgent(draft, numbers)
     draft.before(role)
     each = work.micro_batches
     for last in [False] * (each - 1) + [True]:
@@ -65,12 +67,10 @@ def _bucketed(
     return issued
 
 
-def _urgent(draft: GraphDraft) -> JobGraph:
+def _urgent(draft: GraphDraft, numbers: list[int]) -> JobGraph:
     """What the next forward needs first is sent first, awaited only there (Peng et al. 2019)."""
-    work, role = draft.work, RankProgram()
+    work, role, parts = draft.work, RankProgram(), len(numbers)
     draft.before(role)
-    parts = work.buckets
-    numbers = [draft.gradients(draft.everybody, parts) for _ in range(parts)]
     layers = 2 * parts  # operations of the forward: a wait and a layer for each
     first = len(role.operations) + layers  # then a part of backward and its exchange, each
     with role.phase(Phase.FORWARD):
@@ -79,11 +79,7 @@ def _urgent(draft: GraphDraft) -> JobGraph:
             role.compute(work.forward_ms * 1e6 / parts)
     with role.phase(Phase.BACKWARD):
         for number in numbers:
-            done = role.compute(work.backward_ms * 1e6 / parts)
-            if number >= 0:
-                role.urgent(number, done)
-            else:
-                role.wait(done)
+            role.urgent(number, role.compute(work.backward_ms * 1e6 / parts))
     draft.after(role)
     return draft.graph(role)
 
@@ -157,8 +153,8 @@ def _gathered(
             if last and len(shards) > 1:
                 replicas = draft.partition("replica", shards.T.copy())
                 share = library.flow("all_reduce", sent / shards.shape[1], replicas)
-                number = draft.use(share)
-                issued.append(role.exchange(number, *issued[-1:] or [done]))
+                if (number := draft.use(share)) >= 0:
+                    issued.append(role.exchange(number, *issued[-1:] or [done]))
     return issued
 
 

@@ -34,7 +34,6 @@ CAUSES = {
     "bubble_ns": "a pipeline fills and drains for fewer micro-batches",
     "others_ns": "neighbours and collectives that are out of step take the links",
 }
-_SHARED = ("compute_ns", "fixed_ns", "bubble_ns")  # what strong scaling should divide among ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +194,8 @@ def peak(points: Sequence[Mapping[str, Any]], *, strong: bool = False) -> dict[s
     last = points[-1]
     inside = best is not last
     first, compared = (best, last) if inside else (points[0], last)
-    ideal = first["ranks"] / last["ranks"] if strong else 1.0
-    grown = {
-        name: last["parts_ns"][name] - first["parts_ns"][name] * (ideal if name in _SHARED else 1.0)
-        for name in CAUSES
-    }
+    ideal = first["ranks"] / last["ranks"] if strong else 1.0  # of a whole step, whatever is in it
+    grown = {name: last["parts_ns"][name] - first["parts_ns"][name] * ideal for name in CAUSES}
     name = max(grown, key=lambda key: grown[key])
     total = sum(value for value in grown.values() if value > 0)
     lost = _goodput_lost(first, compared)
