@@ -191,6 +191,15 @@ def test_time_without_a_core_is_not_our_cost():
     assert cost.each_ns < 10_000_000
 
 
+def test_what_reading_the_clock_costs_is_not_our_cost(monkeypatch):
+    monkeypatch.setattr(recording, "READING_NS", 400)
+    cost = OwnCost()
+    cost.add(1000, readings=2)
+    assert cost.each_ns == 200
+    cost.add(100, readings=2)
+    assert cost.each_ns == 100
+
+
 def test_group_ranks_become_global_ones_where_they_are_known(group):
     assert [group.global_rank(rank) for rank in (0, 1, 2)] == [4, 6, 2]
 

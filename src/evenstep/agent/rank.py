@@ -270,7 +270,7 @@ class Agent:
         for begins in self._stepped:
             begins(step, spared=spared)
         if began_ns:
-            self.recorder.end_cost.add(time.thread_time_ns() - began_ns)
+            self.recorder.end_cost.add(time.thread_time_ns() - began_ns, readings=1)
         if acts and (closed := self._work.glance()) is not None:
             self._conductor.end_step(closed)
         if self._control.due or self._work.at_once:

@@ -139,7 +139,7 @@ class MpiCollectives:
                 size = 0 if not uniform else bytes_in if uniform_in else bytes_out
                 entered(seq, members, (state.uid, op, size, at), enter_ns)
             if began_ns:
-                cost.add(thread_time_ns() - began_ns)
+                cost.add(thread_time_ns() - began_ns, readings=1)
             return seq
 
         return begin

@@ -116,7 +116,7 @@ class DispatcherHooks:
                         work = result[-1] if result else None
                     end(token, None if work is None else unbox_work(work))
                     if began_ns:
-                        cost.add(thread_time_ns() - began_ns)
+                        cost.add(thread_time_ns() - began_ns, readings=2)
                 except Exception as error:
                     give_up(error)
             return result

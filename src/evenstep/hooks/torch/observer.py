@@ -287,7 +287,7 @@ class Observer:
                         then()
                     recorder.events += 1
                     if began_ns:
-                        recorder.event_cost.add(thread_time_ns() - began_ns)
+                        recorder.event_cost.add(thread_time_ns() - began_ns, readings=2)
                 except Exception as error:
                     self.give_up(error)
 

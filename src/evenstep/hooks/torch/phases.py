@@ -284,7 +284,7 @@ class PhaseHooks:
             report(value)
             recorder.events += 1
             if began_ns:
-                recorder.event_cost.add(thread_time_ns() - began_ns)
+                recorder.event_cost.add(thread_time_ns() - began_ns, readings=1)
         except Exception as error:
             self._fail(error)
 
