@@ -13,7 +13,6 @@ import random
 import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from lab.fair.jobs import links_of
 from lab.fair.link import Fabric
@@ -25,10 +24,10 @@ MS = 1e6
 QUOTA_PERIOD_NS = 20 * MS
 
 
-class Disturbance(Protocol):
-    """Something that happens at its own times."""
+class Disturbance:
+    """Something that happens at its own times, or as jobs go on."""
 
-    due_ns: float
+    due_ns = NEVER
 
     def act(self, fabric: Fabric) -> None:
         """Do what is due now, `fabric.now_ns`, and say when the next is."""
@@ -37,7 +36,21 @@ class Disturbance(Protocol):
         """A job is about to do this step."""
 
 
-class Flows:
+class Lasting(Disturbance):
+    """Comes and goes with its fault: `change` is told whether it is here, whenever that changes."""
+
+    def __init__(self, fault: Fault, change: Callable[[bool, Fabric], None]) -> None:
+        self.fault, self.here = fault, False
+        self._change = change
+
+    def stepped(self, job: int, step: int, fabric: Fabric) -> None:
+        """Come and go with the fault."""
+        if job == self.fault.job and self.fault.happens(step) is not self.here:
+            self.here = not self.here
+            self._change(self.here, fabric)
+
+
+class Flows(Disturbance):
     """Flows that do not yield, on and off for exponential times, on one link."""
 
     def __init__(
@@ -56,66 +69,38 @@ class Flows:
         fabric.change(self._link, flows=max(0.0, fabric.links[self._link].flows + change))
         self.due_ns += self._random.expovariate(1 / self._means_ns[self._on])
 
-    def stepped(self, job: int, step: int, fabric: Fabric) -> None:
-        """Steps of others are nothing to it."""
 
-
-class Neighbour:
+class Neighbour(Lasting):
     """A job without processes: computes, then exchanges, for as long as its fault lasts."""
 
     def __init__(self, fault: Fault, links: tuple[int, ...], nbytes: float, key: object) -> None:
-        self.fault, self.key = fault, key
+        super().__init__(fault, lambda _, fabric: self._compute(fabric.now_ns))
+        self.key = key
         self._links, self._nbytes = links, nbytes
-        self._here = self._busy = False
-        self.due_ns = NEVER
+        self._busy = False
 
     def act(self, fabric: Fabric) -> None:
         """It has computed: exchange."""
         self.due_ns = NEVER
-        if self._here:
+        if self.here:
             self._busy = True
             fabric.begin(self.key, self._nbytes, self._links)
 
     def ended(self, now_ns: float) -> None:
         """Its exchange is over: compute."""
         self._busy = False
-        if self._here:
+        self._compute(now_ns)
+
+    def _compute(self, now_ns: float) -> None:
+        if self.here and not self._busy:
             self.due_ns = now_ns + self.fault.compute_ms * MS
 
-    def stepped(self, job: int, step: int, fabric: Fabric) -> None:
-        """Come and go with the fault."""
-        if job != self.fault.job:
-            return
-        came = self.fault.happens(step) and not self._here
-        self._here = self.fault.happens(step)
-        if came and not self._busy:
-            self.due_ns = fabric.now_ns + self.fault.compute_ms * MS
 
-
-class Throttle:
-    """A link that carries less while the fault lasts."""
-
-    due_ns = NEVER
-
-    def __init__(self, fault: Fault, capacity: float) -> None:
-        self._fault, self._capacity = fault, capacity
-
-    def act(self, fabric: Fabric) -> None:
-        """Never due by itself."""
-
-    def stepped(self, job: int, step: int, fabric: Fabric) -> None:
-        """Come and go with the fault."""
-        if job == self._fault.job:
-            share = self._fault.share if self._fault.happens(step) else 1.0
-            fabric.change(self._fault.link, capacity=share * self._capacity)
-
-
-class Pause:
+class Pause(Disturbance):
     """Ranks that are stopped for a while when a step of the fault begins."""
 
     def __init__(self, fault: Fault, processes: Sequence[int]) -> None:
         self._fault, self._processes = fault, processes
-        self.due_ns = NEVER
 
     def act(self, fabric: Fabric) -> None:
         """Let them go on."""
@@ -129,48 +114,41 @@ class Pause:
             self.due_ns = fabric.now_ns + self._fault.delay_ms * MS
 
 
-class Quota:
+class Quota(Lasting):
     """Processes that get only a share of a core: stopped for the rest of every period, as the
     kernel does with those that have used up their quota."""
 
     def __init__(self, fault: Fault, processes: Sequence[int]) -> None:
-        self._fault, self._processes = fault, processes
-        self._stopped = self._here = False
-        self.due_ns = NEVER
+        super().__init__(fault, lambda _, fabric: self._begin(fabric.now_ns))
+        self._processes, self._stopped = processes, False
+
+    def _begin(self, now_ns: float) -> None:
+        if self.here and self.due_ns == NEVER:
+            self.due_ns = now_ns + self.fault.share * QUOTA_PERIOD_NS
 
     def act(self, fabric: Fabric) -> None:
         """Stop them, or let them go on."""
-        self._stopped = self._here and not self._stopped
+        self._stopped = self.here and not self._stopped
         send(self._processes, signal.SIGSTOP if self._stopped else signal.SIGCONT)
-        share = 1 - self._fault.share if self._stopped else self._fault.share
-        self.due_ns = fabric.now_ns + share * QUOTA_PERIOD_NS if self._here else NEVER
-
-    def stepped(self, job: int, step: int, fabric: Fabric) -> None:
-        """Come and go with the fault."""
-        if job == self._fault.job:
-            self._here = self._fault.happens(step)
-            if self._here and self.due_ns == NEVER:
-                self.due_ns = fabric.now_ns + self._fault.share * QUOTA_PERIOD_NS
+        share = 1 - self.fault.share if self._stopped else self.fault.share
+        self.due_ns = fabric.now_ns + share * QUOTA_PERIOD_NS if self.here else NEVER
 
 
-class Hog:
-    """Processes that compute beside the ranks while the fault lasts."""
+def throttle(fault: Fault, capacity: float) -> Lasting:
+    """A link that carries less while the fault lasts."""
 
-    due_ns = NEVER
+    def change(here: bool, fabric: Fabric) -> None:
+        fabric.change(fault.link, capacity=capacity * (fault.share if here else 1.0))
 
-    def __init__(self, fault: Fault, processes: Sequence[int]) -> None:
-        self._fault, self._processes = fault, processes
-        self._here = False
-        send(processes, signal.SIGSTOP)
+    return Lasting(fault, change)
 
-    def act(self, fabric: Fabric) -> None:
-        """Never due by itself."""
 
-    def stepped(self, job: int, step: int, fabric: Fabric) -> None:
-        """Come and go with the fault."""
-        if job == self._fault.job and self._fault.happens(step) != self._here:
-            self._here = not self._here
-            send(self._processes, signal.SIGCONT if self._here else signal.SIGSTOP)
+def hog(fault: Fault, processes: Sequence[int]) -> Lasting:
+    """Processes that run beside the ranks while the fault lasts, and are stopped else."""
+    send(processes, signal.SIGSTOP)
+    return Lasting(
+        fault, lambda here, _: send(processes, signal.SIGCONT if here else signal.SIGSTOP)
+    )
 
 
 def burn(share: float) -> None:
@@ -197,7 +175,7 @@ def of_links(scenario: Scenario) -> list[Disturbance]:
     found: list[Disturbance] = []
     for index, fault in enumerate(scenario.faults):
         if fault.kind == "throttled_link":
-            found.append(Throttle(fault, network.link_gBps))
+            found.append(throttle(fault, network.link_gBps))
         elif fault.kind == "bursty_neighbour":
             found.append(
                 Flows(fault.link, fault.flows, fault.on_ms, fault.off_ms,
@@ -226,6 +204,6 @@ def of_processes(
     kinds: dict[str, Callable[[Fault], Disturbance]] = {
         "paused_rank": lambda fault: Pause(fault, ranks(fault)),
         "slow_core": lambda fault: Quota(fault, ranks(fault)),
-        "cpu_hog": lambda fault: Hog(fault, [start_hog(fault.share) for _ in range(cores)]),
+        "cpu_hog": lambda fault: hog(fault, [start_hog(fault.share) for _ in range(cores)]),
     }
     return [kinds[fault.kind](fault) for fault in scenario.faults if fault.kind in kinds]
