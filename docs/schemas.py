@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 from evenstep.cli.collect import Collection
 from evenstep.cli.completion import Completions
@@ -28,7 +28,7 @@ from evenstep.reproduce.table_one import Figure, Published, TableOneFit
 from evenstep.scenario.fields import FieldsDocument
 from evenstep.scenario.presets import PresetsDocument
 from evenstep.simulate.calibrate.calibrate import CalibrationDocument
-from evenstep.simulate.result import CollectiveUse, LinkUse, Shares, StepTime
+from evenstep.simulate.result import CollectiveUse, LinkUse, Result, Shares, StepTime
 from evenstep.simulate.study.margin import Edges, Margin
 from evenstep.simulate.study.sweep import MeanInterval, SweepDocument
 from evenstep.watch.alerts import Alert
@@ -70,6 +70,7 @@ not known is null.
 COMPARED = "properties/comparisons/items/properties"
 STRATEGIES = "properties/strategies/items/properties"
 TABLE_ONE = "properties/families/items/properties"
+CONVERGENCE = get_type_hints(Result, include_extras=True)["convergence"]
 #: Where in a schema a type of ours stands, by name and place; "" is the whole document.
 FROM_TYPES: dict[str, dict[str, Any]] = {
     "alert-1": {"": Alert},
@@ -116,6 +117,7 @@ FROM_TYPES: dict[str, dict[str, Any]] = {
     "simulation-1": {
         "properties/step_time": StepTime,
         "properties/shares": Shares,
+        "properties/convergence": CONVERGENCE,
         "properties/collectives/items": CollectiveUse,
         "properties/links/items": LinkUse,
         "properties/error_estimate": ErrorEstimate | None,
@@ -123,6 +125,7 @@ FROM_TYPES: dict[str, dict[str, Any]] = {
     "strategies-1": {
         "properties/edges": Annotated[Edges, Meta("What margins look for.")],
         f"{STRATEGIES}/margins/additionalProperties": Margin,
+        f"{STRATEGIES}/convergence": CONVERGENCE,
     },
     "sweep-1": {"": SweepDocument},
     "table1-1": {

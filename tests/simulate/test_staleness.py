@@ -37,35 +37,35 @@ def test_staleness_is_the_number_of_updates_between_reading_and_applying(ranks, 
     found, ages = updates.staleness(), reference(read, applied)
     assert (found is None) == (not ages)
     if found is not None:
-        assert (found.mean, found.most) == (pytest.approx(np.mean(ages)), max(ages))
+        assert (found.mean, found.max) == (pytest.approx(np.mean(ages)), max(ages))
 
 
 def test_equal_ranks_are_as_stale_as_there_are_others():
     """n - 1, Mitliagkas et al. 2016."""
     found = convergence_of("strategy.kind=asynchronous")
-    assert found["staleness"]["mean"] == pytest.approx(15)
-    assert found["stable_step_share"] == pytest.approx(math.sin(math.pi / (4 * 15 + 2)))
+    assert found.staleness.mean == pytest.approx(15)
+    assert found.stable_step_share == pytest.approx(math.sin(math.pi / (4 * 15 + 2)))
 
 
 def test_a_slow_ranks_gradients_are_the_stalest():
     """c_i Σ 1/c_j over the others is 22.5: in lockstep 15 and 30 in turn; n - 1 of all."""
     slow = [{"kind": "slow", "ranks": "5", "factor": 1.5}]
     found = convergence_of("strategy.kind=asynchronous", noise=slow)
-    assert found["staleness"]["max"] == 30
-    assert found["staleness"]["mean"] == pytest.approx(15, rel=0.01)
+    assert found.staleness.max == 30
+    assert found.staleness.mean == pytest.approx(15, rel=0.01)
 
 
 def test_the_distribution_adds_up():
     found = summed_up(np.arange(1000))
-    assert sum(share for _, _, share in found.bins) == pytest.approx(1)
-    assert (found.bins[0][0], found.most, len(found.bins) <= 32) == (0, 999, True)
+    assert sum(share for _, _, share in found.distribution) == pytest.approx(1)
+    assert (found.distribution[0][0], found.max, len(found.distribution) <= 32) == (0, 999, True)
 
 
 def test_a_bound_keeps_a_fast_rank_from_being_further_ahead():
     """At most bound + 1 updates of each of the other 15 while one rank works, in lockstep."""
     jitter = [{"kind": "normal", "sigma": 0.1}]
     found = convergence_of("strategy.kind=stale_synchronous", "strategy.bound=1", noise=jitter)
-    assert found["staleness"]["max"] <= 2 * 2 * 15
+    assert found.staleness.max <= 2 * 2 * 15
 
 
 def test_what_waits_for_every_gradient_says_nothing_of_convergence():
@@ -82,5 +82,5 @@ def test_what_waits_for_every_gradient_says_nothing_of_convergence():
 )
 def test_other_changes_of_the_optimisation_are_named(sets, field, value):
     found = convergence_of(*sets)
-    assert found[field] == value
-    assert "not of accuracy" in found["note"]
+    assert getattr(found, field) == value
+    assert "not of accuracy" in found.note

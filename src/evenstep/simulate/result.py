@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from evenstep.allreduce import RING_PASSES, bus_factor
-from evenstep.documents import Document
+from evenstep.documents import Document, Meta
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.flows import Flow
 from evenstep.simulate.fabric.placement import Placement
 from evenstep.simulate.job import outlook
 from evenstep.simulate.job.engine import StepSums
 from evenstep.simulate.job.fabric_map import FabricMap, LinkLoads, fabric_map
-from evenstep.simulate.job.strategies import StalenessDistribution, convergence
+from evenstep.simulate.job.strategies import Convergence, StalenessDistribution, convergence
 from evenstep.simulate.wires.carriage import alone_ns
 
 Array = npt.NDArray[Any]
@@ -104,7 +104,13 @@ class Result(Document):
     collectives: tuple[CollectiveUse, ...]
     links: tuple[LinkUse, ...]
     pacing: dict[str, Any] | None
-    convergence: dict[str, Any] | None  # staleness and stability; never accuracy
+    convergence: Annotated[
+        Convergence | None,
+        Meta(
+            "What a strategy does to the optimisation; null where it is that of waiting for "
+            "everybody."
+        ),
+    ]  # staleness and stability; never accuracy
     energy: dict[str, float | None] | None  # as `energy.Bill`, per unit of throughput
     goodput: dict[str, Any] | None  # shares of weeks, as `goodput.Goodput`
     step_ns: Array = field(repr=False, compare=False)  # of every step
@@ -174,9 +180,7 @@ def _amount(scenario: Scenario) -> tuple[float, str]:
     return float(samples * (scenario.ranks - spared)), "samples/s"
 
 
-def _convergence(
-    scenario: Scenario, staleness: StalenessDistribution | None
-) -> dict[str, Any] | None:
+def _convergence(scenario: Scenario, staleness: StalenessDistribution | None) -> Convergence | None:
     strategy = scenario.strategy
     return convergence(
         staleness,

@@ -86,18 +86,20 @@ def _converges(result: Result) -> Iterator[str]:
     found = result.convergence
     if found is None:
         return
-    if found["staleness"] is not None:
-        age, share = found["staleness"], found["stable_step_share"]
+    if (age := found.staleness) is not None:
         yield (
-            f"  staleness    {age['mean']:.3g} updates on average, 99 % below {age['p99']:.3g}; "
+            f"  staleness    {age.mean:.3g} updates on average, 99 % below {age.p99:.3g}; "
             f"largest stable"
         )
-        yield f"               step size {share:.2g} of that of fresh gradients (a quadratic;"
+        yield (
+            f"               step size {found.stable_step_share:.2g} of that of fresh gradients "
+            "(a quadratic;"
+        )
         yield "               says nothing about accuracy)"
-    if found["local_steps"] > 1:
-        yield f"  exchange     every {found['local_steps']} steps; models differ in between"
-    if found["discarded_share"]:
-        yield f"  gradients    {_percent(found['discarded_share'])} are thrown away"
+    if found.local_steps > 1:
+        yield f"  exchange     every {found.local_steps} steps; models differ in between"
+    if found.discarded_share:
+        yield f"  gradients    {_percent(found.discarded_share)} are thrown away"
 
 
 def _uses(result: Result) -> Iterator[str]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.documents import Amount, Natural, Portion, Positive
 from evenstep.pacing import Pacer, PacerSettings, Reason, Slowest, StepObservation
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.formulas.strategies import stable_step_share
@@ -28,26 +29,35 @@ SOURCE = "delayed gradient descent on a quadratic, sin(π/(4τ+2)) (Levin and Ma
 NOTE = "an indicator of stability, not of accuracy"
 
 
+class StalenessBin(NamedTuple):
+    """Updates between which and their reading so many others came, as a share of all."""
+
+    first: Natural
+    last: Natural
+    share: Portion
+
+
 class StalenessDistribution(NamedTuple):
     """Distribution over updates of how many others came between reading and applying."""
 
-    mean: float
-    p50: float
-    p99: float
-    most: float
-    bins: tuple[tuple[int, int, float], ...]  # first and last staleness, share of the updates
+    mean: Amount
+    p50: Amount
+    p99: Amount
+    max: Amount
+    distribution: tuple[StalenessBin, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """With the step sizes that stay stable at the mean and at the oldest gradients."""
-        return {
-            "mean": self.mean,
-            "p50": self.p50,
-            "p99": self.p99,
-            "max": self.most,
-            "distribution": [
-                {"first": first, "last": last, "share": share} for first, last, share in self.bins
-            ],
-        }
+
+class Convergence(NamedTuple):
+    """What a strategy does to the optimisation: steps of which size stay stable at the mean and at
+    the oldest gradients."""
+
+    staleness: StalenessDistribution | None
+    stable_step_share: Amount | None
+    stable_step_share_p99: Amount | None
+    local_steps: Positive  # between two exchanges
+    discarded_share: Portion  # of the gradients
+    source: str = SOURCE
+    note: str = NOTE
 
 
 class Updates:
@@ -82,7 +92,7 @@ def summed_up(found: Array) -> StalenessDistribution:
     width = -(-(int(found.max()) + 1) // MOST_BINS)
     counts = np.bincount(found // width) / len(found)
     bins = tuple(
-        (index * width, index * width + width - 1, float(share))
+        StalenessBin(index * width, index * width + width - 1, float(share))
         for index, share in enumerate(counts)
         if share
     )
@@ -92,23 +102,14 @@ def summed_up(found: Array) -> StalenessDistribution:
 
 def convergence(
     staleness: StalenessDistribution | None, *, local_steps: int = 1, discarded: float = 0.0
-) -> dict[str, Any] | None:
-    """What a strategy does to the optimisation; None where it computes what waiting for all would.
-
-    `local_steps` are taken between two exchanges; `discarded` is the share of gradients thrown
-    away.
-    """
+) -> Convergence | None:
+    """None where a strategy computes what waiting for all would."""
     if staleness is None and local_steps == 1 and not discarded:
         return None
-    return {
-        "staleness": None if staleness is None else staleness.to_json(),
-        "stable_step_share": None if staleness is None else stable_step_share(staleness.mean),
-        "stable_step_share_p99": None if staleness is None else stable_step_share(staleness.p99),
-        "local_steps": local_steps,
-        "discarded_share": discarded,
-        "source": SOURCE,
-        "note": NOTE,
-    }
+    if staleness is None:
+        return Convergence(None, None, None, local_steps, discarded)
+    stable = stable_step_share(staleness.mean), stable_step_share(staleness.p99)
+    return Convergence(staleness, *stable, local_steps, discarded)
 
 
 # -- how old gradients are -------------------------------------------------------------------------

@@ -12,8 +12,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from evenstep.documents import plain
 from evenstep.errors import ConfigError
 from evenstep.scenario.scenario import Scenario
+from evenstep.simulate.job.strategies import Convergence
 from evenstep.simulate.result import Result
 from evenstep.simulate.simulation import expected, set_up, shortened, simulate
 from evenstep.simulate.study import margin as margins
@@ -75,7 +77,7 @@ class DecisionRow(NamedTuple):
     p99_ns: float
     efficiency: float
     staleness: float  # mean; 0 where everybody waits for everybody
-    convergence: dict[str, Any] | None
+    convergence: Convergence | None
     joules_per_unit: float | None
     cost_per_unit: float | None
     held_share: float  # of the ranks' time, by pacing
@@ -98,7 +100,7 @@ class DecisionRow(NamedTuple):
             "p99_ns": self.p99_ns,
             "efficiency": self.efficiency,
             "staleness": self.staleness,
-            "convergence": self.convergence,
+            "convergence": plain(self.convergence),
             "joules_per_unit": self.joules_per_unit,
             "cost_per_unit": self.cost_per_unit,
             "held_share": self.held_share,
@@ -231,8 +233,7 @@ def run(unit: OptionRun) -> DecisionRow | str:
 
 
 def _row(option: DecisionOption, result: Result, found: dict[str, Margin]) -> DecisionRow:
-    convergence, energy = result.convergence or {}, result.energy or {}
-    staleness = convergence.get("staleness") or {}
+    energy, staleness = result.energy or {}, result.convergence and result.convergence.staleness
     return DecisionRow(
         option=option,
         throughput=result.throughput,
@@ -241,7 +242,7 @@ def _row(option: DecisionOption, result: Result, found: dict[str, Margin]) -> De
         cv=result.step_time.cv,
         p99_ns=result.step_time.p99_ns,
         efficiency=result.efficiency,
-        staleness=staleness.get("mean", 0.0),
+        staleness=staleness.mean if staleness else 0.0,
         convergence=result.convergence,
         joules_per_unit=energy.get("joules_per_unit") or None,
         cost_per_unit=energy.get("cost_per_unit") or None,
