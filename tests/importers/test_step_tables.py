@@ -104,6 +104,7 @@ def test_workers_may_have_names(opened):
 def test_times_alone_make_steps_of_what_lies_between_them(opened):
     trace = opened("rank,time\n0,10\n0,12\n0,13\n1,10\n1,12\n1,13\n")
     assert steps(trace)[:2] == [(0, 0, 2.0), (0, 1, 1.0)]
+    assert not any("left out" in limit for limit in trace.limits)  # the last time ends a step
 
 
 def test_a_step_that_comes_again_counts_once_and_is_lost_work(opened):

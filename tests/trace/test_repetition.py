@@ -145,3 +145,13 @@ def test_a_long_collective_is_no_pause_though_a_message_comes_first():
         program.call(step, 57, "tp", (0, 1))
     starts = program.steps()[0].enter_ns // MS
     assert set((starts % STEP_MS).tolist()) == {58}  # when the last collective has ended
+
+
+def test_a_step_ends_with_its_last_collective_though_the_next_call_comes_late():
+    program = Program(2)
+    for step in range(STEPS):
+        program.call(step, 0, "dp", (0, 1), lasts_ms=30)
+        program.call(step, 40, "tp", (0, 1), lasts_ms=20)  # 40 ms follow in which nobody calls
+    steps = program.steps()[0]
+    assert set((steps.enter_ns // MS % STEP_MS).tolist()) == {60}
+    assert set(((steps.exit_ns - steps.enter_ns) // MS).tolist()) == {STEP_MS}
