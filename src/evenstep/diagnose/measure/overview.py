@@ -172,37 +172,27 @@ def device_times(trace: Trace) -> dict[int, DeviceTime]:
     Of ranks whose devices' stamps are on the clock of the host, which steps are on.
     """
     known = device_clock_is_hosts(trace)
-    if not known:
+    events = trace.of_kind(Kind.COLLECTIVE, Kind.POINT_TO_POINT, Kind.SPAN) if known else None
+    if events is None:
         return {}
-    events = trace.of_kind(Kind.COLLECTIVE, Kind.POINT_TO_POINT, Kind.SPAN)
     timed = ((events.flags & int(Flag.ON_DEVICE)) != 0) & (events.device_exit_ns > 0)
     events = events.select(timed & np.isin(events["rank"], known))
-    if not len(events):
-        return {}
     pairs = np.stack([events["rank"].astype(np.int64), events.device.astype(np.int64)])
-    devices, cell = np.unique(pairs, axis=1, return_inverse=True)
-    lengths = _lengths(trace, events, cell.reshape(-1), devices[0])
-    return {
-        int(rank): DeviceTime(*(int(of[devices[0] == rank].sum()) for of in lengths))
-        for rank in np.unique(devices[0])
-    }
-
-
-def _lengths(trace: Trace, events: Columns, cell: Array, rank_of: Array) -> tuple[Array, ...]:
-    """The fields of `DeviceTime`, device by device."""
-    names = [*trace.names, ""]
-    span = events.kind == int(Kind.SPAN)
-    computes = span & (events.name == (names.index(COMPUTE) if COMPUTE in names else -1))
-    done = Intervals(cell, events.device_enter_ns, events.device_exit_ns)
-    compute, communication = done.where(computes), done.where(~span)
-    cells = len(rank_of)
-    return (
-        union_length(done + _steps(trace, rank_of), cells),
-        union_length(compute, cells),
-        union_length(communication, cells),
-        overlap_length(compute, communication, cells),
-        union_length(done, cells),
+    (rank_of, _), cell = np.unique(pairs, axis=1, return_inverse=True)
+    done = Intervals(cell.reshape(-1), events.device_enter_ns, events.device_exit_ns)
+    span, names = events.kind == int(Kind.SPAN), [*trace.names, COMPUTE]
+    compute, moving = done.where(span & (events.name == names.index(COMPUTE))), done.where(~span)
+    lengths = np.stack(
+        [
+            union_length(done + _steps(trace, rank_of), len(rank_of)),
+            union_length(compute, len(rank_of)),
+            union_length(moving, len(rank_of)),
+            overlap_length(compute, moving, len(rank_of)),
+            union_length(done, len(rank_of)),
+        ]
     )
+    each = ((rank, lengths[:, rank_of == rank].sum(axis=1)) for rank in np.unique(rank_of))
+    return {int(rank): DeviceTime(*spent.tolist()) for rank, spent in each}
 
 
 def _steps(trace: Trace, rank_of: Array) -> Intervals:
@@ -210,7 +200,7 @@ def _steps(trace: Trace, rank_of: Array) -> Intervals:
     steps = trace.of_kind(Kind.STEP)
     steps = steps.select(steps.exit_ns > 0)
     parts = [np.flatnonzero(steps["rank"] == rank) for rank in rank_of]
-    rows = np.concatenate(parts)
+    rows = np.concatenate([np.zeros(0, np.int64), *parts])
     cell = np.repeat(np.arange(len(rank_of)), [len(part) for part in parts])
     return Intervals(cell, steps.enter_ns[rows], steps.exit_ns[rows])
 
