@@ -15,7 +15,7 @@ import numpy.typing as npt
 from evenstep.diagnose.graph.entries import FROM_ROOT, TO_ROOT, collectives
 from evenstep.diagnose.graph.streams import device_clock_is_hosts
 from evenstep.diagnose.graph.structure import quantiles
-from evenstep.diagnose.levels import LOW, UNDISTURBED
+from evenstep.diagnose.levels import LOW, SMALLEST_SHARE, UNDISTURBED
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.statistics.interval import z
 from evenstep.trace.clocks.clocks import Clocks
@@ -131,8 +131,6 @@ def floors(step: Array, kind: Array, took_ns: Array) -> Array:
 
 # -- all-to-alls -----------------------------------------------------------------------------------
 
-EVEN = 1.01  # fullest rank over the mean: sizes are the same but for rounding
-
 
 def tokens(trace: Trace, grid: StepGrid) -> dict[str, Any] | None:
     """What ranks receive in all-to-alls: tokens, where experts are on the ranks.
@@ -152,7 +150,7 @@ def tokens(trace: Trace, grid: StepGrid) -> dict[str, Any] | None:
     np.maximum.at(most, place, received)
     ratio = most / (np.bincount(place, received) / members)
     ratio = ratio[members > 1]
-    if not len(ratio) or ratio.mean() < EVEN:
+    if not len(ratio) or ratio.mean() < 1 + SMALLEST_SHARE:
         return None
     fullest = rows["rank"][(received == most[place]) & (members[place] > 1)]
     ranks, counts = np.unique(fullest, return_counts=True)
