@@ -250,6 +250,12 @@ def _clauses(text: str) -> list[str]:
     ]
 
 
+#: What no sentence ends with.
+_LEADING_ON = frozenset(
+    "a an the of on in at to by for from with and or that which is are it its before after".split()
+)
+
+
 def shortened(text: str, most: int) -> str:
     """A sentence of at most so many words: without its brackets, then without its last clauses."""
     if count_words(text) <= most:
@@ -265,8 +271,9 @@ def shortened(text: str, most: int) -> str:
         kept = text
     kept = kept.partition(" than ")[0]  # beside what, is clear
     words_of = kept.rstrip(" ,;:").split(" ")
-    while count_words(" ".join(words_of)) > most:
-        words_of.pop()
+    if count_words(kept) > most:
+        while count_words(" ".join(words_of)) > most or words_of[-1].lower() in _LEADING_ON:
+            words_of.pop()
         kept = " ".join(words_of) + " …"
     return kept.rstrip(" ,;:")
 

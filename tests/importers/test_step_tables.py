@@ -96,6 +96,38 @@ def test_a_worker_whose_data_comes_late_is_told_by_how_much(opened):
     assert told == pytest.approx(2.9, abs=0.15)
 
 
+@pytest.mark.parametrize(
+    "data", ["data_ms", "input_ms", "dataloader_time_ms", "batch_generator_ms"]
+)
+def test_a_wait_that_is_timed_with_backward_is_told_from_its_work(opened, data):
+    late = {
+        (rank, step): 64 if rank == 3 else 4 + (rank + step) % 3
+        for step in range(40)
+        for rank in range(4)
+    }
+    rows = [f"{rank},{step},{ms},100,{296 - ms},396" for (rank, step), ms in late.items()]
+    trace = opened("\n".join([f"rank,step,{data},forward_ms,backward_ms,step_time_ms", *rows]))
+    finding = diagnose(trace).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("input_pipeline", [3])
+    assert finding.severity == pytest.approx(58 / 396, abs=0.01)
+    assert any("backward took longer than the shortest is taken" in limit for limit in trace.limits)
+
+
+def test_communication_is_waiting_but_for_what_the_last_to_come_needs(opened):
+    rows = [f"{rank},{step},{130 if rank == 1 else 100},{10 if rank == 1 else 40}"
+            for step in range(40) for rank in range(4)]  # fmt: skip
+    finding = diagnose(opened("\n".join(["rank,step,compute_ms,comm_ms", *rows]))).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("straggler", [1])
+    assert finding.severity == pytest.approx(30 / 140, abs=0.01)
+
+
+def test_parts_that_differ_by_chance_hold_no_wait(opened):
+    rows = [f"{rank},{step},{4 + (3 * rank + step) % 5},{100 + (7 * rank + 3 * step) % 11}"
+            for step in range(40) for rank in range(4)]  # fmt: skip
+    trace = opened("\n".join(["rank,step,forward_ms,backward_ms", *rows]))
+    assert not any("taken to be waiting" in limit for limit in trace.limits)
+
+
 def test_workers_may_have_names(opened):
     trace = opened("worker,step,seconds\nps-b,1,2\nps-a,1,2\nps-b,2,2\nps-a,2,2\n")
     assert [trace.ranks[rank].identity["place"] for rank in (0, 1)] == ["ps-a", "ps-b"]

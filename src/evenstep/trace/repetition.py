@@ -50,6 +50,8 @@ def with_steps(trace: Trace) -> tuple[Trace, str]:
     tables = []
     for place, cut in found.items():
         times = calls.between(place, cut)
+        if (np.diff(times) <= 0).any():  # what repeats on one rank does not on another
+            return trace, ""
         rows = np.flatnonzero(events["rank"] == calls.ranks[place])
         step[rows] = np.searchsorted(times, begun[rows], side="right")
         tables.append(_steps(events.select(rows[-1:]), times))

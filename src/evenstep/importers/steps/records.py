@@ -3,7 +3,9 @@
 Such a source says how long each worker took and nothing of what they did together. Where several
 workers are timed, a step is taken to last until the slowest is done: the others' wait for it, on
 record as a barrier that was inferred, is what synchronous training makes of their times. It is
-wrong for workers that do not synchronize, and `limits` says so.
+wrong for workers that do not synchronize, and `limits` says so. Loops that time the parts of a step
+time the wait with the part in which gradients are exchanged: there the steps of all workers are
+equally long though the rest of them is not.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from evenstep.errors import TraceError
 from evenstep.importers.draft import LATEST_NS, Draft
 from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import MOST_RANKS
-from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
@@ -29,6 +31,18 @@ SYNCHRONIZED = (
     "only each worker's own time of a step is known: it is taken to end when the slowest is done, "
     "and the others to wait; workers that do not synchronize every step do not"
 )
+
+
+WAITING = (
+    "all workers' steps are equally long: what one's {} took longer than the shortest is taken to "
+    "be waiting"
+)
+#: Parts that may hold the wait for other workers, the likeliest first, and what they are called.
+_EXCHANGING = {
+    Phase.SYNC: "communication", Phase.BACKWARD: "backward", Phase.OPTIMIZER: "optimizer",
+    Phase.OTHER: "rest",
+}  # fmt: skip
+_EVEN = 0.5  # of how much longer the slowest's rest is: steps that differ by less are equally long
 
 
 class Timed(NamedTuple):
@@ -49,7 +63,7 @@ def trace_of(rows: Timed, draft: Draft, run: Mapping[str, Any], names: Mapping[i
     """
     table = _sound(rows, draft.limits)
     table, lost_s = _last_time(table, draft.limits)
-    whole = _whole_steps(table)
+    whole, table = _own(_whole_steps(table), table, draft.limits)
     for rank in np.unique(table["rank"]).tolist():
         place: dict[str, Any] = {"place": names[rank]} if rank in names else {}
         draft.rank(rank, boot_id="one table", **place)
@@ -96,6 +110,39 @@ def _whole_steps(table: Columns) -> Columns:
         "seconds", np.bincount(place, parts.seconds, minlength=len(cells))
     )
     return Columns.concatenate([stated, summed]).sorted_by("number", "rank")
+
+
+def _own(whole: Columns, table: Columns, limits: list[str]) -> tuple[Columns, Columns]:
+    """Steps and parts without what a worker waited for others, where a part holds that."""
+    cells = _cell(whole)
+    number, step = np.unique(whole.number, return_inverse=True)
+    if len(cells) == len(number):
+        return whole, table
+    for phase, name in _EXCHANGING.items():
+        rows = np.flatnonzero(table.phase == int(phase))
+        place = np.searchsorted(cells, _cell(table)[rows])
+        if len(rows) < len(cells) or len(np.unique(place)) < len(cells):
+            continue
+        least = np.full(len(number), np.inf)
+        np.minimum.at(least, step[place], table.seconds[rows])
+        waited = np.zeros(len(cells))
+        waited[place] = table.seconds[rows] - least[step[place]]
+        own = np.maximum(whole.seconds - waited, 0.0)
+        if phase is not Phase.SYNC and _apart(whole.seconds, step) > _EVEN * _apart(own, step):
+            continue
+        seconds = table.seconds.copy()
+        seconds[rows] = least[step[place]]
+        limits.append(WAITING.format(name))
+        return whole.with_column("seconds", own), table.with_column("seconds", seconds)
+    return whole, table
+
+
+def _apart(seconds: Array, step: Array) -> float:
+    """By how much the slowest of a step usually takes longer than the fastest."""
+    least, most = np.full(int(step.max()) + 1, np.inf), np.zeros(int(step.max()) + 1)
+    np.minimum.at(least, step, seconds)
+    np.maximum.at(most, step, seconds)
+    return float(np.median(most - least))
 
 
 def _cell(table: Columns) -> Array:

@@ -47,6 +47,13 @@ _STEP_TIME = re.compile(
     r"|(?:time|seconds) per (?:step|iter|iteration|batch)|end to end|duration|elapsed(?: time)?"
     r"|elapsed time per iteration|seconds|train step timing(?: in)?)$"
 )
+#: What loops call the parts of a step beside the words that profiles use.
+_PARTS = (
+    (Phase.INPUT, r"data|input|(?:data ?)?loader|data ?load(?:ing)?|(?:get|fetch|load) (?:batch|"
+                  r"data)|(?:data|batch) (?:fetch|generator)"),
+    (Phase.SYNC, r"comms?|communication|collectives?|(?:grad(?:ient)?s? )?(?:sync|all ?reduce)"),
+    (Phase.OTHER, r"comput(?:e|ation)"),
+)  # fmt: skip
 _EXTREMES = ("__MIN", "__MAX")  # beside each column of a run, in an export of Weights & Biases
 
 
@@ -98,7 +105,8 @@ def _duration(name: str) -> Duration | None:
     core, unit = spelled(metric.rpartition("/")[2])
     if _STEP_TIME.match(core) or core in _UNIT_NAMES:
         return Duration(name, run, WHOLE, unit or 1.0)
-    part = Phase.INPUT if core == "data time" else phase(core.removesuffix(" time"))
+    word = core.removesuffix(" time")
+    part = next((one for one, words in _PARTS if re.fullmatch(words, word)), phase(word))
     if part is None or (unit is None and not core.endswith(" time")):
         return None
     return Duration(name, run, int(part), unit or 1.0)
