@@ -23,7 +23,7 @@ BUDGET = {
     "agent": 6194,  # the token between hosts and on storage, one store client a node, and
     # intervals of lateness came
     "attachment": 600, "cli": 5094, "compiled": 400,
-    "diagnose": 15864,  # places pooled over all steps, whatever was waited for
+    "diagnose": 15867,  # places pooled over all steps, whatever was waited for
     "doctor": 2245, "explain": 1357, "export": 1495, "frameworks": 600,
     "hooks": 4823, "host": 1702, "pacing": 1842,
     "probe": 1759,  # keys of its documents are types: 480 lines of schemas come from them
@@ -31,11 +31,11 @@ BUDGET = {
     "reproduce": 1539,
     "scenario": 1069, "simulate": 9696,
     "statistics": 832,  # tails of noise came from diagnose, on SciPy
-    "importers": 8643,  # XPlane, OTF2 and TensorBoard's files came in
+    "importers": 8698,  # XPlane, OTF2 and TensorBoard's files came in
     "trace": 5490,  # what facts of a spool must look like is checked where they are read
     "watch": 1945, "workers": 400,
 }  # fmt: skip
-WHOLE = 77_825  # steps of loops that mark none come live, and how processes ended
+WHOLE = 77_891  # steps of loops that mark none come live, and how processes ended
 
 
 @cache

@@ -252,7 +252,10 @@ def _clauses(text: str) -> list[str]:
 
 #: What no sentence ends with.
 _LEADING_ON = frozenset(
-    "a an the of on in at to by for from with and or that which is are it its before after".split()
+    {
+        *("a", "an", "the", "of", "on", "in", "at", "to", "by", "for", "from", "with", "and"),
+        *("or", "that", "which", "is", "are", "it", "its", "before", "after"),
+    }
 )
 
 

@@ -82,6 +82,14 @@ def test_at_its_own_size_a_run_is_predicted_as_it_was(style, at):
     assert point["efficiency"]["value"] == pytest.approx(1, abs=0.01)
 
 
+@pytest.mark.parametrize("style", ["overlapped", "blocking", "gathered"])
+def test_what_checkpoints_take_is_projected_with_the_rest(style, at):
+    saves = np.zeros((STEPS, 4))
+    saves[20::40] = 200 * MS
+    made = world(4, style=style).delayed(Phase.CHECKPOINT, saves)
+    assert at(made, 4)["efficiency"]["value"] == pytest.approx(1, abs=0.03)
+
+
 def test_fewer_ranks_wait_less(at):
     made = world(16, "exponential")
     point, step = at(made, 4), steps_of(world(4, "exponential", seed=1))

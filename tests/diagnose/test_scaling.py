@@ -111,6 +111,12 @@ def test_a_table_that_is_no_curve_is_refused(throughput):
         curve([1, 2], throughput)
 
 
+def test_no_number_of_a_law_lies_beside_its_own_interval():
+    draws = np.array([[10.0, 19.0, 35.0]] * 20)
+    found = curve([1, 2, 4], [10.0, 19.9, 39.0], draws).interval("knee")
+    assert found["low"] <= found["value"] <= found["high"]
+
+
 def test_the_interval_of_a_law_covers_it():
     law, random = Law(10, 0.05, 0.001), np.random.default_rng(0)
     truth = law.throughput(SIZES)

@@ -133,12 +133,13 @@ def segments(grid: StepGrid) -> Segments:
         own, narrow, carried, cut = found
         seen = np.zeros(len(grid.steps), bool)
         seen[steps[cut]] = True
-    step = np.median(grid.duration_ns[seen] + carried, axis=1)
+    step = np.median(grid.duration_ns, axis=1)
+    step[seen] = np.median(grid.duration_ns[seen] + carried, axis=1)
     steady = ~unsteady[seen]
-    usual = float(np.median(step[steady]))
-    more = np.where(unsteady[seen], step - usual, 0.0)
+    usual = float(np.median(step[seen][steady]))
+    more = np.where(unsteady, step - usual, 0.0)[grid.sampled | seen]
     units = len(grid.ranks) / narrow
-    return Segments(own[steady], step[steady], units, more, found is not None)
+    return Segments(own[steady], step[seen][steady], units, more, found is not None)
 
 
 def _unsteady(grid: StepGrid) -> Array:

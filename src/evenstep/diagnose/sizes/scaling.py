@@ -159,10 +159,12 @@ class Curve:
         found: dict[str, float | None] = {"value": getattr(self.law, name)}
         if not len(self.draws):
             return found | {"low": None, "high": None}
+        value = np.inf if found["value"] is None else found["value"]
         known = [getattr(law, name) for law in self.laws]
         ends = np.quantile(
             [np.inf if one is None else one for one in known], [0.025, 0.975], method="nearest"
         )
+        ends = [min(ends[0], value), max(ends[1], value)]
         low, high = (float(end) if np.isfinite(end) else None for end in ends)
         return found | {"low": low, "high": high}
 

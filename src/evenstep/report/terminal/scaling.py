@@ -142,7 +142,9 @@ def measured_notes(scaling: Mapping[str, Any]) -> Iterator[str]:
         ("peak", "throughput is highest at about"),
     ):
         if is_known((law.get(name) or {}).get("value")):
-            yield f"{text} {_ranks(law[name])}"
+            most = max(row["ranks"] for row in scaling["points"])
+            guess = f", which {most:,} ranks can hardly tell" if law[name]["value"] > most else ""
+            yield f"{text} {_ranks(law[name])}{guess}"
     if last := scaling.get("last_doubling"):
         first, second = last["ranks"]
         yield f"from {first:,} to {second:,} ranks throughput grows by {percent(last['gain'])}"
