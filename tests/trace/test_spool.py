@@ -52,6 +52,18 @@ def test_the_body_of_a_begun_collective_lays_its_fields_where_every_record_has_t
     )
 
 
+def test_flags_are_added_to_the_record_that_is_meant_and_to_nothing_else(spool):
+    for number in range(3):
+        spool.put(10 + number, 20, Kind.COLLECTIVE, name=5, flags=1, peer=7)
+    before = read_spool(spool.path).records
+    spool.add_flags(2, 4)
+    spool.add_flags(2 + 64, 8)  # would lie in the same slot, and is not there
+    after = read_spool(spool.path).records
+    assert after["flags"].tolist() == [1, 5, 1]
+    after["flags"] = before["flags"]
+    assert (after == before).all()
+
+
 def test_an_open_record_shows_no_exit_and_the_first_exit_stays(spool):
     seq = spool.put(10, 0, Kind.COLLECTIVE)
     assert read_spool(spool.path).records["exit_ns"][0] == 0
