@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigError
+from evenstep.scenario.parts import Part
 from evenstep.simulate.formulas import reliability
-from evenstep.simulate.formulas.reliability import DAY_NS, HOUR_NS, Component
+from evenstep.simulate.formulas.reliability import DAY_NS, HOUR_NS
 
 
 def test_a_counted_rate_gives_the_count_back():
@@ -19,12 +20,12 @@ def test_a_counted_rate_gives_the_count_back():
 def test_a_rate_is_that_of_one_part():
     (gpu,) = reliability.observed({"GPU": 8}, nodes=10, days=100, per_node={"GPU": 8})
     # 8 failures in 80 parts × 2,400 h
-    assert gpu.per_million_hours == pytest.approx(8 / (80 * 2400) * 1e6)
+    assert gpu.failures_per_million_hours == pytest.approx(8 / (80 * 2400) * 1e6)
 
 
 @given(st.integers(1, 10**5), st.integers(2, 10))
 def test_a_job_of_more_nodes_fails_so_much_more_often(nodes, factor):
-    parts = (Component(name="GPU", per_million_hours=4.0, per_node=8),)
+    parts = (Part(name="GPU", failures_per_million_hours=4.0, per_node=8),)
     longer = reliability.mtbf_ns(parts, nodes)
     assert reliability.mtbf_ns(parts, nodes * factor) == pytest.approx(longer / factor)
 
@@ -45,11 +46,6 @@ def test_the_published_projections_come_out_of_the_published_rate():
 def test_causes_are_ordered_and_add_up():
     parts = reliability.observed({"a": 1, "b": 3}, nodes=4, days=2, software=("a",))
     assert reliability.by_cause(parts) == pytest.approx({"b": 0.75, "a": 0.25})
-
-
-def test_a_negative_rate_names_its_component():
-    with pytest.raises(ConfigError, match="'fan'"):
-        Component(name="fan", per_million_hours=-1.0)
 
 
 def test_observing_nothing_for_no_time_is_refused():

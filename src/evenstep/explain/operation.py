@@ -132,23 +132,21 @@ def _energy(values: Mapping[str, Any]) -> Answer:
     if compute < -1e-9:
         raise UsageError("--communicate, --wait and --idle add up to more than the whole time")
     total = values["ranks"] * values["time_ns"]
-    times = energy.StateTimes(
-        compute_ns=max(compute, 0.0) * total, communicate_ns=shares["communicate"] * total,
-        spin_wait_ns=shares["wait"] * total, idle_ns=shares["idle"] * total,
+    progress = values["progress"]
+    bill = energy.bill(
+        [
+            energy.State(share * total, values[f"{name}_watts"], waits=name in ("wait", "idle"))
+            for name, share in {"compute": max(compute, 0.0), **shares}.items()
+        ],
+        node_share_watts=values["node_watts"], pue=values["pue"], progress=progress or 0.0,
+        price_per_hour=values["price"],
     )  # fmt: skip
-    power = energy.PowerDraw(
-        compute_watts=values["compute_watts"], communicate_watts=values["communicate_watts"],
-        spin_wait_watts=values["wait_watts"], idle_watts=values["idle_watts"],
-        node_share_watts=values["node_watts"], pue=values["pue"],
-    )  # fmt: skip
-    progress, price = values["progress"], values["price"]
-    bill = energy.bill(times, power, progress=progress or 0.0, price_per_hour=price)
     waiting = bill.joules_waiting / bill.joules if bill.joules else None
     rows = [
         Quantity("energy_kwh", bill.joules / 3.6e6, "kWh", "in all"),
         Quantity("waiting_share", waiting, "share", "of it while waiting"),
         Quantity("mean_watts", bill.mean_watts, "W", "per rank, everything included"),
-        Quantity("rank_hours", times.total_ns / reliability.HOUR_NS, "h", "ranks × time"),
+        Quantity("rank_hours", total / reliability.HOUR_NS, "h", "ranks × time"),
         Quantity("cost", bill.cost, "", "in the currency of --price"),
     ]
     if progress:

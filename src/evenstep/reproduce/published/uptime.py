@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from evenstep import checkpoints
 from evenstep.reproduce.published.rows import PublishedRow, System
+from evenstep.scenario.parts import Part
 from evenstep.simulate.formulas import reliability
-from evenstep.simulate.formulas.reliability import HOUR_NS, Component
+from evenstep.simulate.formulas.reliability import HOUR_NS
 
 #: Unexpected interruptions of Llama 3 405B in 54 days on 16,384 GPUs (Grattafiori et al. 2024).
 LLAMA3_CAUSES = {
@@ -20,7 +21,7 @@ STORAGE_BYTES_PER_S = 2e12
 RESTART_NS = 600e9
 
 
-def llama3_components() -> tuple[Component, ...]:
+def llama3_components() -> tuple[Part, ...]:
     """Failure rates by cause, per part: 8 GPUs and their memory a node, one of the others."""
     return reliability.observed(
         LLAMA3_CAUSES, nodes=LLAMA3_NODES, days=LLAMA3_DAYS, per_node={"GPU": 8, "HBM": 8},

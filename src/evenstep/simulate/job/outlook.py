@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from evenstep import checkpoints
-from evenstep.scenario.parts import Reliability
+from evenstep.scenario.parts import Part, Reliability
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.formulas.goodput import OperatingConditions, expected
 from evenstep.simulate.formulas.reliability import (
     DAY_NS,
-    Component,
     by_cause,
     failures_per_day,
     interval_ns,
 )
-from evenstep.simulate.job.energy import Bill, PowerDraw, StateTimes, bill
+from evenstep.simulate.job.energy import Bill, State, bill
 from evenstep.simulate.job.engine import StepSums
 
 NODE = "node"
@@ -63,7 +63,7 @@ def operated(scenario: Scenario) -> dict[str, Any] | None:
     }
 
 
-def _broken_share(parts: tuple[Component, ...], given: Reliability) -> float:
+def _broken_share(parts: tuple[Part, ...], given: Reliability) -> float:
     """Share of the interruptions that take a node out."""
     shares = by_cause(parts)
     return min(1.0, sum(
@@ -72,19 +72,13 @@ def _broken_share(parts: tuple[Component, ...], given: Reliability) -> float:
     ))  # fmt: skip
 
 
-def _parts(given: Reliability) -> tuple[Component, ...]:
+def _parts(given: Reliability) -> tuple[Part, ...]:
     """What fails: whole nodes, at their own rate, and the parts named."""
     parts = [
-        Component(
-            name=part.name or f"part {index}",
-            per_million_hours=part.failures_per_million_hours,
-            per_node=part.per_node,
-            hardware=part.hardware,
-        )
-        for index, part in enumerate(given.parts)
+        replace(part, name=part.name or f"part {index}") for index, part in enumerate(given.parts)
     ]
     rate = given.failures_per_1000_node_days / 1000 / 24e-6
-    return tuple(parts + [Component(name=NODE, per_million_hours=rate)] * bool(rate))
+    return tuple(parts + [Part(name=NODE, failures_per_million_hours=rate)] * bool(rate))
 
 
 def energy(
@@ -95,24 +89,19 @@ def energy(
     A useful unit also carries its part of what failures, checkpoints and restarts use over weeks.
     """
     given = scenario.energy
-    power = PowerDraw(
-        compute_watts=given.compute_watts,
-        communicate_watts=given.communicate_watts,
-        spin_wait_watts=given.spin_wait_watts,
-        idle_watts=0.0,
-        node_share_watts=given.node_share_watts,
-        pue=given.pue,
-    )
     if not (given.compute_watts or given.node_share_watts or given.price_per_hour):
         return None
     totals = {name: float(total.sum()) for name, total in account.totals.items()}
-    times = StateTimes(
-        compute_ns=totals["work"] + totals["held"],
-        communicate_ns=max(totals["blocked"] - totals["waited"], 0.0),
-        spin_wait_ns=totals["waited"],
-    )
+    states = [
+        State(totals["work"] + totals["held"], given.compute_watts),
+        State(max(totals["blocked"] - totals["waited"], 0.0), given.communicate_watts),
+        State(totals["waited"], given.spin_wait_watts, waits=True),
+    ]
     steps = account.counted.stop - account.counted.start
-    found = bill(times, power, progress=amount * steps, price_per_hour=given.price_per_hour)
+    found = bill(
+        states, node_share_watts=given.node_share_watts, pue=given.pue, progress=amount * steps,
+        price_per_hour=given.price_per_hour,
+    )  # fmt: skip
     idle_watts = given.node_share_watts * given.pue
     used = found._asdict() | _per_useful_unit(found, weeks, idle_watts)
     return {name: value if math.isfinite(value) else None for name, value in used.items()}
