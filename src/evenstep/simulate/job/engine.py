@@ -39,11 +39,7 @@ class Done:
     @property
     def over(self) -> Array:
         """When each rank was through."""
-        found = np.empty(len(self.begin))
-        for number, role in enumerate(self.graph.roles):
-            mine = self.graph.role == number
-            found[mine] = self.end[last_main(role), mine]
-        return found
+        return np.asarray(self.end[self.graph.last_main, np.arange(len(self.begin))])
 
     def entries(self, instance: int) -> Array:
         """When each rank entered a collective; NaN for those that have no part in it."""
@@ -68,7 +64,7 @@ class Done:
         if flow.apart:
             return entered
         if flow.members.size == len(entered) and len(flow.members) == 1:
-            return np.full(len(entered), entered.max())
+            return np.broadcast_to(entered.max(), entered.shape)
         found = np.full(len(entered), np.nan)
         found[flow.members] = np.fmax.reduce(entered[flow.members], axis=1)[:, None]
         return found
@@ -79,11 +75,6 @@ class Done:
             self.number + 1, self.graph, begin, self.enter + ahead, self.end + ahead, self.held,
             self.disturbance,
         )  # fmt: skip
-
-
-def last_main(role: RankProgram) -> int:
-    """The last operation of a role's main stream."""
-    return max(i for i, one in enumerate(role.operations) if one.stream == MAIN)
 
 
 class JobEngine:

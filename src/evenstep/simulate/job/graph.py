@@ -145,6 +145,14 @@ class JobGraph:
         )
 
     @cached_property
+    def last_main(self) -> Array:
+        """The last operation of each rank's main stream. (ranks,)"""
+        return np.array([
+            max(i for i, one in enumerate(role.operations) if one.stream == MAIN)
+            for role in self.roles
+        ])[self.role]  # fmt: skip
+
+    @cached_property
     def place(self) -> Array:
         """(instances, roles): which operation of a role takes part in an instance, -1: none."""
         found = np.full((len(self.flows), len(self.roles)), -1)

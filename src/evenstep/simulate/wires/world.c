@@ -2054,7 +2054,7 @@ static int proceed(World *w, i32 rank, i32 stream) {
         Flow *f = w->flows[g->flow[g->instance[o]]];
         if (f->group[rank] < 0) *over = begin, step->open--;
         else issue(w, job, step, rank, operation, g->instance[o], begin + value + f->launch, is_urgent);
-        return 1;
+        return is_urgent || !isnan(*over); /* in flight, it lets nobody go on */
     }
     }
     *enter = begin, *over = end, step->open--;
