@@ -262,13 +262,15 @@ def _large() -> list[Row]:
     return [
         _row("1,000 steps of 1,024 ranks, 25 buckets, two neighbours and noise", 5.0,
              _oversubscribed(1024, 1000)),
-        _row("100 steps of 65,536 ranks, the same", 15.0, _oversubscribed(65536, 100)),
+        _row("100 steps of 65,536 ranks, nobody beside them", 15.0,
+             _oversubscribed(65536, 100, "neighbours=[]")),
+        _row("the same beside two neighbours", 15.0, _oversubscribed(65536, 100)),
         _row("every strategy of a job of 256 ranks", 5.0, strategies),
     ]  # fmt: skip
 
 
-def _oversubscribed(ranks: int, steps: int) -> dict[str, Any]:
+def _oversubscribed(ranks: int, steps: int, *sets: str) -> dict[str, Any]:
     return _simulated(
         "oversubscribed", f"cluster.nodes={ranks + BESIDE}", f"job.ranks={ranks}",
-        f"run.steps={steps}",
+        f"run.steps={steps}", *sets,
     )  # fmt: skip

@@ -28,7 +28,7 @@ BUDGET = {
     "hooks": 4823, "host": 1702, "pacing": 1842,
     "probe": 1759,  # keys of its documents are types: 480 lines of schemas come from them
     "report": 3545,
-    "reproduce": 1539,
+    "reproduce": 1540,
     "scenario": 1069, "simulate": 9696,
     "statistics": 832,  # tails of noise came from diagnose, on SciPy
     "importers": 8698,  # XPlane, OTF2 and TensorBoard's files came in
