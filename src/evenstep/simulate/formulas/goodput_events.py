@@ -7,7 +7,6 @@ checkpoints. Counter-based randomness (Philox): the same seed gives the same num
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -52,34 +51,22 @@ def simulate(
     return Simulated(Goodput(*map(float, shares.mean(axis=1))), Goodput(*map(float, error)))
 
 
-@dataclass(slots=True, eq=False)
 class _World:
     """All repeats side by side. Times in nanoseconds since the start of each."""
 
-    job: OperatingConditions
-    horizon_ns: float
-    repeats: int
-    random: np.random.Generator
-    now: Floats = field(init=False)
-    up_at: Floats = field(init=False)  # working again from here on
-    fail_at: Floats = field(init=False)
-    slow_at: Floats = field(init=False)  # the next node turns slow
-    slow_until: Floats = field(init=False)  # not after `now` where no node is slow
-    repaired_at: Floats = field(init=False)  # (repeats, spares + 1)
-    worked: Floats = field(init=False)  # within this cycle, 0 to interval_ns
-    written: Floats = field(init=False)  # within this cycle, 0 to write_ns
-    cycle: Floats = field(init=False)  # wall time of this cycle so far, restarts left out
-    spent: dict[str, Floats] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.now, self.up_at, self.worked, self.written, self.cycle = (
-            np.zeros(self.repeats) for _ in range(5)
-        )
-        self.slow_until = np.full(self.repeats, -1.0)
-        self.repaired_at = np.full((self.repeats, self.job.spares + 1), -1.0)
-        self.fail_at = self._gap(self.job.mtbf_ns)
-        self.slow_at = self._gap(self.job.slow_every_ns if self.job.slowdown > 1 else math.inf)
-        self.spent = {name: np.zeros(self.repeats) for name in Goodput._fields}
+    def __init__(
+        self, job: OperatingConditions, horizon_ns: float, repeats: int, random: np.random.Generator
+    ) -> None:
+        self.job, self.horizon_ns, self.repeats, self.random = job, horizon_ns, repeats, random
+        self.now, self.up_at = np.zeros((2, repeats))  # up: working again from there on
+        #: Of this cycle: what is worked, 0 to interval_ns; written, 0 to write_ns; and its wall
+        #: time so far, restarts left out.
+        self.worked, self.written, self.cycle = np.zeros((3, repeats))
+        self.slow_until = np.full(repeats, -1.0)  # not after `now` where no node is slow
+        self.repaired_at = np.full((repeats, job.spares + 1), -1.0)
+        self.fail_at = self._gap(job.mtbf_ns)
+        self.slow_at = self._gap(job.slow_every_ns if job.slowdown > 1 else math.inf)
+        self.spent = {name: np.zeros(repeats) for name in Goodput._fields}
 
     def done(self) -> bool:
         """Whether every repeat has reached the horizon."""
