@@ -102,6 +102,17 @@ def test_a_group_slower_than_others_alike_is_named_at_what_its_links_cost(groups
     assert "other groups that lie alike" in finding.cause
 
 
+def test_a_group_of_a_name_that_others_have_is_told_by_its_ranks():
+    world = World(ranks=16, style="grid", tensor_parallel=4, ranks_per_node=1, noise=0.005)
+    slow = (2, 6, 10, 14)
+    trace = replace(world, fabric=lambda move: (8 if move.members == slow else 2) * MS).trace()
+    trace.groups = tuple(
+        replace(group, name=group.name.rstrip("0123456789")) for group in trace.groups
+    )
+    finding = diagnose(trace).findings[0]
+    assert list(finding.where.groups) == ["dp of ranks 2, 6, 10 and 14"]
+
+
 def test_a_node_is_no_culprit_for_having_no_group_of_another_kind():
     # all groups across nodes are slow; only node 0 has one inside
     def took_ns(move):

@@ -185,11 +185,16 @@ class Case:
         return shapes(self.trace, self.transfers)
 
     def groups_named(self, groups: Iterable[int]) -> list[str]:
-        """Names of these groups; none where they are all that moved data."""
-        names = dict.fromkeys(self.trace.groups[group].name for group in groups)
-        moved = np.unique(self.transfers.rows.group)
-        whole = {self.trace.groups[int(group)].name for group in moved}
-        return list(names) if names.keys() < whole else []
+        """Names of these groups, with their ranks where others have the same name; none where they
+        are all that moved data."""
+        these, table = dict.fromkeys(groups), self.trace.groups
+        others = {table[g].name for g in np.unique(self.transfers.rows.group) if g not in these}
+        named = {
+            table[g].name: f" of {words.ranks(list(table[g].ranks))}" * (table[g].name in others)
+            for g in these
+        }
+        single = len(these) == len(named)
+        return [name + ranks * single for name, ranks in named.items()] if others else []
 
     def gained(self, shorter_ns: Array) -> Array:
         """How much shorter each step gets when each transfer is that much shorter, per step."""

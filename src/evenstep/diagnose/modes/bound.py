@@ -245,7 +245,9 @@ def _heavy(case: Case, shape: Shape) -> Heavy | None:
     known = reference(case.trace, shape, case.shapes)
     quiet = np.minimum(rows.transfer_ns, case.transfers.of_kind("quiet_ns"))
     whole = float(rows.transfer_ns[shape.rows].sum())
-    if shape.line is not None:
+    if _slower_than_alike(case, shape):  # of as many hops: what it takes beyond is no latency
+        part = sure = quiet
+    elif shape.line is not None:
         part = np.minimum(rows.size_bytes / shape.line.gBps, rows.transfer_ns)
         sure = part
     else:
@@ -259,6 +261,12 @@ def _heavy(case: Case, shape: Shape) -> Heavy | None:
     if float(np.minimum(sure, rows.transfer_ns)[shape.rows].sum()) < MOST * whole:
         return None
     return Heavy(shape, np.where(shape.rows, part, 0.0), known)
+
+
+def _slower_than_alike(case: Case, shape: Shape) -> bool:
+    """Whether groups that lie alike are so much faster that its links give less than they could."""
+    alike = [one for one in case.shapes if one is not shape and one.lies == shape.lies]
+    return any(shape.busbw_gBps < GOOD * one.busbw_gBps for one in alike)
 
 
 def _of_bandwidth(case: Case, heavy: list[Heavy], share: Share, change: Change) -> list[Finding]:

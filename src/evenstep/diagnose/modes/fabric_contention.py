@@ -169,7 +169,8 @@ def _slowed(case: Case, slow: Slow, share: Share, change: Change) -> list[Findin
 
 def _slow_links(case: Case, *, on_devices: bool) -> list[Finding]:
     """Links, or only those of devices, whose messages take longer at their quickest than the
-    others' nearly ever do."""
+    others' nearly ever do. Links are slower than they could be, never faster, so that the quick
+    ones need not be the most."""
     if case.costs is None or case.stuck or (on_devices and not case.costs.graph.device.all()):
         return []
     table = case.costs.graph.operations
@@ -177,12 +178,12 @@ def _slow_links(case: Case, *, on_devices: bool) -> list[Finding]:
     usual = table.took_ns.astype(float)
     for channels in _alike(case, receiver):
         floors_ns = [np.quantile(table.took_ns[one], levels.LOW) for one in channels]
-        middle = np.median(floors_ns)
-        calm = [one for one, floor in zip(channels, floors_ns, strict=True) if floor <= middle]
+        quick = np.quantile(floors_ns, levels.UNDISTURBED)
+        calm = [one for one, floor in zip(channels, floors_ns, strict=True) if floor <= quick]
         most = max(np.quantile(table.took_ns[one], 1 - levels.LOW) for one in calm)
         for channel, floor in zip(channels, floors_ns, strict=True):
             if floor > most:
-                usual[channel] = np.minimum(middle, table.took_ns[channel])
+                usual[channel] = np.minimum(quick, table.took_ns[channel])
     slow = np.flatnonzero(usual < table.took_ns)
     return _slow_link(case, slow, receiver, usual) if len(slow) else []
 
