@@ -23,7 +23,7 @@ BUDGET = {
     "agent": 6194,  # the token between hosts and on storage, one store client a node, and
     # intervals of lateness came
     "attachment": 600, "cli": 5094, "compiled": 400,
-    "diagnose": 15867,  # places pooled over all steps, whatever was waited for
+    "diagnose": 15891,  # places pooled over all steps, whatever was waited for
     "doctor": 2245, "explain": 1357, "export": 1495, "frameworks": 600,
     "hooks": 4823, "host": 1702, "pacing": 1842,
     "probe": 1759,  # keys of its documents are types: 480 lines of schemas come from them
@@ -35,7 +35,7 @@ BUDGET = {
     "trace": 5490,  # what facts of a spool must look like is checked where they are read
     "watch": 1945, "workers": 400,
 }  # fmt: skip
-WHOLE = 77_891  # steps of loops that mark none come live, and how processes ended
+WHOLE = 77_905  # steps of loops that mark none come live, and how processes ended
 
 
 @cache

@@ -22,7 +22,7 @@ from evenstep.trace.spool.layout import Op
 Array = npt.NDArray[Any]
 
 TELLING = 0.02  # of the work in a gap: less tells nothing
-FURTHEST = 4  # entries after which an operation may still be waited for
+FURTHEST = 6  # entries after which an operation may still be waited for: a layer of experts has 5
 SURE = 0.15  # of a misfit: what fits better by less fits alike
 AT_ONCE_NS = 3_000  # between the end of an operation and what waited for nothing else
 SHARES = (0.0, 0.25, 1 / 3, 0.5, 2 / 3, 0.75, 1.0)  # of work, done before a wait: as layers are cut

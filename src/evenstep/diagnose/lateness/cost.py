@@ -12,8 +12,8 @@ import numpy.typing as npt
 from evenstep.diagnose.graph.peers import Alike, alike
 from evenstep.diagnose.graph.replay import Change, replay, step_lengths, together
 from evenstep.diagnose.graph.structure import Graph, mixed, quantiles, summed
-from evenstep.diagnose.lateness.thresholds import above_others
-from evenstep.diagnose.levels import ERRORS, MOST, UNDISTURBED
+from evenstep.diagnose.lateness.thresholds import above_others, around
+from evenstep.diagnose.levels import ERRORS, MOST, SEVERAL, UNDISTURBED
 
 Array = npt.NDArray[Any]
 
@@ -105,6 +105,7 @@ class Costs:
             if not (wanted > 0).any():
                 continue
             own = part.of(changed)
+            wanted = _beside_peers(wanted, own.sum(axis=2), chronic[part.lanes])
             alone = len(part.lanes) == 1 and chronic[part.lanes].all()
             weight = part.of(self.in_phases_ns) if alone else _excess(own, chronic[part.lanes])
             explains = weight.sum(axis=2, keepdims=True) >= MOST * wanted[:, :, None]
@@ -179,6 +180,15 @@ def _level(own: Array) -> Array:
     lanes = own.mean(axis=0)
     common = lanes[~unlike].mean(axis=0) if (~unlike).any() else lanes.mean(axis=0)
     return np.asarray(np.where(unlike[:, None], lanes, common[None, :]))[None]
+
+
+def _beside_peers(wanted: Array, amount: Array, chronic: Array) -> Array:
+    """What is wanted of chronic lanes (segments, lanes): at least what they usually do more than
+    most lanes of their program, as all others may always have more to do than these."""
+    if len(chronic) <= SEVERAL or chronic.sum() >= MOST * len(chronic):
+        return wanted
+    more = around(above_others(amount)) * amount / np.maximum(around(amount), 1.0)
+    return np.asarray(np.where(chronic & (wanted > 0), np.maximum(wanted, more), wanted))
 
 
 def _laid(wanted: Array, weight: Array, own: Array) -> Array:
