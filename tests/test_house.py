@@ -24,15 +24,15 @@ BUDGET = {
     # intervals of lateness came
     "attachment": 600, "cli": 5094, "compiled": 400,
     "diagnose": 15891,  # places pooled over all steps, whatever was waited for
-    "doctor": 2245, "explain": 1357, "export": 1495, "frameworks": 600,
-    "hooks": 4823, "host": 1702, "pacing": 1842,
-    "probe": 1759,  # keys of its documents are types: 480 lines of schemas come from them
+    "doctor": 2239, "explain": 1357, "export": 1484, "frameworks": 600,
+    "hooks": 4823, "host": 1690, "pacing": 1842,
+    "probe": 1755,  # keys of its documents are types: 480 lines of schemas come from them
     "report": 3545,
     "reproduce": 1540,
     "scenario": 1069, "simulate": 9696,
     "statistics": 832,  # tails of noise came from diagnose, on SciPy
-    "importers": 8698,  # XPlane, OTF2 and TensorBoard's files came in
-    "trace": 5490,  # what facts of a spool must look like is checked where they are read
+    "importers": 8679,  # XPlane, OTF2 and TensorBoard's files came in
+    "trace": 5474,  # what facts of a spool must look like is checked where they are read
     "watch": 1945, "workers": 400,
 }  # fmt: skip
 WHOLE = 77_905  # steps of loops that mark none come live, and how processes ended

@@ -242,5 +242,5 @@ def test_where_parquet_cannot_be_read_its_columns_are_still_recognised(tmp_path,
     def absent(*_):
         raise MissingExtra("duckdb", extra="analyze", purpose="reading")
 
-    monkeypatch.setattr(tables, "Connection", absent)
+    monkeypatch.setattr(tables, "connect", absent)
     assert tables._parquet_names(path, ["step", "text", "seconds"]) == ["step", "text"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,49 +20,6 @@ from evenstep.trace.store.database import connect
 
 if TYPE_CHECKING:
     import duckdb
-
-if TYPE_CHECKING:
-    import duckdb
-
-
-class Connection:
-    """A DuckDB of its own for one file, which loads no extension; its errors are sentences."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> duckdb.DuckDBPyConnection:
-        self._connection = connect(2)
-        self._connection.execute("set memory_limit = '2GB'")
-        return self._connection
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self._connection.close()
-        import duckdb
-
-        if isinstance(error, duckdb.Error):
-            reason = str(error).splitlines()[0]
-            raise TraceError(f"{self._path} cannot be read: {reason}; export it again") from error
-
-
-class PlainPath:
-    """The path of a file as DuckDB takes it: characters of a pattern are linked away."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path.absolute()
-
-    def __enter__(self) -> str:
-        self._folder = TemporaryDirectory() if set("*?[") & set(str(self._path)) else None
-        if self._folder is None:
-            return str(self._path)
-        link = Path(self._folder.name) / "table"
-        link.symlink_to(self._path)
-        return str(link)
-
-    def __exit__(self, *_: object) -> None:
-        if self._folder is not None:
-            self._folder.cleanup()
-
 
 Array = npt.NDArray[Any]
 
@@ -92,6 +50,33 @@ class Table(NamedTuple):
 
     numbers: dict[str, Array]  # float64; nan where there is no number
     texts: dict[str, tuple[list[str], Array]]  # the texts, ascending, and each row's; -1: none
+
+
+@contextmanager
+def _connection(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A DuckDB of its own for one file, which loads no extension; its errors are sentences."""
+    with connect(2) as connection:
+        import duckdb
+
+        connection.execute("set memory_limit = '2GB'")
+        try:
+            yield connection
+        except duckdb.Error as error:
+            reason = str(error).splitlines()[0]
+            raise TraceError(f"{path} cannot be read: {reason}; export it again") from error
+
+
+@contextmanager
+def _plain(path: Path) -> Iterator[str]:
+    """The path of a file as DuckDB takes it: characters of a pattern are linked away."""
+    path = path.absolute()
+    if not set("*?[") & set(str(path)):
+        yield str(path)
+        return
+    with TemporaryDirectory() as folder:
+        link = Path(folder) / "table"
+        link.symlink_to(path)
+        yield str(link)
 
 
 def table_file(source: SourceFile, wanted: Sequence[str] = ()) -> TableFile | None:
@@ -142,7 +127,7 @@ def read_table(
     """
     if file.lines:
         return _of_lines(file, numbers, texts, limits)
-    with Connection(file.path) as connection, PlainPath(file.path) as plain:
+    with _connection(file.path) as connection, _plain(file.path) as plain:
         _load(connection, file, plain, numbers, texts)
         if file.separator:
             limits += _rejected(connection, file.path)
@@ -151,7 +136,7 @@ def read_table(
 
 def _parquet_names(path: Path, wanted: Sequence[str]) -> list[str]:
     try:
-        with Connection(path) as connection, PlainPath(path) as plain:
+        with _connection(path) as connection, _plain(path) as plain:
             found = connection.execute("SELECT name FROM parquet_schema(?)", [plain]).fetchall()
     except (MissingExtra, TraceError):
         with path.open("rb") as file:

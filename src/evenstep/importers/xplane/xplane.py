@@ -168,17 +168,13 @@ def _take_plane(found: PlaneFile, plane: Any, programs: Mapping[str, Instruction
             told = events.get(event.metadata_id)
             what = next((programs[name] for name in _names(told, said, stats) if name in programs),
                         None)  # fmt: skip
-            device = int(whole[1]) if whole else _number(said.get("device_ordinal", _nothing()))
+            ordinal = _number(said["device_ordinal"]) if "device_ordinal" in said else 0
+            device = int(whole[1]) if whole else ordinal
             if what is None or device >= MOST_RANKS or count >= MOST_EVENTS:
                 continue
             run = _number(said["run_id"]) if "run_id" in said else -1
             found.devices.setdefault(device, []).append(Ran(start_ns, end_ns, run, what))
             count += 1
-
-
-@cache
-def _nothing() -> Any:
-    return messages("none", {"XStat": "uint64_value=3:uint64 int64_value=4:int64"})["XStat"]()
 
 
 def _names(told: Any, said: Mapping[str, Any], stats: Mapping[int, str]) -> Iterator[str]:
