@@ -20,6 +20,7 @@ class Made(Action):
     def __init__(self, gain: float = 0.05) -> None:
         self.gain = gain
         self.acts = False
+        self.takes_ns = 0
         self.turns = 0
 
     def applies(self, facts: Facts) -> str:
@@ -32,7 +33,7 @@ class Made(Action):
 
     def during(self, step: int, *, last: bool) -> int:
         assert self.acts
-        return 0
+        return self.takes_ns
 
     def end(self, step: int) -> None:
         assert self.acts
@@ -94,6 +95,16 @@ def test_an_action_that_harms_is_ended() -> None:
     job = Job(-0.05).go(1500)
     assert job.conductor.account_of()[0]["word"] == "does not pay"
     assert not job.actions[0].acts
+
+
+def test_what_a_bounded_action_takes_is_what_its_trial_can_have_lost() -> None:
+    job = Job(0.0)
+    made = job.actions[0]
+    made.bounded, made.takes_ns = True, MS
+    job.conductor.ask([], 0)
+    job.conductor.ask(["made-0"], 0)
+    (part,) = job.go(200).conductor.parts
+    assert part.trial._spent == pytest.approx(0.01 * part.acted_steps, rel=0.1)  # of 100 ms
 
 
 def test_one_action_is_on_trial_at_a_time() -> None:
