@@ -12,7 +12,7 @@ from evenstep.diagnose.graph.awaited import awaited
 from evenstep.diagnose.graph.build import graph
 from evenstep.diagnose.graph.replay import Change, replay, step_lengths, together
 from evenstep.diagnose.graph.streams import behind
-from evenstep.diagnose.graph.structure import times
+from evenstep.diagnose.graph.structure import mixed, times
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.measure.grid import _common_steps, step_grid
 from evenstep.trace.clocks.clocks import align, sharpened
@@ -231,3 +231,8 @@ def test_a_reduction_between_replicas_waits_for_the_one_that_scatters():
     found = behind(rows, operations)
     assert found.after.tolist() == np.where(reduce, np.arange(12) - 1, -1).tolist()
     assert (found.enter_ns[reduce] == came[reduce]).all()
+
+
+def test_a_sum_of_hashes_tells_whether_the_first_lane_is_in_a_set():
+    lanes = mixed([np.arange(4)])
+    assert len({int(lanes[:4].sum()), int(lanes[1:4].sum()), 0, int(lanes[0])}) == 4

@@ -75,8 +75,9 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mixed(columns: Sequence[Array]) -> Array:
-    """Per row, a hash of integer columns (multiplied and folded, 64 bits)."""
-    code = np.zeros(len(columns[0]), np.uint64)
+    """Per row, a hash of integer columns (multiplied and folded, 64 bits). That of zeros is none
+    either: it counts in a sum over a set."""
+    code = np.full(len(columns[0]), _ODD)
     with np.errstate(over="ignore"):
         for column in columns:
             code = (code ^ column.astype(np.int64).astype(np.uint64)) * _ODD
