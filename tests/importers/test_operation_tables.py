@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from benchmarks.jobs.pipeline import NAMES, Pipeline
 from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.lateness.case import open_case
 from evenstep.errors import TraceError
 from evenstep.importers.content import SourceFile
-from evenstep.importers.operations.operation_records import _worker_at
 from evenstep.importers.operations.operation_tables import FORMAT
-from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Op, Phase
 from evenstep.trace.trace import matched
 
@@ -296,12 +295,24 @@ def test_the_world_is_what_the_description_says(tmp_path):
     assert (trace.world, trace.run["world"]) == (16, 16)
 
 
-def test_nothing_is_nested_in_a_phase_and_a_worker_that_is_not_there_is_nobody(written):
-    trace = opened(written(lines(Pipeline(dp=1, pp=2, steps=1))))
-    phases = trace.of_kind(Kind.PHASE)
+def test_nothing_is_nested_in_a_phase(written):
+    phases = opened(written(lines(Pipeline(dp=1, pp=2, steps=1)))).of_kind(Kind.PHASE)
     assert (phases.group_seq.astype(np.int64) == phases.exit_ns - phases.enter_ns).all()
-    table = Columns(
-        {"dp_rank": np.array([0, 1]), "stage": np.array([0, 2]), "rank": np.array([4, 5])}
-    )
-    found = _worker_at(table, np.array([0, 1, 0, 1]), np.array([0, 2, 2, 0]))
-    assert found.tolist() == [4, 5, -1, -1]
+
+
+def test_every_compute_says_which_message_it_waits_for(written):
+    trace = opened(written(lines(Pipeline(dp=2, pp=3, micro=4, steps=2))))
+    phases = trace.of_kind(Kind.PHASE)
+    calls = trace.of_kind(Kind.POINT_TO_POINT)
+    received = calls.select(calls.op == int(Op.RECV))
+    for rank in (0, 4):
+        waits = phases.parent[(phases["rank"] == rank) & (phases.op == int(Phase.SYNC))].tolist()
+        mine = received.seq[received["rank"] == rank].tolist()
+        assert [waits.count(seq) for seq in mine] == [1] * len(mine)
+
+
+@pytest.mark.parametrize("following", [False, True])
+def test_the_run_s_graph_replays_a_table_as_it_ran(written, following):
+    pipeline = Pipeline(dp=2, pp=3, micro=4, steps=3, following=following, seed=2)
+    case = open_case(opened(written(lines(pipeline))))
+    assert case.costs.length_ns == pytest.approx(case.costs.seen_ns)

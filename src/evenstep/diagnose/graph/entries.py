@@ -339,6 +339,7 @@ def _held(trace: Trace, events: Columns) -> Array:
         return np.zeros((2, 0), bool)
     phases, calls = trace.of_kind(Kind.PHASE), trace.of_kind(Kind.COLLECTIVE)
     waits = phases.select((phases.op == int(Phase.SYNC)) & (phases.exit_ns > 0))
+    waits = waits.select(waits.parent == 0)  # the others say what they were for
     held, ended = np.zeros((2, len(events)), bool)
     for rank in np.unique(waits["rank"]):
         own, mine = waits.select(waits["rank"] == rank), events["rank"] == rank

@@ -52,6 +52,7 @@ class LaneExtent(NamedTuple):
                 "enter_ns": enter,
                 "leave_ns": leave,
                 "seq": rows.seq.astype(np.int64),
+                "parent": rows.parent.astype(np.int64),
             }
         )
         return table.select(~self.apart[table.lane]) if self.apart.any() else table
@@ -177,21 +178,24 @@ def _host_rows(
     waits = span.waits()
     behind = rows.select(rows.waits & ~rows.calls)
     blocked = rows.waits & rows.calls
-    waits = _after_calls(waits, rows).sorted_by("lane", "enter_ns")
-    parts, known = [], np.zeros(len(waits), bool)
+    parts, sure = _told(waits.select(waits.parent > 0), rows.select(~rows.calls))
+    waits = _after_calls(waits.select(waits.parent == 0), rows).sorted_by("lane", "enter_ns")
+    behind = behind.select(~np.isin(behind.lane, sure))
+    known = np.zeros(len(waits), bool)
     if len(behind) and not len(waits):
         rows = rows.sorted_by("lane", "enter_ns", "seq")
         waited = awaited(rows, found.operations, over)
         ahead = np.where(rows.waits & ~rows.calls, waited.ahead, 0)
         blocked = rows.waits & (rows.calls | ((ahead == 1) & ~waited.worked))
-        parts = _later(rows, waited._replace(ahead=ahead))
+        parts += _later(rows, waited._replace(ahead=ahead))
     elif len(behind):
-        parts, known = _awaited(waits, behind, operations)
+        more, known = _awaited(waits, behind, operations)
+        parts += more
     unknown = waits.select(~known & (waits.leave_ns - waits.enter_ns >= TELLING_NS))
     ends = span.table(span.trace.of_kind(Kind.STEP))
     ends = ends.select(~span.device[ends.lane])
     ends = ends.with_column("enter_ns", ends.leave_ns)
-    parts += _sent(span, rows, phases, over)
+    parts += _sent(span, rows.select(~np.isin(rows.lane, sure)), phases, over)
     return [_entered(rows, blocked), *parts, _table(ends, None, None, STEP_END)], unknown
 
 
@@ -240,6 +244,20 @@ def _after_calls(waits: Columns, rows: Columns) -> Columns:
     came_back = np.where(rows.calls[at], rows.leave_ns[at], rows.enter_ns[at])
     since = np.where(inside, np.clip(came_back, waits.enter_ns, waits.leave_ns), waits.enter_ns)
     return waits.with_column("enter_ns", since)
+
+
+def _told(waits: Columns, rows: Columns) -> tuple[list[Columns], Array]:
+    """Rows of waits that say what they were for, and their lanes, in which nothing is guessed."""
+    if not len(waits) or not len(rows):
+        return [], np.zeros(0, np.int64)
+    width = int(max(rows.seq.max(initial=0), waits.parent.max())) + 1
+    key = rows.lane * width + rows.seq
+    order = np.argsort(key, kind="stable")
+    wanted = waits.lane * width + waits.parent
+    at = np.minimum(np.searchsorted(key[order], wanted), len(rows) - 1)
+    there = key[order][at] == wanted
+    waits, at = waits.select(there), order[at[there]]
+    return [_table(waits, None, rows.operation[at], WAIT)], np.unique(waits.lane)
 
 
 def _awaited(waits: Columns, behind: Columns, operations: Columns) -> tuple[list[Columns], Array]:

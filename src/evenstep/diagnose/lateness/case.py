@@ -135,7 +135,7 @@ class Case:
     @cached_property
     def unexplained(self) -> float | None:
         """By how much the replay misses the length of the run it replays, as a share of it."""
-        if self.costs is None or self.trace.operations is not None:
+        if self.costs is None:
             return None
         length = float(self.costs.seen_ns.sum())
         return abs(float(self.costs.length_ns.sum()) / length - 1) if length > 0 else None

@@ -213,5 +213,5 @@ def synchronization_amplification(case: Case) -> list[Finding]:
             Evidence("spread_of_own_work", spread, 0, "ns"),
             Evidence("wait_share", waited, 0.0, "share"),
         ],
-        change=case.costs.even if case.costs and case.trace.operations is None else None,
+        change=case.costs.even if case.costs else None,
     )

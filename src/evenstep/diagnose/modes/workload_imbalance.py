@@ -19,101 +19,24 @@ import numpy as np
 from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.graph.micro_batches import Batches, micro_batches
 from evenstep.diagnose.graph.replay import Change
+from evenstep.diagnose.graph.structure import summed
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.diagnose.levels import MOST, NAMED, NEARLY_ALL, SMALLEST_SHARE
 from evenstep.diagnose.measure import recurrence
 from evenstep.diagnose.measure.recurrence import FEWEST_STEPS, throughout
-from evenstep.diagnose.modes.stage_imbalance import (
-    by_lateness,
-    by_replay,
-    steps_by_replay,
-    workers_by_replay,
-)
-from evenstep.diagnose.operations.operations import OperationJob, evened, job, on_steps, replayed
+from evenstep.diagnose.modes.stage_imbalance import by_lateness
 from evenstep.diagnose.sentences import worded
 from evenstep.statistics.interval import z
-from evenstep.trace.columns import Columns
-from evenstep.trace.operations import COMPUTES, Role
 from evenstep.trace.spool.layout import Phase
 
-TOGETHER = 0.9  # correlation of forward and backward (Lin et al.)
 VARYING = 0.03  # deviation of a rank's compute, as a share of it, below which nothing is imbalanced
 
 
 def find(case: Case) -> list[Finding]:
     """A longer stage, and sequences of different lengths."""
-    if case.trace.operations is not None and len(case.grid.steps):
-        return _of_operations(case, job(case.trace.operations, case.trace.names))
     return [*by_lateness(case), *_of_phases(case)]
-
-
-def _of_operations(case: Case, plan: OperationJob) -> list[Finding]:
-    """Slow workers, then sequences: what is left of a stage's length is the stage's own."""
-    findings, own = steps_by_replay(case, plan)
-    varied = _varied(plan, own)
-    correlation = _correlation(varied)
-    varying = correlation >= TOGETHER and _take_turns(varied)
-    slow, own = workers_by_replay(case, plan, own, varying=varying)
-    findings += slow
-    if varying:
-        even = evened(plan, own)
-        length = replayed(plan, np.stack([own, even], axis=1))
-        lost = on_steps(plan, length[:, 0] - length[:, 1], case.grid.steps) * 1e9
-        _claim(case)
-        findings += _sequences(case, lost, correlation, _deviation(varied))
-        own = even
-    return findings + by_replay(case, plan, own)
-
-
-def _varied(plan: OperationJob, own_s: Array) -> Columns:
-    """Forward and backward of each micro-batch on each worker, over the worker's own mean."""
-    table, parts = plan.table, {}
-    key = np.stack([table.step, table.worker, table.gmc, table.mb_id])
-    for role in COMPUTES:
-        mine = np.flatnonzero(table.role == role)
-        order = mine[np.lexsort(key[:, mine])]
-        place = np.stack([table.worker[order], table.gmc[order]])
-        place = np.unique(place, axis=1, return_inverse=True)[1].reshape(-1)
-        count = np.maximum(np.bincount(place), 1)
-        mean = (np.bincount(place, weights=own_s[order]) / count)[place]
-        parts[role] = (order, own_s[order] / np.where(mean > 0, mean, 1.0))
-    (rows, forward), (others, backward) = parts[Role.FORWARD], parts[Role.BACKWARD]
-    if len(rows) != len(others) or (key[:, rows] != key[:, others]).any():
-        rows, forward, backward = rows[:0], forward[:0], backward[:0]
-    return Columns(
-        {
-            "step": table.step[rows],
-            "dp_rank": table.dp_rank[rows],
-            "forward": forward,
-            "backward": backward,
-        }
-    )
-
-
-def _correlation(varied: Columns) -> float:
-    """Pearson's, of forward and backward over their means; 0 where nothing varies."""
-    if len(varied) < 2 or not varied.forward.std() or not varied.backward.std():
-        return 0.0
-    return float(np.corrcoef(varied.forward, varied.backward)[0, 1])
-
-
-def _deviation(varied: Columns) -> float:
-    return float((varied.forward + varied.backward).std() / 2)
-
-
-def _take_turns(varied: Columns) -> bool:
-    """Whether compute varies enough to matter, and another data-parallel rank is slowest each time.
-
-    With one data-parallel rank it is the micro-batches that differ.
-    """
-    if _deviation(varied) < VARYING:
-        return False
-    steps, step = np.unique(varied.step, return_inverse=True)
-    ranks, rank = np.unique(varied.dp_rank, return_inverse=True)
-    spent = np.zeros((len(steps), len(ranks)))
-    np.add.at(spent, (step, rank), varied.forward + varied.backward)
-    return len(ranks) < 2 or rotating(spent)
 
 
 def rotating(spent: Array) -> bool:
@@ -160,6 +83,7 @@ def _of_phases(case: Case) -> list[Finding]:
             return []
     # unlike other lateness, long batches are work that has to be done: by all alike
     late = case.delays.cells(Cause.WORK) & ~case.delays.chronic[None, :]
+    late &= ~_whatever_lengths(case, batches)
     by_chance = _hit(late.shape[1], int(np.count_nonzero(late)))
     theirs = bool(np.count_nonzero(late.any(axis=0)) >= MOST * by_chance)
     others = case.all_relieved(case.delays.any, but=late if theirs else None)
@@ -182,6 +106,17 @@ def _without_lengths(case: Case, batches: Batches, base: Change) -> Change:
     own[batches.rows] /= batches.common
     changed = np.flatnonzero(own != case.costs.graph.own_ns)
     return base._replace(rows=changed, own_ns=own[changed])
+
+
+def _whatever_lengths(case: Case, batches: Batches | None) -> Array:
+    """Cells that would be late by most of it with all micro-batches as long as the mean one."""
+    left = np.zeros(case.grid.shape)
+    if batches is None or case.costs is None:
+        return left > 0
+    own = case.costs.graph.own_ns.copy()
+    own[batches.rows] /= batches.common
+    left[case.grid.sampled] = above_others(summed(case.costs.graph, own))
+    return np.asarray((left > 0) & (left >= MOST * case.delays.excess_ns))
 
 
 class Varied(NamedTuple):
@@ -257,13 +192,6 @@ def _rank_correlation(some: Array, others: Array) -> float:
     """Spearman's: lengths differ in every batch, and not in the few of one late rank a step."""
     place, other = (np.argsort(np.argsort(values, axis=None)) for values in (some, others))
     return float(np.corrcoef(place, other)[0, 1])
-
-
-def _claim(case: Case) -> Array:
-    """Single late computes, which are the data's, as waiting is that is nobody's in particular."""
-    late = case.delays.cells(Cause.WORK) & ~case.delays.chronic[None, :]
-    case.claims.rest(case.claims.rest_ns)
-    return case.claims.cells(late & np.isin(case.delays.phase, COMPUTE_PHASES))
 
 
 # -- the finding -----------------------------------------------------------------------------------

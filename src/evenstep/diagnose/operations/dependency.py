@@ -17,15 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.graph.schedule import Links
-from evenstep.diagnose.operations.messages import (
+from evenstep.diagnose.levels import MOST
+from evenstep.trace.columns import Columns
+from evenstep.trace.operation_messages import (
     STAMPS_S,
     OperationMessages,
     in_order,
     messages,
-    seen_after,
 )
-from evenstep.trace.columns import Columns
-from evenstep.trace.operations import COMPUTES, DATA_PARALLEL, MESSAGES, Role
+from evenstep.trace.operations import COMPUTES, DATA_PARALLEL, MESSAGES, SENDS, Role
 
 Array = npt.NDArray[Any]
 Edges = tuple[Array, Array]  # from, to: nodes
@@ -172,7 +172,7 @@ def _edges(ops: Columns, sent: OperationMessages, *, overlapping: bool) -> Edges
         _chain(ops, _computing(ops), ops.worker),
         _chain(ops, np.isin(ops.role, MESSAGES), ops.worker * len(Role) + ops.role),
         _chain(ops, np.isin(ops.role, (Role.PARAMS, Role.GRADS)), ops.worker),
-        *sent.edges,
+        *_of_messages(ops, sent),
         _before_backward(ops),
         *_after_params(ops),
         *_after_computes(ops, overlapping=overlapping),
@@ -180,6 +180,28 @@ def _edges(ops: Columns, sent: OperationMessages, *, overlapping: bool) -> Edges
     if overlapping:
         found.append(_reduced_behind(ops))
     return np.concatenate([a for a, _ in found]), np.concatenate([b for _, b in found])
+
+
+def _of_messages(ops: Columns, sent: OperationMessages) -> list[Edges]:
+    """Sends after their computes, computes after what they receive, and that after the compute that
+    it was asked for after."""
+    found = []
+    for role in MESSAGES:
+        mine = np.flatnonzero((ops.role == role) & (sent.compute >= 0))
+        if role in SENDS:
+            found.append((sent.compute[mine], mine))
+            continue
+        asked = np.flatnonzero((ops.role == role) & (sent.after >= 0))
+        found += [(mine, sent.compute[mine]), _seen_after(ops, sent.after[asked], asked)]
+    return found
+
+
+def _seen_after(ops: Columns, before: Array, after: Array) -> Edges:
+    """These edges, or none where most of what is to come after began earlier: receives may be asked
+    for ahead of the compute before them."""
+    early = ops.start_s[after] < ops.end_s[before] - STAMPS_S
+    kept = slice(0) if len(early) and early.mean() > MOST else slice(None)
+    return before[kept], after[kept]
 
 
 def _computing(ops: Columns) -> Array:
@@ -221,7 +243,7 @@ def _before_backward(ops: Columns) -> Edges:
     found = [_firsts(ops, in_order(ops, ops.role == role)) for role in _BACKWARD_MESSAGES]
     posted = np.concatenate(found)
     posted = posted[earlier[ops.worker[posted]] >= 0]
-    return seen_after(ops, earlier[ops.worker[posted]], posted)
+    return _seen_after(ops, earlier[ops.worker[posted]], posted)
 
 
 _BACKWARD_MESSAGES = (Role.BACKWARD_RECV, Role.BACKWARD_SEND)

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from evenstep.diagnose.graph.replay import Change, replay
 from evenstep.diagnose.graph.structure import Batch, Graph
 from evenstep.diagnose.operations.dependency import Dependencies, dependencies, segment
-from evenstep.diagnose.operations.messages import CLOCK_ERROR_S
 from evenstep.trace.columns import Columns
+from evenstep.trace.operation_messages import CLOCK_ERROR_S, lanes
 from evenstep.trace.operations import COLLECTIVES, COMPUTES, MESSAGES, Role, on_one_line
 
 Array = npt.NDArray[Any]
@@ -139,7 +139,8 @@ def prepared(operations: Columns) -> Columns:
             **numbered,
             "gmc": np.where(np.isin(operations.role, COMPUTES), gmc, -1).astype(np.int64),
             "worker": rank.astype(np.int64),
-            "lane": _lanes(operations, rank),
+            "lane": lanes(operations, rank),
+            "turn": np.zeros(len(rank), np.int64),
             "start_s": operations.start_s.astype(float),
             "end_s": operations.start_s + operations.duration_s.astype(float),
         }
@@ -156,19 +157,6 @@ def prepared(operations: Columns) -> Columns:
 
 
 _WHOLE = ("dp_rank", "stage", "rank", "step", "role", "optype", "seq_id", "mc", "mb_id")
-
-
-def _lanes(operations: Columns, rank: Array) -> Array:
-    """Place of each worker among those of its stage and data-parallel rank."""
-    _, first = np.unique(rank, return_index=True)
-    stage, dp_rank = operations.stage[first], operations.dp_rank[first]
-    order = np.lexsort([stage, dp_rank])
-    new = np.diff(stage[order], prepend=-1) != 0
-    new |= np.diff(dp_rank[order], prepend=-1) != 0
-    begin = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
-    lane = np.empty(len(order), np.int64)
-    lane[order] = np.arange(len(order)) - begin
-    return lane[rank]
 
 
 Structure = tuple[Array, Dependencies]  # steps alike, by index, and what waits for what in them
@@ -256,11 +244,6 @@ def _usual(table: Columns, own: Array) -> Array:
 
 
 # -- other divisions of the work -------------------------------------------------------------------
-
-
-def on_steps(plan: OperationJob, values: Array, steps: Array) -> Array:
-    """Values per step of the job for these numbers of steps, all of which it has."""
-    return np.asarray(values[np.searchsorted(plan.steps, steps)])
 
 
 def balanced(plan: OperationJob, own_s: Array) -> Array:

@@ -8,22 +8,22 @@ to end.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from evenstep.importers.draft import Draft
+from evenstep.importers.operations.program import PLACES, TALKS, placed, program
 from evenstep.trace.columns import Columns
-from evenstep.trace.operations import COLLECTIVES, MESSAGES, SENDS, Role, on_one_line
+from evenstep.trace.operation_messages import OperationMessages, messages
+from evenstep.trace.operations import MESSAGES, SENDS, Role
 from evenstep.trace.ranks import MOST_RANKS
-from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
+from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op, Phase
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
-
-ORIGIN_NS = 1_000_000_000  # nothing begins at 0, which means an open end
-GAP_NS = 1_000  # between steps laid end to end
 
 _OPS = {
     Role.FORWARD_SEND: Op.SEND,
@@ -39,32 +39,49 @@ _PHASES = {
     Role.OPTIMIZER: Phase.OPTIMIZER,
     Role.OTHER: Phase.OTHER,
 }
-_TALKS = (*MESSAGES, *COLLECTIVES, Role.LAYERNORM)
 
 
 def trace_of(table: Columns, draft: Draft, meta: Mapping[str, Any]) -> Trace:
-    """The trace of a table with the columns of `trace.operations`, itself kept for replay."""
+    """The trace of a table with the columns of `trace.operations`, itself kept for its analysis."""
     layout = {
         "dp_size": int(table.dp_rank.max()) + 1,
         "pp_size": int(table.stage.max()) + 1,
         "vpp_size": int(table.mc.max(initial=0)) + 1,
     }
     draft.limits += _contradictions(layout, meta)
-    timed = _timed(table)
-    first = np.unique(timed["rank"], return_index=True)[1]
-    for row in first:
-        rank = int(timed["rank"][row])
-        place = f"dp{timed.dp_rank[row]}-stage{timed.stage[row]}"
-        draft.rank(rank, boot_id="operation table", place=place)
-    parts = [_steps(timed), *_phases(timed), _collectives(draft, timed), _messages(timed)]
-    for part in parts:
+    ops, apart = placed(table)
+    for row in np.unique(ops["rank"], return_index=True)[1]:
+        place = f"dp{ops.dp_rank[row]}-stage{ops.stage[row]}"
+        draft.rank(int(ops["rank"][row]), boot_id="operation table", place=place)
+    sent = messages(ops)
+    ops, waits = program(ops, sent)
+    parts = [_steps(ops), _phases(ops), _collectives(draft, ops), _messages(ops, sent)]
+    if apart and len(draft.ranks) > 1:
+        closing, last = _closing(draft, ops)
+        parts, waits = [*parts, closing], Columns.concatenate([waits, last])
+    for part in (*parts, _waits(waits)):
         draft.rows(part["rank"], part)
     run = {"run_id": str(meta.get("trial_name", "")), "source": "operation table"}
     world = meta.get("world_size")  # a table may hold one of the ranks that share a model's slice
     known = world if isinstance(world, int) and 0 < world <= MOST_RANKS else None
     trace = draft.trace({**run, "world": known, "layout": {**layout, **meta}}, world=known)
     trace.operations = table
-    return trace
+    return replace(trace, events=_told(trace.events))
+
+
+def _told(events: Columns) -> Columns:
+    """The records with those of one moment in the order in which their thread comes to them, which
+    `payload` holds; waits tell what they are for by its number, not by its row."""
+    rank = events["rank"]
+    events = events.select(np.lexsort([events.payload, events.enter_ns, rank]))
+    seq = np.arange(len(events)) - np.searchsorted(rank, rank) + 1
+    waits = (events.kind == int(Kind.PHASE)) & (events.parent > 0)
+    of = np.zeros(int(events.parent.max(initial=0)) + 1, np.int64)
+    of[events.parent[~waits]] = seq[~waits]
+    columns = {"seq": seq, "payload": 0 * seq, "parent": np.where(waits, of[events.parent], 0)}
+    for name, values in columns.items():
+        events = events.with_column(name, values.astype(events[name].dtype))
+    return events
 
 
 def _contradictions(layout: Mapping[str, int], meta: Mapping[str, Any]) -> list[str]:
@@ -76,44 +93,48 @@ def _contradictions(layout: Mapping[str, int], meta: Mapping[str, Any]) -> list[
     ]
 
 
-def _timed(table: Columns) -> Columns:
-    """The table in order of rank and step, with `enter_ns` and `exit_ns` on one line of time."""
-    steps, index = np.unique(table.step, return_inverse=True)
-    begin, end = np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
-    np.minimum.at(begin, index, table.start_s)
-    np.maximum.at(end, index, table.start_s + table.duration_s)
-    length_ns = np.rint((end - begin) * 1e9).astype(np.int64)
-    if on_one_line(begin, end):
-        at = ORIGIN_NS + np.rint((begin - begin[0]) * 1e9).astype(np.int64)
-    else:
-        at = ORIGIN_NS + np.cumsum(length_ns + GAP_NS) - length_ns - GAP_NS
-    begun = np.maximum(at, np.append(0, (at + length_ns)[:-1]))
-    enter = at[index] + np.rint((table.start_s - begin[index]) * 1e9).astype(np.int64)
-    return (
-        table.with_column("enter_ns", enter)
-        .with_column("exit_ns", enter + np.rint(table.duration_s * 1e9).astype(np.int64))
-        .with_column("begin_ns", begun[index])
-        .with_column("end_ns", (at + length_ns)[index])
-        .sorted_by("rank", "step", "enter_ns")
-    )
-
-
-def _steps(timed: Columns) -> dict[str, Any]:
-    """A step of each rank that has any operation in it; all begin and end together."""
-    new = (np.diff(timed.step, prepend=-1) != 0) | (np.diff(timed["rank"], prepend=-1) != 0)
-    rows = timed.select(new)
+def _steps(ops: Columns) -> dict[str, Any]:
+    """A step of each rank that has any operation in it."""
+    rows = ops.select(np.diff(ops.worker, prepend=-1) != 0)
     times = {"enter_ns": rows.begin_ns, "exit_ns": rows.end_ns}
     return {"rank": rows["rank"], "kind": int(Kind.STEP), "step": rows.step, **times}
 
 
-def _phases(timed: Columns) -> list[dict[str, Any]]:
-    rows = timed.select(np.isin(timed.role, list(_PHASES)))
+def _closing(draft: Draft, ops: Columns) -> tuple[dict[str, Any], Columns]:
+    """What ends a step for all: whoever has ended his waits for the others; and these waits."""
+    first = np.flatnonzero(np.diff(ops.worker, prepend=-1))
+    rows = ops.select(first)
+    times = {"enter_ns": np.maximum.reduceat(ops.exit_ns, first), "exit_ns": rows.end_ns}
+    number, order = len(ops) + np.arange(len(rows)), PLACES * (len(ops) + 1)
+    closing = {
+        "rank": rows["rank"],
+        "kind": int(Kind.COLLECTIVE),
+        "op": int(Op.BARRIER),
+        "group": draft.group("all", np.unique(ops["rank"]).tolist(), "nccl"),
+        "group_seq": len(ops) + rows.step,  # after all others of the group
+        "step": rows.step,
+        **times,
+        "flags": int(Flag.ASYNC | Flag.INFERRED),
+        "parent": number + 1,
+        "payload": order,
+    }
+    known = {"rank": rows["rank"], "step": rows.step, "awaited": number, **times}
+    return closing, Columns({**known, "order": np.full(len(rows), order + 1)})
+
+
+def _phases(ops: Columns) -> dict[str, Any]:
+    rows = ops.select(np.isin(ops.role, list(_PHASES)))
     phase = np.array([_PHASES.get(Role(role), 0) for role in range(len(Role))])
-    waits = _waits(timed)
-    return [
-        {**_span(rows), "op": phase[rows.role], "name": rows.optype},
-        {**_span(waits), "op": int(Phase.SYNC)},
-    ]
+    return {**_span(rows), "op": phase[rows.role], "name": rows.optype, "payload": rows.order}
+
+
+def _waits(waits: Columns) -> dict[str, Any]:
+    return {
+        **_span(waits),
+        "op": int(Phase.SYNC),
+        "parent": waits.awaited + 1,
+        "payload": waits.order,
+    }
 
 
 def _span(rows: Columns) -> dict[str, Any]:
@@ -122,40 +143,13 @@ def _span(rows: Columns) -> dict[str, Any]:
     return {"kind": int(Kind.PHASE), "group_seq": rows.exit_ns - rows.enter_ns, **times}
 
 
-def _waits(timed: Columns) -> Columns:
-    """Stretches in which a worker has messages or collectives in flight and computes nothing."""
-    talks, works = np.isin(timed.role, _TALKS), np.isin(timed.role, list(_PHASES))
-    rows = np.flatnonzero(talks | works)
-    cell = np.cumsum(
-        (np.diff(timed["rank"], prepend=-1) != 0) | (np.diff(timed.step, prepend=-1) != 0)
-    )
-    moment = np.concatenate([timed.enter_ns[rows], timed.exit_ns[rows]])
-    row = np.concatenate([rows, rows])
-    sign = np.repeat([1, -1], len(rows))
-    order = np.lexsort([moment, cell[row]])
-    moment, row, sign = moment[order], row[order], sign[order]
-    talking = np.cumsum(sign * talks[row]) > 0
-    working = np.cumsum(sign * works[row]) > 0
-    waiting = talking & ~working
-    following = np.append(moment[1:], 0)
-    lasting = waiting & (following > moment) & (np.diff(cell[row], append=0) == 0)
-    here = row[lasting]
-    return Columns(
-        {
-            "rank": timed["rank"][here],
-            "step": timed.step[here],
-            "enter_ns": moment[lasting],
-            "exit_ns": following[lasting],
-        }
-    )
-
-
 # -- collectives and messages ----------------------------------------------------------------------
 
 
-def _collectives(draft: Draft, timed: Columns) -> dict[str, Any]:
+def _collectives(draft: Draft, ops: Columns) -> dict[str, Any]:
     """Data-parallel collectives by stage, the shared embedding, and what all workers agree on."""
-    rows = timed.select(np.isin(timed.role, (*COLLECTIVES, Role.LAYERNORM)))
+    chosen = np.flatnonzero(np.isin(ops.role, TALKS))
+    rows = ops.select(chosen)
     group = _groups(draft, rows)
     key = np.stack([group, rows.step, rows.role, rows.seq_id])
     number = np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
@@ -173,6 +167,8 @@ def _collectives(draft: Draft, timed: Columns) -> dict[str, Any]:
         "enter_ns": rows.enter_ns,
         "exit_ns": rows.exit_ns,
         "flags": int(Flag.ASYNC),
+        "parent": chosen + 1,
+        "payload": rows.order,
     }
 
 
@@ -191,32 +187,25 @@ def _groups(draft: Draft, rows: Columns) -> Array:
     return found
 
 
-def _messages(timed: Columns) -> dict[str, Any]:
-    rows = timed.select(np.isin(timed.role, MESSAGES))
-    ahead = np.isin(rows.role, (Role.FORWARD_SEND, Role.BACKWARD_RECV))
-    backward = np.isin(rows.role, (Role.BACKWARD_SEND, Role.BACKWARD_RECV))
-    stages = int(timed.stage.max()) + 1
-    in_a_step = int(rows.seq_id.max(initial=0)) + 1
-    peer_stage = (rows.stage + np.where(ahead, 1, -1)) % stages
+def _messages(ops: Columns, sent: OperationMessages) -> dict[str, Any]:
+    """Both ends of a message have its number; of one whose other end is not there nobody knows."""
+    chosen = np.flatnonzero(np.isin(ops.role, MESSAGES))
+    rows, pair = ops.select(chosen), sent.pair[chosen]
+    peer = np.full(len(rows), NO_PEER)
+    order = np.argsort(pair, kind="stable")
+    order = order[pair[order] >= 0]
+    peer[order] = rows["rank"][order.reshape(-1, 2)[:, ::-1].reshape(-1)]
     return {
         "rank": rows["rank"],
         "kind": int(Kind.POINT_TO_POINT),
         "op": np.where(np.isin(rows.role, SENDS), int(Op.SEND), int(Op.RECV)),
-        "group_seq": rows.step * in_a_step + rows.seq_id,
-        "payload": backward,  # the tag: with two stages both directions have the same ends
-        "peer_or_root": _worker_at(timed, rows.dp_rank, peer_stage),
+        "group_seq": np.maximum(pair, 0),
+        "peer_or_root": peer,
         "name": rows.optype,
         "step": rows.step,
         "enter_ns": rows.enter_ns,
         "exit_ns": rows.exit_ns,
         "flags": int(Flag.ASYNC),
+        "parent": chosen + 1,
+        "payload": rows.order,
     }
-
-
-def _worker_at(timed: Columns, dp_rank: Array, stage: Array) -> Array:
-    """Rank of the worker of a stage and data-parallel rank; -1 where the table has none."""
-    there = timed.dp_rank * (2**20) + timed.stage
-    place, first = np.unique(there, return_index=True)
-    wanted = dp_rank * (2**20) + stage
-    at = np.minimum(np.searchsorted(place, wanted), len(place) - 1)
-    return np.where(place[at] == wanted, timed["rank"][first[at]], -1)

@@ -74,7 +74,7 @@ RECORD_FIELDS: tuple[tuple[str, str], ...] = (
     ("bytes_out", "<u8"),
     ("step", "<u4"),
     ("group", "<u4"),  # index into the group table
-    ("parent", "<u4"),  # low 32 bits of the enclosing record's seq; 0 none
+    ("parent", "<u4"),  # low 32 bits of a seq: of what a wait was for, else of the enclosing record
     ("payload", "<u4"),
     ("thread", "<u2"),
     ("stream", "<u2"),

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.levels import MOST
 from evenstep.trace.columns import Columns
 from evenstep.trace.operations import MESSAGES, RECVS, SENDS, Role
 
 Array = npt.NDArray[Any]
 
 STAMPS_S = 50e-6  # by which stamps of a compute and its message may cross
+MOST = 0.5  # of a table's messages, to be said of all of them
 CLOCK_ERROR_S = 0.010  # … of different workers (Lin et al.'s bound)
 
 #: Compute of each kind of message, and towards which virtual stage it goes.
@@ -35,8 +35,8 @@ class OperationMessages(NamedTuple):
     """Of every operation of a step."""
 
     compute: Array  # of a message: the compute that makes or needs it; -1 none
+    after: Array  # … the compute that it was asked for after; -1 unknown
     pair: Array  # number of the two that are one; -1 none
-    edges: list[tuple[Array, Array]]  # from, to: computes and messages of a worker
     unpaired: int  # that should have another end
     doubtful: bool  # operations are missing: what belongs to what had to be guessed
 
@@ -48,10 +48,23 @@ def in_order(ops: Columns, where: Array) -> Array:
     return np.asarray(nodes[np.lexsort(order)])
 
 
+def lanes(operations: Columns, rank: Array) -> Array:
+    """Place of each worker among those of its stage and data-parallel rank."""
+    _, first = np.unique(rank, return_index=True)
+    stage, dp_rank = operations.stage[first], operations.dp_rank[first]
+    order = np.lexsort([stage, dp_rank])
+    new = np.diff(stage[order], prepend=-1) != 0
+    new |= np.diff(dp_rank[order], prepend=-1) != 0
+    begin = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+    lane = np.empty(len(order), np.int64)
+    lane[order] = np.arange(len(order)) - begin
+    return lane[rank]
+
+
 def messages(ops: Columns) -> OperationMessages:
-    """Find computes and other ends of one step's messages."""
-    compute = np.full(len(ops), -1)
-    edges, lacking = [], _lacking(ops)
+    """Find computes and other ends of all messages."""
+    compute, after = np.full((2, len(ops)), -1)
+    lacking = _lacking(ops)
     doubtful = bool(lacking.any())
     for role in MESSAGES:
         computes = in_order(ops, ops.role == _DIRECTION[role][0])
@@ -59,22 +72,9 @@ def messages(ops: Columns) -> OperationMessages:
         found, posted, guessed = _computes_of(ops, role, sent, computes, lacking)
         doubtful |= guessed
         compute[sent] = found
-        known = found >= 0
-        if role in SENDS:
-            edges.append((found[known], sent[known]))
-        else:
-            edges.append((sent[known], found[known]))
-            edges.append(seen_after(ops, posted[posted >= 0], sent[posted >= 0]))
+        after[sent] = found if role in SENDS else posted
     pair, unpaired = _paired(ops, compute, doubtful=doubtful)
-    return OperationMessages(compute, pair, edges, unpaired, doubtful or unpaired > 0)
-
-
-def seen_after(ops: Columns, before: Array, after: Array) -> tuple[Array, Array]:
-    """These edges, or none where most of what is to come after began earlier: receives may be asked
-    for ahead of the compute before them."""
-    early = ops.start_s[after] < ops.end_s[before] - STAMPS_S
-    kept = slice(0) if len(early) and early.mean() > MOST else slice(None)
-    return before[kept], after[kept]
+    return OperationMessages(compute, after, pair, unpaired, doubtful or unpaired > 0)
 
 
 def _lacking(ops: Columns) -> Array:
@@ -223,7 +223,9 @@ def _by_micro_batch(ops: Columns, compute: Array, send: Role, ends: list[Array])
     ahead = _DIRECTION[send][1]
     chunk = np.concatenate([ops.gmc[compute[ends[0]]] + ahead, ops.gmc[compute[ends[1]]]])
     both = np.concatenate(ends)
-    return np.stack([ops.dp_rank[both], ops.lane[both], chunk, ops.mb_id[compute[both]]])
+    return np.stack(
+        [ops.turn[both], ops.dp_rank[both], ops.lane[both], chunk, ops.mb_id[compute[both]]]
+    )
 
 
 def _in_turn(ops: Columns, send: Role, ends: list[Array]) -> Array:
@@ -233,7 +235,7 @@ def _in_turn(ops: Columns, send: Role, ends: list[Array]) -> Array:
     stage = np.concatenate([(ops.stage[ends[0]] + ahead) % stages, ops.stage[ends[1]]])
     both = np.concatenate(ends)
     turn = np.concatenate([_turns(ops.worker[nodes]) for nodes in ends])
-    return np.stack([ops.dp_rank[both], ops.lane[both], stage, turn])
+    return np.stack([ops.turn[both], ops.dp_rank[both], ops.lane[both], stage, turn])
 
 
 def _possible(ops: Columns, number: Array, ends: list[Array], *, doubtful: bool) -> Array:

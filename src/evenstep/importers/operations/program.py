@@ -1,0 +1,277 @@
+"""What each worker of an operation table does in turn, and what it waits for before it does it.
+
+The model is that of Lin et al. (OSDI 2025, section 3.2). A worker's thread runs its computes in
+order, and after the last of them what ends its step, one after the other. Messages, parameters that
+are gathered and gradients that are reduced behind backward are in flight beside it: a compute waits
+for the message that it needs, the first forward of a virtual stage for its parameters, what ends
+the step for the gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.trace.columns import Columns
+from evenstep.trace.operation_messages import CLOCK_ERROR_S, OperationMessages, lanes
+from evenstep.trace.operations import (
+    COLLECTIVES,
+    COMPUTES,
+    MESSAGES,
+    RECVS,
+    SENDS,
+    Role,
+    on_one_line,
+)
+
+Array = npt.NDArray[Any]
+Pairs = tuple[Array, Array]  # rows of the table, one for one
+
+ORIGIN_NS = 1_000_000_000  # nothing begins at 0, which means an open end
+GAP_NS = 1_000  # between steps laid end to end
+STAMPS_NS = 50_000  # by which stamps of a thread and of what it issues may cross
+MOST = 0.5
+TALKS = (*COLLECTIVES, Role.LAYERNORM)
+
+#: Order at one moment of a thread: what it issues before an operation, its waits before it, itself,
+#: the wait for itself, what it issues while it runs. Sends go before receives: two to a place.
+ISSUED, WAITS, ITSELF, ENDED, WITHIN, PLACES = range(0, 12, 2)
+
+
+class Program(NamedTuple):
+    """`ops` as `placed`, with times of its thread and `order` among all of one moment; and waits:
+    rank, step, enter_ns, exit_ns, order and `awaited`, a row (-1 one whose members nobody knows).
+    """
+
+    ops: Columns
+    waits: Columns
+
+
+def placed(table: Columns) -> tuple[Columns, bool]:
+    """The table in order of rank, step and time on one line, and whether its steps lie apart.
+
+    It has `turn` (of the step), `worker` (a number for each rank's step), `lane` (tells apart
+    workers of one stage and data-parallel rank), `enter_ns` and `exit_ns`, `begin_ns` and `end_ns`
+    of the step, `start_s` and `end_s`.
+    """
+    steps, turn = np.unique(table.step, return_inverse=True)
+    begin, end = np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
+    np.minimum.at(begin, turn, table.start_s)
+    np.maximum.at(end, turn, table.start_s + table.duration_s)
+    if one_line := on_one_line(begin, end):
+        at = ORIGIN_NS + np.rint((begin - begin[0]) * 1e9).astype(np.int64)
+    else:
+        length_ns = np.rint((end - begin) * 1e9).astype(np.int64) + GAP_NS
+        at = ORIGIN_NS + np.cumsum(length_ns) - length_ns
+    enter = at[turn] + np.rint((table.start_s - begin[turn]) * 1e9).astype(np.int64)
+    leave = enter + np.rint(table.duration_s * 1e9).astype(np.int64)
+    ended = np.zeros(len(steps), np.int64)
+    np.maximum.at(ended, turn, leave)
+    rank = np.unique(table["rank"], return_inverse=True)[1].reshape(-1)
+    stages = int(table.stage.max()) + 1
+    gmc = np.where(table.gmc >= 0, table.gmc, np.maximum(table.mc, 0) * stages + table.stage)
+    columns = {
+        "enter_ns": enter,
+        "exit_ns": leave,
+        "begin_ns": at[turn],
+        "end_ns": ended[turn],
+        "turn": turn,
+        "lane": lanes(table, rank),
+        "gmc": np.where(np.isin(table.role, COMPUTES), gmc, -1),
+        "start_s": (enter - ORIGIN_NS) / 1e9,
+        "end_s": (leave - ORIGIN_NS) / 1e9,
+    }
+    for name, values in columns.items():
+        table = table.with_column(name, values)
+    table = table.sorted_by("rank", "step", "enter_ns")
+    new = (np.diff(table.step, prepend=-1) != 0) | (np.diff(table["rank"], prepend=-1) != 0)
+    table = table.with_column("worker", np.cumsum(new) - 1)
+    if not one_line or bool((begin[1:] >= end[:-1]).all()):
+        return table, True
+    first = np.flatnonzero(new)
+    over = np.maximum.reduceat(table.exit_ns, first)
+    before = np.where(np.diff(table["rank"][first], prepend=-1) == 0, np.append(0, over[:-1]), 0)
+    begun = np.maximum(table.begin_ns, before[table.worker])
+    return table.with_column("begin_ns", begun).with_column("end_ns", over[table.worker]), False
+
+
+def program(ops: Columns, sent: OperationMessages) -> Program:
+    """What each thread of `placed` operations does in turn.
+
+    A thread begins nothing before it has ended what was before. What is in flight it issues between
+    two of its operations, or right after the compute that makes it, however long that then queues.
+    """
+    flying = _beside(ops)
+    thread, fly = np.flatnonzero(~flying), np.flatnonzero(flying)
+    free, ended = _free(ops, thread)
+    seen = ops.enter_ns
+    ops = ops.with_column("enter_ns", np.where(flying, seen, np.maximum(seen, free)))
+    ops = ops.with_column("exit_ns", np.where(flying, ops.exit_ns, ended))
+    issued, order = ops.enter_ns.copy(), PLACES * np.arange(len(ops)) + ITSELF
+    at, there = _next(ops, thread, fly)
+    begun = there & (seen[fly] >= ops.enter_ns[at]) & (ops.enter_ns[at] < ops.exit_ns[at])
+    place = np.where(begun, ops.enter_ns[at], free[at])
+    issued[fly] = np.where(there, place, seen[fly])
+    order[fly] = PLACES * np.where(there, at, fly) + np.where(begun, WITHIN, ISSUED)
+    made, after = _follow(ops, sent, fly)
+    made, after = (one[seen[made] >= ended[after] - STAMPS_NS] for one in (made, after))
+    issued[made], order[made] = ended[after], PLACES * (after + 1) + ISSUED
+    ahead, first = _ahead(ops, sent, thread, flying)
+    issued[ahead], order[ahead] = free[first], PLACES * first + ISSUED
+    order += np.isin(ops.role, RECVS)
+    waits = _waits(ops, sent.compute, flying, free)
+    ops = ops.with_column("enter_ns", issued).with_column("order", order)
+    return Program(ops.with_column("exit_ns", np.maximum(ops.exit_ns, issued)), waits)
+
+
+def _beside(ops: Columns) -> Array:
+    """What is in flight beside the thread."""
+    behind = (ops.role == Role.GRADS) & _reduces_behind(ops)
+    ahead = (ops.role == Role.PARAMS) & ~_gathered_ahead(ops)
+    return np.asarray(np.isin(ops.role, MESSAGES) | behind | ahead)
+
+
+def _gathered_ahead(ops: Columns) -> Array:
+    """Gathers of parameters for the step that follows: of what the worker computes, and of what
+    ends its step, nothing comes after."""
+    others = np.isin(ops.role, COMPUTES) | (ops.role >= Role.GC)
+    last = np.full(int(ops.worker.max()) + 1, -1)
+    np.maximum.at(last, ops.worker[others], ops.enter_ns[others])
+    last = last[ops.worker]
+    return np.asarray((ops.role == Role.PARAMS) & (ops.enter_ns > last) & (last >= 0))
+
+
+def _reduces_behind(ops: Columns) -> bool:
+    """Whether gradients are reduced behind backward: some are then reduced apart, or most begin
+    before the worker's last compute has ended."""
+    if (ops.role == Role.SEPARATE).any():
+        return True
+    reduces, computes = ops.role == Role.GRADS, np.isin(ops.role, COMPUTES)
+    last = np.full(int(ops.worker.max()) + 1, -np.inf)
+    np.maximum.at(last, ops.worker[computes], ops.end_s[computes])
+    early = ops.start_s[reduces] < last[ops.worker[reduces]] - CLOCK_ERROR_S
+    return bool(len(early)) and bool(early.mean() > MOST)
+
+
+# -- when things are issued ------------------------------------------------------------------------
+
+
+def _free(ops: Columns, thread: Array) -> Pairs:
+    """When the thread of each of its operations had ended the one before, and then this."""
+    line = ops.worker[thread] * (int(ops.exit_ns.max()) + 1)
+    ended = np.maximum.accumulate(ops.exit_ns[thread] + line) - line
+    opens = np.diff(ops.worker[thread], prepend=-1) != 0
+    before, after = ops.begin_ns.copy(), ops.exit_ns.copy()
+    before[thread[1:]] = np.where(opens[1:], before[thread[1:]], ended[:-1])
+    after[thread] = ended
+    return before, after
+
+
+def _next(ops: Columns, thread: Array, fly: Array) -> Pairs:
+    """The operation of its thread that had not ended when each of these began, and whether there
+    is one."""
+    if not len(thread):
+        return fly, np.zeros(len(fly), bool)
+    width = int(ops.exit_ns.max()) + STAMPS_NS + 1
+    ended = ops.worker[thread] * width + ops.exit_ns[thread]
+    moment = ops.worker[fly] * width + ops.enter_ns[fly] + STAMPS_NS
+    at = np.searchsorted(ended, moment, side="right")
+    found = thread[np.minimum(at, len(thread) - 1)]
+    return found, (at < len(thread)) & (ops.worker[found] == ops.worker[fly])
+
+
+def _follow(ops: Columns, sent: OperationMessages, fly: Array) -> Pairs:
+    """What is sent and reduced behind backward, and the compute that makes it."""
+    sends = fly[np.isin(ops.role[fly], SENDS) & (sent.compute[fly] >= 0)]
+    reduced = fly[ops.role[fly] == Role.GRADS]
+    backward = np.flatnonzero(ops.role == Role.BACKWARD)[::-1]
+    last, first = _joined((backward, _chunk(ops, backward)), (reduced, _chunk(ops, reduced)))
+    return np.append(sends, first), np.append(sent.compute[sends], last)
+
+
+def _ahead(ops: Columns, sent: OperationMessages, thread: Array, flying: Array) -> Pairs:
+    """What is asked for at the beginning of its step, and the first operation of its thread:
+    parameters; and all received in a direction, if most of that was asked for before the compute
+    that it would follow had ended, for then it holds nobody up."""
+    found = (ops.role == Role.PARAMS) & flying
+    for role in RECVS:
+        told = (ops.role == role) & (sent.after >= 0)
+        early = ops.enter_ns[told] < ops.exit_ns[sent.after[told]] - STAMPS_NS
+        found |= (ops.role == role) & (len(early) > 0 and bool(early.mean() > MOST))
+    first = np.full(int(ops.worker.max()) + 1, -1)
+    first[ops.worker[thread][::-1]] = thread[::-1]
+    ahead = np.flatnonzero(found)
+    ahead = ahead[first[ops.worker[ahead]] >= 0]
+    return ahead, first[ops.worker[ahead]]
+
+
+# -- what is waited for ----------------------------------------------------------------------------
+
+
+def _waits(ops: Columns, compute: Array, flying: Array, free: Array) -> Columns:
+    """Waits of all threads; `compute` is what makes or needs a message."""
+    calls = np.flatnonzero(np.isin(ops.role, TALKS) & ~flying)
+    received = np.flatnonzero((compute >= 0) & np.isin(ops.role, RECVS))
+    gathered, reduced, last = _gathers(ops, flying), _reduced(ops, flying), _last_sent(ops)
+    awaited = np.concatenate([calls, received, gathered[0], reduced[0], last[0]])
+    at = np.concatenate([calls, compute[received], gathered[1], reduced[1], last[1]])
+    ends = (at == awaited) | (np.arange(len(at)) >= len(at) - len(last[0]))
+    order = np.lexsort([ops.exit_ns[awaited], ends, at])
+    awaited, at, ends = awaited[order], at[order], ends[order]
+    since = np.where(ends, np.where(at == awaited, ops.enter_ns[at], ops.exit_ns[at]), free[at])
+    until = np.where(ends, 2**62, ops.enter_ns[at])
+    done = np.clip(ops.exit_ns[awaited], since, until)
+    again = (np.diff(at, prepend=-1) == 0) & (np.diff(ends.astype(int), prepend=-1) == 0)
+    since[again] = np.maximum(since, np.append(0, done[:-1]))[again]
+    return Columns(
+        {
+            "rank": ops["rank"][at],
+            "step": ops.step[at],
+            "enter_ns": since,
+            "exit_ns": np.maximum(done, since),
+            "order": PLACES * at + np.where(ends, ENDED, WAITS),
+            "awaited": np.where(ops.role[awaited] == Role.LAYERNORM, -1, awaited),
+        }
+    )
+
+
+def _gathers(ops: Columns, flying: Array) -> Pairs:
+    """The last gather of each virtual stage and the first forward of it; of the worker where the
+    table does not say of which."""
+    gathers = np.flatnonzero((ops.role == Role.PARAMS) & flying)[::-1]
+    forwards = np.flatnonzero(ops.role == Role.FORWARD)
+    known = np.isin(_chunk(ops, gathers), _chunk(ops, forwards))
+    some, rest = gathers[known], gathers[~known]
+    one = _joined((some, _chunk(ops, some)), (forwards, _chunk(ops, forwards)))
+    other = _joined((rest, ops.worker[rest]), (forwards, ops.worker[forwards]))
+    return np.append(one[0], other[0]), np.append(one[1], other[1])
+
+
+def _reduced(ops: Columns, flying: Array) -> Pairs:
+    """The last reduction behind backward of each worker, and what ends its step after it."""
+    reduced = np.flatnonzero((ops.role == Role.GRADS) & flying)[::-1]
+    closing = np.flatnonzero((ops.role > Role.GC) & ~flying)
+    return _joined((reduced, ops.worker[reduced]), (closing, ops.worker[closing]))
+
+
+def _last_sent(ops: Columns) -> Pairs:
+    """The message of each worker that is sent last, and what its thread ends last."""
+    by_end = np.argsort(-ops.exit_ns, kind="stable")
+    sent = by_end[np.isin(ops.role[by_end], SENDS)]
+    thread = by_end[~np.isin(ops.role[by_end], MESSAGES)]
+    return _joined((sent, ops.worker[sent]), (thread, ops.worker[thread]))
+
+
+def _chunk(ops: Columns, nodes: Array) -> Array:
+    """Worker and virtual stage in one number."""
+    return np.asarray(ops.worker[nodes].astype(np.int64) * 2**20 + ops.mc[nodes])
+
+
+def _joined(before: tuple[Array, Array], after: tuple[Array, Array]) -> Pairs:
+    """The first of each key in `before` with the first of that key in `after`."""
+    key, first = np.unique(before[1], return_index=True)
+    other, second = np.unique(after[1], return_index=True)
+    _, here, there = np.intersect1d(key, other, assume_unique=True, return_indices=True)
+    return before[0][first[here]], after[0][second[there]]
