@@ -23,7 +23,7 @@ BUDGET = {
     "agent": 6194,  # the token between hosts and on storage, one store client a node, and
     # intervals of lateness came
     "attachment": 600, "cli": 5094, "compiled": 400,
-    "diagnose": 15892,  # places pooled over all steps, whatever was waited for
+    "diagnose": 15894,  # places pooled over all steps, whatever was waited for
     "doctor": 2239, "explain": 1357, "export": 1484, "frameworks": 600,
     "hooks": 4823, "host": 1690, "pacing": 1842,
     "probe": 1755,  # keys of its documents are types: 480 lines of schemas come from them

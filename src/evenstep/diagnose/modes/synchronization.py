@@ -104,6 +104,8 @@ def _alternating(case: Case) -> list[Finding]:
     seen = swing(loss)
     if seen is None or seen.peak.period > ALTERNATING:
         return []
+    if _apart(loss, seen.slow) < MOST * np.median(loss[seen.slow]):
+        return []  # as late in between
     mine = cells & seen.slow[:, None]
     share = case.share(case.loss(mine))
     if share.low < SMALLEST_SHARE:
