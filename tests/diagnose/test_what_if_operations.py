@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.jobs.pipeline import NAMES, Pipeline
@@ -14,6 +14,7 @@ from evenstep.diagnose.operations.what_if_operations import published, slowdowns
 from evenstep.importers.content import SourceFile
 from evenstep.importers.operations.operation_tables import FORMAT
 from evenstep.trace.columns import Columns
+from evenstep.trace.operations import on_one_line
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data" / "what-if"
 TRANSFERS = ("send", "recv", "gather", "scatter", "reduce", "clip")
@@ -93,7 +94,9 @@ def test_with_its_unrecorded_work_any_part_of_a_table_takes_what_was_measured(
     table = pipeline.table()
     kept = np.array([random.random() >= lost for _ in range(len(table))])
     kept[0] = True
-    plan = job(table.select(kept), NAMES)
+    left = table.select(kept)
+    assume(on_one_line(left) == on_one_line(table))  # of two steps, a few rows may not tell
+    plan = job(left, NAMES)
     assert as_it_was(plan, delayed=True) == pytest.approx(plan.measured_s)
 
 

@@ -8,10 +8,10 @@ The form of Lin et al., "Understanding Stragglers in Large Model Training Using 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from evenstep.trace.columns import Columns
 
 
 class Role(IntEnum):
@@ -80,8 +80,16 @@ COLUMNS: tuple[str, ...] = (
 )
 
 
-def on_one_line(begin_s: npt.NDArray[Any], end_s: npt.NDArray[Any]) -> bool:
-    """Whether steps, in order, lie on one line of time, where the next may begin before all workers
-    have ended the one before; and not each at times that count from its own beginning."""
-    ahead = (np.diff(begin_s) > 0).all() and (np.diff(end_s) > 0).all()
-    return bool(ahead and 2 * (end_s[-1] - begin_s[0]) > (end_s - begin_s).sum())
+def on_one_line(operations: Columns) -> bool:
+    """Whether steps lie on one line of time, where the next may begin before all workers have ended
+    the one before, but no worker computes in two at once; and not each at times that count from its
+    own beginning."""
+    computes = np.isin(operations.role, COMPUTES)
+    busy = operations.select(computes) if computes.any() else operations
+    steps, step = np.unique(busy.step, return_inverse=True)
+    ranks, rank = np.unique(busy["rank"], return_inverse=True)
+    begin, end = np.full((2, len(steps), len(ranks)), np.nan)
+    np.fmin.at(begin, (step, rank), busy.start_s)
+    np.fmax.at(end, (step, rank), busy.start_s + busy.duration_s)
+    known = np.isfinite(begin[1:]) & np.isfinite(end[:-1])
+    return 2 * np.count_nonzero(begin[1:][known] >= end[:-1][known]) > np.count_nonzero(known)

@@ -45,7 +45,7 @@ def job(operations: Columns, names: tuple[str, ...]) -> OperationJob:
     steps, first = np.unique(table.step, return_index=True)
     bounds = np.append(first, len(table))
     begun, over = _extent(operations)
-    apart = not on_one_line(begun, over) or bool((begun[1:] >= over[:-1]).all())
+    apart = not on_one_line(operations) or bool((begun[1:] >= over[:-1]).all())
     left = np.zeros(len(table)) if apart else _left(table, bounds, begun)
     structures = _structures(table, bounds)
     own, delay = np.zeros(len(table)), np.zeros(len(table))

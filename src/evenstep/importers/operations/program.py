@@ -60,7 +60,7 @@ def placed(table: Columns) -> tuple[Columns, bool]:
     begin, end = np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
     np.minimum.at(begin, turn, table.start_s)
     np.maximum.at(end, turn, table.start_s + table.duration_s)
-    if one_line := on_one_line(begin, end):
+    if one_line := on_one_line(table):
         at = ORIGIN_NS + np.rint((begin - begin[0]) * 1e9).astype(np.int64)
     else:
         length_ns = np.rint((end - begin) * 1e9).astype(np.int64) + GAP_NS
