@@ -236,3 +236,14 @@ def test_a_reduction_between_replicas_waits_for_the_one_that_scatters():
 def test_a_sum_of_hashes_tells_whether_the_first_lane_is_in_a_set():
     lanes = mixed([np.arange(4)])
     assert len({int(lanes[:4].sum()), int(lanes[1:4].sum()), 0, int(lanes[0])}) == 4
+
+
+def test_a_wait_inside_a_span_is_a_wait_for_what_it_would_be_outside():
+    trace = World(ranks=4, steps=20).slow(1, Phase.BACKWARD, 30 * MS).trace()
+    plain = diagnose(trace).findings[0]
+    inside = trace.events.parent.copy()
+    inside[trace.events.kind == int(Kind.PHASE)] = 2**31  # the span's own number
+    found = diagnose(replace(trace, events=trace.events.with_column("parent", inside))).findings[0]
+    assert (found.mode, found.where.ranks, found.severity) == (
+        plain.mode, plain.where.ranks, plain.severity,
+    )  # fmt: skip

@@ -80,7 +80,7 @@ def test_an_asynchronous_server_takes_gradients_at_the_sum_of_the_rates():
     m = transfer_ms(result)
     expected = strategies.asynchronous([100 + m, 200 + m], [12, 4])
     assert result.throughput == pytest.approx(1000 * expected.rate, rel=0.02)
-    assert result.convergence["staleness"]["mean"] == pytest.approx(expected.staleness, rel=0.02)
+    assert result.convergence.staleness.mean == pytest.approx(expected.staleness, rel=0.02)
 
 
 @pytest.mark.parametrize("interval", [checkpoints.young, checkpoints.daly])

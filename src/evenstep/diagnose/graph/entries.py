@@ -334,12 +334,15 @@ def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
 
 def _held(trace: Trace, events: Columns) -> Array:
     """Messages that their thread waited for at once: the next thing it did was to wait, and that
-    was over with the message; and all that it waited for: some wait after them was."""
+    was over with the message; and all that it waited for: some wait after them was. Waits that say
+    what they were for are left out."""
     if not len(events):
         return np.zeros((2, 0), bool)
     phases, calls = trace.of_kind(Kind.PHASE), trace.of_kind(Kind.COLLECTIVE)
     waits = phases.select((phases.op == int(Phase.SYNC)) & (phases.exit_ns > 0))
-    waits = waits.select(waits.parent == 0)  # the others say what they were for
+    seqs, wanted = (rows["rank"].astype(np.int64) << 32 for rows in (events, waits))
+    named = np.isin(wanted + waits.parent, seqs + events.seq.astype(np.int64))
+    waits = waits.select((waits.parent == 0) | ~named)
     held, ended = np.zeros((2, len(events)), bool)
     for rank in np.unique(waits["rank"]):
         own, mine = waits.select(waits["rank"] == rank), events["rank"] == rank

@@ -178,8 +178,10 @@ def _host_rows(
     waits = span.waits()
     behind = rows.select(rows.waits & ~rows.calls)
     blocked = rows.waits & rows.calls
-    parts, sure = _told(waits.select(waits.parent > 0), rows.select(~rows.calls))
-    waits = _after_calls(waits.select(waits.parent == 0), rows).sorted_by("lane", "enter_ns")
+    parts, named = _told(waits, rows.select(~rows.calls))
+    sure = np.unique(waits.lane[named])
+    guessed = ~named & ((waits.parent == 0) | ~np.isin(waits.lane, sure))
+    waits = _after_calls(waits.select(guessed), rows).sorted_by("lane", "enter_ns")
     behind = behind.select(~np.isin(behind.lane, sure))
     known = np.zeros(len(waits), bool)
     if len(behind) and not len(waits):
@@ -247,17 +249,17 @@ def _after_calls(waits: Columns, rows: Columns) -> Columns:
 
 
 def _told(waits: Columns, rows: Columns) -> tuple[list[Columns], Array]:
-    """Rows of waits that say what they were for, and their lanes, in which nothing is guessed."""
+    """Rows of waits that say what they were for, and which these are: of the others `parent` is
+    what they lie in. Where a lane has some, nothing is guessed."""
     if not len(waits) or not len(rows):
-        return [], np.zeros(0, np.int64)
+        return [], np.zeros(len(waits), bool)
     width = int(max(rows.seq.max(initial=0), waits.parent.max())) + 1
     key = rows.lane * width + rows.seq
     order = np.argsort(key, kind="stable")
     wanted = waits.lane * width + waits.parent
     at = np.minimum(np.searchsorted(key[order], wanted), len(rows) - 1)
-    there = key[order][at] == wanted
-    waits, at = waits.select(there), order[at[there]]
-    return [_table(waits, None, rows.operation[at], WAIT)], np.unique(waits.lane)
+    there = (waits.parent > 0) & (key[order][at] == wanted)
+    return [_table(waits.select(there), None, rows.operation[order[at[there]]], WAIT)], there
 
 
 def _awaited(waits: Columns, behind: Columns, operations: Columns) -> tuple[list[Columns], Array]:
