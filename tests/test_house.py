@@ -32,7 +32,7 @@ BUDGET = {
     "scenario": 1069, "simulate": 9696,
     "statistics": 832,  # tails of noise came from diagnose, on SciPy
     "importers": 8945,  # XPlane, OTF2 and TensorBoard's files came in
-    "trace": 5752,  # what facts of a spool must look like is checked where they are read
+    "trace": 5753,  # what facts of a spool must look like is checked where they are read
     "watch": 1945, "workers": 400,
 }  # fmt: skip
 WHOLE = 77_905  # steps of loops that mark none come live, and how processes ended

@@ -92,4 +92,5 @@ def on_one_line(operations: Columns) -> bool:
     np.fmin.at(begin, (step, rank), busy.start_s)
     np.fmax.at(end, (step, rank), busy.start_s + busy.duration_s)
     known = np.isfinite(begin[1:]) & np.isfinite(end[:-1])
-    return 2 * np.count_nonzero(begin[1:][known] >= end[:-1][known]) > np.count_nonzero(known)
+    later = np.count_nonzero(begin[1:][known] >= end[:-1][known])
+    return bool(2 * later > np.count_nonzero(known))
