@@ -27,7 +27,7 @@ NEEDED: dict[Kind, tuple[str, ...]] = {
         *("seq", "step", "enter_ns", "exit_ns", "held_ns", "group_seq"),
         *("peer_or_root", "parent", "payload"),
     ),
-    Kind.PHASE: ("seq", "step", "op", "enter_ns", "exit_ns", "group_seq"),
+    Kind.PHASE: ("seq", "step", "parent", "op", "enter_ns", "exit_ns", "group_seq"),
     Kind.PAUSE: ("step", "enter_ns", "exit_ns"),
     Kind.COLLECTIVE: (
         *("seq", "step", "op", "dtype", "flags", "thread", "group", "group_seq"),
