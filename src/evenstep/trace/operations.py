@@ -8,8 +8,10 @@ The form of Lin et al., "Understanding Stragglers in Large Model Training Using 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from evenstep.trace.columns import Columns
 
@@ -94,3 +96,38 @@ def on_one_line(operations: Columns) -> bool:
     known = np.isfinite(begin[1:]) & np.isfinite(end[:-1])
     later = np.count_nonzero(begin[1:][known] >= end[:-1][known])
     return bool(2 * later > np.count_nonzero(known))
+
+
+Pairs = tuple[npt.NDArray[Any], npt.NDArray[Any]]  # rows, and what each leads to
+
+
+def after_gathers(
+    operations: Columns, gathers: npt.NDArray[Any], forwards: npt.NDArray[Any]
+) -> Pairs:
+    """The first of the gathers of each virtual stage and the first forward of it; of the worker
+    where the table does not say of which. The table has `worker`."""
+    chunk, worker = _chunks(operations), operations.worker
+    known = np.isin(chunk[gathers], chunk[forwards])
+    some, rest = gathers[known], gathers[~known]
+    one = in_chunks(operations, some, forwards)
+    other = joined((rest, worker[rest]), (forwards, worker[forwards]))
+    return np.append(one[0], other[0]), np.append(one[1], other[1])
+
+
+def in_chunks(operations: Columns, before: npt.NDArray[Any], after: npt.NDArray[Any]) -> Pairs:
+    """The first row of `before` of each worker's virtual stage, with the first of it in `after`."""
+    chunk = _chunks(operations)
+    return joined((before, chunk[before]), (after, chunk[after]))
+
+
+def _chunks(operations: Columns) -> npt.NDArray[Any]:
+    """Worker and virtual stage of each row in one number."""
+    return np.asarray(operations.worker.astype(np.int64) * 2**20 + operations.mc)
+
+
+def joined(before: Pairs, after: Pairs) -> Pairs:
+    """The first row of each key in `before`, (rows, keys), with the first of it in `after`."""
+    key, first = np.unique(before[1], return_index=True)
+    other, second = np.unique(after[1], return_index=True)
+    _, here, there = np.intersect1d(key, other, assume_unique=True, return_indices=True)
+    return before[0][first[here]], after[0][second[there]]

@@ -115,7 +115,8 @@ def _usual(graph: Graph, passed: _Passed) -> Array:
     level = quantiles(own, role, MOST, roles)[role]
     apart = quantiles(np.abs(own / mine - 1), role, MOST, roles)[role] * MAD_SIGMA
     error = apart * np.sqrt(np.pi / 2 / np.bincount(place[rows])[place[rows]])
-    usual[rows] = np.where(np.abs(mine / level - 1) <= ERRORS * error, level, mine)
+    by_chance = np.abs(mine / np.maximum(level, 1.0) - 1) <= ERRORS * error
+    usual[rows] = np.where(by_chance, level, mine)
     return usual
 
 

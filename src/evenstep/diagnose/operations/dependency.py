@@ -25,10 +25,19 @@ from evenstep.trace.operation_messages import (
     in_order,
     messages,
 )
-from evenstep.trace.operations import COMPUTES, DATA_PARALLEL, MESSAGES, SENDS, Role
+from evenstep.trace.operations import (
+    COMPUTES,
+    DATA_PARALLEL,
+    MESSAGES,
+    SENDS,
+    Pairs,
+    Role,
+    after_gathers,
+    in_chunks,
+    joined,
+)
 
 Array = npt.NDArray[Any]
-Edges = tuple[Array, Array]  # from, to: nodes
 
 
 class Dependencies(NamedTuple):
@@ -167,14 +176,14 @@ def _numbered(key: Array) -> Array:
 # -- what comes after what -------------------------------------------------------------------------
 
 
-def _edges(ops: Columns, sent: OperationMessages, *, overlapping: bool) -> Edges:
+def _edges(ops: Columns, sent: OperationMessages, *, overlapping: bool) -> Pairs:
     found = [
         _chain(ops, _computing(ops), ops.worker),
         _chain(ops, np.isin(ops.role, MESSAGES), ops.worker * len(Role) + ops.role),
         _chain(ops, np.isin(ops.role, (Role.PARAMS, Role.GRADS)), ops.worker),
         *_of_messages(ops, sent),
         _before_backward(ops),
-        *_after_params(ops),
+        _after_params(ops),
         *_after_computes(ops, overlapping=overlapping),
     ]
     if overlapping:
@@ -182,7 +191,7 @@ def _edges(ops: Columns, sent: OperationMessages, *, overlapping: bool) -> Edges
     return np.concatenate([a for a, _ in found]), np.concatenate([b for _, b in found])
 
 
-def _of_messages(ops: Columns, sent: OperationMessages) -> list[Edges]:
+def _of_messages(ops: Columns, sent: OperationMessages) -> list[Pairs]:
     """Sends after their computes, computes after what they receive, and that after the compute that
     it was asked for after."""
     found = []
@@ -196,7 +205,7 @@ def _of_messages(ops: Columns, sent: OperationMessages) -> list[Edges]:
     return found
 
 
-def _seen_after(ops: Columns, before: Array, after: Array) -> Edges:
+def _seen_after(ops: Columns, before: Array, after: Array) -> Pairs:
     """These edges, or none where most of what is to come after began earlier: receives may be asked
     for ahead of the compute before them."""
     early = ops.start_s[after] < ops.end_s[before] - STAMPS_S
@@ -218,7 +227,7 @@ def _latest(ops: Columns, where: Array, values: Array) -> Array:
     return found
 
 
-def _chain(ops: Columns, where: Array, key: Array, rank: Array | None = None) -> Edges:
+def _chain(ops: Columns, where: Array, key: Array, rank: Array | None = None) -> Pairs:
     """Each operation after the one before it of the same key, by `rank` and then by time."""
     nodes = np.flatnonzero(where)
     orders = [ops.role[nodes], ops.seq_id[nodes], ops.start_s[nodes]]
@@ -229,7 +238,7 @@ def _chain(ops: Columns, where: Array, key: Array, rank: Array | None = None) ->
     return nodes[:-1][same], nodes[1:][same]
 
 
-def _before_backward(ops: Columns) -> Edges:
+def _before_backward(ops: Columns) -> Pairs:
     """The first backward messages are posted after the last but one forward of the warm-up."""
     computes = in_order(ops, np.isin(ops.role, COMPUTES))
     backward = computes[ops.role[computes] == Role.BACKWARD]
@@ -254,19 +263,10 @@ def _firsts(ops: Columns, nodes: Array) -> Array:
     return np.asarray(nodes[np.diff(ops.worker[nodes], prepend=-1) != 0])
 
 
-def _after_params(ops: Columns) -> list[Edges]:
-    """The first forward of a virtual stage after the last gather of its parameters.
-
-    Where the table does not say which virtual stage was gathered: the worker's first forward.
-    """
+def _after_params(ops: Columns) -> Pairs:
+    """The first forward of a virtual stage after the last gather of its parameters."""
     gathers = in_order(ops, (ops.role == Role.PARAMS) & ~_gathered_ahead(ops))[::-1]
-    forwards = in_order(ops, ops.role == Role.FORWARD)
-    known = np.isin(_chunk(ops, gathers), _chunk(ops, forwards))
-    unknown = gathers[~known]
-    return [
-        _joined((gathers[known], _chunk(ops, gathers[known])), (forwards, _chunk(ops, forwards))),
-        _joined((unknown, ops.worker[unknown]), (forwards, ops.worker[forwards])),
-    ]
+    return after_gathers(ops, gathers, in_order(ops, ops.role == Role.FORWARD))
 
 
 def _gathered_ahead(ops: Columns) -> Array:
@@ -277,30 +277,17 @@ def _gathered_ahead(ops: Columns) -> Array:
     return np.asarray((ops.role == Role.PARAMS) & (ops.start_s > last) & np.isfinite(last))
 
 
-def _reduced_behind(ops: Columns) -> Edges:
+def _reduced_behind(ops: Columns) -> Pairs:
     """Gradients of a virtual stage are first reduced after its last backward."""
     reductions = in_order(ops, ops.role == Role.GRADS)
     backward = in_order(ops, ops.role == Role.BACKWARD)[::-1]
-    return _joined((backward, _chunk(ops, backward)), (reductions, _chunk(ops, reductions)))
-
-
-def _chunk(ops: Columns, nodes: Array) -> Array:
-    """Worker and virtual stage in one number."""
-    return np.asarray(ops.worker[nodes].astype(np.int64) * 2**20 + ops.mc[nodes])
-
-
-def _joined(before: tuple[Array, Array], after: tuple[Array, Array]) -> Edges:
-    """From the first node of each key in `before` to the first of that key in `after`."""
-    key, first = np.unique(before[1], return_index=True)
-    other, second = np.unique(after[1], return_index=True)
-    _, here, there = np.intersect1d(key, other, assume_unique=True, return_indices=True)
-    return before[0][first[here]], after[0][second[there]]
+    return in_chunks(ops, backward, reductions)
 
 
 # -- after the last compute ------------------------------------------------------------------------
 
 
-def _after_computes(ops: Columns, *, overlapping: bool) -> list[Edges]:
+def _after_computes(ops: Columns, *, overlapping: bool) -> list[Pairs]:
     """The row of operations that ends a worker's step, and what it begins after."""
     rank = ops.role.astype(float)
     late = (ops.role == Role.OTHER) & ~_computing(ops)
@@ -315,13 +302,13 @@ def _after_computes(ops: Columns, *, overlapping: bool) -> list[Edges]:
     computes = computes[np.lexsort([-ops.end_s[computes], ops.worker[computes]])]
     found = [
         _chain(ops, known | late, ops.worker, rank),
-        _joined((computes, ops.worker[computes]), (nodes, ops.worker[nodes])),
+        joined((computes, ops.worker[computes]), (nodes, ops.worker[nodes])),
     ]
     if overlapping:
         reductions = in_order(ops, ops.role == Role.GRADS)[::-1]
         following = nodes[rank[nodes] > Role.GC]
         found.append(
-            _joined((reductions, ops.worker[reductions]), (following, ops.worker[following]))
+            joined((reductions, ops.worker[reductions]), (following, ops.worker[following]))
         )
     return found
 

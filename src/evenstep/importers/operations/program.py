@@ -22,12 +22,15 @@ from evenstep.trace.operations import (
     MESSAGES,
     RECVS,
     SENDS,
+    Pairs,
     Role,
+    after_gathers,
+    in_chunks,
+    joined,
     on_one_line,
 )
 
 Array = npt.NDArray[Any]
-Pairs = tuple[Array, Array]  # rows of the table, one for one
 
 ORIGIN_NS = 1_000_000_000  # nothing begins at 0, which means an open end
 GAP_NS = 1_000  # between steps laid end to end
@@ -187,7 +190,7 @@ def _follow(ops: Columns, sent: OperationMessages, fly: Array) -> Pairs:
     sends = fly[np.isin(ops.role[fly], SENDS) & (sent.compute[fly] >= 0)]
     reduced = fly[ops.role[fly] == Role.GRADS]
     backward = np.flatnonzero(ops.role == Role.BACKWARD)[::-1]
-    last, first = _joined((backward, _chunk(ops, backward)), (reduced, _chunk(ops, reduced)))
+    last, first = in_chunks(ops, backward, reduced)
     return np.append(sends, first), np.append(sent.compute[sends], last)
 
 
@@ -238,22 +241,16 @@ def _waits(ops: Columns, compute: Array, flying: Array, free: Array) -> Columns:
 
 
 def _gathers(ops: Columns, flying: Array) -> Pairs:
-    """The last gather of each virtual stage and the first forward of it; of the worker where the
-    table does not say of which."""
+    """The last gather of each virtual stage and the first forward of it."""
     gathers = np.flatnonzero((ops.role == Role.PARAMS) & flying)[::-1]
-    forwards = np.flatnonzero(ops.role == Role.FORWARD)
-    known = np.isin(_chunk(ops, gathers), _chunk(ops, forwards))
-    some, rest = gathers[known], gathers[~known]
-    one = _joined((some, _chunk(ops, some)), (forwards, _chunk(ops, forwards)))
-    other = _joined((rest, ops.worker[rest]), (forwards, ops.worker[forwards]))
-    return np.append(one[0], other[0]), np.append(one[1], other[1])
+    return after_gathers(ops, gathers, np.flatnonzero(ops.role == Role.FORWARD))
 
 
 def _reduced(ops: Columns, flying: Array) -> Pairs:
     """The last reduction behind backward of each worker, and what ends its step after it."""
     reduced = np.flatnonzero((ops.role == Role.GRADS) & flying)[::-1]
     closing = np.flatnonzero((ops.role > Role.GC) & ~flying)
-    return _joined((reduced, ops.worker[reduced]), (closing, ops.worker[closing]))
+    return joined((reduced, ops.worker[reduced]), (closing, ops.worker[closing]))
 
 
 def _last_sent(ops: Columns) -> Pairs:
@@ -261,17 +258,4 @@ def _last_sent(ops: Columns) -> Pairs:
     by_end = np.argsort(-ops.exit_ns, kind="stable")
     sent = by_end[np.isin(ops.role[by_end], SENDS)]
     thread = by_end[~np.isin(ops.role[by_end], MESSAGES)]
-    return _joined((sent, ops.worker[sent]), (thread, ops.worker[thread]))
-
-
-def _chunk(ops: Columns, nodes: Array) -> Array:
-    """Worker and virtual stage in one number."""
-    return np.asarray(ops.worker[nodes].astype(np.int64) * 2**20 + ops.mc[nodes])
-
-
-def _joined(before: tuple[Array, Array], after: tuple[Array, Array]) -> Pairs:
-    """The first of each key in `before` with the first of that key in `after`."""
-    key, first = np.unique(before[1], return_index=True)
-    other, second = np.unique(after[1], return_index=True)
-    _, here, there = np.intersect1d(key, other, assume_unique=True, return_indices=True)
-    return before[0][first[here]], after[0][second[there]]
+    return joined((sent, ops.worker[sent]), (thread, ops.worker[thread]))
