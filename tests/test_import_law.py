@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "checkpoints": {"errors"},
     "documents": set(),
     "version": set(),
+    "stores": set(),
     "values": {"errors"},
     "compiled": {"errors"},
     "lateness": set(),
@@ -40,7 +41,7 @@ MAY_IMPORT = {
         "attachment",
         "probe",
     },
-    "hooks": {"errors", "compiled", "trace", "pacing", "host", "agent", "attachment"},
+    "hooks": {"errors", "compiled", "trace", "pacing", "host", "agent", "attachment", "stores"},
     "attachment": {"errors", "trace", "pacing", "host", "agent", "hooks"},
     "frameworks": {"errors", "trace", "agent", "hooks", "attachment"},
     "importers": {"allreduce", "errors", "values", "trace"},
@@ -106,6 +107,7 @@ MAY_IMPORT = {
         "words",
     },
     "probe": {
+        "stores",
         "allreduce",
         "errors",
         "documents",
@@ -132,6 +134,7 @@ LIVE = {
     "host",
     "lateness",
     "pacing",
+    "stores",
     "values",
     "__init__",
 }

@@ -13,7 +13,7 @@ from evenstep.host.sources.nvml_library import Nvml, NvmlError
 
 OLDEST_PYTHON = (3, 10)
 TESTED_PYTHON = ((3, 10), (3, 13))
-TESTED_TORCH = ((2, 13), (2, 14))
+TESTED_TORCH = ((2, 6), (2, 14))
 OLDEST_NCCL_RAS = (2, 24)
 
 

@@ -65,7 +65,7 @@ def _first_line(error: BaseException) -> str:
 
 
 class Board:
-    """What all ranks have posted. Each thread needs a store of its own (`store.clone()`)."""
+    """What all ranks have posted. Each thread needs a store of its own (`second_client(store)`)."""
 
     def __init__(self, store: Any, world: int, attempt: str = "0") -> None:
         self._store = store

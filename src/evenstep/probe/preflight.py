@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from evenstep.errors import MissingExtra, UsageError
 from evenstep.probe.outcome import FAILED, Board, ProbeResult, connect, gather
 from evenstep.probe.rank import ProbePlan, ProbeRank
+from evenstep.stores import second_client
 from evenstep.trace.spool.identity import from_environment
 
 _GRACE_S = 3.0  # after one rank has failed, for the others to say so
@@ -39,7 +40,7 @@ def as_rank(
     rank = ProbeRank(identity, store, plan)
     rank.start()
     if identity.rank == 0 and reports:
-        board = Board(store.clone(), identity.world, str(identity.attempt))
+        board = Board(second_client(store), identity.world, str(identity.attempt))
         return _read_to_the_end(board, identity.world, plan, told, lambda: False)
     rank.join(plan.timeout_s * 2 + plan.seconds * _OVERTIME)
     return Ended(None)
@@ -62,7 +63,7 @@ def with_ranks(
         for one in environs
     ]
     try:
-        board = Board(store.clone(), number, str(identity.attempt))
+        board = Board(second_client(store), number, str(identity.attempt))
         return _read_to_the_end(board, number, plan, told, lambda: _one_failed(children))
     finally:
         _stop(children)

@@ -17,6 +17,7 @@ from evenstep.host.sysfs import read_text
 from evenstep.probe import kernels
 from evenstep.probe.exchange import Exchange
 from evenstep.probe.outcome import FAILED, Board
+from evenstep.stores import second_client
 from evenstep.trace.spool.identity import Identity, boot_id, hostname
 
 #: Shares of the time; what is left goes to starting.
@@ -44,7 +45,7 @@ class ProbeRank(threading.Thread):
         super().__init__(name="evenstep-probe", daemon=True)
         self._identity, self._plan = identity, plan
         self._store = store
-        self._board = Board(store.clone(), identity.world, str(identity.attempt))
+        self._board = Board(second_client(store), identity.world, str(identity.attempt))
         self.stage = "arrived"
 
     def run(self) -> None:

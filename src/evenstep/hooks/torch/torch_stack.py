@@ -12,6 +12,7 @@ from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.install import TorchHooks
 from evenstep.hooks.torch.native import NativeGroups, Session, new_session
 from evenstep.hooks.wrapping import Wrapped
+from evenstep.stores import second_client
 from evenstep.trace.spool.layout import Flag
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class TorchStack:
 
     def store(self) -> Any:
         """A client of the job's own store for a background thread. Raises where there is none."""
-        return _distributed().distributed_c10d._get_default_store().clone()
+        return second_client(_distributed().distributed_c10d._get_default_store())
 
 
 def _distributed() -> Any:
