@@ -36,7 +36,7 @@ BUDGET = {
     # which operations of a table follow which stands here for importers and diagnosis
     "watch": 1945, "workers": 400,
 }  # fmt: skip
-WHOLE = 77_850  # steps of loops that mark none come live, and how processes ended
+WHOLE = 77_875  # steps of loops that mark none come live, and how processes ended
 
 
 @cache
