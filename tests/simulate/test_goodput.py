@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from evenstep import checkpoints
 from evenstep.errors import ConfigError
 from evenstep.simulate.formulas.goodput import OperatingConditions, erlang_b, expected
-from evenstep.simulate.formulas.goodput_events import simulate
 from evenstep.simulate.formulas.reliability import DAY_NS, HOUR_NS
+from tests.simulate.goodput_events import simulate
 
 PLAIN = OperatingConditions(
     interval_ns=0.3 * HOUR_NS, write_ns=60e9, mtbf_ns=3.0 * HOUR_NS, restart_ns=300e9
@@ -115,11 +115,3 @@ def test_erlangs_formula_gives_the_published_table():
 def test_a_field_out_of_range_is_named(change):
     with pytest.raises(ConfigError, match=next(iter(change))):
         replace(PLAIN, **change)
-
-
-@pytest.mark.parametrize(
-    "options", [{"horizon_ns": math.inf}, {"repeats": 0}, {"horizon_ns": 1e24}, {"repeats": 10**9}]
-)
-def test_an_endless_simulation_is_refused(options):
-    with pytest.raises(ConfigError):
-        simulate(PLAIN, **options)

@@ -7,8 +7,8 @@ from evenstep.reproduce.published.table import estimate, systems
 from evenstep.reproduce.systems import CLAIMS
 from evenstep.scenario import scenario
 from evenstep.simulate.formulas.goodput import OperatingConditions
-from evenstep.simulate.formulas.goodput_events import simulate
 from evenstep.simulate.formulas.reliability import DAY_NS
+from tests.simulate.goodput_events import simulate
 
 SYSTEMS = {system.name: system for system in systems()}
 NAMED = {claim.name: claim for claim in CLAIMS}

@@ -1,4 +1,4 @@
-"""Topics about moving bytes: all-reduce, its bus bandwidth, compression."""
+"""Topics about moving bytes: all-reduce, its bus bandwidth, rings over racks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from evenstep.explain.measures import (
     COUNT,
     POSITIVE,
     RANKS,
-    SHARE_ABOVE_0,
     SIZE,
     TIME,
     TIME_ABOVE_0,
-    choice,
 )
 from evenstep.explain.topic import Answer, CitedFormula, Parameter, Quantity, Topic
-from evenstep.simulate.formulas import contention, strategies
+from evenstep.simulate.formulas import contention
 
 
 def _allreduce(values: Mapping[str, Any]) -> Answer:
@@ -79,47 +77,6 @@ def _busbw(values: Mapping[str, Any]) -> Answer:
     return Answer(rows, [formula])
 
 
-def _compression(values: Mapping[str, Any]) -> Answer:
-    found = links.collective(values["bytes"], values["ranks"], values)
-    ratio = _sent(values)
-    result = strategies.compression(
-        full=found.cost.time_ns, ratio=ratio, encode=values["encode_ns"],
-        decode=values["decode_ns"], latency=found.cost.latency_ns,
-    )  # fmt: skip
-    saved = (1 - ratio) * found.cost.transfer_ns
-    rows = [
-        Quantity("full_ns", result.full, "ns", "the all-reduce as it is"),
-        Quantity("compressed_ns", result.compressed, "ns", "with encoding and decoding"),
-        Quantity("sent", ratio, "share", "of the bytes are still sent"),
-        Quantity("saved_ns", saved, "ns", "transfer saved: what encode + decode may cost at most"),
-        Quantity("pays", result.pays, "yes/no", "whether it is faster; says nothing about "
-                 "convergence"),
-    ]  # fmt: skip
-    formulas = [
-        found.formula,
-        CitedFormula("pays iff T·(1 − ratio) > encode + decode", "arithmetic of the transfer"),
-        CitedFormula("top-k: ratio = n·share; low rank: ratio = r(a+b)/(ab)",
-                     "Renggli et al. 2019 (sparse sums do not stay sparse); Vogels et al. 2019"),
-    ]  # fmt: skip
-    return Answer(rows, formulas, _notes(values))
-
-
-def _sent(values: Mapping[str, Any]) -> float:
-    """Bytes still sent ÷ all bytes."""
-    wanted = ("factor_rank", "rows", "columns") if values["method"] == "low-rank" else ("share",)
-    missing = [name for name in wanted if values[name] is None]
-    if missing:
-        raise UsageError(
-            f"--method {values['method']} needs --{missing[0].replace('_', '-')}; for example: "
-            f"evenstep explain compression {COMPRESSION.example}"
-        )
-    if values["method"] == "low-rank":
-        return strategies.low_rank_ratio(values["factor_rank"], values["rows"], values["columns"])
-    if values["method"] == "top-k":
-        return strategies.top_k_ratio(values["ranks"], values["share"])
-    return float(values["share"])
-
-
 def _rank_order(values: Mapping[str, Any]) -> Answer:
     ranks, rack = values["ranks"], values["ranks_per_rack"]
     if rack > ranks:
@@ -163,23 +120,6 @@ BUSBW = Topic(
     ),
     _busbw,
     "--bytes 8GiB --ranks 8 --time 31307us",
-)  # fmt: skip
-COMPRESSION = Topic(
-    "compression",
-    "whether compressing gradients pays",
-    (
-        _SIZE, _RANKS, *links.LINK,
-        Parameter("share", SHARE_ABOVE_0, "share of the values (or bytes) kept"),
-        Parameter("method", choice("reducible", "top-k", "low-rank"),
-                  "reducible on the way, top-k or low-rank", "reducible"),
-        Parameter("factor-rank", RANKS, "rank of the factors (low-rank)"),
-        Parameter("rows", RANKS, "of the matrix they replace (low-rank)"),
-        Parameter("columns", RANKS, "of it (low-rank)"),
-        Parameter("encode", TIME, "time to encode", "0"),
-        Parameter("decode", TIME, "time to decode", "0"),
-    ),
-    _compression,
-    "--bytes 1GB --gBps 12.5 --ranks 64 --share 2% --encode 8ms --decode 4ms",
 )  # fmt: skip
 RANK_ORDER = Topic(
     "rank-order",

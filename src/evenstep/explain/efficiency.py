@@ -108,37 +108,3 @@ EFFICIENCY = Topic(
     _efficiency,
     "--ranks 512 --compute 1.6s --bytes 20GB --gbps 200",
 )  # fmt: skip
-
-
-def _overlap(values: Mapping[str, Any]) -> Answer:
-    step = steps.overlapped(
-        forward=values["forward_ns"], backward=values["backward_ns"],
-        transfer=values["transfer_ns"], buckets=values["buckets"], other=values["other_ns"],
-    )  # fmt: skip
-    serial = (
-        values["forward_ns"] + values["backward_ns"] + values["transfer_ns"] + values["other_ns"]
-    )
-    rows = [
-        Quantity("step_ns", step.time, "ns", "one step, gradients leaving during backward"),
-        Quantity("exposed_ns", step.exposed, "ns", "communication that nothing hides"),
-        Quantity("serial_ns", serial, "ns", "the same without overlap"),
-        Quantity("speedup", serial / step.time, "", "what overlapping brings"),
-        Quantity("efficiency", step.efficiency, "share", "of the step is compute"),
-    ]
-    text = "T = f + max(b + m/k, b/k + m), k equal buckets"
-    return Answer(rows, [CitedFormula(text, "Li et al. 2020, gradient bucketing")])
-
-
-OVERLAP = Topic(
-    "overlap",
-    "a data-parallel step whose gradients leave in buckets during backward",
-    (
-        Parameter("forward", TIME, "forward", required=True),
-        Parameter("backward", TIME_ABOVE_0, "backward", required=True),
-        Parameter("transfer", TIME, "all all-reduces, one after another", required=True),
-        Parameter("buckets", RANKS, "equal buckets", "10"),
-        Parameter("other", TIME, "optimizer and the rest", "0"),
-    ),
-    _overlap,
-    "--forward 50ms --backward 100ms --transfer 22.2ms --buckets 10",
-)

@@ -1,4 +1,4 @@
-"""Topics about running for weeks: failures, checkpoints, goodput, energy and money."""
+"""Topics about running for weeks: failures, checkpoints, goodput."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from evenstep import checkpoints
 from evenstep.errors import UsageError
 from evenstep.explain.measures import (
-    AMOUNT,
     COUNT,
     FACTOR,
     NUMBER,
@@ -22,7 +21,6 @@ from evenstep.explain.measures import (
 from evenstep.explain.topic import Answer, CitedFormula, Parameter, Quantity, Topic
 from evenstep.simulate.formulas import reliability
 from evenstep.simulate.formulas.goodput import Goodput, OperatingConditions, expected
-from evenstep.simulate.job import energy
 
 _DALY = CitedFormula(
     "τ = √(2CM)(1 + ⅓√(C/2M) + C/(18M)) − C", "Daly 2006; √(2CM) alone is Young 1974"
@@ -93,8 +91,6 @@ def _goodput(values: Mapping[str, Any]) -> Answer:
         Quantity("interruptions_per_day", result.interruptions_per_day, "1/day", "failures"),
         Quantity("interval_ns", job.interval_ns, "ns", "work between checkpoints"),
     ]
-    if values["repeats"]:
-        rows += _simulated(job, values)
     formulas = [
         _EXACT,
         CitedFormula("waiting = ErlangB(spares + 1, node share × repair/M)", "Erlang 1917"),
@@ -102,8 +98,8 @@ def _goodput(values: Mapping[str, Any]) -> Answer:
             "a node is slow for 1 − e^(−notice/every) of the time", "busy periods of M/D/∞"
         ),
     ]
-    return Answer(rows, formulas, [_SYMBOLS, "Spare nodes, slow nodes and failures are put "
-                                   "together as if independent; --repeats simulates."])  # fmt: skip
+    independent = "Spare nodes, slow nodes and failures are put together as if independent."
+    return Answer(rows, formulas, [_SYMBOLS, independent])
 
 
 def _shares(result: Goodput) -> list[Quantity]:
@@ -112,52 +108,6 @@ def _shares(result: Goodput) -> list[Quantity]:
                 "is what slow nodes add")  # fmt: skip
     rows = zip(Goodput._fields[:6], result[:6], meanings, strict=True)
     return [Quantity(name, value, "share", meaning) for name, value, meaning in rows]
-
-
-def _simulated(job: OperatingConditions, values: Mapping[str, Any]) -> list[Quantity]:
-    from evenstep.simulate.formulas.goodput_events import simulate
-
-    found = simulate(
-        job, horizon_ns=values["horizon_ns"], repeats=values["repeats"], seed=values["seed"]
-    )
-    return [
-        Quantity("simulated_useful", found.mean.useful, "share", "useful, event by event"),
-        Quantity("simulated_error", found.standard_error.useful, "share", "its standard error"),
-    ]
-
-
-def _energy(values: Mapping[str, Any]) -> Answer:
-    shares = {name: values[name] for name in ("communicate", "wait", "idle")}
-    compute = 1 - sum(shares.values())
-    if compute < -1e-9:
-        raise UsageError("--communicate, --wait and --idle add up to more than the whole time")
-    total = values["ranks"] * values["time_ns"]
-    progress = values["progress"]
-    bill = energy.bill(
-        [
-            energy.State(share * total, values[f"{name}_watts"], waits=name in ("wait", "idle"))
-            for name, share in {"compute": max(compute, 0.0), **shares}.items()
-        ],
-        node_share_watts=values["node_watts"], pue=values["pue"], progress=progress or 0.0,
-        price_per_hour=values["price"],
-    )  # fmt: skip
-    waiting = bill.joules_waiting / bill.joules if bill.joules else None
-    rows = [
-        Quantity("energy_kwh", bill.joules / 3.6e6, "kWh", "in all"),
-        Quantity("waiting_share", waiting, "share", "of it while waiting"),
-        Quantity("mean_watts", bill.mean_watts, "W", "per rank, everything included"),
-        Quantity("rank_hours", total / reliability.HOUR_NS, "h", "ranks × time"),
-        Quantity("cost", bill.cost, "", "in the currency of --price"),
-    ]
-    if progress:
-        rows += [
-            Quantity("joules_per_unit", bill.joules_per_unit, "J", "per unit of progress"),
-            Quantity("cost_per_unit", bill.cost_per_unit, "", "per unit of progress"),
-        ]
-    formula = CitedFormula(
-        "E = Σ time × (power + node) × PUE", "power by state; PUE: ISO/IEC 30134-2"
-    )
-    return Answer(rows, [formula], ["A rank that polls draws power like one that works."])
 
 
 _WRITE = Parameter("write", TIME_ABOVE_0, "how long a checkpoint holds the job up", required=True)
@@ -197,32 +147,7 @@ GOODPUT = Topic(
         Parameter("slow-every", TIME_ABOVE_0, "mean time between nodes turning slow"),
         Parameter("slowdown", FACTOR, "step time with a slow node ÷ without", "1"),
         Parameter("notice", TIME, "until a slow node is replaced", "0"),
-        Parameter("repeats", COUNT, "simulate so many jobs as well", "0"),
-        Parameter("horizon", TIME_ABOVE_0, "length of a simulated job", "60d"),
-        Parameter("seed", COUNT, "of the simulation", "0"),
     ),
     _goodput,
     "--write 60s --mtbf 3h --restart 10min --node-share 60% --repair 2d --spares 16",
 )  # fmt: skip
-ENERGY = Topic(
-    "energy",
-    "energy and money per unit of progress",
-    (
-        Parameter("ranks", RANKS, "accelerators", required=True),
-        Parameter("time", TIME_ABOVE_0, "elapsed time", required=True),
-        Parameter("communicate", SHARE, "share of the time spent communicating", "0"),
-        Parameter("wait", SHARE, "share spent waiting, polling", "0"),
-        Parameter("idle", SHARE, "share spent idle", "0"),
-        Parameter("compute-watts", NUMBER, "power while computing", required=True),
-        Parameter("communicate-watts", NUMBER, "while communicating", required=True),
-        Parameter("wait-watts", NUMBER, "while polling", required=True),
-        Parameter("idle-watts", NUMBER, "while idle", required=True),
-        Parameter("node-watts", NUMBER, "an accelerator's share of the rest of its node", "0"),
-        Parameter("pue", FACTOR, "power usage effectiveness of the building", "1"),
-        Parameter("price", NUMBER, "of one accelerator for an hour", "0"),
-        Parameter("progress", AMOUNT, "units done: samples, tokens, steps"),
-    ),
-    _energy,
-    "--ranks 1024 --time 30d --wait 12% --compute-watts 650 --communicate-watts 400 "
-    "--wait-watts 350 --idle-watts 100 --price 2.5",
-)

@@ -12,19 +12,14 @@ from evenstep.explain.topic import Answer, Topic
 TOPICS: tuple[Topic, ...] = (
     communication.ALLREDUCE,
     communication.BUSBW,
-    communication.COMPRESSION,
     communication.RANK_ORDER,
     efficiency.EFFICIENCY,
-    efficiency.OVERLAP,
     waiting.SLOWEST,
-    waiting.BACKUP,
-    waiting.LOCAL_SGD,
     waiting.STALENESS,
     waiting.CONTENTION,
     operation.CHECKPOINT,
     operation.FAILURES,
     operation.GOODPUT,
-    operation.ENERGY,
 )
 BY_NAME = {topic.name: topic for topic in TOPICS}
 

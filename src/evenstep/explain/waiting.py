@@ -1,4 +1,4 @@
-"""Topics about waiting for the slowest, and about strategies that do not."""
+"""Topics about waiting for the slowest, and about not waiting."""
 
 from __future__ import annotations
 
@@ -117,37 +117,6 @@ _FORMULAS = {
 }
 
 
-def _backup(values: Mapping[str, Any]) -> Answer:
-    _check_wait_for(values)
-    result = strategies.backup_workers(
-        values["ranks"], values["wait_for"], mean=values["step_ns"], cv=values["cv"],
-        transfer=values["transfer_ns"],
-    )  # fmt: skip
-    rows = [
-        Quantity("step_ns", result.step, "ns", "until the k-th rank is done, and the transfer"),
-        Quantity("useful", result.useful, "share", "of the samples count"),
-        Quantity("speedup", result.speedup, "", "useful samples per second ÷ waiting for all"),
-    ]
-    formula = CitedFormula("T = E[X_(k:n)] + m, useful k/n", "Chen et al. 2016, section 3")
-    return Answer(rows, [formula], [_SYMBOLS])
-
-
-def _local(values: Mapping[str, Any]) -> Answer:
-    def step(every: int) -> float:
-        return strategies.local_sgd(
-            values["ranks"], every, mean=values["step_ns"], cv=values["cv"],
-            transfer=values["transfer_ns"],
-        )  # fmt: skip
-
-    rows = [
-        Quantity("step_ns", step(values["every"]), "ns", "mean time of a step"),
-        Quantity("synchronous_ns", step(1), "ns", "synchronising every step"),
-        Quantity("speedup", step(1) / step(values["every"]), "", "says nothing of convergence"),
-    ]
-    formula = CitedFormula("T_H = E[max_i Σ_h c_ih]/H + m/H = μ + σE[max]/√H + m/H", "Stich 2019")
-    return Answer(rows, [formula], [_SYMBOLS])
-
-
 def _staleness(values: Mapping[str, Any]) -> Answer:
     ranks, slow = values["ranks"], values["slow_ranks"]
     if slow >= ranks:
@@ -209,9 +178,7 @@ def _contention(values: Mapping[str, Any]) -> Answer:
     )
 
 
-_CV_NEEDED = _CV._replace(required=True)
 _CV_ZERO = _CV._replace(default="0")
-_TRANSFER = Parameter("transfer", TIME, "exposed communication of a step", "0")
 SLOWEST = Topic(
     "slowest",
     "what waiting for the slowest of n ranks costs",
@@ -227,22 +194,6 @@ SLOWEST = Topic(
     ),
     _slowest,
     "--ranks 512 --cv 2%",
-)  # fmt: skip
-BACKUP = Topic(
-    "backup",
-    "waiting for the first k of n ranks only",
-    (_RANKS, Parameter("wait-for", RANKS, "ranks whose gradients are taken", required=True),
-     _STEP, _CV_NEEDED, _TRANSFER),
-    _backup,
-    "--ranks 64 --wait-for 60 --cv 10%",
-)  # fmt: skip
-LOCAL_SGD = Topic(
-    "local-sgd",
-    "synchronising every H steps",
-    (_RANKS, Parameter("every", RANKS, "steps between synchronisations, H", required=True),
-     _STEP, _CV_NEEDED, _TRANSFER),
-    _local,
-    "--ranks 64 --every 8 --cv 5% --transfer 40ms",
 )  # fmt: skip
 STALENESS = Topic(
     "staleness",

@@ -7,7 +7,7 @@ failures takes a node out for `repair_ns`; with no spare left the job waits for 
 Slow nodes turn up at random too, slow everybody down by `slowdown` until somebody notices, and are
 then replaced, which costs a restart but no work.
 
-`expected` is the closed form, `simulate.formulas.goodput_events` the same job event by event.
+`expected` is the closed form; the tests hold it against the same job event by event.
 """
 
 from __future__ import annotations

@@ -14,21 +14,6 @@ from evenstep.errors import ConfigError
 from evenstep.simulate.formulas.maxima import normal_exact
 
 
-class Backup(NamedTuple):
-    """A step that takes the first k of n gradients."""
-
-    step: float  # E[X_(k:n)] + m
-    useful: float  # k/n, the share of samples that count
-    speedup: float  # useful samples per second ÷ those of waiting for all
-
-
-def backup_workers(n: int, k: int, *, mean: float, cv: float, transfer: float = 0.0) -> Backup:
-    """Wait for k of n: E[X_(k:n)] + m, and k of n samples useful (Chen et al. 2016, section 3)."""
-    step = mean * (1 + cv * normal_exact(n, k)) + transfer
-    full = mean * (1 + cv * normal_exact(n)) + transfer
-    return Backup(step, k / n, k / n * full / step)
-
-
 class Bounds(NamedTuple):
     """Time per step between a lower and an upper bound."""
 
@@ -46,13 +31,6 @@ def stale_synchronous(n: int, bound: int, *, mean: float, cv: float) -> Bounds:
     if bound < 0:
         raise ConfigError(f"bound must not be negative, found {bound}")
     return Bounds(mean, mean * (1 + cv * normal_exact(n) / math.sqrt(bound + 1)))
-
-
-def local_sgd(n: int, every: int, *, mean: float, cv: float, transfer: float) -> float:
-    """T_H = E[max_i Σ_h c_ih]/H + m/H = μ + σE[max]/√H + m/H (Stich 2019; normal step times)."""
-    if every < 1:
-        raise ConfigError(f"every must be at least 1, found {every}")
-    return mean * (1 + cv * normal_exact(n) / math.sqrt(every)) + transfer / every
 
 
 class Asynchronous(NamedTuple):
@@ -86,43 +64,3 @@ def stable_step_share(staleness: float) -> float:
     if staleness < 0:
         raise ConfigError(f"staleness must not be negative, found {staleness:g}")
     return math.sin(math.pi / (4 * staleness + 2))
-
-
-class Compression(NamedTuple):
-    """One all-reduce in full, and compressed."""
-
-    full: float
-    compressed: float  # its transfer, encoding and decoding together
-    pays: bool
-
-
-def compression(
-    *, full: float, ratio: float, encode: float, decode: float, latency: float = 0.0
-) -> Compression:
-    """Pays iff what the transfer saves exceeds encode + decode; `ratio` is what is still sent.
-
-    `latency` is the part of `full` that does not shrink with the bytes.
-    """
-    if ratio <= 0:
-        raise ConfigError(f"ratio must be above 0, found {ratio:g}")
-    if min(full, encode, decode, latency) < 0 or latency > full:
-        raise ConfigError("times must not be negative, and latency not above the full time")
-    sent = latency + (full - latency) * ratio
-    compressed = sent + encode + decode
-    return Compression(full, compressed, compressed < full)
-
-
-def top_k_ratio(n: int, share: float) -> float:
-    """Bytes of gathering everybody's top k ÷ those of a ring: n·share, index beside each value.
-
-    (n−1)·2ρS against 2S(n−1)/n: it grows with n, since sparse gradients cannot be added on the way
-    (Renggli et al. 2019, section 5).
-    """
-    if not 0 < share <= 1:
-        raise ConfigError(f"share must be between 0 and 1, found {share:g}")
-    return n * share
-
-
-def low_rank_ratio(rank: int, rows: int, columns: int) -> float:
-    """r(a+b)/(ab): factors that stay reducible on a ring (Vogels et al. 2019, PowerSGD)."""
-    return rank * (rows + columns) / (rows * columns)
