@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
+from enum import Enum
+from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from evenstep.cli.collect import Collection
 from evenstep.cli.completion import Completions
@@ -17,7 +31,7 @@ from evenstep.diagnose.compare.result import Changed, MetricChange, StepTimePart
 from evenstep.diagnose.finding import Finding
 from evenstep.diagnose.sizes.project import ProjectionDocument
 from evenstep.doctor.examination import Examination
-from evenstep.documents import Meta, schema_of
+from evenstep.documents import Meta, printed
 from evenstep.explain.topic import CitedFormula, Quantity
 from evenstep.probe.document import FloorsDocument, ProbeDocument
 from evenstep.report.schema import FOLDER, published, schema
@@ -140,6 +154,8 @@ FROM_TYPES: dict[str, dict[str, Any]] = {
 }
 HEADING = ("$schema", "$id", "title", "description")  # of a document, which no type says
 
+_PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", NoneType: "null"}
+
 
 def renewed(name: str) -> dict[str, Any]:
     """A published schema with what our types say put in its places."""
@@ -154,6 +170,73 @@ def renewed(name: str) -> dict[str, Any]:
         else:
             whole = {key: whole[key] for key in HEADING} | schema_of(kind)
     return whole
+
+
+def schema_of(kind: Any) -> dict[str, Any]:
+    """The JSON schema of what `plain` makes of this type. Raises TypeError for one it cannot."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return reduce(_annotated, arguments[1:], schema_of(arguments[0]))
+    if origin is Literal:
+        return {"const": arguments[0]} if len(arguments) == 1 else {"enum": list(arguments)}
+    if origin in (Union, UnionType):
+        return _union([schema_of(one) for one in arguments])
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        items = [schema_of(one) for one in arguments]
+        size = {"minItems": len(items), "maxItems": len(items)}
+        alike = all(one == items[0] for one in items)
+        return {
+            "type": "array",
+            **({"items": items[0]} if alike else {"prefixItems": items}),
+            **size,
+        }
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        held = {} if arguments[1] is Any else {"additionalProperties": schema_of(arguments[1])}
+        return {"type": "object", **held}
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return {"type": "array", "items": schema_of(arguments[0])}
+    if is_dataclass(kind) or is_typeddict(kind) or hasattr(kind, "_fields"):
+        return _object(kind)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return {"enum": [one.name.lower() for one in reversed(kind)]}
+    if kind not in _PLAIN:
+        raise TypeError(f"a document cannot hold {kind}")
+    return {"type": _PLAIN[kind]}
+
+
+def _object(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    for name in getattr(kind, "computed", ()):
+        hints[name] = get_type_hints(getattr(kind, name).fget, include_extras=True)["return"]
+    shown = {"schema": {"const": kind.schema}} if getattr(kind, "schema", "") else {}
+    shown |= {name: schema_of(hints[name]) for name in printed(kind)}
+    required = [name for name in shown if name in getattr(kind, "__required_keys__", shown)]
+    return {
+        "type": "object",
+        "properties": shown,
+        **({"required": required} if required else {}),
+        "additionalProperties": False,
+    }
+
+
+def _annotated(found: dict[str, Any], meta: Meta) -> dict[str, Any]:
+    more = {key: value for key, value in meta._asdict().items() if value is not None}
+    if meta.enum is not None:
+        found = {key: value for key, value in found.items() if key != "type"}
+        more["enum"] = list(meta.enum)
+    return found | more
+
+
+def _union(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Values of simple types, or one or null: one schema whose type is any of them."""
+    if all(part.keys() == {"type"} for part in parts):
+        return {"type": [part["type"] for part in parts]}
+    value, *rest = [one for one in parts if one != {"type": "null"}]
+    if rest or len(parts) == 1:
+        return {"anyOf": parts}
+    if "enum" in value:
+        return value | {"enum": [*value["enum"], None]}
+    return value | {"type": [value["type"], "null"]}
 
 
 def page() -> str:

@@ -11,6 +11,7 @@ from evenstep.cli import reproduce
 from evenstep.cli.main import main
 from evenstep.report.schema import schema
 from evenstep.reproduce import table_one
+from tests.simulate.table_one_fit import GRID, fit
 
 QUICK = ["reproduce", "table1", "--seeds", "1", "--steps", "200"]
 
@@ -103,7 +104,7 @@ def test_a_size_below_the_least_is_refused_by_name(capsys):
 
 
 def test_no_neighbour_on_the_grid_fits_the_baseline_better():
-    family, values = table_one.QUIET, table_one.GRID["exchange"]
+    family, values = table_one.QUIET, GRID["exchange"]
     at = values.index(family.exchange)
     near = {"jobs": (family.jobs,), "exchange": values[at - 1 : at + 2]}
-    assert table_one.fit(family, near)[0] == family
+    assert fit(family, near) == family

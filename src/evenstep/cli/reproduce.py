@@ -54,8 +54,6 @@ LIMITS = (
 PLACEMENTS = ("packed", "scattered", "random")
 MEASURES = ("throughput", "cv", "efficiency", "gain", "cv_change")
 
-Row = dict[str, Any]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """One sub-command for each reproduction."""
@@ -87,7 +85,6 @@ def _table1_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seeds", type=whole(MOST_REPEATS), default=3, help="worlds averaged, 3 unless given")
     add("--steps", type=argument(values.count(200)), default=4000,
         help="of each job, 4000 unless given")  # fmt: skip
-    add("--refit", action="store_true", help="search the fitted parameters again (minutes)")
 
 
 def _table1(args: argparse.Namespace) -> int:
@@ -97,12 +94,11 @@ def _table1(args: argparse.Namespace) -> int:
 
     families: list[dict[str, Any]] = []
     for family in table_one.FAMILIES:
-        chosen = _refitted(family) if args.refit else family
         seeds = range(args.seed, args.seed + args.seeds)
         with progress.counting(f"{family.name}: {{}} of {{}} sizes") as tell:
-            rows = table_one.predict(chosen, seeds=seeds, steps=args.steps, progress=tell)
-        shown = table_one.timelines(chosen, seed=args.seed, steps=args.steps)
-        families.append({**table_one.to_json(chosen, rows), "timeline": shown})
+            rows = table_one.predict(family, seeds=seeds, steps=args.steps, progress=tell)
+        shown = table_one.timelines(family, seed=args.seed, steps=args.steps)
+        families.append({**table_one.to_json(family, rows), "timeline": shown})
     data = {
         "schema": SCHEMA,
         "reproduction": "table1",
@@ -120,13 +116,6 @@ def _table1(args: argparse.Namespace) -> int:
 
         files.write(args.svg, draw(families))
     return 0
-
-
-def _refitted(family: Any) -> Any:
-    from evenstep.reproduce import table_one
-
-    with progress.ticking(f"fitting {family.name}"):
-        return table_one.fit(family)[0]
 
 
 def _table1_lines(data: Mapping[str, Any]) -> Iterator[str]:

@@ -16,7 +16,6 @@ from evenstep.doctor.check import Check, fine, listed, skipped, wrong
 from evenstep.documents import Document, Meta, Positive
 from evenstep.errors import UsageError
 
-_SOURCE = "nvidia-smi topo -m, legend; NCCL user guide, NCCL_NET_GDR_LEVEL"
 #: From near to far, as `nvidia-smi topo -m` names them; NVLinks are "NV" and their number.
 LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _FAR = ("PHB", "NODE", "SYS")  # through a processor

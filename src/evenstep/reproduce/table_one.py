@@ -9,9 +9,8 @@ family a tenth of the time is taken by a flow that does not yield.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import product
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -23,7 +22,6 @@ from evenstep.statistics.interval import half_width
 RACK = 4
 APART = 0.01  # of neighbouring periods
 SOURCE = "When Scaling Fails, table 1"
-FIT_SEED, FIT_STEPS = 1, 1200
 SHOWN_RANKS, SHOWN_STEPS, SHOWN_AFTER = 4, 3, 1000  # of the timeline
 
 
@@ -61,16 +59,11 @@ class TableOneFit:
     off: Amount = 9.0
 
 
-#: The best of `GRID` by `distance`; `fit` finds them again.
+#: The best of a grid by the squared errors of the baseline columns (log throughput, and CV); the
+#: search is `tests/simulate/table_one_fit.py`.
 QUIET = TableOneFit(name="no unresponsive bursts", jobs=2, goodput=0.7, exchange=0.6)
 BURSTS = TableOneFit(name="unresponsive bursts", jobs=3, goodput=0.8, exchange=0.4, flows=1.0)
 FAMILIES = (QUIET, BURSTS)
-GRID = {
-    "jobs": (2, 3, 4, 6, 8),
-    "goodput": (0.7, 0.8, 0.9, 1.0),
-    "exchange": (0.08, 0.12, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7),
-}
-MOST_LOAD = 1.6  # of the core, by all jobs: beyond it nothing is like the table
 
 
 class Figure(NamedTuple):
@@ -117,35 +110,6 @@ def world(family: TableOneFit, nodes: int, seed: int) -> LinkWorld:
         jobs=tuple(jobs), goodput=family.goodput, flows=family.flows, on=family.on,
         off=family.off, seed=seed,
     )  # fmt: skip
-
-
-def distance(family: TableOneFit, *, seed: int = FIT_SEED, steps: int = FIT_STEPS) -> float:
-    """Sum of squared errors of the baseline columns: log throughput, and CV."""
-    means, cvs = zip(*(_measured([unpaced(world(family, row.nodes, seed), steps)])
-                       for row in PUBLISHED), strict=True)  # fmt: skip
-    error = 0.0
-    for row, mean, cv in zip(PUBLISHED, means, cvs, strict=True):
-        error += math.log(_throughput(row.nodes, mean, means[0]) / row.baseline) ** 2
-        error += (cv - row.baseline_cv) ** 2
-    return error
-
-
-def fit(
-    family: TableOneFit, grid: Mapping[str, Sequence[float]] = GRID
-) -> tuple[TableOneFit, float]:
-    """The member of the family that is nearest to the baseline columns, and its distance."""
-    found = [
-        (distance(member), index, member) for index, member in enumerate(_members(family, grid))
-    ]
-    best, _, member = min(found)
-    return member, best
-
-
-def _members(family: TableOneFit, grid: Mapping[str, Sequence[float]]) -> Iterable[TableOneFit]:
-    for values in product(*grid.values()):
-        chosen: dict[str, Any] = dict(zip(grid, values, strict=True))
-        if chosen["jobs"] * chosen["exchange"] <= MOST_LOAD:
-            yield replace(family, **chosen)
 
 
 def predict(

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import ConfigError
 from evenstep.scenario.scenario import Scenario
@@ -31,8 +29,6 @@ from evenstep.simulate.wires.told import STUCK
 from evenstep.simulate.wires.world import make_world
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.trace import Trace
-
-Array = npt.NDArray[Any]
 
 #: told the number of finished steps and of all steps
 Progress = Callable[[int, int], None]

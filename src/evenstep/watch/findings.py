@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep import lateness
 from evenstep.trace.ranks import format_ranks
@@ -20,8 +18,6 @@ from evenstep.watch.frame import LiveFinding, lateness_ns
 from evenstep.watch.run import FollowedRun, SeenRank
 from evenstep.watch.window import FEWEST_STEPS, WINDOW_STEPS, RankWindow
 from evenstep.words import duration, percent, printable
-
-Array = npt.NDArray[Any]
 
 TURNS = 0.05  # of a step lost because one rank or another is late
 PAUSES = 0.02

@@ -8,10 +8,9 @@ and the maximum over as many ranks as asked for follows from these (`forecast`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.levels import CLEARLY, FEWEST
 from evenstep.diagnose.measure.grid import FEWEST_STEPS, StepGrid, step_grid
@@ -31,8 +30,6 @@ from evenstep.documents import Amount, Natural, Positive, RunName
 from evenstep.errors import TraceError
 from evenstep.statistics.interval import Estimate
 from evenstep.trace.trace import Trace
-
-Array = npt.NDArray[Any]
 
 
 class FittedNoise(TypedDict):

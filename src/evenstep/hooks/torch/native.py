@@ -8,7 +8,6 @@ once nobody records.
 from __future__ import annotations
 
 import ctypes
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,6 @@ from evenstep.hooks.torch.operations import COLLECTIVES, POINT_TO_POINT
 from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.spool.layout import HEARTBEAT_OFFSET, Flag
 from evenstep.trace.spool.spool import Spool
-
-log = logging.getLogger("evenstep")
 
 ORDINARY, MESSAGE, BLOCKS = range(3)  # `Kind` in recorder.cpp
 

@@ -8,14 +8,11 @@ from itertools import pairwise
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import communicates
 from evenstep.importers.merging import STAMP_NS
 from evenstep.trace.columns import Columns
-
-Array = npt.NDArray[np.int64]
 
 
 def unrolled(files: Sequence[KinetoFile]) -> list[KinetoFile]:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import TraceError
 from evenstep.importers.content import Progress, SourceFile, TraceFormat
@@ -30,8 +29,6 @@ from evenstep.trace.loading import renumbered, shifts_in_words
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.repetition import with_steps
 from evenstep.trace.trace import Trace
-
-Array = npt.NDArray[Any]
 
 NAME = "Kineto trace"
 _MARKS = re.compile(rb'"traceEvents"\s*:|"ph"\s*:\s*"[A-Za-z]"')

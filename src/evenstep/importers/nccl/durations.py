@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import TraceError
 from evenstep.importers.content import Progress, SourceFile, TraceFormat, reported
@@ -25,8 +24,6 @@ from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.repetition import stepped
 from evenstep.trace.spool.layout import Flag, Op
 from evenstep.trace.trace import UNKNOWN, Trace
-
-Array = npt.NDArray[np.float64]
 
 NAME = "table of collectives"
 RANKS = ("rank", "global_rank", "rank_id", "worker")

@@ -38,7 +38,6 @@ Array = npt.NDArray[Any]
 
 _PLANES = (b"/host:", b"/device:", b"Task Environment")
 _DEVICE = re.compile(r"^/device:\w+:(\d{1,4})$")
-_NOTHING = Instruction(None)
 
 
 class Ran(NamedTuple):

@@ -93,13 +93,6 @@ def rare_hit(n: int, *, compute: float, delay: float, probability: float) -> Rar
     return RareHit(q, mean, delay * math.sqrt(q * (1 - q)) / mean)
 
 
-def amplification(n: int, *, cv: float) -> float:
-    """A(n) = E[max]/E[mean] of normal step times with this coefficient of variation."""
-    if cv < 0:
-        raise ConfigError(f"cv must not be negative, found {cv:g}")
-    return 1 + cv * normal_exact(n)
-
-
 def _ranks(n: int) -> None:
     if n < 1:
         raise ConfigError(f"ranks must be at least 1, found {n}")
