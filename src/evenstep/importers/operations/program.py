@@ -95,8 +95,11 @@ def placed(table: Columns) -> tuple[Columns, bool]:
         return table, True
     first = np.flatnonzero(new)
     over = np.maximum.reduceat(table.exit_ns, first)
-    before = np.where(np.diff(table["rank"][first], prepend=-1) == 0, np.append(0, over[:-1]), 0)
-    begun = np.maximum(table.begin_ns, before[table.worker])
+    nobody = np.append(0.0, np.maximum(begin[1:] - np.maximum.accumulate(end)[:-1], 0.0))
+    idle = np.rint(nobody * 1e9).astype(np.int64)[table.turn[first]]
+    follows = np.diff(table["rank"][first], prepend=-1) == 0
+    before = np.where(follows, np.append(0, over[:-1]) + idle, table.begin_ns[first])
+    begun = before[table.worker]
     return table.with_column("begin_ns", begun).with_column("end_ns", over[table.worker]), False
 
 
