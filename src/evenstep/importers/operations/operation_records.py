@@ -174,16 +174,19 @@ def _collectives(draft: Draft, ops: Columns) -> dict[str, Any]:
 
 def _groups(draft: Draft, rows: Columns) -> Array:
     """Group of each collective, -1 where its members are not in the table."""
-    kinds = np.where(rows.role == Role.EMBEDDING, 1, np.where(rows.role == Role.CLIP, 2, 0))
-    inside = np.select([kinds == 0, kinds == 1], [rows.stage, rows.dp_rank], 0)
-    names = ("stage {} data-parallel", "dp {} embedding", "all")
-    found = np.full(len(rows), -1)
-    known = rows.role != Role.LAYERNORM
-    for kind, name in enumerate(names):
-        for number in np.unique(inside[known & (kinds == kind)]).tolist():
-            mine = known & (kinds == kind) & (inside == number)
-            members = np.unique(rows["rank"][mine]).tolist()
-            found[mine] = draft.group(name.format(number), members, "nccl")
+    kind = np.where(rows.role == Role.EMBEDDING, 1, np.where(rows.role == Role.CLIP, 2, 0))
+    inside = np.select([kind == 0, kind == 1], [rows.stage, rows.dp_rank], 0)
+    key = np.stack([kind, inside, np.where(kind == 2, 0, rows.lane)])
+    known = np.flatnonzero(rows.role != Role.LAYERNORM)
+    places, number = np.unique(key[:, known], axis=1, return_inverse=True)
+    numbers = np.full(len(rows), -1)
+    numbers[known] = number.reshape(-1)
+    found = numbers.copy()
+    for at, (one, place, lane) in enumerate(places.T.tolist()):
+        name = ("stage {} data-parallel", "dp {} embedding", "all")[one].format(place)
+        name += f" of lane {lane}" if lane else ""
+        members = np.unique(rows["rank"][numbers == at]).tolist()
+        found[numbers == at] = draft.group(name, members, "nccl")
     return found
 
 

@@ -118,7 +118,7 @@ def program(ops: Columns, sent: OperationMessages) -> Program:
     issued, order = ops.enter_ns.copy(), PLACES * np.arange(len(ops)) + ITSELF
     at, there = _next(ops, thread, fly)
     begun = there & (seen[fly] >= ops.enter_ns[at]) & (ops.enter_ns[at] < ops.exit_ns[at])
-    place = np.where(begun, ops.enter_ns[at], free[at])
+    place = np.where(begun, np.maximum(ops.enter_ns[at], _asked(ops, fly)), free[at])
     issued[fly] = np.where(there, place, seen[fly])
     order[fly] = PLACES * np.where(there, at, fly) + np.where(begun, WITHIN, ISSUED)
     made, after = _follow(ops, sent, fly)
@@ -186,6 +186,18 @@ def _next(ops: Columns, thread: Array, fly: Array) -> Pairs:
     at = np.searchsorted(ended, moment, side="right")
     found = thread[np.minimum(at, len(thread) - 1)]
     return found, (at < len(thread)) & (ops.worker[found] == ops.worker[fly])
+
+
+def _asked(ops: Columns, fly: Array) -> Array:
+    """Since when what is reduced behind backward is known to be asked for: when it began, or when
+    what it then queued behind was; of all else that is not known: 0."""
+    reduced = np.flatnonzero(ops.role[fly] == Role.GRADS)
+    row, found = fly[reduced], np.zeros(len(fly), np.int64)
+    alone = np.diff(ops.worker[row], prepend=-1) != 0
+    alone[1:] |= ops.enter_ns[row[1:]] > ops.exit_ns[row[:-1]] + STAMPS_NS
+    first = np.maximum.accumulate(np.where(alone, np.arange(len(row)), 0))
+    found[reduced] = ops.enter_ns[row[first]]
+    return found
 
 
 def _follow(ops: Columns, sent: OperationMessages, fly: Array) -> Pairs:
