@@ -32,7 +32,7 @@ BUDGET = {
     "scenario": 1069, "simulate": 9384,
     "statistics": 832,  # tails of noise came from diagnose, on SciPy
     "importers": 8919,  # XPlane, OTF2 and TensorBoard's files came in
-    "trace": 5790,  # what facts of a spool must look like is checked where they are read;
+    "trace": 5811,  # what facts of a spool must look like is checked where they are read;
     # which operations of a table follow which stands here for importers and diagnosis
     "watch": 1941, "workers": 400,
 }  # fmt: skip

@@ -25,7 +25,7 @@ def rows():
 def waits_ns(trace):
     """Own duration less the shortest of each (group, place), counted by rank."""
     events = trace.of_kind(Kind.COLLECTIVE)
-    flight = (events.device_exit_ns - events.device_enter_ns).tolist()
+    flight = (events.exit_ns - events.enter_ns).tolist()
     calls = defaultdict(dict)
     for rank, group, place, length in zip(
         events["rank"].tolist(), events.group.tolist(), events.group_seq.tolist(), flight,
@@ -60,6 +60,68 @@ def test_the_wait_is_what_is_above_the_shortest(trace):
 def test_the_rank_that_is_late_is_named_though_no_clock_is_known(trace):
     finding = diagnose(trace).findings[0]
     assert (finding.mode, finding.where.ranks) == ("straggler", [LATE])
+
+
+class Clock:
+    """Calls of a job run one after the other: durations of each rank, in its own order."""
+
+    def __init__(self, ranks):
+        self.free, self.count, self.rows = [0.0] * ranks, defaultdict(int), []
+
+    def compute(self, cost):
+        self.free = [now + cost(rank) for rank, now in enumerate(self.free)]
+
+    def call(self, group, members, moved):
+        end = max(self.free[rank] for rank in members) + moved
+        for rank in members:
+            self.rows.append((rank, group, self.count[group], round(end - self.free[rank], 3)))
+            self.free[rank] = end
+        self.count[group] += 1
+
+
+def two_dimensions(slow, steps=12, layers=3):
+    """4 replicas of 2 ranks: a call of each replica after each layer, then one across them."""
+    job = Clock(8)
+    for step in range(steps):
+        for layer in range(layers):
+            job.compute(lambda rank, at=step + layer: slow.get(rank, 10) + (3 * rank + at) % 5 / 20)
+            for replica in range(4):
+                job.call(f"tp{replica}", (2 * replica, 2 * replica + 1), 1)
+        for lane in range(2):
+            job.call(f"dp{lane}", range(lane, 8, 2), 2)
+    return job.rows
+
+
+def told(path, rows):
+    lines = [f"{rank},{group},{call},all_reduce,{ms}" for rank, group, call, ms in rows]
+    path.write_text("rank,comm,seq,op,duration_ms\n" + "\n".join(lines) + "\n")
+    return diagnose(open_trace([path]))
+
+
+@pytest.mark.parametrize("slow", [{5: 13}, {2: 12, 3: 12}, {4: 13, 5: 13, 6: 13, 7: 13}])
+def test_who_is_late_in_one_group_because_of_another_is_not_to_blame(tmp_path, slow):
+    finding = told(tmp_path / "timer.csv", two_dimensions(slow)).findings[0]
+    assert (finding.mode, sorted(finding.where.ranks)) == ("straggler", sorted(slow))
+
+
+def test_without_slow_ranks_nobody_is(tmp_path):
+    assert told(tmp_path / "timer.csv", two_dimensions({})).findings == []
+
+
+def test_calls_in_no_order_are_said_to_be(tmp_path):
+    rows = sorted(two_dimensions({5: 13}), key=lambda row: row[:3])
+    limits = told(tmp_path / "timer.csv", rows).limits
+    assert any("not in the order in which ranks made their calls" in one for one in limits)
+
+
+def test_groups_that_share_no_rank_are_all_judged(tmp_path):
+    job = Clock(4)
+    for _ in range(20):
+        job.compute(lambda rank: 14 if rank == 3 else 10)
+        job.call("a", (0, 1), 1)
+        job.call("b", (2, 3), 1)
+    finding = told(tmp_path / "timer.csv", job.rows).findings[0]
+    assert finding.where.ranks == [3]
 
 
 def test_operations_and_sizes_are_read_where_they_are_given(tmp_path):

@@ -311,6 +311,36 @@ def test_every_compute_says_which_message_it_waits_for(written):
         assert [waits.count(seq) for seq in mine] == [1] * len(mine)
 
 
+def test_what_a_rank_stands_idle_between_its_steps_is_in_the_second(written):
+    begins = {0: (0, 10, 20), 1: (0, 11, 21), 2: (0, 12, 22)}
+    rows = [f"{rank},0,{rank},{step},forward-compute,{begin},{10 - 3 * (rank == 2)},0,0,0,0"
+            for rank, each in begins.items() for step, begin in enumerate(each)]  # fmt: skip
+    steps = opened(written([HEADER, *rows])).of_kind(Kind.STEP)
+    idle = steps.select(steps["rank"] == 2)
+    assert ((idle.exit_ns - idle.enter_ns) / 1e9).tolist() == [7.0, 12.0, 10.0]
+
+
+def test_a_lane_reduces_with_its_own_on_other_data_parallel_ranks(written):
+    rows = [HEADER]
+    for rank, lane in enumerate((0, 1, 0, 1)):
+        place = f"{rank // 2},0,{rank},0"
+        rows += [f"{place},backward-compute,0,{3 + lane},0,0,0,0",
+                 f"{place},grads-sync,{3 + lane},{1 + lane},0,0,0,0"]  # fmt: skip
+    groups = {group.ranks for group in opened(written(rows)).groups}
+    assert {(0, 2), (1, 3)} <= groups
+
+
+def test_what_is_reduced_behind_backward_is_asked_for_when_it_begins(written):
+    rows = [HEADER]
+    for rank, slower in enumerate((0, 3)):
+        place = f"{rank},0,{rank},0"
+        rows += [f"{place},backward-compute,0,{8 + slower},0,0,0,0",
+                 f"{place},grads-sync,{4 + slower},{5 - slower},0,0,0,0"]  # fmt: skip
+    calls = opened(written(rows)).of_kind(Kind.COLLECTIVE)
+    calls = calls.select(calls.op == int(Op.REDUCE_SCATTER)).sorted_by("rank")
+    assert (np.diff(calls.enter_ns) / 1e9).tolist() == [3.0]
+
+
 @pytest.mark.parametrize("following", [False, True])
 def test_the_run_s_graph_replays_a_table_as_it_ran(written, following):
     pipeline = Pipeline(dp=2, pp=3, micro=4, steps=3, following=following, seed=2)

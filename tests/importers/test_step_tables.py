@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean, median
 
 import duckdb
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -126,6 +127,14 @@ def test_parts_that_differ_by_chance_hold_no_wait(opened):
             for step in range(40) for rank in range(4)]  # fmt: skip
     trace = opened("\n".join(["rank,step,forward_ms,backward_ms", *rows]))
     assert not any("taken to be waiting" in limit for limit in trace.limits)
+
+
+def test_steps_that_all_end_together_do_not_tell_who_is_slow(opened):
+    took = np.random.default_rng(1).normal(100, 2, 40)
+    rows = [f"{rank},{step},{took[step]:.3f}" for step in range(40) for rank in range(4)]
+    diagnosis = diagnose(opened("\n".join(["rank,step,step_time_ms", *rows])))
+    assert diagnosis.verdict.startswith("Who is slow cannot be told here")
+    assert diagnosis.summary["shares"] is None
 
 
 def test_workers_may_have_names(opened):

@@ -93,6 +93,13 @@ def _healthy(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict
             f"waits for them lie in communication: {words.percent(moving)} of step time",
             "bring all ranks' traces into one folder: `evenstep collect`",
         )
+    if not findings and not shares and summary.get("step_time") and summary.get("ranks", 0) > 1:
+        return Verdict(
+            "who is slow cannot be told",
+            "here",
+            "the steps of workers that wait for each other within them are equally long",
+            "time their parts or their collectives",
+        )
     coupling = ", as far as this trace shows"
     if wait:  # without any, nobody was seen waiting: nothing is known of the coupling
         coupling = f": the parts are healthy, waiting for each other takes {words.percent(wait)}"

@@ -8,6 +8,7 @@ that tells waiting, and steps would promise what the trace cannot give.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ def with_steps(trace: Trace) -> tuple[Trace, str]:
     calls = _calls(trace)
     if calls is None:
         return trace, ""
-    reference = int(np.argmax(np.diff(calls.first)))
+    reference = calls.richest(range(len(calls.ranks)))
     cuts = _cuts(calls, reference)
     if len(cuts) <= FEWEST_STEPS:
         return trace, ""
@@ -135,6 +136,15 @@ class _Calls(NamedTuple):
     def of(self, place: int) -> slice:
         """The calls of a rank, by its place."""
         return slice(int(self.first[place]), int(self.first[place + 1]))
+
+    def richest(self, places: Iterable[int]) -> int:
+        """Of these ranks the one with the most calls; of several, who waits least: what it does
+        itself is seen best."""
+        return max(places, key=lambda at: (self.first[at + 1] - self.first[at], self.paused(at)))
+
+    def paused(self, place: int) -> int:
+        """How long a rank was in none of its calls."""
+        return int(self.pauses(place).sum())
 
     def between(self, place: int, cuts: Array) -> Array:
         """When a rank went from these calls of its to the next ones: when it left them, if seen."""
@@ -298,7 +308,11 @@ def _of_all(calls: _Calls, reference: int, cuts: Array) -> dict[int, Array]:
         waiting = {place for place, share in known.items() if share > 0 and share >= most / 2}
         for place in waiting:
             found[place] = _like(calls, place, step[calls.shared[calls.of(place)]], len(cuts))
-    return found
+        if left and not waiting:  # they share no calls with these, only the steps
+            other = calls.richest(left)
+            found[other] = _cuts(calls, other)
+            waiting = {other} if len(found[other]) == len(cuts) else set()
+    return {place: each for place, each in found.items() if len(each) == len(cuts)}
 
 
 def _like(calls: _Calls, place: int, step: Array, count: int) -> Array:

@@ -52,7 +52,9 @@ class RankInfo:
         return str(self.identity.get("boot_id") or f"rank {self.rank}")
 
 
-UNKNOWN = "unknown"  # what `between_calls` of a run is, if nobody recorded what passes there
+#: What `between_calls` of a run is, if nobody recorded what passes there; and `waits`, if work may
+#: hold them.
+UNKNOWN = "unknown"
 
 
 @dataclass(slots=True)
@@ -107,6 +109,11 @@ class Trace:
     def elapsed_known(self) -> bool:
         """Whether steps are as long as they seem: not where only the lengths of calls are known."""
         return self.run.get("between_calls") != UNKNOWN
+
+    @property
+    def waits_apart(self) -> bool:
+        """Whether waits for others are told from own work."""
+        return self.run.get("waits") != UNKNOWN
 
     @property
     def records_per_step(self) -> float:

@@ -34,6 +34,7 @@ _MEASURED = (
     "ports",
 )
 _OF_ELAPSED = (*_MEASURED[:5], "device", "goodput")
+_OF_WAITS = ("shares", "communication_to_compute", "rank_hours_wasted")
 _COMPUTE = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 
 
@@ -62,7 +63,8 @@ def summary(trace: Trace, grid: StepGrid) -> dict[str, Any]:
         "goodput": found_goodput.to_json() if (found_goodput := goodput(trace, grid)) else None,
         "agent": agent_cost(trace, total / ranks),
     }
-    return found if trace.elapsed_known else found | dict.fromkeys(_OF_ELAPSED)
+    unknown = () if trace.elapsed_known else _OF_ELAPSED
+    return found | dict.fromkeys(unknown if trace.waits_apart else (*unknown, *_OF_WAITS))
 
 
 RateUnit = Literal["samples/s", "tokens/s", "steps/s"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.repetition import stepped
 from evenstep.trace.spool.layout import Flag, Op
 from evenstep.trace.trace import UNKNOWN, Trace
+
+Array = npt.NDArray[Any]
 
 NAME = "table of collectives"
 RANKS = ("rank", "global_rank", "rank_id", "worker")
@@ -123,17 +125,24 @@ def _rows(layout: DurationColumns, draft: Draft) -> Columns:
 
 
 def _enter(draft: Draft, table: Columns) -> None:
-    """Calls one after the other in the order of each group; all members leave a call together.
+    """Calls on one clock, of our making: each ends as early as all durations up to it allow.
 
-    So they lie on one clock, of our making.
+    All members leave a call together, and enter it after they have left the one before. So what
+    lies between calls is what a rank needs for it more than others.
     """
-    table = table.sorted_by("group_seq", "group", "rank")
+    table = table.with_column("row", np.arange(len(table)))
+    table = table.sorted_by("group_seq", "group", "rank", "row")
     call = np.cumsum(
         (np.diff(table.group_seq, prepend=-1) != 0) | (np.diff(table.group, prepend=-1) != 0)
     ) - 1  # fmt: skip
-    longest = np.zeros(int(call[-1]) + 1, np.int64)
-    np.maximum.at(longest, call, table.length)
-    end = ORIGIN_NS + np.cumsum(longest + 1)[call]
+    found = _ends(table, call, table.row) if _in_turn(table) else None
+    if found is None:
+        draft.limits.append(
+            "rows are not in the order in which ranks made their calls: which call of one group "
+            "came before which of another is not known, and so who held up whom across groups"
+        )
+        found = _ends(table, call, _shares(table, call))
+    end = ORIGIN_NS + found
     names = draft.names
     pairs = np.unique(np.stack([table.group, table["rank"]]), axis=1)
     groups, first = np.unique(pairs[0], return_index=True)
@@ -144,7 +153,55 @@ def _enter(draft: Draft, table: Columns) -> None:
         table["rank"],
         {
             "op": table.op, "group": numbers[table.group], "group_seq": table.group_seq,
-            "bytes_in": table.bytes, "device": 0, "enter_ns": end - table.length, "exit_ns": end,
-            "flags": int(Flag.EXIT_UPPER_BOUND),
+            "bytes_in": table.bytes, "enter_ns": end - table.length, "exit_ns": end,
+            "flags": int(Flag.HOST_BLOCKED),
         },
     )  # fmt: skip
+
+
+def _in_turn(table: Columns) -> bool:
+    """Whether rows are in the order of calls: of each rank and group those in turn, and not all of
+    one group before those of another."""
+    by_group = table.select(np.lexsort([table.row, table.group, table["rank"]]))
+    other = np.diff(by_group["rank"]) != 0
+    new = other | (np.diff(by_group.group) != 0)
+    by_rank = table.group[np.lexsort([table.row, table["rank"]])]
+    changes = np.count_nonzero(~other & (np.diff(by_rank) != 0))
+    least = np.count_nonzero(new & ~other)
+    return bool((np.diff(by_group.group_seq)[~new] >= 0).all()) and (changes > least or not least)
+
+
+def _shares(table: Columns, call: Array) -> Array:
+    """Of each row, how much of its group's calls come before it: training repeats its steps."""
+    calls, first = np.unique(call, return_index=True)
+    group = table.group[first]
+    order = np.argsort(group, kind="stable")
+    begin = np.searchsorted(group[order], group)
+    place = np.empty(len(calls))
+    place[order] = np.arange(len(calls))
+    return np.asarray(((place - begin + 0.5) / np.bincount(group)[group])[call])
+
+
+def _ends(table: Columns, call: Array, turn: Array) -> Array | None:
+    """When the call of each row ends, ns; None where one waits for itself. `turn` orders the rows
+    of each rank."""
+    line = np.lexsort([call, turn, table["rank"]])
+    follows = (np.diff(table["rank"][line]) == 0) & (np.diff(call[line]) != 0)
+    following = np.full(len(call), -1)
+    following[line[:-1][follows]] = line[1:][follows]
+    waiting = np.bincount(call[line[1:][follows]], minlength=int(call[-1]) + 1).tolist()
+    members = np.searchsorted(call, np.arange(len(waiting) + 1)).tolist()
+    rank, length, after = table["rank"].tolist(), table.length.tolist(), following.tolist()
+    free, calls, ends = dict.fromkeys(rank, 0), call.tolist(), [0] * len(waiting)
+    ready, left = [at for at, count in enumerate(waiting) if not count], len(waiting)
+    while ready:
+        at, left = ready.pop(), left - 1
+        rows = range(members[at], members[at + 1])
+        ends[at] = 1 + max(free[rank[row]] + length[row] for row in rows)
+        for row in rows:
+            free[rank[row]] = ends[at]
+            if after[row] >= 0:
+                waiting[calls[after[row]]] -= 1
+                if not waiting[calls[after[row]]]:
+                    ready.append(calls[after[row]])
+    return None if left else np.array(ends)[call]

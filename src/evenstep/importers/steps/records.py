@@ -21,7 +21,7 @@ from evenstep.importers.draft import LATEST_NS, Draft
 from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
-from evenstep.trace.trace import Trace
+from evenstep.trace.trace import UNKNOWN, Trace
 
 Array = npt.NDArray[Any]
 
@@ -29,14 +29,15 @@ ORIGIN_NS = 1_000_000_000  # nothing begins at 0, which means an open end
 WHOLE = -1  # in place of a phase: the step itself
 SYNCHRONIZED = (
     "only each worker's own time of a step is known: it is taken to end when the slowest is done, "
-    "and the others to wait; workers that do not synchronize every step do not"
+    "and the others to wait; workers that do not synchronize every step do not. Where that time "
+    "holds its waits for others, as in steps that all workers end together, it does not tell who "
+    "is slow"
 )
-
-
 WAITING = (
     "all workers' steps are equally long: what one's {} took longer than the shortest is taken to "
     "be waiting"
 )
+AT_LEAST = "; by how much the slowest's own work in it is longer is not known: it costs at least"
 #: Parts that may hold the wait for other workers, the likeliest first, and what they are called.
 _EXCHANGING = {
     Phase.SYNC: "communication", Phase.BACKWARD: "backward", Phase.OPTIMIZER: "optimizer",
@@ -63,13 +64,14 @@ def trace_of(rows: Timed, draft: Draft, run: Mapping[str, Any], names: Mapping[i
     """
     table = _sound(rows, draft.limits)
     table, lost_s = _last_time(table, draft.limits)
-    whole, table = _own(_whole_steps(table), table, draft.limits)
+    whole, table, known = _own(_whole_steps(table), table, draft.limits)
     for rank in np.unique(table["rank"]).tolist():
         place: dict[str, Any] = {"place": names[rank]} if rank in names else {}
         draft.rank(rank, boot_id="one table", **place)
     begin_ns, length_ns, numbers = _line(whole)
     _enter(draft, whole, table, begin_ns, length_ns, numbers)
-    return draft.trace({**run, **({"lost_work_s": lost_s} if lost_s else {})})
+    told = {**run, **({"lost_work_s": lost_s} if lost_s else {})}
+    return draft.trace(told if known or len(draft.ranks) < 2 else {**told, "waits": UNKNOWN})
 
 
 def _sound(rows: Timed, limits: list[str]) -> Columns:
@@ -112,12 +114,13 @@ def _whole_steps(table: Columns) -> Columns:
     return Columns.concatenate([stated, summed]).sorted_by("number", "rank")
 
 
-def _own(whole: Columns, table: Columns, limits: list[str]) -> tuple[Columns, Columns]:
-    """Steps and parts without what a worker waited for others, where a part holds that."""
+def _own(whole: Columns, table: Columns, limits: list[str]) -> tuple[Columns, Columns, bool]:
+    """Steps and parts without what a worker waited for others, where a part holds that; and whether
+    that part holds nothing else."""
     cells = _cell(whole)
     number, step = np.unique(whole.number, return_inverse=True)
     if len(cells) == len(number):
-        return whole, table
+        return whole, table, False
     for phase, name in _EXCHANGING.items():
         rows = np.flatnonzero(table.phase == int(phase))
         place = np.searchsorted(cells, _cell(table)[rows])
@@ -132,9 +135,10 @@ def _own(whole: Columns, table: Columns, limits: list[str]) -> tuple[Columns, Co
             continue
         seconds = table.seconds.copy()
         seconds[rows] = least[step[place]]
-        limits.append(WAITING.format(name))
-        return whole.with_column("seconds", own), table.with_column("seconds", seconds)
-    return whole, table
+        alone = phase is Phase.SYNC
+        limits.append(WAITING.format(name) + ("" if alone else AT_LEAST))
+        return whole.with_column("seconds", own), table.with_column("seconds", seconds), alone
+    return whole, table, False
 
 
 def _apart(seconds: Array, step: Array) -> float:
