@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from evenstep.errors import TraceError
 from evenstep.importers.content import Progress, SourceFile, TraceFormat, reported
