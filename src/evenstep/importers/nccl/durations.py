@@ -143,6 +143,7 @@ def _enter(draft: Draft, table: Columns) -> None:
             "came before which of another is not known, and so who held up whom across groups"
         )
         found = _ends(table, call, _shares(table, call))
+    assert found is not None  # one order of all calls has no circle
     end = ORIGIN_NS + found
     names = draft.names
     pairs = np.unique(np.stack([table.group, table["rank"]]), axis=1)
@@ -169,7 +170,8 @@ def _in_turn(table: Columns) -> bool:
     by_rank = table.group[np.lexsort([table.row, table["rank"]])]
     changes = np.count_nonzero(~other & (np.diff(by_rank) != 0))
     least = np.count_nonzero(new & ~other)
-    return bool((np.diff(by_group.group_seq)[~new] >= 0).all()) and (changes > least or not least)
+    ascending = bool((np.diff(by_group.group_seq)[~new] >= 0).all())
+    return ascending and bool(changes > least or least == 0)
 
 
 def _shares(table: Columns, call: Array) -> Array:
