@@ -48,8 +48,27 @@ def test_bus_bandwidth_is_the_links(evidence):
 def test_large_buckets_of_one_size_are_bytes_whatever_the_latency(worst):
     world = replace(WORLD, bucket_bytes=(100 * MB,), style="blocking")
     lost = world.lost_against(replace(world, fabric=lambda move: ALPHA_NS))
-    assert worst(world).mode == "bandwidth_bound"
-    assert worst(world).severity == pytest.approx(lost, rel=0.1)
+    finding = worst(world)
+    assert (finding.mode, finding.title) == ("bandwidth_bound", "Transfers fill the links")
+    assert finding.severity == pytest.approx(7 / 8 * lost, rel=0.1)  # sent once in eight steps
+
+
+def test_compute_hides_no_more_transfer_than_it_takes_itself():
+    # 4 x 66.7 ms of bytes that block, beside 64 ms of work
+    world = replace(WORLD, bucket_bytes=(100 * MB,), style="blocking")
+    overlap = bound(world).options[0]
+    assert overlap.action.startswith("overlap more")
+    assert overlap.gain == pytest.approx(64 / (64 + 0.2 + 4 * (100 / 1.5 + 0.05)), rel=0.02)
+    assert " → 267 ms a step with this remedy" in diagnose(world.trace()).verdict
+
+
+def test_a_fifth_of_the_step_that_compute_could_hide_is_said_to_be_so(worst):
+    world = replace(WORLD, fabric=lambda move: move.size_bytes / 5, style="blocking")
+    finding = worst(world)
+    assert finding.title == "Transfer not hidden behind compute"
+    lost = world.lost_against(replace(world, fabric=lambda move: 0.0))
+    assert finding.severity == pytest.approx(lost, rel=0.1)
+    assert 0.15 < lost < 0.25
 
 
 def test_less_than_nccl_tests_reach_here_is_a_matter_of_tuning(evidence):
@@ -66,7 +85,8 @@ def test_links_as_fast_as_their_adapters_need_fewer_bytes_not_tuning():
     nic = {"name": "ens1", "pci": "0000:04:00.0", "speed_gbps": 20.0}
     world = replace(WORLD, ranks_per_node=2)
     finding = bound(world, facts={"locality": {"nics": [nic]}})
-    assert "the links are busy" in finding.cause  # 2.25 of 2.5 GB/s
+    assert "2.5 GB/s expected (the speed of the network adapters)" in finding.cause  # 2.25 reached
+    assert "less than they should" not in finding.cause
     assert not any("tune" in option.action for option in finding.options)
 
 

@@ -33,7 +33,7 @@ class Verdict:
     before_ns: float | None = None  # a mean step
     after_ns: float | None = None  # the same, once the action has worked
     healthy: bool = False
-    alone: bool = False  # the action gives back less, or more, than its part of what all do
+    when: str = "without it"  # what the second of the two times is of
 
     @property
     def head(self) -> str:
@@ -45,7 +45,7 @@ class Verdict:
     def change(self) -> str:
         """ "806 → 516 ms a step without it"; empty where either time is not known."""
         times = _change(self.before_ns, self.after_ns)
-        return f"{times} without it{' alone' if self.alone else ''}" if times else ""
+        return f"{times} {self.when}" if times else ""
 
     def __str__(self) -> str:
         """One or two sentences."""
@@ -72,15 +72,25 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
     of = "step time" if before_ns is not None else "the time in collectives"
     share = f"{words.percent(first.severity)} of {of}"
     cost = f"{verb} {share}" if first.where.ranks else f": {share}"  # a title may be no subject
-    after_ns = before_ns and before_ns * (1 - first.effect.now)
-    hides = abs(first.effect.now - first.severity) >= SMALLEST_SHARE
-    said = Verdict(who(first), cost, "", "", before_ns, after_ns, alone=hides)
+    gain, when = _given_back(first, remedy)
+    after_ns = before_ns and before_ns * (1 - gain)
+    said = Verdict(who(first), cost, "", "", before_ns, after_ns, when=when)
     left = MOST_WORDS - words.count_words(f"{said.head} {said.change}")
     action = words.shortened(action, left // 2)
     why = words.shortened(
         _NAMED_BEFORE.sub("", first.cause.partition(";")[0]), left - words.count_words(action)
     )
     return replace(said, why=why, action=action)
+
+
+def _given_back(finding: Finding, remedy: Option | None) -> tuple[float, str]:
+    """What of the step a remedy gives back, and when: it may be less than being without the cause
+    would be, and that less, or more, than its part of what all causes do."""
+    now = finding.effect.now
+    if remedy is not None and remedy.gain is not None and (remedy.high or remedy.gain) < now:
+        return remedy.gain, "with this remedy"
+    alone = abs(now - finding.severity) >= SMALLEST_SHARE
+    return now, "without it alone" if alone else "without it"
 
 
 def _healthy(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:

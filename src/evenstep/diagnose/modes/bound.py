@@ -28,7 +28,6 @@ from evenstep.diagnose.measure.expected import (
 )
 from evenstep.diagnose.measure.recurrence import by_growth
 from evenstep.diagnose.modes.intervention import found
-from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import DType, Op
 from evenstep.trace.trace import RankInfo
@@ -180,8 +179,7 @@ def _fewer_hops(case: Case, small: list[Small]) -> dict[str, Share | None]:
 
 # -- bandwidth -------------------------------------------------------------------------------------
 
-SMALLEST = 0.25  # of the step: a job that hides the rest of its transfer is not bound by it
-HIDES = 0.33  # of a rank's own work, half of a backward: bytes that take less fill no link
+REDUCTIONS = (Op.ALL_REDUCE, Op.REDUCE_SCATTER, Op.REDUCE)  # gradients, which a round adds up
 TCP_GBPS = 6.0  # more than the kernel moves for one connection, in 10^9 bytes/s
 
 
@@ -201,41 +199,50 @@ class Heavy(NamedTuple):
 
 
 def bandwidth_bound(case: Case) -> list[Finding]:
-    """The exposed transfer that the bytes take, where it is a large part of the step.
+    """The exposed transfer that the bytes take, as far as the best remedy gives it back.
 
-    Of links that give less than they should, only what is missing is to be recovered. Where
-    contention, incast, or the order of ranks has been found, what is left is what the data
-    costs on such a fabric: it stands in the shares. So it does where links give what they should
-    and late ranks have been found, which are a fault.
+    Of links that give less than they should, what is missing. Else what is hidden, halved or sent
+    less often. Where contention, incast, or the order of ranks has been found, what is left is what
+    the data costs on such a fabric: it stands in the shares. So it does where links give what they
+    should and late ranks have been found, which are a fault.
     """
     if not case.transfers_known or case.share(case.claims.slow_ns).value >= NAMED:
         return []
     heavy = [part for shape in case.shapes if (part := _heavy(case, shape)) is not None]
     if not heavy:
         return []
+    remedies = _remedies(case, heavy)
+    saved = dict(zip(remedies, case.all_saved(list(remedies.values())), strict=True))
+    saved["overlap"] = np.minimum(saved["overlap"], _room_ns(case))
+    short = "tune" in remedies
+    best = "tune" if short else max(saved, key=lambda name: float(saved[name].sum()))
+    least = SMALLEST_SHARE if short else NAMED  # the last bucket has nothing left to hide behind
+    late = not short and case.share(case.loss(case.claims.taken)).value >= NAMED
+    if late or case.share(saved[best]).value < least:
+        return []
+    case.claims.slow_ns += saved[best]
+    gains = {name: case.share(lost) for name, lost in saved.items()}
+    return _of_bandwidth(case, heavy, gains, best, remedies[best])
+
+
+def _remedies(case: Case, heavy: list[Heavy]) -> dict[str, Change]:
+    """The run as each remedy would have it; of one that hides transfer, as if all could be."""
+    rows = case.transfers.rows
+    whole = np.sum([part.bytes_ns for part in heavy], axis=0)
     missing = np.sum([part.missing_ns for part in heavy], axis=0)
-    short = bool(missing.any())
-    wanted = missing if short else np.sum([part.bytes_ns for part in heavy], axis=0)
-    change = case.transferred(wanted)
-    lost = case.saved(change)
-    share = case.share(lost)
-    if share.value < (SMALLEST_SHARE if short else SMALLEST):
-        return []
-    if not short and (_hideable(case, heavy) or _late(case)):
-        return []
-    case.claims.slow_ns += lost
-    return _of_bandwidth(case, heavy, share, change)
+    between = rows.step % ROUND_STEPS != ROUND_STEPS // 2
+    shorter = {
+        **({"tune": missing} if missing.any() else {}),
+        "overlap": whole,
+        **({"halve": whole / 2} if _wide(case) else {}),
+        "rarely": whole * (between & np.isin(rows.op, REDUCTIONS)),
+    }
+    return {name: case.transferred(shorter_ns) for name, shorter_ns in shorter.items()}
 
 
-def _hideable(case: Case, heavy: list[Heavy]) -> bool:
-    """Whether a rank's bytes take no longer than what they could travel behind."""
-    each = sum(float(part.bytes_ns.sum()) / len(part.shape.groups) for part in heavy)
-    steps = np.count_nonzero(case.grid.sampled)
-    return bool(each < HIDES * steps * float(np.median(case.grid.work_ns)))
-
-
-def _late(case: Case) -> bool:
-    return case.share(case.loss(case.claims.taken)).value >= NAMED
+def _room_ns(case: Case) -> Array:
+    """Work of each step beside which nothing travels yet: no overlap hides more."""
+    return np.asarray(np.median(np.maximum(case.grid.work_ns - case.grid.hidden_ns, 0), axis=1))
 
 
 def _heavy(case: Case, shape: Shape) -> Heavy | None:
@@ -269,33 +276,29 @@ def _slower_than_alike(case: Case, shape: Shape) -> bool:
     return any(shape.busbw_gBps < GOOD * one.busbw_gBps for one in alike)
 
 
-def _of_bandwidth(case: Case, heavy: list[Heavy], share: Share, change: Change) -> list[Finding]:
+def _of_bandwidth(
+    case: Case, heavy: list[Heavy], gains: dict[str, Share], best: str, change: Change
+) -> list[Finding]:
     first = max(heavy, key=lambda part: (part.missing_ns.any(), float(part.bytes_ns.sum())))
     shape, known = first.shape, first.known
-    short = known is not None and _less(shape, known)
     whole = np.sum([part.bytes_ns for part in heavy], axis=0)
-    exposed, moved = _gain(case, whole), _bytes_per_step(case, shape)
+    exposed, moved = case.share(case.gained(whole)), _bytes_per_step(case, shape)
+    name = {"tune": "short", "overlap": "exposed"}.get(best, "busy")
     return found(
         case,
-        "bandwidth_bound",
-        share,
+        f"bandwidth_bound.{name}",
+        gains[best],
         numbers={
             "exposed": exposed.value,
             "megabytes": moved / 1e6,
             "name": shape.name,
             "busbw": shape.busbw_gBps,
             "expected": f" of {known.gBps:.3g} GB/s expected ({known.source})" if known else "",
-            "verdict": say(f"bandwidth_bound.{'short' if short else 'busy'}"),
             "round": ROUND_STEPS,
         },
         where=Where(nodes=_nodes(case, heavy), groups=_groups(case, heavy)),
         projected=partial(by_growth, growth=partial(_grown, shape)),
-        options={
-            "tune": _gain(case, np.sum([part.missing_ns for part in heavy], axis=0)),
-            "overlap": None,  # how much compute is left to hide behind, no replay of this run tells
-            **({"halve": _gain(case, whole / 2)} if _wide(case) else {}),
-            "rarely": _gain(case, whole * (1 - 1 / ROUND_STEPS)),
-        },
+        options=gains,
         evidence=[
             Evidence("bus_bandwidth", shape.busbw_gBps, known and known.gBps, "GB/s"),
             Evidence("exposed_transfer_of_bytes", exposed.value, 0.0, "share"),
@@ -303,10 +306,6 @@ def _of_bandwidth(case: Case, heavy: list[Heavy], share: Share, change: Change) 
         ],
         change=change,
     )
-
-
-def _gain(case: Case, shorter_ns: Array) -> Share:
-    return case.share(np.minimum(case.gained(shorter_ns), case.grid.step_ns))
 
 
 def _wide(case: Case) -> bool:
