@@ -8,9 +8,9 @@ from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
-from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
 from evenstep.diagnose.lateness.thresholds import standing_out
-from evenstep.diagnose.levels import ASKED, MINOR, NAMED, SMALLEST_SHARE
+from evenstep.diagnose.levels import ASKED, MINOR, MOST, NAMED, SMALLEST_SHARE
 from evenstep.diagnose.measure.places import layouts
 from evenstep.diagnose.measure.recurrence import pattern_of
 from evenstep.diagnose.modes.intervention import found, late
@@ -102,10 +102,11 @@ def _late(case: Case, cells: Array) -> list[Finding]:
     enters = "enters" if len(ranks) == 1 else "enter"
     nodes = case.where(ranks).nodes
     several = nodes and len(case.trace.nodes) > 1
+    variant = ".turns" if turning else ".everywhere" if _everywhere(case, cells) else ""
     everybody = pattern != "chronic" or len(ranks) == len(case.grid.ranks)
     return late(
         case,
-        "straggler.turns" if turning else "straggler",
+        f"straggler{variant}",
         cells,
         layer=_layer(case, ranks, phase),
         numbers={
@@ -122,6 +123,18 @@ def _late(case: Case, cells: Array) -> list[Finding]:
         options=["share" if turning else "find", *([] if everybody else ["drain"])],
         evidence=[*_phase_evidence(case, cells, ranks), *_peer_evidence(case, ranks[0])],
     )
+
+
+def _everywhere(case: Case, cells: Array) -> bool:
+    """Whether the late cells take longer in each of several phases, in none of those that count by
+    far less than in another: in proportion to the work, as on a slower processor."""
+    if cells.all():
+        return False  # slower than nobody
+    lengths = [case.grid.phase_ns[phase] for phase in WORK_PHASES[:-1]]
+    usual, mine = (np.array([np.median(one[of]) for one in lengths]) for of in (~cells, cells))
+    counts = usual > MINOR * usual.sum()
+    slower = mine[counts] / usual[counts] - 1
+    return len(slower) > 1 and bool(slower.min() > MOST * slower.max())
 
 
 def _layer(case: Case, ranks: list[int], phase: Phase) -> str:
