@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import nnls
 
 from evenstep.documents import Amount, Document, Positive
 
@@ -225,15 +226,8 @@ def fit_line(seen: Sequence[ObservedCollectives]) -> FittedLink | None:
     weight = np.sqrt([one.per_step for one in seen]) / time
     columns = np.array([[one.rounds, one.wire_bytes] for one in seen]) * weight[:, None]
     target = time * weight
-    distinct = len({one.bytes for one in seen}) > 1
-    alpha, slope = np.linalg.lstsq(columns, target, rcond=None)[0]
-    if not distinct:
-        alpha, slope = 0.0, float(target @ columns[:, 1] / (columns[:, 1] @ columns[:, 1]))
-    elif alpha < 0 or slope <= 0:
-        one_each = [float(target @ c / (c @ c)) for c in columns.T]
-        left = [
-            float(np.square(target - v * c).sum()) for v, c in zip(one_each, columns.T, strict=True)
-        ]
-        alpha, slope = (0.0, one_each[1]) if left[1] <= left[0] else (one_each[0], 0.0)
+    if len({one.bytes for one in seen}) == 1:
+        columns[:, 0] = 0.0
+    alpha, slope = nnls(columns, target)[0]
     speed = 1 / float(slope) if slope > 0 else FASTEST_GBPS
     return FittedLink(float(f"{alpha:.6g}"), float(f"{min(speed, FASTEST_GBPS):.6g}"))

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy import stats
 
 from evenstep.scenario.parts import Noise
+from evenstep.statistics.interval import MAD_SIGMA
 
 Array = npt.NDArray[Any]
 
@@ -94,7 +96,7 @@ def lasting_part(factor: Array) -> tuple[float, float] | None:
     if len(factor) < FEWEST_LASTING:
         return None
     centred = factor - np.median(factor, axis=0)
-    limit = 4 * 1.4826 * float(np.median(np.abs(centred)))
+    limit = 4 * MAD_SIGMA * float(np.median(np.abs(centred)))
     centred = np.clip(centred, -limit, limit)
     centred = centred - centred.mean(axis=0)
     whole, first, second = (
@@ -112,10 +114,12 @@ def lasting_part(factor: Array) -> tuple[float, float] | None:
 
 
 class _Family(NamedTuple):
+    """Noises, and of the distribution they are: log likelihood, parameters, how far it is off."""
+
     noises: list[Noise]
     log_likelihood: float
     parameters: int
-    distance: float
+    distance: float  # of Kolmogorov and Smirnov
 
 
 def _own(values: Array, phase: str, length_ns: float, *, sigma: float) -> tuple[list[Noise], float]:
@@ -141,73 +145,63 @@ def _plain(sigma: float, phase: str) -> list[Noise]:
 
 
 def _normal(values: Array, phase: str, sigma: float) -> _Family:
-    mean, deviation = float(values.mean()), max(float(values.std()), 1e-9)
-    z = (values - mean) / deviation
-    likelihood = float((-(z**2) / 2).sum()) - len(values) * math.log(deviation)
-    left = math.sqrt(max(deviation**2 - sigma**2, 0.0))
-    return _Family(_plain(left / mean, phase), likelihood, 2, _distance(z))
+    found = stats.norm(values.mean(), max(float(values.std()), 1e-9))
+    left = math.sqrt(max(found.var() - sigma**2, 0.0))
+    return _fitted(values, found, 2, _plain(left / found.mean(), phase))
 
 
 def _lognormal(values: Array, phase: str) -> _Family:
     logs = np.log(np.maximum(values, 1e-6))
-    mean, deviation = float(logs.mean()), max(float(logs.std()), 1e-9)
-    z = (logs - mean) / deviation
-    likelihood = float((-(z**2) / 2 - logs).sum()) - len(values) * math.log(deviation)
-    noise = Noise(kind="lognormal", phase=phase, sigma=short(deviation))
-    return _Family([noise], likelihood, 2, _distance(z))
+    deviation = max(float(logs.std()), 1e-9)
+    found = stats.lognorm(deviation, scale=math.exp(logs.mean()))
+    return _fitted(
+        np.exp(logs), found, 2, [Noise(kind="lognormal", phase=phase, sigma=short(deviation))]
+    )
 
 
 def _pareto(values: Array, phase: str) -> _Family:
     """Excess over the smallest: Lomax, its index by likelihood on a grid, its scale by the mean."""
     least = float(values.min())
-    excess = np.maximum(values - least, 1e-12)
-    fits = []
-    for alpha in (1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0):
-        scale = float(excess.mean()) * (alpha - 1)
-        logs = np.log1p(excess / scale)
-        likelihood = len(values) * math.log(alpha / scale) - (alpha + 1) * float(logs.sum())
-        fits.append((likelihood, alpha, logs))
-    likelihood, alpha, logs = max(fits, key=lambda fit: fit[0])
-    ordered = np.sort(-np.expm1(-alpha * logs))
-    steps = (np.arange(len(ordered)) + 0.5) / len(ordered)
-    noise = Noise(
-        kind="pareto", phase=phase, alpha=alpha, scale=short(float(excess.mean()) / least)
+    mean = max(float(values.mean()) - least, 1e-12)
+    return max(
+        (
+            _fitted(
+                values,
+                stats.lomax(alpha, loc=least, scale=mean * (alpha - 1)),
+                3,
+                [Noise(kind="pareto", phase=phase, alpha=alpha, scale=short(mean / least))],
+            )
+            for alpha in (1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
+        ),
+        key=lambda family: family.log_likelihood,
     )
-    return _Family(
-        [noise], likelihood - math.log(len(values)), 3, float(np.abs(ordered - steps).max())
-    )
+
+
+def _fitted(values: Array, found: Any, parameters: int, noises: list[Noise]) -> _Family:
+    """A family with this distribution of SciPy's."""
+    likelihood = float(found.logpdf(values).sum())
+    return _Family(noises, likelihood, parameters, float(stats.kstest(values, found.cdf).statistic))
 
 
 def _hits(values: Array, phase: str, sigma: float, length_ns: float) -> list[_Family]:
     """Two normal populations: nearly all, and those far above."""
     middle = float(np.median(values))
-    robust = max(1.4826 * float(np.median(np.abs(values - middle))), 1e-6)
+    robust = max(MAD_SIGMA * float(np.median(np.abs(values - middle))), 1e-6)
     above = values > middle + OUTLYING * robust
     share = float(above.mean())
     if above.sum() < 3 or share > MOST_HITS:
         return []
     low, high = values[~above], values[above]
-    usual = (1 - share, float(low.mean()), max(float(low.std()), 1e-9))
-    rare = (share, float(high.mean()), max(float(high.std()), usual[2]))
-    logs = [
-        math.log(weight / deviation) - ((values - mean) / deviation) ** 2 / 2
-        for weight, mean, deviation in (usual, rare)
-    ]
-    likelihood = float(np.logaddexp(*logs).sum())
-    left = math.sqrt(max(usual[2] ** 2 - sigma**2, 0.0))
-    delay = (rare[1] - usual[1]) * length_ns / 1e6
+    usual = stats.norm(low.mean(), max(float(low.std()), 1e-9))
+    rare = stats.norm(high.mean(), max(float(high.std()), usual.std()))
+    logs = np.logaddexp(
+        math.log(1 - share) + usual.logpdf(values), math.log(share) + rare.logpdf(values)
+    )
+    left = math.sqrt(max(usual.var() - sigma**2, 0.0))
+    delay = (rare.mean() - usual.mean()) * length_ns / 1e6
     hit = Noise(kind="hits", phase=phase, probability=short(share), delay_ms=short(delay))
-    distance = _distance((low - usual[1]) / usual[2])
-    return [_Family([*_plain(left, phase), hit], likelihood, 5, distance)]
-
-
-def _distance(z: Array) -> float:
-    """Largest difference between the distribution of these values and a standard normal's."""
-    ordered = np.sort(z)
-    table = np.linspace(-6, 6, 1201)
-    normal = np.array([0.5 * (1 + math.erf(x / math.sqrt(2))) for x in table])
-    below = np.interp(ordered, table, normal)
-    return float(np.abs(below - (np.arange(len(z)) + 0.5) / len(z)).max())
+    distance = float(stats.kstest(low, usual.cdf).statistic)
+    return [_Family([*_plain(left, phase), hit], float(logs.sum()), 5, distance)]
 
 
 def mean_of(noises: list[Noise], length_ns: float) -> float:
