@@ -12,7 +12,6 @@ from evenstep.simulate.wires.told import (
     Carriage,
     MessageVolley,
     StepPlan,
-    World,
 )
 from tests.simulate.brute_force import Collective, Message, Operation, Simulation
 
@@ -161,7 +160,7 @@ class Drawn:
 
     def told(self, make: Any, *, closed: bool = False) -> list[list[float]]:
         """What a `World` says, each job's whole program being one step."""
-        world: World = make(self.capacity, tuple(self.sizes), 8)
+        world = make(self.capacity, tuple(self.sizes), 8)
         flows = [world.flow(self._carriage(n, closed=closed)) for n in range(len(self.groups))]
         first = 0
         for job, size in enumerate(self.sizes):

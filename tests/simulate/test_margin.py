@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.simulate.simulation import simulate
-from evenstep.simulate.study.margin import AXES, Edges, GrowthAxis, margins, search
+from evenstep.simulate.simulation import set_up, simulate, simulate_set_up
+from evenstep.simulate.study.margin import AXES, TOO_LONG, Edges, GrowthAxis, margins, search
 from tests.simulate.worlds import MS, scenario
 
 JOB = (
@@ -26,6 +26,26 @@ def test_bisection_finds_where_a_limit_is_crossed(edge):
 def test_what_is_never_crossed_says_how_far_was_looked():
     found = search(axis(most=8), lambda value: None)
     assert (found.value, found.crosses, found.tried) == (None, None, 8)
+
+
+def test_an_axis_ends_where_a_look_would_be_too_long():
+    found = search(axis(now=1, most=64), lambda value: TOO_LONG if value > 8 else None)
+    assert (found.value, found.crosses, found.tried) == (None, None, 8)
+
+
+@pytest.mark.parametrize("kind", ["switch", "leaf_spine"])
+def test_a_load_is_as_a_neighbour_that_never_pauses_and_never_yields(kind):
+    asked = [*JOB, f"fabric.kind={kind}", "fabric.nodes_per_leaf=4", "fabric.oversubscription=2",
+             "cluster.gpus_per_node=2", "cluster.nics_per_node=2", "job.placement=given",
+             "job.nodes=0-11"]  # fmt: skip
+    beside = (
+        "neighbours=[{nodes='0-11', compute_ms=0, jitter=0, responsive=false, rate_gBps=3, "
+        "message_bytes=1000000000000000}]"
+    )
+    loaded = simulate_set_up(set_up(scenario(*asked), load_gBps=3)).step_time.mean_ns
+    shared = simulate(scenario(*asked, beside)).step_time.mean_ns
+    assert loaded == pytest.approx(shared, rel=1e-6)
+    assert loaded > 1.001 * simulate(scenario(*asked)).step_time.mean_ns
 
 
 def test_what_is_crossed_already_says_so():

@@ -17,14 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.simulate.wires.carriage import one_by_one
-from evenstep.simulate.wires.told import (
-    COLLECTIVE,
-    COMPUTE,
-    Carriage,
-    MessageVolley,
-    World,
-)
-from evenstep.simulate.wires.world import make_world
+from evenstep.simulate.wires.told import COLLECTIVE, COMPUTE, Carriage, MessageVolley
+from evenstep.simulate.wires.world import World, make_world
 
 Array = npt.NDArray[Any]
 

@@ -19,7 +19,7 @@ from evenstep.simulate.job.archive import Cast, FolderArchive
 from evenstep.simulate.job.engine import Done, JobEngine, StepSums, carried, shares
 from evenstep.simulate.job.fabric_map import link_loads
 from evenstep.simulate.job.graph import AVERAGING, JobGraph
-from evenstep.simulate.job.neighbours import Other, others, within_reach
+from evenstep.simulate.job.neighbours import Other, others, ring_messages, within_reach
 from evenstep.simulate.job.recording import Extra, Keeper, SimulatedRecorder
 from evenstep.simulate.job.rows import Scribe, pauses
 from evenstep.simulate.job.strategies import Pace
@@ -63,10 +63,15 @@ class Setup:
         return carried(self.graph)
 
 
-def set_up(scenario: Scenario) -> Setup:
-    """Build network, placement and graph. Raises `ConfigError` for what does not fit."""
+def set_up(scenario: Scenario, *, load_gBps: float = 0.0) -> Setup:  # noqa: N803
+    """Build network, placement and graph. Raises `ConfigError` for what does not fit.
+
+    `load_gBps` is sent all the time by each card of the job's nodes to the next, and never yields.
+    """
     network = Network(scenario.cluster, scenario.fabric, scenario.run.seed)
     placement = place(scenario, network)
+    if load_gBps:
+        network.take(load_gBps * ring_messages(network, placement.node))
     library = CollectiveLibrary(network, placement, scenario.collectives)
     graph = between = program.build(scenario, library)
     if scenario.strategy.kind in AVERAGING:
@@ -130,14 +135,18 @@ def expected(setup: Setup) -> tuple[int, float]:
     return messages, messages * MESSAGE_S + operations * steps * OPERATION_S
 
 
-def shortened(setup: Setup, *, messages: int, least: int) -> Setup:
-    """The same over fewer steps, but so many at least, where more messages would be followed."""
+def steps_within(setup: Setup, messages: int) -> int:
+    """Over how many steps a run follows no more messages than that."""
+    return int(messages / max(expected(setup)[0] / setup.scenario.run.steps, 1.0))
+
+
+def shortened(setup: Setup, steps: int) -> Setup:
+    """The same over so many steps behind the warm-up, where it has more."""
     run = setup.scenario.run
-    each = max(expected(setup)[0] / run.steps, 1.0)
-    steps = run.warm_up + max(least, int(messages / each))
-    if steps >= run.steps:
+    if run.warm_up + steps >= run.steps:
         return setup
-    return replace(setup, scenario=replace(setup.scenario, run=replace(run, steps=steps)))
+    fewer = replace(run, steps=run.warm_up + steps)
+    return replace(setup, scenario=replace(setup.scenario, run=fewer))
 
 
 def step_ns(setup: Setup) -> float:

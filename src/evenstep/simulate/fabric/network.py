@@ -21,6 +21,7 @@ from evenstep.simulate.fabric.machines import Machines, parts_of, pcie_switches
 
 Array = npt.NDArray[Any]
 
+LEAST_SHARE = 0.05  # of a link, left by what does not yield
 PACKET_BYTES = 4096  # the largest payload of RoCE and InfiniBand
 
 
@@ -117,6 +118,10 @@ class Network:
             )
         if change.failed or change.factor == 0:
             self.capacity[chosen] = 0.0
+
+    def take(self, rate_gBps: Array) -> None:  # noqa: N803
+        """Give so much of each link to what never yields."""
+        self.capacity = np.maximum(self.capacity - rate_gBps, LEAST_SHARE * self.capacity)
 
     # -- routes ------------------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ from evenstep.simulate.fabric.noise import Disturbance, Weather
 from evenstep.simulate.job.graph import MAIN, JobGraph, Operation, RankProgram
 from evenstep.simulate.job.strategies import Pace, StepSignals
 from evenstep.simulate.wires.carriage import alone_ns
-from evenstep.simulate.wires.told import COLLECTIVE, COMPUTE, SLOWED, World
+from evenstep.simulate.wires.told import COLLECTIVE, COMPUTE, SLOWED
+from evenstep.simulate.wires.world import World
 from evenstep.trace.spool.layout import Phase
 
 Array = npt.NDArray[Any]
@@ -64,7 +65,7 @@ class Done:
         if flow.apart:
             return entered
         if flow.members.size == len(entered) and len(flow.members) == 1:
-            return np.broadcast_to(entered.max(), entered.shape)
+            return np.full(len(entered), entered.max())
         found = np.full(len(entered), np.nan)
         found[flow.members] = np.fmax.reduce(entered[flow.members], axis=1)[:, None]
         return found
@@ -88,6 +89,7 @@ class JobEngine:
         self._weather, self._pace = weather, pace
         self._begin = begin_ns
         self._fed: list[tuple[Array, Disturbance]] = []  # held, disturbance of steps under way
+        self._value: Array = np.empty((0, 0))  # of the step that is fed
         self.fed = self.over = 0
 
     def feed(self) -> None:
@@ -105,7 +107,10 @@ class JobEngine:
     def _values(self, graph: JobGraph, disturbance: Disturbance) -> Array:
         widest = max(len(role.operations) for role in graph.roles)
         ranks = len(graph.role)
-        value = np.zeros((widest, ranks))
+        if self._value.shape != (widest, ranks):
+            self._value = np.empty((widest, ranks))
+        value = self._value
+        value.fill(0.0)
         single = len(graph.roles) == 1
         for number, role in enumerate(graph.roles):
             mine: Any = slice(None) if single else np.flatnonzero(graph.role == number)

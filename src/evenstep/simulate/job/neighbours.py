@@ -16,7 +16,7 @@ from evenstep.simulate.fabric.network import Network
 from evenstep.simulate.fabric.noise import generator
 from evenstep.simulate.fabric.placement import Placement
 from evenstep.simulate.job.graph import JobGraph, RankProgram
-from evenstep.simulate.wires.told import World
+from evenstep.simulate.wires.world import World
 
 Array = npt.NDArray[Any]
 
@@ -84,17 +84,27 @@ def others(scenario: Scenario, network: Network, placement: Placement) -> list[O
     """The neighbours of a scenario."""
     found = []
     for index, settings in enumerate(scenario.neighbours):
-        seats = _seats(network, placement.neighbours[index])
-        request = Request(
-            "all_reduce", np.arange(len(seats.gpu))[None], seats.node, settings.message_bytes,
-            network.cluster.nics_per_node,
-        )  # fmt: skip
-        flow = lay_on(network, seats, request, "ring")
+        flow = _ring(network, placement.neighbours[index], settings.message_bytes)
         if not settings.responsive:
             card = network.cluster.nic_gBps
             flow = replace(flow, steady=min(settings.rate_gBps or card, card))
         found.append(Other(settings, flow, scenario.run.seed, _STREAM + 2 * index))
     return found
+
+
+def ring_messages(network: Network, node: Array) -> Array:
+    """How many messages of a ring over all GPUs of these nodes take each link."""
+    (stage,) = _ring(network, np.array(list(dict.fromkeys(node.tolist()))), 1).stages
+    return np.bincount(stage.routes.link, minlength=len(network.capacity))
+
+
+def _ring(network: Network, nodes: Array, message_bytes: float) -> Flow:
+    seats = _seats(network, nodes)
+    request = Request(
+        "all_reduce", np.arange(len(seats.gpu))[None], seats.node, message_bytes,
+        network.cluster.nics_per_node,
+    )  # fmt: skip
+    return lay_on(network, seats, request, "ring")
 
 
 def within_reach(own: list[Flow], found: list[Other], links: int) -> list[Other]:

@@ -17,7 +17,7 @@ from evenstep.errors import ConfigError
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.job.strategies import Convergence
 from evenstep.simulate.result import Result
-from evenstep.simulate.simulation import expected, set_up, shortened, simulate
+from evenstep.simulate.simulation import expected, set_up, simulate, steps_within
 from evenstep.simulate.study import margin as margins
 from evenstep.simulate.study.decision_options import DecisionOption, changed, neutral, options
 from evenstep.simulate.study.margin import Edges, Margin
@@ -182,11 +182,12 @@ def compare(
 
 def _steps(data: dict[str, Any], option: DecisionOption) -> int:
     """Over how many steps an option can be compared."""
+    run = changed(data, ()).run
     try:
-        setup = set_up(changed(data, option.sets))
+        steps = steps_within(set_up(changed(data, option.sets)), MOST_MESSAGES)
     except ConfigError:  # it is said where it is run
-        return changed(data, ()).run.steps
-    return shortened(setup, messages=MOST_MESSAGES, least=LEAST_STEPS).scenario.run.steps
+        return run.steps
+    return min(run.steps, run.warm_up + max(LEAST_STEPS, steps))
 
 
 def _expected_s(data: dict[str, Any], option: DecisionOption) -> float:

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
-
-import numpy.typing as npt
 
 from evenstep.documents import Amount
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario import schema
 from evenstep.scenario.scenario import Scenario
-from evenstep.simulate.simulation import set_up, shortened, simulate_set_up
+from evenstep.simulate.simulation import Setup, set_up, shortened, simulate_set_up, steps_within
 from evenstep.simulate.study.scaling_sizes import split
-
-Array = npt.NDArray[Any]
 
 MOST_STEPS = 50  # of a run that only looks for an edge
 LEAST_STEPS, MOST_MESSAGES = 10, 1_000_000  # of one that would follow more messages than that
@@ -30,7 +27,7 @@ MOST_LOAD = 0.95
 MOST_SERVERS = 64  # messages are ranks × servers
 RESOLUTION = 0.05  # of the value found, relative
 LOOKS = 8  # at an axis, about, until its edge is found
-ENDLESS_BYTES = 10**15
+TOO_LONG = "too long"  # said of a place where a look would follow too many messages
 
 
 class Edges(NamedTuple):
@@ -57,14 +54,14 @@ class Margin(NamedTuple):
 
 
 class GrowthAxis(NamedTuple):
-    """One thing that may grow: from `now` to `most`, and the plain values with it at a value.
+    """One thing that may grow: from `now` to `most`, and the job with it at a value.
 
     With a `unit`, only whole multiples of it are tried.
     """
 
     now: float
     most: float
-    at: Callable[[float], dict[str, Any]]
+    at: Callable[[float], Setup]
     unit: float = 0.0
 
     def place(self, value: float) -> float:
@@ -73,8 +70,17 @@ class GrowthAxis(NamedTuple):
 
 
 def margins(scenario: Scenario, edges: Edges, axes: tuple[str, ...]) -> dict[str, Margin]:
-    """The margin on every axis asked for."""
-    return {name: _margin(scenario, name, edges) for name in axes}
+    """The margin on every axis asked for. All begin at the same place, which is looked at once."""
+    here = cache(lambda: _crossed(set_up(scenarios.parse(_plain(scenario))), edges))
+
+    def margin(axis: GrowthAxis | str) -> Margin:
+        if isinstance(axis, str):
+            return Margin(0.0, None, None, 0.0, axis)
+        return search(
+            axis, lambda at: here() if at == axis.now else _crossed(axis.at(at), edges, least=True)
+        )
+
+    return {name: margin(AXES[name](scenario)) for name in axes}
 
 
 def looks(steps: int, axes: int) -> float:
@@ -82,15 +88,9 @@ def looks(steps: int, axes: int) -> float:
     return 1 + LOOKS * axes * min(1.0, MOST_STEPS / steps)
 
 
-def _margin(scenario: Scenario, name: str, edges: Edges) -> Margin:
-    axis = AXES[name](scenario)
-    if isinstance(axis, str):
-        return Margin(0.0, None, None, 0.0, axis)
-    return search(axis, lambda value: _crossed(axis.at(value), edges))
-
-
 def search(axis: GrowthAxis, crossed: Callable[[float], str | None]) -> Margin:
-    """The smallest value that crosses, to the resolution: steps that double, then bisection."""
+    """The smallest value that crosses, to the resolution: steps that double, as far as looks are
+    not too long, then bisection."""
     found = crossed(axis.now)
     if found:
         return Margin(axis.now, axis.now, found, axis.now, "crossed already")
@@ -100,6 +100,8 @@ def search(axis: GrowthAxis, crossed: Callable[[float], str | None]) -> Margin:
         low, high = high, axis.place(min(axis.most, high + step))
         step *= 2
         found = crossed(high)
+    if found == TOO_LONG:
+        return Margin(axis.now, None, None, low)
     if found is None:
         return Margin(axis.now, None, None, high)
     while high - low > max(axis.unit, RESOLUTION * high):
@@ -109,9 +111,13 @@ def search(axis: GrowthAxis, crossed: Callable[[float], str | None]) -> Margin:
     return Margin(axis.now, high, found, high)
 
 
-def _crossed(data: dict[str, Any], edges: Edges) -> str | None:
-    setup = set_up(scenarios.parse(data))
-    result = simulate_set_up(shortened(setup, messages=MOST_MESSAGES, least=LEAST_STEPS))
+def _crossed(setup: Setup, edges: Edges, *, least: bool = False) -> str | None:
+    """What a look says; with `least`, one that would follow too many messages even over the fewest
+    steps is not taken."""
+    steps = steps_within(setup, MOST_MESSAGES)
+    if least and steps < LEAST_STEPS:
+        return TOO_LONG
+    result = simulate_set_up(shortened(setup, max(steps, LEAST_STEPS)))
     if result.partial:
         raise KeyboardInterrupt
     return edges.crossed(result.step_time.cv, result.efficiency)
@@ -140,7 +146,7 @@ def _ranks(scenario: Scenario) -> GrowthAxis | str:
     first = -(-scenario.ranks // cluster.gpus_per_node)
     unit = _least_nodes(scenario) * cluster.gpus_per_node
 
-    def at(value: float) -> dict[str, Any]:
+    def at(value: float) -> Setup:
         data = _plain(scenario)
         more = round(value) // cluster.gpus_per_node - first
         if more > 0:
@@ -149,7 +155,7 @@ def _ranks(scenario: Scenario) -> GrowthAxis | str:
             if "collectives" in data and "servers" in data["collectives"]:
                 servers = scenario.collectives.servers * (first + more) // first
                 data["collectives"]["servers"] = min(servers, MOST_SERVERS)
-        return data
+        return set_up(scenarios.parse(data))
 
     most = max(MOST_RANKS, 2 * scenario.ranks) // unit * unit
     return GrowthAxis(scenario.ranks, most, at, unit)
@@ -164,12 +170,12 @@ def _least_nodes(scenario: Scenario) -> int:
 def _jitter(scenario: Scenario) -> GrowthAxis | str:
     """Independent normal noise of every rank's compute, beside what there is already."""
 
-    def at(value: float) -> dict[str, Any]:
+    def at(value: float) -> Setup:
         data = _plain(scenario)
         if value:
             extra = {"kind": "normal", "sigma": value, "phase": "compute"}
             data["noise"] = [*data.get("noise", []), extra]
-        return data
+        return set_up(scenarios.parse(data))
 
     return GrowthAxis(0.0, MOST_JITTER, at)
 
@@ -181,10 +187,10 @@ def _oversubscription(scenario: Scenario) -> GrowthAxis | str:
     if fabric.link_gBps:
         return "links between switches have a given speed"
 
-    def at(value: float) -> dict[str, Any]:
+    def at(value: float) -> Setup:
         data = _plain(scenario)
         data["fabric"]["oversubscription"] = value
-        return data
+        return set_up(scenarios.parse(data))
 
     return GrowthAxis(
         fabric.oversubscription, max(MOST_OVERSUBSCRIPTION, fabric.oversubscription), at
@@ -193,32 +199,14 @@ def _oversubscription(scenario: Scenario) -> GrowthAxis | str:
 
 def _load(scenario: Scenario) -> GrowthAxis | str:
     """Traffic that does not yield, in a ring over the job's own nodes: a share of every card."""
-    if scenario.strategy.kind in ("asynchronous", "stale_synchronous"):
-        return "neighbours' load is not modelled for this strategy"
-    placement = set_up(scenario).placement
-    nodes, others = _listed(placement.node), [_listed(other) for other in placement.neighbours]
-    if "," not in nodes:
+    if len(set(set_up(scenario).placement.node.tolist())) == 1:
         return "the job is on one node"
+    asked = scenarios.parse(_plain(scenario))
 
-    def at(value: float) -> dict[str, Any]:
-        data = _plain(scenario)
-        if value:
-            data["job"] |= {"placement": "given", "nodes": nodes}
-            load = {"name": "load", "nodes": nodes, "compute_ms": 0.0, "responsive": False}
-            load |= {"message_bytes": ENDLESS_BYTES, "jitter": 0.0}
-            load["rate_gBps"] = value * scenario.cluster.nic_gBps
-            there = [
-                {name: v for name, v in other.items() if name != "node_count"} | {"nodes": its}
-                for other, its in zip(data.get("neighbours", []), others, strict=True)
-            ]
-            data["neighbours"] = [*there, load]
-        return data
+    def at(value: float) -> Setup:
+        return set_up(asked, load_gBps=value * scenario.cluster.nic_gBps)
 
     return GrowthAxis(0.0, MOST_LOAD, at)
-
-
-def _listed(nodes: Array) -> str:
-    return ",".join(str(node) for node in dict.fromkeys(nodes.tolist()))
 
 
 AXES: dict[str, Callable[[Scenario], GrowthAxis | str]] = {

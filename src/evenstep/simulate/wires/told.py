@@ -5,7 +5,7 @@ Times are ns, rates GB/s.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
@@ -81,44 +81,3 @@ class StepPlan(NamedTuple):
     need: Array
     back: Array
     flow: Array
-
-
-class World(Protocol):
-    """Jobs on links."""
-
-    def flow(self, carriage: Carriage) -> int:
-        """Make a collective known; returns its number."""
-
-    def graph(self, plan: StepPlan) -> int:
-        """Make a step known; returns its number."""
-
-    def job(
-        self, number: int, begin_ns: Array, *, eager: bool, lag: int = 0, slowdown: float = 0.0
-    ) -> None:
-        """How a job is fed: `eager` when its first rank wants it, in order of time, else when all
-        do. `lag` steps are kept for those that need them; `slowdown` is what a collective in flight
-        costs compute."""
-
-    def feed(self, job: int, graph: int, value: Array, scale: Array) -> None:
-        """The next step: what each operation takes, (widest, ranks), and each instance's scale."""
-
-    def final(self, job: int) -> None:
-        """There are no more steps."""
-
-    def run(self, most: int) -> int:
-        """Until a job wants a step (its number), so many messages were sent, or all is over."""
-
-    def take(self, job: int) -> tuple[Array, Array] | None:
-        """(entered, over) of the oldest step's operations, (widest, ranks), once all are over."""
-
-    @property
-    def messages(self) -> int:
-        """Sent so far."""
-
-    @property
-    def followed(self) -> int:
-        """Of these one by one, and trains of them: what a run costs."""
-
-    @property
-    def peak_gBps(self) -> Array:  # noqa: N802
-        """What each link carried at most."""

@@ -1780,25 +1780,26 @@ static void row_through(World *w, const double *x, double *out, const double *ho
     i32 laps = k / n + 2, size = laps * n;
     double *sum = w->sum; /* of the hops before each place of the unrolled ring */
     sum[0] = 0;
-    for (i32 u = 0; u < size; u++) sum[u + 1] = sum[u] + hop[u % n];
+    for (i32 u = 0, i = 0; u < size; u++, i = i + 1 < n ? i + 1 : 0) sum[u + 1] = sum[u] + hop[i];
     for (i32 i = 0; i < n; i++) out[i] = -INFINITY;
     for (i32 c = 0; c < kinds; c++) {
         double length = lengths[c];
         i32 window = length >= longest * (1 - 1e-13) || k < n ? k : n - 1;
-        i32 first = 0, last = 0, added = 0;
+        i32 first = 0, last = 0, added = 0, lap = 0; /* lap: places before this one's */
         double *key = w->there;
         i32 *place = w->deque;
-        for (i32 u = 0; u < size; u++) {
-            if (fabs(hop[u % n] - length) <= 1e-13 * length)
+        for (i32 u = 0, i = 0; u < size; u++, i = i + 1 < n ? i + 1 : 0) {
+            if (fabs(hop[i] - length) <= 1e-13 * length)
                 for (; added <= u; added++) {
-                    double value = x[added % n] - sum[added] + added * length;
+                    if (added - lap == n) lap += n;
+                    double value = x[added - lap] - sum[added] + added * length;
                     while (last > first && key[last - 1] <= value) last--;
                     key[last] = value, place[last++] = added;
                 }
             while (first < last && place[first] < u - window) first++;
             if (u >= size - n && first < last) {
                 double end = key[first] + sum[u] + (double)(k - u) * length;
-                out[u % n] = larger(out[u % n], end);
+                out[i] = larger(out[i], end);
             }
         }
     }

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.compiled import LibrarySource, build
-from evenstep.simulate.wires.told import STREAMS, Carriage, StepPlan, World
+from evenstep.simulate.wires.told import STREAMS, Carriage, StepPlan
 from evenstep.simulate.wires.world_python import PythonWorld
 
 Array = npt.NDArray[Any]
@@ -27,19 +27,8 @@ LINE = 8  # numbers in a line of a processor's cache
 _SOURCE = LibrarySource(Path(__file__).with_name("world.c"), flags=("-ffp-contract=off", "-lm"))
 
 
-def make_world(capacity: Array, ranks: tuple[int, ...], hops: int, goodput: float = 1.0) -> World:
-    """A world of jobs of so many ranks, on links of these capacities in GB/s.
-
-    `hops` is the most links of a route; `goodput` what a link keeps of its capacity for each
-    further job on it.
-    """
-    if _library() is not None:
-        return CompiledWorld(capacity, ranks, hops, goodput)
-    return PythonWorld(capacity, ranks, goodput)
-
-
 class CompiledWorld:
-    """`World` in C."""
+    """In C; `PythonWorld` says the same."""
 
     def __init__(
         self, capacity: Array, ranks: tuple[int, ...], hops: int, goodput: float = 1.0
@@ -51,7 +40,9 @@ class CompiledWorld:
         self._links = len(capacity)
         self._rows: list[deque[Array]] = [deque() for _ in ranks]  # of steps under way
         self._past: list[deque[Array]] = [deque() for _ in ranks]  # of steps that may be needed
+        self._spare: list[list[Array]] = [[] for _ in ranks]  # of those that are not
         self._of_job = ranks
+        self._lag = [0] * len(ranks)
         self._widths: list[int] = []  # of each graph's widest role
         self._world = ctypes.c_void_p(
             library.world_new(
@@ -65,7 +56,7 @@ class CompiledWorld:
             self._c.world_free(self._world)
 
     def flow(self, carriage: Carriage) -> int:
-        """Make a collective known."""
+        """Make a collective known; returns its number."""
         groups = int(carriage.group.max(initial=-1)) + 1
         number = int(
             self._c.world_flow(
@@ -89,7 +80,7 @@ class CompiledWorld:
         return number
 
     def graph(self, plan: StepPlan) -> int:
-        """Make a step known."""
+        """Make a step known; returns its number."""
         columns = (plan.start, plan.kind, plan.stream, plan.instance, plan.soft, plan.need_start)
         self._widths.append(int(np.diff(plan.start).max(initial=0)))
         return int(
@@ -103,35 +94,49 @@ class CompiledWorld:
     def job(
         self, number: int, begin_ns: Array, *, eager: bool, lag: int = 0, slowdown: float = 0.0
     ) -> None:
-        """How a job is fed."""
-        self._past[number] = deque(maxlen=lag)
+        """How a job is fed: `eager` when its first rank wants it, in order of time, else when all
+        do. `lag` steps are kept for those that need them; `slowdown` is what a collective in flight
+        costs compute."""
+        self._lag[number] = max(lag, 1)  # what was taken is looked at until the next is
         self._c.world_job(self._world, number, eager, lag, slowdown, _doubles(begin_ns))
 
     def feed(self, job: int, graph: int, value: Array, scale: Array) -> None:
-        """The next step."""
+        """The next step: what each operation takes, (widest, ranks), and each instance's scale."""
         widest, ranks = value.shape
         assert (widest, ranks) == (self._widths[graph], self._of_job[job])
-        lines = -(-ranks // LINE) | 1  # an odd number: rows do not compete for places in a cache
-        rows = np.empty((3, widest, LINE * lines))
+        rows = self._room(job, widest)
         rows[0, :, :ranks], rows[1:] = value, np.nan
         self._rows[job].append(rows)
-        self._c.world_feed(self._world, job, graph, rows.ctypes.data, LINE * lines, _doubles(scale))
+        self._c.world_feed(
+            self._world, job, graph, rows.ctypes.data, rows.shape[2], _doubles(scale)
+        )
+
+    def _room(self, job: int, widest: int) -> Array:
+        """Rows for a step: those of one that nobody needs any more, else new ones."""
+        for place, spare in enumerate(self._spare[job]):
+            if spare.shape[1] == widest:
+                return self._spare[job].pop(place)
+        lines = -(-self._of_job[job] // LINE) | 1  # odd: rows do not compete for places in a cache
+        return np.empty((3, widest, LINE * lines))
 
     def final(self, job: int) -> None:
         """There are no more steps."""
         self._c.world_final(self._world, job)
 
     def run(self, most: int) -> int:
-        """Go on."""
+        """Until a job wants a step (its number), so many messages were sent, or all is over."""
         return int(self._c.world_run(self._world, most))
 
     def take(self, job: int) -> tuple[Array, Array] | None:
-        """The oldest step, once it is over."""
+        """(entered, over) of the oldest step's operations, (widest, ranks), once all are over; they
+        stand until the next was taken and another is fed."""
         if not self._c.world_is_over(self._world, job):
             return None
         self._c.world_take(self._world, job)
         rows = self._rows[job].popleft()
         self._past[job].append(rows)
+        if len(self._past[job]) > self._lag[job]:
+            self._spare[job].append(self._past[job].popleft())
         _, enter, end = rows[:, :, : self._of_job[job]]
         return enter, end
 
@@ -142,7 +147,7 @@ class CompiledWorld:
 
     @property
     def followed(self) -> int:
-        """Of these one by one, and trains of them."""
+        """Of these one by one, and trains of them: what a run costs."""
         return int(self._c.world_followed(self._world))
 
     @property
@@ -151,6 +156,21 @@ class CompiledWorld:
         peak = np.empty(self._links)
         self._c.world_peaks(self._world, _pointer(peak))
         return peak
+
+
+#: Jobs on links.
+World = CompiledWorld | PythonWorld
+
+
+def make_world(capacity: Array, ranks: tuple[int, ...], hops: int, goodput: float = 1.0) -> World:
+    """A world of jobs of so many ranks, on links of these capacities in GB/s.
+
+    `hops` is the most links of a route; `goodput` what a link keeps of its capacity for each
+    further job on it.
+    """
+    if _library() is not None:
+        return CompiledWorld(capacity, ranks, hops, goodput)
+    return PythonWorld(capacity, ranks, goodput)
 
 
 @lru_cache(maxsize=1)

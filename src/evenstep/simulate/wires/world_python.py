@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.simulate.fabric.network import LEAST_SHARE
 from evenstep.simulate.wires.told import (
     COLLECTIVE,
     COMPUTE,
@@ -32,7 +33,6 @@ from evenstep.simulate.wires.told import (
 Array = npt.NDArray[Any]
 
 SAME_NS, SAME_SHARE = 1e-6, 1e-15  # moments closer than this are one
-LEAST_SHARE = 0.05  # of a link, left by what does not yield
 
 
 @dataclass
