@@ -14,13 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.trace.columns import Columns
-from evenstep.trace.operations import MESSAGES, RECVS, SENDS, Role
+from evenstep.trace.operations import CLOCK_ERROR_S, MESSAGES, RECVS, SENDS, Role
 
 Array = npt.NDArray[Any]
 
 STAMPS_S = 50e-6  # by which stamps of a compute and its message may cross
 MOST = 0.5  # of a table's messages, to be said of all of them
-CLOCK_ERROR_S = 0.010  # … of different workers (Lin et al.'s bound)
 
 #: Compute of each kind of message, and towards which virtual stage it goes.
 _DIRECTION = {

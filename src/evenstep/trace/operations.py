@@ -98,6 +98,38 @@ def on_one_line(operations: Columns) -> bool:
     return bool(2 * later > np.count_nonzero(known))
 
 
+CLOCK_ERROR_S = 0.010  # of different workers' clocks (Lin et al.'s bound)
+
+
+def latest(
+    where: npt.NDArray[Any], values: npt.NDArray[Any], worker: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
+    """Of each row, the largest value of its worker's rows in the mask; -inf where it has none."""
+    found = np.full(int(worker.max()) + 1, -np.inf)
+    np.maximum.at(found, worker[where], values[where])
+    return np.asarray(found[worker])
+
+
+def gathered_ahead(operations: Columns) -> npt.NDArray[Any]:
+    """Gathers of parameters for the step that follows: of what the worker computes, and of what
+    ends its step, nothing comes after. The table has `worker`, another one in each step."""
+    others = np.isin(operations.role, COMPUTES) | (operations.role >= Role.GC)
+    last = latest(others, operations.start_s, operations.worker)
+    ahead = (operations.start_s > last) & np.isfinite(last)
+    return np.asarray((operations.role == Role.PARAMS) & ahead)
+
+
+def reduces_behind(operations: Columns, worker: npt.NDArray[Any]) -> bool:
+    """Whether gradients are reduced behind backward: some are then reduced apart, or most begin
+    before the last compute of the `worker`, another one in each step, has ended."""
+    if (operations.role == Role.SEPARATE).any():
+        return True
+    reduces = operations.role == Role.GRADS
+    last = latest(np.isin(operations.role, COMPUTES), operations.end_s, worker)
+    early = operations.start_s[reduces] < last[reduces] - CLOCK_ERROR_S
+    return bool(len(early)) and bool(early.mean() > 0.5)
+
+
 Pairs = tuple[npt.NDArray[Any], npt.NDArray[Any]]  # rows, and what each leads to
 
 

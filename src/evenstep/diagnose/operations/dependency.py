@@ -33,8 +33,10 @@ from evenstep.trace.operations import (
     Pairs,
     Role,
     after_gathers,
+    gathered_ahead,
     in_chunks,
     joined,
+    latest,
 )
 
 Array = npt.NDArray[Any]
@@ -215,16 +217,9 @@ def _seen_after(ops: Columns, before: Array, after: Array) -> Pairs:
 
 def _computing(ops: Columns) -> Array:
     """What runs in order with the computes: operations nobody knows, too, until the last ends."""
-    last = _latest(ops, np.isin(ops.role, COMPUTES), ops.end_s)
-    unknown = (ops.role == Role.OTHER) & (ops.start_s < last[ops.worker])
+    last = latest(np.isin(ops.role, COMPUTES), ops.end_s, ops.worker)
+    unknown = (ops.role == Role.OTHER) & (ops.start_s < last)
     return np.asarray(np.isin(ops.role, COMPUTES) | unknown)
-
-
-def _latest(ops: Columns, where: Array, values: Array) -> Array:
-    """The largest value per worker."""
-    found = np.full(int(ops.worker.max()) + 1, -np.inf)
-    np.maximum.at(found, ops.worker[where], values[where])
-    return found
 
 
 def _chain(ops: Columns, where: Array, key: Array, rank: Array | None = None) -> Pairs:
@@ -265,16 +260,8 @@ def _firsts(ops: Columns, nodes: Array) -> Array:
 
 def _after_params(ops: Columns) -> Pairs:
     """The first forward of a virtual stage after the last gather of its parameters."""
-    gathers = in_order(ops, (ops.role == Role.PARAMS) & ~_gathered_ahead(ops))[::-1]
+    gathers = in_order(ops, (ops.role == Role.PARAMS) & ~gathered_ahead(ops))[::-1]
     return after_gathers(ops, gathers, in_order(ops, ops.role == Role.FORWARD))
-
-
-def _gathered_ahead(ops: Columns) -> Array:
-    """Gathers of parameters for the step that follows: of what the worker computes, and of what
-    ends its step, nothing comes after."""
-    others = np.isin(ops.role, COMPUTES) | (ops.role >= Role.GC)
-    last = _latest(ops, others, ops.start_s)[ops.worker]
-    return np.asarray((ops.role == Role.PARAMS) & (ops.start_s > last) & np.isfinite(last))
 
 
 def _reduced_behind(ops: Columns) -> Pairs:
@@ -292,7 +279,7 @@ def _after_computes(ops: Columns, *, overlapping: bool) -> list[Pairs]:
     rank = ops.role.astype(float)
     late = (ops.role == Role.OTHER) & ~_computing(ops)
     known = (ops.role >= Role.GC) & ~(overlapping & (ops.role == Role.GRADS))
-    known |= (ahead := _gathered_ahead(ops))
+    known |= (ahead := gathered_ahead(ops))
     rank[ahead] = len(Role)
     rank[late] = _ranks_by_time(ops, late, known)
     nodes = np.flatnonzero(known | late)

@@ -17,8 +17,16 @@ from evenstep.diagnose.graph.replay import Change, replay
 from evenstep.diagnose.graph.structure import Batch, Graph
 from evenstep.diagnose.operations.dependency import Dependencies, dependencies, segment
 from evenstep.trace.columns import Columns
-from evenstep.trace.operation_messages import CLOCK_ERROR_S, lanes
-from evenstep.trace.operations import COLLECTIVES, COMPUTES, MESSAGES, Role, on_one_line
+from evenstep.trace.operation_messages import lanes
+from evenstep.trace.operations import (
+    CLOCK_ERROR_S,
+    COLLECTIVES,
+    COMPUTES,
+    MESSAGES,
+    Role,
+    on_one_line,
+    reduces_behind,
+)
 
 Array = npt.NDArray[Any]
 
@@ -167,7 +175,9 @@ def _structures(table: Columns, bounds: Array) -> list[Structure]:
     turn = _turns(table, bounds)
     names = ("worker", "dp_rank", "stage", "optype", "seq_id", "mc", "gmc", "mb_id")
     form = np.stack([*(table[name] for name in names), turn], axis=1).astype(np.int32)
-    overlapping = _reduces_behind(table)
+    workers = int(table.worker.max()) + 1
+    step = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+    overlapping = reduces_behind(table, step * workers + table.worker)
     alike: dict[bytes, list[int]] = {}
     for index, (begin, end) in enumerate(pairwise(bounds)):
         alike.setdefault(form[begin:end].tobytes(), []).append(index)
@@ -176,23 +186,6 @@ def _structures(table: Columns, bounds: Array) -> list[Structure]:
         rows = table.select(slice(bounds[indices[0]], bounds[indices[0] + 1]))
         found.append((np.array(indices), dependencies(rows, overlapping=overlapping)))
     return found
-
-
-def _reduces_behind(table: Columns) -> bool:
-    """Whether gradients are reduced behind backward: some are then reduced apart, or most begin
-    before the worker's last compute has ended."""
-    if (table.role == Role.SEPARATE).any():
-        return True
-    reduces = table.role == Role.GRADS
-    if not reduces.any():
-        return False
-    computes = np.isin(table.role, COMPUTES)
-    step = np.searchsorted(np.unique(table.step), table.step)
-    worker = step * (int(table.worker.max()) + 1) + table.worker
-    last = np.full(int(worker.max()) + 1, -np.inf)
-    np.maximum.at(last, worker[computes], table.end_s[computes])
-    early = table.start_s[reduces] < last[worker[reduces]] - CLOCK_ERROR_S
-    return bool(early.mean() > 0.5)
 
 
 def _turns(table: Columns, bounds: Array) -> Array:

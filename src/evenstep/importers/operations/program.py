@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.trace.columns import Columns
-from evenstep.trace.operation_messages import CLOCK_ERROR_S, OperationMessages, lanes
+from evenstep.trace.operation_messages import OperationMessages, lanes
 from evenstep.trace.operations import (
     COLLECTIVES,
     COMPUTES,
@@ -25,9 +25,11 @@ from evenstep.trace.operations import (
     Pairs,
     Role,
     after_gathers,
+    gathered_ahead,
     in_chunks,
     joined,
     on_one_line,
+    reduces_behind,
 )
 
 Array = npt.NDArray[Any]
@@ -134,31 +136,9 @@ def program(ops: Columns, sent: OperationMessages) -> Program:
 
 def _beside(ops: Columns) -> Array:
     """What is in flight beside the thread."""
-    behind = (ops.role == Role.GRADS) & _reduces_behind(ops)
-    ahead = (ops.role == Role.PARAMS) & ~_gathered_ahead(ops)
+    behind = (ops.role == Role.GRADS) & reduces_behind(ops, ops.worker)
+    ahead = (ops.role == Role.PARAMS) & ~gathered_ahead(ops)
     return np.asarray(np.isin(ops.role, MESSAGES) | behind | ahead)
-
-
-def _gathered_ahead(ops: Columns) -> Array:
-    """Gathers of parameters for the step that follows: of what the worker computes, and of what
-    ends its step, nothing comes after."""
-    others = np.isin(ops.role, COMPUTES) | (ops.role >= Role.GC)
-    last = np.full(int(ops.worker.max()) + 1, -1)
-    np.maximum.at(last, ops.worker[others], ops.enter_ns[others])
-    last = last[ops.worker]
-    return np.asarray((ops.role == Role.PARAMS) & (ops.enter_ns > last) & (last >= 0))
-
-
-def _reduces_behind(ops: Columns) -> bool:
-    """Whether gradients are reduced behind backward: some are then reduced apart, or most begin
-    before the worker's last compute has ended."""
-    if (ops.role == Role.SEPARATE).any():
-        return True
-    reduces, computes = ops.role == Role.GRADS, np.isin(ops.role, COMPUTES)
-    last = np.full(int(ops.worker.max()) + 1, -np.inf)
-    np.maximum.at(last, ops.worker[computes], ops.end_s[computes])
-    early = ops.start_s[reduces] < last[ops.worker[reduces]] - CLOCK_ERROR_S
-    return bool(len(early)) and bool(early.mean() > MOST)
 
 
 # -- when things are issued ------------------------------------------------------------------------
