@@ -236,37 +236,6 @@ def _usual(table: Columns, own: Array) -> Array:
     return usual
 
 
-# -- other divisions of the work -------------------------------------------------------------------
-
-
-def balanced(plan: OperationJob, own_s: Array) -> Array:
-    """Durations with each stage's computes as long, on average, as those of all stages."""
-    result = own_s.copy()
-    stage = plan.table.stage
-    for role in COMPUTES:
-        mine = plan.table.role == role
-        if not mine.any():
-            continue
-        count = np.maximum(np.bincount(stage[mine]), 1)
-        mean = np.bincount(stage[mine], weights=own_s[mine]) / count
-        here = mean[mean > 0]
-        scale = np.where(mean > 0, here.mean() if len(here) else 0.0, 1.0)
-        scale = scale / np.where(mean > 0, mean, 1.0)
-        result[mine] = own_s[mine] * scale[stage[mine]]
-    return result
-
-
-def evened(plan: OperationJob, own_s: Array) -> Array:
-    """Durations with every compute at the mean of those of its virtual stage."""
-    table, own = plan.table, own_s.copy()
-    for role in COMPUTES:
-        mine = table.role == role
-        place = table.gmc[mine] - table.gmc.min()
-        mean = np.bincount(place, weights=own[mine]) / np.maximum(np.bincount(place), 1)
-        own[mine] = mean[place]
-    return own
-
-
 def replayed(plan: OperationJob, durations_s: Array, delays_s: Array | None = None) -> Array:
     """Length of each step, in seconds, were its operations to take these durations.
 

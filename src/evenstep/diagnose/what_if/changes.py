@@ -21,7 +21,7 @@ from evenstep.diagnose.measure.expected import TransferLine, line_through
 from evenstep.diagnose.modes.runtime_jitter import aligned_pauses
 from evenstep.diagnose.what_if.spec import Spec
 from evenstep.trace.columns import Columns
-from evenstep.trace.spool.layout import Op, Phase
+from evenstep.trace.spool.layout import Kind, Op, Phase
 
 Array = npt.NDArray[Any]
 
@@ -36,6 +36,8 @@ FEW_SIZES = (
 def _ranks(case: Case, spec: Spec) -> Change | str:
     """These ranks' work at the median of the others', place by place and step, or multiplied."""
     assert case.costs is not None
+    if spec.change == "ideal":
+        return _computes(case, spec)
     graph, mine = case.costs.graph, _columns(case, spec)
     own = graph.own_ns.copy()
     if spec.change == "x":
@@ -60,6 +62,9 @@ def _columns(case: Case, spec: Spec) -> Array:
     if spec.subject == "node":
         wanted = [rank for rank, info in case.trace.ranks.items() if info.node == spec.target]
         return np.isin(case.grid.ranks, wanted)
+    if spec.subject in _COLUMN:
+        place = _in_table(case, case.grid.ranks, _COLUMN[spec.subject])
+        return np.isin(place, spec.numbers)
     return np.isin(case.grid.ranks, spec.numbers)
 
 
@@ -87,6 +92,74 @@ def _removed(case: Case, spec: Spec) -> Change | str:
     if np.count_nonzero(~_columns(case, spec)) < 2:
         return "fewer than two ranks would be left"
     return _ranks(case, spec._replace(change="x", factor=0.0))
+
+
+# -- computes of an operation table ----------------------------------------------------------------
+
+_COLUMN = {"stage": "stage", "dp": "dp_rank"}
+
+
+def _in_table(case: Case, ranks: Array, column: str) -> Array:
+    """What an operation table has of these ranks in a column."""
+    table = case.trace.operations
+    assert table is not None
+    known, first = np.unique(table["rank"], return_index=True)
+    return np.asarray(table[column][first][np.searchsorted(known, ranks)])
+
+
+def _computes(case: Case, spec: Spec) -> Change | str:
+    """Computes as long as their type usually is, multiplied, or those of a stage as long on average
+    as those of all stages."""
+    assert case.costs is not None
+    graph, records = case.costs.graph, case.grid.records.of_kind(Kind.PHASE)
+    mine = (records.op != int(Phase.SYNC)) & np.isin(records.step, graph.steps)
+    records = records.select(mine & np.isin(records["rank"], case.grid.ranks))
+    length = (records.exit_ns - records.enter_ns).astype(float)
+    changed = _lengths(case, spec, records, length)
+    if isinstance(changed, str):
+        return changed
+    own = graph.own_ns.copy()
+    np.add.at(own, _rows_of(case, records), changed - length)
+    return _changed(case, own)
+
+
+def _lengths(case: Case, spec: Spec, records: Columns, length_ns: Array) -> Array | str:
+    """How long these computes are to be."""
+    if spec.change == "balanced":
+        stage = _in_table(case, records["rank"], "stage")
+        place = np.unique(stage * len(Phase) + records.op, return_inverse=True)[1]
+        layers = np.isin(records.op, (int(Phase.FORWARD), int(Phase.BACKWARD)))
+        mean = _means(length_ns, place)
+        first = np.unique(place, return_index=True)[1]
+        all_stages = _means(mean, records.op[first].astype(np.int64))[records.op]
+        return np.where(layers, length_ns * all_stages / np.maximum(mean[place], 1.0), length_ns)
+    if spec.subject == "optype":
+        mine = records.name == case.trace.names.index(spec.target)
+        if not mine.any():
+            return f"{spec.target} is no compute; of transfers ask op:all_reduce=floor"
+    else:
+        mine = _columns(case, spec)[np.searchsorted(case.grid.ranks, records["rank"])]
+    usual = _means(length_ns, records.name.astype(np.int64))[records.name]
+    return np.where(mine, usual if spec.change == "ideal" else length_ns * spec.factor, length_ns)
+
+
+def _means(values: Array, kind: Array) -> Array:
+    """Mean of each kind's values; 0 of kinds without any."""
+    return np.asarray(np.bincount(kind, values) / np.maximum(np.bincount(kind), 1))
+
+
+def _rows_of(case: Case, records: Columns) -> Array:
+    """The row of the graph whose work each of these records ends in."""
+    assert case.costs is not None
+    rows = case.costs.graph.rows
+    ended = case.grid.clocks.placed(records)[1]
+    lane = np.searchsorted(case.grid.ranks, records["rank"])
+    order = np.lexsort([rows.at_ns, rows.lane])
+    low = min(int(rows.at_ns.min()), int(ended.min()))
+    width = max(int(rows.at_ns.max()), int(ended.max())) - low + 1
+    line = rows.lane[order] * width + rows.at_ns[order] - low
+    at = np.searchsorted(line, lane * width + ended - low)
+    return np.asarray(order[np.minimum(at, len(order) - 1)])
 
 
 # -- pauses and input ------------------------------------------------------------------------------
@@ -195,6 +268,10 @@ def _line(case: Case, mine: Array) -> TransferLine | None:
 QUESTIONS: Mapping[str, Callable[[Case, Spec], Change | str]] = {
     "rank": _ranks,
     "node": _ranks,
+    "stage": _ranks,
+    "dp": _ranks,
+    "optype": _computes,
+    "stages": _computes,
     "work": _even,
     "remove": _removed,
     "gc": _collector,

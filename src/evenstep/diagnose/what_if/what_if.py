@@ -1,14 +1,12 @@
 """What if a part of the job were different: the step replayed with it, and what that gives back.
 
-An operation table is replayed operation by operation, any other trace event by event.
 Where a trace cannot carry a question the answer says why instead of a number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -16,8 +14,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case, open_case
-from evenstep.diagnose.operations.operations import OperationJob, balanced, evened, job, replayed
-from evenstep.diagnose.sentences import TEXTS, say
+from evenstep.diagnose.sentences import say
 from evenstep.diagnose.what_if.changes import QUESTIONS
 from evenstep.diagnose.what_if.spec import Spec, parse
 from evenstep.errors import UsageError
@@ -58,7 +55,7 @@ def answers(trace: Trace, specs: Sequence[str]) -> list[WhatIfGain]:
         _check(trace, spec)
     if not asked:
         return []
-    replay = _replay(trace)
+    replay = WhatIfRun(open_case(trace))
     changes = [replay.changed(spec) for spec in asked]
     found = []
     for spec, change in zip(asked, changes, strict=True):
@@ -70,15 +67,7 @@ def answers(trace: Trace, specs: Sequence[str]) -> list[WhatIfGain]:
     return found
 
 
-def _replay(trace: Trace) -> OperationWhatIf | WhatIfRun:
-    if trace.operations is not None:
-        return OperationWhatIf(job(trace.operations, trace.names))
-    return WhatIfRun(open_case(trace))
-
-
-def _answer(
-    replay: OperationWhatIf | WhatIfRun, text: str, changes: Sequence[Any], method: str
-) -> WhatIfGain:
+def _answer(replay: WhatIfRun, text: str, changes: Sequence[Any], method: str) -> WhatIfGain:
     before = replay.step_ns
     reason = next((change for change in changes if isinstance(change, str)), None)
     if reason is not None:
@@ -147,7 +136,8 @@ class WhatIfRun:
         graph = self.case.grid.graph
         if graph is None or not len(graph.operations):
             return "no collective that all traced ranks took part in was recorded"
-        if spec.change == "ideal" or spec.subject in ("stage", "stages", "dp", "optype"):
+        of_table = spec.change == "ideal" or spec.subject in ("stage", "stages", "dp", "optype")
+        if of_table and self.case.trace.operations is None:
             return f"{spec.text!r} needs an operation table, with every compute and message"
         return QUESTIONS[spec.subject](self.case, spec)
 
@@ -157,75 +147,4 @@ class WhatIfRun:
 
     def method(self, spec: Spec) -> str:
         """How it was predicted, in words."""
-        return say(f"what_if.graph.{spec.subject}")
-
-
-# -- questions to an operation table ---------------------------------------------------------------
-
-
-_COLUMN = {"rank": "rank", "stage": "stage", "dp": "dp_rank"}
-
-
-class OperationWhatIf:
-    """A job to ask. `step_ns` (steps,) are its measured steps."""
-
-    def __init__(self, plan: OperationJob) -> None:
-        self.plan = plan
-        self.step_ns: Array = plan.measured_s * 1e9
-
-    def changed(self, spec: Spec) -> Callable[[Array], Array] | str:
-        """What it makes of durations, or why the table cannot tell."""
-        known = spec.subject in (*_COLUMN, "optype", "stages", "work")
-        if not known or spec.change not in TEXTS["what_if"]["table"]:
-            return (
-                f"an operation table does not record what {spec.text!r} changes; it can answer "
-                "rank:, stage:, dp: and optype: with =ideal or a factor, stages=balanced "
-                "and work=balanced"
-            )
-        if spec.subject == "work":
-            return partial(evened, self.plan)
-        if spec.change == "balanced":
-            return partial(balanced, self.plan)
-        mine = self._rows(spec)
-        if spec.change == "x":
-            return lambda own_s: np.where(mine, own_s * spec.factor, own_s)
-        if spec.change == "ideal":
-            return lambda own_s: np.where(mine, self.plan.usual_s, own_s)
-        middle = self._medians(mine)
-        if not np.isfinite(middle).any():
-            return "the rank is alone on its stage: there are no others to take the median of"
-        return lambda own_s: np.where(np.isfinite(middle), middle, own_s)
-
-    def saved_ns(self, changes: Sequence[Callable[[Array], Array]]) -> Array:
-        """How much shorter each step is with all of the changes, one after the other."""
-        own = self.plan.own_s
-        changed = reduce(lambda own_s, change: change(own_s), changes, own)
-        length = replayed(self.plan, np.stack([own, changed], axis=1))
-        return np.asarray((length[:, 0] - length[:, 1]) * 1e9)
-
-    def method(self, spec: Spec) -> str:
-        """How it was predicted, in words."""
-        return say(f"what_if.table.{spec.subject if spec.subject == 'work' else spec.change}")
-
-    def _rows(self, spec: Spec) -> Array:
-        if spec.subject == "optype":
-            wanted = self.plan.names.index(spec.target)
-            return np.asarray(self.plan.table.optype == wanted)
-        return np.isin(self.plan.table[_COLUMN[spec.subject]], spec.numbers)
-
-    def _medians(self, mine: Array) -> Array:
-        """Of these rows: median over other workers at the same place; nan elsewhere."""
-        table = self.plan.table
-        names = ("step", "stage", "optype", "seq_id")
-        key = np.stack([table[name] for name in names])
-        place = np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
-        order = np.flatnonzero(~mine)
-        order = order[np.lexsort([self.plan.own_s[order], place[order]])]
-        count = np.bincount(place[order], minlength=int(place.max()) + 1)
-        first = np.cumsum(count) - count
-        known = count > 0
-        low, high = (np.where(known, first + (count - one) // 2, 0) for one in (1, 0))
-        values = self.plan.own_s[order] if len(order) else np.zeros(1)
-        last = len(values) - 1
-        middle = (values[np.minimum(low, last)] + values[np.minimum(high, last)]) / 2
-        return np.where(mine & known[place], middle[place], np.nan)
+        return say(f"what_if.graph.{'ideal' if spec.change == 'ideal' else spec.subject}")
