@@ -82,6 +82,18 @@ COLUMNS: tuple[str, ...] = (
 )
 
 
+Extent = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
+
+
+def extent(operations: Columns) -> Extent:
+    """Of each row, the place of its step; of each step, its first start and last end, seconds."""
+    steps, turn = np.unique(operations.step, return_inverse=True)
+    begin, end = np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
+    np.minimum.at(begin, turn, operations.start_s)
+    np.maximum.at(end, turn, operations.start_s + operations.duration_s)
+    return turn, begin, end
+
+
 def on_one_line(operations: Columns) -> bool:
     """Whether steps lie on one line of time, where the next may begin before all workers have ended
     the one before, but no worker computes in two at once; and not each at times that count from its

@@ -48,7 +48,6 @@ class Dependencies(NamedTuple):
     source: Array  # of each edge, an operation
     target: Array  # ascending
     group: Array  # of each operation, from 0: those of a number begin together
-    unpaired: int  # messages whose other end is not there
 
 
 def dependencies(ops: Columns, *, overlapping: bool) -> Dependencies:
@@ -70,7 +69,7 @@ def dependencies(ops: Columns, *, overlapping: bool) -> Dependencies:
         if _circular(source, target, group).any():
             group = np.arange(len(ops))
     order = np.argsort(target, kind="stable")
-    return Dependencies(source[order], target[order], group, sent.unpaired)
+    return Dependencies(source[order], target[order], group)
 
 
 def _circular(source: Array, target: Array, group: Array) -> Array:
@@ -168,11 +167,7 @@ def _keys(where: Array, *parts: Array) -> Array:
 
 def _numbered(key: Array) -> Array:
     """Number of each column of `key`: equal ones have the same."""
-    order = np.lexsort(key)
-    changes = (np.diff(key[:, order], axis=1) != 0).any(axis=0)
-    number = np.empty(key.shape[1], np.int64)
-    number[order] = np.concatenate([[0], np.cumsum(changes)])
-    return number
+    return np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
 
 
 # -- what comes after what -------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from evenstep.trace.operations import (
     COMPUTES,
     MESSAGES,
     Role,
+    extent,
     on_one_line,
     reduces_behind,
 )
@@ -44,7 +45,6 @@ class OperationJob(NamedTuple):
     delay_s: Array  # from when it could have begun to when it did: work that was not recorded
     measured_s: Array  # (steps,) from the first start, or the end of the step before, to its end
     names: tuple[str, ...]  # of types, by `optype`
-    unpaired: int  # messages whose other end is not in the table
 
 
 def job(operations: Columns, names: tuple[str, ...]) -> OperationJob:
@@ -52,7 +52,7 @@ def job(operations: Columns, names: tuple[str, ...]) -> OperationJob:
     table = prepared(operations)
     steps, first = np.unique(table.step, return_index=True)
     bounds = np.append(first, len(table))
-    begun, over = _extent(operations)
+    _, begun, over = extent(operations)
     apart = not on_one_line(operations) or bool((begun[1:] >= over[:-1]).all())
     left = np.zeros(len(table)) if apart else _left(table, bounds, begun)
     structures = _structures(table, bounds)
@@ -61,22 +61,10 @@ def job(operations: Columns, names: tuple[str, ...]) -> OperationJob:
         rows = bounds[indices] + np.arange(len(waits.group))[:, None]
         own[rows], delay[rows] = _measured(table, rows, waits, left[rows])
     measured = over - (begun if apart else np.append(begun[0], over[:-1]))
-    unpaired = sum(len(indices) * waits.unpaired for indices, waits in structures)
     graph, row, ready = _laid(structures, table, bounds, np.arange(len(steps)) * apart)
     graph.own_ns[row] = 1e9 * own
     usual = _usual(table, own)
-    return OperationJob(
-        table, steps, graph, row, ready, own, usual, delay, measured, names, unpaired
-    )
-
-
-def _extent(operations: Columns) -> tuple[Array, Array]:
-    """First start and last end of each step, as the table has them, seconds."""
-    steps, index = np.unique(operations.step, return_inverse=True)
-    begun, over = np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
-    np.minimum.at(begun, index, operations.start_s)
-    np.maximum.at(over, index, operations.start_s + operations.duration_s)
-    return begun, over
+    return OperationJob(table, steps, graph, row, ready, own, usual, delay, measured, names)
 
 
 def _left(table: Columns, bounds: Array, begun_s: Array) -> Array:
@@ -132,20 +120,16 @@ def _laid(
 
 
 def prepared(operations: Columns) -> Columns:
-    """The table in order, with `worker`, `lane`, `end_s` and every global virtual stage.
+    """The table in order, with `worker`, `lane` and `end_s`.
 
     A lane tells apart workers of one stage and data-parallel rank (tensor parallelism). Times count
     from the start of their step.
     """
     rank = np.unique(operations["rank"], return_inverse=True)[1].reshape(-1)
-    stages = int(operations.stage.max()) + 1
-    mc = np.maximum(operations.mc, 0)
-    gmc = np.where(operations.gmc >= 0, operations.gmc, mc * stages + operations.stage)
     numbered = {name: operations[name].astype(np.int64) for name in _WHOLE}
     table = Columns(
         {
             **numbered,
-            "gmc": np.where(np.isin(operations.role, COMPUTES), gmc, -1).astype(np.int64),
             "worker": rank.astype(np.int64),
             "lane": lanes(operations, rank),
             "turn": np.zeros(len(rank), np.int64),
@@ -164,7 +148,7 @@ def prepared(operations: Columns) -> Columns:
     )
 
 
-_WHOLE = ("dp_rank", "stage", "rank", "step", "role", "optype", "seq_id", "mc", "mb_id")
+_WHOLE = ("dp_rank", "stage", "rank", "step", "role", "optype", "seq_id", "mc", "gmc", "mb_id")
 
 
 Structure = tuple[Array, Dependencies]  # steps alike, by index, and what waits for what in them

@@ -20,7 +20,7 @@ from evenstep.importers.draft import Draft
 from evenstep.importers.operations.operation_records import trace_of
 from evenstep.importers.tables import read_table, table_file
 from evenstep.trace.columns import Columns
-from evenstep.trace.operations import COMPUTES, RECVS, ROLES, Role
+from evenstep.trace.operations import COMPUTES, RECVS, ROLES, Role, extent
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
@@ -130,7 +130,8 @@ def _completed(table: Columns) -> Columns:
     rank = np.where(table["rank"] >= 0, table["rank"], table.stage * dp_ranks + table.dp_rank)
     computes = np.isin(table.role, COMPUTES)
     mc = np.where(computes, np.maximum(table.mc, 0), table.mc)
-    gmc = np.where(computes & (table.gmc < 0), mc * stages + table.stage, table.gmc)
+    gmc = np.where(table.gmc < 0, mc * stages + table.stage, table.gmc)
+    gmc = np.where(computes, gmc, UNKNOWN)
     table = table.with_column("rank", rank).with_column("mc", mc).with_column("gmc", gmc)
     if (table.seq_id >= 0).all():
         return table
@@ -178,10 +179,7 @@ def _begun(table: Columns) -> Columns:
 
 def _lasting(table: Columns, path: Path, limits: list[str]) -> Columns:
     """Without steps that took no time; raises `TraceError` where they take more than there is."""
-    steps, index = np.unique(table.step, return_inverse=True)
-    begin, end = np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
-    np.minimum.at(begin, index, table.start_s)
-    np.maximum.at(end, index, table.start_s + table.duration_s)
+    index, begin, end = extent(table)
     if (end - begin).sum() > LONGEST_S:
         raise TraceError(
             f"{path}: its steps take {(end - begin).sum():.3g} seconds together; start_ts and "

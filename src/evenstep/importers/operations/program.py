@@ -18,13 +18,13 @@ from evenstep.trace.columns import Columns
 from evenstep.trace.operation_messages import OperationMessages, lanes
 from evenstep.trace.operations import (
     COLLECTIVES,
-    COMPUTES,
     MESSAGES,
     RECVS,
     SENDS,
     Pairs,
     Role,
     after_gathers,
+    extent,
     gathered_ahead,
     in_chunks,
     joined,
@@ -61,10 +61,7 @@ def placed(table: Columns) -> tuple[Columns, bool]:
     workers of one stage and data-parallel rank), `enter_ns` and `exit_ns`, `begin_ns` and `end_ns`
     of the step, `start_s` and `end_s`.
     """
-    steps, turn = np.unique(table.step, return_inverse=True)
-    begin, end = np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
-    np.minimum.at(begin, turn, table.start_s)
-    np.maximum.at(end, turn, table.start_s + table.duration_s)
+    turn, begin, end = extent(table)
     if one_line := on_one_line(table):
         at = ORIGIN_NS + np.rint((begin - begin[0]) * 1e9).astype(np.int64)
     else:
@@ -72,11 +69,9 @@ def placed(table: Columns) -> tuple[Columns, bool]:
         at = ORIGIN_NS + np.cumsum(length_ns) - length_ns
     enter = at[turn] + np.rint((table.start_s - begin[turn]) * 1e9).astype(np.int64)
     leave = enter + np.rint(table.duration_s * 1e9).astype(np.int64)
-    ended = np.zeros(len(steps), np.int64)
+    ended = np.zeros(len(begin), np.int64)
     np.maximum.at(ended, turn, leave)
     rank = np.unique(table["rank"], return_inverse=True)[1].reshape(-1)
-    stages = int(table.stage.max()) + 1
-    gmc = np.where(table.gmc >= 0, table.gmc, np.maximum(table.mc, 0) * stages + table.stage)
     columns = {
         "enter_ns": enter,
         "exit_ns": leave,
@@ -84,7 +79,6 @@ def placed(table: Columns) -> tuple[Columns, bool]:
         "end_ns": ended[turn],
         "turn": turn,
         "lane": lanes(table, rank),
-        "gmc": np.where(np.isin(table.role, COMPUTES), gmc, -1),
         "start_s": (enter - ORIGIN_NS) / 1e9,
         "end_s": (leave - ORIGIN_NS) / 1e9,
     }
