@@ -62,6 +62,22 @@ def test_hybrid_sharding_scatters_in_the_shard_and_reduces_its_part_among_replic
     assert found == pytest.approx(30 + 3 * ring_ms(4, 100, 1) + ring_ms(2, 25))
 
 
+def test_who_waits_for_a_slow_rank_of_another_replica_waits_wherever_parameters_are():
+    """Gathers do not stand behind what waits for another shard's slow rank: of one shard that is
+    slowed by 20 ms a rank is late alike."""
+
+    def shares(shard_ranks):
+        return simulate(scenario(
+            *QUICK, "cluster.nodes=8", "work.kind=fsdp", "work.forward_ms=100", "work.buckets=8",
+            "work.backward_ms=200", "work.gradient_bytes=100MB", f"work.shard_ranks={shard_ranks}",
+            "noise=[{kind='slow', ranks='5', factor=1.2}]",
+        )).shares  # fmt: skip
+
+    whole, hybrid = shares(0), shares(4)
+    assert hybrid.exposed_communication < whole.exposed_communication
+    assert hybrid.wait == pytest.approx(whole.wait, rel=0.1)
+
+
 def test_experts_of_a_pipeline_exchange_twice_a_layer_each_way():
     """Two stages of two replicas, one layer each, two micro-batches: a forward is 1 ms and two
     exchanges of half of 12.5 MB, a backward 2 ms and as much; (m + p - 1) of both."""

@@ -105,10 +105,9 @@ class JobEngine:
         self.fed += 1
 
     def _values(self, graph: JobGraph, disturbance: Disturbance) -> Array:
-        widest = max(len(role.operations) for role in graph.roles)
-        ranks = len(graph.role)
-        if self._value.shape != (widest, ranks):
-            self._value = np.empty((widest, ranks))
+        shape = max(len(role.operations) for role in graph.roles), len(graph.role)
+        if self._value.shape != shape:
+            self._value = np.empty(shape)
         value = self._value
         value.fill(0.0)
         single = len(graph.roles) == 1

@@ -16,6 +16,7 @@ from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.flows import CollectiveLibrary
 from evenstep.simulate.job.graph import (
     AVERAGING,
+    BACKWARD,
     ONWARD,
     GraphDraft,
     JobGraph,
@@ -99,7 +100,7 @@ def _collective(draft: GraphDraft) -> JobGraph:
 
 
 def _fsdp(draft: GraphDraft) -> JobGraph:
-    """Gather layers ahead of use, twice, and scatter their gradients; replicas all-reduce those."""
+    """Layers are gathered twice, ahead of use; no gather waits for what replicas reduce (FSDP2)."""
     work, role = draft.work, RankProgram()
     size = work.shard_ranks or draft.scenario.ranks
     shards = np.arange(draft.scenario.ranks).reshape(-1, size)
@@ -154,7 +155,7 @@ def _gathered(
                 replicas = draft.partition("replica", shards.T.copy())
                 share = library.flow("all_reduce", sent / shards.shape[1], replicas)
                 if (number := draft.use(share)) >= 0:
-                    issued.append(role.exchange(number, *issued[-1:] or [done]))
+                    issued.append(role.exchange(number, *issued[-1:] or [done], stream=BACKWARD))
     return issued
 
 
