@@ -146,3 +146,15 @@ def test_a_remedy_gives_back_what_mending_it_alone_does_and_the_next_what_is_lef
     assert first.options[0].gain + other.options[0].gain == pytest.approx(whole, abs=0.02)
     assert first.severity + other.severity == pytest.approx(whole, abs=0.02)
     assert first.severity > first.options[0].gain + 0.02  # hidden by it, the other's is its, too
+
+
+def test_a_slow_node_is_not_hidden_by_batches_that_nobody_gets_in_time():
+    world = World(ranks=8, ranks_per_node=4, noise=0.005, steps=60)
+    late = np.random.default_rng(3).normal(1, 0.3, (60, 8)).clip(0) * 30 * MS
+    late[:, 4:] = (late[:, 4:] - 9 * MS).clip(0)  # who comes later finds the batch readier
+    waiting = world.delayed(Phase.INPUT, late)
+    for rank in (4, 5, 6, 7):
+        waiting = waiting.slow(rank, Phase.BACKWARD, 9 * MS)
+    loader, node = diagnose(waiting.trace()).findings[:2]
+    assert (loader.mode, loader.where.ranks) == ("input_pipeline", ())
+    assert (node.mode, sorted(node.where.ranks)) == ("straggler", [4, 5, 6, 7])

@@ -104,6 +104,12 @@ class Case:
         """Which rank was late in which step, why, and what it cost."""
         return attribute(self.grid, self.costs, contended=self.contended)
 
+    @property
+    def program_ns(self) -> Array:
+        """Own work of each step and rank but for what is on record as something else."""
+        others = [self.grid.phase_ns[Phase(one)] for phases in _PHASES.values() for one in phases]
+        return np.asarray(np.maximum(self.grid.work_ns - sum(others) - self.grid.pause_ns, 0))
+
     @cached_property
     def scheduler(self) -> Contention | None:
         """How much threads waited for a core; None where that was not sampled."""

@@ -26,10 +26,12 @@ STOPPED = {
 
 def input_pipeline(case: Case) -> list[Finding]:
     """Ranks whose input is late, or all of it where every rank waits and no few cost the most."""
-    everybody, some = _all_waiting(case), _late_batches(case)
+    some = _late_batches(case)
+    few = bool(some) and 2 * len(some[0].where.ranks) <= len(case.grid.ranks)
+    turns = bool(some) and not few and some[0].when.pattern != "chronic"
+    everybody = _all_waiting(case) if turns or _alike(case) else []
     if not (everybody and some):
         return everybody or some
-    few = 2 * len(some[0].where.ranks) <= len(case.grid.ranks)
     return some if few and 2 * some[0].severity >= everybody[0].severity else everybody
 
 
@@ -76,12 +78,17 @@ def _late_saving(case: Case) -> list[Finding]:
 # -- everybody -------------------------------------------------------------------------------------
 
 
+def _alike(case: Case) -> bool:
+    """Whether even the ranks that wait least for input wait: nobody in particular is late. Who is
+    later by work of its own finds the batch readier, and would wait so much longer."""
+    waits = case.grid.phase_ns[Phase.INPUT] + case.delays.late_ns[Cause.WORK]
+    each = np.median(waits, axis=0) if waits.size else np.zeros(1)
+    return bool(each.min() >= MOST * max(each.max(), 1.0))
+
+
 def _all_waiting(case: Case) -> list[Finding]:
-    """All input, where even the ranks that wait least for it wait: nobody in particular is late."""
+    """All input, where every rank waits for it, or most in turns."""
     values = case.grid.phase_ns[Phase.INPUT]
-    each = np.median(values, axis=0) if values.size else np.zeros(1)
-    if each.min() < MOST * max(each.max(), 1.0):
-        return []
     usual = np.median(values)
     finding = found(
         case,

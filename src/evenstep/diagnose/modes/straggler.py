@@ -39,21 +39,29 @@ def find(case: Case) -> list[Finding]:
 
 def _worth_mending(case: Case, cells: Array) -> Array:
     """Cells of the ranks without which nobody else's mending is worth it: once they are like the
-    others, and nothing on record makes anybody late, the rest of the late ones would give back less
+    others, and nothing on record makes anybody wait, the rest of the late ones would give back less
     than is worth a finding. Beside the latest, none that is no slower than ranks are by nature."""
     behind = np.where(cells, case.delays.late_ns[Cause.WORK], 0.0).sum(axis=0)
-    apart = standing_out(np.median(case.grid.work_ns, axis=0))
+    apart = standing_out(np.median(case.program_ns, axis=0))
     cells = cells & (apart | (behind == behind.max()))
     behind = np.where(apart | (behind == behind.max()), behind, 0.0)
     ranks = np.argsort(-behind, kind="stable")[: np.count_nonzero(behind)]
     if not 1 < len(ranks) <= ASKED:
         return cells
     alone = [cells & np.isin(np.arange(len(behind)), ranks[:last]) for last in range(1, len(ranks))]
-    on_record = case.all_relieved(everything := np.ones_like(cells), but=everything)
+    on_record = _nothing_on_record(case)
     changes = [case.together([case.relieved(part), on_record]) for part in (*alone, cells)]
     gains = case.all_saved(changes)
     left = [case.share(gains[-1] - gain).value for gain in gains[:-1]]
     return next((p for p, rest in zip(alone, left, strict=True) if rest < SMALLEST_SHARE), cells)
+
+
+def _nothing_on_record(case: Case) -> Change:
+    """Nobody late with what is on record, and all of the input there, which hides lateness of work:
+    a batch that is not ready is waited for by whoever comes early."""
+    causes = [one for one in Cause if one not in (Cause.WORK, Cause.INPUT)]
+    held = [case.relieved(cells, one) for one in causes if (cells := case.delays.cells(one)).any()]
+    return case.together([case.taken(case.grid.phase_ns[Phase.INPUT], Cause.INPUT), *held])
 
 
 def _brought_in(case: Case) -> list[Finding]:

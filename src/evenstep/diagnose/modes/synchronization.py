@@ -24,7 +24,6 @@ from evenstep.diagnose.measure.recurrence import by_noise, constant, throughout
 from evenstep.diagnose.modes.intervention import found
 from evenstep.statistics.interval import Share
 from evenstep.statistics.spectrum import Peak, periodic, pulses
-from evenstep.trace.spool.layout import Phase
 
 HARMONICS = 4  # of a long period; of a short one all there are
 ALTERNATING = 4.0  # steps: ranks late with a longer period are stragglers that recur
@@ -76,20 +75,13 @@ def _explained(series: Array, swinging: Array) -> float:
 
 def _common(case: Case) -> list[Finding]:
     """What most ranks do more in the slow steps, as far as it makes the steps longer."""
-    work = np.quantile(_own(case), 0.5, axis=1, method="lower")  # most ranks have as much
+    work = np.quantile(case.program_ns, 0.5, axis=1, method="lower")  # most ranks have as much
     seen = swing(work)
     if seen is None or _apart(case.step_ns, seen.slow) < MOST * _apart(work, seen.slow):
         return []
     change = case.less(seen.lost_ns)
     share = case.share(case.saved(change))
     return _swings(case, seen, share, [], change) if share.low >= SMALLEST_SHARE else []
-
-
-def _own(case: Case) -> Array:
-    """Own work of each step and rank but for what other modes are about."""
-    grid = case.grid
-    others = [grid.phase_ns[phase] for phase in (Phase.INPUT, Phase.CHECKPOINT, Phase.EVALUATION)]
-    return np.asarray(np.maximum(grid.work_ns - sum(others) - grid.pause_ns, 0))
 
 
 def _apart(series: Array, slow: Array) -> float:
