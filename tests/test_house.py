@@ -23,7 +23,8 @@ BUDGET = {
     "agent": 6194,  # the token between hosts and on storage, one store client a node, and
     # intervals of lateness came
     "attachment": 600, "cli": 5068, "compiled": 400,
-    "diagnose": 15326,  # each remedy of exposed transfer is replayed, and none promises more
+    "diagnose": 15483,  # order in streams, and what idle compute tells, came;
+    # each remedy of exposed transfer is replayed, and none promises more
     "doctor": 2238, "explain": 1132, "export": 1484, "frameworks": 600,
     "hooks": 4821, "host": 1690, "pacing": 1829,
     "probe": 1757,  # keys of its documents are types: 480 lines of schemas come from them
@@ -31,12 +32,12 @@ BUDGET = {
     "reproduce": 1504,
     "scenario": 1069, "simulate": 9369,
     "statistics": 832,  # tails of noise came from diagnose, on SciPy
-    "importers": 8973,  # XPlane, OTF2 and TensorBoard's files came in; calls in ranks' order
+    "importers": 8979,  # XPlane, OTF2 and TensorBoard's files came in; calls in ranks' order
     "trace": 5854,  # what facts of a spool must look like is checked where they are read;
     # which operations of a table follow which, and how it reduces, stands here for both
     "watch": 1941, "workers": 400,
 }  # fmt: skip
-WHOLE = 77_330
+WHOLE = 77_493
 
 
 @cache

@@ -197,6 +197,7 @@ def test_what_a_device_computed_tells_what_it_waited_for():
             "lane": lanes, "step": steps, "enter_ns": enter, "operation": np.arange(24),
             "leave_ns": enter + np.where(lanes == 0, 6 * MS, MS // 2), "sends": lanes >= 0,
             "on_device": lanes >= 0, "computed_ns": steps * np.where(lanes == 0, 12.0, 17.5) * MS,
+            "idled_ns": np.zeros(24), "freed_ns": np.zeros(24), "held_ns": np.zeros(24),
         }
     )  # fmt: skip
     nothing = np.zeros(24, np.int64)
@@ -220,6 +221,7 @@ def test_a_reduction_between_replicas_waits_for_the_one_that_scatters():
             "operation": np.arange(12), "lane": lane, "seq": turn, "step": turn // 3,
             "on_device": turn >= 0, "held_ns": np.zeros(12, np.int64), "leave_ns": left,
             "enter_ns": np.select([scatter, reduce], [came, came + 5 * MS], came + MS),
+            "stream": np.zeros(12, np.int64), "sends": turn < 0,
         }
     )  # fmt: skip
     operations = Columns(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.streams import CROSSING_NS
+from evenstep.diagnose.graph.streams import AT_ONCE_NS, CROSSING_NS, batches
 from evenstep.diagnose.graph.structure import mixed
 from evenstep.diagnose.levels import MINOR, MOST, SEVERAL
 from evenstep.trace.columns import Columns
@@ -24,7 +24,6 @@ Array = npt.NDArray[Any]
 TELLING = 0.02  # of the work in a gap: less tells nothing
 FURTHEST = 6  # entries after which an operation may still be waited for: a layer of experts has 5
 SURE = 0.15  # of a misfit: what fits better by less fits alike
-AT_ONCE_NS = 3_000  # between the end of an operation and what waited for nothing else
 SHARES = (0.0, 0.25, 1 / 3, 0.5, 2 / 3, 0.75, 1.0)  # of work, done before a wait: as layers are cut
 MOST_SAY = 1 / 3  # of a step's work, that one place counts for in its pace
 PACE_ROUNDS = 4  # of choosing what fits, and of working out the paces
@@ -45,15 +44,36 @@ def awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
     """What is waited for, and when.
 
     `rows` in order of lane and time; `over_ns` when each operation was over: of a device its own
-    stamps tell better. Places of a program are judged over all lanes and steps.
+    stamps tell better. Places of a program are judged over all lanes and steps. Messages that one
+    kernel carries are entered together, and waited for together.
     """
+    if not rows.on_device.any():
+        return _awaited(rows, operations, over_ns)
+    last = np.flatnonzero((np.diff(batches(rows), append=-1) != 0) | ~rows.on_device)
+    found = _awaited(rows.select(last), operations, over_ns)
+    return found if len(last) == len(rows) else _of_members(found, last, len(rows))
+
+
+def _of_members(found: Awaited, last: Array, count: int) -> Awaited:
+    """Those of the last row of each batch, for all its rows: `ahead` counts rows."""
+    member = np.searchsorted(last, np.arange(count))
+    first = np.append(0, last[:-1] + 1)
+    end = np.minimum(member + found.ahead[member], len(last) - 1)
+    entered = np.where(found.worked[member], first[end], last[np.maximum(end - 1, member)] + 1)
+    ahead = np.where(found.ahead[member] > 0, entered - np.arange(count), 0)
+    return Awaited(ahead, found.worked[member], found.since_ns[member])
+
+
+def _awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
     place = _places(rows, operations)
     over = np.where(rows.on_device, rows.leave_ns, over_ns[rows.operation])
     gaps = _gaps(rows, over, place)
     share = _usual(rows, operations, gaps)
     received = operations.message[rows.operation[gaps.row - 1]] & np.isnan(gaps.computed)
-    share = _in_pace(gaps, share, (_means(received, gaps.kind) > MOST) & (share[:, 0] == 0))
-    return _laid_out(rows, gaps, share)
+    sure = (_means(received, gaps.kind) > MOST) & (share[:, 0] == 0)
+    seen, told = _seen(rows, gaps)
+    share = np.where(told[:, None], seen, share)
+    return _laid_out(rows, gaps, _in_pace(gaps, share, sure | told))
 
 
 def _usual(rows: Columns, operations: Columns, gaps: _Gaps) -> Array:
@@ -68,6 +88,38 @@ def _usual(rows: Columns, operations: Columns, gaps: _Gaps) -> Array:
     share = np.full((len(waits), FURTHEST), np.nan)
     share[waits, 0] = 0.0
     return share
+
+
+def _seen(rows: Columns, gaps: _Gaps) -> tuple[Array, Array]:
+    """What compute was seen idle for until it was over, and after which share of the work in the
+    gap it went on in; and of which kinds of gaps most of the idle time is told so."""
+    share = np.full((int(gaps.kind.max(initial=-1)) + 1, FURTHEST), np.nan)
+    first = np.flatnonzero(rows.idled_ns > 0)
+    idle = np.where(np.isnan(gaps.computed), 0.0, gaps.lasted - gaps.computed)
+    low = int(rows.enter_ns.min(initial=2**62))
+    width = int(rows.enter_ns.max(initial=low)) - low + 2
+    line = rows.lane * width + rows.enter_ns - low
+    last = np.minimum(rows.leave_ns[first] - AT_ONCE_NS - low, width - 1)
+    row = np.searchsorted(line, rows.lane[first] * width + last)
+    row = np.maximum(row, first + 1)
+    there = row < len(rows)
+    there[there] = rows.lane[row[there]] == rows.lane[first[there]]
+    there &= row - first <= FURTHEST
+    first, row = first[there], row[there]
+    gap = np.searchsorted(gaps.row, row)
+    since = np.maximum(rows.leave_ns[first] - rows.idled_ns[first], rows.enter_ns[row - 1])
+    length = np.maximum(rows.leave_ns[first] - since, 0)
+    part = (rows.freed_ns[first] - rows.computed_ns[row - 1]) / np.maximum(gaps.computed[gap], 1.0)
+    explained = np.minimum(np.bincount(gap, length, len(idle)), idle)
+    told = _means(explained, gaps.kind) > MOST * _means(idle, gaps.kind)
+    told &= _means(idle, gaps.kind) > AT_ONCE_NS
+    place = gaps.kind[gap] * FURTHEST + row - first - 1
+    of_kind = np.bincount(gaps.kind[gap], length, len(share))
+    much = np.bincount(place, length, share.size).reshape(share.shape) > MINOR * of_kind[:, None]
+    usual = _median(np.append(part, 0.0), np.append(length, 0.0), np.append(place, share.size - 1))
+    share[much] = usual.reshape(share.shape)[much]
+    share = np.where(share < TELLING, 0.0, np.where(share > 1 - TELLING, 1.0, share))
+    return share, told
 
 
 # -- the pace of a lane's work ---------------------------------------------------------------------
@@ -226,9 +278,21 @@ def _laid_out(rows: Columns, gaps: _Gaps, share: Array) -> Awaited:
         row, part = gaps.row[waits], part[waits]
         first = row - ahead
         found[first], worked[first] = ahead, part > 0
-        since[first] = rows.enter_ns[row - 1] + np.rint(part * work[waits]).astype(np.int64)
+        begun = _reached(gaps, share, part, work, waits)
+        since[first] = rows.enter_ns[row - 1] + np.rint(begun).astype(np.int64)
     last = np.diff(rows.lane, append=-1) != 0  # nothing tells what comes after
     return Awaited(np.where(last & (found == 0), 1, found), worked, since)
+
+
+def _reached(gaps: _Gaps, share: Array, part: Array, work: Array, which: Array) -> Array:
+    """How long after these gaps began so much of their work was done: what is waited for sooner has
+    held it up."""
+    work, reached = work[which], part * work[which]
+    for over, sooner in zip(gaps.over, share.T, strict=True):
+        sooner = sooner[gaps.kind[which]]
+        held = np.where(sooner < part, over[which] + (part - sooner) * work, reached)
+        reached = np.maximum(reached, held)
+    return np.asarray(reached)
 
 
 def _median(values: Array, weight: Array, group: Array) -> Array:

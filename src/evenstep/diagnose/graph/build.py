@@ -91,19 +91,28 @@ def _device_lanes(rows: Columns, lanes: int) -> Array:
 
 
 def _computed(trace: Trace, ranks: Array, rows: Columns) -> Columns:
-    """The entries with how long their device has computed before, nan where nothing tells it."""
+    """The entries with how long their device has computed before, nan where nothing tells it; how
+    long it was idle until the operation was over and it went on; and had computed by then."""
     told = np.isin(ranks, entered_on_device(trace))[rows.lane] & rows.on_device
-    found = np.full(len(rows), np.nan, np.float16)
+    nothing = np.full(len(rows), np.nan, np.float16)
+    found = {"computed_ns": nothing, "idled_ns": nothing, "freed_ns": nothing}
     if told.any():
-        found = found.astype(float)
         spans = trace.of_kind(Kind.SPAN)
         named = np.array([name == COMPUTE for name in trace.names], bool)
         spans = spans.select(named[spans.name] & np.isin(spans["rank"], ranks))
         lane = np.searchsorted(ranks, spans["rank"])
         computes = Intervals(lane, spans.device_enter_ns, spans.device_exit_ns)
-        found[told] = length_before(computes, rows.lane[told], rows.enter_ns[told])
-        found[~np.isin(rows.lane, lane)] = np.nan
-    return rows.with_column("computed_ns", found)
+        told &= np.isin(rows.lane, lane)
+        own, enter, leave = rows.lane[told], rows.enter_ns[told], rows.leave_ns[told]
+        values = (
+            length_before(computes, own, enter),
+            streams.idled(computes, own, enter, leave),
+            length_before(computes, own, leave),
+        )
+        for name, value in zip(found, values, strict=True):
+            found[name] = nothing.astype(float)
+            found[name][told] = value
+    return Columns({**{name: rows[name] for name in rows}, **found})
 
 
 def _aligned(rows: Columns, lanes: int, clock: Array) -> tuple[Columns, Array]:

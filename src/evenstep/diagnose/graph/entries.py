@@ -37,7 +37,7 @@ class Entries(NamedTuple):
     rank), step, enter_ns, leave_ns (0 unknown), decides (the operation cannot begin before it),
     waits (it needs the operation's end), sends (a message), calls (its thread was blocked in the
     call), on_device, seq (of the record), issued_ns (by its host), held_ns (on a device, from when
-    compute came to it until its stream did).
+    compute came to it until its stream did), stream (its number there, 0 unknown).
     `operations`, in order of queue and sequence: queue, sequence, step, group (-1 none), op, dtype,
     size_bytes, members, whole (all traced members of its group take part), root, message.
     """
@@ -71,7 +71,8 @@ def collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     single = _alone(events, number)
     if single.any():
         number = _apart(number, single)
-    enter, leave, issued, held = times(trace, events, clocks)
+    placed = times(trace, events, clocks)
+    enter, leave = placed[:2]
     first = np.flatnonzero(np.diff(number, prepend=-1))
     heads = events.select(first)
     is_root = events["rank"] == events.peer_or_root
@@ -85,7 +86,7 @@ def collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     if (to_root & ~is_root).any():
         waits |= _leaves_with_root(events, number, enter, leave, to_root & ~is_root)
     nobody = np.zeros(len(events), bool)
-    table = _rows(events, ranks, number, (enter, leave, issued, held), (decides, waits, nobody))
+    table = _rows(events, ranks, number, placed, (decides, waits, nobody))
     lane = np.searchsorted(ranks, heads["rank"])
     queue = np.unique(np.where(single[first], -1 - lane, heads.group), return_inverse=True)
     members = np.diff(np.append(first, len(events)))
@@ -211,9 +212,10 @@ def _leaves_with_root(
     return np.asarray(blocked & (so >= MOSTLY * whole)[kind])
 
 
-def times(trace: Trace, events: Columns, clocks: Clocks) -> tuple[Array, Array, Array, Array]:
+def times(trace: Trace, events: Columns, clocks: Clocks) -> tuple[Array, ...]:
     """Begin and end of records on the host's common time, of those on a device on the device's;
-    when the host issued them; and how long after its compute a device's stream came to them.
+    when the host issued them; how long after its compute a device's stream came to them; and the
+    number of that stream, 0 unknown.
 
     A collective begins when its rank's compute has come to it: of profiles that tell this beside
     when its kernel ran, that, for a kernel may have waited for the one before it in its stream.
@@ -221,7 +223,7 @@ def times(trace: Trace, events: Columns, clocks: Clocks) -> tuple[Array, Array, 
     enter, leave = clocks.placed(events)
     device = on_device(events)
     if not device.any():
-        return enter, leave, enter, np.zeros(len(enter), np.int8)
+        return enter, leave, enter, *np.zeros((2, len(enter)), np.int8)
     told = np.isin(events["rank"], entered_on_device(trace))
     came = np.where(told, events.enter_ns, events.device_enter_ns)
     return (
@@ -229,6 +231,7 @@ def times(trace: Trace, events: Columns, clocks: Clocks) -> tuple[Array, Array, 
         np.where(device, events.device_exit_ns, leave),
         enter,
         np.where(device, np.maximum(events.device_enter_ns - came, 0), 0),
+        np.where(device & told, events.stream, 0),
     )
 
 
@@ -241,7 +244,7 @@ def _rows(
     events: Columns,
     ranks: Array,
     number: Array,
-    placed: tuple[Array, Array, Array, Array],
+    placed: tuple[Array, ...],
     part: tuple[Array, Array, Array],
 ) -> Columns:
     flags = events.flags
@@ -262,6 +265,7 @@ def _rows(
             "seq": events.seq.astype(np.int64),
             "issued_ns": placed[2] if device.any() else placed[0],
             "held_ns": placed[3],
+            "stream": placed[4],
         }
     )
 
@@ -302,7 +306,8 @@ def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     order = np.lexsort([~sending, number, events.group_seq, events.payload, channel])
     events, channel, sending = events.select(order), channel[order], sending[order]
     number = _numbered(number[order])
-    enter, leave, issued, held_ns = times(trace, events, clocks)
+    placed = times(trace, events, clocks)
+    enter, leave = placed[:2]
     both = np.bincount(number)[number] == 2 if len(number) else np.zeros(0, bool)
     held, ended = (where & sending for where in _held(trace, events))
     asked = _rendezvous(events, number, (enter, leave), sending & both, held)
@@ -312,7 +317,7 @@ def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     meets = asked & (sending & ((events.flags & _BLOCKED) != 0) | ended | on_device(events))
     first = np.flatnonzero(np.diff(number, prepend=-1))
     part = (sending | asked | ~both, ~sending | meets, sending)
-    table = _rows(events, ranks, number, (enter, leave, issued, held_ns), part)
+    table = _rows(events, ranks, number, placed, part)
     heads = events.select(first)
     operations = Columns(
         {

@@ -149,6 +149,8 @@ def _entered(rows: Columns, waits: Array) -> Columns:
     enter = np.where(rows.decides, rows.operation, NONE)
     wait = np.where(waits, rows.operation, NONE)
     kept = (enter >= 0) | (wait >= 0)
+    if "after" in rows:
+        rows = rows.with_column("after", np.where(rows.decides, rows.after, NONE))
     table = _table(rows, enter, wait, np.where(wait >= 0, CALL, ENTRY))
     return table if kept.all() else table.select(kept)
 

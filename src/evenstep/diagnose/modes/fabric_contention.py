@@ -169,14 +169,15 @@ def _slowed(case: Case, slow: Slow, share: Share, change: Change) -> list[Findin
 
 def _slow_links(case: Case, *, on_devices: bool) -> list[Finding]:
     """Links, or only those of devices, whose messages take longer at their quickest than the
-    others' nearly ever do. Links are slower than they could be, never faster, so that the quick
-    ones need not be the most."""
+    others' nearly ever do; where they are all that a rank has, and nobody else's, that rank's.
+    Links are slower than they could be, never faster, so that the quick ones need not be the most.
+    """
     if case.costs is None or case.stuck or (on_devices and not case.costs.graph.device.all()):
         return []
     table = case.costs.graph.operations
     receiver = _receivers(case)
-    usual = table.took_ns.astype(float)
-    for channels in _alike(case, receiver):
+    usual, kinds = table.took_ns.astype(float), _alike(case, receiver)
+    for channels in kinds:
         floors_ns = [np.quantile(table.took_ns[one], levels.LOW) for one in channels]
         quick = np.quantile(floors_ns, levels.UNDISTURBED)
         calm = [one for one, floor in zip(channels, floors_ns, strict=True) if floor <= quick]
@@ -185,7 +186,11 @@ def _slow_links(case: Case, *, on_devices: bool) -> list[Finding]:
             if floor > most:
                 usual[channel] = np.minimum(quick, table.took_ns[channel])
     slow = np.flatnonzero(usual < table.took_ns)
-    return _slow_link(case, slow, receiver, usual) if len(slow) else []
+    if not len(slow):
+        return []
+    judged = np.concatenate([channel for channels in kinds for channel in channels])
+    ends = np.sort(np.stack([table.root, receiver]), axis=0)
+    return _slow_link(case, slow, usual, ends, np.unique(ends[:, judged], axis=1))
 
 
 def _receivers(case: Case) -> Array:
@@ -220,26 +225,33 @@ def _alike(case: Case, receiver: Array) -> list[list[Array]]:
     return [channels for channels in kinds.values() if len(channels) >= SEVERAL]
 
 
-def _slow_link(case: Case, slow: Array, receiver: Array, usual: Array) -> list[Finding]:
+def _slow_link(case: Case, slow: Array, usual: Array, ends: Array, judged: Array) -> list[Finding]:
+    """Between those of them that lose most; or of one rank, if what loses so much is all it has."""
     assert case.costs is not None
-    table = case.costs.graph.operations
-    ends = np.sort(np.stack([table.root[slow], receiver[slow]]), axis=0)
-    pairs, place = np.unique(ends, axis=1, return_inverse=True)
-    excess = np.bincount(place.reshape(-1), table.took_ns[slow] - usual[slow])
+    table, usual = case.costs.graph.operations, usual[slow]
+    pairs, place = np.unique(ends[:, slow], axis=1, return_inverse=True)
+    excess = np.bincount(place.reshape(-1), table.took_ns[slow] - usual)
     ordered = pairs[:, np.argsort(-excess, kind="stable")].T
-    info, worst = case.trace.ranks, [int(rank) for rank in ordered[0]]
+    many = np.count_nonzero(excess > levels.MINOR * excess.max())
+    whole = [
+        int(one)
+        for one in ordered[0]
+        if (ordered[:many] == one).any(axis=1).all() and (judged == one).sum() == many
+    ]
+    of_rank = many > 1 and len(whole) == 1
+    info, worst = case.trace.ranks, whole if of_rank else [int(one) for one in ordered[0]]
     nodes = [(info[int(a)].node, info[int(b)].node) for a, b in ordered]
     links = [f"{one}-{other}" for one, other in nodes if one != other]
     late = np.zeros(len(case.grid.steps), bool)
     late[np.searchsorted(case.grid.steps, table.step[slow])] = True
-    took, calm = (float(np.median(part[slow])) for part in (table.took_ns, usual))
+    took, calm = (float(np.median(part)) for part in (table.took_ns[slow], usual))
     return found(
         case,
-        "fabric_contention.link",
-        Change.of_transfers(slow, usual[slow]),
+        "fabric_contention.rank" if of_rank else "fabric_contention.link",
+        Change.of_transfers(slow, usual),
         numbers={"took": took, "usual": calm, "ends": worst},
-        where=Where(links=list(dict.fromkeys(links))),
+        where=Where(ranks=worst if of_rank else [], links=list(dict.fromkeys(links))),
         at=when(late[:, None], case.grid.steps),
-        options=["path"],
+        options=["adapter" if of_rank else "path"],
         evidence=[Evidence("message_time", took, calm, "ns")],
     )

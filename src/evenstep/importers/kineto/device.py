@@ -158,12 +158,14 @@ def _batches(
     file: KinetoFile, issued: Columns, kernels: Columns, launches: Columns, owner: Array
 ) -> tuple[Array, Array]:
     """Calls of batches, and the kernel that carries each: the first launched on its thread after
-    it was issued, where that one sends and receives, and none is the call's own.
+    it was issued, where that one sends and receives, and none is the call's own. It may bear the
+    id of one of them.
     """
-    bare = np.isin(issued.op, [int(op) for op in MESSAGES])
+    messages = np.isin(issued.op, [int(op) for op in MESSAGES])
+    bare = messages.copy()
     bare[owner[owner >= 0]] = False
     carries = np.array([kernel_operation(name) is Op.OTHER for name in file.names] + [False])
-    carries = carries[kernels.name] & (owner < 0)
+    carries = carries[kernels.name] & np.append(messages, True)[owner]
     order = np.argsort(launches.start_ns, kind="stable")
     found = np.full(len(issued), -1)
     for thread in np.unique(issued.thread[bare]):

@@ -110,12 +110,16 @@ def _communication(draft: Draft, each: Profile, origin: int, done: Completion) -
 def _entered(each: Profile, done: Completion) -> Array:
     """In the time of the device for those that it carried out, of the host for the others.
 
-    A receive may begin, and be over, before compute comes to it, and only then waits for it. What
-    a device came to at once, as far as the file's stamps tell, stays in the order of its issue.
+    A receive may begin, and be over, before compute comes to it, and only then waits for it, unless
+    its kernel sends, too. What a device came to at once, as far as the file's stamps tell, stays in
+    the order of its issue.
     """
     calls = each.calls
     began = calls.device_enter_ns
-    entered = done.entered(calls.enter_ns, began, calls.stream, calls.op == int(Op.RECV))
+    kernel = np.stack([calls.device, calls.stream, began])
+    kernel = np.unique(kernel, axis=1, return_inverse=True)[1].reshape(-1)
+    sends = np.bincount(kernel, calls.op == int(Op.SEND))[kernel] > 0 if len(kernel) else kernel > 0
+    entered = done.entered(calls.enter_ns, began, calls.stream, (calls.op == int(Op.RECV)) & ~sends)
     known = began != UNKNOWN_NS
     stamps = np.diff(np.unique(each.file.rows.start_ns))
     entered[known] = at_once(entered[known], int(stamps.min(initial=_COARSEST_NS)))
