@@ -115,3 +115,26 @@ def test_steps_that_were_looked_at_are_counted(view, caplog):
 def test_another_rank_takes_the_place_of_the_one_before(view, caplog):
     told = said_of(view, caplog, [[0.5, 0.9, 0.5]] * 10 + [[0.5, 0.5, 0.9]] * 10)
     assert [line[:23] for _, line in told] == ["evenstep: rank 1 is lat", "evenstep: rank 2 is lat"]
+
+
+def test_what_steps_show_at_their_first_collective_is_looked_at_beside_its_like(view, caplog):
+    """Rank 2 is late from the loader on, in windows that end with a step's first collective; those
+    of whole steps show it half a step later, and it is told of once."""
+    healthy, late = [0.5, 0.5, 0.5], [0.5, 0.5, 0.9]
+    told = []
+    with caplog.at_level(logging.WARNING, logger="evenstep"):
+        for step, works in enumerate([healthy] * 14 + [late] * 6, start=1):
+            for begun in (1, 0):
+                (reports,) = windows([works])
+                reports = [report._replace(begun=begun, end=step) for report in reports]
+                view.update(reports, latest_rank(reports, threshold=0.03))
+                told += [(step, begun, record.getMessage()) for record in caplog.records]
+                caplog.clear()
+    assert [each[:2] for each in told] == [(16, 1)]
+    assert json.loads(view.path.read_text())["windows"] == 20
+
+
+def test_seconds_are_said_as_seconds(view, caplog):
+    works = [[0.5, 2.0]] * 4
+    ((_, line),) = said_of(view, caplog, works)
+    assert "is late by 1.5 s," in line

@@ -1,6 +1,7 @@
 """The pacer's host: what it tells the pacer, and that it sleeps only where it may."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,6 +9,7 @@ from evenstep.agent.pace import PaceHost
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.recording.steps import ClosedStep
+from evenstep.agent.step_work import StepWork
 from evenstep.host.resources import ResourceUse
 from evenstep.pacing import Decision, Pacer, PacerSettings, Reason
 from evenstep.trace.reader import read_spool
@@ -166,3 +168,29 @@ def test_a_stream_that_cannot_be_held_is_not_said_to_be(recorder, sleeps):
     made.hold(BEFORE, 1)
     assert made.take_held() == 0
     assert not decisions(recorder)["flags"][0] & Flag.APPLIED
+
+
+def test_who_works_longer_shows_at_the_first_collective_of_the_next_step(recorder):
+    """Steps of 100 s, 60 of them before the first collective, 65 in the step that has begun."""
+    s, group, posted = 1_000 * MS, GroupState(0, "g", (0, 1), 0), []
+    work = StepWork(
+        recorder, host(recorder, "observe"), rank=1, samples_per_step=None, at_once=False
+    )
+    work.sharing = SimpleNamespace(post=posted.append, window_steps=lambda step_ns: 1)
+    start_ns = recorder.began_ns
+    for before in (60, 60, 65):
+        enter_ns = start_ns + before * s
+        seq = recorder.collective(enter_ns, group, int(Op.ALL_REDUCE), 8, 8, 0, -1, 0)
+        work.through()
+        work.look_ahead()
+        assert not posted or not posted[-1].begun  # it has not ended: nobody knows who waits for it
+        recorder.spool.close(seq, enter_ns + s)
+        work.look_ahead()
+        work.look_ahead()
+        start_ns += 100 * s
+        work.end(start_ns)
+    begun = [report for report in posted if report.begun]
+    assert [(report.end, report.window) for report in begun] == [(3, 5)]
+    assert begun[0].step_ns == 105 * s
+    assert begun[0].work_ns - posted[1].work_ns == pytest.approx(5 * s, rel=0.01)
+    assert begun[0].wait_ns == s

@@ -91,7 +91,7 @@ def test_keys_carry_run_attempt_and_window_and_are_deleted_after_two_windows():
         job.post(window)
         job.exchange()
     assert set(job.store.values) == {
-        f"evenstep/r/0/{window}/r{rank}" for window in (3, 4) for rank in (0, 1)
+        f"evenstep/r/0/{2 * end}/r{rank}" for end in (3, 4) for rank in (0, 1)
     }
 
 

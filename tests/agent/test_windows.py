@@ -22,7 +22,8 @@ REPORTS = st.builds(
     end=st.integers(0, 2**32 - 1),
     steps=st.integers(0, 2**16 - 1),
     waits_known=st.integers(0, 2**32 - 1),
-    **dict.fromkeys(WindowReport._fields[4:], SIGNED),
+    **dict.fromkeys(WindowReport._fields[4:-1], SIGNED),
+    begun=st.integers(0, 1),
 )
 
 

@@ -187,6 +187,7 @@ class Background:
         pause_s = self._ask_for_change() / 1e9 if self._control.listens else math.inf
         if self._work.sharing is not None:
             self._work_through()
+            self._work.look_ahead()
             self._exchange(self._work.sharing)
             pause_s = min(pause_s, self._exchange_s)
         return pause_s

@@ -53,6 +53,8 @@ class StepWork:
         self._working = threading.Lock()  # of `through`: never waited for while training
         self._rows: deque[StepRow] = deque(maxlen=WINDOW_STEPS)
         self._decision = Decision(0, Reason.LEARNING)
+        self._last: ClosedStep | None = None  # that was worked through
+        self._entered = (-1, 0, 0)  # the latest step with a first collective: time, work before it
 
     @property
     def step_ns(self) -> int:
@@ -115,6 +117,28 @@ class StepWork:
                 self._work_through(self._pending.popleft())
                 polite = polite and give_way()
 
+    def look_ahead(self) -> None:
+        """Where a window is a step, hand over one more, up to the open step's first collective
+        and without what the step before did before its own. Off the training thread."""
+        last, sharing, spool = self._last, self.sharing, self._recorder.spool
+        if last is None or sharing is None or self.at_once:
+            return
+        number = last.number + 1
+        if self._entered[0] == number or sharing.window_steps(self.step_ns) > 1:
+            return
+        first = next(iter(self._recorder.issued(last.upto, spool.last_number())), None)
+        enter_ns, exit_ns = (first and spool.times(first[0])) or (0, 0)
+        if not exit_ns or self._recorder.step != number:
+            return
+        waited = used(self._standing, self.meter.now()).run_delay_ns
+        lasted_ns = enter_ns - last.end_ns
+        before, self._entered = self._entered, (number, lasted_ns, max(lasted_ns - waited, 0))
+        if before[0] == last.number:
+            step_ns = self._rows[-1].step_ns + lasted_ns - before[1]
+            work_ns = max(self._rows[-1].work_ns + self._entered[2] - before[2], 0)
+            row = StepRow(step_ns, work_ns, exit_ns - enter_ns, 0, 0)
+            sharing.post(summarize([row], rank=self._rank, end=number + 1, begun=1))
+
     def _work_through(self, closed: ClosedStep) -> None:
         recorder, sharing = self._recorder, self.sharing
         standing = closed.standing or self._standing
@@ -127,6 +151,7 @@ class StepWork:
             sharing.publish(self._decision.plan)
         recorder.store_summary(closed)
         self._rows.append(row)
+        self._last = closed
         if sharing is not None:
             self._share(closed.number + 1, sharing)
         if not self.at_once:

@@ -60,10 +60,10 @@ def main(args: argparse.Namespace) -> int:
     for warning in [*settings.warnings, *disabling_options(command)]:
         say(warning)
     shim = {"LD_PRELOAD": _preloading()} if args.mpi_shim else {}
-    if settings.enabled and settings.compiled and not args.mpi_shim:
-        _compile_recorder()
     folder = RunFolder(settings.out or _own_default(os.environ))
     files.check_folder(folder.path)
+    if settings.compiled and not args.mpi_shim:
+        _compile_recorder()
     admission = admit(folder, command, os.environ, force=args.force)
     first = folder.write(_facts(admission, command))
     added = env.variables(os.environ, asked | {"out": str(folder.path)})

@@ -2,7 +2,9 @@
 
 `live.json` is rewritten with every window. The log gets one line when it is certain that a rank is
 late (see `evenstep.lateness.interval`), from however few windows, and one when it is certain that
-it is so no more: never more.
+it is so no more: never more. Where a window is a step, one more ends with each step's first
+collective: both are looked at, each beside its like, and who is late is told by whichever shows it
+first, not with the end of a step.
 """
 
 from __future__ import annotations
@@ -33,6 +35,14 @@ class _Window(NamedTuple):
     steps: int
 
 
+class _Series:
+    """Windows that end at the same place of their steps."""
+
+    def __init__(self) -> None:
+        self.windows: deque[_Window] = deque(maxlen=KEPT)
+        self.since = 0  # windows since the last word: only they may change it
+
+
 class LiveView:
     """Says who is late while the job runs; on the background thread of rank 0.
 
@@ -44,60 +54,59 @@ class LiveView:
         self._threshold = threshold
         self._count = 0  # windows so far
         self._late: dict[int, int] = {}  # rank -> windows in which it was late
-        self._windows: deque[_Window] = deque(maxlen=KEPT)
+        self._series = _Series(), _Series()  # of whole steps, and of those that have begun
         self._told: tuple[int, float] | None = None  # the rank and its lateness
-        self._since = 0  # windows since the last word: only they may change it
 
     def update(self, reports: Sequence[WindowReport], late: Late | None) -> None:
         """Take a complete window. Raises OSError where the file cannot be written."""
+        begun = max((report.begun for report in reports), default=0)
+        series = self._series[begun]
+        series.since += 1
+        series.windows.append(_seen(reports, late))
+        if late is not None and (self._told is None or self._told[0] != late.rank):
+            self._tell(series, late)
+        elif self._told is not None and not begun:
+            self._take_back(series, *self._told)
+        if begun:
+            return
         self._count += 1
-        self._since += 1
         if late is not None:
             self._late[late.rank] = self._late.get(late.rank, 0) + 1
-        self._windows.append(_seen(reports, late))
-        if late is not None and (self._told is None or self._told[0] != late.rank):
-            self._tell(late)
-        elif self._told is not None:
-            self._take_back(*self._told)
         write_whole(self.path, json.dumps(self._document(reports, late)) + "\n")
 
-    def _tell(self, late: Late) -> None:
+    def _say(self, told: tuple[int, float] | None) -> None:
+        """What was told, from now on: only what is seen later may change it."""
+        self._told = told
+        for series in self._series:
+            series.since = 0
+
+    def _tell(self, series: _Series, late: Late) -> None:
         """One line, if the rank of the newest window has certainly become late."""
-        for latest, named, (low, high) in self._looks(late.rank):
+        for latest, named, (low, high) in _looks(series, late.rank):
             began = latest[0].late == late.rank  # with its first late window, not before
             if began and 2 * named >= len(latest) and low > self._threshold:
                 share = (low + high) / 2
+                late_ms = share / late.share * late.excess_ns / 1e6
                 log.warning(
-                    "evenstep: rank %d is late by %.3g ms, %.0f %% of a step, in %d steps looked "
+                    "evenstep: rank %d is late by %s, %.0f %% of a step, in %d steps looked "
                     "at; ranks waiting for it: %d",
-                    late.rank, share / late.share * late.excess_ns / 1e6, 100 * share,
+                    late.rank,
+                    f"{late_ms:.3g} ms" if late_ms < 1e3 else f"{late_ms / 1e3:.3g} s",
+                    100 * share,
                     sum(window.steps for window in latest), late.waiting_ranks,
                 )  # fmt: skip
-                self._told, self._since = (late.rank, share), 0
+                self._say((late.rank, share))
                 return
 
-    def _take_back(self, rank: int, share: float) -> None:
+    def _take_back(self, series: _Series, rank: int, share: float) -> None:
         """One line, if the rank that was told of is certainly late no more."""
-        if self._windows[-1].late == rank:
+        if series.windows[-1].late == rank:
             return
-        for latest, named, (_, high) in self._looks(rank):
+        for latest, named, (_, high) in _looks(series, rank):
             if 2 * named < len(latest) and high < OVER * share:
                 log.warning("evenstep: nobody waits for rank %d any more", rank)
-                self._told = None
-                self._since = 0
+                self._say(None)
                 return
-
-    def _looks(self, rank: int) -> Iterator[tuple[list[_Window], int, tuple[float, float]]]:
-        """The latest windows that a rank is in, the fewest first: in how many of them it was late,
-        and between which shares of a step its lateness is in their mean."""
-        mine = [window for window in self._windows if rank in window.excess]
-        excess = [window.excess[rank] for window in mine]
-        known = len(mine) >= KNOWN + lateness.FEWEST
-        fewest = lateness.FEWEST - known  # where steps are long, a window is one of them
-        for count in range(fewest, min(len(mine), self._since) + 1):
-            latest = mine[-count:]
-            named = sum(window.late == rank for window in latest)
-            yield latest, named, lateness.interval(excess, count)
 
     def _document(self, reports: Sequence[WindowReport], late: Late | None) -> dict[str, Any]:
         first, end = (reports[0].first, reports[0].end) if reports else (0, 0)
@@ -109,6 +118,19 @@ class LiveView:
             "late_windows": {str(rank): count for rank, count in sorted(self._late.items())},
             "ranks": [report._asdict() for report in reports],
         }
+
+
+def _looks(series: _Series, rank: int) -> Iterator[tuple[list[_Window], int, tuple[float, float]]]:
+    """The latest windows that a rank is in, the fewest first: in how many of them it was late,
+    and between which shares of a step its lateness is in their mean."""
+    mine = [window for window in series.windows if rank in window.excess]
+    excess = [window.excess[rank] for window in mine]
+    known = len(mine) >= KNOWN + lateness.FEWEST
+    fewest = lateness.FEWEST - known  # where steps are long, a window is one of them
+    for count in range(fewest, min(len(mine), series.since) + 1):
+        latest = mine[-count:]
+        named = sum(window.late == rank for window in latest)
+        yield latest, named, lateness.interval(excess, count)
 
 
 def _seen(reports: Sequence[WindowReport], late: Late | None) -> _Window:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from evenstep import lateness
 from evenstep.pacing import Plan, Slowest
 
-_MESSAGE = struct.Struct("<BxHIIIqqqqqqqqqq")
-VERSION = 3
+_MESSAGE = struct.Struct("<BxHIIIqqqqqqqqqqq")
+VERSION = 4
 MESSAGE_BYTES = _MESSAGE.size  # invariant: <= 256
 #: version, whether slowest and floor are known, the five values of the one, four of the other
 _ORDERS = struct.Struct("<BBBqqqqqqqqq")
@@ -41,6 +41,13 @@ class WindowReport(NamedTuple):
     first_bytes: int
     first_low_ns: int  # quantiles of how long it was in flight: 10 and 90 %
     first_high_ns: int
+    begun: int = 0  # 1: its last step has only begun: up to its first collective, and as much of
+    #                    the step before it left out
+
+    @property
+    def window(self) -> int:
+        """The number of its window, by when that ends."""
+        return 2 * self.end - self.begun
 
     @property
     def first(self) -> int:
@@ -92,8 +99,9 @@ class StepRow(NamedTuple):
     first: FirstCollective | None = None
 
 
-def summarize(rows: Sequence[StepRow], *, rank: int, end: int) -> WindowReport:
-    """The message of a finished window of at least one step; `end` is the step after its last."""
+def summarize(rows: Sequence[StepRow], *, rank: int, end: int, begun: int = 0) -> WindowReport:
+    """The message of a window of at least one step; `end` is the step after its last, which may
+    only have `begun`."""
     work = sorted(row.work_ns for row in rows)
     delays = sorted(row.delay_ns for row in rows)
     entries = sorted(row.entry_ns for row in rows)
@@ -117,6 +125,7 @@ def summarize(rows: Sequence[StepRow], *, rank: int, end: int) -> WindowReport:
         first_bytes=firsts[0].nbytes if firsts else 0,
         first_low_ns=firsts[last // 10].in_flight_ns if firsts else 0,
         first_high_ns=firsts[(9 * last + 9) // 10].in_flight_ns if firsts else 0,
+        begun=begun,
     )
 
 

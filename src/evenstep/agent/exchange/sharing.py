@@ -70,7 +70,7 @@ class Sharing:
         self._next = Orders()  # what rank 0 has to say
         self._said = Orders()  # … and said last, as this rank knows it
         self._outbox: deque[WindowReport] = deque(maxlen=PATIENCE)
-        self._written: deque[str] = deque()
+        self._written: tuple[deque[str], deque[str]] = deque(), deque()  # of whole steps; begun
         self._node_windows: deque[int] = deque(maxlen=PATIENCE)  # not read from the node yet
         self._root_windows: deque[int] = deque(maxlen=PATIENCE)  # not judged yet
         self._by_node = gathers_by_node(world, local_world)
@@ -95,9 +95,9 @@ class Sharing:
         """Send what was posted and read what has arrived. For the background thread."""
         while self._outbox:
             report = self._outbox.popleft()
-            self._write(f"{report.end}/r{report.rank}", report.pack())
+            self._write(f"{report.window}/r{report.rank}", report)
             for asked in (self._node_windows, self._root_windows):
-                asked.append(report.end)
+                asked.append(report.window)
         if self._by_node and self._local_rank == 0:
             self._gather(self._node_windows, self._own_node_keys, self._pass_on)
         if self._rank == 0:
@@ -157,26 +157,27 @@ class Sharing:
             return
         ordered = sorted(reports, key=lambda report: report.work_ns)
         node = self._rank // self._local_world
-        window = ordered[0].end
+        window = ordered[0].window
         latest = ordered[-1]._replace(
             entry_low_ns=max(report.entry_low_ns for report in reports),
             delay_high_ns=max(report.delay_high_ns for report in reports),
         )
-        self._write(f"{window}/n{node}max", latest.pack())
-        self._write(f"{window}/n{node}mid", ordered[(len(ordered) - 1) // 2].pack())
+        self._write(f"{window}/n{node}max", latest)
+        self._write(f"{window}/n{node}mid", ordered[(len(ordered) - 1) // 2])
 
     def _judge(self, reports: list[WindowReport]) -> None:
-        self._next = Orders(slowest=slowest_of(reports), floor=floor_of(reports))
+        if not any(report.begun for report in reports):
+            self._next = Orders(slowest=slowest_of(reports), floor=floor_of(reports))
         unique = list({report.rank: report for report in reports}.values())
         self._on_window(unique, latest_rank(unique, threshold=self._threshold))
 
-    def _write(self, name: str, message: bytes) -> None:
-        key = self._key(name)
-        self._store.set(key, message)
-        self._written.append(key)
+    def _write(self, name: str, report: WindowReport) -> None:
+        key, written = self._key(name), self._written[report.begun]
+        self._store.set(key, report.pack())
+        written.append(key)
         per_window = 3 if self._by_node and self._local_rank == 0 else 1
-        while len(self._written) > KEEP_WINDOWS * per_window:
-            self._store.delete_key(self._written.popleft())
+        while len(written) > KEEP_WINDOWS * per_window:
+            self._store.delete_key(written.popleft())
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}"
