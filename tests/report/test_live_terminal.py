@@ -7,7 +7,7 @@ import pytest
 from evenstep.watch.findings import Journal, LiveFinding, live_findings
 from evenstep.watch.frame import frame
 from evenstep.watch.run import LiveRun
-from evenstep.watch.terminal import View, lines, sparkline, status_line
+from evenstep.watch.terminal import View, finding_words, lines, sparkline, status_line
 from tests.report.live_ranks import LiveRank, job
 from tests.report.small_run import HOSTILE
 
@@ -83,7 +83,15 @@ def test_a_sparkline_spans_least_to_greatest_and_shows_no_noise():
 
 def test_a_finding_that_is_over_stays_for_a_while():
     journal = Journal()
+    journal.note([], 9)
     journal.note([LiveFinding("straggler", (3,), 0.2, "rank 3 is late")], 10)
     assert journal.note([LiveFinding("straggler", (3,), 0.3, "rank 3 is later")], 20) == []
     journal.note([], 50)
     assert journal.past == ["steps 10-50: rank 3 is later"]
+
+
+def test_what_is_so_at_the_first_look_may_have_begun_at_any_time():
+    journal, finding = Journal(), LiveFinding("straggler", (3,), 0.2, "rank 3 is late")
+    for step in (10, 20):
+        journal.note([finding], step)
+        assert finding_words(finding, journal) == "straggler: rank 3 is late"

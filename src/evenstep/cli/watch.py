@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 HELP = """Show a running job: who is late, where each rank's step goes, what stands out.
 
-RUN is the run's folder; it need not exist yet. Only the latest steps of every rank are read, from
-the files the job writes anyway, so that it costs the job nothing. Ranks may die and be started
-again. --web serves the same in a page, to this machine alone. Ctrl-C ends the watching, not the
-job.
+RUN is the run's folder; it need not exist yet. Only the latest 32 steps of every rank are read,
+from the files the job writes anyway, so that it costs the job nothing: mean and p99 are theirs (a
+diagnosis has those of all steps but the first three). Ranks may die and be started again. --web
+serves the same in a page, to this machine alone. Ctrl-C ends the watching, not the job.
 
 For thousands of ranks, or where their files lie on the nodes: start --aggregate once on each node.
 It shows nothing, but sums up its node's ranks every second in a small file in RUN (or in the run's

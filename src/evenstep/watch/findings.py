@@ -187,6 +187,7 @@ class Journal:
 
     now: dict[tuple[str, tuple[int, ...]], tuple[int | None, str]] = field(default_factory=dict)
     past: list[str] = field(default_factory=list)  # the latest KEPT, oldest first
+    looked: bool = False  # before that, what is found may have begun at any time
 
     def note(self, findings: Sequence[LiveFinding], step: int | None) -> list[LiveFinding]:
         """Take the findings of a moment; those that are new in it."""
@@ -196,9 +197,9 @@ class Journal:
             self.past.append(f"steps {_step(since)}-{_step(step)}: {text}")
         del self.past[:-KEPT]
         new = [finding for key, finding in current.items() if key not in self.now]
+        begun, self.looked = step if self.looked else None, True
         for key, finding in current.items():
-            since = self.now[key][0] if key in self.now else step
-            self.now[key] = (since, finding.text)
+            self.now[key] = (self.now.get(key, (begun, ""))[0], finding.text)
         return new
 
     def since(self, finding: LiveFinding) -> int | None:

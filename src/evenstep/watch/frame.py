@@ -39,7 +39,7 @@ class LiveShares(TypedDict, total=False):
     other: Portion
 
 
-OfTheStep = Annotated[LiveShares, Meta("Of the step; empty where no step is finished.")]
+OfTheStep = Annotated[LiveShares, Meta("Of the step, the wait where known; empty before one.")]
 RankState = Literal["", "ended", "gone", "failed", "silent"]
 
 
@@ -154,19 +154,18 @@ def frame(run: FollowedRun, findings: Sequence[LiveFinding], window: RankWindow)
         steps_per_s=1e9 / float(latest.mean()) if len(latest) and latest.mean() > 0 else None,
         step_time=_step_time(latest),
         curve_ns=[float(value) for value in curve],
-        shares=_named(shares.mean(axis=0)) if len(shares) else {},
+        shares=_named(shares.mean(axis=0), window.wait_ns) if len(shares) else {},
         rows=_rows(run, window, shares),
         findings=list(findings),
         pacing=pacing(run, window),
     )
 
 
-def _named(shares: Array) -> LiveShares:
+def _named(shares: Array, wait_ns: Array) -> LiveShares:
+    """By name; without the wait where it cannot be told: communication has it in it."""
     compute, transfer, wait, given, other = map(float, shares)
-    return {
-        "compute": compute, "exposed_communication": transfer, "wait": wait, "input": given,
-        "other": other,
-    }  # fmt: skip
+    told = LiveShares(compute=compute, exposed_communication=transfer, input=given, other=other)
+    return told | LiveShares(wait=wait) if np.isfinite(wait_ns).any() else told
 
 
 def _step_time(latest: Array) -> StepTimes:
@@ -213,7 +212,7 @@ def _row(
         step=int(window.last_step[index]) if known else None,
         step_ns=step_ns,
         late_ns=float(late[index]) if known else None,
-        shares=_named(shares[index]) if known else {},
+        shares=_named(shares[index], window.wait_ns[index]) if known else {},
         wait_known=known and bool(np.isfinite(window.wait_ns[index])),
         held=float(window.held_ns[index]) / step_ns if step_ns else None,
         state=rank_state(state),
