@@ -207,3 +207,14 @@ def test_who_is_hardly_slower_is_no_culprit_beside_one_who_is(worst):
     world = World(ranks=16, noise=0.03, steps=60).slow(2, Phase.BACKWARD, 30 * MS)
     assert worst(world.slow(5, Phase.BACKWARD, 2.5 * MS)).where.ranks == [2]
     assert set(worst(world.slow(5, Phase.BACKWARD, 25 * MS)).where.ranks) == {2, 5}
+
+
+def test_stops_that_hit_all_ranks_alike_are_nobodys_and_those_of_one_are_its_own(worst):
+    world = World(ranks=8, steps=80, noise=0.005)
+    stops = np.where(np.random.default_rng(1).random((80, 8)) < 0.03, 200 * MS, 0.0)
+    finding = worst(world.delayed(Phase.BACKWARD, stops))
+    assert (finding.title, finding.where.ranks) == ("Random stops of single ranks", ())
+    assert finding.layer == "runtime"
+    one = np.zeros_like(stops)
+    one[:, 5] = stops.sum(axis=1).clip(0, 200 * MS)
+    assert worst(world.delayed(Phase.BACKWARD, one)).where.ranks == [5]

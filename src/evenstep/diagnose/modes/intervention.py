@@ -76,12 +76,13 @@ def late(
     cause: Cause = Cause.WORK,
     *,
     layer: str = "",
+    nobody: bool = False,
     numbers: Mapping[str, Any],
     options: Sequence[str] | Mapping[str, Share | None],
     evidence: Sequence[Evidence] = (),
 ) -> list[Finding]:
     """What cells (steps × ranks, boolean) that are late for one cause cost, as a finding; none
-    where there are no such cells.
+    where there are no such cells. `nobody`: none of their ranks is to blame for it.
 
     Beside `numbers` sentences may use `waiting`, `who`, `lead` (or that they take turns), `those`
     and `hosts`.
@@ -107,7 +108,7 @@ def late(
             "hosts": words.some(where.nodes) or "its host",
             **numbers,
         },
-        where=where,
+        where=NOBODY if nobody else where,
         at=recurs,
         # delays of several now and then do not know of one another
         projected=constant if same else partial(by_chance, hits=hits),

@@ -9,8 +9,8 @@ from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
-from evenstep.diagnose.lateness.thresholds import standing_out
-from evenstep.diagnose.levels import ASKED, MINOR, MOST, NAMED, SMALLEST_SHARE
+from evenstep.diagnose.lateness.thresholds import BY_CHANCE, standing_out
+from evenstep.diagnose.levels import ASKED, MINOR, MOST, NAMED, SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.measure.places import layouts
 from evenstep.diagnose.measure.recurrence import pattern_of
 from evenstep.diagnose.modes.intervention import found, late
@@ -92,11 +92,23 @@ def _brought_in(case: Case) -> list[Finding]:
 
 def _by_cost(case: Case, cells: Array) -> tuple[Array, ...]:
     """Cells of the ranks that most is lost to, and those of others that are late now and then."""
-    if pattern_of(cells) == "rotating":
+    if pattern_of(cells) == "rotating" or _all_alike(case, cells):
         return (cells,)
     cost = np.where(cells, case.delays.loss_ns[Cause.WORK], 0.0).sum(axis=0)
     large = cost >= MINOR * cost.max(initial=0)
     return cells & large, cells & ~large
+
+
+def _all_alike(case: Case, cells: Array) -> bool:
+    """Whether several ranks are late now and then, and nobody more often than chance has one of as
+    many who all stop alike (binomial, Bonferroni)."""
+    often = cells[:, ~case.delays.chronic].sum(axis=0)
+    times, most = int(often.sum()), int(often.max(initial=0))
+    if times != np.count_nonzero(cells) or times < SEVERAL or most == times:
+        return False
+    from scipy.special import bdtrc  # when first asked: .1 s
+
+    return bool(len(often) * bdtrc(most - 1, times, 1 / len(often)) > BY_CHANCE)
 
 
 def _late(case: Case, cells: Array) -> list[Finding]:
@@ -110,25 +122,28 @@ def _late(case: Case, cells: Array) -> list[Finding]:
     enters = "enters" if len(ranks) == 1 else "enter"
     nodes = case.where(ranks).nodes
     several = nodes and len(case.trace.nodes) > 1
-    variant = ".turns" if turning else ".everywhere" if _everywhere(case, cells) else ""
+    alike = not turning and _all_alike(case, cells)
+    variant = ".turns" if turning else ".anyone" if alike else ""
+    variant = variant or (".everywhere" if _everywhere(case, cells) else "")
     everybody = pattern != "chronic" or len(ranks) == len(case.grid.ranks)
     return late(
         case,
         f"straggler{variant}",
         cells,
-        layer=_layer(case, ranks, phase),
+        layer="runtime" if alike else _layer(case, ranks, phase),
+        nobody=alike,
         numbers={
             "waiting": case.waiting(cells) + waited_at(case.trace, case.victims(cells)[0]),
             "lead": f"{case.named(ranks)} {enters} last{often}",
             "turns": f"{len(ranks):,} ranks" if many else words.ranks(ranks),
             "more": more,
-            "place": place,
+            "place": "in a step" if alike else place,
             "there": "" if place == words.SOMEWHERE else f" {place}",
             "slow": LATE.get(place, "slow steps"),
             "why": _other_hardware(case, ranks) or _hint(case, cells, words.duration(more)),
             "target": f"node {', '.join(nodes)}" if several else "it",
         },
-        options=["share" if turning else "find", *([] if everybody else ["drain"])],
+        options=["share" if turning or alike else "find", *([] if everybody else ["drain"])],
         evidence=[*_phase_evidence(case, cells, ranks), *_peer_evidence(case, ranks[0])],
     )
 
