@@ -320,6 +320,50 @@ def test_what_a_rank_stands_idle_between_its_steps_is_in_the_second(written):
     assert ((idle.exit_ns - idle.enter_ns) / 1e9).tolist() == [7.0, 12.0, 10.0]
 
 
+def sharded(slow, steps=16, layers=4):
+    """Lines of a job whose layers are gathered within (0, 1) and (2, 3) before each is computed,
+    and whose gradients are reduced over all at the end; and how long it took, seconds."""
+    now, rows = [0.0] * 4, [HEADER]
+    for step in range(steps):
+        count = dict.fromkeys(("params-all-gather", "forward-compute", "backward-compute"), 0)
+
+        def add(rank, kind, begin, number, step=step):
+            cells = f"{rank},0,{rank},{step},{kind},{begin:.6f},{now[rank] - begin:.6f},{number}"
+            rows.append(f"{cells},0,0,{number if 'compute' in kind else -1}")
+
+        for place in range(2 * layers):
+            kind = "forward-compute" if place < layers else "backward-compute"
+            for shard in ((0, 1), (2, 3)):
+                ready = max(now[rank] for rank in shard) + 0.001
+                for rank in shard:
+                    begin, now[rank] = now[rank], ready
+                    add(rank, "params-all-gather", begin, count["params-all-gather"])
+            for rank in range(4):
+                begin = now[rank]
+                noise = (7 * rank + 3 * place + 5 * step) % 11 / 20
+                now[rank] += (slow.get(rank, 10) + noise) / 1e3
+                add(rank, kind, begin, count[kind])
+            count[kind] += 1
+            count["params-all-gather"] += 1
+        ready = max(now) + 0.004
+        for rank in range(4):
+            begin, now[rank] = now[rank], ready
+            add(rank, "grads-sync", begin, 0)
+    return rows, now[0]
+
+
+def test_who_is_slow_in_a_shard_is_told_from_those_it_holds_up(written):
+    rows, took = sharded({3: 13})
+    finding = diagnose(opened(written(rows))).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("straggler", [3])
+    assert finding.severity == pytest.approx(1 - sharded({})[1] / took, abs=0.01)
+
+
+def test_groups_are_those_that_leave_together(written):
+    groups = {group.ranks for group in opened(written(sharded({3: 13})[0])).groups}
+    assert {(0, 1), (2, 3), (0, 1, 2, 3)} <= groups
+
+
 def test_a_lane_reduces_with_its_own_on_other_data_parallel_ranks(written):
     rows = [HEADER]
     for rank, lane in enumerate((0, 1, 0, 1)):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from evenstep.importers.draft import Draft
 from evenstep.importers.operations.program import PLACES, TALKS, placed, program
 from evenstep.trace.columns import Columns
-from evenstep.trace.operation_messages import OperationMessages, messages
+from evenstep.trace.operation_messages import STAMPS_S, OperationMessages, messages
 from evenstep.trace.operations import MESSAGES, SENDS, Role
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op, Phase
@@ -151,7 +151,7 @@ def _collectives(draft: Draft, ops: Columns) -> dict[str, Any]:
     chosen = np.flatnonzero(np.isin(ops.role, TALKS))
     rows = ops.select(chosen)
     group = _groups(draft, rows)
-    key = np.stack([group, rows.step, rows.role, rows.seq_id])
+    key = np.stack([group, rows.step, rows.role, rows.optype, rows.seq_id])
     number = np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
     first = np.full(int(group.max(initial=-1)) + 2, len(number))
     np.minimum.at(first, group, number)
@@ -176,18 +176,51 @@ def _groups(draft: Draft, rows: Columns) -> Array:
     """Group of each collective, -1 where its members are not in the table."""
     kind = np.where(rows.role == Role.EMBEDDING, 1, np.where(rows.role == Role.CLIP, 2, 0))
     inside = np.select([kind == 0, kind == 1], [rows.stage, rows.dp_rank], 0)
-    key = np.stack([kind, inside, np.where(kind == 2, 0, rows.lane)])
+    key = np.stack([0 * kind, kind, inside, np.where(kind == 2, 0, rows.lane)])
+    for place in np.unique(np.stack([rows.stage, rows.optype])[:, kind == 0], axis=1).T:
+        mine = np.flatnonzero((rows.stage == place[0]) & (rows.optype == place[1]) & (kind == 0))
+        first = _leaving(rows.select(mine))
+        if first is not None:
+            key[:, mine] = [0 * first + 1 + place[1], 0 * first, key[2, mine], first]
     known = np.flatnonzero(rows.role != Role.LAYERNORM)
     places, number = np.unique(key[:, known], axis=1, return_inverse=True)
     numbers = np.full(len(rows), -1)
     numbers[known] = number.reshape(-1)
     found = numbers.copy()
-    for at, (one, place, lane) in enumerate(places.T.tolist()):
+    for at, (optype, one, place, lane) in enumerate(places.T.tolist()):
         name = ("stage {} data-parallel", "dp {} embedding", "all")[one].format(place)
-        name += f" of lane {lane}" if lane else ""
+        name += f" of lane {lane}" if lane and not optype else ""
+        name += f", {draft.names[optype - 1]} with rank {lane}" if optype else ""
         members = np.unique(rows["rank"][numbers == at]).tolist()
         found[numbers == at] = draft.group(name, members, "nccl")
     return found
+
+
+def _leaving(rows: Columns) -> Array | None:
+    """Of collectives of a type and stage, the first rank of those that each leaves them together
+    with: throughout a step as long before or after, whatever its clock; None where those of a lane
+    do, or somebody leaves alone."""
+    ranks, first, column = np.unique(rows["rank"], return_index=True, return_inverse=True)
+    calls, call = np.unique(np.stack([rows.step, rows.seq_id]), axis=1, return_inverse=True)
+    ends = np.full((calls.shape[1], len(ranks)), np.nan)
+    ends[call.reshape(-1), column] = rows.end_s
+    opens = np.flatnonzero(np.diff(calls[0], prepend=-1))
+    count = np.diff(np.append(opens, len(ends)))
+
+    def together(at: int) -> Array:
+        apart = ends - ends[:, at : at + 1]
+        usual = np.add.reduceat(apart, opens, axis=0) / count[:, None]
+        varies = np.abs(apart - np.repeat(usual, count, axis=0)).mean(axis=0)
+        return np.asarray(varies <= STAMPS_S)
+
+    lane = rows.lane[first]
+    heads = np.unique(lane, return_index=True)[1]
+    if np.isnan(ends).any() or all(together(at)[lane == lane[at]].all() for at in heads):
+        return None
+    found = np.full(len(ranks), -1)
+    while (left := np.flatnonzero(found < 0)).size:
+        found[left[together(left[0])[left]]] = ranks[left[0]]
+    return found[column] if np.unique(found, return_counts=True)[1].min() > 1 else None
 
 
 def _messages(ops: Columns, sent: OperationMessages) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from evenstep.trace.columns import Columns
 from evenstep.trace.operation_messages import OperationMessages, lanes
 from evenstep.trace.operations import (
     COLLECTIVES,
+    COMPUTES,
     MESSAGES,
     RECVS,
     SENDS,
@@ -28,6 +29,7 @@ from evenstep.trace.operations import (
     gathered_ahead,
     in_chunks,
     joined,
+    latest,
     on_one_line,
     reduces_behind,
 )
@@ -163,15 +165,24 @@ def _next(ops: Columns, thread: Array, fly: Array) -> Pairs:
 
 
 def _asked(ops: Columns, fly: Array) -> Array:
-    """Since when what is reduced behind backward is known to be asked for: when it began, or when
-    what it then queued behind was; of all else that is not known: 0."""
-    reduced = np.flatnonzero(ops.role[fly] == Role.GRADS)
+    """Since when what is reduced behind backward, or gathered layer by layer, is known to be asked
+    for: when it began, or when what it then queued behind was; of all else that is not known: 0."""
+    reduced = np.flatnonzero((ops.role[fly] == Role.GRADS) | _by_layer(ops)[fly])
+    queue = ops.worker[fly] * len(Role) + ops.role[fly]
+    reduced = reduced[np.lexsort([ops.enter_ns[fly][reduced], queue[reduced]])]
     row, found = fly[reduced], np.zeros(len(fly), np.int64)
-    alone = np.diff(ops.worker[row], prepend=-1) != 0
+    alone = np.diff(queue[reduced], prepend=-1) != 0
     alone[1:] |= ops.enter_ns[row[1:]] > ops.exit_ns[row[:-1]] + STAMPS_NS
     first = np.maximum.accumulate(np.where(alone, np.arange(len(row)), 0))
     found[reduced] = ops.enter_ns[row[first]]
     return found
+
+
+def _by_layer(ops: Columns) -> Array:
+    """Gathers of workers that gather once they have computed forward: before each layer."""
+    forward, gathers = ops.role == Role.FORWARD, ops.role == Role.PARAMS
+    begun = -latest(forward, -ops.start_s, ops.worker)
+    return np.asarray(gathers & (latest(gathers, ops.start_s, ops.worker) > begun))
 
 
 def _follow(ops: Columns, sent: OperationMessages, fly: Array) -> Pairs:
@@ -187,7 +198,7 @@ def _ahead(ops: Columns, sent: OperationMessages, thread: Array, flying: Array) 
     """What is asked for at the beginning of its step, and the first operation of its thread:
     parameters; and all received in a direction, if most of that was asked for before the compute
     that it would follow had ended, for then it holds nobody up."""
-    found = (ops.role == Role.PARAMS) & flying
+    found = (ops.role == Role.PARAMS) & flying & ~_by_layer(ops)
     for role in RECVS:
         told = (ops.role == role) & (sent.after >= 0)
         early = ops.enter_ns[told] < ops.exit_ns[sent.after[told]] - STAMPS_NS
@@ -230,9 +241,18 @@ def _waits(ops: Columns, compute: Array, flying: Array, free: Array) -> Columns:
 
 
 def _gathers(ops: Columns, flying: Array) -> Pairs:
-    """The last gather of each virtual stage and the first forward of it."""
-    gathers = np.flatnonzero((ops.role == Role.PARAMS) & flying)[::-1]
-    return after_gathers(ops, gathers, np.flatnonzero(ops.role == Role.FORWARD))
+    """The last gather of each virtual stage and the first forward of it; of those of layers each
+    and the compute that begins next."""
+    by_layer = _by_layer(ops)
+    gathers = np.flatnonzero((ops.role == Role.PARAMS) & flying & ~by_layer)[::-1]
+    one = after_gathers(ops, gathers, np.flatnonzero(ops.role == Role.FORWARD))
+    thread, layers = np.flatnonzero(np.isin(ops.role, COMPUTES)), np.flatnonzero(by_layer & flying)
+    width = int(ops.exit_ns.max()) + STAMPS_NS + 1
+    begins = ops.worker[thread] * width + ops.enter_ns[thread] + STAMPS_NS
+    at = np.searchsorted(begins, ops.worker[layers] * width + ops.exit_ns[layers])
+    after = thread[np.minimum(at, len(thread) - 1)]
+    there = (at < len(thread)) & (ops.worker[after] == ops.worker[layers])
+    return np.append(one[0], layers[there]), np.append(one[1], after[there])
 
 
 def _reduced(ops: Columns, flying: Array) -> Pairs:
