@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from benchmarks import smpi
 from benchmarks.measure import Row
 from benchmarks.ranks import run_alone
+from evenstep.simulate.study.margin import AXES
 
 if TYPE_CHECKING:
     from evenstep.scenario.scenario import Scenario
@@ -252,21 +254,27 @@ def _jobs() -> list[Row]:
 
 def _large() -> list[Row]:
     """Jobs of many messages, of which few share links, and many jobs."""
-    start = time.process_time()
-    from evenstep.scenario import scenario
-    from evenstep.simulate.study.decision import Limits, compare
-
-    asked = scenario.load(SCENARIOS / "straggler.toml", ["cluster.nodes=32"])
-    compare(asked, Limits(), axes=())
-    strategies = {"cpu": time.process_time() - start, "megabytes": 0.0}
     return [
         _row("1,000 steps of 1,024 ranks, 25 buckets, two neighbours and noise", 5.0,
              _oversubscribed(1024, 1000)),
         _row("100 steps of 65,536 ranks, nobody beside them", 15.0,
              _oversubscribed(65536, 100, "neighbours=[]")),
         _row("the same beside two neighbours", 15.0, _oversubscribed(65536, 100)),
-        _row("every strategy of a job of 256 ranks", 5.0, strategies),
+        _row("every strategy of a job of 256 ranks", 5.0, _strategies(32)),
+        _row("the same with its margins, of 32 ranks", 5.0, _strategies(4, *AXES)),
     ]  # fmt: skip
+
+
+def _strategies(nodes: int, *axes: str) -> dict[str, Any]:
+    """All options of a job with a slow GPU, in this process."""
+    from evenstep.scenario import scenario
+    from evenstep.simulate.study.decision import Limits, compare
+
+    start = time.process_time()
+    asked = scenario.load(SCENARIOS / "straggler.toml", [f"cluster.nodes={nodes}"])
+    compare(asked, Limits(), axes=axes)
+    spent = time.process_time() - start
+    return {"cpu": spent, "megabytes": getrusage(RUSAGE_SELF).ru_maxrss / 1000}
 
 
 def _oversubscribed(ranks: int, steps: int, *sets: str) -> dict[str, Any]:

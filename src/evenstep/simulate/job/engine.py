@@ -174,10 +174,10 @@ def shares(done: Done) -> StepShares:
             if one.stream != MAIN:
                 continue
             end = done.end[index, mine]
-            length = np.maximum(end - now, 0.0)
             if done.graph.reads(one) or one.phase is Phase.INPUT:
-                found["input"][mine] += length
+                found["input"][mine] += np.maximum(end - now, 0.0)
             elif one.kind not in (COMPUTE, SLOWED) or one.phase is Phase.SYNC:
+                length = np.maximum(end - now, 0.0)
                 found["blocked"][mine] += length
                 waited = _waited(done, role, one, now, mine)
                 found["waited"][mine] += np.fmin(np.fmax(waited, 0.0), length)
