@@ -74,6 +74,8 @@ def test_what_hosts_do_stands_behind_a_culprit_worth_naming(
 def test_a_healthy_run_is_one_line(diagnosis: Diagnosis) -> None:
     diagnosis.findings[:] = [replace(diagnosis.findings[0], severity=0.01)]
     assert [line.partition(":")[0] for line in lines(diagnosis)] == ["Healthy"]
+    diagnosis.summary["growth"] = {"first_ns": 100_000_000, "last_ns": 200_000_000}
+    assert [line.partition(":")[0] for line in lines(diagnosis)] == ["Healthy", "steps grow longer"]
 
 
 def test_without_the_others_traces_nobody_is_called_healthy(diagnosis: Diagnosis) -> None:

@@ -1,5 +1,9 @@
+import re
+
+import numpy as np
 import pytest
 
+from evenstep.diagnose.measure.overview import growth
 from evenstep.report.terminal.sentences import movement
 
 BLAME = {
@@ -19,6 +23,23 @@ def said(**summary: object) -> list[str]:
 
 def test_a_summary_without_movement_says_nothing() -> None:
     assert said(regimes=None, critical_path=None, blame=None, checkpoints=None) == []
+
+
+RNG = np.random.default_rng(0)
+
+
+def test_steps_that_grow_longer_on_all_ranks_are_told() -> None:
+    ramp = np.linspace(120e6, 240e6, 120) * RNG.normal(1, 0.03, 120)
+    (line,) = said(**growth(ramp))
+    first, last = (float(each) for each in re.findall(r"([\d.]+) ms", line))
+    assert (first, last) == pytest.approx((135, 225), rel=0.05)  # of a line, at 1/8 and 7/8
+
+
+@pytest.mark.parametrize(
+    "course", [np.ones(120), np.linspace(2, 1, 120), np.linspace(1, 1.02, 120), np.ones(9)]
+)
+def test_steps_that_do_not_are_not(course: np.ndarray) -> None:
+    assert said(**growth(1e8 * course * RNG.normal(1, 0.01, len(course)))) == []
 
 
 def test_a_run_of_one_regime_is_not_worth_a_line() -> None:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.graph.streams import COMPUTE, device_clock_is_hosts
 from evenstep.diagnose.graph.structure import Intervals, overlap_length, union_length
-from evenstep.diagnose.measure.grid import StepGrid, step_grid
+from evenstep.diagnose.measure.grid import FEWEST_STEPS, StepGrid, step_grid
 from evenstep.diagnose.measure.restarts import goodput
 from evenstep.diagnose.measure.samples import ports
 from evenstep.diagnose.measure.transfer import tokens
@@ -62,6 +62,7 @@ def summary(trace: Trace, grid: StepGrid) -> dict[str, Any]:
         "ports": ports(trace) or None,
         "goodput": found_goodput.to_json() if (found_goodput := goodput(trace, grid)) else None,
         "agent": agent_cost(trace, total / ranks),
+        **growth(grid.step_ns),
     }
     unknown = () if trace.elapsed_known else _OF_ELAPSED
     return found | dict.fromkeys(unknown if trace.waits_apart else (*unknown, *_OF_WAITS))
@@ -106,6 +107,19 @@ def step_time(grid: StepGrid) -> MeasuredTime:
         "p50_ns": round(float(np.quantile(step, 0.5))),
         "p99_ns": round(float(np.quantile(step, 0.99))),
     }
+
+
+def growth(step_ns: Array) -> dict[str, dict[str, int]]:
+    """The median step of the first and the last quarter of a run whose steps grow longer: each
+    quarter's is above the one before, and the middle halves of first and last do not meet."""
+    if len(step_ns) < 4 * FEWEST_STEPS:
+        return {}
+    low, middle, high = np.array(
+        [np.quantile(part, (0.25, 0.5, 0.75)) for part in np.array_split(step_ns, 4)]
+    ).T
+    if (np.diff(middle) <= 0).any() or high[0] >= low[-1]:
+        return {}
+    return {"growth": {"first_ns": round(middle[0]), "last_ns": round(middle[-1])}}
 
 
 def time_shares(

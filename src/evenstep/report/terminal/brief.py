@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from evenstep.diagnose.finding import TERMINAL, Diagnosis, Finding
 from evenstep.diagnose.levels import NAMED, SMALLEST_SHARE
 from evenstep.diagnose.verdict import Verdict, best, sureness, verdict
+from evenstep.report.terminal.sentences import growth
 from evenstep.report.terminal.style import Style
 from evenstep.report.terminal.terminal import bar, legend, scaling, step_time
 from evenstep.words import (
@@ -50,6 +51,8 @@ def _healthy(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     parts += [f"{duration(mean_ns)} a step"] if is_known(mean_ns) else []
     parts += [f"{plural(summary['ranks'], 'rank')}, {plural(summary['steps'], 'step')}"]
     yield from style.wrap(" · ".join(parts), code=GREEN)
+    for text in growth(summary.get("growth")):
+        yield from style.wrap(text)
 
 
 def _head(said: Verdict, diagnosis: Diagnosis, style: Style) -> Iterator[str]:

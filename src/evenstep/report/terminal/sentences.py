@@ -34,6 +34,13 @@ def movement(summary: Mapping[str, Any]) -> Iterator[str]:
             yield from say(found)
 
 
+def growth(found: Mapping[str, Any] | None) -> Iterator[str]:
+    """That steps grow longer, where it is worth a word."""
+    if found and found["last_ns"] >= (1 + WORTH) * found["first_ns"]:
+        first, last = duration(found["first_ns"]), duration(found["last_ns"])
+        yield f"steps grow longer: {first} in the first quarter of the run, {last} in the last"
+
+
 def regimes(found: Mapping[str, Any]) -> Iterator[str]:
     """What steps are bound by, where that is not one thing throughout."""
     shares = {name: share for name, share in found["shares"].items() if share >= 1 - STEADY}
@@ -132,6 +139,7 @@ def ports(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 _SAID: Mapping[str, Callable[[Any], Iterator[str]]] = {
+    "growth": growth,
     "regimes": regimes,
     "critical_path": critical_path,
     "blame": blame,
