@@ -102,20 +102,20 @@ def one_faster(random: Random) -> Made:
 
 
 def exchanging(random: Random) -> Made:
-    """A tenth of the step is exposed transfer with a tail, by sizes that differ. Nobody is at
-    fault, and what it costs may be said."""
+    """A tenth of the step is exposed transfer with a tail, by sizes that differ."""
     world = replace(ordinary(random, 0.02), style="blocking", tensor_parallel=1)
     sizes = tuple(int(size) for size in random.integers(1, 100, 3) * 1_000_000)
     world = replace(world, bucket_bytes=sizes)
     ns = 0.1 * step_ns(world) / world.buckets / float(np.mean(sizes))
     draws = random.exponential(0.05, 4096)
-    world = replace(
-        world,
-        fabric=lambda move: (
-            ns * move.size_bytes * (1 + draws[(move.step * 8 + move.size_bytes) % 4096])
-        ),
+    return _nothing(
+        replace(
+            world,
+            fabric=lambda move: (
+                ns * move.size_bytes * (1 + draws[(move.step * 8 + move.size_bytes) % 4096])
+            ),
+        )
     )
-    return Made(Label(mode=None, besides=frozenset({"bandwidth_bound"})), world.trace)
 
 
 def unseen(random: Random) -> Made:

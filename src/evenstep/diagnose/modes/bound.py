@@ -17,7 +17,7 @@ from evenstep.allreduce import bus_factor
 from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
-from evenstep.diagnose.levels import MINOR, MOST, NAMED, ROUND_STEPS, SMALLEST_SHARE
+from evenstep.diagnose.levels import CHANGED, MINOR, MOST, NAMED, ROUND_STEPS, SMALLEST_SHARE
 from evenstep.diagnose.measure.expected import (
     GOOD,
     SLOWEST_GBPS,
@@ -199,12 +199,12 @@ class Heavy(NamedTuple):
 
 
 def bandwidth_bound(case: Case) -> list[Finding]:
-    """The exposed transfer that the bytes take, as far as the best remedy gives it back.
+    """The exposed transfer that the bytes take; of links that give less than they should, what is
+    missing. What a remedy gives back, hidden, halved or sent less often, may be less.
 
-    Of links that give less than they should, what is missing. Else what is hidden, halved or sent
-    less often. Where contention, incast, or the order of ranks has been found, what is left is what
-    the data costs on such a fabric: it stands in the shares. So it does where links give what they
-    should and late ranks have been found, which are a fault.
+    Some is never hidden: that of the last bucket. Where contention, incast, or the order of ranks
+    has been found, what is left is what the data costs on such a fabric: it stands in the shares.
+    So it does where links give what they should and late ranks have been found, a fault.
     """
     if not case.transfers_known or case.share(case.claims.slow_ns).value >= NAMED:
         return []
@@ -213,16 +213,19 @@ def bandwidth_bound(case: Case) -> list[Finding]:
         return []
     remedies = _remedies(case, heavy)
     saved = dict(zip(remedies, case.all_saved(list(remedies.values())), strict=True))
-    saved["overlap"] = np.minimum(saved["overlap"], _room_ns(case))
     short = "tune" in remedies
-    best = "tune" if short else max(saved, key=lambda name: float(saved[name].sum()))
-    least = SMALLEST_SHARE if short else NAMED  # the last bucket has nothing left to hide behind
+    whole = "tune" if short else "overlap"
+    lost = saved[whole]
+    least = SMALLEST_SHARE if short else 1 - 1 / CHANGED
     late = not short and case.share(case.loss(case.claims.taken)).value >= NAMED
-    if late or case.share(saved[best]).value < least:
+    if late or case.share(lost).value < least:
         return []
-    case.claims.slow_ns += saved[best]
-    gains = {name: case.share(lost) for name, lost in saved.items()}
-    return _of_bandwidth(case, heavy, gains, best, remedies[best])
+    case.claims.slow_ns += lost
+    saved["overlap"] = np.minimum(saved["overlap"], _room_ns(case))
+    hides = saved["overlap"].sum() > MOST * lost.sum()
+    name = "short" if short else "exposed" if hides else "busy"
+    gains = {remedy: case.share(gained) for remedy, gained in saved.items()}
+    return _of_bandwidth(case, heavy, case.share(lost), gains, name, remedies[whole])
 
 
 def _remedies(case: Case, heavy: list[Heavy]) -> dict[str, Change]:
@@ -277,17 +280,21 @@ def _slower_than_alike(case: Case, shape: Shape) -> bool:
 
 
 def _of_bandwidth(
-    case: Case, heavy: list[Heavy], gains: dict[str, Share], best: str, change: Change
+    case: Case,
+    heavy: list[Heavy],
+    lost: Share,
+    gains: dict[str, Share],
+    name: str,
+    change: Change,
 ) -> list[Finding]:
     first = max(heavy, key=lambda part: (part.missing_ns.any(), float(part.bytes_ns.sum())))
     shape, known = first.shape, first.known
     whole = np.sum([part.bytes_ns for part in heavy], axis=0)
     exposed, moved = case.share(case.gained(whole)), _bytes_per_step(case, shape)
-    name = {"tune": "short", "overlap": "exposed"}.get(best, "busy")
     return found(
         case,
         f"bandwidth_bound.{name}",
-        gains[best],
+        lost,
         numbers={
             "exposed": exposed.value,
             "megabytes": moved / 1e6,
