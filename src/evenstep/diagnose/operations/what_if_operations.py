@@ -33,42 +33,6 @@ FIRST = "first-op"
 
 
 @dataclass(slots=True, frozen=True)
-class ExplainedShare:
-    """What a part of the job explains of the slowdown, found by mending it and by breaking it."""
-
-    mended_s: float  # mean step with the part ideal and the rest as it was
-    broken_s: float  # … with the part as it was and the rest ideal
-    was_s: float
-    ideal_s: float
-
-    @property
-    def removed(self) -> float | None:
-        """Share of the slowdown that goes away with the part; above 1 where others profit too."""
-        return self._of(self.was_s - self.mended_s)
-
-    @property
-    def added(self) -> float | None:
-        """Share of the slowdown that comes with the part."""
-        return self._of(self.broken_s - self.ideal_s)
-
-    def _of(self, gained_s: float) -> float | None:
-        whole = self.was_s - self.ideal_s
-        return gained_s / whole if abs(whole) > 1e-9 * self.was_s else None
-
-    def to_json(self, name: str) -> dict[str, float | None]:
-        """Under the names of the published results; `name` is that of the metric."""
-        return {
-            "trem": self.mended_s,
-            "tadd": self.broken_s,
-            "tori": self.was_s,
-            "tideal": self.ideal_s,
-            "rem": self.removed,
-            "add": self.added,
-            name: self.removed,
-        }
-
-
-@dataclass(slots=True, frozen=True)
 class Slowdowns:
     """Step times in seconds; parts of the job by their label, each as (steps,) seconds."""
 
@@ -81,17 +45,13 @@ class Slowdowns:
     dp_rank: dict[int, Array]
     rank: dict[int, float]  # slowdown of each worker: the lesser of its stage's and dp rank's
     unrecorded: dict[str, dict[Any, Array]] | None  # by kind of part; None: too little to place
-    slowest: ExplainedShare  # M_W
-    last_stage: ExplainedShare  # M_S
+    slowest: dict[str, float | None]  # M_W, as published
+    last_stage: dict[str, float | None]  # M_S
 
     @property
     def slowdown(self) -> float:
         """Mean step as it was over the ideal one (equation 1)."""
         return float(self.replayed_s.mean() / self.ideal_s.mean())
-
-    def of(self, lengths_s: Array) -> float:
-        """Slowdown by a part alone."""
-        return float(lengths_s.mean() / self.ideal_s.mean())
 
 
 def slowdowns(plan: OperationJob) -> Slowdowns:
@@ -114,8 +74,8 @@ def slowdowns(plan: OperationJob) -> Slowdowns:
         dp_rank=alone["dp_rank"],
         rank=ranks,
         unrecorded=_unrecorded(plan) if _held_up(plan, was) else None,
-        slowest=_share(around, was, ideal),
-        last_stage=_share(length[:, 2:], was, ideal),
+        slowest=_explained("Mw", around, was, ideal),
+        last_stage=_explained("Ms", length[:, 2:], was, ideal),
     )
 
 
@@ -124,9 +84,16 @@ def _lengths(plan: OperationJob, keep: Array) -> Array:
     return replayed(plan, np.where(keep, plan.own_s[:, None], plan.usual_s[:, None]))
 
 
-def _share(around: Array, was: Array, ideal: Array) -> ExplainedShare:
-    mended, broken = around.mean(axis=0)
-    return ExplainedShare(float(mended), float(broken), float(was.mean()), float(ideal.mean()))
+def _explained(name: str, around: Array, was: Array, ideal: Array) -> dict[str, float | None]:
+    """What a part explains of the slowdown: mean step with it ideal and the rest as it was, and
+    the reverse; the share that goes with it (above 1 where others profit too), and that it adds."""
+    mended, broken = (float(mean) for mean in around.mean(axis=0))
+    before, best = float(was.mean()), float(ideal.mean())
+    whole = before - best
+    known = abs(whole) > 1e-9 * before
+    removed, added = (gain / whole if known else None for gain in (before - mended, broken - best))
+    times = {"trem": mended, "tadd": broken, "tori": before, "tideal": best}
+    return {**times, "rem": removed, "add": added, name: removed}
 
 
 def _each(
@@ -239,8 +206,7 @@ def _published(found: Slowdowns) -> dict[str, Any]:
             result[f"{name}_decompose_by_{kind}"] = _by_part(parts, base)
             result[f"{name}_decompose_by_{kind}_per_step"] = _by_step(parts, base, steps)
     result["blocking_decompose_by_rank"] = _sorted(found.rank)
-    result["ms"] = found.last_stage.to_json("Ms")
-    result["mw"] = found.slowest.to_json("Mw")
+    result["ms"], result["mw"] = found.last_stage, found.slowest
     return result
 
 
