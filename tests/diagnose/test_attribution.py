@@ -158,3 +158,23 @@ def test_a_slow_node_is_not_hidden_by_batches_that_nobody_gets_in_time():
     loader, node = diagnose(waiting.trace()).findings[:2]
     assert (loader.mode, loader.where.ranks) == ("input_pipeline", ())
     assert (node.mode, sorted(node.where.ranks)) == ("straggler", [4, 5, 6, 7])
+
+
+def test_stops_of_all_ranks_and_one_that_is_always_slower_have_their_parts():
+    calm = World(ranks=8, steps=80, noise=0.005)
+    hit = np.random.default_rng(1).random((80, 8)) < 0.03
+    stops = np.where(hit, 200 * MS, 0.0)
+    slow = np.flatnonzero(hit.sum(axis=0) >= 2)[0]  # who is slower stops as well
+
+    def lost(world: World, without: World) -> float:
+        return world.lost_against(without) * world.length_ns() / both.length_ns()
+
+    stopping = calm.delayed(Phase.BACKWARD, stops)
+    slower = calm.slow(int(slow), Phase.FORWARD, 15 * MS)
+    both = slower.delayed(Phase.BACKWARD, stops)
+    nobody, rank = diagnose(both.trace()).findings[:2]
+    assert (nobody.where.ranks, rank.where.ranks) == ((), [slow])
+    assert nobody.severity == pytest.approx(
+        (lost(both, slower) + lost(stopping, calm)) / 2, rel=0.05
+    )
+    assert rank.severity == pytest.approx((lost(both, stopping) + lost(slower, calm)) / 2, rel=0.1)

@@ -60,6 +60,7 @@ class Delays:
     rest_ns: Array  # (steps,): further loss to ranks not arriving together, nobody's in particular
     chronic: Array  # (ranks,) bool
     noise_ns: float  # standard deviation of a rank's own work
+    beyond: Array  # (steps, ranks) bool: late by more than their ranks chronically are
 
     def cells(self, cause: Cause) -> Array:
         """Mask of the cells that are late for this cause."""
@@ -95,9 +96,11 @@ def attribute(grid: StepGrid, costs: Costs | None, *, contended: bool) -> Delays
     event = event_of(excess[:, ~chronic], step, noise)
     is_late = _like_those(excess, excess > event, noise)
     is_late |= chronic[None, :] & (excess > CHRONIC_SHARE / 2 * step)
-    late[Cause.WORK] = np.where(is_late, _delay(work, excess, chronic, event), 0.0)
+    delay, beyond = _delay(work, excess, chronic, event)
+    late[Cause.WORK] = np.where(is_late, delay, 0.0)
     loss, rest = _cost(grid, costs, late, chronic)
-    return Delays(grid, excess, late, loss, _phase_of(grid), rest, chronic, noise)
+    beyond &= is_late
+    return Delays(grid, excess, late, loss, _phase_of(grid), rest, chronic, noise, beyond)
 
 
 def _like_those(excess: Array, late: Array, noise: float) -> Array:
@@ -162,15 +165,15 @@ def _shared(cells: Array, gain: Array) -> Array:
     return found
 
 
-def _delay(work: Array, excess: Array, chronic: Array, event: float) -> Array:
+def _delay(work: Array, excess: Array, chronic: Array, event: float) -> tuple[Array, Array]:
     """What each cell is late by, noise left out: of chronic ranks what is usual around the step, in
-    proportion to their work."""
-    delay = np.maximum(excess, 0)
+    proportion to their work; and which cells are late beyond that."""
+    delay, as_ever = np.maximum(excess, 0), np.zeros(excess.shape, bool)
     if chronic.any():
         more = usual(work, chronic) * work / np.maximum(around(work), 1.0)
         as_ever = chronic[None, :] & (excess <= more + event)
         delay[as_ever] = np.maximum(np.minimum(more, excess + event), 0)[as_ever]
-    return delay
+    return delay, ~as_ever
 
 
 def _nothing(grid: StepGrid) -> Delays:
@@ -178,7 +181,7 @@ def _nothing(grid: StepGrid) -> Delays:
     none = dict.fromkeys(Cause, cells)
     chronic = np.zeros(len(grid.ranks), bool)
     nothing = np.zeros(len(grid.steps))
-    return Delays(grid, cells, none, none, cells.astype(int), nothing, chronic, 0.0)
+    return Delays(grid, cells, none, none, cells.astype(int), nothing, chronic, 0.0, cells > 0)
 
 
 def _phase_of(grid: StepGrid) -> Array:

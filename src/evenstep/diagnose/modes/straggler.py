@@ -30,10 +30,12 @@ LATE = {
 
 
 def find(case: Case) -> list[Finding]:
-    """Chronic ranks as one finding; single delays, bursts and rotation as others."""
+    """Chronic ranks as one finding; single delays, bursts and rotation as others. Stops that hit
+    all ranks alike hit a chronic one, too."""
     cells = case.claims.cells(case.delays.cells(Cause.WORK))
-    chronic = cells & case.delays.chronic[None, :]
-    parts = (_worth_mending(case, chronic), *_by_cost(case, cells & ~case.delays.chronic[None, :]))
+    beyond = cells & case.delays.beyond
+    single = beyond if _all_alike(beyond) else cells & ~case.delays.chronic[None, :]
+    parts = (_worth_mending(case, cells & ~single), *_by_cost(case, single))
     return [*_brought_in(case), *(one for part in parts if part.any() for one in _late(case, part))]
 
 
@@ -92,19 +94,19 @@ def _brought_in(case: Case) -> list[Finding]:
 
 def _by_cost(case: Case, cells: Array) -> tuple[Array, ...]:
     """Cells of the ranks that most is lost to, and those of others that are late now and then."""
-    if pattern_of(cells) == "rotating" or _all_alike(case, cells):
+    if pattern_of(cells) == "rotating" or _all_alike(cells):
         return (cells,)
     cost = np.where(cells, case.delays.loss_ns[Cause.WORK], 0.0).sum(axis=0)
     large = cost >= MINOR * cost.max(initial=0)
     return cells & large, cells & ~large
 
 
-def _all_alike(case: Case, cells: Array) -> bool:
+def _all_alike(cells: Array) -> bool:
     """Whether several ranks are late now and then, and nobody more often than chance has one of as
     many who all stop alike (binomial, Bonferroni)."""
-    often = cells[:, ~case.delays.chronic].sum(axis=0)
+    often = cells.sum(axis=0)
     times, most = int(often.sum()), int(often.max(initial=0))
-    if times != np.count_nonzero(cells) or times < SEVERAL or most == times:
+    if times < SEVERAL or most == times:
         return False
     from scipy.special import bdtrc  # when first asked: .1 s
 
@@ -122,7 +124,7 @@ def _late(case: Case, cells: Array) -> list[Finding]:
     enters = "enters" if len(ranks) == 1 else "enter"
     nodes = case.where(ranks).nodes
     several = nodes and len(case.trace.nodes) > 1
-    alike = not turning and _all_alike(case, cells)
+    alike = not turning and pattern != "chronic" and _all_alike(cells)
     variant = ".turns" if turning else ".anyone" if alike else ""
     variant = variant or (".everywhere" if _everywhere(case, cells) else "")
     everybody = pattern != "chronic" or len(ranks) == len(case.grid.ranks)
