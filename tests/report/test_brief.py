@@ -132,3 +132,8 @@ def test_the_four_parts_of_a_verdict_are_35_words(diagnosis: Diagnosis, cause: s
     assert len(re.findall(r"[^\W\d_]+", text)) <= 35
     assert not said.why.startswith("rank 3")  # the head has named it
     assert "(" not in said.action
+
+
+def test_files_left_out_are_counted_apart(diagnosis: Diagnosis) -> None:
+    diagnosis.limits[:] = ["left out: b.json is a second trace of rank 0", "only 14 steps"]
+    assert lines(diagnosis)[-2].startswith("1 file left out; 2 things this trace cannot tell; ")

@@ -65,7 +65,10 @@ def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Key, FilePlace], list[s
             said = [_BY_PROCESS if file.process else _IN_ORDER]
         reason = _misfit(file, main, middle)
         if not reason and rank in taken:
-            reason = f"is a second trace of rank {rank}, after {taken[rank]}"
+            reason = (
+                f"is a second trace of rank {rank}, after {taken[rank]}: windows are not joined; "
+            )
+            reason += "diagnose each in a folder of its own"
         if reason:
             limits.append(f"left out: {file.path} {reason}")
             continue

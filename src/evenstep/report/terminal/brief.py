@@ -103,6 +103,8 @@ def _more(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     yield from _preempted(diagnosis, style)
     unknown = len(diagnosis.limits)
     limits = f"{plural(unknown, 'thing')} this trace cannot tell; " if unknown else ""
+    if left_out := sum(limit.startswith("left out: ") for limit in diagnosis.limits):
+        limits = f"{plural(left_out, 'file')} left out; {limits}"
     yield from style.wrap(f"{limits}--verbose says all, --html FILE draws it", code=DIM)
 
 
