@@ -142,3 +142,8 @@ def test_every_text_is_asked_for_with_the_facts_it_has_room_for():
         facts = exact or [given for name, given in asked if re.fullmatch(name, text)]
         assert facts, f"nobody asks for {text}"
         assert all(given is None or room <= given for given in facts), text
+
+
+def test_of_a_copied_host_nothing_is_said_to_be_missing(host):
+    said = {check.found for check in examine(host()).checks if check.name.startswith("versions.")}
+    assert said == {"packages of a copied host are not known"}

@@ -18,7 +18,11 @@ OLDEST_NCCL_RAS = (2, 24)
 
 
 def checks(host: Host) -> Iterator[Check]:
-    """What is installed here."""
+    """What is installed here; of a copied host nobody knows."""
+    if not host.packages:
+        for name in ("python", "torch", "nccl", "driver"):
+            yield skipped(f"versions.{name}", "packages of a copied host are not known")
+        return
     yield _python(host)
     yield _torch(host)
     yield _nccl(host)
@@ -41,7 +45,7 @@ def parts(version: str) -> tuple[int, int]:
 def _python(host: Host) -> Check:
     version = host.packages.get("python")
     if version is None:
-        return skipped("versions.python", "packages of a copied host are not known")
+        return skipped("versions.python", "it does not say its version")
     if parts(version) < OLDEST_PYTHON:
         return wrong("versions.python.old", version=version)
     if parts(version) > TESTED_PYTHON[1]:
