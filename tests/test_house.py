@@ -29,7 +29,8 @@ BUDGET = {
     "explain": 1132, "export": 1484, "frameworks": 600,
     "hooks": 4821, "host": 1690, "pacing": 1829,
     "probe": 1757,  # keys of its documents are types: 480 lines of schemas come from them
-    "report": 3427,  # steps that grow longer are told, also of a run that is healthy
+    "report": 3431,  # steps that grow longer are told, also of a run that is healthy; and a number
+    # neither better nor worse has no word in a comparison
     "reproduce": 1504,
     "scenario": 1069, "simulate": 9369,
     "statistics": 832,  # tails of noise came from diagnose, on SciPy
@@ -38,7 +39,7 @@ BUDGET = {
     # which operations of a table follow which, and how it reduces, stands here for both
     "watch": 1941, "workers": 400,
 }  # fmt: skip
-WHOLE = 77_632
+WHOLE = 77_636
 
 
 @cache

@@ -9,7 +9,7 @@ import pytest
 from evenstep.diagnose.compare.account import account
 from evenstep.diagnose.compare.comparison import compare
 from evenstep.report.page import comparison_page
-from evenstep.report.terminal.comparison import render
+from evenstep.report.terminal.comparison import difference, render
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 from tests.report.small_run import HOSTILE
@@ -89,7 +89,7 @@ def test_normalised_shows_ratios_beside_a_struck_baseline(slowed):
 def test_the_page_holds_every_number_of_the_text(slowed):
     words = " ".join(Tags(comparison_page.render("calm", [slowed])).words)
     for change in slowed.changes:
-        assert change.verdict in words
+        assert difference(change) in words
     assert all(item.title in words for item in slowed.findings)
 
 
@@ -117,3 +117,11 @@ def test_a_run_without_steps_has_a_page_too(baseline, slowed):
     empty = compare(baseline, replace(baseline, step_ns=baseline.step_ns[:0], name="empty"))
     assert "nothing to compare" in comparison_page.render("calm", [empty])
     assert "nothing to compare" in render("calm", [empty, slowed], color=False)
+
+
+def test_beside_what_is_worse_nothing_is_called_no_evidence(slowed):
+    assert {item.verdict for item in slowed.changes} >= {"worse", "no evidence"}
+    text = render("calm", [slowed], color=False)
+    assert "worse" in text
+    assert "no evidence" not in text
+    assert not any(line.endswith(" ") for line in text.splitlines())

@@ -21,9 +21,9 @@ HELP = """Say what changed between runs, how sure that is, and whether it is bet
 
 The first TRACE is the baseline, every other one is compared with it: throughput, step time, CV and
 percentiles, where the time goes, and each finding, all with 95 % intervals. "no evidence" is the
-answer where an interval holds zero, or what is as good as zero (0.1 %). The difference of the mean
-step is split into parts that add up to it: compute, floor (transfers as in quiet steps),
-contention, wait, locality, input, other.
+answer, and a number has no word, where an interval holds zero, or what is as good as zero (0.1 %).
+The difference of the mean step is split into parts that add up to it: compute, floor (transfers as
+in quiet steps), contention, wait, locality, input, other.
 
 --fail-if NAME:LIMIT ends with exit code 1 where a run is worse than the baseline by more than LIMIT
 and noise alone does not explain it: slower:2%, p99:10%, cv:20% are relative; wait:3%,

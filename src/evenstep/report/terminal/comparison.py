@@ -38,7 +38,7 @@ LABELS = {
     "input_share": "input",
     "other_share": "other",
 }
-_COLORS = {"better": "32", "worse": "31", "no evidence": "2"}
+_COLORS = {"better": "32", "worse": "31"}
 
 
 def render(
@@ -82,12 +82,15 @@ def _table(baseline: str, found: Comparison, normalised: bool, style: Style) -> 
         if normalised:
             before = " " * (COLUMN - len(before)) + struck(before, color=style.color)
         label = LABELS[item.metric] if normalised else _label(item)
-        verdict = style.paint(item.verdict, _COLORS[item.verdict])
-        change = difference(item)
-        if len(change) >= CHANGE:
-            change = change.partition(" (")[0]
+        whole = difference(item)
+        change = whole if len(whole) < CHANGE else whole.partition(" (")[0]
         head = f"{label:14}{before:>{COLUMN}}{after:>{COLUMN}}"
-        yield f"{head}  {change:<{CHANGE}}{verdict}"
+        yield f"{head}  {change:<{CHANGE}}{_word(item.verdict, style)}".rstrip()
+
+
+def _word(verdict: str, style: Style) -> str:
+    """That a number is better or worse; of others nothing, as only the whole has no evidence."""
+    return style.paint(verdict, _COLORS[verdict]) if verdict in _COLORS else ""
 
 
 def _label(item: MetricChange) -> str:
@@ -156,8 +159,9 @@ def _finding(item: Changed, normalised: bool, style: Style) -> str:
         numbers = f"{ratio:>18}"
     else:
         numbers = f"{percent(item.baseline):>8} to {percent(item.value):>6}"
-    verdict = style.paint(item.verdict, _COLORS[item.verdict])
-    return f"  {printable(name):31}{numbers}  {item.change:5}  {verdict}"
+    return (
+        f"  {printable(name):31}{numbers}  {item.change:5}  {_word(item.verdict, style)}".rstrip()
+    )
 
 
 def _short(name: str) -> str:
