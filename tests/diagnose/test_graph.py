@@ -222,6 +222,7 @@ def test_a_reduction_between_replicas_waits_for_the_one_that_scatters():
             "on_device": turn >= 0, "held_ns": np.zeros(12, np.int64), "leave_ns": left,
             "enter_ns": np.select([scatter, reduce], [came, came + 5 * MS], came + MS),
             "stream": np.zeros(12, np.int64), "sends": turn < 0,
+            "calls": turn < 0,
         }
     )  # fmt: skip
     operations = Columns(

@@ -78,6 +78,23 @@ def test_who_waits_for_a_slow_rank_of_another_replica_waits_wherever_parameters_
     assert hybrid.wait == pytest.approx(whole.wait, rel=0.1)
 
 
+def test_a_slow_rank_of_a_hybrid_sharded_job_is_found_in_what_it_recorded():
+    """Replicas reduce on a queue of their own once the shards have scattered: nobody says so."""
+    slow = {"kind": "slow", "ranks": "5", "factor": 1.2}
+    noise = {"kind": "normal", "sigma": 0.005}
+    sets = (
+        "cluster.nodes=2", "cluster.gpus_per_node=4", "cluster.nics_per_node=4", "run.steps=20",
+        "work.kind=fsdp", "work.shard_ranks=4", "work.forward_ms=50", "work.backward_ms=100",
+        "work.buckets=4", "work.gradient_bytes=1GB",
+    )  # fmt: skip
+    late, trace = simulate_trace(scenario(*sets, noise=[slow, noise]))
+    usual = simulate(scenario(*sets, noise=[noise]))
+    worst = diagnose(trace).findings[0]
+    assert worst.where.ranks == [5]
+    lost = 1 - usual.step_time.mean_ns / late.step_time.mean_ns
+    assert worst.severity == pytest.approx(lost, rel=0.1)
+
+
 def test_experts_of_a_pipeline_exchange_twice_a_layer_each_way():
     """Two stages of two replicas, one layer each, two micro-batches: a forward is 1 ms and two
     exchanges of half of 12.5 MB, a backward 2 ms and as much; (m + p - 1) of both."""

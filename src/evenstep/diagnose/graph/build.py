@@ -52,8 +52,7 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     lost = np.isin(ranks, list(clocks.unplaced)) & ~device
     found = _only(found, ~lost[found.rows.lane]) if lost.any() else found
     found = found._replace(rows=_decided(found.rows))
-    if device.any():
-        found = found._replace(rows=streams.behind(found.rows, found.operations))
+    found = found._replace(rows=streams.behind(found.rows, found.operations))
     apart = device & ~np.isin(ranks, device_clock_is_hosts(trace))
     span = LaneExtent(trace, clocks, steps, ranks, device, apart)
     over, queues = _over(span, found, _ended(found))
@@ -94,8 +93,8 @@ def _computed(trace: Trace, ranks: Array, rows: Columns) -> Columns:
     """The entries with how long their device has computed before, nan where nothing tells it; how
     long it was idle until the operation was over and it went on; and had computed by then."""
     told = np.isin(ranks, entered_on_device(trace))[rows.lane] & rows.on_device
-    nothing = np.full(len(rows), np.nan, np.float16)
-    found = {"computed_ns": nothing, "idled_ns": nothing, "freed_ns": nothing}
+    unknown, never = np.full(len(rows), np.nan, np.float16), np.zeros(len(rows), np.int8)
+    found: dict[str, Array] = {"computed_ns": unknown, "idled_ns": never, "freed_ns": never}
     if told.any():
         spans = trace.of_kind(Kind.SPAN)
         named = np.array([name == COMPUTE for name in trace.names], bool)
@@ -110,7 +109,7 @@ def _computed(trace: Trace, ranks: Array, rows: Columns) -> Columns:
             length_before(computes, own, leave),
         )
         for name, value in zip(found, values, strict=True):
-            found[name] = nothing.astype(float)
+            found[name] = found[name].astype(float)
             found[name][told] = value
     return Columns({**{name: rows[name] for name in rows}, **found})
 

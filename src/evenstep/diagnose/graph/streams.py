@@ -99,8 +99,13 @@ def behind(rows: Columns, operations: Columns) -> Columns:
     that one ends, mostly, where neither its compute nor its queue holds it up. Compute had come to
     it when it came to what was issued before it, not when it began.
     """
-    after, busy = _on_streams(rows)
-    mine = np.flatnonzero(rows.on_device & ~operations.message[rows.operation])
+    after, busy = np.full(len(rows), -1, np.int32), np.zeros(len(rows), bool)
+    if rows.stream.any():
+        after, busy = _on_streams(rows)
+    queue = operations.queue[~operations.message]
+    if (queue[1:] == queue[:-1]).all():  # in order anyway
+        return rows.with_column("after", after)
+    mine = np.flatnonzero(~rows.calls & ~operations.message[rows.operation])
     mine = mine[np.lexsort([rows.seq[mine], rows.lane[mine]])]
     enter = rows.enter_ns.copy()
     number, lane, turn = rows.operation[mine], rows.lane[mine], np.arange(len(mine))
@@ -145,7 +150,7 @@ def _on_streams(rows: Columns) -> tuple[Array, Array]:
     head = first[kernel[last]]
     before = np.where(told.sends[last] == told.sends, head, last)
     began = told.enter_ns + told.held_ns
-    after, busy = np.full(len(rows), -1), np.zeros(len(rows), bool)
+    after, busy = np.full(len(rows), -1, np.int32), np.zeros(len(rows), bool)
     after[order] = np.where(there, told.operation[before], -1)
     busy[order] = there & (told.leave_ns[before] >= began - CROSSING_NS)
     return after, busy
