@@ -6,7 +6,6 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.attempts import KEY, Attempt
-from evenstep.diagnose.measure.restarts import of_attempts
 from evenstep.importers.opening import open_trace
 
 
@@ -22,15 +21,6 @@ def attempt(number, started_s, ended_s, steps, since):
 
 
 ATTEMPTS = [attempt(0, 0, 60, 60, 12), attempt(1, 80, 120, 40, 5)]  # 20 s to start again
-
-
-def test_a_past_run_loses_its_restart_what_it_did_again_and_parts_of_its_steps():
-    found = of_attempts(ATTEMPTS, {"data": 10.0, "checkpoint": 5.0, "wait": 20.0}).to_json()
-    kept = 88 / 100  # of the steps: twelve were done again
-    lost = {"data": 10 * kept, "checkpoint": 5 * kept, "wait": 20 * kept, "restart": 20,
-            "lost_work": 12, "init": 0}  # fmt: skip
-    assert found["lost"] == pytest.approx({name: s / 120 for name, s in lost.items()}, abs=1e-6)
-    assert found["share"] == pytest.approx(1 - sum(lost.values()) / 120, abs=1e-6)
 
 
 def table(tmp_path, text):

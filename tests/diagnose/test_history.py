@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.compare.history import PastRun, find, history, workloads
+from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.measure.attempts import with_attempts
 from evenstep.errors import TraceError
+from evenstep.trace.loading import load
 from tests.diagnose.attempts_run import STEP_NS, Start, write
 
 S = 1e9
@@ -69,6 +72,14 @@ def test_the_step_time_is_that_of_the_diagnosis(folder):
     second = history(folder).runs[1]
     lengths = [STEP_NS * (1 + (step % 2) / 2) for step in range(3, 20)]  # without the warm-up
     assert second.step_ns == pytest.approx(np.mean(lengths))
+
+
+def test_goodput_is_that_of_the_diagnosis(folder):
+    for run in history(folder).runs:
+        place = folder / run.name
+        found = diagnose(with_attempts(load(place), place)).summary["goodput"]
+        assert run.goodput == found
+        assert 0 < found["share"] <= 1
 
 
 def test_work_done_again_is_no_progress(folder):

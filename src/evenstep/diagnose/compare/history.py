@@ -21,7 +21,7 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.attempts import Attempt, picked, read, with_attempts
 from evenstep.diagnose.measure.grid import WARM_UP_STEPS
-from evenstep.diagnose.measure.restarts import account, of_attempts
+from evenstep.diagnose.measure.restarts import account
 from evenstep.diagnose.sizes.workload import script
 from evenstep.diagnose.verdict import verdict
 from evenstep.documents import Document, Meta, Natural, Portion, Positive
@@ -30,7 +30,6 @@ from evenstep.statistics.interval import student
 from evenstep.trace.loading import load
 from evenstep.trace.reader import open_spool
 from evenstep.trace.spool.folder import RunFolder
-from evenstep.trace.spool.layout import Phase
 
 Array = npt.NDArray[Any]
 
@@ -77,7 +76,7 @@ class PastRun:
     rank_hours_per_unit: float
     joules_per_unit: float | None
     cost_per_unit: float | None
-    goodput: dict[str, Any] | None = None  # see `goodput.Goodput.to_json`
+    goodput: dict[str, Any] | None = None  # of its diagnosis, see `GoodputSeconds.to_json`
     culprit: Annotated[
         Culprit | None, Meta("Null where the run is healthy, or where a limit says why.")
     ] = None
@@ -140,7 +139,7 @@ def history(
         else:
             found.append(run)
             try:
-                found[-1] = replace(run, culprit=culprit(place))
+                found[-1] = diagnosed(run, place)
             except TraceError as error:
                 limits.append(f"{name} is not diagnosed: {error}")
         if progress is not None:
@@ -160,13 +159,16 @@ def find(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def culprit(folder: Path) -> Culprit | None:
-    """What the diagnosis of a run's last attempt names first; None where it is healthy."""
+def diagnosed(run: PastRun, folder: Path) -> PastRun:
+    """A run with its goodput, and what the diagnosis of its last attempt names first, nothing where
+    it is healthy. Raises `TraceError`."""
     found = diagnose(with_attempts(load(folder), folder))
+    run = replace(run, goodput=found.summary["goodput"])
     if not found.findings or verdict(found.findings, found.summary).healthy:
-        return None
+        return run
     first = found.findings[0]
-    return Culprit(first.title, first.mode, first.severity, first.where.ranks, first.where.nodes)
+    name = Culprit(first.title, first.mode, first.severity, first.where.ranks, first.where.nodes)
+    return replace(run, culprit=name)
 
 
 def past_run(
@@ -204,7 +206,6 @@ def past_run(
         cost_per_unit=(
             None if price_per_rank_hour is None else price_per_rank_hour * hours / progress
         ),
-        goodput=of_attempts(attempts, lengths.inside_s).to_json(),
     )
 
 
@@ -235,32 +236,24 @@ class _Lengths:
     mean_ns: float | None
     cv: float | None
     samples: float
-    inside_s: dict[str, float]  # data, checkpoint and wait of all steps, one rank
 
 
 def _lengths(folder: Path, attempts: Sequence[Attempt]) -> _Lengths:
     count = total = square = samples = 0.0
-    inside_s = dict.fromkeys(("data", "checkpoint", "wait"), 0.0)
     for attempt in attempts:
         tables = _tables(folder, attempt.number)
         if not tables:
             continue
         samples += float(np.mean([table["samples"].sum() for table in tables])) * attempt.ranks
-        for name, columns in (
-            ("data", tables[0]["phase_ns"][:, Phase.INPUT]),
-            ("checkpoint", tables[0]["phase_ns"][:, Phase.CHECKPOINT]),
-            ("wait", tables[0]["wait_ns"]),
-        ):
-            inside_s[name] += float(columns.sum()) / 1e9
         rows = tables[0][tables[0]["last_step"] >= WARM_UP_STEPS]
         count += float(rows["count"].sum())
         total += float(rows["step_sum_ns"].sum()) / 1e9
         square += float(rows["step_square_sum"].sum())
     if count < 2:
-        return _Lengths(None, None, samples, inside_s)
+        return _Lengths(None, None, samples)
     mean = total / count
     spread = float(np.sqrt(max(square / count - mean**2, 0.0)) / mean)
-    return _Lengths(1e9 * mean, spread, samples, inside_s)
+    return _Lengths(1e9 * mean, spread, samples)
 
 
 def _tables(folder: Path, attempt: int) -> list[Array]:

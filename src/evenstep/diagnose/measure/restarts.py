@@ -190,23 +190,6 @@ def goodput(trace: Trace, grid: StepGrid) -> GoodputSeconds | None:
     return GoodputSeconds(elapsed_s + init_s, {"init": init_s, **lost})
 
 
-def of_attempts(attempts: Sequence[Attempt], inside_s: Mapping[str, float]) -> GoodputSeconds:
-    """Of a past run from its summaries; `inside_s` of its steps (data, checkpoint, wait).
-
-    Steps done again have their part of it.
-    """
-    whole = account(attempts)
-    kept = whole.net_steps / max(whole.steps, 1)
-    elapsed_s = max(whole.elapsed_s, whole.running_s, 1e-9)
-    between = {
-        "restart": sum(loss.gap_s for loss in whole.losses),
-        "lost_work": sum(loss.work_s for loss in whole.losses),
-    }
-    return GoodputSeconds(
-        elapsed_s, {name: kept * lost for name, lost in inside_s.items()} | between
-    )
-
-
 def _init_s(trace: Trace) -> float:
     """From the start of the agent to the first step, of the median rank; 0 where neither is known.
 
