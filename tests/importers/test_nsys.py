@@ -13,6 +13,7 @@ from evenstep.errors import EvenstepError, TraceError
 from evenstep.importers.nsys import database as nsys_database
 from evenstep.importers.nsys import nsys
 from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.trace import matched
 from tests.importers.profiled_session import MS, SLOW_MS, Session, read, source, training
 
 
@@ -152,6 +153,30 @@ def test_a_single_send_is_a_message_to_its_peer(tmp_path):
     trace = read(session.write(tmp_path / "rank_0.sqlite"))
     rows = trace.of_kind(Kind.POINT_TO_POINT)
     assert (rows.op.tolist(), rows.bytes_in.tolist()) == ([int(Op.SEND)], [8])
+
+
+@pytest.mark.parametrize("peers", [(1, 2), (1,)])
+def test_messages_that_one_kernel_carries_are_each_ones_own(tmp_path, peers):
+    """Nobody was seen to set the communicator up: its members are who calls it."""
+    paths = []
+    for rank in range(3):
+        session = Session(rank=rank)
+        said = {"NCCL communicator ID": 7, "Message size [bytes]": 8}
+        calls = [(name, (rank + sign * by) % 3) for by in peers
+                 for name, sign in (("ncclSend", 1), ("ncclRecv", -1))]  # fmt: skip
+        for turn, (name, peer) in enumerate(calls):
+            start = 1 + turn / 100
+            session.range(name, start, start + 0.005, {**said, "Peer rank": peer})
+        session.kernel("ncclDevKernel_SendRecv(args)", 1.05, 1.2, 1.3)
+        paths.append(session.write(tmp_path / f"rank_{rank}.sqlite"))
+    trace = read(*paths)
+    rows = trace.of_kind(Kind.POINT_TO_POINT)
+    mine = rows.select(rows["rank"] == 0)
+    assert mine.op.tolist() == [int(Op.SEND), int(Op.RECV)] * len(peers)
+    assert mine.peer_or_root.tolist() == [1, 2, 2, 1][: 2 * len(peers)]
+    assert {trace.groups[group].ranks for group in rows.group.tolist()} == {(0, 1, 2)}
+    assert len(matched(rows).send) == 3 * len(peers)
+    assert not trace.of_kind(Kind.COLLECTIVE).op.tolist()
 
 
 def test_several_processes_of_a_file_are_ranks_by_themselves(tmp_path):

@@ -10,7 +10,7 @@ from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
 from evenstep.diagnose.lateness.thresholds import BY_CHANCE, standing_out
-from evenstep.diagnose.levels import ASKED, MINOR, MOST, NAMED, SEVERAL, SMALLEST_SHARE
+from evenstep.diagnose.levels import ASKED, DOMINANT, MINOR, MOST, NAMED, SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.measure.places import layouts
 from evenstep.diagnose.measure.recurrence import pattern_of
 from evenstep.diagnose.modes.intervention import found, late
@@ -34,7 +34,7 @@ def find(case: Case) -> list[Finding]:
     all ranks alike hit a chronic one, too."""
     cells = case.claims.cells(case.delays.cells(Cause.WORK))
     beyond = cells & case.delays.beyond
-    single = beyond if _all_alike(beyond) else cells & ~case.delays.chronic[None, :]
+    single = beyond if _all_alike(case, beyond) else cells & ~case.delays.chronic[None, :]
     parts = (_worth_mending(case, cells & ~single), *_by_cost(case, single))
     return [*_brought_in(case), *(one for part in parts if part.any() for one in _late(case, part))]
 
@@ -94,19 +94,24 @@ def _brought_in(case: Case) -> list[Finding]:
 
 def _by_cost(case: Case, cells: Array) -> tuple[Array, ...]:
     """Cells of the ranks that most is lost to, and those of others that are late now and then."""
-    if pattern_of(cells) == "rotating" or _all_alike(cells):
+    if pattern_of(cells) == "rotating" or _all_alike(case, cells):
         return (cells,)
     cost = np.where(cells, case.delays.loss_ns[Cause.WORK], 0.0).sum(axis=0)
     large = cost >= MINOR * cost.max(initial=0)
     return cells & large, cells & ~large
 
 
-def _all_alike(cells: Array) -> bool:
+def _all_alike(case: Case, cells: Array) -> bool:
     """Whether several ranks are late now and then, and nobody more often than chance has one of as
-    many who all stop alike (binomial, Bonferroni)."""
+    many who all stop alike (binomial, Bonferroni); nor so much longer that the rest do not count.
+    """
+    cost = np.where(cells, case.delays.loss_ns[Cause.WORK], 0.0).sum(axis=0)
+    if cost.max(initial=0) > DOMINANT * cost.sum():
+        return False
     often = cells.sum(axis=0)
     times, most = int(often.sum()), int(often.max(initial=0))
-    if times < SEVERAL or most == times:
+    steps = np.count_nonzero(cells.any(axis=1))  # in a few nobody is seen to be late again
+    if steps < SEVERAL or most in (steps, times):
         return False
     from scipy.special import bdtrc  # when first asked: .1 s
 
@@ -124,7 +129,7 @@ def _late(case: Case, cells: Array) -> list[Finding]:
     enters = "enters" if len(ranks) == 1 else "enter"
     nodes = case.where(ranks).nodes
     several = nodes and len(case.trace.nodes) > 1
-    alike = not turning and pattern != "chronic" and _all_alike(cells)
+    alike = not turning and pattern != "chronic" and _all_alike(case, cells)
     variant = ".turns" if turning else ".anyone" if alike else ""
     variant = variant or (".everywhere" if _everywhere(case, cells) else "")
     everybody = pattern != "chronic" or len(ranks) == len(case.grid.ranks)

@@ -29,6 +29,7 @@ from evenstep.importers.nsys.process import (
     MARKS,
     LaunchRanges,
     Membership,
+    communicators,
     file_of,
     memberships,
     said_of,
@@ -106,13 +107,14 @@ def _began(each: ProcessDevice) -> int:
 
 
 def _groups(ranks: Sequence[ProcessDevice]) -> dict[int, GroupKey]:
-    """The group of each communicator."""
+    """The group of each communicator: whoever set it up, or calls it."""
     members: dict[int, set[int]] = {}
-    sizes: dict[int, int] = {}
     for each in ranks:
-        for member in (member for member in each.members if member.communicator >= 0):
-            members.setdefault(member.communicator, set()).add(each.rank)
-            sizes[member.communicator] = member.size
+        for communicator in each.calls | {one.communicator for one in each.members} - {-1}:
+            members.setdefault(communicator, set()).add(each.rank)
+    sizes = {communicator: len(those) for communicator, those in members.items()}
+    set_up = (one for each in ranks for one in each.members if one.communicator >= 0)
+    sizes |= {one.communicator: one.size for one in set_up}
     largest = max(sizes.values(), default=0)
     found = {}
     for communicator, those in members.items():
@@ -133,7 +135,10 @@ def _profile(
     """A device as a profile, on a clock that began with its first event."""
     export = each.export
     calls = device_calls(file, [None] * len(file.names)).sorted_by("enter_ns", "device_enter_ns")
-    said = said_of(export, file, calls)
+    sizes = {number: len(key.ranks) for number, key in groups.items()}
+    parts = said_of(export, file, calls, sizes)
+    calls = calls.select(np.repeat(np.arange(len(calls)), list(map(len, parts))))
+    said = [one for part in parts for one in part]
     shift = _began(each) - origin
     rows = file.rows.with_column("device", np.maximum(file.rows.device, 0))
     for name in ("start_ns", "end_ns"):
@@ -179,6 +184,7 @@ class ProcessDevice:
     process: int
     device: int
     members: list[Membership]
+    calls: set[int]  # communicators
     rank: int = -1
 
     @property
@@ -203,7 +209,9 @@ def _devices(export: Export, limits: list[str]) -> list[ProcessDevice]:
         limits.append(f"left out: {export.path} has kernels of {len(pairs)} devices, on one node")
         return []
     return [
-        ProcessDevice(export, process, device, memberships(export, process))
+        ProcessDevice(
+            export, process, device, memberships(export, process), communicators(export, process)
+        )
         for process, device in pairs.tolist()
     ]
 

@@ -8,7 +8,7 @@ calls stand together before the one launch that ends it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +35,7 @@ _MOST_WAITING = 1_024  # ranges of a group of calls that has not been launched
 
 
 class LaunchRanges(NamedTuple):
-    """What NCCL's NVTX ranges say of one launch. -1: not said."""
+    """What NCCL's NVTX ranges say of what one launch carried. -1: not said."""
 
     op: Op
     bytes: int = 0
@@ -63,6 +63,14 @@ MARKS = StepMarks(
     "no NVTX range names a step",
     'no NVTX range names a step or the optimizer (torch.cuda.nvtx.range_push(f"step {n}"))',
 )
+
+
+def communicators(export: Export, process: int) -> set[int]:
+    """Those that a process called, as NCCL's ranges name them."""
+    ranges = export.ranges
+    mine = ((ranges.thread >> 24) == process) & (ranges.payload >= 0)
+    said = (export.payloads[number] for number in np.unique(ranges.payload[mine]).tolist())
+    return {one for each in said if (one := whole(each.get("nccl communicator id"))) >= 0}
 
 
 def memberships(export: Export, process: int) -> list[Membership]:
@@ -130,20 +138,25 @@ def _filled(columns: dict[str, Any], length: int) -> Columns:
 # -- launches --------------------------------------------------------------------------------------
 
 
-def said_of(export: Export, file: KinetoFile, calls: Columns) -> list[LaunchRanges]:
-    """What NCCL's ranges say of these calls, which are in order of being issued."""
+def said_of(
+    export: Export, file: KinetoFile, calls: Columns, sizes: Mapping[int, int]
+) -> list[list[LaunchRanges]]:
+    """What NCCL's ranges say of each of these kernels, which are in order of being issued: of one
+    that carries several messages, of each. `sizes` of the communicators known."""
     ops = [kernel_operation(name) for name in export.names]
-    said = [LaunchRanges(ops[name]) for name in calls.name.tolist()]
+    said = [[LaunchRanges(ops[name])] for name in calls.name.tolist()]
     for number in np.unique(calls.thread[calls.thread >= 0]).tolist():
-        _listen(export, int(file.threads[number][1]), np.flatnonzero(calls.thread == number),
-                calls.enter_ns, said)  # fmt: skip
+        mine = np.flatnonzero(calls.thread == number)
+        thread = int(file.threads[number][1])
+        for kernel, taken in _heard(export, thread, mine, calls.enter_ns, said):
+            said[kernel] = _calls(said[kernel][0].op, taken, sizes)
     return said
 
 
-def _listen(
-    export: Export, thread: int, kernels: Array, issued: Array, calls: list[LaunchRanges]
-) -> None:
-    """What NCCL announced on a thread, given to the kernels it launched there."""
+def _heard(
+    export: Export, thread: int, kernels: Array, issued: Array, calls: list[list[LaunchRanges]]
+) -> Iterator[tuple[int, list[LaunchRanges]]]:
+    """What NCCL announced on a thread, call by call, with the kernel that it launched there."""
     ranges = export.ranges
     mine = ranges.select(ranges.thread == thread).sorted_by("start")
     kinds = [_announced(name) for name in export.names]
@@ -154,13 +167,18 @@ def _listen(
         until = int(np.searchsorted(told.start, issued[kernel], side="right"))
         waiting = [*waiting, *range(heard, until)][-_MOST_WAITING:]
         heard = until
-        wanted = calls[kernel].op
-        taken = [i for i in waiting if _fits(kinds[told.name[i]], wanted)]
+        taken = [i for i in waiting if _fits(kinds[told.name[i]], calls[kernel][0].op)]
         waiting = [i for i in waiting if i not in set(taken)]
         if taken:
+            payloads = [export.payloads[p] if (p := told.payload[i]) >= 0 else {} for i in taken]
             ops = [kinds[told.name[i]] or Op.OTHER for i in taken]
-            said = [export.payloads[p] if (p := told.payload[i]) >= 0 else {} for i in taken]
-            calls[kernel] = _call(wanted, ops, said)
+            yield kernel, [_call(op, said) for op, said in zip(ops, payloads, strict=True)]
+
+
+def _call(op: Op, said: Mapping[str, Any]) -> LaunchRanges:
+    names = "message size [bytes]", "nccl communicator id", "peer rank"
+    size, communicator, peer = (whole(said.get(name)) for name in names)
+    return LaunchRanges(op, max(size, 0), communicator, peer, 1)
 
 
 def _announced(name: str) -> Op | None:
@@ -176,21 +194,18 @@ def _fits(announced: Op | None, kernel: Op) -> bool:
     return announced is kernel
 
 
-def _call(kernel: Op, ops: Sequence[Op], said: Sequence[dict[str, Any]]) -> LaunchRanges:
-    """One launch of several calls. Sends and receives to everybody are an all-to-all."""
-    sizes = [whole(payload.get("message size [bytes]")) for payload in said]
-    communicator = next((c for p in said if (c := whole(p.get("nccl communicator id"))) >= 0), -1)
-    peer = -1
-    op = kernel
+def _calls(
+    kernel: Op, taken: Sequence[LaunchRanges], sizes: Mapping[int, int]
+) -> list[LaunchRanges]:
+    """What one launch carried: messages one by one, but for an all-to-all of the library above,
+    which sends to every member, itself included; else all calls as one."""
+    ops = [one.op for one in taken]
+    communicator = next((one.communicator for one in taken if one.communicator >= 0), -1)
     if kernel is Op.OTHER:
         sends, receives = ops.count(Op.SEND), ops.count(Op.RECV)
-        others = [item for item in ops if item not in (Op.SEND, Op.RECV)]
-        if others:
-            op = others[0]
-        elif sends and receives:
-            op = Op.ALL_TO_ALL if sends == receives and sends > 1 else Op.OTHER
-        else:
-            op = Op.SEND if sends else Op.RECV
-        peer = whole(said[0].get("peer rank")) if len(ops) == 1 else -1
-    total = min(sum(max(size, 0) for size in sizes), MOST_BYTES)
-    return LaunchRanges(op, total, communicator, peer, len(ops))
+        everybody = sends == receives >= max(sizes.get(communicator, 0), 2)
+        if sends + receives == len(ops) and not everybody:
+            return list(taken)
+        kernel = Op.ALL_TO_ALL if sends + receives == len(ops) else ops[0]
+    total = min(sum(one.bytes for one in taken), MOST_BYTES)
+    return [LaunchRanges(kernel, total, communicator, -1, len(taken))]
