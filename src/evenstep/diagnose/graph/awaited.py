@@ -95,6 +95,8 @@ def _seen(rows: Columns, gaps: _Gaps) -> tuple[Array, Array]:
     gap it went on in; and of which kinds of gaps most of the idle time is told so."""
     share = np.full((int(gaps.kind.max(initial=-1)) + 1, FURTHEST), np.nan)
     first = np.flatnonzero(rows.idled_ns > 0)
+    if not len(first):
+        return share, np.zeros(len(share), bool)
     idle = np.where(np.isnan(gaps.computed), 0.0, gaps.lasted - gaps.computed)
     low = int(rows.enter_ns.min(initial=2**62))
     width = int(rows.enter_ns.max(initial=low)) - low + 2

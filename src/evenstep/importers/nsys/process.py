@@ -206,6 +206,6 @@ def _calls(
         everybody = sends == receives >= max(sizes.get(communicator, 0), 2)
         if sends + receives == len(ops) and not everybody:
             return list(taken)
-        kernel = Op.ALL_TO_ALL if sends + receives == len(ops) else ops[0]
+        kernel = next((op for op in ops if op not in (Op.SEND, Op.RECV)), Op.ALL_TO_ALL)
     total = min(sum(one.bytes for one in taken), MOST_BYTES)
     return [LaunchRanges(kernel, total, communicator, -1, len(taken))]
