@@ -52,7 +52,7 @@ PACKAGES = {
     "trace": Package(
         ("trace/**/*.py",),
         ("tests/trace", "tests/importers/test_operation_tables.py",
-         "tests/importers/test_repetition.py"),
+         "tests/importers/test_repetition.py", "tests/cli/test_sql.py"),
     ),
     "pacing": Package(("pacing/*.py",), ("tests/pacing",)),
     "agent": Package(("agent/**/*.py",), ("tests/agent",), ("tests/agent/test_agent.py",)),

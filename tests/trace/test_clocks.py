@@ -167,3 +167,22 @@ def test_beyond_its_bounds_a_line_goes_on_at_the_drift_found_within_them(since):
     )
     # The rate is known to its bounds' width over the stretch, and may wander.
     assert found.error_at(np.array([ahead]))[0] < 1e3 + 100e9 * (2 * 2e3 / 199e9 + 2 * WANDER)
+
+
+def test_times_of_hosts_with_one_clock_and_of_those_nobody_can_place_stay_as_they_are():
+    enter = {rank: np.arange(10) * 1000 for rank in BOOTS}
+    leave = {rank: times + 500 for rank, times in enter.items()}
+    trace = trace_of(collectives(enter, leave, op=Op.BROADCAST), BOOTS)
+    rank, times = np.array([2, 0, 1]), np.array([30, 10, 20])
+    assert align(trace).common(rank, times).tolist() == [30, 10, 20]
+
+
+@pytest.mark.parametrize("tight", [0, 1])
+def test_a_bound_holds_before_and_after_it_looser_by_what_clocks_drift(tight):
+    """A bound of ±1 ns, and one an hour from it that says next to nothing."""
+    when, hour = np.array([0.0, 3.6e12]), 3.6e12
+    bound = np.where(np.arange(2) == tight, 1.0, 1e12)
+    found = line(when, when, -bound, bound)
+    assert found.offset_ns == pytest.approx([0.0, 0.0])
+    assert found.error_ns[tight] == 1.0
+    assert found.error_ns[1 - tight] == pytest.approx(1 + DRIFT * hour)

@@ -155,3 +155,45 @@ def test_a_step_ends_with_its_last_collective_though_the_next_call_comes_late():
     steps = program.steps()[0]
     assert set((steps.enter_ns // MS % STEP_MS).tolist()) == {60}
     assert set(((steps.exit_ns - steps.enter_ns) // MS).tolist()) == {STEP_MS}
+
+
+def test_steps_are_counted_from_the_first_call_that_comes_again():
+    program = Program(2)
+    program.call(-1, 90, "world", (0, 1), size=4)  # once, before the first
+    for step in range(STEPS):
+        program.call(step, 0, "world", (0, 1))  # and nothing for 89 ms
+        program.call(step, 90, "world", (0, 1), size=8)
+    steps = program.steps()[0]
+    assert (steps.enter_ns[0], len(steps)) == ((1000 + 1) * MS, STEPS - 1)
+
+
+@pytest.mark.parametrize("longest", [0, 1, 2])
+def test_steps_end_where_ranks_pause_longest(longest):
+    program, pauses = Program(2), [30, 30, 30]
+    pauses[longest] += 10
+    for step in range(STEPS):
+        for place in range(3):
+            program.call(step, sum(pauses[:place]), "world", (0, 1), size=place + 1)
+    ends = {0: 1, 1: pauses[0] + 1, 2: sum(pauses[:2]) + 1}[longest]
+    steps = program.steps()[1]
+    assert set(((steps.enter_ns // MS) % STEP_MS).tolist()) == {ends}
+
+
+@pytest.mark.parametrize(("repeated", "steps"), [(7, 0), (8, 7)])
+def test_what_comes_less_than_six_times_after_the_first_quarter_is_a_coincidence(repeated, steps):
+    program = Program(2)
+    for step in range(repeated):
+        program.call(step, 0, "world", (0, 1))
+        program.call(step, 40, "data", (0, 1))
+    assert len(program.steps()[0]) == steps
+
+
+def test_the_rank_whose_calls_are_most_tells_the_steps():
+    """The first rank calls once a step; the second also in a group that the first is not in."""
+    program = Program(3)
+    for step in range(STEPS):
+        program.call(step, 0, "world", (0, 1, 2))
+        program.call(step, 20, "pair", (1, 2))
+        program.call(step, 70, "pair", (1, 2), size=8)
+    program.steps()
+    assert "3 collectives that come again 19 times" in program.said

@@ -15,7 +15,7 @@ from evenstep.errors import SpoolError
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool import layout, writing
 from evenstep.trace.spool.layout import Kind, Op
-from evenstep.trace.spool.spool import BufferedSpool, Spool
+from evenstep.trace.spool.spool import TABLES_BYTES, BufferedSpool, Spool, add_last_fact
 
 IDENTITY = {"run_id": "r", "rank": 3, "world": 4, "boot_id": "b", "hostname": "h"}
 
@@ -287,3 +287,35 @@ def test_a_fence_leaves_its_lock_held_whoever_passes_it():
             lock.release()
         fence()
         assert lock.locked()
+
+
+def test_what_is_not_said_of_a_record_is_nothing_of_nobody_on_the_host(spool):
+    spool.put(10, 20, Kind.COLLECTIVE)
+    row = read_spool(spool.path).records[0]
+    told = {"seq": 1, "enter_ns": 10, "exit_ns": 20, "kind": int(Kind.COLLECTIVE)}
+    told |= {"peer_or_root": layout.NO_PEER, "device": layout.HOST_DEVICE}
+    assert {name: int(row[name]) for name in row.dtype.names} == {
+        **dict.fromkeys(row.dtype.names, 0), **told,
+    }  # fmt: skip
+
+
+def test_times_and_words_are_those_of_the_record_as_long_as_the_ring_has_it(spool):
+    for number in range(65):  # the ring has 64
+        spool.put(10 + number, 20 + number, Kind.COLLECTIVE)
+    assert [spool.times(seq) for seq in (1, 2, 65)] == [None, (11, 21), (74, 84)]
+    assert [spool.holds(seq) for seq in (1, 2, 65)] == [False, True, True]
+    spool.patch(2, layout.WORD_EXIT, 99)
+    spool.patch(1, layout.WORD_EXIT, 7)
+    assert [spool.times(seq) for seq in (2, 65)] == [(11, 99), (74, 84)]
+    assert spool.last_number() == 65
+
+
+def test_a_fact_is_written_behind_those_of_a_process_that_has_ended(spool):
+    spool.add_fact("pace", {"a": 1})
+    spool.shut()
+    assert add_last_fact(spool.path, "ended", {"exit_code": 3})
+    assert read_spool(spool.path).facts == {"pace": {"a": 1}, "ended": {"exit_code": 3}}
+    assert not add_last_fact(spool.path, "locality", {"a": "x" * TABLES_BYTES})
+    spool.path.write_bytes(b"something else")
+    with pytest.raises(ValueError, match="not a spool"):
+        add_last_fact(spool.path, "ended", {})

@@ -119,3 +119,13 @@ def test_coarser_summaries_lose_nothing_they_count(number, most):
     assert coarse["count"].sum() == coarse["sketch"].sum() == number
     assert coarse["step_sum_ns"].sum() == fine["step_sum_ns"].sum()
     assert (coarse["first_step"][0], coarse["last_step"][-1]) == (0, number - 1)
+
+
+def test_rows_are_counted_from_either_end_and_a_column_may_be_put_beside_them(both):
+    large, small = both
+    rows = np.array([0, -1, 3])
+    assert same(large.events.select(rows), small.events.select(rows))
+    assert same(large.events.select(slice(5, 2, -1)), small.events.select(slice(5, 2, -1)))
+    wide = large.events.with_column("step", 7 + 0 * small.events.step)
+    assert set(wide.step) == {7}
+    assert same(wide, small.events, ("rank", "seq", "enter_ns", "exit_ns"))
