@@ -79,3 +79,12 @@ def test_a_rank_that_pauses_once_is_no_culprit_beside_one_that_always_does(worst
     table[30] = [0, 0, 0, PAUSE_NS / 2]
     finding = worst(world.delayed(Phase.BACKWARD, table, collector=True))
     assert (finding.where.ranks, finding.title) == ([2], "Garbage collection on rank 2")
+
+
+def test_pauses_of_which_few_are_long_are_told_by_what_they_add_up_to(worst):
+    table = World().everywhere()
+    table[3:, 1] = 2 * MS
+    table[4::4, 1] = PAUSE_NS
+    world = World(noise=0.005).delayed(Phase.BACKWARD, table, collector=True)
+    mean_ms = table[3:, 1].mean() / MS
+    assert f"collects for {mean_ms:.1f} ms inside backward" in worst(world).cause

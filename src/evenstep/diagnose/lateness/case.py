@@ -326,22 +326,22 @@ class Case:
         node = self.trace.ranks[ranks[0]].node if len(ranks) == 1 else ""
         return f"{text} (node {node})" if node else text
 
-    def typical_excess_ns(self, cells: Array, cause: Cause = Cause.WORK) -> float:
-        """By how much the late cells are late, in the median."""
+    def mean_excess_ns(self, cells: Array, cause: Cause = Cause.WORK) -> float:
+        """By how much the late cells are late, in the mean: times their number, all of it."""
         delays = self.delays
         more = delays.excess_ns if cause is Cause.WORK else delays.late_ns[cause]
-        return float(np.median(more[cells])) if cells.any() else 0.0
+        return float(more[cells].mean()) if cells.any() else 0.0
 
     def idles(self, cells: Array) -> bool | None:
         """Whether the processes stand still for most of what the late cells are late by; None where
         no time of processors tells, as of devices' streams."""
         late = np.asarray(cells.any(axis=1))[:, None] & ~cells
-        usual = float(np.median(self.grid.cpu_ns[late])) if late.any() else 0.0
-        excess, graph = self.typical_excess_ns(cells), self.grid.graph
+        usual = float(self.grid.cpu_ns[late].mean()) if late.any() else 0.0
+        excess, graph = self.mean_excess_ns(cells), self.grid.graph
         device = graph is not None and bool(graph.device[cells.any(axis=0)].any())
         if device or not self.grid.cpu_ns.any() or excess <= 0:
             return None
-        return bool(np.median(self.grid.cpu_ns[cells]) - usual < IDLE * excess)
+        return bool(self.grid.cpu_ns[cells].mean() - usual < IDLE * excess)
 
     def main_phase(self, cells: Array) -> Phase:
         """The phase in which these cells are late most, whatever makes them late."""

@@ -48,7 +48,7 @@ def find(case: Case) -> list[Finding]:
     told = " ".join(defect for rank in ranks for defect in worse[rank])
     names = ", ".join([case.trace.groups[group].name for group in slow][:4])
     seen = {
-        say("locality.late", those=late, more=case.typical_excess_ns(cells)): late,
+        say("locality.late", those=late, more=case.mean_excess_ns(cells)): late,
         say("locality.slow", groups=names): slow,
     }
     return found(

@@ -48,7 +48,7 @@ def _late_batches(case: Case) -> list[Finding]:
     cells, values = case.delays.cells(Cause.INPUT), case.grid.phase_ns[Phase.INPUT]
     columns = np.isin(case.grid.ranks, case.culprits(cells, Cause.INPUT))
     mine, others = (np.median(values[:, one]) if one.any() else 0 for one in (columns, ~columns))
-    numbers = {"more": case.typical_excess_ns(cells & columns, Cause.INPUT)}
+    numbers = {"more": case.mean_excess_ns(cells & columns, Cause.INPUT)}
     return late(
         case, "input_pipeline.rank", cells, Cause.INPUT, numbers=numbers,
         options=["loader", "host"], evidence=[Evidence("input_per_step", mine, others, "ns")],

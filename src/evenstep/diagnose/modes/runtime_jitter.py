@@ -35,7 +35,7 @@ def _collector(case: Case) -> list[Finding]:
         return []
     share = case.share(case.loss(cells, Cause.COLLECTOR))
     at_once = int(np.count_nonzero(np.all(cells, axis=1))) * cells.shape[1]
-    pause = float(np.median(case.grid.pause_ns[cells]))
+    pause = float(case.grid.pause_ns[cells].mean())
     if at_once > np.count_nonzero(cells) / 2:  # nobody waits, but they cost what they take
         paused = np.any(cells, axis=1)
         return found(
@@ -157,7 +157,7 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
 def _taken_away(case: Case, cells: Array) -> list[Finding]:
     """Something else runs where a rank should: a daemon, another job, a bad affinity; or the job's
     other ranks do, of which there are more than cores."""
-    delay = float(np.median(case.grid.run_delay_ns[cells]))
+    delay = float(case.grid.run_delay_ns[cells].mean())
     told, mode = case.scheduler, "runtime_jitter.scheduler"
     own = told is not None and told.ranks > told.cores
     sizes = {"ranks": told.ranks, "cores": told.cores} if told is not None else {}
@@ -193,7 +193,7 @@ def retrying(case: Case) -> list[Finding]:
     cells = case.claims.cells(explained(free, retried))
     return late(
         case, "runtime_jitter.allocator", cells,
-        numbers={"more": case.typical_excess_ns(cells)}, options=["memory"],
+        numbers={"more": case.mean_excess_ns(cells)}, options=["memory"],
         evidence=[Evidence("allocator_retries", float(retried.sum()), 0, "retries")],
     )  # fmt: skip
 

@@ -122,7 +122,7 @@ def _late(case: Case, cells: Array) -> list[Finding]:
     ranks, phase = case.culprits(cells), case.main_phase(cells)
     pattern = pattern_of(cells & np.isin(case.grid.ranks, ranks))
     turning, place = pattern == "rotating", case.place(phase)
-    more, many = case.typical_excess_ns(cells), len(ranks) > words.RUNS_LISTED  # of names
+    more, many = case.mean_excess_ns(cells), len(ranks) > words.RUNS_LISTED  # of names
     often = {"transient": " now and then", "bursty": " for stretches of steps"}.get(
         pattern or "", ""
     )
@@ -209,7 +209,7 @@ def _phase_evidence(case: Case, cells: Array, ranks: list[int]) -> list[Evidence
         values = case.grid.phase_ns[phase][rows]
         mine = float(np.median(values[:, column]))
         others = float(np.median(np.delete(values, column, axis=1)))
-        if mine > (1 + NAMED) * others and mine - others > 0.1 * case.typical_excess_ns(cells):
+        if mine > (1 + NAMED) * others and mine - others > 0.1 * case.mean_excess_ns(cells):
             name = f"{phase.name.lower()}_of_rank_{ranks[0]}"
             items.append(Evidence(name, mine, others, "ns"))
     return items
