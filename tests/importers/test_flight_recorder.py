@@ -467,3 +467,45 @@ def test_the_last_call_of_a_group_is_a_number_or_not_known(said, reached):
 def test_a_format_that_is_newer_than_this_is_told(tmp_path, version, told):
     limits = read(write(tmp_path, {0: dump([entry(0)], world=1, version=version)})).limits
     assert any(f"format version '{version}'" in limit for limit in limits) == told
+
+
+GUESSED = "the dumps do not say who is in which group"
+
+
+def test_a_group_nobody_describes_is_of_those_that_use_it_and_the_default_one_of_all(tmp_path):
+    default = [entry(0, process_group=("0", "default_pg"))]
+    both = [*default, entry(1, process_group=("7", "tp"))]
+    dumps = {rank: dump(both if rank else default, pg_config={}) for rank in range(3)}
+    trace = read(write(tmp_path, dumps))
+    assert {group.name: group.ranks for group in trace.groups} == {
+        "default_pg": (0, 1, 2), "tp": (1, 2),
+    }  # fmt: skip
+    assert any(GUESSED in limit for limit in trace.limits)
+
+
+def test_of_dumps_that_say_all_only_the_steps_are_missing(both):
+    assert [limit.partition(":")[0] for limit in read(both).limits] == [
+        "a flight recorder holds no steps"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"entries": []}, "the dumps of ranks 1 have no entries"),
+        ({"entries": [entry(0), entry(2)]}, "the dumps of ranks 1 leave out what had completed"),
+        (
+            {"entries": [entry(0, time_discovered_completed_ns=None)]},
+            "the dumps of ranks 1 do not say when operations ended",
+        ),
+        ({"pg_config": {"0": {"ranks": "[0, 1, 2]"}}}, "there is no dump of these ranks: 2"),
+        ({"entries": [entry(0), {"record_id": "x"}]}, "1 entries were left out (entry 1: "),
+    ],
+)
+def test_what_a_dump_cannot_tell_is_said(tmp_path, changed, said):
+    dumps = {rank: dump([entry(n) for n in range(3)]) for rank in range(2)}
+    dumps[1] |= changed
+    if "pg_config" in changed:
+        dumps[0] |= changed
+    limits = read(write(tmp_path, dumps)).limits
+    assert [said in limit for limit in limits].count(True) == 1

@@ -1,5 +1,6 @@
 import json
 from contextlib import suppress
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -205,3 +206,18 @@ def test_any_json_gives_floors_or_a_sentence(tmp_path_factory, value):
 def test_a_message_of_no_bytes_has_a_time_too(floors):
     row = " 0  0  float  sum  -1  5.1  0.00  0.00  0  4.9  0.00  0.00  0\n"
     assert [floor["bytes"] for floor in floors(PRESENT + HEADER + UNITS + row)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("head", "known"),
+    [
+        (b'{"nccl_version": "2.28", "args": []}', True),
+        (b'{"args": []}', False),
+        (b'{"nccl_version": 1}', False),
+        (b"#  size  algbw  busbw", True),
+        (b"a page about algbw", False),
+        (b"# nThread 1 nGpus 8", True),
+    ],
+)
+def test_a_table_of_nccl_tests_is_told_by_its_own_words(head, known):
+    assert nccl_tests.recognises(SourceFile(Path("out"), head)) is known

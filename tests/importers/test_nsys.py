@@ -387,3 +387,26 @@ def test_a_rank_is_known_though_nccl_announced_something_else_first(tmp_path):
     paths = [made[rank].write(tmp_path / f"report_{name}") for rank, name in ((1, "a"), (0, "b"))]
     trace = read(*paths)
     assert [trace.ranks[rank].identity["source"][-1] for rank in (0, 1)] == ["b", "a"]
+
+
+def test_a_communicator_of_some_ranks_is_a_group_of_those(tmp_path):
+    paths = []
+    for rank in range(3):
+        session = training(rank, world=4)
+        if rank:
+            said = {"NCCL communicator ID": 0xAB, "No. of ranks": 2, "Rank": rank - 1}
+            session.range("ncclCommSplit", 1.0, 1.1, said)
+            payload = {"NCCL communicator ID": 0xAB, "Message size [bytes]": 64}
+            session.range("ncclAllGather", 12.0, 12.1, payload)
+            session.kernel("ncclDevKernel_AllGather_RING_LL(args)", 12.05, 13, 14, stream=21)
+        paths.append(session.write(tmp_path / f"report_{rank}.sqlite"))
+    trace = read(*paths)
+    assert {group.name: group.ranks for group in trace.groups} == {
+        "world": (0, 1, 2, 3), "communicator ab": (1, 2),
+    }  # fmt: skip
+    rows = trace.of_kind(Kind.COLLECTIVE)
+    small = rows.select(rows.op == int(Op.ALL_GATHER))
+    assert (small["rank"].tolist(), small.bytes_in.tolist()) == ([1, 2], [64, 64])
+    assert [limit for limit in trace.limits if "no export" in limit] == [
+        "there is no export of ranks 3"
+    ]

@@ -390,3 +390,16 @@ def test_the_run_s_graph_replays_a_table_as_it_ran(written, following):
     pipeline = Pipeline(dp=2, pp=3, micro=4, steps=3, following=following, seed=2)
     case = open_case(opened(written(lines(pipeline))))
     assert case.costs.length_ns == pytest.approx(case.costs.seen_ns)
+
+
+@pytest.mark.parametrize(("begins", "asked"), [(6.00004, 4.0), (6.0001, 6.0001)])
+def test_what_queues_behind_another_reduction_is_asked_for_when_that_was(written, begins, asked):
+    rows = [HEADER, "0,0,0,0,backward-compute,0,8,0,0,0,0", "1,0,1,0,backward-compute,0,8,0,0,0,0"]
+    for rank in (0, 1):
+        rows += [f"{rank},0,{rank},0,grads-sync,4,2,0,0,0,0",
+                 f"{rank},0,{rank},0,grads-sync,{begins},2,1,0,0,0"]  # fmt: skip
+    trace = opened(written(rows))
+    calls = trace.of_kind(Kind.COLLECTIVE)
+    calls = calls.select((calls.op == int(Op.REDUCE_SCATTER)) & (calls["rank"] == 1))
+    first = trace.of_kind(Kind.STEP).enter_ns[0]
+    assert ((calls.enter_ns - first) / 1e9).tolist() == pytest.approx([4.0, asked], abs=1e-7)

@@ -116,3 +116,14 @@ def test_shared_parts_come_back_shared(frames, entries):
     stack = [{"name": f"f{n}", "line": n} for n in range(frames)]
     ring = {"entries": [{"record_id": n, "frames": stack} for n in range(entries)]}
     assert loads(pickle.dumps(ring, 2), "here") == ring
+
+
+def test_a_dictionary_may_be_written_whole_or_item_by_item():
+    assert loads(b"(Va\nI1\nVb\nI2\nd.", "here") == {"a": 1, "b": 2}  # as protocol 0 may
+    assert loads(b"(dVa\nI1\ns(Vb\nI2\nVc\nI3\nu.", "here") == {"a": 1, "b": 2, "c": 3}
+
+
+@pytest.mark.parametrize("program", [b"((lI1\nd.", b"(lI1\nI2\ns.", b"(dVa\n(u."])
+def test_what_no_pickler_puts_into_a_dictionary_is_damage(program):
+    with pytest.raises(TraceError, match="damaged"):
+        loads(program, "here")

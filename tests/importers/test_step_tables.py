@@ -253,3 +253,23 @@ def test_where_parquet_cannot_be_read_its_columns_are_still_recognised(tmp_path,
 
     monkeypatch.setattr(tables, "connect", absent)
     assert tables._parquet_names(path, ["step", "text", "seconds"]) == ["step", "text"]
+
+
+def test_a_part_is_in_seconds_unless_its_name_says_otherwise(opened):
+    trace = opened("rank,step,forward_time,backward_ms\n" + "0,1,2,500\n0,2,2,500\n")
+    parts = steps(trace, Kind.PHASE)
+    assert [seconds for *_, seconds in parts] == [2.0, 0.5] * 2
+    assert [seconds for *_, seconds in steps(trace)] == [2.5, 2.5]
+
+
+@pytest.mark.parametrize("late", [0.0, 0.25])
+def test_steps_that_nobody_numbers_are_counted_by_worker_in_order_of_time(opened, late):
+    rows = [f"{rank},{10 * step + late * rank},{2 + step}" for step in range(3) for rank in (1, 0)]
+    found = steps(opened("\n".join(["rank,timestamp,seconds", *rows]) + "\n"))
+    assert found == [(rank, step, 2.0 + step) for rank in (0, 1) for step in range(3)]
+
+
+def test_lines_of_json_may_name_workers(opened):
+    lines = [{"worker": name, "step": step, "seconds": 2} for step in (1, 2) for name in "ba"]
+    trace = opened("\n".join(map(json.dumps, lines)) + "\n", "table.jsonl")
+    assert {rank: info.identity["place"] for rank, info in trace.ranks.items()} == {0: "a", 1: "b"}

@@ -120,3 +120,15 @@ def test_any_text_among_the_lines_gives_a_trace_or_a_sentence(tmp_path_factory, 
     path.write_text(text[:at] + noise + text[at:])
     with suppress(EvenstepError):
         open_trace([path])
+
+
+def test_a_step_of_mlperf_is_counted_in_samples_where_it_has_no_number(opened):
+    text = mllog(1, "global_batch_size", None) + mllog(1, "global_batch_size", 48)
+    text += mllog(2, "seed", 7)
+    for at, took in ((480, 2.5), (960, 1.5)):
+        said = {"train_step_time": took} if at == 480 else {"step_time": took}
+        text += mllog(10 + at / 48, "tracked_stats", said, samples_count=at)
+    rows = opened(text).of_kind(Kind.STEP)
+    assert rows.step.tolist() == [10, 20]
+    assert ((rows.exit_ns - rows.enter_ns) / 1e9).tolist() == [2.5, 1.5]
+    assert (rows.exit_ns[1] - rows.exit_ns[0]) / 1e9 == 10.0  # logged at 20 and at 30 s

@@ -239,7 +239,7 @@ def _parts(table: Table, name: str) -> Array:
 def _counted(rank: Array, time: Array) -> Array:
     """Steps of a table that numbers none: its times, where workers share them, else their order."""
     times, place = np.unique(time, return_inverse=True)
-    if len(times) * len(np.unique(rank)) <= 2 * len(time):  # most are those of several workers
+    if len(times) * (len(np.unique(rank)) + 1) <= 2 * len(time):  # most are those of most workers
         return np.where(np.isfinite(time), place, -1).astype(float)
     order = np.lexsort([time, rank])
     number = np.empty(len(rank))
