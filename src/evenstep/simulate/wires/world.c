@@ -102,6 +102,7 @@ typedef struct {
     i32 *start; /* operations of each role */
     i32 *kind, *instance, *soft;
     i32 *lane_start, *lane; /* operations of (role, stream) in order */
+    i32 *plain;             /* of each of these: how many from it on only compute, and need nothing */
     i32 *need_start, *need, *back; /* operations needed, and of how many steps before */
     i32 *flow;              /* of each instance */
 } Graph;
@@ -141,6 +142,18 @@ typedef struct {
     double slowdown, soonest, free; /* free: when the last urgent collective was over */
     Step **steps; /* by number; NULL once taken */
 } Job;
+
+typedef struct { /* a stream of a rank */
+    double until, ready;
+    i32 step, at; /* where it is */
+    i32 met; /* of what its next operation needs, how many are over; `ready`: the last of these */
+} Lane;
+
+typedef struct {
+    double begun; /* when it began its step */
+    i32 job;
+    char queued, is_hungry;
+} Rank;
 
 typedef struct { /* a message under way */
     Point *point, *pair; /* that sends it; a train that it shares links with */
@@ -212,7 +225,6 @@ typedef struct {
     i32 links, ranks, jobs, hops;
     double goodput, now;
     Job *job;
-    i32 *job_of;
     Link *link;
     i32 *present; /* messages of each job on each link, where goodput is lost */
     Flow **flows;
@@ -220,14 +232,9 @@ typedef struct {
     i32 flow_count, graph_count;
     /* ranks */
     i32 streams;
-    i32 *at_step, *at; /* of each stream */
-    double *until;
-    i32 *met; /* of what the next operation needs, how many are over, and when the last of these was */
-    double *ready;
-    char *queued, *is_hungry;
-    i32 *queue;
-    i32 queue_count;
-    double *begun; /* when each rank began its step */
+    Rank *rank;
+    Lane *lane; /* of each stream */
+    i32 *queue, queue_count;
     /* network */
     Active *active;
     i32 *slot, *free_list, active_room, free_count;
@@ -252,7 +259,7 @@ typedef struct {
     /* and of recurrences */
     double *here, *there, *sum;
     double *scratch;
-    i32 *deque, space;
+    i32 space;
 } World;
 
 struct Point {
@@ -313,16 +320,13 @@ World *world_new(i64 links, const double *capacity, double goodput, i64 jobs, co
         w->job[j].soonest = INFINITY;
         w->ranks += (i32)job_ranks[j];
     }
-    w->job_of = some(w->ranks, sizeof(i32));
+    w->rank = some(w->ranks, sizeof(Rank));
     for (i32 j = 0; j < w->jobs; j++)
-        for (i32 r = 0; r < w->job[j].ranks; r++) w->job_of[w->job[j].first + r] = j;
+        for (i32 r = 0; r < w->job[j].ranks; r++) w->rank[w->job[j].first + r].job = j;
     if (goodput < 1) w->present = some(links * jobs, sizeof(i32));
     i64 lanes = (i64)w->ranks * streams;
-    w->at_step = some(lanes, sizeof(i32)), w->at = some(lanes, sizeof(i32));
-    w->met = some(lanes, sizeof(i32)), w->ready = some(lanes, sizeof(double));
-    for (i64 l = 0; l < lanes; l++) w->ready[l] = -INFINITY;
-    w->until = some(lanes, sizeof(double)), w->begun = some(w->ranks, sizeof(double));
-    w->queued = some(w->ranks, 1), w->is_hungry = some(w->ranks, 1);
+    w->lane = some(lanes, sizeof(Lane));
+    for (i64 l = 0; l < lanes; l++) w->lane[l].ready = -INFINITY;
     w->queue = some(w->ranks, sizeof(i32));
     w->dirty = some(links, sizeof(i32)), w->touched = some(links, sizeof(i32));
     w->filling = some(links, sizeof(Filling)), w->levels = some(links, sizeof(Level));
@@ -442,7 +446,13 @@ i64 world_graph(World *w, i64 ranks, const i32 *role, i64 roles, const i32 *star
         for (i32 o = start[r]; o < start[r + 1]; o++) key[o] = r * g->streams + stream[o];
     }
     Lists lanes = lists_of(g->roles * g->streams, total, key);
-    g->lane_start = lanes.start, g->lane = lanes.entry;
+    g->lane_start = lanes.start, g->lane = lanes.entry, g->plain = some(total, sizeof(i32));
+    for (i32 place = total; place-- > 0;) {
+        i32 o = g->lane[place];
+        if (kind[o] != COMPUTE || need_start[o] < need_start[o + 1]) continue;
+        int is_last = place + 1 == total || key[g->lane[place + 1]] != key[o];
+        g->plain[place] = is_last ? 1 : g->plain[place + 1] + 1;
+    }
     free(key);
     char *seen = some(g->instances, 1);
     for (i32 o = 0; o < total; o++) if (stream[o] >= g->used) g->used = stream[o] + 1;
@@ -455,8 +465,8 @@ i64 world_graph(World *w, i64 ranks, const i32 *role, i64 roles, const i32 *star
 }
 
 static void wake(World *w, i32 rank) {
-    if (w->queued[rank]) return;
-    w->queued[rank] = 1;
+    if (w->rank[rank].queued) return;
+    w->rank[rank].queued = 1;
     w->queue[w->queue_count++] = rank;
 }
 
@@ -465,7 +475,7 @@ void world_job(World *w, i64 job, i64 eager, i64 lag, double slowdown, const dou
     j->eager = (int)eager, j->lag = (i32)lag, j->slowdown = slowdown;
     for (i32 r = 0; r < j->ranks; r++) {
         wake(w, j->first + r);
-        for (i32 s = 0; s < w->streams; s++) w->until[(j->first + r) * w->streams + s] = begin[r];
+        for (i32 s = 0; s < w->streams; s++) w->lane[(j->first + r) * w->streams + s].until = begin[r];
     }
 }
 
@@ -484,7 +494,7 @@ void world_feed(World *w, i64 job, i64 graph, double *rows, i64 stride, const do
     j->steps[j->fed++] = s;
     j->hungry = 0, j->soonest = INFINITY;
     if (g->used > j->streams) j->streams = g->used;
-    for (i32 r = 0; r < j->ranks; r++) w->is_hungry[j->first + r] = 0, wake(w, j->first + r);
+    for (i32 r = 0; r < j->ranks; r++) w->rank[j->first + r].is_hungry = 0, wake(w, j->first + r);
 }
 
 void world_final(World *w, i64 job) { w->job[job].final = 1; }
@@ -1749,9 +1759,36 @@ static void ends_told(World *w, Point *p) {
 
 /* -- collectives that share nothing ------------------------------------------------------------- */
 
+/* Ends of chains that stay where a hop takes `length`, and move on n - 1 times at most. `key` is
+   what a chain is worth by where it begins; those of the lap before are worth `lap` more. It has to
+   come by a place where it can stay: before the first of a lap, the last of the lap before. */
+static void stay(World *w, const double *x, double *out, const double *hop, i32 n, i32 k,
+                 double length) {
+    const double *sum = w->sum;
+    double *key = w->here + w->space - n, *behind = w->there, lap = sum[n] - n * length;
+    double best = -INFINITY, past = -INFINITY;
+    i32 first = n, last = -1;
+    for (i32 i = n; i-- > 0;) {
+        if (fabs(hop[i] - length) <= 1e-13 * length) first = i, last = last < 0 ? i : last;
+        key[i] = x[i] - sum[i] + i * length;
+        behind[i] = past, past = larger(past, key[i]);
+    }
+    for (i32 i = last; first && i >= 0; i--) {
+        if (i < first) behind[i] = best;
+        best = larger(best, key[i]);
+    }
+    best = past = -INFINITY;
+    for (i32 i = 0; i < n; i++) {
+        past = larger(past, key[i]);
+        if (fabs(hop[i] - length) <= 1e-13 * length) best = past;
+        double end = larger(best, behind[i] + lap) + sum[i] + (double)(k - i) * length;
+        out[i] = larger(out[i], end);
+    }
+}
+
 /* One row of a ring: chains stay at a position, or move on with a message. Of all chains between
    two positions the longest stays at one place only, where hops take longest, so that each distinct
-   length of a hop has one best start, found by a sliding maximum. */
+   length of a hop has one best start. */
 static void row_through(World *w, const double *x, double *out, const double *hop, i32 n, i32 k) {
     double lengths[32];
     i32 kinds = 0;
@@ -1761,13 +1798,13 @@ static void row_through(World *w, const double *x, double *out, const double *ho
         if (c == kinds && kinds < 32) lengths[kinds] = hop[i];
         if (c == kinds) kinds++;
     }
-    double longest = 0, latest = -INFINITY;
-    for (i32 i = 0; i < n; i++) longest = larger(longest, hop[i]), latest = larger(latest, x[i]);
     if (kinds == 1 && k >= n - 1) {
-        for (i32 i = 0; i < n; i++) out[i] = latest + k * longest;
+        double latest = -INFINITY;
+        for (i32 i = 0; i < n; i++) latest = larger(latest, x[i]);
+        for (i32 i = 0; i < n; i++) out[i] = latest + k * lengths[0];
         return;
     }
-    if (kinds > 32 || (i64)kinds * (k + n) * 6 > (i64)n * k) {
+    if (kinds > 32 || k < n - 1 || 6 * kinds > k) {
         double *sent = w->there;
         memcpy(out, x, (size_t)n * sizeof(double));
         for (i32 round = 0; round < k; round++) {
@@ -1777,32 +1814,10 @@ static void row_through(World *w, const double *x, double *out, const double *ho
         }
         return;
     }
-    i32 laps = k / n + 2, size = laps * n;
-    double *sum = w->sum; /* of the hops before each place of the unrolled ring */
+    double *sum = w->sum; /* of the hops before each place */
     sum[0] = 0;
-    for (i32 u = 0, i = 0; u < size; u++, i = i + 1 < n ? i + 1 : 0) sum[u + 1] = sum[u] + hop[i];
-    for (i32 i = 0; i < n; i++) out[i] = -INFINITY;
-    for (i32 c = 0; c < kinds; c++) {
-        double length = lengths[c];
-        i32 window = length >= longest * (1 - 1e-13) || k < n ? k : n - 1;
-        i32 first = 0, last = 0, added = 0, lap = 0; /* lap: places before this one's */
-        double *key = w->there;
-        i32 *place = w->deque;
-        for (i32 u = 0, i = 0; u < size; u++, i = i + 1 < n ? i + 1 : 0) {
-            if (fabs(hop[i] - length) <= 1e-13 * length)
-                for (; added <= u; added++) {
-                    if (added - lap == n) lap += n;
-                    double value = x[added - lap] - sum[added] + added * length;
-                    while (last > first && key[last - 1] <= value) last--;
-                    key[last] = value, place[last++] = added;
-                }
-            while (first < last && place[first] < u - window) first++;
-            if (u >= size - n && first < last) {
-                double end = key[first] + sum[u] + (double)(k - u) * length;
-                out[i] = larger(out[i], end);
-            }
-        }
-    }
+    for (i32 i = 0; i < n; i++) sum[i + 1] = sum[i] + hop[i], out[i] = -INFINITY;
+    for (i32 c = 0; c < kinds; c++) stay(w, x, out, hop, n, k, lengths[c]);
 }
 
 static void stage_through(World *w, Flow *f, Stage *s, i32 repeats, i32 group, double scale) {
@@ -1988,59 +2003,54 @@ static double slowed(World *w, Job *j, double begin, double length, double busy,
 }
 
 /* A stream is through with an operation. */
-static void onward(World *w, i64 lane) {
-    w->at[lane]++, w->met[lane] = 0, w->ready[lane] = -INFINITY;
+static void onward(Lane *lane, double end) {
+    lane->until = end, lane->ready = -INFINITY;
+    lane->at++, lane->met = 0;
 }
 
-/* Whether all that an operation needs is over; what is need not be asked again. */
-static int is_ready(World *w, Job *j, const Graph *g, i32 o, i32 number, i32 local, i64 lane) {
-    for (i32 k = g->need_start[o] + w->met[lane]; k < g->need_start[o + 1]; k++, w->met[lane]++) {
-        i32 of = number - g->back[k];
+/* Whether all that an operation needs is over; what is need not be asked again. The last is asked
+   first: mostly it is what there is to wait for. */
+static int is_ready(Job *j, const Graph *g, i32 o, i32 local, Lane *lane) {
+    for (i32 k = g->need_start[o + 1] - lane->met; k-- > g->need_start[o]; lane->met++) {
+        i32 of = lane->step - g->back[k];
         if (of < 0) continue;
         Step *past = j->steps[of];
         if (!past) continue; /* taken: over long ago */
         double end = *cell(past, past->end, local, g->need[k]);
         if (isnan(end)) return 0;
-        w->ready[lane] = larger(w->ready[lane], end);
+        lane->ready = larger(lane->ready, end);
     }
     return 1;
 }
 
-/* The next operation of a stream; 0 where it has to wait. */
-static int proceed(World *w, i32 rank, i32 stream) {
-    i32 job = w->job_of[rank];
-    Job *j = &w->job[job];
-    i64 lane = (i64)rank * w->streams + stream;
-    i32 number = w->at_step[lane];
-    if (number >= j->fed) return 0;
-    Step *step = j->steps[number];
-    if (!step) { /* over long ago: the stream had nothing to do in it */
-        w->at_step[lane]++;
-        return 1;
+/* Computations that need nothing, one after the other. */
+static void compute(Step *step, i32 local, const i32 *operations, i32 first, i32 count, Lane *lane) {
+    double now = lane->until;
+    for (i32 k = 0; k < count; k++) {
+        i64 at = (operations[k] - first) * step->stride + local;
+        step->enter[at] = now;
+        step->end[at] = now += step->value[at];
     }
+    step->open -= count, lane->at += count, lane->until = now;
+}
+
+/* One operation of a stream that is there already; 0 where it has to wait. */
+static int operate(World *w, Job *j, Step *step, i32 rank, i32 o, Lane *lane) {
     Graph *g = step->graph;
-    i32 local = rank - j->first, role = g->role[local], place = role * g->streams + stream;
-    if (w->at[lane] == g->lane_start[place + 1] - g->lane_start[place]) {
-        w->at_step[lane]++, w->at[lane] = 0;
-        return 1;
-    }
-    i32 o = g->lane[g->lane_start[place] + w->at[lane]], operation = o - g->start[role];
+    i32 local = rank - j->first, operation = o - g->start[g->role[local]];
     double *enter = cell(step, step->enter, local, operation);
     double *over = cell(step, step->end, local, operation);
-    if (stream == 0 && w->at[lane] == 0) w->begun[rank] = w->until[lane];
-    if (!isnan(*enter) && g->kind[o] == COLLECTIVE) { /* in flight, or over */
+    if (g->kind[o] == COLLECTIVE && !isnan(*enter)) { /* in flight, or over */
         if (isnan(*over)) return 0;
-        w->until[lane] = *over;
-        onward(w, lane);
+        onward(lane, *over);
         return 1;
     }
-    if (!is_ready(w, j, g, o, number, local, lane)) return 0;
-    double ready = w->ready[lane];
-    double begin = larger(ready, w->until[lane]), end = begin;
+    if (!is_ready(j, g, o, local, lane)) return 0;
+    double ready = lane->ready, begin = larger(ready, lane->until), end = begin;
     double value = *cell(step, step->value, local, operation);
     switch (g->kind[o]) {
     case COMPUTE: end = begin + value; break;
-    case DROP: end = larger(smaller(ready, begin), w->begun[rank]); break;
+    case DROP: end = larger(smaller(ready, begin), w->rank[rank].begun); break;
     case SLOWED: {
         double busy = *cell(step, step->end, local, g->soft[o]);
         end = slowed(w, j, begin, value, busy, rank);
@@ -2051,39 +2061,64 @@ static int proceed(World *w, i32 rank, i32 stream) {
     case URGENT: {
         int is_urgent = g->kind[o] == URGENT;
         *enter = ready == -INFINITY ? begin : ready;
-        if (is_urgent) onward(w, lane);
+        if (is_urgent) onward(lane, lane->until);
         Flow *f = w->flows[g->flow[g->instance[o]]];
         if (f->group[rank] < 0) *over = begin, step->open--;
-        else issue(w, job, step, rank, operation, g->instance[o], begin + value + f->launch, is_urgent);
+        else issue(w, w->rank[rank].job, step, rank, operation, g->instance[o],
+                   begin + value + f->launch, is_urgent);
         return is_urgent || !isnan(*over); /* in flight, it lets nobody go on */
     }
     }
     *enter = begin, *over = end, step->open--;
-    w->until[lane] = end;
-    onward(w, lane);
+    onward(lane, end);
     return 1;
 }
 
+/* A stream as far as it gets; whether that is anywhere. */
+static int proceed(World *w, Job *j, i32 rank, i32 stream) {
+    Lane *lane = &w->lane[(i64)rank * w->streams + stream];
+    i32 local = rank - j->first;
+    int moved = 0;
+    for (; lane->step < j->fed; moved = 1) {
+        Step *step = j->steps[lane->step];
+        if (!step) { /* over long ago: the stream had nothing to do in it */
+            lane->step++;
+            continue;
+        }
+        const Graph *g = step->graph;
+        i32 role = g->role[local], row = role * g->streams + stream;
+        i32 place = g->lane_start[row] + lane->at;
+        if (place == g->lane_start[row + 1]) {
+            lane->step++, lane->at = 0;
+            continue;
+        }
+        if (stream == 0 && lane->at == 0) w->rank[rank].begun = lane->until;
+        if (g->plain[place])
+            compute(step, local, &g->lane[place], g->start[role], g->plain[place], lane);
+        else if (!operate(w, j, step, rank, g->lane[place], lane))
+            return moved;
+    }
+    return moved;
+}
+
 static void advance(World *w, i32 rank) {
-    Job *j = &w->job[w->job_of[rank]];
+    Job *j = &w->job[w->rank[rank].job];
     i32 idle = 0; /* streams that cannot go on since another one did */
     for (i32 s = j->streams; idle < j->streams;) {
         s = (s ? s : j->streams) - 1;
-        int moved = 0;
-        while (proceed(w, rank, s)) moved = 1;
-        idle = moved ? 1 : idle + 1;
+        idle = proceed(w, j, rank, s) ? 1 : idle + 1;
     }
-    i64 lane = (i64)rank * w->streams;
-    if (!j->final && !w->is_hungry[rank] && w->at_step[lane] >= j->fed) {
-        w->is_hungry[rank] = 1, j->hungry++;
-        j->soonest = smaller(j->soonest, w->until[lane]);
+    const Lane *lane = &w->lane[(i64)rank * w->streams];
+    if (!j->final && !w->rank[rank].is_hungry && lane->step >= j->fed) {
+        w->rank[rank].is_hungry = 1, j->hungry++;
+        j->soonest = smaller(j->soonest, lane->until);
     }
 }
 
 static void flow_on(World *w) {
     while (w->queue_count) {
         i32 rank = w->queue[--w->queue_count];
-        w->queued[rank] = 0;
+        w->rank[rank].queued = 0;
         advance(w, rank);
     }
 }
@@ -2189,12 +2224,12 @@ void world_take(World *w, i64 job) {
     if (old >= 0) step_free(w, j->steps[old]), j->steps[old] = NULL;
 }
 
-void world_space(World *w, i64 ring, i64 rounds, i64 participants) {
-    i64 size = (rounds / (ring > 0 ? ring : 1) + 3) * ring + 3 * ring + participants + w->ranks + 8;
+void world_space(World *w, i64 ring, i64 participants) {
+    i64 size = 5 * ring + participants + w->ranks + 8;
     if (size <= w->space) return;
     w->space = (i32)size;
     w->sum = more(w->sum, size, sizeof(double)), w->there = more(w->there, size, sizeof(double));
-    w->here = more(w->here, size, sizeof(double)), w->deque = more(w->deque, size, sizeof(i32));
+    w->here = more(w->here, size, sizeof(double));
 }
 
 i64 world_messages(World *w) { return w->messages; }
@@ -2226,16 +2261,16 @@ void world_free(World *w) {
     for (i32 k = 0; k < w->graph_count; k++) {
         Graph *g = w->graphs[k];
         free(g->role), free(g->start), free(g->kind), free(g->instance), free(g->soft);
-        free(g->lane_start), free(g->lane), free(g->need_start), free(g->need), free(g->back);
+        free(g->lane_start), free(g->lane), free(g->plain), free(g->need_start), free(g->need), free(g->back);
         free(g->flow), free(g);
     }
     for (i32 l = 0; l < w->links; l++) free(w->link[l].active), free(w->link[l].point);
     for (i32 d = 0; d < w->delay_count; d++) free(w->delays[d].queue);
-    void *rest[] = {w->job, w->job_of, w->link, w->present, w->flows, w->graphs, w->at_step, w->at,
-        w->until, w->met, w->ready, w->queued, w->is_hungry, w->queue, w->begun, w->active, w->slot, w->free_list,
+    void *rest[] = {w->job, w->link, w->present, w->flows, w->graphs, w->rank, w->lane, w->queue,
+        w->active, w->slot, w->free_list,
         w->heap, w->timed, w->due, w->delays, w->dirty, w->fresh, w->member, w->filling, w->seats,
         w->levels, w->seen, w->touched,
-        w->here, w->there, w->sum, w->deque, w->points, w->point_dirty, w->spare, w->scratch};
+        w->here, w->there, w->sum, w->points, w->point_dirty, w->spare, w->scratch};
     for (size_t k = 0; k < sizeof rest / sizeof *rest; k++) free(rest[k]);
     free(w);
 }
