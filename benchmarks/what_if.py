@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks.jobs.pipeline import NAMES, Pipeline
 from benchmarks.measure import Row, Spread, spread
-from evenstep.diagnose.operations.operations import job
-from evenstep.diagnose.operations.what_if_operations import Slowdowns, published, slowdowns
+from evenstep.diagnose.what_if.operations import job
+from evenstep.diagnose.what_if.published import published
 from evenstep.importers.content import SourceFile
 from evenstep.importers.operations.operation_tables import FORMAT
 from evenstep.trace.columns import Columns
@@ -46,8 +46,7 @@ def run(args: argparse.Namespace) -> list[Row]:
             trace = FORMAT.read([source], lambda *_: None)
             read = time.perf_counter()
             assert trace.operations is not None
-            found = slowdowns(job(trace.operations, trace.names))
-            published(found)
+            found = published(job(trace.operations, trace.names))
             reading.append(read - began)
             analysing.append(time.perf_counter() - read)
     rows = _rows(len(table), spread(reading[1:]), spread(analysing[1:]), _off(found, pipeline))
@@ -61,7 +60,7 @@ def published_rows(folder: Path) -> list[Row]:
         return []
     trace = FORMAT.read([SourceFile(path, path.read_bytes()[: 1 << 16])], lambda *_: None)
     assert trace.operations is not None
-    ours = json.loads(json.dumps(published(slowdowns(job(trace.operations, trace.names)))))
+    ours = json.loads(json.dumps(published(job(trace.operations, trace.names))))
     theirs = json.loads((folder / "result-ST.json").read_text())
     wanted = {
         key: value for key, value in theirs.items() if key in ours and "launch_dec" not in key
@@ -102,7 +101,7 @@ def _written(table: Columns, path: Path) -> SourceFile:
     return SourceFile(path, path.read_bytes()[: 1 << 16])
 
 
-def _off(found: Slowdowns, pipeline: Pipeline) -> float:
+def _off(found: dict[str, Any], pipeline: Pipeline) -> float:
     """Largest deviation from the job run again, relative: as it was, and the ideal."""
     durations = pipeline.durations()
     by_type: dict[str, list[float]] = {}
@@ -114,8 +113,8 @@ def _off(found: Slowdowns, pipeline: Pipeline) -> float:
     }
     ideal = pipeline.lengths({key: usual[key[1][0]] for key in durations})
     was = pipeline.lengths(durations)
-    off = [np.abs(found.replayed_s / was - 1), np.abs(found.ideal_s / ideal - 1)]
-    return float(np.max(off))
+    ours = [list(found[name].values()) for name in ("step_t_nodelay", "step_t_noblk")]
+    return float(np.max(np.abs(np.array(ours) / [was, ideal] - 1)))
 
 
 MEANS = ("forward-compute", "backward-compute", "gc", "optimizer")

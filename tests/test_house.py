@@ -23,7 +23,7 @@ BUDGET = {
     "agent": 6252,  # the token between hosts and on storage, one store client a node,
     # intervals of lateness, and windows that end with a step's first collective came
     "attachment": 600, "cli": 5068, "compiled": 400,
-    "diagnose": 15478,  # order in streams, and what idle compute tells, came;
+    "diagnose": 15356,  # order in streams, and what idle compute tells, came;
     # each remedy of exposed transfer is replayed, and none promises more
     "doctor": 2242,  # what is not known of a copied host
     "explain": 1132, "export": 1484, "frameworks": 600,
@@ -39,7 +39,7 @@ BUDGET = {
     # which operations of a table follow which, and how it reduces, stands here for both
     "watch": 1941, "workers": 400,
 }  # fmt: skip
-WHOLE = 77_646
+WHOLE = 77_524
 
 
 @cache

@@ -9,8 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.jobs.pipeline import NAMES, Pipeline
-from evenstep.diagnose.operations.operations import job, prepared, replayed
-from evenstep.diagnose.operations.what_if_operations import published, slowdowns
+from evenstep.diagnose.what_if.operations import job, prepared, replayed
+from evenstep.diagnose.what_if.published import published
 from evenstep.importers.content import SourceFile
 from evenstep.importers.operations.operation_tables import FORMAT
 from evenstep.trace.columns import Columns
@@ -45,9 +45,7 @@ def planned(pipeline, durations=None):
 
 def unpaired(table):
     """Messages of all steps whose other end is not in the table."""
-    ready = prepared(table)
-    each = [ready.select(ready.step == step) for step in np.unique(ready.step)]
-    return sum(messages(step).unpaired for step in each)
+    return messages(prepared(table)).unpaired
 
 
 def as_it_was(plan, delayed=False):
@@ -80,8 +78,8 @@ def test_every_job_replays_as_it_ran(pipeline):
 @settings(max_examples=40)
 @given(PIPELINES)
 def test_the_ideal_is_the_job_run_again_with_usual_durations(pipeline):
-    ideal = slowdowns(planned(pipeline)).ideal_s
-    assert ideal == pytest.approx(pipeline.lengths(usual(pipeline.durations())))
+    ideal = published(planned(pipeline))["step_t_noblk"]
+    assert list(ideal.values()) == pytest.approx(pipeline.lengths(usual(pipeline.durations())))
 
 
 @settings(max_examples=20)
@@ -90,8 +88,10 @@ def test_one_part_as_it_was_is_the_job_run_again_with_only_that_part(pipeline, d
     durations = pipeline.durations()
     stage = data.draw(st.integers(0, pipeline.pp - 1))
     mixed = {k: durations[k] if k[1][2] == stage else v for k, v in usual(durations).items()}
-    found = slowdowns(planned(pipeline)).stage[stage]
-    assert found == pytest.approx(pipeline.lengths(mixed))
+    found = published(planned(pipeline))
+    alone = found["blocking_decompose_by_stage_per_step"]
+    lengths = [ideal * alone[step][stage] for step, ideal in found["step_t_noblk"].items()]
+    assert lengths == pytest.approx(pipeline.lengths(mixed))
 
 
 @settings(max_examples=30)
@@ -228,7 +228,7 @@ def results():
     path = DATA / "trace-ST.parquet"
     with path.open("rb") as file:
         trace = FORMAT.read([SourceFile(path, file.read(65536))], lambda *_: None)
-    found = published(slowdowns(job(trace.operations, trace.names)))
+    found = published(job(trace.operations, trace.names))
     return json.loads(json.dumps(found))
 
 
@@ -266,6 +266,6 @@ def test_work_that_was_not_recorded_is_placed_where_it_stood():
     pipeline = Pipeline(dp=1, pp=1, micro=2, steps=1)
     table = pipeline.table()
     late = table.with_column("start_s", table.start_s + (table.start_s > 0.05) * 0.1)
-    found = published(slowdowns(job(late, NAMES)))
+    found = published(job(late, NAMES))
     assert found["launch_slowdown"] > 1.03
     assert max(found["launch_decompose_by_optype"].values()) > 1.03

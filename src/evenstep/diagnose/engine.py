@@ -26,10 +26,10 @@ from evenstep.diagnose.measure.overview import regimes, summary
 from evenstep.diagnose.measure.restarts import account, restarts
 from evenstep.diagnose.modes import async_staleness, endings
 from evenstep.diagnose.modes.catalog import MODES
-from evenstep.diagnose.operations.operations import job
-from evenstep.diagnose.operations.what_if_operations import published, slowdowns
 from evenstep.diagnose.sentences import say
 from evenstep.diagnose.verdict import verdict
+from evenstep.diagnose.what_if.operations import job
+from evenstep.diagnose.what_if.published import published
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.trace import Trace
@@ -47,7 +47,7 @@ def diagnose(run: Trace | Case) -> Diagnosis:
     numbers["regimes"] = regimes(case.grid)
     numbers |= {"pacing": pacing(trace), "acted": acted(trace)}
     if trace.operations is not None:
-        numbers["stragglers"] = published(slowdowns(job(trace.operations, trace.names)))
+        numbers["stragglers"] = published(job(trace.operations, trace.names))
     return Diagnosis(_run(trace), numbers, findings, _limits(case))
 
 

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.schedule import Links
 from evenstep.diagnose.levels import MOST
 from evenstep.trace.columns import Columns
 from evenstep.trace.operation_messages import (
@@ -26,8 +25,8 @@ from evenstep.trace.operation_messages import (
     messages,
 )
 from evenstep.trace.operations import (
+    COLLECTIVES,
     COMPUTES,
-    DATA_PARALLEL,
     MESSAGES,
     SENDS,
     Pairs,
@@ -43,7 +42,7 @@ Array = npt.NDArray[Any]
 
 
 class Dependencies(NamedTuple):
-    """What waits for what among the operations of a step."""
+    """What waits for what among the operations of a table."""
 
     source: Array  # of each edge, an operation
     target: Array  # ascending
@@ -51,7 +50,7 @@ class Dependencies(NamedTuple):
 
 
 def dependencies(ops: Columns, *, overlapping: bool) -> Dependencies:
-    """The dependencies of one step's operations; see `operations.prepared` for the columns.
+    """The dependencies of operations; see `evenstep.diagnose.what_if.operations` for the columns.
 
     `overlapping`: gradients are reduced behind backward. Where operations are missing, nothing
     depends on what ended after it had begun.
@@ -62,12 +61,9 @@ def dependencies(ops: Columns, *, overlapping: bool) -> Dependencies:
     if sent.doubtful:
         possible = ops.start_s[target] >= ops.end_s[source] - STAMPS_S
         source, target = source[possible], target[possible]
-    circular = _circular(source, target, group)
-    if circular.any():  # messages that were not each other's are taken apart
-        apart = circular & np.isin(ops.role, MESSAGES)
+    for roles in (MESSAGES, COLLECTIVES):  # what was not each other's is taken apart
+        apart = _circular(source, target, group) & np.isin(ops.role, roles)
         group = _numbered(np.where(apart, len(ops) + np.arange(len(ops)), group)[None])
-        if _circular(source, target, group).any():
-            group = np.arange(len(ops))
     order = np.argsort(target, kind="stable")
     return Dependencies(source[order], target[order], group)
 
@@ -86,83 +82,16 @@ def _circular(source: Array, target: Array, group: Array) -> Array:
     return np.asarray(circle[group])
 
 
-class LaidStep(NamedTuple):
-    """The dependencies as a segment of a graph with a lane of each worker.
-
-    An operation of the table is a row, its own work; of those that begin together each has another
-    row before, `ready`, at which it could (else that is its own). The last rows, `ends`, are those
-    in which these `lanes` end the step. What waits for nothing in the step begins when its worker
-    has ended the one before.
-    """
-
-    links: Links
-    ready: Array
-    lanes: Array
-    ends: Array
-
-
-def segment(found: Dependencies, worker: Array, workers: int) -> LaidStep:
-    """Lay out a step's dependencies; `worker` (operations,) of so many in all."""
-    count, lanes = len(found.group), np.unique(worker)
-    grouped = np.flatnonzero(np.bincount(found.group)[found.group] > 1)
-    ready = np.arange(count)
-    ready[grouped] = count + np.arange(len(grouped))
-    needs = np.bincount(found.target, minlength=count)
-    many, inside = np.flatnonzero(needs > 2), needs[found.target] > 2
-    kind = np.unique(found.group[grouped], return_inverse=True)[1].reshape(-1) + len(many)
-    last = len(many) + len(np.unique(kind))
-    ends = count + len(grouped) + np.arange(len(lanes))
-    base = count + len(grouped) + len(lanes)
-    operations = last + len(lanes)
-    before, never = base + operations + np.arange(workers), base + operations + workers
-    begin = np.searchsorted(found.target, np.arange(count))
-    sources = np.append(found.source, [never, never])
-    previous, awaited = np.full(base, never), np.full(base, never)
-    previous[ready] = np.where(needs > 0, sources[begin], before[worker])
-    awaited[ready] = np.where(needs > 1, sources[begin + 1], never)
-    previous[ready[many]], awaited[ready[many]] = base + np.arange(len(many)), never
-    previous[grouped], previous[ends] = base + kind, base + last + np.arange(len(lanes))
-    after = np.setdiff1d(np.arange(count), found.source)  # nothing in the step follows these
-    ending = last + np.searchsorted(lanes, worker[after])
-    entry = [np.searchsorted(many, found.target[inside]), kind, ending]
-    order = np.argsort(np.concatenate(entry), kind="stable")
-    row = np.concatenate([found.source[inside], ready[grouped], after])
-    lane_end = before.copy()
-    lane_end[lanes] = ends
-    wait = Links(
-        previous=previous,
-        awaited=awaited,
-        entry_operation=np.concatenate(entry)[order],
-        entry_row=row[order],
-        queued=np.full(operations, never),
-        lane_end=lane_end,
-        lane_awaited=np.full(workers, never),
-        queue_end=np.zeros(0, np.int64),
-    )
-    return LaidStep(wait, ready, lanes, ends)
-
-
-# -- who begins together ---------------------------------------------------------------------------
-
-
 def _groups(ops: Columns, sent: OperationMessages) -> Array:
     """A number per set of operations that begin together."""
-    count = len(ops)
-    alone = np.arange(count)
-    key = np.stack([alone, *(np.full(count, -1) for _ in range(3))])
-    where = np.isin(ops.role, DATA_PARALLEL)
-    key[:, where] = _keys(where, -1 - ops.role, ops.stage, ops.lane, ops.seq_id)
-    where = ops.role == Role.EMBEDDING
-    key[:, where] = _keys(where, -1 - ops.role, ops.dp_rank, ops.lane, ops.seq_id)
-    where = ops.role == Role.CLIP
-    key[:, where] = _keys(where, -1 - ops.role, 0 * ops.role, 0 * ops.role, ops.seq_id)
-    paired = sent.pair >= 0
-    key[:, paired] = _keys(paired, 0 * ops.role - 99, sent.pair, 0 * ops.role, 0 * ops.role)
-    return _numbered(key)
-
-
-def _keys(where: Array, *parts: Array) -> Array:
-    return np.stack([part[where].astype(np.int64) for part in parts])
+    none, together = 0 * ops.role, np.isin(ops.role, COLLECTIVES)
+    agreed = ops.role == Role.CLIP  # by all
+    place = np.where(ops.role == Role.EMBEDDING, ops.dp_rank, np.where(agreed, 0, ops.stage))
+    lane = np.where(agreed, 0, ops.lane)
+    alone = [np.arange(len(ops)), *[none - 1] * 4]
+    collective = [-1 - ops.role, ops.turn, place, lane, ops.seq_id]
+    message = [none - 99, sent.pair, none, none, none]
+    return _numbered(np.where(sent.pair >= 0, message, np.where(together, collective, alone)))
 
 
 def _numbered(key: Array) -> Array:

@@ -1,1 +1,0 @@
-"""Operation tables and messages: dependencies between operations."""

@@ -1,0 +1,245 @@
+"""Operation tables made ready for replay: what each operation took, and would usually take.
+
+A compute takes its duration. A message or collective is transferred from when its last member
+began; what its members waited before is not its own. Usual durations are those of Lin et al. (OSDI
+2025, section 3.2): the mean over all computes of a type, the median over all transfers of one.
+
+The run's own graph has of each collective the end that was seen first, and begins a message when it
+is sent; these figures take every member by itself. So the table has a graph of its own, made of
+the same rows and operations by the same hand: steps alike are one, under several scenarios.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.diagnose.graph.dependency import Dependencies, dependencies
+from evenstep.diagnose.graph.lanes import ENTRY, STEP_END, WAIT
+from evenstep.diagnose.graph.replay import Change, replay
+from evenstep.diagnose.graph.segments import segments
+from evenstep.diagnose.graph.structure import Graph
+from evenstep.trace.columns import Columns
+from evenstep.trace.operation_messages import lanes
+from evenstep.trace.operations import (
+    CLOCK_ERROR_S,
+    COLLECTIVES,
+    COMPUTES,
+    MESSAGES,
+    Role,
+    extent,
+    on_one_line,
+    reduces_behind,
+)
+
+Array = npt.NDArray[Any]
+
+
+class Pattern(NamedTuple):
+    """Steps alike, each a scenario of one; or all steps, where one begins before another ends."""
+
+    steps: Array  # (copies, steps of the graph), by index
+    rows: Array  # (operations, copies) of the table
+    graph: Graph
+    place: Array  # in the graph's operations, of each operation …
+    ready: Array  # … and of what is over when it could begin: the same where it begins alone
+
+
+class OperationJob(NamedTuple):
+    """An operation table with its graphs. Arrays beside the table are per row, seconds."""
+
+    table: Columns
+    steps: Array  # numbers, ascending
+    patterns: list[Pattern]
+    own_s: Array  # what the operation itself took
+    usual_s: Array  # what one of its type usually takes
+    delay_s: Array  # from when it could have begun to when it did: work that was not recorded
+    measured_s: Array  # (steps,) from the first start, or the end of the step before, to its end
+    names: tuple[str, ...]  # of types, by `optype`
+
+
+def job(operations: Columns, names: tuple[str, ...]) -> OperationJob:
+    """Work out dependencies and durations of a table with the columns of `trace.operations`."""
+    table = prepared(operations)
+    _, begun, over = extent(operations)
+    apart = not on_one_line(operations) or bool((begun[1:] >= over[:-1]).all())
+    left = np.zeros(len(table)) if apart else _left(table, begun)
+    overlapping = reduces_behind(table, table.worker)
+    own, delay = np.zeros(len(table)), np.zeros(len(table))
+    patterns = []
+    for rows in _alike(table) if apart else [np.arange(len(table))[:, None]]:
+        waits = dependencies(table.select(rows[:, 0]), overlapping=overlapping)
+        patterns.append(_pattern(table, rows, waits))
+        own[rows], delay[rows] = _measured(table, rows, waits, left[rows])
+    measured = over - (begun if apart else np.append(begun[0], over[:-1]))
+    usual = _usual(table, own)
+    steps = np.unique(table.step)
+    return OperationJob(table, steps, patterns, own, usual, delay, measured, names)
+
+
+def prepared(operations: Columns) -> Columns:
+    """The table in order, steps alike in the same, with `turn` (of the step), `column` (of the
+    rank), `worker` (of both), `lane` (tells apart those of one stage and data-parallel rank, for
+    tensor parallelism), and `start_s` and `end_s`, which count from the start of their step.
+    """
+    turn, begun, _ = extent(operations)
+    ranks, column = np.unique(operations["rank"], return_inverse=True)
+    start = operations.start_s - begun[turn]
+    table = Columns(
+        {
+            **{name: operations[name].astype(np.int64) for name in _WHOLE},
+            "turn": turn,
+            "column": column,
+            "worker": turn * len(ranks) + column,
+            "lane": lanes(operations, column),
+            "start_s": start,
+            "end_s": start + operations.duration_s,
+        }
+    )
+    thread = np.isin(table.role, (*COMPUTES, Role.OTHER))
+    stream = np.where(thread, -2, np.where(np.isin(table.role, _FLYING), -1, table.optype))
+    return table.select(np.lexsort([table.seq_id, start, stream, table.worker]))
+
+
+_FLYING = (Role.PARAMS, Role.GRADS)
+_FORM = ("column", "dp_rank", "stage", "optype", "seq_id", "mc", "gmc", "mb_id")
+_WHOLE = ("rank", "step", "role", *_FORM[1:])
+
+
+def _left(table: Columns, begun_s: Array) -> Array:
+    """Of each row, when its worker had ended the step before; as late as the first step begins."""
+    ended = np.full((len(begun_s) + 1, int(table.column.max()) + 1), begun_s[0])
+    np.maximum.at(ended, (table.turn + 1, table.column), table.end_s + begun_s[table.turn])
+    ended = np.maximum.accumulate(ended)
+    return np.asarray(ended[table.turn, table.column] - begun_s[table.turn])
+
+
+def _alike(table: Columns) -> list[Array]:
+    """Rows of steps of one structure, (operations, steps)."""
+    form = np.stack([table[name] for name in _FORM], axis=1).astype(np.int32)
+    bounds = np.append(_firsts(table.turn), len(table)).tolist()
+    alike: dict[bytes, list[int]] = {}
+    for first, last in pairwise(bounds):
+        alike.setdefault(form[first:last].tobytes(), []).append(first)
+    length = dict(pairwise(bounds))
+    return [np.arange(length[firsts[0]] - firsts[0])[:, None] + firsts for firsts in alike.values()]
+
+
+def _pattern(table: Columns, rows: Array, found: Dependencies) -> Pattern:
+    """The graph of these rows, which begin together with others by way of one more operation."""
+    ops = table.select(rows[:, 0])
+    together = np.bincount(found.group)[found.group] > 1
+    place = np.cumsum(1 + together) - 1
+    ready = place - together
+    steps, lanes_of = np.unique(ops.turn), np.arange(int(ops.column.max()) + 1)
+    _, begin = np.unique(found.group[together], return_inverse=True)
+    begin += place[-1] + 1
+    nodes = np.arange(max(place[-1], begin.max(initial=0)) + 1)
+    queues = np.isin(nodes, place[together])
+    chained = found.source == found.target - 1
+    queues[ready[found.target[chained]]] = True
+    entries = _entered(ops, found, (place, ready, begin), together)
+    zero, known = 0 * nodes, np.zeros((len(steps), len(lanes_of)), np.int64)
+    names = ("queue", "op", "over_ns", "last_ns")
+    operations = Columns({**dict.fromkeys(names, zero), "queues": queues, "number": nodes})
+    graph = segments(entries, operations, steps, lanes_of, (known, known))
+    number = np.argsort(graph.operations.number)
+    return Pattern(np.unique(table.turn[rows], axis=0).T, rows, graph, number[place], number[ready])
+
+
+def _entered(
+    ops: Columns, found: Dependencies, nodes: tuple[Array, Array, Array], together: Array
+) -> Columns:
+    """Rows of a graph: a lane enters all operations when it begins its step, to begin after what
+    they wait for, and ends the step when all are over. `nodes` are the operation of each row, what
+    is over when it could begin, and of those `together` with others what begins them."""
+    place, ready, begin = nodes
+    count, grouped = len(ops), np.flatnonzero(together)
+    apart = found.source != found.target - 1  # else it queues
+    source, target = found.source[apart], found.target[apart]
+    first, last = (np.setdiff1d(np.arange(count), one) for one in (target, found.source))
+    none, ends = np.full(count, -1), _firsts(ops.worker)
+    parts = [  # the row, what its lane does, enters, after what, and waits for
+        (target, ENTRY, ready[target], place[source], none[target]),
+        (first, ENTRY, ready[first], none[first], none[first]),
+        (grouped, ENTRY, begin, ready[grouped], none[grouped]),
+        (grouped, ENTRY, place[grouped], begin, none[grouped]),
+        (last, WAIT, none[last], none[last], place[last]),
+        (ends, STEP_END, none[ends], none[ends], none[ends]),
+    ]
+    of, order, enter, after, wait = (
+        np.concatenate([np.broadcast_to(part[n], len(part[0])) for part in parts]) for n in range(5)
+    )
+    return Columns(
+        {
+            "lane": ops.column[of],
+            "step": ops.turn[of],
+            "at_ns": 0 * of,
+            "order": order,
+            "enter": enter,
+            "after": after,
+            "wait": wait,
+        }
+    ).sorted_by("lane", "step", "order")
+
+
+def _measured(table: Columns, rows: Array, waits: Dependencies, left: Array) -> tuple[Array, Array]:
+    """What each operation itself took, and how long after it could have begun it did.
+
+    `rows` (operations, steps) of the table, and when their workers had `left` the step before.
+    """
+    start, end = table.start_s[rows], table.end_s[rows]
+    role = table.role[rows[:, 0]]
+    together = np.isin(role, (*MESSAGES, *COLLECTIVES))[:, None]
+    order = np.argsort(waits.group, kind="stable")
+    last = np.maximum.reduceat(start[order], _firsts(waits.group[order]), axis=0)[waits.group]
+    transfer = end - last
+    own = np.where(together, np.where(transfer <= -CLOCK_ERROR_S, 0.0, transfer), end - start)
+    free = left.copy()
+    first = _firsts(waits.target)
+    if len(first):
+        free[waits.target[first]] = np.maximum.reduceat(end[waits.source], first, axis=0)
+    delay = start - free
+    return own, np.where(delay <= -CLOCK_ERROR_S, 0.0, delay)
+
+
+def _firsts(ascending: Array) -> Array:
+    """Where each value begins."""
+    return np.flatnonzero(np.diff(ascending, prepend=-1))
+
+
+def _usual(table: Columns, own: Array) -> Array:
+    """Mean of computes, median of transfers, by type of operation."""
+    usual = np.zeros(len(table))
+    transfers = np.isin(table.role, (*MESSAGES, *COLLECTIVES, Role.LAYERNORM))
+    for kind in np.unique(table.optype):
+        mine = table.optype == kind
+        middle = np.median if transfers[np.argmax(mine)] else np.mean
+        usual[mine] = middle(own[mine])
+    return usual
+
+
+def replayed(plan: OperationJob, durations_s: Array, delays_s: Array | None = None) -> Array:
+    """Length of each step, in seconds, were its operations to take these durations.
+
+    `durations_s` is (rows, scenarios), the result (steps, scenarios). Nothing begins before what it
+    depends on has ended, nor for `delays_s` after that; without them nothing else takes time.
+    """
+    found = np.zeros((len(plan.steps), durations_s.shape[1]))
+    for one in plan.patterns:
+        shape = len(one.steps), durations_s.shape[1]
+        took = np.zeros((len(one.graph.operations), *shape))
+        if delays_s is not None:
+            took[one.ready] = delays_s[one.rows]
+        took[one.place] += durations_s[one.rows]
+        everything = np.arange(len(took))
+        changes = [
+            Change.none()._replace(operations=everything, took_ns=1e9 * each)
+            for each in took.reshape(len(took), -1).T
+        ]
+        ends = np.nanmax(replay(one.graph, changes), axis=2).reshape(*shape, -1) / 1e9
+        found[one.steps] = np.diff(ends, axis=2, prepend=0.0).transpose(0, 2, 1)
+    return found
