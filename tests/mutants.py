@@ -58,7 +58,7 @@ PACKAGES = {
     "agent": Package(("agent/**/*.py",), ("tests/agent",), ("tests/agent/test_agent.py",)),
     "hooks": Package(
         ("hooks/**/*.py",), ("tests/hooks",),
-        ("tests/hooks/test_collectives.py", "tests/hooks/test_mpi.py"),
+        ("tests/hooks/test_collectives.py", "tests/hooks/test_mpi.py", "tests/hooks/test_jax.py"),
     ),
     "graph": Package(
         ("diagnose/graph/*.py",),
@@ -277,7 +277,8 @@ class Learned(NamedTuple):
         if not names:
             whole = {name for row in here.values() for name in row if name in self.took}
             names = sorted(whole, key=self.took.__getitem__)[:30]
-            return [*PACKAGES[mutant.package].jobs, *names]
+            jobs, folder = PACKAGES[mutant.package].jobs, Path(mutant.file).parent.name
+            return [*([job for job in jobs if folder in Path(job).stem] or jobs), *names]
         chosen, spent = [], 0.0
         for name in sorted(names, key=self.took.__getitem__):
             if chosen and spent + self.took[name] > ENOUGH_S:

@@ -15,7 +15,7 @@ import evenstep
 from evenstep.errors import UsageError
 from evenstep.hooks.mpi.pmpi import build, collect
 from evenstep.hooks.mpi.pmpi.collect import CALL, communicators
-from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op, Phase
 from evenstep.trace.trace import matched
 from tests.hooks.conftest import lateness_ns
 
@@ -180,3 +180,57 @@ def test_communicators_made_alike_are_numbered_in_their_order():
     world = {"communicator": 1, "parent": 0, "by": "", "name": "world", "ranks": [0, 1, 2, 3]}
     names = [one.name for one in communicators([world, *made]).values()]
     assert names == ["world", "world.Split", "world.Split", "world.Split (2)"]
+
+
+def test_every_call_is_the_record_of_what_it_says(tmp_path):
+    """Collectives, messages with tags, one of them later, one of another thread, and two waits."""
+    fields = [  # times, bytes in and out, CPU time, peer, tag, communicator, kind, op, later
+        (100, 200, 8, 16, 0, -1, 0, 1, 1, Op.ALL_REDUCE, 0),
+        (300, 310, 32, 0, 0, 1, 7, 1, 2, Op.SEND, 0),
+        (320, 330, 0, 32, 0, 1, 9, 1, 2, Op.RECV, 2),
+        (340, 350, 32, 0, 0, 1, 7, 1, 2, Op.SEND, 0),
+        (400, 500, 8, 16, 0, 0, 0, 1, 1, Op.BROADCAST, 0),
+        (1000, 21_000, 0, 0, 0, -1, 0, 1, 3, 0, 0),
+        (30_000, 49_999, 0, 0, 0, -1, 0, 1, 3, 0, 0),  # too short to be told
+    ]
+    put_rank(tmp_path, [CALL.pack(n + 1, *row, 1, n == 3, 0) for n, row in enumerate(fields)])
+    collect.collect(tmp_path, run_id="r")
+    trace = evenstep.load(tmp_path)
+    blocked, later = int(Flag.HOST_BLOCKED), int(Flag.ASYNC | Flag.EXIT_UPPER_BOUND)
+    names = "op", "bytes_in", "bytes_out", "payload", "peer_or_root", "group_seq", "flags", "thread"
+    rows = trace.of_kind(Kind.COLLECTIVE, Kind.POINT_TO_POINT).sorted_by("enter_ns")
+    assert list(zip(*(rows[name].tolist() for name in names), strict=True)) == [
+        (Op.ALL_REDUCE, 8, 16, 0, NO_PEER, 0, blocked, 0),
+        (Op.SEND, 32, 0, 7, 1, 0, blocked, 0),
+        (Op.RECV, 0, 32, 9, 1, 0, later, 0),
+        (Op.SEND, 32, 0, 7, 1, 1, blocked, 1),
+        (Op.BROADCAST, 8, 16, 0, 0, 1, blocked, 0),
+    ]
+    assert {trace.groups[group].ranks for group in rows.group.tolist()} == {(0, 1)}
+    waits = trace.of_kind(Kind.PHASE)
+    assert (waits.op.tolist(), waits.group_seq.tolist()) == ([Phase.SYNC], [20_000])
+
+
+def test_a_step_is_its_own_time_and_what_blocked_its_thread(tmp_path):
+    """Marks at 1000 and 3000 ns; the thread used 500 and then 900 ns of the processor."""
+    fields = [  # times, CPU time, kind, op, later, thread
+        (100, 400, 0, 1, Op.ALL_REDUCE, 0, 0),
+        (500, 600, 0, 2, Op.SEND, 0, 0),  # a send waits for nobody
+        (600, 700, 0, 1, Op.ALL_REDUCE, 2, 0),  # it does not block
+        (700, 800, 0, 1, Op.ALL_REDUCE, 0, 1),  # another thread
+        (1000, 1000, 500, 6, 0, 0, 0),
+        (1500, 1700, 0, 3, 0, 0, 0),
+        (3000, 3000, 1400, 6, 0, 0, 0),
+    ]
+    calls = [CALL.pack(n + 1, enter, leave, 0, 0, cpu, -1, 0, 1, kind, op, later, 1, thread, 0)
+             for n, (enter, leave, cpu, kind, op, later, thread) in enumerate(fields)]  # fmt: skip
+    put_rank(tmp_path, calls)
+    collect.collect(tmp_path, run_id="r")
+    trace = evenstep.load(tmp_path)
+    steps = trace.of_kind(Kind.STEP)
+    assert list(zip(steps.enter_ns, steps.exit_ns, steps.group_seq, strict=True)) == [
+        (100, 1000, 0), (1000, 3000, 900),  # what the first used before its first call is not known
+    ]  # fmt: skip
+    phases = trace.summaries["phase_ns"]
+    assert phases[:, Phase.SYNC].tolist() == [300, 200]
+    assert phases[:, Phase.OTHER].tolist() == [600, 1800]

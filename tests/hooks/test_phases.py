@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import threading
 
 import pytest
 import torch
 
-from evenstep.hooks.torch.phases import PhaseHooks
+from evenstep.agent.recording.recorder import OwnCost
+from evenstep.hooks.torch.phases import PhaseHooks, batch_length, skipped_by_scaler
+from evenstep.trace.spool.layout import Phase
 
 
 class Careful(torch.optim.SGD):
@@ -58,3 +62,124 @@ def test_another_optimizer_inside_a_step_ends_none(steps):
     outer, inner = optimizer(torch.optim.SGD), optimizer(torch.optim.SGD)
     outer.step(lambda: inner.step())
     assert len(steps) == 1
+
+
+class Notes:
+    """A recorder that keeps what it is told, without its times: what a phase clock is asked for."""
+
+    def __init__(self):
+        self.words, self.ident, self.sampled, self.manual = [0] * 64, threading.get_ident(), True, 0
+        self.events, self.event_cost, self.told = 0, OwnCost(), []
+        self.clock = self
+
+    def __getattr__(self, name):
+        return name  # what a clock would do, by its name
+
+    def note(self, event):
+        self.told.append((event[0], *(each for each in event[1:] if each < 10**6)))
+
+
+@pytest.fixture
+def notes():
+    """What is noted while the hooks are in place, and what they say of themselves."""
+    made = Notes()
+    made.steps, made.failures, made.made = [], [], []
+    hooks = made.hooks = PhaseHooks(
+        torch, made, made.steps.append, made.failures.append, lambda: made.made.append(1)
+    )
+    hooks.install()
+    yield made
+    hooks.remove()
+    assert hooks.armed is False
+
+
+def test_what_training_does_is_told_as_it_comes(notes):
+    model, told = torch.nn.Sequential(torch.nn.Linear(2, 1)), notes.told
+    batches = iter(torch.utils.data.DataLoader([torch.ones(2)] * 3, batch_size=3))
+    assert told == [("input_begins",), ("input_ends", 0)]
+    told.clear()
+    batch = next(batches)
+    assert told == [("input_begins",), ("input_ends", 3)]
+    told.clear()
+    model.train().eval().train(mode=True)
+    assert told == [("mode_changes", mode) for mode in (True, False, True)]
+    told.clear()
+    model(batch).sum().backward()
+    assert told == [("backward_begins", 0), ("backward_ends", 0)]
+    told.clear()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert told == [("optimizer_begins",), ("ends",)]
+    assert (len(notes.steps), len(notes.made), notes.failures) == (1, 1, [])
+    told.clear()
+    torch.save(obj={"a": 1}, f=io.BytesIO())
+    assert told == [("begins", Phase.CHECKPOINT), ("ends",)]
+
+
+def test_a_phase_ends_with_the_error_that_its_function_raises(notes):
+    with pytest.raises(AttributeError):
+        torch.save(lambda: 0, io.BytesIO())
+    torch.save(1, io.BytesIO())
+    assert notes.told == [("begins", Phase.CHECKPOINT), ("ends",)] * 2
+
+
+def test_what_other_threads_do_is_not_of_this_one(notes):
+    other = threading.Thread(target=torch.save, args=(1, io.BytesIO()))
+    other.start()
+    other.join()
+    assert notes.told == []
+
+
+def test_a_failure_of_our_own_ends_our_part_and_not_the_programs(notes):
+    notes.note = lambda event: 1 / 0
+    stream = io.BytesIO()
+    torch.save(1, stream)
+    torch.save(2, stream)
+    assert [type(error) for error in notes.failures] == [ZeroDivisionError]
+    assert not notes.hooks.armed
+    assert stream.tell() > 0
+
+
+def test_what_is_taken_out_leaves_everything_as_it_was(recorder):
+    owners = [(torch, "save"), (torch.nn.Module, "train"), (torch.autograd, "_engine_run_backward")]
+    before = [getattr(owner, name) for owner, name in owners]
+    hooks = PhaseHooks(torch, recorder, pytest.fail, pytest.fail)
+    hooks.install()
+    assert all(
+        getattr(owner, name) is not old for (owner, name), old in zip(owners, before, strict=True)
+    )
+    assert [getattr(owner, name).__name__ for owner, name in owners] == [
+        old.__name__ for old in before
+    ]
+    hooks.remove()
+    assert [getattr(owner, name) for owner, name in owners] == before
+
+
+class Odd:
+    @property
+    def shape(self):
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (torch.ones(3, 2), 3),
+        ({"ids": torch.ones(4, 2), "mask": torch.ones(5)}, 4),
+        ([torch.tensor(1.0), (torch.ones(2, 9),)], 2),
+        ([[[[[torch.ones(7)]]]]], 7),
+        ([[[[[[torch.ones(7)]]]]]], 0),  # nobody nests so deep
+        (torch.tensor(1.0), 0),
+        ("text", 0),
+        (Odd(), 0),
+    ],
+)
+def test_a_batch_is_as_long_as_its_first_tensor(batch, samples):
+    assert batch_length(batch) == samples
+
+
+@pytest.mark.parametrize(("found", "skipped"), [(None, False), (0.0, False), (1.0, True)])
+def test_a_step_that_a_scaler_skips_is_none(found, skipped):
+    made = optimizer(torch.optim.SGD)
+    if found is not None:
+        made.found_inf = torch.tensor(found)
+    assert skipped_by_scaler(made) is skipped

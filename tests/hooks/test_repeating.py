@@ -103,3 +103,13 @@ def test_the_period_is_told(period):
         if not cycle.known:
             cycle.learn(WIDTH, call, call)
     assert cycle.period == period
+
+
+@pytest.mark.parametrize(("width", "fewest"), [(WIDTH, FEWEST_CALLS), (MESSAGE, FEWEST_MESSAGES)])
+def test_a_repetition_is_told_with_the_first_call_that_makes_enough(width, fewest):
+    cycle = Cycle()
+    assert [cycle.learn(width, "g", number) for number in range(fewest - 1)] == [[]] * (fewest - 1)
+    assert cycle.learn(width, "g", fewest - 1)
+    assert (cycle.known, cycle.period) == (True, 1)
+    cycle.forget()
+    assert (cycle.known, cycle.learn(width, "g", 0)) == (False, [])

@@ -186,3 +186,16 @@ def test_a_bound_holds_before_and_after_it_looser_by_what_clocks_drift(tight):
     assert found.offset_ns == pytest.approx([0.0, 0.0])
     assert found.error_ns[tight] == 1.0
     assert found.error_ns[1 - tight] == pytest.approx(1 + DRIFT * hour)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("drifts", "breaks"), [(0.9, 0), (1.1, 1)])
+def test_a_clock_was_set_where_it_went_further_than_clocks_drift(sign, drifts, breaks):
+    """Ten bounds a second apart, then ten more of an offset that is reached within a second."""
+    when = np.arange(20) * 1e9
+    offset = sign * drifts * DRIFT * 1e9 * (np.arange(20) >= 10)
+    found = line(when, when, offset - 1, offset + 1)
+    assert len(found.breaks_ns) == breaks
+    assert found.offset_at(when[[0, -1]]) == pytest.approx(offset[[0, -1]], abs=2)
+    if breaks:
+        assert 9e9 < found.breaks_ns[0] < 10e9

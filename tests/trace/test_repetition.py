@@ -1,5 +1,7 @@
 """Steps from the period of group, operation and bytes, where a program marks none."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -197,3 +199,35 @@ def test_the_rank_whose_calls_are_most_tells_the_steps():
         program.call(step, 70, "pair", (1, 2), size=8)
     program.steps()
     assert "3 collectives that come again 19 times" in program.said
+
+
+def test_calls_that_are_all_alike_make_a_step_where_their_pauses_repeat_six_times():
+    program = Program(2)
+    for step in range(7):
+        for at_ms in (0, 10, 20, 30):
+            program.call(step, at_ms, "world", (0, 1))
+    program.call(7, 0, "world", (0, 1))
+    steps = program.steps()[0]
+    assert ((steps.exit_ns - steps.enter_ns) // MS).tolist() == [STEP_MS] * 6
+    assert steps.enter_ns[0] // MS % STEP_MS == 31
+
+
+def test_calls_on_a_device_are_counted_on_its_clock_where_that_is_the_hosts():
+    """Kernels run 40 ms after they are issued; the host is told of none of their ends."""
+    program = Program(2)
+    for step in range(STEPS):
+        program.call(step, 0, "dp", (0, 1))
+        program.call(step, 20, "tp", (0, 1))
+    trace = program.draft.trace({})
+    rows = trace.events
+    columns = {
+        "device_enter_ns": rows.enter_ns + 40 * MS, "device_exit_ns": rows.enter_ns + 45 * MS,
+        "exit_ns": 0 * rows.exit_ns, "flags": 0 * rows.flags + np.uint16(Flag.ON_DEVICE),
+    }  # fmt: skip
+    for name, values in columns.items():
+        rows = rows.with_column(name, values)
+    for info in trace.ranks.values():
+        info.facts["device_clock"] = "host"
+    found, _ = with_steps(replace(trace, events=rows))
+    starts = found.of_kind(Kind.STEP).enter_ns // MS
+    assert set((starts % STEP_MS).tolist()) == {20 + 45}

@@ -1,5 +1,7 @@
 """Large runs: what is read from disk piece by piece is what would have been read at once."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from evenstep.trace import loading as trace_module
 from evenstep.trace import spools
 from evenstep.trace.loading import load
 from evenstep.trace.reader import SUMMARY, coarsened
-from evenstep.trace.spool.layout import RECORD_BYTES, Kind, Op
+from evenstep.trace.spool.layout import RECORD_BYTES, Flag, Kind, Op
 from evenstep.trace.spool.spool import Spool
 from evenstep.trace.spooled import EVENT_COLUMNS, Spooled
 from evenstep.trace.spools import step_index
@@ -129,3 +131,14 @@ def test_rows_are_counted_from_either_end_and_a_column_may_be_put_beside_them(bo
     wide = large.events.with_column("step", 7 + 0 * small.events.step)
     assert set(wide.step) == {7}
     assert same(wide, small.events, ("rank", "seq", "enter_ns", "exit_ns"))
+
+
+def test_a_flag_of_one_record_of_a_kind_is_a_flag_of_the_kind(both):
+    assert not any(trace.flagged(Kind.COLLECTIVE, Flag.FAILED) for trace in both)
+    _, small = both
+    flags = small.events.flags.copy()
+    flags[np.flatnonzero(small.events.kind == int(Kind.COLLECTIVE))[7]] |= int(Flag.FAILED)
+    marked = replace(small, events=small.events.with_column("flags", flags))
+    assert marked.flagged(Kind.COLLECTIVE, Flag.FAILED)
+    assert not marked.flagged(Kind.STEP, Flag.FAILED)
+    assert not marked.flagged(Kind.COLLECTIVE, Flag.COALESCED)
