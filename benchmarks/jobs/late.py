@@ -1,6 +1,7 @@
 """A job whose last rank is late in a known function, once in a few steps or in every one.
 
 torchrun … -m benchmarks.jobs.late FOLDER PLACE [--steps N] [--first N] [--every K] [--sleep S]
+    [--pause S]
 """
 
 from __future__ import annotations
@@ -97,9 +98,11 @@ def main() -> None:
             (ARGS.folder / "began").write_text(str(time.monotonic_ns()))
         batch = next(batches)
         wait_for_lock()
+        time.sleep(ARGS.pause / 2)
         optimizer.zero_grad()
         hidden = model(batch)
         hidden.register_hook(slow_backward)
+        time.sleep(ARGS.pause / 2)
         hidden.sum().backward()
         optimizer.step()
     stop.set()
@@ -114,6 +117,7 @@ if __name__ == "__main__":
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--sleep", type=float, default=0.06)
+    parser.add_argument("--pause", type=float, default=0.0, help="every rank, in every step")
     ARGS = parser.parse_args()
     PLACE, SLEEP_S = ARGS.place, ARGS.sleep
     main()

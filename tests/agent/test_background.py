@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from evenstep.agent.background import Background
+from evenstep.agent.background import SOONEST_S, Background, _soon_s
 from evenstep.agent.notes import Notes
 from tests.agent.test_sharing import FakeStore
 
@@ -118,3 +118,11 @@ def test_steps_are_worked_through_here_unless_each_is_at_its_end(background, mon
     background.work.at_once, background.work.through = at_once, gone
     background._work_through()
     assert [type(error) for error in given_up] == ([] if at_once else [ConnectionError])
+
+
+@pytest.mark.parametrize(("since_s", "pause_s"), [(-3, 3), (0, SOONEST_S), (4, 2)])
+def test_what_should_have_come_is_looked_for_after_half_as_long_again(
+    monkeypatch, since_s, pause_s
+):
+    monkeypatch.setattr("time.monotonic_ns", lambda: 10 * 10**9)
+    assert _soon_s((10 - since_s) * 10**9) == pause_s

@@ -172,21 +172,22 @@ def test_a_stream_that_cannot_be_held_is_not_said_to_be(recorder, sleeps):
 
 def test_who_works_longer_shows_at_the_first_collective_of_the_next_step(recorder):
     """Steps of 100 s, 60 of them before the first collective, 65 in the step that has begun."""
-    s, group, posted = 1_000 * MS, GroupState(0, "g", (0, 1), 0), []
+    s, group, posted, rung, due = 1_000 * MS, GroupState(0, "g", (0, 1), 0), [], [], []
     work = StepWork(
         recorder, host(recorder, "observe"), rank=1, samples_per_step=None, at_once=False
     )
     work.sharing = SimpleNamespace(post=posted.append, window_steps=lambda step_ns: 1)
+    work.bell = lambda: rung.append(start_ns)
     start_ns = recorder.began_ns
     for before in (60, 60, 65):
         enter_ns = start_ns + before * s
         seq = recorder.collective(enter_ns, group, int(Op.ALL_REDUCE), 8, 8, 0, -1, 0)
         work.through()
-        work.look_ahead()
+        due.append(work.look_ahead() and work.look_ahead() - start_ns)
         assert not posted or not posted[-1].begun  # it has not ended: nobody knows who waits for it
         recorder.spool.close(seq, enter_ns + s)
         work.look_ahead()
-        work.look_ahead()
+        assert work.look_ahead() == 0  # nothing more is looked for in this step
         start_ns += 100 * s
         work.end(start_ns)
     begun = [report for report in posted if report.begun]
@@ -194,3 +195,5 @@ def test_who_works_longer_shows_at_the_first_collective_of_the_next_step(recorde
     assert begun[0].step_ns == 105 * s
     assert begun[0].work_ns - posted[1].work_ns == pytest.approx(5 * s, rel=0.01)
     assert begun[0].wait_ns == s
+    assert due == [0, 0, 61 * s]  # when it ended in the step before
+    assert len(rung) == 2  # whoever works steps through is woken from the first window on

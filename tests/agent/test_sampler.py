@@ -243,3 +243,18 @@ def test_a_forked_child_disarms_it_without_touching_a_lock():
             os._exit(0 if one.stop() and threading.active_count() == 1 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert one.stop(PATIENCE_S)
+
+
+def test_who_asks_between_two_rounds_is_asked_as_soon_as_something_rings():
+    asked, again = threading.Event(), threading.Event()
+
+    def between():
+        (again if asked.is_set() else asked).set()
+        return PATIENCE_S
+
+    made = Sampler([], print, period_s=PATIENCE_S, between=between)
+    made.start()
+    assert asked.wait(PATIENCE_S)
+    made.ring()
+    assert again.wait(PATIENCE_S / 2)
+    assert made.stop()

@@ -238,3 +238,14 @@ def test_without_pacing_together_nobody_writes_or_reads_orders():
     job.post(0)
     job.exchange()
     assert not [key for key in job.store.values if "orders" in key]
+
+
+def test_rank_0_knows_whether_messages_are_missing():
+    job = Job(2)
+    assert [each.due_ns for each in job.ranks] == [0, 0]
+    job.post(16, ranks=[0])
+    job.exchange([0])
+    assert job.ranks[0].due_ns > 0
+    job.post(16, ranks=[1])
+    job.exchange([1, 0])
+    assert job.ranks[0].due_ns == 0

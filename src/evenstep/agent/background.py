@@ -6,7 +6,9 @@ import math
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from evenstep.agent.control import Control
@@ -25,45 +27,37 @@ from evenstep.agent.step_work import FIRST_STEP_NS, StepWork
 from evenstep.errors import EvenstepError
 from evenstep.trace.spool.identity import Identity
 
-EXCHANGE_S = 0.25  # between looks at what the ranks tell each other, at most
+EXCHANGE_S = 0.25  # between looks at what the ranks tell each other, at most, …
+SOONEST_S = 0.01  # … and where something should have come: half as long as it has been waited for
 
 
+@dataclass(eq=False)
 class Background:
     """One rank's background thread, and what goes round on it.
 
     `hooks` may become more while it runs. `hear` is told what rank 0 says of pacing.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        identity: Identity,
-        recorder: Recorder,
-        hooks: dict[str, Hooks],
-        work: StepWork,
-        control: Control,
-        live: LiveView,
-        notes: Notes,
-        hear: Callable[[Any], None],
-        standstill: Callable[[], Standstill | None],
-        give_up: Callable[[Exception], None],
-    ) -> None:
-        self._config = config
-        self._identity = identity
-        self._recorder = recorder
-        self._spool = recorder.spool
-        self._hooks = hooks
-        self._work = work
-        self._control = control
-        self._live = live
-        self._notes = notes
-        self._hear = hear
+    _config: Config
+    _identity: Identity
+    _recorder: Recorder
+    _hooks: dict[str, Hooks]
+    _work: StepWork
+    _control: Control
+    _live: LiveView
+    _notes: Notes
+    _hear: Callable[[Any], None]
+    _standstill: Callable[[], Standstill | None]
+    _give_up: Callable[[Exception], None]
+
+    def __post_init__(self) -> None:
+        config, identity = self._config, self._identity
+        self._spool = self._recorder.spool
         self._exchange_s = min(EXCHANGE_S, config.sample_period_s)
         self._prefix = f"evenstep/{identity.run_id}/{identity.attempt}"
         self._alarm = Alarm(
-            standstill, rank=identity.rank, world=identity.world, prefix=self._prefix
+            self._standstill, rank=identity.rank, world=identity.world, prefix=self._prefix
         )
-        self._give_up = give_up
         self._store: Spokesman | SpokenFor | None = None
         self._local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
         self._meeting: int | None = None  # of the ranks, whose store is in use
@@ -72,6 +66,7 @@ class Background:
         self._parted: tuple[int, str] | None = None  # from the others: in which step, and why
         self._once: list[Callable[[], None]] = [self._record_locality]
         self.sampler = self._make_sampler()
+        self._work.bell = self.sampler.ring
 
     def _make_sampler(self) -> Sampler:
         from evenstep.host.sources import all_sources
@@ -185,11 +180,14 @@ class Background:
         """Between two rounds: seconds until somebody may have something to say."""
         self._pump()
         pause_s = self._ask_for_change() / 1e9 if self._control.listens else math.inf
-        if self._work.sharing is not None:
+        sharing = self._work.sharing
+        if sharing is not None:
             self._work_through()
-            self._work.look_ahead()
-            self._exchange(self._work.sharing)
-            pause_s = min(pause_s, self._exchange_s)
+            first_ns = self._work.look_ahead()
+            self._exchange(sharing)
+            for due_ns in (first_ns, sharing.due_ns) if self._work.alone else (1,):
+                if due_ns:
+                    pause_s = min(pause_s, self._exchange_s, _soon_s(due_ns))
         return pause_s
 
     def _pump(self) -> None:
@@ -276,3 +274,9 @@ class Background:
         finally:
             if nvml is not None:
                 nvml.close()
+
+
+def _soon_s(due_ns: int) -> float:
+    """Seconds until what should come then is looked for."""
+    over_s = (time.monotonic_ns() - due_ns) / 1e9
+    return max(over_s / 2, SOONEST_S) if over_s >= 0 else -over_s

@@ -104,7 +104,7 @@ class Agent:
             account=account,
             place=(identity.local_rank, _local_world(os.environ), identity.world),
             makers={"gc": Garbage, "cores": Cores, "power": Power},
-            turns=(self._link, self._storage) if identity.rank == 0 else (self._storage,),
+            make_turns=(self._link, self._storage) if identity.rank == 0 else (self._storage,),
         )
         self._steering = Steering(
             start, control, self._work, self._pace, self.recorder, notes, self._conductor

@@ -10,7 +10,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from evenstep.host.sources.source import Reading, Source, SourceUnavailable
 
@@ -89,14 +88,20 @@ class Sampler:
         if not self._armed or thread is None:
             return True
         self._stopping.set()
-        with suppress(OSError):  # it has ended by itself
-            os.eventfd_write(self._bell, 1)
+        self.ring()
         if thread is threading.current_thread():  # called from `also`
             return True
         thread.join(timeout_s)
         if self._gate.acquire(timeout=timeout_s):  # lets an emission under way finish
             self._gate.release()
+        if not thread.is_alive():
+            self._armed = False
+            os.close(self._bell)
         return not thread.is_alive()
+
+    def ring(self) -> None:
+        """Have `between` asked now; from any thread, until `stop` is called."""
+        os.eventfd_write(self._bell, 1)
 
     def listen(self, fd: int) -> None:
         """Have `between` asked as soon as there is something to read from a file."""
@@ -132,7 +137,9 @@ class Sampler:
 
     def _pause(self, pause_s: float) -> bool:
         """Wait, unless something rings; whether it is the end."""
-        self._ears.poll(math.ceil(pause_s * 1e3))
+        heard = () if self._stopping.is_set() else self._ears.poll(math.ceil(pause_s * 1e3))
+        if any(fd == self._bell for fd, _ in heard):
+            os.eventfd_read(self._bell)
         return self._stopping.is_set()
 
     def tick(self) -> float:
@@ -215,4 +222,3 @@ class Sampler:
                 source.close()
             except Exception as error:
                 log.debug("evenstep: closing %s: %s", source.name, error)
-        os.close(self._bell)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from evenstep.agent.actions.conductor import Conductor
 from evenstep.agent.control import Control, record, stance
 from evenstep.agent.notes import Notes
@@ -22,38 +24,29 @@ class Stance:
         self.config = config
         self.place = place
         self.part = config.part("pace")
-        self.acts = tuple(config.act.split(","))
-        asked = "on" if PACE in self.acts else config.pace_mode
-        self.mode = allowed(asked, chosen=self.part.holds(place))
+        self.asked = "on" if PACE in config.act.split(",") else config.pace_mode
+        self.mode = allowed(self.asked, chosen=self.part.holds(place))
 
 
+@dataclass
 class Steering:
     """Follows what is asked while the job runs; on the training thread."""
 
-    def __init__(
-        self,
-        start: Stance,
-        control: Control,
-        work: StepWork,
-        pace: PaceHost,
-        recorder: Recorder,
-        notes: Notes,
-        conductor: Conductor,
-    ) -> None:
-        self._start = start
-        self._part = start.part
-        self._control = control
-        self._work = work
-        self._pace = pace
-        self._recorder = recorder
-        self._notes = notes
-        self._conductor = conductor
+    _start: Stance
+    _control: Control
+    _work: StepWork
+    _pace: PaceHost
+    _recorder: Recorder
+    _notes: Notes
+    _conductor: Conductor
+
+    def __post_init__(self) -> None:
+        self._part = self._start.part
 
     def say(self) -> None:
         """Write into the trace how pacing begins."""
         mode = self._pace.pacer.settings.mode
-        asked = "on" if PACE in self._start.acts else self._start.config.pace_mode
-        self._recorder.spool.add_fact("pace", stance(asked, mode, self._part))
+        self._recorder.spool.add_fact("pace", stance(self._start.asked, mode, self._part))
 
     def look(self, step: int) -> None:
         """Follow what was asked for, if it is time, from the step after the one that begins."""

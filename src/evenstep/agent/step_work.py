@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from evenstep.agent.exchange.messages import StepRow, summarize
 from evenstep.agent.exchange.sharing import Sharing
@@ -41,6 +42,8 @@ class StepWork:
     ) -> None:
         self.at_once = at_once
         self.sharing: Sharing | None = None  # taken back by the background thread
+        self.bell: Callable[[], None] = lambda: None  # wakes that thread
+        self.alone = False  # whether a window is a step
         self._recorder = recorder
         self._pace = pace
         self._rank = rank
@@ -55,6 +58,7 @@ class StepWork:
         self._decision = Decision(0, Reason.LEARNING)
         self._last: ClosedStep | None = None  # that was worked through
         self._entered = (-1, 0, 0)  # the latest step with a first collective: time, work before it
+        self._first_ns = 0  # how long after its step's beginning that ended
 
     @property
     def step_ns(self) -> int:
@@ -73,23 +77,17 @@ class StepWork:
         held_ns, upto = self._pace.take_held(), recorder.spool.last_number()
         step, *ended = recorder.begin_step(now_ns, held_ns)
         recorder.note((self._ended, now_ns, self._latest, held_ns, upto, *ended))
+        if self.alone:
+            self.bell()
         if self.at_once or len(self._pending) + recorder.behind >= MOST_PENDING:
             self.through()
         if self.at_once:
             self._pace.hold(self._decision, step)
         return step
 
-    def _ended(
-        self,
-        now_ns: int,
-        standing: ResourceCounters,
-        held_ns: int,
-        upto: int,
-        seq: int,
-        events: int,
-        own_ns: int,
-    ) -> None:
-        closed = self._recorder.end_step(now_ns, standing, held_ns, upto, seq)
+    def _ended(self, now_ns: int, at: ResourceCounters, held_ns: int, upto: int, *own: int) -> None:
+        seq, events, own_ns = own
+        closed = self._recorder.end_step(now_ns, at, held_ns, upto, seq)
         closed.events, closed.own_ns = events, own_ns
         self._newest = closed
         self._pending.append(closed)
@@ -108,6 +106,8 @@ class StepWork:
         """Close a step of which it is known only now that it ended then, with record `upto`."""
         self._recorder.catch_up()
         self._pending.append(self._recorder.end_step(end_ns, standing, upto=upto))
+        if self.alone:
+            self.bell()
 
     def through(self) -> None:
         """Estimate, decide, summarize and share the steps that ended since the last time."""
@@ -117,19 +117,20 @@ class StepWork:
                 self._work_through(self._pending.popleft())
                 polite = polite and give_way()
 
-    def look_ahead(self) -> None:
+    def look_ahead(self) -> int:
         """Where a window is a step, hand over one more, up to the open step's first collective
-        and without what the step before did before its own. Off the training thread."""
+        and without what the step before did before its own. Off the training thread. When that
+        should come, 0 where none is looked for."""
         last, sharing, spool = self._last, self.sharing, self._recorder.spool
-        if last is None or sharing is None or self.at_once:
-            return
-        number = last.number + 1
-        if self._entered[0] == number or sharing.window_steps(self.step_ns) > 1:
-            return
+        if last is None or sharing is None or self.at_once or not self.alone:
+            return 0
+        if (number := last.number + 1) == self._entered[0]:
+            return 0
         first = next(iter(self._recorder.issued(last.upto, spool.last_number())), None)
         enter_ns, exit_ns = (first and spool.times(first[0])) or (0, 0)
         if not exit_ns or self._recorder.step != number:
-            return
+            return last.end_ns + self._first_ns
+        self._first_ns = exit_ns - last.end_ns
         waited = used(self._standing, self.meter.now()).run_delay_ns
         lasted_ns = enter_ns - last.end_ns
         before, self._entered = self._entered, (number, lasted_ns, max(lasted_ns - waited, 0))
@@ -138,6 +139,7 @@ class StepWork:
             work_ns = max(self._rows[-1].work_ns + self._entered[2] - before[2], 0)
             row = StepRow(step_ns, work_ns, exit_ns - enter_ns, 0, 0)
             sharing.post(summarize([row], rank=self._rank, end=number + 1, begun=1))
+        return 0
 
     def _work_through(self, closed: ClosedStep) -> None:
         recorder, sharing = self._recorder, self.sharing
@@ -162,5 +164,6 @@ class StepWork:
         rows = list(self._rows)
         usual_ns = sorted(row.step_ns for row in rows)[len(rows) // 2]
         steps = sharing.window_steps(usual_ns)
+        self.alone = steps == 1
         if end % steps == 0:
             sharing.post(summarize(rows[-steps:], rank=self._rank, end=end))

@@ -62,7 +62,7 @@ class Job:
         self.conductor = conductor.Conductor(
             self.spool, seed="run/0", account=account, place=(1, 2, 4),
             makers={"gc": Garbage, "cores": Cores, "power": Power},
-            turns=(
+            make_turns=(
                 lambda: LinkToken(self.recorder, account, gate_by=self.gate_by, **common()),
                 lambda: StorageTurns(self.recorder, account, **common()),
             ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from evenstep.agent.actions.action import FACTS_STEPS, OFF, Action, Facts
@@ -37,26 +38,19 @@ class TriedAction:
         trial.wanted = False
 
 
+@dataclass(eq=False)
 class Conductor:
     """Tries the actions that were asked for; told of every step, on the training thread."""
 
-    def __init__(
-        self,
-        spool: Spool,
-        *,
-        seed: str,
-        account: TrialBudget,
-        place: tuple[int, int, int],
-        makers: dict[str, Callable[[], Action]],
-        turns: Sequence[Callable[[], LinkToken | StorageTurns]] = (),
-    ) -> None:
-        self.account = account
+    spool: Spool
+    seed: str
+    account: TrialBudget
+    place: tuple[int, int, int]  # local rank, local world, world
+    makers: dict[str, Callable[[], Action]]
+    make_turns: Sequence[Callable[[], LinkToken | StorageTurns]] = ()
+
+    def __post_init__(self) -> None:
         self.parts: list[TriedAction] = []
-        self._spool = spool
-        self._seed = seed
-        self._place = place  # local rank, local world, world
-        self._makers = makers
-        self._make_turns = turns
         self.turns: list[LinkToken | StorageTurns] = []  # while the token is asked for
         self.told: list[dict[str, Any]] = []  # what was done, once it is over
         self._calm = 0
@@ -75,7 +69,7 @@ class Conductor:
     def ask(self, names: Iterable[str], step: int) -> None:
         """Act in these ways from now on; what is not among them is ended."""
         names = list(names)
-        wanted = [name for name in names if name in self._makers]
+        wanted = [name for name in names if name in self.makers]
         for part in self.parts:
             if part.action.name not in wanted:
                 self._end(part, step)
@@ -84,21 +78,21 @@ class Conductor:
         kept = {part.action.name: part for part in self.parts}
         self.parts = [kept.get(name) or self._made(name) for name in wanted]
         asked = [name for name in names if name in wanted or name in ELSEWHERE]
-        self._spool.add_fact("act", {"asked": ",".join(asked) or OFF, "since_step": step})
+        self.spool.add_fact("act", {"asked": ",".join(asked) or OFF, "since_step": step})
 
     def _take_turns(self, wanted: bool) -> None:
         if wanted and not self.turns:
             try:
-                self.turns.extend(make() for make in self._make_turns)
+                self.turns.extend(make() for make in self.make_turns)
             except EvenstepError as error:  # nothing waits then
-                self._spool.add_fact("token", str(error))
+                self.spool.add_fact("token", str(error))
                 wanted = False
         while self.turns and not wanted:
             self.turns.pop().stop()
 
     def _made(self, name: str) -> TriedAction:
-        action = self._makers[name]()
-        seed = f"{self._seed}/{name}"
+        action = self.makers[name]()
+        seed = f"{self.seed}/{name}"
         trial = RandomTrial(
             self.account, seed=seed, scale=action.scale, outlier=action.outlier,
             leaves=action.leaves, bounded=action.bounded,
@@ -132,7 +126,7 @@ class Conductor:
         *sums, longest = zip(*self._seen, strict=True)
         self._seen.clear()
         means = (sum(each) // FACTS_STEPS for each in sums)
-        facts = Facts._make([*means, max(longest), *self._place])
+        facts = Facts._make([*means, max(longest), *self.place])
         for part in self.parts:
             if part.trial.span:
                 continue
@@ -165,8 +159,8 @@ class Conductor:
 
     def _record(self, words: str, step: int) -> None:
         now = time.monotonic_ns()
-        name = self._spool.name_id(words)
-        self._spool.put(now, now, int(Kind.PACING), int(Actuator.NONE), step, name=name)
+        name = self.spool.name_id(words)
+        self.spool.put(now, now, int(Kind.PACING), int(Actuator.NONE), step, name=name)
 
     def stop(self, step: int = 0) -> None:
         """Give everything back."""

@@ -91,7 +91,7 @@ class LiveView:
                     "evenstep: rank %d is late by %s, %.0f %% of a step, in %d steps looked "
                     "at; ranks waiting for it: %d",
                     late.rank,
-                    f"{late_ms:.3g} ms" if late_ms < 1e3 else f"{late_ms / 1e3:.3g} s",
+                    f"{late_ms:.3g} ms" if late_ms < 999.5 else f"{late_ms / 1e3:.3g} s",
                     100 * share,
                     sum(window.steps for window in latest), late.waiting_ranks,
                 )  # fmt: skip

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic_ns
 
 from evenstep.agent.exchange.messages import (
     Late,
@@ -35,6 +37,7 @@ def gathers_by_node(world: int, local_world: int) -> bool:
     return world > DIRECT_RANKS and local_world > 1 and world % local_world == 0
 
 
+@dataclass(eq=False)
 class Sharing:
     """One rank's part. `post` hands over a finished window; `exchange` runs on the background,
     about every `period_s`. `on_window` gets, on rank 0 alone, the reports of every complete shared
@@ -42,30 +45,19 @@ class Sharing:
     rank 0 last said.
     """
 
-    def __init__(
-        self,
-        store: JobStore,
-        *,
-        prefix: str,
-        rank: int,
-        world: int,
-        local_rank: int,
-        local_world: int,
-        threshold: float,
-        period_s: float,
-        on_window: Callable[[Sequence[WindowReport], Late | None], None],
-        on_orders: Callable[[Orders], None] | None = None,
-    ) -> None:
-        self._store = store
-        self._prefix = prefix
-        self._rank = rank
-        self._world = world
-        self._local_rank = local_rank
-        self._local_world = max(local_world, 1)
-        self._threshold = threshold
-        self._period_ns = int(period_s * 1e9)
-        self._on_window = on_window
-        self._on_orders = on_orders
+    store: JobStore
+    prefix: str
+    rank: int
+    world: int
+    local_rank: int
+    local_world: int
+    threshold: float
+    period_s: float
+    on_window: Callable[[Sequence[WindowReport], Late | None], None]
+    on_orders: Callable[[Orders], None] | None = None
+
+    def __post_init__(self) -> None:
+        self.local_world = max(self.local_world, 1)
         self._plan: Plan | None = None  # handed over by the training thread of rank 0
         self._next = Orders()  # what rank 0 has to say
         self._said = Orders()  # … and said last, as this rank knows it
@@ -73,15 +65,22 @@ class Sharing:
         self._written: tuple[deque[str], deque[str]] = deque(), deque()  # of whole steps; begun
         self._node_windows: deque[int] = deque(maxlen=PATIENCE)  # not read from the node yet
         self._root_windows: deque[int] = deque(maxlen=PATIENCE)  # not judged yet
-        self._by_node = gathers_by_node(world, local_world)
+        self._by_node = gathers_by_node(self.world, self.local_world)
+        self._sent_ns = 0  # when this rank last sent a message
 
     def window_steps(self, step_ns: int) -> int:
         """After how many steps a window ends, where they take so long.
 
         Ranks that pace together learn from quantiles: those take `WINDOW_STEPS` at least.
         """
-        least = 1 if self._on_orders is None else WINDOW_STEPS
-        return max(window_steps(step_ns, self._period_ns), least)
+        least = 1 if self.on_orders is None else WINDOW_STEPS
+        return max(window_steps(step_ns, int(self.period_s * 1e9)), least)
+
+    @property
+    def due_ns(self) -> int:
+        """Since when messages of others are missing here, or may be; 0: none are."""
+        reads = self._root_windows if self.rank == 0 else self._node_windows
+        return self._sent_ns if self.local_rank == 0 and reads else 0
 
     def post(self, report: WindowReport) -> None:
         """Hand a finished window over; called on the training thread, never blocks."""
@@ -94,28 +93,29 @@ class Sharing:
     def exchange(self) -> None:
         """Send what was posted and read what has arrived. For the background thread."""
         while self._outbox:
+            self._sent_ns = monotonic_ns()
             report = self._outbox.popleft()
             self._write(f"{report.window}/r{report.rank}", report)
             for asked in (self._node_windows, self._root_windows):
                 asked.append(report.window)
-        if self._by_node and self._local_rank == 0:
+        if self._by_node and self.local_rank == 0:
             self._gather(self._node_windows, self._own_node_keys, self._pass_on)
-        if self._rank == 0:
+        if self.rank == 0:
             self._gather(self._root_windows, self._root_keys, self._judge)
-        if self._on_orders is not None:
-            (self._speak if self._rank == 0 else self._listen)(self._on_orders)
+        if self.on_orders is not None:
+            (self._speak if self.rank == 0 else self._listen)(self.on_orders)
 
     def _speak(self, on_orders: Callable[[Orders], None]) -> None:
         """Tell all ranks the newest plan and window; both are kept until there are newer ones."""
         orders = self._next._replace(plan=self._plan)
         if orders != self._said:
-            self._store.set(self._key("orders"), orders.pack())
+            self.store.set(self._key("orders"), orders.pack())
             self._hear(orders, on_orders)
 
     def _listen(self, on_orders: Callable[[Orders], None]) -> None:
         key = self._key("orders")
-        if self._store.check([key]):
-            orders = Orders.unpack(bytes(self._store.multi_get([key])[0]))
+        if self.store.check([key]):
+            orders = Orders.unpack(bytes(self.store.multi_get([key])[0]))
             if orders is not None:
                 self._hear(orders, on_orders)
 
@@ -134,19 +134,19 @@ class Sharing:
         """Read the windows that are complete; the others are asked for again next time."""
         for window in list(windows):
             keys = keys_of(window)
-            if self._store.check(keys):
+            if self.store.check(keys):
                 windows.remove(window)
-                messages = [WindowReport.unpack(bytes(m)) for m in self._store.multi_get(keys)]
+                messages = [WindowReport.unpack(bytes(m)) for m in self.store.multi_get(keys)]
                 use([message for message in messages if message is not None])
 
     def _own_node_keys(self, window: int) -> list[str]:
-        first = self._rank - self._local_rank
-        return [self._key(f"{window}/r{first + i}") for i in range(self._local_world)]
+        first = self.rank - self.local_rank
+        return [self._key(f"{window}/r{first + i}") for i in range(self.local_world)]
 
     def _root_keys(self, window: int) -> list[str]:
         if not self._by_node:
-            return [self._key(f"{window}/r{rank}") for rank in range(self._world)]
-        nodes = self._world // self._local_world
+            return [self._key(f"{window}/r{rank}") for rank in range(self.world)]
+        nodes = self.world // self.local_world
         return [
             self._key(f"{window}/n{node}{part}") for node in range(nodes) for part in ("max", "mid")
         ]
@@ -156,7 +156,7 @@ class Sharing:
         if not reports:
             return
         ordered = sorted(reports, key=lambda report: report.work_ns)
-        node = self._rank // self._local_world
+        node = self.rank // self.local_world
         window = ordered[0].window
         latest = ordered[-1]._replace(
             entry_low_ns=max(report.entry_low_ns for report in reports),
@@ -169,15 +169,15 @@ class Sharing:
         if not any(report.begun for report in reports):
             self._next = Orders(slowest=slowest_of(reports), floor=floor_of(reports))
         unique = list({report.rank: report for report in reports}.values())
-        self._on_window(unique, latest_rank(unique, threshold=self._threshold))
+        self.on_window(unique, latest_rank(unique, threshold=self.threshold))
 
     def _write(self, name: str, report: WindowReport) -> None:
         key, written = self._key(name), self._written[report.begun]
-        self._store.set(key, report.pack())
+        self.store.set(key, report.pack())
         written.append(key)
-        per_window = 3 if self._by_node and self._local_rank == 0 else 1
+        per_window = 3 if self._by_node and self.local_rank == 0 else 1
         while len(written) > KEEP_WINDOWS * per_window:
-            self._store.delete_key(written.popleft())
+            self.store.delete_key(written.popleft())
 
     def _key(self, name: str) -> str:
-        return f"{self._prefix}/{name}"
+        return f"{self.prefix}/{name}"
