@@ -2,6 +2,7 @@
 
 import pytest
 
+from evenstep.importers.draft import MOST_BYTES
 from evenstep.importers.kineto.calls import (
     CallArguments,
     GroupKey,
@@ -12,6 +13,7 @@ from evenstep.importers.kineto.calls import (
     ranks_of,
 )
 from evenstep.importers.trace_events import Args
+from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import DType, Op
 
 TP = GroupKey("tp", range(2, 9, 2))  # ranks 2, 4, 6, 8
@@ -84,3 +86,21 @@ def test_a_shape_that_is_none_has_no_bytes(dims):
 def test_roots_and_peers_are_places_in_the_group(op, inputs, root, peer, tag):
     found = addressed(CallArguments(TP), int(op), Args(inputs=inputs))
     assert (found.root, found.source, found.destination, found.tag) == (root, peer, peer, tag)
+
+
+def test_what_a_call_does_not_say_is_not_known():
+    assert tuple(call_of(Args(), {}, 2)) == (None, 0, 0, int(DType.OTHER), -1, -1, -1, -1, 0)
+
+
+def test_what_cannot_be_is_not_believed():
+    said = call_of(
+        Args(dtype="Float", elements_in=-5, elements_out=1 << 62, source=MOST_RANKS,
+             destination=MOST_RANKS - 1), {}, 2,
+    )  # fmt: skip
+    assert (said.bytes_in, said.bytes_out) == (0, MOST_BYTES)
+    assert (said.source, said.destination) == (-1, MOST_RANKS - 1)
+
+
+@pytest.mark.parametrize(("place", "root"), [(0, 2), (1, 5), (2, -1), (-1, -1)])
+def test_a_root_is_told_by_its_place_in_the_group(place, root):
+    assert call_of(Args(group_name="1", group_ranks="[5, 2]", root=place), {}, 8).root == root

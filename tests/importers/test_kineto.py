@@ -394,3 +394,58 @@ def test_groups_that_are_assumed_are_told_of_where_there_are_several_ranks(opene
         False,
         True,
     ]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reduction"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", ReduceOp.SUM),
+        ("ncclDevKernel_AllReduce_Prod_f32_RING_LL", ReduceOp.PRODUCT),
+        ("ncclDevKernel_AllReduce_MinMax_f32_RING_LL", ReduceOp.OTHER),
+        ("ncclKernel_AllReduce_RING_LL_Max_float", ReduceOp.MAX),
+        ("ncclDevKernel_ReduceScatter_Min_f16_RING_LL", ReduceOp.MIN),
+        ("ncclDevKernel_Reduce_Avg_f32(sum_of_arguments)", ReduceOp.AVG),
+        ("ncclDevKernel_AllReduce_f32(_sum)", ReduceOp.OTHER),
+        ("ncclDevKernel_AllGather_Sum_f32_RING_LL", ReduceOp.OTHER),  # which reduces nothing
+    ],
+)
+def test_a_kernels_name_says_what_it_does_to_the_values(opened, kernel, reduction):
+    profile = Profile()
+    profile.step(0, 0, 100)
+    profile.kernel(kernel, 10, 20, 30)
+    row = collectives(opened(profile))
+    assert row.reduce_op.tolist() == [int(reduction)]
+
+
+def test_threads_are_numbered_from_the_one_that_trains(opened):
+    profile = Profile()
+    profile.step(0, 0, 1000)
+    for called, tid in ((10, 5), (100, 1), (200, 3), (300, 5)):
+        profile.collective(called, called + 20, 30, tid=tid)
+    assert collectives(opened(profile)).thread.tolist() == [1, 0, 2, 1]
+
+
+def test_groups_tell_how_many_ranks_there_are_at_least(opened):
+    profile = Profile()
+    del profile.header["distributedInfo"]["world_size"]
+    profile.step(0, 0, 100)
+    profile.collective(10, 20, 30, **{"Process Group Ranks": "[0, 1, 6]"})
+    assert opened(profile).world == 7
+
+
+def test_what_is_copied_is_told_from_what_is_computed(opened):
+    profile = Profile()
+    profile.step(0, 0, 1000)
+    profile.kernel("gemm", 10, 20, 100, stream=7)
+    for begun, stream in ((50, 8), (60, 9), (300, 8)):
+        copied = profile.kernel("Memcpy HtoD (Pinned -> Device)", 15, begun, 40, stream=stream)
+        copied["cat"] = "gpu_memcpy"
+    trace = opened(profile)
+    spans = trace.of_kind(Kind.SPAN)
+    found = [
+        (trace.names[name], (begun - draft.FIRST_NS) // 1000, (ended - draft.FIRST_NS) // 1000)
+        for name, begun, ended in zip(
+            spans.name, spans.device_enter_ns, spans.device_exit_ns, strict=True
+        )
+    ]
+    assert sorted(found) == [("compute", 20, 120), ("copy", 50, 100), ("copy", 300, 340)]

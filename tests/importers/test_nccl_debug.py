@@ -177,3 +177,29 @@ def test_rings_are_told_where_nobody_named_a_communicator_and_channels_where_the
     assert (heard(ring)["channels"], heard(ring)["world"]) == (4, None)
     nothing = heard("gpu01:1:1 [0] NCCL INFO Using network IB\n")
     assert (nothing["rings"], nothing["channels"], nothing["nodes"]) == ({}, None, None)
+
+
+def test_a_whole_log_is_these_facts_and_no_others(heard):
+    """The numbers 1 and 2 are Ring and Simple in NCCL's `nccl_common.h`."""
+    nics = ["mlx5_0:1/IB", "mlx5_1:1/RoCE"]
+    assert heard(LOG) == {
+        "version": "2.19.3+cuda12.3", "world": 2, "nodes": 2, "channels": 2, "network": "IB",
+        "ranks": {
+            "0": {"host": "gpu01", "pid": 100, "gpu": 0, "bus_id": "1c000", "nics": ["0"]},
+            "1": {"host": "gpu02", "pid": 200, "gpu": 1, "bus_id": "2d000"},
+        },
+        "communicators": [{"id": "0xabc", "size": 2, "ranks_heard": 2}],
+        "rings": {"0": [0, 1], "1": [1, 0]},
+        "trees": {"0": [-1, 0], "1": [1, -1]},
+        "transports": {"NET/IB": 2},
+        "nics": {"gpu01": nics, "gpu02": nics},
+        "gpu_direct_rdma": False,  # one of both links goes through the host
+        "choices": [
+            {"op": None, "bytes": 1048576, "algorithm": "Ring", "protocol": "Simple", "times": 1},
+            {"op": "AllReduce", "bytes": 4096, "algorithm": "RING", "protocol": "LL", "times": 1},
+        ],
+        "environment": {"NCCL_IB_HCA": "mlx5_0,mlx5_1"},
+        "warnings": [
+            {"text": "socketProgress: Connection closed by remote peer", "times": 2}
+        ],
+    }  # fmt: skip
