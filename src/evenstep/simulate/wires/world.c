@@ -126,8 +126,8 @@ typedef struct { /* one collective of one step */
 
 struct Step {
     Graph *graph;
-    /* the caller's, of each operation a row of ranks: what it takes; when it was entered and over,
-       NAN not yet */
+    /* the caller's, of each operation a row of ranks: what it takes; when it was entered; when it was
+       over, NAN not yet */
     double *value, *enter, *end;
     i64 stride; /* from row to row */
     Instance **instance;
@@ -145,8 +145,10 @@ typedef struct {
 
 typedef struct { /* a stream of a rank */
     double until, ready;
+    const double *awaited; /* an end that it cannot go on without; NULL: none that is known */
     i32 step, at; /* where it is */
     i32 met; /* of what its next operation needs, how many are over; `ready`: the last of these */
+    i32 flies; /* its operation is a collective in flight: what is awaited is its end */
 } Lane;
 
 typedef struct {
@@ -233,7 +235,7 @@ typedef struct {
     /* ranks */
     i32 streams;
     Rank *rank;
-    Lane *lane; /* of each stream */
+    Lane *lane; /* of each rank, stream by stream */
     i32 *queue, queue_count;
     /* network */
     Active *active;
@@ -291,6 +293,10 @@ struct Point {
 
 static double *cell(const Step *s, double *rows, i32 rank, i32 operation) {
     return &rows[operation * s->stride + rank];
+}
+
+static Lane *lane_of(const World *w, i32 rank, i32 stream) {
+    return &w->lane[(i64)stream * w->ranks + rank];
 }
 
 static void lists_free(Lists *lists) { free(lists->start); free(lists->entry); }
@@ -475,7 +481,7 @@ void world_job(World *w, i64 job, i64 eager, i64 lag, double slowdown, const dou
     j->eager = (int)eager, j->lag = (i32)lag, j->slowdown = slowdown;
     for (i32 r = 0; r < j->ranks; r++) {
         wake(w, j->first + r);
-        for (i32 s = 0; s < w->streams; s++) w->lane[(j->first + r) * w->streams + s].until = begin[r];
+        for (i32 s = 0; s < w->streams; s++) lane_of(w, j->first + r, s)->until = begin[r];
     }
 }
 
@@ -968,9 +974,13 @@ static i32 *needs(Instance *of, i32 round) {
     return of->need[round];
 }
 
-static void through(World *w, Instance *of, i32 rank, double end) {
+static void ended(World *w, Instance *of, i32 rank, double end) {
     Job *j = &w->job[of->job];
     *cell(of->step, of->step->end, rank - j->first, of->operation[of->flow->of_rank[rank]]) = end;
+}
+
+static void through(World *w, Instance *of, i32 rank, double end) {
+    ended(w, of, rank, end);
     of->step->open--;
     of->open--;
     wake(w, rank);
@@ -1487,20 +1497,21 @@ static void train_goes(World *w, Point *p, double rate, i32 partner, double besi
     delivers(w, p, p->round, p->begin + p->hop, p->period, p->of->flow->rounds);
 }
 
-/* A round begins at `begin`, which may be ahead. Of two trains on a link one gives way at once. */
+/* A round begins at `begin`, which may be ahead. Of two trains on a link one gives way at once: what
+   would give way does not become one. */
 static void point_start(World *w, Point *p, double begin) {
     Stage *s = p->of->flow->stages[0];
     p->alone = s->bytes[p->message] * p->of->scale / s->narrow[p->message];
     p->begin = begin, p->mode = AWAITING;
     i32 other = company(w, p);
-    if (other == -2) {
+    int meets = rivals(w, p);
+    if (other == -2 || meets == 1) {
         unsure(w, p, p->round);
         due_at(w, begin, p);
         return;
     }
     on_links(w, p);
     double rate = s->narrow[p->message], beside = 0;
-    int meets = rivals(w, p);
     if (meets) other = -1;
     if (other >= 0) halves(w, p, &w->active[other], &rate, &beside);
     train_goes(w, p, rate, other, beside);
@@ -1878,6 +1889,8 @@ static double spare(World *w, Instance *of, i32 group) {
     return w->there[last > 0 ? last : 0];
 }
 
+static int follow(World *w, Instance *of, i32 group);
+
 static void close_group(World *w, Instance *of, i32 group) {
     Flow *f = of->flow;
     double awaited = f->spared ? spare(w, of, group) : INFINITY, latest = -INFINITY;
@@ -1890,13 +1903,17 @@ static void close_group(World *w, Instance *of, i32 group) {
     }
     for (i32 n = 0; n < f->stage_count; n++)
         stage_through(w, f, f->stages[n], f->repeats[n], group, of->scale);
-    for (i32 k = f->members.start[group]; k < f->members.start[group + 1]; k++) {
+    i32 from = f->members.start[group], to = f->members.start[group + 1];
+    for (i32 k = from; k < to; k++) {
         i32 rank = f->members.entry[k];
         double end = f->stage_count ? -INFINITY : latest; /* without messages: a barrier */
         if (f->stage_count)
             for (i32 p = f->of_rank[rank]; p < f->of_rank[rank + 1]; p++) end = larger(end, w->here[p]);
-        through(w, of, rank, end);
+        ended(w, of, rank, end);
     }
+    of->open -= to - from, of->step->open -= to - from;
+    if (follow(w, of, group)) return;
+    for (i32 k = from; k < to; k++) wake(w, f->members.entry[k]);
 }
 
 /* One at a time; of those that all ranks are ready for, the last first (Peng et al. 2019). */
@@ -2017,9 +2034,86 @@ static int is_ready(Job *j, const Graph *g, i32 o, i32 local, Lane *lane) {
         Step *past = j->steps[of];
         if (!past) continue; /* taken: over long ago */
         double end = *cell(past, past->end, local, g->need[k]);
-        if (isnan(end)) return 0;
+        if (isnan(end)) {
+            lane->awaited = cell(past, past->end, local, g->need[k]);
+            return 0;
+        }
         lane->ready = larger(lane->ready, end);
     }
+    return 1;
+}
+
+/* The stream of a rank whose collective this is; -1: none waits for it. */
+static i32 stream_of(const World *w, const Instance *of, i32 rank) {
+    const Step *step = of->step;
+    i32 operation = of->operation[of->flow->of_rank[rank]];
+    const double *end = cell(step, step->end, rank - w->job[of->job].first, operation);
+    for (i32 s = 0; s < step->graph->used; s++) {
+        const Lane *lane = lane_of(w, rank, s);
+        if (lane->flies && lane->awaited == end) return s;
+    }
+    return -1;
+}
+
+/* When all that an operation needs is over for these ranks, -INFINITY: it needs nothing; 0 where
+   that is not known of all. */
+static int are_ready(const Job *j, const Graph *g, i32 o, i32 number, const i32 *rank, i32 count,
+                     double *ready) {
+    for (i32 i = 0; i < count; i++) ready[i] = -INFINITY;
+    for (i32 k = g->need_start[o]; k < g->need_start[o + 1]; k++) {
+        i32 of = number - g->back[k];
+        const Step *past = of < 0 ? NULL : j->steps[of];
+        if (!past) continue;
+        const double *end = cell(past, past->end, 0, g->need[k]);
+        for (i32 i = 0; i < count; i++) {
+            if (isnan(end[rank[i] - j->first])) return 0;
+            ready[i] = larger(ready[i], end[rank[i] - j->first]);
+        }
+    }
+    return 1;
+}
+
+/* What a group that is through does next, all at once: of all the same, a collective that closes.
+   0 where it is something else, or one of them has to wait before it. */
+static int follow(World *w, Instance *of, i32 group) {
+    const Job *j = &w->job[of->job];
+    Step *step = of->step;
+    const Graph *g = step->graph;
+    const i32 from = of->flow->members.start[group];
+    const i32 *rank = &of->flow->members.entry[from];
+    i32 count = of->flow->members.start[group + 1] - from, role = g->role[rank[0] - j->first];
+    i32 stream = stream_of(w, of, rank[0]);
+    if (stream < 0) return 0;
+    const Lane *first = lane_of(w, rank[0], stream);
+    i32 row = role * g->streams + stream, place = g->lane_start[row] + first->at + 1;
+    if (place == g->lane_start[row + 1]) return 0;
+    i32 o = g->lane[place], operation = o - g->start[role], number = g->instance[o];
+    if (g->kind[o] != COLLECTIVE) return 0;
+    const Flow *f = w->flows[g->flow[number]];
+    i32 its = f->group[rank[0]];
+    if (!f->closed || its < 0) return 0;
+    const i32 *members = &f->members.entry[f->members.start[its]];
+    if (f->members.start[its + 1] - f->members.start[its] != count
+        || memcmp(rank, members, (size_t)count * sizeof(i32)))
+        return 0;
+    for (i32 i = 0; i < count; i++) if (g->role[rank[i] - j->first] != role) return 0;
+    double *ready = w->there;
+    if (!are_ready(j, g, o, first->step, rank, count, ready)) return 0;
+    Instance *next = instance_of(w, of->job, step, number);
+    const double *value = cell(step, step->value, 0, operation);
+    double *enter = cell(step, step->enter, 0, operation), *over = cell(step, step->end, 0, operation);
+    for (i32 i = 0; i < count; i++) {
+        i32 local = rank[i] - j->first, p = f->of_rank[rank[i]];
+        Lane *lane = lane_of(w, rank[i], stream);
+        onward(lane, *lane->awaited);
+        lane->awaited = &over[local];
+        enter[local] = ready[i] == -INFINITY ? lane->until : ready[i];
+        double begin = larger(ready[i], lane->until) + value[local] + f->launch;
+        next->operation[p] = operation;
+        for (; p < f->of_rank[rank[i] + 1]; p++) next->entry[p] = begin;
+    }
+    next->count[its] = count;
+    close_group(w, next, its);
     return 1;
 }
 
@@ -2034,17 +2128,12 @@ static void compute(Step *step, i32 local, const i32 *operations, i32 first, i32
     step->open -= count, lane->at += count, lane->until = now;
 }
 
-/* One operation of a stream that is there already; 0 where it has to wait. */
+/* The next operation of a stream; 0 where it has to wait. */
 static int operate(World *w, Job *j, Step *step, i32 rank, i32 o, Lane *lane) {
     Graph *g = step->graph;
     i32 local = rank - j->first, operation = o - g->start[g->role[local]];
     double *enter = cell(step, step->enter, local, operation);
     double *over = cell(step, step->end, local, operation);
-    if (g->kind[o] == COLLECTIVE && !isnan(*enter)) { /* in flight, or over */
-        if (isnan(*over)) return 0;
-        onward(lane, *over);
-        return 1;
-    }
     if (!is_ready(j, g, o, local, lane)) return 0;
     double ready = lane->ready, begin = larger(ready, lane->until), end = begin;
     double value = *cell(step, step->value, local, operation);
@@ -2062,11 +2151,12 @@ static int operate(World *w, Job *j, Step *step, i32 rank, i32 o, Lane *lane) {
         int is_urgent = g->kind[o] == URGENT;
         *enter = ready == -INFINITY ? begin : ready;
         if (is_urgent) onward(lane, lane->until);
+        else lane->awaited = over, lane->flies = 1;
         Flow *f = w->flows[g->flow[g->instance[o]]];
         if (f->group[rank] < 0) *over = begin, step->open--;
         else issue(w, w->rank[rank].job, step, rank, operation, g->instance[o],
                    begin + value + f->launch, is_urgent);
-        return is_urgent || !isnan(*over); /* in flight, it lets nobody go on */
+        return 1;
     }
     }
     *enter = begin, *over = end, step->open--;
@@ -2074,12 +2164,21 @@ static int operate(World *w, Job *j, Step *step, i32 rank, i32 o, Lane *lane) {
     return 1;
 }
 
+/* Whether what a stream awaited is over. */
+static int resumes(Lane *lane) {
+    if (isnan(*lane->awaited)) return 0;
+    if (lane->flies) onward(lane, *lane->awaited);
+    lane->awaited = NULL, lane->flies = 0;
+    return 1;
+}
+
 /* A stream as far as it gets; whether that is anywhere. */
 static int proceed(World *w, Job *j, i32 rank, i32 stream) {
-    Lane *lane = &w->lane[(i64)rank * w->streams + stream];
+    Lane *lane = lane_of(w, rank, stream);
     i32 local = rank - j->first;
     int moved = 0;
     for (; lane->step < j->fed; moved = 1) {
+        if (lane->awaited && !resumes(lane)) return moved;
         Step *step = j->steps[lane->step];
         if (!step) { /* over long ago: the stream had nothing to do in it */
             lane->step++;
@@ -2108,7 +2207,7 @@ static void advance(World *w, i32 rank) {
         s = (s ? s : j->streams) - 1;
         idle = proceed(w, j, rank, s) ? 1 : idle + 1;
     }
-    const Lane *lane = &w->lane[(i64)rank * w->streams];
+    const Lane *lane = lane_of(w, rank, 0);
     if (!j->final && !w->rank[rank].is_hungry && lane->step >= j->fed) {
         w->rank[rank].is_hungry = 1, j->hungry++;
         j->soonest = smaller(j->soonest, lane->until);

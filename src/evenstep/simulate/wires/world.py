@@ -105,7 +105,7 @@ class CompiledWorld:
         widest, ranks = value.shape
         assert (widest, ranks) == (self._widths[graph], self._of_job[job])
         rows = self._room(job, widest)
-        rows[0, :, :ranks], rows[1:] = value, np.nan
+        rows[0, :, :ranks], rows[2] = value, np.nan
         self._rows[job].append(rows)
         self._c.world_feed(
             self._world, job, graph, rows.ctypes.data, rows.shape[2], _doubles(scale)
