@@ -199,3 +199,28 @@ def test_a_clock_was_set_where_it_went_further_than_clocks_drift(sign, drifts, b
     assert found.offset_at(when[[0, -1]]) == pytest.approx(offset[[0, -1]], abs=2)
     if breaks:
         assert 9e9 < found.breaks_ns[0] < 10e9
+
+
+BOUNDS = st.lists(
+    st.tuples(st.floats(1e6, 1e9), st.floats(1, 1e6), st.floats(1, 1e6), st.integers(0, 3)),
+    min_size=1, max_size=40,
+)  # fmt: skip
+
+
+@given(BOUNDS, st.floats(-50e-6, 50e-6))
+def test_a_line_is_as_tight_as_all_its_bounds_and_holds_the_truth(bounds, rate):
+    """Against every bound carried to every place, looser by all that clocks can drift."""
+    gaps, below, above, sides = (np.array(column) for column in zip(*bounds, strict=True))
+    when = np.cumsum(gaps)
+    truth = 1e6 + rate * when
+    low = np.where(sides == 1, -np.inf, truth - below)
+    high = np.where(sides == 2, np.inf, truth + above)
+    found = line(when, when, low, high)
+    if not (np.isfinite(low).any() and np.isfinite(high).any()):
+        assert found is None
+        return
+    away = DRIFT * np.abs(found.at_ns[:, None] - when)
+    widest = (high + away).min(axis=1) - (low - away).max(axis=1)
+    assert (2 * found.error_ns <= widest + 1e-3).all()
+    assert (np.abs(found.offset_at(when) - (1e6 + rate * when)) <= found.error_at(when) + 2).all()
+    assert not len(found.breaks_ns)

@@ -124,11 +124,11 @@ def _set_at(when: Array, low: Array, high: Array) -> list[int]:
 def _stretch(when: Array, at: Array, low: Array, high: Array) -> _Stretch:
     """Offset and error of a stretch at some of its times."""
     lows, highs = _envelope(when, low, high, 0.0, DRIFT)
-    rate, slack = 0.0, DRIFT
-    span = when[-1] - when[0]
+    rate, slack, span = 0.0, DRIFT, when[-1] - when[0]
     for _ in range(NARROWINGS if span > 0 else 0):
-        slowest, fastest = (lows[-1] - highs[0]) / span, (highs[-1] - lows[0]) / span
-        middle, narrow = (slowest + fastest) / 2, (fastest - slowest) / 2 + WANDER
+        slowest = max((lows[-1] - highs[0]) / span - WANDER, rate - slack)
+        fastest = min((highs[-1] - lows[0]) / span + WANDER, rate + slack)
+        middle, narrow = (slowest + fastest) / 2, (fastest - slowest) / 2
         steady = _envelope(when, low, high, middle, narrow)
         if narrow >= slack or not (steady[0] <= steady[1]).all():
             break
