@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from evenstep.importers.draft import Draft
 from evenstep.trace.repetition import stepped, with_steps
@@ -231,3 +233,47 @@ def test_calls_on_a_device_are_counted_on_its_clock_where_that_is_the_hosts():
     found, _ = with_steps(replace(trace, events=rows))
     starts = found.of_kind(Kind.STEP).enter_ns // MS
     assert set((starts % STEP_MS).tolist()) == {20 + 45}
+
+
+GROUPS = [(0, 1), (1, 2), (0, 2), (0, 1, 2)]
+
+
+@settings(max_examples=25)
+@given(st.lists(st.sampled_from(GROUPS), max_size=5), st.integers(0, 3), st.integers(8, 16))
+def test_any_calls_that_come_again_are_a_step_of_every_rank(calls, before, steps):
+    program = Program(3)
+    for number in range(before):  # what comes first is none
+        program.call(-2, 10 * number, "world", range(3), size=900 + number)
+    for step in range(steps):
+        for place, ranks in enumerate(calls):
+            program.call(step, 5 * place, str(ranks), ranks)
+        program.call(step, 5 * len(calls), "world", range(3), size=7)  # and then a long pause
+    found = program.steps()
+    ends = STEP_MS * np.arange(1, steps) + 1000 + 5 * len(calls) + 1
+    for rows in found.values():
+        assert (rows.exit_ns // MS).tolist() == ends.tolist()
+        assert rows.step.tolist() == list(range(1, steps))
+        assert rows.enter_ns[1:].tolist() == rows.exit_ns[:-1].tolist()
+    made = program.trace.of_kind(Kind.COLLECTIVE)
+    own = made.select(made.enter_ns >= 1000 * MS)
+    assert (own.step == (own.enter_ns // MS - 1000) // STEP_MS).all()
+
+
+@settings(max_examples=15)
+@given(st.integers(1, 4), st.booleans(), st.integers(9, 14))
+def test_stages_that_only_send_to_each_other_have_steps_in_common(micros, back, steps):
+    program = Program(3)
+    for step in range(steps):
+        for micro in range(micros):
+            for stage in (0, 1):
+                program.message(step, 4 * micro + 2 * stage, stage, stage + 1)
+                if back:
+                    program.message(step, 30 + 4 * micro - 2 * stage, stage + 1, stage)
+    found = program.steps()
+    assert {len(rows) for rows in found.values()} <= {steps - 1, steps - 2}
+    rows = program.trace.of_kind(Kind.POINT_TO_POINT)
+    for rank in range(3):
+        mine = rows.select(rows["rank"] == rank)
+        same = np.diff(mine.step.astype(int)) == 0
+        assert (np.diff(mine.enter_ns)[same] < 50 * MS).all()  # a pause of 50 ms is between steps
+        assert (np.diff(mine.step.astype(int)) <= 1).all()

@@ -142,3 +142,21 @@ def test_a_flag_of_one_record_of_a_kind_is_a_flag_of_the_kind(both):
     assert marked.flagged(Kind.COLLECTIVE, Flag.FAILED)
     assert not marked.flagged(Kind.STEP, Flag.FAILED)
     assert not marked.flagged(Kind.COLLECTIVE, Flag.COALESCED)
+
+
+def test_a_record_of_no_group_and_no_name_is_of_none(both):
+    for trace in both:
+        assert set(trace.of_kind(Kind.STEP).group.tolist()) == {-1}
+        assert set(trace.of_kind(Kind.COLLECTIVE).group.tolist()) == {0}
+        assert {trace.names[name] for name in trace.of_kind(Kind.STEP).name} == {""}
+
+
+@pytest.mark.parametrize("flag", [Flag.ON_DEVICE, Flag.ASYNC])
+def test_it_is_known_whether_collectives_ran_on_a_device(tmp_path, monkeypatch, flag):
+    spool = Spool.create(tmp_path / "rank-00000.spool", identity(0), ring_bytes=1, summary_bytes=1)
+    spool.put(10, 20, Kind.COLLECTIVE, Op.ALL_REDUCE, flags=int(flag))
+    spool.put(10, 20, Kind.PHASE, 2, flags=int(Flag.ON_DEVICE))
+    spool.shut()
+    for module in (spools, trace_module):
+        monkeypatch.setattr(module, "LARGE_RECORDS", 0)
+    assert load(tmp_path).events.on_device is (flag is Flag.ON_DEVICE)
