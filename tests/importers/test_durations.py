@@ -163,3 +163,27 @@ def test_transfers_are_no_finding_where_compute_may_hide_them(tmp_path):
     path = tmp_path / "timer.csv"
     path.write_text("rank,comm,seq,op,bytes,duration_us\n" + "\n".join(lines) + "\n")
     assert diagnose(open_trace([path])).findings == []
+
+
+@pytest.mark.parametrize(
+    "row", ["-1,dp,2,1", "1.5,dp,2,1", "99999999,dp,2,1", "0,dp,-1,1", "0,dp,2,-1", "0,dp,2,",
+            "0,dp,2,1e19", "x,dp,2,1", "0,dp,1e19,1"]
+)  # fmt: skip
+def test_a_row_without_a_rank_a_place_or_a_duration_is_left_out(tmp_path, row):
+    path = tmp_path / "observer.csv"
+    path.write_text(f"rank,pg_name,seq_id,duration\n0,dp,1,2\n1,dp,1,1\n{row}\n")
+    trace = open_trace([path])
+    events = trace.of_kind(Kind.COLLECTIVE)
+    assert ((events.exit_ns - events.enter_ns) / 1e9).tolist() == [2.0, 1.0]
+    assert (events["rank"].tolist(), events.group_seq.tolist()) == ([0, 1], [1, 1])
+    assert any("1 rows have no rank, place or duration" in limit for limit in trace.limits)
+    assert trace.ranks.keys() == {0, 1}
+
+
+def test_what_no_column_names_is_an_all_reduce_and_what_nobody_knows_another(tmp_path):
+    path = tmp_path / "observer.csv"
+    path.write_text("rank,pg_name,seq_id,duration\n0,dp,1,2\n1,dp,1,1\n")
+    assert set(open_trace([path]).of_kind(Kind.COLLECTIVE).op) == {int(Op.ALL_REDUCE)}
+    path.write_text("rank,op,seq_id,size,duration\n0,,1,-4,2\n1,dance,1,1e30,1\n")
+    events = open_trace([path]).of_kind(Kind.COLLECTIVE)
+    assert (set(events.op), set(events.bytes_in)) == ({int(Op.OTHER)}, {0})
