@@ -28,5 +28,5 @@ def test_a_row_is_met_only_when_every_job_was_right():
 
 
 def test_a_late_rank_that_was_never_told_misses_the_bar():
-    assert not stacks.rows([], [None])[0].met
-    assert stacks.rows([], [2.0, 4.9])[0].met
+    assert not stacks.told("", [None])[0].met
+    assert stacks.told("", [2.0, 4.9])[0].met
