@@ -124,7 +124,11 @@ def test_a_group_that_makes_no_sense_is_left_out_and_said(tmp_path, group):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("hooks", "kernels"), ("raised", {"frames": [{"a": 1}]}), ("ended", {"monotonic_ns": "x"})],
+    [
+        *(("hooks", "kernels"), ("hooks", {"every": "x"}), ("hooks", {"every": 0})),
+        *(("raised", {"frames": [{"a": 1}]}), ("ended", {"monotonic_ns": "x"})),
+        *(("heartbeat_ns", "soon"), ("dump", "written")),
+    ],
 )
 def test_a_fact_of_another_shape_is_damage_and_is_told_to_nobody(tmp_path, key, value):
     spool = Spool.create(tmp_path / "d", identity(0), ring_bytes=1, summary_bytes=1)

@@ -14,10 +14,12 @@ from evenstep.trace.columns import Columns
 from evenstep.trace.loading import load
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spooled import EVENT_COLUMNS, OnDisk
+from evenstep.trace.store import database as store_database
 from evenstep.trace.store import reading as store_reading
 from evenstep.trace.store import writing as store_writing
 from evenstep.trace.store.events import StoredEvents
 from evenstep.trace.store.layout import MANIFEST, StoredPart, read_manifest
+from evenstep.trace.store.query import open_tables
 from evenstep.trace.store.writing import write_store
 from tests.diagnose.synthetic import MS, Phase, World
 from tests.trace.small_run import write_run
@@ -57,7 +59,7 @@ def stored(folder, monkeypatch):
 
 
 def same(one, other, names=EVENT_COLUMNS):
-    one = one.held() if isinstance(one, OnDisk) else one
+    one = one.in_memory() if isinstance(one, OnDisk) else one
     return len(one) == len(other) and all(np.array_equal(one[n], other[n]) for n in names)
 
 
@@ -223,6 +225,40 @@ def test_a_damaged_table_is_a_sentence(folder, tmp_path, name):
             load(copied).of_kind(Kind.STEP)
 
 
+@pytest.mark.parametrize("name", ["ranks.parquet", "summaries.parquet"])
+def test_a_query_over_a_damaged_table_is_a_sentence(folder, tmp_path, name):
+    copied = tmp_path / "store"
+    shutil.copytree(folder, copied)
+    next(copied.rglob(name)).write_bytes(b"PAR1")
+    with pytest.raises(TraceError, match=r"cannot be read: \w[^\n]+$"), open_tables(copied):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "value"),
+    [
+        *(("ranks", "rank", "'x'"), ("ranks", "rank", "-5::int"), ("ranks", "oldest_step", "null")),
+        *(("ranks", "facts", "'{\"ended\": 5}'"), ("ranks", "identity", "'[]'")),
+        *(("nodes-*", "rank", "'x'"), ("nodes-*", "seq", "null"), ("nodes-*", "step", "-1")),
+        *(("summaries", "count", "1.5"), ("summaries", "rank", "null::int")),
+    ],
+)
+def test_a_table_with_other_values_is_damaged(tmp_path, name, column, value):
+    folder = write_store(load(write_run(tmp_path / "run")), tmp_path / "store").path
+    path = next(folder.rglob(f"{name}.parquet"))
+    changed = f"select * replace ({value} as {column}) from read_parquet('{path}')"
+    duckdb.execute(f"copy ({changed}) to '{tmp_path}/changed' (format parquet)")
+    (tmp_path / "changed").rename(path)
+    with pytest.raises(TraceError, match="is damaged"):
+        load(folder)
+
+
+def test_a_file_that_cannot_be_written_is_an_error_of_the_system(tmp_path):
+    (tmp_path / "full").mkdir()
+    with store_database.connect() as connection, pytest.raises(OSError, match="full"):
+        store_database.write(connection, {"a": np.zeros(3)}, tmp_path / "full")
+
+
 @pytest.mark.parametrize("place", ["{other}", "../{name}", "link.parquet"])
 def test_a_manifest_that_names_a_file_elsewhere_is_not_followed(folder, tmp_path, place):
     copied = tmp_path / "store"
@@ -239,7 +275,15 @@ def test_a_manifest_that_names_a_file_elsewhere_is_not_followed(folder, tmp_path
 
 @pytest.mark.parametrize(
     "change",
-    [{"parts": 3}, {"groups": [{}]}, {"world": "x"}, {"run": []}, {"names": [1]}, {"limits": None}],
+    [
+        {"parts": 3},
+        {"groups": [{}]},
+        {"world": "x"},
+        {"run": []},
+        {"names": [1]},
+        {"limits": None},
+        {"world": 10**15},
+    ],
     ids=str,
 )
 def test_a_manifest_of_other_types_is_damaged(folder, tmp_path, change):
@@ -253,6 +297,6 @@ def test_a_manifest_of_other_types_is_damaged(folder, tmp_path, change):
 
 def test_a_file_may_hold_what_lies_between_its_first_and_its_last_step():
     part = StoredPart("a", 10, 19, 0, 0, 0, {}, {})
-    assert [part.has(*steps) for steps in ((0, 10), (0, 11), (19, 30), (20, 30))] == [
+    assert [part.overlaps(*steps) for steps in ((0, 10), (0, 11), (19, 30), (20, 30))] == [
         False, True, True, False,
     ]  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 from evenstep.cli.main import main
 from evenstep.errors import SpoolError
 from evenstep.trace.loading import load
-from evenstep.trace.pack import extents, look, write_pack
+from evenstep.trace.pack import collectable, extents, write_pack
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.layout import PAGE_BYTES, RECORD_BYTES, Kind
@@ -78,7 +78,7 @@ def test_a_rank_that_lives_is_collected_as_far_as_it_is(tmp_path):
     path.parent.mkdir(parents=True)
     spool = Spool.create(path, identity(0), ring_bytes=9 * RECORD_BYTES, summary_bytes=1)
     spool.put(5, 0, Kind.COLLECTIVE, 1, 0, 0, 0, 0)
-    assert not look(path).closed
+    assert not collectable(path).closed
     write_pack([path], tmp_path / "node-h0.pack")
     spool.shut()
     [extent] = extents(tmp_path / "node-h0.pack")
@@ -92,6 +92,16 @@ def test_a_damaged_pack_is_left_out_and_named(collected):
     trace = load(collected)
     assert sorted(trace.ranks) == list(range(WORLD))[:2]
     assert any("node-h1.pack is no pack" in limit for limit in trace.limits)
+
+
+@pytest.mark.parametrize("at", [6, 8, 24])  # version, flags, size of a member (APPNOTE 4.3.12)
+def test_a_pack_with_a_damaged_entry_is_refused_or_read(collected, at):
+    broken = collected / "attempt-000" / "node-h1.pack"
+    data = bytearray(broken.read_bytes())
+    place = data.rfind(b"PK\1\2") + at
+    data[place : place + 2] = b"\xff\xff"
+    broken.write_bytes(data)
+    assert 0 in load(collected).ranks
 
 
 def test_a_compressed_pack_is_refused_with_the_mend(tmp_path):

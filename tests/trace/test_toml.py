@@ -34,7 +34,7 @@ def test_what_is_no_small_toml_is_one_sentence(tmp_path, text, read):
 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match="no plain file"):
+    with pytest.raises(ConfigError, match="not a plain file"):
         read_toml(tmp_path / "pipe")
 
 

@@ -15,7 +15,7 @@ from evenstep.cli.arguments import add_json, seconds
 from evenstep.cli.terminal import print_json
 from evenstep.documents import Document, Meta, Natural, Positive
 from evenstep.errors import TraceError, UsageError
-from evenstep.trace.pack import CollectableSpool, look, write_pack
+from evenstep.trace.pack import CollectableSpool, collectable, write_pack
 from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.folder import RunFolder
 
@@ -110,7 +110,7 @@ def _spools(source: RunFolder) -> Iterator[tuple[tuple[int, str], list[Collectab
     for attempt in source.attempts():
         nodes: dict[str, list[CollectableSpool]] = {}
         for path in sorted(source.spool_path(attempt, 0).parent.glob("rank-*.spool")):
-            found = look(path)
+            found = collectable(path)
             if found is not None:
                 nodes.setdefault(found.node, []).append(found)
         for node, spools in nodes.items():

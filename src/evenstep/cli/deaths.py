@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from evenstep import words
 from evenstep.attachment.attempts import header
-from evenstep.trace.pack import look
+from evenstep.trace.pack import collectable
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.folder import RunFolder
@@ -223,7 +223,7 @@ def _xid_lines() -> list[str]:
 
 def _closed(path: Path) -> bool:
     """Whether a rank has ended its trace itself."""
-    found = look(path)
+    found = collectable(path)
     return found is not None and found.closed
 
 

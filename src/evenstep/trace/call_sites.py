@@ -1,4 +1,4 @@
-"""Where a script calls its collectives, of those that were given their place as a name."""
+"""Where a script calls its collectives, from collectives named after their call site."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from evenstep.trace.spool.layout import Kind, Op
 from evenstep.trace.trace import Trace
 
-MOST_RECORDS = 1_000_000  # in which places are sought; of a larger trace, in its middle steps
+MOST_RECORDS = 1_000_000  # records examined; of a larger trace those of its middle steps
 _NEEDED = {Kind.COLLECTIVE: ("name", "op", "enter_ns", "exit_ns")}
 
 
 def waited_at(trace: Trace, ranks: Collection[int]) -> str:
-    """The place where these ranks spend most time in a collective, of those that are known.
+    """The call site where these ranks spend most time in collectives, as a clause of a sentence.
 
-    ", longest in the all_reduce of train.py:31 router_statistics"; "" where none is known.
+    ", longest in the all_reduce of train.py:31 router_statistics"; "" where no site is known.
     """
     if not trace.names:
         return ""

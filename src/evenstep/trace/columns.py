@@ -1,4 +1,4 @@
-"""Named numpy arrays of one length: where there may be a million of something."""
+"""Tables as named numpy arrays of one length."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Array = npt.NDArray[Any]
 
 
 class Columns:
-    """A table held by column; `columns.enter_ns` and `columns["enter_ns"]` are the same array."""
+    """A table stored by column; `columns.enter_ns` and `columns["enter_ns"]` are the same array."""
 
     __slots__ = ("_arrays", "_length")
 
@@ -33,7 +33,7 @@ class Columns:
         return self._arrays[name]
 
     def __getattr__(self, name: str) -> Array:
-        if name.startswith("_"):  # copying and pickling ask before there are columns
+        if name.startswith("_"):  # copy and pickle look attributes up before `__init__` has run
             raise AttributeError(name)
         try:
             return self[name]
@@ -41,24 +41,24 @@ class Columns:
             raise AttributeError(f"no column {name!r}; there are {', '.join(self)}") from None
 
     def select(self, which: Array | slice) -> Columns:
-        """The rows picked by a mask, an index array or a slice."""
+        """Select rows by a mask, an index array or a slice."""
         return Columns({name: array[which] for name, array in self._arrays.items()})
 
     def only(self, *names: str) -> Columns:
-        """The same rows with these columns alone."""
+        """Select columns."""
         return Columns({name: self[name] for name in names})
 
     def sorted_by(self, *names: str) -> Columns:
-        """Rows in ascending order of the named columns, the first being the most significant."""
+        """Sort rows by the named columns, ascending; the first is the most significant."""
         return self.select(np.lexsort([self[name] for name in reversed(names)]))
 
     def with_column(self, name: str, array: Array) -> Columns:
-        """The same table with one column added or replaced."""
+        """Add or replace a column."""
         return Columns({**self._arrays, name: array})
 
     @staticmethod
     def concatenate(tables: list[Columns]) -> Columns:
-        """Rows of several tables with the same columns, in the order given."""
+        """Concatenate tables that have the same columns."""
         if not tables:
             return Columns({})
         return Columns({name: np.concatenate([t[name] for t in tables]) for name in tables[0]})

@@ -1,7 +1,7 @@
-"""Work spread over the machine's cores, in processes that inherit what they need.
+"""A parallel map over the machine's cores, in forked processes.
 
-A forked child sees the parent's memory, so that nothing but results is sent. Results come in the
-order of the items whatever finished first: the answer is the same on any number of cores.
+A forked child sees the parent's memory, so that only items and results are sent. Results are in the
+order of the items, whichever finished first: the same on any number of cores.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_task: list[Callable[[Any], Any]] = []  # of a child: what it was forked for
+_task: list[Callable[[Any], Any]] = []  # in a child: the function it was forked for
 
 
 def each(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """`function` of every item. Where processes cannot be forked, one after the other."""
+    """Call `function` on every item; in this process where it must not fork."""
     processes = min(available(), len(items))
     if processes < 2:
         return [function(item) for item in items]

@@ -1,22 +1,23 @@
-"""What a rank's spool tells beside its records, and the shape that each fact must have."""
+"""The facts that a rank's spool holds beside its records, and the shape of each."""
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 
 
 class HooksFact(TypedDict, total=False):
-    """How calls are seen, and what is not."""
+    """How calls are observed, and which are not."""
 
     mechanism: str
-    instead: str | None  # why it is not the one that costs least
+    instead: str | None  # why it is not the cheapest mechanism
     unseen: list[str]
+    every: Annotated[int, msgspec.Meta(ge=1)]  # one in so many windows of steps is recorded
 
 
 class CostFact(TypedDict, total=False):
-    """What evenstep took of the rank."""
+    """What observing cost the rank."""
 
     ns_per_collective: float | None
     background_cpu_ns: int | None
@@ -64,14 +65,14 @@ class AccountFact(TypedDict, total=False):
 
 
 class TriedFact(TypedDict):
-    """An action, and the word of its trial."""
+    """An action, and the verdict of its trial in one word."""
 
     action: str
     word: str
 
 
 class ActedFact(TriedFact, total=False):
-    """What one action did, and what its trial found."""
+    """What one action did, and the result of its trial."""
 
     of: str
     reason: str
@@ -88,7 +89,9 @@ SHAPES: dict[str, Any] = {
     "actions": list[ActedFact],
     "closed": ClosedFact | str,  # a simulation gives its reason alone
     "cost": CostFact,
+    "dump": dict[str, Any],
     "ended": EndedFact,
+    "heartbeat_ns": int,
     "hooks": HooksFact,
     "locality": dict[str, Any],
     "pace": dict[str, Any],
@@ -98,7 +101,7 @@ SHAPES: dict[str, Any] = {
 
 
 def check(key: str, value: Any) -> None:
-    """Raises `ValueError` for a value of another shape; of keys not known here any will do."""
+    """Raise `ValueError` for a value of the wrong shape; unknown keys take any value."""
     try:
         msgspec.convert(value, SHAPES.get(key, Any) | None)
     except msgspec.ValidationError as error:

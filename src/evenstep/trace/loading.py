@@ -1,6 +1,4 @@
-"""Reading a run of ours as a trace: a folder of spools, a single spool, or a store; and one
-numbering of the steps for all ranks, where they began to count at different moments.
-"""
+"""Read a run's spools or its store as a trace, with the same step numbers on all ranks."""
 
 from __future__ import annotations
 
@@ -29,15 +27,15 @@ Array = npt.NDArray[Any]
 _IN_STEPS = [int(kind) for kind in (
     layout.Kind.STEP, layout.Kind.PHASE, layout.Kind.COLLECTIVE, layout.Kind.POINT_TO_POINT
 )]  # fmt: skip
-MESH = "mesh_"  # what torch puts before the name of a mesh's dimension
+MESH = "mesh_"  # torch's prefix of a mesh dimension's name
 
 
 def load(path: str | Path, *, attempt: int | None = None) -> Trace:
     """Read a run folder, an attempt folder, a single spool or a store.
 
     Of a folder with several attempts the last one is read unless `attempt` names another. Ranks
-    that are missing, damaged or foreign are left out and named in `limits`; raises `TraceError`
-    when nothing usable is left. Where a program marked no steps they follow from its calls.
+    that are missing, damaged or of another run are left out and named in `limits`; raises
+    `TraceError` when no rank is left. Steps that the program did not mark follow from its calls.
     """
     root = Path(path)
     if not root.exists():
@@ -49,12 +47,12 @@ def load(path: str | Path, *, attempt: int | None = None) -> Trace:
     steps = trace.of_kind(layout.Kind.STEP)
     if not (steps.flags & int(layout.Flag.INFERRED)).all():
         return trace
-    found, inferred = with_steps(trace)  # all calls tell more than those up to a moment
+    found, inferred = with_steps(trace)  # from all calls: the rank had only those so far
     if inferred:
         found.limits.append(inferred)
         found.summaries, found.summary_rank = trace.summaries[:0], trace.summary_rank[:0]
         for info in found.ranks.values():
-            info.facts.pop("steps", None)  # as the rank took them
+            info.facts.pop("steps", None)  # as the rank inferred them
     return found
 
 
@@ -63,9 +61,7 @@ def _assemble(spools: Spools) -> Trace:
     groups, group_maps = _shared_groups(contents)
     names, name_maps = _shared_names(contents)
     ranks = {
-        int(item.identity["rank"]): RankInfo(
-            int(item.identity["rank"]), item.identity, item.facts, item.closed, item.dropped
-        )
+        item.rank: RankInfo(item.rank, item.identity, item.facts, item.closed, item.dropped)
         for item in contents
     }
     world = max([int(item.identity.get("world", 1)) for item in contents] + [max(ranks) + 1])
@@ -82,7 +78,7 @@ def _assemble(spools: Spools) -> Trace:
         names=names,
         summaries=np.concatenate([_shifted(item, shifts) for item in contents]),
         summary_rank=np.concatenate(
-            [np.full(len(item.summaries), item.identity["rank"], np.int32) for item in contents]
+            [np.full(len(item.summaries), item.rank, np.int32) for item in contents]
         ),
         limits=spools.limits,
     )
@@ -92,9 +88,9 @@ def _assemble(spools: Spools) -> Trace:
 
 
 def keep_recorded(trace: Trace) -> None:
-    """Of ranks that recorded collectives in every n-th window of steps, keep those of all ranks."""
-    hooks = [info.facts.get("hooks") for info in trace.ranks.values()]
-    every = max((each.get("every", 1) for each in hooks if isinstance(each, dict)), default=1)
+    """Keep the steps that all ranks recorded, where some recorded only every n-th window."""
+    hooks = [info.facts.get("hooks") or {} for info in trace.ranks.values()]
+    every = max((each.get("every", 1) for each in hooks), default=1)
     if every == 1:
         return
     events = trace.events
@@ -110,9 +106,9 @@ def keep_recorded(trace: Trace) -> None:
 def _in_memory(
     contents: list[SpoolContents], maps: list[tuple[Array, Array]]
 ) -> tuple[Columns, dict[int, int]]:
-    """All records, and what was added to the ranks' step numbers."""
+    """All records, and the shift of each renumbered rank's steps."""
     tables = [
-        RankRows(int(item.identity["rank"]), *both).table(item.records, EVENT_COLUMNS)
+        RankRows(item.rank, *both).table(item.records, EVENT_COLUMNS)
         for item, both in zip(contents, maps, strict=True)
     ]
     return renumbered(Columns.concatenate(tables))
@@ -121,9 +117,9 @@ def _in_memory(
 def _left_on_disk(
     surveys: list[Survey], maps: list[tuple[Array, Array]]
 ) -> tuple[Columns, dict[int, int]]:
-    """The same without the bulk of the records, unless they turn out to be few."""
+    """Like `_in_memory`, with frequent records left on disk unless all are few."""
     parts = [
-        RankRows(int(item.contents.identity["rank"]), *both, item.ring, item.index, item.counts)
+        RankRows(item.contents.rank, *both, item.ring, item.index, item.counts)
         for item, both in zip(surveys, maps, strict=True)
     ]
     shifts: dict[int, int] = {}
@@ -138,19 +134,18 @@ def _left_on_disk(
     for part, item in zip(parts, surveys, strict=True):
         rare.append(part.table(item.contents.records, EVENT_COLUMNS))
         item.contents.records = item.matched = np.empty(0, RECORD)  # both are in tables now
-    held = Columns.concatenate([empty(EVENT_COLUMNS), *rare])
     flags = np.bitwise_or.reduce([item.flags for item in surveys])
-    table = Spooled(parts, held, np.ones(256, bool), flags)
+    rare_table = Columns.concatenate([empty(EVENT_COLUMNS), *rare])
+    table = Spooled(parts, rare_table, np.ones(256, bool), flags)
     if len(table) > LARGE_RECORDS:
         return table, shifts
-    return renumbered(table.select(slice(None)))
+    return renumbered(table.in_memory())
 
 
 def _shifted(item: SpoolContents, shifts: Mapping[int, int]) -> Array:
     """A rank's summaries in the common numbering of steps."""
-    shift = shifts.get(int(item.identity["rank"]), 0)
     for column in ("first_step", "last_step"):
-        item.summaries[column] += np.uint32(shift)
+        item.summaries[column] += np.uint32(shifts.get(item.rank, 0))
     return item.summaries
 
 
@@ -164,7 +159,7 @@ def _missing(trace: Trace) -> list[str]:
 
 
 def _shared_groups(contents: Iterable[SpoolContents]) -> tuple[tuple[Group, ...], list[Array]]:
-    """One table of groups for all ranks, and each rank's index into it (index 0 is none: -1)."""
+    """One table of groups for all ranks, and each rank's map of its indices (0, none, to -1)."""
     numbers: dict[str, int] = {}
     groups: list[Group] = []
     maps = []
@@ -200,16 +195,16 @@ def _shared_names(contents: Iterable[SpoolContents]) -> tuple[tuple[str, ...], l
 
 # -- one numbering of the steps --------------------------------------------------------------------
 #
-# A rank counts its steps from when it attached. Collectives carry identities that do not depend on
-# that: two ranks that took part in the same ones show by how many steps their counts differ.
+# A rank counts its steps from when it attached. The identity of a collective does not depend on
+# that: collectives that two ranks share show by how many steps their counts differ.
 
 
 def step_shifts(events: Columns) -> dict[int, int]:
-    """What to add to each rank's step numbers so that they agree; ranks without evidence: 0.
+    """Return what to add to each rank's step numbers so that they agree; 0 without evidence.
 
-    The median over common collectives of the difference to the lowest rank that shares some, so a
-    single collective on the edge of a step does no harm. Among ranks that share collectives, the
-    one that began first keeps its count: shifts are never negative.
+    A shift is the median, over common collectives, of the difference to the lowest rank that shares
+    any: a single collective at the edge of a step does no harm. Among ranks that share collectives,
+    the one that began first keeps its count, so shifts are never negative.
     """
     rows = events.select((events.kind == int(Kind.COLLECTIVE)) & (events.group >= 0))
     rows = rows.sorted_by("group", "group_seq", "rank")
@@ -224,7 +219,7 @@ def step_shifts(events: Columns) -> dict[int, int]:
         rows.step[first].astype(np.int64)[instance],
     )
     ahead = lead_step - rows.step.astype(np.int64)
-    kin = {rank: rank for rank in shifts}  # lowest rank of those it can be compared with
+    kin = {rank: rank for rank in shifts}  # lowest rank it can be compared with, over others too
     for rank in sorted(shifts):
         mine = (rows["rank"] == rank) & (lead_rank != rank)
         for lead in np.unique(lead_rank[mine])[:1]:
@@ -246,7 +241,7 @@ def renumbered(events: Columns) -> tuple[Columns, dict[int, int]]:
 
 
 def shifts_in_words(shifts: Mapping[int, int]) -> list[str]:
-    """What is to be said of ranks that were renumbered."""
+    """One sentence for each rank whose steps were renumbered."""
     return [
         f"rank {rank} began to count {shift} steps after the others; its steps were renumbered"
         for rank, shift in shifts.items()

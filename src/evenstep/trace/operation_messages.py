@@ -1,9 +1,9 @@
-"""Messages between pipeline stages: which compute each belongs to, and which two are one.
+"""Messages between pipeline stages: the compute each belongs to, and pairs of send and receive.
 
-A table says of a message only who sent or received it when. What it carries follows from the order
-on its worker: the n-th message of a kind belongs to the n-th compute of its direction that needs
-one. Profilers also record messages at both ends of the model that were never sent; those
-belong to a compute but have no other end.
+A table has only the worker and the times of a send or receive. Its compute follows from the order
+on the worker: the n-th message of a kind belongs to the n-th compute of its direction that needs
+one. Profilers also record messages at both ends of the model that were never sent; those belong to
+a compute but have no other end.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from evenstep.trace.operations import CLOCK_ERROR_S, MESSAGES, RECVS, SENDS, Rol
 
 Array = npt.NDArray[Any]
 
-STAMPS_S = 50e-6  # by which stamps of a compute and its message may cross
-MOST = 0.5  # of a table's messages, to be said of all of them
+STAMPS_S = 50e-6  # a compute and its message may overlap by so much: error of the stamps
+MOST = 0.5  # share of messages that micro-batches must pair, else they are paired by order
 
-#: Compute of each kind of message, and towards which virtual stage it goes.
+#: Compute of each kind of message, and the direction (virtual stages) in which it goes.
 _DIRECTION = {
     Role.FORWARD_SEND: (Role.FORWARD, 1),
     Role.FORWARD_RECV: (Role.FORWARD, 1),
@@ -31,24 +31,24 @@ _DIRECTION = {
 
 
 class OperationMessages(NamedTuple):
-    """Of every operation of a step."""
+    """What is known about the messages of an operation table; arrays have one entry per row."""
 
-    compute: Array  # of a message: the compute that makes or needs it; -1 none
-    after: Array  # … the compute that it was asked for after; -1 unknown
-    pair: Array  # number of the two that are one; -1 none
-    unpaired: int  # that should have another end
-    doubtful: bool  # operations are missing: what belongs to what had to be guessed
+    compute: Array  # row of the compute that makes or needs the message; -1 none
+    after: Array  # row of the compute after which the message was posted; -1 unknown
+    pair: Array  # the same number for the send and the receive of a message; -1 none
+    unpaired: int  # sends and receives that should have another end but have none
+    doubtful: bool  # operations are missing, so that some of this was guessed
 
 
 def in_order(ops: Columns, where: Array) -> Array:
-    """Nodes of the mask, by worker, then in order of time."""
+    """Rows of the mask, by worker, then in order of time."""
     nodes = np.flatnonzero(where)
     order = [ops.role[nodes], ops.seq_id[nodes], ops.start_s[nodes], ops.worker[nodes]]
     return np.asarray(nodes[np.lexsort(order)])
 
 
 def lanes(operations: Columns, rank: Array) -> Array:
-    """Place of each worker among those of its stage and data-parallel rank."""
+    """Index of each row's worker among the workers of its stage and data-parallel rank."""
     _, first = np.unique(rank, return_index=True)
     stage, dp_rank = operations.stage[first], operations.dp_rank[first]
     order = np.lexsort([stage, dp_rank])
@@ -61,7 +61,7 @@ def lanes(operations: Columns, rank: Array) -> Array:
 
 
 def messages(ops: Columns) -> OperationMessages:
-    """Find computes and other ends of all messages."""
+    """Find the compute and the other end of every message."""
     compute, after = np.full((2, len(ops)), -1)
     lacking = _lacking(ops)
     doubtful = bool(lacking.any())
@@ -77,7 +77,7 @@ def messages(ops: Columns) -> OperationMessages:
 
 
 def _lacking(ops: Columns) -> Array:
-    """Workers on which a micro-batch has a forward without a backward, or the reverse."""
+    """Mask of workers on which a micro-batch lacks its forward or its backward."""
     mine = np.flatnonzero(np.isin(ops.role, (Role.FORWARD, Role.BACKWARD)))
     place = np.stack([ops.worker[mine], ops.gmc[mine], ops.mb_id[mine]])
     key, number = np.unique(place, axis=1, return_inverse=True)
@@ -94,8 +94,8 @@ def _lacking(ops: Columns) -> Array:
 def _computes_of(
     ops: Columns, role: Role, sent: Array, computes: Array, lacking: Array
 ) -> tuple[Array, Array, bool]:
-    """Compute of each message, of each received one the compute that it was posted after, and
-    whether any had to be found by time."""
+    """The compute of each message, the compute after which each receive was posted, and whether
+    any had to be found by time."""
     found, posted = np.full(len(sent), -1), np.full(len(sent), -1)
     if not len(sent) or not len(computes):
         return found, posted, bool(len(sent))
@@ -114,14 +114,15 @@ def _computes_of(
 
 
 def _contradicted(ops: Columns, role: Role, sent: Array, computes: Array, at: Array) -> Array:
-    """Messages that were sent before their compute had ended, or received after it had begun."""
+    """Which sends began before their compute ended, or receives ended after it had begun."""
     compute = computes[np.maximum(at, 0)]
     first, second = (sent, compute) if role in RECVS else (compute, sent)
     return np.asarray((at >= 0) & (ops.start_s[second] < ops.end_s[first] - CLOCK_ERROR_S))
 
 
 def _launched(ops: Columns, role: Role, sent: Array, computes: Array) -> Array:
-    """Without what was received after the last compute began, or sent before the first ended."""
+    """Which messages can belong to a compute: not receives after the last compute has begun, nor
+    sends before the first has ended."""
     workers = int(ops.worker.max()) + 1
     if role in RECVS:
         last = np.full(workers, -np.inf)
@@ -133,10 +134,10 @@ def _launched(ops: Columns, role: Role, sent: Array, computes: Array) -> Array:
 
 
 def _by_count(ops: Columns, role: Role, sent: Array, computes: Array) -> Array:
-    """Place in `computes` of the n-th message's compute, where the numbers on a worker agree.
+    """Index in `computes` of each message's compute, where counts on its worker agree; else -1.
 
-    There are as many messages as computes, or as many as computes that need one, or the one at the
-    end of the model is missing (the first received, the last sent). Elsewhere -1.
+    Counts agree if there are as many messages as computes, or as computes that need one, or if one
+    at the end of the model is missing (the first receive, the last send).
     """
     workers = int(ops.worker.max()) + 1
     at, to = ops.worker[sent], ops.worker[computes]
@@ -160,7 +161,7 @@ def _by_count(ops: Columns, role: Role, sent: Array, computes: Array) -> Array:
 
 
 def _by_time(ops: Columns, role: Role, sent: Array, computes: Array) -> Array:
-    """Place of the compute that began next after a receive, or ended last before a send; or -1."""
+    """Index of the first compute to begin after a receive, or last to end before a send; or -1."""
     if not len(sent):
         return np.zeros(0, np.int64)
     origin = ops.start_s.min()
@@ -178,7 +179,7 @@ def _by_time(ops: Columns, role: Role, sent: Array, computes: Array) -> Array:
 
 
 def needs_other_end(ops: Columns, role: Role, computes: Array) -> Array:
-    """Whether a compute's message of this kind has another end: not so at the model's ends."""
+    """Whether a compute's message of this kind has another end: False at the model's ends."""
     step = _DIRECTION[role][1] * (1 if role in SENDS else -1)
     other = ops.gmc[computes] + step
     return np.asarray((other >= 0) & (other <= ops.gmc.max()))
@@ -188,11 +189,10 @@ def needs_other_end(ops: Columns, role: Role, computes: Array) -> Array:
 
 
 def _paired(ops: Columns, compute: Array, *, doubtful: bool) -> tuple[Array, int]:
-    """Numbers of the two ends of each message, and how many ends have no other.
+    """Number both ends of each message alike, and count the ends that have no other.
 
-    Both ends agree on the direction, the line of workers, the receiving virtual stage and the
-    micro-batch. Where micro-batches are not known, a stage's messages arrive in the order in which
-    they were sent.
+    The ends agree on direction, data-parallel rank, lane, receiving virtual stage and micro-batch.
+    If micro-batches are unknown, the n-th message sent to a stage is the n-th one it received.
     """
     pair = np.full(len(ops), -1)
     unpaired = 0
@@ -228,7 +228,7 @@ def _by_micro_batch(ops: Columns, compute: Array, send: Role, ends: list[Array])
 
 
 def _in_turn(ops: Columns, send: Role, ends: list[Array]) -> Array:
-    """The n-th message of each pair of stages."""
+    """Keys that pair the n-th messages of each pair of stages."""
     stages = int(ops.stage.max()) + 1
     ahead = _DIRECTION[send][1]
     stage = np.concatenate([(ops.stage[ends[0]] + ahead) % stages, ops.stage[ends[1]]])
@@ -238,9 +238,9 @@ def _in_turn(ops: Columns, send: Role, ends: list[Array]) -> Array:
 
 
 def _possible(ops: Columns, number: Array, ends: list[Array], *, doubtful: bool) -> Array:
-    """Without what would have been received well before it was sent.
+    """Which ends are of a message that was not received before it was sent.
 
-    A send may be over before anybody receives; where there is doubt, that is taken for a mistake.
+    A send may end before the receive begins, but counts as a wrong pair if operations are missing.
     """
     count = int(number.max()) + 1
     sent, received = number[: len(ends[0])], number[len(ends[0]) :]
@@ -255,14 +255,14 @@ def _possible(ops: Columns, number: Array, ends: list[Array], *, doubtful: bool)
 
 
 def _turns(worker: Array) -> Array:
-    """0, 1, 2 … for each worker, of nodes in order of workers."""
+    """Number the rows of each worker 0, 1, 2 …; rows are in order of worker."""
     first = np.flatnonzero(np.diff(worker, prepend=-1))
     sizes = np.diff(np.append(first, len(worker)))
     return np.arange(len(worker)) - np.repeat(first, sizes)
 
 
 def _shared(key: Array, sends: int) -> Array:
-    """Keys that occur exactly once on either side; the first `sends` are the one side."""
+    """Which keys (columns) occur exactly once among the first `sends` and once among the rest."""
     number = np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
     one = np.bincount(number[:sends], minlength=int(number.max()) + 1) == 1
     other = np.bincount(number[sends:], minlength=int(number.max()) + 1) == 1

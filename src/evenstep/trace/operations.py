@@ -2,7 +2,7 @@
 
 The form of Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis"
 (OSDI 2025): every compute, message and collective of every worker, with its start and duration.
-`Trace.operations` holds such a table where a trace has one.
+`Trace.operations` holds such a table if the trace was imported from one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from evenstep.trace.columns import Columns
 
 
 class Role(IntEnum):
-    """What an operation does in its step; the order from GC on is that after the last compute."""
+    """Role of an operation in its step; from GC on in the order after the last compute."""
 
     OTHER = 0
     FORWARD = 1
@@ -26,13 +26,13 @@ class Role(IntEnum):
     FORWARD_RECV = 4
     BACKWARD_SEND = 5
     BACKWARD_RECV = 6
-    PARAMS = 7  # parameters gathered over the data-parallel ranks
+    PARAMS = 7  # gather of parameters over the data-parallel ranks
     GC = 8
     LAYERNORM = 9
-    EMBEDDING = 10  # first and last stage share these gradients
-    GRADS = 11  # gradients reduced over the data-parallel ranks
-    SEPARATE = 12  # gradients reduced apart, where the others overlap with backward
-    CLIP = 13  # all workers agree on the gradient norm
+    EMBEDDING = 10  # reduction of the gradients that first and last stage share
+    GRADS = 11  # reduction of gradients over the data-parallel ranks
+    SEPARATE = 12  # reduction of some gradients apart, where the others overlap with backward
+    CLIP = 13  # agreement of all workers on the gradient norm
     OPTIMIZER = 14
 
 
@@ -86,7 +86,7 @@ Extent = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
 
 
 def extent(operations: Columns) -> Extent:
-    """Of each row, the place of its step; of each step, its first start and last end, seconds."""
+    """Return each row's index of its step, and each step's first start and last end in seconds."""
     steps, turn = np.unique(operations.step, return_inverse=True)
     begin, end = np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
     np.minimum.at(begin, turn, operations.start_s)
@@ -95,9 +95,11 @@ def extent(operations: Columns) -> Extent:
 
 
 def on_one_line(operations: Columns) -> bool:
-    """Whether steps lie on one line of time, where the next may begin before all workers have ended
-    the one before, but no worker computes in two at once; and not each at times that count from its
-    own beginning."""
+    """Whether all steps share one time line, rather than each counting from its own beginning.
+
+    On one time line most workers begin to compute in a step only after their computes of the step
+    before have ended; steps of different workers may overlap.
+    """
     computes = np.isin(operations.role, COMPUTES)
     busy = operations.select(computes) if computes.any() else operations
     steps, step = np.unique(busy.step, return_inverse=True)
@@ -110,30 +112,34 @@ def on_one_line(operations: Columns) -> bool:
     return bool(2 * later > np.count_nonzero(known))
 
 
-CLOCK_ERROR_S = 0.010  # of different workers' clocks (Lin et al.'s bound)
+CLOCK_ERROR_S = 0.010  # between clocks of different workers (Lin et al.'s bound)
 
 
 def latest(
     where: npt.NDArray[Any], values: npt.NDArray[Any], worker: npt.NDArray[Any]
 ) -> npt.NDArray[Any]:
-    """Of each row, the largest value of its worker's rows in the mask; -inf where it has none."""
+    """For each row, the largest value among its worker's rows in the mask; -inf without any."""
     found = np.full(int(worker.max()) + 1, -np.inf)
     np.maximum.at(found, worker[where], values[where])
     return np.asarray(found[worker])
 
 
 def gathered_ahead(operations: Columns) -> npt.NDArray[Any]:
-    """Gathers of parameters for the step that follows: of what the worker computes, and of what
-    ends its step, nothing comes after. The table has `worker`, another one in each step."""
-    others = np.isin(operations.role, COMPUTES) | (operations.role >= Role.GC)
-    last = latest(others, operations.start_s, operations.worker)
+    """Which rows gather parameters for the next step: those after the worker's last compute and
+    after the operations that end its step.
+
+    The table has a column `worker`, a different number in each step.
+    """
+    this_step = np.isin(operations.role, COMPUTES) | (operations.role >= Role.GC)
+    last = latest(this_step, operations.start_s, operations.worker)
     ahead = (operations.start_s > last) & np.isfinite(last)
     return np.asarray((operations.role == Role.PARAMS) & ahead)
 
 
 def reduces_behind(operations: Columns, worker: npt.NDArray[Any]) -> bool:
-    """Whether gradients are reduced behind backward: some are then reduced apart, or most begin
-    before the last compute of the `worker`, another one in each step, has ended."""
+    """Whether reductions of gradients overlap with backward: some gradients are reduced apart, or
+    most reductions begin before the last compute of their `worker` (a number per step) has ended.
+    """
     if (operations.role == Role.SEPARATE).any():
         return True
     reduces = operations.role == Role.GRADS
@@ -142,35 +148,37 @@ def reduces_behind(operations: Columns, worker: npt.NDArray[Any]) -> bool:
     return bool(len(early)) and bool(early.mean() > 0.5)
 
 
-Pairs = tuple[npt.NDArray[Any], npt.NDArray[Any]]  # rows, and what each leads to
+Pairs = tuple[npt.NDArray[Any], npt.NDArray[Any]]  # rows, and the row that depends on each
 
 
 def after_gathers(
     operations: Columns, gathers: npt.NDArray[Any], forwards: npt.NDArray[Any]
 ) -> Pairs:
-    """The first of the gathers of each virtual stage and the first forward of it; of the worker
-    where the table does not say of which. The table has `worker`."""
+    """Pair the first gather of each virtual stage with its first forward.
+
+    Gathers of unknown virtual stages are paired by worker. The table has a column `worker`.
+    """
     chunk, worker = _chunks(operations), operations.worker
     known = np.isin(chunk[gathers], chunk[forwards])
     some, rest = gathers[known], gathers[~known]
-    one = in_chunks(operations, some, forwards)
-    other = joined((rest, worker[rest]), (forwards, worker[forwards]))
-    return np.append(one[0], other[0]), np.append(one[1], other[1])
+    by_chunk = in_chunks(operations, some, forwards)
+    by_worker = joined((rest, worker[rest]), (forwards, worker[forwards]))
+    return np.append(by_chunk[0], by_worker[0]), np.append(by_chunk[1], by_worker[1])
 
 
 def in_chunks(operations: Columns, before: npt.NDArray[Any], after: npt.NDArray[Any]) -> Pairs:
-    """The first row of `before` of each worker's virtual stage, with the first of it in `after`."""
+    """Pair the first rows of `before` and `after` of each worker's virtual stage."""
     chunk = _chunks(operations)
     return joined((before, chunk[before]), (after, chunk[after]))
 
 
 def _chunks(operations: Columns) -> npt.NDArray[Any]:
-    """Worker and virtual stage of each row in one number."""
+    """A number for each combination of worker and virtual stage."""
     return np.asarray(operations.worker.astype(np.int64) * 2**20 + operations.mc)
 
 
 def joined(before: Pairs, after: Pairs) -> Pairs:
-    """The first row of each key in `before`, (rows, keys), with the first of it in `after`."""
+    """Pair the first rows of `before` and `after` with the same key; each is (rows, keys)."""
     key, first = np.unique(before[1], return_index=True)
     other, second = np.unique(after[1], return_index=True)
     _, here, there = np.intersect1d(key, other, assume_unique=True, return_indices=True)

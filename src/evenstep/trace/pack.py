@@ -1,8 +1,8 @@
-"""The spools of one node in one file, so that thousands of ranks leave a file a node.
+"""The spools of one node in one file, so that thousands of ranks leave one file per node.
 
-A pack is a zip file that is not compressed: any tool opens it, and a spool in it is read in place.
-Spools begin at whole pages and their empty stretches are holes, so a pack takes no more disk than
-what was recorded. It appears whole or not at all; a spool may still be written to meanwhile.
+A pack is an uncompressed zip file: any tool opens it, and its spools are read in place. Spools
+begin at whole pages and their empty stretches are holes, so a pack takes no more disk than the
+records. It appears whole or not at all; a spool may be written to while it is packed.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ CHUNK_RECORDS = 4096  # copied at a time
 _SEQ_BYTES = 8
 _DAMAGE = (OSError, OverflowError, ValueError, LookupError, TypeError, AttributeError,
            RecursionError, struct.error)  # fmt: skip
+_ZIP_DAMAGE = (OverflowError, ValueError, struct.error, zipfile.BadZipFile, NotImplementedError)
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # a zip file's, before a member's name (APPNOTE 4.3.7)
 _ZIP64_BYTES = 20  # what `force_zip64` adds behind the name
 _PADDING = struct.Struct("<HH")  # of the extra field that fills up a page: its tag and length
@@ -42,7 +43,7 @@ _PADDING_TAG = 0xD935  # as other aligned archives have it
 
 
 class Extent(NamedTuple):
-    """Where a spool lies: in a file of its own, or within a pack."""
+    """The place of a spool: a file of its own, or a member of a pack."""
 
     file: Path
     offset: int = 0
@@ -51,20 +52,20 @@ class Extent(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """What to call it."""
+        """The spool's path for messages."""
         return self.file / self.name if self.name else self.file
 
 
 class CollectableSpool(NamedTuple):
-    """A spool that may be collected."""
+    """A spool that may go into a pack."""
 
     path: Path
     node: str
     closed: bool  # its rank has ended its trace
 
 
-def look(path: Path) -> CollectableSpool | None:
-    """A spool's node and whether it is finished; None for what is no spool, or not yet one."""
+def collectable(path: Path) -> CollectableSpool | None:
+    """Read a spool's node and whether it is closed; None for a file that is not (yet) a spool."""
     try:
         with path.open("rb", buffering=0) as file:
             page = os.pread(file.fileno(), PAGE_BYTES, 0)
@@ -75,14 +76,14 @@ def look(path: Path) -> CollectableSpool | None:
             tables = os.pread(file.fileno(), min(fields[10], MOST_TABLES_BYTES), fields[9])
         identity = json.loads(text)
         return CollectableSpool(
-            path, str(identity.get("hostname") or "unnamed"), "closed" in _facts(tables)
+            path, str(identity.get("hostname") or "unnamed"), "closed" in _fact_keys(tables)
         )
     except _DAMAGE:
         return None
 
 
 def write_pack(spools: Sequence[Path], target: Path) -> int:
-    """Write the spools into a pack; its size in bytes of disk.
+    """Write the spools into a pack; return its size on disk in bytes.
 
     Raises `SpoolError` where it cannot be written or a spool cannot be read.
     """
@@ -104,20 +105,20 @@ def write_pack(spools: Sequence[Path], target: Path) -> int:
 
 
 def _clear(target: Path) -> None:
-    """Remove what collectors that were killed have left."""
+    """Remove scratch files of killed collectors."""
     for scratch in target.parent.glob(f".{target.name}.*"):
         if not Path(f"/proc/{scratch.suffix[1:].partition('-')[0]}").exists():
             scratch.unlink(missing_ok=True)
 
 
 def extents(pack: Path) -> list[Extent]:
-    """The spools in a pack. Raises `SpoolError` for what is no pack."""
+    """List the spools in a pack. Raises `SpoolError` for a file that is not a pack."""
     try:
         with zipfile.ZipFile(pack) as archive, pack.open("rb") as file:
             return [_extent(pack, file, info) for info in archive.infolist()]
     except OSError as error:
         raise SpoolError(f"cannot read {pack}: {error.strerror}") from error
-    except (zipfile.BadZipFile, struct.error) as error:
+    except _ZIP_DAMAGE as error:
         raise SpoolError(f"{pack} is no pack of spools, or is cut short: {error}") from error
 
 
@@ -144,9 +145,9 @@ def _add(archive: zipfile.ZipFile, file: io.FileIO, spool: Path) -> None:
 
 
 def _settled(file: int) -> Iterator[bytes]:
-    """All of a spool, as a reader of the spool itself would take it.
+    """Yield a spool's bytes, without records that are written to while they are copied.
 
-    A record that is written while it is copied would look whole in the copy: it is left out.
+    Such a record would look whole in the copy.
     """
     fields = HEADER.unpack_from(os.pread(file, PAGE_BYTES, 0))
     ring, slots, summaries, summary_slots = fields[5:9]
@@ -182,7 +183,7 @@ def _records(file: int, begin: int, end: int, record_bytes: int) -> Iterator[byt
 
 
 def _whole(data: bytearray, again: bytes, record_bytes: int) -> bytes:
-    """Records without those whose number has changed meanwhile."""
+    """Invalidate (number 0) records whose number changed between the two reads."""
     for at in range(0, len(data), record_bytes):
         number = slice(at, at + _SEQ_BYTES)
         if data[number] != again[number]:
@@ -190,13 +191,13 @@ def _whole(data: bytearray, again: bytes, record_bytes: int) -> bytes:
     return bytes(data)
 
 
-def _facts(tables: bytes) -> dict[str, Any]:
-    told = [json.loads(text) for _, kind, _, text in unpack_entries(tables) if kind == TABLE_FACT]
-    return {fact["key"]: fact["value"] for fact in told}
+def _fact_keys(tables: bytes) -> set[str]:
+    entries = unpack_entries(tables)
+    return {json.loads(text)["key"] for _, kind, _, text in entries if kind == TABLE_FACT}
 
 
 class _Sparse(io.FileIO):
-    """A file in which long stretches of zeros become holes."""
+    """A file in which writes of only zeros, a page or longer, leave holes."""
 
     def write(self, data: Any) -> int:
         size = len(data)

@@ -1,4 +1,4 @@
-"""Sets of ranks as people and files write them: "0-3,8"."""
+"""Sets of ranks in text form: "0-3,8"."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from itertools import pairwise
 
-MOST_RANKS = 1 << 20  # a number beyond it is damage, not a cluster
-MOST_MEMBERS = 4 * MOST_RANKS  # of all groups: a few characters may claim a million
+MOST_RANKS = 1 << 20  # a larger number is damage, not a cluster
+MOST_MEMBERS = 4 * MOST_RANKS  # of all groups: a few characters may name a million ranks
 
 
 def format_ranks(ranks: Iterable[int]) -> str:
-    """Ranks in ascending order, runs of neighbours joined: {0, 1, 2, 8} is "0-2,8"."""
+    """Write ranks in ascending order with runs joined: {0, 1, 2, 8} is "0-2,8"."""
     if isinstance(ranks, range) and ranks.step == 1 and len(ranks) > 1:
         return f"{ranks.start}-{ranks.stop - 1}"
     parts: list[str] = []
@@ -27,15 +27,17 @@ def format_ranks(ranks: Iterable[int]) -> str:
 
 
 def format_missing(ranks: Iterable[int], world: int) -> str:
-    """The ranks of a world that are not among these, as `format_ranks` writes them; they may be a
-    million, and are never counted out."""
+    """Write the ranks below `world` that are missing from `ranks`, in the form of `format_ranks`.
+
+    Missing ranks may number a million: only gaps are visited.
+    """
     edges = [-1, *sorted(rank for rank in set(ranks) if rank < world), world]
     gaps = [range(low + 1, high) for low, high in pairwise(edges) if high > low + 1]
     return ",".join(map(format_ranks, gaps))
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:
-    """The inverse of `format_ranks`. Raises ValueError for anything else."""
+    """Parse the form of `format_ranks`. Raises ValueError for anything else."""
     ranks: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -47,6 +49,6 @@ def parse_ranks(text: str) -> tuple[int, ...]:
 
 
 def group_uid(ranks: Iterable[int], name: str) -> str:
-    """Identity of a process group that is the same on every rank: hash of its ranks and name."""
+    """Identity of a process group, the same on every rank: a hash of its ranks and name."""
     text = f"{format_ranks(ranks)}/{name}"
     return blake2b(text.encode(), digest_size=8).hexdigest()

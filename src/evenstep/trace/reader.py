@@ -1,4 +1,4 @@
-"""A spool file turned into arrays, whether its rank is alive, ended or was killed."""
+"""Read a spool file into arrays, whether its rank is alive, ended or was killed."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ def _padded(fields: Iterable[tuple[str, str]], itemsize: int) -> np.dtype[Any]:
 RECORD = _padded(layout.RECORD_FIELDS, layout.RECORD_BYTES)
 SUMMARY = _padded(summary.SUMMARY_FIELDS, layout.SUMMARY_BYTES)
 
-#: That a ring's records reach from the middle one: beyond is damage.
-LONGEST_NS = 100 * 86_400 * 10**9
-CHUNK = 16_384  # records read at a time: what the processor's cache holds
+LONGEST_NS = 100 * 86_400 * 10**9  # a time farther from a ring's median time is damage
+CHUNK = 16_384  # records read at a time: as many as the processor's cache holds
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-SUMMARY_STRETCH = 64  # summaries looked at together for the end of those that were written
+SUMMARY_STRETCH = 64  # summaries examined together to find the last one written
 
 
 @dataclass(slots=True)
@@ -53,37 +52,42 @@ class SpoolContents:
     facts: dict[str, Any] = field(default_factory=dict)
     dropped: int = 0  # records the ring has overwritten
     damage: str = ""  # what is wrong with the file, in words
-    members: int = 0  # of all groups together
+    members: int = 0  # number of ranks of all groups together
+
+    @property
+    def rank(self) -> int:
+        """Global rank of the writer."""
+        return int(self.identity["rank"])
 
     @property
     def closed(self) -> bool:
-        """Whether the rank ended its trace itself; False for one that lives or was killed."""
+        """Whether the rank ended its trace itself; False if it is alive or was killed."""
         return "closed" in self.facts
 
 
 class Ring(NamedTuple):
-    """Where a spool keeps its records."""
+    """The part of a spool's file that holds its records."""
 
     path: Path
     offset: int
     slots: int
-    settled: bool  # nobody writes to it any more
+    settled: bool  # no process writes to it any more
 
     def chunks(self, records: int) -> Iterator[Array]:
-        """All whole records, that many slots at a time, in order of slots (not of sequence)."""
+        """Yield all whole records, `records` slots at a time, in order of slot (not sequence)."""
         for slot in range(0, self.slots, records):
             data = self._slots(slot, min(slot + records, self.slots))
             if not data["seq"].any():
-                return  # slots are taken in order: behind an empty stretch nothing was written
+                return  # slots fill in order: nothing was written beyond an empty chunk
             here = np.arange(slot, slot + len(data), dtype=np.uint64)
-            if (data["seq"] == here + np.uint64(1)).all():  # not yet round the ring
+            if (data["seq"] == here + np.uint64(1)).all():  # the ring has not wrapped
                 yield data
                 continue
             place = (data["seq"] - np.uint64(1)) % np.uint64(self.slots)
             yield data[(data["seq"] != 0) & (place == here)]
 
     def between(self, first: int, last: int) -> Array:
-        """The whole records of these sequence numbers (from `first`, before `last`), ascending."""
+        """Whole records with sequence numbers [first, last), ascending."""
         begin, count = (first - 1) % self.slots, max(0, min(last - first, self.slots))
         end = begin + count
         data = self._slots(begin, min(end, self.slots))
@@ -93,7 +97,7 @@ class Ring(NamedTuple):
         return data if whole.all() else np.asarray(data[whole])
 
     def _slots(self, first: int, last: int) -> Array:
-        """A copy of these slots; those that were written to meanwhile have the number 0."""
+        """Copy slots [first, last); those written to during the copy get the number 0."""
         with self.path.open("rb", buffering=0) as file:
             data = _read_at(file.fileno(), self.offset, first, last)
             if not self.settled:
@@ -104,7 +108,7 @@ class Ring(NamedTuple):
 
 
 def _read_at(file: int, offset: int, first: int, last: int) -> Array:
-    """Slots of a ring that begins at `offset`, as far as the file goes."""
+    """Slots [first, last) of a ring at `offset`, fewer where the file ends earlier."""
     data = np.empty(last - first, RECORD)
     start = offset + first * layout.RECORD_BYTES
     length = os.preadv(file, [data.view(np.uint8).data], start)
@@ -130,13 +134,13 @@ def read_spool(path: Path | Extent) -> SpoolContents:
 
 
 def in_order(parts: Sequence[Array]) -> Array:
-    """Records of one rank, ascending."""
+    """Concatenate records of one rank and sort them by sequence number."""
     records = np.concatenate(parts)
     return np.asarray(records[np.argsort(records["seq"], kind="stable")])
 
 
 def open_spool(place: Path | Extent) -> tuple[SpoolContents, Ring]:
-    """A spool without its records, and the ring to read them from. Raises like `read_spool`."""
+    """Read a spool except its records; the ring reads those. Raises like `read_spool`."""
     extent = place if isinstance(place, Extent) else Extent(place)
     path, data = extent.path, _bytes_of(extent)
     header = _header(path, data)
@@ -161,7 +165,7 @@ def open_spool(place: Path | Extent) -> tuple[SpoolContents, Ring]:
 
 
 def _check(identity: Any) -> None:
-    """Raise unless it says which rank of how many wrote the file."""
+    """Raise unless the identity has a valid rank and world."""
     rank, world = identity["rank"], identity.get("world", 1)
     for number in (rank, world):
         if type(number) is not int or not 0 <= number <= MOST_RANKS:
@@ -190,7 +194,7 @@ def _header(path: Path, data: Array) -> tuple[Any, ...]:
             "read it with the version that wrote it"
         )
     _, _, page, _, summary_bytes, ring, _, first, summaries, tables, tables_bytes, _ = header
-    # Every region begins where the one before ends: a bit turned in any of these shows.
+    # Every region begins where the one before ends: a flipped bit in any of these fields shows.
     ends = (tables + tables_bytes, first + summaries * layout.SUMMARY_BYTES)
     sizes = (page, tables, summary_bytes)
     if (first, ring) != ends or sizes != (layout.PAGE_BYTES,) * 2 + (layout.SUMMARY_BYTES,):
@@ -199,7 +203,7 @@ def _header(path: Path, data: Array) -> tuple[Any, ...]:
 
 
 def _timely(records: Array) -> Array:
-    """Which records have all their times within `LONGEST_NS` of the middle one."""
+    """Which records have all times within `LONGEST_NS` of the median."""
     timely = np.ones(len(records), bool)
     for name in ("enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns"):
         times = records[name].astype(float)
@@ -210,7 +214,10 @@ def _timely(records: Array) -> Array:
 
 
 def whole_slots(live: Array, ring: int) -> Array:
-    """A copy of the slots of a ring of that many whose number fits and stayed; oldest first."""
+    """Copy the valid slots of a ring of `ring` slots, oldest first.
+
+    A slot is valid if its number belongs there and was the same before and after the copy.
+    """
     copy = np.array(live)
     again = np.array(live["seq"])
     seq = copy["seq"]
@@ -221,7 +228,7 @@ def whole_slots(live: Array, ring: int) -> Array:
 
 
 def _filled(seq: Array) -> int:
-    """Slots before the first stretch that was never used; slots are taken in order."""
+    """Number of slots before the first unused stretch; slots fill in order."""
     for first in range(0, len(seq), SUMMARY_STRETCH):
         if not seq[first : first + SUMMARY_STRETCH].any():
             return first
@@ -229,7 +236,7 @@ def _filled(seq: Array) -> int:
 
 
 def coarsened(summaries: Array, most: int) -> Array:
-    """One rank's summaries with neighbours merged until there are at most so many."""
+    """Merge neighbouring summaries of one rank until at most `most` are left."""
     each = -(-len(summaries) // most)
     if each < 2:
         return summaries
@@ -249,7 +256,7 @@ def coarsened(summaries: Array, most: int) -> Array:
 
 
 def _summaries(region: Array, capacity: int) -> Array:
-    """The finest record of every step: coarser levels only for what finer ones no longer hold."""
+    """The finest summary of every step: coarser levels only for steps that finer ones lost."""
     slots = min(capacity, len(region) // layout.SUMMARY_BYTES)
     live = region[: slots * layout.SUMMARY_BYTES].view(SUMMARY)
     kept: Array = np.empty(0, SUMMARY)

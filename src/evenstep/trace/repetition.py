@@ -1,9 +1,8 @@
-"""Steps where nobody recorded any: training repeats its calls, and a repetition is a step.
+"""Infer steps that were not recorded: training repeats its calls, and a repetition is a step.
 
-The calls of one rank, collectives of all its groups and messages alike, are looked at for a period
-of group, operation and bytes. Steps of the others follow from the calls they share with it, rank by
-rank. Taken as steps only where it is known when every collective ended: without it there is nothing
-that tells waiting, and steps would promise what the trace cannot give.
+The calls of one rank, collectives of all its groups and messages alike, are searched for a period
+in group, operation and bytes. Steps of other ranks follow from the calls they share with it. Steps
+are inferred only if the end of every collective is known: waiting could not be measured otherwise.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-FEWEST_STEPS = 6  # repetitions that are no coincidence
-LONGEST = 4_096  # calls of a step
-MOST_CALLS = FEWEST_STEPS * LONGEST  # looked at: enough for the longest step
-RARE = 0.1  # of the calls may be passed over, of kinds that come back more seldom than the rest
-EVEN = 0.1  # deviation of pauses between calls, over their mean: less is all the same pause
-ALIKE = 0.25  # of that deviation is left where pauses are compared with those one step earlier
+FEWEST_STEPS = 6  # repetitions: fewer may be a coincidence
+LONGEST = 4_096  # most calls of a step
+MOST_CALLS = FEWEST_STEPS * LONGEST  # calls examined: enough for the longest step
+RARE = 0.1  # share of calls that may be ignored, of kinds that recur less often than the rest
+EVEN = 0.1  # pauses whose mean deviation is below this share of their mean count as equal
+ALIKE = 0.25  # share of that deviation that may remain between pauses one step apart
 NOTHING_ELSE = "what lies within a step besides them is not recorded"
 
 _EMPTY = {"peer_or_root": NO_PEER, "device": HOST_DEVICE, "group": -1}
 
 
 def with_steps(trace: Trace) -> tuple[Trace, str]:
-    """The trace with a record per step, and what was taken as one; the same and "" without.
+    """The trace with a record per inferred step, and what a step is in words.
 
-    Steps that it has already are replaced.
+    Recorded steps are replaced. Returns the trace as it was and "" where nothing repeats.
     """
     calls = _calls(trace)
     if calls is None:
@@ -51,7 +50,7 @@ def with_steps(trace: Trace) -> tuple[Trace, str]:
     tables = []
     for place, cut in found.items():
         times = calls.between(place, cut)
-        if (np.diff(times) <= 0).any():  # what repeats on one rank does not on another
+        if (np.diff(times) <= 0).any():  # the period of one rank does not hold on another
             return trace, ""
         rows = np.flatnonzero(events["rank"] == calls.ranks[place])
         step[rows] = np.searchsorted(times, begun[rows], side="right")
@@ -66,9 +65,9 @@ def with_steps(trace: Trace) -> tuple[Trace, str]:
 
 
 def stepped(trace: Trace, unmarked: str) -> Trace:
-    """The trace in the steps that its calls repeat in, else in one; said in its limits.
+    """The trace with inferred steps, or with a single step where nothing repeats.
 
-    `unmarked` says what marks no steps.
+    Its limits say which; `unmarked` names, in words, the source that marks no steps.
     """
     found, inferred = with_steps(trace)
     found.limits.append(
@@ -78,7 +77,7 @@ def stepped(trace: Trace, unmarked: str) -> Trace:
 
 
 def _in_one_step(trace: Trace) -> Trace:
-    """The trace with one step of all ranks: all that was recorded, where nothing repeats."""
+    """The trace with a single step that holds everything recorded."""
     begun = _begun(trace.events, trace)
     ended = np.maximum(trace.events.exit_ns, begun + 1)
     events = trace.events.with_column("step", np.ones(len(begun), np.uint32))
@@ -91,7 +90,7 @@ def _in_one_step(trace: Trace) -> Trace:
 
 
 def _steps(last: Columns, times: Array) -> Columns:
-    """Records of steps between these times, after the last record of a rank."""
+    """Step records between consecutive `times`, numbered after the `last` record of a rank."""
     count = len(times) - 1
     columns: dict[str, Any] = {
         "rank": last["rank"], "seq": last.seq + np.arange(1, count + 1, dtype=np.uint64),
@@ -107,47 +106,47 @@ def _steps(last: Columns, times: Array) -> Columns:
 
 
 def _begun(rows: Columns, trace: Trace) -> Array:
-    """When each row began: on the device, where that has the host's clock."""
+    """When each row began: on the device, if its stamps are on the host's clock."""
     return np.where(_on_host_clock(rows, trace), rows.device_enter_ns, rows.enter_ns)
 
 
 def _on_host_clock(rows: Columns, trace: Trace) -> Array:
-    """Rows with times of a device that are on the clock of its host."""
-    known = [rank for rank, info in trace.ranks.items() if info.facts.get("device_clock") == "host"]
+    """Which rows have device stamps on the host's clock."""
     there = ((rows.flags & int(Flag.ON_DEVICE)) != 0) & (rows.device_enter_ns > 0)
-    return np.asarray(there & np.isin(rows["rank"], known))
+    return np.asarray(there & np.isin(rows["rank"], trace.host_clock_ranks))
 
 
 # -- calls -----------------------------------------------------------------------------------------
 
 
 class _Calls(NamedTuple):
-    """Collectives and messages in order of rank and call; `first` is where each rank's begin."""
+    """Collectives and messages in order of rank and sequence.
+
+    A rank's `place` is its index in `ranks`.
+    """
 
     ranks: Array
-    first: Array  # (ranks + 1,)
-    kind: Array  # the same for calls that are alike
+    first: Array  # (ranks + 1,): index of each rank's first call
+    kind: Array  # the same number for calls of the same group, operation, type, tag and peer
     size: Array
-    shared: Array  # the same for calls of several ranks that are one operation
+    shared: Array  # the same number for the calls of several ranks in one operation
     collective: Array
     begun: Array
-    ended: Array  # 0 where nobody can tell
+    ended: Array  # 0 where unknown
 
     def of(self, place: int) -> slice:
-        """The calls of a rank, by its place."""
+        """The calls of a rank."""
         return slice(int(self.first[place]), int(self.first[place + 1]))
 
     def richest(self, places: Iterable[int]) -> int:
-        """Of these ranks the one with the most calls; of several, who waits least: what it does
-        itself is seen best."""
-        return max(places, key=lambda at: (self.first[at + 1] - self.first[at], self.paused(at)))
-
-    def paused(self, place: int) -> int:
-        """How long a rank was in none of its calls."""
-        return int(self.pauses(place).sum())
+        """The rank with the most calls; among equals the one that waits least in them."""
+        return max(
+            places,
+            key=lambda at: (self.first[at + 1] - self.first[at], int(self.pauses(at).sum())),
+        )
 
     def between(self, place: int, cuts: Array) -> Array:
-        """When a rank went from these calls of its to the next ones: when it left them, if seen."""
+        """When a rank went from each of these calls to the next: the call's end, if known."""
         begun, ended = self.begun[self.of(place)], self.ended[self.of(place)]
         following = begun[np.minimum(cuts + 1, len(begun) - 1)]
         following = np.where(cuts + 1 < len(begun), following, ended[cuts])
@@ -155,7 +154,8 @@ class _Calls(NamedTuple):
         return np.asarray(np.maximum.accumulate(np.maximum(left, begun[cuts] + 1)))
 
     def pauses(self, place: int) -> Array:
-        """How long after each call but the last of a rank the next one came."""
+        """Time from each call of a rank to its next call: from the end of a collective, from the
+        start of a message."""
         begun, ended = self.begun[self.of(place)], self.ended[self.of(place)]
         since = np.clip(ended[:-1], begun[:-1], begun[1:])
         since = np.where(self.collective[self.of(place)][:-1], since, begun[:-1])
@@ -163,7 +163,7 @@ class _Calls(NamedTuple):
 
 
 def _calls(trace: Trace) -> _Calls | None:
-    """All calls; None where there are too few, or nobody can tell when collectives ended."""
+    """All calls; None if there are too few, or a rank's collectives before its last lack ends."""
     if isinstance(trace.events, OnDisk) or len(trace.ranks) < 2:
         return None
     rows = trace.of_kind(Kind.COLLECTIVE, Kind.POINT_TO_POINT)
@@ -183,7 +183,7 @@ def _calls(trace: Trace) -> _Calls | None:
     sends = rows.op == int(Op.SEND)
     peer = np.where(collective, -1, rows.peer_or_root)
     source, target = np.where(sends, rows["rank"], peer), np.where(sends, peer, rows["rank"])
-    once = np.where(collective, 0, rows.payload)  # of a message its tag
+    tag = np.where(collective, 0, rows.payload)
     pair = [np.where(collective, -1, side) for side in (source, target)]
     kinds = [rows.group, rows.op, rows.dtype, rows.payload, peer]
     return _Calls(
@@ -191,7 +191,7 @@ def _calls(trace: Trace) -> _Calls | None:
         np.append(first, len(rows)),
         _numbered(kinds),
         rows.bytes_in.astype(np.int64),
-        _numbered([rows.group, *pair, once, rows.group_seq]),
+        _numbered([rows.group, *pair, tag, rows.group_seq]),
         collective,
         _begun(rows, trace).astype(np.int64),
         ended.astype(np.int64),
@@ -199,7 +199,7 @@ def _calls(trace: Trace) -> _Calls | None:
 
 
 def _numbered(columns: list[Array]) -> Array:
-    """A number for each row that is the same where all columns are."""
+    """Number rows so that two have the same number if all columns agree."""
     table = [column.astype(np.int64) for column in columns]
     order = np.lexsort(table)
     opens = np.zeros(len(order), bool)
@@ -214,12 +214,14 @@ def _numbered(columns: list[Array]) -> Array:
 
 
 def _cuts(calls: _Calls, place: int) -> Array:
-    """The last call of each step of a rank, and before them the last of what came before the first:
-    by index among its own. Empty where nothing repeats."""
+    """The last call before the first step and of each step, as indices of the rank's calls.
+
+    Empty where nothing repeats.
+    """
     mine = calls.of(place)
     kind = calls.kind[mine]
     sized = _numbered([kind, calls.size[mine]])
-    for token in (sized, kind):  # sequences may differ in length from step to step
+    for token in (sized, kind):  # sizes may vary from step to step, as with sequence lengths
         kept = _returning(token)
         period = _period(token[kept])
         if period:
@@ -228,7 +230,7 @@ def _cuts(calls: _Calls, place: int) -> Array:
 
 
 def _returning(token: Array) -> Array:
-    """Calls but for those of kinds that come back more seldom than the rest, as logging does."""
+    """Indices of the calls without those of rare kinds, such as logging makes."""
     settled = token[len(token) // 4 :]
     kinds, counts = np.unique(settled, return_counts=True)
     seldom = kinds[counts < FEWEST_STEPS]
@@ -239,8 +241,10 @@ def _returning(token: Array) -> Array:
 
 
 def _period(token: Array) -> int:
-    """After how many calls they repeat, in all but the first quarter, which may hold start-up; 0
-    for never. Whatever period there is, the kind of call that is rarest has it."""
+    """Number of calls after which they repeat, outside the first quarter (start-up); 0 for never.
+
+    Any period of the sequence is a period of its rarest kind of call.
+    """
     settled = token[len(token) // 4 :]
     kinds, counts = np.unique(settled, return_counts=True)
     if not len(kinds) or counts.min() < FEWEST_STEPS:
@@ -254,15 +258,15 @@ def _period(token: Array) -> int:
 
 
 def _settled(token: Array, period: int) -> int:
-    """From where on calls repeat."""
+    """Index from which calls repeat with this period."""
     other = np.flatnonzero(token[period:] != token[:-period])
     return int(other[-1]) + 1 if len(other) else 0
 
 
 def _at_pauses(calls: _Calls, place: int, kept: Array, since: int, period: int) -> Array:
-    """Cuts at the longest usual pause, which ends with the collective before it if there is any.
+    """Cut before the place in the period with the longest median pause, after a collective if any.
 
-    `kept`: the calls that repeat with this period from the `since`-th on.
+    `kept`: indices of the calls that repeat with this period from the `since`-th on.
     """
     pauses = calls.pauses(place)[kept[:-1]].astype(float)[since:]
     collective = calls.collective[calls.of(place)][kept][since:]
@@ -276,7 +280,7 @@ def _at_pauses(calls: _Calls, place: int, kept: Array, since: int, period: int) 
 
 
 def _repeated(pauses: Array, period: int) -> int:
-    """How many repetitions of calls that are alike make a step: pauses repeat, too."""
+    """How many periods make a step: pauses repeat from step to step, too."""
     most = len(pauses) // FEWEST_STEPS // period
     alone = _deviation(pauses, period)
     if alone <= EVEN * pauses.mean():
@@ -286,16 +290,16 @@ def _repeated(pauses: Array, period: int) -> int:
 
 
 def _deviation(pauses: Array, period: int) -> float:
-    """Mean distance of pauses from what is usual at their place in a period."""
+    """Mean distance of pauses from the median at their place in a period."""
     whole = pauses[: len(pauses) // period * period].reshape(-1, period)
     return float(np.abs(whole - np.median(whole, axis=0)).mean())
 
 
-# -- the others ------------------------------------------------------------------------------------
+# -- other ranks -----------------------------------------------------------------------------------
 
 
 def _of_all(calls: _Calls, reference: int, cuts: Array) -> dict[int, Array]:
-    """The last call of each step, of every rank that shares calls with one that is known."""
+    """The cuts of every rank that shares calls with one whose cuts are known."""
     step = np.full(int(calls.shared.max()) + 1, -1)
     found, waiting, left = {reference: cuts}, {reference}, set(range(len(calls.ranks)))
     while waiting:
@@ -304,11 +308,11 @@ def _of_all(calls: _Calls, reference: int, cuts: Array) -> dict[int, Array]:
             step[mine] = np.searchsorted(found[place], np.arange(len(mine)), side="left")
         left -= waiting
         known = {at: float((step[calls.shared[calls.of(at)]] >= 0).mean()) for at in left}
-        most = max(known.values(), default=0.0)  # whose neighbours are known better come first
+        most = max(known.values(), default=0.0)  # ranks with more known calls come first
         waiting = {place for place, share in known.items() if share > 0 and share >= most / 2}
         for place in waiting:
             found[place] = _like(calls, place, step[calls.shared[calls.of(place)]], len(cuts))
-        if left and not waiting:  # they share no calls with these, only the steps
+        if left and not waiting:  # the rest share no calls with these, only the steps
             other = calls.richest(left)
             found[other] = _cuts(calls, other)
             waiting = {other} if len(found[other]) == len(cuts) else set()
@@ -316,9 +320,11 @@ def _of_all(calls: _Calls, reference: int, cuts: Array) -> dict[int, Array]:
 
 
 def _like(calls: _Calls, place: int, step: Array, count: int) -> Array:
-    """Cuts of a rank of whose calls some belong to known steps (-1 others): where it pauses longest
-    between the last known call of a step and the first of the next, after a collective if it has
-    one there."""
+    """Cuts of a rank from the known steps of some of its calls (-1: unknown).
+
+    Each cut is at the longest pause between the last known call of a step and the first of the
+    next, after a collective if there is one.
+    """
     known = np.flatnonzero(step >= 0)
     at = np.searchsorted(np.maximum.accumulate(step[known]), np.arange(1, count + 1))
     low = np.maximum(np.where(at > 0, known[at - 1], known[0] - 1), 0)

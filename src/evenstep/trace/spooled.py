@@ -1,9 +1,9 @@
-"""Records of a large run, left in their spools and read when they are asked for.
+"""Records of a large run, left in their spools and read on demand.
 
-A thousand ranks leave gigabytes. Diagnosis needs them a stretch of steps at a time, and all of a
-few rare kinds; so each spool is surveyed once (which steps lie where, how many of each kind), the
-rare kinds are kept, and everything else is read again from the file. `Spooled` is a table like any
-other: a column asked for is read whole, rows selected are read alone.
+A thousand ranks leave gigabytes. Diagnosis needs a window of steps at a time, and all records of a
+few rare kinds; so each spool is surveyed once (where each step lies, how many records of each
+kind), the rare kinds are kept, and the rest is read from the file on demand. `Spooled` is used like
+any table: reading a column reads all of it, selecting rows reads only these.
 """
 
 from __future__ import annotations
@@ -24,33 +24,35 @@ from evenstep.trace.spools import BULK, NO_STEPS, StepIndex
 
 Array = npt.NDArray[Any]
 
-#: Columns of `Trace.events`: the record's own (see `layout.RECORD_FIELDS`) and the rank.
+_NUMBERS = dict.fromkeys(("rank", "group", "name"), np.dtype(np.int32))
+#: Columns of `Trace.events` and their types: the rank, and the fields of a record.
+EVENT_TYPES = _NUMBERS | {name: RECORD[name] for name, _ in layout.RECORD_FIELDS} | _NUMBERS
 EVENT_COLUMNS: tuple[str, ...] = ("rank", *(name for name, _ in layout.RECORD_FIELDS))
 
-LIGHT = ("op", "flags", "group", "step")  # asked for of many records: read together, and kept
-KEPT_BYTES = 64 << 20  # any other column up to this size is kept once it was read
-STRETCHES = 16  # of ranks, whose columns are read side by side
+LIGHT = ("op", "flags", "group", "step")  # often read for all records: read together, and cached
+KEPT_BYTES = 64 << 20  # any other column up to this size is cached
+STRETCHES = 16  # batches of ranks whose columns are read in parallel
 
 
 class RankRows(NamedTuple):
-    """A rank's share of the table."""
+    """One rank's rows of the table."""
 
     rank: int
-    group_map: Array  # from the rank's own table of groups to the trace's
+    group_map: Array  # index in the rank's table of groups to index in the trace's
     name_map: Array
-    ring: Ring = Ring(Path(), 0, 0, settled=True)  # where it lies: nowhere, if it is in memory
+    ring: Ring = Ring(Path(), 0, 0, settled=True)  # empty where the records are in memory
     where: StepIndex = NO_STEPS
-    counts: Array = np.zeros(256, np.int64)
-    shift: int = 0  # added to its step numbers
+    counts: Array = np.zeros(256, np.int64)  # records of each kind, by its code
+    shift: int = 0  # added to the rank's step numbers
 
     @property
     def oldest_step(self) -> int:
-        """Step of its first record: the last of those that have no other before them."""
+        """Step of the oldest record: the highest of the steps whose range begins with it."""
         where = self.where
         return int(where.steps[where.first == where.first[0]].max()) + self.shift
 
     def chunks(self, kinds: Array) -> Iterator[Array]:
-        """Its records of these kinds, in order."""
+        """Records of these kinds (a mask by code), in order of sequence."""
         if not len(self.where.steps) or not self.counts[kinds].any():
             return
         first, end = int(self.where.first[0]), int(self.where.end.max())
@@ -59,15 +61,12 @@ class RankRows(NamedTuple):
             yield data[kinds[data["kind"]]]
 
     def table(self, records: Array, names: Sequence[str]) -> Columns:
-        """Some of its records as a table, with the numbers that all ranks share."""
+        """Records of this rank as a table, with the trace's group, name and step numbers."""
         return _table([self], np.zeros(len(records), np.intp), records, slice(None), names)
 
 
 class ByKind(Columns):
-    """Events sorted out by kind, each kind with the columns that are needed of it.
-
-    Columns are those of a kind: ask for the kind first.
-    """
+    """Events in one table per kind, each with its own columns: only `of_kind` yields columns."""
 
     __slots__ = ("_tables",)
 
@@ -77,13 +76,13 @@ class ByKind(Columns):
         self._length = sum(len(table) for table in tables.values())
 
     def of_kind(self, *kinds: Kind) -> Columns:
-        """The rows of these kinds."""
+        """Select rows of these kinds."""
         tables = [self._tables[kind] for kind in kinds]
         return tables[0] if len(tables) == 1 else Columns.concatenate(tables)
 
 
 class OnDisk(Columns):
-    """A table of records too large to hold: what a trace asks of it, wherever it lies."""
+    """A table of events too large for memory: what a trace needs of it, however it is stored."""
 
     __slots__ = ("_cache", "_oldest", "_steps", "_views", "on_device")
 
@@ -92,8 +91,8 @@ class OnDisk(Columns):
     ) -> None:
         super().__init__({})
         self._length = length
-        self._steps = steps  # that it has records of
-        self._oldest = oldest
+        self._steps = steps  # number of steps with records
+        self._oldest = oldest  # step of each rank's oldest record
         self._cache: dict[str, Array] = {}
         self._views: dict[tuple[int, ...], OnDisk] = {}
         self.on_device = on_device  # some collectives ran on a device
@@ -102,45 +101,45 @@ class OnDisk(Columns):
         return iter(EVENT_COLUMNS)
 
     def of_kind(self, *kinds: Kind) -> Columns:
-        """The rows of these kinds."""
+        """Select rows of these kinds."""
         raise NotImplementedError
 
     def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> ByKind:
-        """The records of the steps from `first`, before `last`: of each kind some columns."""
+        """Records of steps [first, last), of each wanted kind with the columns named for it."""
         raise NotImplementedError
 
     def step_numbers(self) -> Array:
-        """Every step there is a record of, ascending."""
+        """Every step with a record, ascending."""
         raise NotImplementedError
 
     def oldest_steps(self) -> dict[int, int]:
-        """Step of the first record that each rank still has."""
+        """Step of each rank's oldest remaining record."""
         return dict(self._oldest)
 
     def per_step(self) -> float:
-        """Records of a step, all ranks together: about how many."""
+        """Approximate number of records of a step, all ranks together."""
         return self._length / max(self._steps, 1)
 
     def flagged(self, kind: Kind, flag: Flag) -> bool:
         """Whether any record of a kind has a flag."""
         return bool(((self.of_kind(kind).flags & int(flag)) != 0).any())
 
-    def held(self) -> Columns:
-        """All of it, in memory."""
+    def in_memory(self) -> Columns:
+        """Read the whole table."""
         return self.select(slice(None))
 
     def with_column(self, name: str, array: Array) -> Columns:
-        """A table in memory with one column added or replaced."""
-        return self.held().with_column(name, array)
+        """Read the whole table, and add or replace a column."""
+        return self.in_memory().with_column(name, array)
 
 
 class Spooled(OnDisk):
     """The table of all ranks' records in their spools, in order of rank and sequence."""
 
-    __slots__ = ("_flags", "_held", "_kinds", "_parts", "_starts")
+    __slots__ = ("_flags", "_kinds", "_parts", "_rare", "_starts")
 
     def __init__(
-        self, parts: Sequence[RankRows], held: Columns, kinds: Array, flags: Array
+        self, parts: Sequence[RankRows], rare: Columns, kinds: Array, flags: Array
     ) -> None:
         sizes = [int(part.counts[kinds].sum()) for part in parts]
         super().__init__(
@@ -150,9 +149,9 @@ class Spooled(OnDisk):
             on_device=bool(flags[int(Kind.COLLECTIVE)] & int(Flag.ON_DEVICE)),
         )
         self._parts = list(parts)
-        self._held = held  # all records of the kinds that are not `BULK`
-        self._kinds = kinds  # mask by code: the kinds this table shows
-        self._flags = flags  # all that any record of a kind has, by its code
+        self._rare = rare  # all records of the kinds that are not `BULK`
+        self._kinds = kinds  # mask by code: the kinds of this table
+        self._flags = flags  # union of the flags of a kind's records, by its code
         self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
     def __getitem__(self, name: str) -> Array:
@@ -169,7 +168,7 @@ class Spooled(OnDisk):
         return self._cache[name]
 
     def _read(self, names: Sequence[str]) -> dict[str, Array]:
-        """Whole columns, from all files; several in one go."""
+        """Read whole columns from all spools in one pass."""
         each_of = -(-len(self._parts) // STRETCHES)
         stretches = [self._parts[i : i + each_of] for i in range(0, len(self._parts), each_of)]
         found = each(lambda parts: self._columns_of(parts, names), stretches)
@@ -185,19 +184,18 @@ class Spooled(OnDisk):
         return {name: np.concatenate(arrays) for name, arrays in pieces.items()}
 
     def of_kind(self, *kinds: Kind) -> Columns:
-        """The rows of these kinds: at hand for rare ones, else left on disk."""
+        """Select rows of these kinds: from memory if all are rare, else left on disk."""
         if not set(kinds) & BULK:
-            return self._held.select(np.isin(self._held.kind, [int(kind) for kind in kinds]))
+            return self._rare.select(np.isin(self._rare.kind, [int(kind) for kind in kinds]))
         key = tuple(sorted({int(kind) for kind in kinds}))
         if key not in self._views:
             wanted = np.zeros(256, bool)
             wanted[list(key)] = self._kinds[list(key)]
-            view = Spooled(self._parts, self._held, wanted, self._flags)
-            self._views[key] = view
+            self._views[key] = Spooled(self._parts, self._rare, wanted, self._flags)
         return self._views[key]
 
     def select(self, which: Array | slice) -> Columns:
-        """The rows picked by a mask, an index array or a slice, read from the files."""
+        """Read rows by a mask, an index array or a slice."""
         rows = row_numbers(which, self._length)
         order = np.argsort(rows, kind="stable")
         ascending = rows[order]
@@ -221,7 +219,7 @@ class Spooled(OnDisk):
         return Columns.concatenate(tables)
 
     def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> ByKind:
-        """The records of the steps from `first`, before `last`: of each kind some columns."""
+        """Records of steps [first, last), of each wanted kind with the columns named for it."""
         tables: dict[Kind, list[Columns]] = {
             kind: [empty(["rank", *names])] for kind, names in wanted.items()
         }
@@ -233,28 +231,28 @@ class Spooled(OnDisk):
                 batch.append((part, part.ring.between(begin, end)))
                 gathered += len(batch[-1][1])
             if gathered >= CHUNK or part is self._parts[-1]:
-                for kind, table in _sorted_out(batch, first, last, wanted):
+                for kind, table in _by_kind(batch, first, last, wanted):
                     tables[kind].append(table)
                 batch, gathered = [], 0
         return ByKind({kind: Columns.concatenate(parts) for kind, parts in tables.items()})
 
     def flagged(self, kind: Kind, flag: Flag) -> bool:
-        """Whether any record of a kind has a flag: told when they were surveyed."""
+        """Whether any record of a kind has a flag, known from the survey."""
         return bool(self._flags[int(kind)] & int(flag))
 
     def step_numbers(self) -> Array:
-        """Every step there is a record of, ascending."""
+        """Every step with a record, ascending."""
         steps = [part.where.steps + part.shift for part in self._parts]
         return np.unique(np.concatenate([np.zeros(0, np.int64), *steps]))
 
 
-def _sorted_out(
+def _by_kind(
     batch: Sequence[tuple[RankRows, Array]],
     first: int,
     last: int,
     wanted: Mapping[Kind, Sequence[str]],
 ) -> Iterator[tuple[Kind, Columns]]:
-    """The records of some ranks by kind, as far as they belong to these steps."""
+    """Yield the records of some ranks in steps [first, last), by kind."""
     if not batch:
         return
     whole = np.dtype(("V", layout.RECORD_BYTES))  # else numpy copies field by field
@@ -274,7 +272,7 @@ def _table(
     parts: Sequence[RankRows], owner: Array, records: Array, rows: Array | slice,
     names: Sequence[str],
 ) -> Columns:  # fmt: skip
-    """Some records of several ranks as a table; `owner` tells whose each row is."""
+    """Records of several ranks as a table; `owner` is each row's index in `parts`."""
     found: dict[str, Array] = {}
     for name in names:
         if name == "rank":
@@ -294,7 +292,7 @@ def _table(
 
 
 def _mapped(tables: Sequence[Array], owner: Array, index: Array, missing: int) -> Array:
-    """Entries of the owners' tables, `missing` where they have none."""
+    """Look each row's index up in its owner's table; `missing` where the table is shorter."""
     sizes = np.array([len(table) for table in tables])
     begins = np.cumsum(sizes) - sizes
     known = index < sizes[owner]
@@ -303,13 +301,12 @@ def _mapped(tables: Sequence[Array], owner: Array, index: Array, missing: int) -
 
 
 def empty(names: Sequence[str]) -> Columns:
-    """A table of these columns without a row."""
-    own = ("rank", "group", "name")
-    return Columns({name: np.zeros(0, np.int32 if name in own else RECORD[name]) for name in names})
+    """A table of these columns with no rows."""
+    return Columns({name: np.zeros(0, EVENT_TYPES[name]) for name in names})
 
 
 def row_numbers(which: Array | slice, length: int) -> Array:
-    """The places that a mask, an index array or a slice picks."""
+    """Row numbers selected by a mask, an index array or a slice."""
     if isinstance(which, slice):
         return np.arange(*which.indices(length))
     if which.dtype == bool:

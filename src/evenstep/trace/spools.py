@@ -1,7 +1,7 @@
-"""The spools of a run: which files they are, one for each rank, read whole or surveyed.
+"""Find the spools of a run, one for each rank, and read or survey them.
 
-A survey is one look through a spool: where each step lies, how many records it has, the rare ones
-kept.
+A survey reads a spool once and keeps an index of its steps, counts by kind, and the records of rare
+kinds.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from evenstep.trace.spool.layout import Kind
 Array = npt.NDArray[Any]
 Found = TypeVar("Found")
 
-#: Kinds of which a run may have so many that they stay on disk.
+#: Frequent kinds: their records stay on disk in a large run.
 BULK = frozenset({Kind.COLLECTIVE, Kind.POINT_TO_POINT, Kind.PHASE, Kind.SPAN})
 
-LARGE_RECORDS = 2_000_000  # more than these are left on disk: see `evenstep.trace.spooled`
-COMPARED = 64  # of a large run's collectives, one in so many tells how ranks count their steps
-SUMMARY_ROWS = 256  # of each rank of a large run at most: coarser where there were more
+LARGE_RECORDS = 2_000_000  # a run with more records leaves them on disk: `evenstep.trace.spooled`
+COMPARED = 64  # one collective in so many is kept of a large run, to align step numbers of ranks
+SUMMARY_ROWS = 256  # most summaries kept of each rank of a large run: more are merged
 _RARE = ~np.isin(np.arange(256), [int(kind) for kind in BULK])
 
 
 class StepIndex(NamedTuple):
-    """Where a rank's steps lie: every record of `steps[i]` has a number in [first[i], end[i])."""
+    """Where a rank's steps lie: records of `steps[i]` have sequence numbers [first[i], end[i])."""
 
     steps: Array  # ascending
     first: Array
     end: Array
 
     def span(self, first: int, last: int) -> tuple[int, int]:
-        """Sequence numbers that hold all records of the steps from `first`, before `last`."""
+        """Range of sequence numbers that contains all records of steps [first, last)."""
         begin, stop = np.searchsorted(self.steps, [first, last])
         if begin >= stop:
             return 0, 0
@@ -62,7 +62,7 @@ NO_STEPS = StepIndex(*np.zeros((3, 0), np.int64))
 
 
 def step_index(seq: Array, step: Array) -> StepIndex:
-    """The index of records in order of their sequence; steps need not ascend."""
+    """Index records given in order of sequence; steps need not ascend."""
     steps = np.unique(step).astype(np.int64)
     reached = np.maximum.accumulate(step)
     to_come = np.minimum.accumulate(step[::-1])[::-1]
@@ -73,18 +73,18 @@ def step_index(seq: Array, step: Array) -> StepIndex:
 
 @dataclass(slots=True)
 class Survey:
-    """One spool without its bulk: `contents.records` are those of rare kinds."""
+    """One spool whose frequent records stay on disk: `contents.records` has the rare kinds."""
 
     contents: SpoolContents
     ring: Ring
     index: StepIndex
     counts: Array  # records of each kind, by its code
-    matched: Array  # collectives that all ranks keep alike: to compare their counts of steps
-    flags: Array  # all that any record of a kind has, by its code
+    matched: Array  # a sample of collectives, the same on every rank, to align step numbers
+    flags: Array  # union of the flags of a kind's records, by its code
 
 
 def survey(path: Path | Extent) -> Survey:
-    """Read a spool once. Of the collectives, those at some places of a group stay."""
+    """Read a spool once, chunk by chunk. Raises like `read_spool`."""
     contents, ring = open_spool(path)
     contents.summaries = coarsened(contents.summaries, SUMMARY_ROWS)
     light, rare, matched = [], [], []
@@ -111,20 +111,20 @@ def survey(path: Path | Extent) -> Survey:
 
 @dataclass(slots=True)
 class Spools:
-    """What was found in a folder, in order of rank. `surveys` is empty unless the run is large."""
+    """The spools of an attempt, in order of rank. `surveys` is empty unless the run is large."""
 
     contents: list[SpoolContents]
     surveys: list[Survey]
-    run: dict[str, Any]  # what run.json says
+    run: dict[str, Any]  # contents of run.json
     attempt: int
     limits: list[str]
 
 
 def read_spools(root: Path, attempt: int | None) -> Spools:
-    """Read what a folder or file has. Raises `TraceError` when nothing of it is usable."""
+    """Read the spools of a folder or file. Raises `TraceError` when none is usable."""
     files, number, limits = _spool_files(root, attempt)
-    large = sum(_most_records(file) for file in files) > LARGE_RECORDS
-    found = each(_tried(survey), files) if large else list(map(_tried(read_spool), files))
+    large = sum(_capacity(file) for file in files) > LARGE_RECORDS
+    found = each(_or_error(survey), files) if large else list(map(_or_error(read_spool), files))
     limits += [f"left out: {error}" for error in found if isinstance(error, TraceError)]
     usable = [item for item in found if not isinstance(item, TraceError)]
     if not usable:
@@ -134,12 +134,12 @@ def read_spools(root: Path, attempt: int | None) -> Spools:
     kept, dropped = _one_run(contents)
     limits += dropped
     surveys = {id(item.contents): item for item in usable if isinstance(item, Survey)}
-    of_kept = [surveys[id(item)] for item in kept if id(item) in surveys]
-    return Spools(kept, of_kept, _run_json(root, limits), number, limits)
+    kept_surveys = [surveys[id(item)] for item in kept if id(item) in surveys]
+    return Spools(kept, kept_surveys, _run_json(root, limits), number, limits)
 
 
-def _most_records(place: Extent) -> int:
-    """Records a spool has room for."""
+def _capacity(place: Extent) -> int:
+    """Number of records a spool has room for."""
     try:
         size = place.file.stat().st_size if place.size is None else place.size
     except OSError:
@@ -147,20 +147,20 @@ def _most_records(place: Extent) -> int:
     return size // layout.RECORD_BYTES
 
 
-def _tried(read: Callable[[Extent], Found]) -> Callable[[Extent], Found | TraceError]:
-    """The same, which hands back why a spool cannot be read."""
+def _or_error(read: Callable[[Extent], Found]) -> Callable[[Extent], Found | TraceError]:
+    """Make a reader return its `TraceError` instead of raising it."""
 
-    def tried(file: Extent) -> Found | TraceError:
+    def read_or_error(file: Extent) -> Found | TraceError:
         try:
             return read(file)
         except TraceError as error:
             return error
 
-    return tried
+    return read_or_error
 
 
 def _spool_files(root: Path, attempt: int | None) -> tuple[list[Extent], int, list[str]]:
-    """Spools to read, the attempt's number and what is left aside."""
+    """The spools to read, the attempt's number, and limits in words."""
     if root.is_file():
         found = extents(root) if root.suffix == SUFFIX else [Extent(root)]
         return found, _attempt_number(root.parent), []
@@ -183,14 +183,14 @@ def _spool_files(root: Path, attempt: int | None) -> tuple[list[Extent], int, li
 
 
 def holds_spools(folder: Path) -> bool:
-    """Whether an attempt's folder has spools, by themselves or in packs."""
+    """Whether a folder has spools, as files or in packs."""
     return any(any(folder.glob(place)) for place in ("rank-*.spool", f"node-*{SUFFIX}"))
 
 
 def spools_in(folder: Path) -> tuple[list[Extent], list[str]]:
-    """The spools of an attempt in order of their names, and which packs cannot be used.
+    """The spools of an attempt's folder in order of name, and which packs cannot be read.
 
-    A spool that is there twice is taken by itself.
+    A spool that is both a file and in a pack is read from the file.
     """
     found = {path.name: Extent(path) for path in folder.glob("rank-*.spool")}
     damaged = []
@@ -211,17 +211,16 @@ def _attempt_number(folder: Path) -> int:
 def _one_run(contents: list[SpoolContents]) -> tuple[list[SpoolContents], list[str]]:
     """Keep one spool per rank, of the run most spools belong to."""
     run_ids = [str(item.identity.get("run_id", "")) for item in contents]
-    main = max(dict.fromkeys(run_ids), key=run_ids.count)  # of as many, the first file's
+    main = max(dict.fromkeys(run_ids), key=run_ids.count)  # a tie goes to the first file's run
     kept: dict[int, SpoolContents] = {}
     limits = []
     for item, run_id in zip(contents, run_ids, strict=True):
-        rank = int(item.identity.get("rank", -1))
         if run_id != main:
             limits.append(f"left out: {item.path} belongs to run {run_id!r}, not {main!r}")
-        elif rank in kept:
-            limits.append(f"left out: {item.path} is a second trace of rank {rank}")
+        elif item.rank in kept:
+            limits.append(f"left out: {item.path} is a second trace of rank {item.rank}")
         else:
-            kept[rank] = item
+            kept[item.rank] = item
     return [kept[rank] for rank in sorted(kept)], limits
 
 

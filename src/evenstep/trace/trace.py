@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(slots=True, frozen=True)
 class Group:
-    """A process group: who takes part in its collectives."""
+    """A process group: the ranks that take part in its collectives."""
 
     uid: str  # hash of the sorted global ranks and the name
     name: str
@@ -33,12 +33,12 @@ class Group:
 
 @dataclass(slots=True)
 class RankInfo:
-    """What is known of one rank besides its records."""
+    """Everything known about one rank besides its records."""
 
     rank: int
     identity: dict[str, Any]
     facts: dict[str, Any] = field(default_factory=dict)
-    closed: bool = True  # ended its trace itself; False: still alive, or killed
+    closed: bool = True  # the rank ended its trace itself; False: still alive, or killed
     dropped: int = 0  # records its ring has overwritten
 
     @property
@@ -48,12 +48,12 @@ class RankInfo:
 
     @property
     def clock(self) -> str:
-        """Ranks with the same value read the same monotonic clock."""
+        """Name of the monotonic clock: ranks with the same value share one."""
         return str(self.identity.get("boot_id") or f"rank {self.rank}")
 
 
-#: What `between_calls` of a run is, if nobody recorded what passes there; and `waits`, if work may
-#: hold them.
+#: Value of a run's `between_calls` where time between calls was not recorded, and of its `waits`
+#: where waiting cannot be told from work.
 UNKNOWN = "unknown"
 
 
@@ -61,12 +61,12 @@ UNKNOWN = "unknown"
 class Trace:
     """All ranks of one attempt of a run.
 
-    `events` holds one row per record, in order of rank and sequence; `group` and `name` index
-    `groups` and `names` here (not the rank's own tables), -1 and 0 being none. Times are the
+    `events` holds one row per record, in order of rank and sequence; its columns `group` and `name`
+    index `groups` and `names` (not the rank's own tables), with -1 and 0 for none. Times are on the
     rank's own monotonic clock in ns: see `evenstep.trace.clocks.clocks` before comparing hosts.
     `summaries` has one row per step or per merged steps of a rank (dtype `SUMMARY`), with
     `summary_rank` beside it. `limits` says in words what is missing or damaged. The events of a
-    large run stay on disk: ask for the kinds and the rows that are needed.
+    large run stay on disk: select only the kinds and rows that are needed.
     """
 
     run: dict[str, Any]
@@ -94,9 +94,9 @@ class Trace:
         return bool(((self.of_kind(kind).flags & int(flag)) != 0).any())
 
     def window(self, first: int, last: int, wanted: Mapping[layout.Kind, Sequence[str]]) -> Trace:
-        """The trace of the steps from `first`, before `last`: of each kind at least some columns.
+        """The trace of steps [first, last), with the kinds in `wanted` and at least their columns.
 
-        Only the kinds in `wanted` can be asked for.
+        Other kinds of records are not available.
         """
         if isinstance(self.events, OnDisk):
             return replace(self, events=self.events.window(first, last, wanted))
@@ -107,33 +107,38 @@ class Trace:
 
     @property
     def elapsed_known(self) -> bool:
-        """Whether steps are as long as they seem: not where only the lengths of calls are known."""
+        """Whether the length of a step was measured: False where only calls were timed."""
         return self.run.get("between_calls") != UNKNOWN
 
     @property
     def waits_apart(self) -> bool:
-        """Whether waits for others are told from own work."""
+        """Whether waiting for other ranks can be told from the rank's own work."""
         return self.run.get("waits") != UNKNOWN
 
     @property
     def records_per_step(self) -> float:
-        """How many records a step has, all ranks together: about."""
+        """Approximate number of records of a step, all ranks together."""
         if isinstance(self.events, OnDisk):
             return self.events.per_step()
         return len(self.events) / max(len(np.unique(self.events.step)), 1)
 
     def oldest_steps(self) -> dict[int, int]:
-        """Step of the first record each rank still has."""
+        """Step of each rank's oldest remaining record."""
         if isinstance(self.events, OnDisk):
             return self.events.oldest_steps()
         ranks, first = np.unique(self.events["rank"], return_index=True)
         return dict(zip(ranks.tolist(), self.events.step[first].tolist(), strict=True))
 
     def step_numbers(self) -> Array:
-        """Every step there is a record of, ascending."""
+        """Every step with a record, ascending."""
         if isinstance(self.events, OnDisk):
             return self.events.step_numbers()
         return np.unique(self.events.step).astype(np.int64)
+
+    @property
+    def host_clock_ranks(self) -> list[int]:
+        """Ranks whose device stamps are on the clock of their host."""
+        return [r for r, info in self.ranks.items() if info.facts.get("device_clock") == "host"]
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
@@ -147,7 +152,7 @@ class Trace:
 
     @property
     def one_host(self) -> bool:
-        """Whether all ranks are known to share a host: by its name, else by its clock."""
+        """Whether all ranks are known to share a host, by its name or else by its clock."""
         clocks = {info.clock for info in self.ranks.values()}
         return len(self.nodes) == 1 and (self.nodes != ("",) or len(clocks) == 1)
 
@@ -158,14 +163,14 @@ KEY = ("group", "source", "destination", "payload", "group_seq")
 
 
 class Messages(NamedTuple):
-    """Rows of a table of point-to-point records that belong together."""
+    """Indices of matched sends and receives: `send[i]` and `receive[i]` are one message."""
 
     send: Array
     receive: Array
 
 
 def matched(rows: Columns) -> Messages:
-    """The pairs of a table; what has no other side, or is there twice, is left out."""
+    """Match sends with receives; unmatched and duplicate records are left out."""
     ends = np.flatnonzero(np.isin(rows.op, [int(Op.SEND), int(Op.RECV)]) & (rows.peer_or_root >= 0))
     sending = rows.op[ends] == int(Op.SEND)
     own, peer = rows["rank"][ends].astype(np.int64), rows.peer_or_root[ends].astype(np.int64)

@@ -16,7 +16,7 @@ from evenstep.diagnose.graph import streams
 from evenstep.diagnose.graph.entries import Entries, entered_on_device, entries
 from evenstep.diagnose.graph.lanes import BETWEEN_NS, LaneExtent, TimeLine, rows_of
 from evenstep.diagnose.graph.segments import segments
-from evenstep.diagnose.graph.streams import COMPUTE, device_clock_is_hosts
+from evenstep.diagnose.graph.streams import COMPUTE
 from evenstep.diagnose.graph.structure import (
     Graph,
     Intervals,
@@ -53,7 +53,7 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     found = _only(found, ~lost[found.rows.lane]) if lost.any() else found
     found = found._replace(rows=_decided(found.rows))
     found = found._replace(rows=streams.behind(found.rows, found.operations))
-    apart = device & ~np.isin(ranks, device_clock_is_hosts(trace))
+    apart = device & ~np.isin(ranks, trace.host_clock_ranks)
     span = LaneExtent(trace, clocks, steps, ranks, device, apart)
     over, queues = _over(span, found, _ended(found))
     operations = found.operations.with_column("over_ns", over).with_column("queues", queues)

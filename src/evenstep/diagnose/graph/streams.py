@@ -15,7 +15,6 @@ import numpy.typing as npt
 from evenstep.diagnose.graph.structure import Intervals, mixed
 from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL
 from evenstep.trace.columns import Columns
-from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
@@ -24,11 +23,6 @@ FASTEST_DRIFT = 200e-6  # of a device's clock against its host's
 STRETCH = 64  # ends that a wandering clock is followed by
 CROSSING_NS = 20_000  # by which stamps of different streams may cross
 AT_ONCE_NS = 3_000  # between the end of an operation and what waited for nothing else
-
-
-def device_clock_is_hosts(trace: Trace) -> list[int]:
-    """Ranks whose device stamps are on the clock of their host."""
-    return [rank for rank, info in trace.ranks.items() if info.facts.get("device_clock") == "host"]
 
 
 def batches(rows: Columns) -> Array:

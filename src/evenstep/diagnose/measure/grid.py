@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.graph.build import graph
-from evenstep.diagnose.graph.streams import COMPUTE, device_clock_is_hosts
+from evenstep.diagnose.graph.streams import COMPUTE
 from evenstep.diagnose.graph.structure import (
     Graph,
     Intervals,
@@ -184,7 +184,7 @@ def _fill_devices(grid: StepGrid, trace: Trace) -> None:
     spans = trace.of_kind(Kind.SPAN)
     mine = (spans.name == trace.names.index(COMPUTE)) & (spans.device >= 0)
     mine &= ((spans.flags & int(Flag.ON_DEVICE)) != 0) & (spans.exit_ns > spans.enter_ns)
-    spans = spans.select(mine & np.isin(spans["rank"], device_clock_is_hosts(trace)))
+    spans = spans.select(mine & np.isin(spans["rank"], trace.host_clock_ranks))
     cell, inside = grid.cell(spans)
     spans, cell = spans.select(inside), cell[inside]
     base = grid.start_ns.reshape(-1)[cell]
@@ -220,7 +220,7 @@ def _fill_streams(grid: StepGrid, trace: Trace, present: Array) -> None:
     for phase in _STALLS:
         stalled = _during(grid, phases.select(phases.op == int(phase)))
         grid.phase_ns[phase][np.ix_(present, streams)] = stalled[:, streams]
-    issuing = streams[~np.isin(grid.ranks[streams], device_clock_is_hosts(trace))]
+    issuing = streams[~np.isin(grid.ranks[streams], trace.host_clock_ranks)]
     for phase in _ISSUES:
         grid.phase_ns[phase][:, issuing] = 0
     grid.pause_ns[np.ix_(present, streams)] = _during(grid, pauses)[:, streams]

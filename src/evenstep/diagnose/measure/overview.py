@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.streams import COMPUTE, device_clock_is_hosts
+from evenstep.diagnose.graph.streams import COMPUTE
 from evenstep.diagnose.graph.structure import Intervals, overlap_length, union_length
 from evenstep.diagnose.measure.grid import FEWEST_STEPS, StepGrid, step_grid
 from evenstep.diagnose.measure.restarts import goodput
@@ -187,7 +187,7 @@ def device_times(trace: Trace) -> dict[int, DeviceTime]:
 
     Of ranks whose devices' stamps are on the clock of the host, which steps are on.
     """
-    known = device_clock_is_hosts(trace)
+    known = trace.host_clock_ranks
     events = trace.of_kind(Kind.COLLECTIVE, Kind.POINT_TO_POINT, Kind.SPAN) if known else None
     if events is None:
         return {}

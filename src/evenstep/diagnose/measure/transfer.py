@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.graph.entries import FROM_ROOT, TO_ROOT, collectives
-from evenstep.diagnose.graph.streams import device_clock_is_hosts
 from evenstep.diagnose.graph.structure import quantiles
 from evenstep.diagnose.levels import LOW, SMALLEST_SHARE, UNDISTURBED
 from evenstep.diagnose.measure.grid import StepGrid
@@ -189,7 +188,7 @@ def arrivals(trace: Trace, clocks: Clocks) -> Columns:
             "step": rows.step,
             "group": operations.group[number],
             "operation": number,
-            "here_ns": _here(rows, clocks, ranks, device_clock_is_hosts(trace)),
+            "here_ns": _here(rows, clocks, ranks, trace.host_clock_ranks),
             "took_ns": took,
             "wait_ns": wait,
             "awaited": rows.decides & (entered == last[number]),

@@ -1,1 +1,1 @@
-"""One time line out of many clocks."""
+"""Alignment of the hosts' clocks to one reference."""

@@ -1,10 +1,10 @@
-"""An offset between two clocks from bounds on it: tightest where clocks cannot run away.
+"""The offset between two clocks, estimated from bounds on it and on their drift.
 
-A bound holds for its neighbours in time too, looser by what the clocks can drift apart in between.
-The tightest of all these bounds give an interval at every moment; its middle is the offset there,
-half its width the error. Nothing is assumed but the drift: below `DRIFT`, and, where the bounds
-allow it, a constant rate within `WANDER`. This is the convex-hull method (Duda et al. 1987) in
-linear time. Bounds that no drift can reconcile show that a clock was set: there the line breaks.
+A bound at one moment bounds the offset at any other, looser by the drift in between. The tightest
+of all these bounds give an interval at every moment: its middle is the offset, half its width the
+error. The drift is assumed to be below `DRIFT` and, if the bounds allow it, constant within
+`WANDER`. This is the convex-hull method (Duda et al. 1987) in linear time. Bounds that no such
+drift reconciles show that a clock was set: the line breaks there.
 """
 
 from __future__ import annotations
@@ -17,40 +17,39 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 DRIFT = 250e-6  # two crystals of 100 ppm each, and a margin
-WANDER = 2e-6  # of the rate during a run: temperature
-NARROWINGS = 4  # tighter bounds at the ends give a narrower drift, and that gives tighter bounds
-THINNED = 16  # bounds between two stored offsets
+WANDER = 2e-6  # change of the rate during a run, with temperature
+NARROWINGS = 4  # iterations: tighter bounds at the ends narrow the drift, which tightens bounds
+THINNED = 16  # one bound in so many is stored as a point of the line
 ROUNDING_NS = 2.0  # stamps are whole nanoseconds
-MOST_STEPS = 32  # times that one clock is set during a run: beyond it the bounds are no good
+MOST_STEPS = 32  # times that a clock may be set during a run: the search for breaks ends there
 
 
 class OffsetLine(NamedTuple):
-    """Offsets against the reference at some times of a clock (ns), ascending; in between it runs on
-    straight lines.
+    """A clock's offset to the reference in ns, linear between points at ascending times.
 
-    Before the first and after the last, the line goes on at the drift found there, and the error
-    grows with how unsure that drift is.
+    Before the first and after the last point the line continues at the drift there, and the error
+    grows by the uncertainty of that drift.
     """
 
     at_ns: Array
     offset_ns: Array
     error_ns: Array
-    breaks_ns: Array = np.zeros(0)  # own times at which the clock was set
-    rate: tuple[float, float] = (0.0, 0.0)  # before and after
-    slack: tuple[float, float] = (0.0, 0.0)  # of these
+    breaks_ns: Array = np.zeros(0)  # times at which the clock was set
+    rate: tuple[float, float] = (0.0, 0.0)  # drift before the first and after the last point
+    slack: tuple[float, float] = (0.0, 0.0)  # uncertainty of these
 
     def offset_at(self, times_ns: Array) -> Array:
-        """Offset at any times of the clock."""
+        """Offset at times of the clock."""
         early, late = self._beyond(times_ns)
         drawn = np.interp(times_ns, self.at_ns, self.offset_ns)
         return np.asarray(drawn + self.rate[0] * early + self.rate[1] * late)
 
     def shift(self, times_ns: Array) -> Array:
-        """These times of the clock, on the reference."""
+        """Convert times of the clock to the reference."""
         return times_ns + self.offset_at(times_ns).astype(np.int64)
 
     def error_at(self, times_ns: Array) -> Array:
-        """How far the offset may be off at any times of the clock."""
+        """Bound on the offset's error at times of the clock."""
         early, late = self._beyond(times_ns)
         drawn = np.interp(times_ns, self.at_ns, self.error_ns)
         return np.asarray(drawn - self.slack[0] * early + self.slack[1] * late)
@@ -63,7 +62,7 @@ class OffsetLine(NamedTuple):
         )
 
     def moved(self, time_ns: int, by_ns: int) -> OffsetLine:
-        """The same line on a clock whose zero lies so much earlier, with that much more offset."""
+        """The line with `time_ns` added to its times and `by_ns` to its offsets."""
         return self._replace(
             at_ns=self.at_ns + time_ns,
             offset_ns=self.offset_ns + by_ns,
@@ -81,7 +80,7 @@ class _Stretch(NamedTuple):
     slack: float
 
     def beyond(self, time: float, place: int) -> tuple[float, float]:
-        """Offset and error at a time past its first (0) or last (-1) point."""
+        """Offset and error at a time beyond the first (place 0) or last (-1) point."""
         distance = time - float(self.at[place])
         return (
             float(self.offset[place]) + self.rate * distance,
@@ -92,7 +91,7 @@ class _Stretch(NamedTuple):
 def line(when: Array, at: Array, low: Array, high: Array) -> OffsetLine | None:
     """The offset from its bounds; None where it is not bounded on both sides.
 
-    `when` is a time that only goes forward, `at` the clock's own; infinite bounds are none.
+    `when` is a time that is never set back, `at` the clock's own; an infinite bound is none.
     """
     order = np.argsort(when, kind="stable")
     order = order[low[order] <= high[order] + ROUNDING_NS]  # else the stamps themselves are wrong
@@ -107,7 +106,7 @@ def line(when: Array, at: Array, low: Array, high: Array) -> OffsetLine | None:
 
 
 def _set_at(when: Array, low: Array, high: Array) -> list[int]:
-    """Where stretches begin: bounds that contradict those before, whatever the drift."""
+    """Where stretches begin: at bounds that contradict earlier ones whatever the drift."""
     begins = [0]
     while len(begins) <= MOST_STEPS:
         first = begins[-1]
@@ -122,7 +121,7 @@ def _set_at(when: Array, low: Array, high: Array) -> list[int]:
 
 
 def _stretch(when: Array, at: Array, low: Array, high: Array) -> _Stretch:
-    """Offset and error of a stretch at some of its times."""
+    """The line of a stretch, at one in `THINNED` of its times."""
     lows, highs = _envelope(when, low, high, 0.0, DRIFT)
     rate, slack, span = 0.0, DRIFT, when[-1] - when[0]
     for _ in range(NARROWINGS if span > 0 else 0):
@@ -142,7 +141,7 @@ def _stretch(when: Array, at: Array, low: Array, high: Array) -> _Stretch:
 def _envelope(
     when: Array, low: Array, high: Array, rate: float, slack: float
 ) -> tuple[Array, Array]:
-    """Tightest bounds at every time where the offset changes by `rate` ± `slack`."""
+    """The tightest bounds at every time if the offset drifts at `rate` ± `slack`."""
     since = when - when[0]
     return (
         rate * since + _upper(since, low - rate * since, slack),
@@ -182,6 +181,6 @@ def _joined(stretches: list[_Stretch]) -> OffsetLine:
 
 
 def _jump(before: _Stretch, after: _Stretch) -> float:
-    """When the clock was set, on itself. One that was set back shows some times twice."""
+    """When the clock was set, in its own time. A clock set back shows some times twice."""
     end, begin = float(before.at[-1]), float(after.at[0])
     return (end + begin) / 2 if begin > end else begin - 1

@@ -1,16 +1,16 @@
-"""One time for all hosts, from the operations they take part in together.
+"""Align the clocks of all hosts, from the operations that their ranks share.
 
-Ranks with one boot id read the same clock. For any other the offset is bounded by every operation:
-nobody leaves before those it depends on have entered, so with `o` added to the other clock's times,
-exit >= enter in both directions (see `crossings` beside this module, and `bounds` for
-what follows from many of them). The clock most ranks share is the reference. Clocks that meet it in
-an operation are placed first, then those that meet a placed one, and so on: a bound through another
-clock is looser by that clock's own error.
+Ranks with one boot id share a clock. Every shared operation bounds the offset of another clock: no
+rank leaves before those it depends on have entered, so with the offset added to its times,
+exit >= enter in both directions (`crossings` collects these bounds, `bounds` combines them). The
+clock that most ranks share is the reference. Clocks that share an operation with it are placed
+first, then those that share one with a placed clock, and so on: a bound through another clock is
+looser by that clock's own error.
 
-These bounds are safe but one-sided where a host is always late: then only the other hosts' exits
-are tight, and the middle is off by half the lateness. Exits of those who wait for the same
-collective differ by less than a transfer and by what a callback needs, on either side alike; so
-`sharpened` takes the median difference of the exits, never outside the bounds.
+If a host is always late, these bounds hold but are one-sided: only the exits of the other hosts are
+tight, and the middle is off by half the lateness. Exits of ranks that wait for the same collective
+differ by less than a transfer plus a callback's delay, in either direction; so `sharpened` takes
+the median difference of the exits, clipped to the bounds.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ Array = npt.NDArray[Any]
 
 
 class Clocks(NamedTuple):
-    """Every rank's way to the common time; None for a rank that cannot be placed."""
+    """Every rank's offset to the reference clock; None for a rank that cannot be placed."""
 
     reference: str
     by_rank: dict[int, OffsetLine | None]
 
     @property
     def error_ns(self) -> float:
-        """The largest error bar of any rank that could be placed."""
+        """The largest error bar of any placed rank."""
         errors = [float(o.error_ns.max()) for o in self.by_rank.values() if o is not None]
         return max(errors, default=0.0)
 
     def common(self, rank: Array, times_ns: Array) -> Array:
-        """These times of these ranks on the reference; those of unplaced ranks as they are."""
+        """Convert times of these ranks to the reference; times of unplaced ranks stay."""
         moved: Array = times_ns.copy()
         if all(offset is None or not offset.offset_ns.any() for offset in self.by_rank.values()):
             return moved
@@ -58,13 +58,13 @@ class Clocks(NamedTuple):
         return moved
 
     def placed(self, rows: Columns) -> tuple[Array, Array]:
-        """When records began and ended, on the reference; an open end stays 0."""
+        """Start and end of records on the reference; an open end stays 0."""
         end = np.where(rows.exit_ns > 0, self.common(rows["rank"], rows.exit_ns), 0)
         return self.common(rows["rank"], rows.enter_ns), end
 
     @property
     def unplaced(self) -> tuple[int, ...]:
-        """Ranks whose times cannot be compared with the others'."""
+        """Ranks whose times cannot be compared with those of others."""
         return tuple(rank for rank, offset in self.by_rank.items() if offset is None)
 
 
@@ -72,7 +72,7 @@ _EXACT = OffsetLine(np.zeros(1), np.zeros(1), np.zeros(1))
 
 
 def align(trace: Trace) -> Clocks:
-    """Offsets of all ranks against the clock that most of them share."""
+    """Align all ranks to the clock that most of them share."""
     clocks = {rank: info.clock for rank, info in trace.ranks.items()}
     names = list(clocks.values())
     reference = max(dict.fromkeys(names), key=names.count)
@@ -84,7 +84,7 @@ def align(trace: Trace) -> Clocks:
 
 
 def _place(table: Crossings, found: list[OffsetLine | None]) -> None:
-    """Fill in the offsets, from the reference outwards along common operations."""
+    """Fill in the offsets, from the reference outwards along shared operations."""
     if not len(table.operation):
         return
     tried: set[int] = set()
@@ -102,15 +102,13 @@ def _place(table: Crossings, found: list[OffsetLine | None]) -> None:
 
 
 class _Bounds:
-    """What the placed clocks say of the others: bounds on the offset of each row's clock."""
+    """Bounds on the offset of each row's clock, from the clocks placed so far."""
 
     def __init__(self, table: Crossings, found: list[OffsetLine | None]) -> None:
         self._table = table
         entry, leave = _on_common_time(table, found)
-        first = np.flatnonzero(np.diff(table.operation, prepend=-1))
-        which = np.cumsum(np.diff(table.operation, prepend=-1) != 0) - 1
-        latest = np.maximum.reduceat(entry, first)[which]
-        earliest = np.minimum.reduceat(leave, first)[which]
+        latest = table.of_operation(np.maximum, entry)
+        earliest = table.of_operation(np.minimum, leave)
         self._low = latest - table.exit
         self._high = earliest - table.entry
         self._when = np.where(np.isfinite(latest), latest, earliest)
@@ -126,42 +124,34 @@ class _Bounds:
         mine = np.flatnonzero((table.clock == clock) & self.two_sided)
         own = np.where(np.isfinite(table.entry[mine]), table.entry[mine], table.exit[mine])
         drawn = line(self._when[mine], own, self._low[mine], self._high[mine])
-        if drawn is None:
-            return None
         base = int(table.base[clock])
-        return drawn.moved(base, int(table.base[0]) - base)
+        return None if drawn is None else drawn.moved(base, int(table.base[0]) - base)
 
 
 def _on_common_time(table: Crossings, found: list[OffsetLine | None]) -> tuple[Array, Array]:
-    """Entries no later, and exits no earlier, than they can have been on the reference.
+    """Lower bounds of entries and upper bounds of exits on the reference, since its base.
 
-    Since the reference's base; -inf and inf where the clock has no place yet.
+    -inf and inf where the clock is not placed yet.
     """
     entry, leave = np.full(len(table.clock), -np.inf), np.full(len(table.clock), np.inf)
-    order = np.argsort(table.clock, kind="stable")
-    edges = np.searchsorted(table.clock[order], np.arange(len(found) + 1))
-    for clock, offset in enumerate(found):
-        rows = order[edges[clock] : edges[clock + 1]]
-        if offset is None or not len(rows):
+    for clock, (offset, rows) in enumerate(zip(found, table.rows_by_clock(), strict=True)):
+        if offset is None:
             continue
-        base = int(table.base[clock])
-        drawn = offset.moved(-base, base - int(table.base[0]))
         for times, column, sign in ((table.entry, entry, -1), (table.exit, leave, 1)):
-            own = times[rows]
-            at = np.where(np.isfinite(own), own, 0.0)
-            column[rows] = own + drawn.offset_at(at) + sign * drawn.error_at(at)
+            column[rows] = _shifted(table, offset, clock, times[rows], sign)
     return entry, leave
 
 
-# -- finer than their bounds -----------------------------------------------------------------------
+# -- finer than the bounds -------------------------------------------------------------------------
 
-STRETCH = 128  # collectives a median is taken over: short enough for the drift to be a line
+STRETCH = 128  # collectives per median: few enough for the drift to be linear
 
 
 def sharpened(trace: Trace, clocks: Clocks) -> Clocks:
     """The clocks with each host's offset moved, within its error, to where ranks leave together.
 
-    Those that meet the reference in a collective first, then those that meet one of these.
+    Clocks that share a collective with the reference come first, then those that share one with
+    these, and so on.
     """
     names = {rank: info.clock for rank, info in trace.ranks.items()}
     if all(offset is None or _exact(offset) for offset in clocks.by_rank.values()):
@@ -177,34 +167,30 @@ def sharpened(trace: Trace, clocks: Clocks) -> Clocks:
 
 
 def _all_moved(table: Crossings, offsets: list[OffsetLine | None]) -> list[OffsetLine | None]:
-    """Every clock's offset, moved; one that meets no other stays where its bounds have it."""
+    """Every clock's offset, moved; a clock that shares no collective keeps its own."""
     moved = list(offsets)
     settled = np.array([number == 0 for number in range(len(offsets))])
-    open_ones = np.array([offset is not None for offset in offsets]) & ~settled
+    movable = np.array([offset is not None for offset in offsets]) & ~settled
     if not len(table.operation):
         return moved
-    first = np.flatnonzero(np.diff(table.operation, prepend=-1))
-    which = np.cumsum(np.diff(table.operation, prepend=-1) != 0) - 1
-    shortest = np.minimum.reduceat(table.shortest, first)[which]
+    by_clock = table.rows_by_clock()
+    shortest = table.of_operation(np.minimum, table.shortest)
     common = np.full(len(table.clock), np.inf)
     new = np.array([0])
     while len(new):
-        for clock in new:
-            mine = table.clock == clock
-            common[mine] = _shifted(table, moved[clock], int(clock), table.exit[mine])
+        for clock in new.tolist():
+            if (placed := moved[clock]) is not None:
+                rows = by_clock[clock]
+                common[rows] = _shifted(table, placed, clock, table.exit[rows])
         settled[new] = True
-        here = np.minimum.reduceat(common, first)[which]
-        met = np.isfinite(here) & np.isfinite(table.exit) & open_ones[table.clock]
+        here = table.of_operation(np.minimum, common)
+        met = np.isfinite(here) & np.isfinite(table.exit) & movable[table.clock]
         new = np.unique(table.clock[met & ~settled[table.clock]])
-        order = np.argsort(table.clock, kind="stable")
-        edges = np.searchsorted(table.clock[order], np.arange(len(offsets) + 1))
-        for clock in new:
-            rows = order[edges[clock] : edges[clock + 1]]
-            rows = rows[met[rows]]
-            apart = here[rows] - _shifted(table, offsets[clock], int(clock), table.exit[rows])
-            own = table.exit[rows] + table.base[clock]
-            offset = offsets[clock]
-            if offset is not None:
+        for clock in new.tolist():
+            rows = by_clock[clock][met[by_clock[clock]]]
+            if (offset := offsets[clock]) is not None:
+                apart = here[rows] - _shifted(table, offset, clock, table.exit[rows])
+                own = table.exit[rows] + table.base[clock]
                 moved[clock] = _moved(offset, own, apart, shortest[rows])
     return moved
 
@@ -213,13 +199,14 @@ def _exact(offset: OffsetLine) -> bool:
     return not offset.offset_ns.any() and not offset.error_ns.any()
 
 
-def _shifted(table: Crossings, offset: OffsetLine | None, clock: int, times: Array) -> Array:
-    """Times since a clock's base as times since the reference's."""
-    if offset is None:
-        return np.full(len(times), np.inf)
+def _shifted(
+    table: Crossings, offset: OffsetLine, clock: int, times: Array, errors: int = 0
+) -> Array:
+    """Convert times since a clock's base to times since the reference's, plus so many `errors`."""
     base = int(table.base[clock])
+    drawn = offset.moved(-base, base - int(table.base[0]))
     at = np.where(np.isfinite(times), times, 0.0)
-    return np.asarray(times + offset.moved(-base, base - int(table.base[0])).offset_at(at))
+    return np.asarray(times + drawn.offset_at(at) + errors * drawn.error_at(at))
 
 
 def _moved(offset: OffsetLine, own: Array, apart: Array, floor: Array) -> OffsetLine:
@@ -240,7 +227,7 @@ def _moved(offset: OffsetLine, own: Array, apart: Array, floor: Array) -> Offset
 
 
 def _redrawn(offset: OffsetLine, at: Array, change: Array, errors: Array) -> OffsetLine:
-    """The line through the stretches' middles; at its ends and breaks, the old one moved along."""
+    """The line through the middles of the stretches; at ends and breaks the old line, moved."""
     outside = (offset.at_ns < at[0]) | (offset.at_ns > at[-1])
     for jump in offset.breaks_ns:
         outside |= np.abs(offset.at_ns - jump) <= 1
@@ -261,7 +248,7 @@ def _redrawn(offset: OffsetLine, at: Array, change: Array, errors: Array) -> Off
 
 
 def _nearest(at: Array, stretch: Array, place: float, wanted: int) -> int:
-    """The middle nearest to a place, of the same side of every break where there is one."""
+    """Index of the middle nearest to a place, on the same side of every break if there is one."""
     same = np.flatnonzero(stretch == wanted)
     among = same if len(same) else np.arange(len(at))
     return int(among[np.argmin(np.abs(at[among] - place))])

@@ -1,9 +1,9 @@
-"""Moments that bound clocks: entries that others could not leave without.
+"""Entries and exits of shared operations that bound the offsets between clocks.
 
-Nobody leaves an all-reduce before everybody has entered; nobody leaves a broadcast before its
-root, and the root of a reduce not before everybody, has entered; a message is not received before
-it was sent. Of each operation and clock only the latest entry that counts and the earliest exit
-that waited matter, however many ranks share the clock.
+No rank leaves an all-reduce before all have entered, nor a broadcast before its root has; the root
+of a reduce leaves after all have entered; a message is received after it was sent. Of each
+operation and clock, only the latest entry that others depend on and the earliest exit that depends
+on others matter, however many ranks share the clock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from evenstep.trace.trace import Trace, matched
 
 Array = npt.NDArray[Any]
 
-MOST_ROWS = 3_000_000  # of a larger trace, evenly spread places in the groups' orders
+MOST_ROWS = 3_000_000  # of a larger trace, one in so many collectives of each group is used
 FROM_ROOT = (int(Op.BROADCAST), int(Op.SCATTER))
 TO_ROOT = (int(Op.REDUCE), int(Op.GATHER))
 _SYNCHRONIZING = tuple(int(op) for op in SYNCHRONIZING_OPS)
@@ -41,9 +41,20 @@ class Crossings(NamedTuple):
     shortest: Array
     base: Array  # (clocks,) int64
 
+    def of_operation(self, reduce: np.ufunc, values: Array) -> Array:
+        """Reduce values over the rows of each operation; the result stands in each of them."""
+        opens = np.diff(self.operation, prepend=-1) != 0
+        return np.asarray(reduce.reduceat(values, np.flatnonzero(opens))[np.cumsum(opens) - 1])
+
+    def rows_by_clock(self) -> list[Array]:
+        """Indices of each clock's rows."""
+        order = np.argsort(self.clock, kind="stable")
+        edges = np.searchsorted(self.clock[order], np.arange(1, len(self.base)))
+        return np.split(order, edges)
+
 
 class _Rows(NamedTuple):
-    """What is known of single ranks' records; `sends` and `waits` tell which of its ends count."""
+    """Records of single ranks; `sends` and `waits` say whether entry and exit bound clocks."""
 
     operation: Array
     rank: Array
@@ -54,7 +65,7 @@ class _Rows(NamedTuple):
 
 
 def crossings(trace: Trace, clock_of: Mapping[int, int], *, together: bool = False) -> Crossings:
-    """All bounds of a trace. `together`: only of operations that everybody leaves together."""
+    """All bounds of a trace; with `together`, of operations that all ranks leave together only."""
     rows = _collectives(trace, together=together)
     if not together:
         rows = _joined(rows, _messages(trace, after=_count(rows)))
@@ -96,7 +107,7 @@ def _joined(one: _Rows, other: _Rows) -> _Rows:
 
 
 def _collectives(trace: Trace, *, together: bool) -> _Rows:
-    """Ended collectives whose stamps are those of their entry and end."""
+    """Collectives that have ended and whose stamps are those of their entry and end."""
     events = trace.of_kind(Kind.COLLECTIVE)
     ops = _SYNCHRONIZING if together else _SYNCHRONIZING + FROM_ROOT + TO_ROOT
     usable = np.isin(events.op, ops) & (events.group >= 0)
@@ -143,24 +154,23 @@ def _messages(trace: Trace, *, after: int) -> _Rows:
 def _stamped(
     trace: Trace, events: Columns, ended: Array | None = None, *, loosely: bool = True
 ) -> Columns:
-    """Events with entry and end as the host's clock has them; the rest is left out.
+    """Select events with entry and end on the host's clock.
 
-    On a device, the host's stamps are those of issuing: a later end seen by a callback serves
-    (`loosely`), and so do the device's own stamps where they are on the host's clock. Only what
-    must have `ended` must.
+    Host stamps of an operation on a device are those of issuing it: usable are an end that a
+    callback saw later (`loosely`), and the device's stamps where they are on the host's clock. Rows
+    of the mask `ended` (None: all) must have an end.
     """
     flags = events.flags
     on_device = (flags & int(Flag.ON_DEVICE)) != 0
     if on_device.any():
-        one_clock = [
-            r for r, info in trace.ranks.items() if info.facts.get("device_clock") == "host"
-        ]
-        own = on_device & np.isin(events["rank"], one_clock) & (events.device_exit_ns > 0)
+        one_clock = np.isin(events["rank"], trace.host_clock_ranks)
+        own = on_device & one_clock & (events.device_exit_ns > 0)
         events = events.with_column(
             "enter_ns", np.where(own, events.device_enter_ns, events.enter_ns)
         ).with_column("exit_ns", np.where(own, events.device_exit_ns, events.exit_ns))
         seen = (flags & int(Flag.EXIT_UPPER_BOUND | Flag.HOST_BLOCKED)) != 0
         on_device &= ~own & ~(seen & loosely)
     usable = ~on_device & ((flags & int(Flag.FAILED)) == 0)
+    usable &= np.isin(events["rank"], list(trace.ranks))
     must_end = np.ones(len(events), bool) if ended is None else ended
     return events.select(usable & ((events.exit_ns > 0) | ~must_end))

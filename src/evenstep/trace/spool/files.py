@@ -1,8 +1,8 @@
-"""Files in folders that others may write to: written whole, and read only where they are ours.
+"""Files in folders that others may write to: written whole, and read only if they are ours.
 
-A run's folder may lie where strangers can plant a link under a name they guess, a pipe that never
-ends, or a file of theirs. Nothing is followed and nothing waits here. And what kind of filesystem a
-folder is on, as far as a memory-mapped file must know.
+Strangers may plant links under guessed names, endless pipes or their own files in a run's folder:
+no link is followed and no read blocks here. Also: types of filesystems, as far as a memory-mapped
+file must know them, and settings in TOML.
 """
 
 from __future__ import annotations
@@ -17,17 +17,38 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from evenstep.errors import ConfigError
+from evenstep.errors import ConfigError, SpoolError
 
 _ROOT = 0
 
 
+def claim(path: Path) -> int | None:
+    """Create an empty file exclusively; return its descriptor, or None if the file exists.
+
+    Raises `SpoolError` where the folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if isinstance(error, FileExistsError) and path.is_file():
+            return None
+        raise cannot_create(path, error) from error
+
+
+def cannot_create(path: Path, error: OSError) -> SpoolError:
+    """The error of a file that cannot be created in a run's folder."""
+    return SpoolError(
+        f"cannot create {path} ({error.strerror}); choose a writable folder with EVENSTEP_OUT"
+    )
+
+
 @contextmanager
 def appearing(path: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
-    """A new file that gets its name when the block ends well, and is gone when it does not.
+    """Open a new file that gets its name if the block ends well, and is removed if it does not.
 
-    It is created beside its place under a name nobody can guess (`.NAME.PID-RANDOM`). Raises
-    OSError, FileExistsError where the name is taken and `replace` is False.
+    Until then it lies beside `path` under an unguessable name (`.NAME.PID-RANDOM`). Raises OSError,
+    FileExistsError where the name is taken and `replace` is False.
     """
     scratch = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(6).hex()}")
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -43,9 +64,9 @@ def appearing(path: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, data: str | bytes, *, replace: bool = True) -> None:
-    """Write a file so that a reader sees all of it or none; raises as `appearing`.
+    """Write a file so that a reader sees all of it or none; raises like `appearing`.
 
-    Text is UTF-8; a name in it that is none, as Linux allows, is spelt out.
+    Text becomes UTF-8; surrogates, from file names that are not UTF-8, become backslash escapes.
     """
     encoded = data if isinstance(data, bytes) else data.encode(errors="backslashreplace")
     with appearing(path, replace=replace) as file:
@@ -55,17 +76,17 @@ def write_whole(path: Path, data: str | bytes, *, replace: bool = True) -> None:
 
 
 def read_own(path: Path, most_bytes: int) -> bytes:
-    """A small file that this user, or root, has written; never waits.
+    """Read a small file that this user or root has written; never blocks.
 
-    Raises FileNotFoundError where there is none, and OSError, in words, for a link, for what is no
-    plain file, for one that others own or can write, and for more than `most_bytes`.
+    Raises FileNotFoundError where there is none, and OSError, in words, for a link, for anything
+    but a plain file, for a file that others own or everybody can write, and beyond `most_bytes`.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(path, flags)
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(None, "it is no plain file", str(path))
+            raise OSError(None, "it is not a plain file", str(path))
         if found.st_uid not in (os.geteuid(), _ROOT):
             raise PermissionError(None, f"it belongs to user {found.st_uid}", str(path))
         if found.st_mode & stat.S_IWOTH:
@@ -84,7 +105,7 @@ def _link(scratch: Path, path: Path) -> None:
         os.link(scratch, path)
     except FileExistsError:
         raise
-    except OSError:  # a filesystem without hard links: two writers within this moment both win
+    except OSError:  # a filesystem without hard links: two simultaneous writers both succeed
         if os.path.lexists(path):
             raise FileExistsError(path) from None
         scratch.replace(path)
@@ -97,14 +118,14 @@ NETWORK = frozenset(
     {"9p", "afs", "beegfs", "ceph", "cifs", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4"}
     | {"ocfs2", "orangefs", "smb3", "smbfs", "virtiofs", "wekafs"}
 )
-#: Allocated blocks are not reserved for rewriting: a full disk still kills a mapped writer.
+#: Rewriting takes new blocks, allocated or not: a full disk kills a mapped writer.
 COPY_ON_WRITE = frozenset({"bcachefs", "btrfs", "zfs"})
 
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def filesystem_type(path: Path, mountinfo: str | None = None) -> str:
-    """Type of the filesystem that holds `path` ("ext4", "nfs4", …); "" where it cannot be told."""
+    """Type of the filesystem that holds `path` ("ext4", "nfs4", …); "" where it is unknown."""
     if mountinfo is None:
         try:
             mountinfo = _MOUNTS.read_text()
@@ -133,17 +154,17 @@ def unfit_for_mapping(fstype: str) -> str:
     return ""
 
 
-# -- settings that people write --------------------------------------------------------------------
+# -- settings in TOML ------------------------------------------------------------------------------
 
 MOST_BYTES = 1 << 18
-#: More dots than a name has: the standard parser takes quadratic time and memory for them.
+#: A dotted key with 32 parts: the standard parser takes quadratic time and memory for long ones.
 _DEEP = re.compile(r"""(?<![\w"'-])(?:[\w"'-]{1,200}[ \t]*\.[ \t]*){32}""")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a file. Raises OSError, and `ConfigError` for what is no TOML of this kind."""
+    """Parse a file. Raises OSError, and `ConfigError` for anything but a small TOML file."""
     if path.exists() and not path.is_file():  # a pipe would never end
-        raise ConfigError(f"{path} is no plain file; name one")
+        raise ConfigError(f"{path} is not a plain file; name one")
     with path.open("rb") as file:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
@@ -156,7 +177,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The tables of a text. Raises ValueError, or RecursionError where brackets nest too deep."""
+    """Parse a text. Raises ValueError, or RecursionError where brackets nest too deep."""
     reader: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     if _DEEP.search(text):
         raise ValueError("a name has too many parts")

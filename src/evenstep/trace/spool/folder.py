@@ -1,12 +1,12 @@
-"""A run on disk: where its files lie and who may create them.
+"""A run's folder: its files, and which process may create each.
 
     RUN/run.json                       what was run, where, with which versions and settings
     RUN/attempt-000/rank-00000.spool   one file per rank and attempt
-    RUN/attempt-000/node-HOST.pack     or one per node, of ranks that were collected
-    RUN/attempt-000/preempted.json     that the attempt was told to make room, and how
+    RUN/attempt-000/node-HOST.pack     or one per node, of spools that were collected
+    RUN/attempt-000/preempted.json     that and how the attempt was preempted
 
-Ranks never talk to each other about it: the folder's name follows from their common parent, a
-spool is claimed by creating it exclusively, and `run.json` belongs to whoever writes it first.
+Ranks need not communicate about it: the folder's name follows from their common parent process, a
+rank claims a spool by creating it exclusively, and the first writer of `run.json` wins.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from evenstep.errors import SpoolError, TraceError
-from evenstep.trace.spool.files import write_whole
+from evenstep.errors import TraceError
+from evenstep.trace.spool.files import cannot_create, claim, write_whole
 from evenstep.trace.spool.identity import boot_id, hostname
 
 SCHEMA = "evenstep.run/1"
 RUNS = "evenstep-runs"
-MOST_FACTS_BYTES = 1 << 20  # of run.json and its like: a command, an environment, versions
+MOST_FACTS_BYTES = 1 << 20  # of run.json and similar files
 
 
 class RunFolder:
@@ -38,30 +38,30 @@ class RunFolder:
 
     @property
     def facts_path(self) -> Path:
-        """Where `run.json` lies."""
+        """Path of `run.json`."""
         return self.path / "run.json"
 
     def spool_path(self, attempt: int, rank: int) -> Path:
-        """Where a rank's trace lies."""
+        """Path of a rank's spool."""
         return self.path / f"attempt-{attempt:03d}" / f"rank-{rank:05d}.spool"
 
     def pack_path(self, attempt: int, node: str) -> Path:
-        """Where the traces of a node lie that have been collected."""
+        """Path of the pack of a node's collected spools."""
         name = re.sub(r"[^A-Za-z0-9._-]", "_", node)
         return self.path / f"attempt-{attempt:03d}" / f"node-{name}.pack"
 
     def preemption_path(self, attempt: int) -> Path:
-        """Where it stands that an attempt was told to make room."""
+        """Path of the note that an attempt was preempted."""
         return self.path / f"attempt-{attempt:03d}" / "preempted.json"
 
     def attempts(self) -> list[int]:
-        """Numbers of the attempts that left something, ascending."""
+        """Numbers of the attempts that have a folder, ascending."""
         names = (entry.name for entry in self.path.glob("attempt-*"))
         found = (re.fullmatch(r"attempt-(\d+)", name) for name in names)
         return sorted(int(match[1]) for match in found if match)
 
     def exists(self) -> bool:
-        """Whether a run has been here."""
+        """Whether a run has written here."""
         return self.facts_path.exists() or bool(self.attempts())
 
     def claim(self, attempt: int, rank: int) -> int | None:
@@ -69,17 +69,10 @@ class RunFolder:
 
         Raises `SpoolError` where the folder cannot be written.
         """
-        path = self.spool_path(attempt, rank)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            if isinstance(error, FileExistsError) and path.is_file():
-                return None
-            raise _unwritable(path, error) from error
+        return claim(self.spool_path(attempt, rank))
 
     def write(self, facts: Mapping[str, Any]) -> bool:
-        """Write `run.json` whole or not at all; False if somebody was first."""
+        """Write `run.json` whole or not at all; False if it exists. Raises `SpoolError`."""
         text = json.dumps({"schema": SCHEMA, **facts}, indent=2) + "\n"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -87,11 +80,11 @@ class RunFolder:
         except OSError as error:
             if isinstance(error, FileExistsError) and self.facts_path.is_file():
                 return False
-            raise _unwritable(self.facts_path, error) from error
+            raise cannot_create(self.facts_path, error) from error
         return True
 
     def complete(self, facts: Mapping[str, Any]) -> None:
-        """Fill in what the first writer could not know (None, or absent). For rank 0 alone."""
+        """Fill in facts that the first writer did not know (None, or absent). For rank 0 only."""
         known = self.read()
         missing = _missing(known, facts)
         if missing:
@@ -102,7 +95,7 @@ class RunFolder:
         return read_facts(self.facts_path)
 
     def clear(self) -> None:
-        """Remove the files of a run and nothing else, so that another can take its place."""
+        """Remove the files of a run, and nothing else, to make room for another run."""
         for file in self.files():
             file.unlink(missing_ok=True)
         for folder in [*self.path.glob("attempt-*"), self.path / "live"]:
@@ -110,7 +103,7 @@ class RunFolder:
                 folder.rmdir()
 
     def files(self) -> list[Path]:
-        """The files of a run that are there; whatever else lies beside them is somebody else's."""
+        """The files of a run that exist; any other file beside them belongs to somebody else."""
         places = (
             *("attempt-*/rank-*.spool", "attempt-*/node-*.pack", "live/node-*.bin"),
             *("attempt-*/control.json", "attempt-*/preempted.json"),
@@ -120,7 +113,7 @@ class RunFolder:
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """A small JSON object that ranks or launchers have written. Raises `TraceError`."""
+    """Read a small JSON object that a rank or launcher has written. Raises `TraceError`."""
     try:
         with path.open("rb") as file:
             text = file.read(MOST_FACTS_BYTES + 1) if path.is_file() else b""
@@ -137,12 +130,12 @@ def read_facts(path: Path) -> dict[str, Any]:
 
 
 def default_path(cwd: Path, pid: int) -> Path:
-    """The folder of a run that was given none, from the process that started its ranks.
+    """The folder of a run without a configured one, from the process that started its ranks.
 
-    All ranks of a node agree on it (see `starter_pid`) without a word.
+    All ranks of a node derive the same folder (see `starter_pid`) without communicating.
     """
     started = process_start_s(pid)
-    if started is None:  # no such process to be seen: the first process of a container
+    if started is None:  # the process is not visible: this is the first process of a container
         pid = os.getpid()
         started = process_start_s(pid) or 0.0
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started))
@@ -150,11 +143,10 @@ def default_path(cwd: Path, pid: int) -> Path:
 
 
 def starter_pid(launcher: str, world: int = 0) -> int:
-    """The process that started all ranks of this node, as far as each rank can tell alone.
+    """The process that started all ranks of this node, as far as a rank can tell by itself.
 
-    A rank whose variables say that it is the only one has started itself: its shell may start more.
-
-    A script nobody launched may start ranks itself (`multiprocessing`) and be one of them.
+    A rank that its environment says is the only one counts as its own starter, since its shell may
+    start other runs. A script without a launcher may start ranks itself (`multiprocessing`).
     """
     processes = sys.modules.get("multiprocessing.process")
     spawned = processes is not None and processes.parent_process() is not None
@@ -189,13 +181,7 @@ def _missing(known: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, An
     return missing
 
 
-def _unwritable(path: Path, error: OSError) -> SpoolError:
-    return SpoolError(
-        f"cannot create {path} ({error.strerror}); choose a writable folder with EVENSTEP_OUT"
-    )
-
-
-# -- what run.json says ----------------------------------------------------------------------------
+# -- contents of run.json --------------------------------------------------------------------------
 
 _RECORDED_PREFIXES = (
     *("EVENSTEP", "NCCL_", "RCCL_", "GLOO_", "UCX_", "FI_", "TORCH_", "TORCHELASTIC_"),
@@ -211,11 +197,11 @@ _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH|COOKIE", re.IG
 _SECRET_OPTIONS = frozenset(
     {"token", "secret", "password", "passwd", "key", "apikey", "credential", "credentials", "auth"}
 )
-_SECRET_VALUE = re.compile(r"://[^/\s]*@")  # a URL with a user's name or password in it
+_SECRET_VALUE = re.compile(r"://[^/\s]*@")  # a URL with a user name or password
 
 
 def recorded_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables worth keeping with a run; never one that may hold a secret."""
+    """The variables that explain a run, without any that may hold a secret."""
     return {
         name: value
         for name, value in sorted(environ.items())
@@ -226,8 +212,8 @@ def recorded_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def recorded_command(command: Sequence[str]) -> list[str]:
-    """The command with `…` for what an option of a secret's name is given, and for URLs with a
-    password: `--api-key …`, `--hub-token=…`, not `--tokenizer gpt2`."""
+    """The command with `…` for values of options named like secrets and for URLs with passwords:
+    `--api-key …`, `--hub-token=…`, but `--tokenizer gpt2`."""
     found: list[str] = []
     hidden = False
     for argument in command:
@@ -252,7 +238,7 @@ def run_facts(
     nodes: int | None = None,
     python: str | None = None,
 ) -> dict[str, Any]:
-    """What `run.json` says of this process's run. None stands for what its writer cannot know."""
+    """Contents of `run.json` for this process's run. None stands for what it cannot know."""
     return {
         "run_id": run_id,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -270,7 +256,7 @@ def run_facts(
 
 
 def loaded_versions(evenstep: str) -> dict[str, str | None]:
-    """Versions of this interpreter and, if it has been imported, of torch and NCCL."""
+    """Versions of this interpreter and, if torch has been imported, of torch and NCCL."""
     torch = sys.modules.get("torch")
     return {
         "evenstep": evenstep,

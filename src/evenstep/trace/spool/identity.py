@@ -1,8 +1,8 @@
-"""Who a process is in its job, told by the environment its launcher gave it.
+"""The identity of a process in its job, from the environment that its launcher sets.
 
 Launchers are tried in the order of `SCHEMES`. A restart is a new attempt of the same run: the
-launcher's restart count is the attempt, counted from EVENSTEP_ATTEMPT (else SLURM_RESTART_COUNT)
-where a whole launcher was started again.
+attempt is the launcher's restart count, plus EVENSTEP_ATTEMPT (else SLURM_RESTART_COUNT) where the
+launcher itself was restarted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from evenstep.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A rank's place: which run and attempt, which rank of how many, on which node."""
+    """Run, attempt, rank and node of a process."""
 
     run_id: str  # the same on every rank of the job
     attempt: int  # 0, then one more for every restart
@@ -31,10 +31,10 @@ class Identity:
     nodes: int = 1
 
     def at(self, *, rank: int, world: int) -> Identity:
-        """The same process as `init_process_group` sees it, which may know better.
+        """The identity with rank and world as `init_process_group` has them.
 
-        Processes spawned by one script have no environment of their own: there the local rank is
-        the rank.
+        Processes spawned by one script have no environment of their own: their local rank is the
+        rank.
         """
         if (rank, world) == (self.rank, self.world):
             return self
@@ -42,12 +42,12 @@ class Identity:
         return replace(self, rank=rank, world=world, local_rank=local_rank)
 
     def header(self) -> dict[str, Any]:
-        """What a spool's header says of its writer, JSON-able."""
+        """The identity in a spool's header, JSON-able."""
         return {**asdict(self), "hostname": hostname(), "boot_id": boot_id(), "pid": os.getpid()}
 
 
 class Scheme(NamedTuple):
-    """Where a launcher keeps its facts. Of several variables the first one set counts."""
+    """The environment variables of a launcher. Of several variables the first one set counts."""
 
     launcher: str
     rank: tuple[str, ...]
@@ -113,9 +113,9 @@ SCHEMES = (
 
 
 def from_environment(environ: Mapping[str, str]) -> Identity:
-    """The identity a launcher's variables give; a single process where there are none.
+    """The identity from a launcher's variables; a single process where there are none.
 
-    Raises `ConfigError` naming the variable that cannot be what it is.
+    Raises `ConfigError` naming the variable with an impossible value.
     """
     scheme = next((scheme for scheme in SCHEMES if _applies(scheme, environ)), None)
     if scheme is None:
@@ -142,7 +142,7 @@ def from_environment(environ: Mapping[str, str]) -> Identity:
 
 
 def given_run_id(environ: Mapping[str, str]) -> str | None:
-    """The name all ranks of the job know it by, or None where nobody has given it one."""
+    """The job's name in the environment, the same on all ranks; None where it has none."""
     if environ.get("EVENSTEP_RUN_ID"):
         return environ["EVENSTEP_RUN_ID"]
     for scheme in SCHEMES:
@@ -163,9 +163,9 @@ def hostname() -> str:
 
 
 def boot_id() -> str:
-    """Names one boot of one kernel: processes with the same one share a monotonic clock.
+    """Identity of this boot of the kernel: processes with the same one share a monotonic clock.
 
-    "" where the kernel does not say.
+    "" where the kernel does not provide it.
     """
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -174,9 +174,9 @@ def boot_id() -> str:
 
 
 def _applies(scheme: Scheme, environ: Mapping[str, str]) -> bool:
-    """Whether rank and world are given; an indexed job's world may be learnt later."""
-    named = _first(environ, scheme.rank) is not None
-    return named and (_first(environ, scheme.world) is not None or scheme.launcher == "kubernetes")
+    """Whether rank and world are set; the world of an indexed job may become known later."""
+    ranked = _first(environ, scheme.rank) is not None
+    return ranked and (_first(environ, scheme.world) is not None or scheme.launcher == "kubernetes")
 
 
 def _launcher(scheme: Scheme, environ: Mapping[str, str]) -> str:
@@ -190,7 +190,7 @@ def _first_attempt(environ: Mapping[str, str]) -> int:
 
 
 def _address(environ: Mapping[str, str]) -> str:
-    """Where the ranks meet: the one thing a job without a name agrees on."""
+    """Address of the rendezvous: the only name that the ranks of a job without a name share."""
     return f"{environ.get('MASTER_ADDR', 'local')}:{environ.get('MASTER_PORT', '0')}"
 
 

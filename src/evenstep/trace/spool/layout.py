@@ -1,4 +1,4 @@
-"""Record layout 1: what stands where in a spool, to the byte.
+"""Record layout 1: the bytes of a spool.
 
 A spool is one file per rank and attempt, little-endian throughout:
 
@@ -38,14 +38,14 @@ TABLE_FACT = 3  # text is JSON: {"key", "value"}; a later entry of the same key 
 
 
 def pack_entry(kind: int, number: int, text: bytes) -> bytes:
-    """An entry of a spool's tables."""
+    """Pack an entry of a spool's tables."""
     length = -(-(TABLE_ENTRY.size + len(text)) // 8) * 8
     padding = length - TABLE_ENTRY.size - len(text)
     return TABLE_ENTRY.pack(length, kind, padding, number) + text + bytes(padding)
 
 
 def unpack_entries(tables: bytes | memoryview) -> Iterator[tuple[int, int, int, bytes]]:
-    """Each whole entry: where it ends, its kind, its id and its text. What is none ends them."""
+    """Yield each whole entry: its end, kind, id and text. The first invalid one ends the table."""
     start = 0
     while start + TABLE_ENTRY.size <= len(tables):
         length, kind, padding, number = TABLE_ENTRY.unpack_from(tables, start)
@@ -58,7 +58,7 @@ def unpack_entries(tables: bytes | memoryview) -> Iterator[tuple[int, int, int, 
 
 #: Everything of a record after its sequence number; `RECORD_FIELDS` names the columns.
 RECORD_BODY = struct.Struct("<qqqqqQQQIIIIHHHHihBBBB")
-#: The same for a collective that has just begun: what it leaves at zero is padding.
+#: The same for a collective that has just begun: fields that are still zero are padding.
 BEGUN_BODY = struct.Struct("<q32xQQQIII4xH4xHihBBBx")
 RECORD_WORDS = RECORD_BYTES // 8
 
@@ -74,7 +74,7 @@ RECORD_FIELDS: tuple[tuple[str, str], ...] = (
     ("bytes_out", "<u8"),
     ("step", "<u4"),
     ("group", "<u4"),  # index into the group table
-    ("parent", "<u4"),  # low 32 bits of a seq: of what a wait was for, else of the enclosing record
+    ("parent", "<u4"),  # low 32 bits of a seq: of the record a wait was for, else of the enclosing
     ("payload", "<u4"),
     ("thread", "<u2"),
     ("stream", "<u2"),
@@ -97,13 +97,13 @@ WORD_KIND = 12  # the highest two bytes are the operation and the kind, the low 
 HALF_NAME, HALF_FLAGS = 46, 47  # bytes 92 and 94
 
 NO_PEER = -1
-WINDOW_STEPS = 16  # steps in a row of which ranks record all collectives, or none
-FIRST_WINDOWS = 2  # recorded in any case
+WINDOW_STEPS = 16  # consecutive steps of which ranks record all collectives, or none
+FIRST_WINDOWS = 2  # windows at the start that are always recorded
 HOST_DEVICE = -1
 
 
 class Kind(IntEnum):
-    """What a record is about. How each kind uses the shared fields is in `docs/layout.md`."""
+    """The kind of a record. How each kind uses the shared fields is in `docs/layout.md`."""
 
     COLLECTIVE = 1
     POINT_TO_POINT = 2
@@ -116,8 +116,8 @@ class Kind(IntEnum):
     PACING = 7  # a decision: held_ns the delay, name the reason, op the `Actuator`
     SAMPLE = 8  # name the metric, device its index, bytes_in the bits of a float64
     MARKER = 9  # `evenstep.log(name=value)`: bytes_in the bits of a float64
-    STACK = 10  # where the training thread was seen: name its frames, op the `Phase`, payload how
-    #             often, bytes_in looks in all that time
+    STACK = 10  # a sampled stack of the training thread: name its frames, op the `Phase`, payload
+    #             its samples, bytes_in samples taken in all that time
 
 
 class Op(IntEnum):
@@ -137,7 +137,7 @@ class Op(IntEnum):
     RECV = 11
 
 
-#: Nobody leaves before everybody has entered: the operations that show who waits for whom.
+#: Operations that no rank leaves before all ranks have entered: they show which rank is waited for.
 SYNCHRONIZING_OPS = frozenset(
     {Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER}
 )
@@ -175,7 +175,7 @@ class Flag(IntFlag):
     FAILED = 32  # ended with an error
     HOST_BLOCKED = 64  # exit was seen by the thread that waited for it
     ON_DEVICE = 128  # runs on a device's stream; host times are those of issuing it
-    INFERRED = 256  # a phase nobody reported: what lies between two that were
+    INFERRED = 256  # not recorded: a phase between two recorded ones, or an inferred step
 
 
 class DType(IntEnum):

@@ -1,10 +1,10 @@
 """One rank's trace on disk while it is being written: a mapped ring that survives the process.
 
 A slot is taken by an atomic counter and its sequence number is written last, so a reader in another
-process, at any moment or after `kill -9`, accepts only whole records. Entries are written when
-something starts; the exit is patched in when it ends, and only if the slot still holds the record.
+process, at any moment or after `kill -9`, accepts only whole records. A record is written when its
+operation starts; the exit is patched in later, and only if the slot still holds the record.
 
-No lock is taken to record: the collector's callbacks run inside the recorder, on any thread.
+Recording takes no lock: callbacks of the garbage collector run inside the recorder, on any thread.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any
 
 from evenstep.errors import SpoolError
 from evenstep.trace.spool import layout
-from evenstep.trace.spool.files import filesystem_type, unfit_for_mapping
+from evenstep.trace.spool.files import claim, filesystem_type, unfit_for_mapping
 from evenstep.trace.spool.layout import RECORD_BYTES, RECORD_WORDS
 from evenstep.trace.spool.summary import FEWEST_RECORDS
 from evenstep.trace.spool.writing import Slots, record_closer, record_writer
 
 TABLES_BYTES = 1 << 20
-FACTS_BYTES = 1 << 17  # of the tables, which names and groups leave to what is said at the end
-NAME_LIMIT = INDEX_LIMIT = 0xFFFF  # two bytes for a name in a record, an index in a table
+FACTS_BYTES = 1 << 17  # of the tables, reserved for facts: names and groups leave it free
+NAME_LIMIT = INDEX_LIMIT = 0xFFFF  # names and table entries have indices of two bytes
 SMALLEST_RING_BYTES = 64 * RECORD_BYTES
 _SHRINKS = (1, 4, 16, 64)  # a nearly full disk gets a smaller spool rather than none
 
@@ -40,7 +40,7 @@ _HEARTBEAT = struct.Struct("<q")
 
 
 class Regions:
-    """Where the parts of a spool lie, from the sizes asked for."""
+    """Offsets and capacities of the parts of a spool, from the configured sizes."""
 
     __slots__ = ("ring_capacity", "ring_offset", "summary_capacity", "summary_offset", "total")
 
@@ -56,8 +56,8 @@ class Regions:
 class Spool:
     """The open trace file of one rank.
 
-    `put` returns the record's sequence number; `close` patches its exit. `note` says in words what
-    is less than asked for (buffered, smaller), "" otherwise.
+    `put` returns the record's sequence number; `close` patches its exit. `note` says in words how
+    the spool differs from its settings (buffered, smaller), "" if it does not.
     """
 
     def __init__(self, path: Path, fd: int, memory: mmap.mmap, regions: Regions) -> None:
@@ -101,8 +101,8 @@ class Spool:
         `mode` is "auto", "mmap" or "buffered". Raises `SpoolError` in one sentence when the folder
         cannot be written or the disk has no room even for a small spool.
         """
-        if fd is None:
-            fd = _create(path)
+        if fd is None and (fd := claim(path)) is None:
+            raise SpoolError(f"{path} exists: another process records this rank, or did")
         unfit = "" if mode == "mmap" else unfit_for_mapping(filesystem_type(path.parent))
         buffered = mode == "buffered" or bool(unfit)
         try:
@@ -141,10 +141,10 @@ class Spool:
         self.close = record_closer(self.slots)
 
     def count_by(self, number: Callable[[], int], last: Callable[[], int]) -> int:
-        """Have somebody else number the records, who writes some too; the ring's address.
+        """Let a native writer, which also writes records, number them; return the ring's address.
 
-        Before the first record, and before anybody has taken `put` or `close`. `last` is the number
-        handed out last.
+        Call it before the first record and before `put` or `close` is used. `last` returns the last
+        number handed out.
         """
         import ctypes
 
@@ -157,11 +157,11 @@ class Spool:
         return self._last()
 
     def keep_mapped(self) -> None:
-        """Leave the ring in place when the spool is shut: somebody may yet write into it."""
+        """Keep the ring mapped when the spool is shut: a native writer may still use it."""
         self._kept = True
 
     def word_of(self, seq: int) -> int:
-        """Where a record's words begin in `words`."""
+        """Index in `words` of a record's first word."""
         return (seq - 1) % self.regions.ring_capacity * RECORD_WORDS
 
     def holds(self, seq: int) -> bool:
@@ -181,7 +181,7 @@ class Spool:
             self.halves[base * 4 + layout.HALF_FLAGS] |= flags
 
     def times(self, seq: int) -> tuple[int, int] | None:
-        """(enter_ns, exit_ns) of a record, or None where the ring has gone past it."""
+        """(enter_ns, exit_ns) of a record, or None if the ring has overwritten it."""
         base = self.word_of(seq)
         if self.words[base] != seq:
             return None
@@ -221,11 +221,14 @@ class Spool:
             return self._append(layout.TABLE_FACT, 0, _fact(key, value))
 
     def beat(self, now_ns: int) -> None:
-        """The rank is alive now (`time.monotonic_ns()`). Raises ValueError once it is shut."""
+        """Note that the rank is alive now (`time.monotonic_ns()`). Raises ValueError once shut."""
         _HEARTBEAT.pack_into(self._view, layout.HEARTBEAT_OFFSET, now_ns)
 
     def _append(self, kind: int, number: int, text: bytes) -> bool:
-        """Add a table entry, its length last: a reader stops at the first length of zero."""
+        """Add a table entry, its length last: a reader stops at the first length of zero.
+
+        Returns False where the table is full.
+        """
         entry = layout.pack_entry(kind, number, text)
         start, length = self._table_end, len(entry)
         kept = 0 if kind == layout.TABLE_FACT else FACTS_BYTES
@@ -262,7 +265,7 @@ class Spool:
                     _leave(memory)
                 else:
                     memory.close()
-            finally:  # a view that somebody else still has keeps the mapping, not the file
+            finally:  # a view held elsewhere keeps the mapping alive, not the file
                 os.close(self._fd)
 
 
@@ -273,7 +276,7 @@ class BufferedSpool(Spool):
     thread; it rewrites the tables and summaries that changed and the part of the ring used since.
     """
 
-    PATCH_WINDOW = 4096  # records before the last flush whose exit may have come since
+    PATCH_WINDOW = 4096  # records before the last flush that are written again with later exits
 
     def __init__(self, path: Path, fd: int, memory: mmap.mmap, regions: Regions) -> None:
         super().__init__(path, fd, memory, regions)
@@ -282,7 +285,7 @@ class BufferedSpool(Spool):
         self._fixed = bytearray()
 
     def beat(self, now_ns: int) -> None:
-        """The rank is alive now: eight bytes of the file."""
+        """Note that the rank is alive now, also in the file."""
         super().beat(now_ns)
         at, word = layout.HEARTBEAT_OFFSET, _HEARTBEAT.pack(now_ns)
         if self._fixed:
@@ -310,20 +313,16 @@ class BufferedSpool(Spool):
 
     def _write_slots(self, first: int, number: int) -> None:
         capacity = self.regions.ring_capacity
-        for start, length in (
-            (first, min(number, capacity - first)),
-            (0, number - capacity + first),
-        ):
-            if length > 0:
-                begin = start * RECORD_BYTES
-                data = bytes(self._ring[begin : begin + length * RECORD_BYTES])
-                os.pwrite(self._fd, data, self.regions.ring_offset + begin)
+        for start, end in ((first, min(first + number, capacity)), (0, first + number - capacity)):
+            if end > start:
+                data = bytes(self._ring[start * RECORD_BYTES : end * RECORD_BYTES])
+                os.pwrite(self._fd, data, self.regions.ring_offset + start * RECORD_BYTES)
 
 
 def add_last_fact(path: Path, key: str, value: Any) -> bool:
     """Write a fact into the spool of a process that has ended; False where there is no room.
 
-    Raises OSError, and ValueError for a file that is no spool. Nobody may be writing to it.
+    Raises OSError, and ValueError for a file that is not a spool. No process may be writing to it.
     """
     entry = layout.pack_entry(layout.TABLE_FACT, 0, _fact(key, value))
     with path.open("r+b", buffering=0) as file:
@@ -345,29 +344,16 @@ def _fact(key: str, value: Any) -> bytes:
 
 
 def _leave(memory: mmap.mmap) -> None:
-    """Never unmap it, not even when the interpreter ends."""
+    """Keep memory mapped, even when the interpreter ends."""
     import ctypes
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
 
 
-def _create(path: Path) -> int:
-    try:
-        if not path.parent.is_dir():
-            path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        if error.errno == errno.EEXIST and path.is_file():
-            raise SpoolError(f"{path} exists: another process records this rank, or did") from error
-        raise SpoolError(
-            f"cannot create {path} ({error.strerror}); choose a writable folder with EVENSTEP_OUT"
-        ) from error
-
-
 def _open_regions(
     cls: type[Spool], path: Path, fd: int, ring_bytes: int, summary_bytes: int, *, buffered: bool
 ) -> Spool:
-    """Map a file whose every byte is allocated first: a hole on a full disk would be a SIGBUS."""
+    """Allocate every byte of the file, then map it: a hole on a full disk would raise SIGBUS."""
     if buffered:
         regions = Regions(ring_bytes=ring_bytes, summary_bytes=summary_bytes)
         return BufferedSpool(path, fd, mmap.mmap(-1, regions.total), regions)

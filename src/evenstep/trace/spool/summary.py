@@ -1,8 +1,8 @@
-"""One record per step that never gets lost, only coarser.
+"""Step summaries: one record per step, merged with its neighbours as it ages, never lost.
 
-The region is a stack of rings. Level 0 keeps the latest steps one by one; whenever 16 of them are
-complete, adjacent ones are merged into one record of level 1, sixteen of those into level 2, and so
-on. Each level is a ring, so recent steps stay exact and old ones blur: half the region holds single
+The region is a stack of rings. Level 0 keeps the latest steps one by one; every 16 adjacent steps
+are merged into one record of level 1, sixteen of those into one of level 2, and so on. Each level
+is a ring, so recent steps stay exact and old ones become coarser: half the region holds single
 steps, five coarser levels share the rest (16 MB: 15,625 single steps, then 3,125 records each of
 16, 256, 4,096, 65,536 and 1,048,576 steps, more than any run has). A merge costs one pass over 16
 records every 16 steps, on average under 3 µs a step, and writes nothing in place.
@@ -29,8 +29,8 @@ SKETCH_FLOOR_NS = 1 << 20  # about a millisecond; the last bin begins at about 2
 
 #: Counters that are summed by a merge, in the order they are stored (u64 each).
 COUNTERS = (
-    "wait_ns",  # waiting for other ranks, where it can be told
-    "wait_known",  # steps in which it could be told
+    "wait_ns",  # waiting for other ranks, in the steps where it is known
+    "wait_known",  # number of those steps
     "in_flight_ns",  # union of the collectives' in-flight intervals
     "held_ns",  # pacing delay
     "pause_ns",  # garbage collection
@@ -43,7 +43,7 @@ COUNTERS = (
     "samples",
     "collectives",
     "bytes",
-    "agent_ns",  # own cost on the training threads
+    "agent_ns",  # evenstep's own cost on the training threads
 )
 
 #: 504 of the 512 bytes of a record.
@@ -69,7 +69,7 @@ SUMMARY_FIELDS: tuple[tuple[str, str], ...] = (
 
 
 def sketch_bin(step_ns: int) -> int:
-    """Bin of a step time; the ends are open."""
+    """Bin of a step time; the first and last bins are open-ended."""
     if step_ns <= SKETCH_FLOOR_NS:
         return 0
     return min(int(math.log2(step_ns / SKETCH_FLOOR_NS) * SKETCH_PER_OCTAVE), SKETCH_BINS - 1)
@@ -77,7 +77,7 @@ def sketch_bin(step_ns: int) -> int:
 
 @dataclass(slots=True)
 class StepSummary:
-    """What is kept of one step, or of several adjacent ones merged."""
+    """Summary of one step, or of several adjacent ones merged."""
 
     first_step: int
     last_step: int
@@ -104,7 +104,7 @@ class StepSummary:
 
 
 def merge(parts: list[StepSummary]) -> StepSummary:
-    """One record for adjacent ones, given oldest first; counts and sums add, extremes stay."""
+    """Merge adjacent summaries, oldest first: counts and sums add, extremes stay."""
     first, last = parts[0], parts[-1]
     return StepSummary(
         first_step=first.first_step,
@@ -143,10 +143,7 @@ def level_slots(capacity: int) -> list[tuple[int, int]]:
 
 
 class SummaryLog:
-    """The writer: `append` one step at a time, from one thread.
-
-    `region` is the writable memory of `capacity` records.
-    """
+    """The writer of summaries, for one thread; `region` is memory for `capacity` records."""
 
     def __init__(self, region: memoryview, capacity: int) -> None:
         self._region = region
@@ -155,7 +152,7 @@ class SummaryLog:
         self._open: list[list[StepSummary]] = [[] for _ in range(LEVELS)]
 
     def append(self, summary: StepSummary) -> None:
-        """Store a step, and what it completes at the coarser levels."""
+        """Store a step, and the records of coarser levels that it completes."""
         level = summary.level
         self._store(summary)
         if level + 1 >= LEVELS:
@@ -167,7 +164,7 @@ class SummaryLog:
             self.append(merge(parts))
 
     def release(self) -> None:
-        """Let go of the memory, so that the file can be unmapped."""
+        """Release the memory, so that the file can be unmapped."""
         self._region.release()
 
     def _store(self, summary: StepSummary) -> None:

@@ -1,8 +1,8 @@
-"""The writers of a spool's ring, each a closure over what it touches: half a method's cost.
+"""The writers of a spool's ring: closures, at half the cost of methods.
 
-A record is invalid (sequence number 0) until its last byte is written, and every processor must see
-it so: where stores may overtake each other (anything but x86) a `fence` goes before the number.
-Once the spool is shut the writers raise ValueError.
+A record is invalid (sequence number 0) until its last byte is written, in the eyes of every
+processor: where stores may be reordered (anything but x86) a `fence` goes before the number. Once
+the spool is shut the writers raise ValueError.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STORES_IN_ORDER = os.uname().machine in ("x86_64", "i686")
 
 
 class Slots(NamedTuple):
-    """The ring as its writers see it: `number` gives the next sequence number, 1, 2, 3 …"""
+    """The ring as its writers see it; `number` returns the next sequence number, 1, 2, 3 …"""
 
     number: Callable[[], int]
     words: memoryview  # of the ring, by 8 bytes
@@ -29,11 +29,11 @@ class Slots(NamedTuple):
 
 
 def _store_fence() -> Callable[[], object]:
-    """What keeps a store before it from being seen after one behind it.
+    """A function that orders the stores before its call ahead of those after it.
 
-    Letting go of a lock is a store-release, taking one a load-acquire, and the first is ordered
+    Releasing a lock is a store-release, acquiring one a load-acquire, and the first is ordered
     before the second (Arm's Architecture Reference Manual, B2.3: "[L]; po; [A]"). The lock is held
-    at rest and nobody waits for it: who finds it held passes on.
+    at rest and no thread waits for it.
     """
     lock = threading.Lock()
     lock.acquire()
@@ -54,7 +54,7 @@ fence = None if _STORES_IN_ORDER else _store_fence()
 
 
 def record_writer(slots: Slots) -> Callable[..., int]:
-    """`put`: writes one record of any kind and returns its sequence number."""
+    """`put`, which writes a record of any kind and returns its sequence number."""
     number, words, ring, capacity = slots
     pack_into = layout.RECORD_BODY.pack_into
 
@@ -100,7 +100,7 @@ def record_writer(slots: Slots) -> Callable[..., int]:
 
 
 def record_closer(slots: Slots) -> Callable[[int, int], None]:
-    """`close`: patches the exit into an open record; the first stays, a reused slot is left."""
+    """`close`, which patches the exit of a record unless it has one or its slot was reused."""
     _, words, _, capacity = slots
 
     def close(seq: int, exit_ns: int) -> None:

@@ -1,8 +1,9 @@
-"""DuckDB as the store uses it: short connections, columns in and out, files of Parquet."""
+"""DuckDB as the store uses it: short connections, and Parquet files to and from columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,9 @@ CLOSED = {"autoinstall_known_extensions": False, "autoload_known_extensions": Fa
 
 
 def connect(threads: int | None = None) -> duckdb.DuckDBPyConnection:
-    """A database of its own, which fetches and loads nothing. Close it before processes are forked:
-    its threads do not come along.
+    """Open an in-memory database that installs and loads no extensions.
 
-    Raises `MissingExtra` without DuckDB.
+    Close it before forking: a child lacks its threads. Raises `MissingExtra` without DuckDB.
     """
     try:
         import duckdb
@@ -35,33 +35,57 @@ def connect(threads: int | None = None) -> duckdb.DuckDBPyConnection:
 
 
 def lock(connection: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> None:
-    """From here on a connection reaches no file but these, and nothing of this can be changed."""
+    """Restrict a connection to these files, irrevocably."""
     connection.execute(f"set allowed_paths = [{', '.join(map(literal, files))}]")
     for setting in ("python_enable_replacements", "enable_external_access"):
         connection.execute(f"set {setting} = false")
     connection.execute("set lock_configuration = true")
 
 
-def read(query: str, files: Sequence[Path]) -> dict[str, Array]:
-    """Columns of a query whose only `?` is the list of its files. Raises `TraceError`."""
-    with connect() as connection:
-        import duckdb
+def read(
+    query: str, files: Sequence[Path], types: Mapping[str, Any], **tables: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Columns of a query whose only `?` is the list of its files; it may also use `tables`.
 
-        try:
-            found = connection.execute(query, [[str(file) for file in files]]).fetchnumpy()
-        except (duckdb.Error, UnicodeDecodeError) as error:
-            reason = str(error).partition("\n")[0]
-            raise TraceError(f"a file of the store cannot be read: {reason}") from error
+    `types` are the numpy types of the columns. Raises `TraceError` where a file is damaged.
+    """
+    with connect() as connection, readable():
+        for name, table in tables.items():
+            connection.register(name, dict(table))
+        found = connection.execute(query, [[str(file) for file in files]]).fetchnumpy()
+    for name, values in found.items():
+        if values.dtype != types[name] or np.ma.is_masked(values):
+            raise TraceError(
+                f"a file of the store is damaged: {name} is not what evenstep writes there; "
+                "store the run again"
+            )
     return {name: np.asarray(values) for name, values in found.items()}
 
 
+@contextmanager
+def readable() -> Iterator[None]:
+    """Raise a `TraceError` in one sentence for DuckDB's errors."""
+    import duckdb
+
+    try:
+        yield
+    except (duckdb.Error, UnicodeDecodeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise TraceError(f"a file of the store cannot be read: {reason}") from error
+
+
 def write(connection: duckdb.DuckDBPyConnection, table: Mapping[str, Any], path: Path) -> None:
-    """Columns as one file: deltas and dictionaries where they are short, then zstd."""
+    """Write columns to a file, zstd over deltas and dictionaries. Raises `OSError`."""
+    import duckdb
+
     connection.register("written", dict(table))
-    connection.execute(
-        f"copy (select * from written) to {literal(path)} "
-        f"(format parquet, parquet_version v2, compression zstd, row_group_size {ROW_GROUP})"
-    )
+    try:
+        connection.execute(
+            f"copy (select * from written) to {literal(path)} "
+            f"(format parquet, parquet_version v2, compression zstd, row_group_size {ROW_GROUP})"
+        )
+    except duckdb.Error as error:
+        raise OSError(None, str(error).partition("\n")[0]) from error
     connection.unregister("written")
 
 
@@ -71,6 +95,6 @@ def texts(values: Sequence[object]) -> Any:
 
 
 def literal(path: Path) -> str:
-    """A path as a text of SQL."""
+    """Quote a path for SQL."""
     text = str(path).replace("'", "''")
     return f"'{text}'"

@@ -1,7 +1,7 @@
-"""Records of a stored run, left in their Parquet files and read when they are asked for.
+"""Records of a stored run, left in their Parquet files and read on demand.
 
-The same table as `evenstep.trace.spooled` has, from another place: in order of rank and sequence,
-whatever order the files have. Only the columns and the steps that are wanted are read.
+Like the table of `evenstep.trace.spooled`, rows are in order of rank and sequence, whatever the
+order in the files. Only the columns and steps that are needed are read.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from evenstep.errors import TraceError
 from evenstep.trace.columns import Columns
-from evenstep.trace.reader import RECORD
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spooled import (
     EVENT_COLUMNS,
+    EVENT_TYPES,
     KEPT_BYTES,
     ByKind,
     OnDisk,
@@ -31,11 +31,11 @@ from evenstep.trace.store.layout import StoredPart
 
 Array = npt.NDArray[Any]
 
-FEW = 8_000_000  # rows of a view whose columns are kept, one by one, when they are asked for
+FEW = 8_000_000  # rows of a table whose selections are read column by column, through its cache
 
 
 class StoredEvents(OnDisk):
-    """All records of some kinds, of all steps."""
+    """All records of some kinds."""
 
     __slots__ = ("_folder", "_kinds", "_parts")
 
@@ -68,7 +68,7 @@ class StoredEvents(OnDisk):
         return found
 
     def of_kind(self, *kinds: Kind) -> Columns:
-        """The rows of these kinds, left in the files."""
+        """Select rows of these kinds, left in the files."""
         key = tuple(sorted(set(kinds) & set(self._kinds)))
         if key not in self._views:
             self._views[key] = StoredEvents(
@@ -82,7 +82,7 @@ class StoredEvents(OnDisk):
         return self._views[key]
 
     def select(self, which: Array | slice) -> Columns:
-        """The rows picked by a mask, an index array or a slice."""
+        """Select rows by a mask, an index array or a slice."""
         rows = row_numbers(which, self._length)
         if not len(rows):
             return empty(EVENT_COLUMNS)
@@ -91,8 +91,8 @@ class StoredEvents(OnDisk):
         return self._picked(rows)
 
     def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> ByKind:
-        """The records of the steps from `first`, before `last`: of each kind some columns."""
-        parts = [part for part in self._parts if part.has(first, last)]
+        """Records of steps [first, last), of each wanted kind with the columns named for it."""
+        parts = [part for part in self._parts if part.overlaps(first, last)]
         cut = any(part.first_step < first or part.last_step >= last for part in parts)
         where = f" and step >= {int(first)} and step < {int(last)}" if cut else ""
         return ByKind(
@@ -102,20 +102,22 @@ class StoredEvents(OnDisk):
             }
         )
 
-    def held(self) -> Columns:
-        """All of it, in memory: one look into each file."""
+    def in_memory(self) -> Columns:
+        """Read the whole table, each file once."""
         return self._whole(EVENT_COLUMNS)
 
     def step_numbers(self) -> Array:
-        """Every step there is a record of, ascending."""
+        """Every step with a record, ascending."""
+        if not self._parts:
+            return np.zeros(0, np.int64)
         query = "select distinct step from read_parquet(?) order by step"
-        found = [self._folder / part.file for part in self._parts]
-        return store_database.read(query, found)["step"].astype(np.int64) if found else np.zeros(0)
+        files = [self._folder / part.file for part in self._parts]
+        return store_database.read(query, files, EVENT_TYPES)["step"].astype(np.int64)
 
     # -- reading -------------------------------------------------------------------------------
 
     def _alike(self, name: str) -> Array | None:
-        """A column that is known to hold one value; it takes no memory."""
+        """A column of a single value, known from the manifest, without its memory; else None."""
         values = {
             part.alike.get(int(kind), {}).get(name)
             for part in self._parts
@@ -125,19 +127,19 @@ class StoredEvents(OnDisk):
         if len(values) != 1 or None in values:
             return None
         try:
-            return np.broadcast_to(np.array(values.pop(), _type(name)), self._length)
+            return np.broadcast_to(np.array(values.pop(), EVENT_TYPES[name]), self._length)
         except OverflowError:
             raise TraceError(
                 f"{self._folder}: store.json is damaged; store the run again"
             ) from None
 
     def _whole(self, names: Sequence[str]) -> Columns:
-        """Whole columns, the files of the same nodes together."""
+        """Read whole columns, one block of files after another."""
         found = [self._read(block, self._kinds, names) for block in self._blocks()]
         return Columns.concatenate([empty(names), *found])
 
     def _blocks(self) -> list[list[StoredPart]]:
-        """Files with the same nodes; all together where their ranks lie between one another."""
+        """Files by block, in order of rank; one list of all if the blocks' ranks interleave."""
         blocks: dict[int, list[StoredPart]] = {}
         for part in self._parts:
             blocks.setdefault(part.block, []).append(part)
@@ -155,43 +157,36 @@ class StoredEvents(OnDisk):
         names: Sequence[str],
         where: str = "",
     ) -> Columns:
-        """Columns of the records of these kinds in these files, in order of rank and sequence."""
+        """Columns of records of these kinds in these files, in order of rank and sequence."""
         parts = [part for part in parts if any(part.counts.get(int(kind)) for kind in kinds)]
         if not parts:
             return empty(names)
         taken = ", ".join(f'"{name}"' for name in dict.fromkeys(("rank", "seq", *names)))
         among = ", ".join(str(int(kind)) for kind in kinds)
         query = f"select {taken} from read_parquet(?) where kind in ({among}){where}"
-        found = store_database.read(query, [self._folder / part.file for part in parts])
+        files = [self._folder / part.file for part in parts]
+        found = store_database.read(query, files, EVENT_TYPES)
         order = _order(found["rank"], found["seq"])
-        return Columns(
-            {
-                name: (found[name] if order is None else found[name][order]).astype(
-                    _type(name), copy=False
-                )
-                for name in names
-            }
-        )
+        return Columns({n: found[n] if order is None else found[n][order] for n in names})
 
     def _picked(self, rows: Array) -> Columns:
-        """A few of very many rows, found by their rank and sequence."""
+        """Read a few of very many rows, found by their rank and sequence."""
         rows, again = np.unique(rows, return_inverse=True)  # in order of rank and sequence
         identity = np.stack([self["rank"][rows], self["seq"][rows]]).astype(np.int64)
-        with store_database.connect() as connection:
-            connection.register("wanted", {"rank": identity[0], "seq": identity[1]})
-            taken = ", ".join(f'e."{name}"' for name in EVENT_COLUMNS)
-            files = [str(self._folder / part.file) for part in self._parts]
-            found = connection.execute(
-                f"select {taken} from read_parquet(?) e semi join wanted w "
-                "on w.rank = e.rank and w.seq = e.seq",
-                [files],
-            ).fetchnumpy()
+        taken = ", ".join(f'e."{name}"' for name in EVENT_COLUMNS)
+        found = store_database.read(
+            f"select {taken} from read_parquet(?) e semi join wanted w "
+            "on w.rank = e.rank and w.seq = e.seq",
+            [self._folder / part.file for part in self._parts],
+            EVENT_TYPES,
+            wanted={"rank": identity[0], "seq": identity[1]},
+        )
         order = np.lexsort([found["seq"], found["rank"]])[again]
-        return Columns({name: np.asarray(found[name])[order] for name in EVENT_COLUMNS})
+        return Columns({name: found[name][order] for name in EVENT_COLUMNS})
 
 
 class Picked(Columns):
-    """Some rows of a table on disk, column by column as they are asked for."""
+    """Some rows of a table on disk, read column by column on demand."""
 
     __slots__ = ("_of", "_rows")
 
@@ -209,16 +204,16 @@ class Picked(Columns):
         return self._arrays[name]
 
     def select(self, which: Array | slice) -> Columns:
-        """The rows picked by a mask, an index array or a slice."""
+        """Select rows by a mask, an index array or a slice."""
         return Picked(self._of, self._rows[which])
 
     def with_column(self, name: str, array: Array) -> Columns:
-        """A table in memory with one column added or replaced."""
+        """Read all columns, and add or replace one."""
         return Columns({each: self[each] for each in EVENT_COLUMNS} | {name: array})
 
 
 def _order(rank: Array, seq: Array) -> Array | None:
-    """The places of the rows in order of rank and sequence; None where they are in it."""
+    """Index array that sorts rows by rank and sequence; None if they are sorted."""
     if _ascending(rank, seq):
         return None
     order = np.argsort(rank, kind="stable")
@@ -233,11 +228,7 @@ def _ascending(rank: Array, seq: Array) -> bool:
 
 
 def _narrow(values: Array) -> Array:
-    """The same column; one that holds a single value takes no memory."""
+    """The column without its memory if it has a single value, else the column."""
     if len(values) and values[0] == values[-1] and (values == values[0]).all():
         return np.broadcast_to(values[0], values.shape)
     return values
-
-
-def _type(name: str) -> Any:
-    return np.int32 if name in ("rank", "group", "name") else RECORD[name]

@@ -6,7 +6,7 @@
     STORE/events/steps-…/nodes-….parquet               records of some steps of some nodes
 
 Within a file records are in order of kind, rank and sequence: neighbours differ little, so that
-deltas are short, and any Parquet reader can skip what it was not asked for.
+deltas are short, and any Parquet reader can skip row groups of other kinds.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 
 from evenstep.errors import LayoutError, TraceError
+from evenstep.trace.ranks import MOST_RANKS
+from evenstep.trace.reader import SUMMARY
 
 SCHEMA = "evenstep.store/1"
 MANIFEST = "store.json"
@@ -29,6 +32,21 @@ EVENTS = "events"
 
 ROW_GROUP = 122_880  # records that a reader takes or skips together; a multiple of DuckDB's 2,048
 
+_TEXT, _INT32, _INT64 = np.dtype(object), np.dtype(np.int32), np.dtype(np.int64)
+RANK_TYPES = {
+    **{"rank": _INT32, "node": _TEXT, "closed": np.dtype(bool), "dropped": _INT64},
+    **{"oldest_step": _INT64, "identity": _TEXT, "facts": _TEXT},
+}
+#: Columns of summaries: the field of each, and the index of its phase or bin (or nothing).
+SUMMARY_CELLS = {
+    "_".join([name, *map(str, cell)]): (name, cell)
+    for name in SUMMARY.names or ()
+    for cell in np.ndindex(SUMMARY[name].shape)
+}
+SUMMARY_TYPES = {"rank": _INT32} | {
+    column: SUMMARY[name].base for column, (name, _) in SUMMARY_CELLS.items()
+}
+
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
@@ -37,14 +55,14 @@ class StoredPart:
     file: Annotated[str, msgspec.Meta(pattern="^[ -~]{1,250}$")]  # from the store's folder
     first_step: int
     last_step: int
-    first_rank: int  # of the lowest and the highest of its ranks
+    first_rank: int  # lowest and highest of its ranks
     last_rank: int
     block: int  # files of the same nodes have the same number
     counts: Mapping[int, Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]]  # records of each kind
-    alike: Mapping[int, Mapping[str, int]]  # of each kind: columns in which all have one value
+    alike: Mapping[int, Mapping[str, int]]  # of each kind: columns with a single value, and it
 
-    def has(self, first: int, last: int) -> bool:
-        """Whether it may hold records of the steps from `first`, before `last`."""
+    def overlaps(self, first: int, last: int) -> bool:
+        """Whether it may hold records of steps [first, last)."""
         return self.first_step < last and self.last_step >= first
 
 
@@ -60,20 +78,20 @@ class StoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What `store.json` says."""
+    """Contents of `store.json`."""
 
     run: dict[str, Any]
-    world: int
+    world: Annotated[int, msgspec.Meta(ge=0, le=MOST_RANKS + 1)]
     attempt: int
     groups: Sequence[StoredGroup]
     names: Sequence[str]
     limits: Sequence[str]
     on_device: bool  # some collectives ran on a device
-    steps: int  # how many there are
+    steps: int  # number of steps with records
     parts: Sequence[StoredPart]
 
     def write(self, folder: Path) -> None:
-        """Into a store's folder."""
+        """Write `store.json` into a store's folder."""
         text = json.dumps({"schema": SCHEMA, **asdict(self)}, separators=(",", ":"))
         (folder / MANIFEST).write_text(text + "\n")
 
@@ -84,7 +102,7 @@ def is_store(path: Path) -> bool:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises `TraceError` where it is damaged, or a file of records is gone or lies elsewhere."""
+    """Read `store.json`. Raises `TraceError` if it is damaged or names a file not in it."""
     path = folder / MANIFEST
     try:
         document = path.read_bytes()
@@ -101,7 +119,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise TraceError(f"{path} is damaged; store the run again") from error
     home = folder.resolve()
     for file in (RANKS, SUMMARIES, *(part.file for part in manifest.parts)):
-        # A manifest is somebody's text: only what lies in its own folder belongs to the store.
+        # A manifest may come from a stranger: only files in its own folder belong to the store.
         if not (folder / file).resolve().is_relative_to(home):
             raise TraceError(f"{path} names {file}, which lies outside the store; do not trust it")
     missing = [part.file for part in manifest.parts if not (folder / part.file).is_file()]

@@ -1,7 +1,7 @@
-"""A database to ask about a run: a store's files, or a trace in memory, under the same tables.
+"""SQL over a run: the same tables for a store's files and for a trace in memory.
 
-A table is a view of the records with words for numbers, as `tables.toml` has it; of a store's files
-a question reads no more than it needs.
+Tables are views of the records with words for numbers, defined in `tables.toml`; a query reads only
+the parts of a store's files that it needs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from evenstep.trace.store.writing import rank_arrays, record_arrays, summary_arr
 if TYPE_CHECKING:
     import duckdb
 
-    from evenstep.trace.trace import Group, Trace
+    from evenstep.trace.trace import Group, RankInfo, Trace
 
 
 class Column(NamedTuple):
@@ -34,19 +34,19 @@ class Column(NamedTuple):
 
     name: str
     meaning: str
-    sql: str = ""  # of a record's own columns; "" where it bears the same name
+    sql: str = ""  # expression over a record's columns; "" for the column of the same name
 
 
 class StoreTable(NamedTuple):
-    """A table that can be asked."""
+    """A table of `evenstep sql`."""
 
     name: str
     meaning: str
     columns: tuple[Column, ...]
-    kind: Kind | None = None  # its rows are the records of this kind; None: see `evenstep sql`
+    kind: Kind | None = None  # its rows are the records of this kind; None: all, or no records
 
 
-#: Words that stand for numbers, as lists whose first entry is that of 0.
+#: Enumerations whose names stand for numbers, by the name of their lookup list.
 WORDS: Mapping[str, type[IntEnum]] = {
     "kinds": Kind,
     "ops": Op,
@@ -58,7 +58,7 @@ WORDS: Mapping[str, type[IntEnum]] = {
 
 
 def words(members: type[IntEnum]) -> list[str]:
-    """Names of an enumeration at the places of their numbers."""
+    """Names of an enumeration, each at the index of its number."""
     found = [""] * (max(int(member) for member in members) + 1)
     for member in members:
         found[int(member)] = member.name.lower()
@@ -69,7 +69,7 @@ _SHORT = {
     "took": "case when exit_ns > 0 then exit_ns - enter_ns end",
     "op": f"case when kind in ({int(Kind.COLLECTIVE)}, {int(Kind.POINT_TO_POINT)}) then $ops[op] "
     f"when kind = {int(Kind.PHASE)} then $phases[op] end",
-    # a float64 from its bits (IEEE 754): the layout keeps measurements so
+    # a float64 from its bits (IEEE 754), as the layout stores measurements
     "value": "case when (bytes_in >> 52) & 2047 = 2047 then null else "
     "(case when bytes_in >> 63 = 1 then -1.0 else 1.0 end) * "
     "pow(2.0, greatest((bytes_in >> 52) & 2047, 1)::int - 1075) * "
@@ -81,7 +81,7 @@ _LISTED["flags"] = ", ".join(f"{int(flag)} {str(flag.name).lower()}" for flag in
 
 
 def _sql(text: str) -> str:
-    """What a column is worked out with; `$` stands before what is written once."""
+    """Expand the `$` abbreviations of `tables.toml` in an expression."""
     text = re.sub(r"\$(took|op|value)\b(?!\[)", lambda found: _SHORT[found[1]], text)
     text = re.sub(r"\$flag\[(\w+)\]", lambda found: f"(flags & {int(Flag[found[1]])}) <> 0", text)
     return re.sub(r"\$(\w+)\[(\w+)\]", r'(select \1 from lookup)["\2"::int + 1]', text)
@@ -115,7 +115,7 @@ FINDINGS = TABLES[-1]
 
 
 def view(table: StoreTable) -> str:
-    """The statement that makes a table of records."""
+    """The statement that creates a table of records."""
     columns = ", ".join(
         f'{column.sql or _quoted(column.name)} as "{column.name}"' for column in table.columns
     )
@@ -132,7 +132,7 @@ BATCH_ROWS = 1024
 
 
 class QueryResult:
-    """What a question came to: columns now, rows as they are taken."""
+    """The answer to a query: columns at once, rows as they are iterated."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
@@ -141,7 +141,7 @@ class QueryResult:
         self.types = [str(column[1]) for column in described]
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Every row. Raises `UsageError` where one cannot be worked out."""
+        """Yield every row. Raises `UsageError` where one cannot be computed."""
         while True:
             with _explained():
                 batch = self._connection.fetchmany(BATCH_ROWS)
@@ -154,8 +154,11 @@ class QueryResult:
 def open_tables(
     source: Path | Trace, findings: Sequence[Mapping[str, Any]] = ()
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """The tables of a store's folder or of a trace, within bounded memory; no question asked of
-    them reaches another file, the network or an extension. `findings` are a diagnosis' rows."""
+    """Open the tables of a store's folder or of a trace, within bounded memory.
+
+    No query reaches another file, the network or an extension. `findings` are rows of a diagnosis.
+    Raises `TraceError` where a store is damaged.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="evenstep-sql-") as scratch,
         store_database.connect() as connection,
@@ -173,13 +176,13 @@ def open_tables(
 
 
 def ask(connection: duckdb.DuckDBPyConnection, query: str) -> QueryResult:
-    """Run one question. Raises `UsageError` where it is none, or is not understood."""
+    """Run one query. Raises `UsageError` unless it is a single valid SELECT."""
     with _explained():
         statements = connection.extract_statements(query)
     if len(statements) != 1:
         raise UsageError(f"give one SELECT, found {len(statements)} statements")
     kind = statements[0].type.name
-    if kind != "SELECT":  # EXPLAIN is not let through: with ANALYZE it runs what it explains
+    if kind != "SELECT":  # EXPLAIN is refused too: with ANALYZE it runs its statement
         raise UsageError(f"only SELECT can be asked, found {kind}: a trace is never changed")
     with _explained():
         connection.execute(statements[0])
@@ -189,7 +192,7 @@ def ask(connection: duckdb.DuckDBPyConnection, query: str) -> QueryResult:
 
 
 def _refuse_zones(answer: QueryResult) -> None:
-    """DuckDB needs pytz to hand out times with a zone."""
+    """Refuse times with a zone where pytz is missing: DuckDB needs it to return them."""
     if importlib.util.find_spec("pytz") is not None:
         return
     for name, kind in zip(answer.columns, answer.types, strict=True):
@@ -198,12 +201,11 @@ def _refuse_zones(answer: QueryResult) -> None:
 
 
 def of_trace(connection: duckdb.DuckDBPyConnection, trace: Trace) -> None:
-    """Make the tables of a trace known."""
+    """Create the tables of a trace."""
     connection.register("records", record_arrays(trace.events.only(*EVENT_COLUMNS)))
     connection.register("ranks", rank_arrays(trace))
     connection.register("summaries", summary_arrays(trace))
-    nodes = {rank: info.node for rank, info in trace.ranks.items()}
-    _views(connection, nodes, trace.names, trace.groups)
+    _views(connection, trace.ranks, trace.names, trace.groups)
 
 
 def _of_findings(
@@ -220,29 +222,31 @@ def _of_findings(
 
 
 def _of_store(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[Path]:
-    """Make the tables of a store known; the files they lie in."""
-    from evenstep.trace.store.reading import groups_of
+    """Create the tables of a store; return its files."""
+    from evenstep.trace.store.reading import groups_of, read_ranks
 
     manifest = read_manifest(folder)
     folder = folder.absolute()
     parts = [folder / part.file for part in manifest.parts]
     tables = {"records": parts, "ranks": [folder / RANKS], "summaries": [folder / SUMMARIES]}
-    for name, files in tables.items():
-        listed = ", ".join(map(store_database.literal, files))
-        connection.execute(f"create view {name} as select * from read_parquet([{listed}])")
-    nodes = dict(connection.execute("select rank, node from ranks").fetchall())
-    _views(connection, nodes, manifest.names, groups_of(manifest))
+    with store_database.readable():
+        for name, files in tables.items():
+            listed = ", ".join(map(store_database.literal, files))
+            connection.execute(f"create view {name} as select * from read_parquet([{listed}])")
+        _views(connection, read_ranks(folder)[0], manifest.names, groups_of(manifest))
     return [file for files in tables.values() for file in files]
 
 
 def _views(
     connection: duckdb.DuckDBPyConnection,
-    nodes: dict[int, str],
+    ranks: Mapping[int, RankInfo],
     names: Sequence[str],
     groups: Sequence[Group],
 ) -> None:
     lists: dict[str, list[str]] = {name: words(members) for name, members in WORDS.items()}
-    lists["nodes"] = [nodes.get(rank, "") for rank in range(max(nodes, default=0) + 1)]
+    lists["nodes"] = [
+        ranks[rank].node if rank in ranks else "" for rank in range(max(ranks, default=0) + 1)
+    ]
     lists["names"] = list(names)
     lists["groups"] = [group.name or group.uid for group in groups]
     marks = ", ".join(f"?::varchar[] as {name}" for name in lists)
@@ -259,7 +263,7 @@ def _views(
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """DuckDB's errors as one sentence."""
+    """Raise a `UsageError` in one sentence for DuckDB's errors."""
     import duckdb
 
     try:
@@ -271,7 +275,7 @@ def _explained() -> Iterator[None]:
         ) from error
     except duckdb.Error as error:
         said = " ".join(str(error).partition("\n\n")[0].split())
-        said = re.sub(r'! Did you mean "(pg|duckdb)_\w+"\?', "", said)  # tables of its own
+        said = re.sub(r'! Did you mean "(pg|duckdb)_\w+"\?', "", said)  # DuckDB's own tables
         said = said.rstrip(".").replace("Error:", "error:")
         raise UsageError(
             f"the question cannot be answered: {said}; `evenstep sql --tables` lists what there is"
@@ -279,7 +283,7 @@ def _explained() -> Iterator[None]:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Names of columns, the second of a kind with its number."""
+    """Make names distinct: the second NAME becomes NAME_2."""
     found: list[str] = []
     for name in names:
         count, fresh = 1, name

@@ -1,4 +1,4 @@
-"""A store becomes a trace again: small ones in memory, large ones left in their files."""
+"""Read a store as a trace: a small one into memory, the records of a large one left on disk."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import TraceError
-from evenstep.trace.ranks import MOST_MEMBERS, parse_ranks
+from evenstep.trace import facts as shapes
+from evenstep.trace.ranks import MOST_MEMBERS, MOST_RANKS, parse_ranks
 from evenstep.trace.reader import SUMMARY
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spools import LARGE_RECORDS
 from evenstep.trace.store import database as store_database
 from evenstep.trace.store.events import StoredEvents
-from evenstep.trace.store.layout import RANKS, SUMMARIES, Manifest, read_manifest
+from evenstep.trace.store.layout import (
+    RANK_TYPES,
+    RANKS,
+    SUMMARIES,
+    SUMMARY_CELLS,
+    SUMMARY_TYPES,
+    Manifest,
+    read_manifest,
+)
 from evenstep.trace.trace import Group, RankInfo, Trace
 
 Array = npt.NDArray[Any]
@@ -28,7 +37,7 @@ def load_store(folder: Path, *, attempt: int | None = None) -> Trace:
     if attempt not in (None, manifest.attempt):
         raise TraceError(f"{folder} has no attempt {attempt}; it holds attempt {manifest.attempt}")
     groups = groups_of(manifest)
-    ranks, oldest = _ranks(folder)
+    ranks, oldest = read_ranks(folder)
     events = StoredEvents(
         folder,
         manifest.parts,
@@ -44,7 +53,7 @@ def load_store(folder: Path, *, attempt: int | None = None) -> Trace:
         world=manifest.world,
         attempt=manifest.attempt,
         ranks=ranks,
-        events=events.held() if few else events,
+        events=events.in_memory() if few else events,
         groups=groups,
         names=tuple(manifest.names),
         summaries=summaries,
@@ -54,7 +63,7 @@ def load_store(folder: Path, *, attempt: int | None = None) -> Trace:
 
 
 def groups_of(manifest: Manifest) -> tuple[Group, ...]:
-    """The process groups of a store. Raises `TraceError` where their ranks are none."""
+    """The process groups of a store. Raises `TraceError` where their ranks are damaged."""
     groups: list[Group] = []
     left = MOST_MEMBERS
     for each in manifest.groups:
@@ -70,38 +79,40 @@ def groups_of(manifest: Manifest) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def _ranks(folder: Path) -> tuple[dict[int, RankInfo], dict[int, int]]:
-    """The ranks, and the step of the first record of each that has some."""
-    columns = "rank, identity, facts, closed, dropped, oldest_step"
-    query = f"select {columns} from read_parquet(?) order by rank"
-    found = store_database.read(query, [folder / RANKS])
+def read_ranks(folder: Path) -> tuple[dict[int, RankInfo], dict[int, int]]:
+    """The ranks of a store, and the step of each rank's oldest record.
+
+    Raises `TraceError` where the file is damaged.
+    """
+    query = f"select {', '.join(RANK_TYPES)} from read_parquet(?) order by rank"
+    found = store_database.read(query, [folder / RANKS], RANK_TYPES)
+    rows = zip(*(found[name].tolist() for name in RANK_TYPES), strict=True)
     ranks, oldest = {}, {}
-    for index, rank in enumerate(found["rank"].tolist()):
-        identity, facts = (_table(found[name][index], folder) for name in ("identity", "facts"))
-        closed, dropped = bool(found["closed"][index]), int(found["dropped"][index])
-        ranks[rank] = RankInfo(rank, identity, facts, closed, dropped)
-        if found["oldest_step"][index] >= 0:
-            oldest[rank] = int(found["oldest_step"][index])
+    for rank, _, closed, dropped, oldest_step, identity, facts in rows:
+        try:
+            ranks[rank] = RankInfo(rank, _object(identity), _object(facts), closed, dropped)
+            for key, value in ranks[rank].facts.items():
+                shapes.check(key, value)
+            if not 0 <= rank < MOST_RANKS:
+                raise ValueError
+        except (ValueError, TypeError, RecursionError):
+            raise TraceError(f"{folder / RANKS} is damaged; store the run again") from None
+        if oldest_step >= 0:
+            oldest[rank] = oldest_step
     return ranks, oldest
 
 
-def _table(text: str, folder: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, TypeError, RecursionError):
-        found = None
+def _object(text: str) -> dict[str, Any]:
+    found = json.loads(text)
     if not isinstance(found, dict):
-        raise TraceError(f"{folder / RANKS} is damaged; store the run again")
+        raise TypeError
     return found
 
 
 def _summaries(folder: Path) -> tuple[Array, Array]:
-    found = store_database.read("select * from read_parquet(?)", [folder / SUMMARIES])
+    query = f"select {', '.join(SUMMARY_TYPES)} from read_parquet(?)"
+    found = store_database.read(query, [folder / SUMMARIES], SUMMARY_TYPES)
     table = np.zeros(len(found["rank"]), SUMMARY)
-    for name in SUMMARY.names or ():
-        if SUMMARY[name].shape:
-            for index in range(SUMMARY[name].shape[0]):
-                table[name][:, index] = found[f"{name}_{index}"]
-        else:
-            table[name] = found[name]
-    return table, found["rank"].astype(np.int32)
+    for column, (name, cell) in SUMMARY_CELLS.items():
+        table[name][(slice(None), *cell)] = found[column]
+    return table, found["rank"]

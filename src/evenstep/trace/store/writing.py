@@ -1,4 +1,4 @@
-"""A trace becomes a store: stretch of steps by stretch of steps, never the whole in memory."""
+"""Write a trace as a store, one range of steps after another: never all of it in memory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from evenstep.errors import UsageError
 from evenstep.trace.columns import Columns
 from evenstep.trace.cores import each
 from evenstep.trace.ranks import format_ranks
-from evenstep.trace.reader import RECORD, SUMMARY
-from evenstep.trace.spool.layout import RECORD_FIELDS, Flag, Kind
-from evenstep.trace.spooled import EVENT_COLUMNS, LIGHT, OnDisk
+from evenstep.trace.spool.layout import Flag, Kind
+from evenstep.trace.spooled import EVENT_COLUMNS, EVENT_TYPES, LIGHT, OnDisk
 from evenstep.trace.store import database as store_database
 from evenstep.trace.store.layout import (
     EVENTS,
     RANKS,
     SUMMARIES,
+    SUMMARY_CELLS,
     Manifest,
     StoredGroup,
     StoredPart,
@@ -33,15 +33,14 @@ from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-STRETCH_RECORDS = 500_000  # of all nodes: what one question about a step has to look at
-FILE_RECORDS = 250_000  # of some nodes
+STRETCH_RECORDS = 500_000  # in the files of a range of steps: a query about a step reads these
+FILE_RECORDS = 250_000  # in a file
 
 _EVERYTHING = dict.fromkeys(Kind, EVENT_COLUMNS[1:])
-_OWN = dict.fromkeys(("rank", "group", "name"), np.dtype(np.int32))
 
 
 class Stored(NamedTuple):
-    """What was written."""
+    """Counts and size of a store that was written."""
 
     path: Path
     records: int
@@ -52,8 +51,8 @@ class Stored(NamedTuple):
 def write_store(trace: Trace, folder: Path, *, force: bool = False) -> Stored:
     """Write a trace as a store; it appears whole or not at all.
 
-    Raises `UsageError` where something is in its place (a store, with `force`, is replaced), or the
-    trace has no records.
+    Raises `UsageError` where the folder is taken (a store is replaced if `force`), cannot be
+    written, or the trace has no records.
     """
     _check(trace, folder, force=force)
     try:
@@ -121,7 +120,7 @@ def _write(trace: Trace, folder: Path) -> list[StoredPart]:
 
 
 def _stretches(trace: Trace, steps: Array) -> list[tuple[int, int]]:
-    """First and last step of each stretch."""
+    """First and last step of each range."""
     most = max(int(STRETCH_RECORDS / max(trace.records_per_step, 1)), 1)
     return [
         (int(steps[first]), int(steps[min(first + most, len(steps)) - 1]))
@@ -130,7 +129,7 @@ def _stretches(trace: Trace, steps: Array) -> list[tuple[int, int]]:
 
 
 def _blocks(trace: Trace, steps: int) -> Array:
-    """For each rank the number of the file that its node's records go into."""
+    """For each rank, the number of the file (within a range of steps) for its node's records."""
     per_stretch = min(max(STRETCH_RECORDS, trace.records_per_step), len(trace.events))
     files = min(max(-(-int(per_stretch) // FILE_RECORDS), 1), max(len(trace.nodes), 1))
     number = {node: index * files // len(trace.nodes) for index, node in enumerate(trace.nodes)}
@@ -172,7 +171,7 @@ def _stretch(trace: Trace, folder: Path, first: int, last: int, blocks: Array) -
 
 
 def _alike(rows: Columns) -> dict[str, int]:
-    """Of the columns that are asked for of all records, those with one value; and which it is."""
+    """The columns among `LIGHT` that hold a single value, and that value."""
     found = {}
     for name in LIGHT if len(rows) else ():
         values = rows[name]
@@ -182,7 +181,7 @@ def _alike(rows: Columns) -> dict[str, int]:
 
 
 def _where(mask: Array) -> Array | slice:
-    """The rows of a mask, without a copy where they lie together."""
+    """The rows of a mask as an index, or as a slice (no copy) if they are adjacent."""
     rows = np.flatnonzero(mask)
     if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
         return slice(int(rows[0]), int(rows[-1]) + 1)
@@ -190,9 +189,9 @@ def _where(mask: Array) -> Array | slice:
 
 
 def _numbered(trace: Trace) -> Trace:
-    """The trace with records in order, each with a number that no other of its rank has.
+    """The trace with records in order of rank and sequence, and distinct sequence numbers.
 
-    What other tools have recorded may come without.
+    Records imported from other tools may lack them.
     """
     events = trace.events
     if isinstance(events, OnDisk) or _distinct(events):
@@ -206,22 +205,18 @@ def _numbered(trace: Trace) -> Trace:
 
 
 def _distinct(events: Columns) -> bool:
-    """Whether rows are in order of rank and sequence, and no two are the same in both."""
+    """Whether rows ascend strictly in rank and sequence."""
     rank, seq = events["rank"].astype(np.int64), events.seq.astype(np.int64)
     return bool(((np.diff(rank) > 0) | ((np.diff(rank) == 0) & (np.diff(seq) > 0))).all())
 
 
 def record_arrays(table: Columns) -> dict[str, Array]:
-    """The columns of records, each with its type."""
-    types = _OWN | {name: RECORD[name] for name, _ in RECORD_FIELDS if name not in _OWN}
-    return {
-        name: np.ascontiguousarray(table[name].astype(types[name], copy=False))
-        for name in EVENT_COLUMNS
-    }
+    """Columns of records, each with its stored type."""
+    return {name: np.ascontiguousarray(table[name], EVENT_TYPES[name]) for name in EVENT_COLUMNS}
 
 
 def rank_arrays(trace: Trace) -> dict[str, Any]:
-    """What is known of each rank, as columns."""
+    """The ranks of a trace as columns."""
     infos = [trace.ranks[rank] for rank in sorted(trace.ranks)]
     oldest = trace.oldest_steps()
     return {
@@ -236,15 +231,10 @@ def rank_arrays(trace: Trace) -> dict[str, Any]:
 
 
 def summary_arrays(trace: Trace) -> dict[str, Any]:
-    """A column for each number: those of a phase or a bin have its number behind their name."""
+    """The summaries of a trace as columns; those of a phase or bin are named NAME_INDEX."""
     found: dict[str, Any] = {"rank": np.ascontiguousarray(trace.summary_rank, np.int32)}
-    for name in SUMMARY.names or ():
-        values = trace.summaries[name]
-        if values.ndim == 1:
-            found[name] = np.ascontiguousarray(values)
-            continue
-        for index in range(values.shape[1]):
-            found[f"{name}_{index}"] = np.ascontiguousarray(values[:, index])
+    for column, (name, cell) in SUMMARY_CELLS.items():
+        found[column] = np.ascontiguousarray(trace.summaries[name][(slice(None), *cell)])
     return found
 
 
