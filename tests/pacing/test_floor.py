@@ -12,19 +12,19 @@ GROUP, ALL_REDUCE = 0, 1
 def table(*samples: tuple[int, int, bool]) -> FloorTable:
     floors = FloorTable()
     for nbytes, in_flight, follows in samples:
-        floors.at(GROUP, ALL_REDUCE, nbytes).see(in_flight, follows)
+        floors.samples_of(GROUP, ALL_REDUCE, nbytes).add(in_flight, follows)
     return floors
 
 
 def floor_of(floors: FloorTable, nbytes: int) -> Floor:
-    floor = floors.of(floors.at(GROUP, ALL_REDUCE, nbytes))
+    floor = floors.floor_of(floors.samples_of(GROUP, ALL_REDUCE, nbytes))
     assert floor is not None
     return floor
 
 
 def test_only_ever_first_in_its_step_a_size_has_no_floor() -> None:
     floors = table(*[(100, 50_000_000, False)] * 50)
-    assert floors.of(floors.at(GROUP, ALL_REDUCE, 100)) is None
+    assert floors.floor_of(floors.samples_of(GROUP, ALL_REDUCE, 100)) is None
 
 
 def test_back_to_back_collectives_show_the_floor_that_first_ones_hide() -> None:
@@ -46,7 +46,7 @@ def test_a_single_known_size_leaves_half_of_the_estimate_open() -> None:
 
 def test_floors_of_one_operation_say_nothing_of_another() -> None:
     floors = table(*[(1000, 1_000_000, True)] * 3)
-    assert floors.of(floors.at(GROUP, ALL_REDUCE + 1, 1000)) is None
+    assert floors.floor_of(floors.samples_of(GROUP, ALL_REDUCE + 1, 1000)) is None
 
 
 def test_a_network_that_became_slower_is_believed_after_two_epochs() -> None:
@@ -57,9 +57,9 @@ def test_a_network_that_became_slower_is_believed_after_two_epochs() -> None:
 def test_memory_is_bounded_however_many_sizes_come() -> None:
     floors = FloorTable(max_keys=8)
     for nbytes in range(1000):
-        floors.at(nbytes % 3, ALL_REDUCE, nbytes).see(1000, False)
-    assert len(floors.known) == 8
-    assert all(len(lowest.current) <= 3 for lowest in [floors.at(0, ALL_REDUCE, 999)])
+        floors.samples_of(nbytes % 3, ALL_REDUCE, nbytes).add(1000, False)
+    assert len(floors.samples) == 8
+    assert all(len(samples.current) <= 3 for samples in [floors.samples_of(0, ALL_REDUCE, 999)])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -76,7 +76,7 @@ def test_the_true_floor_lies_above_the_lower_bound(seed: int) -> None:
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.booleans()), min_size=1, max_size=600))
 def test_a_floor_never_exceeds_the_least_of_the_last_epoch(samples: list) -> None:
     floors = table(*[(100, *sample) for sample in samples])
-    floor = floors.of(floors.at(GROUP, ALL_REDUCE, 100))
+    floor = floors.floor_of(floors.samples_of(GROUP, ALL_REDUCE, 100))
     if floor is not None:
         assert 0 <= floor.lower_ns <= floor.value_ns <= min(t for t, _ in samples[-EPOCH:])
         assert floor.margin_ns > floor.value_ns - floor.lower_ns
@@ -92,10 +92,10 @@ def test_a_fit_returns_the_line_its_points_lie_on(a: int, b: int, sizes: set[int
 def test_a_floor_is_weighed_anew_only_after_as_many_samples_again() -> None:
     floors = table(*[(1000, 1_000_000, True)] * 20)
     known = floor_of(floors, 1000)
-    floors.at(GROUP, ALL_REDUCE, 1000).see(1_000_000, follows=True)
+    floors.samples_of(GROUP, ALL_REDUCE, 1000).add(1_000_000, follows=True)
     assert floor_of(floors, 1000) is known
     for _ in range(EPOCH):
-        floors.at(GROUP, ALL_REDUCE, 1000).see(1_000_000, follows=True)
+        floors.samples_of(GROUP, ALL_REDUCE, 1000).add(1_000_000, follows=True)
     assert floor_of(floors, 1000) is not known
 
 
@@ -114,10 +114,10 @@ def test_a_line_has_no_negative_latency_and_no_negative_slope(points, line) -> N
 
 
 def test_the_tail_of_bursts_is_a_slow_median() -> None:
-    lowest, seen = FloorTable().at(GROUP, ALL_REDUCE, 100), []
+    samples, seen = FloorTable().samples_of(GROUP, ALL_REDUCE, 100), []
     for whole_ns in (3200, 9000, 9000, 0, 3196):
-        lowest.see_tail(whole_ns)
-        seen.append(lowest.tail_ns)
+        samples.add_tail(whole_ns)
+        seen.append(samples.tail_ns)
     assert seen == [3200, 3300, 3403, 3297, 3194]  # a thirty-second of itself each time
 
 

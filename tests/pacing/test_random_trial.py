@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.pacing.account import CREDIT, SHARE, TrialBudget
-from evenstep.pacing.evidence import ALPHA, interval, standing
+from evenstep.pacing.evidence import ALPHA, interval, running_interval
 from evenstep.pacing.random_trial import (
     ALWAYS,
     BLOCK_STEPS,
@@ -102,10 +102,10 @@ def test_what_was_refuted_once_stays_refuted_unless_the_effect_changes() -> None
     draw = random.Random(7)
     steady = [0.1 + draw.gauss(0, 0.02) for _ in range(12)]
     noisy = [*steady, -0.3, 0.5, -0.25, 0.45]
-    low = standing(noisy)[1]
-    assert low >= standing(steady)[1] > 0.0 > interval(noisy)[1]
+    low = running_interval(noisy)[1]
+    assert low >= running_interval(steady)[1] > 0.0 > interval(noisy)[1]
     turned = [*steady, *(-each for each in steady * 6)]
-    assert standing(turned) == interval(turned)
+    assert running_interval(turned) == interval(turned)
 
 
 def test_an_interval_of_nothing_is_everything() -> None:
@@ -159,7 +159,7 @@ def test_a_debt_paid_in_the_next_block_is_seen() -> None:
         job.words.add(job.trial.word)
     assert "pays" not in job.words
     assert job.lost < 12  # a quarter of what acting always would cost
-    assert job.trial.told[2] > 0.0  # what the pair without acting still paid is booked, too
+    assert job.trial.last_pair[2] > 0.0  # what the pair without acting still paid is booked, too
 
 
 def test_a_step_is_counted_once_whoever_numbers_it():
@@ -239,7 +239,7 @@ def test_part_of_a_step_is_compared_as_a_share_of_all_of_it() -> None:
 def test_pauses_that_are_rare_and_long_count_where_the_action_is_against_them(outlier, word):
     # A pause of 20 steps every 40, put off by acting, which pauses for 2 steps in each 128.
     account, draw = TrialBudget(), random.Random(5)
-    trial = RandomTrial(account, seed="gc", scale=4, outlier=outlier, leaves=True)
+    trial = RandomTrial(account, seed="gc", scale=4, outlier=outlier, aftereffect=True)
     since, gains = 0, []
     for step in range(6000):
         account.steps += 1
@@ -302,7 +302,7 @@ def test_a_gain_is_said_as_a_share_of_a_step_without() -> None:
 def test_the_first_steps_of_a_block_do_not_count_in_its_mean_and_spread() -> None:
     trial = RandomTrial(TrialBudget(), seed="run")
     trial.span, trial.mean_ns = ALWAYS, 1.0
-    assert trial.turn == 1
+    assert trial.transition_steps == 1
     for step in (9.0, 1.0, 1.5, 2.0):
         trial.learn(0, step, trial.acts(0))
     block = trial._block

@@ -110,7 +110,7 @@ def test_what_a_neighbour_says_of_a_pair_counts_once_and_not_what_was_before_us(
     told = Post(step_ns=STEP_NS, pairs=3, gain=MILLION // 10, cost=MILLION // 100)
     for pairs in (3, 3, 4, 4):
         token._lead(STEP_NS, [told._replace(pairs=pairs)])
-    assert list(token.trial.heard) == [(0.1, 0.01)]
+    assert list(token.trial.peer_pairs) == [(0.1, 0.01)]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the trials of one job may lose, and what pacing did."""
+"""How much the trials of one job may lose, and how much pacing has done."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SHARE = 0.0005  # ... and of every step
 
 
 class TrialBudget:
-    """What the trials of one job may lose together, in steps, and whose turn it is."""
+    """Loss allowed to all trials of a job together, in steps; one trial runs at a time."""
 
     __slots__ = ("_last", "_open", "booked", "holder", "steps")
 
@@ -18,18 +18,18 @@ class TrialBudget:
         self.steps = 0
         self._last = -1
         self.booked = 0.0  # by trials that have ended
-        self.holder: object = None  # the one action on trial
-        self._open: dict[object, float] = {}
+        self.holder: object = None  # the action on trial
+        self._open: dict[object, float] = {}  # losses of running trials
 
     def tick(self, step: int) -> None:
-        """A step has ended, whoever says so first: their numbers differ by one at most."""
+        """Count a step once, whichever action reports it first; their numbers differ by one."""
         if step > self._last:
             self._last = step
             self.steps += 1
 
     @property
     def granted(self) -> float:
-        """Steps that may have been lost by now, in all."""
+        """Steps that all trials may have lost by now."""
         return CREDIT + SHARE * self.steps
 
     def room(self, trial: object = None) -> float:
@@ -38,42 +38,42 @@ class TrialBudget:
         return self.granted - self.booked - others
 
     def book(self, trial: object, loss: float) -> None:
-        """Enter what a running trial has lost so far, less what it gained."""
+        """Enter the net loss of a running trial so far, in steps."""
         self._open[trial] = loss
 
     def close(self, trial: object) -> None:
-        """The trial is over: what it lost stays booked; what it gained buys nothing."""
+        """End the trial: a loss stays booked, a gain is not credited."""
         self.booked += max(0.0, self._open.pop(trial, 0.0))
         self.release(trial)
 
     def release(self, trial: object) -> None:
-        """Let another action have its trial."""
+        """Let another action begin its trial."""
         if self.holder is trial:
             self.holder = None
 
 
 class TrialVerdict(NamedTuple):
-    """What a trial knows. Gains are shares of what a step takes without; positive is better."""
+    """Result of a trial so far. Gains are shares of a step without the action; > 0 is better."""
 
     word: str  # "untested", "on trial", "pays", "does not pay", "undecided"
     pairs: int = 0
     gain: float = 0.0  # mean over pairs
-    low: float = -inf  # the interval holds at all times (95 %)
+    low: float = -inf  # 95 % confidence sequence: valid at all times
     high: float = inf
 
     @property
     def plain(self) -> dict[str, Any]:
-        """As JSON knows it: an interval with an end that nothing refutes is none."""
+        """The fields for JSON; an interval with an infinite end becomes null."""
         known = -inf < self.low and self.high < inf
         return self._asdict() if known else {**self._asdict(), "low": None, "high": None}
 
 
 class PacingAccount(NamedTuple):
-    """Sums of one rank's pacing since the job began, and where its trial stands."""
+    """Sums of one rank's pacing since the job began, with the verdict of its trial."""
 
     steps: int
     held_steps: int
     held_ns: int
-    booked_ns: int  # at most this was lost on account of this rank
+    booked_ns: int  # upper bound of the job's loss due to this rank
     allowance_ns: int
     verdict: TrialVerdict

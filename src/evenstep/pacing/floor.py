@@ -1,27 +1,27 @@
-"""The floor of a collective: how long it is in flight when nobody is waited for.
+"""The floor of a collective: its time in flight when no rank waits for another.
 
-Every in-flight time is the floor plus something, so a minimum never undershoots the floor. The
-question is whether it has come down to it. A rank that is always early never sees the floor in the
-first collective of a step; right after a collective all ranks enter together, so in back-to-back
-ones it does. Hence a floor is believed when it
+Every in-flight time is the floor plus something, so a minimum never lies below the floor, but it
+may lie above. A rank that is always early never sees the floor in the first collective of a step;
+it does in back-to-back collectives, which all ranks enter together. Hence a floor is accepted when
 
-* was seen in back-to-back collectives of the same group, operation and size,
-* lies on the line a + b * bytes through such floors of the same group and operation, or
-* follows, roughly, from how the rest of an overlapped burst went by once the first byte had moved.
+* it was observed in back-to-back collectives of the same group, operation and size,
+* it lies on the line a + b * bytes through such floors of the same group and operation, or
+* it follows, roughly, from the pace of an overlapped burst after its first member has ended.
 
-Otherwise there is no floor: wait cannot be told from slow transfer.
+Otherwise there is no floor, and wait cannot be separated from slow transfer.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from typing import NamedTuple, TypeAlias
 
-FOLLOW_GAP_NS = 1_000_000  # entered so soon after the one before of its group: back-to-back
+FOLLOW_GAP_NS = 1_000_000  # longest gap between two back-to-back collectives of a group
 LOWEST = 3  # order statistics kept per epoch
-EPOCH = 256  # samples; a floor that rose is believed after two epochs
-FOLLOWERS = 3  # back-to-back samples before a floor counts as seen
+EPOCH = 256  # samples; a floor that rose is accepted after two epochs
+FEWEST_BACK_TO_BACK = 3  # samples before their minimum counts as the floor
 CONFIDENCE = 0.9
-REFRESH = 16  # samples between two looks at a floor that nothing new has lowered
+REFRESH = 16  # samples after which a floor is estimated again although its minimum is the same
 QUANTUM_NS = 20_000  # what stamping and thread switches add to a transfer at least
 _NEVER = 1 << 62
 
@@ -30,65 +30,63 @@ Kind: TypeAlias = tuple[int, int]  # (group, operation)
 
 
 class Floor(NamedTuple):
-    """The floor of one kind and size, and how far it can be trusted."""
+    """The floor of one kind and size, with its uncertainty."""
 
     value_ns: int
     lower_ns: int  # the true floor lies above this, with `CONFIDENCE` and given the basis
-    margin_ns: int  # a transfer without any wait rarely exceeds lower_ns + margin_ns
+    margin_ns: int  # a transfer without wait rarely takes longer than lower_ns + margin_ns
 
 
-class Lowest:
-    """The smallest samples of the current and the previous epoch of one kind and size."""
+class FloorSamples:
+    """The smallest in-flight times of the current and the previous epoch of one kind and size."""
 
     __slots__ = (
-        "count", "current", "followers", "fresh", "gate", "kind", "known", "least_ns", "noise_ns",
-        "previous", "size", "tail_ns",
+        "back_to_back", "count", "current", "floor", "gate_ns", "kind", "minimum_ns", "noise_ns",
+        "previous", "size", "tail_ns", "valid_until",
     )  # fmt: skip
 
     def __init__(self, kind: Kind, size: Size) -> None:
         self.kind = kind
         self.size = size
         self.count = 0
-        self.followers = 0  # how many of the samples were back-to-back
+        self.back_to_back = 0  # how many of the samples were
         self.current: list[int] = []  # invariant: ascending, at most LOWEST
         self.previous: list[int] = []
-        self.least_ns = _NEVER  # of both epochs
-        self.gate = _NEVER  # samples from here on change nothing
-        self.noise_ns = 0  # slow median of what back-to-back samples exceed the minimum by
-        self.tail_ns: int | None = None  # a slow median: a burst at the pace of its tail
-        self.known: Floor | None = None
-        self.fresh = 0  # `known` holds while count is below this
+        self.minimum_ns = _NEVER  # of both epochs
+        self.gate_ns = _NEVER  # a sample as long as this or longer is not among the lowest
+        self.noise_ns = 0  # slow median of back-to-back samples less the minimum
+        self.tail_ns: int | None = None  # slow median of a burst at the pace of its tail
+        self.floor: Floor | None = None  # as last estimated
+        self.valid_until = 0  # invariant: `floor` is up to date while count is below this
 
-    def see(self, in_flight_ns: int, follows: bool) -> None:
-        """Take one trusted sample."""
+    def add(self, in_flight_ns: int, follows: bool) -> None:
+        """Take a trusted sample; `follows`: the collective was back-to-back."""
         self.count = count = self.count + 1
-        if in_flight_ns < self.gate:
+        if in_flight_ns < self.gate_ns:
             self._insert(in_flight_ns)
         if follows:
-            self.followers += 1
+            self.back_to_back += 1
             noise = self.noise_ns
             step = (noise if noise > QUANTUM_NS else QUANTUM_NS) >> 4
-            if in_flight_ns - self.least_ns > noise:
+            if in_flight_ns - self.minimum_ns > noise:
                 self.noise_ns = noise + step
             else:
                 self.noise_ns = noise - step if noise > step else 0
         if count % EPOCH == 0:
-            self.previous, self.current, self.gate = self.current, [], _NEVER
-            self.least_ns = self.previous[0]
+            self.previous, self.current, self.gate_ns = self.current, [], _NEVER
+            self.minimum_ns = self.previous[0]
 
     def _insert(self, in_flight_ns: int) -> None:
-        self.fresh = 0
+        self.valid_until = 0
         low = self.current
-        low.append(in_flight_ns)
-        low.sort()
-        if len(low) > LOWEST:
-            low.pop()
+        insort(low, in_flight_ns)
+        del low[LOWEST:]
         if len(low) == LOWEST:
-            self.gate = low[-1]
-        self.least_ns = min(self.least_ns, in_flight_ns)
+            self.gate_ns = low[-1]
+        self.minimum_ns = min(self.minimum_ns, in_flight_ns)
 
     def lower_ns(self) -> int:
-        """Below the end of the distribution: x1 - c/(1-c) (x2 - x1) (Robson and Whitlock 1964)."""
+        """Lower bound of the floor: x1 - c/(1-c) (x2 - x1) (Robson and Whitlock 1964)."""
         low = sorted(self.current + self.previous)
         if len(low) < 2:
             return 0
@@ -96,12 +94,12 @@ class Lowest:
         return max(0, int(low[0] - step))
 
     @property
-    def seen(self) -> bool:
-        """Whether the minimum has come down to the floor."""
-        return self.followers >= FOLLOWERS
+    def observed(self) -> bool:
+        """Whether the minimum is the floor."""
+        return self.back_to_back >= FEWEST_BACK_TO_BACK
 
-    def see_tail(self, whole_ns: int) -> None:
-        """Take how long a burst would last at the pace of its tail."""
+    def add_tail(self, whole_ns: int) -> None:
+        """Take the time a whole burst would last at the pace of its tail."""
         if self.tail_ns is None:
             self.tail_ns = whole_ns
         else:
@@ -110,63 +108,65 @@ class Lowest:
 
 
 def margin_ns(value_ns: int, lower_ns: int, noise_ns: int) -> int:
-    """How far above its lower bound a transfer without wait may lie."""
+    """Return how far above the floor's lower bound a transfer without wait may lie."""
     return value_ns - lower_ns + max(QUANTUM_NS, value_ns // 10, 3 * noise_ns)
 
 
 class FloorTable:
-    """The floors of all kinds and sizes of one rank; memory is bounded, the oldest goes."""
+    """The floors of one rank by group, operation and size; when full, the oldest is dropped."""
 
     def __init__(self, max_keys: int = 512) -> None:
         self.max_keys = max_keys
-        self.known: dict[tuple[int, int, int, int], Lowest] = {}
+        self.samples: dict[tuple[int, int, int, int], FloorSamples] = {}
 
-    def at(self, group: int, op: int, nbytes: int, count: int = 1) -> Lowest:
-        """The samples of one kind and size, opened when it is new."""
-        found = self.known.get((group, op, nbytes, count))
+    def samples_of(self, group: int, op: int, nbytes: int, count: int = 1) -> FloorSamples:
+        """The samples of one kind and size, empty when it is new."""
+        found = self.samples.get((group, op, nbytes, count))
         if found is None:
-            if len(self.known) >= self.max_keys:
-                del self.known[next(iter(self.known))]
-            found = Lowest((group, op), (nbytes, count))
-            self.known[group, op, nbytes, count] = found
+            if len(self.samples) >= self.max_keys:
+                del self.samples[next(iter(self.samples))]
+            found = FloorSamples((group, op), (nbytes, count))
+            self.samples[group, op, nbytes, count] = found
         return found
 
-    def of(self, lowest: Lowest) -> Floor | None:
-        """The floor of these, or None when wait cannot be told from slow transfer."""
-        if lowest.count >= lowest.fresh:
-            lowest.known = self._weigh(lowest)
-            lowest.fresh = lowest.count + min(REFRESH, lowest.count)
-        return lowest.known
+    def floor_of(self, samples: FloorSamples) -> Floor | None:
+        """The floor of `samples`, or None when wait cannot be separated from slow transfer."""
+        if samples.count >= samples.valid_until:
+            samples.floor = self._estimate(samples)
+            samples.valid_until = samples.count + min(REFRESH, samples.count)
+        return samples.floor
 
-    def _weigh(self, lowest: Lowest) -> Floor | None:
-        if lowest.seen:
-            least, lower = lowest.least_ns, lowest.lower_ns()
-            return Floor(least, lower, margin_ns(least, lower, lowest.noise_ns))
-        line = self._line(lowest)
+    def _estimate(self, samples: FloorSamples) -> Floor | None:
+        if samples.observed:
+            least, lower = samples.minimum_ns, samples.lower_ns()
+            return Floor(least, lower, margin_ns(least, lower, samples.noise_ns))
+        line = self._on_line(samples)
         if line is not None:
-            return _unseen(*line, lowest)
-        if lowest.tail_ns is not None:
-            # Nobody here knows how many of a burst move at once: off by up to the whole value.
-            return _unseen(lowest.tail_ns, 0.0, lowest)
+            return _inferred(*line, samples)
+        if samples.tail_ns is not None:
+            # How many members of a burst move at once is unknown: no share of the value is certain.
+            return _inferred(samples.tail_ns, 0.0, samples)
         return None
 
-    def _line(self, lowest: Lowest) -> tuple[int, float] | None:
-        """Value and the share of it that is sure, from back-to-back floors of the same kind."""
+    def _on_line(self, samples: FloorSamples) -> tuple[int, float] | None:
+        """The floor on the line through observed ones of its kind, and the share that is certain.
+
+        One size leaves the split between latency and bandwidth open: then half is certain.
+        """
         points = [
-            (other.size[0], other.least_ns)
-            for other in self.known.values()
-            if other.kind == lowest.kind and other.size[1] == 1 and other.seen
+            (other.size[0], other.minimum_ns)
+            for other in self.samples.values()
+            if other.kind == samples.kind and other.size[1] == 1 and other.observed
         ]
         if not points:
             return None
         latency, per_byte = fit_line(points)
-        nbytes, count = lowest.size
-        # One size leaves the split between latency and bandwidth open: then half of it is sure.
+        nbytes, count = samples.size
         return int(count * latency + per_byte * nbytes), 0.8 if len(points) > 1 else 0.5
 
 
 def fit_line(points: list[tuple[int, int]]) -> tuple[float, float]:
-    """Least squares of floor = a + b * bytes with a, b >= 0 (alpha-beta model, Hockney 1994)."""
+    """Fit floor = a + b * bytes by least squares, a, b >= 0 (alpha-beta model, Hockney 1994)."""
     n = len(points)
     mean_x = sum(x for x, _ in points) / n
     mean_y = sum(y for _, y in points) / n
@@ -178,8 +178,8 @@ def fit_line(points: list[tuple[int, int]]) -> tuple[float, float]:
     return mean_y - slope * mean_x, slope
 
 
-def _unseen(value: int, sure: float, lowest: Lowest) -> Floor:
-    """A floor that was not seen here; what was seen can only lower it."""
-    value = min(value, lowest.least_ns) if lowest.count else value
-    lower = int(value * sure)
-    return Floor(value, lower, margin_ns(value, lower, lowest.noise_ns))
+def _inferred(value: int, certain: float, samples: FloorSamples) -> Floor:
+    """A floor not observed at this size; the samples of the size can only lower it."""
+    value = min(value, samples.minimum_ns)
+    lower = int(value * certain)
+    return Floor(value, lower, margin_ns(value, lower, samples.noise_ns))

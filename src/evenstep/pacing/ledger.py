@@ -1,14 +1,13 @@
-"""The harm ledger: pacing may spend only what it has been allowed to lose.
+"""The harm ledger: a deterministic bound on what pacing may cost the job.
 
 Lemma. With u_i the own work and d_i the delay of rank i, a step loses M2 - M1 = max(u_i + d_i) -
 max(u_i). The rank k that arrives last has M2 - M1 <= d_k, and it sees no wait. So if every rank
-books its own d_i unless it surely waited afterwards, the sum over ranks is at least what the job
-lost, on every path and whatever the workload does. A rank is held at most for the `room` left in
-its account, so its bookings never exceed its allowance, and the loss of the job never exceeds share
-* elapsed + credit. No statistics are involved.
+books its own d_i unless it certainly waited afterwards, the sum over ranks is at least the loss of
+the job, whatever the workload does. A rank is held no longer than the room left in its ledger, so
+its bookings never exceed its allowance, and the loss of the job never exceeds share * elapsed +
+credit.
 
-What a host sleeps beyond the delay it was told is booked as well, and may exceed the room by that
-much.
+Time that a host oversleeps is booked as well, and may exceed the room by that much.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from evenstep.pacing.observation import StepObservation
 
 
 class RankLedger:
-    """One rank's part of what pacing may cost the job: (share * elapsed + credit) / ranks."""
+    """One rank's part of the job's allowance: (share * elapsed + credit) / ranks."""
 
     __slots__ = ("credit_ns", "elapsed_ns", "loss_ns", "ranks", "share")
 
@@ -30,23 +29,23 @@ class RankLedger:
 
     @property
     def allowance_ns(self) -> float:
-        """What this rank may have booked by now, in total."""
+        """Upper limit of this rank's bookings by now."""
         return (self.share * self.elapsed_ns + self.credit_ns) / self.ranks
 
     def grant(self, credit_ns: int) -> None:
-        """Give a young job something to try with; only the first grant of an account counts."""
+        """Give a young job an initial allowance; only the first grant counts."""
         if self.credit_ns == 0:
             self.credit_ns = credit_ns
 
     def room_ns(self, bound_ns: int) -> int:
-        """How long the next step may be held at most, `bound_ns` at most."""
+        """Longest delay allowed before the next step, at most `bound_ns`."""
         left_ns = int(self.allowance_ns) - self.loss_ns
         if left_ns >= bound_ns:
             return bound_ns
         return left_ns if left_ns > 0 else 0
 
     def book(self, seen: StepObservation) -> None:
-        """Enter a finished step, at once."""
+        """Enter a finished step."""
         step_ns = seen.step_ns
         if step_ns > 0:
             self.elapsed_ns += step_ns

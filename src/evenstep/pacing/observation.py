@@ -1,4 +1,4 @@
-"""What goes into a pacer and what comes out of it: plain values, no clock, no torch."""
+"""A pacer's input and output: plain values."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from evenstep.pacing.plans import Plan
 
 
 class Slowest(NamedTuple):
-    """What the ranks shared about steps `first_step` to `last_step`; it may arrive steps later.
+    """Shared maxima over the ranks in steps `first_step` to `last_step`; may arrive steps later.
 
-    For one step (first = last) the values are exact. For a window `work_ns` must be a level that
-    the slowest rank's work rarely falls below (a low quantile): a slack read from it is then too
-    small, not too large.
+    For one step (first = last) the values are exact. For a window, `work_ns` must be a low quantile
+    of the slowest rank's work, so that slack derived from it is too small rather than too large.
     """
 
     first_step: int
@@ -24,33 +23,33 @@ class Slowest(NamedTuple):
 
 
 class StepObservation(NamedTuple):
-    """One finished step as one rank saw it. `None` means unknown; it never means zero."""
+    """One finished step as one rank measured it. `None` means unknown, never zero."""
 
     step: int
-    step_ns: int  # the whole step, its own delay included
+    step_ns: int  # the whole step, own delay included
     work_ns: int  # u_i: own work since the last collective ended, own delay excluded
     wait_ns: int | None = None  # before the first byte of the step's first collective
-    margin_ns: int = 0  # how far above the floor's lower bound a transfer without any wait may lie
+    margin_ns: int = 0  # how far above the floor's lower bound a transfer without wait may lie
     in_flight_ns: int | None = None  # of the first collective; None where its end is not trusted
     floor_lower_ns: int | None = None  # of the same collective
     delay_ns: int = 0  # realised before this step, by the host's clock
     spread_ns: int | None = None  # first to last arrival, where it is shared
-    steady: bool = True  # False around checkpoint, evaluation, compilation
+    steady: bool = True  # False around checkpoints, evaluation and compilation
     batch: int | None = None
     slowest: Slowest | None = None
 
     @property
     def waited(self) -> bool:
-        """Whether this rank surely waited for another, so that its delay cost the job nothing."""
+        """Whether this rank certainly waited for another, so its delay cost the job nothing."""
         if self.in_flight_ns is None or self.floor_lower_ns is None:
             return False
         return self.in_flight_ns > self.floor_lower_ns + self.margin_ns
 
 
 class Reason(str, Enum):
-    """Why a step is held, or is not."""
+    """Why a rank is held before a step, or is not."""
 
-    __str__ = str.__str__  # the words, in a text, too
+    __str__ = str.__str__  # not the member's name
 
     OFF = "pacing is off"
     KILLED = "stopped by the kill switch"
@@ -69,16 +68,16 @@ class Reason(str, Enum):
 
 
 class Proposal(NamedTuple):
-    """What a controller would do, before bound, ledger and guard have their say."""
+    """A controller's wish, before bound, ledger and trial limit it."""
 
     delay_ns: int
     reason: Reason
 
 
 class Decision(NamedTuple):
-    """What a host does before a step; in mode `observe` only `proposed_ns` is set."""
+    """How long the host holds a step; in mode `observe` only `proposed_ns` is set."""
 
     delay_ns: int
     reason: Reason
     plan: Plan | None = None  # to be published by this rank now
-    proposed_ns: int = 0  # what `on` would hold for the same observations
+    proposed_ns: int = 0  # the delay that mode `on` would apply after the same observations

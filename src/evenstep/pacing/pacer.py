@@ -1,9 +1,9 @@
 """The pacer of one rank: observations in, a bounded delay out. Pure: no clock, no I/O, no torch.
 
-The same object runs in a live rank and in the simulator. Everything it decides is a function of
-what it was told, in every mode; the mode only says what happens to the decision. Fed with the same
-observations, `observe` proposes what `on` holds. That its proposals are not applied, so that the
-trial has nothing to compare, is part of what it sees.
+The same object runs in a live rank and in the simulator. Its decisions are a function of its
+observations; the mode only says whether a decision is applied. After the same observations,
+`observe` proposes the delay that `on` applies. But as its proposals are not applied, its trial has
+nothing to compare.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from evenstep.pacing.window import RollingWindow
 
 STEP_WINDOW = 128
 FEWEST_STEPS = 16  # steady steps before the first delay
-RESCALE_STEPS = 8  # the median moves slowly
-SAMPLE = 4  # one step in so many counts for it, once the window has been filled
+RESCALE_STEPS = 8  # steps between two looks at the median step
+SAMPLE = 4  # every fourth step counts for the median, once there is one
 CALM_STEPS = 2  # steady steps in a row before a delay after an unsteady one
-SHORTEST_DELAY_NS = 10_000  # a host cannot sleep less than about this
-CREDIT_BOUNDS = 2  # b0 of the ledger, in longest delays
-LONGEST_DELAY_NS = 1_000_000_000  # whatever a step lasts
+SHORTEST_DELAY_NS = 10_000  # about the shortest sleep of a host
+CREDIT_BOUNDS = 2  # initial allowance of the ledger, in longest delays
+LONGEST_DELAY_NS = 1_000_000_000
 OBJECTIVES = ("throughput", "stability")
 CONTROLLERS = ("slack", "paper")
 _BLOCK = Proposal(0, Reason.GUARD_BLOCK)
@@ -36,26 +36,26 @@ _LEARNING = Proposal(0, Reason.LEARNING)
 _BALANCED = Proposal(0, Reason.BALANCED)
 _SPENT = Proposal(0, Reason.LEDGER)
 _NO_PLAN = Proposal(0, Reason.NO_PLAN)
-_new = tuple.__new__  # a third of what a named tuple's own costs, once a step
+_new = tuple.__new__  # costs a third of a named tuple's own constructor, once a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacerSettings:
-    """How a job may be paced, as whoever read it has found valid.
+    """How a job may be paced; the values have been validated.
 
     Shares are fractions of the median step. `guarded=False` switches the trial and the ledger off:
-    for comparisons in the simulator, never for a job somebody needs.
+    for comparisons in the simulator, never for a real job.
     """
 
     mode: str = "observe"
     controller: str = "slack"
     objective: str = "throughput"
-    imbalance: float = 0.03  # slack below this share of a step is left alone
-    max_delay: float = 0.10  # no step is ever held longer than this share of the median step
-    stability_cost: float = 0.006  # throughput that steadier steps may cost
+    imbalance: float = 0.03  # no delay while slack is below this share of a step
+    max_delay: float = 0.10  # longest delay before a step
+    stability_cost: float = 0.006  # share of throughput that steadier steps may cost
     loss_share: float = 0.005  # ε of the ledger
     sharing: bool = False  # decide by the published plan and shared work, not alone
-    exchange_ns: int = 0  # how often ranks exchange what they share; a plan lasts two of these
+    exchange_ns: int = 0  # period of the ranks' exchange of messages; a plan lasts two
     guarded: bool = True
     run_id: str = ""
     attempt: int = 0
@@ -66,23 +66,24 @@ class PacerSettings:
 class Pacer:
     """Decides before each step how long one rank is held.
 
-    `account` is what the trials of this job share; a pacer that is given none is alone.
+    `account` is shared by the trials of the job's actions; None where pacing is the only one.
     """
 
     def __init__(self, settings: PacerSettings, account: TrialBudget | None = None) -> None:
         self.settings = settings
-        self.leads = settings.rank == 0  # publishes the plan; the host moves it when it is gone
+        self.leads = settings.rank == 0  # publishes plans; the host gives the role to another rank
         self.killed = False
         self._batch: int | None = None
-        self._odd_batch: int | None = None  # a batch seen once that differs
+        self._odd_batch: int | None = None  # a differing batch size, seen once
         self._times = RollingWindow(STEP_WINDOW)  # of steady steps, own delay excluded
         self._calm = 0
         self._bound_ns = 0
         self._threshold_ns = 0
-        self._asked = (-1, False, False)  # step, left to the rule, held by it if it wants to
+        # The step last decided, whether the controller learns from it, and whether it may act.
+        self._asked = (-1, False, False)
         self._plans = PlanBook(attempt=settings.attempt, world=settings.world)
         self._steps = self._held_steps = self._held_ns = 0
-        self._idle = Decision(0, Reason.LEARNING)  # the last of its kind
+        self._idle = Decision(0, Reason.LEARNING)  # the last decision without a delay
         self._controller = self._fresh_controller()
         self._seed = f"{settings.run_id}/{settings.attempt}/pace"
         self.trial = RandomTrial(
@@ -107,12 +108,12 @@ class Pacer:
 
     @property
     def bound_ns(self) -> int:
-        """The longest delay before any one step, at the moment."""
+        """The longest delay before a step, at the moment."""
         return self._bound_ns
 
     @property
     def account(self) -> PacingAccount:
-        """What pacing did and cost so far."""
+        """Delays and cost so far."""
         return PacingAccount(
             self._steps,
             self._held_steps,
@@ -123,16 +124,16 @@ class Pacer:
         )
 
     def kill(self) -> None:
-        """Hold nothing from now on, whatever anybody plans; there is no way back."""
+        """Apply no delay from now on, whatever the plan; irreversible."""
         self.killed = True
 
     def adopt(self, plan: Plan) -> bool:
-        """Take a published plan; False if it is not for us, or came too late to be followed."""
+        """Take a published plan; False if it is of another job or comes too late."""
         return self._plans.adopt(plan, asked_step=self._asked[0])
 
     def observe(self, seen: StepObservation) -> None:
         """Take the finished step; call it once per step, before `decide` for the next."""
-        # Taken apart at once: each look at a named field costs more than all of this together.
+        # Unpacked at once: one access to a named field costs more than this line.
         step, step_ns, _, _, _, _, _, delay_ns, _, steady, batch, _ = seen
         asked, due, acted = self._asked
         if asked != step:
@@ -158,14 +159,14 @@ class Pacer:
             self._rescale()
 
     def _is_steady(self, seen: StepObservation) -> bool:
-        """Whether to learn from the step; a change of batch starts everything anew."""
+        """Whether to learn from the step; a change of batch size resets the pacer."""
         if seen.batch is not None and seen.batch != self._batch:
             return self._is_first_batch(seen.batch)
         self._odd_batch = None
         return seen.steady and seen.step_ns > 0
 
     def _is_first_batch(self, batch: int) -> bool:
-        # The odd last batch of an epoch is left out; only a batch seen twice in a row is a change.
+        # The smaller last batch of an epoch is left out: a change is seen twice in a row.
         if self._batch is None or batch == self._odd_batch:
             changed = self._batch is not None
             self._batch, self._odd_batch = batch, None
@@ -192,7 +193,7 @@ class Pacer:
         self._ledger.grant(CREDIT_BOUNDS * self._bound_ns)
 
     def decide(self, step: int) -> Decision:
-        """What to hold before `step`, and what this rank should publish now."""
+        """Decide how long to hold `step`, and which plan this rank should publish now."""
         settings = self.settings
         plan = self._publishable(step) if settings.sharing and self.leads else None
         if settings.mode == "off" or self.killed:
@@ -209,7 +210,7 @@ class Pacer:
         return _new(Decision, (delay_ns, reason, plan, delay_ns))
 
     def _judge(self, step: int) -> Proposal:
-        """What comes of the rule before a step; `_asked` says how it was scheduled."""
+        """The controller's proposal within trial, bound and ledger; sets `_asked`."""
         settings, trial = self.settings, self.trial
         span, scale = (trial.span, trial.scale) if settings.guarded else (ALWAYS, 0)
         self._asked = (step, False, False)
@@ -230,12 +231,12 @@ class Pacer:
         wanted = self._controller.propose(threshold_ns=self._threshold_ns, bound_ns=self._bound_ns)
         if acted:
             return self._bounded(wanted)
-        # Alone, a rank that would hold nothing has nothing to try; together, others may.
+        # With a common plan another rank may have a delay to try although this one has none.
         trial.wanted = settings.sharing or wanted.delay_ns >= SHORTEST_DELAY_NS
         return _RESTING if trial.wanted else wanted
 
     def _bounded(self, proposal: Proposal) -> Proposal:
-        """As much of it as bound and ledger leave room for."""
+        """The proposal, cut to the room that bound and ledger leave."""
         wanted_ns, room_ns = proposal.delay_ns, self._bound_ns
         if wanted_ns <= 0:
             return proposal
@@ -248,12 +249,11 @@ class Pacer:
         return _BALANCED
 
     def _publishable(self, step: int) -> Plan | None:
-        """The plan the leader should publish now."""
         span = self.trial.span if self.settings.guarded else ALWAYS
         return self._plans.next(step, span, self.trial.scale, least_steps=self._exchange_steps)
 
     @property
     def _exchange_steps(self) -> int:
-        """Steps in two exchanges: one to publish, one to be read."""
+        """Steps in two exchanges: one to publish a plan, one to read it."""
         step_ns = max(1, self._times.quantile(0.5))
         return 2 * self.settings.exchange_ns // step_ns if len(self._times) else 0

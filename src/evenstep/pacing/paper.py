@@ -1,13 +1,11 @@
-"""The paper's own rule ("When Scaling Fails", sections 4.3 and 5.3), for comparison with what it
-claims.
+"""The paper's rule ("When Scaling Fails", sections 4.3 and 5.3), to compare with its claims.
 
 Two triggers: the spread between early and late arrivals exceeds a threshold (4.3), or the waits of
 a rolling window vary beyond it (5.3). Then a rank that arrives early is held for a bounded time
-before its next iteration. Threshold and window adapt, so that it stays passive while things are
-stable; as the waits shrink, so does the delay.
+before its next iteration. Threshold and window adapt, so that the rule stays passive while waits
+are stable; as the waits shrink, so does the delay.
 
-The paper gives no constants. Those here are ours, chosen to be mild: half of the wait seen is held
-back.
+The paper gives no constants. Those here are chosen to be mild: the delay is half of the last wait.
 """
 
 from __future__ import annotations
@@ -15,16 +13,16 @@ from __future__ import annotations
 from evenstep.pacing.observation import Proposal, Reason, StepObservation
 from evenstep.pacing.window import RollingWindow
 
-GAIN = 0.5  # share of the last wait that is held; below 1 it settles at g/(1+g) of the slack
+GAIN = 0.5  # delay over the last wait; below 1 the delay settles at g/(1+g) of the slack
 EARLY = 0.5  # a rank is early when it waited for at least this share of the spread
 SHORTEST_WINDOW = 32
 LONGEST_WINDOW = 256
 MILDEST_FACTOR = 8.0
-NO_HELP = 0.95  # of the waits of the window before: one with no less was not helped by pacing
+NO_HELP = 0.95  # ratio of mean waits to those a window before, from which pacing did not help
 
 
 class PaperRule:
-    """Holds early ranks while arrivals are spread or waits vary; needs nothing shared."""
+    """Holds early ranks while arrivals are spread or waits vary; works without sharing."""
 
     def __init__(self) -> None:
         self._waits = RollingWindow(SHORTEST_WINDOW)
@@ -37,7 +35,7 @@ class PaperRule:
         self._sum_ns = 0
 
     def learn(self, seen: StepObservation, *, due: bool) -> None:
-        """Take the wait of a step; unshared, the own wait is the spread a rank infers (5.2)."""
+        """Take the wait of a step; without sharing, it stands for the spread (5.2)."""
         self._wait_ns = seen.wait_ns
         if seen.wait_ns is None:
             return
@@ -50,7 +48,7 @@ class PaperRule:
             self._adapt()
 
     def _adapt(self) -> None:
-        """Less eager where pacing did not help; back to rest where it is quiet."""
+        """Raise the threshold where pacing did not help; lower it where the rule was passive."""
         mean = self._sum_ns / self._age
         active = 2 * self._active > self._age
         if active and mean >= NO_HELP * self._mean_before_ns > 0:
@@ -65,7 +63,7 @@ class PaperRule:
         self._age = self._active = self._sum_ns = 0
 
     def propose(self, *, threshold_ns: int, bound_ns: int) -> Proposal:
-        """Half of the last wait, if a trigger fired and this rank is one of the early ones."""
+        """Half of the last wait, if a trigger fired and this rank was early."""
         if self._wait_ns is None:
             return Proposal(0, Reason.CANNOT_TELL)
         if len(self._waits) < SHORTEST_WINDOW:

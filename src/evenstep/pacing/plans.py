@@ -1,4 +1,4 @@
-"""Published plans, and those that one rank holds: what makes all ranks act alike."""
+"""Published plans: they make all ranks pace in the same blocks of steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from evenstep.pacing.random_trial import LONGEST_SCALE, SPANS
 
 PLAN_STEPS = 32  # a plan covers one window of at least this many steps
-PLAN_LEAD_WINDOWS = 2  # and is published so many windows before it takes effect
+PLAN_LEAD_WINDOWS = 2  # windows between its publication and its first step
 MOST_PLANS = 4
 
 _PLAN = struct.Struct("<4sQQIIBB")
@@ -16,22 +16,22 @@ _PLAN_MAGIC = b"EVP2"
 
 
 class Plan(NamedTuple):
-    """What one rank publishes so that all ranks act alike in steps `first_step` to `last_step`."""
+    """The leader's schedule of blocks for all ranks in steps `first_step` to `last_step`."""
 
     first_step: int
     last_step: int
     attempt: int
     world: int
-    span: int  # of blocks, one of which is left out; 0: nobody is held, 1: always
-    scale: int = 0  # blocks are so often doubled
+    span: int  # blocks, one of which is left out; 0: no rank is held, 1: none is left out
+    scale: int = 0  # how often the length of a block is doubled
 
     def pack(self) -> bytes:
-        """30 bytes that `unpack` reads on another rank."""
+        """Encode in 30 bytes."""
         return _PLAN.pack(_PLAN_MAGIC, *self)
 
     @classmethod
     def unpack(cls, data: bytes) -> Plan | None:
-        """The plan in `data`, or None when it is not one."""
+        """Decode, or return None when `data` is not a plan."""
         if len(data) != _PLAN.size:
             return None
         magic, first, last, attempt, world, span, scale = _PLAN.unpack(data)
@@ -40,9 +40,9 @@ class Plan(NamedTuple):
 
 
 class PlanBook:
-    """Plans for the steps ahead; one that comes too late to be followed whole is refused.
+    """Plans for the steps ahead; one that arrives after its first step has begun is refused.
 
-    So in any step a rank either follows the same plan as the others or holds nothing.
+    So in any step a rank either follows the same plan as the others or is not held.
     """
 
     def __init__(self, *, attempt: int, world: int) -> None:
@@ -51,7 +51,7 @@ class PlanBook:
         self._plans: list[Plan] = []  # invariant: ascending, disjoint, at most MOST_PLANS
 
     def adopt(self, plan: Plan, *, asked_step: int) -> bool:
-        """Take a plan; False if it is not for us, or if a step of it was already asked for."""
+        """Take a plan; False if it is of another job, or if one of its steps was asked for."""
         for_us = plan.attempt == self._attempt and plan.world == self._world
         busy_until = max(asked_step, self._plans[-1].last_step if self._plans else -1)
         fits = busy_until < plan.first_step <= plan.last_step and len(self._plans) < MOST_PLANS
@@ -68,11 +68,11 @@ class PlanBook:
         return self._plans[0]
 
     def next(self, step: int, span: int, scale: int = 0, *, least_steps: int = 0) -> Plan | None:
-        """The plan to publish at `step`: once per window, for a window far enough ahead.
+        """The plan to publish at `step`: one per window, `PLAN_LEAD_WINDOWS` ahead.
 
         A window is `PLAN_STEPS` long, doubled until it has `least_steps`, so that plans of quick
-        steps reach everybody in time. The first one of a longer window may overlap what was planned
-        before; then nobody takes it.
+        steps reach every rank in time. The first plan of a longer window may overlap those before
+        it; then every rank refuses it.
         """
         steps = PLAN_STEPS
         while steps < least_steps:

@@ -1,23 +1,24 @@
-"""Whether an action pays: a trial in pairs of blocks whose order is drawn by chance.
+"""Whether an action pays: a randomised trial in pairs of blocks of steps.
 
-Steps are cut into blocks; of each pair one block acts and one does not, by a coin that the world
-has not seen. Two facts follow, whatever the job does and however its steps are correlated.
+Steps are cut into blocks; in each pair the action is on in one block and off in the other, by a
+fair coin independent of the job. Two facts follow, however the steps are correlated.
 
-No effect: exchanging the two blocks changes nothing but the sign of their difference D, so given
-|D| its sign is a coin, E[exp(λD) / cosh(λD)] = 1, and the product over pairs is a test martingale.
-It ever exceeds 1/α with probability at most α (Ville 1939). The n-th trial of an action has α /
-(n(n + 1)) of the error, so all of them together say "pays" wrongly with probability at most α.
+No effect: exchanging the two blocks only changes the sign of their difference D, so given |D| its
+sign is a coin, E[exp(λD) / cosh(λD)] = 1, and the product over pairs is a test martingale. It ever
+exceeds 1/α with probability at most α (Ville 1939). The n-th trial of an action has α / (n(n + 1))
+of the error, so all of them together say "pays" wrongly with probability at most α.
 
-Loss: over the coin, D is the mean effect of the pair. So what was lost less what was booked is a
-martingale, and as a trial ends when its bookings exceed `CREDIT` steps and `SHARE` of all steps,
+Loss: the mean of D over the coin is the effect of the pair. So the true loss less the booked loss
+is a martingale. As a trial ends when its bookings exceed `CREDIT` steps and `SHARE` of all steps,
 the expected loss is at most that and one pair (optional stopping). One path may lose more: with
-noise σ of a step that is correlated over τ of K steps, none could promise less than about
-σ sqrt(2 τ ln(1/α) / K). Of an action that takes some time itself and does no other harm, no more
-is booked than it took: a few steps are less than the noise of one pair of long blocks.
+noise σ of a step that is correlated over τ of K steps, no method can promise less than about
+σ sqrt(2 τ ln(1/α) / K). An action whose only harm is the time it takes (`bounded`) is booked at
+most that time, as the noise of one pair of long blocks exceeds a few steps.
 
-What acting leaves behind is covered by neither. It is measured: of two blocks in a row without, the
-first follows acting and the second does not. Where they surely differ, blocks are lengthened, and
-what the first one costs is taken off the gain. What lasts longer than blocks is not seen.
+Neither covers aftereffects, so they are measured: of two blocks without the action in a row, the
+first follows a block with it and the second does not. Where these certainly differ, blocks are
+lengthened, and the cost of the first is subtracted from the gain. Aftereffects longer than a block
+are not detected.
 """
 
 from __future__ import annotations
@@ -27,30 +28,29 @@ from hashlib import blake2b
 from math import copysign, inf, log, sqrt
 
 from evenstep.pacing.account import SHARE, TrialBudget, TrialVerdict
-from evenstep.pacing.evidence import ALPHA, EvidenceProcess, standing
+from evenstep.pacing.evidence import ALPHA, EvidenceProcess, running_interval
 
 BLOCK_STEPS = 8  # short: neighbouring steps are alike, and a pair cannot lose much
-FEWEST_STEPS = 4  # of a block that has settled, or its pair does not count
-PAIR, LONGEST_SPAN = 2, 16  # blocks of which one is left out: on trial, and where it pays
-ALWAYS = 1  # the span of what nobody tries
+FEWEST_STEPS = 4  # counted steps of a block without which its pair is ignored
+PAIR, LONGEST_SPAN = 2, 16  # blocks of which one is left out: on trial, and at most
+ALWAYS = 1  # the span of an action without a trial
 SPANS = (0, ALWAYS, 2, 4, 8, 16)
-ALARM = 0.05  # of ending wrongly, from any pair on, what pays
+ALARM = 0.05  # probability of wrongly ending an action that pays, from any pair on
 LEARNING_STEPS = 64  # before the first trial
-FIRST_REST_STEPS, LONGEST_REST_STEPS = 300, 4000  # after a trial that failed; doubled each time
-MOST_PAIRS = 256  # of a trial that becomes certain of nothing
-OUTLIER = 3.0  # a step longer than so many mean ones is something else, and counts as that long …
-RARE = 30.0  # … but where rare long steps are what the action is against
-FEWEST_LEFT, LEFT_SURE = 3, 2.5  # blocks that show what is left behind, and standard errors
-LENGTHENED, LONGEST_SCALE = 4, 8  # doublings of a block: those found necessary, and any
-OWN = 2.0  # times its allowance that a job may lose for the gain of all
+FIRST_REST_STEPS, LONGEST_REST_STEPS = 300, 4000  # after a failed trial; doubled each time
+MOST_PAIRS = 256  # after which a trial ends undecided
+OUTLIER = 3.0  # a longer step, in mean steps, has another cause and counts as that long …
+RARE = 30.0  # … but for an action against rare long steps
+FEWEST_AFTER, AFTER_SURE = 3, 2.5  # blocks that show an aftereffect, and its standard errors
+MOST_LENGTHENED, LONGEST_SCALE = 4, 8  # doublings of a block: by this trial, and by any order
+OWN = 2.0  # in allowances: most that a job may lose for the gain of all jobs
 
 
 @lru_cache(maxsize=64)
 def left_out(seed: str, block: int, span: int) -> int:
-    """The block that does not act among the `span` (a power of two) aligned ones around `block`.
+    """The block without the action among the `span` (a power of two) aligned ones around `block`.
 
-    Whoever knows the seed draws the same. A longer span leaves out a block that a shorter one
-    leaves out as well.
+    A function of the seed. A block left out by a longer span is left out by a shorter one too.
     """
     first = block - block % span
     while span > 1:
@@ -61,26 +61,29 @@ def left_out(seed: str, block: int, span: int) -> int:
 
 
 def acts(seed: str, block: int, span: int, scale: int = 0) -> bool:
-    """Whether a block is acted in by those who leave out one of `span`; 0: never, 1: always.
+    """Whether the action is on in `block` when one of `span` is left out; 0: never, 1: always.
 
-    Blocks are doubled `scale` times.
+    The length of a block is doubled `scale` times.
     """
     block >>= scale
     return span == ALWAYS or (span > 0 and left_out(seed, block, span) != block)
 
 
 class _Block:
-    """One block's steps as they come."""
+    """Sums over the steps of one block."""
 
-    __slots__ = ("acted", "count", "fresh", "index", "settled", "squares", "steps", "sums", "total")
+    __slots__ = (
+        "acted", "count", "index", "settled", "squares", "steps", "sums", "switched", "total",
+    )  # fmt: skip
 
     def __init__(self, index: int, *, acted: bool) -> None:
         self.index = index
         self.acted = acted
-        self.fresh = False  # the block before was of the other kind
-        self.count, self.total = 0, 0.0  # all steps
-        self.settled, self.sums, self.squares = 0, 0.0, 0.0  # after the turn
-        self.steps = 0.0  # whole ones, after it
+        self.switched = False  # whether the action was off before and is on now, or the reverse
+        self.count, self.total = 0, 0.0  # all steps, and the sum of their losses
+        # Without the first `transition_steps`:
+        self.settled, self.sums, self.squares = 0, 0.0, 0.0  # steps; losses, and their squares
+        self.steps = 0.0  # sum of the whole steps
 
     @property
     def mean(self) -> float:
@@ -88,20 +91,20 @@ class _Block:
 
     @property
     def variation(self) -> float:
-        """Coefficient of variation; steadier than 1e-4 is not told apart."""
+        """Coefficient of variation, at least 1e-4."""
         mean = self.mean
         return max(1e-4, sqrt(max(0.0, self.squares / self.settled - mean * mean)) / mean)
 
 
 class RandomTrial:
-    """The trial of one action, told of every steady step and asked before the next.
+    """The trial of one action: takes every steady step and says whether to act in the next.
 
-    A step's `loss` is the part of it that the action can change, all of it where nothing else is
-    told. `objective` is what must improve: the mean loss ("throughput") or its steadiness
-    ("stability"). The stop-loss is of throughput always: `share` of it may go where the objective
-    is another. Blocks begin `scale` times doubled. No step counts for more than `outlier` ones.
-    `leaves`: acting is known to leave something behind, for half a block at most. `bounded`: acting
-    costs no more than what it is said to have spent.
+    A step's `loss` is the part of it that the action can change, by default the whole step.
+    `objective` is what must improve: the mean loss ("throughput") or its steadiness ("stability").
+    The stop-loss is always of throughput; `share` is what another objective may cost of it. Blocks
+    are doubled `scale` times from the start. No step counts for more than `outlier` mean ones.
+    `aftereffect`: the action is known to have one, of half a block at most. `bounded`: the action
+    costs no more than the time passed to `spend`.
     """
 
     def __init__(
@@ -113,69 +116,71 @@ class RandomTrial:
         share: float = SHARE,
         scale: int = 0,
         outlier: float = OUTLIER,
-        leaves: bool = False,
+        aftereffect: bool = False,
         bounded: bool = False,
     ) -> None:
         self.account = account
         self.objective = objective
         self._seed = seed
         self.first_scale = scale
-        self._leaves = leaves
+        self._has_aftereffect = aftereffect
         self._bounded = bounded
         self._outlier = outlier
-        self._grace = share - SHARE  # of every step, what the objective may cost beside
-        self.leads = True  # decides; else it does as it is told, unless that surely costs
-        self.told: tuple[int, float, float] = (0, 0.0, 0.0)  # pairs, gain and cost of the last one
-        self.heard: list[tuple[float, float]] = []  # the same of others who act in the same blocks
+        self._grace = share - SHARE  # share of every step that the objective may cost in addition
+        self.leads = True  # decides for all jobs; else follows, unless that certainly costs
+        self.last_pair = (0, 0.0, 0.0)  # number of pairs, gain and cost of the last one
+        self.peer_pairs: list[tuple[float, float]] = []  # gain and cost in other jobs, not yet used
         self.reset()
 
     def reset(self) -> None:
-        """Batch or world has changed: what was learned is of another job."""
+        """Start anew after the batch size or the world has changed."""
         self.account.close(self)
-        self.wanted = True  # there is something to gain: the host's part
+        self.wanted = True  # set by the host: whether there is something to gain
         self.word = "untested"
-        self.span = 0  # 0: not acting; else all but one block of so many
-        self.mean_ns = 0.0  # of a step, outside trials: by which a step counts as an outlier
-        self.scale = self.first_scale  # blocks are so often doubled
+        self.span = 0  # 0: not acting; else one of so many blocks is left out
+        self.mean_ns = 0.0  # of steps outside trials; the unit of outliers
+        self.scale = self.first_scale
         self._learned = 0
         self._trials = 0
         self._rest, self._wake = FIRST_REST_STEPS, self.account.steps + LEARNING_STEPS
-        self._begin()
+        self._clear()
 
-    def _begin(self) -> None:
+    def _clear(self) -> None:
         self.gains: list[float] = []  # D of each pair
         self._squares = 0.0  # sum of D²
         self._for, self._against = EvidenceProcess(), EvidenceProcess()
-        self._loss = 0.0  # steps, less what was gained
-        self._spent = 0.0 if self._bounded else inf  # steps: no more was lost
-        self._own = 0.0  # the same of us alone, where others are heard
+        self._loss = 0.0  # net, in steps; the mean over jobs where others act as well
+        self._spent = 0.0 if self._bounded else inf  # steps; upper bound of the loss
+        self._own_loss = 0.0  # net, in steps, of this job
         self._steps = self.account.steps
-        self._acted = [0, 0.0]  # steps acted in since the last pair, and their loss
-        self._leaves_anew()
+        self._acted = [0, 0.0]  # steps with the action since the last pair, and their loss
+        self._clear_blocks()
 
-    def _try(self) -> None:
+    def _start(self) -> None:
         self._trials += 1
-        self._begin()
+        self._clear()
 
-    def _leaves_anew(self) -> None:
-        self._left: list[float] = []  # what the first block after acting takes above the second
+    def _clear_blocks(self) -> None:
+        self._after: list[
+            float
+        ] = []  # mean of the first block after acting less that of the second
         self._block: _Block | None = None
         self._partner: _Block | None = None
 
     @property
-    def turn(self) -> int:
-        """Steps of a block that do not count: all of a longer one that may be left behind."""
+    def transition_steps(self) -> int:
+        """First steps of a block that are not counted: half of it where there are aftereffects."""
         half = BLOCK_STEPS << self.scale >> 1
-        return half if self._leaves or self.scale > self.first_scale else 1
+        return half if self._has_aftereffect or self.scale > self.first_scale else 1
 
     def acts(self, block: int) -> bool:
-        """Whether a step of this block (a step's number over `BLOCK_STEPS`) is to be acted in."""
+        """Whether to act in the steps of this block (a step's number over `BLOCK_STEPS`)."""
         return acts(self._seed, block, self.span, self.scale)
 
     def learn(self, block: int, step: float, acted: bool, loss: float | None = None) -> None:
-        """Take a finished steady step, and what of it is `loss` where that is not all of it."""
+        """Take the length of a finished steady step, and its `loss` where that is not all of it."""
         if not self.span:
-            self._rest_on(step)
+            self._rest_step(step)
             return
         now = self._block
         if now is None or now.index != block >> self.scale:
@@ -191,7 +196,7 @@ class RandomTrial:
         loss = whole if loss is None else min(loss, most)
         now.count += 1
         now.total += loss
-        if now.count <= self.turn:
+        if now.count <= self.transition_steps:
             return
         now.settled += 1
         now.sums += loss
@@ -199,12 +204,12 @@ class RandomTrial:
         now.steps += whole
 
     def spend(self, spent_ns: float) -> None:
-        """Acting itself took so long."""
+        """Add time that the action itself took."""
         if self.mean_ns:
             self._spent += spent_ns / self.mean_ns
 
-    def _rest_on(self, step: float) -> None:
-        """Learn how long a step is while nothing is done; begin when it is time."""
+    def _rest_step(self, step: float) -> None:
+        """Learn the mean step while the action is off; start a trial when one is due."""
         self._learned = learned = min(LEARNING_STEPS, self._learned + 1)
         self.mean_ns += (step - self.mean_ns) / learned
         account = self.account
@@ -214,19 +219,19 @@ class RandomTrial:
             account.holder = self
             self.word, self.span = "on trial", PAIR
             self.scale = max(self.scale, self.first_scale)
-            self._try()
+            self._start()
 
     def follow(self, span: int, scale: int) -> None:
-        """Do as whoever leads does, but where that surely cost us of late."""
+        """Follow the leader's orders, except while resting after a loss; ignore invalid ones."""
         if span not in SPANS or not 0 <= scale <= LONGEST_SCALE:
-            return  # no order of ours
+            return
         if span and not self.span:
             if self._learned < LEARNING_STEPS or self.account.steps < self._wake:
                 return
-            self._try()
+            self._start()
         if scale != self.scale:
             self.scale = scale
-            self._leaves_anew()
+            self._clear_blocks()
         self.span = span
         self.word = "on trial" if span == PAIR else "pays" if span else self.word
 
@@ -238,29 +243,30 @@ class RandomTrial:
             self._acted[1] += block.total
         if before is None or min(block.settled, before.settled) < FEWEST_STEPS:
             return
-        block.fresh = block.acted is not before.acted
-        if before.fresh and not (block.fresh or block.acted):
-            self._left.append(before.mean - block.mean)
-        if block.index % 2 and block.fresh:
+        block.switched = block.acted is not before.acted
+        if before.switched and not (block.switched or block.acted):
+            self._after.append(before.mean - block.mean)
+        if block.index % 2 and block.switched:
             self._pair(*((before, block) if block.acted else (block, before)))
 
     def _pair(self, off: _Block, on: _Block) -> None:
-        """Enter the difference of a pair, and book what acting has cost since the last one."""
+        """Enter the difference of a pair, and book the cost of acting since the last one."""
         gain, (count, total) = self._gain(off, on), self._acted
         cost = total - count * off.mean
         self._acted = [0, 0.0]
-        left, error = self._left_behind
-        if abs(left) > LEFT_SURE * error:
+        after, error = self._aftereffect
+        if abs(after) > AFTER_SURE * error:
             self._lengthen(self.scale + 1)
-            # Three in four blocks without follow acting: they look worse, and are worse, by it.
-            cost += 1.75 * left * (BLOCK_STEPS << self.scale)
-        cost /= _usual(off, on)
-        self.told = self.told[0] + 1, gain, cost
-        self._own += cost
+            # 3/4 of the blocks without the action follow one with it: their steps are longer by
+            # the aftereffect, which makes `cost` too small, and is a cost itself.
+            cost += 1.75 * after * (BLOCK_STEPS << self.scale)
+        cost /= _mean_step(off, on)
+        self.last_pair = self.last_pair[0] + 1, gain, cost
+        self._own_loss += cost
         self._against.add(-gain)
         harms = self._against.log
-        together = bool(self.heard) or not self.leads
-        if harms > -log(ALARM) or (together and self._own > OWN * self.account.granted):
+        has_peers = bool(self.peer_pairs) or not self.leads
+        if harms > -log(ALARM) or (has_peers and self._own_loss > OWN * self.account.granted):
             self._stop("does not pay")
             return
         if harms < 0.0 and self.word == "pays":  # watched for a change from here on
@@ -269,11 +275,9 @@ class RandomTrial:
             self._enter(gain, cost)
 
     def _enter(self, gain: float, cost: float) -> None:
-        """Judge by a pair of ours, and what others say of theirs."""
-        heard, self.heard = self.heard, []
-        if heard:
-            gain = (gain + sum(each for each, _ in heard)) / (1 + len(heard))
-            cost = (cost + sum(each for _, each in heard)) / (1 + len(heard))
+        """Judge by a pair of this job and those of its peers."""
+        pairs, self.peer_pairs = [(gain, cost), *self.peer_pairs], []
+        gain, cost = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
         if len(self.gains) < 8 * MOST_PAIRS:
             self.gains.append(gain)
             self._squares += gain * gain
@@ -283,19 +287,19 @@ class RandomTrial:
         self._judge(gain)
 
     @property
-    def _left_behind(self) -> tuple[float, float]:
-        """What acting adds to a step of the next block, and the standard error of that."""
-        left, count = self._left, len(self._left)
-        if count < FEWEST_LEFT:
+    def _aftereffect(self) -> tuple[float, float]:
+        """What acting adds to a step of the next block, with its standard error."""
+        after, count = self._after, len(self._after)
+        if count < FEWEST_AFTER:
             return 0.0, inf
-        mean = sum(left) / count
-        return mean, sqrt(sum((each - mean) ** 2 for each in left) / (count * (count - 1)))
+        mean = sum(after) / count
+        return mean, sqrt(sum((each - mean) ** 2 for each in after) / (count * (count - 1)))
 
     def _gain(self, off: _Block, on: _Block) -> float:
-        """As a share of what is usual in this pair: alike whichever block has acted."""
+        """Difference over the mean of both: exchanging the blocks only flips its sign."""
         if self.objective == "stability":
             return 2 * (off.variation - on.variation) / (off.variation + on.variation)
-        return (off.mean - on.mean) / _usual(off, on)
+        return (off.mean - on.mean) / _mean_step(off, on)
 
     def _judge(self, gain: float) -> None:
         account = self.account
@@ -304,24 +308,24 @@ class RandomTrial:
             self._stop("does not pay")
         elif self.word == "pays":
             self._go_on(gain)
-        elif self._for.log > self._needed and (self._leaves or self._left_behind[1] < inf):
+        elif self._for.log > self._needed and (self._has_aftereffect or self._aftereffect[1] < inf):
             self.word, self._rest = "pays", FIRST_REST_STEPS
             account.release(self)
         elif len(self.gains) >= MOST_PAIRS:
             self._stop("undecided")
 
     def _lengthen(self, scale: int) -> None:
-        if self.scale < scale <= LENGTHENED:
+        if self.scale < scale <= MOST_LENGTHENED:
             self.scale = scale
-            self._leaves_anew()
+            self._clear_blocks()
 
     @property
     def _needed(self) -> float:
-        """Log of the evidence at which this trial says that acting pays."""
+        """Log of the evidence at which this trial finds that the action pays."""
         return log(self._trials * (self._trials + 1) / ALPHA)
 
     def _go_on(self, gain: float) -> None:
-        """Leave out less where the gains so far cover the error, more where the last pair lost."""
+        """Lengthen the span where the gains so far cover the error; shorten it after a loss."""
         error = 2.0 * sqrt(self._squares / len(self.gains))  # of the mean of a block
         at_stake = error * 2 * self.span * (BLOCK_STEPS << self.scale)
         if gain < 0.0:
@@ -339,15 +343,17 @@ class RandomTrial:
 
     @property
     def verdict(self) -> TrialVerdict:
-        """Where the comparison stands."""
-        return TrialVerdict(self.word, len(self.gains), *map(_of_without, standing(self.gains)))
+        """The result so far."""
+        return TrialVerdict(
+            self.word, len(self.gains), *map(_of_without, running_interval(self.gains))
+        )
 
 
-def _usual(off: _Block, on: _Block) -> float:
-    """What a step of this pair takes, whichever of its blocks has acted."""
+def _mean_step(off: _Block, on: _Block) -> float:
+    """Mean of the two blocks' mean steps."""
     return (off.steps / off.settled + on.steps / on.settled) / 2
 
 
 def _of_without(gain: float) -> float:
-    """A gain in shares of the mean of with and without, in shares of without."""
+    """Convert a gain from shares of the mean of both blocks to shares of the one without."""
     return gain / (1 + gain / 2) if -2 < gain < inf else copysign(inf, gain)

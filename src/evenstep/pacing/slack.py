@@ -1,8 +1,8 @@
-"""SLQ: a rank spends the slack it always has, and no more.
+"""The slack controller: a rank is held for part of its persistent slack.
 
-Pays where being early costs others something: a resource shared at the start of a step, a
-co-located late rank, a power budget. It cannot speed up a lone bulk-synchronous job, whose step is
-max(u_i + d_i) whatever the early do.
+It pays where an early rank costs others something: a resource shared at the start of a step, a
+late rank on the same host, a power budget. It cannot speed up a lone bulk-synchronous job, whose
+step is max(u_i + d_i) whatever early ranks do.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ SPEND = 0.8  # g: share of the persistent slack that is spent
 PERSISTENT = 0.03  # the quantile of slack that counts as persistent
 SHORTEST_WINDOW = 32
 LOCAL_WINDOW = 64
-LOCAL_LOW, LOCAL_MIDDLE = (int(q * (LOCAL_WINDOW - 1)) for q in (0.1, 0.5))  # in ascending order
+LOCAL_LOW, LOCAL_MIDDLE = (int(q * (LOCAL_WINDOW - 1)) for q in (0.1, 0.5))  # indices: q10, median
 LOCAL_GAIN = 0.2
 LONGEST_WINDOW = 256
-UNTOLD_STEPS = 3  # in a row; then the wait counts as unknown
+UNKNOWN_STEPS = 3  # steps of unknown wait in a row before a rank is no longer held
 REMEMBERED_STEPS = 2048  # own work kept until the shared values of its step arrive
-_SLACK = Reason.SLACK  # an enumeration looks its members up by name
+_SLACK = Reason.SLACK  # saves an enumeration's look-up by name, once a step
 _LEARNING = Proposal(0, Reason.LEARNING)
 _LAST = Proposal(0, Reason.LAST)
 _BALANCED = Proposal(0, Reason.BALANCED)
 _CANNOT_TELL = Proposal(0, Reason.CANNOT_TELL)
-_new = tuple.__new__  # a third of what a named tuple's own costs, once a step
+_new = tuple.__new__  # costs a third of a named tuple's own constructor, once a step
 
 
 def caution(world: int) -> float:
-    """κ: how strongly the spread of slack counts against spending it; .5 to 16 ranks, 1 from 64."""
+    """κ: weight of the spread of slack against using it; .5 up to 16 ranks, 1 from 64."""
     return min(1.0, max(0.5, 0.5 + 0.25 * log2(world / 16)))
 
 
@@ -38,8 +38,8 @@ class SharedSlack:
     """Slack from the shared work of the slowest rank: s_i = M1 - u_i.
 
     d = g·lo - κ(med - lo), lo the 3 % quantile and med the median of s_i over max(32, 2n) <= 256
-    steps. Slack is never read from own wait + own delay: that estimate ratchets up to the bound and
-    stays there.
+    steps. Slack is never estimated by own wait + own delay: that estimate ratchets up to the bound
+    and stays there.
     """
 
     def __init__(self, world: int) -> None:
@@ -49,7 +49,7 @@ class SharedSlack:
         self._matched_step = -1
 
     def learn(self, seen: StepObservation, *, due: bool) -> None:  # noqa: ARG002 (the interface)
-        """Remember own work; it becomes slack when the shared values of its step are here."""
+        """Remember own work; it becomes slack when the shared values of its step arrive."""
         self._work[seen.step] = seen.work_ns
         if len(self._work) > REMEMBERED_STEPS:
             del self._work[next(iter(self._work))]
@@ -65,7 +65,7 @@ class SharedSlack:
         self._matched_step = max(self._matched_step, shared.last_step)
 
     def propose(self, *, threshold_ns: int, bound_ns: int) -> Proposal:
-        """What the persistent slack allows; below `threshold_ns` it is left alone."""
+        """The delay that persistent slack allows; none if the slack is below `threshold_ns`."""
         if len(self._slack) < self._slack.size:
             return _LEARNING
         low = self._slack.quantile(PERSISTENT)
@@ -79,35 +79,35 @@ class SharedSlack:
 
 
 class LocalSlack:
-    """Slack felt from own waits alone: more delay while wait is left, none once there is none.
+    """Slack from own waits: the delay grows while wait is left and goes to zero when none is.
 
     d' = 0 if the last wait is within its margin, else d + .2 (q10 - κ(med - q10) - margin), over
     the waits seen *under* d. The term with κ is the same caution as with shared work: where slack
-    comes and goes (independent noise) nothing is spent, and a lone job loses nothing.
+    varies independently from step to step, no delay is proposed and a lone job loses nothing.
 
-    The only rank of a job has nobody to wait for: what lengthens its collectives is contention.
+    A job of one rank has no waits: only contention lengthens its collectives.
     """
 
     def __init__(self, world: int) -> None:
-        self._alone = world == 1
+        self._single_rank = world == 1
         self._waits = RollingWindow(LOCAL_WINDOW)
         self._caution = caution(world)
         self._delay_ns = 0  # last proposed
-        self._base_ns = 0  # the delay under which the last wait was seen
+        self._base_ns = 0  # the delay before the last wait
         self._wait_ns = 0
         self._margin_ns = 0
-        self._untold = 0  # steps in a row
+        self._unknown = 0  # steps of unknown wait in a row
 
     def learn(self, seen: StepObservation, *, due: bool) -> None:
         """Take the wait of a step that was due to be paced."""
-        if not due:  # waits of unpaced blocks say nothing about d
+        if not due:  # waits of blocks left out say nothing about d
             return
         wait_ns, delay_ns = seen.wait_ns, seen.delay_ns
         if wait_ns is None:
-            self._untold += 1
+            self._unknown += 1
             return
-        self._untold = 0
-        # What the host overslept must not creep into the next delay.
+        self._unknown = 0
+        # Oversleeping of the host must not accumulate in the next delays.
         self._base_ns = 0 if delay_ns <= 0 else min(self._delay_ns, delay_ns)
         self._wait_ns = wait_ns
         self._margin_ns = seen.margin_ns
@@ -116,9 +116,9 @@ class LocalSlack:
     def propose(self, *, threshold_ns: int, bound_ns: int) -> Proposal:
         """The next delay; it shrinks while wait and delay together are below `threshold_ns`."""
         waits = self._waits.ordered
-        if self._alone:
+        if self._single_rank:
             return _LAST
-        if self._untold >= UNTOLD_STEPS:
+        if self._unknown >= UNKNOWN_STEPS:
             return _CANNOT_TELL
         if len(waits) < LOCAL_WINDOW:
             return _LEARNING

@@ -1,16 +1,16 @@
-"""The token of a shared link: a job's exchange waits until those ahead of it have left.
+"""The token of a shared link: a job begins its exchange when the jobs ahead have ended theirs.
 
-Every job on the link posts what it does: when it asked, when it entered, how long its exchange
-takes alone. With r left of another's exchange and m of ours, and a share η of the link's goodput
-kept when two are on it, we end at r + m if we wait and else at 2 m / η, they at r and else later:
-the wait costs us nothing up to r = (2 / η - 1) m, and both together nothing up to (4 / η - 2) m. So
-a job waits for those who will leave within `WORTH` of its own exchange. Jobs of nearly equal
-periods part for good. Nobody grants anything: a job that is gone is seen to stay longer than it
-can, and is not waited for.
+Every job on the link posts when it asked for the link, when it entered, and how long its exchange
+takes alone. Let r be what is left of another job's exchange, m the length of ours, and η the share
+of the link's goodput that two concurrent exchanges keep. If we wait, we end at r + m, and at 2 m /
+η otherwise; the other job ends at r, and later otherwise. So the wait costs us nothing up to r = (2
+/ η - 1) m, and both jobs together nothing up to (4 / η - 2) m. A job therefore waits for exchanges
+that end within `WORTH` of its own. Jobs of nearly equal periods then stay apart for good. There is
+no arbiter: a job that died overstays its exchange, and the others stop waiting for it.
 
-Whether it pays only all jobs of the link together can tell, so all act in the same blocks of the
-clock. The first of them leads: it judges by everybody's gains, and the others follow; a job that
-surely loses leaves off on its own.
+Only the jobs of a link together can tell whether that pays, so all act in the same blocks of the
+clock. The first job leads: it judges by the gains of all, and the others follow its orders; a job
+that certainly loses stops on its own.
 """
 
 from __future__ import annotations
@@ -24,63 +24,63 @@ from evenstep.pacing.window import RollingWindow
 
 TOKEN = "token"
 MOST_WAIT = 0.25  # of a step
-WINDOW, QUICK = 256, 0.1  # exchanges, and the quantile that is one alone
+WINDOW, QUICK = 256, 0.1  # exchanges, and the quantile taken as the length of one alone
 FEWEST_EXCHANGES = 8
-WORTH = 1.5  # exchanges of ours; by what it costs us for η = .8, and both for any η below 1
-OVERDUE = 3.0  # exchanges alone after which somebody on the link counts as gone
-POLL_SHARE = 1 / 64  # of our exchange: looked at again at least so often, and …
+WORTH = 1.5  # longest wait in own exchanges: free for us at η = .8, for both jobs at any η < 1
+OVERDUE = 3.0  # exchanges alone by which a job overstays before it counts as dead
+POLL_SHARE = 1 / 64  # longest poll interval, in own exchanges
 SHORTEST_POLL_NS = 50_000
 SHORTEST_BLOCK_NS = 1_000_000
 LOOK_STEPS = 64
-LEAST = 0.01  # of a step: less exchange is left alone
-MET = 1 / 32  # of steps that met others: less contention is left alone
+LEAST = 0.01  # shortest exchange, as a share of a step, worth a trial
+MET = 1 / 32  # smallest share of steps with contention worth a trial
 MILLION = 1_000_000
-SEED = "link"  # the order of blocks is the same for all
+SEED = "link"  # all jobs draw the same order of blocks
 
 
 class Post(NamedTuple):
-    """What a job says of itself; times in nanoseconds of a clock that all jobs share."""
+    """The published state of a job; times in nanoseconds of a clock that all jobs share."""
 
-    asked_ns: int = 0  # 0: it computes
-    entered_ns: int = 0  # 0: it is not on the link
-    alone_ns: int = 0  # its exchange, when nobody else is there; 0: not known yet
-    step_ns: int = 0  # 0: it takes no part
-    pairs: int = 0  # compared so far; of the last one, in millionths of a step:
-    gain: int = 0
-    cost: int = 0
-    span: int = 0  # these three are its orders, should it lead
+    asked_ns: int = 0  # 0: the job is not at its exchange
+    entered_ns: int = 0  # 0: the job is not on the link
+    alone_ns: int = 0  # length of its exchange on an idle link; 0: not known yet
+    step_ns: int = 0  # 0: the job takes no part
+    pairs: int = 0  # compared so far
+    gain: int = 0  # of the last pair, in millionths of a step
+    cost: int = 0  # of the last pair, in millionths of a step
+    span: int = 0  # orders of this job, in force while it leads: span and scale of its trial …
     scale: int = 0
-    block_ns: int = 0
+    block_ns: int = 0  # … and length of a block
 
 
 class Token:
-    """One job's part, in the hands of the one rank that asks for it."""
+    """One job's side of the token, held by one of its ranks."""
 
     def __init__(self, account: TrialBudget, *, guarded: bool = True) -> None:
         self.post = Post()
         self.trial = RandomTrial(account, seed=SEED)
         self.trial.wanted = False
         self.waited_ns = 0  # in the running step
-        self._again_ns = 0  # when it is to ask again
-        self._late_ns = 0  # by how much the host was of late: it sleeps for longer than it is told
+        self._again_ns = 0  # when to ask again
+        self._overslept_ns = 0  # recent oversleeping of the host
         self._guarded = guarded
         self._exchanges = RollingWindow(WINDOW)
         self._block, self._acts = 0, False
         self.steps = self._met = 0
         self._block_ns = 0
-        self._heard: dict[int, int] = {}  # pairs of each neighbour that were counted
+        self._counted_pairs: dict[int, int] = {}  # by neighbour
 
     def ask(self, now_ns: int, others: Sequence[Post]) -> int:
-        """How long to wait before asking again; 0: the exchange begins now."""
+        """Return how long to wait before asking again; 0: the exchange begins now."""
         post = self.post
         if not post.asked_ns:
             self._met += any(other.entered_ns for other in others)
             post = self.post = post._replace(asked_ns=now_ns)
-            self._late_ns -= self._late_ns >> 3
+            self._overslept_ns -= self._overslept_ns >> 3
         else:
-            self._late_ns = max(self._late_ns, now_ns - self._again_ns)
+            self._overslept_ns = max(self._overslept_ns, now_ns - self._again_ns)
         self.waited_ns = waited_ns = now_ns - post.asked_ns
-        most_ns = int(MOST_WAIT * post.step_ns) - self._late_ns if self._acts else 0
+        most_ns = int(MOST_WAIT * post.step_ns) - self._overslept_ns if self._acts else 0
         room_ns = most_ns - waited_ns
         ahead_ns = _ahead_ns(post, now_ns, others) if room_ns > 0 and post.alone_ns else 0
         if not ahead_ns:
@@ -92,7 +92,7 @@ class Token:
         return wait_ns
 
     def leave(self, now_ns: int) -> None:
-        """The exchange is over."""
+        """End the exchange."""
         post = self.post
         if post.entered_ns:
             self._exchanges.push(now_ns - post.entered_ns)
@@ -110,9 +110,9 @@ class Token:
         leader: Post | None = None,
         exchange_ns: int | None = None,
     ) -> None:
-        """A steady step is over; `leader`: whose orders are in force, None where we lead.
+        """Take a finished steady step; `leader`: the leading job, None where this job leads.
 
-        `exchange_ns`: what of it was exchange and waiting for it; the rest the token cannot change.
+        `exchange_ns`: the part of the step that the token can change (exchange and wait for it).
         """
         trial = self.trial
         trial.account.tick(step)
@@ -122,15 +122,15 @@ class Token:
         mean_ns += (step_ns - mean_ns) // min(self.steps + 1, LOOK_STEPS)
         self.steps += 1
         if self.steps % LOOK_STEPS == 0:
-            noticed = self.post.alone_ns >= LEAST * mean_ns
-            trial.wanted = noticed and self._met >= MET * LOOK_STEPS
+            matters = self.post.alone_ns >= LEAST * mean_ns
+            trial.wanted = matters and self._met >= MET * LOOK_STEPS
             self._met = 0
         if leader is None:
             self._lead(mean_ns, others)
         else:
             self._block_ns = leader.block_ns
             trial.follow(leader.span, leader.scale)
-        pairs, gain, cost = trial.told
+        pairs, gain, cost = trial.last_pair
         self.post = self.post._replace(
             step_ns=max(1, mean_ns), pairs=pairs, gain=int(MILLION * gain),
             cost=int(MILLION * cost), span=trial.span, scale=trial.scale, block_ns=self._block_ns,
@@ -139,11 +139,11 @@ class Token:
         self._acts = trial.acts(self._block) if self._guarded else self.steps > LOOK_STEPS
 
     def _lead(self, mean_ns: int, others: Sequence[Post]) -> None:
-        """Take in what the others say of pairs that we have not counted; set the blocks' length."""
+        """Take the other jobs' new pairs; set the length of a block."""
         for number, other in enumerate(others):
-            if other.pairs != self._heard.get(number, other.pairs):
-                self.trial.heard.append((other.gain / MILLION, other.cost / MILLION))
-            self._heard[number] = other.pairs
+            if other.pairs != self._counted_pairs.get(number, other.pairs):
+                self.trial.peer_pairs.append((other.gain / MILLION, other.cost / MILLION))
+            self._counted_pairs[number] = other.pairs
         if not self.trial.span:
             longest_ns = max([mean_ns, *(other.step_ns for other in others)])
             self._block_ns = SHORTEST_BLOCK_NS
@@ -152,7 +152,7 @@ class Token:
 
 
 def _ahead_ns(own: Post, now_ns: int, others: Sequence[Post]) -> int:
-    """How long those ahead that are worth a wait are still there."""
+    """The longest remaining exchange among the jobs ahead that are worth a wait."""
     found = 0
     for other in others:
         if not other.alone_ns:
@@ -160,7 +160,7 @@ def _ahead_ns(own: Post, now_ns: int, others: Sequence[Post]) -> int:
         if other.entered_ns:
             left_ns = other.entered_ns + other.alone_ns - now_ns
             if left_ns < -OVERDUE * other.alone_ns:
-                continue  # gone, or held up by something else
+                continue  # dead, or delayed by something else
             left_ns = max(left_ns, other.alone_ns // 16)
         elif 0 < other.asked_ns < own.asked_ns and now_ns - other.asked_ns < own.step_ns:
             left_ns = other.alone_ns

@@ -7,7 +7,7 @@ from collections import deque
 
 
 class RollingWindow:
-    """The last `size` integers, ready to give quantiles and deviation at any time.
+    """The last `size` integers in ascending order.
 
     A push is one insertion and one removal in a sorted list: under a microsecond at 256 values.
     """
@@ -17,13 +17,13 @@ class RollingWindow:
     def __init__(self, size: int) -> None:
         self.size = size
         self._arrival: deque[int] = deque()
-        self.ordered: list[int] = []  # to be read only; invariant: the values, ascending
+        self.ordered: list[int] = []  # read only; invariant: the values, ascending
 
     def __len__(self) -> int:
         return len(self.ordered)
 
     def push(self, value: int) -> None:
-        """Add a value; the oldest leaves when the window is full."""
+        """Add a value; drop the oldest when the window is full."""
         ordered, arrival = self.ordered, self._arrival
         if len(ordered) >= self.size:
             del ordered[bisect_left(ordered, arrival.popleft())]
@@ -31,7 +31,7 @@ class RollingWindow:
         insort(ordered, value)
 
     def quantile(self, q: float) -> int:
-        """The value that a share `q` of the window does not exceed, rounded down; 0 if empty."""
+        """The order statistic at index q * (n - 1), rounded down; 0 if empty."""
         if not self.ordered:
             return 0
         return self.ordered[int(q * (len(self.ordered) - 1))]
@@ -46,7 +46,7 @@ class RollingWindow:
         return float((n * squares - total * total) ** 0.5 / n)
 
     def resize(self, size: int) -> None:
-        """Keep the newest `size` values from now on."""
+        """Change the size; the newest values stay."""
         kept = list(self._arrival)[-size:]
         self.size = size
         self.clear()
@@ -54,6 +54,6 @@ class RollingWindow:
             self.push(value)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all values."""
         self._arrival.clear()
         self.ordered.clear()

@@ -95,7 +95,7 @@ class Conductor:
         seed = f"{self.seed}/{name}"
         trial = RandomTrial(
             self.account, seed=seed, scale=action.scale, outlier=action.outlier,
-            leaves=action.leaves, bounded=action.bounded,
+            aftereffect=action.leaves, bounded=action.bounded,
         )  # fmt: skip
         return TriedAction(action, trial)
 
