@@ -95,3 +95,13 @@ def test_without_a_store_rank_0_speaks_of_itself(said):
     job.alarms[0].store = None
     job.alarms[0].round()
     assert said()[0].endswith("rank 0 in all_reduce 85, at train.py:1 main")
+
+
+def test_a_note_left_in_a_store_that_has_gone_since_is_no_error(said):
+    job = Job(still(""), still(""))
+    job.rounds()
+    for each in job.alarms:
+        each.store = None
+    job.now = [None, None]
+    job.rounds()
+    assert said() == []

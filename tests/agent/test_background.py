@@ -126,3 +126,13 @@ def test_what_should_have_come_is_looked_for_after_half_as_long_again(
 ):
     monkeypatch.setattr("time.monotonic_ns", lambda: 10 * 10**9)
     assert _soon_s((10 - since_s) * 10**9) == pause_s
+
+
+def test_hooks_that_cannot_be_polled_are_said_and_the_round_goes_on(background):
+    background._once.clear()
+    background._hooks["torch"] = SimpleNamespace(poll=gone)
+    background._alarm = SimpleNamespace(round=lambda: background.facts.update(alarm=True))
+    background._sources = []
+    background._round()
+    assert background.facts["hooks of torch"].startswith("ConnectionError")
+    assert background.facts["alarm"]

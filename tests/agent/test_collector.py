@@ -157,6 +157,19 @@ def test_exceptions_lost_elsewhere_reach_the_hook_that_was_there(watch, monkeypa
     assert sys.unraisablehook == lost.append
 
 
+def test_an_exception_of_an_object_that_refuses_to_be_compared_is_passed_on(watch, monkeypatch):
+    class Strange:
+        def __eq__(self, other):
+            raise TypeError
+
+    lost = []
+    watch.remove()
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    watch.install()
+    sys.unraisablehook(SimpleNamespace(object=Strange(), exc_value=ValueError()))
+    assert len(lost) == 1
+
+
 def test_a_hook_that_somebody_wrapped_is_not_called_in_a_circle(watch, monkeypatch):
     lost = []
     watch.remove()

@@ -1,6 +1,8 @@
 """The rank's pulse, and the exception that ends it."""
 
+import gc
 import sys
+import weakref
 
 import pytest
 
@@ -127,3 +129,20 @@ def test_after_the_end_of_its_trace_the_thread_is_gone(recorder):
     heartbeat.start()
     heartbeat.stop(5.0)
     assert not heartbeat._thread.is_alive()
+
+
+class Held(Exception):  # noqa: N818 (stands for what an exception's frames hold)
+    pass
+
+
+def test_an_exception_that_the_interpreter_has_let_go_is_freed(recorder, uncaught):
+    error = raised(Held())
+    freed = weakref.ref(error)
+    sys.last_value = error
+    heartbeat = Heartbeat(recorder)
+    heartbeat.look()
+    sys.last_value = None
+    del error
+    gc.collect()
+    assert freed() is None
+    assert heartbeat.look()[0] > 0

@@ -107,3 +107,13 @@ def test_a_message_comes_back_whole_and_what_is_none_is_refused():
     assert unpacked(packed(0, "key", b"value")) == (0, "key", b"value")
     with pytest.raises(ValueError, match="not a message"):
         unpacked(packed(0, "key")[:-1])
+
+
+def test_a_rank_that_asks_later_hears_what_was_said_before(node, store):
+    _, one, other = node
+    store.set("home", b"here")
+    one.check(["home"])
+    pump(*node)
+    assert not other.check(["home"])
+    pump(*node)
+    assert other.check(["home"])

@@ -143,3 +143,20 @@ def test_in_a_container_the_mount_is_the_group(tmp_path, path):
 def test_without_a_controller_nothing_is_claimed(tmp_path):
     controller = CpuController(str(tmp_path))
     assert (controller.quota_cores(), controller.throttled()) == (None, None)
+
+
+def test_a_meter_that_is_closed_from_two_threads_closes_its_file_once(monkeypatch):
+    meter = ResourceMeter(threading.get_native_id())
+    closed = []
+
+    def close(descriptor):
+        closed.append(descriptor)
+        if len(closed) == 1:
+            meter.close()  # as another thread may, while the first is in the system call
+
+    real = os.close
+    monkeypatch.setattr(os, "close", close)
+    meter.close()
+    monkeypatch.undo()
+    real(closed[0])
+    assert len(closed) == 1

@@ -1,18 +1,20 @@
 """The seam between a framework's callback and the agent, without a framework."""
 
 import copy
+import gc
 import importlib
 import inspect
 import logging
 import pickle
 import sys
 import types
+import weakref
 
 import pytest
 
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.attachment import agent
-from evenstep.frameworks import deepspeed
+from evenstep.frameworks import accelerate, deepspeed
 from evenstep.frameworks import loop as loops
 from evenstep.frameworks.loop import Loop
 from evenstep.hooks.tested import Tested
@@ -192,6 +194,16 @@ def test_observing_an_engine_twice_counts_its_steps_once(rank):
         deepspeed.observe(engine)
     engine.step()
     assert rank.ended == [8]
+
+
+@pytest.mark.parametrize("observe", [deepspeed.observe, accelerate.observe])
+def test_an_observed_object_is_freed_when_the_script_drops_it(rank, observe):
+    engine = Engine()
+    freed = weakref.ref(engine)
+    observe(engine)
+    del engine
+    gc.collect()
+    assert freed() is None
 
 
 def test_steps_are_the_callbacks_also_where_the_agent_comes_later(loop, rank, monkeypatch):

@@ -55,11 +55,47 @@ with_mpi = pytest.mark.skipif(
 )
 
 
+FREED = r"""
+#include <mpi.h>
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    int rank;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    double value = 1;
+    MPI_Request request;
+    for (int at = 0; at < 4100; at++) {
+        MPI_Irecv(&value, 1, MPI_DOUBLE, 1 - rank, 7, MPI_COMM_WORLD, &request);
+        MPI_Send(&value, 1, MPI_DOUBLE, 1 - rank, 7, MPI_COMM_WORLD);
+        MPI_Barrier(MPI_COMM_WORLD);
+        MPI_Request_free(&request);
+    }
+    MPI_Irecv(&value, 1, MPI_DOUBLE, 1 - rank, 8, MPI_COMM_WORLD, &request);
+    MPI_Send(&value, 1, MPI_DOUBLE, 1 - rank, 8, MPI_COMM_WORLD);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    MPI_Comm half, between;
+    MPI_Comm_split(MPI_COMM_WORLD, rank, 0, &half);
+    MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, 1 - rank, 9, &between);
+    MPI_Bcast(&value, 1, MPI_DOUBLE, rank ? 0 : MPI_ROOT, between);
+    MPI_Finalize();
+    return 0;
+}
+"""
+
+
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
     """The trace of two ranks of the C program."""
-    folder = tmp_path_factory.mktemp("shim")
-    (folder / "program.c").write_text(PROGRAM)
+    return traced(tmp_path_factory.mktemp("shim"), PROGRAM)
+
+
+@pytest.fixture(scope="module")
+def freed(tmp_path_factory):
+    """The same of one that waits for few of its requests, with groups of ranks on two sides."""
+    return traced(tmp_path_factory.mktemp("freed"), FREED)
+
+
+def traced(folder, program):
+    (folder / "program.c").write_text(program)
     subprocess.run([MPICC, "-o", folder / "program", folder / "program.c"], env=ENVIRON, check=True)
     wrapped = [sys.executable, "-m", "evenstep", "run", "--mpi-shim", "--out", str(folder / "r")]
     done = subprocess.run(
@@ -100,6 +136,23 @@ def test_its_steps_are_what_repeats(trace):
 @with_mpi
 def test_its_late_rank_enters_as_late_as_it_sleeps(trace):
     assert lateness_ns(trace, Op.ALL_REDUCE) > LATE_S / 2 * 1e9  # others may hold it up, too
+
+
+@with_mpi
+def test_requests_that_are_freed_leave_the_others_their_ends(freed):
+    rows = freed.of_kind(Kind.POINT_TO_POINT)
+    received = rows.select(rows.op == Op.RECV)
+    assert len(received) == 2 * 4101
+    assert (received.exit_ns[received.payload == 8] > 0).all()
+    assert (received.exit_ns[received.payload == 7] == 0).all()
+
+
+@with_mpi
+def test_both_sides_of_an_intercommunicator_name_the_same_group(freed):
+    rows = freed.of_kind(Kind.COLLECTIVE)
+    between = rows.select(rows.op == Op.BROADCAST)
+    assert len(between) == 2
+    assert len(set(between.group.tolist())) == 1
 
 
 def test_without_a_compiler_the_message_says_what_to_do():

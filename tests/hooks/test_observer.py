@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from pathlib import Path
@@ -145,6 +147,36 @@ def test_what_pauses_between_buckets_comes_and_goes_while_hooks_are_in_place(hoo
         dist.all_reduce(torch.ones(1))
         passed.append(0)
     assert (passed, failures) == ([0, 1, 0, 0], [])
+
+
+class Stopped(Exception):  # noqa: N818 (a script's own)
+    """What a script's handler of a signal raises."""
+
+
+def test_a_signal_that_comes_while_a_gate_holds_a_rank_is_not_lost(hooks_of, mechanism, failures):
+    if mechanism != COMPILED:
+        pytest.skip("Python's own kernels raise what the handler raised")
+
+    def stop(*_: Any) -> None:
+        raise Stopped
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    hooks = hooks_of()
+    hooks.install()
+    dist.all_reduce(torch.ones(1))  # meets the group
+    hooks.pause_by(lambda: signal.raise_signal(signal.SIGUSR1))
+
+    def reduce() -> None:
+        dist.all_reduce(torch.ones(1))
+        time.sleep(5)
+
+    try:
+        with pytest.raises(Stopped):
+            reduce()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        hooks.remove()
+    assert failures == []
 
 
 def test_a_gate_that_goes_while_it_is_looked_at_is_no_failure(

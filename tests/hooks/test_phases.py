@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import threading
+import weakref
 
 import pytest
 import torch
@@ -56,6 +58,22 @@ def test_a_step_that_raised_does_not_hide_the_ones_after_it(steps):
     made.step()
     made.step()
     assert len(steps) == 2
+
+
+def test_a_step_that_raised_keeps_neither_its_frame_nor_its_optimizer_alive(steps):
+    made = optimizer(Careful)
+    freed = weakref.ref(made)
+
+    def broken():
+        raise ArithmeticError
+
+    with contextlib.suppress(ArithmeticError):
+        made.step(broken)
+    del made
+    gc.collect()
+    assert freed() is None
+    optimizer(Careful).step()
+    assert len(steps) == 1
 
 
 def test_another_optimizer_inside_a_step_ends_none(steps):

@@ -22,6 +22,7 @@ from evenstep.agent.pulse.vigil import Standstill
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.sampler import Sampler
 from evenstep.agent.settings.config import Config
+from evenstep.agent.settings.selection import local_world
 from evenstep.agent.stacks import Hooks
 from evenstep.agent.step_work import FIRST_STEP_NS, StepWork
 from evenstep.errors import EvenstepError
@@ -59,7 +60,7 @@ class Background:
             self._standstill, rank=identity.rank, world=identity.world, prefix=self._prefix
         )
         self._store: Spokesman | SpokenFor | None = None
-        self._local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
+        self._local_world = local_world(os.environ)
         self._meeting: int | None = None  # of the ranks, whose store is in use
         self._absent: dict[str, str] = {}
         self._nccl = ""  # what NCCL last said
@@ -156,8 +157,11 @@ class Background:
                 task()
             except Exception as error:
                 self._spool.add_fact("background", f"{type(error).__name__}: {error}"[:LONGEST])
-        for hooks in tuple(self._hooks.values()):
-            hooks.poll()
+        for name, hooks in tuple(self._hooks.items()):
+            try:
+                hooks.poll()
+            except Exception as error:  # such as a device that has failed
+                self._notes.failed(f"hooks of {name}", error)
         self._work_through()
         self.say_absent()
         self._say_parted()

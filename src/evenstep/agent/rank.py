@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from evenstep.agent.recording.collector import PauseWatch, signal_behind
 from evenstep.agent.recording.phases import Compiled
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.settings.config import Config
-from evenstep.agent.settings.selection import whereabouts
+from evenstep.agent.settings.selection import local_world, whereabouts
 from evenstep.agent.stacks import Hooks, RankInWorld, Stack, combined
 from evenstep.agent.steering import Stance, Steering
 from evenstep.agent.step_work import StepWork
@@ -73,8 +73,6 @@ class Agent:
         start = Stance(config, whereabouts(identity, os.environ))
         self.gate: Callable[[], None] | None = None  # called before every collective
         self._hooks: dict[str, Hooks] = {stack.name: stack.hooks(self) for stack in stacks}
-        begins = (getattr(hooks, "begins_step", None) for hooks in self._hooks.values())
-        self._stepped = [each for each in begins if each is not None]
         self._pauses = PauseWatch(self.recorder.pause)
         account = TrialBudget()  # of all trials of this rank
         self._pace = PaceHost(
@@ -102,7 +100,7 @@ class Agent:
             spool,
             seed=f"{identity.run_id}/{identity.attempt}",
             account=account,
-            place=(identity.local_rank, _local_world(os.environ), identity.world),
+            place=(identity.local_rank, local_world(os.environ), identity.world),
             makers={"gc": Garbage, "cores": Cores, "power": Power},
             make_turns=(self._link, self._storage) if identity.rank == 0 else (self._storage,),
         )
@@ -267,12 +265,12 @@ class Agent:
         step = self._work.end(now_ns)
         acts = self._conductor.acts
         spared = not (acts or self._work.at_once)
-        for begins in self._stepped:
-            begins(step, spared=spared)
+        for hooks in tuple(self._hooks.values()):
+            hooks.begins_step(step, spared=spared)
         if began_ns:
             self.recorder.end_cost.add(time.thread_time_ns() - began_ns, readings=1)
         if acts and (closed := self._work.glance()) is not None:
-            self._conductor.end_step(closed)
+            self._conductor.end_step(closed, self._work.waited_ns)
         if self._control.due or self._work.at_once:
             self._steering.look(step)
         if self._probe_every is not None:
@@ -332,12 +330,6 @@ def _make_probe(index: int | None, every: int) -> PeriodicProbe:
     if "torch" not in sys.modules:
         raise EvenstepError("it measures with torch, which this job does not use")
     return PeriodicProbe(sys.modules["torch"], index, every=every)
-
-
-def _local_world(environ: Mapping[str, str]) -> int:
-    """Ranks on this node, as the launcher says."""
-    text = environ.get("LOCAL_WORLD_SIZE", "1")
-    return int(text) if text.isdigit() else 1
 
 
 def pacer_settings(config: Config, identity: Identity) -> PacerSettings:

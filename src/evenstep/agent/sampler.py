@@ -96,7 +96,8 @@ class Sampler:
             self._gate.release()
         if not thread.is_alive():
             self._armed = False
-            os.close(self._bell)
+            bell, self._bell = self._bell, -1  # a late `ring` must not write to a file of the job
+            os.close(bell)
         return not thread.is_alive()
 
     def ring(self) -> None:

@@ -67,6 +67,9 @@ class Hooks(Protocol):
     def remove(self) -> None:
         """Restore everything that was replaced."""
 
+    def begins_step(self, step: int, *, spared: bool) -> None:
+        """A step begins, on the training thread; `spared`: not every collective is needed."""
+
     def poll(self) -> None:
         """On the background thread, about once a second."""
 

@@ -66,6 +66,12 @@ class StepWork:
         rows = self._rows
         return rows[-1].step_ns if rows else FIRST_STEP_NS
 
+    @property
+    def waited_ns(self) -> int:
+        """Mean wait of the latest steps that were worked through, of those where it is known."""
+        known = [row.wait_ns for row in tuple(self._rows) if row.wait_ns is not None]
+        return sum(known) // max(len(known), 1)
+
     def durations(self) -> tuple[int, ...]:
         """How long the latest steps took; for any thread."""
         return tuple(row.step_ns for row in tuple(self._rows))

@@ -13,6 +13,7 @@ import importlib
 import logging
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from time import monotonic_ns
 from typing import Any, NamedTuple
@@ -63,6 +64,7 @@ class ObservedMethod:
         self._original = original
         self._before = before
         self._after = after
+        self.replaced: Any = _ABSENT  # the attribute of the object itself before
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._before is not None:
@@ -200,19 +202,21 @@ class Loop:
         if original is None:
             return
         told = ObservedMethod(original, before, after)
-        own = getattr(owner, "__dict__", {}).get(name, _ABSENT)
-        try:
+        told.replaced = getattr(owner, "__dict__", {}).get(name, _ABSENT)
+        try:  # weak: what is undone at a detach must not keep a script's model alive until then
+            observed, ours = weakref.ref(owner), weakref.ref(told)
             setattr(owner, name, told)
         except (AttributeError, TypeError):  # an object that keeps no attributes of ours
             return
 
         def restore() -> None:
-            if vars(owner).get(name) is not told:
+            owner, method = observed(), ours()
+            if owner is None or method is None or vars(owner).get(name) is not method:
                 return  # somebody has replaced it since
-            if own is _ABSENT:
+            if method.replaced is _ABSENT:
                 vars(owner).pop(name)
             else:
-                setattr(owner, name, own)
+                setattr(owner, name, method.replaced)
 
         self._undo.append(restore)
         agent.at_detach(self.release)

@@ -58,9 +58,9 @@ class ResourceMeter:
 
     def close(self) -> None:
         """Let go of the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1  # first: another thread may see the file fail and close it
+        if fd >= 0:
+            os.close(fd)
 
 
 def used(before: ResourceCounters, after: ResourceCounters) -> ResourceUse:

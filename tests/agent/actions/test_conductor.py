@@ -79,7 +79,7 @@ class Job:
             closed.unsteady = unsteady
             self.now += took
             self.step += 1
-            self.conductor.end_step(closed)
+            self.conductor.end_step(closed, waited_ns=0)
         return self
 
 

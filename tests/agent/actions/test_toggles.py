@@ -107,7 +107,7 @@ class Job:
             act(self.time.now_ns)
             assert self.held_ns <= MOST_WAIT * STEP_NS
         self.time.now_ns += STEP_NS
-        self.conductor.end_step(self.recorder.end_step(self.time.now_ns, NOTHING))
+        self.conductor.end_step(self.recorder.end_step(self.time.now_ns, NOTHING), 0)
 
 
 @pytest.fixture

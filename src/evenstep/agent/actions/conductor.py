@@ -99,7 +99,7 @@ class Conductor:
         )  # fmt: skip
         return TriedAction(action, trial)
 
-    def end_step(self, closed: ClosedStep, waited_ns: int = 0) -> None:
+    def end_step(self, closed: ClosedStep, waited_ns: int) -> None:
         """A step is over; what is done in the next one begins here."""
         for turns in self.turns:
             turns.end_step(closed)

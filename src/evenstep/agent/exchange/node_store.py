@@ -96,7 +96,8 @@ class Spokesman:
 
     def _take(self, other: socket.socket, kind: int, key: str, value: bytes) -> None:
         if kind == WATCH:
-            self._watched.setdefault(key, (b"", []))[1].append(other)
+            _, watching = self._watched.get(key, (b"", []))
+            self._watched[key] = (b"", [*watching, other])  # pushed to all again
         elif kind == SET:
             self._kept[key] = value
             if not self._inner(key):

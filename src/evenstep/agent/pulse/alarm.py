@@ -62,8 +62,8 @@ class Alarm:
         if self._said_ns:
             log.warning("evenstep: steps end again, after %.0f s", (now_ns - self._said_ns) / 1e9)
             self._said_ns = 0
-        if self._noted:
-            noted, self._noted = self._noted, ""
+        noted, self._noted = self._noted, ""
+        if noted and self.store is not None:
             self.store.delete_key(noted)
 
     def _say(self, mine: Standstill, lasted_s: float) -> None:

@@ -46,7 +46,7 @@ class Heartbeat:
         self._spool = recorder.spool
         self._look = look
         self._rest = recorder.rest or self._rest_here
-        self._told: BaseException | None = None  # the exception that stands in the spool
+        self._noted: dict[str, Any] = {}  # the exception that stands in the spool, described
         self._armed = True
         self._stopping = False
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -124,10 +124,10 @@ class Heartbeat:
             if error.code in (None, 0):
                 return
             error = error.__context__ or error
-        if error is None or error is self._told:
-            return
-        self._told = error
-        self._spool.add_fact("raised", _described(error))
+        # Compared by description: to hold the exception would keep its frames' tensors alive.
+        if error is not None and (found := _described(error)) != self._noted:
+            self._noted = found
+            self._spool.add_fact("raised", found | {"monotonic_ns": time.monotonic_ns()})
 
 
 def _described(error: BaseException) -> dict[str, Any]:
@@ -144,5 +144,4 @@ def _described(error: BaseException) -> dict[str, Any]:
         "type": name,
         "message": message.partition("\n")[0][:LONGEST_MESSAGE],
         "frames": frames_of_error(error),
-        "monotonic_ns": time.monotonic_ns(),
     }

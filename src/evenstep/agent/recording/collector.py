@@ -103,19 +103,14 @@ class PauseWatch:
             self._failed(error)
 
     def _failed(self, error: BaseException) -> None:
-        number = signal_behind(error)
-        if number is not None:
-            resend(number)
-            return
-        self._armed = False
-        self.failure = f"{type(error).__name__}: {error}"
+        if not resent(error):
+            self._armed = False
+            self.failure = f"{type(error).__name__}: {error}"
 
     def _on_unraisable(self, lost: Any) -> None:
         """What was raised on entering the callback, before its first line: only signals can."""
-        number = signal_behind(lost.exc_value) if lost.object == self._callback else None
-        if number is not None:
-            resend(number)
-        elif self._previous_hook:
+        ours = lost.object is self._callback and resent(lost.exc_value)
+        if not ours and self._previous_hook:
             self._previous_hook(lost)
 
     def _end(self, generation: int, collected: int) -> None:
@@ -149,15 +144,17 @@ def signal_behind(error: BaseException) -> int | None:
     return signal.SIGINT if isinstance(error, KeyboardInterrupt) else None
 
 
-def resend(number: int) -> None:
-    """Let the signal arrive once more, after the main thread has left the place it is in.
+def resent(error: BaseException) -> bool:
+    """Send the signal again whose handler raised `error`, to arrive after the main thread has left
+    the callback it is in; False if it was no signal's handler.
 
-    A thread of its own sends it, because sent from here it would be handled here. Should it still
-    arrive in the same callback, it comes back to this function.
+    Another thread sends it, because a signal sent from here would be handled here. Should it still
+    arrive in a callback, it comes back to this function.
     """
-    main = threading.main_thread().ident
-    if main is not None:
+    number, main = signal_behind(error), threading.main_thread().ident
+    if number is not None and main is not None:
         _thread.start_new_thread(signal.pthread_kill, (main, number))
+    return number is not None
 
 
 def _handled_in(frame: FrameType) -> int | None:

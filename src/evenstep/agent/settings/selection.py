@@ -76,6 +76,12 @@ def whereabouts(identity: Identity, environ: Mapping[str, str]) -> Whereabouts:
     return Whereabouts(identity.rank, identity.node, frozenset(names | short), partition)
 
 
+def local_world(environ: Mapping[str, str]) -> int:
+    """Number of ranks on this node by torchrun's environment; 1 where that does not say."""
+    text = environ.get("LOCAL_WORLD_SIZE", "")
+    return max(int(text), 1) if text.isdecimal() else 1
+
+
 def ranks_text(value: object) -> str | None:
     """Ranks in ascending order ("0-7,16"); None for "all". Raises ValueError."""
     text = _text(value)

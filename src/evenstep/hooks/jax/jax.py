@@ -86,6 +86,9 @@ class JaxHooks:
         self.armed = False
         undo(self._undo)
 
+    def begins_step(self, step: int, *, spared: bool) -> None:
+        """Nothing to do as a step begins."""
+
     def poll(self) -> None:
         """Nothing to do in the background."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from evenstep.agent.recording.collector import resent
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.phases import WORDS, Compiled, Word
 from evenstep.agent.recording.recorder import COST_WINDOW, Recorder
@@ -120,9 +121,11 @@ class Session:
         def called(*args: Any) -> None:
             try:
                 call(*args)
-            except Exception as error:
+            except BaseException as error:  # what leaves a callback from C is lost
+                if resent(error):
+                    return
                 self.words[_ARMED] = 0
-                if self.give_up is not None:
+                if self.give_up is not None and isinstance(error, Exception):
                     self.give_up(error)
 
         return called

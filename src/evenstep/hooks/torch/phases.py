@@ -11,8 +11,8 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic_ns, thread_time_ns
-from types import FrameType
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
 from evenstep.agent.arming import arm, disarm
 from evenstep.agent.recording.phases import Word
@@ -26,6 +26,25 @@ _get_ident = threading.get_ident
 
 Before = Callable[[tuple[Any, ...]], None]
 After = Callable[[Any], None]
+
+
+class StepFrame(NamedTuple):
+    """A call of an optimizer's `step`, by identities: one that raised must keep nothing alive.
+
+    An identity may come back once its object is freed. So a frame counts only among the callers of
+    another, with the same code: those are calls that still run.
+    """
+
+    frame: int
+    code: CodeType
+    optimizer: int
+
+    def calls(self, frame: FrameType) -> bool:
+        """Whether `frame` was called from this one, however deep."""
+        caller = frame.f_back
+        while caller is not None and (id(caller), caller.f_code) != self[:2]:
+            caller = caller.f_back
+        return caller is not None
 
 
 class PhaseHooks:
@@ -55,7 +74,7 @@ class PhaseHooks:
         self._on_optimizer = on_optimizer
         self._undo: list[Callable[[], None]] = []
         self._marking: Callable[[], Any] | None = None  # weak reference to the marking optimizer
-        self._stepping: list[tuple[FrameType, Any]] = []  # calls of `step`, the outermost first
+        self._stepping: list[StepFrame] = []  # calls of `step`, the outermost first
         self._ended = False  # a step, with the call of the optimizer that just returned
         self._mode_depth = 0
         self._saving = 0
@@ -199,10 +218,10 @@ class PhaseHooks:
     def _optimizer_begins(self, call: tuple[FrameType, Any]) -> None:
         frame, optimizer = call
         stepping = self._stepping
-        while stepping and not _inside(frame, stepping[-1][0]):
+        while stepping and not stepping[-1].calls(frame):
             stepping.pop()  # it raised, and had no end
-        nested = bool(stepping) and any(outer is optimizer for _, outer in stepping)
-        stepping.append(call)
+        nested = any(outer.optimizer == id(optimizer) for outer in stepping)
+        stepping.append(StepFrame(id(frame), frame.f_code, id(optimizer)))
         if nested:  # a subclass's step calls the one it replaces
             return
         if self._marking is None or self._marking() is None:
@@ -224,9 +243,9 @@ class PhaseHooks:
 
     def _optimizer_ends(self, call: tuple[FrameType, Any]) -> None:
         frame, optimizer = call
-        while self._stepping and self._stepping.pop()[0] is not frame:
+        while self._stepping and self._stepping.pop().frame != id(frame):
             pass
-        if self._stepping and any(outer is optimizer for _, outer in self._stepping):
+        if any(outer.optimizer == id(optimizer) for outer in self._stepping):
             return
         self._recorder.note((self._clock.ends, monotonic_ns()))
         marks = self._marking is not None and self._marking() is optimizer
@@ -295,13 +314,6 @@ class PhaseHooks:
 
         arm(action, target=module)
         self._undo.append(lambda: disarm(module))
-
-
-def _inside(frame: FrameType | None, outer: FrameType) -> bool:
-    """Whether a frame is another, or was called from it, however deep."""
-    while frame is not None and frame is not outer:
-        frame = frame.f_back
-    return frame is not None
 
 
 def skipped_by_scaler(optimizer: Any) -> bool:

@@ -127,7 +127,7 @@ static void open_files(void) {
 
 /* -- communicators ------------------------------------------------------------------------------ */
 
-static void list_ranks(MPI_Group group) {
+static void list_ranks(MPI_Group group, const char *before) {
     int size;
     MPI_Group world;
     PMPI_Comm_group(MPI_COMM_WORLD, &world);
@@ -135,9 +135,10 @@ static void list_ranks(MPI_Group group) {
     for (int i = 0; i < size; i++) {
         int rank;
         PMPI_Group_translate_ranks(group, 1, &i, world, &rank);
-        fprintf(described, i ? ",%d" : "%d", rank);
+        fprintf(described, "%s%d", i ? "," : before, rank);
     }
     PMPI_Group_free(&world);
+    PMPI_Group_free(&group);
 }
 
 static int describe_communicator(MPI_Comm communicator, int parent, const char *by) {
@@ -152,10 +153,12 @@ static int describe_communicator(MPI_Comm communicator, int parent, const char *
     quoted("by", by);
     quoted("name", name);
     fputs(",\"ranks\":[", described);
-    if (inter) PMPI_Comm_remote_group(communicator, &group);
-    else PMPI_Comm_group(communicator, &group);
-    list_ranks(group);
-    PMPI_Group_free(&group);
+    if (inter) {            /* the other side first: its members are the peers */
+        PMPI_Comm_remote_group(communicator, &group);
+        list_ranks(group, "");
+    }
+    PMPI_Comm_group(communicator, &group);
+    list_ranks(group, inter ? "," : "");
     fputs("]}\n", described);
     fflush(described);
     PMPI_Comm_set_attr(communicator, keyval, (void *)(intptr_t)number);
@@ -399,7 +402,12 @@ int MPI_Test(MPI_Request *request, int *flag, MPI_Status *status) {
     return result;
 }
 
-/* Of several: which have ended is told by `chosen`, a list of `ended` places; NULL means in order. */
+int MPI_Request_free(MPI_Request *request) {
+    if (ring) take(*request);
+    return PMPI_Request_free(request);
+}
+
+/* Several requests: `chosen` lists the indices of the `ended` ones; NULL means the first ones. */
 struct several { MPI_Request *before; MPI_Status *told; uint64_t wait; };
 
 static struct several look(int count, MPI_Request requests[], MPI_Status *statuses, int room, int waits) {

@@ -1,0 +1,65 @@
+"""The agent of one rank, put together without a job."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from evenstep.agent.actions.action import Action
+from evenstep.agent.rank import Agent
+from evenstep.agent.settings.config import load
+from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.spool.identity import from_environment
+from evenstep.trace.spool.spool import Spool
+
+
+class LateStack:
+    """A stack whose hooks want to know of each step."""
+
+    name = "late"
+
+    def hooks(self, agent):
+        del agent
+        self.steps = []
+        return SimpleNamespace(
+            install=lambda: None, remove=lambda: None, poll=lambda: None, on_device=False,
+            device_index=None, describe=lambda: {"mechanism": "none"},
+            begins_step=lambda step, *, spared: self.steps.append((step, spared)),
+        )  # fmt: skip
+
+
+@pytest.fixture
+def agent(tmp_path):
+    spool = Spool.create(tmp_path / "s", {"rank": 0}, ring_bytes=100_000, summary_bytes=70_000)
+    config = load(environ={}, folder=tmp_path)
+    made = Agent(config, from_environment(os.environ), RunFolder(tmp_path), spool, [])
+    yield made
+    made.stop("the test is over")
+
+
+def test_a_stack_that_comes_later_hears_of_steps_too(agent):
+    stack = LateStack()
+    agent.take_in(stack)
+    agent.end_step(agent.recorder.began_ns + 1000)
+    assert stack.steps == [(1, True)]
+
+
+def test_actions_are_told_how_long_a_rank_waits(agent, monkeypatch):
+    seen = []
+
+    class Watching(Action):
+        name = "power"
+
+        def applies(self, facts):
+            seen.append(facts.waited_ns)
+            return ""
+
+    agent._conductor.makers["power"] = Watching
+    agent._conductor.ask(["power"], 0)
+    monkeypatch.setattr("evenstep.agent.actions.conductor.FACTS_STEPS", 4)
+    rows = agent._work._rows
+    for wait_ns in (None, 100, 300):
+        rows.append(SimpleNamespace(wait_ns=wait_ns))
+    for step in range(6):
+        agent.end_step(agent.recorder.began_ns + 1000 * (step + 1))
+    assert seen == [200]
