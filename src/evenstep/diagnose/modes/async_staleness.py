@@ -1,11 +1,11 @@
 """`async_staleness`: updates made on weights that are older than the number of ranks explains.
 
-Local SGD synchronizes every K steps: a round. A parameter server never does: a rank's update is
-staler by one for every step that another rank finishes meanwhile. Of n equally fast ranks that is
-n − 1, give or take √(n − 1) (others finish at random). An update staler than two such deviations
-allow counts like allowed/s of one at the bound: the step size that keeps asynchronous SGD stable
-falls like 1/s (Zhang et al. 2016). What is so lost, as a share of every rank's time, is what a
-bounded staleness would use. What a script logs as `staleness` goes before what is counted here.
+Local SGD synchronizes once a round of K steps. A parameter server never does: each step that
+another rank finishes meanwhile makes a rank's update staler by one. With n equally fast ranks the
+staleness is n − 1, with a deviation of √(n − 1) as ranks finish at random. An update of a staleness
+s above two deviations counts as bound/s of one: the step size that keeps asynchronous SGD stable
+falls like 1/s (Zhang et al. 2016). The severity is what is lost this way, as a share of the ranks'
+time. Staleness that a script logs takes precedence over what is counted here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.diagnose.levels import CHANGED, NAMED, SMALLEST_SHARE, SURE
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.samples import marked
-from evenstep.diagnose.modes.intervention import found
+from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import Share, share_of
 from evenstep.statistics.trend import Trend, association, thinned, trend
@@ -40,7 +40,7 @@ class Staleness(NamedTuple):
     rank: Array
     step: Array
     value: Array
-    logged: bool  # by the script; else counted from the steps
+    logged: bool  # by the script, or counted from the steps
 
 
 class Rounds(NamedTuple):
@@ -60,7 +60,7 @@ def rounds(grid: StepGrid) -> Rounds | None:
 
 
 def staleness(trace: Trace, grid: StepGrid) -> Staleness | None:
-    """Staleness of every update: logged, or counted where ranks never wait for all others."""
+    """Staleness of every update: logged, or counted where ranks practically never synchronize."""
     logged = _logged(trace)
     if logged is not None:
         return logged
@@ -70,17 +70,16 @@ def staleness(trace: Trace, grid: StepGrid) -> Staleness | None:
 
 
 def _logged(trace: Trace) -> Staleness | None:
-    found = marked(trace, STALENESS)
-    good = np.isfinite(found.value) & (found.value >= 0)
+    logged = marked(trace, STALENESS)
+    good = np.isfinite(logged.value) & (logged.value >= 0)
     if not good.any():
         return None
-    order = np.flatnonzero(good)[np.argsort(found.step[good], kind="stable")]
-    return Staleness(found.rank[order], found.step[order], found.value[order], logged=True)
+    order = np.flatnonzero(good)[np.argsort(logged.step[good], kind="stable")]
+    return Staleness(logged.rank[order], logged.step[order], logged.value[order], logged=True)
 
 
 def _uncoupled(trace: Trace, grid: StepGrid) -> bool:
-    """Whether ranks pass messages but practically never meet in a collective: when they set up,
-    or save."""
+    """Whether ranks pass messages and have collectives in few steps only, as for checkpoints."""
     if len(grid.steps):
         rare = float((grid.collectives > 0).any(axis=1).mean()) <= NAMED
     else:
@@ -89,7 +88,8 @@ def _uncoupled(trace: Trace, grid: StepGrid) -> bool:
 
 
 def _counted(trace: Trace, grid: StepGrid) -> Staleness | None:
-    """Steps that others finished during each step; None where clocks or steps forbid it."""
+    """Steps that other ranks finished during each step; None without common clocks, or where ranks
+    go in step."""
     if grid.clocks.unplaced:
         return None
     steps = trace.of_kind(Kind.STEP)
@@ -98,14 +98,14 @@ def _counted(trace: Trace, grid: StepGrid) -> Staleness | None:
     if len(steps) < 2 or _in_step(steps, end):
         return None
     order = np.argsort(end, kind="stable")
-    ends = end[order]  # those strictly within a step: one's own is not
+    ends = end[order]  # strictly within a step: not its own
     within = np.searchsorted(ends, ends, "left") - np.searchsorted(ends, start[order], "right")
     step = steps.step.astype(np.int64)[order]
     return Staleness(steps["rank"][order], step, np.maximum(within, 0.0), logged=False)
 
 
 def _in_step(steps: Columns, end: Array) -> bool:
-    """Whether ranks finish the steps that all have done at the same time, as in a pipeline."""
+    """Whether ranks finish the steps that all of them made at the same time, as in a pipeline."""
     order = np.argsort(steps.step, kind="stable")
     first = np.flatnonzero(np.diff(steps.step[order].astype(np.int64), prepend=-1))
     members = np.diff(np.append(first, len(order)))
@@ -125,7 +125,7 @@ def find(case: Case) -> list[Finding]:
         return []
     bounds, ranks = allowed(case, updates)
     _, place, count = np.unique(updates.rank, return_inverse=True, return_counts=True)
-    time = 1.0 / count[place]  # of its rank's: a slow rank makes few, long ones
+    time = 1.0 / count[place]  # of an update, as a share of its rank's: slow ranks make fewer
     lost = time * (1 - bounds / np.maximum(updates.value, bounds))
     lost, time = (
         np.array([part.sum() for part in np.array_split(each, int(count.max()))])
@@ -136,11 +136,10 @@ def find(case: Case) -> list[Finding]:
 
 
 def allowed(case: Case, updates: Staleness) -> tuple[Array, list[int]]:
-    """Staleness of each update that equally fast ranks may have, two deviations of chance; and the
-    ranks that are staler than the others all the time, the stalest first: of what they usually have
-    chance explains only two deviations of a mean."""
-    together = rounds(case.grid) if len(case.grid.steps) else None
-    equal = max(case.trace.world - 1.0, together.steps - 1 if together else 1.0, 1.0)
+    """Bound of each update's staleness, two deviations above that of equally fast ranks; and the
+    ranks that are always staler, the stalest first: their bound is two deviations of a mean."""
+    regular = rounds(case.grid) if len(case.grid.steps) else None
+    equal = max(case.trace.world - 1.0, regular.steps - 1 if regular else 1.0, 1.0)
     ranks, place, count = np.unique(updates.rank, return_inverse=True, return_counts=True)
     usual = np.array([np.median(updates.value[updates.rank == rank]) for rank in ranks])
     others = usual - above_others(usual[None])[0]
@@ -151,7 +150,7 @@ def allowed(case: Case, updates: Staleness) -> tuple[Array, list[int]]:
 
 
 def drifting(updates: Staleness) -> Trend | None:
-    """The trend of staleness per 1,000 updates, where it is sure and not small; None else."""
+    """The trend of staleness per 1,000 updates; None where it is unsure or small."""
     axis = np.arange(len(updates.value)) / 1000
     places, values = thinned(axis, updates.value)
     quarter = max(len(values) // 4, 1)
@@ -167,18 +166,17 @@ def _stale(
     value, growing = updates.value, drifting(updates)
     stale, bound = value > bounds, float(bounds.max())
     steps = updates.step[stale]
-    why = say("async_staleness.some" if ranks else "async_staleness.all", those=ranks)
-    return found(
+    return finding_of(
         case,
         "async_staleness",
-        share,
+        Gain(share),
         numbers={
             "stale": float(stale.mean()),
             "bound": bound,
             "median": np.median(value),
             "p95": np.quantile(value, 0.95),
             "growing": ", and it grows" if growing else "",
-            "why": why,
+            "why": say(f"async_staleness.{'some' if ranks else 'all'}", those=ranks),
             "unbounded": "; staleness rises over the run and has no bound" if growing else "",
             "those": ranks,
         },
@@ -199,28 +197,27 @@ def _stale(
     )  # fmt: skip
 
 
-# -- what goes together with the loss --------------------------------------------------------------
+# -- correlation with the loss ---------------------------------------------------------------------
 
 
 def relations(case: Case, updates: Staleness | None) -> list[Evidence]:
-    """Rank correlation of what the script logs with staleness and with the step time.
-
-    Evidence that they go together, or not; never that one causes the other.
-    """
-    found_ = []
-    others = {"step_time": (case.grid.steps, case.grid.step_ns)}
+    """Rank correlation of logged outcomes with staleness and with the step time; no proof of a
+    cause."""
+    evidence = []
+    causes = {"step_time": (case.grid.steps, case.grid.step_ns)}
     if updates is not None:
-        others["staleness"] = _mean_by_step(updates.step, updates.value)
-    for name, logged in ((name, marked(case.trace, name)) for name in OUTCOMES):
+        causes["staleness"] = _mean_by_step(updates.step, updates.value)
+    for name in OUTCOMES:
+        logged = marked(case.trace, name)
         steps, value = _mean_by_step(logged.step, logged.value)
-        for other, (places, numbers) in others.items():
+        for cause, (places, numbers) in causes.items():
             _, mine, theirs = np.intersect1d(steps, places, return_indices=True)
-            together = association(value[mine], numbers[theirs])
-            if together is not None:
-                key = f"correlation_of_{name}_with_{other}"
-                found_.append(Evidence(key, together.rho, 0.0, "ρ"))
-                found_.append(Evidence(f"{key}_by_chance", together.p, None, "p"))
-    return found_
+            related = association(value[mine], numbers[theirs])
+            if related is not None:
+                key = f"correlation_of_{name}_with_{cause}"
+                evidence.append(Evidence(key, related.rho, 0.0, "ρ"))
+                evidence.append(Evidence(f"{key}_by_chance", related.p, None, "p"))
+    return evidence
 
 
 def _mean_by_step(step: Array, value: Array) -> tuple[Array, Array]:
@@ -231,18 +228,17 @@ def _mean_by_step(step: Array, value: Array) -> tuple[Array, Array]:
 
 def summary(case: Case) -> dict[str, Any] | None:
     """How loosely the run is coupled; None where it synchronizes in every step and logs nothing."""
-    together = rounds(case.grid) if len(case.grid.steps) else None
+    regular = rounds(case.grid) if len(case.grid.steps) else None
     updates = staleness(case.trace, case.grid)
     related = relations(case, updates) if len(case.grid.steps) else []
-    if together is None and updates is None and not related:
+    if regular is None and updates is None and not related:
         return None
-    value = updates.value if updates is not None else np.zeros(0)
-    places = {"p50": 0.5, "p95": 0.95, "max": 1.0} if len(value) else {}
-    mean = {"mean": float(value.mean())} if len(value) else {}
+    quantiles = {"p50": 0.5, "p95": 0.95, "max": 1.0}
     return {
-        "steps_per_round": together and together.steps,
-        "regular_rounds": together and together.regular,
+        "steps_per_round": regular and regular.steps,
+        "regular_rounds": regular and regular.regular,
         "staleness": updates
-        and mean | {name: float(np.quantile(value, at)) for name, at in places.items()},
+        and {"mean": float(updates.value.mean())}
+        | {name: float(np.quantile(updates.value, at)) for name, at in quantiles.items()},
         "relations": {one.metric: one.rounded().measured for one in related},
     }

@@ -1,8 +1,8 @@
 """`collective_topology_mismatch`: rings that leave a node or rack more often than they must.
 
-A ring in rank order over k places must leave each once. Where it leaves one c times, c streams
-share that place's link, and the bytes take c times as long (reference: a ring's 2 S (n - 1) / (n B)
-with B / c). Libraries that know their nodes, as NCCL does, order ranks inside them by themselves.
+A ring over k places (nodes or racks) must leave each once. Where a ring in rank order leaves one c
+times, c streams share the link of that place, and the bytes take c times as long: a ring's
+2 S (n - 1) / (n B) with B / c. Libraries that know their nodes, as NCCL does, order ranks by node.
 """
 
 from __future__ import annotations
@@ -14,21 +14,19 @@ import numpy as np
 from evenstep import allreduce
 from evenstep.allreduce import Cost, Link
 from evenstep.diagnose.finding import Evidence, Finding, Where
-from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.measure import places
 from evenstep.diagnose.measure.expected import RINGS, Reference, Shape, places_of, reference
-from evenstep.diagnose.modes.bound import slow_shapes
-from evenstep.diagnose.modes.intervention import found
-from evenstep.statistics.interval import Share
+from evenstep.diagnose.modes.bound import of_slow_shapes
+from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.trace.spool.layout import Op
 
-UNSURE = 0.6  # confidence in that
+UNSURE = 0.6  # confidence without a reference for the bandwidth of one stream
 LISTED = 64  # ranks of a new order that are written out
 
 
-class Crossed(NamedTuple):
-    """A shape whose rings cross more often than they must."""
+class CrossingRing(NamedTuple):
+    """A shape whose rings leave a node or rack more often than they must."""
 
     shape: Shape
     group: int
@@ -41,12 +39,11 @@ class Crossed(NamedTuple):
 
 def find(case: Case) -> list[Finding]:
     """What rank orders that follow the nodes would give back."""
-    slow = slow_shapes(case, _crossed)
-    return _mismatch(case, *slow) if slow else []
+    return of_slow_shapes(case, _crossing, _mismatch)
 
 
-def _crossed(case: Case, shape: Shape) -> Crossed | None:
-    """What its ranks' order costs a shape; None where the order is right, or costs nothing."""
+def _crossing(case: Case, shape: Shape) -> CrossingRing | None:
+    """The cost of the rank order of a shape; None where the order is right, or costs nothing."""
     if shape.op not in RINGS or shape.leaving <= 1 or shape.busbw_gBps <= 0:
         return None
     group = shape.groups[0]
@@ -60,16 +57,17 @@ def _crossed(case: Case, shape: Shape) -> Crossed | None:
     limit = np.minimum(rows.transfer_ns, case.transfers.of_kind("quiet_ns"))
     shorter = np.where(shape.rows, np.minimum(slower * rows.size_bytes, limit), 0.0)
     crossings, fewest = len(places.hops(where)), places.fewest_crossings(where)
-    return Crossed(shape, group, crossings, fewest, ordered, known, shorter)
+    return CrossingRing(shape, group, crossings, fewest, ordered, known, shorter)
 
 
 def _most(shape: Shape) -> float:
-    """Bandwidth if nothing but the shared link slows the ring: not more than the order explains."""
+    """Bandwidth in the best order, where only the shared link slows the ring."""
     return shape.busbw_gBps * shape.leaving
 
 
 def _orders_itself(case: Case, group: int) -> bool:
-    """NCCL rings follow the nodes, whatever the order of ranks; racks it does not know."""
+    """Whether the library orders ranks by itself: NCCL does by node, whatever the order of ranks,
+    but knows no racks."""
     ranks = [rank for rank in case.trace.groups[group].ranks if rank in case.trace.ranks]
     racks = {places.rack_of(case.trace, rank) for rank in ranks}
     return "nccl" in case.trace.groups[group].backend.lower() and len(racks) < 2
@@ -78,21 +76,21 @@ def _orders_itself(case: Case, group: int) -> bool:
 # -- the finding -----------------------------------------------------------------------------------
 
 
-def _mismatch(case: Case, crossed: list[Crossed], share: Share, change: Change) -> list[Finding]:
-    first = crossed[0]
+def _mismatch(case: Case, crossing: list[CrossingRing], gain: Gain) -> list[Finding]:
+    first = crossing[0]
     shape, trace = first.shape, case.trace
     kind = "racks" if _by_rack(case, first.group) else "nodes"
-    names = dict.fromkeys(trace.groups[g].name for part in crossed for g in part.shape.groups)
+    names = dict.fromkeys(trace.groups[g].name for part in crossing for g in part.shape.groups)
     where = places_of(trace, first.group)
     ranks = [rank for rank in trace.groups[first.group].ranks if rank in trace.ranks]
     order = places.grouped(ranks, where)
     layered = _hierarchy_saves(case, first) * case.transfers.rows.size_bytes
     layered_ns = case.gained(np.where(shape.rows, layered, 0.0))
-    return found(
+    return finding_of(
         case,
         "collective_topology_mismatch",
-        share,
-        confidence=min(share.confidence, 1.0 if first.known else UNSURE),
+        gain,
+        confidence=min(gain.share.confidence, 1.0 if first.known else UNSURE),
         numbers={
             "name": shape.name,
             "busbw": shape.busbw_gBps,
@@ -107,7 +105,7 @@ def _mismatch(case: Case, crossed: list[Crossed], share: Share, change: Change) 
         },
         where=Where(links=[f"{a}-{b}" for a, b in places.links(where)], groups=list(names)),
         options={
-            "order": share,
+            "order": gain.share,
             "hierarchy": case.share(np.minimum(layered_ns, case.grid.step_ns)),
         },
         evidence=[
@@ -116,7 +114,6 @@ def _mismatch(case: Case, crossed: list[Crossed], share: Share, change: Change) 
             Evidence("bus_bandwidth", shape.busbw_gBps, first.ordered_gBps, "GB/s"),
             *_curves(case, first),
         ],
-        change=change,
     )
 
 
@@ -125,8 +122,8 @@ def _by_rack(case: Case, group: int) -> bool:
     return places_of(case.trace, group)[0] == places.rack_of(case.trace, first) != ""
 
 
-def _curves(case: Case, first: Crossed) -> list[Evidence]:
-    """The largest size's time beside what algorithms would give at the bandwidth of one stream."""
+def _curves(case: Case, first: CrossingRing) -> list[Evidence]:
+    """Time of the largest size beside that of algorithms at the bandwidth of one stream."""
     shape = first.shape
     if shape.op != Op.ALL_REDUCE:
         return []
@@ -147,7 +144,7 @@ def _curves(case: Case, first: Crossed) -> list[Evidence]:
 
 
 def _hierarchical(case: Case, shape: Shape, size: float, stream: Link) -> Cost:
-    """All-reduce inside the nodes, then between them over one stream of each."""
+    """Cost of an all-reduce inside the nodes, then between them over one stream of each node."""
     per_node = max(1, shape.members // shape.nodes)
     outer = stream._replace(gBps=stream.gBps / per_node)
     inner = Link(_inside_gBps(case))
@@ -155,13 +152,13 @@ def _hierarchical(case: Case, shape: Shape, size: float, stream: Link) -> Cost:
 
 
 def _inside_gBps(case: Case) -> float:  # noqa: N802
-    """Bandwidth inside a node, where a group of the run lies in one; else it costs nothing."""
+    """Bandwidth inside a node, if a group of the run lies in one; else infinite."""
     inside = [shape.busbw_gBps for shape in case.shapes if shape.nodes == 1]
     return max(inside, default=float("inf"))
 
 
-def _hierarchy_saves(case: Case, first: Crossed) -> float:
-    """Time per byte that a hierarchical algorithm would save; never less than none."""
+def _hierarchy_saves(case: Case, first: CrossingRing) -> float:
+    """Time per byte that a hierarchical algorithm would save, at least 0."""
     shape = first.shape
     whole = shape.factor / shape.busbw_gBps
     layered = _hierarchical(case, shape, 1.0, Link(first.ordered_gBps)).transfer_ns

@@ -1,5 +1,5 @@
-"""Modes that end a job. `rank_failed`: who died first, of what, inside what. `hang`: a collective
-or message that some ranks entered and never left, and who did not come.
+"""Modes that end a job. `rank_failed`: the rank that died first, of what, and in which collective.
+`hang`: a collective or message that some ranks entered and never left, and the ranks that did not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from evenstep.trace.trace import Trace
 if TYPE_CHECKING:
     from evenstep.diagnose.lateness.case import Case
 
-BRIEF_NS = 10_000_000_000  # in a dump: writing it may take seconds, in which others go on
+BRIEF_NS = 10_000_000_000  # while a dump is written, which may take seconds, other ranks go on
 MEMORY = ("OutOfMemory", "MemoryError", "not enough memory", "out of memory", "alloc")
 INVALID = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
 
@@ -35,27 +35,24 @@ def describe(trace: Trace, place: Stuck) -> str:
 
 
 def hang(case: Case) -> list[Finding]:
-    """Groups that were stuck for much longer than a step takes; once for those who never came."""
+    """Operations that stood still much longer than a step takes, by the ranks that never came."""
     alike: dict[tuple[int, ...], list[Stuck]] = {}
     for number, place in enumerate(case.stuck):
         alike.setdefault(tuple(place.missing) or (-1 - number,), []).append(place)
-    return [
-        _of_places(case, sorted(each, key=lambda one: -one.since_ns)) for each in alike.values()
-    ]
+    return [_of_places(case, each) for each in alike.values()]
 
 
 def _of_places(case: Case, places: list[Stuck]) -> Finding:
-    """Of operations that wait for the same ranks, the one that has waited longest first."""
-    place, trace = places[0], case.trace
+    """The finding of operations that wait for the same ranks, told by the longest wait."""
+    place, trace = max(places, key=lambda one: one.since_ns), case.trace
     culprits = place.missing or place.different or list(place.untraced)
     traced = all(rank in trace.ranks for rank in culprits)
     waiting = {rank for one in places for rank in one.waiting}
     elsewhere = sorted(waiting - set(place.waiting))
     sites = {trace.names[call.name] for rank, call in place.calls.items() if rank in place.waiting}
     site = sites.pop() if len(sites) == 1 else ""
-    what = "different" if place.different else "missing" if place.missing else "transport"
-    if what == "transport" and place.untraced:
-        what = "untraced"
+    rest = "missing" if place.missing else "untraced" if place.untraced else "transport"
+    what = "different" if place.different else rest
     return _ending(
         "hang",
         round(min(sum(_share(case, one) for one in places), 1.0), 4),
@@ -86,27 +83,25 @@ def _of_places(case: Case, places: list[Stuck]) -> Finding:
     )
 
 
-def _ending(mode: str, share: float, step: int, do: str, method: str, **told: Any) -> Finding:
-    """What ended the job in a step, and what to do of which nobody knows what it gives back."""
+def _ending(mode: str, share: float, step: int, do: str, method: str, **fields: Any) -> Finding:
+    """The finding of what ended the job in a step, with a remedy of unknown gain."""
     return Finding(
         mode=mode,
         severity=share,
         effect=Effect(share),
         when=When([(step, step)], "transient"),
         options=[Option(do, None, None, None, "none", method)],
-        **told,
+        **fields,
     )
 
 
 def _share(case: Case, place: Stuck) -> float:
-    """The time stood still, of all the time; the same time is lost once.
-
-    Where a dump does not tell how long, standing still is all that is known of the job's time.
-    """
+    """Share of the job's time in which it stood still, divided among all stuck operations. Where a
+    dump does not tell how long, no other time of the job is known."""
     if not all(other.timed for other in case.stuck):
         return 1 / len(case.stuck)
-    together = sum(other.since_ns for other in case.stuck)
-    part = place.since_ns / together if together > 0 else 1 / len(case.stuck)
+    whole = sum(other.since_ns for other in case.stuck)
+    part = place.since_ns / whole if whole > 0 else 1 / len(case.stuck)
     stood, ran = case.hung_ns, case.grid.total_ns
     return part * (stood / (stood + ran) if stood + ran > 0 else 1.0)
 
@@ -138,8 +133,7 @@ def _cause(case: Case, place: Stuck) -> str:
 
 
 def _left(trace: Trace, place: Stuck) -> str:
-    """How the one who did not come had ended by the time the others gave up, or since when it was
-    not heard of."""
+    """A clause on how the missing rank had ended by then, or since when it gave no sign of life."""
     info, waiting = trace.ranks[place.missing[0]], trace.ranks[place.waiting[0]]
     began_ns = wall_ns(waiting, place.entered_ns)
     ended, beat = ended_ns(info), info.facts.get("heartbeat_ns")
@@ -154,7 +148,7 @@ def _left(trace: Trace, place: Stuck) -> str:
 
 
 def _circle(case: Case, place: Stuck) -> str:
-    """Where the missing wait themselves, and nobody is first: in what, "" if it is not so."""
+    """A clause for missing ranks that all wait elsewhere themselves, in a circle; else ""."""
     others = [other for other in case.stuck if set(other.waiting) & set(place.missing)]
     if not set(place.missing) <= {rank for other in others for rank in other.waiting}:
         return ""
@@ -166,17 +160,17 @@ def _circle(case: Case, place: Stuck) -> str:
 def _disagreement(case: Case, place: Stuck) -> str:
     trace = case.trace
     others = [rank for rank in place.calls if rank not in place.different]
-    told = [
-        f"rank {rank} {_words(trace, place.calls[rank])}{out_of_step(trace, place, rank)}"
+    calls = [
+        f"rank {rank} {_in_words(trace, place.calls[rank])}{out_of_step(trace, place, rank)}"
         for rank in place.different[:SEVERAL]
     ]
-    told += [f"the others {_words(trace, place.calls[rank])}" for rank in others[:1]]
+    calls += [f"the others {_in_words(trace, place.calls[rank])}" for rank in others[:1]]
     entered = say(f"hang.{'another' if others else 'differently'}")
     more = " …" if len(place.different) > SEVERAL else ""
-    return f"{case.named(place.different)} {entered}; {', '.join(told)}{more}"
+    return f"{case.named(place.different)} {entered}; {', '.join(calls)}{more}"
 
 
-def _words(trace: Trace, call: EnteredCall) -> str:
+def _in_words(trace: Trace, call: EnteredCall) -> str:
     """ "broadcast of 200 B FLOAT32 in step (train.py:31)"."""
     size = "" if call.size is None else f" of {call.size} B"
     dtype = f" {DType(call.dtype).name.lower()}" if call.size and call.dtype else ""
@@ -185,7 +179,7 @@ def _words(trace: Trace, call: EnteredCall) -> str:
 
 
 def last_of(trace: Trace, rank: int) -> str:
-    """In words the last collective or message a rank entered."""
+    """The last collective or message that a rank entered, in words."""
     rows = trace.of_kind(Kind.COLLECTIVE, Kind.POINT_TO_POINT)
     rows = rows.select(rows["rank"] == rank)
     if not len(rows):
@@ -199,27 +193,28 @@ def last_of(trace: Trace, rank: int) -> str:
 
 
 def endings(trace: Trace) -> list[str]:
-    """For the limits: ranks whose trace has no end, and what they were in."""
+    """For the limits: ranks whose trace has no end, and the operation they were in."""
     open_ended = [
         rank
         for rank, info in trace.ranks.items()
         if not info.closed and "dump" not in info.facts  # a dump is always of a living process
     ]
-    told = {}
-    for place in stuck(trace) if open_ended else ():
-        for rank in place.waiting:
-            told[rank] = f", inside {describe(trace, place)} (step {place.step})"
+    inside = {
+        rank: f", inside {describe(trace, place)} (step {place.step})"
+        for place in (stuck(trace) if open_ended else ())
+        for rank in place.waiting
+    }
     return [
-        f"rank {rank} did not end its trace (killed, or still running){told.get(rank, '')}"
+        f"rank {rank} did not end its trace (killed, or still running){inside.get(rank, '')}"
         for rank in open_ended
     ]
 
 
 def out_of_step(trace: Trace, place: Stuck, rank: int) -> str:
-    """How the calls of a rank that differs are shifted against the others', in words; "" if not.
+    """A clause on how the calls of a differing rank are shifted against the others'; "" unknown.
 
-    Training repeats its calls: what came after the others' next one the last time is what they
-    would have called then; a rank that calls that already has left the one before it out.
+    Training repeats its calls: the call that followed the others' present one before is the next. A
+    rank that makes it already has left one out.
     """
     others = [other for other in place.calls if other not in place.different]
     if not others or rank not in place.calls:
@@ -240,17 +235,16 @@ def out_of_step(trace: Trace, place: Stuck, rank: int) -> str:
 
 def rank_failed(case: Case) -> list[Finding]:
     """The first death, where no hang came before it."""
-    return [_of_deaths(case, case.failed)] if case.failed else []
-
-
-def _of_deaths(case: Case, failed: list[Death]) -> Finding:
-    first, ranks = failed[0], [death.rank for death in failed]
+    if not case.failed:
+        return []
+    first, ranks = case.failed[0], [death.rank for death in case.failed]
     last = int(case.grid.steps[-1]) if len(case.grid.steps) else 0
     others = [death for death in case.dead if death.rank not in ranks]
     within = words.duration(max(others[-1].at_ns - first.at_ns, 0)) if others else ""
     theirs = words.ranks([death.rank for death in others])
     followed = f"; {theirs} followed within {within}" if others else ""
-    return _ending(
+    in_call = last_of(case.trace, first.rank)
+    finding = _ending(
         "rank_failed",
         round(1.0 - case.running_share, 4),
         last,
@@ -259,7 +253,8 @@ def _of_deaths(case: Case, failed: list[Death]) -> Finding:
         layer=_layer(first),
         confidence=CERTAIN if ended_ns(case.trace.ranks[first.rank]) else LIKELY,
         observation=f"{case.named(ranks)} died after step {last}{followed}",
-        cause=f"{words.ended(first.facts)}{_inside(case, first)}",
+        cause=words.ended(first.facts)
+        + (f"; the last it entered was {in_call}" if in_call else ""),
         where=case.where(ranks),
         title=f"{words.ranks(ranks)} died: {words.ended(first.facts, brief=True)}",
         evidence=[
@@ -267,12 +262,7 @@ def _of_deaths(case: Case, failed: list[Death]) -> Finding:
             Evidence("ranks_failed", len(case.dead), 0, "ranks"),
         ],
     )
-
-
-def _inside(case: Case, first: Death) -> str:
-    """The last collective it was in, or had been in."""
-    last = last_of(case.trace, first.rank)
-    return f"; the last it entered was {last}" if last else ""
+    return [finding]
 
 
 def _layer(first: Death) -> str:
@@ -282,11 +272,11 @@ def _layer(first: Death) -> str:
 
 
 def _remedy(first: Death) -> str:
-    """What to look at next, by how it ended."""
+    """What to look at next, by how the rank ended."""
     ended, raised = first.facts.get("ended") or {}, first.facts.get("raised") or {}
-    said = f"{raised.get('type', '')} {raised.get('message', '')}"
+    message = f"{raised.get('type', '')} {raised.get('message', '')}"
     holding = {
-        "memory": ended.get("out_of_memory_kills") or any(word in said for word in MEMORY),
+        "memory": ended.get("out_of_memory_kills") or any(word in message for word in MEMORY),
         "raised": raised,
         "invalid": ended.get("signal") in INVALID,
         "signal": ended.get("signal"),

@@ -1,8 +1,8 @@
-"""`fabric_contention`: from time to time data moves slower for everybody in a group at once, or
-messages move slower on one link than on the others, always.
+"""`fabric_contention`: transfers of all ranks of a group are slow from time to time, or messages on
+one link are always slower than on others.
 
-Counted from the last entry on, so that no rank's lateness is in it, and against what the same
-operations take when they are quiet, the same messages on links of the same kind.
+A transfer counts from the last entry, without any rank's lateness, against the quiet level of its
+operation and size; a message against those of its size on links of its kind.
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Evidence, Finding, When, Where
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
-from evenstep.diagnose.levels import SEVERAL, SMALLEST_SHARE
+from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure import places
 from evenstep.diagnose.measure.expected import places_of
 from evenstep.diagnose.measure.recurrence import when
 from evenstep.diagnose.measure.samples import congestion
 from evenstep.diagnose.measure.transfer import Transfers, floors
-from evenstep.diagnose.modes.intervention import found
-from evenstep.statistics.interval import Share
+from evenstep.diagnose.modes.intervention import Gain, finding_of, gain_of
 from evenstep.statistics.spectrum import Peak, uneven
 
 
-class Slow(NamedTuple):
-    """Which transfers are above their quiet level, and by how much. One entry per row."""
+class SlowTransfers(NamedTuple):
+    """Transfers above their quiet level. One entry per transfer of the run."""
 
-    judged: Array  # enough of its kind to know what is quiet
+    judged: Array  # whether there are enough of its kind to know the quiet level
     mask: Array
     excess_ns: Array
     ratio: Array  # logarithm of the time over the quiet level
 
 
-def slowed(measured: Transfers, named: Array | None = None) -> Slow:
-    """Transfers well outside the noise of their kind, but for those with a name already."""
+def slow_transfers(measured: Transfers, named: Array | None = None) -> SlowTransfers:
+    """Transfers well outside the noise of their kind, except those named by another mode."""
     rows, noise = measured.rows, measured.of_kind("noise_ns")
     quiet = np.maximum(measured.of_kind("quiet_ns"), floors(rows.step, rows.kind, rows.transfer_ns))
     judged = np.isfinite(noise) & (quiet > 0)
@@ -46,36 +45,34 @@ def slowed(measured: Transfers, named: Array | None = None) -> Slow:
     excess = np.where(judged, rows.transfer_ns - quiet, 0.0)
     mask = excess > levels.SIGMAS * np.nan_to_num(noise)
     ratio = np.log(np.maximum(rows.transfer_ns, 1) / np.maximum(quiet, 1))
-    return Slow(judged, mask, np.where(mask, excess, 0.0), ratio)
+    return SlowTransfers(judged, mask, np.where(mask, excess, 0.0), ratio)
 
 
 def find(case: Case) -> list[Finding]:
-    """Links of which messages are slower than of the others, and times at which all data is."""
+    """Slow links, and episodes of slow transfers."""
     if not case.waits_known:
         return []
-    alone = case.trace.one_host  # it has no fabric, but links between its devices
+    alone = case.trace.one_host  # without a fabric, but with links between its devices
     return [*_slow_links(case, on_devices=alone), *([] if alone else _episodes(case))]
 
 
 def _episodes(case: Case) -> list[Finding]:
-    """Those in which what is left of the exposed transfer is above its quiet level."""
+    """Transfers above their quiet level that come together, or are a population of their own."""
     if not case.transfers_known:
         return []
-    slow = slowed(case.transfers, case.claims.moves)
-    change = case.transferred(slow.excess_ns)
-    lost = case.saved(change)
-    share = case.share(lost)
-    if share.value < SMALLEST_SHARE or not (clustered(case.transfers, slow) or two_states(slow)):
+    slow = slow_transfers(case.transfers, case.claims.moves)
+    gain = gain_of(case, case.transferred(slow.excess_ns))
+    if gain is None or not (clustered(case.transfers, slow) or two_states(slow)):
         return []
-    case.claims.slow_ns += lost
-    return _slowed(case, slow, share, change)
+    case.claims.slow_ns += gain.saved_ns
+    return _of_episodes(case, slow, gain)
 
 
 # -- whether it is more than noise -----------------------------------------------------------------
 
 
-def clustered(measured: Transfers, slow: Slow) -> bool:
-    """Whether slow transfers follow slow ones: their correlation, in its deviations by chance."""
+def clustered(measured: Transfers, slow: SlowTransfers) -> bool:
+    """Whether slow transfers follow slow ones: their correlation, in standard errors of chance."""
     order = np.argsort(measured.rows.begin_ns[slow.judged], kind="stable")
     excess = np.where(slow.mask, slow.ratio, 0.0)[slow.judged][order]
     excess -= excess.mean()
@@ -84,15 +81,15 @@ def clustered(measured: Transfers, slow: Slow) -> bool:
     return float((excess[1:] * excess[:-1]).sum()) > least
 
 
-def two_states(slow: Slow) -> bool:
-    """Whether the slow ones are a population of their own: Ashman's D (1994)."""
+def two_states(slow: SlowTransfers) -> bool:
+    """Whether slow transfers are a population of their own: Ashman's D (1994)."""
     above, below = slow.ratio[slow.mask], slow.ratio[slow.judged & ~slow.mask]
     spread = np.sqrt((above.var() + below.var()) / 2) if len(below) else np.inf
     return bool(above.mean() - below.mean() > levels.CLEARLY * max(float(spread), 1e-9))
 
 
-def _period(measured: Transfers, slow: Slow) -> Peak | None:
-    """A period in seconds of the relative excess, as a neighbour with steps of its own has."""
+def _period(measured: Transfers, slow: SlowTransfers) -> Peak | None:
+    """The period in seconds of slow transfers, as a neighbour with steps of its own causes it."""
     middle = (measured.rows.begin_ns + measured.rows.end_ns)[slow.judged] / 2
     peak = uneven((middle - middle.min()) / 1e9, slow.mask[slow.judged].astype(float))
     return peak if peak is not None and peak.explained >= levels.MOST else None
@@ -101,8 +98,9 @@ def _period(measured: Transfers, slow: Slow) -> Peak | None:
 # -- the finding -----------------------------------------------------------------------------------
 
 
-def _concerned(measured: Transfers, slow: Slow) -> tuple[list[int], list[int]]:
-    """Groups that are slow as often as the worst, by their share of the excess; and the others."""
+def _concerned(measured: Transfers, slow: SlowTransfers) -> tuple[list[int], list[int]]:
+    """Groups with at least half the relative excess of the worst, the costliest first; and the
+    other judged groups."""
     rows = measured.rows
     size = int(rows.group.max()) + 1
     moving = np.bincount(rows.group[slow.judged], rows.transfer_ns[slow.judged], minlength=size)
@@ -114,35 +112,35 @@ def _concerned(measured: Transfers, slow: Slow) -> tuple[list[int], list[int]]:
     return [int(g) for g in hit], [int(g) for g in judged if g not in hit]
 
 
-def _where(case: Case, slow: Slow) -> Where:
-    """Groups and links, where not all are concerned alike."""
+def _where(case: Case, slow: SlowTransfers) -> Where:
+    """The slow groups and the links that only they use; none where all groups are slow."""
     hit, calm = _concerned(case.transfers, slow)
     names = [case.trace.groups[group].name for group in hit] if calm else []
     suspects = _links(case, hit) - _links(case, calm)
     nodes = {node for group in hit for node in places_of(case.trace, group)}
-    told = suspects if calm or len(nodes) == 2 else set()
-    return Where(groups=list(dict.fromkeys(names)), links=[f"{a}-{b}" for a, b in sorted(told)])
+    links = sorted(suspects) if calm or len(nodes) == 2 else []
+    return Where(groups=list(dict.fromkeys(names)), links=[f"{a}-{b}" for a, b in links])
 
 
 def _links(case: Case, groups: list[int]) -> set[tuple[str, str]]:
     return {link for group in groups for link in places.links(places_of(case.trace, group))}
 
 
-def _slowed(case: Case, slow: Slow, share: Share, change: Change) -> list[Finding]:
+def _of_episodes(case: Case, slow: SlowTransfers, gain: Gain) -> list[Finding]:
     rows, period = case.transfers.rows, _period(case.transfers, slow)
     quiet = case.transfers.of_kind("quiet_ns")
     busy = rows.transfer_ns[slow.mask].sum() / rows.transfer_ns[slow.judged].sum()
     factor = float(np.median(rows.transfer_ns[slow.mask] / quiet[slow.mask]))
     late = case.steps_of(slow.mask)
     recurs, where = when(late[:, None], case.grid.steps), _where(case, slow)
-    told = [
+    of_period = [
         Evidence("contention_period", period.period, None, "s"),
         Evidence("contention_period_explains", period.explained, 0.0, "share"),
     ] if period else []  # fmt: skip
-    return found(
+    return finding_of(
         case,
         "fabric_contention",
-        share,
+        gain,
         numbers={
             "factor": factor,
             "steps": float(late.mean()),
@@ -152,15 +150,14 @@ def _slowed(case: Case, slow: Slow, share: Share, change: Change) -> list[Findin
         },
         where=where,
         at=When(recurs.steps, "oscillating") if period else recurs,
-        options={"apart": share} | ({"token": None} if period else {}),
+        options={"apart": gain.share} | ({"token": None} if period else {}),
         evidence=[
             Evidence("transfer_slowdown", factor, 1.0, "factor"),
             Evidence("transfer_time_contended", busy, 0.0, "share"),
             Evidence("steps_contended", late.mean(), 0.0, "share"),
-            *told,
+            *of_period,
             *congestion(case.trace, case.grid, late),
         ],
-        change=change,
     )
 
 
@@ -168,10 +165,10 @@ def _slowed(case: Case, slow: Slow, share: Share, change: Change) -> list[Findin
 
 
 def _slow_links(case: Case, *, on_devices: bool) -> list[Finding]:
-    """Links, or only those of devices, whose messages take longer at their quickest than the
-    others' nearly ever do; where they are all that a rank has, and nobody else's, that rank's.
-    Links are slower than they could be, never faster, so that the quick ones need not be the most.
-    """
+    """Links whose quickest messages take longer than nearly all on the calm links of their kind;
+    where they are all links of one rank, that rank. `on_devices`: only between devices.
+
+    Calm links need not be the majority: a link may be slower than its kind, but never faster."""
     if case.costs is None or case.stuck or (on_devices and not case.costs.graph.device.all()):
         return []
     table = case.costs.graph.operations
@@ -194,7 +191,7 @@ def _slow_links(case: Case, *, on_devices: bool) -> list[Finding]:
 
 
 def _receivers(case: Case) -> Array:
-    """Rank that each message of the graph goes to; -1 where that is not known."""
+    """Receiving rank of each message of the graph; -1 unknown."""
     assert case.costs is not None
     graph = case.costs.graph
     found_ranks = np.full(len(graph.operations), -1)
@@ -206,8 +203,8 @@ def _receivers(case: Case) -> Array:
 
 
 def _alike(case: Case, receiver: Array) -> list[list[Array]]:
-    """Messages of each channel, beside those of its like: of one size, all within nodes or all
-    between them. Only where there are enough channels to tell the exception."""
+    """Messages by channel, in lists of channels of one size, all within nodes or all between them;
+    only lists of enough channels to tell an exception."""
     assert case.costs is not None
     table, ranks = case.costs.graph.operations, np.array(sorted(case.trace.ranks))
     sent = np.flatnonzero((receiver >= 0) & table.whole)  # both ends are known
@@ -226,7 +223,8 @@ def _alike(case: Case, receiver: Array) -> list[list[Array]]:
 
 
 def _slow_link(case: Case, slow: Array, usual: Array, ends: Array, judged: Array) -> list[Finding]:
-    """Between those of them that lose most; or of one rank, if what loses so much is all it has."""
+    """The finding of the link that costs most; or of a rank, if its links are those that cost
+    most."""
     assert case.costs is not None
     table, usual = case.costs.graph.operations, usual[slow]
     pairs, place = np.unique(ends[:, slow], axis=1, return_inverse=True)
@@ -245,7 +243,7 @@ def _slow_link(case: Case, slow: Array, usual: Array, ends: Array, judged: Array
     late = np.zeros(len(case.grid.steps), bool)
     late[np.searchsorted(case.grid.steps, table.step[slow])] = True
     took, calm = (float(np.median(part)) for part in (table.took_ns[slow], usual))
-    return found(
+    return finding_of(
         case,
         "fabric_contention.rank" if of_rank else "fabric_contention.link",
         Change.of_transfers(slow, usual),

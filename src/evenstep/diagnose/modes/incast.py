@@ -1,30 +1,29 @@
-"""`incast`: many send to one at once, and its link collapses instead of being merely busy.
+"""`incast`: many ranks send to one at once, and its link collapses instead of being merely busy.
 
 Bytes alone make a transfer grow in line with its size. Where queues overflow, lost packets are
-sent again, often after a timeout: the time jumps. Ranks that arrive apart by themselves protect.
+sent again, often after a timeout: the time jumps. Ranks that arrive apart avoid it.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from evenstep import words
 from evenstep.diagnose import levels
-from evenstep.diagnose.finding import Evidence, Finding, Where
-from evenstep.diagnose.graph.replay import Change
+from evenstep.diagnose.finding import Evidence, Finding
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.expected import Shape, TransferLine, reference
 from evenstep.diagnose.measure.recurrence import when
 from evenstep.diagnose.measure.samples import congestion
-from evenstep.diagnose.modes.bound import slow_shapes
-from evenstep.diagnose.modes.intervention import found
-from evenstep.statistics.interval import Share
+from evenstep.diagnose.modes.bound import of_slow_shapes
+from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.trace.spool.layout import Op
 
-COLLAPSED = 2.0  # times what its bytes take: busy links do not do that
+COLLAPSED = 2.0  # times what its bytes take: a busy link alone does not take as long
 MANY_TO_ONE = (int(Op.GATHER), int(Op.REDUCE), int(Op.ALL_TO_ALL))
 
 
@@ -34,20 +33,16 @@ class Collapse(NamedTuple):
     shape: Shape
     mask: Array  # of the transfers
     shorter_ns: Array
-    basis: str
+    basis: str  # of the time of their bytes
 
 
 def find(case: Case) -> list[Finding]:
-    """What the collapsed transfers took beyond their bytes."""
-    slow = None if case.trace.one_host else slow_shapes(case, _collapse)  # one has no switch
-    if slow is None:
-        return []
-    case.claims.moves = np.any([part.mask for part in slow[0]], axis=0)
-    return _collapsed(case, *slow)
+    """What the collapsed transfers took beyond their bytes; a single host has no switch."""
+    return [] if case.trace.one_host else of_slow_shapes(case, _collapse, _collapsed)
 
 
 def _collapse(case: Case, shape: Shape) -> Collapse | None:
-    """The shape's transfers beyond twice what their bytes would take."""
+    """The transfers of a shape that take more than twice the time of their bytes, if any."""
     if shape.op not in MANY_TO_ONE or shape.members <= SEVERAL or not len(shape.sizes):
         return None
     rows = case.transfers.rows
@@ -60,7 +55,7 @@ def _collapse(case: Case, shape: Shape) -> Collapse | None:
 
 
 def _everything_slow(case: Case, mask: Array) -> bool:
-    """Whether other operations of the same steps are slow alike: that is contention."""
+    """Whether other operations of the same steps are slow, too: that is contention."""
     rows = case.transfers.rows
     ratio = rows.transfer_ns / np.maximum(case.transfers.of_kind("quiet_ns"), 1)
     beside = np.isin(rows.step, rows.step[mask]) & ~np.isin(rows.op, MANY_TO_ONE)
@@ -68,7 +63,8 @@ def _everything_slow(case: Case, mask: Array) -> bool:
 
 
 def _expected(case: Case, shape: Shape) -> tuple[Array, str]:
-    """Time of each transfer without collapse: by smaller sizes, by references, or its own best."""
+    """Time of each transfer without collapse, and its basis: smaller sizes, references, or its own
+    quiet level."""
     sizes = case.transfers.rows.size_bytes
     below = _below_the_knee(shape)
     if below is not None:
@@ -83,7 +79,7 @@ def _expected(case: Case, shape: Shape) -> tuple[Array, str]:
 
 
 def _below_the_knee(shape: Shape) -> TransferLine | None:
-    """Through the smaller sizes, where the largest ones rise far more steeply than their bytes."""
+    """The line through the smaller sizes, where larger ones take far longer than their bytes."""
     sizes, times = shape.sizes[shape.sizes > 0], shape.floors_ns[shape.sizes > 0]
     per_byte = times / sizes
     for knee in range(len(sizes) - 1, 1, -1):
@@ -95,7 +91,7 @@ def _below_the_knee(shape: Shape) -> TransferLine | None:
 
 
 def _slope(sizes: Array, times: Array) -> float:
-    """Median slope between neighbours (Theil 1950), not steeper than the bytes of the largest."""
+    """Median slope between neighbours (Theil 1950), at most the time per byte of the largest."""
     slopes = np.diff(times) / np.diff(sizes)
     return float(np.clip(np.median(slopes), 0, times[-1] / sizes[-1]))
 
@@ -103,18 +99,18 @@ def _slope(sizes: Array, times: Array) -> float:
 # -- the finding -----------------------------------------------------------------------------------
 
 
-def _collapsed(case: Case, parts: list[Collapse], share: Share, change: Change) -> list[Finding]:
+def _collapsed(case: Case, parts: list[Collapse], gain: Gain) -> list[Finding]:
+    case.claims.moves = np.any([part.mask for part in parts], axis=0)
     first = max(parts, key=lambda part: float(part.shorter_ns.sum()))
     rows, receivers = case.transfers.rows, _receivers(case, parts)
     took = float(np.median(rows.transfer_ns[first.mask]))
     usual = took - float(np.median(first.shorter_ns[first.mask]))
-    late, named = case.steps_of(first.mask), case.where(receivers)
     groups = case.groups_named(group for part in parts for group in part.shape.groups)
-    senders = first.shape.members - 1
-    return found(
+    late, senders = case.steps_of(first.mask), first.shape.members - 1
+    return finding_of(
         case,
         "incast",
-        share,
+        gain,
         numbers={
             "name": first.shape.name,
             "took": took,
@@ -123,7 +119,7 @@ def _collapsed(case: Case, parts: list[Collapse], share: Share, change: Change) 
             "senders": senders,
             "whom": f"to {words.ranks(receivers)}" if receivers else "to every rank at once",
         },
-        where=Where(named.ranks, named.nodes, (), groups),
+        where=replace(case.where(receivers), groups=groups),
         at=when(late[:, None], case.grid.steps),
         options=["fewer", "lossless"],
         evidence=[
@@ -132,12 +128,11 @@ def _collapsed(case: Case, parts: list[Collapse], share: Share, change: Change) 
             Evidence("collapsed", int(first.mask.sum()), 0, "collectives"),
             *congestion(case.trace, case.grid, late),
         ],
-        change=change,
     )
 
 
 def _receivers(case: Case, parts: list[Collapse]) -> list[int]:
-    """Roots of the rooted ones, the costliest first; an all-to-all has none."""
+    """Roots of the collapsed transfers, the costliest first; an all-to-all has none."""
     rooted = [part.shorter_ns for part in parts if part.shape.op != Op.ALL_TO_ALL]
     shorter = np.sum(rooted, axis=0) if rooted else np.zeros(len(case.transfers.rows))
     roots, place = np.unique(case.transfers.rows.root[shorter > 0], return_inverse=True)

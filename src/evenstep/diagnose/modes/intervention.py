@@ -1,15 +1,15 @@
-"""From an intervention to a finding: the run replayed without something, and what that gains.
+"""From an intervention to a finding: what the run's replay gains without a cause.
 
-A mode says what it would change (a `Change` of the graph, or late cells to be relieved), what shows
-that it is so, and the numbers of its sentences. What it costs, how surely, at other sizes, and what
-each remedy gives back follow from the replay alone.
+A mode gives the intervention (a `Change` of the graph, or late cells to relieve), its evidence, and
+the numbers of its sentences. The cost, its interval, the cost at other sizes and the gain of each
+remedy follow from the replay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,10 +26,26 @@ from evenstep.statistics.interval import Share, share_of
 NOBODY = Where()
 
 
-def found(
+class Gain(NamedTuple):
+    """What the run gains by an intervention, as a share of the step time."""
+
+    share: Share
+    #: To the run without the cause, alone or on top of another change; None: it cannot be replayed.
+    change: Change | Callable[[Change], Change] | None = None
+    saved_ns: Array | float = 0.0  # of each step; 0 where only the share is known
+
+
+def gain_of(case: Case, change: Change) -> Gain | None:
+    """What the replay gains by a change; None where that is too little for a finding."""
+    saved_ns = case.saved(change)
+    share = case.share(saved_ns)
+    return Gain(share, change, saved_ns) if share.value >= SMALLEST_SHARE else None
+
+
+def finding_of(
     case: Case,
     name: str,
-    without: Change | Share,
+    gain: Change | Gain | None,
     *,
     numbers: Mapping[str, Any],
     options: Sequence[str] | Mapping[str, Share | None],
@@ -37,22 +53,20 @@ def found(
     at: When | None = None,
     projected: Callable[[Share, int], list[Projection]] | None = None,
     evidence: Sequence[Evidence] = (),
-    change: Change | Callable[[Change], Change] | None = None,
     layer: str = "",
     confidence: float | None = None,
 ) -> list[Finding]:
-    """What the run gains `without` something, as a finding; none where that is not worth telling.
+    """The finding of a cause; none where a change gains too little, or there is no gain.
 
-    Of a share that is known already `change` is what gives it back. `name` and `layer` are as of
-    `worded`; options without a gain give back all of it. It is so in all steps but for `at`;
-    `projected` takes the share and the number of ranks.
+    `name`, `numbers`, `layer` and `confidence` are those of `worded`. Options without a gain of
+    their own give back the whole gain. `at` defaults to all steps; `projected` takes the share and
+    the number of ranks.
     """
-    if isinstance(without, Change):
-        share, change = case.share(case.saved(without)), change or without
-        if share.value < SMALLEST_SHARE:
-            return []
-    else:
-        share = without
+    if isinstance(gain, Change):
+        gain = gain_of(case, gain)
+    if gain is None:
+        return []
+    share = gain.share
     finding = worded(
         name,
         share,
@@ -64,12 +78,12 @@ def found(
         projected=projected(share, len(case.grid.ranks)) if projected else (),
         options=options if isinstance(options, Mapping) else dict.fromkeys(options, share),
         evidence=evidence,
-        change=change,
+        change=gain.change,
     )
     return [finding]
 
 
-def late(
+def finding_of_late(
     case: Case,
     name: str,
     cells: Array,
@@ -81,11 +95,10 @@ def late(
     options: Sequence[str] | Mapping[str, Share | None],
     evidence: Sequence[Evidence] = (),
 ) -> list[Finding]:
-    """What cells (steps × ranks, boolean) that are late for one cause cost, as a finding; none
-    where there are no such cells. `nobody`: none of their ranks is to blame for it.
+    """The finding of cells (steps × ranks, boolean) that are late for one cause, if there are any.
 
-    Beside `numbers` sentences may use `waiting`, `who`, `lead` (or that they take turns), `those`
-    and `hosts`.
+    `nobody`: no rank is named as a culprit. Sentences may use, beside `numbers`, `waiting`, `who`,
+    `lead` (the culprits, or that they take turns), `those` and `hosts`.
     """
     if not cells.any():
         return []
@@ -95,10 +108,10 @@ def late(
     turns = f"the late rank changes ({words.ranks(ranks)} take turns)"
     hits = share_of(cells.any(axis=1).astype(float), np.ones(len(cells)))
     same = recurs.pattern == "chronic" or len(ranks) == 1
-    return found(
+    return finding_of(
         case,
         name,
-        case.share(case.loss(cells, cause)),
+        Gain(case.share(case.loss(cells, cause)), case.relieved(cells, cause)),
         layer=layer,
         numbers={
             "waiting": case.waiting(cells),
@@ -110,9 +123,8 @@ def late(
         },
         where=NOBODY if nobody else where,
         at=recurs,
-        # delays of several now and then do not know of one another
+        # delays of several ranks now and then are independent of each other
         projected=constant if same else partial(by_chance, hits=hits),
         options=options,
         evidence=[*case.wait_evidence(cells), *evidence],
-        change=case.relieved(cells, cause),
     )

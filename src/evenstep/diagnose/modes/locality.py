@@ -1,7 +1,7 @@
 """`locality`: a rank whose GPU, adapter, memory and cores lie worse than its peers', and its cost.
 
-Placement alone is no finding: what counts is that the ranks so placed are late, or that the groups
-they are in move data slower than groups of the same shape without them.
+Placement alone is no finding: these ranks must be late, or their groups must move data slower than
+groups of the same shape without such a rank.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import FEWEST, SMALLEST_SHARE
 from evenstep.diagnose.measure.places import LEVELS, Layout, layouts, usual
 from evenstep.diagnose.measure.recurrence import constant, when
-from evenstep.diagnose.modes.intervention import found
+from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.diagnose.sentences import say
 
 
 def find(case: Case) -> list[Finding]:
-    """Ranks placed worse than their peers that are late, or whose groups are slow."""
+    """Ranks with a worse placement than their peers that are late, or whose groups are slow."""
     places = layouts(case.trace)
     peers = usual(places)
     worse = {
@@ -45,18 +45,16 @@ def find(case: Case) -> list[Finding]:
     ranks += [rank for rank in sorted(worse) if rank in members and rank not in ranks]
     parts = [case.relieved(cells), *([case.transferred(excess)] if slow else [])]
     where, first = case.where(ranks), ranks[0]
-    told = " ".join(defect for rank in ranks for defect in worse[rank])
+    all_defects = " ".join(defect for rank in ranks for defect in worse[rank])
     names = ", ".join([case.trace.groups[group].name for group in slow][:4])
-    seen = {
-        say("locality.late", those=late, more=case.mean_excess_ns(cells)): late,
-        say("locality.slow", groups=names): slow,
-    }
-    return found(
+    seen = [say("locality.late", those=late, more=case.mean_excess_ns(cells))] * bool(late)
+    seen += [say("locality.slow", groups=names)] * bool(slow)
+    return finding_of(
         case,
         "locality",
-        share,
+        Gain(share, case.together(parts)),
         numbers={
-            "seen": "; ".join(text for text, there in seen.items() if there),
+            "seen": "; ".join(seen),
             "who": case.named(ranks),
             "defects": "; ".join(worse[first]),
             "nodes": ", ".join(where.nodes) or "the node",
@@ -64,23 +62,22 @@ def find(case: Case) -> list[Finding]:
         where=where,
         at=when((cells.any(axis=1) | (moving > 0))[:, None], case.grid.steps),
         projected=constant,
-        options=[*(one for one in ("cores", "adapter") if one in told), "replace"],
+        options=[*(one for one in ("cores", "adapter") if one in all_defects), "replace"],
         evidence=[
             *_layout_evidence(first, places[first], peers[first]),
             *(case.wait_evidence(cells) if late else []),
         ],
-        change=case.together(parts),
     )
 
 
 def _slow_groups(case: Case, worse: dict[int, list[str]]) -> tuple[list[int], Array]:
-    """Groups with such a rank that are slower than their like without one; and by how much each
-    transfer is."""
+    """Groups with a badly placed rank that are slower than groups of their kind without one; and
+    by how much each transfer is slower, in ns."""
     if not case.transfers_known:
         return [], np.zeros(0)
     kinds, rows = case.transfers.kinds, case.transfers.rows
     lies = {(shape.op, group): shape.lies for shape in case.shapes for group in shape.groups}
-    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)  # however fast they are
+    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for kind in np.flatnonzero(kinds["count"] >= FEWEST).tolist():
         key = lies[int(kinds.op[kind]), int(kinds.group[kind])]
         alike[key, int(kinds.size_bytes[kind])].append(kind)
@@ -97,17 +94,17 @@ def _slow_groups(case: Case, worse: dict[int, list[str]]) -> tuple[list[int], Ar
 
 
 def _layout_evidence(rank: int, place: Layout, peer: Layout) -> list[Evidence]:
-    """The rank's place beside its peers'; a level is its place from PIX (0) to SYS (4)."""
+    """The rank's layout beside its peers'; levels count from PIX (0) to SYS (4)."""
     near = [LEVELS.index(one.nearest) if one.nearest in LEVELS else None for one in (place, peer)]
     lanes = [one.lanes and one.lanes[0] for one in (place, peer)]
-    told: dict[str, tuple[Any, ...]] = {
+    values: dict[str, tuple[Any, ...]] = {
         "gpu_to_adapter": (*near, "level"),
         "gpus_per_adapter": (place.sharing, peer.sharing, "GPUs"),
         "far_cores": (place.far_cores, 0, "1"),
         "pcie_lanes": (*lanes, "lanes"),
     }
     return [
-        Evidence(f"{name}_of_rank_{rank}", *values)
-        for name, values in told.items()
-        if None not in values
+        Evidence(f"{name}_of_rank_{rank}", *each)
+        for name, each in values.items()
+        if None not in each
     ]

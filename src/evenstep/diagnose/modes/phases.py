@@ -1,4 +1,4 @@
-"""Modes of phases on record: a few ranks take longer with them, or every rank waits alike.
+"""Modes of recorded phases: a few ranks take longer in them, or all ranks wait alike.
 
 `input_pipeline`: batches are not ready when the step begins. `checkpoint_stall`: training waits
 while checkpoints are written or models evaluated.
@@ -14,10 +14,10 @@ from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import middle_of_others
 from evenstep.diagnose.levels import MOST, NAMED
 from evenstep.diagnose.measure.recurrence import constant, when
-from evenstep.diagnose.modes.intervention import found, late
+from evenstep.diagnose.modes.intervention import finding_of, finding_of_late
 from evenstep.trace.spool.layout import Phase
 
-#: What every rank does at once: the name of its sentences, of what to do about it, and its title.
+#: Phases in which all ranks may stop at once: name of the sentences, of the remedy, and the title.
 STOPPED = {
     Phase.CHECKPOINT: ("everybody", "save", "checkpoints stop"),
     Phase.EVALUATION: ("evaluation", "rarer", "evaluation stops"),
@@ -25,7 +25,7 @@ STOPPED = {
 
 
 def input_pipeline(case: Case) -> list[Finding]:
-    """Ranks whose input is late, or all of it where every rank waits and no few cost the most."""
+    """Ranks with late batches, or the input of all ranks where no few of them cost most of it."""
     some = _late_batches(case)
     few = bool(some) and 2 * len(some[0].where.ranks) <= len(case.grid.ranks)
     turns = bool(some) and not few and some[0].when.pattern != "chronic"
@@ -36,20 +36,18 @@ def input_pipeline(case: Case) -> list[Finding]:
 
 
 def checkpoint_stall(case: Case) -> list[Finding]:
-    """Ranks that save or evaluate while the others wait, and what all do at the same time."""
+    """Ranks that save or evaluate while the others wait, and phases that all have at once."""
     everybody = [one for phase in STOPPED for one in _all_stopped(case, phase)]
     return [*_late_saving(case), *everybody]
 
 
-# -- ranks that are late with it -------------------------------------------------------------------
-
-
+# -- a few ranks -----------------------------------------------------------------------------------
 def _late_batches(case: Case) -> list[Finding]:
     cells, values = case.delays.cells(Cause.INPUT), case.grid.phase_ns[Phase.INPUT]
     columns = np.isin(case.grid.ranks, case.culprits(cells, Cause.INPUT))
     mine, others = (np.median(values[:, one]) if one.any() else 0 for one in (columns, ~columns))
     numbers = {"more": case.mean_excess_ns(cells & columns, Cause.INPUT)}
-    return late(
+    return finding_of_late(
         case, "input_pipeline.rank", cells, Cause.INPUT, numbers=numbers,
         options=["loader", "host"], evidence=[Evidence("input_per_step", mine, others, "ns")],
     )  # fmt: skip
@@ -68,29 +66,31 @@ def _late_saving(case: Case) -> list[Finding]:
         "does": "writes a checkpoint" if saves else "evaluates",
         "length": length_ns,
     }
-    return late(
+    return finding_of_late(
         case, "checkpoint_stall.rank", cells, Cause.CHECKPOINT, numbers=numbers,
         options=["save" if saves else "evaluate"],
         evidence=[Evidence("phase_length", length_ns, 0, "ns")],
     )  # fmt: skip
 
 
-# -- everybody -------------------------------------------------------------------------------------
+# -- all ranks -------------------------------------------------------------------------------------
 
 
 def _alike(case: Case) -> bool:
-    """Whether even the ranks that wait least for input wait: nobody in particular is late. Who is
-    later by work of its own finds the batch readier, and would wait so much longer."""
+    """Whether the rank with the shortest input still waits for half of the longest.
+
+    A rank that is late by its own work finds its batch ready: its lateness counts as input, too.
+    """
     waits = case.grid.phase_ns[Phase.INPUT] + case.delays.late_ns[Cause.WORK]
     each = np.median(waits, axis=0) if waits.size else np.zeros(1)
     return bool(each.min() >= MOST * max(each.max(), 1.0))
 
 
 def _all_waiting(case: Case) -> list[Finding]:
-    """All input, where every rank waits for it, or most in turns."""
+    """The input of all ranks, where it costs more than handing a batch over does."""
     values = case.grid.phase_ns[Phase.INPUT]
     usual = np.median(values)
-    finding = found(
+    finding = finding_of(
         case,
         "input_pipeline.everybody",
         case.taken(values, Cause.INPUT),
@@ -99,12 +99,11 @@ def _all_waiting(case: Case) -> list[Finding]:
         options=["workers", "storage"],
         evidence=[Evidence("input_per_step", usual, 0, "ns")],
     )
-    # handing a batch over takes time, too
     return [one for one in finding if one.severity >= NAMED]
 
 
 def _all_stopped(case: Case, phase: Phase) -> list[Finding]:
-    """What most ranks save or evaluate at once: what a late one takes beyond is counted above."""
+    """A phase that most ranks have at once, without what a late rank takes beyond the others."""
     lasted = case.grid.phase_ns[phase]
     common = middle_of_others(lasted)
     stopped = common > 0
@@ -112,7 +111,7 @@ def _all_stopped(case: Case, phase: Phase) -> list[Finding]:
         return []
     length_ns = np.median(common[stopped])
     name, option, what = STOPPED[phase]
-    return found(
+    return finding_of(
         case,
         f"checkpoint_stall.{name}",
         case.taken(np.broadcast_to(common[:, None], lasted.shape), Cause.CHECKPOINT),

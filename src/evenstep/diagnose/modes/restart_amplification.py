@@ -7,16 +7,17 @@ from math import nan
 from typing import Any
 
 from evenstep import words
-from evenstep.diagnose.finding import Evidence, Finding, When, Where
+from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.measure.attempts import PRICE, Attempt, known
 from evenstep.diagnose.measure.restarts import AttemptsAccount, account, cadence, restarts
-from evenstep.diagnose.sentences import say, worded
+from evenstep.diagnose.modes.intervention import Gain, finding_of
+from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import Share
 
 
 def find(case: Case) -> list[Finding]:
-    """One finding for all restarts of the run, where they cost anything worth saying."""
+    """One finding for all restarts of the run."""
     attempts = known(case.trace.run)
     if len(attempts) < 2:
         return []
@@ -24,21 +25,19 @@ def find(case: Case) -> list[Finding]:
     if total.elapsed_s <= 0:
         return []
     share = _share(total)
-    return [
-        worded(
-            "restart_amplification",
-            share,
-            numbers=_numbers(attempts, total),
-            where=Where(),
-            when=When(),
-            options=_options(attempts, total, share),
-            evidence=_evidence(case, attempts, total),
-        )
-    ]
+    return finding_of(
+        case,
+        "restart_amplification",
+        Gain(share),
+        numbers=_numbers(attempts, total),
+        at=When(),
+        options=_options(attempts, total, share),
+        evidence=_evidence(case, attempts, total),
+    )
 
 
 def _share(total: AttemptsAccount) -> Share:
-    """Of the elapsed time; work that may have been lost as well is the high end."""
+    """Share of the elapsed time that is lost; its high end counts work that may be lost, too."""
     value = min(total.lost_s / total.elapsed_s, 1.0)
     unsure_s = total.unsure_steps * total.running_s / max(total.steps, 1)
     return Share(value, value, min((total.lost_s + unsure_s) / total.elapsed_s, 1.0))
@@ -49,7 +48,7 @@ def _numbers(attempts: Sequence[Attempt], total: AttemptsAccount) -> dict[str, A
     preempted = [one.preempted for one in before if one.preempted]
     verdicts = [one["verdict"] for one in restarts(attempts)]
     steadiness = next((word for word in ("amplified", "reset") if word in verdicts), None)
-    seen = any(loss.seen for loss in total.losses)
+    why = "seen" if any(loss.seen for loss in total.losses) else "unseen"
     return {
         "attempts": len(attempts),
         "elapsed": total.elapsed_s * 1e9,
@@ -59,7 +58,7 @@ def _numbers(attempts: Sequence[Attempt], total: AttemptsAccount) -> dict[str, A
         "restarts": words.plural(len(total.losses), "restart"),
         "gap": 1e9 * sum(loss.gap_s for loss in total.losses),
         "amplification": total.amplification,
-        "why": say(f"restart_amplification.{'seen' if seen else 'unseen'}"),
+        "why": say(f"restart_amplification.{why}"),
         "preempted": say(
             "restart_amplification.preempted",
             number=len(preempted), of=len(before), signals=" and ".join(sorted(set(preempted))),
@@ -75,16 +74,16 @@ def _numbers(attempts: Sequence[Attempt], total: AttemptsAccount) -> dict[str, A
 def _options(
     attempts: Sequence[Attempt], total: AttemptsAccount, share: Share
 ) -> dict[str, Share | None]:
-    """What helps, and at most how much, the best first."""
-    gap = min(sum(loss.gap_s for loss in total.losses) / total.elapsed_s, 1.0)
+    """Remedies with what each gives back at most, the best first."""
+    gap_s = sum(loss.gap_s for loss in total.losses)
+    gap = min(gap_s / total.elapsed_s, 1.0)
     again = min(sum(loss.work_s for loss in total.losses) / total.elapsed_s, 1.0)
     best = cadence(attempts, total)
     gains: dict[str, Share | None] = {"faster": Share(gap, 0.0, gap)}
     if best is None:
         gains = {"resume": Share(again, 0.0, again) if again else None, **gains}
-    elif gain := best.saved(sum(loss.gap_s for loss in total.losses) / len(total.losses)):
-        gain = min(gain, share.value)
-        gains = {"cadence": Share(gain, nan, nan), **gains}
+    elif gain := best.saved(gap_s / len(total.losses)):
+        gains = {"cadence": Share(min(gain, share.value), nan, nan), **gains}
     return dict(sorted(gains.items(), key=lambda item: -item[1].value if item[1] else 0.0))
 
 
@@ -110,11 +109,10 @@ def _evidence(case: Case, attempts: Sequence[Attempt], total: AttemptsAccount) -
 
 def _energy(attempts: Sequence[Attempt], total: AttemptsAccount) -> list[Evidence]:
     """Energy per step that counts, where every attempt has its counter."""
-    parts = [one.energy_joules for one in attempts]
-    if any(part is None for part in parts):
+    parts = [one.energy_joules for one in attempts if one.energy_joules is not None]
+    if len(parts) < len(attempts):
         return []
-    joules = sum(part or 0.0 for part in parts)
-    net, done = joules / total.net_steps, joules / max(total.steps, 1)
+    net, done = sum(parts) / total.net_steps, sum(parts) / max(total.steps, 1)
     return [Evidence("energy_per_step_that_counts", net, done, "J")]
 
 
@@ -131,14 +129,9 @@ def _cadence(attempts: Sequence[Attempt], total: AttemptsAccount) -> list[Eviden
 
 
 def _sides(attempts: Sequence[Attempt]) -> list[Evidence]:
-    """CV and rate after the last restart, beside those before it."""
+    """CV and rate of steps after the last restart, beside those before it."""
     before, after = attempts[-2], attempts[-1]
     return [
         Evidence("cv_after_restart", after.cv_at_start, before.cv_at_end, "1"),
-        Evidence(
-            "throughput_after_restart",
-            after.rate_at_start,
-            before.rate_at_end,
-            "steps/s",
-        ),
+        Evidence("throughput_after_restart", after.rate_at_start, before.rate_at_end, "steps/s"),
     ]

@@ -1,4 +1,4 @@
-"""`runtime_jitter`: the interpreter or the operating system stops ranks at different moments."""
+"""`runtime_jitter`: the interpreter or the operating system stops ranks at different times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evenstep.diagnose.levels import NAMED
 from evenstep.diagnose.measure.grid import during
 from evenstep.diagnose.measure.recurrence import FEWEST_STEPS, by_noise, constant, when
 from evenstep.diagnose.measure.samples import Contention, growth
-from evenstep.diagnose.modes.intervention import found, late
+from evenstep.diagnose.modes.intervention import Gain, finding_of, finding_of_late, gain_of
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import MOST_CERTAIN, Share
 from evenstep.trace.spool.layout import Flag, Kind, Phase
@@ -23,7 +23,7 @@ RETRIES = "allocator.retries_count"
 
 def find(case: Case) -> list[Finding]:
     """The collector, competition for cores, the allocator, and devices that wait for hosts."""
-    return [*_collector(case), *_cores(case), *retrying(case), *late_issue(case)]
+    return [*_collector(case), *_cores(case), *_allocator(case), *_late_issue(case)]
 
 
 # -- garbage collection ----------------------------------------------------------------------------
@@ -36,21 +36,20 @@ def _collector(case: Case) -> list[Finding]:
     share = case.share(case.loss(cells, Cause.COLLECTOR))
     at_once = int(np.count_nonzero(np.all(cells, axis=1))) * cells.shape[1]
     pause = float(case.grid.pause_ns[cells].mean())
-    if at_once > np.count_nonzero(cells) / 2:  # nobody waits, but they cost what they take
+    if at_once > np.count_nonzero(cells) / 2:  # no rank waits, but the pauses take time
         paused = np.any(cells, axis=1)
-        return found(
+        return finding_of(
             case,
             "runtime_jitter.aligned",
-            share,
+            Gain(share, case.relieved(cells, Cause.COLLECTOR)),
             numbers={"steps": float(paused.mean()), "pause": pause},
             at=when(paused[:, None], case.grid.steps),
             options={"away": share, "freeze": None},
-            change=case.relieved(cells, Cause.COLLECTOR),
         )
     aligned = case.share(case.saved(aligned_pauses(case)))
     first = ("away", "align") if share.value >= aligned.value else ("align", "away")
     gains = {"away": share, "align": aligned}
-    return late(
+    return finding_of_late(
         case, "runtime_jitter.collector", cells, Cause.COLLECTOR,
         numbers={"pause": pause, "place": case.place(case.main_phase(cells))},
         options={**{name: gains[name] for name in first}, "freeze": None},
@@ -59,7 +58,7 @@ def _collector(case: Case) -> list[Finding]:
 
 
 def aligned_pauses(case: Case) -> Change:
-    """The change to the n-th pause of every rank in the same step, and as long as the longest."""
+    """The change to the n-th pauses of all ranks in one step, as long as the longest of them."""
     assert case.costs is not None
     pauses, grid, own = case.trace.of_kind(Kind.PAUSE), case.grid, case.costs.graph.own_ns.copy()
     without = case.taken(grid.pause_ns, Cause.COLLECTOR)
@@ -82,20 +81,15 @@ def aligned_pauses(case: Case) -> Change:
 def _pause_evidence(case: Case, ranks: list[int]) -> list[Evidence]:
     pauses = case.trace.of_kind(Kind.PAUSE)
     mine = pauses.select(np.isin(pauses["rank"], ranks))
-    longest = float((mine.exit_ns - mine.enter_ns).max()) if len(mine) else 0.0
-    oldest = int(mine.op.max()) if len(mine) else 0
+    longest = (mine.exit_ns - mine.enter_ns).max(initial=0)
     per_step = case.grid.pause_ns.mean(axis=0)
     column = int(np.searchsorted(case.grid.ranks, ranks[0]))
     others = np.delete(per_step, column)
+    usual, first = np.median(others) if len(others) else 0, f"per_step_of_rank_{ranks[0]}"
     return [
         Evidence("collector_pause_longest", longest, 0, "ns"),
-        Evidence(
-            f"collector_pause_per_step_of_rank_{ranks[0]}",
-            float(per_step[column]),
-            float(np.median(others)) if len(others) else 0,
-            "ns",
-        ),
-        Evidence("collector_generation", oldest, 0, "generation"),
+        Evidence(f"collector_pause_{first}", per_step[column], usual, "ns"),
+        Evidence("collector_generation", mine.op.max(initial=0), 0, "generation"),
     ]
 
 
@@ -103,7 +97,7 @@ def _pause_evidence(case: Case, ranks: list[int]) -> list[Evidence]:
 
 
 def _cores(case: Case) -> list[Finding]:
-    """Threads without a core: everybody's where there are too few, else one rank's."""
+    """Threads without a core: on all ranks where there are too few cores, else on a few."""
     cells = case.delays.cells(Cause.CONTENTION)
     if case.contended and case.scheduler is not None:
         return _too_few(case, case.scheduler, cells)
@@ -122,16 +116,16 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
         share = max(share, case.share(case.saved(waited)))
     interval = Share(*(min(value, room) for value in share))
     severity = interval.value
-    # what ranks lose beyond their lateness: transports without a core look like slow transfer
+    # also what ranks lose beyond lateness: transports without a core look like slow transfer
     case.claims.slow_ns += severity * case.grid.step_ns
     step = case.grid.step_ns
     several = [scheduler.node] if scheduler.node and len(case.trace.nodes) > 1 else []
     switches = scheduler.switches_per_step
     mode = "runtime_jitter.oversubscribed"
-    return found(
+    return finding_of(
         case,
         mode,
-        interval,
+        Gain(interval),
         confidence=min(MOST_CERTAIN, 0.5 + scheduler.run_delay_share * 4),
         numbers={
             "delay": scheduler.run_delay_share,
@@ -155,13 +149,13 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
 
 
 def _taken_away(case: Case, cells: Array) -> list[Finding]:
-    """Something else runs where a rank should: a daemon, another job, a bad affinity; or the job's
-    other ranks do, of which there are more than cores."""
+    """Cores of a few ranks taken by a daemon, another job or a bad affinity; or by the job's other
+    ranks, where there are more ranks than cores."""
     delay = float(case.grid.run_delay_ns[cells].mean())
-    told, mode = case.scheduler, "runtime_jitter.scheduler"
-    own = told is not None and told.ranks > told.cores
-    sizes = {"ranks": told.ranks, "cores": told.cores} if told is not None else {}
-    return late(
+    scheduler, mode = case.scheduler, "runtime_jitter.scheduler"
+    own = scheduler is not None and scheduler.ranks > scheduler.cores
+    sizes = {"ranks": scheduler.ranks, "cores": scheduler.cores} if scheduler is not None else {}
+    return finding_of_late(
         case, mode, cells, Cause.CONTENTION,
         numbers={"delay": delay, "why": say(f"{mode}.{'own' if own else 'others'}", **sizes)},
         options=["fewer" if own else "bind"],
@@ -172,47 +166,41 @@ def _taken_away(case: Case, cells: Array) -> list[Finding]:
 # -- the allocator ---------------------------------------------------------------------------------
 
 
-def explained(late: Array, retried: Array) -> Array:
-    """Late cells in intervals with retries, of ranks that are late there more often than elsewhere.
-
-    Late cells must be at least twice as frequent in the intervals as outside of them: else the
-    retries are a bystander.
-    """
-    hit = ~np.isclose(retried, 0.0)  # samples reach a little into the next step
-    inside = (late & hit).sum(axis=0) / np.maximum(hit.sum(axis=0), 1)
-    outside = (late & ~hit).sum(axis=0) / np.maximum((~hit).sum(axis=0), 1)
-    return np.asarray(late & hit & (inside > 2 * outside)[None, :])
-
-
-def retrying(case: Case) -> list[Finding]:
-    """The late cells that go with retries, as one finding of `runtime_jitter`."""
+def _allocator(case: Case) -> list[Finding]:
+    """Late cells with retries of the allocator, of ranks that are late there at least twice as
+    often as elsewhere: else the retries are coincidence."""
     retried = growth(case.trace, case.grid, RETRIES)
     if not retried.any():
         return []
-    free = case.claims.free(case.delays.cells(Cause.WORK))
-    cells = case.claims.cells(explained(free, retried))
-    return late(
+    late = case.claims.free(case.delays.cells(Cause.WORK))
+    hit = ~np.isclose(retried, 0.0)  # samples reach a little into the next step
+    inside = (late & hit).sum(axis=0) / np.maximum(hit.sum(axis=0), 1)
+    outside = (late & ~hit).sum(axis=0) / np.maximum((~hit).sum(axis=0), 1)
+    cells = case.claims.cells(late & hit & (inside > 2 * outside)[None, :])
+    return finding_of_late(
         case, "runtime_jitter.allocator", cells,
         numbers={"more": case.mean_excess_ns(cells)}, options=["memory"],
         evidence=[Evidence("allocator_retries", float(retried.sum()), 0, "retries")],
     )  # fmt: skip
 
 
-AT_ONCE_NS = 50_000  # after a host has issued it: a device that is idle needs less
-COMPUTING = 0.8  # of the time before is taken to be compute: nothing shows it, and it is said
+# -- launches --------------------------------------------------------------------------------------
+
+AT_ONCE_NS = 50_000  # from the host's launch: an idle device begins sooner
+COMPUTING = 0.8  # of the time before, taken to be compute: a guess, and the finding says so
 _STALLS = (int(Phase.INPUT), int(Phase.CHECKPOINT), int(Phase.EVALUATION))
 
 
-def late_issue(case: Case) -> list[Finding]:
-    """Devices most of which are idle in their own time, as hosts have not issued what comes next.
+def _late_issue(case: Case) -> list[Finding]:
+    """Devices, most of them, that are idle in their own time, as hosts issue their work too late.
 
-    Profiles show it: nothing ran, and nothing on record held the host up. Else a stream that enters
-    at once what was issued had done all before, and for how long nothing tells."""
+    A profile shows it: nothing ran, and no record explains the host's delay. Without one, a stream
+    that enters a collective as soon as it is issued was idle before, nobody knows for how long."""
     costs = case.costs
     if costs is None or not costs.graph.device.any() or not case.trace.elapsed_known:
         return []
     if len(case.grid.steps) < FEWEST_STEPS:
-        return []  # of so few nothing can be said to recur
+        return []
     graph = costs.graph
     lane, own, slack = graph.rows.lane, graph.own_ns, graph.rows.slack_ns
     profiled = graph.device & np.isin(graph.ranks, entered_on_device(case.trace))
@@ -224,17 +212,17 @@ def late_issue(case: Case) -> list[Finding]:
     )
     lanes = idle >= NAMED * np.maximum(whole, 1)
     if np.count_nonzero(lanes) < np.count_nonzero(graph.device) / 2:
-        return []  # one that is late with it is a straggler
+        return []  # a few late devices are stragglers
     seen = profiled.any()
     part = float(np.median((idle if seen else ended)[lanes] / whole[lanes]))
     rows = np.flatnonzero(idle_ns > 0)
     change = Change.of_work(rows, own[rows] - idle_ns[rows])
-    share = case.share(case.saved(change))
+    gain = gain_of(case, change)
     mode = "runtime_jitter.launch"
-    return found(
+    return finding_of(
         case,
         mode,
-        share,
+        gain and gain._replace(change=lambda base: case.together([base, change])),
         confidence=None if seen else 0.5,
         numbers={
             "seen": say(f"{mode}.{'idle' if seen else 'issued'}", part=part, at_once=AT_ONCE_NS),
@@ -244,12 +232,11 @@ def late_issue(case: Case) -> list[Finding]:
         projected=constant,
         options=["launches"],
         evidence=[Evidence("time_before_late_issue", part, 0.0, "share")],
-        change=lambda base: case.together([base, change]),
     )
 
 
 def _idle_ns(case: Case) -> Array:
-    """Of each row's own time, that in which its device did nothing and no record says why."""
+    """Each row's own time in which its device was idle and no record explains it."""
     records = case.grid.records
     spans, phases = records.of_kind(Kind.SPAN), records.of_kind(Kind.PHASE)
     known = [

@@ -30,7 +30,7 @@ def find(case: Case) -> list[Finding]:
 
 
 def collapse(curve: Curve, unit: str, largest: Finding | None = None) -> list[Finding]:
-    """The finding of a scaling curve; `largest`: what costs most in the largest run by itself."""
+    """The finding of a scaling curve; `largest`: the finding that costs most in the largest run."""
     share, law, n, x = curve.lost, curve.law, curve.ranks, curve.throughput
     if len(n) < 2 or share.value < SMALLEST_SHARE:
         return []
@@ -50,7 +50,7 @@ def collapse(curve: Curve, unit: str, largest: Finding | None = None) -> list[Fi
         saved = max(0.0, 1 - float(x[-1] / n[-1]) / (there / fewer))
         options["fewer"] = Share(saved, np.nan, np.nan)
         numbers |= {"fewer": fewer, "speed": there / x[-1], "cost": fewer / n[-1]}
-    theirs = list(largest.options[:1]) if largest else []
+    remedy = list(largest.options[:1]) if largest else []
     finding = worded(
         "scaling_collapse",
         share,
@@ -58,25 +58,25 @@ def collapse(curve: Curve, unit: str, largest: Finding | None = None) -> list[Fi
         where=Where(),
         when=When(),
         projected=_projected(curve),
-        options=options if theirs else options | {"alone": share},
+        options=options if remedy else options | {"alone": share},
         evidence=_evidence(curve),
     )
-    return [replace(finding, options=[*finding.options, *theirs])]
+    return [replace(finding, options=[*finding.options, *remedy])]
 
 
 def _why(curve: Curve) -> str:
     n, law = float(curve.ranks[-1]), curve.law
     shapes = [one.shape for one in stretches(curve)]
     coupled = law.coherency * n * (n - 1) > law.contention * (n - 1)
-    what = "cliff" if "cliff" in shapes else "coupled" if coupled else "serial"
-    return say(f"scaling_collapse.{'oscillatory' if shapes[0] == 'oscillatory' else what}")
+    told = [shape for shape in ("oscillatory", "cliff") if shape in shapes]
+    return say(f"scaling_collapse.{[*told, 'coupled' if coupled else 'serial'][0]}")
 
 
 def _projected(curve: Curve) -> list[Projection]:
-    start = curve.throughput[0] / curve.ranks[0]
+    """Share lost at larger sizes, by the law and the fits to the draws."""
+    start, laws = curve.throughput[0] / curve.ranks[0], (curve.law, *curve.laws)
     points = []
     for ranks in (int(curve.ranks[-1]) * factor for factor in FACTORS):
-        laws = (curve.law, *curve.laws)
         value, *each = (1 - float(law.throughput(ranks)) / ranks / start for law in laws)
         low, high = middle(np.array(each or [value]))
         ends = np.clip([value, min(low, value), max(high, value)], 0, 1)
@@ -109,18 +109,17 @@ OF_THE_LARGEST = (
 
 
 def diagnose_together(runs: Sequence[tuple[Trace, Diagnosis]]) -> Diagnosis:
-    """What the runs say beyond each alone: how throughput scales, and how far it pays.
+    """The diagnosis of runs of several sizes: how throughput scales, and up to which size it pays.
 
     The summary's `scaling` has the curve; its other numbers are those of the largest run. Runs
     without a finished step, and runs that are all of one size, leave only a line in `limits`.
     """
     points = [workload.point(trace, diagnosis) for trace, diagnosis in runs]
     usable = sorted((one for one in points if len(one.step_ns)), key=lambda one: one.ranks)
-    limits = [f"runs without a finished step: {len(points) - len(usable)}"] * (
-        len(usable) < len(points)
-    )
-    sizes = sorted({one.ranks for one in usable})
-    if len(sizes) < 2:
+    unfinished = len(points) - len(usable)
+    limits = [f"runs without a finished step: {unfinished}"] if unfinished else []
+    sizes = len({one.ranks for one in usable})
+    if sizes < 2:
         limits.append("the runs are all of one size: nothing can be said about scaling")
         return Diagnosis(_run(runs), _summary(usable, None, "no scaling to judge"), [], limits)
     kind = workload.kind_of(usable)
@@ -137,7 +136,7 @@ def diagnose_together(runs: Sequence[tuple[Trace, Diagnosis]]) -> Diagnosis:
 
 
 def _amounts(points: Sequence[ScalingPoint], kind: str | None) -> tuple[str, Array]:
-    """The unit of throughput, and how much of it one step of each run is."""
+    """The unit of throughput, and the amount of it in one step of each run."""
     samples = [point.samples for point in points]
     if all(samples):
         return "samples/s", np.array(samples, float)
@@ -178,7 +177,7 @@ def _summary(
 
 
 def describe(measured: Curve, unit: str) -> dict[str, Any]:
-    """A scaling curve as plain values: points, law, shapes, and what the last doubling gave."""
+    """A scaling curve as plain values: points, law, shapes and the last doubling."""
     start = measured.throughput[0] / measured.ranks[0]
     doubling, law = last_doubling(measured), measured.law
     return {
@@ -206,18 +205,14 @@ def describe(measured: Curve, unit: str) -> dict[str, Any]:
     }
 
 
-def _limits(points: Sequence[ScalingPoint], sizes: Sequence[int], kind: str | None) -> list[str]:
-    lines = []
-    if len(sizes) < SEVERAL:
-        lines.append("two sizes carry one parameter of the law: its knee and peak are guesses")
-    if kind is None:
-        lines.append(
-            "whether the runs scale weakly or strongly does not show; every rank is taken to do "
-            "the same work at all sizes"
-        )
-    elif not all(point.samples for point in points):
-        lines.append(f"no run knows its batch: {kind} scaling is inferred from compute per rank")
-    return lines
+def _limits(points: Sequence[ScalingPoint], sizes: int, kind: str | None) -> list[str]:
+    known = all(point.samples for point in points)
+    holding = {
+        "few": sizes < SEVERAL,
+        "unknown": kind is None,
+        "inferred": kind is not None and not known,
+    }
+    return [say(f"scaling_collapse.{name}", kind=kind) for name, holds in holding.items() if holds]
 
 
 def _verdict(measured: Curve, findings: Sequence[Finding]) -> str:

@@ -1,89 +1,75 @@
-"""A pipeline stage with more to do than the others: what it costs.
+"""A pipeline stage with more work than the others, and its cost: part of `workload_imbalance`.
 
-Part of `workload_imbalance`. Its ranks are found chronically late, and lose what late ranks do:
-what the run saves with the stage as short as its peers. Moving layers gives back less, for the
-others must take what is moved: that is replayed as well.
+The ranks of the stage are chronically late, and the run gains what it saves with the stage as short
+as its peers. Moving layers gains less, as the other stages take what is moved: a replay of its own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
 from evenstep.diagnose import levels
-from evenstep.diagnose.finding import Evidence, Finding, Where
+from evenstep.diagnose.finding import Evidence, Finding
 from evenstep.diagnose.graph.peers import message_ends
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.levels import SMALLEST_SHARE
-from evenstep.diagnose.measure import recurrence
-from evenstep.diagnose.measure.recurrence import throughout
-from evenstep.diagnose.sentences import worded
-from evenstep.statistics.interval import Share
+from evenstep.diagnose.measure.recurrence import constant
+from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.trace.spool.layout import Phase
 
 LAYERS = (Phase.FORWARD, Phase.BACKWARD)  # in which a stage computes them
 
 
-@dataclass(slots=True, frozen=True)
-class Stage:
-    """A stage beside the others; lengths in ns per step and worker."""
-
-    number: int
-    stages: int
-    ranks: list[int]
-    work_ns: float
-    others_ns: float
-
-    @property
-    def name(self) -> str:
-        """ "pipeline stage 3 (the last of 4)"."""
-        place = "the last" if self.number == self.stages - 1 else f"{self.number + 1}"
-        return f"pipeline stage {self.number} ({place} of {self.stages})"
-
-    @property
-    def longer(self) -> float:
-        """How many times as long its compute is."""
-        return self.work_ns / self.others_ns if self.others_ns > 0 else 1.0
-
-
-def by_lateness(case: Case) -> list[Finding]:
-    """A stage all of whose ranks are chronically late, where groups say who is which stage."""
-    stages = stages_of(case)
-    late = case.delays.cells(Cause.WORK) & case.delays.chronic[None, :]
+def slow_stage(case: Case) -> list[Finding]:
+    """The only stage all of whose ranks are chronically late, where stages are known."""
+    stages, chronic = stages_of(case), case.delays.chronic
     number = np.array([stages.get(int(rank), -1) for rank in case.grid.ranks])
-    slow = [s for s in np.unique(number[number >= 0]) if case.delays.chronic[number == s].all()]
+    slow = [int(s) for s in np.unique(number[number >= 0]) if chronic[number == s].all()]
     if len(slow) != 1:
         return []
-    mine = number == slow[0]
+    mine, last = number == slow[0], int(number.max())
+    late = case.delays.cells(Cause.WORK) & chronic[None, :] & mine
     work = np.median(case.grid.work_ns, axis=0)
-    stage = Stage(
-        int(slow[0]),
-        int(number.max()) + 1,
-        case.grid.ranks[mine].tolist(),
-        float(work[mine].mean()),
-        float(work[~mine].mean()),
-    )
-    share = case.share(case.loss(case.claims.free(late & mine)))
-    if stage.stages < 2 or stage.longer < 1 + levels.NAMED or share.value < SMALLEST_SHARE:
+    own_ns, others_ns = float(work[mine].mean()), float(work[~mine].mean())
+    longer = own_ns / others_ns if others_ns > 0 else 1.0
+    share = case.share(case.loss(case.claims.free(late)))
+    if last < 1 or longer < 1 + levels.NAMED or share.value < levels.SMALLEST_SHARE:
         return []
-    if case.idles(late & mine) and case.main_phase(late & mine) not in LAYERS:
-        return []  # it waits for something: layers compute
-    cells = case.claims.cells(late & mine)
+    if case.idles(late) and case.main_phase(late) not in LAYERS:
+        return []  # layers compute: this stage waits for something
+    cells = case.claims.cells(late)
     relieved = case.relieved(cells)
-    spread = case.share(case.saved(_moved(case, relieved, mine, stage.stages)))
-    work_evidence = Evidence(
-        "work_of_the_stage", round(stage.work_ns), round(stage.others_ns), "ns"
+    place = "the last" if slow[0] == last else f"{slow[0] + 1}"
+    return finding_of(
+        case,
+        "workload_imbalance.stage",
+        Gain(share, relieved),
+        numbers={
+            "name": f"pipeline stage {slow[0]} ({place} of {last + 1})",
+            "mine": own_ns,
+            "others": others_ns,
+            "longer": longer,
+            "stage": slow[0],
+        },
+        where=replace(case.where(case.grid.ranks[mine].tolist()), groups=[f"stage {slow[0]}"]),
+        projected=constant,
+        options={
+            "shorten": share,
+            "move": case.share(case.saved(_moved(case, relieved, mine, last + 1))),
+        },
+        evidence=[
+            Evidence("work_of_the_stage", round(own_ns), round(others_ns), "ns"),
+            *case.wait_evidence(cells),
+        ],
     )
-    evidence = [work_evidence, *case.wait_evidence(cells)]
-    return [_finding(case, stage, (share, spread), evidence, relieved)]
 
 
 def _moved(case: Case, relieved: Change, mine: Array, stages: int) -> Change:
-    """The change that shares out what a stage is relieved of evenly among all stages."""
+    """The change that shares the excess of a stage out evenly among all stages."""
     assert case.costs is not None
     graph = case.costs.graph
     own, others = graph.own_ns.copy(), ~mine[graph.rows.lane]
@@ -95,8 +81,8 @@ def _moved(case: Case, relieved: Change, mine: Array, stages: int) -> Change:
 
 
 def stages_of(case: Case) -> dict[int, int]:
-    """Stage of each rank: its place in its pipeline group, where groups have such names; else as
-    messages pass work on; of who passes none, that of all the others in one of its groups."""
+    """Stage of each rank: its place in its pipeline group, where groups have such names; else by
+    the messages that pass work on. A rank without messages has the stage of one of its groups."""
     groups = case.trace.groups
     named = [
         group
@@ -115,8 +101,9 @@ def stages_of(case: Case) -> dict[int, int]:
 
 
 def stages_passed(graph: Graph) -> Array:
-    """Stage of each lane, -1 none, by who sends first in a step, and to whom before anything comes
-    back. All -1 unless every stage has as many lanes: then it is no pipeline."""
+    """Stage of each lane, -1 none: the lanes that send first in a step are the first stage, and the
+    lanes they send to before they receive from them the next. All -1 where stages differ in their
+    number of lanes: that is no pipeline."""
     table, lanes = graph.operations, len(graph.ranks)
     none = np.full(lanes, -1)
     if not table.message.any():
@@ -131,7 +118,7 @@ def stages_passed(graph: Graph) -> Array:
     back = np.where(np.isin(turned, way), np.searchsorted(way, turned), len(way))
 
     def first(column: Array, count: int, time_ns: Array) -> Array:
-        """When the first of each step was, (steps, count)."""
+        """Time of the first in each step; (steps, count)."""
         found = np.full((len(graph.steps), count), np.inf)
         np.minimum.at(found, (step, column), time_ns)
         return found
@@ -149,35 +136,3 @@ def stages_passed(graph: Graph) -> Array:
         stage[reached] = place
     even = len(np.unique(np.bincount(stage[stage >= 0]))) == 1
     return stage if even and stage.max() > 0 else none
-
-
-# -- the finding -----------------------------------------------------------------------------------
-
-
-def _finding(
-    case: Case,
-    stage: Stage,
-    gains: tuple[Share, Share],
-    evidence: list[Evidence],
-    change: Change,
-) -> Finding:
-    """`gains`: of the stage as short as its peers, and of its excess shared out."""
-    share, spread = gains
-    where = case.where(stage.ranks)
-    return worded(
-        "workload_imbalance.stage",
-        share,
-        numbers={
-            "name": stage.name,
-            "mine": stage.work_ns,
-            "others": stage.others_ns,
-            "longer": stage.longer,
-            "stage": stage.number,
-        },
-        where=Where(where.ranks, where.nodes, (), [f"stage {stage.number}"]),
-        when=throughout(case.grid.steps),
-        projected=recurrence.constant(share, len(case.grid.ranks)),
-        options={"shorten": share, "move": spread},
-        evidence=evidence,
-        change=change,
-    )

@@ -1,4 +1,4 @@
-"""`straggler`: one rank's own work, or a few ranks', is longer and everybody waits for it."""
+"""`straggler`: the own work of one rank, or of a few, is longer, and all ranks wait for it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from evenstep.diagnose.lateness.thresholds import BY_CHANCE, standing_out
 from evenstep.diagnose.levels import ASKED, DOMINANT, MINOR, MOST, NAMED, SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.measure.places import layouts
 from evenstep.diagnose.measure.recurrence import pattern_of
-from evenstep.diagnose.modes.intervention import found, late
+from evenstep.diagnose.modes.intervention import finding_of, finding_of_late
+from evenstep.diagnose.sentences import say
 from evenstep.trace.call_sites import waited_at
 from evenstep.trace.spool.layout import Phase
 
-#: What a straggler does longer than its peers, by the place of it.
-LATE = {
+#: Titles by the place of a straggler's excess.
+TITLES = {
     words.PLACES[Phase.FORWARD]: "slow forward",
     words.PLACES[Phase.BACKWARD]: "slow backward",
     words.PLACES[Phase.OPTIMIZER]: "slow optimizer",
@@ -30,19 +31,19 @@ LATE = {
 
 
 def find(case: Case) -> list[Finding]:
-    """Chronic ranks as one finding; single delays, bursts and rotation as others. Stops that hit
-    all ranks alike hit a chronic one, too."""
+    """Late entry, chronically late ranks, and single delays, bursts or rotation. Stops that hit all
+    ranks alike hit a chronically late rank, too."""
     cells = case.claims.cells(case.delays.cells(Cause.WORK))
     beyond = cells & case.delays.beyond
     single = beyond if _all_alike(case, beyond) else cells & ~case.delays.chronic[None, :]
     parts = (_worth_mending(case, cells & ~single), *_by_cost(case, single))
-    return [*_brought_in(case), *(one for part in parts if part.any() for one in _late(case, part))]
+    return [*_late_entry(case), *(one for part in parts if part.any() for one in _late(case, part))]
 
 
 def _worth_mending(case: Case, cells: Array) -> Array:
-    """Cells of the ranks without which nobody else's mending is worth it: once they are like the
-    others, and nothing on record makes anybody wait, the rest of the late ones would give back less
-    than is worth a finding. Beside the latest, none that is no slower than ranks are by nature."""
+    """Late cells of the fewest ranks that are worth mending: with these like the others, and no
+    lateness of a recorded cause, mending the rest would gain less than a finding needs. Of the
+    ranks within the natural spread only the latest counts."""
     behind = np.where(cells, case.delays.late_ns[Cause.WORK], 0.0).sum(axis=0)
     apart = standing_out(np.median(case.program_ns, axis=0))
     cells = cells & (apart | (behind == behind.max()))
@@ -50,24 +51,24 @@ def _worth_mending(case: Case, cells: Array) -> Array:
     ranks = np.argsort(-behind, kind="stable")[: np.count_nonzero(behind)]
     if not 1 < len(ranks) <= ASKED:
         return cells
-    alone = [cells & np.isin(np.arange(len(behind)), ranks[:last]) for last in range(1, len(ranks))]
-    on_record = _nothing_on_record(case)
-    changes = [case.together([case.relieved(part), on_record]) for part in (*alone, cells)]
+    fewer = [cells & np.isin(np.arange(len(behind)), ranks[:last]) for last in range(1, len(ranks))]
+    on_record = _without_recorded(case)
+    changes = [case.together([case.relieved(part), on_record]) for part in (*fewer, cells)]
     gains = case.all_saved(changes)
     left = [case.share(gains[-1] - gain).value for gain in gains[:-1]]
-    return next((p for p, rest in zip(alone, left, strict=True) if rest < SMALLEST_SHARE), cells)
+    return next((p for p, rest in zip(fewer, left, strict=True) if rest < SMALLEST_SHARE), cells)
 
 
-def _nothing_on_record(case: Case) -> Change:
-    """Nobody late with what is on record, and all of the input there, which hides lateness of work:
-    a batch that is not ready is waited for by whoever comes early."""
+def _without_recorded(case: Case) -> Change:
+    """The change to no lateness of a recorded cause, and to no input at all: input hides lateness
+    of work, as only ranks that come early wait for a batch that is not ready."""
     causes = [one for one in Cause if one not in (Cause.WORK, Cause.INPUT)]
     held = [case.relieved(cells, one) for one in causes if (cells := case.delays.cells(one)).any()]
     return case.together([case.taken(case.grid.phase_ns[Phase.INPUT], Cause.INPUT), *held])
 
 
-def _brought_in(case: Case) -> list[Finding]:
-    """Ranks that came late into the first traced step, and that the others then waited for."""
+def _late_entry(case: Case) -> list[Finding]:
+    """Ranks that enter the first traced step late and are waited for there."""
     behind = case.late_start_ns
     waited = case.waited_for_ns[0] if len(behind) else behind
     ranks = np.flatnonzero((behind >= NAMED * case.grid.total_ns) & (waited > 0))
@@ -80,7 +81,7 @@ def _brought_in(case: Case) -> list[Finding]:
     sooner = Change.none()._replace(rows=first, own_ns=graph.own_ns[first] - behind[ranks])
     culprits = case.grid.ranks[ranks].tolist()
     step, more = int(case.grid.steps[0]), float(behind[ranks[0]])
-    return found(
+    return finding_of(
         case,
         "straggler.entry",
         sooner,
@@ -93,7 +94,7 @@ def _brought_in(case: Case) -> list[Finding]:
 
 
 def _by_cost(case: Case, cells: Array) -> tuple[Array, ...]:
-    """Cells of the ranks that most is lost to, and those of others that are late now and then."""
+    """The cells of the ranks that cost most, and those of the other ranks."""
     if pattern_of(cells) == "rotating" or _all_alike(case, cells):
         return (cells,)
     cost = np.where(cells, case.delays.loss_ns[Cause.WORK], 0.0).sum(axis=0)
@@ -102,15 +103,14 @@ def _by_cost(case: Case, cells: Array) -> tuple[Array, ...]:
 
 
 def _all_alike(case: Case, cells: Array) -> bool:
-    """Whether several ranks are late now and then, and nobody more often than chance has one of as
-    many who all stop alike (binomial, Bonferroni); nor so much longer that the rest do not count.
-    """
+    """Whether ranks are late now and then, none more often than chance explains of ranks that all
+    stop alike (binomial, Bonferroni), and none for so long that the rest do not count."""
     cost = np.where(cells, case.delays.loss_ns[Cause.WORK], 0.0).sum(axis=0)
     if cost.max(initial=0) > DOMINANT * cost.sum():
         return False
     often = cells.sum(axis=0)
     times, most = int(often.sum()), int(often.max(initial=0))
-    steps = np.count_nonzero(cells.any(axis=1))  # in a few nobody is seen to be late again
+    steps = np.count_nonzero(cells.any(axis=1))  # too few do not show a rank that is late again
     if steps < SEVERAL or most in (steps, times):
         return False
     from scipy.special import bdtrc  # when first asked: .1 s
@@ -123,31 +123,27 @@ def _late(case: Case, cells: Array) -> list[Finding]:
     pattern = pattern_of(cells & np.isin(case.grid.ranks, ranks))
     turning, place = pattern == "rotating", case.place(phase)
     more, many = case.mean_excess_ns(cells), len(ranks) > words.RUNS_LISTED  # of names
-    often = {"transient": " now and then", "bursty": " for stretches of steps"}.get(
-        pattern or "", ""
-    )
-    enters = "enters" if len(ranks) == 1 else "enter"
+    often = {"transient": " now and then", "bursty": " for stretches of steps"}
     nodes = case.where(ranks).nodes
     several = nodes and len(case.trace.nodes) > 1
     alike = not turning and pattern != "chronic" and _all_alike(case, cells)
-    variant = ".turns" if turning else ".anyone" if alike else ""
-    variant = variant or (".everywhere" if _everywhere(case, cells) else "")
+    spread = "" if turning or alike else ".everywhere" * _everywhere(case, cells)
     everybody = pattern != "chronic" or len(ranks) == len(case.grid.ranks)
-    return late(
+    return finding_of_late(
         case,
-        f"straggler{variant}",
+        f"straggler{'.turns' if turning else '.anyone' if alike else spread}",
         cells,
         layer="runtime" if alike else _layer(case, ranks, phase),
         nobody=alike,
         numbers={
             "waiting": case.waiting(cells) + waited_at(case.trace, case.victims(cells)[0]),
-            "lead": f"{case.named(ranks)} {enters} last{often}",
+            "often": often.get(str(pattern), ""),
             "turns": f"{len(ranks):,} ranks" if many else words.ranks(ranks),
             "more": more,
             "place": "in a step" if alike else place,
             "there": "" if place == words.SOMEWHERE else f" {place}",
-            "slow": LATE.get(place, "slow steps"),
-            "why": _other_hardware(case, ranks) or _hint(case, cells, words.duration(more)),
+            "slow": TITLES.get(place, "slow steps"),
+            "why": _other_hardware(case, ranks) or _computing(case, cells, ranks, more),
             "target": f"node {', '.join(nodes)}" if several else "it",
         },
         options=["share" if turning or alike else "find", *([] if everybody else ["drain"])],
@@ -156,10 +152,10 @@ def _late(case: Case, cells: Array) -> list[Finding]:
 
 
 def _everywhere(case: Case, cells: Array) -> bool:
-    """Whether the late cells take longer in each of several phases, in none of those that count by
-    far less than in another: in proportion to the work, as on a slower processor."""
+    """Whether the late cells take longer in several phases in proportion to the work, as on a
+    slower processor."""
     if cells.all():
-        return False  # slower than nobody
+        return False  # no cell is left to compare with
     lengths = [case.grid.phase_ns[phase] for phase in WORK_PHASES[:-1]]
     usual, mine = (np.array([np.median(one[of]) for one in lengths]) for of in (~cells, cells))
     counts = usual > MINOR * usual.sum()
@@ -168,7 +164,7 @@ def _everywhere(case: Case, cells: Array) -> bool:
 
 
 def _layer(case: Case, ranks: list[int], phase: Phase) -> str:
-    """A whole node that is slow is the node's; else it is what runs there."""
+    """The layer of late ranks: the node where all ranks of one are late, else by rank and phase."""
     nodes = {case.trace.ranks[rank].node for rank in ranks}
     if len(nodes) == 1 and len(case.trace.nodes) > 1:
         node = next(iter(nodes))
@@ -179,7 +175,7 @@ def _layer(case: Case, ranks: list[int], phase: Phase) -> str:
 
 
 def _other_hardware(case: Case, ranks: list[int]) -> str:
-    """That these ranks compute on something no other rank has: slower by make, not by fault."""
+    """A clause for ranks on hardware that no other rank has: slower by make, not by fault."""
     names = {rank: place.hardware[0] for rank, place in layouts(case.trace).items()}
     theirs = {names.get(rank, "") for rank in ranks}
     others = {name for rank, name in names.items() if rank not in ranks}
@@ -189,19 +185,15 @@ def _other_hardware(case: Case, ranks: list[int]) -> str:
     return f"; {have} {' and '.join(sorted(theirs))}, the others {' and '.join(sorted(others))}"
 
 
-def _hint(case: Case, cells: Array, more: str) -> str:
-    """Whether the process was computing or standing still during the excess."""
+def _computing(case: Case, cells: Array, ranks: list[int], more: float) -> str:
+    """A clause that says whether the processes compute during the excess."""
     idles = case.idles(cells)
-    if idles is None:
-        return ""
-    who = "its process is" if len(case.culprits(cells)) == 1 else "their processes are"
-    if idles:
-        return f"; {who} not computing during these {more} (sleeping, or waiting for I/O)"
-    return f"; {who} computing all the while"
+    sentence = f"straggler.{'idle' if idles else 'computing'}"
+    return "" if idles is None else say(sentence, those=ranks, more=more)
 
 
 def _phase_evidence(case: Case, cells: Array, ranks: list[int]) -> list[Evidence]:
-    """Each phase of the first culprit that is clearly longer than the other ranks'."""
+    """Each phase that is clearly longer on the first culprit than on the other ranks."""
     column = int(np.searchsorted(case.grid.ranks, ranks[0]))
     rows = cells[:, column] if cells[:, column].any() else cells.any(axis=1)
     items = []
@@ -216,7 +208,7 @@ def _phase_evidence(case: Case, cells: Array, ranks: list[int]) -> list[Evidence
 
 
 def _peer_evidence(case: Case, rank: int) -> list[Evidence]:
-    """The first culprit's own work beside that of ranks on the same hardware."""
+    """Own work of the first culprit beside that of ranks on the same hardware."""
     places = layouts(case.trace)
     peers = [
         other

@@ -1,12 +1,12 @@
-"""Modes of coupling: steps that alternate, and small delays that become everybody's.
+"""Modes of coupling: steps that alternate, and small delays that hold up all ranks.
 
-`synchronization_oscillation`: fast and slow steps alternate with a period of their own. Found in
-the work that most ranks have in common, or in ranks that are late in every second step or so; what
-recurs because of checkpoints, collectors or input has been claimed before.
+`synchronization_oscillation`: fast and slow steps alternate with a period of their own, in the work
+that most ranks have in common, or by ranks that are late in every second step or so. What recurs
+because of checkpoints, collectors or input is claimed before.
 
-`synchronization_amplification`: step-time growth caused by waiting, over the mean delay of a rank:
-with delays x_i, growth is E[max x_i] − E[x], so that one rank hit at a time in n gives n − 1, and
-no spread 0.
+`synchronization_amplification`: step-time growth caused by waiting, over the mean delay of a rank.
+With delays x_i the growth is E[max x_i] − E[x]: n − 1 where one of n ranks is hit at a time, and 0
+without spread.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.diagnose.finding import Evidence, Finding
-from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import MOST, ROUND_STEPS, SMALLEST_SHARE
 from evenstep.diagnose.measure.recurrence import by_noise, constant, throughout
-from evenstep.diagnose.modes.intervention import found
+from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.statistics.interval import Share
 from evenstep.statistics.spectrum import Peak, periodic, pulses
 
@@ -29,97 +28,97 @@ HARMONICS = 4  # of a long period; of a short one all there are
 ALTERNATING = 4.0  # steps: ranks late with a longer period are stragglers that recur
 
 
-class Swing(NamedTuple):
-    """A period, which steps are in its slow part, and what all take above the fastest."""
+class Oscillation(NamedTuple):
+    """A periodic part of a series of steps."""
 
     peak: Peak
-    slow: Array  # (steps,) bool
-    lost_ns: Array  # (steps,)
+    slow: Array  # (steps,) bool: the slow part of the period
+    lost_ns: Array  # (steps,) above the fastest step
 
 
 def synchronization_oscillation(case: Case) -> list[Finding]:
-    """Common work that swings, and ranks that are late in alternate steps. A table of durations
-    alone has collectives for steps: what alternates there is the program."""
+    """Common work that oscillates, and ranks that are late in alternate steps. A table of durations
+    alone has collectives for steps: there the program alternates."""
     if not case.trace.elapsed_known:
         return []
     return [*_common(case), *_alternating(case)]
 
 
-def swing(series: Array) -> Swing | None:
-    """The swing of a series of steps; None where it is noise."""
-    found_ = pulses(series)
-    if found_ is not None:
-        lost = np.where(found_.places, found_.height, 0.0)
+def oscillation(series: Array) -> Oscillation | None:
+    """The oscillation of a series of steps; None where noise explains most of it."""
+    pulse = pulses(series)
+    if pulse is not None:
+        lost = np.where(pulse.places, pulse.height, 0.0)
         share = _explained(series, lost)
-        peak = Peak(float(found_.period), found_.chance, share)
-        return Swing(peak, found_.places, lost) if share >= MOST else None
-    peak_ = periodic(series)
-    return None if peak_ is None else _wave(series, peak_)
+        peak = Peak(float(pulse.period), pulse.chance, share)
+        return Oscillation(peak, pulse.places, lost) if share >= MOST else None
+    wave = periodic(series)
+    return None if wave is None else _harmonic(series, wave)
 
 
-def _wave(series: Array, peak: Peak) -> Swing | None:
-    """What repeats itself with the period, by its first harmonics (least squares)."""
+def _harmonic(series: Array, peak: Peak) -> Oscillation | None:
+    """An oscillation by the first harmonics of its period (least squares)."""
     turns = np.arange(min(round(peak.period), HARMONICS) + 1) / peak.period
     angle = 2 * np.pi * turns * np.arange(len(series))[:, None]
     waves = np.hstack([np.cos(angle), np.sin(angle)])
     profile = waves @ np.linalg.lstsq(waves, series, rcond=None)[0]
     lost, share = profile - profile.min(), _explained(series, profile)
     slow = lost > lost.max() / 2
-    return Swing(peak._replace(explained=share), slow, lost) if share >= MOST else None
+    return Oscillation(peak._replace(explained=share), slow, lost) if share >= MOST else None
 
 
-def _explained(series: Array, swinging: Array) -> float:
-    """Share of the variance that goes with what swings."""
-    return 1 - float((series - swinging).var() / max(series.var(), 1e-12))
+def _explained(series: Array, model: Array) -> float:
+    """Share of the variance of a series that a model explains."""
+    return 1 - float((series - model).var() / max(series.var(), 1e-12))
 
 
 def _common(case: Case) -> list[Finding]:
-    """What most ranks do more in the slow steps, as far as it makes the steps longer."""
+    """Work that most ranks have in the slow steps only, as far as it makes these steps longer."""
     work = np.quantile(case.program_ns, 0.5, axis=1, method="lower")  # most ranks have as much
-    seen = swing(work)
-    if seen is None or _apart(case.step_ns, seen.slow) < MOST * _apart(work, seen.slow):
+    seen = oscillation(work)
+    if seen is None or _rise(case.step_ns, seen.slow) < MOST * _rise(work, seen.slow):
         return []
     change = case.less(seen.lost_ns)
-    share = case.share(case.saved(change))
-    return _swings(case, seen, share, [], change) if share.low >= SMALLEST_SHARE else []
+    return _oscillating(case, seen, Gain(case.share(case.saved(change)), change), [])
 
 
-def _apart(series: Array, slow: Array) -> float:
+def _rise(series: Array, slow: Array) -> float:
     """How much higher a series is in the slow steps."""
     return float(np.median(series[slow]) - np.median(series[~slow]))
 
 
 def _alternating(case: Case) -> list[Finding]:
-    """Ranks that are late in every second step, or third, or fourth."""
+    """Ranks that are late in every second, third or fourth step, and not in between."""
     cells = case.claims.free(case.delays.cells(Cause.WORK))
     loss = case.loss(cells)
-    seen = swing(loss)
+    seen = oscillation(loss)
     if seen is None or seen.peak.period > ALTERNATING:
         return []
-    if _apart(loss, seen.slow) < MOST * np.median(loss[seen.slow]):
-        return []  # as late in between
-    mine = cells & seen.slow[:, None]
-    share = case.share(case.loss(mine))
-    if share.low < SMALLEST_SHARE:
+    if _rise(loss, seen.slow) < MOST * np.median(loss[seen.slow]):
         return []
-    case.claims.cells(mine)
-    return _swings(case, seen, share, case.culprits(mine), case.relieved(mine))
+    mine = cells & seen.slow[:, None]
+    gain = Gain(case.share(case.loss(mine)), case.relieved(mine))
+    finding = _oscillating(case, seen, gain, case.culprits(mine))
+    if finding:
+        case.claims.cells(mine)
+    return finding
 
 
 # -- the finding -----------------------------------------------------------------------------------
 
 
-def _swings(
-    case: Case, seen: Swing, share: Share, ranks: list[int], change: Change
-) -> list[Finding]:
+def _oscillating(case: Case, seen: Oscillation, gain: Gain, ranks: list[int]) -> list[Finding]:
+    """The finding of an oscillation that surely costs enough; `ranks`: of a few, all if empty."""
+    if gain.share.low < SMALLEST_SHARE:
+        return []
     step, period = case.grid.step_ns, seen.peak.period
     fast, slow = float(np.median(step[~seen.slow])), float(np.median(step[seen.slow]))
     swinging, spread = _phases(case, period)
     often = period > 2.5
-    return found(
+    return finding_of(
         case,
         "synchronization_oscillation",
-        share,
+        gain,
         numbers={
             "fast": fast,
             "slow": slow,
@@ -141,12 +140,12 @@ def _swings(
             Evidence("ranks_oscillating", swinging, 0, "ranks"),
             Evidence("phase_between_ranks", spread, 0.0, "periods"),
         ],
-        change=change,
     )
 
 
 def _phases(case: Case, period: float) -> tuple[int, float]:
-    """How many ranks swing with this period, and how far apart in it, at most half a period."""
+    """Number of ranks that oscillate with this period, and their largest phase difference in
+    periods (at most half of one)."""
     work = case.grid.work_ns - case.grid.work_ns.mean(axis=0)
     turn = np.exp(-2j * np.pi * np.arange(len(work)) / period)
     wave = (turn[:, None] * work).sum(axis=0) * 2 / len(work)
@@ -162,7 +161,7 @@ def _phases(case: Case, period: float) -> tuple[int, float]:
 
 
 def amplification(case: Case) -> float | None:
-    """Growth of the step by waiting over a rank's mean delay; None where nothing is delayed."""
+    """Growth of the step by waiting over a rank's mean delay; None without any delay."""
     work = _unattributed(case)
     if work.shape[1] < 2 or not len(work):
         return None
@@ -172,7 +171,7 @@ def amplification(case: Case) -> float | None:
 
 
 def _unattributed(case: Case) -> Array:
-    """Own work of the ranks without those named for it, nan; steps and ranks with any left."""
+    """Own work (steps, ranks) with late cells as nan, of steps and ranks with cells left."""
     late = case.delays.any
     work = np.where(late, np.nan, case.grid.work_ns.astype(float))
     work = work[np.count_nonzero(~late, axis=1) > 1]
@@ -180,11 +179,10 @@ def _unattributed(case: Case) -> Array:
 
 
 def synchronization_amplification(case: Case) -> list[Finding]:
-    """What is left of the loss when every delay that has a culprit is taken out."""
+    """The loss that is left when every delay with a culprit is taken out."""
     if case.contended or not len(case.grid.steps) or not case.trace.elapsed_known:
-        return []  # without work on record nobody knows what its noise is to it
-    share = case.share(case.claims.rest_ns)
-    factor = amplification(case)
+        return []  # without recorded work its noise is unknown
+    share, factor = case.share(case.claims.rest_ns), amplification(case)
     if factor is None:
         return []
     work = _unattributed(case)
@@ -195,10 +193,10 @@ def synchronization_amplification(case: Case) -> list[Finding]:
     low, high = gain - (share.value - share.low), gain + (share.high - share.value)
     others = case.share(case.delays.all_loss_ns.sum(axis=1)).value >= SMALLEST_SHARE
     named = "apart from what other findings name, " if others else ""
-    return found(
+    return finding_of(
         case,
         "synchronization_amplification",
-        share,
+        Gain(share, case.costs.even if case.costs else None),
         numbers={"spread": spread, "apart": named, "factor": 1 + factor, "round": ROUND_STEPS},
         projected=by_noise,
         options={"cores": share, "rounds": Share(gain, max(0.0, low), min(1.0, high))},
@@ -207,5 +205,4 @@ def synchronization_amplification(case: Case) -> list[Finding]:
             Evidence("spread_of_own_work", spread, 0, "ns"),
             Evidence("wait_share", waited, 0.0, "share"),
         ],
-        change=case.costs.even if case.costs else None,
     )

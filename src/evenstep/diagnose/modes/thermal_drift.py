@@ -1,4 +1,4 @@
-"""`thermal_drift`: one rank's or one node's own work grows slowly while the others' does not."""
+"""`thermal_drift`: the own work of one rank or one node grows slowly, that of others does not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.diagnose.levels import ERRORS, MOST, SURE
 from evenstep.diagnose.measure.recurrence import constant
 from evenstep.diagnose.measure.samples import sampled
-from evenstep.diagnose.modes.intervention import found
+from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import MAD_SIGMA
 from evenstep.statistics.trend import Trend, isotonic, thinned, trend
@@ -30,7 +30,7 @@ THROTTLES = ("gpu.thermal_throttle_flag", "gpu.power_throttle_flag", "gpu.hardwa
 
 
 class Drift(NamedTuple):
-    """One rank's growth of own work above the others'."""
+    """Growth of one rank's own work above the others'."""
 
     rank: int
     growth_ns: float  # from the beginning to the end
@@ -40,7 +40,7 @@ class Drift(NamedTuple):
 
 
 def drifts(case: Case) -> list[Drift]:
-    """Ranks whose own work grows gradually, against the others' and by itself."""
+    """Ranks whose own work grows gradually, by itself and against the others'."""
     grid = case.grid
     if grid.shape[1] < 2 or not len(grid.steps):
         return []
@@ -59,8 +59,8 @@ def drifts(case: Case) -> list[Drift]:
 
 
 def _risen(at: Array, excess: Array, own: Array) -> Drift | None:
-    """What a series grows by out of the noise, neither within a few blocks nor late before it grew;
-    its onset is the block from which it stays above a tenth of that, and above the noise."""
+    """The growth of a series out of its noise, and the block from which the excess stays above a
+    tenth of it; None where it comes within a few blocks, or the series was late before."""
     risen = isotonic(excess)
     growth = float(risen[-1] - risen[0])
     noise = MAD_SIGMA * float(np.median(np.abs(excess - risen)))
@@ -76,43 +76,43 @@ def _risen(at: Array, excess: Array, own: Array) -> Drift | None:
 
 
 def find(case: Case) -> list[Finding]:
-    """The drifting ranks of a node, or the drifting rank, as one finding per place."""
-    nodes: dict[str, list[Drift]] = {}  # ranks whose node nobody knows have one together
+    """One finding for the drifting ranks of each node; ranks of unknown nodes are one node."""
+    nodes: dict[str, list[Drift]] = {}
     for drift in sorted(drifts(case), key=lambda one: -one.growth_ns):
         nodes.setdefault(case.trace.ranks[drift.rank].node, []).append(drift)
     return [one for place in nodes.values() for one in _of_node(case, place)]
 
 
 def _of_node(case: Case, place: list[Drift]) -> list[Finding]:
-    """The finding of its drifts, the worst first: all that they are late by, as it has grown out of
-    nothing; where most of the node heats, so do those of its ranks that are always late."""
-    grid, told = case.grid, [drift.rank for drift in place]
-    node = case.trace.ranks[told[0]].node
+    """The finding of a node's drifts, the worst first: all lateness of their ranks; where most of
+    a node's ranks drift, of its other chronically late ranks, too."""
+    grid, ranks = case.grid, [drift.rank for drift in place]
+    node = case.trace.ranks[ranks[0]].node
     on_it = [rank for rank in grid.ranks.tolist() if node and case.trace.ranks[rank].node == node]
-    if len(told) >= MOST * len(on_it) > 0:
+    if len(ranks) >= MOST * len(on_it) > 0:
         always = grid.ranks[case.delays.chronic].tolist()
-        told += [rank for rank in on_it if rank in always and rank not in told]
-    cells = case.claims.cells(case.delays.cells(Cause.WORK) & np.isin(grid.ranks, told))
+        ranks += [rank for rank in on_it if rank in always and rank not in ranks]
+    cells = case.claims.cells(case.delays.cells(Cause.WORK) & np.isin(grid.ranks, ranks))
     if not cells.any():
         return []
-    worst, ranks, first = place[0], told, min(drift.onset for drift in place)
+    worst, first = place[0], min(drift.onset for drift in place)
     named, where, signs = case.named(ranks), case.where(ranks), _signs(case, ranks[0])
-    onset, last = int(case.grid.steps[first]), int(case.grid.steps[-1])
+    onset, last = int(grid.steps[first]), int(grid.steps[-1])
     seen = [
         say(f"thermal_drift.{sign.metric}", measured=sign.measured, expected=sign.expected)
         for sign in signs
     ]
     start_ns = max(worst.start_ns, 1.0)
-    return found(
+    return finding_of(
         case,
         "thermal_drift",
-        case.share(case.loss(cells)),
+        Gain(case.share(case.loss(cells)), case.relieved(cells)),
         numbers={
             "whose": f"{named}'s own work" if len(ranks) == 1 else f"the own work of {named}",
             "growth": worst.growth_ns,
             "relative": worst.growth_ns / start_ns,
             "onset": onset,
-            "lasted": float(case.grid.step_ns[first:].sum()),
+            "lasted": float(grid.step_ns[first:].sum()),
             "why": say(f"thermal_drift.{'hot' if signs else 'unproven'}", signs=", ".join(seen)),
             "nodes": ", ".join(where.nodes) or words.ranks(ranks),
             "proof": "" if signs else say("thermal_drift.sample"),
@@ -129,35 +129,33 @@ def _of_node(case: Case, place: list[Drift]) -> list[Finding]:
             Evidence("growth_after_as_long_again", 2 * worst.growth_ns, 0, "ns"),
             *signs,
         ],
-        change=case.relieved(cells),
     )
 
 
 def _signs(case: Case, rank: int) -> list[Evidence]:
-    """Temperature, clock and throttling of a rank in the last quarter, beside the first."""
+    """Temperature and clock of a rank in the last quarter of the samples, beside the first; and the
+    share of the second half in which it throttles."""
+
+    def values(metric: str) -> Array:
+        numbers = sampled(case.trace, metric)
+        return np.asarray(numbers.value[numbers.rank == rank])
+
+    def quarters(metric: str) -> tuple[float, float]:
+        of_rank = values(metric)
+        quarter = len(of_rank) // 4
+        if not quarter:
+            return np.nan, np.nan
+        return float(np.median(of_rank[:quarter])), float(np.median(of_rank[-quarter:]))
+
     signs = []
-    heat = _quarters(case, "gpu.temperature_celsius", rank)
-    if heat and heat[1] - heat[0] >= WARMER_CELSIUS:
-        signs.append(Evidence("temperature", heat[1], heat[0], "°C"))
-    clock = _quarters(case, "gpu.sm_clock_mhz", rank)
-    if clock and clock[1] <= SLOWER_CLOCK * clock[0]:
-        signs.append(Evidence("clock", clock[1], clock[0], "MHz"))
-    flags = [_of(case, name, rank) for name in THROTTLES]
+    before, after = quarters("gpu.temperature_celsius")
+    if after - before >= WARMER_CELSIUS:
+        signs.append(Evidence("temperature", after, before, "°C"))
+    before, after = quarters("gpu.sm_clock_mhz")
+    if after <= SLOWER_CLOCK * before:
+        signs.append(Evidence("clock", after, before, "MHz"))
+    flags = [values(name) for name in THROTTLES]
     shares = [float((flag[len(flag) // 2 :] > 0).mean()) for flag in flags if len(flag)]
     if any(shares):
         signs.append(Evidence("throttled", max(shares), 0.0, "share"))
     return signs
-
-
-def _of(case: Case, metric: str, rank: int) -> Array:
-    """A metric of one rank in order of time."""
-    numbers = sampled(case.trace, metric)
-    return np.asarray(numbers.value[numbers.rank == rank])
-
-
-def _quarters(case: Case, metric: str, rank: int) -> tuple[float, float] | None:
-    values = _of(case, metric, rank)
-    if len(values) < 4:
-        return None
-    quarter = max(len(values) // 4, 1)
-    return float(np.median(values[:quarter])), float(np.median(values[-quarter:]))
