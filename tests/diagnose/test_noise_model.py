@@ -91,3 +91,9 @@ def test_any_values_give_a_distribution(values):
     cdf = np.exp(noise.log_cdf(np.array([-1.0, *values, 1e30])))
     assert cdf[0] == pytest.approx(0, abs=1e-6)
     assert cdf[-1] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("family", [None, "pareto", "rare_hits"])
+def test_a_tail_begins_below_values_that_tie_at_the_top(family):
+    noise = fit(np.repeat([0.0, 1.0], [10, 200]).reshape(-1, 2) * MS, family)
+    assert np.exp(noise.log_cdf(np.array([0.0]))) == pytest.approx(10 / 210)

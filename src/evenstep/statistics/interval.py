@@ -1,7 +1,7 @@
-"""A number with its interval, and where the interval comes from: blocks of steps drawn again.
+"""A number with its 95 % interval.
 
-Neighbouring steps are not independent, so blocks of them are drawn with replacement (moving blocks,
-Künsch 1989). Of independent values Student's t does.
+Neighbouring steps are not independent: their intervals come from blocks of steps drawn with
+replacement (moving blocks, Künsch 1989); those of independent values from Student's t.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-z = NormalDist().inv_cdf  # standard deviations below which a share of a normal distribution lies
+z = NormalDist().inv_cdf  # quantile of the standard normal distribution
 MAD_SIGMA = 1 / z(0.75)  # standard deviation over median absolute deviation
 RESAMPLES = 200
 MOST_CERTAIN = 0.99  # a confidence is never above it
@@ -32,7 +32,7 @@ class Estimate(NamedTuple):
     high: float
 
     def rounded(self) -> tuple[float, float, float]:
-        """The three numbers as they are reported."""
+        """Value, low and high as they are reported."""
         return round(self.value, 4), round(self.low, 4), round(self.high, 4)
 
     @property
@@ -46,7 +46,7 @@ Share = Estimate  # of the total step time
 
 
 class Blocks(NamedTuple):
-    """Neighbouring steps drawn together, some of them again."""
+    """Draws of a series of steps, each of blocks of neighbouring steps."""
 
     starts: Array  # (draws, blocks)
     length: int
@@ -58,7 +58,7 @@ class Blocks(NamedTuple):
         return np.asarray((summed[self.starts + self.length] - summed[self.starts]).sum(axis=1))
 
     def indices(self) -> Iterator[Array]:
-        """The steps of each draw, as many as there are in the series."""
+        """Indices of the steps of each draw, as many as the series has."""
         for starts in self.starts:
             yield (starts[:, None] + np.arange(self.length)).reshape(-1)[: self.steps]
 
@@ -66,20 +66,20 @@ class Blocks(NamedTuple):
 def blocks(
     steps: int, random: np.random.Generator, *, length: int = BLOCK_STEPS, draws: int = RESAMPLES
 ) -> Blocks:
-    """Draw blocks of a series of so many steps (at least one)."""
+    """Draw blocks from a series of `steps` steps (at least one)."""
     length = min(length, steps)
     starts = random.integers(0, steps - length + 1, (draws, -(-steps // length)))
     return Blocks(starts, length, steps)
 
 
-def middle(values: Array) -> tuple[float, float]:
-    """The middle 95 % of some draws."""
-    low, high = np.quantile(values, [0.025, 0.975])
-    return float(low), float(high)
+def of_draws(value: float, draws: Array) -> Estimate:
+    """A value with the middle 95 % of its draws, widened to hold the value."""
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return Estimate(value, min(float(low), value), max(float(high), value))
 
 
 def share_of(lost_ns: Array, step_ns: Array) -> Estimate:
-    """Sum of `lost_ns` over the sum of `step_ns`, both per step, with its interval; at most 1."""
+    """The share that `lost_ns` is of `step_ns`, both per step, with its interval; at most 1."""
     total = float(step_ns.sum())
     if not len(step_ns) or total <= 0:
         return Estimate(0.0, 0.0, 0.0)
@@ -88,13 +88,13 @@ def share_of(lost_ns: Array, step_ns: Array) -> Estimate:
         half = _of_few(lost_ns, step_ns, value)
         return Estimate(value, max(0.0, value - half), min(1.0, value + half))
     drawn = blocks(len(step_ns), np.random.default_rng(SEED))
-    low, high = middle(drawn.sums(lost_ns) / np.maximum(drawn.sums(step_ns), 1))
-    return Estimate(value, min(low, value), min(1.0, max(high, value)))
+    share = of_draws(value, drawn.sums(lost_ns) / np.maximum(drawn.sums(step_ns), 1))
+    return share._replace(high=min(1.0, share.high))
 
 
 def _of_few(lost_ns: Array, step_ns: Array, value: float) -> float:
-    """Half the interval of a share of few steps, by Student's t; one of them may be an exception,
-    however well they agree, and of one alone nothing follows for others."""
+    """Half the interval of a share of few steps, by Student's t: at least that of one step being an
+    exception, and all of it where there is only one step."""
     if len(step_ns) == 1:
         return 1.0
     scatter = float(np.sqrt(((lost_ns - value * step_ns) ** 2).sum())) / float(step_ns.sum())
@@ -102,15 +102,15 @@ def _of_few(lost_ns: Array, step_ns: Array, value: float) -> float:
 
 
 def student(freedom: float, level: float = 0.975) -> float:
-    """Quantile of Student's t: half of a two-sided 95 % interval in standard errors."""
+    """Quantile of Student's t; by default half of a two-sided 95 % interval in standard errors."""
     from scipy.special import stdtrit  # when first asked: .1 s
 
     return float(stdtrit(freedom, level))
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Half of the 95 % interval of the mean of independent values, of which there are two or more.
+    """Half of the 95 % interval of the mean of two or more independent values.
 
-    Raises `statistics.StatisticsError` of fewer.
+    Raises `statistics.StatisticsError` for fewer.
     """
     return stdev(values) / sqrt(len(values)) * student(len(values) - 1)

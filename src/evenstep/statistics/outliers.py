@@ -1,9 +1,9 @@
-"""Repeated measurements of one thing, and which of several things stand out.
+"""Repeated measurements of several things, and which of them are outliers.
 
-A value is the median of its repeats. How sure it is comes from the medians of consecutive blocks,
-which repeats that disturb each other (a busy core, a neighbour's burst) do not make look surer
-than they are. Something stands out if it is slower than the usual by more than the noise allows:
-`ALARM` is the chance that any of them would, all being alike, if noise were normal.
+A value is the median of its repeats. Its error comes from the medians of consecutive blocks, as
+neighbouring repeats are not independent (a busy core, a neighbour's burst). An outlier is slower
+than the usual value by more than the noise explains: `ALARM` is the chance of any outlier among
+things that are alike, if noise were normal.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Generic, TypeVar
 
 ALARM = 0.01
 BLOCKS = 5
-_TO_SIGMA = 1.4826  # of a normal distribution: standard deviation over MAD
-_OF_MEDIAN = 1.2533  # standard error of a median over that of a mean: the root of π/2
+_TO_SIGMA = 1.4826  # standard deviation over MAD of a normal distribution
+_OF_MEDIAN = 1.2533  # standard error of a median over that of a mean: √(π/2)
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Times of one thing, in the order they were taken."""
+    """Times of one thing, in the order of the measurements."""
 
     values_ns: tuple[float, ...]
 
@@ -35,12 +35,12 @@ class Series:
 
     @property
     def lower_quartile_ns(self) -> float:
-        """What three of four repeats take at least."""
+        """The time that three of four repeats take at least."""
         return sorted(self.values_ns)[len(self.values_ns) // 4]
 
     @property
     def mad_ns(self) -> float:
-        """Median of the distances from the median."""
+        """Median absolute deviation."""
         middle = self.median_ns
         return float(median(abs(value - middle) for value in self.values_ns))
 
@@ -62,19 +62,19 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Outliers(Generic[Key]):
-    """How things compare: the usual value, what would stand out, and what does."""
+    """The usual value of several things, and those that are slower than their noise explains."""
 
     usual_ns: float  # 0 where there is nothing to compare
-    limit: float  # slower than the usual by more than this share stands out
-    factors: Mapping[Key, float]  # of those that do: how many times the usual, slowest first
-    ratios: Mapping[Key, float]  # of all
+    limit: float  # share above the usual value from which a thing is an outlier
+    factors: Mapping[Key, float]  # value over the usual one of the outliers, slowest first
+    ratios: Mapping[Key, float]  # the same of all
 
 
 def standing(found: Mapping[Key, Series], *, least: float, quantile: float = 0.5) -> Outliers[Key]:
-    """Compare things that should be alike. Differences below `least` are nobody's concern.
+    """Compare things that should be alike; differences below the share `least` do not count.
 
-    The usual is the value at `quantile` of them, the fastest of two. The spread between them is
-    taken from the faster side alone: slow ones must not hide each other.
+    The usual value is the `quantile` of all, the faster of two. The spread between them is that of
+    the faster ones alone, so that slow ones do not hide each other.
     """
     values = sorted(series.median_ns for series in found.values())
     if len(values) < 2:
@@ -90,7 +90,7 @@ def standing(found: Mapping[Key, Series], *, least: float, quantile: float = 0.5
         key
         for key, series in found.items()
         if ratios[key] - 1 > max(limit, t * series.error)
-        and series.lower_quartile_ns > (1 + least) * usual  # it is slow most of the time
+        and series.lower_quartile_ns > (1 + least) * usual  # slow most of the time
     ]
     slow.sort(key=lambda key: -ratios[key])
     return Outliers(usual, limit, {key: ratios[key] for key in slow}, ratios)
@@ -103,5 +103,5 @@ def _t_quantile(probability: float, freedom: int) -> float:
 
 
 def series(values: Sequence[float]) -> Series:
-    """From a list, as it came from another rank."""
+    """A series from a list of times, as another rank sends them."""
     return Series(tuple(float(value) for value in values))

@@ -1,7 +1,7 @@
-"""Whether a series repeats itself, how often, and how likely that is by chance.
+"""Whether a series is periodic, with which period, and how likely that is by chance.
 
-A spectrum spreads what is short and rare over many frequencies, so that in short series none of
-them stands out; there the places of the high values say more (`pulses`).
+A spectrum spreads short and rare pulses over many frequencies, of which none stands out in a short
+series; there the places of the high values tell more (`pulses`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 FEWEST = 24  # values, below which nothing is called periodic
 FEWEST_CYCLES = 4  # a slow drift has one or two
-NEIGHBOURS = 12  # frequencies on either side that show what is usual around a peak
+NEIGHBOURS = 12  # frequencies on either side of a peak that show the usual power
 SURE = 1e-4  # chance of a peak like this in noise, at most
 HARMONICS = 6  # of a period that the strongest one may be
 ENOUGH = 0.9  # of the variance that the best period explains
@@ -33,7 +33,7 @@ class Peak(NamedTuple):
 
 
 def periodic(series: Array) -> Peak | None:
-    """The period of an even series in values; None where chance explains it.
+    """The period, in values, of an evenly spaced series; None where chance explains it.
 
     Fisher's g (1929) by its bound m (1 - g)^(m - 1), and the same against the neighbouring
     frequencies only, so that drift and other slow noise is not called a period.
@@ -55,8 +55,8 @@ def periodic(series: Array) -> Peak | None:
 
 
 def _fundamental(values: Array, period: float) -> float:
-    """The shortest multiple of a period that explains about as much as any: what is slow in one
-    value of four has as much power at twice and at four times its frequency."""
+    """The shortest multiple of a period that explains about as much as any: a series with one high
+    value in four has as much power at twice and four times its frequency."""
     number = np.arange(len(values))
     most = max(1, min(HARMONICS, int(len(values) / FEWEST_CYCLES / period)))
     tried = [period * factor for factor in range(1, most + 1)]
@@ -67,7 +67,7 @@ def _fundamental(values: Array, period: float) -> float:
 
 
 def _between(values: Array, at: int) -> float:
-    """The period near `at` cycles, which need not be whole, with the largest power."""
+    """The period of the largest power near `at` cycles, which need not be a whole number."""
     cycles = np.clip(at + np.linspace(-0.75, 0.75, 31), 1, len(values) / 2)
     turn = np.exp(-2j * np.pi * cycles[:, None] / len(values) * np.arange(len(values))[None, :])
     return float(len(values) / cycles[np.argmax(np.abs(turn @ (values - values.mean())))])
@@ -80,10 +80,8 @@ def _fisher(power: Array, at: int) -> float:
 
 
 def _beside(power: Array, at: int) -> float:
-    """Chance beside the frequencies around, without the peak and its leakage.
-
-    Of the medians below and above it the larger counts: slow noise falls with the frequency.
-    """
+    """Chance of a peak among the neighbouring frequencies, without its leakage: against the larger
+    median of those below and above it, as slow noise falls with the frequency."""
     sides = power[max(0, at - NEIGHBOURS) : max(0, at - 1)], power[at + 2 : at + NEIGHBOURS + 1]
     usual = max((float(np.median(side)) for side in sides if len(side)), default=0.0) / np.log(2)
     if usual <= 0:
@@ -105,8 +103,8 @@ def explained(values: Array, place: Array) -> float:
 
 
 def uneven(at: Array, values: Array) -> Peak | None:
-    """The period, in units of `at`, of values seen at uneven times: that of their means in even
-    bins, a bin without any being as usual. None where chance explains it."""
+    """The period, in units of `at`, of values at uneven times, by their means in even bins; empty
+    bins take the mean of all. None where chance explains it."""
     begins, span = float(at.min(initial=0.0)), float(np.ptp(at)) if len(at) else 0.0
     if len(at) < FEWEST or span <= 0:
         return None
@@ -132,7 +130,7 @@ class Pulses(NamedTuple):
     """High values every `period` values."""
 
     period: int
-    places: Array  # of the period, boolean
+    places: Array  # mask of the values at the period's places
     height: float  # above the values between
     chance: float
 

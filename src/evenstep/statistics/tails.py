@@ -1,9 +1,9 @@
-"""How a rank's own work varies: what was measured, and what lies beyond it.
+"""The distribution of a rank's own work: as measured, continued by a fitted tail.
 
-Below a high threshold u the measured distribution stands. Above it one of five families does,
-chosen by the likelihood of exceedances it was not fitted to: normal, lognormal (with a shift),
-exponential, generalised Pareto (Pickands 1975) and rare hits (a second normal population).
-The maximum over ranks then needs only the survival function, so nothing is drawn rank by rank.
+Below a high threshold u stands the measured distribution, above it the tail of one of five
+families: normal, lognormal (with a shift), exponential, generalised Pareto (Pickands 1975) and rare
+hits (a second normal population). The family is chosen by the likelihood of held-out exceedances.
+The maximum over ranks needs only the survival function, so that no rank is drawn one by one.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Array = npt.NDArray[Any]
 FEWEST = 40  # values, below which there is no tail to speak of
 SMALLEST = 1e-12  # survival probability at which a table ends
 BODY_POINTS, TAIL_POINTS = 200, 160
-FINE_POINTS = 3000  # that the tail's are chosen from
+FINE_POINTS = 3000  # from which the tail's are chosen
 NEAREST, FARTHEST = 1e-3, 1e7  # distances from the threshold, in standard deviations
-TEMPER = 0.5  # of the log likelihood: exceedances come in clusters and count for fewer
+TEMPER = 0.5  # factor on the log likelihood: clustered exceedances count for fewer
 UNLIKELY = 0.02  # weight below which a family is left out
 SHIFTS = (0.03, 0.1, 0.3, 1.0, 3.0)  # tried below the smallest value, in standard deviations
 ROUNDS = 30  # of expectation maximisation
@@ -53,13 +53,13 @@ class TailFamily(NamedTuple):
 
 
 def normal(values: Array, _: float) -> TailFamily:
-    """Mean and standard deviation of everything; light tail."""
+    """A normal distribution of all values: a light tail."""
     sd = spread_of(values)
     return TailFamily("normal", {"sd_ns": sd}, ((1.0, stats.norm(values.mean(), sd)),))
 
 
 def lognormal(values: Array, threshold: float) -> TailFamily:
-    """Of the excess over a shift, which is chosen by likelihood among a few."""
+    """A lognormal distribution above a shift, which is chosen by likelihood among a few."""
     lowest, spread = float(values.min()), spread_of(values)
     fits = [_shifted(values, lowest - shift * spread) for shift in SHIFTS]
     above = values[values > threshold]
@@ -84,7 +84,7 @@ def pareto(values: Array, threshold: float) -> TailFamily:
 
 
 def exponential(values: Array, threshold: float) -> TailFamily:
-    """Of the exceedances: memoryless."""
+    """An exponential distribution of the exceedances: memoryless."""
     above = values[values > threshold]
     scale, share = max(float(above.mean()) - threshold, 1e-9), len(above) / len(values)
     found = stats.expon(threshold, scale)
@@ -92,7 +92,7 @@ def exponential(values: Array, threshold: float) -> TailFamily:
 
 
 def _pareto_moments(excess: Array) -> tuple[float, float]:
-    """Shape ξ and scale σ; a mean is always finite."""
+    """Shape ξ and scale σ of a Pareto tail with a finite mean."""
     number = len(excess)
     weight = (number - np.arange(1, number + 1)) / max(number - 1, 1)
     first, second = float(excess.mean()), float((weight * excess).mean())
@@ -103,7 +103,7 @@ def _pareto_moments(excess: Array) -> tuple[float, float]:
 
 
 def rare_hits(values: Array, _: float) -> TailFamily | None:
-    """Two normal populations (expectation maximisation); None where there is no second one."""
+    """Two normal populations (expectation maximisation); None without a second one."""
     split = _widest_gap(values)
     if split is None:
         return None
@@ -146,7 +146,7 @@ def _moments(values: Array, weight: Array, least: float) -> tuple[float, float]:
 
 
 def spread_of(values: Array) -> float:
-    """Standard deviation, kept from being nothing."""
+    """Standard deviation, never 0."""
     return max(float(values.std()), 1e-9 * max(float(np.abs(values).max()), 1.0), 1e-3)
 
 
@@ -179,20 +179,21 @@ FITS: dict[str, Callable[[Array, float], TailFamily | None]] = {
 }
 
 
-#: Parameters that a family bends its tail with: each costs one unit of log likelihood (Akaike).
+#: Parameters of each family's tail: each costs one unit of log likelihood (Akaike).
 FREEDOM = {"normal": 0, "lognormal": 2, "exponential": 1, "pareto": 2, "rare_hits": 3}
 
 
 def weigh(values: Array) -> dict[str, float]:
-    """How well each family's tail explains values it has not seen, as weights, the best first.
+    """Weights of the families by how well their tails explain held-out values, the best first.
 
-    `values` is (steps, ranks): halves are neighbouring steps, so that a burst stays in one.
+    `values` is (steps, ranks); it is split in runs of neighbouring steps, so that a burst stays in
+    one half.
     """
     scores = dict.fromkeys(FITS, 0.0)
     halves = (np.arange(len(values)) // 8) % 2 == 1
     for half in (halves, ~halves):
         train, test = values[half].reshape(-1), values[~half].reshape(-1)
-        if min(len(train), len(test)) < FEWEST // 2:
+        if min(len(train), len(test)) < FEWEST // 2 or not np.ptp(train) > 0:
             return {"normal": 1.0}
         threshold = threshold_of(train)
         for name, fit in FITS.items():
@@ -214,14 +215,15 @@ def _score(family: TailFamily | None, test: Array, threshold: float) -> float:
 
 
 def threshold_of(values: Array) -> float:
-    """Where the tail begins: above it lie a tenth of the values, at least 20 and at most 500."""
-    number = len(values)
+    """Beginning of the tail of values that are not all equal: a tenth of them, at least 20 and at
+    most 500, lie above; more where the highest values are equal."""
+    ordered, number = np.sort(values), len(values)
     above = min(max(number // 10, 20), 500, number // 2)
-    return float(np.sort(values)[number - above - 1])
+    return float(min(ordered[number - above - 1], ordered[ordered < ordered[-1]][-1]))
 
 
 def fit(values: Array, family: str | None = None) -> TabulatedNoise:
-    """The distribution of some values (steps, ranks), with the tail of a family or the best one."""
+    """The distribution of values (steps, ranks), with the tail of a family or of the best one."""
     flat = values.reshape(-1)
     if float(np.ptp(flat)) <= 0:
         point = float(flat[0]) if len(flat) else 0.0
@@ -254,7 +256,7 @@ def _tail_points(
 
 
 def _spread_out(levels: Array) -> Array:
-    """Some places of a falling series: half of them where it falls, half evenly."""
+    """Indices into a falling series: half of them where it falls, half of them evenly spread."""
     falls = np.abs(np.diff(levels, prepend=levels[:1]))
     each = falls / max(float(falls.sum()), 1e-12) + 1 / max(len(levels), 1)
     wanted = np.linspace(0, float(each.sum()), TAIL_POINTS)
@@ -265,7 +267,7 @@ def _table(flat: Array, threshold: float, tail: TailFamily) -> tuple[Array, Arra
     ordered = np.sort(flat)
     share = float((flat > threshold).mean())
     levels = np.linspace(0, 1 - share, BODY_POINTS)
-    body = np.minimum(np.quantile(ordered, levels), threshold)  # which lies between two values
+    body = np.minimum(np.quantile(ordered, levels), threshold)
     spread = spread_of(flat)
     steps, shape = _tail_points(tail, threshold, spread, float(np.log(SMALLEST / share)))
     at = np.concatenate([body, threshold + steps])

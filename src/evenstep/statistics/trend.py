@@ -1,8 +1,8 @@
-"""Whether a series drifts, by ranks alone: Theil-Sen slope and the Mann-Kendall test.
+"""Whether a series drifts: Theil-Sen slope and the Mann-Kendall test, by ranks alone.
 
-Neighbouring values are not independent, which makes chance look like drift; the variance of the
-test is raised by the autocorrelation of the ranks (Hamed and Rao 1998), taken as that of a first
-order process whose coefficient is corrected for its bias in short series (Marriott and Pope 1954).
+Neighbouring values are not independent, which makes chance look like drift: the variance of the
+test is raised by the autocorrelation of the ranks (Hamed and Rao 1998). That is taken as that of a
+first-order process, its coefficient corrected for the bias of short series (Marriott, Pope 1954).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Trend(NamedTuple):
 
 
 def trend(axis: Array, values: Array, noise: Array | None = None) -> Trend:
-    """Of a series without gaps in order of its axis; p is 1 where there are too few values.
+    """The trend of a series without gaps, in order of its axis; p is 1 for too few values.
 
-    `noise`: what of the values is no trend, where that is known better than a line's residual.
+    `noise`: the part of the values that is no trend; by default the residual of the line.
     """
     if len(values) < FEWEST:
         return Trend(0.0, 0.0, 0.0, 1.0)
@@ -50,7 +50,7 @@ def trend(axis: Array, values: Array, noise: Array | None = None) -> Trend:
 
 
 def _variance(values: Array, detrended: Array) -> float:
-    """Of the Mann-Kendall sum: n(n−1)(2n+5)/18 less ties, times Hamed and Rao's correction."""
+    """Variance of the Mann-Kendall sum: n(n−1)(2n+5)/18 less ties, corrected by Hamed and Rao."""
     n = len(values)
     ties = np.unique(values, return_counts=True)[1].astype(float)
     plain = (n * (n - 1) * (2 * n + 5) - (ties * (ties - 1) * (2 * ties + 5)).sum()) / 18
@@ -69,14 +69,14 @@ def _variance(values: Array, detrended: Array) -> float:
 
 
 def ranked(values: Array) -> Array:
-    """Rank of each value; equal ones share the middle of theirs, so that a constant has none."""
+    """Rank of each value; equal values share the mean of theirs."""
     from scipy.stats import rankdata
 
     return np.asarray(rankdata(values))
 
 
 def _bounds(slopes: Array, half: float) -> tuple[float, float]:
-    """Sen's interval: the slopes as many places from the middle as the test allows."""
+    """Sen's interval: the slopes at `half` of the test's sum from the middle one."""
     middle = (len(slopes) - 1) / 2
     low = int(np.clip(middle - half / 2, 0, len(slopes) - 1))
     high = int(np.clip(np.ceil(middle + half / 2), 0, len(slopes) - 1))
@@ -108,29 +108,28 @@ def isotonic(values: Array) -> Array:
 
 
 # -- association -----------------------------------------------------------------------------------
-# Whether two series of steps go together; never a claim of cause. Both are freed of their slow
-# course first (a loss falls anyway), and chance keeps their autocorrelation: one is shifted round.
+# Whether two series of steps are related; never a claim of cause. Their slow course is taken off
+# first (a loss falls anyway). Chance keeps their autocorrelation: one series is rotated.
 
 
-FEWEST_STEPS = 24  # steps
+FEWEST_STEPS = 24
 SHIFTS = 999  # at most
 WINDOW = 9  # steps of the running median that is taken off
 SEED = 20_403  # any: the same trace must give the same p-value
 
 
 class Association(NamedTuple):
-    """Spearman's ρ, the share of shifts with at least as large a one, and the number of steps."""
+    """Spearman's ρ, and the share of shifts with at least as large a one."""
 
     rho: float
     p: float
-    steps: int
 
 
 def association(one: Array, other: Array) -> Association | None:
-    """Of two series over the same steps; None where there are too few or one never changes."""
+    """Association of two series over the same steps; None for too few steps or a constant."""
     if len(one) < FEWEST_STEPS:
         return None
-    first, second = ranked(_quick(one)), ranked(_quick(other))
+    first, second = ranked(_detrended(one)), ranked(_detrended(other))
     if first.std() == 0 or second.std() == 0:
         return None
     rho = _rho(first, second)
@@ -139,10 +138,10 @@ def association(one: Array, other: Array) -> Association | None:
         shifts = np.random.default_rng(SEED).choice(shifts, SHIFTS, replace=False)
     chance = np.array([_rho(first, np.roll(second, int(shift))) for shift in shifts])
     as_large = int(np.count_nonzero(np.abs(chance) >= abs(rho) - 1e-12))
-    return Association(rho, (1 + as_large) / (1 + len(shifts)), len(one))
+    return Association(rho, (1 + as_large) / (1 + len(shifts)))
 
 
-def _quick(values: Array) -> Array:
+def _detrended(values: Array) -> Array:
     """The series less its running median."""
     from scipy.ndimage import median_filter  # when first asked: .1 s
 

@@ -1,7 +1,7 @@
-"""One run as a comparison needs it: what every step took and where its time went, and draws of it.
+"""One run as a comparison needs it: the length and the parts of every step, and draws of the run.
 
-Draws are whole runs with their blocks of steps resampled (moving blocks, Künsch 1989): whatever is
-worked out of a run is worked out of each of them too, and the spread is the interval.
+A draw is a whole run with its blocks of steps resampled (moving blocks, Künsch 1989): every number
+of the run is computed for each draw, too, and their spread is its interval.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import numpy.typing as npt
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.lateness.case import Case, open_case
-from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.overview import compute_ns, time_shares
 from evenstep.diagnose.measure.transfer import floors
 from evenstep.diagnose.sizes.workload import bytes_per_rank, script
@@ -62,7 +61,7 @@ class Account:
 
     @property
     def steps(self) -> int:
-        """How many there are; none where they took no time."""
+        """Number of steps; 0 where they took no time."""
         return len(self.step_ns) if self.step_ns.any() else 0
 
     def draws(self, stream: int) -> Iterator[Array]:
@@ -72,10 +71,10 @@ class Account:
 
     @property
     def widening(self) -> float:
-        """How much wider the interval is than the draws say.
+        """Width of the interval over that of the draws.
 
-        Few blocks: t over z, and n over n - 1. Short ones: what neighbouring blocks have in common,
-        for steps that follow a first-order process with the coefficient estimated from them.
+        For few blocks t over z, and n over n - 1. For short blocks the correlation of neighbouring
+        ones, with steps as a first-order process of the coefficient estimated from them.
         """
         block = block_steps(self.steps)
         blocks = max(self.steps // block, 2)
@@ -102,7 +101,7 @@ def memory(values: Array) -> float:
 
 
 def seen_variance(coefficient: float, block: int) -> float:
-    """Variance of the mean of a first-order process that blocks of this length show, as a share.
+    """Share of the variance of a first-order process's mean that blocks of this length show.
 
     1 - 2φ(1 - φ^l) / (l(1 - φ²)): the variance of a block's mean over l^-1 (1 + φ)/(1 - φ).
     """
@@ -111,7 +110,7 @@ def seen_variance(coefficient: float, block: int) -> float:
 
 
 def account(name: str, trace: Trace) -> Account:
-    """Diagnose and read a run. One without a finished step has empty arrays."""
+    """Diagnose and reduce a run; without a finished step its arrays are empty."""
     case = open_case(trace)
     grid, diagnosis = case.grid, diagnose(case)
     known = bool(len(grid.steps)) and bool((grid.samples > 0).all()) and not trace.missing_ranks
@@ -123,25 +122,23 @@ def account(name: str, trace: Trace) -> Account:
         script=script(trace.run.get("command") or []),
         bytes_per_rank=bytes_per_rank(trace),
         step_ns=grid.step_ns,
-        length_ns=_mean(grid, grid.duration_ns),
-        compute_ns=_mean(grid, compute_ns(grid)),
-        blocked_ns=_mean(grid, grid.blocked_ns),
-        wait_ns=_mean(grid, grid.wait_ns),
-        input_ns=_mean(grid, grid.phase_ns[Phase.INPUT]),
+        length_ns=_mean(grid.duration_ns),
+        compute_ns=_mean(compute_ns(grid)),
+        blocked_ns=_mean(grid.blocked_ns),
+        wait_ns=_mean(grid.wait_ns),
+        input_ns=_mean(grid.phase_ns[Phase.INPUT]),
         above_floor=_above_floor(case),
         samples=grid.samples.sum(axis=1).astype(float) if known else None,
     )
 
 
-def _mean(grid: StepGrid, *cells: Array) -> Array:
-    """Sum of some cells, as a mean over ranks for each step."""
-    if not len(grid.steps):
-        return np.zeros(0)
-    return np.asarray(sum(part.mean(axis=1) for part in cells), float)
+def _mean(cells: Array) -> Array:
+    """Mean over ranks for each step; empty without a step, whatever the ranks."""
+    return np.asarray(cells.mean(axis=1), float) if len(cells) else np.zeros(0)
 
 
 def _above_floor(case: Case) -> Array | None:
-    """Of each step's transfers, how much lies above the floor: what they take in quiet steps."""
+    """Share of each step's transfers above the floor, the time that they take in quiet steps."""
     grid, rows = case.grid, case.transfers.rows
     if case.trace.missing_ranks or not len(rows):
         return None
@@ -153,11 +150,11 @@ def _above_floor(case: Case) -> Array | None:
     return grid.spread(np.where(total > 0, more / np.maximum(total, 1), 0.0))
 
 
-# -- what is worked out of a run, and of each of its draws -----------------------------------------
+# -- numbers of a run, and of each of its draws ----------------------------------------------------
 
 
 def shares(run: Account, at: Array) -> dict[str, float]:
-    """Where the time of these steps goes, as the diagnosis' summary counts it; sums to 1."""
+    """Shares of the time of these steps, as in the diagnosis' summary; they sum to 1."""
     spent = run.length_ns, run.compute_ns, run.blocked_ns, run.wait_ns, run.input_ns
     return time_shares(*(float(part[at].sum()) for part in spent))
 
@@ -165,8 +162,7 @@ def shares(run: Account, at: Array) -> dict[str, float]:
 def numbers(run: Account, at: Array, *, unit: str) -> dict[str, float]:
     """Throughput in that unit, step time and shares of these steps."""
     step = run.step_ns[at]
-    mean = float(step.mean())
-    amount = float(len(step))
+    mean, amount = float(step.mean()), float(len(step))
     if unit == "samples/s" and run.samples is not None:
         amount = float(run.samples[at].sum())
     p50, p99 = np.quantile(step, [0.5, 0.99])
@@ -183,9 +179,8 @@ def numbers(run: Account, at: Array, *, unit: str) -> dict[str, float]:
 def parts(run: Account, at: Array, *, split: bool, locality: float) -> dict[str, float]:
     """Mean step time in ns as parts that add up to it.
 
-    `split` takes the exposed transfer apart into floor and contention. What the `locality` finding
-    holds (a share of the step) is taken out of the wait first, then of the transfer: there the late
-    ranks and the slow groups it names show.
+    `split` divides the exposed transfer into floor and contention. `locality`, a share of the step,
+    is taken out of the wait first, then of the transfer: its late ranks and slow groups show there.
     """
     mean = float(run.length_ns[at].mean())
     found = {name: share * mean for name, share in shares(run, at).items()}

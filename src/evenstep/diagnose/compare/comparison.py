@@ -1,8 +1,7 @@
-"""What changed from one run to another, how sure that is, and whether it is better or worse.
+"""The changes from one run to another, with intervals, and whether they are better or worse.
 
-Every number has the interval of its difference; "no evidence" is said where zero lies in it. The
-intervals are those of the steps within the two runs: what differs between two runs of the very same
-thing is not in them.
+A change whose interval holds zero is no evidence. Intervals are of the steps within each of the two
+runs: differences between re-runs of the same job are not in them.
 """
 
 from __future__ import annotations
@@ -27,38 +26,31 @@ from evenstep.diagnose.compare.result import (
 )
 from evenstep.diagnose.levels import FEW_STEPS, FEWEST, NAMED
 from evenstep.diagnose.sizes.workload import differences
-from evenstep.statistics.interval import middle
+from evenstep.statistics.interval import of_draws
 
-NEGLIGIBLE = 0.001  # of the baseline, or of step time: no one's concern, however sure it is
+NEGLIGIBLE = 0.001  # of the baseline, or of step time: too small to count, however sure
 
 
 def compare(baseline: Account, other: Account) -> Comparison:
-    """What the other run has become against the baseline."""
+    """Compare a run with the baseline."""
     findings = changed(baseline.diagnosis, other.diagnosis)
     if not (baseline.steps and other.steps):
         empty = baseline.name if not baseline.steps else other.name
         reason = f"{empty} has no step that every rank finished: there is nothing to compare"
         return Comparison(other.name, NO_EVIDENCE, reason, findings=findings)
-    unit = _unit(baseline, other)
+    known = baseline.samples is not None and other.samples is not None
+    unit = "samples/s" if known else "steps/s"
     changes = _changes(baseline, other, unit)
-    total, split = _split(baseline, other)
-    verdict = changes[0].verdict
     return Comparison(
         name=other.name,
-        verdict=verdict,
+        verdict=changes[0].verdict,
         sentence=sentence(baseline, other, changes, findings),
         changes=changes,
         findings=findings,
-        difference_ns=total,
-        parts=split,
+        difference_ns=float(other.length_ns.mean() - baseline.length_ns.mean()),
+        parts=_parts(baseline, other),
         limits=limits(baseline, other, unit),
     )
-
-
-def _unit(baseline: Account, other: Account) -> str:
-    """Samples per second where both runs tell them."""
-    known = baseline.samples is not None and other.samples is not None
-    return "samples/s" if known else "steps/s"
 
 
 # -- differences and their intervals ---------------------------------------------------------------
@@ -69,7 +61,7 @@ Numbers = dict[str, float]
 def _drawn(
     baseline: Account, other: Account, of: Callable[[Account, Array], Numbers]
 ) -> tuple[Numbers, Numbers, dict[str, Array], dict[str, Array]]:
-    """Numbers of both runs, and of their draws; each run has a stream of its own."""
+    """Numbers of both runs, and of their draws, which are independent of each other."""
     tables = []
     for stream, run in enumerate((baseline, other)):
         rows = [of(run, at) for at in run.draws(stream)]
@@ -106,8 +98,8 @@ def _changes(baseline: Account, other: Account, unit: str) -> list[MetricChange]
 
 
 def _diluted(part: MetricChange, whole: MetricChange) -> bool:
-    """Whether a share of the step is called better only because the step has become longer, or
-    worse because it has become shorter: its own time did not move that way."""
+    """Whether a share of the step is better only because the step became longer, or worse because
+    it became shorter, while the time of that part did not move that way."""
     if part.verdict == whole.verdict or NO_EVIDENCE in (part.verdict, whole.verdict):
         return False
     more = part.value * whole.value > part.baseline * whole.baseline
@@ -118,14 +110,13 @@ def _change(
     name: str, unit: str, before: float, after: float, draws_before: Array, draws_after: Array
 ) -> MetricChange:
     direction, own_unit = DIRECTIONS[name]
-    difference = after - before
-    low, high = _interval(difference, draws_after - draws_before)
+    difference, low, high = of_draws(after - before, draws_after - draws_before)
     relative = relative_low = relative_high = None
     if before > 0 and own_unit != "share":
-        relative = after / before - 1
         safe = np.maximum(draws_before, NAMED * before)  # no ratio to next to nothing
         ratios = np.maximum(draws_after, 0) / safe
-        relative_low, relative_high = _interval(relative, ratios - 1)
+        relative, relative_low, relative_high = of_draws(after / before - 1, ratios - 1)
+    negligible = NEGLIGIBLE * (1.0 if own_unit == "share" else before)
     return MetricChange(
         metric=name,
         unit=own_unit or unit,
@@ -137,29 +128,18 @@ def _change(
         relative=relative,
         relative_low=relative_low,
         relative_high=relative_high,
-        verdict=judged(low, high, direction, negligible=NEGLIGIBLE * _scale(own_unit, before)),
+        verdict=judged(low, high, direction, negligible=negligible),
     )
 
 
-def _scale(unit: str | None, baseline: float) -> float:
-    """What a difference is small beside."""
-    return 1.0 if unit == "share" else baseline
-
-
-def _interval(value: float, draws: Array) -> tuple[float, float]:
-    """95 % of the draws, and the value itself."""
-    low, high = middle(draws)
-    return min(low, value), max(high, value)
-
-
 def judged(low: float, high: float, direction: int, *, negligible: float) -> str:
-    """The word for a difference: none where its interval holds one that is negligible."""
+    """The word for a difference: no evidence where its interval holds a negligible one."""
     if low <= negligible and high >= -negligible:
         return NO_EVIDENCE
     return BETTER if (low > 0) == (direction > 0) else WORSE
 
 
-def _split(baseline: Account, other: Account) -> tuple[float, list[StepTimePart]]:
+def _parts(baseline: Account, other: Account) -> list[StepTimePart]:
     """The difference of the mean step, part by part."""
     split = baseline.above_floor is not None and other.above_floor is not None
 
@@ -170,10 +150,10 @@ def _split(baseline: Account, other: Account) -> tuple[float, list[StepTimePart]
     found = []
     for name in PARTS:
         if name in before:
-            difference = after[name] - before[name]
-            low, high = _interval(difference, drawn_after[name] - drawn_before[name])
-            found.append(StepTimePart(name, before[name], after[name], difference, low, high))
-    return float(other.length_ns.mean() - baseline.length_ns.mean()), found
+            drawn = drawn_after[name] - drawn_before[name]
+            change = of_draws(after[name] - before[name], drawn)
+            found.append(StepTimePart(name, before[name], after[name], *change))
+    return found
 
 
 # -- in words --------------------------------------------------------------------------------------
@@ -182,20 +162,17 @@ def _split(baseline: Account, other: Account) -> tuple[float, list[StepTimePart]
 def sentence(
     baseline: Account, other: Account, changes: Sequence[MetricChange], findings: Sequence[Changed]
 ) -> str:
-    rate = changes[0]
+    """The comparison in one sentence: throughput, p99, and the finding that changed most."""
+    by_metric = {item.metric: item for item in changes}
+    rate, tail = by_metric["throughput"], by_metric["p99"]
+    word = "faster" if rate.verdict == BETTER else "slower"
+    text = f"{other.name} is {word} than {baseline.name}"
     if rate.verdict == NO_EVIDENCE:
-        text = (
-            f"no evidence that {other.name} is faster or slower than {baseline.name}: throughput "
-            f"{_relative(rate)}"
-        )
-    else:
-        word = "faster" if rate.verdict == BETTER else "slower"
-        text = f"{other.name} is {word} than {baseline.name}: throughput {_relative(rate)}"
-    tail = next(item for item in changes if item.metric == "p99")
+        text = f"no evidence that {other.name} is faster or slower than {baseline.name}"
+    text += f": throughput {_relative(rate)}"
     if tail.verdict != NO_EVIDENCE:
         text += f"; p99 of the step time {_relative(tail)}"
-    each = next((item for item in changes if item.metric == "throughput_per_rank"), None)
-    if each is not None:
+    if each := by_metric.get("throughput_per_rank"):
         text += f"; per rank {_relative(each)}"
     named = [item for item in findings if item.verdict != NO_EVIDENCE]
     if named:
@@ -215,7 +192,7 @@ def _relative(change: MetricChange) -> str:
 
 
 def signed(share: float) -> str:
-    """Hundredths with a sign and about two digits: +4.1, -12, +1,230, 0."""
+    """A share in percent with a sign and about two digits: +4.1, -12, +1,230, 0."""
     value = 100 * share
     size = abs(value)
     if size < 0.005:
@@ -225,7 +202,7 @@ def signed(share: float) -> str:
 
 
 def limits(baseline: Account, other: Account, unit: str) -> list[str]:
-    """Why the two may not be comparable, or the answer rough."""
+    """Reasons why the runs may not be comparable, or the intervals are rough."""
     found = [
         f"{run.name} has only {run.steps} steps: its intervals are rough"
         for run in (baseline, other)

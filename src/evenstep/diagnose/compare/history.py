@@ -1,9 +1,9 @@
 """Many runs in a folder: culprits, re-runs, variance, energy and cost per unit, and the trend.
 
-Numbers come from step summaries, which are never lost, so a run of a week is read as fast as one of
-a minute; the culprit comes from a diagnosis of the last attempt, whose records are bounded. A unit
-of progress is a sample where the batch is known, else a step; work that was lost and done again
-counts as time, energy and cost, but not as progress.
+Numbers come from step summaries, which are never lost: a run of a week is read as fast as one of a
+minute. The culprit comes from a diagnosis of the last attempt, whose records are bounded. A unit of
+progress is a sample where the batch is known, else a step. Work that is done again counts as time,
+energy and cost, but not as progress.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from evenstep import words
 from evenstep.diagnose.compare.comparison import NEGLIGIBLE
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.levels import SEVERAL
@@ -34,9 +35,9 @@ from evenstep.trace.spool.folder import RunFolder
 Array = npt.NDArray[Any]
 
 SCHEMA = "evenstep.history/1"
-DEPTH = ("", "*/", "*/*/")  # where runs are looked for
+DEPTH = ("", "*/", "*/*/")  # of the folders that are searched for runs
 
-#: Numbers with a trend, and what they are called.
+#: Numbers with a trend, and their names in sentences.
 TRENDS = {
     "step_ns": "step time",
     "cv": "CV of the step time",
@@ -59,7 +60,7 @@ class Culprit:
 
 @dataclass(slots=True, frozen=True)
 class PastRun:
-    """One run as a whole. None is unknown."""
+    """One run as a whole. None: unknown."""
 
     name: str
     script: str
@@ -84,7 +85,7 @@ class PastRun:
 
 @dataclass(slots=True, frozen=True)
 class MetricTrend:
-    """How a number develops from run to run: relative change a run, with its 95 % interval."""
+    """Trend of a number over runs: relative change per run, with its 95 % interval."""
 
     metric: Annotated[str, Meta(enum=tuple(TRENDS))]
     change_per_run: float
@@ -95,7 +96,7 @@ class MetricTrend:
 
 @dataclass(slots=True, frozen=True)
 class Workload:
-    """Re-runs of one script with as many ranks. `spread` is the CV over runs of each number."""
+    """Runs of one script on as many ranks. `spread` is the CV of each number over them."""
 
     script: str
     ranks: Natural
@@ -108,7 +109,7 @@ class Workload:
 
 @dataclass(slots=True, frozen=True)
 class History(Document):
-    """All runs in order of their start, and what they tell together."""
+    """All runs in order of their start, and their workloads."""
 
     schema: ClassVar[str] = SCHEMA
 
@@ -160,8 +161,8 @@ def find(folder: Path) -> list[Path]:
 
 
 def diagnosed(run: PastRun, folder: Path) -> PastRun:
-    """A run with its goodput, and what the diagnosis of its last attempt names first, nothing where
-    it is healthy. Raises `TraceError`."""
+    """A run with its goodput, and the first finding on its last attempt, if that is not healthy.
+    Raises `TraceError`."""
     found = diagnose(with_attempts(load(folder), folder))
     run = replace(run, goodput=found.summary["goodput"])
     if not found.findings or verdict(found.findings, found.summary).healthy:
@@ -186,8 +187,8 @@ def past_run(
     if lengths.samples > 0:
         unit, progress = "sample", lengths.samples * counts
     hours = total.elapsed_s / 3600 * ranks
-    joules = [one.energy_joules for one in attempts]
-    energy = None if any(each is None for each in joules) else sum(each or 0.0 for each in joules)
+    joules = [one.energy_joules for one in attempts if one.energy_joules is not None]
+    price = price_per_rank_hour
     return PastRun(
         name=name,
         script=_script(_facts(folder)),
@@ -202,21 +203,19 @@ def past_run(
         step_ns=lengths.mean_ns or _with_warm_up(attempts),
         cv=lengths.cv,
         rank_hours_per_unit=hours / progress,
-        joules_per_unit=None if energy is None else energy / progress,
-        cost_per_unit=(
-            None if price_per_rank_hour is None else price_per_rank_hour * hours / progress
-        ),
+        joules_per_unit=sum(joules) / progress if len(joules) == len(attempts) else None,
+        cost_per_unit=None if price is None else price * hours / progress,
     )
 
 
 def _with_warm_up(attempts: Sequence[Attempt]) -> float:
-    """Mean step of a run too short to leave its first steps out."""
+    """Mean step of a run that is too short to leave its first steps out."""
     steps = max(sum(one.steps for one in attempts), 1)
     return sum(one.steps * one.step_ns for one in attempts) / steps
 
 
 def _script(facts: Mapping[str, Any]) -> str:
-    """What was run: a script, or the scenario of a simulation."""
+    """The script of a run, or the scenario of a simulation."""
     if "scenario" in facts:
         return f"{facts['scenario'].get('name') or 'a scenario'} (simulated)"
     return script(facts.get("command") or [])
@@ -231,7 +230,7 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 @dataclass(slots=True, frozen=True)
 class _Lengths:
-    """Steps of a run past the warm-up, on one rank, and the samples of all ranks (0 unknown)."""
+    """Steps of a run after the warm-up, on one rank, and the samples of all ranks (0 unknown)."""
 
     mean_ns: float | None
     cv: float | None
@@ -269,11 +268,11 @@ def _tables(folder: Path, attempt: int) -> list[Array]:
     return tables
 
 
-# -- together --------------------------------------------------------------------------------------
+# -- workloads -------------------------------------------------------------------------------------
 
 
 def workloads(runs: Sequence[PastRun]) -> list[Workload]:
-    """Runs of one script with as many ranks and the same unit, in order of their first start."""
+    """Runs by script, number of ranks and unit, in order of their first start."""
     groups: dict[tuple[str, int, str], list[PastRun]] = {}
     for run in runs:
         groups.setdefault((run.script, run.ranks, run.unit), []).append(run)
@@ -294,14 +293,14 @@ def _workload(runs: Sequence[PastRun]) -> Workload:
 
 
 def _values(name: str, runs: Sequence[PastRun]) -> Array | None:
-    """A number of all runs; None where one of them does not tell it."""
+    """A number of all runs; None where one of them does not have it."""
     values = [getattr(run, name) for run in runs]
     known = all(value is not None and value > 0 for value in values)
     return np.array(values, float) if known else None
 
 
 def _spread(name: str, runs: Sequence[PastRun]) -> float | None:
-    """Deviation over mean from run to run (of a sample: n - 1)."""
+    """CV over runs, with the deviation of a sample (n - 1)."""
     values = _values(name, runs)
     if values is None or len(values) < 2:
         return None
@@ -320,15 +319,15 @@ def _trend(name: str, runs: Sequence[PastRun]) -> MetricTrend | None:
         np.sqrt(rest @ rest / (len(values) - 2) / (order @ order))
     )
     change, low, high = (float(np.expm1(each)) for each in (slope, slope - half, slope + half))
-    return MetricTrend(name, change, low, high, _said(TRENDS[name], change, low, high))
+    return MetricTrend(name, change, low, high, _in_words(TRENDS[name], change, low, high))
 
 
 def _moves(low: float, high: float) -> bool:
-    """Whether an interval holds no change that is as good as none."""
+    """Whether an interval of changes is clear of negligible ones."""
     return low > NEGLIGIBLE or high < -NEGLIGIBLE
 
 
-def _said(name: str, change: float, low: float, high: float) -> str:
+def _in_words(name: str, change: float, low: float, high: float) -> str:
     if not _moves(low, high):
         return f"no evidence that the {name} changes from run to run"
     word = "rises" if change > 0 else "falls"
@@ -340,9 +339,8 @@ def _said(name: str, change: float, low: float, high: float) -> str:
 
 
 def _sentence(runs: Sequence[PastRun], trends: Sequence[MetricTrend]) -> str:
-    ranks = f"{runs[0].ranks} rank{'' if runs[0].ranks == 1 else 's'}"
-    head = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
-    head += f" of {runs[0].script or 'an unnamed script'} with {ranks}"
+    name, ranks = runs[0].script or "an unnamed script", words.plural(runs[0].ranks, "rank")
+    head = f"{words.plural(len(runs), 'run')} of {name} with {ranks}"
     if not trends:
         return f"{head}: a trend needs at least {SEVERAL}"
     moving = [trend for trend in trends if _moves(trend.low, trend.high)]

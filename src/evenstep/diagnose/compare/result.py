@@ -1,4 +1,4 @@
-"""What a comparison of two runs is made of, and how it is written as JSON."""
+"""A comparison of two runs, its JSON, and conditions on it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Verdict = Annotated[str, Meta(enum=(BETTER, WORSE, NO_EVIDENCE))]
 
 @dataclass(slots=True, frozen=True)
 class MetricChange:
-    """A number of two runs. `relative` is value over baseline less 1; None where that has no sense.
+    """A number of two runs. `relative` is value over baseline less 1; None for shares.
 
     Invariant: low <= difference <= high, and the same of the relative ones.
     """
@@ -42,7 +42,7 @@ class MetricChange:
 
 @dataclass(slots=True, frozen=True)
 class StepTimePart:
-    """What a part of the step time has become, ns per step."""
+    """A part of the step time of two runs, ns per step."""
 
     part: Annotated[str, Meta(enum=PARTS)]
     baseline_ns: float
@@ -88,12 +88,12 @@ class Comparison(Document):
 
 
 def normalised_json(found: Comparison) -> dict[str, Any]:
-    """Plain values without an absolute number: ratios to the baseline, and shares' differences."""
+    """Plain values without absolute numbers: ratios to the baseline, and differences of shares."""
     document = found.to_json()
     absolute = ("baseline", "value", "difference", "low", "high")
     document["changes"] = [
         {"metric": item.metric, "ratio": ratio(item.baseline, item.value), "verdict": item.verdict}
-        | {name: getattr(item, f"relative{tail}") for name, tail in _RELATIVE.items()}
+        | {name: getattr(item, name) for name in ("relative", "relative_low", "relative_high")}
         for item in found.changes
     ]
     document["findings"] = [
@@ -110,9 +110,6 @@ def normalised_json(found: Comparison) -> dict[str, Any]:
     return document
 
 
-_RELATIVE = {"relative": "", "relative_low": "_low", "relative_high": "_high"}
-
-
 def ratio(baseline: float, value: float) -> float | None:
     """Value over baseline; None where there was nothing."""
     return value / baseline if baseline > 0 else None
@@ -122,7 +119,7 @@ def ratio(baseline: float, value: float) -> float | None:
 
 
 def changed(baseline: Diagnosis, other: Diagnosis) -> list[Changed]:
-    """All findings of both, the largest differences first."""
+    """The findings of both runs, the largest differences first."""
     left = list(other.findings)
     found = []
     for before in baseline.findings:
@@ -135,18 +132,18 @@ def changed(baseline: Diagnosis, other: Diagnosis) -> list[Changed]:
 
 
 def locality(diagnosis: Diagnosis) -> float:
-    """Share of the step time that findings put down to where ranks lie."""
+    """Share of the step time lost to the placement of ranks."""
     return min(1.0, sum(f.severity or 0.0 for f in diagnosis.findings if f.mode == "locality"))
 
 
 def _match(wanted: Finding, among: Sequence[Finding]) -> Finding | None:
-    """The finding of the same cause that shares most culprits; any of the cause if none does."""
+    """The finding of the same cause with most culprits in common, if any has that cause."""
     same = [finding for finding in among if _cause(finding) == _cause(wanted)]
     return max(same, key=lambda finding: _common(wanted, finding), default=None)
 
 
 def _cause(finding: Finding) -> str:
-    """What it is called, wherever it is."""
+    """The title without its place."""
     return finding.title.removesuffix(place_of(finding.where, finding.when))
 
 
@@ -162,7 +159,7 @@ def _changed(before: Finding | None, after: Finding | None) -> Changed:
     difference = second - first
     half = hypot(first_half, second_half)
     low, high = difference - half, difference + half
-    verdict = "no evidence" if low <= 0 <= high else "worse" if low > 0 else "better"
+    verdict = NO_EVIDENCE if low <= 0 <= high else WORSE if low > 0 else BETTER
     return Changed(
         mode=seen.mode,
         title=seen.title,
@@ -179,11 +176,8 @@ def _changed(before: Finding | None, after: Finding | None) -> Changed:
 
 
 def _weight(finding: Finding | None) -> tuple[float, float]:
-    """Severity and half of its interval, read back from the confidence.
-
-    `interval.Estimate.confidence` is 1 - exp(-1.5 severity / half). A finding that is not there may
-    have been as large as the smallest that is told.
-    """
+    """Severity and half of its interval, by the confidence: 1 - exp(-1.5 severity / half), see
+    `interval.Estimate.confidence`. An absent finding may be as large as the smallest reported."""
     if finding is None or finding.severity is None:
         return 0.0, SMALLEST_SHARE
     certain = min(max(finding.confidence or 0.0, 0.0), MOST_CERTAIN)
@@ -193,10 +187,10 @@ def _weight(finding: Finding | None) -> tuple[float, float]:
 
 # -- conditions that a comparison must not meet ----------------------------------------------------
 # `slower:2%` ends a pipeline with exit code 1. A condition is met where the change is beyond the
-# limit *and* its interval does not hold zero: noise alone fails nobody.
+# limit *and* its interval does not hold zero: noise alone fails no pipeline.
 
 
-#: Name in a condition: number it looks at, and whether the limit is relative or of step time.
+#: Name in a condition: its number, and whether the limit is relative or a share of step time.
 CONDITIONS: dict[str, tuple[str, bool]] = {
     "slower": ("throughput", True),
     "slower-per-rank": ("throughput_per_rank", True),
@@ -214,7 +208,7 @@ EXPECTED = f"NAME:LIMIT such as slower:2% with one of {', '.join([*CONDITIONS, F
 
 
 class Condition(NamedTuple):
-    """What must not get worse by more than `limit`: relative, or a share of step time."""
+    """A number that must not get worse by more than `limit`: relative, or a share of step time."""
 
     text: str
     name: str
@@ -239,7 +233,7 @@ def _parse(text: str) -> Condition:
 
 
 def met(condition: Condition, comparison: Comparison) -> str | None:
-    """Why the condition is met, in words; None where it is not."""
+    """The reason why the condition is met; None where it is not."""
     if condition.name == FINDING:
         return _finding(condition, comparison)
     metric, relative = CONDITIONS[condition.name]

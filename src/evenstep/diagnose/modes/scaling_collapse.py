@@ -17,7 +17,7 @@ from evenstep.diagnose.sentences import say, worded
 from evenstep.diagnose.sizes import workload
 from evenstep.diagnose.sizes.scaling import Curve, curve, last_doubling, stretches
 from evenstep.diagnose.sizes.workload import ScalingPoint
-from evenstep.statistics.interval import Share, middle
+from evenstep.statistics.interval import Share, of_draws
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
@@ -78,8 +78,7 @@ def _projected(curve: Curve) -> list[Projection]:
     points = []
     for ranks in (int(curve.ranks[-1]) * factor for factor in FACTORS):
         value, *each = (1 - float(law.throughput(ranks)) / ranks / start for law in laws)
-        low, high = middle(np.array(each or [value]))
-        ends = np.clip([value, min(low, value), max(high, value)], 0, 1)
+        ends = np.clip(of_draws(value, np.array(each or [value])), 0, 1)
         points.append(Projection(ranks, *(round(float(end), 4) for end in ends)))
     return points
 

@@ -1,12 +1,12 @@
-"""What a run's steps are made of, for other sizes: own work between barriers, and transfer.
+"""The components of a run's steps, to project them: own work between barriers, and transfer.
 
 A step is cut at its barriers: collectives of the widest groups in which the training thread was
-blocked. What a rank spends between two of them, in narrower groups too, is its own; the step then
-takes the sum over the segments of the longest own time, and a rest that is nobody's own.
+blocked. The time of a rank between two of them, also in narrower groups, is its own. A step takes
+the sum over its segments of the longest own time, and a rest.
 
 Transfer grows like α + S/B. All-reduce of S bytes: a ring takes 2(n−1)α + 2S(n−1)/(nB), a tree
-2⌈log₂n⌉α + 2S/B. What one run shows is the transfer at its own size; how much of it is latency,
-several message sizes tell.
+2⌈log₂n⌉α + 2S/B. A run shows the transfer at its own size, and by several message sizes how much of
+it is latency.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from evenstep.trace.spool.layout import Phase
 
 
 class Growth(NamedTuple):
-    """What the transfer of a run is made of. `latency_share` is None where it cannot be told.
+    """How the transfer of a run grows with the ranks. `latency_share` None: unknown.
 
-    `elsewhere`: (ranks, growth from this run's) of runs at other sizes. What their growth is beyond
-    a form's is contention, and goes on with every rank added.
+    `elsewhere`: (ranks, transfer over this run's) of runs at other sizes. Their growth beyond that
+    of a form is contention, and continues with every rank added.
     """
 
     ranks: int
@@ -49,13 +49,13 @@ class Growth(NamedTuple):
         return min(ends), max(ends)
 
     def drawn(self, ranks: int, random: np.random.Generator) -> float:
-        """One of the three: nothing known of the fabric makes any of them likelier."""
+        """Growth by one of the three forms at random: the fabric may be of any of them."""
         low, high = self.bounds(ranks)
         return float(random.choice([low, self.factor(ranks), high]))
 
     @property
     def contention(self) -> float | None:
-        """Growth for every rank added, beyond the expected form; None: one size was measured."""
+        """Growth beyond the expected form for every rank added; None if one size was measured."""
         return self._contention()[1] if self.elsewhere else None
 
     def _grown(self, ranks: int) -> list[float]:
@@ -64,7 +64,7 @@ class Growth(NamedTuple):
         return [max(form + rise * more, 0.0) for form, rise in pairs]
 
     def _contention(self) -> list[float]:
-        """Of each form, by least squares through the measured size, at least 0:
+        """Contention beside each form, by least squares through the measured size, at least 0:
         Σ(n − n₀)(f − f₀) / Σ(n − n₀)²."""
         square = sum((size - self.ranks) ** 2 for size, _ in self.elsewhere)
         rises = [0.0, 0.0, 0.0]
@@ -75,8 +75,8 @@ class Growth(NamedTuple):
         return [max(rise / square, 0.0) if square else 0.0 for rise in rises]
 
     def _forms(self, ranks: int) -> tuple[float, float, float]:
-        """Growth with nothing added, with a tree's latency, and with a ring's (of which nothing is
-        known: with a tree's alone)."""
+        """Growth without any cost of more ranks, with a tree's latency, and with a ring's; of a run
+        with an unknown share of latency, the last is a tree's latency alone."""
         if self.ranks < 2:
             return 1.0, 1.0, 1.0
         share = self.latency_share or 0.0
@@ -88,7 +88,7 @@ class Growth(NamedTuple):
 
 
 def growth(grid: StepGrid) -> Growth:
-    """The line through the floors of the run's collectives by size."""
+    """The growth of a run's transfer, by the line through the floors of its collectives by size."""
     kinds = transfers(grid).kinds
     kinds = kinds.select((kinds["count"] >= FEWEST) & (kinds.floor_ns > 0))
     ranks, size = len(grid.ranks), kinds.size_bytes.astype(float)
@@ -110,14 +110,14 @@ class Segments(NamedTuple):
     """Own work between barriers, in steady steps."""
 
     own_ns: Array  # (steps, segments, ranks)
-    step_ns: Array  # (steps,) from the last barrier of the step before to that of this one
+    step_ns: Array  # (steps,) from the last barrier of the previous step to that of this one
     units: float  # ranks that vary independently of each other: narrower groups count as one
-    unsteady: Array  # what steps with a checkpoint or evaluation took more than a steady one
+    unsteady: Array  # extra time of steps with a checkpoint or evaluation
     barriers: bool  # whether any was seen
 
     @property
     def rest_ns(self) -> Array:
-        """Step time that is nobody's own work. Shape (steps,)."""
+        """Step time outside of the longest own work. Shape (steps,)."""
         return np.asarray(self.step_ns - self.own_ns.max(axis=2).sum(axis=1))
 
 
@@ -146,16 +146,16 @@ def _unsteady(grid: StepGrid) -> Array:
     """Steps with a checkpoint or an evaluation, and those right after; none if most have one."""
     writing = grid.phase_ns[Phase.CHECKPOINT] + grid.phase_ns[Phase.EVALUATION]
     found = np.asarray((writing > 0).any(axis=1))
-    found[1:] |= found[:-1].copy()  # what follows a barrier counts with the next step
+    found[1:] |= found[:-1].copy()  # work after the last barrier counts with the next step
     return found if float(found.mean()) <= 0.5 else np.zeros(len(found), bool)
 
 
 def _cut(graph: Graph) -> tuple[Array, int, Array, Array] | None:
-    """(steps, segments, ranks) of own work, how many ranks a narrower group has, work carried over,
-    and which steps of the graph these are.
+    """Own work (steps, segments, ranks), ranks of a narrower group, work carried over, and which
+    steps of the graph these are; None where ranks have programs of their own, or never block.
 
-    What is carried is (steps, ranks): what lies after the last barrier of the step before, less
-    what lies after this step's. None where ranks have programs of their own, or nobody was blocked.
+    Carried over is (steps, ranks): own work after the last barrier of the previous step, less that
+    after this step's.
     """
     whole = [part for part in alike(graph) if len(part.lanes) == len(graph.ranks)]
     if not whole or not len(graph.operations):
@@ -177,7 +177,7 @@ def _cut(graph: Graph) -> tuple[Array, int, Array, Array] | None:
 
 
 def _places(graph: Graph, part: Alike) -> tuple[Array, Array, Array]:
-    """Own work, whether a place waits for a widest group, and time blocked in narrower ones."""
+    """Own work, whether a place waits for a widest group, and its time blocked."""
     wait = graph.rows.wait[part.rows]
     known = (wait >= 0) & part.there
     members = np.where(known, graph.operations.members[np.maximum(wait, 0)], 0)
@@ -187,5 +187,5 @@ def _places(graph: Graph, part: Alike) -> tuple[Array, Array, Array]:
 
 
 def _before(blocked: Array) -> Array:
-    """Time blocked after each place, counted with the next one."""
+    """Time blocked at the place before each one."""
     return np.concatenate([np.zeros_like(blocked[:, :, :1]), blocked[:, :, :-1]], axis=2)

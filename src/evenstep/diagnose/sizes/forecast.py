@@ -1,10 +1,11 @@
-"""What a measured run would do at other sizes: throughput, CV, p99 and scaling efficiency.
+"""A forecast of a measured run at other sizes: step time, CV and p99.
 
 A step at n ranks is the sum over its segments of the maximum of n own times, plus a rest. An own
-time is a rank's usual time, plus what all ranks have in common in a step, plus independent noise.
-The maximum's distribution follows from the noise's survival function by P(max <= x) = Π F(x − l_j),
-so no rank is drawn one by one; a run of as many steps as measured is drawn from it. An interval
-holds the middle 98 % of such runs, each with the model fitted to resampled steps.
+time is a rank's usual time, plus a part that all ranks share in a step, plus independent noise. The
+distribution of the maximum follows from the noise's survival function by
+P(max <= x) = Π F(x − l_j), so that no rank is drawn one by one. Runs of as many steps as measured
+are drawn from it; an interval holds the middle 98 % of them, each with a model fitted to resampled
+steps.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from evenstep.statistics.tails import TabulatedNoise
 
 Array = npt.NDArray[Any]
 
-#: Low, middle, high. Few exceedances resampled vary less than they should: on synthetic runs of 117
-#: steps the middle 95 % hold the truth in 83 %, the middle 98 % in 89 % of 180 cases; of 497 steps
-#: the middle 95 % do in 97 % of 120.
+#: Low, middle, high. Few resampled exceedances vary too little: on synthetic runs of 117 steps the
+#: middle 95 % hold the truth in 83 % of 180 cases, the middle 98 % in 89 %; with 497 steps the
+#: middle 95 % do in 97 % of 120.
 QUANTILES = (0.01, 0.5, 0.99)
 MOST_SEGMENTS = 6  # more are grouped by their length
 LOCATIONS = 32  # distinct usual times of a rank; more are merged
@@ -35,7 +36,7 @@ LOCATIONS = 32  # distinct usual times of a rank; more are merged
 
 @dataclass(slots=True, frozen=True)
 class ForecastPoint:
-    """What is predicted at one size."""
+    """The forecast at one size."""
 
     ranks: int
     step_ns: Estimate
@@ -48,19 +49,19 @@ class Segment:
     """The work before one barrier, or before several alike."""
 
     usual_ns: Array  # (ranks,) each rank's median
-    shared_ns: Array  # (steps,) what all ranks have in common
+    shared_ns: Array  # (steps,) the part that all ranks share
     noise: TabulatedNoise  # independent part
-    members: Array  # which segments of the step
+    members: Array  # indices of the step's segments that it stands for
 
     @property
     def times(self) -> int:
-        """How many segments it stands for."""
+        """Number of segments that it stands for."""
         return len(self.members)
 
 
 @dataclass(slots=True)
 class Model:
-    """A run reduced to what decides its step time at another size."""
+    """A run reduced to the parts that decide its step time at another size."""
 
     parts: list[Segment]
     rest_ns: Array  # (steps,)
@@ -71,7 +72,7 @@ class Model:
 
 
 def fit(cut: Segments, families: Sequence[str] = ()) -> Model:
-    """Reduce measured segments; `families` fixes each part's kind of noise (else it is chosen)."""
+    """Fit a model to measured segments; `families` fixes the family of each part's noise."""
     parts = []
     for index, members in enumerate(_grouped(cut.own_ns)):
         family = families[index] if families else None
@@ -81,11 +82,8 @@ def fit(cut: Segments, families: Sequence[str] = ()) -> Model:
 
 
 def _coupling(maxima: Array) -> Array:
-    """A root of the correlation between segments' maxima; (steps, segments) given.
-
-    A rank that is slow in one segment of a step is often slow in the next. What may be chance is
-    taken for none.
-    """
+    """A root of the correlation between the segments' maxima (steps, segments): a rank that is slow
+    in one segment of a step is often slow in the next. Correlations within chance count as none."""
     steps, number = maxima.shape
     spread = maxima.std(axis=0)
     if number < 2 or steps < 2 * BLOCK_STEPS or not (spread > 0).all():
@@ -98,13 +96,13 @@ def _coupling(maxima: Array) -> Array:
 
 
 def _grouped(own: Array) -> list[Array]:
-    """Segments that share a noise: each its own, or neighbours in length."""
+    """Segments in groups that share one noise: each alone, or neighbours in length."""
     order = np.argsort(own.mean(axis=(0, 2)), kind="stable")
     return [np.sort(part) for part in np.array_split(order, min(len(order), MOST_SEGMENTS))]
 
 
 def _segment(every: Array, members: Array, family: str | None) -> Segment:
-    """One part of all segments (steps, segments, ranks): those that are alike."""
+    """The model of some of all segments (steps, segments, ranks)."""
     own = every[:, members, :]
     apart = own - np.median(own, axis=0)
     usual = np.stack([_usual(own[:, i]) for i in range(own.shape[1])])
@@ -114,10 +112,8 @@ def _segment(every: Array, members: Array, family: str | None) -> Segment:
 
 
 def _usual(own: Array) -> Array:
-    """Each rank's median, drawn towards the middle by as much of their spread as is chance.
-
-    Medians of even and odd blocks of steps vary alike only by what is really a rank's own.
-    """
+    """Each rank's median, shrunk to the middle by the share of their spread that is chance: medians
+    of even and odd blocks of steps have only the ranks' real differences in common."""
     median = np.median(own, axis=0)
     odd = (np.arange(len(own)) // BLOCK_STEPS) % 2 == 1
     if own.shape[1] < 3 or not odd.any():
@@ -129,10 +125,10 @@ def _usual(own: Array) -> Array:
 
 
 def _common(apart: Array) -> tuple[Array, Array]:
-    """What all ranks have in common in a step, and what is left; (steps,) and (steps, ranks).
+    """The part that all ranks share in a step (steps,), and the rest (steps, ranks).
 
-    The mean over ranks varies with the common part and with 1/n of the rest (analysis of variance);
-    only the common part's share of it is taken out.
+    The mean over ranks varies with the shared part and with 1/n of the rest (analysis of variance);
+    only the shared part's share of it is taken out.
     """
     steps, ranks = apart.shape
     nothing = np.zeros(steps), apart
@@ -176,7 +172,7 @@ def project(
 
 
 def _one_of(weights: dict[str, float], random: np.random.Generator) -> str:
-    """A family by its weight: which tail it is, the data may leave open."""
+    """A random family by its weight, as the data may not tell the tail."""
     if not weights:
         return "normal"
     share = np.array(list(weights.values()))
@@ -191,7 +187,7 @@ def _resampled(cut: Segments, random: np.random.Generator) -> Segments:
 def _run(
     model: Model, ranks: int, factor: float, random: np.random.Generator, *, strong: bool
 ) -> Array:
-    """Step times of one run of as many steps as measured."""
+    """Step times of one random run of as many steps as measured."""
     steps = len(model.unsteady_ns)
     source = random.integers(0, len(model.rest_ns), steps)
     total = np.zeros(steps)
@@ -223,10 +219,9 @@ def _units(model: Model, ranks: int) -> float:
 
 
 def _locations(usual: Array, ranks: int, random: np.random.Generator | None) -> Array:
-    """Usual times of `ranks` ranks: the measured ones, more of their kind, or some of them.
+    """Usual times of `ranks` ranks: the measured ones, some of them, or more like them.
 
-    A rank far outside the others' spread stays one: added ranks are like the others. Without
-    `random`, added ranks stand at the quantiles of the spread.
+    Added ranks are like those within the spread. Without `random` they stand at its quantiles.
     """
     if ranks <= len(usual):
         kept = np.linspace(0, len(usual) - 1, ranks).round().astype(int)
@@ -257,7 +252,7 @@ def _maximum(noise: TabulatedNoise, usual: Array, units: float) -> tuple[Array, 
 
 
 def _merged(values: Array) -> tuple[Array, Array]:
-    """Few places that stand for many values; the largest stay apart."""
+    """Few values that stand for many, with their counts; the largest values stay single."""
     ordered = np.sort(values)
     if len(ordered) <= LOCATIONS:
         return ordered, np.ones(len(ordered))

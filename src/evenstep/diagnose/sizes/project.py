@@ -1,8 +1,8 @@
-"""`evenstep project`: what a run would reach at other sizes, said with what it rests on.
+"""`evenstep project`: a run at other sizes, with the limits of the projection.
 
-The graph's replay has the measured ranks alone: at another size there are ranks of which no row was
-recorded. So segments between barriers, own work of the graph's rows, are reduced to distributions,
-and the maximum over as many ranks as asked for follows from these (`forecast`).
+The graph's replay has only the measured ranks: of added ranks no row was recorded. So the own work
+between barriers is reduced to distributions, from which the maximum over any number of ranks
+follows (`forecast`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from evenstep.trace.trace import Trace
 
 
 class FittedNoise(TypedDict):
-    """What the noisiest part varies by."""
+    """Distribution of the noise of the longest part."""
 
     family: str
     parameters: dict[str, float]
@@ -42,7 +42,7 @@ class FittedNoise(TypedDict):
 
 
 class GrowingTransfer(TypedDict):
-    """What transfers take, and how that changes with the ranks."""
+    """Latency and bandwidth of transfers, and their growth with the ranks."""
 
     latency_ns: float | None
     bandwidth_gBps: float | None
@@ -51,7 +51,7 @@ class GrowingTransfer(TypedDict):
 
 
 class MeasuredSize(TypedDict):
-    """What the run shows at its own size."""
+    """The run at its own size."""
 
     ranks: Positive
     steps: Positive
@@ -88,7 +88,7 @@ class ProjectedTime(TypedDict):
 
 
 class ProjectedSize(TypedDict):
-    """What is said of one size."""
+    """The projection of one size."""
 
     ranks: Positive
     throughput: ProjectedRate
@@ -181,7 +181,7 @@ def _measured(grid: StepGrid, rate: Throughput, model: Model, grows: Growth) -> 
 def _projected(
     point: ForecastPoint, grid: StepGrid, rate: Throughput, *, strong: bool
 ) -> ProjectedSize:
-    """One size. Rates are what a step advances by over its time."""
+    """One size. A rate is the progress of a step over its time."""
     ranks, now = len(grid.ranks), float(grid.step_ns.mean())
     larger = point.ranks / ranks
     per_step = (rate["value"] or 0.0) * now
@@ -205,7 +205,7 @@ def _rounded(time: Estimate) -> ProjectedTime:
     return {"value": round(time.value), "low": round(time.low), "high": round(time.high)}
 
 
-# -- what the data cannot carry --------------------------------------------------------------------
+# -- limits ----------------------------------------------------------------------------------------
 
 
 def _limits(
@@ -245,7 +245,7 @@ def _limits(
 
 
 def _uneven(grid: StepGrid, cut: Segments) -> list[int]:
-    """Ranks that vary much more than the others: they are all taken to vary alike."""
+    """Ranks that vary much more than the others, while the model lets all ranks vary alike."""
     total = cut.own_ns.sum(axis=1)
     off = np.abs(total - np.median(total, axis=0))
     wide = np.quantile(off, 0.95, axis=0)

@@ -1,13 +1,13 @@
 """How throughput grows with ranks: the universal scalability law, fitted to measured sizes.
 
 X(N) = λN / (1 + σ(N − 1) + κN(N − 1)) (Gunther 1993): σ is the share that is serialised
-(contention), κ the cost of everybody waiting for everybody (coherency), and X has its peak at
+(contention), κ the cost of all ranks waiting for all others (coherency), and X has its peak at
 N* = √((1 − σ)/κ). N/X is linear in N − 1 and N(N − 1), so that the fit is a least-squares problem
 with σ, κ >= 0.
 
 The exponent between two sizes is the slope of log X over log N: 1 is linear, 0 a plateau, and below
-0 more ranks do less (post-linear). A cliff is a fall that no smooth law explains; a curve that
-goes above and below the law in turn is oscillatory.
+0 more ranks do less (post-linear). A cliff is a fall that no smooth law explains; an oscillatory
+curve goes above and below the law in turn.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.levels import CLEARLY, FEWEST, MINOR, MOST, NAMED, SEVERAL
-from evenstep.statistics.interval import Share, middle
+from evenstep.statistics.interval import Share, of_draws
 
 Array = npt.NDArray[Any]
 
-FARTHEST = 1e7  # ranks: a peak beyond is none
+FARTHEST = 1e7  # ranks up to which a peak or a knee is looked for
 
 
 @dataclass(slots=True, frozen=True)
@@ -46,7 +46,7 @@ class Law:
         return np.asarray(1 + self.contention * (n - 1) + self.coherency * n * (n - 1))
 
     def marginal(self, ranks: float) -> float:
-        """dX/dN over λ: what another rank adds, in ranks' worth."""
+        """dX/dN over λ: what an added rank gives, 1 being the throughput of one rank alone."""
         gained = 1 - self.contention - self.coherency * ranks**2  # D − N dD/dN
         return float(gained / self._delay(np.asarray(ranks, float)) ** 2)
 
@@ -60,7 +60,7 @@ class Law:
 
     @property
     def knee(self) -> float | None:
-        """Ranks from which another one adds less than half of what the first did."""
+        """Ranks from which an added one gives less than half of what the first gave."""
         if self.marginal(FARTHEST) >= MOST:
             return None
         if self.marginal(1.0) < MOST:
@@ -71,10 +71,10 @@ class Law:
 
 
 def fit(ranks: Array, throughput: Array, terms: Sequence[int] = (1, 2)) -> Law:
-    """The law that explains the measured points best in relative terms.
+    """The law with the least relative squared error, 0 <= σ <= 1 and κ >= 0.
 
-    Of all choices of κ >= 0 and 0 <= σ <= 1 the best is taken. Two sizes carry λ and one more: σ,
-    and κ only where throughput falls, which σ cannot explain. `terms`: 1 is σ, 2 is κ.
+    Two sizes carry λ and one more parameter: σ, and κ only where throughput falls, which σ cannot
+    explain. `terms`: the parameters that may be fitted, 1 for σ and 2 for κ.
     """
     n, x = np.asarray(ranks, float), np.asarray(throughput, float)
     weight = x / n  # relative errors are alike at all sizes
@@ -92,7 +92,7 @@ def fit(ranks: Array, throughput: Array, terms: Sequence[int] = (1, 2)) -> Law:
 
 
 def _solved(columns: Array, chosen: tuple[int, ...]) -> tuple[float, Array] | None:
-    """Squared error and coefficients with only these columns; None where they cannot be."""
+    """Squared error and coefficients with only these columns; None where they are out of bounds."""
     solution = np.linalg.lstsq(columns[:, chosen], np.ones(len(columns)), rcond=None)[0]
     coefficients = np.zeros(3)
     coefficients[list(chosen)] = solution
@@ -133,29 +133,22 @@ class Curve:
 
     @property
     def lost(self) -> Share:
-        """Share of the largest run's time that the smallest one's efficiency would save."""
+        """Share of the largest run's time that the efficiency of the smallest one would save."""
         value = 1 - self.efficiency
-        if not len(self.draws):
-            return Share(*[max(value, 0.0)] * 3)
-        low, high = middle(1 - _efficiency(self.ranks, self.draws))
-        return Share(*(max(each, 0.0) for each in (value, min(low, value), max(high, value))))
+        draws = 1 - _efficiency(self.ranks, self.draws) if len(self.draws) else np.array([value])
+        return Share(*(max(each, 0.0) for each in of_draws(value, draws)))
 
     @property
     def recommended(self) -> int | None:
-        """The most ranks worth using, where that is fewer than were used; None else.
-
-        At the peak more ranks do less; past the knee one adds less than half of what the first did.
-        """
+        """The most ranks worth using, by the peak and the knee; None where no run used more."""
         bounds = [bound for bound in (self.law.peak, self.law.knee) if bound is not None]
         if not bounds or min(bounds) >= self.ranks[-1]:
             return None
         return max(int(min(bounds)), 1)
 
     def interval(self, name: str) -> dict[str, float | None]:
-        """`contention`, `coherency`, `peak` or `knee`: value, low and high over the draws.
-
-        None where there is no such number of ranks.
-        """
+        """Value, low and high over the draws of `contention`, `coherency`, `peak` or `knee`; None
+        where there is no such number of ranks."""
         found: dict[str, float | None] = {"value": getattr(self.law, name)}
         if not len(self.draws):
             return found | {"low": None, "high": None}
@@ -170,7 +163,7 @@ class Curve:
 
 
 def _efficiency(ranks: Array, throughput: Array) -> Array:
-    """Of one curve, or of many (draws, sizes)."""
+    """Scaling efficiency of one curve (sizes,), or of many (draws, sizes)."""
     each = throughput / ranks
     return np.asarray(each[..., -1] / each[..., 0])
 
@@ -193,7 +186,7 @@ def curve(ranks: Sequence[int], throughput: Sequence[float], draws: Array | None
 
 
 class Stretch(NamedTuple):
-    """A part of the curve of one shape."""
+    """A part of a curve with one shape."""
 
     shape: str  # linear, sublinear, plateau, cliff, oscillatory or post-linear
     begins: int  # ranks
@@ -201,16 +194,16 @@ class Stretch(NamedTuple):
 
 
 class Doubling(NamedTuple):
-    """The last growth of a curve, in ranks' worth at its beginning."""
+    """The gain from the last growth of a curve."""
 
     ranks: list[int]  # from, to
     gain: float  # relative growth of throughput
-    marginal: float  # what an added rank brought, against one of the smallest run
-    marginal_cost: float | None  # rank-hours per unit of added work against the smallest; None: ∞
+    marginal: float  # throughput of an added rank over that of one in the smallest run
+    marginal_cost: float | None  # rank-hours per unit of added work over those there; None: ∞
 
 
 def stretches(curve: Curve) -> list[Stretch]:
-    """The shapes in order of size; one of a kind follows another of a different kind."""
+    """The shapes of a curve in order of size; neighbouring intervals of one shape are merged."""
     if len(curve.ranks) < 2:
         return []
     exponent = exponents(curve)
@@ -244,7 +237,7 @@ def _deviation(curve: Curve, law: Law) -> Array:
 
 
 def _oscillates(curve: Curve) -> bool:
-    """Whether the curve changes sides of the law from size to size by more than its error."""
+    """Whether the curve crosses the law from size to size by more than its error."""
     off = _deviation(curve, curve.law)
     least = max(NAMED, CLEARLY * curve.error)
     clear = off[np.abs(off) > least]
@@ -267,19 +260,19 @@ def _cliff(curve: Curve) -> int | None:
 
 
 def _stepped(curve: Curve, place: int) -> tuple[float, float]:
-    """Error of a law whose throughput is multiplied by a factor from `place` on; that factor."""
+    """The least error of a law multiplied by a factor from `place` on, and that factor."""
     best = (np.inf, 1.0)
     for factor in np.geomspace(0.05, 1.0, 61):
         lifted = curve.throughput.copy()
         lifted[place:] /= factor
-        flat = fit(curve.ranks, lifted, (1,))  # σ alone, so that a step does not hide in κ
+        flat = fit(curve.ranks, lifted, (1,))  # σ alone: κ would take up a cliff
         error = float(np.sqrt((np.log(lifted / flat.throughput(curve.ranks)) ** 2).mean()))
         best = min(best, (error, float(factor)))
     return best
 
 
 def last_doubling(curve: Curve) -> Doubling | None:
-    """What going from the last size but one (half the largest, if measured) to the largest gave."""
+    """The gain from half the largest size, or the last one before, to the largest."""
     if len(curve.ranks) < 2:
         return None
     half = np.flatnonzero(curve.ranks <= curve.ranks[-1] / 2)

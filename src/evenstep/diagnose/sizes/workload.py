@@ -23,7 +23,7 @@ WEAK, STRONG = -0.35, -0.65  # slope of log compute per rank over log ranks
 
 @dataclass(slots=True, frozen=True)
 class ScalingPoint:
-    """A run reduced to what its place on the curve needs."""
+    """A run as a point of a scaling curve."""
 
     ranks: int
     step_ns: Array  # (steps,) of the job: the median over ranks
@@ -35,7 +35,7 @@ class ScalingPoint:
 
 
 def point(trace: Trace, diagnosis: Diagnosis) -> ScalingPoint:
-    """Read a run; one without a finished step has an empty `step_ns`."""
+    """The point of a run; without a finished step its `step_ns` is empty."""
     steps = trace.of_kind(Kind.STEP)
     done = steps.exit_ns > 0
     numbers = steps.step[done]
@@ -73,13 +73,13 @@ def _compute(diagnosis: Diagnosis) -> float | None:
 
 
 def bytes_per_rank(trace: Trace) -> float:
-    """What a rank passes through collectives in a step, from the step summaries; 0 unknown."""
+    """Bytes of a rank's collectives in a step, from the step summaries; 0 unknown."""
     steps = float(trace.summaries["count"].sum())
     return float(trace.summaries["bytes"].sum()) / steps if steps else 0.0
 
 
 def script(command: Sequence[str]) -> str:
-    """What a command line runs: its first Python file or module, else its last word's name."""
+    """The script of a command line: its first Python file or module, else the program's name."""
     for index, word in enumerate(command):
         if word.endswith(".py"):
             return PurePath(word).name
@@ -89,7 +89,7 @@ def script(command: Sequence[str]) -> str:
 
 
 def kind_of(points: Sequence[ScalingPoint]) -> str | None:
-    """`weak` where every rank keeps its work, `strong` where the total stays; None unknown."""
+    """`weak` where the work of a rank stays, `strong` where the total does; None unknown."""
     ranks = np.log([point.ranks for point in points])
     for values in (
         [point.samples / point.ranks if point.samples else None for point in points],
@@ -103,7 +103,7 @@ def kind_of(points: Sequence[ScalingPoint]) -> str | None:
 
 
 def differences(scripts: Iterable[str], bytes_per_rank: Iterable[float]) -> list[str]:
-    """Why runs may not have done the same work, in words; "" and 0 are not known."""
+    """Reasons why runs may not have done the same work; scripts "" and bytes 0 are unknown."""
     found = []
     known = dict.fromkeys(script for script in scripts if script)
     if len(known) > 1:
@@ -118,7 +118,7 @@ def differences(scripts: Iterable[str], bytes_per_rank: Iterable[float]) -> list
 
 
 def resampled(points: Sequence[ScalingPoint]) -> Array:
-    """Mean step time of each run with its blocks of steps resampled. (draws, runs)."""
+    """Mean step time of each run under draws of its blocks of steps. (draws, runs)."""
     random = np.random.default_rng(SEED)
     drawn = [blocks(len(point.step_ns), random) for point in points]
     means = [
