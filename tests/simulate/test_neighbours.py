@@ -1,7 +1,9 @@
 import pytest
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.simulate import simulation
 from evenstep.simulate.simulation import simulate, simulate_trace
+from evenstep.simulate.wires.world_python import PythonWorld
 from tests.simulate.worlds import MS, scenario
 
 #: two jobs of two nodes each, whose rings share one link of 12.5 GB/s each way
@@ -85,3 +87,25 @@ def test_diagnosis_names_the_fabric_where_a_neighbour_shares_the_uplinks():
         ],
     )  # fmt: skip
     assert diagnose(simulate_trace(asked)[1]).findings[0].mode == "fabric_contention"
+
+
+@pytest.mark.parametrize("engine", ["compiled", "python"])
+def test_a_link_that_a_neighbour_floods_never_carries_more_than_is_left_beside_it(
+    monkeypatch, engine
+):
+    """12.5 GB/s never yield on an uplink of 12.5; a twentieth is left to others (`LEAST_SHARE`)."""
+    if engine == "python":
+        monkeypatch.setattr(simulation, "make_world", lambda c, r, _, g=1.0: PythonWorld(c, r, g))
+    loads = simulate(drifting(20, 20, responsive=False)).loads
+    uplink = loads.network.names.index("leaf0->spine0")
+    assert loads.peak_gBps[uplink] == pytest.approx(1.05 * 12.5)
+
+
+def test_a_neighbour_s_own_links_have_a_fullest_moment_too():
+    """Of its rings only messages on links that others use are followed."""
+    asked = scenario(
+        *SHARED, "cluster.gpus_per_node=8", "work.gradient_bytes=100MB", "run.steps=2",
+        neighbours=[{"nodes": "1,3", "compute_ms": 10, "message_bytes": 10**8}],
+    )  # fmt: skip
+    loads = simulate(asked).loads
+    assert (loads.peak_gBps[loads.others_bytes > 0] > 0).all()

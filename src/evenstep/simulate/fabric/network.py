@@ -194,7 +194,7 @@ class Network:
         own = np.asarray(self.machines.card[self._kind(gpu), gpu % self.cluster.gpus_per_node])
         if asked is None or self.machines.maps_cards:
             return own
-        return np.where(asked >= 0, asked, own)
+        return np.where(asked >= 0, asked % self.cluster.nics_per_node, own)
 
     def _crossing(self, gpu: Array, card: Array) -> Array:
         """The NUMA node that a GPU's message to a card leaves, counted over all machines; -1 where

@@ -9,7 +9,7 @@ Of a large fabric, neighbouring machines or switches share a place, and their li
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,7 @@ class LinkLoads:
 def link_loads(
     network: Network,
     carried: Iterable[tuple[Flow, int]],
-    others: Iterable[Other],
+    others: Sequence[Other],
     peak_gBps: Array,  # noqa: N803
     elapsed_ns: float,
 ) -> LinkLoads:
@@ -72,7 +72,8 @@ def link_loads(
     nothing = np.zeros(len(network.capacity))
     laid = [(flow, times) for flow, times in carried if flow.operation != "read"]
     own: Array = sum((times * flow.link_bytes for flow, times in laid), nothing)
-    peak = _alone([stage for flow, _ in laid for stage in flow.stages], nothing)
+    flows = [flow for flow, _ in laid] + [other.flow for other in others]
+    peak = _alone([stage for flow in flows for stage in flow.stages], nothing)
     seen = peak_gBps[: len(nothing)]
     peak = np.where(seen > 0, seen, peak)
     foreign: Array = sum((other.link_bytes for other in others), nothing)

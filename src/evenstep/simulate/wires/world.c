@@ -928,7 +928,7 @@ static void send(World *w, Instance *of, i32 round, i32 message) {
     if (f->steady > 0) {
         for (i64 h = s->route[message]; h < s->route[message + 1]; h++) {
             Link *link = &w->link[s->link[h]];
-            link->peak = larger(link->peak, link->load + link->steady);
+            link->peak = larger(link->peak, link->steady); /* with others: once they gave way */
         }
         set_rate(w, a, f->steady);
     } else
