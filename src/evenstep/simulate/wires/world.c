@@ -1770,17 +1770,21 @@ static void ends_told(World *w, Point *p) {
 
 /* -- collectives that share nothing ------------------------------------------------------------- */
 
-/* Ends of chains that stay where a hop takes `length`, and move on n - 1 times at most. `key` is
-   what a chain is worth by where it begins; those of the lap before are worth `lap` more. It has to
-   come by a place where it can stay: before the first of a lap, the last of the lap before. */
+/* Ends of chains that stay where a hop takes `length`. A chain that begins at s moves on to its end
+   in n - 1 moves at most, or, where `whole` allows it, in n more. `key` is the value of a chain by
+   its start; a start in the lap before adds `lap`. The chain has to pass a position of that length:
+   before the first of a lap, that is the last of the lap before. */
 static void stay(World *w, const double *x, double *out, const double *hop, i32 n, i32 k,
-                 double length) {
+                 double length, int whole) {
     const double *sum = w->sum;
     double *key = w->here + w->space - n, *behind = w->there, lap = sum[n] - n * length;
-    double best = -INFINITY, past = -INFINITY;
+    double best = -INFINITY, past = -INFINITY, tail = -INFINITY; /* tail: starts behind the last */
     i32 first = n, last = -1;
     for (i32 i = n; i-- > 0;) {
-        if (fabs(hop[i] - length) <= 1e-13 * length) first = i, last = last < 0 ? i : last;
+        if (fabs(hop[i] - length) <= 1e-13 * length) {
+            first = i;
+            if (last < 0) last = i, tail = past;
+        }
         key[i] = x[i] - sum[i] + i * length;
         behind[i] = past, past = larger(past, key[i]);
     }
@@ -1792,21 +1796,33 @@ static void stay(World *w, const double *x, double *out, const double *hop, i32 
     for (i32 i = 0; i < n; i++) {
         past = larger(past, key[i]);
         if (fabs(hop[i] - length) <= 1e-13 * length) best = past;
-        double end = larger(best, behind[i] + lap) + sum[i] + (double)(k - i) * length;
+        double before = behind[i];
+        if (whole) before = larger(before, larger(past, tail + lap));
+        double end = larger(best, before + lap) + sum[i] + (double)(k - i) * length;
         out[i] = larger(out[i], end);
     }
 }
 
-/* One row of a ring: chains stay at a position, or move on with a message. Of all chains between
-   two positions the longest stays at one place only, where hops take longest, so that each distinct
-   length of a hop has one best start. */
+static void rounds_through(World *w, double *out, const double *hop, i32 n, i32 rounds) {
+    double *sent = w->there;
+    for (i32 round = 0; round < rounds; round++) {
+        for (i32 i = 0; i < n; i++) sent[i] = out[i] + hop[i];
+        for (i32 i = 1; i < n; i++) out[i] = larger(sent[i], sent[i - 1]);
+        out[0] = larger(sent[0], sent[n - 1]);
+    }
+}
+
+/* One row of a ring, k rounds: in each a chain stays at its position or moves on with a message. Of
+   all chains between two positions the longest stays at one position only, where hops take longest,
+   so that each distinct length of a hop has one best start. More than n - 1 moves pay only to reach
+   the longest hop of all; they fit into 2n - 2 rounds. */
 static void row_through(World *w, const double *x, double *out, const double *hop, i32 n, i32 k) {
-    double lengths[32];
+    double lengths[32], longest = 0;
     i32 kinds = 0;
     for (i32 i = 0; i < n && kinds <= 32; i++) {
         i32 c = 0;
         while (c < kinds && fabs(hop[i] - lengths[c]) > 1e-13 * hop[i]) c++;
-        if (c == kinds && kinds < 32) lengths[kinds] = hop[i];
+        if (c == kinds && kinds < 32) lengths[kinds] = hop[i], longest = larger(longest, hop[i]);
         if (c == kinds) kinds++;
     }
     if (kinds == 1 && k >= n - 1) {
@@ -1816,19 +1832,17 @@ static void row_through(World *w, const double *x, double *out, const double *ho
         return;
     }
     if (kinds > 32 || k < n - 1 || 6 * kinds > k) {
-        double *sent = w->there;
         memcpy(out, x, (size_t)n * sizeof(double));
-        for (i32 round = 0; round < k; round++) {
-            for (i32 i = 0; i < n; i++) sent[i] = out[i] + hop[i];
-            for (i32 i = 1; i < n; i++) out[i] = larger(sent[i], sent[i - 1]);
-            out[0] = larger(sent[0], sent[n - 1]);
-        }
+        rounds_through(w, out, hop, n, k);
         return;
     }
     double *sum = w->sum; /* of the hops before each place */
+    i32 whole = k >= 2 * n - 2, rounds = whole ? k : n - 1;
     sum[0] = 0;
     for (i32 i = 0; i < n; i++) sum[i + 1] = sum[i] + hop[i], out[i] = -INFINITY;
-    for (i32 c = 0; c < kinds; c++) stay(w, x, out, hop, n, k, lengths[c]);
+    for (i32 c = 0; c < kinds; c++)
+        stay(w, x, out, hop, n, rounds, lengths[c], whole && lengths[c] == longest);
+    rounds_through(w, out, hop, n, k - rounds);
 }
 
 static void stage_through(World *w, Flow *f, Stage *s, i32 repeats, i32 group, double scale) {
