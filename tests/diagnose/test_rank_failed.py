@@ -125,6 +125,16 @@ def test_an_end_in_good_order_or_on_request_is_no_failure(facts):
     assert "rank_failed" not in {finding.mode for finding in diagnose(trace).findings}
 
 
+@pytest.mark.parametrize("watched", [False, True])
+def test_who_loses_a_peer_to_ctrl_c_has_not_died(watched):
+    """A launcher that passed no signal on knows that rank 1 alone was interrupted."""
+    alone = {"ended": (30 * MS, {"signal": "SIGINT"})} if watched else {}
+    ends = {1: {"raised": raised(MS, "KeyboardInterrupt")} | alone, 0: {"raised": raised(5 * MS)}}
+    trace, _ = broken(World(), ends)
+    died = [one.where.ranks for one in diagnose(trace).findings if one.mode == "rank_failed"]
+    assert died == [[1]] * watched
+
+
 def test_a_hang_stays_a_hang_when_a_timeout_ends_it():
     trace, end = broken(
         World(),

@@ -28,12 +28,19 @@ class Death(NamedTuple):
 
 
 def deaths(trace: Trace) -> list[Death]:
-    """The ranks that ended wrongly, in the order in which they did."""
+    """The ranks that ended wrongly, in the order in which they did.
+
+    Ends that follow one on request (Ctrl-C reaches some ranks, the others lose a peer) are none.
+    """
+    asked = [wall_ns(info, ended_ns(info) or 0) for info in trace.ranks.values() if _stopped(info)]
+    before_ns = min(asked, default=math.inf) - RESOLUTION_NS
     found = [
         Death(rank, wall_ns(info, ended_ns(info) or 0), info.facts)
         for rank, info in trace.ranks.items()
-        if _wrong(info)
+        if _wrong(info) and wall_ns(info, ended_ns(info) or 0) < before_ns
     ]
+    if all(_interrupted(death.facts) for death in found):
+        return []
     if found:  # the job is over: who has not ended its trace was not let, or left without a word
         known = {death.rank for death in found}
         cut = {rank: info for rank, info in trace.ranks.items() if _cut(info)}
@@ -134,9 +141,13 @@ def _wrong(info: RankInfo) -> bool:
 
 
 def _stopped(info: RankInfo) -> bool:
-    """Whether a person or a scheduler ended it."""
-    ended, raised = info.facts.get("ended") or {}, info.facts.get("raised") or {}
-    return bool(ended.get("asked")) or raised.get("type") == INTERRUPTED
+    """Whether a person or a scheduler ended it, as far as its launcher, if any, was told."""
+    ended = info.facts.get("ended")
+    return bool(ended.get("asked")) if ended else _interrupted(info.facts)
+
+
+def _interrupted(facts: dict[str, Any]) -> bool:
+    return (facts.get("raised") or {}).get("type") == INTERRUPTED
 
 
 def _cut(info: RankInfo) -> bool:

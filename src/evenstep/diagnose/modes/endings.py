@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from evenstep import words
 from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When, Where
 from evenstep.diagnose.levels import SEVERAL
-from evenstep.diagnose.measure.deaths import SILENT_NS, Death, ended_ns, wall_ns
+from evenstep.diagnose.measure.deaths import INTERRUPTED, SILENT_NS, Death, ended_ns, wall_ns
 from evenstep.diagnose.measure.stuck import EnteredCall, Stuck, call_of, stuck
 from evenstep.diagnose.sentences import say
 from evenstep.diagnose.verdict import CERTAIN, LIKELY
@@ -277,7 +277,7 @@ def _remedy(first: Death) -> str:
     message = f"{raised.get('type', '')} {raised.get('message', '')}"
     holding = {
         "memory": ended.get("out_of_memory_kills") or any(word in message for word in MEMORY),
-        "raised": raised,
+        "raised": raised and raised.get("type") != INTERRUPTED,
         "invalid": ended.get("signal") in INVALID,
         "signal": ended.get("signal"),
         "exit": ended.get("exit_code") is not None,
