@@ -254,7 +254,7 @@ def _clauses(text: str) -> list[str]:
 _LEADING_ON = frozenset(
     {
         *("a", "an", "the", "of", "on", "in", "at", "to", "by", "for", "from", "with", "and"),
-        *("or", "that", "which", "is", "are", "it", "its", "before", "after"),
+        *("or", "that", "which", "is", "are", "was", "it", "its", "before", "after"),
     }
 )
 
@@ -274,11 +274,9 @@ def shortened(text: str, most: int) -> str:
         kept = text
     kept = kept.partition(" than ")[0]  # beside what, is clear
     words_of = kept.rstrip(" ,;:").split(" ")
-    if count_words(kept) > most:
-        while count_words(" ".join(words_of)) > most or words_of[-1].lower() in _LEADING_ON:
-            words_of.pop()
-        kept = " ".join(words_of) + " …"
-    return kept.rstrip(" ,;:")
+    while count_words(" ".join(words_of)) > most or words_of[-1].lower() in _LEADING_ON:
+        words_of.pop()
+    return " ".join(words_of).rstrip(" ,;:") + " …" * (count_words(kept) > most)
 
 
 def count_words(text: str) -> int:

@@ -51,8 +51,13 @@ def test_a_function_is_one_place_whatever_its_line(late):
     assert diagnose(late).findings[0].stacks[0].share == pytest.approx(85 / 130, abs=1e-3)
 
 
-def test_of_a_hang_every_rank_is_told_where_it_was():
-    trace = World().trace()
+@pytest.mark.parametrize("behind", [0, 1])
+def test_of_a_hang_every_rank_is_told_where_it_was(behind):
+    """Also who stands before the end of a step that the others have ended."""
+    trace = World(steps=60).trace()
+    last = (trace.events.kind == Kind.STEP) & (trace.events.step == 59)
+    if behind:
+        trace.events = trace.events.select(~last | (trace.events["rank"] != 2))
     end = int(trace.events.exit_ns.max())
     for rank in (0, 1, 3):
         trace = with_rows(
@@ -60,7 +65,7 @@ def test_of_a_hang_every_rank_is_told_where_it_was():
             step=60, enter_ns=end + MS,
         )  # fmt: skip
         trace = seen(trace, rank, {"train.py:12 step": 1}, step=60)
-    trace = seen(trace, 2, {"data.py:7 read": 1}, step=60)
+    trace = seen(trace, 2, {"data.py:7 read": 1}, step=60 - behind)
     for info in trace.ranks.values():
         info.closed, info.facts["heartbeat_ns"] = False, end + 30_000 * MS
     finding = diagnose(trace).findings[0]

@@ -54,7 +54,10 @@ def test_time_stood_still_is_not_charged_to_a_straggler_as_well():
 def test_the_rank_that_called_another_operation_is_named(odd):
     finding = hang_of(hung(World(), {**{r: {} for r in range(4)}, odd: {"op": Op.BARRIER}}))
     assert finding.where.ranks == [odd]
-    assert "another operation or size" in finding.cause
+    odd_call, others = finding.cause.split(" where the others entered ")
+    assert odd_call == f"rank {odd} (node node0) entered barrier"
+    assert others.startswith("all_reduce")
+    assert finding.title == f"rank {odd} entered another call"
 
 
 def test_the_rank_that_brought_another_size_is_named():

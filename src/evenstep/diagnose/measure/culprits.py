@@ -86,8 +86,12 @@ def _raised(trace: Trace, rank: int) -> list[str]:
 
 
 def _at_the_end(trace: Trace, rows: Columns, step: int) -> list[CallStack]:
-    """The last look at each rank from this step on."""
-    rows = rows.select(rows.step >= step).sorted_by("exit_ns")
+    """The last look at each rank from this step on, or from the last that the rank has begun: who
+    is missing may stand in one before."""
+    steps = trace.of_kind(Kind.STEP)
+    own = {rank: (steps.step[steps["rank"] == rank] + 1).max(initial=0) for rank in trace.ranks}
+    begun = [min(step, own[int(rank)]) for rank in rows["rank"]]
+    rows = rows.select(rows.step >= begun).sorted_by("exit_ns")
     last = {int(rank): index for index, rank in enumerate(rows["rank"])}
     return [
         CallStack(rank, 1.0, trace.names[int(rows.name[index])].split(SEPARATOR))

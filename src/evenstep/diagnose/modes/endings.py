@@ -51,8 +51,9 @@ def _of_places(case: Case, places: list[Stuck]) -> Finding:
     elsewhere = sorted(waiting - set(place.waiting))
     sites = {trace.names[call.name] for rank, call in place.calls.items() if rank in place.waiting}
     site = sites.pop() if len(sites) == 1 else ""
+    ended = place.missing and "had ended" in _left(case.trace, place)
     rest = "missing" if place.missing else "untraced" if place.untraced else "transport"
-    what = "different" if place.different else rest
+    what = "different" if place.different else "ended" if ended else rest
     return _ending(
         "hang",
         round(min(sum(_share(case, one) for one in places), 1.0), 4),
@@ -63,7 +64,7 @@ def _of_places(case: Case, places: list[Stuck]) -> Finding:
         confidence=_confidence(place),
         observation=say(
             "hang.observation",
-            those=place.waiting,
+            those=sorted(set(place.waiting) - set(place.different)) or place.waiting,
             where=describe(trace, place),
             since=say(f"hang.{'since' if place.timed else 'unknown'}", since=place.since_ns),
             called=f"; called in {site}" if site else "",
@@ -72,7 +73,7 @@ def _of_places(case: Case, places: list[Stuck]) -> Finding:
         cause=_cause(case, place),
         where=case.where(culprits) if traced else Where(ranks=culprits),
         title=say(
-            f"hang.{'absent' if place.missing else 'hung'}",
+            f"hang.{'absent' if place.missing else 'mismatch' if place.different else 'hung'}",
             those=place.missing or place.different or place.waiting,
             operation=Op(place.op).name.lower(),
         ),
@@ -158,16 +159,18 @@ def _circle(case: Case, place: Stuck) -> str:
 
 
 def _disagreement(case: Case, place: Stuck) -> str:
-    trace = case.trace
-    others = [rank for rank in place.calls if rank not in place.different]
-    calls = [
-        f"rank {rank} {_in_words(trace, place.calls[rank])}{out_of_step(trace, place, rank)}"
-        for rank in place.different[:SEVERAL]
-    ]
-    calls += [f"the others {_in_words(trace, place.calls[rank])}" for rank in others[:1]]
-    entered = say(f"hang.{'another' if others else 'differently'}")
+    """Who entered what, and what the others did where they are the majority."""
+    trace, some = case.trace, place.different[:SEVERAL]
+    calls = ", ".join(
+        f"{case.named([rank])} entered {_in_words(trace, place.calls[rank])}"
+        + (f", {shift}," if (shift := out_of_step(trace, place, rank)) else "")
+        for rank in some
+    )
     more = " …" if len(place.different) > SEVERAL else ""
-    return f"{case.named(place.different)} {entered}; {', '.join(calls)}{more}"
+    others = [rank for rank in place.calls if rank not in place.different]
+    if not others:
+        return f"{say('hang.differently')}: {calls}{more}"
+    return f"{calls}{more} where the others entered {_in_words(trace, place.calls[others[0]])}"
 
 
 def _in_words(trace: Trace, call: EnteredCall) -> str:
@@ -225,9 +228,9 @@ def out_of_step(trace: Trace, place: Stuck, rank: int) -> str:
     made = [call_of(rows, index)[:3] for index in range(len(rows))]
     own, expected = place.calls[rank][:3], place.calls[others[0]][:3]
     if made[-1:] == [own]:
-        return ", as if it had made the call before a second time"
+        return "as if it had made the call before a second time"
     followed = dict(pairwise([*made, expected]))
-    return ", as if it had left a call out" if followed.get(expected) == own else ""
+    return "as if it had left a call out" if followed.get(expected) == own else ""
 
 
 # -- ranks that died -------------------------------------------------------------------------------
