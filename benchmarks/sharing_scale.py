@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.measure import Row
 from benchmarks.ranks import environment
 from evenstep.agent.exchange.messages import StepRow, summarize
-from evenstep.agent.exchange.node_store import JobStore, SpokenFor, Spokesman
+from evenstep.agent.exchange.node_store import JobStore, StoreClient, StoreServer
 from evenstep.agent.exchange.sharing import Sharing, gathers_by_node
 
 COMMAND = "python -m benchmarks sharing_scale"
@@ -105,9 +105,9 @@ class _Simulated:
             return client()
         name = f"evenstep-scale-{os.getpid()}-{rank // LOCAL}"
         inner = gathers_by_node(world, LOCAL)
-        found: Any = SpokenFor(name, client)
+        found: Any = StoreClient(name, client)
         if rank % LOCAL == 0:
-            found = Spokesman(client(), name, lambda key: inner and "/r" in key)
+            found = StoreServer(client(), name, lambda key: inner and "/r" in key)
         self._stores.append(found)
         return found
 

@@ -114,7 +114,7 @@ class RankHost:
         closed = recorder.end_step(now_ns(), self._standing, pace.take_held())
         recorder.settle(closed, used(before, self._standing))
         if orders is not None:
-            pace.hear(orders)
+            pace.take_orders(orders)
         closed.unsteady = closed.unsteady or self._turns.changed
         if (link := self._links[self._turns.arm]) is not None:
             link.end_step(closed)

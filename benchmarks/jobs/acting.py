@@ -182,7 +182,7 @@ def main() -> None:
     seen = Seen(args.steps)
     LOOPS[args.loop](seen, args.steps)
     attached = agent.current()
-    told = attached._conductor.account_of() if attached is not None else []
+    told = attached._conductor.account() if attached is not None else []
     found = {"times_ns": seen.times, "losses": seen.losses, "grown": seen.grown, "told": told}
     found["acted"] = [False, *seen.acted[:-1]]
     evenstep.detach()

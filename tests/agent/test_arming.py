@@ -189,7 +189,7 @@ def test_after_a_detach_no_import_attaches_again(monkeypatch):
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     arming.arm(print, target="no.such.module")
     arming.arm(print, target="mpi4py.no_such")
-    monkeypatch.setattr(arming, "OTHERS", {"mpi4py.no_such": "mpi"})
+    monkeypatch.setattr(arming, "OTHER_TARGETS", {"mpi4py.no_such": "mpi"})
     arming.disarm_all()
     awaited = {getattr(finder, "awaited", None) for finder in sys.meta_path}
     assert "no.such.module" in awaited

@@ -115,8 +115,8 @@ def test_a_node_that_met_again_meanwhile_stays_together(background):
 def test_steps_are_worked_through_here_unless_each_is_at_its_end(background, monkeypatch, at_once):
     given_up = []
     monkeypatch.setattr(background, "_give_up", given_up.append)
-    background.work.at_once, background.work.through = at_once, gone
-    background._work_through()
+    background.work.at_once, background.work.process_pending = at_once, gone
+    background._process_steps()
     assert [type(error) for error in given_up] == ([] if at_once else [ConnectionError])
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.agent import control
-from evenstep.agent.control import LOOK_STEPS, Control, home, lead, stance
+from evenstep.agent.control import LOOK_STEPS, Control, folder_identity, lead, mode_fact
 from evenstep.agent.settings import request
 from evenstep.agent.settings.request import SettingsChange
 from evenstep.agent.settings.selection import Selection
@@ -79,17 +79,17 @@ def test_each_rank_alone_hears_of_a_change_once_and_at_the_next_step(run):
 def test_the_kernel_says_when_the_file_is_written_and_of_no_other(run):
     ear = ranks(run / "a")[0]
     (run / "a" / "live.json").write_text("{}")
-    assert not ear.listens
+    assert not ear.needs_polling
     request.write(run / "a", ON, "r")
-    assert ear.listens
+    assert ear.needs_polling
     ear.poll(0, STEP_NS)
-    assert (list(ear.due), ear.listens) == ([ON], False)
+    assert (list(ear.due), ear.needs_polling) == ([ON], False)
     ear.close()
 
 
 def test_where_the_kernel_cannot_tell_the_background_looks(run):
     ear = ranks(run / "a", near=False)[0]
-    assert ear.listens
+    assert ear.needs_polling
     request.write(run / "a", ON, "r")
     ear.poll(0, STEP_NS)
     assert list(ear.due) == [ON]
@@ -134,8 +134,8 @@ def test_background_rests_between_rounds_where_all_see_the_file(run):
     apart, same = (ranks(run / "a", run / other, store=Store()) for other in "ba")
     for ears in (apart, same):
         steps(ears, count=2)
-    assert [ear.listens for ear in apart] == [True, True]
-    assert [ear.listens for ear in same] == [False, False]
+    assert [ear.needs_polling for ear in apart] == [True, True]
+    assert [ear.needs_polling for ear in same] == [False, False]
 
 
 def test_background_that_is_woken_between_rounds_has_something_to_do(run):
@@ -144,11 +144,11 @@ def test_background_that_is_woken_between_rounds_has_something_to_do(run):
     request.write(run / "a", ON, "r")
     heard = []
     for ear in ears:
-        heard.append(ear.listens)
+        heard.append(ear.needs_polling)
         ear.poll(2, STEP_NS)
     assert heard == [True, True]
     steps(ears)  # rank 0 has written a file itself
-    assert [ear.listens for ear in ears] == [False, False]
+    assert [ear.needs_polling for ear in ears] == [False, False]
 
 
 def test_many_ranks_share_the_store_of_one(run):
@@ -175,7 +175,7 @@ def test_what_was_said_before_a_detach_is_not_heard_after_the_next_attach(run):
     connect(again, store, together=True, times=2)
     again[1].poll(0, STEP_NS)  # before rank 0 has said where it is
     assert [list(ear.due) for ear in again] == [[], []]
-    assert again[1]._home is None
+    assert again[1]._sees_folder is None
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -211,7 +211,7 @@ def test_what_was_asked_of_another_run_in_the_folder_does_not_count(run):
 
 def test_a_home_is_one_folder_of_one_kernel(run):
     (run / "link").symlink_to(run / "a")
-    assert home(run / "link") == home(run / "a") != home(run / "b")
+    assert folder_identity(run / "link") == folder_identity(run / "a") != folder_identity(run / "b")
 
 
 @pytest.mark.parametrize(
@@ -344,9 +344,9 @@ def test_a_part_is_narrowed_kept_and_lifted(run):
 
 
 def test_a_rank_says_its_part_only_where_there_is_one():
-    assert stance("on", "on", Selection()) == {"mode": "on"}
+    assert mode_fact("on", "on", Selection()) == {"mode": "on"}
     beside = {"mode": "observe", "asked": "on", "part": "ranks 0-3"}
-    assert stance("on", "observe", Selection(ranks="0-3")) == beside
+    assert mode_fact("on", "observe", Selection(ranks="0-3")) == beside
 
 
 def test_a_killed_pacer_stays_killed():

@@ -5,7 +5,13 @@ import os
 import pytest
 
 from evenstep.agent.exchange import node_store
-from evenstep.agent.exchange.node_store import ALONE_AFTER_S, SpokenFor, Spokesman, packed, unpacked
+from evenstep.agent.exchange.node_store import (
+    CONNECT_TIMEOUT_S,
+    StoreClient,
+    StoreServer,
+    packed,
+    unpacked,
+)
 from tests.agent.test_sharing import FakeStore
 
 
@@ -22,8 +28,8 @@ def name(tmp_path):
 @pytest.fixture
 def node(store, name):
     """The rank that speaks, and two it speaks for; what begins with "inner" stays on the node."""
-    first = Spokesman(store, name, lambda key: key.startswith("inner"))
-    others = [SpokenFor(name, refuse) for _ in range(2)]
+    first = StoreServer(store, name, lambda key: key.startswith("inner"))
+    others = [StoreClient(name, refuse) for _ in range(2)]
     yield first, *others
     for each in (first, *others):
         each.close()
@@ -94,10 +100,10 @@ def test_who_hears_that_nobody_speaks_any_more_says_so(node):
 
 def test_who_finds_nobody_has_a_client_of_its_own_and_loses_nothing(store, name):
     now = [0.0]
-    one = SpokenFor(name, lambda: store, clock=lambda: now[0])
+    one = StoreClient(name, lambda: store, clock=lambda: now[0])
     one.set("late", b"1")
     assert not store.check(["late"])
-    now[0] = ALONE_AFTER_S + 1
+    now[0] = CONNECT_TIMEOUT_S + 1
     one.pump()
     assert one.check(["late"])
     assert bytes(one.multi_get(["late"])[0]) == b"1"

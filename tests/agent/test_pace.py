@@ -177,17 +177,17 @@ def test_who_works_longer_shows_at_the_first_collective_of_the_next_step(recorde
         recorder, host(recorder, "observe"), rank=1, samples_per_step=None, at_once=False
     )
     work.sharing = SimpleNamespace(post=posted.append, window_steps=lambda step_ns: 1)
-    work.bell = lambda: rung.append(start_ns)
+    work.wake = lambda: rung.append(start_ns)
     start_ns = recorder.began_ns
     for before in (60, 60, 65):
         enter_ns = start_ns + before * s
         seq = recorder.collective(enter_ns, group, int(Op.ALL_REDUCE), 8, 8, 0, -1, 0)
-        work.through()
-        due.append(work.look_ahead() and work.look_ahead() - start_ns)
+        work.process_pending()
+        due.append(work.share_begun_step() and work.share_begun_step() - start_ns)
         assert not posted or not posted[-1].begun  # it has not ended: nobody knows who waits for it
         recorder.spool.close(seq, enter_ns + s)
-        work.look_ahead()
-        assert work.look_ahead() == 0  # nothing more is looked for in this step
+        work.share_begun_step()
+        assert work.share_begun_step() == 0  # nothing more is looked for in this step
         start_ns += 100 * s
         work.end(start_ns)
     begun = [report for report in posted if report.begun]

@@ -39,7 +39,7 @@ def agent(tmp_path):
 
 def test_a_stack_that_comes_later_hears_of_steps_too(agent):
     stack = LateStack()
-    agent.take_in(stack)
+    agent.add_stack(stack)
     agent.end_step(agent.recorder.began_ns + 1000)
     assert stack.steps == [(1, True)]
 

@@ -26,7 +26,7 @@ class Loop:
         self.group = GroupState(1, "g", (0, 1), 0)
         standing = ResourceMeter(recorder.ident).now
         agent = SimpleNamespace(
-            recorder=recorder, standing=standing,
+            recorder=recorder, counters=standing,
             end_step=lambda now: recorder.end_step(now, standing()),
             end_past_step=lambda end, there, upto: recorder.end_step(end, there, upto=upto),
         )  # fmt: skip

@@ -1,12 +1,12 @@
-"""Waiting for torch.distributed, mpi4py or JAX: all evenstep does in a process it did not start.
+"""Wait for the import of torch.distributed, mpi4py or JAX, at no cost until then.
 
-`arm()` puts one finder in front of the import system. When its target has been imported it takes
-itself out again and calls what it was given, which is to open nothing before the ranks are known:
+`arm()` puts a finder in front of the import system. When its target has been imported, the finder
+removes itself and calls its action. The action opens nothing before the ranks are known, that is
 before `init_process_group`, `MPI_Init` or `jax.distributed.initialize`.
 
-Most processes that carry the environment (a launcher, a resource tracker, a loader's worker, any
-subprocess) never get that far. So this file imports only what the interpreter has already loaded,
-stands alone (the bootstrap loads it by its path) and never raises.
+Most processes that inherit the environment (a launcher, a resource tracker, a loader's worker, any
+subprocess) never import a target. So this module imports only what the interpreter has already
+loaded, has no dependencies (the bootstrap loads it by its path) and never raises.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ if TYPE_CHECKING:
     from typing import Any
 
 TARGET = "torch.distributed"
-#: What else makes a process a rank, and what the agent calls it.
-OTHERS = {"mpi4py.MPI": "mpi", "jax.distributed": "jax"}
+#: Other modules that make a process a rank, with the names of their stacks.
+OTHER_TARGETS = {"mpi4py.MPI": "mpi", "jax.distributed": "jax"}
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
 
 
 def arm_when_asked(attach: Callable[[str], object]) -> None:
-    """Arm where the environment says EVENSTEP=1 (or true, yes, on)."""
+    """Arm if EVENSTEP is 1, true, yes or on."""
     if os.environ.get("EVENSTEP", "").strip().lower() in ("1", "true", "yes", "on"):
         arm_all(attach)
 
 
 def arm_all(attach: Callable[[str], object]) -> None:
-    """Call `attach` with the name of everything that makes a process a rank, once imported."""
+    """Call `attach` with the name of each stack when it has been imported."""
     arm(lambda: attach("torch"))
     arm_others(attach)
 
 
 def arm_others(attach: Callable[[str], object]) -> None:
-    """The same for what has not been imported yet, but for torch."""
-    for target, stack in OTHERS.items():
+    """The same for the stacks other than torch that have not been imported yet."""
+    for target, stack in OTHER_TARGETS.items():
         if target not in sys.modules:
             arm(_caller(attach, stack), target=target)
 
 
 def disarm_all() -> None:
-    """Call the agent for nothing that is yet to be imported."""
-    for target in ("torch", TARGET, *OTHERS):
+    """Stop waiting for all targets."""
+    for target in ("torch", TARGET, *OTHER_TARGETS):
         disarm(target)
 
 
 def arm(action: Callable[[], object], *, target: str = TARGET) -> None:
     """Call `action` once `target` is imported, or now if it has been.
 
-    A second call changes nothing while the first still waits.
+    A second call for the same target has no effect while the first still waits.
     """
     module = sys.modules.get(target)
     if module is not None and not _initializing(module):
@@ -72,12 +72,12 @@ def _caller(attach: Callable[[str], object], stack: str) -> Callable[[], object]
 
 
 class ArmingFinder:
-    """A finder that finds nothing itself: it lets the others find, and wraps the loader."""
+    """A finder that lets the other finders find its target, and wraps the loader."""
 
     def __init__(self, target: str, action: Callable[[], object]) -> None:
         self.awaited = target
         self._action = action
-        self._asking = False  # a finder we ask may ask all finders in turn
+        self._asking = False  # a finder that we ask may ask all finders in turn
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The spec of the awaited module with its loader wrapped; None for any other module."""
@@ -110,7 +110,7 @@ class ArmingFinder:
 
 
 class ArmingLoader:
-    """A loader that says when its module has been executed, and otherwise is the one it wraps."""
+    """A loader that calls `fire` when its module has been executed; else the one it wraps."""
 
     def __init__(self, loader: Any, fire: Callable[[], None]) -> None:
         self._loader = loader
@@ -120,20 +120,19 @@ class ArmingLoader:
         return getattr(self._loader, name)
 
     def create_module(self, spec: Any) -> Any:
-        """As the wrapped loader does; not every loader has one."""
+        """Delegate, where the wrapped loader has the method."""
         create = getattr(self._loader, "create_module", None)
         return create(spec) if create else None
 
     def exec_module(self, module: Any) -> None:
-        """Execute the module as if nobody had wrapped its loader, then fire."""
+        """Execute the module with its own loader in place, then fire."""
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         self._fire()
 
 
 def _withdraw(ours: Callable[[Any], bool]) -> None:
-    """Take finders out. In a new list: another thread may be asking the old one, finder by finder,
-    and would skip one for each that is taken away before it."""
+    """Remove finders, by a new list: another thread may be iterating over the old one."""
     kept = [finder for finder in sys.meta_path if not ours(finder)]
     if len(kept) < len(sys.meta_path):
         sys.meta_path = kept
@@ -166,7 +165,7 @@ def load_package() -> None:
 
 
 def _quietly(action: Callable[[], object]) -> None:
-    """Run the action; a failure is one line on standard error and the job goes on."""
+    """Run the action; a failure is one line on standard error."""
     try:
         action()
     except Exception as error:

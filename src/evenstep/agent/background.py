@@ -1,4 +1,4 @@
-"""What an agent does beside the training thread: samples, what ranks tell each other, requests."""
+"""The agent's background thread: samples, messages between ranks, requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from evenstep.agent.control import Control
 from evenstep.agent.exchange.live import LiveView
 from evenstep.agent.exchange.messages import Late, WindowReport
-from evenstep.agent.exchange.node_store import SpokenFor, Spokesman, place_of
+from evenstep.agent.exchange.node_store import StoreClient, StoreServer, socket_name
 from evenstep.agent.exchange.sharing import Sharing, gathers_by_node
 from evenstep.agent.notes import LONGEST, Notes
 from evenstep.agent.pulse.alarm import Alarm
@@ -28,15 +28,15 @@ from evenstep.agent.step_work import FIRST_STEP_NS, StepWork
 from evenstep.errors import EvenstepError
 from evenstep.trace.spool.identity import Identity
 
-EXCHANGE_S = 0.25  # between looks at what the ranks tell each other, at most, …
-SOONEST_S = 0.01  # … and where something should have come: half as long as it has been waited for
+EXCHANGE_S = 0.25  # longest time between two looks for messages of other ranks
+SOONEST_S = 0.01  # shortest one, for an overdue message: else half of the time it is overdue
 
 
 @dataclass(eq=False)
 class Background:
-    """One rank's background thread, and what goes round on it.
+    """One rank's background thread and its tasks.
 
-    `hooks` may become more while it runs. `hear` is told what rank 0 says of pacing.
+    `_hooks` may grow while it runs. `_take_orders` gets rank 0's orders of pacing.
     """
 
     _config: Config
@@ -47,7 +47,7 @@ class Background:
     _control: Control
     _live: LiveView
     _notes: Notes
-    _hear: Callable[[Any], None]
+    _take_orders: Callable[[Any], None]
     _standstill: Callable[[], Standstill | None]
     _give_up: Callable[[Exception], None]
 
@@ -59,15 +59,15 @@ class Background:
         self._alarm = Alarm(
             self._standstill, rank=identity.rank, world=identity.world, prefix=self._prefix
         )
-        self._store: Spokesman | SpokenFor | None = None
+        self._store: StoreServer | StoreClient | None = None
         self._local_world = local_world(os.environ)
-        self._meeting: int | None = None  # of the ranks, whose store is in use
+        self._meeting: int | None = None  # that the store in use belongs to
         self._absent: dict[str, str] = {}
-        self._nccl = ""  # what NCCL last said
-        self._parted: tuple[int, str] | None = None  # from the others: in which step, and why
+        self._nccl = ""  # NCCL's last report
+        self._parted: tuple[int, str] | None = None  # step in which sharing ended, and why
         self._once: list[Callable[[], None]] = [self._record_locality]
         self.sampler = self._make_sampler()
-        self._work.bell = self.sampler.ring
+        self._work.wake = self.sampler.wake
 
     def _make_sampler(self) -> Sampler:
         from evenstep.host.sources import all_sources
@@ -79,20 +79,21 @@ class Background:
             sources,
             self._recorder.sample,
             period_s=self._config.sample_period_s,
-            also=[self._round],
-            between=self._listen,
+            tasks=[self._round],
+            between=self._between_rounds,
         )
 
     @property
     def device_index(self) -> int | None:
-        """The device that this rank has selected; None on a processor."""
+        """The device that this rank has selected; None on a CPU."""
         indices = (hooks.device_index for hooks in tuple(self._hooks.values()))
         return next((index for index in indices if index is not None), None)
 
     def connect(self, make_store: Callable[[], Any], meeting: int) -> None:
-        """The ranks can reach each other: `make_store` gives a client for this thread.
+        """Begin to share: `make_store` makes a client of the job's store for the background thread.
 
-        Where they have met before, that store may be gone, and this one takes its place.
+        `meeting` counts the job's process groups. The store of a later one replaces that of the
+        one before, which may be gone.
         """
         if not self._config.share or self._identity.world < 2 or meeting == self._meeting:
             return
@@ -124,28 +125,28 @@ class Background:
             threshold=self._config.pace_threshold,
             period_s=self._exchange_s,
             on_window=self._on_window,
-            on_orders=self._hear if together else None,
+            on_orders=self._take_orders if together else None,
         )
 
     def close(self) -> None:
-        """Let go of the store; also in a forked child, where the thread does not exist."""
+        """Close the store's connections; also in a forked child."""
         if self._store is not None:
             self._store.close()
 
-    def _store_of(self, make_store: Callable[[], Any], meeting: int) -> Spokesman | SpokenFor:
-        """The store as this rank uses it: the first of a node speaks for the others."""
+    def _store_of(self, make_store: Callable[[], Any], meeting: int) -> StoreServer | StoreClient:
+        """The store as this rank uses it: by the first rank of its node."""
         identity, environ = self._identity, os.environ
         master = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
-        name = place_of(self._prefix, *master, str(meeting), str(identity.node))
+        name = socket_name(self._prefix, *master, str(meeting), str(identity.node))
         if identity.local_rank and self._local_world > 1:
-            return SpokenFor(name, make_store)
+            return StoreClient(name, make_store)
         by_node = gathers_by_node(identity.world, self._local_world)
         windows = re.compile(re.escape(self._prefix) + r"/\d+/r\d+")
 
-        def inner(key: str) -> bool:
+        def stays_on_node(key: str) -> bool:
             return by_node and windows.fullmatch(key) is not None
 
-        return Spokesman(make_store(), name, inner)
+        return StoreServer(make_store(), name, stays_on_node)
 
     # -- on the thread ---------------------------------------------------------------------------
 
@@ -162,65 +163,65 @@ class Background:
                 hooks.poll()
             except Exception as error:  # such as a device that has failed
                 self._notes.failed(f"hooks of {name}", error)
-        self._work_through()
-        self.say_absent()
-        self._say_parted()
-        self._say_nccl()
+        self._process_steps()
+        self.record_absent()
+        self._record_parted()
+        self._record_nccl()
         try:
             self._spool.flush()
         except OSError as error:  # a full disk may have room again
             self._notes.failed("flush", error)
         self._raise_alarm()
-        self._ask_for_change()
+        self._poll_control()
 
-    def _work_through(self) -> None:
+    def _process_steps(self) -> None:
         if not self._work.at_once:
             try:
-                self._work.through()
+                self._work.process_pending()
             except Exception as error:
                 self._give_up(error)
 
-    def _listen(self) -> float:
-        """Between two rounds: seconds until somebody may have something to say."""
+    def _between_rounds(self) -> float:
+        """Exchange messages; return in how many seconds to do so again."""
         self._pump()
-        pause_s = self._ask_for_change() / 1e9 if self._control.listens else math.inf
+        pause_s = self._poll_control() / 1e9 if self._control.needs_polling else math.inf
         sharing = self._work.sharing
         if sharing is not None:
-            self._work_through()
-            first_ns = self._work.look_ahead()
+            self._process_steps()
+            first_ns = self._work.share_begun_step()
             self._exchange(sharing)
-            for due_ns in (first_ns, sharing.due_ns) if self._work.alone else (1,):
+            for due_ns in (first_ns, sharing.due_ns) if self._work.single_steps else (1,):
                 if due_ns:
                     pause_s = min(pause_s, self._exchange_s, _soon_s(due_ns))
         return pause_s
 
     def _pump(self) -> None:
-        """Let the ranks of this node hear each other."""
+        """Pass messages between the ranks of this node."""
         store = self._store
         try:
             if store is not None:
                 store.pump()
-        except Exception as error:  # the rank that spoke for this one has gone, or its store
-            if store is None or store is not self._store:  # the ranks have met again
+        except Exception as error:  # the first rank of the node has gone, or the job's store
+            if store is None or store is not self._store:  # replaced by a later meeting's
                 return
             store.close()
             self._store = self._alarm.store = None
             self._part(error)
 
     def _part(self, error: Exception) -> None:
-        """Local only from here: the store is gone, or the job is ending."""
+        """End sharing: the store is gone, or the job is ending."""
         self._work.sharing = None
         self._control.disconnect()
         text = f"ended: {type(error).__name__}: {error}"[:LONGEST]
         self._parted = (self._recorder.step, text)
 
-    def _say_parted(self) -> None:
-        """Write into the trace that ranks share no more, if the job goes on without it."""
+    def _record_parted(self) -> None:
+        """Write into the trace that sharing has ended, if the job goes on without it."""
         if self._parted is not None and self._recorder.step > self._parted[0] + 1:
             self._spool.add_fact("sharing", self._parted[1])
             self._parted = None
 
-    def _ask_for_change(self) -> int:
+    def _poll_control(self) -> int:
         try:
             return self._control.poll(self._recorder.step, self._work.step_ns)
         except (OSError, EvenstepError) as error:
@@ -241,7 +242,7 @@ class Background:
         try:
             sharing.exchange()
         except Exception as error:
-            if self._work.sharing is sharing:  # the ranks have not met again
+            if self._work.sharing is sharing:  # not replaced by a later meeting's
                 self._part(error)
 
     def _on_window(self, reports: Sequence[WindowReport], late: Late | None) -> None:
@@ -250,20 +251,20 @@ class Background:
         except OSError as error:
             self._notes.failed("live", error)
 
-    def say_absent(self) -> None:
-        """Write into the trace which sources give nothing, and why, if that has changed."""
+    def record_absent(self) -> None:
+        """Write into the trace which sources give nothing, with reasons, if that has changed."""
         absent = self.sampler.absent
         if absent != self._absent:
             self._absent = absent
             self._spool.add_fact("absent", absent)
 
-    def _say_nccl(self) -> None:
-        """Write into the trace what NCCL says of ranks that do not answer or fail, if it is new."""
+    def _record_nccl(self) -> None:
+        """Write into the trace which ranks do not answer NCCL or fail, if that has changed."""
         for source in self._sources:
-            standing = getattr(source, "latest", None)
-            if standing is not None and (said := standing.said()) != self._nccl:
-                self._nccl = said
-                self._spool.add_fact("nccl", said)
+            status = getattr(source, "latest", None)
+            if status is not None and (words := status.in_words()) != self._nccl:
+                self._nccl = words
+                self._spool.add_fact("nccl", words)
 
     def _record_locality(self) -> None:
         from evenstep.host.locality import locality
@@ -281,6 +282,6 @@ class Background:
 
 
 def _soon_s(due_ns: int) -> float:
-    """Seconds until what should come then is looked for."""
+    """Seconds until the next look for a message that is due then."""
     over_s = (time.monotonic_ns() - due_ns) / 1e9
     return max(over_s / 2, SOONEST_S) if over_s >= 0 else -over_s

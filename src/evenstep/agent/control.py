@@ -1,17 +1,16 @@
-"""Pacing changed while the job runs: a small file in the run's folder that every rank looks at.
+"""Change pacing while the job runs: a small file in the run's folder that every rank reads.
 
 On a local filesystem the kernel wakes the background thread when the file is written (inotify);
-elsewhere that thread looks every few steps, and a look is one `stat`. The training thread never
-looks, and never opens what others may have put there.
-Ranks that do not see rank 0's folder hear of a change through the job's store, so that it is enough
-to write the file where rank 0 is.
+elsewhere that thread polls it every few steps by one `stat`. The training thread never touches the
+file. Ranks that do not see rank 0's folder receive a change through the job's store, so that it is
+enough to write the file where rank 0 is.
 
-Where each rank decides alone it follows at once, two steps after it has heard. Where ranks pace
-together (`pace.sharing`) rank 0 alone reads the file, and tells the others from which step on the
-change holds, far enough ahead for all of them to hear of it: no two ranks follow different rules in
-a step, unless one listens to the store and is held up for longer; it follows when it hears. Both
-take fewer than ten steps, where a step takes more than a few milliseconds. Only delays change:
-never what is computed, nor the order of collectives.
+Where each rank decides alone it applies a change two steps after it has read it. Where ranks pace
+by a common plan (`pace.sharing`), only rank 0 reads the file. It announces the step from which the
+change holds, far enough ahead for all ranks to receive it: so all ranks follow the same rule in a
+step, unless one that polls the store is delayed for longer; that one follows on receipt. Both take
+fewer than ten steps, where a step takes more than a few milliseconds. Only delays change, never
+what is computed or the order of collectives.
 """
 
 from __future__ import annotations
@@ -36,25 +35,25 @@ _Stamp = tuple[int, int, int]
 _IN_WRITTEN = 0x88  # IN_MOVED_TO and IN_CLOSE_WRITE of Linux's inotify(7)
 _EVENTS_BYTES = 4096
 
-#: Of this process: what was said before a `detach` is not heard after the next `attach`.
+#: Of this process: a message sent before a `detach` is not read after the next `attach`.
 _connections = count()
 
-LEAD_STEPS = 4  # others see a file at the end of a step, and act on it from the next but one on
-LEAD_LOOKS = 2  # those who listen to the store hear within one look, and may be held up once
-WAKING_NS = 10_000_000  # until the background thread has read what the training thread has seen
-LOOK_STEPS = 2  # how often the background looks, in steps …
-SHORTEST_LOOK_NS = 20_000_000  # … at most so often …
-MEETING_NS = 250_000_000  # … while rank 0 has not said where it is …
-RETRY_NS = 100_000_000  # until a file is read again that could not be
-LOOK_PER_RANK_NS = 1_000_000  # … and all ranks together about a thousand times a second
+LEAD_STEPS = 4  # a change is read at the end of a step, and applied from the next but one on
+LEAD_LOOKS = 2  # a rank that polls the store reads a change at the next look, or the one after
+WAKING_NS = 10_000_000  # until a woken background thread has read the file
+LOOK_STEPS = 2  # time between two polls, in steps, but at least:
+SHORTEST_LOOK_NS = 20_000_000
+MEETING_NS = 250_000_000  # while it is unknown whether this rank sees rank 0's folder
+LOOK_PER_RANK_NS = 1_000_000  # times the ranks: about a thousand polls a second of all
+RETRY_NS = 100_000_000  # until an unreadable file is read again
 
 
 class Control:
-    """One rank's ear for changes.
+    """Receives changes for one rank.
 
-    Everything belongs to the background thread, which is woken by `fd`: a file to read from where
-    there is news, -1 where nobody can tell. `due` holds what was heard and is not in force yet: the
-    background thread appends, the training thread takes from the left.
+    Everything belongs to the background thread, which is woken by `fd`: readable when a file was
+    written, -1 where the kernel cannot notify. `due` holds changes received and not yet in force:
+    the background thread appends, the training thread takes from the left.
     """
 
     def __init__(
@@ -66,136 +65,136 @@ class Control:
         self._folder = folder
         self._run_id = run_id
         self._leads = leads
-        self._told = f"attempt-{attempt:03d}/{FILE}"  # where rank 0 says from which step on
+        self._scheduled = f"attempt-{attempt:03d}/{FILE}"  # rank 0's file, with the first step
         self._watch(FILE)
-        self._together = False
-        self._last: SettingsChange | None = None  # heard last, by whichever way
-        self._message = b""  # the last of the store's
-        self._store: Any = None  # the clone all messages go through; None: the file alone
-        self._renewed: tuple[Any, bool] | None = None  # the same, of ranks that have met again
+        self._common_plan = False
+        self._last: SettingsChange | None = None  # received last, by file or store
+        self._message = b""  # the last one of the store
+        self._store: Any = None  # None: changes come by the file alone
+        self._renewed: tuple[Any, bool] | None = None  # arguments of `reconnect`, until `poll`
         self._key = ""
-        self._home: bool | None = None  # whether this rank sees rank 0's folder; None: not known
-        self._away = False  # rank 0: somebody does not
-        self._to_tell: SettingsChange | None = None
+        self._sees_folder: bool | None = None  # whether this rank sees rank 0's; None: unknown
+        self._away = False  # on rank 0: whether any rank does not
+        self._to_send: SettingsChange | None = None
         self._world = 1
 
     def _watch(self, name: str) -> None:
         self._name = name
         self._path = str(self._folder / name)
-        self._seen: _Stamp | None = None  # the file as it was last read
-        self._failed: _Stamp | None = None  # as it last could not be read …
+        self._seen: _Stamp | None = None  # of the file as it was last read
+        self._failed: _Stamp | None = None  # of the file as it last could not be read …
         self._again_ns = 0  # … and when that is tried again
-        self._news = True  # there may be something to read
+        self._unread = True  # whether the file may have been written since
 
     # -- life ------------------------------------------------------------------------------------
 
     def connect(self, store: Any, prefix: str, *, world: int, together: bool) -> None:
-        """From here on rank 0 reads the file for those who cannot; together, for all."""
+        """From here on rank 0 reads the file for ranks that cannot; `together`: for all ranks."""
         self._key = f"{prefix}/control/{next(_connections)}"
-        self._world, self._together = world, together
-        self._watch(self._told if together and not self._leads else FILE)
-        self._home = None
+        self._world, self._common_plan = world, together
+        self._watch(self._scheduled if together and not self._leads else FILE)
+        self._sees_folder = None
         self._store = store
 
     def reconnect(self, store: Any, *, together: bool) -> None:
-        """The ranks have met again; the background goes on with the store of now."""
+        """Go on with the store of a new process group, from the next `poll` on."""
         self._renewed = (store, together)
 
     def _renew(self, store: Any, together: bool) -> None:
-        """Go on with a store that may know nothing of what was said."""
         if self._leads:
-            self._to_tell = self._last
-        if together != self._together:
-            self._together = together
-            self._watch(self._told if together and not self._leads else FILE)
-        self._home, self._message = None, b""
+            self._to_send = self._last  # the new store may be empty
+        if together != self._common_plan:
+            self._common_plan = together
+            self._watch(self._scheduled if together and not self._leads else FILE)
+        self._sees_folder, self._message = None, b""
         self._store = store
 
     def close(self) -> None:
-        """Let go of what the kernel tells it by."""
+        """Close the descriptor of the kernel's notifications."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
 
     def disconnect(self) -> None:
         """The store is gone: each rank reads the file itself."""
-        self._store, self._together = None, False
+        self._store, self._common_plan = None, False
         self._watch(FILE)
 
     # -- the background thread ---------------------------------------------------------------------
 
     def poll(self, step: int, step_ns: int) -> int:
-        """Read what there is; `step` is running. The nanoseconds until it should be done again.
+        """Receive changes while `step` runs; return the nanoseconds until the next poll.
 
         Raises as `read` does, and whatever the store does.
         """
-        self._rings()  # before the file is looked at: what comes later rings again
-        if self._renewed is not None:  # looked at first: the other thread may be setting it
+        self._was_written()  # before the file is read: a later write is notified again
+        if self._renewed is not None:  # tested first: the other thread may be setting it
             renewed, self._renewed = self._renewed, None
             self._renew(*renewed)
-        if self._news or self.fd < 0:
-            self._news = not self._look(step, step_ns)
+        if self._unread or self.fd < 0:
+            self._unread = not self._look(step, step_ns)
         if self._store is not None:
-            self._meet() if self._home is None else self._exchange()
+            self._compare_folders() if self._sees_folder is None else self._exchange()
         return self._pause_ns(step_ns)
 
     @property
-    def listens(self) -> bool:
-        """Whether the background has anything to do between its rounds."""
-        if self.fd < 0 or self._rings():
+    def needs_polling(self) -> bool:
+        """Whether to poll between two rounds of the background thread."""
+        if self.fd < 0 or self._was_written():
             return True
-        return self._store is not None and (self._home is not True or self._away)
+        return self._store is not None and (self._sees_folder is not True or self._away)
 
-    def _rings(self) -> bool:
-        """Whether somebody has written the file since this was last asked."""
-        name, news = Path(self._name).name.encode(), False
+    def _was_written(self) -> bool:
+        """Whether the file was written since the last call."""
+        name, written = Path(self._name).name.encode(), False
         while self.fd >= 0 and (events := read_held(self.fd, _EVENTS_BYTES)):
-            news |= name in events
-        self._news |= news
-        return news
+            written |= name in events
+        self._unread |= written
+        return written
 
     def _pause_ns(self, step_ns: int) -> int:
         crowd_ns = LOOK_PER_RANK_NS * (1 if self._store is None else self._world)
-        shortest_ns = MEETING_NS if self._store and self._home is None else SHORTEST_LOOK_NS
+        meeting = self._store is not None and self._sees_folder is None
+        shortest_ns = MEETING_NS if meeting else SHORTEST_LOOK_NS
         return max(LOOK_STEPS * step_ns, shortest_ns, crowd_ns)
 
-    def _meet(self) -> None:
-        """Find out whether rank 0 writes where this rank reads; tell it if not."""
+    def _compare_folders(self) -> None:
+        """Find out whether this rank sees rank 0's folder; tell rank 0 if not."""
         key = f"{self._key}/home"
         if self._leads:
-            self._store.set(key, home(self._folder).encode())
-            self._home = True
+            self._store.set(key, folder_identity(self._folder).encode())
+            self._sees_folder = True
         elif self._store.check([key]):
             theirs = bytes(self._store.multi_get([key])[0]).decode()
-            self._home = theirs == home(self._folder)
-            if not self._home:
+            self._sees_folder = theirs == folder_identity(self._folder)
+            if not self._sees_folder:
                 self._store.set(f"{self._key}/away", b"1")
 
     def _exchange(self) -> None:
         if not self._leads:
-            if not self._home:
-                self._listen()
+            if not self._sees_folder:
+                self._receive()
             return
-        if self._to_tell is not None:  # looked at first, as in `poll`
-            change, self._to_tell = self._to_tell, None
+        if self._to_send is not None:
+            change, self._to_send = self._to_send, None
             self._store.set(self._key, encoded(change, self._run_id))
         self._away = self._away or bool(self._store.check([f"{self._key}/away"]))
 
-    def _listen(self) -> None:
-        """Take what rank 0 has said, without ever waiting for it."""
+    def _receive(self) -> None:
+        """Take rank 0's message, if there is one."""
         if not self._store.check([self._key]):
             return
         message = bytes(self._store.multi_get([self._key])[0])
         if message != self._message:
             self._message = message
-            change = decoded(message, self._run_id, "what rank 0 says in the job's store")
+            change = decoded(message, self._run_id, "rank 0's message in the job's store")
             if change is not None:
                 self._take(change)
 
     # -- either ------------------------------------------------------------------------------------
 
     def _look(self, step: int, step_ns: int) -> bool:
-        """Read the file if it is not as it was last read; whether that is done."""
+        """Read the file if it has changed; return False if it is to be read again later."""
         stamp = self._stamp()
         if stamp is None or stamp == self._seen:
             return True
@@ -203,50 +202,50 @@ class Control:
             return False
         self._failed, self._again_ns = stamp, monotonic_ns() + RETRY_NS  # until it has been read
         change = read(self._folder, self._run_id, name=self._name)
-        if change is not None and self._leads and self._together:
+        if change is not None and self._leads and self._common_plan:
             change = change._replace(first_step=step + self._lead(step_ns))
-            write(self._folder, change, self._run_id, name=self._told)
+            write(self._folder, change, self._run_id, name=self._scheduled)
         self._seen, self._failed = stamp, None
         if change is not None:
-            self._to_tell = change
-            # What a server shows of a file may be older than what rank 0 has said since.
+            self._to_send = change
+            # A file server may show a file that is older than rank 0's last message.
             if self._last is None or change.number > self._last.number:
                 self._take(change)
         return True
 
     def _stamp(self) -> _Stamp | None:
-        """What tells one state of the file from another; None where there is none."""
+        """Time, number and size of the file; None where there is none."""
         try:
-            found = os.lstat(self._path)  # a third of what a Path takes: it is done every step
+            found = os.lstat(self._path)  # a third of the cost of a Path's
         except OSError:
             return None
         return found.st_mtime_ns, found.st_ino, found.st_size
 
     def _take(self, change: SettingsChange) -> None:
-        """Make it due, unless it came by the other way already."""
-        heard = self._last
-        if heard is None or change._replace(first_step=0) != heard._replace(first_step=0):
+        """Make a change due, unless it was received by the other way already."""
+        last = self._last
+        if last is None or change._replace(first_step=0) != last._replace(first_step=0):
             self._last = change
             self.due.append(change)
 
     def _lead(self, step_ns: int) -> int:
-        by_looking = self._away or self.fd < 0
-        return lead(step_ns, self._pause_ns(step_ns) if by_looking else WAKING_NS)
+        polled = self._away or self.fd < 0
+        return lead(step_ns, self._pause_ns(step_ns) if polled else WAKING_NS)
 
 
 def is_near(folder: Path) -> bool:
-    """Whether looking at a file there never waits for a server."""
+    """Whether reading a file there never waits for a server."""
     kind = filesystem_type(folder)
     return kind not in NETWORK and not kind.startswith("fuse")
 
 
 def watch_folder(*folders: Path) -> int:
-    """A file that has something to read when another is moved into one of these; -1: no such."""
+    """A descriptor that is readable when a file was written in one of the folders; -1: none."""
     import ctypes
 
     libc = ctypes.CDLL(None)
     fd = int(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
-    if fd < 0:  # a user has so many at most
+    if fd < 0:  # their number is limited per user
         return fd
     watched = [libc.inotify_add_watch(fd, os.fsencode(path), _IN_WRITTEN) for path in folders]
     if min(watched) < 0:
@@ -255,8 +254,8 @@ def watch_folder(*folders: Path) -> int:
     return fd
 
 
-def home(folder: Path) -> str:
-    """Names a folder as one kernel sees it: equal on two ranks that see the same files."""
+def folder_identity(folder: Path) -> str:
+    """A folder as the kernel identifies it: equal on two ranks that see the same files."""
     found = folder.stat()
     return f"{boot_id()}:{found.st_dev}:{found.st_ino}"
 
@@ -264,7 +263,7 @@ def home(folder: Path) -> str:
 def record(
     spool: Spool, change: SettingsChange, settings: PacerSettings, part: Selection, *, step: int
 ) -> None:
-    """Write into the trace how pacing is from `step` on, and which request asked for it."""
+    """Write into the trace the pacing mode from `step` on, and the request that asked for it."""
     words = f"asked to: {settings.mode}"
     words += f", act {change.act}" if change.act is not None else ""
     words += f" (threshold {settings.imbalance:g}, max delay {settings.max_delay:g})"
@@ -273,7 +272,7 @@ def record(
     spool.add_fact(
         "pace",
         {
-            **stance(change.mode or settings.mode, settings.mode, part),
+            **mode_fact(change.mode or settings.mode, settings.mode, part),
             "threshold": settings.imbalance,
             "max_delay": settings.max_delay,
             "request": change.number,
@@ -282,11 +281,11 @@ def record(
     )
 
 
-def stance(asked: str, mode: str, part: Selection) -> dict[str, Any]:
-    """What a rank says of its mode: also, where a part of the job is paced, which part that is."""
+def mode_fact(asked: str, mode: str, part: Selection) -> dict[str, Any]:
+    """A rank's mode for the trace and, where only a part of the job is paced, that part."""
     return {"mode": mode} | ({"asked": asked, "part": str(part)} if str(part) else {})
 
 
-def lead(step_ns: int, listening_ns: int) -> int:
-    """How many steps ahead a change is made, so that every rank has heard of it."""
-    return LEAD_STEPS + -(-LEAD_LOOKS * listening_ns // max(step_ns, 1))
+def lead(step_ns: int, polling_ns: int) -> int:
+    """Steps between the announcement of a change and its first step."""
+    return LEAD_STEPS + -(-LEAD_LOOKS * polling_ns // max(step_ns, 1))

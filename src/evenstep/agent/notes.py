@@ -1,4 +1,4 @@
-"""What went wrong beside the job, said once: one line of log, and a fact of the trace."""
+"""Failures that do not stop the agent: one line of log each, and a fact of the trace."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ LONGEST = 200  # characters of an error that the trace keeps
 
 
 class Notes:
-    """Remembers what has been said of one rank."""
+    """The failures of one rank that have been reported."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def failed(self, what: str, error: Exception) -> None:
-        """Something that can be done without did not work."""
+        """Report, once, that an optional part does not work."""
         text = f"{type(error).__name__}: {error}"[:LONGEST]
         self.once(what, f"{what}: {error}", text)
 
     def once(self, what: str, line: str, fact: str) -> None:
-        """Say a line, and write the fact `what`, unless that was said before."""
-        if what not in self._said:
-            self._said.add(what)
+        """Log a line and write the fact `what`, the first time."""
+        if what not in self._reported:
+            self._reported.add(what)
             log.warning("evenstep: %s", line)
             self._spool.add_fact(what, fact)

@@ -1,4 +1,4 @@
-"""The pacer's host in a live rank: what it is told of each step, and the delay it asks for."""
+"""The pacer's host in a live rank: turn steps into observations, apply its delays."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _PACING, _APPLIED = int(Kind.PACING), int(Flag.APPLIED)
 
 
 class PaceHost:
-    """Tells the pacer what one rank saw, records what it decides and, in mode `on`, sleeps.
+    """Passes each step of a rank to the pacer, records its decisions and, in mode `on`, sleeps.
 
-    Lives on the training thread; `hear` is called by the background one.
+    Lives on the training thread; `take_orders` is called by the background thread.
     """
 
     def __init__(
@@ -34,30 +34,31 @@ class PaceHost:
     ) -> None:
         self.pacer = pacer
         self.waits = WaitEstimator()
-        self._plans: deque[Plan] = deque(maxlen=8)  # heard, not adopted yet
-        self._slowest: Slowest | None = None  # heard, not told to the pacer yet
+        self._plans: deque[Plan] = deque(maxlen=8)  # received, not adopted yet
+        self._slowest: Slowest | None = None  # received, not passed to the pacer yet
         self._floor: SharedFloor | None = None
-        self.can_hold = can_hold  # False where a host sleep would not hold the device: with the
-        #                           first collective on one at the latest
-        self.on_stream = on_stream  # where the host cannot: lets the device's stream wait so long,
-        #                             what it took being written to that record; False: it cannot
+        #: False where a host's sleep does not hold the device: known by its first collective.
+        self.can_hold = can_hold
+        #: Holds the device's stream instead, given the delay and the record that the realised delay
+        #: is written to; False where it cannot.
+        self.on_stream = on_stream
         self._recorder = recorder
         self._held_ns = 0  # realised since the last step ended
-        self._said: tuple[str, int] = ("", 0)
+        self._recorded: tuple[str, int] = ("", 0)  # reason and delay of the last record
 
     def held(self, delay_ns: int) -> None:
-        """The rank was held elsewhere in the step that runs."""
+        """Add a delay that another action applied in the running step."""
         self._held_ns += delay_ns
 
     def take_held(self) -> int:
-        """The delay spent inside the step that is ending."""
+        """Return the delay inside the step that is ending, and start anew."""
         held, self._held_ns = self._held_ns, 0
         return held
 
     def after_step(self, closed: ClosedStep) -> tuple[StepRow, StepWait, Decision]:
-        """Learn from a step and decide what to do before the next.
+        """Observe a finished step and decide on the delay before the next.
 
-        Its time without a core is no work: a rank is not called late for it.
+        Time in which the thread was ready but had no core is not counted as work.
         """
         delay_ns = closed.held_ns
         finished = self._finished(closed)
@@ -92,15 +93,15 @@ class PaceHost:
         work_ns = max(own_ns - closed.run_delay_ns, 0)
         return StepRow(step_ns, work_ns, wait.total_ns, delay_ns, entry_ns, first), wait, decision
 
-    def hear(self, orders: Orders) -> None:
-        """Take what rank 0 tells all ranks; it counts from the next step on."""
+    def take_orders(self, orders: Orders) -> None:
+        """Take rank 0's orders; they count from the next step on."""
         if orders.plan is not None:
             self._plans.append(orders.plan)
         self._slowest = orders.slowest or self._slowest
         self._floor = orders.floor or self._floor
 
     def _floor_for(self, first: FirstCollective | None, wait: StepWait) -> tuple[int | None, int]:
-        """Lower bound and margin of the first collective's floor: own, else the shared one."""
+        """Lower bound and margin of the first collective's floor: own, else shared."""
         shared = self._floor
         unknown = wait.floor_lower_ns is None
         if unknown and first and shared and first[:2] == (shared.op, shared.nbytes):
@@ -108,7 +109,7 @@ class PaceHost:
         return wait.floor_lower_ns, wait.margin_ns
 
     def hold(self, decision: Decision, step: int) -> None:
-        """Spend the decided delay, if any, and record the decision with its reason."""
+        """Apply the decided delay, if any, and record the decision with its reason."""
         delay_ns = decision.delay_ns if self.can_hold else 0
         begin = time.monotonic_ns()
         if delay_ns > 0:
@@ -117,15 +118,15 @@ class PaceHost:
         elif decision.delay_ns > 0 and self.on_stream is not None:
             self._hold_stream(decision, step, begin, self.on_stream)
             return
-        said = (str(decision.reason), delay_ns or decision.proposed_ns)
-        if said != self._said:
-            self._said = said
+        recorded = (str(decision.reason), delay_ns or decision.proposed_ns)
+        if recorded != self._recorded:
+            self._recorded = recorded
             self._record(decision, step, begin, applied=delay_ns > 0)
 
     def _hold_stream(
         self, decision: Decision, step: int, begin_ns: int, hold: Callable[[int, int], bool]
     ) -> None:
-        """The same on the device. Each delay has a record: what it took is known only later."""
+        """The same on the device. Each delay has a record: its realised length is known later."""
         seq = self._record(decision, step, begin_ns, applied=False)
         if hold(decision.delay_ns, seq):
             self._recorder.spool.add_flags(seq, _APPLIED)
@@ -146,7 +147,7 @@ class PaceHost:
         )
 
     def _finished(self, closed: ClosedStep) -> list[Collective]:
-        """The step's collectives that have ended on the host, in the estimator's terms."""
+        """The step's collectives that have ended on the host, as the estimator takes them."""
         spool = self._recorder.spool
         words, slot = spool.words, spool.word_of
         finished: list[Collective] = []
@@ -169,7 +170,7 @@ class PaceHost:
 
 
 def _first(finished: list[Collective], wait: StepWait) -> FirstCollective | None:
-    """The step's first collective, where its end can be trusted and it overlaps no other."""
+    """The step's first collective, if its end is trusted and it overlaps no other."""
     if not finished or wait.in_flight_ns is None:
         return None
     _, op, nbytes, enter_ns, exit_ns, _ = finished[0]

@@ -1,6 +1,6 @@
-"""The agent of one rank: everything put together, and taken apart again.
+"""The agent of one rank: its parts, started and stopped together.
 
-When our own code fails, the agent says so once, stops observing, and the job goes on.
+When our own code fails, the agent logs it once and stops observing; the job goes on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.settings.config import Config
 from evenstep.agent.settings.selection import local_world, whereabouts
 from evenstep.agent.stacks import Hooks, RankInWorld, Stack, combined
-from evenstep.agent.steering import Stance, Steering
+from evenstep.agent.steering import StartingMode, Steering
 from evenstep.agent.step_work import StepWork
 from evenstep.errors import EvenstepError
 from evenstep.host.resources import ResourceCounters
@@ -70,11 +70,11 @@ class Agent:
         self.failure = ""
         self._pid = os.getpid()
         self._stopped = False
-        start = Stance(config, whereabouts(identity, os.environ))
+        start = StartingMode(config, whereabouts(identity, os.environ))
         self.gate: Callable[[], None] | None = None  # called before every collective
         self._hooks: dict[str, Hooks] = {stack.name: stack.hooks(self) for stack in stacks}
         self._pauses = PauseWatch(self.recorder.pause)
-        account = TrialBudget()  # of all trials of this rank
+        account = TrialBudget()  # shared by all trials of this rank
         self._pace = PaceHost(
             Pacer(replace(pacer_settings(config, identity), mode=start.mode), account),
             self.recorder,
@@ -99,7 +99,7 @@ class Agent:
         self._conductor = Conductor(
             spool,
             seed=f"{identity.run_id}/{identity.attempt}",
-            account=account,
+            budget=account,
             place=(identity.local_rank, local_world(os.environ), identity.world),
             makers={"gc": Garbage, "cores": Cores, "power": Power},
             make_turns=(self._link, self._storage) if identity.rank == 0 else (self._storage,),
@@ -109,16 +109,16 @@ class Agent:
         )
         self._background = Background(
             config, identity, self.recorder, self._hooks, self._work, control,
-            LiveView(folder.path, config.pace_threshold), notes, self._pace.hear,
+            LiveView(folder.path, config.pace_threshold), notes, self._pace.take_orders,
             lambda: self._vigil.standstill, self.give_up,
         )  # fmt: skip
         if control.fd >= 0:
-            self._background.sampler.listen(control.fd)
+            self._background.sampler.wake_on(control.fd)
 
     # -- life ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Install everything. Raises what a hook raises; the caller stops the agent then."""
+        """Install and start everything. Raises what a hook raises; the caller then calls `stop`."""
         for hooks in tuple(self._hooks.values()):
             hooks.install()
         self._pauses.install()
@@ -127,24 +127,24 @@ class Agent:
         if self.spool.note:
             self.spool.add_fact("spool", self.spool.note)
         self._describe_hooks()
-        self._steering.say()
+        self._steering.record_start()
         if self.config.act != OFF:
             self._conductor.ask(self.config.act.split(","), self.recorder.step)
 
-    def take_in(self, stack: Stack) -> None:
-        """Watch a stack that was imported after the start. Raises what its hooks raise."""
+    def add_stack(self, stack: Stack) -> None:
+        """Observe a stack that was imported after the start. Raises what its hooks raise."""
         if stack.name in self._hooks or self._stopped or self.failure:
             return
         hooks = self._hooks[stack.name] = stack.hooks(self)
         try:
             hooks.install()
         except BaseException:
-            hooks.remove()  # not one half of it; what else is watched still is
+            hooks.remove()  # the other stacks are still observed
             raise
         self._describe_hooks()
 
-    def meet_again(self, place: RankInWorld) -> None:
-        """The ranks have met anew; say so where they are numbered differently since."""
+    def note_place(self, place: RankInWorld) -> None:
+        """Report that a later process group numbers the ranks differently, if it does."""
         identity = self.identity
         if place != (identity.rank, identity.world):
             was, now = f"{identity.rank} of {identity.world}", f"{place.rank} of {place.world}"
@@ -158,21 +158,21 @@ class Agent:
         return any(hooks.hold_device(delay_ns, seq) for hooks in tuple(self._hooks.values()))
 
     def _link(self) -> LinkToken:
-        """The job's turns on the link that jobs share. Raises `EvenstepError`."""
+        """The job's turns on a shared link. Raises `EvenstepError`."""
         return LinkToken(
-            self.recorder, self._conductor.account, group=self.config.link_group,
+            self.recorder, self._conductor.budget, group=self.config.link_group,
             gate_by=self.gate_by, held=self._pace.held,
         )  # fmt: skip
 
     def _storage(self) -> StorageTurns:
-        """This rank's turns on the storage that jobs share. Raises `EvenstepError`."""
+        """This rank's turns on shared storage. Raises `EvenstepError`."""
         return StorageTurns(
-            self.recorder, self._conductor.account, group=self.config.link_group,
+            self.recorder, self._conductor.budget, group=self.config.link_group,
             held=self._pace.held,
         )  # fmt: skip
 
     def gate_by(self, gate: Callable[[], None] | None) -> None:
-        """Have something called before every collective, or nothing."""
+        """Call `gate` before every collective; None: nothing."""
         self.gate = gate
         for hooks in tuple(self._hooks.values()):
             hooks.pause_by(gate)
@@ -186,14 +186,14 @@ class Agent:
         return self._stopped
 
     def connect(self, make_store: Callable[[], Any], meeting: int) -> None:
-        """The ranks can reach each other: `make_store` gives a client for a thread of ours.
+        """Begin to share: `make_store` makes a client of the job's store for a thread of ours.
 
-        `meeting` is the how-many-th time they have met in this process.
+        `meeting` counts the job's process groups.
         """
         self._background.connect(make_store, meeting)
 
     def stop(self, reason: str) -> None:
-        """Take the hooks out, write the last facts and close the spool."""
+        """Remove the hooks, write the last facts and close the spool."""
         if self._stopped or os.getpid() != self._pid:
             return
         self._stopped = True
@@ -203,18 +203,18 @@ class Agent:
             ("collector", self._pauses.remove),
             ("sampler", lambda: self._background.sampler.stop(CLOSING_TIMEOUT_S)),
             ("store", self._background.close),
-            ("last steps", self._work.through),
+            ("last steps", self._work.process_pending),
             ("scheduler", self._work.meter.close),
             ("control", self._control.close),
             ("heartbeat", lambda: self._heartbeat.stop(CLOSING_TIMEOUT_S)),
         ):
             try:
                 end()
-            except Exception as error:  # the other parts must still go
-                self.spool.keep_mapped()  # what is left in place may yet write
+            except Exception as error:  # the other parts must still be stopped
+                self.spool.keep_mapped()  # a part that is left in place may still write
                 log.warning("evenstep: removing the %s: %s", part, error)
         try:
-            self._background.say_absent()
+            self._background.record_absent()
             self._write_costs()
             self.spool.add_fact("closed", {"monotonic_ns": time.monotonic_ns(), "reason": reason})
             self.recorder.summaries.release()
@@ -223,7 +223,7 @@ class Agent:
             log.warning("evenstep: the end of %s is missing: %s", self.spool.path, error)
 
     def disarm(self) -> None:
-        """For a forked child: nothing of ours may write into the parent's mapping."""
+        """In a forked child: make sure that nothing writes into the parent's mapping."""
         for hooks in tuple(self._hooks.values()):
             hooks.disarm()
         self._pauses.disarm()
@@ -235,14 +235,14 @@ class Agent:
         self._stopped = True
 
     def give_up(self, error: Exception) -> None:
-        """Our own code failed: observe nothing from here on; the job goes on.
+        """Stop observing after a failure of our own code; the job goes on.
 
-        Unless it was a handler of the script's, for a signal that came while we ran: what that
-        raised is raised here again, and reaches the script.
+        An error raised by a signal handler of the script, which ran inside our code, is raised
+        again and reaches the script.
         """
         if signal_behind(error) is not None:
             raise error
-        if self.failure or self._stopped:  # after the end, a call under way finds its spool shut
+        if self.failure or self._stopped:  # a call that outlived the end finds its spool shut
             return
         self.failure = f"{type(error).__name__}: {error}"
         for hooks in tuple(self._hooks.values()):
@@ -260,7 +260,7 @@ class Agent:
     # -- steps -----------------------------------------------------------------------------------
 
     def end_step(self, now_ns: int) -> None:
-        """The marking optimizer has finished. On the training thread; may sleep when pacing."""
+        """End a step. On the training thread; may sleep when pacing."""
         began_ns = time.thread_time_ns() if self.recorder.sampled else 0
         step = self._work.end(now_ns)
         acts = self._conductor.acts
@@ -269,15 +269,15 @@ class Agent:
             hooks.begins_step(step, spared=spared)
         if began_ns:
             self.recorder.end_cost.add(time.thread_time_ns() - began_ns, readings=1)
-        if acts and (closed := self._work.glance()) is not None:
+        if acts and (closed := self._work.newest_step()) is not None:
             self._conductor.end_step(closed, self._work.waited_ns)
         if self._control.due or self._work.at_once:
-            self._steering.look(step)
+            self._steering.apply_due(step)
         if self._probe_every is not None:
             self._probe_after(step, self._probe_every)
 
     def _probe_after(self, steps: int, every: int) -> None:
-        """Measure the machine if it is time; what fails is said once and not tried again."""
+        """Measure the machine if it is time; a failure is reported once and ends the probe."""
         began_ns = time.thread_time_ns()
         index = self._background.device_index
         try:
@@ -292,12 +292,12 @@ class Agent:
             self._notes.failed("periodic probe", error)
         self.recorder.own_ns += time.thread_time_ns() - began_ns
 
-    def end_past_step(self, end_ns: int, standing: ResourceCounters, upto: int) -> None:
-        """Close a step of which it is known only now that it ended then, with record `upto`."""
-        self._work.end_past(end_ns, standing, upto)
+    def end_past_step(self, end_ns: int, counters: ResourceCounters, upto: int) -> None:
+        """Close a step that ended in the past, at `end_ns`, with record `upto` as its last."""
+        self._work.end_past(end_ns, counters, upto)
 
-    def standing(self) -> ResourceCounters:
-        """The kernel's counters of now."""
+    def counters(self) -> ResourceCounters:
+        """The kernel's counters now."""
         return self._work.meter.now()
 
     # -- the end ---------------------------------------------------------------------------------
@@ -310,8 +310,8 @@ class Agent:
                 "background_cpu_ns": self._background.sampler.cost_ns + self._heartbeat.cost_ns,
             },
         )
-        if self._conductor.told:
-            self.spool.add_fact("actions", self._conductor.told)
+        if self._conductor.outcomes:
+            self.spool.add_fact("actions", self._conductor.outcomes)
         account = self._pace.pacer.account
         self.spool.add_fact(
             "pacing_account",
@@ -324,7 +324,7 @@ class Agent:
 
 
 def _make_probe(index: int | None, every: int) -> PeriodicProbe:
-    """What measures this rank's machine. Raises `EvenstepError` where the job has no torch."""
+    """The probe of this rank's machine. Raises `EvenstepError` where the job has no torch."""
     from evenstep.probe.kernels import PeriodicProbe
 
     if "torch" not in sys.modules:
@@ -333,7 +333,7 @@ def _make_probe(index: int | None, every: int) -> PeriodicProbe:
 
 
 def pacer_settings(config: Config, identity: Identity) -> PacerSettings:
-    """The pacer's part of the configuration. Raises `ConfigError` naming what it refuses."""
+    """The pacer's part of the configuration."""
     return PacerSettings(
         mode=config.pace_mode,
         controller=config.pace_controller,

@@ -1,4 +1,4 @@
-"""The one background thread of the agent: samples sources at a bounded rate and a bounded cost."""
+"""The agent's background thread: samples sources at a bounded rate and a bounded cost."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ Emit = Callable[[str, int, float], None]
 
 
 def pause_s(cost_ns: int, *, period_s: float, share: float) -> float:
-    """How long to rest after work of that cost, so that it uses at most `share` of one core."""
+    """Seconds to rest after work of `cost_ns`, so that it uses at most `share` of one core."""
     return max(period_s, cost_ns / 1e9 / share)
 
 
 class Sampler:
-    """Reads `sources` and runs `also` about every `period_s` within `budget` of one core.
+    """Reads `sources` and runs `tasks` about every `period_s` within `budget` of one core.
 
     The budget is halved: one half for the sources, which are read less often when they cost more;
-    the other for `also`, whose rhythm they do not disturb. `between` is for what cannot wait so
-    long and costs next to nothing; it says in how many seconds it wants to be asked again. A source
-    that fails is dropped, logged once and listed in `absent`; a value that has not changed is
-    emitted again only every `repeat_ticks`. No emission begins after `stop` has returned. Starts
-    once.
+    the other for the tasks. `between` runs between two rounds, for work that cannot wait so long
+    and costs next to nothing; it returns in how many seconds to run again. A source that fails is
+    dropped, logged once and listed in `absent`; a value that has not changed is emitted again only
+    every `repeat_ticks`. No emission begins after `stop` has returned. Starts once.
     """
 
     def __init__(
@@ -41,7 +40,7 @@ class Sampler:
         *,
         period_s: float = 1.0,
         budget: float = 0.01,
-        also: Sequence[Callable[[], None]] = (),
+        tasks: Sequence[Callable[[], None]] = (),
         between: Callable[[], float] | None = None,
         repeat_ticks: int = 10,
         clock: Callable[[], float] = time.monotonic,
@@ -57,7 +56,7 @@ class Sampler:
         self._cpu_clock = cpu_clock
         self._waiting = list(sources)  # not opened yet, or not available yet
         self._open: list[Source] = []
-        self._also = list(also)
+        self._tasks = list(tasks)
         self._between = between
         self._absent: dict[str, str] = {}
         self._sources_due_s = 0.0
@@ -65,15 +64,15 @@ class Sampler:
         self._emitted: dict[tuple[str, int], tuple[float, int]] = {}  # value and round
         self._armed = True  # False in a forked child, where the thread does not exist
         self._stopping = threading.Event()
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._ears = select.poll()
-        self.listen(self._bell)
-        self._gate = threading.Lock()  # held by this thread while it emits, by nobody else for long
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll = select.poll()
+        self.wake_on(self._wake)
+        self._gate = threading.Lock()  # held by this thread while it emits, by others only briefly
         self._thread: threading.Thread | None = None
 
     @property
     def absent(self) -> dict[str, str]:
-        """Sources that give nothing, each with its reason: for the report's limits."""
+        """Sources without readings, each with its reason: for the report's limits."""
         return dict(self._absent)
 
     def start(self) -> None:
@@ -83,51 +82,50 @@ class Sampler:
             self._thread.start()
 
     def stop(self, timeout_s: float = 2.0) -> bool:
-        """End the thread; False if it is still stuck in a driver, from where it can only leave."""
+        """End the thread; False if it is still blocked in a driver."""
         thread = self._thread
         if not self._armed or thread is None:
             return True
         self._stopping.set()
-        self.ring()
-        if thread is threading.current_thread():  # called from `also`
+        self.wake()
+        if thread is threading.current_thread():  # called from a task
             return True
         thread.join(timeout_s)
         if self._gate.acquire(timeout=timeout_s):  # lets an emission under way finish
             self._gate.release()
         if not thread.is_alive():
             self._armed = False
-            bell, self._bell = self._bell, -1  # a late `ring` must not write to a file of the job
-            os.close(bell)
+            wake, self._wake = self._wake, -1  # a late `wake` must not write to a file of the job
+            os.close(wake)
         return not thread.is_alive()
 
-    def ring(self) -> None:
-        """Have `between` asked now; from any thread, until `stop` is called."""
-        os.eventfd_write(self._bell, 1)
+    def wake(self) -> None:
+        """Run `between` now; from any thread, until `stop` is called."""
+        os.eventfd_write(self._wake, 1)
 
-    def listen(self, fd: int) -> None:
-        """Have `between` asked as soon as there is something to read from a file."""
-        self._ears.register(fd, select.POLLIN)
+    def wake_on(self, fd: int) -> None:
+        """Run `between` as soon as a file can be read."""
+        self._poll.register(fd, select.POLLIN)
 
     def disarm(self) -> None:
         """For a forked child: touches neither the thread nor a lock somebody may have held."""
         self._armed = False
 
     def _run(self) -> None:
-        # The process's signals belong to its own threads: a system call of the main thread must
-        # be interrupted by them, not one of ours.
+        # The process's signals must interrupt system calls of its main thread, not ours.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             rest_s = 0.0
             while not self._pause(rest_s):
                 rest_s = self._rest(self.tick())
-        except Exception as error:  # the receiver failed: nobody is left to sample for
+        except Exception as error:  # the receiver of the samples failed
             self.failure = f"{type(error).__name__}: {error}"
             log.warning("evenstep: sampling ended: %s", self.failure)
         finally:
             self._close()
 
     def _rest(self, rest_s: float) -> float:
-        """Ask `between` until the next round is due; what is left to wait then."""
+        """Run `between` until the next round is due; return the seconds left to wait."""
         due_s = self._clock() + rest_s
         while self._between is not None:
             left_s = due_s - self._clock()
@@ -137,36 +135,36 @@ class Sampler:
         return max(0.0, due_s - self._clock())
 
     def _pause(self, pause_s: float) -> bool:
-        """Wait, unless something rings; whether it is the end."""
-        heard = () if self._stopping.is_set() else self._ears.poll(math.ceil(pause_s * 1e3))
-        if any(fd == self._bell for fd, _ in heard):
-            os.eventfd_read(self._bell)
+        """Wait until it is time or something wakes the thread; return whether to stop."""
+        ready = () if self._stopping.is_set() else self._poll.poll(math.ceil(pause_s * 1e3))
+        if any(fd == self._wake for fd, _ in ready):
+            os.eventfd_read(self._wake)
         return self._stopping.is_set()
 
     def tick(self) -> float:
-        """One round. Returns the seconds until the next is due."""
+        """Run one round; return the seconds until the next is due."""
         began_ns = self._cpu_clock()
-        for task in tuple(self._also):
-            self._attend(task)
-        also_ns = self._cpu_clock() - began_ns
+        for task in tuple(self._tasks):
+            self._run_task(task)
+        tasks_ns = self._cpu_clock() - began_ns
         if self._clock() >= self._sources_due_s:
             self._open_waiting()
             self._sample()
         self.cost_ns = self._cpu_clock()
-        return pause_s(also_ns, period_s=self._period_s, share=self._share)
+        return pause_s(tasks_ns, period_s=self._period_s, share=self._share)
 
-    def _attend(self, task: Callable[[], None]) -> None:
+    def _run_task(self, task: Callable[[], None]) -> None:
         if self._stopping.is_set():
             return
         try:
             task()
         except Exception as error:
-            self._also.remove(task)
+            self._tasks.remove(task)
             name = getattr(task, "__qualname__", repr(task))
             self._drop(name, f"{type(error).__name__}: {error}")
 
     def _open_waiting(self) -> None:
-        """Open what can be opened; what may come later (CUDA is not in use yet) stays in line."""
+        """Open the sources that are available; one that may be later (CUDA unused yet) stays."""
         waiting, self._waiting = self._waiting, []
         for source in waiting:
             if self._stopping.is_set():

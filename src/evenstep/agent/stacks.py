@@ -1,7 +1,7 @@
-"""What makes a process a rank: torch.distributed, MPI or JAX, each asked the same few questions.
+"""Protocols of a stack that makes a process a rank (torch.distributed, MPI or JAX), and its hooks.
 
-A job may use several at once; each is found when it has been imported. The agent opens with the
-first that knows its rank, and takes the hooks of the others in when they come.
+A job may use several stacks; each is found when it has been imported. The agent starts with the
+first that knows its rank, and adds the hooks of the others later.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class RankInWorld(NamedTuple):
-    """A rank of how many."""
+    """A rank and the number of ranks."""
 
     rank: int
     world: int
 
 
 class ObservedRank(Protocol):
-    """The rank as hooks know it: where they write, and what they tell."""
+    """The agent as hooks see it: where they write, and what they report."""
 
     identity: Identity
     spool: Spool
@@ -32,37 +32,37 @@ class ObservedRank(Protocol):
 
     @property
     def gate(self) -> Callable[[], None] | None:
-        """Called before each collective is issued; it may sleep."""
+        """A function to be called before each collective is issued; it may sleep."""
 
     def end_step(self, now_ns: int) -> None:
         """A step has ended, on the training thread."""
 
-    def end_past_step(self, end_ns: int, standing: ResourceCounters, upto: int) -> None:
-        """A step ended at `end_ns`, as is known only now, where the counters stood so."""
+    def end_past_step(self, end_ns: int, counters: ResourceCounters, upto: int) -> None:
+        """A step ended in the past, at `end_ns` with `counters`, with record `upto` as its last."""
 
-    def standing(self) -> ResourceCounters:
-        """The kernel's counters of now."""
+    def counters(self) -> ResourceCounters:
+        """The kernel's counters now."""
 
     def give_up(self, error: Exception) -> None:
-        """Our own code failed: observe nothing from here on."""
+        """Stop observing after a failure of our own code."""
 
 
 class Hooks(Protocol):
-    """What watches a stack from inside: installed, disarmed in an instant, removed."""
+    """The hooks of a stack: installed, disarmed at once, removed."""
 
     @property
     def on_device(self) -> bool:
-        """Whether this rank computes on a device, as far as is known without touching it."""
+        """Whether this rank computes on a device, found out without touching the device."""
 
     @property
     def device_index(self) -> int | None:
         """The device this rank has selected; None on a CPU or before it selected one."""
 
     def install(self) -> None:
-        """Put everything in place. Raises where it cannot."""
+        """Install all hooks. Raises where it cannot."""
 
     def disarm(self) -> None:
-        """Pass everything through from now on."""
+        """Pass every call through from now on."""
 
     def remove(self) -> None:
         """Restore everything that was replaced."""
@@ -74,38 +74,38 @@ class Hooks(Protocol):
         """On the background thread, about once a second."""
 
     def pause_by(self, gate: Callable[[], None] | None) -> None:
-        """Call this before each collective is issued from now on; it may sleep. None: nothing."""
+        """Call `gate` before each collective is issued from now on; it may sleep. None: nothing."""
 
     def hold_device(self, delay_ns: int, seq: int) -> bool:
-        """Let what the device is given from now on begin so much later; False where it cannot.
+        """Delay work queued on the device from now on; False where it cannot.
 
-        What it took is written to record `seq` when the device has done it.
+        The realised delay is written to record `seq` when the device has finished it.
         """
 
     def describe(self) -> dict[str, Any]:
-        """How it sees, and what it does not, for the trace."""
+        """The mechanism of observation and its blind spots, for the trace."""
 
 
 class Stack(Protocol):
-    """One way to be a rank."""
+    """A library that makes a process a rank."""
 
     name: str
 
     def arm(self, ready: Callable[[], None]) -> None:
-        """Have `ready` called whenever the ranks become known."""
+        """Call `ready` whenever the ranks become known."""
 
     def disarm(self) -> None:
-        """Take back what `arm` did."""
+        """Undo `arm`."""
 
     def place(self) -> RankInWorld | None:
-        """This process among the ranks; None while they are not known."""
+        """The rank of this process; None while it is not known."""
 
     def hooks(self, agent: ObservedRank) -> Hooks:
-        """What watches it, feeding the agent's recorder."""
+        """Make the hooks that feed the agent's recorder."""
 
 
 def combined(described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What several stacks' hooks say of themselves as one; of what they share, the first's."""
+    """Merge the descriptions of several stacks' hooks; of equal keys, the first's value."""
     found: dict[str, Any] = {}
     for one in reversed(described):
         found |= one

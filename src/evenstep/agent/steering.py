@@ -1,11 +1,11 @@
-"""Pacing as it was last asked for: at the start by the settings, then by `evenstep ctl`."""
+"""Apply requested pacing modes: the settings' at the start, then those of `evenstep ctl`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from evenstep.agent.actions.conductor import Conductor
-from evenstep.agent.control import Control, record, stance
+from evenstep.agent.control import Control, mode_fact, record
 from evenstep.agent.notes import Notes
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recording.recorder import Recorder
@@ -14,11 +14,11 @@ from evenstep.agent.settings.request import SettingsChange, allowed
 from evenstep.agent.settings.selection import Whereabouts
 from evenstep.agent.step_work import StepWork
 
-PACE = "pace"  # the one action that is the pacer's
+PACE = "pace"  # the action that is the pacer's
 
 
-class Stance:
-    """What the settings ask of a rank: the mode it starts in, and the part of the job it is in."""
+class StartingMode:
+    """The pacing mode that the settings request, and that of this rank in its part of the job."""
 
     def __init__(self, config: Config, place: Whereabouts) -> None:
         self.config = config
@@ -30,9 +30,9 @@ class Stance:
 
 @dataclass
 class Steering:
-    """Follows what is asked while the job runs; on the training thread."""
+    """Applies requests while the job runs; on the training thread."""
 
-    _start: Stance
+    _start: StartingMode
     _control: Control
     _work: StepWork
     _pace: PaceHost
@@ -43,22 +43,22 @@ class Steering:
     def __post_init__(self) -> None:
         self._part = self._start.part
 
-    def say(self) -> None:
-        """Write into the trace how pacing begins."""
+    def record_start(self) -> None:
+        """Write the starting mode into the trace."""
         mode = self._pace.pacer.settings.mode
-        self._recorder.spool.add_fact("pace", stance(self._start.asked, mode, self._part))
+        self._recorder.spool.add_fact("pace", mode_fact(self._start.asked, mode, self._part))
 
-    def look(self, step: int) -> None:
-        """Follow what was asked for, if it is time, from the step after the one that begins."""
+    def apply_due(self, step: int) -> None:
+        """Apply requests that hold from the step after `step`, which begins."""
         control = self._control
         while control.due and step + 1 >= control.due[0].first_step:
-            self._follow(control.due.popleft(), step + 1)
+            self._apply(control.due.popleft(), step + 1)
         if self._work.at_once:
             self._note_idle()
 
-    def _follow(self, change: SettingsChange, step: int) -> None:
-        """Pace as asked from `step` on."""
-        self._work.through()
+    def _apply(self, change: SettingsChange, step: int) -> None:
+        """Pace as requested from `step` on."""
+        self._work.process_pending()
         pacer = self._pace.pacer
         self._part = change.part_of(self._part)
         chosen = self._part.holds(self._start.place)
@@ -72,7 +72,7 @@ class Steering:
         record(self._recorder.spool, change, pacer.settings, self._part, step=step)
 
     def _note_idle(self) -> None:
-        """Say once that pacing is asked for where it cannot act."""
+        """Report once that pacing is requested where it cannot act."""
         note = ""
         if not self._pace.can_hold:
             note = "on CUDA holds the stream, by shared plans only: its waits are known too late"

@@ -1,7 +1,7 @@
-"""What is done with a step that has ended: its wait estimated, its summary written, it shared.
+"""Process a step that has ended: estimate its wait, write its summary, share it.
 
-Only pacing needs its answer before the next step. Otherwise the training thread notes that the step
-has ended and the background thread works it through.
+Only pacing needs the result before the next step. Otherwise the training thread queues the step and
+the background thread processes it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from evenstep.host.resources import ResourceCounters, ResourceMeter, used
 from evenstep.pacing import Decision, Reason
 from evenstep.trace.spool.layout import WINDOW_STEPS
 
-#: Steps that wait to be worked through, and events to be told; beyond it the background is dead.
+#: Steps and events that wait to be processed; beyond it the background thread is dead.
 MOST_PENDING = 16_384
-FIRST_STEP_NS = 1_000_000_000  # what a step is taken to last before there was one
+FIRST_STEP_NS = 1_000_000_000  # assumed length of a step before the first has ended
 
 
 class StepWork:
-    """The steps of one rank as they end, on the training thread that it was made on.
+    """The steps of one rank as they end; made on the training thread.
 
-    `at_once`: each is worked through there, and the decision on the next carried out, when it ends.
-    Otherwise that is left to whoever calls `through`.
+    `at_once`: each step is processed on that thread as it ends, and the delay before the next is
+    applied. Otherwise steps are queued for `process_pending`.
     """
 
     def __init__(
@@ -42,51 +42,52 @@ class StepWork:
     ) -> None:
         self.at_once = at_once
         self.sharing: Sharing | None = None  # taken back by the background thread
-        self.bell: Callable[[], None] = lambda: None  # wakes that thread
-        self.alone = False  # whether a window is a step
+        self.wake: Callable[[], None] = lambda: None  # wakes that thread
+        self.single_steps = False  # whether each window is one step
         self._recorder = recorder
         self._pace = pace
         self._rank = rank
         self._samples_per_step = samples_per_step
         self.meter = ResourceMeter(threading.get_native_id())
-        self._standing = self.meter.now()  # at the end of the step that was last worked through
-        self._before = self._latest = self._standing  # at the ends of the two latest steps
-        self._pending: deque[ClosedStep] = deque()  # ended, not worked through yet
+        self._counters = self.meter.now()  # at the end of the last processed step
+        self._before = self._latest = self._counters  # at the ends of the two latest steps
+        self._pending: deque[ClosedStep] = deque()  # ended, not processed yet
         self._newest: ClosedStep | None = None
-        self._working = threading.Lock()  # of `through`: never waited for while training
+        self._working = threading.Lock()  # of `process_pending`
         self._rows: deque[StepRow] = deque(maxlen=WINDOW_STEPS)
         self._decision = Decision(0, Reason.LEARNING)
-        self._last: ClosedStep | None = None  # that was worked through
-        self._entered = (-1, 0, 0)  # the latest step with a first collective: time, work before it
-        self._first_ns = 0  # how long after its step's beginning that ended
+        self._last: ClosedStep | None = None  # the last processed one
+        # The latest begun step whose first collective was seen: time and work before that.
+        self._entered = (-1, 0, 0)
+        self._first_ns = 0  # from the beginning of that step to the end of the collective
 
     @property
     def step_ns(self) -> int:
-        """How long the newest step that was worked through took; a second before there is one."""
+        """Length of the last processed step; a second before there is one."""
         rows = self._rows
         return rows[-1].step_ns if rows else FIRST_STEP_NS
 
     @property
     def waited_ns(self) -> int:
-        """Mean wait of the latest steps that were worked through, of those where it is known."""
+        """Mean wait of the latest processed steps, of those where it is known."""
         known = [row.wait_ns for row in tuple(self._rows) if row.wait_ns is not None]
         return sum(known) // max(len(known), 1)
 
     def durations(self) -> tuple[int, ...]:
-        """How long the latest steps took; for any thread."""
+        """Lengths of the latest processed steps; for any thread."""
         return tuple(row.step_ns for row in tuple(self._rows))
 
     def end(self, now_ns: int) -> int:
-        """The marking optimizer has finished; the next step's number. May sleep when pacing."""
+        """End a step and return the next one's number. May sleep when pacing."""
         recorder = self._recorder
         self._before, self._latest = self._latest, self.meter.now()
         held_ns, upto = self._pace.take_held(), recorder.spool.last_number()
         step, *ended = recorder.begin_step(now_ns, held_ns)
         recorder.note((self._ended, now_ns, self._latest, held_ns, upto, *ended))
-        if self.alone:
-            self.bell()
+        if self.single_steps:
+            self.wake()
         if self.at_once or len(self._pending) + recorder.behind >= MOST_PENDING:
-            self.through()
+            self.process_pending()
         if self.at_once:
             self._pace.hold(self._decision, step)
         return step
@@ -98,8 +99,8 @@ class StepWork:
         self._newest = closed
         self._pending.append(closed)
 
-    def glance(self) -> ClosedStep | None:
-        """The latest step, told of what actions must know now: pauses, its time without a core."""
+    def newest_step(self) -> ClosedStep | None:
+        """The latest step with the fields that actions need: pauses, time without a core."""
         self._recorder.catch_up()
         closed = self._newest
         if closed is not None and not closed.counted:
@@ -108,27 +109,29 @@ class StepWork:
             closed.pauses = [one for one in pauses if one[0] >= closed.start_ns]
         return closed
 
-    def end_past(self, end_ns: int, standing: ResourceCounters, upto: int) -> None:
-        """Close a step of which it is known only now that it ended then, with record `upto`."""
+    def end_past(self, end_ns: int, counters: ResourceCounters, upto: int) -> None:
+        """Close a step that ended in the past, at `end_ns`, with record `upto` as its last."""
         self._recorder.catch_up()
-        self._pending.append(self._recorder.end_step(end_ns, standing, upto=upto))
-        if self.alone:
-            self.bell()
+        self._pending.append(self._recorder.end_step(end_ns, counters, upto=upto))
+        if self.single_steps:
+            self.wake()
 
-    def through(self) -> None:
-        """Estimate, decide, summarize and share the steps that ended since the last time."""
+    def process_pending(self) -> None:
+        """Estimate, decide, summarize and share the steps that have ended."""
         polite = self._recorder.catch_up()
         with self._working:
             while self._pending:
-                self._work_through(self._pending.popleft())
+                self._process(self._pending.popleft())
                 polite = polite and give_way()
 
-    def look_ahead(self) -> int:
-        """Where a window is a step, hand over one more, up to the open step's first collective
-        and without what the step before did before its own. Off the training thread. When that
-        should come, 0 where none is looked for."""
+    def share_begun_step(self) -> int:
+        """Where windows are single steps, share one that ends with the open step's first collective
+        and begins at that of the step before. Off the training thread.
+
+        Return when the collective is expected (ns), 0 where none is awaited.
+        """
         last, sharing, spool = self._last, self.sharing, self._recorder.spool
-        if last is None or sharing is None or self.at_once or not self.alone:
+        if last is None or sharing is None or self.at_once or not self.single_steps:
             return 0
         if (number := last.number + 1) == self._entered[0]:
             return 0
@@ -137,7 +140,7 @@ class StepWork:
         if not exit_ns or self._recorder.step != number:
             return last.end_ns + self._first_ns
         self._first_ns = exit_ns - last.end_ns
-        waited = used(self._standing, self.meter.now()).run_delay_ns
+        waited = used(self._counters, self.meter.now()).run_delay_ns
         lasted_ns = enter_ns - last.end_ns
         before, self._entered = self._entered, (number, lasted_ns, max(lasted_ns - waited, 0))
         if before[0] == last.number:
@@ -147,13 +150,13 @@ class StepWork:
             sharing.post(summarize([row], rank=self._rank, end=number + 1, begun=1))
         return 0
 
-    def _work_through(self, closed: ClosedStep) -> None:
+    def _process(self, closed: ClosedStep) -> None:
         recorder, sharing = self._recorder, self.sharing
-        standing = closed.standing or self._standing
+        counters = closed.counters or self._counters
         if self._samples_per_step is not None:
             closed.samples = self._samples_per_step
-        recorder.settle(closed, used(self._standing, standing))
-        self._standing = standing
+        recorder.settle(closed, used(self._counters, counters))
+        self._counters = counters
         row, _, self._decision = self._pace.after_step(closed)
         if self._decision.plan is not None and sharing is not None:
             sharing.publish(self._decision.plan)
@@ -166,10 +169,10 @@ class StepWork:
             self._pace.hold(self._decision, closed.number + 1)
 
     def _share(self, end: int, sharing: Sharing) -> None:
-        """Hand over the window that ends before this step, if one does."""
+        """Share the window that ends before step `end`, if one does."""
         rows = list(self._rows)
         usual_ns = sorted(row.step_ns for row in rows)[len(rows) // 2]
         steps = sharing.window_steps(usual_ns)
-        self.alone = steps == 1
+        self.single_steps = steps == 1
         if end % steps == 0:
             sharing.post(summarize(rows[-steps:], rank=self._rank, end=end))

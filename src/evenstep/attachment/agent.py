@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from evenstep.agent import arming
-from evenstep.agent.rank import Agent, pacer_settings
+from evenstep.agent.rank import Agent
 from evenstep.agent.recording.phases import Compiled
 from evenstep.agent.settings import config as configuration
 from evenstep.agent.settings.config import Config
@@ -167,7 +167,6 @@ def _open(config: Config, identity: Identity, place: RankInWorld | None) -> bool
     global _agent, _passive
     if place is not None:
         identity = identity.at(rank=place.rank, world=place.world)
-    pacer_settings(config, identity)  # refused before anything is created
     part = config.part("record")
     if not part.holds(whereabouts(identity, os.environ)):
         log.info("evenstep: rank %d is left alone: only %s are observed", identity.rank, part)
@@ -290,10 +289,10 @@ def _ready() -> None:
         attach()
         return
     for stack in _stacks.values():
-        _agent.take_in(stack)
+        _agent.add_stack(stack)
         place = stack.place()
         if place is not None and getattr(stack, "meetings", 0) > 1:
-            _agent.meet_again(place)
+            _agent.note_place(place)
     _connect(_agent)
 
 

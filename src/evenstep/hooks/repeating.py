@@ -134,13 +134,13 @@ def repetition(seen: list[Hashable], repeats: int) -> tuple[int, int]:
 class StepCall:
     """A call that may end a step: its record and, once it has ended, all that was used by then."""
 
-    __slots__ = ("end_ns", "leaf_ns", "seq", "standing")
+    __slots__ = ("counters", "end_ns", "leaf_ns", "seq")
 
     def __init__(self, seq: int) -> None:
         self.seq = seq
         self.end_ns = 0  # 0: it has not ended yet
         self.leaf_ns: Sequence[int] = ()
-        self.standing: Any = None  # the kernel's counters
+        self.counters: Any = None  # the kernel's counters
 
 
 class InferredSteps:
@@ -215,7 +215,7 @@ class InferredSteps:
         self._step = self._recorder.step
 
     def _note(self, call: StepCall, exit_ns: int) -> None:
-        call.end_ns, call.standing = exit_ns, self._agent.standing()
+        call.end_ns, call.counters = exit_ns, self._agent.counters()
         call.leaf_ns = tuple(self._recorder.stack.leaf_ns)
 
     # -- after the fact --------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class InferredSteps:
         before: Sequence[int] = [0] * len(leaf)
         for call in ended:
             recorder.stack.leaf_ns = _less(call.leaf_ns, before)
-            self._agent.end_past_step(call.end_ns, call.standing, call.seq)
+            self._agent.end_past_step(call.end_ns, call.counters, call.seq)
             before = call.leaf_ns
         recorder.stack.leaf_ns = _less(leaf, before)
         ends = [call.end_ns for call in ended]

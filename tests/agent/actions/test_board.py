@@ -30,7 +30,7 @@ def path(tmp_path):
 def test_others_read_what_a_job_says(tmp_path_factory, post):
     path = tmp_path_factory.mktemp("link") / "board"
     one, other = LinkBoard(path), LinkBoard(path)
-    one.say(post, NOW)
+    one.publish(post, NOW)
     assert other.posts(NOW) == [(False, post)]
     assert one.posts(NOW) == [(True, post)]
     one.close()
@@ -40,32 +40,32 @@ def test_others_read_what_a_job_says(tmp_path_factory, post):
 
 def test_who_has_been_silent_for_long_is_not_there(path):
     one, other = LinkBoard(path), LinkBoard(path)
-    one.say(Post(step_ns=1), NOW)
+    one.publish(Post(step_ns=1), NOW)
     assert other.posts(NOW + SHORTEST_LEASE_NS - 1) != []
     assert other.posts(NOW + SHORTEST_LEASE_NS) == []
 
 
 def test_long_steps_are_believed_for_longer(path):
     one, other = LinkBoard(path), LinkBoard(path)
-    one.say(Post(step_ns=SHORTEST_LEASE_NS), NOW)
+    one.publish(Post(step_ns=SHORTEST_LEASE_NS), NOW)
     assert other.posts(NOW + LEASE_STEPS * SHORTEST_LEASE_NS - 1) != []
     assert other.posts(NOW + LEASE_STEPS * SHORTEST_LEASE_NS) == []
 
 
 def test_a_slot_that_was_taken_for_empty_is_given_up(path):
     one, other = LinkBoard(path), LinkBoard(path)
-    one.say(Post(), NOW)
+    one.publish(Post(), NOW)
     other._process += 1  # another process
     later = NOW + SHORTEST_LEASE_NS
-    other.say(Post(step_ns=2), later)
-    one.say(Post(step_ns=1), later)
+    other.publish(Post(step_ns=2), later)
+    one.publish(Post(step_ns=1), later)
     assert sorted(post.step_ns for _, post in other.posts(later)) == [1, 2]
 
 
 def test_all_see_the_same_order(path):
     boards = [LinkBoard(path) for _ in range(3)]
     for number, board in enumerate(boards):
-        board.say(Post(step_ns=number), NOW)
+        board.publish(Post(step_ns=number), NOW)
     for number, board in enumerate(boards):
         assert board.posts(NOW) == [(n == number, Post(step_ns=n)) for n in range(3)]
 
@@ -73,15 +73,15 @@ def test_all_see_the_same_order(path):
 def test_a_board_has_room_for_so_many_and_nobody_fails_for_want_of_it(path):
     boards = [LinkBoard(path) for _ in range(SLOTS + 1)]
     for board in boards:
-        board.say(Post(step_ns=1), NOW)
+        board.publish(Post(step_ns=1), NOW)
     assert len(boards[-1].posts(NOW)) == SLOTS
 
 
 def test_the_last_to_leave_takes_the_file_away_and_who_had_it_open_makes_another(path):
     one, other, late = LinkBoard(path), LinkBoard(path), LinkBoard(path)
     now = time.monotonic_ns()
-    one.say(Post(), now)
-    other.say(Post(), now)
+    one.publish(Post(), now)
+    other.publish(Post(), now)
     one.close()
     assert path.exists()
     LinkBoard(path).close()  # says nothing
@@ -90,7 +90,7 @@ def test_the_last_to_leave_takes_the_file_away_and_who_had_it_open_makes_another
     assert not path.exists()
     LinkBoard(path).close()
     assert not path.exists()
-    late.say(Post(step_ns=5), now)
+    late.publish(Post(step_ns=5), now)
     newest = LinkBoard(path)
     assert newest.posts(now) == [(False, Post(step_ns=5))]
     late.close()
@@ -117,7 +117,7 @@ from pathlib import Path
 from evenstep.agent.actions.board import LinkBoard
 from evenstep.pacing.token import Post
 now = time.monotonic_ns()
-LinkBoard(Path(sys.argv[1])).say(Post(now, now, 50_000_000, 200_000_000), now)
+LinkBoard(Path(sys.argv[1])).publish(Post(now, now, 50_000_000, 200_000_000), now)
 print("held", flush=True)
 time.sleep(60)
 """

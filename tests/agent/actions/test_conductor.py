@@ -67,7 +67,7 @@ class Job:
             made.name = name
         self.account = TrialBudget()
         self.conductor = Conductor(
-            self.spool, seed="run/0", account=self.account, place=(0, 1, 4), makers=makers
+            self.spool, seed="run/0", budget=self.account, place=(0, 1, 4), makers=makers
         )
         self.conductor.ask(makers, 0)
 
@@ -85,7 +85,7 @@ class Job:
 
 def test_an_action_that_pays_goes_on() -> None:
     job = Job(0.05).go(1500)
-    (told,) = job.conductor.account_of()
+    (told,) = job.conductor.account()
     assert (told["word"], told["action"]) == ("pays", "made-0")
     assert told["low"] <= 0.05 <= told["high"]
     assert job.spool.words[-1] == "made-0: pays (always)"
@@ -93,7 +93,7 @@ def test_an_action_that_pays_goes_on() -> None:
 
 def test_an_action_that_harms_is_ended() -> None:
     job = Job(-0.05).go(1500)
-    assert job.conductor.account_of()[0]["word"] == "does not pay"
+    assert job.conductor.account()[0]["word"] == "does not pay"
     assert not job.actions[0].acts
 
 

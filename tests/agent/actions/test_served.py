@@ -66,7 +66,7 @@ def known(group: str, topic: str = "link") -> ServedBoard:
 
     def answered() -> bool:
         board.posts(now_of(board))
-        board.settle()
+        board.sync_clock()
         return board._known
 
     until(answered)
@@ -76,7 +76,7 @@ def known(group: str, topic: str = "link") -> ServedBoard:
 def test_a_job_hears_what_others_say(link):
     one, other = known(link.group), known(link.group)
     post = Post(asked_ns=now_of(one), alone_ns=5 * MS, step_ns=100 * MS)
-    one.say(post, now_of(one))
+    one.publish(post, now_of(one))
     until(lambda: other.posts(now_of(other)) == [(False, post), (True, Post())])
     one.close()
     until(lambda: other.posts(now_of(other)) == [(True, Post())])
@@ -87,7 +87,7 @@ def test_topics_and_names_are_apart(link):
     boards = [known(link.group), known(link.group, "input")]
     stranger = ServedBoard(link.group.replace("team", "other"), "link")
     for board in (*boards, stranger):
-        board.say(Post(step_ns=1), now_of(board))
+        board.publish(Post(step_ns=1), now_of(board))
     until(lambda: all(b.posts(now_of(b)) == [(True, Post(step_ns=1))] for b in boards))
     assert stranger.posts(now_of(stranger)) == []
     assert link.server.members == 2
@@ -96,19 +96,24 @@ def test_topics_and_names_are_apart(link):
 def test_what_is_not_sealed_by_the_name_is_not_heard(link):
     board = known(link.group)
     place = board._socket.getsockname()
-    for data in (b"", b"x" * 16, b"x" * 500, served._HEARD.pack(served._HEARS, 1) + b"0" * 16):
+    for data in (
+        b"",
+        b"x" * 16,
+        b"x" * 500,
+        served._DOWNWARD.pack(served._DISTRIBUTES, 1) + b"0" * 16,
+    ):
         link.server._socket.sendto(data, place)
-    board.say(Post(step_ns=7), now_of(board))
+    board.publish(Post(step_ns=7), now_of(board))
     until(lambda: board.posts(now_of(board)) == [(True, Post(step_ns=7))])
 
 
 def test_what_is_sealed_but_no_message_is_not_heard(link):
     board = known(link.group)
-    for data in (b"", b"x", served._HEARD.pack(served._HEARS, 1) + b"xyz"):
+    for data in (b"", b"x", served._DOWNWARD.pack(served._DISTRIBUTES, 1) + b"xyz"):
         sealed = data + blake2b(data, key=b"team", digest_size=16).digest()
         link.server._socket.sendto(sealed, board._socket.getsockname())
         board._send(data)
-    board.say(Post(step_ns=7), now_of(board))
+    board.publish(Post(step_ns=7), now_of(board))
     until(lambda: board.posts(now_of(board)) == [(True, Post(step_ns=7))])
 
 
@@ -122,10 +127,10 @@ def test_the_clock_of_the_server_is_followed_however_late_datagrams_come():
     board = ServedBoard("team@127.0.0.1:9", "link")
     for late_ms in (3, 0, 50, 1):
         board._ahead = 700 * MS - late_ms * MS
-        board.settle()
+        board.sync_clock()
     assert 700 * MS - 50 * MS / DRIFT <= board.shift_ns <= 700 * MS
     board._ahead = board.shift_ns - 2 * JUMP_NS  # another server
-    board.settle()
+    board.sync_clock()
     assert board.shift_ns < 0
 
 
@@ -143,12 +148,12 @@ def steps(board: ServedBoard, count: int) -> list[int]:
     for _ in range(count):
         now = begin = now_of(board)
         while wait := token.ask(now, [post for ours, post in board.posts(now) if not ours]):
-            board.say(token.post, now)
+            board.publish(token.post, now)
             now += wait
         waits.append(now - begin)
         token.leave(now)
-        board.say(token.post, now)
-        board.settle()
+        board.publish(token.post, now)
+        board.sync_clock()
         time.sleep(0.05)
     return waits
 
@@ -165,10 +170,10 @@ if sys.argv[1] == "serve":
 board = ServedBoard(sys.argv[2], "link")
 while not board._known:
     board.posts(0)
-    board.settle()
+    board.sync_clock()
 while True:
     now = time.monotonic_ns() + board.shift_ns
-    board.say(Post(now, now, 50_000_000, 200_000_000), now)
+    board.publish(Post(now, now, 50_000_000, 200_000_000), now)
     print("held", flush=True)
     time.sleep(.02)
 """
@@ -204,8 +209,8 @@ def test_a_server_that_is_gone_makes_no_call_wait():
     board = ServedBoard("team@127.0.0.1:9", "link")
     begin = time.process_time_ns()
     for number in range(1000):
-        board.say(Post(step_ns=number), number * SHORTEST_LEASE_NS)
+        board.publish(Post(step_ns=number), number * SHORTEST_LEASE_NS)
         assert board.posts(number) == []
-        board.settle()
+        board.sync_clock()
     assert time.process_time_ns() - begin < 5e9  # of work, not of waiting
     board.close()

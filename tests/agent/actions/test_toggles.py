@@ -60,7 +60,7 @@ class Job:
             return {"group": "team", "held": self.hold}
 
         self.conductor = conductor.Conductor(
-            self.spool, seed="run/0", account=account, place=(1, 2, 4),
+            self.spool, seed="run/0", budget=account, place=(1, 2, 4),
             makers={"gc": Garbage, "cores": Cores, "power": Power},
             make_turns=(
                 lambda: LinkToken(self.recorder, account, gate_by=self.gate_by, **common()),
@@ -97,7 +97,7 @@ class Job:
         clock = self.recorder.clock
         busy = Post(self.time.now_ns, self.time.now_ns, 50 * MS, STEP_NS)
         for other in self.others:
-            other.say(busy, self.time.now_ns)
+            other.publish(busy, self.time.now_ns)
         for act in (
             lambda now: (clock.input_begins(now), clock.input_ends(now, 1)),
             lambda now: self.gate and self.gate(),
@@ -135,7 +135,7 @@ def descriptors() -> int:
 def test_a_thousand_times_on_and_off_leave_nothing_changed(job):
     draw, held, acted = random.Random(1), 0, set()
     for other in job.others:
-        other.say(Post(), job.time.now_ns)
+        other.publish(Post(), job.time.now_ns)
     before, masks, open_files = job.state(), masks_of_threads(), descriptors()
     threads = set(threading.enumerate())
     for number in range(1000):
@@ -148,7 +148,7 @@ def test_a_thousand_times_on_and_off_leave_nothing_changed(job):
             acted.update(part.action.name for part in job.conductor.parts if part.acting)
         job.conductor.ask([], number)
         for other in job.others:
-            other.say(Post(), job.time.now_ns)
+            other.publish(Post(), job.time.now_ns)
         assert job.state() == before
         assert not changed(masks, masks_of_threads())
     assert descriptors() <= open_files + 2  # of a thousand: what others open is not ours
@@ -166,4 +166,4 @@ def test_a_turn_on_storage_is_given_back_when_the_phase_is_over(job):
     assert saving.asked_ns > 0
     clock.ends(job.time.now_ns + MS)
     assert saving.asked_ns == 0
-    assert [turn.account_of()["of"] for turn in storage.turns] == ["input", "save"]
+    assert [turn.account()["of"] for turn in storage.turns] == ["input", "save"]

@@ -1,7 +1,8 @@
-"""What an action is, and what it is told.
+"""The interface of an action, and the facts that it decides by.
 
-An action changes when things happen, never what is computed nor the order of collectives. `begin`
-and `end` come in turns, many times; after `end` the process is as if it had never begun.
+An action changes the time of events, never what is computed or the order of collectives. `begin`
+and `end` are called in turns, many times; after `end` the process is as if `begin` had never been
+called.
 """
 
 from __future__ import annotations
@@ -10,17 +11,17 @@ from typing import NamedTuple
 
 from evenstep.pacing.random_trial import OUTLIER
 
-FACTS_STEPS = 64  # steady steps that facts are of
+FACTS_STEPS = 64  # steady steps that facts are means of
 ACTIONS = ("gc", "token", "pace", "cores", "power")
 AUTO, OFF = "auto", "off"
 
 
 class Facts(NamedTuple):
-    """What the last steady steps of this rank were like."""
+    """Measurements of this rank's last steady steps."""
 
     step_ns: int  # these four are means of a step
     paused_ns: int  # by Python's collector
-    starved_ns: int  # ready, but without a core
+    starved_ns: int  # ready to run, but without a core
     waited_ns: int  # for other ranks
     longest_pause_ns: int
     local_rank: int
@@ -29,25 +30,25 @@ class Facts(NamedTuple):
 
 
 class Action:
-    """One way to act. All methods run on the training thread, between two steps."""
+    """One action. All methods run on the training thread, between two steps."""
 
     name: str
-    scale = 0  # blocks of its trial are so often doubled at first
-    leaves = False  # something behind, for half of such a block at most
-    bounded = False  # costs no more than what `during` says it takes, once it has begun
-    outlier = OUTLIER  # mean steps that one can count for at most in its trial
-    note = ""  # why it must not act any more
+    scale = 0  # how often the length of its trial's blocks is doubled at first
+    aftereffect = False  # whether it has one, of half such a block at most
+    bounded = False  # whether it costs no more than the time that `during` returns
+    outlier = OUTLIER  # the longest step that counts in its trial, in mean steps
+    note = ""  # why it must not act any more; "" while it may
 
     def applies(self, facts: Facts) -> str:
-        """Why there is something to gain here; "" where there is not."""
+        """The reason why there is something to gain; "" where there is not."""
         raise NotImplementedError
 
     def begin(self, step: int) -> None:
         """Act from this step on."""
 
     def during(self, step: int, *, last: bool) -> int:  # noqa: ARG002 (the interface)
-        """Before a step that is acted in; `last`: the next one is not. What that took, in ns."""
+        """Act before a step; `last`: the last of a block. Return the time that it took, ns."""
         return 0
 
     def end(self, step: int) -> None:
-        """Act no longer; everything is as it was."""
+        """Stop acting; restore everything."""

@@ -1,9 +1,9 @@
-"""Where the jobs of a link say what they do: a small file in shared memory.
+"""The board of a link: a small file in shared memory with a post of each job.
 
-Each job writes its own slot and nobody else's, and reads all of them: there is no lock that
-somebody who is gone could hold. A slot counts as empty when nothing was written to it for longer
-than its `lease_ns`; times are of the host's monotonic clock, which all its processes share. The
-last to leave takes the file away, and who had opened it by then makes another.
+Each job writes its own slot and reads all of them: there is no lock, which a dead process could
+hold. A slot counts as empty when it was not written for longer than its `lease_ns`; times are of
+the host's monotonic clock, which all its processes share. The last job to leave deletes the file; a
+job that had opened it by then makes another.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ FOLDER = Path("/dev/shm")  # opened without following links
 
 
 def lease_ns(step_ns: int) -> int:
-    """For how long a post is believed of a job whose steps take so long."""
+    """How long the post of a job with steps of `step_ns` stays valid."""
     return min(max(SHORTEST_LEASE_NS, LEASE_STEPS * step_ns), LONGEST_LEASE_NS)
 
 
 class LinkBoard:
     """The slots of a link on this host. Raises `EvenstepError` where there can be none."""
 
-    shift_ns = 0  # of its clock to ours
+    shift_ns = 0  # of the board's clock from this host's
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -49,27 +49,27 @@ class LinkBoard:
         self._counter = 0
         self._process = os.getpid()
 
-    def settle(self) -> None:
-        """Between two steps."""
+    def sync_clock(self) -> None:
+        """Nothing to do: all jobs share this host's clock."""
 
     def posts(self, now_ns: int) -> list[tuple[bool, Post]]:
-        """Whether it is ours, and the post, of all who are there, in the order of their slots."""
+        """(Whether it is this job's, post) of all jobs, in the order of their slots."""
         return [(slot == self._slot, post) for slot, _, post in self._slots(now_ns)]
 
     def members(self, now_ns: int) -> list[tuple[int, Post]]:
-        """The process and the post of all who are there."""
+        """The processes and posts of all jobs."""
         return [(process, post) for _, process, post in self._slots(now_ns)]
 
-    def say(self, post: Post, now_ns: int) -> None:
-        """Write our slot; the first time, or where ours was taken for empty, take an empty one."""
+    def publish(self, post: Post, now_ns: int) -> None:
+        """Write our slot; first take an empty one, if we have none or ours was taken."""
         if self._slot < 0 or self._words[_PROCESS + self._slot * _STRIDE] != self._process:
             self._slot = self._free(now_ns)
-            if not self._stands:
+            if not self._is_current:
                 self._map, self._file = _mapped(self.path)
                 self._words = memoryview(self._map).cast("Q")
                 self._slot = self._free(now_ns)
             if self._slot < 0:
-                return  # a full board: nobody hears of us, and we hear of them
+                return  # the board is full: the other jobs do not see this one
         offset = _offset(self._slot)
         self._counter += 2
         struct.pack_into("<Q", self._map, offset, self._counter - 1)
@@ -82,15 +82,15 @@ class LinkBoard:
             if self._slot >= 0:
                 _SLOT.pack_into(self._map, _offset(self._slot), 0, 0, 0, *Post())
                 self._slot = -1
-            there = filter(None, self._words[_PROCESS::_STRIDE].tolist())
-            if self._stands and not any(os.path.exists(f"/proc/{each}") for each in there):  # noqa: PTH110
+            others = filter(None, self._words[_PROCESS::_STRIDE].tolist())
+            if self._is_current and not any(os.path.exists(f"/proc/{each}") for each in others):  # noqa: PTH110
                 self.path.unlink(missing_ok=True)
         self._words.release()
         self._map.close()
 
     @property
-    def _stands(self) -> bool:
-        """Whether who comes now opens the same file."""
+    def _is_current(self) -> bool:
+        """Whether a job that opens the board now opens the same file."""
         try:
             return os.stat(self.path).st_ino == self._file  # noqa: PTH116 (half the cost)
         except OSError:
@@ -109,7 +109,7 @@ class LinkBoard:
         return found
 
     def _free(self, now_ns: int) -> int:
-        """An empty slot; two that take one at once are told apart by who wrote last."""
+        """Take an empty slot; of two jobs that take the same, the last writer has it."""
         taken = {slot for slot, *_ in self._slots(now_ns)}
         for slot in range(SLOTS):
             if slot in taken:
@@ -123,13 +123,13 @@ class LinkBoard:
 
 
 def board_path(group: str) -> Path:
-    """Where the board of a link group is: of this user, on this host."""
+    """The file of this user's board of a link group on this host."""
     folder = FOLDER if FOLDER.is_dir() else Path(tempfile.gettempdir())
     return folder / f"evenstep-{os.getuid()}-{group}"
 
 
 def _mapped(path: Path) -> tuple[mmap.mmap, int]:
-    """A board in memory, and the number of its file."""
+    """Open a board; return its mapping and the number of its file."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         file = os.open(path, flags, 0o600)

@@ -1,7 +1,7 @@
-"""The actions of one rank: one of them on trial at a time, one account for all.
+"""Run the trials of one rank's actions: one at a time, with one budget for all.
 
-What an action did and why stands in the trace: a record whenever its word changes, and a fact at
-the end. All ranks draw the same order of blocks from the run's name and the number of the step.
+The trace gets a record whenever the verdict on an action changes, and a fact at the end. All ranks
+draw the same order of blocks from the run's name and the number of the step.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from evenstep.pacing.token import TOKEN
 from evenstep.trace.spool.layout import Actuator, Kind
 from evenstep.trace.spool.spool import Spool
 
-ELSEWHERE = (TOKEN, "pace")  # whose trials are their own
-CALM_STEPS = 2  # steady ones in a row after an unsteady one, before anything is acted on
+ELSEWHERE = (TOKEN, "pace")  # actions that run their own trials
+CALM_STEPS = 2  # steady steps in a row before acting again after an unsteady one
 
 
 class TriedAction:
@@ -34,40 +34,40 @@ class TriedAction:
         self.acting = False
         self.acted_steps = 0
         self.reason = ""
-        self.said = ""
+        self.recorded = ""  # last words in the trace
         trial.wanted = False
 
 
 @dataclass(eq=False)
 class Conductor:
-    """Tries the actions that were asked for; told of every step, on the training thread."""
+    """Tries the requested actions; takes every step, on the training thread."""
 
     spool: Spool
     seed: str
-    account: TrialBudget
+    budget: TrialBudget
     place: tuple[int, int, int]  # local rank, local world, world
     makers: dict[str, Callable[[], Action]]
     make_turns: Sequence[Callable[[], LinkToken | StorageTurns]] = ()
 
     def __post_init__(self) -> None:
         self.parts: list[TriedAction] = []
-        self.turns: list[LinkToken | StorageTurns] = []  # while the token is asked for
-        self.told: list[dict[str, Any]] = []  # what was done, once it is over
+        self.turns: list[LinkToken | StorageTurns] = []  # while the token is requested
+        self.outcomes: list[dict[str, Any]] = []  # of all actions, once stopped
         self._calm = 0
-        self._seen: list[tuple[int, ...]] = []  # of each steady step what `Facts` are made of
+        self._seen: list[tuple[int, ...]] = []  # per steady step, the values of `Facts`
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is asked for now."""
+        """The requested actions."""
         return tuple(part.action.name for part in self.parts)
 
     @property
     def acts(self) -> bool:
-        """Whether it wants to hear of each step as it ends."""
+        """Whether `end_step` has to be called."""
         return bool(self.parts or self.turns)
 
     def ask(self, names: Iterable[str], step: int) -> None:
-        """Act in these ways from now on; what is not among them is ended."""
+        """Request these actions from now on; end the others."""
         names = list(names)
         wanted = [name for name in names if name in self.makers]
         for part in self.parts:
@@ -84,7 +84,7 @@ class Conductor:
         if wanted and not self.turns:
             try:
                 self.turns.extend(make() for make in self.make_turns)
-            except EvenstepError as error:  # nothing waits then
+            except EvenstepError as error:  # without a board there are no turns
                 self.spool.add_fact("token", str(error))
                 wanted = False
         while self.turns and not wanted:
@@ -94,13 +94,13 @@ class Conductor:
         action = self.makers[name]()
         seed = f"{self.seed}/{name}"
         trial = RandomTrial(
-            self.account, seed=seed, scale=action.scale, outlier=action.outlier,
-            aftereffect=action.leaves, bounded=action.bounded,
+            self.budget, seed=seed, scale=action.scale, outlier=action.outlier,
+            aftereffect=action.aftereffect, bounded=action.bounded,
         )  # fmt: skip
         return TriedAction(action, trial)
 
     def end_step(self, closed: ClosedStep, waited_ns: int) -> None:
-        """A step is over; what is done in the next one begins here."""
+        """End a step, and begin or end actions for the next."""
         for turns in self.turns:
             turns.end_step(closed)
         if not self.parts:
@@ -108,7 +108,7 @@ class Conductor:
         step, step_ns = closed.number, closed.end_ns - closed.start_ns
         self._calm = 0 if closed.unsteady else self._calm + 1
         if self._calm:
-            self.account.tick(step)
+            self.budget.tick(step)
             self._look(closed, step_ns, waited_ns)
             for part in self.parts:
                 part.trial.learn(step // BLOCK_STEPS, step_ns, part.acting)
@@ -117,7 +117,7 @@ class Conductor:
             self._turn(part, step + 1, calm=calm)
 
     def _look(self, closed: ClosedStep, step_ns: int, waited_ns: int) -> None:
-        """Every so many steps: whether there is something to gain, as long as nothing is done."""
+        """Every `FACTS_STEPS`, ask the actions not on trial whether they apply."""
         pauses = [end - start for start, end in closed.pauses]
         longest_ns = max(pauses, default=0)
         self._seen.append((step_ns, sum(pauses), closed.run_delay_ns, waited_ns, longest_ns))
@@ -135,7 +135,7 @@ class Conductor:
             part.trial.wanted = bool(part.reason) and not part.action.note
 
     def _turn(self, part: TriedAction, step: int, *, calm: bool) -> None:
-        """Begin, go on or end before this step."""
+        """Begin, continue or end an action before this step."""
         trial, action = part.trial, part.action
         acts = calm and not action.note and trial.acts(step // BLOCK_STEPS)
         if part.acting and not acts:
@@ -146,11 +146,11 @@ class Conductor:
         if acts:
             part.acted_steps += 1
             trial.spend(action.during(step, last=not trial.acts((step + 1) // BLOCK_STEPS)))
-        said = f"{action.name}: {action.note or trial.word}" if part.reason else ""
-        if said != part.said:
-            part.said = said
-            if said:
-                self._record(f"{said} ({part.reason})", step)
+        words = f"{action.name}: {action.note or trial.word}" if part.reason else ""
+        if words != part.recorded:
+            part.recorded = words
+            if words:
+                self._record(f"{words} ({part.reason})", step)
 
     def _end(self, part: TriedAction, step: int) -> None:
         if part.acting:
@@ -163,16 +163,16 @@ class Conductor:
         self.spool.put(now, now, int(Kind.PACING), int(Actuator.NONE), step, name=name)
 
     def stop(self, step: int = 0) -> None:
-        """Give everything back."""
-        self.told = self.told or self.account_of()
+        """End all actions."""
+        self.outcomes = self.outcomes or self.account()
         for part in self.parts:
             self._end(part, step)
         self._take_turns(False)
 
-    def account_of(self) -> list[dict[str, Any]]:
-        """What each action did and what its trial found; JSON-able."""
-        told = [turn.account_of() for each in self.turns for turn in each.turns if turn.token.steps]
-        return told + [
+    def account(self) -> list[dict[str, Any]]:
+        """What each action did, with the verdict of its trial; JSON-able."""
+        turns = [turn.account() for each in self.turns for turn in each.turns if turn.token.steps]
+        return turns + [
             {
                 "action": part.action.name,
                 "reason": part.reason,

@@ -1,7 +1,7 @@
-"""`cores`: ranks that compete for the cores of a node get some each.
+"""`cores`: each rank on a node gets its own share of the cores.
 
-Threads keep their number: how an operation is split among threads can change the last bits of its
-sum, so fewer of them is recommended, never done.
+The number of threads is not changed: the split of an operation among threads can change the last
+bits of its sum.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 
 from evenstep.agent.actions.action import Action, Facts
 
-WORTH = 0.02  # of a step: ready, but without a core
+WORTH = 0.02  # smallest share of a step ready without a core that is worth a trial
 
 
 class Cores(Action):
@@ -24,14 +24,14 @@ class Cores(Action):
         self._before: dict[int, set[int]] = {}
 
     def applies(self, facts: Facts) -> str:
-        """Where a rank of several on a node is kept waiting for a core."""
+        """Where one of several ranks on a node waits for a core."""
         if facts.local_world < 2 or facts.starved_ns < WORTH * facts.step_ns:
             return ""
         if not hasattr(os, "sched_setaffinity"):
             return ""
         cores = sorted(os.sched_getaffinity(0))
         if len(cores) < 2:
-            return ""  # bound already, or nothing to divide
+            return ""  # bound already, or there is nothing to divide
         self._share = frozenset(share(cores, facts.local_rank, facts.local_world))
         starved = facts.starved_ns / max(1, facts.step_ns)
         return (
@@ -50,7 +50,7 @@ class Cores(Action):
                 self._before.pop(thread, None)
 
     def end(self, step: int) -> None:
-        """Give every thread what it had; threads that came meanwhile get what their parent had."""
+        """Restore every thread's cores; threads started meanwhile get their parent's."""
         del step
         usual = self._before.get(os.getpid(), set().union(*self._before.values()))
         for thread in _threads():
@@ -62,7 +62,7 @@ class Cores(Action):
 
 
 def share(cores: list[int], local_rank: int, local_world: int) -> list[int]:
-    """The cores of one of several ranks: neighbours, as evenly as it goes; at least one."""
+    """One rank's cores: adjacent ones, divided as evenly as possible; at least one."""
     if local_world > len(cores):
         return [cores[local_rank % len(cores)]]
     first = local_rank * len(cores) // local_world

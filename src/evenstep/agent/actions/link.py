@@ -1,10 +1,9 @@
-"""`token`: a job waits for its turn on what jobs share (`pacing.token`).
+"""`token`: a job waits for its turn on a shared link or shared storage (`pacing.token`).
 
-On a link, one rank of a job asks, since a collective starts with its last rank: before the first
-collective of a step, on the training thread alone. The exchange is over, and is said to be, when
-backward ends, where that waits for all it has issued; elsewhere as the step ends: when the last of
-its collectives had ended. On storage every rank asks, before it reads its input and before it
-writes a checkpoint.
+On a link one rank of a job asks, since a collective starts with its last rank: before the first
+collective of a step, on the training thread. The exchange ends with backward, where that waits for
+all of its collectives; else with the last collective of the step, which is reported at the end of
+the step. On storage every rank asks, before it reads its input and before it writes a checkpoint.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ INPUT, BACKWARD, CHECKPOINT = int(Phase.INPUT), int(Phase.BACKWARD), int(Phase.C
 
 
 def open_board(group: str, topic: str) -> LinkBoard | ServedBoard:
-    """Where those of a link group meet about a topic: NAME on this host, or NAME@HOST:PORT.
+    """The board of a link group for a topic: NAME on this host, or NAME@HOST:PORT.
 
     Raises `EvenstepError`.
     """
@@ -35,9 +34,9 @@ def open_board(group: str, topic: str) -> LinkBoard | ServedBoard:
 
 
 class Turn:
-    """The token of one topic in the hands of this rank. Raises `EvenstepError` without a board.
+    """This rank's token of one topic. Raises `EvenstepError` without a board.
 
-    `held` is told of time that was neither work nor exchange.
+    `held` gets the time for which the rank waited for its turn.
     """
 
     def __init__(
@@ -46,20 +45,20 @@ class Turn:
         self.topic = topic
         self.token = token
         self.board = open_board(group, topic)
-        self.asked_ns = 0  # by our clock; 0: has not asked
+        self.asked_ns = 0  # by this host's clock; 0: has not asked
         self._recorder = recorder
         self._held = held
 
     def ask(self, begin_ns: int) -> int:
-        """Wait for the turn; when it has come."""
+        """Wait for the turn; return when it came."""
         self.asked_ns = begin_ns
         token, board, now_ns = self.token, self.board, begin_ns
         shift_ns = board.shift_ns
         while wait_ns := token.ask(now_ns + shift_ns, self._others(now_ns)):
-            board.say(token.post, now_ns + shift_ns)
+            board.publish(token.post, now_ns + shift_ns)
             time.sleep(wait_ns * 1e-9)
             now_ns = time.monotonic_ns()
-        board.say(token.post, now_ns + shift_ns)
+        board.publish(token.post, now_ns + shift_ns)
         if token.waited_ns:
             self._held(now_ns - begin_ns)
             self._recorder.spool.put(
@@ -73,23 +72,23 @@ class Turn:
         return [post for ours, post in posts if not ours]
 
     def leave(self, end_ns: int) -> None:
-        """What it had asked for is over."""
+        """End the exchange."""
         self.asked_ns = 0
         self.token.leave(end_ns + self.board.shift_ns)
-        self.board.say(self.token.post, end_ns + self.board.shift_ns)
+        self.board.publish(self.token.post, end_ns + self.board.shift_ns)
 
     def end_step(self, number: int, step_ns: int, exchange_ns: int | None = None) -> None:
-        """A steady step is over; `exchange_ns`: the part of it that turns can change."""
+        """Take a finished steady step; `exchange_ns`: the part of it that turns can change."""
         board, now_ns = self.board, time.monotonic_ns() + self.board.shift_ns
         posts = board.posts(now_ns)
         ours, first = next((each for each in posts if each[1].step_ns), (True, None))
         others = [post for mine, post in posts if not mine]
         self.token.end_step(number, step_ns, now_ns, others, None if ours else first, exchange_ns)
-        board.say(self.token.post, now_ns)
-        board.settle()
+        board.publish(self.token.post, now_ns)
+        board.sync_clock()
 
-    def account_of(self) -> dict[str, Any]:
-        """What it did and what its trial found; JSON-able."""
+    def account(self) -> dict[str, Any]:
+        """The verdict of its trial; JSON-able."""
         word, pairs, gain, *_ = self.token.trial.verdict
         return {"action": TOKEN, "of": self.topic, "word": word, "pairs": pairs, "gain": gain}
 
@@ -111,29 +110,29 @@ class LinkToken:
         self.turns = (self.turn,)
         self._recorder = recorder
         self._gate_by = gate_by
-        self._left = False  # in the step that runs
+        self._left = False  # whether the exchange of the running step has ended
         gate_by(self.before_collective)
         recorder.clock.turns.append(self)
-        recorder.defer(later=False)  # others wait for the end of an exchange
+        recorder.defer(later=False)  # the other jobs wait for the end of an exchange
 
     def before_collective(self) -> None:
-        """A collective is about to be issued on this thread."""
+        """Ask before the first collective of a step; called before every one."""
         if self.turn.asked_ns or self._left or _get_ident() != self._recorder.ident:
             return
         self.turn.ask(time.monotonic_ns())
 
     def begins(self, phase: int, now_ns: int) -> int:  # noqa: ARG002 (of storage)
-        """Any phase may begin."""
+        """No phase waits."""
         return now_ns
 
     def ends(self, phase: int, now_ns: int) -> None:
-        """Backward is over, and the exchange with it."""
+        """The exchange ends with backward."""
         if phase == BACKWARD and self.turn.asked_ns:
             self._left = True
             self.turn.leave(now_ns)
 
     def end_step(self, closed: ClosedStep) -> None:
-        """A step is over."""
+        """End a step, and its exchange if that has not ended."""
         turn, left = self.turn, self._left
         if turn.asked_ns:
             turn.leave(self._over_ns(closed) or time.monotonic_ns())
@@ -144,7 +143,7 @@ class LinkToken:
             turn.end_step(closed.number, closed.end_ns - closed.start_ns)
 
     def _over_ns(self, closed: ClosedStep) -> int:
-        """When the last of the step's collectives that have ended on the host had ended."""
+        """When the last of the step's collectives ended, of those with an exit on the host."""
         words, slot = self._recorder.spool.words, self._recorder.spool.word_of
         ends = (
             words[base + WORD_EXIT]
@@ -154,7 +153,7 @@ class LinkToken:
         return max(ends, default=0)
 
     def stop(self) -> None:
-        """Wait no more."""
+        """Ask no more."""
         self._gate_by(None)
         self._recorder.clock.turns.remove(self)
         self.turn.board.close()
@@ -163,31 +162,31 @@ class LinkToken:
 class StorageTurns:
     """The turns of a rank on storage: reading input, by steps, and writing checkpoints.
 
-    A checkpoint's step is from the end of one to the end of the next. Raises `EvenstepError`, as
-    `Turn`.
+    The step of the checkpoints' token lasts from the end of one to the end of the next. Raises
+    `EvenstepError`, as `Turn`.
     """
 
     def __init__(
         self, recorder: Recorder, account: TrialBudget, *, group: str, held: Callable[[int], None]
     ) -> None:
         self._clock = recorder.clock
-        self._of = {
+        self._turns = {
             phase: Turn(topic, group, Token(account), recorder, held)
             for phase, topic in ((INPUT, "input"), (CHECKPOINT, "save"))
         }
-        self.turns = tuple(self._of.values())
-        self._saved_ns = 0  # when the last checkpoint was over
+        self.turns = tuple(self._turns.values())
+        self._saved_ns = 0  # when the last checkpoint ended
         self._clock.turns.append(self)
-        recorder.defer(later=False)  # who may begin has to be asked before it does
+        recorder.defer(later=False)  # a phase has to wait before it begins
 
     def begins(self, phase: int, now_ns: int) -> int:
-        """A phase is about to begin on the training thread; when it may."""
-        turn = self._of.get(phase)
+        """Wait before a phase, on the training thread; return when it begins."""
+        turn = self._turns.get(phase)
         return now_ns if turn is None else turn.ask(now_ns)
 
     def ends(self, phase: int, now_ns: int) -> None:
-        """A phase has ended."""
-        turn = self._of.get(phase)
+        """End the exchange with its phase."""
+        turn = self._turns.get(phase)
         if turn is None or not turn.asked_ns:
             return
         took_ns = now_ns - turn.asked_ns
@@ -198,12 +197,12 @@ class StorageTurns:
             self._saved_ns = now_ns
 
     def end_step(self, closed: ClosedStep) -> None:
-        """A step is over."""
+        """End a step."""
         if closed.phase_ns[INPUT] and not closed.unsteady:
-            self._of[INPUT].end_step(closed.number, closed.end_ns - closed.start_ns)
+            self._turns[INPUT].end_step(closed.number, closed.end_ns - closed.start_ns)
 
     def stop(self) -> None:
-        """Wait no more."""
+        """Ask no more."""
         self._clock.turns.remove(self)
         for turn in self.turns:
             turn.board.close()

@@ -1,10 +1,9 @@
-"""What rank 0 knows of the running job: a small file anybody may read, and a line in the log.
+"""Rank 0's view of the running job: `live.json`, and a line of log when a rank becomes late.
 
-`live.json` is rewritten with every window. The log gets one line when it is certain that a rank is
-late (see `evenstep.lateness.interval`), from however few windows, and one when it is certain that
-it is so no more: never more. Where a window is a step, one more ends with each step's first
-collective: both are looked at, each beside its like, and who is late is told by whichever shows it
-first, not with the end of a step.
+`live.json` is rewritten with every window. The log gets one line when a rank is certainly late (see
+`evenstep.lateness.interval`), after however few windows, and one when it is certainly late no more.
+Where windows are single steps, there are also windows that end with a step's first collective. Both
+kinds are evaluated, each among its own, so that a late rank is reported before its step has ended.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from evenstep.trace.spool.files import write_whole
 
 log = logging.getLogger("evenstep")
 
-KEPT = 32  # windows that are looked back at
-KNOWN = 8  # of them, and how they scatter needs no telling from the latest
-OVER = 0.5  # of what was told: a lateness that is certainly below it has passed
+KEPT = 32  # windows remembered
+KNOWN = 8  # older windows from which the scatter is known without the latest ones
+OVER = 0.5  # of the reported lateness; it has passed when it is certainly below this share
 
 
 class _Window(NamedTuple):
-    """What a window says of lateness."""
+    """Lateness in one window."""
 
     late: int | None  # the rank that the others waited for
     excess: dict[int, float]  # of each rank: its work above the others', as a share of the step
@@ -36,17 +35,17 @@ class _Window(NamedTuple):
 
 
 class _Series:
-    """Windows that end at the same place of their steps."""
+    """Windows of one kind: of whole steps, or of steps that have begun."""
 
     def __init__(self) -> None:
         self.windows: deque[_Window] = deque(maxlen=KEPT)
-        self.since = 0  # windows since the last word: only they may change it
+        self.since = 0  # windows since the last line of log: only they may lead to another
 
 
 class LiveView:
-    """Says who is late while the job runs; on the background thread of rank 0.
+    """Reports late ranks while the job runs; on the background thread of rank 0.
 
-    `threshold` is the share of a step that counts.
+    `threshold` is the lateness that counts, as a share of a step.
     """
 
     def __init__(self, folder: Path, threshold: float = lateness.LATE) -> None:
@@ -55,18 +54,18 @@ class LiveView:
         self._count = 0  # windows so far
         self._late: dict[int, int] = {}  # rank -> windows in which it was late
         self._series = _Series(), _Series()  # of whole steps, and of those that have begun
-        self._told: tuple[int, float] | None = None  # the rank and its lateness
+        self._reported: tuple[int, float] | None = None  # the rank and its lateness
 
     def update(self, reports: Sequence[WindowReport], late: Late | None) -> None:
         """Take a complete window. Raises OSError where the file cannot be written."""
         begun = max((report.begun for report in reports), default=0)
         series = self._series[begun]
         series.since += 1
-        series.windows.append(_seen(reports, late))
-        if late is not None and (self._told is None or self._told[0] != late.rank):
-            self._tell(series, late)
-        elif self._told is not None and not begun:
-            self._take_back(series, *self._told)
+        series.windows.append(_window(reports, late))
+        if late is not None and (self._reported is None or self._reported[0] != late.rank):
+            self._report(series, late)
+        elif self._reported is not None and not begun:
+            self._take_back(series, *self._reported)
         if begun:
             return
         self._count += 1
@@ -74,14 +73,13 @@ class LiveView:
             self._late[late.rank] = self._late.get(late.rank, 0) + 1
         write_whole(self.path, json.dumps(self._document(reports, late)) + "\n")
 
-    def _say(self, told: tuple[int, float] | None) -> None:
-        """What was told, from now on: only what is seen later may change it."""
-        self._told = told
+    def _set_reported(self, reported: tuple[int, float] | None) -> None:
+        self._reported = reported
         for series in self._series:
             series.since = 0
 
-    def _tell(self, series: _Series, late: Late) -> None:
-        """One line, if the rank of the newest window has certainly become late."""
+    def _report(self, series: _Series, late: Late) -> None:
+        """Log a line if the rank of the newest window has certainly become late."""
         for latest, named, (low, high) in _looks(series, late.rank):
             began = latest[0].late == late.rank  # with its first late window, not before
             if began and 2 * named >= len(latest) and low > self._threshold:
@@ -95,17 +93,17 @@ class LiveView:
                     100 * share,
                     sum(window.steps for window in latest), late.waiting_ranks,
                 )  # fmt: skip
-                self._say((late.rank, share))
+                self._set_reported((late.rank, share))
                 return
 
     def _take_back(self, series: _Series, rank: int, share: float) -> None:
-        """One line, if the rank that was told of is certainly late no more."""
+        """Log a line if the reported rank is certainly late no more."""
         if series.windows[-1].late == rank:
             return
         for latest, named, (_, high) in _looks(series, rank):
             if 2 * named < len(latest) and high < OVER * share:
                 log.warning("evenstep: nobody waits for rank %d any more", rank)
-                self._say(None)
+                self._set_reported(None)
                 return
 
     def _document(self, reports: Sequence[WindowReport], late: Late | None) -> dict[str, Any]:
@@ -121,21 +119,21 @@ class LiveView:
 
 
 def _looks(series: _Series, rank: int) -> Iterator[tuple[list[_Window], int, tuple[float, float]]]:
-    """The latest windows that a rank is in, the fewest first: in how many of them it was late,
-    and between which shares of a step its lateness is in their mean."""
+    """The latest windows with a rank, fewest first; in how many of them it was late, and the
+    interval of its mean lateness in them, in shares of a step."""
     mine = [window for window in series.windows if rank in window.excess]
     excess = [window.excess[rank] for window in mine]
     known = len(mine) >= KNOWN + lateness.FEWEST
-    fewest = lateness.FEWEST - known  # where steps are long, a window is one of them
+    fewest = lateness.FEWEST - known  # early: long steps are windows of their own
     for count in range(fewest, min(len(mine), series.since) + 1):
         latest = mine[-count:]
         named = sum(window.late == rank for window in latest)
         yield latest, named, lateness.interval(excess, count)
 
 
-def _seen(reports: Sequence[WindowReport], late: Late | None) -> _Window:
-    """The window as it is remembered. A rank is compared with the others alone: beside a median of
-    all, whoever is in the middle would never seem to differ."""
+def _window(reports: Sequence[WindowReport], late: Late | None) -> _Window:
+    """The window as it is remembered. A rank is compared with the median of the others: by the
+    median of all, the middle rank would never differ."""
     work = sorted(report.work_ns for report in reports)
     step_ns = max((report.step_ns for report in reports), default=0) or 1
     steps = max((report.steps for report in reports), default=0)
@@ -144,7 +142,7 @@ def _seen(reports: Sequence[WindowReport], late: Late | None) -> _Window:
 
 
 def _of_others(ordered: Sequence[int], own: int) -> float:
-    """The median of what is in order, without one of it; that one where there is no other."""
+    """The median of sorted values without one of them; that one where there is no other."""
     low, high = ((len(ordered) - by) // 2 for by in (2, 1))
     others = [ordered[place + (own <= ordered[place])] for place in (low, high) if len(ordered) > 1]
     return sum(others) / 2 if others else own

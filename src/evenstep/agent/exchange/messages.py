@@ -1,9 +1,9 @@
-"""What ranks tell each other: each of them about a window of steps, rank 0 to all where they pace.
+"""Messages between ranks: each rank's report of a window of steps, and rank 0's orders of pacing.
 
-One message of fixed size per rank and window. It carries durations only, each measured on one
-clock, so that no clocks need to agree; who is late is told from those of all. What rank 0 has to
-say, plan, slowest rank and floor, is one message under one key, written anew whenever there is
-news. A rank that misses one finds the next; a rank that has no plan for a step holds nothing in it.
+A report has a fixed size and carries durations only, each measured by one clock, so that no clocks
+need to agree; the late rank is found by comparing all reports. Orders (plan, slowest rank, floor)
+are one message under one key, overwritten whenever one of them changes. A rank that misses one
+reads the next; a rank without a plan for a step is not held in it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_BYTES = 256  # of orders
 
 
 class WindowReport(NamedTuple):
-    """One rank's window. `wait_ns` is the mean over the steps where the wait could be told."""
+    """One rank's window. `wait_ns` is the mean over the steps whose wait is known."""
 
     rank: int
     end: int  # the step after its last
@@ -37,16 +37,17 @@ class WindowReport(NamedTuple):
     delay_ns: int  # median of the pacing delay
     delay_high_ns: int
     step_ns: int  # median
-    first_op: int  # of each step's first collective, where that is always the same; else -1
+    first_op: int  # of each step's first collective if that is always the same, else -1
     first_bytes: int
-    first_low_ns: int  # quantiles of how long it was in flight: 10 and 90 %
+    first_low_ns: int  # quantiles of its time in flight: 10 and 90 %
     first_high_ns: int
-    begun: int = 0  # 1: its last step has only begun: up to its first collective, and as much of
-    #                    the step before it left out
+    #: 1: a single step, shifted: from the first collective of a step to that of the next, which has
+    #: only begun.
+    begun: int = 0
 
     @property
     def window(self) -> int:
-        """The number of its window, by when that ends."""
+        """The number of the window, by its end."""
         return 2 * self.end - self.begun
 
     @property
@@ -55,12 +56,12 @@ class WindowReport(NamedTuple):
         return self.end - self.steps
 
     def pack(self) -> bytes:
-        """The message, `MESSAGE_BYTES` long."""
+        """Encode in `MESSAGE_BYTES` bytes."""
         return _MESSAGE.pack(VERSION, self.steps, self.rank, self.end, self.waits_known, *self[4:])
 
     @classmethod
     def unpack(cls, data: bytes) -> WindowReport | None:
-        """The inverse; None for anything that is not such a message."""
+        """Decode; None for anything that is not such a message."""
         if len(data) != MESSAGE_BYTES or data[0] != VERSION:
             return None
         _, steps, rank, end, known, *rest = _MESSAGE.unpack(data)
@@ -68,11 +69,11 @@ class WindowReport(NamedTuple):
 
 
 def window_steps(step_ns: int, period_ns: int) -> int:
-    """After how many steps a window ends, so that it lasts two exchange periods: a power of two.
+    """Length of a window in steps: the least power of two that lasts two exchange periods.
 
-    Ranks exchange at different moments and keep two windows each: shorter ones would be gone before
-    all are there. Windows of ranks with different step times nest: where the longest of them end,
-    all do.
+    Ranks exchange at different moments and keep two windows each: shorter ones would be deleted
+    before all have arrived. Windows of ranks with different step times nest: all end where the
+    longest ends.
     """
     steps = 1
     while steps * max(step_ns, 1) < 2 * period_ns:
@@ -89,7 +90,7 @@ class FirstCollective(NamedTuple):
 
 
 class StepRow(NamedTuple):
-    """What a window is made from, one per step."""
+    """One step of a window."""
 
     step_ns: int
     work_ns: int
@@ -100,8 +101,8 @@ class StepRow(NamedTuple):
 
 
 def summarize(rows: Sequence[StepRow], *, rank: int, end: int, begun: int = 0) -> WindowReport:
-    """The message of a window of at least one step; `end` is the step after its last, which may
-    only have `begun`."""
+    """Summarize a window of at least one step; `end` is the step after its last, which may only
+    have `begun`."""
     work = sorted(row.work_ns for row in rows)
     delays = sorted(row.delay_ns for row in rows)
     entries = sorted(row.entry_ns for row in rows)
@@ -139,7 +140,7 @@ class Late(NamedTuple):
 
 
 def latest_rank(reports: Sequence[WindowReport], *, threshold: float) -> Late | None:
-    """Who is late by more than `threshold` of a step (see `evenstep.lateness`); None for nobody."""
+    """The rank that is late by more than `threshold` of a step (see `evenstep.lateness`)."""
     if len(reports) < 2:
         return None
     work = [report.work_ns for report in reports]
@@ -156,37 +157,37 @@ def latest_rank(reports: Sequence[WindowReport], *, threshold: float) -> Late | 
 
 
 def _blocked(reports: Sequence[WindowReport]) -> list[int]:
-    """Per step what each rank waited, where all could tell; else what was no work, transfers too:
-    a wait that is not known is none of zero."""
+    """Each rank's wait per step; where that of any rank is unknown, each rank's time without work
+    (transfers included), since an unknown wait is not zero."""
     if all(report.waits_known for report in reports):
         return [report.wait_ns for report in reports]
     return [max(each.step_ns - each.work_ns - each.delay_ns, 0) for each in reports]
 
 
-# -- what rank 0 tells ----------------------------------------------------------------------------
+# -- orders ---------------------------------------------------------------------------------------
 
 
 class SharedFloor(NamedTuple):
-    """How long a step's first collective takes the rank that need not wait for anybody.
+    """The floor of a step's first collective, by the rank that waited least.
 
-    A rank that is never last cannot see it in a job with one collective a step.
+    A rank that is never last cannot observe it in a job with one collective a step.
     """
 
     op: int
     nbytes: int
     lower_ns: int
-    margin_ns: int  # a transfer without wait rarely exceeds lower_ns + margin_ns
+    margin_ns: int  # a transfer without wait rarely takes longer than lower_ns + margin_ns
 
 
 class Orders(NamedTuple):
-    """The latest of each; None where there has been none yet."""
+    """Rank 0's latest plan, slowest rank and floor; None where there has been none yet."""
 
     plan: Plan | None = None
     slowest: Slowest | None = None
     floor: SharedFloor | None = None
 
     def pack(self) -> bytes:
-        """The message, at most `MOST_BYTES` long."""
+        """Encode in at most `MOST_BYTES` bytes."""
         known = self.slowest is not None, self.floor is not None
         values = *(self.slowest or (0,) * 5), *(self.floor or (0,) * 4)
         return _ORDERS.pack(ORDERS_VERSION, *known, *values) + (
@@ -195,7 +196,7 @@ class Orders(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> Orders | None:
-        """The inverse; None for anything that is not such a message."""
+        """Decode; None for anything that is not such a message."""
         if len(data) < _ORDERS.size or data[0] != ORDERS_VERSION:
             return None
         _, slowest, floor, *values = _ORDERS.unpack_from(data)
@@ -210,7 +211,7 @@ class Orders(NamedTuple):
         )
 
     def since(self, before: Orders) -> Orders:
-        """What is new in these."""
+        """These orders without those that are the same in `before`."""
         return Orders(
             None if self.plan == before.plan else self.plan,
             None if self.slowest == before.slowest else self.slowest,
@@ -219,10 +220,10 @@ class Orders(NamedTuple):
 
 
 def slowest_of(reports: Sequence[WindowReport]) -> Slowest | None:
-    """The slowest rank's work in a window, as the pacer counts it; None where nobody reported.
+    """The slowest rank's work in a window, as the pacer counts it; None without reports.
 
-    Of each rank a level it rarely falls below, of these the largest: slack that is read from it is
-    rather too small than too large.
+    The largest of the ranks' low quantiles: slack derived from it is too small rather than too
+    large.
     """
     if not reports:
         return None
@@ -236,10 +237,10 @@ def slowest_of(reports: Sequence[WindowReport]) -> Slowest | None:
 
 
 def floor_of(reports: Sequence[WindowReport]) -> SharedFloor | None:
-    """The first collective's floor, by the rank that waited least; None unless it is one for all.
+    """The first collective's floor, by the rank that waited least; None where ranks differ in it.
 
-    Where ranks take turns in being last, that rank's spread holds waits: the margin is then rather
-    too wide than too narrow.
+    Where ranks take turns in being last, that rank's times include waits: the margin is then too
+    wide rather than too narrow.
     """
     if not reports or len({(report.first_op, report.first_bytes) for report in reports}) > 1:
         return None

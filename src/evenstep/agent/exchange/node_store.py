@@ -1,11 +1,11 @@
-"""One connection of a node to the job's store: its first rank speaks for the others.
+"""One connection per node to the job's store: the first rank of a node serves the others.
 
-The store is a server in the process of rank 0, and every client costs it a connection. So the first
-rank of a node has a client, and the others reach it by a socket of the machine's own, whose name
-tells the run (unix(7), "abstract": it is no file, and goes with its process). What they write is
-passed on, but for what only their own node reads; what they ask for is looked up once for all of
-them and pushed when it changes. Nothing waits. Who finds nobody to speak for it gets a client of
-its own.
+The store is a server in the process of rank 0, and every client costs it a connection. So only the
+first rank of a node has a client; the others reach that rank by a local socket named after the run
+(unix(7), "abstract": not a file, it ends with its process). Values they write are passed on to the
+store, except those that only their own node reads; keys they ask for are looked up once for all of
+them and pushed when their values change. Nothing blocks. A rank that cannot connect within
+`CONNECT_TIMEOUT_S` makes a client of its own.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from typing import Protocol
 
 SET, DELETE, WATCH = range(3)
 MOST_BYTES = 1 << 14  # of a message, the key included
-MOST_WAITING = 64  # messages to somebody who does not listen yet
-ALONE_AFTER_S = 20.0
+MOST_WAITING = 64  # messages queued until the socket takes them
+CONNECT_TIMEOUT_S = 20.0
 _HEAD = struct.Struct("<BH")
 _CREDENTIALS = struct.Struct("iII")
 
 
 class JobStore(Protocol):
-    """What a background thread does with the job's store; nothing of it blocks."""
+    """The operations of the job's store that a background thread uses; none blocks."""
 
     def set(self, key: str, value: bytes) -> None:
-        """Keep a value."""
+        """Store a value."""
 
     def check(self, keys: list[str]) -> bool:
-        """Whether there is a value for each."""
+        """Whether all keys have values."""
 
     def multi_get(self, keys: list[str]) -> Sequence[bytes]:
-        """The values of keys that were found by `check`."""
+        """The values of keys for which `check` was true."""
 
     def delete_key(self, key: str) -> object:
-        """Keep the value no longer."""
+        """Delete a value."""
 
 
-def place_of(*job: str) -> str:
-    """The name of a node's socket, from all that tells one job, and its meetings, from another."""
+def socket_name(*job: str) -> str:
+    """The name of a node's socket, from the values that identify a job and its process group."""
     return "evenstep-" + hashlib.blake2b("\0".join(job).encode(), digest_size=16).hexdigest()
 
 
@@ -55,7 +55,7 @@ def packed(kind: int, key: str, value: bytes = b"") -> bytes:
 
 
 def unpacked(message: bytes) -> tuple[int, str, bytes]:
-    """The inverse. Raises ValueError or `struct.error` for what is no such message."""
+    """The inverse of `packed`. Raises ValueError or `struct.error` for anything else."""
     kind, length = _HEAD.unpack_from(message)
     end = _HEAD.size + length
     if kind > WATCH or end > len(message):
@@ -63,88 +63,89 @@ def unpacked(message: bytes) -> tuple[int, str, bytes]:
     return kind, message[_HEAD.size : end].decode(), message[end:]
 
 
-class Spokesman:
-    """The store as the first rank of a node uses it, and lets the others use it.
+class StoreServer:
+    """The store as the first rank of a node uses it and serves it to the others.
 
-    `inner` says which keys nobody reads but this rank.
+    `stays_on_node` tells which keys only this rank reads.
     """
 
-    def __init__(self, store: JobStore, name: str, inner: Callable[[str], bool]) -> None:
+    def __init__(self, store: JobStore, name: str, stays_on_node: Callable[[str], bool]) -> None:
         self._store = store
-        self._inner = inner
-        self._kept: dict[str, bytes] = {}  # what the others wrote
-        self._watched: dict[str, tuple[bytes, list[socket.socket]]] = {}  # as last pushed, to whom
-        self._others: list[socket.socket] = []
-        self._door = _socket()
-        with suppress(OSError):  # the name is taken: the others get clients of their own
-            self._door.bind("\0" + name)
-            self._door.listen()
+        self._stays_on_node = stays_on_node
+        self._local: dict[str, bytes] = {}  # written by the other ranks
+        self._watched: dict[str, tuple[bytes, list[socket.socket]]] = {}  # value as pushed, readers
+        self._clients: list[socket.socket] = []
+        self._listener = _socket()
+        with suppress(OSError):  # the name is taken: the others make clients of their own
+            self._listener.bind("\0" + name)
+            self._listener.listen()
 
     def pump(self) -> None:
-        """Take what the others wrote, and tell them what is new of what they ask for."""
-        while (other := _accepted(self._door)) is not None:
-            self._others.append(other)
-        for other in tuple(self._others):
+        """Take messages of the other ranks, and push values that have changed."""
+        while (client := _accepted(self._listener)) is not None:
+            self._clients.append(client)
+        for client in tuple(self._clients):
             try:
-                while (message := _received(other)) is not None:
-                    self._take(other, *unpacked(message))
-            except (OSError, ValueError, struct.error):  # it has ended, or is none of ours
-                self._others.remove(other)
-                other.close()
+                while (message := _received(client)) is not None:
+                    self._take(client, *unpacked(message))
+            except (OSError, ValueError, struct.error):  # the rank has ended, or sent no message
+                self._clients.remove(client)
+                client.close()
         for key in tuple(self._watched):
             self._push(key)
 
-    def _take(self, other: socket.socket, kind: int, key: str, value: bytes) -> None:
+    def _take(self, client: socket.socket, kind: int, key: str, value: bytes) -> None:
         if kind == WATCH:
-            _, watching = self._watched.get(key, (b"", []))
-            self._watched[key] = (b"", [*watching, other])  # pushed to all again
+            _, readers = self._watched.get(key, (b"", []))
+            self._watched[key] = (b"", [*readers, client])  # pushed to all again
         elif kind == SET:
-            self._kept[key] = value
-            if not self._inner(key):
+            self._local[key] = value
+            if not self._stays_on_node(key):
                 self._store.set(key, value)
         else:
-            self._kept.pop(key, None)
-            if not self._inner(key):
+            self._local.pop(key, None)
+            if not self._stays_on_node(key):
                 self._store.delete_key(key)
 
     def _push(self, key: str) -> None:
-        told, others = self._watched[key]
+        pushed, readers = self._watched[key]
         if not self.check([key]):
             return
         value = bytes(self.multi_get([key])[0])
-        new = others if value != told else []
-        for other in new:
-            with suppress(OSError):  # found out when it is next listened to
-                other.send(packed(SET, key, value))
-        self._watched[key] = (value, others)
+        if value == pushed:
+            return
+        for client in readers:
+            with suppress(OSError):  # `pump` notices when it next receives
+                client.send(packed(SET, key, value))
+        self._watched[key] = (value, readers)
 
     def set(self, key: str, value: bytes) -> None:
-        """Keep a value."""
+        """Store a value."""
         self._store.set(key, value)
 
     def check(self, keys: list[str]) -> bool:
-        """Whether there is a value for each."""
-        rest = [key for key in keys if key not in self._kept]
+        """Whether all keys have values."""
+        rest = [key for key in keys if key not in self._local]
         return not rest or bool(self._store.check(rest))
 
     def multi_get(self, keys: list[str]) -> Sequence[bytes]:
-        """Their values."""
-        rest = [key for key in keys if key not in self._kept]
+        """The values of keys for which `check` was true."""
+        rest = [key for key in keys if key not in self._local]
         found = dict(zip(rest, self._store.multi_get(rest), strict=True)) if rest else {}
-        return [self._kept[key] if key in self._kept else bytes(found[key]) for key in keys]
+        return [self._local[key] if key in self._local else bytes(found[key]) for key in keys]
 
     def delete_key(self, key: str) -> object:
-        """Keep the value no longer."""
+        """Delete a value."""
         return self._store.delete_key(key)
 
     def close(self) -> None:
-        """Speak for nobody any more."""
-        for each in (self._door, *self._others):
+        """Close all sockets."""
+        for each in (self._listener, *self._clients):
             each.close()
 
 
-class SpokenFor:
-    """The store as another rank of the node uses it. `make_store` gives a client of its own."""
+class StoreClient:
+    """The store as another rank of the node uses it. `make_store` makes a client of its own."""
 
     def __init__(
         self,
@@ -157,14 +158,14 @@ class SpokenFor:
         self._clock = clock
         self._since_s = clock()
         self._socket: socket.socket | None = None
-        self._alone: JobStore | None = None
+        self._own: JobStore | None = None  # where no first rank of the node could be reached
         self._waiting: list[bytes] = []
         self._values: dict[str, bytes] = {}
         self._watched: set[str] = set()
 
     def pump(self) -> None:
-        """Send what waits, take what has come. Raises OSError when nobody speaks any more."""
-        if self._alone is not None:
+        """Send and receive messages. Raises OSError when the first rank of the node has gone."""
+        if self._own is not None:
             return
         if self._socket is None and not self._connect():
             return
@@ -185,57 +186,57 @@ class SpokenFor:
             made.connect(self._name)
         except OSError:
             made.close()
-            if self._clock() - self._since_s > ALONE_AFTER_S:
-                self._go_alone()
+            if self._clock() - self._since_s > CONNECT_TIMEOUT_S:
+                self._make_own()
             return False
         self._socket = made
         return True
 
-    def _go_alone(self) -> None:
-        store = self._alone = self._make_store()
+    def _make_own(self) -> None:
+        store = self._own = self._make_store()
         for message in self._waiting:
             kind, key, value = unpacked(message)
             if kind == SET:
                 store.set(key, value)
         self._waiting.clear()
 
-    def _say(self, message: bytes) -> None:
+    def _send(self, message: bytes) -> None:
         if len(message) <= MOST_BYTES and len(self._waiting) < MOST_WAITING:
             self._waiting.append(message)
         self.pump()
 
     def set(self, key: str, value: bytes) -> None:
-        """Keep a value."""
-        if self._alone is not None:
-            self._alone.set(key, value)
+        """Store a value."""
+        if self._own is not None:
+            self._own.set(key, value)
         else:
-            self._say(packed(SET, key, value))
+            self._send(packed(SET, key, value))
 
     def check(self, keys: list[str]) -> bool:
-        """Whether a value of each is known here; who asks for the first time hears of it later."""
-        if self._alone is not None:
-            return bool(self._alone.check(keys))
+        """Whether the values of all keys have arrived; the first check of a key asks for it."""
+        if self._own is not None:
+            return bool(self._own.check(keys))
         for key in keys:
             if key not in self._watched:
                 self._watched.add(key)
-                self._say(packed(WATCH, key))
+                self._send(packed(WATCH, key))
         return all(key in self._values for key in keys)
 
     def multi_get(self, keys: list[str]) -> Sequence[bytes]:
-        """Their values, as they were last heard."""
-        if self._alone is not None:
-            return self._alone.multi_get(keys)
+        """The values as last received."""
+        if self._own is not None:
+            return self._own.multi_get(keys)
         return [self._values[key] for key in keys]
 
     def delete_key(self, key: str) -> object:
-        """Keep the value no longer."""
-        if self._alone is not None:
-            return self._alone.delete_key(key)
-        self._say(packed(DELETE, key))
+        """Delete a value."""
+        if self._own is not None:
+            return self._own.delete_key(key)
+        self._send(packed(DELETE, key))
         return None
 
     def close(self) -> None:
-        """Be spoken for no more."""
+        """Close the socket."""
         if self._socket is not None:
             self._socket.close()
 
@@ -246,24 +247,24 @@ def _socket() -> socket.socket:
     return made
 
 
-def _accepted(door: socket.socket) -> socket.socket | None:
-    """Who has come, if it is this very user; None where nobody has."""
+def _accepted(listener: socket.socket) -> socket.socket | None:
+    """The next connection by a process of the same user; None where there is none."""
     while True:
         try:
-            other, _ = door.accept()
-        except OSError:  # nobody, or nobody can come
+            client, _ = listener.accept()
+        except OSError:  # none waits, or the name was taken
             return None
-        other.setblocking(False)
-        packed_ids = other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        client.setblocking(False)
+        packed_ids = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         if _CREDENTIALS.unpack(packed_ids)[1] == os.geteuid():
-            return other
-        other.close()
+            return client
+        client.close()
 
 
-def _received(other: socket.socket) -> bytes | None:
-    """The next message; None where there is none. Raises OSError where the other has gone."""
+def _received(peer: socket.socket) -> bytes | None:
+    """The next message; None where there is none. Raises OSError where the peer has gone."""
     try:
-        message = other.recv(MOST_BYTES)
+        message = peer.recv(MOST_BYTES)
     except BlockingIOError:
         return None
     if not message:

@@ -1,10 +1,10 @@
-"""Passing messages through the job's own store, from the background thread only.
+"""Messages between ranks through the job's own store, from the background thread only.
 
-On a clone of the store: a client is not shareable, and a background `get` would hold up the
+A clone of the store is used: a client is not shareable, and a background `get` would block the
 training thread's own. Nothing here blocks: `check`, and only then `multi_get`. Keys carry run,
 attempt and window, and a rank deletes its own after two windows. Above `DIRECT_RANKS` ranks the
-first rank of each node reads its node's messages and passes on the latest and the median one.
-What rank 0 tells all ranks stands under one key, which it overwrites.
+first rank of each node reads its node's messages and passes on that of the slowest rank and the
+median one. Rank 0's orders are under one key, which it overwrites.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from evenstep.trace.spool.layout import WINDOW_STEPS
 
 DIRECT_RANKS = 64
 KEEP_WINDOWS = 2
-PATIENCE = 8  # windows that are asked for before the oldest is given up
+PATIENCE = 8  # incomplete windows that are polled; of more, the oldest is dropped
 
 
 def gathers_by_node(world: int, local_world: int) -> bool:
@@ -39,10 +39,10 @@ def gathers_by_node(world: int, local_world: int) -> bool:
 
 @dataclass(eq=False)
 class Sharing:
-    """One rank's part. `post` hands over a finished window; `exchange` runs on the background,
-    about every `period_s`. `on_window` gets, on rank 0 alone, the reports of every complete shared
-    window and who is late in it. `on_orders`, where ranks pace together, gets on every rank what
-    rank 0 last said.
+    """One rank's side. `post` queues a finished window; `exchange` runs on the background thread
+    about every `period_s`. `on_window` gets, on rank 0 alone, the reports of every complete window
+    and its late rank. `on_orders`, where ranks pace by a common plan, gets rank 0's orders on every
+    rank.
     """
 
     store: JobStore
@@ -58,70 +58,70 @@ class Sharing:
 
     def __post_init__(self) -> None:
         self.local_world = max(self.local_world, 1)
-        self._plan: Plan | None = None  # handed over by the training thread of rank 0
-        self._next = Orders()  # what rank 0 has to say
-        self._said = Orders()  # … and said last, as this rank knows it
+        self._plan: Plan | None = None  # set by the training thread of rank 0
+        self._next = Orders()  # to be published by rank 0
+        self._delivered = Orders()  # rank 0's last ones, as known here
         self._outbox: deque[WindowReport] = deque(maxlen=PATIENCE)
         self._written: tuple[deque[str], deque[str]] = deque(), deque()  # of whole steps; begun
-        self._node_windows: deque[int] = deque(maxlen=PATIENCE)  # not read from the node yet
-        self._root_windows: deque[int] = deque(maxlen=PATIENCE)  # not judged yet
+        self._node_windows: deque[int] = deque(maxlen=PATIENCE)  # not gathered from the node yet
+        self._root_windows: deque[int] = deque(maxlen=PATIENCE)  # not gathered by rank 0 yet
         self._by_node = gathers_by_node(self.world, self.local_world)
         self._sent_ns = 0  # when this rank last sent a message
 
     def window_steps(self, step_ns: int) -> int:
-        """After how many steps a window ends, where they take so long.
+        """Length of a window of steps of `step_ns`.
 
-        Ranks that pace together learn from quantiles: those take `WINDOW_STEPS` at least.
+        Ranks with a common plan learn from quantiles, which take `WINDOW_STEPS` at least.
         """
         least = 1 if self.on_orders is None else WINDOW_STEPS
         return max(window_steps(step_ns, int(self.period_s * 1e9)), least)
 
     @property
     def due_ns(self) -> int:
-        """Since when messages of others are missing here, or may be; 0: none are."""
+        """Since when messages of other ranks are due here (ns); 0: none are."""
         reads = self._root_windows if self.rank == 0 else self._node_windows
         return self._sent_ns if self.local_rank == 0 and reads else 0
 
     def post(self, report: WindowReport) -> None:
-        """Hand a finished window over; called on the training thread, never blocks."""
+        """Queue a finished window; called on the training thread, never blocks."""
         self._outbox.append(report)
 
     def publish(self, plan: Plan) -> None:
-        """Hand over what rank 0 plans; called on its training thread, never blocks."""
+        """Set rank 0's plan; called on its training thread, never blocks."""
         self._plan = plan
 
     def exchange(self) -> None:
-        """Send what was posted and read what has arrived. For the background thread."""
+        """Send queued windows and read those of others. For the background thread."""
         while self._outbox:
             self._sent_ns = monotonic_ns()
             report = self._outbox.popleft()
             self._write(f"{report.window}/r{report.rank}", report)
-            for asked in (self._node_windows, self._root_windows):
-                asked.append(report.window)
+            for windows in (self._node_windows, self._root_windows):
+                windows.append(report.window)
         if self._by_node and self.local_rank == 0:
             self._gather(self._node_windows, self._own_node_keys, self._pass_on)
         if self.rank == 0:
             self._gather(self._root_windows, self._root_keys, self._judge)
         if self.on_orders is not None:
-            (self._speak if self.rank == 0 else self._listen)(self.on_orders)
+            (self._publish_orders if self.rank == 0 else self._read_orders)(self.on_orders)
 
-    def _speak(self, on_orders: Callable[[Orders], None]) -> None:
-        """Tell all ranks the newest plan and window; both are kept until there are newer ones."""
+    def _publish_orders(self, on_orders: Callable[[Orders], None]) -> None:
+        """Publish the newest plan and window; both stay until there are newer ones."""
         orders = self._next._replace(plan=self._plan)
-        if orders != self._said:
+        if orders != self._delivered:
             self.store.set(self._key("orders"), orders.pack())
-            self._hear(orders, on_orders)
+            self._deliver(orders, on_orders)
 
-    def _listen(self, on_orders: Callable[[Orders], None]) -> None:
+    def _read_orders(self, on_orders: Callable[[Orders], None]) -> None:
         key = self._key("orders")
         if self.store.check([key]):
             orders = Orders.unpack(bytes(self.store.multi_get([key])[0]))
             if orders is not None:
-                self._hear(orders, on_orders)
+                self._deliver(orders, on_orders)
 
-    def _hear(self, orders: Orders, on_orders: Callable[[Orders], None]) -> None:
-        """Pass on what is new in them."""
-        new, self._said = orders.since(self._said), orders
+    def _deliver(self, orders: Orders, on_orders: Callable[[Orders], None]) -> None:
+        """Pass on the orders that are new."""
+        new, self._delivered = orders.since(self._delivered), orders
         if any(new):
             on_orders(new)
 
@@ -131,7 +131,7 @@ class Sharing:
         keys_of: Callable[[int], list[str]],
         use: Callable[[list[WindowReport]], None],
     ) -> None:
-        """Read the windows that are complete; the others are asked for again next time."""
+        """Read the windows that are complete; the others are polled again next time."""
         for window in list(windows):
             keys = keys_of(window)
             if self.store.check(keys):
@@ -152,7 +152,7 @@ class Sharing:
         ]
 
     def _pass_on(self, reports: list[WindowReport]) -> None:
-        """A node's two messages: its slowest rank's and its median rank's."""
+        """Write the node's two messages: its slowest rank's and its median rank's."""
         if not reports:
             return
         ordered = sorted(reports, key=lambda report: report.work_ns)

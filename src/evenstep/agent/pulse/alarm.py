@@ -1,8 +1,8 @@
-"""Tells the job's own log that it stands still, and where each of its ranks is.
+"""Log that the job stands still, and where each of its ranks is.
 
 A rank on which no step ends leaves a note in the job's store, from the background thread. Rank 0
-reads the notes of all: who waits in a collective, who is somewhere else, and of whom nothing is
-heard. One line is said when somebody waits, and one when steps end again.
+reads the notes: which ranks wait in a collective, which are elsewhere, and which left none. It logs
+one line when any rank waits, and one when steps end again.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from evenstep.trace.ranks import format_ranks
 
 log = logging.getLogger("evenstep")
 
-NOTE_S = 6.0  # a step lasts for so long, and its rank leaves a note; …
-SAY_S = 9.0  # … rank 0, for so long, and it asks for them, …
-HEAR_ROUNDS = 3  # … but not before others have had so many in which to leave theirs
-MOST_PLACES = 8  # told in one line
+NOTE_S = 6.0  # length of a step after which its rank leaves a note
+SAY_S = 9.0  # length of a step after which rank 0 reads the notes, …
+HEAR_ROUNDS = 3  # … but not before so many rounds, in which the other ranks leave theirs
+MOST_PLACES = 8  # in one line
 
 
 class Alarm:
-    """One rank's part; `round` about every second, on the background thread.
+    """One rank's side; `round` runs about every second, on the background thread.
 
-    `standstill` gives what the rank knows of its own, None while steps end.
+    `standstill` returns the rank's own, None while steps end.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class Alarm:
         self._prefix = f"{prefix}/still"
         self._noted = ""  # the key of the note that is in the store
         self._rounds = 0  # in which the rank stood still
-        self._said_ns = 0  # since when the job stands still that was told of
+        self._said_ns = 0  # beginning of the standstill that was logged
 
     def round(self) -> None:
-        """Leave a note, or say how things are. Raises what the store raises."""
+        """Leave a note, or log the state of the job. Raises what the store raises."""
         mine, now_ns = self._standstill(), time.monotonic_ns()
         if mine is None:
-            self._goes_on(now_ns)
+            self._steps_end(now_ns)
             return
         lasted_s = (now_ns - mine.since_ns) / 1e9
         if lasted_s > NOTE_S and not self._noted and self.store is not None:
@@ -57,7 +57,7 @@ class Alarm:
         if lasted_s > SAY_S and heard and not self._said_ns and self._rank == 0:
             self._say(mine, lasted_s)
 
-    def _goes_on(self, now_ns: int) -> None:
+    def _steps_end(self, now_ns: int) -> None:
         self._rounds = 0
         if self._said_ns:
             log.warning("evenstep: steps end again, after %.0f s", (now_ns - self._said_ns) / 1e9)
@@ -67,7 +67,7 @@ class Alarm:
             self.store.delete_key(noted)
 
     def _say(self, mine: Standstill, lasted_s: float) -> None:
-        """One line, if anybody waits for somebody: a long step is nobody's concern."""
+        """Log a line if any rank waits in a collective: else the step is merely long."""
         notes = {rank: self._note(rank, mine.step) for rank in range(1, self._world)}
         notes[0] = (mine.inside, mine.at)
         heard = {rank: note for rank, note in notes.items() if note is not None}
@@ -82,7 +82,7 @@ class Alarm:
         )  # fmt: skip
 
     def _note(self, rank: int, step: int) -> tuple[str, str] | None:
-        """What a rank wrote of this step or the one beside it: ranks may be a step apart."""
+        """A rank's note of this step or a neighbouring one: ranks may be a step apart."""
         for near in (step, step + 1, step - 1) if self.store is not None else ():
             key = self._key(rank, near)
             if self.store.check([key]):
@@ -95,7 +95,7 @@ class Alarm:
 
 
 def _places(notes: dict[int, tuple[str, str]]) -> list[str]:
-    """Who is where, those first who wait for nobody."""
+    """Where ranks are, first those in no collective."""
     ranks: dict[tuple[str, str], list[int]] = {}
     for rank, note in notes.items():
         ranks.setdefault(note, []).append(rank)

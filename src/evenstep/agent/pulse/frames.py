@@ -1,7 +1,7 @@
-"""Where a thread is, as people read it: "train/loop.py:31 step", innermost first.
+"""The frames of a thread as text: "train/loop.py:31 step", innermost first.
 
-File, line and function, never a variable's value. Frames of evenstep itself are left out; files of
-Python and torch, in which nobody's own code is, stand in angle brackets.
+File, line and function, never a variable's value. Frames of evenstep are left out; files of Python
+and torch are in angle brackets.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ DEEPEST = 12  # frames kept, from the innermost
 _OURS = str(Path(__file__).parents[2])
 _PYTHON = str(Path(os.__file__).parent)
 _PACKAGES, _TORCH = "-packages/", "-packages/torch/"  # "site-packages", of Debian "dist-packages"
-_PARTS = 3  # of a file's path: enough to know it by
+_PARTS = 3  # last parts of a file's path that are shown
 
 
 def frames_of(frame: FrameType) -> list[str]:
     """The frames of a running thread."""
-    return _told((each.f_code, line) for each, line in walk_stack(frame))
+    return _texts((each.f_code, line) for each, line in walk_stack(frame))
 
 
 def first_outside(frame: FrameType, folder: str) -> str:
-    """The innermost of the frames whose file is neither ours nor below a folder; "" for none."""
+    """The innermost frame whose file is neither ours nor below `folder`; "" for none."""
     for each, line in walk_stack(frame):
         file, ours = _place(each.f_code.co_filename)
         if not ours and not each.f_code.co_filename.startswith(folder):
@@ -38,18 +38,18 @@ def first_outside(frame: FrameType, folder: str) -> str:
 def frames_of_error(error: BaseException) -> list[str]:
     """The frames an exception came through."""
     walked = [(each.f_code, line) for each, line in walk_tb(error.__traceback__)]
-    return _told(reversed(walked))
+    return _texts(reversed(walked))
 
 
-def _told(walked: Iterable[tuple[CodeType, int | None]]) -> list[str]:
+def _texts(walked: Iterable[tuple[CodeType, int | None]]) -> list[str]:
     named = ((*_place(code.co_filename), code.co_name, line) for code, line in walked)
-    told = (f"{file}:{line} {name}" for file, ours, name, line in named if not ours)
-    return list(islice(told, DEEPEST))
+    texts = (f"{file}:{line} {name}" for file, ours, name, line in named if not ours)
+    return list(islice(texts, DEEPEST))
 
 
 @lru_cache(maxsize=1024)
 def _place(file: str) -> tuple[str, bool]:
-    """The end of a file's path, and whether it is one of ours."""
+    """The end of a file's path, and whether the file is ours."""
     end = "/".join(Path(file).parts[-_PARTS:])
     python = file.startswith(_PYTHON) and _PACKAGES not in file
     return f"<{end}>" if python or _TORCH in file else end, file.startswith(_OURS)

@@ -1,12 +1,12 @@
-"""A thread of its own that says, several times a second, that the rank is alive.
+"""A thread that records, several times a second, that the rank is alive.
 
-The sampler's thread may be held up by a driver or by the job's store, and it is then that somebody
-must be able to say what the rank does. This one waits for nobody: it writes the time into the
-spool's header, notes an exception that ends the script, and looks when its watch wants to.
+The sampler's thread may be blocked by a driver or by the job's store, which is when the state of
+the rank is needed most. This thread waits for neither: it writes the time into the spool's header,
+records an exception that ends the script, and runs the vigil when that is due.
 
-Where a thread of the job computes in Python, each time another one wants the interpreter costs the
-training thread a turn. So where there are compiled kernels, those beat, and the interpreter is
-asked for only when there is something to look at.
+Where a thread of the job computes in Python, each request of another thread for the interpreter's
+lock costs the training thread a turn. So where there are compiled kernels, those write the time,
+and the lock is requested only when a look is due.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from evenstep.agent.recording.recorder import Recorder
 
 log = logging.getLogger("evenstep")
 
-PERIOD_NS = 200_000_000  # between beats: a quarter of a second is what readers may count on
-SHORTEST_NS = 20_000_000  # between two questions whether the step is overdue
-UNCAUGHT_NS = 1_000_000_000  # between looks for an exception that ends the script
-LONGEST_MESSAGE = 200  # characters of an exception's own words
+PERIOD_NS = 200_000_000  # between beats: readers rely on a quarter of a second
+SHORTEST_NS = 20_000_000  # between two checks whether the step is overdue
+UNCAUGHT_NS = 1_000_000_000  # between checks for an exception that ends the script
+LONGEST_MESSAGE = 200  # characters of an exception's message
 
-#: What to look at, given the time; when to look again, and how long the step has to last for it to
-#: be sooner (ns; 0: however long).
+#: Looks at the training thread, given the time (ns); returns when to look again, and the length of
+#: a step after which to do so sooner (0: never).
 Look = Callable[[int], tuple[int, int]]
 
 
 class Heartbeat:
-    """One rank's pulse, from `start` to `stop`. A look that fails is dropped, and said once."""
+    """One rank's heartbeat, from `start` to `stop`. A look that fails is logged and dropped."""
 
     def __init__(self, recorder: Recorder, look: Look | None = None) -> None:
         self.cost_ns = 0  # CPU time of the thread so far
@@ -49,9 +49,9 @@ class Heartbeat:
         self._noted: dict[str, Any] = {}  # the exception that stands in the spool, described
         self._armed = True
         self._stopping = False
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._ears = select.poll()
-        self._ears.register(self._bell, select.POLLIN)
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._wake, select.POLLIN)
         self._thread = threading.Thread(target=self._run, name="evenstep-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -59,17 +59,17 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """End the thread; the last exception of this process goes into the spool first."""
+        """End the thread, and record the exception that ends this process."""
         if not self._armed:
             return
         self._stopping = True
-        os.eventfd_write(self._bell, 1)
+        os.eventfd_write(self._wake, 1)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
         if self._thread.is_alive():
             self._spool.keep_mapped()  # it may yet beat
         else:
-            os.close(self._bell)
+            os.close(self._wake)
             self._armed = False
         self._note(sys.exc_info()[1])
         self.note_uncaught()
@@ -82,13 +82,13 @@ class Heartbeat:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # see `Sampler._run`
         try:
             while not self._stopping:
-                self._rest(*self.look(), self._bell)
+                self._rest(*self.look(), self._wake)
                 self.cost_ns = time.thread_time_ns()
         except Exception as error:  # the spool is shut, or its disk gone: the job goes on
             log.debug("evenstep: the heartbeat ended: %s", error)
 
     def look(self) -> tuple[int, int]:
-        """Look round; until when to rest, as a look says it."""
+        """Check for an exception and run the look; return what a look returns."""
         self.note_uncaught()
         now_ns = time.monotonic_ns()
         until_ns, overdue_ns = now_ns + UNCAUGHT_NS, 0
@@ -102,7 +102,7 @@ class Heartbeat:
         return until_ns, overdue_ns
 
     def _rest_here(self, until_ns: int, overdue_ns: int, _: int) -> None:
-        """Beat until it is time, the step is overdue, or the bell rings."""
+        """Beat until it is time, the step is overdue, or `stop` wakes the thread."""
         while True:
             now_ns = time.monotonic_ns()
             self._spool.beat(now_ns)
@@ -110,17 +110,17 @@ class Heartbeat:
             if overdue_ns:
                 over_ns = self._recorder.began_ns + overdue_ns - now_ns
                 left_ns = min(left_ns, over_ns if over_ns <= 0 else max(over_ns, SHORTEST_NS))
-            if left_ns <= 0 or self._ears.poll(math.ceil(min(left_ns, PERIOD_NS) / 1e6)):
+            if left_ns <= 0 or self._poll.poll(math.ceil(min(left_ns, PERIOD_NS) / 1e6)):
                 return
 
     def note_uncaught(self) -> None:
-        """The interpreter keeps the exception that ended the script where anybody finds it."""
+        """Record the exception that ended the script, which the interpreter keeps."""
         self._note(getattr(sys, "last_value", None))
 
     def _note(self, error: BaseException | None) -> None:
         """Write the exception that ends this process into the spool, once."""
         if isinstance(error, SystemExit):
-            # raised while another was handled, as launchers' wrappers do: that one is the reason
+            # Raised while another was handled, as launchers' wrappers do: that is the cause.
             if error.code in (None, 0):
                 return
             error = error.__context__ or error
@@ -131,7 +131,7 @@ class Heartbeat:
 
 
 def _described(error: BaseException) -> dict[str, Any]:
-    """An exception as a fact: no values of variables, and its own words only at their beginning."""
+    """An exception as a fact: no values of variables, and only the beginning of its message."""
     kind = type(error)
     name = kind.__qualname__
     if kind.__module__ != "builtins":

@@ -1,14 +1,14 @@
-"""Looks at where the training thread is when its rank may be late, or stands still.
+"""Sample the stack of the training thread when its rank may be late or stands still.
 
 The thread's Python frames are read through `sys._current_frames`: nothing is stopped, no value of a
-variable is looked at. There are three occasions, and a bound for each:
+variable is read. Samples are taken on three occasions:
 
-- a burst now and then, late or not, of the length of two steps so that it holds a whole one: what
-  a rank does that is late in every step shows against what the others do in theirs;
-- a burst while a step is overdue: what holds a single step up;
-- single looks, further and further apart, while no step ends at all.
+- in a regular burst, late or not, of the length of two steps, which covers a whole one: it shows
+  how a rank that is late in every step differs from the others;
+- in a burst while a step is overdue: it shows what delays a single step;
+- one by one, further and further apart, while no step ends.
 
-A burst leaves one record for each stack that was seen (`Kind.STACK`), with how often.
+A burst leaves one record for each different stack (`Kind.STACK`), with its number of samples.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from evenstep.trace.spool.layout import (
 )
 
 SEPARATOR = " < "  # between the frames of a stack, innermost first
-MOST_LOOKS, FEWEST_LOOKS = 40, 6  # of a burst …
-SHORTEST_NS = 2_000_000  # … at least between two of them, …
-SPARING = 8  # … and so many times what the interpreter's lock was waited for at the latest
-FIRST_GAP_NS, GAP_NS = 1_000_000_000, 15_000_000_000  # between bursts: twice as long each time
-OVERDUE_GAP_NS = 3_000_000_000  # between bursts because a step is overdue
-OVERDUE, OVERDUE_NS = 1.5, 20_000_000  # a step that lasts so many usual ones, and so much more
-STUCK_NS, STUCK_STEPS = 500_000_000, 20  # no step for so long, and so many of the longest
-UNKNOWN_STEP_NS = 500_000_000  # where no step has ended yet: what imports, compiles and loads
+MOST_LOOKS, FEWEST_LOOKS = 40, 6  # samples of a burst
+SHORTEST_NS = 2_000_000  # between two samples
+SPARING = 8  # shortest time between two samples, in waits for the interpreter's lock
+FIRST_GAP_NS, GAP_NS = 1_000_000_000, 15_000_000_000  # between regular bursts: doubled each time
+OVERDUE_GAP_NS = 3_000_000_000  # between bursts of overdue steps
+OVERDUE, OVERDUE_NS = 1.5, 20_000_000  # an overdue step: longer than 1.5 median ones and 20 ms
+STUCK_NS, STUCK_STEPS = 500_000_000, 20  # a standstill: both so long, and 20 of the longest steps
+UNKNOWN_STEP_NS = 500_000_000  # assumed before the first step has ended: imports, compilation
 MOST_STACKS = 256  # different ones in a trace
 
-#: In which the collective is sought that a rank stands still in: samples go on.
+#: Latest records that are searched for the collective a rank stands still in.
 LATEST_RECORDS = 1024
 
 _STACK = int(Kind.STACK)
@@ -51,33 +51,32 @@ class Standstill(NamedTuple):
 
     step: int
     since_ns: int  # when the step began
-    inside: str  # the collective it has entered and not left, "" for none
+    inside: str  # the collective that it has entered and not left, "" for none
     at: str  # the innermost frame that is not the framework's own
 
 
 class Vigil:
-    """One rank's, on the heartbeat's thread. `durations` gives the latest steps' lengths (ns)."""
+    """Samples one rank, on the heartbeat's thread; `durations`: lengths of the latest steps, ns."""
 
     def __init__(self, recorder: Recorder, durations: Callable[[], Sequence[int]]) -> None:
         self.standstill: Standstill | None = None
         self._recorder = recorder
         self._durations = durations
         self._step = -1
-        self._again_ns = 0  # how long the step has to last before it is looked at once more
-        self._due_ns = 0  # of the next look of a burst, or of the next burst, late or not
+        self._again_ns = 0  # length of a stuck step at which the next sample is due
+        self._due_ns = 0  # time of the next sample of a burst, or of the next regular burst
         self._gap_ns = FIRST_GAP_NS
-        self._spared_ns = 0  # until then no step is overdue
+        self._spared_ns = 0  # until then no burst of an overdue step begins
         self._known: set[str] = set()
-        self._seen: dict[tuple[str, int, int], list[int]] = {}  # stack, phase, step: the looks
-        self._looks = 0  # of the burst under way, …
-        self._until_ns = 0  # … and its end; 0 without one
-        self._usual_ns = 0
+        self._seen: dict[tuple[str, int, int], list[int]] = {}  # stack, phase, step: sample times
+        self._looks = 0  # samples of the running burst
+        self._until_ns = 0  # end of the running burst; 0 without one
+        self._usual_ns = 0  # the median step
 
     def look(self, now_ns: int) -> tuple[int, int]:
-        """Look if it is time to.
+        """Take a sample if one is due.
 
-        When it will be again, and how long the step has to last for it to be sooner (0: however
-        long).
+        Return when to look again, and the length of a step after which to do so sooner (0: never).
         """
         recorder = self._recorder
         step, lasted_ns = recorder.step, now_ns - recorder.began_ns
@@ -106,7 +105,7 @@ class Vigil:
     # -- bursts ----------------------------------------------------------------------------------
 
     def _go_on(self, now_ns: int) -> int:
-        """One look of a burst, and when the next is due; its last one writes it down."""
+        """Take a sample of a burst, the last of which writes the records; when to look again."""
         late_ns = now_ns - self._due_ns
         self._take(now_ns)
         if self._looks < MOST_LOOKS and now_ns < self._until_ns:
@@ -135,8 +134,8 @@ class Vigil:
         return frames
 
     def _write(self) -> int:
-        """One record for each stack: first and last look, how many, and how many in all; the
-        number of the last, 0 without one."""
+        """Write one record for each stack: first and last sample, how many, and how many in all;
+        return the number of the last record, 0 without one."""
         spool, newest = self._recorder.spool, 0
         for (text, phase, step), looks in self._seen.items():
             if len(self._known) < MOST_STACKS or text in self._known:
@@ -151,7 +150,7 @@ class Vigil:
     # -- standing still --------------------------------------------------------------------------
 
     def _stands_still(self, now_ns: int, lasted_ns: int) -> None:
-        """Look now, and again when it has lasted twice as long."""
+        """Take a sample if one is due; the next when the step has lasted twice as long."""
         if lasted_ns < self._again_ns:
             return
         self._again_ns = 2 * lasted_ns
@@ -161,7 +160,7 @@ class Vigil:
         self.standstill = Standstill(self._step, now_ns - lasted_ns, inside, at)
 
     def _inside(self, newest: int) -> str:
-        """The first collective or message of the step, of the latest records, without an end."""
+        """The step's first collective or message without an end, among the latest records."""
         spool = self._recorder.spool
         words = spool.words
         for seq in range(max(newest - LATEST_RECORDS, 1), newest):

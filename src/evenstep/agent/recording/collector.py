@@ -1,10 +1,10 @@
-"""Pauses of Python's garbage collector, seen on whichever thread they happen.
+"""Record pauses of Python's garbage collector, on the thread on which they happen.
 
-The interpreter calls back at the start and at the end of each collection, with the collection's own
-lock held: no second one can begin in between, so one start stamp is enough. The callback may
-interrupt any Python code, our recorder included. It therefore takes no lock, allocates nothing the
-collector tracks, and lets nothing escape; what a signal's handler raised in it is not ours and is
-sent again (see `signal_behind`).
+The interpreter calls back at the start and at the end of each collection. No second one can begin
+in between, so one start stamp is enough. The callback may interrupt any Python code, our recorder
+included. It therefore takes no lock, allocates nothing that the collector tracks, and raises
+nothing; an exception of a signal's handler in it is not ours: the signal is sent again (see
+`signal_behind`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any
 #: start and end (`time.monotonic_ns()`), generation, objects collected
 OnPause = Callable[[int, int, int, int], None]
 
-MINIMUM_NS = 100_000  # a young collection of a small heap stays below and is only counted
+MINIMUM_NS = 100_000  # shorter ones, such as young collections of a small heap, are only counted
 
 
 class PauseWatch:
     """Reports collector pauses of at least `minimum_ns` and counts all of them.
 
-    `on_pause` runs on the collecting thread inside the collection. If it raises, the watch goes
-    quiet and keeps the reason in `failure`; the job never sees it.
+    `on_pause` runs on the collecting thread inside the collection. If it raises, the watch disarms
+    itself and keeps the reason in `failure`.
     """
 
     __slots__ = (
@@ -71,7 +71,7 @@ class PauseWatch:
         return self._callback in gc.callbacks
 
     def install(self) -> None:
-        """Start watching. Doing it again changes nothing, and mends a list somebody has cleared."""
+        """Start watching; idempotent, and restores the callback if `gc.callbacks` was cleared."""
         if self._previous_hook is None:
             self._previous_hook = sys.unraisablehook
             sys.unraisablehook = self._unraisable
@@ -85,10 +85,10 @@ class PauseWatch:
             gc.callbacks.remove(self._callback)
         if sys.unraisablehook is self._unraisable and self._previous_hook:
             sys.unraisablehook = self._previous_hook
-            self._previous_hook = None  # kept where somebody wrapped ours: it passes things on
+            self._previous_hook = None  # kept where other code wrapped our hook, which passes on
 
     def disarm(self) -> None:
-        """For a forked child: from here on the inherited callback does nothing at all."""
+        """In a forked child: the inherited callback does nothing from here on."""
         self._armed = False
 
     def _on_collector(self, phase: str, info: dict[str, Any]) -> None:
@@ -108,7 +108,7 @@ class PauseWatch:
             self.failure = f"{type(error).__name__}: {error}"
 
     def _on_unraisable(self, lost: Any) -> None:
-        """What was raised on entering the callback, before its first line: only signals can."""
+        """Handle what a signal's handler raised on entry to the callback, before its first line."""
         ours = lost.object is self._callback and resent(lost.exc_value)
         if not ours and self._previous_hook:
             self._previous_hook(lost)
@@ -130,9 +130,9 @@ def signal_behind(error: BaseException) -> int | None:
     """Number of the signal whose handler raised `error`, or None if none of its frames is one.
 
     A signal that arrives during a garbage collection is handled in the first Python frame entered
-    after it: in a collector callback, where an exception is printed and forgotten. Ctrl-C would be
-    lost, and so would a handler that ends the program. So whoever installs such a callback sends
-    it again. Elsewhere in our code it is handled as in any other, and must not be taken for ours.
+    after it: in a collector callback, where an exception is printed and dropped. Ctrl-C would be
+    lost, and so would a handler that ends the program. So such a callback sends the signal again.
+    Elsewhere in our code the exception must not be taken for a failure of ours.
     """
     trace: TracebackType | None = error.__traceback__
     while trace is not None:
@@ -140,7 +140,7 @@ def signal_behind(error: BaseException) -> int | None:
         if number is not None:
             return number
         trace = trace.tb_next
-    # The default handler is no Python frame, and nothing else here raises this.
+    # The default handler has no Python frame, and no other code of ours raises this.
     return signal.SIGINT if isinstance(error, KeyboardInterrupt) else None
 
 
@@ -158,7 +158,7 @@ def resent(error: BaseException) -> bool:
 
 
 def _handled_in(frame: FrameType) -> int | None:
-    """The signal `frame` handles: its function is the handler registered for its argument."""
+    """The signal that `frame` handles, if its function is the handler registered for it."""
     for number in _arguments(frame):
         if isinstance(number, int) and number in signal.valid_signals():
             handler = signal.getsignal(number)
@@ -169,6 +169,6 @@ def _handled_in(frame: FrameType) -> int | None:
 
 
 def _arguments(frame: FrameType) -> list[object]:
-    """Where a handler may have its signal: (signum, frame), (self, signum, frame) or (*both)."""
+    """The arguments that may be the signal: (signum, frame), (self, signum, frame) or (*both)."""
     values = [frame.f_locals.get(name) for name in frame.f_code.co_varnames[:2]]
     return [v[0] if isinstance(v, tuple) and v else v for v in values]

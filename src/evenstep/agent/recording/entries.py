@@ -1,7 +1,6 @@
-"""A collective is issued: the one path of the recorder that runs thousands of times a step.
+"""Record the issue of a collective: the recorder's hot path, thousands of times a step.
 
-One closure that packs the record itself, instead of three calls with a dozen arguments each: a
-quarter of the cost.
+One closure packs the record, at a quarter of the cost of three calls with a dozen arguments each.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from evenstep.trace.spool.writing import Slots, fence
 
 _COLLECTIVE = int(Kind.COLLECTIVE)
 _ASYNC = int(Flag.ASYNC)
-#: Its end is noticed without what is kept here: by the device, or by who makes the call.
-_ELSEWHERE = int(Flag.ON_DEVICE | Flag.HOST_BLOCKED)
+#: Flags of collectives whose end the device or the calling hook records.
+_ENDED_ELSEWHERE = int(Flag.ON_DEVICE | Flag.HOST_BLOCKED)
 
 _LAST_ENTRY, _STEP = int(Word.LAST_ENTRY), int(Word.STEP)
 
@@ -35,27 +34,27 @@ _get_ident = threading.get_ident
 class GroupState:
     """A process group as the recorder needs it. Several threads may issue on it at once."""
 
-    __slots__ = ("_count", "index", "ranks", "take", "uid")
+    __slots__ = ("_count", "index", "next_number", "ranks", "uid")
 
     def __init__(self, index: int, uid: str, ranks: tuple[int, ...], sequence: int) -> None:
         self.index = index  # in the spool's table
         self.uid = uid
         self.ranks = ranks
-        self.take: Callable[[], int]  # the next one's number
+        self.next_number: Callable[[], int]  # of a collective
         self.count_from(sequence)
 
     def count_from(self, sequence: int) -> None:
-        """There have been so many collectives, by the group's own counter."""
+        """Count on from `sequence` collectives, by the group's own counter."""
         self._count = count(sequence)
-        self.take = self._count.__next__
+        self.next_number = self._count.__next__
 
     @property
     def sequence(self) -> int:
-        """Collectives so far. Read from the counter itself: threads may take numbers meanwhile."""
+        """Collectives so far, from the counter's text: to read it must not advance it."""
         return int(repr(self._count)[6:-1])
 
     def global_rank(self, group_rank: int) -> int:
-        """The global rank of a member; the number itself where the group is not known."""
+        """The global rank of a member; its number itself where the members are unknown."""
         return self.ranks[group_rank] if 0 <= group_rank < len(self.ranks) else group_rank
 
 
@@ -67,10 +66,10 @@ def collective_recorder(
     thread_of: Callable[[int], int],
     blocks: Callable[[int, int, int], None],
 ) -> Callable[..., int]:
-    """`Recorder.collective`: writes the record of what was issued and returns its number.
+    """Make `Recorder.collective`, which writes the record of a collective and returns its number.
 
-    Its exit comes by `spool.close`. `training` is the training thread, `thread_of` our number of
-    another one; `blocks` hears of a call that blocks its thread: that one, the record, its entry.
+    Its exit is written later by `spool.close`. `training` is the training thread, `thread_of`
+    numbers the others; `blocks` gets thread, record and entry of a call that blocks its thread.
     """
     stack, shared, unreported = clock.stack, clock.stack.words, clock.unreported
     number, words, ring, capacity = slots
@@ -87,7 +86,7 @@ def collective_recorder(
         dtype: int,
         device: int = HOST_DEVICE,
     ) -> int:
-        sequence = group.take()
+        sequence = group.next_number()
         ident = _get_ident()
         seq = number()
         slot = (seq - 1) % capacity
@@ -104,7 +103,7 @@ def collective_recorder(
         if fence is not None:
             fence()
         words[word] = seq
-        if flags & _ELSEWHERE:
+        if flags & _ENDED_ELSEWHERE:
             return seq
         if not flags & _ASYNC:
             blocks(ident, seq, enter_ns)

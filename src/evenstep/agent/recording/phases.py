@@ -1,9 +1,9 @@
-"""Where a training thread's time goes: phases that may nest, of which only the leaf is counted.
+"""A training thread's time by phase: phases may nest, and only leaf time is counted.
 
-`PhaseStack` keeps the running step's account. What no phase claims is `Phase.OTHER`, so the leaf
-times of a step add up to its length. It is fed with times and never reads a clock. The words it
-shares with kernels that were compiled for it are a few bytes of our own where there are none: the
-recorder is the same either way.
+`PhaseStack` keeps the account of the running step. Time outside all phases is `Phase.OTHER`, so the
+leaf times of a step add up to its length. It takes times and never reads a clock. It shares words
+of memory with compiled kernels; without those the words are private memory, and the recorder is the
+same.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from evenstep.trace.spool.layout import WORD_GROUP_SEQ, Kind, Phase
 from evenstep.trace.spool.spool import Spool
 
 MOST_WAITS = 64
-MOST_PHASES = 4096  # of a step, whose places are known
+MOST_PHASES = 4096  # of a step, that become parents of its records
 
 
 class Word(IntEnum):
-    """Which word means what: 8 bytes each, in this order (`Word` in recorder.cpp)."""
+    """Indices of the shared words, 8 bytes each (`Word` in recorder.cpp)."""
 
-    ARMED = 0  # 0: kernels pass everything through
+    ARMED = 0  # 0: kernels pass every call through
     NUMBER = 1  # last sequence number taken
     STEP = 2  # of new records
-    PARENT = 3  # record that new records lie in
+    PARENT = 3  # of new records
     TRAINING = 4  # the training thread's `threading.get_ident()`
-    LAST_ENTRY = 5  # ns, of the newest collective that did not block; or its backward computed to
-    BLOCKING = 6  # the training thread's newest one that did
+    LAST_ENTRY = 5  # ns: entry of the newest non-blocking collective, or end of backward's compute
+    BLOCKING = 6  # record of the training thread's newest blocking collective
     CAPTURES = 7  # CUDA graphs being captured
-    KEPT = 8  # works whose end somebody has to look for
+    KEPT = 8  # works without a future, whose end has to be polled
     FAILURES = 9  # of compiled code
-    COST_NS = 10  # its thread time, in the calls that were sampled
+    COST_NS = 10  # thread time of compiled code in sampled calls
     COST_SAMPLES = 11
     CALLS = 12  # of kernels so far
-    BEGAN = 13  # ns, of the step that is open on the training thread
-    DEVICES = 14  # whose times are read
-    WAITS = 15  # how many pairs (enter_ns, exit_ns) follow, of waits nobody has told Python of
+    BEGAN = 13  # ns: beginning of the step that is open on the training thread
+    DEVICES = 14  # devices with timers
+    WAITS = 15  # number of pairs (enter_ns, exit_ns) below: waits not yet taken by Python
     WAIT_PAIRS = 16
 
 
 WORDS = Word.WAIT_PAIRS + 2 * MOST_WAITS
 
 
-#: Beats until it is time (ns), the step has lasted for so long (ns; 0: however long) or a file has
-#: something to read.
+#: Beats until a time (ns), until the step has lasted so long (ns; 0: no limit), or until a
+#: descriptor can be read.
 Rest = Callable[[int, int, int], None]
 
 
 class Compiled(NamedTuple):
-    """What compiled kernels take out of Python's hands."""
+    """The parts of a recorder that compiled kernels provide."""
 
     words: memoryview
     thread: Callable[[], int]  # our number of the calling thread
-    rest: Rest | None  # without the interpreter's lock; None where beats are Python's to write
+    rest: Rest | None  # without the interpreter's lock; None where Python writes the beats
 
 
 def unshared() -> memoryview:
-    """The words of a recorder that no compiled kernel feeds."""
+    """The words of a recorder without compiled kernels."""
     return memoryview(bytearray(8 * WORDS)).cast("Q")
 
 
@@ -69,7 +69,7 @@ _PARENT, _STEP = int(Word.PARENT), int(Word.STEP)
 
 
 class OpenPhase:
-    """A phase that has begun. `nested_ns` of it, the last until `claimed_ns`, count elsewhere."""
+    """An open phase. `nested_ns` of it, up to `claimed_ns`, are counted as other phases."""
 
     __slots__ = ("claimed_ns", "enter_ns", "nested_ns", "phase", "seq")
 
@@ -84,8 +84,8 @@ class OpenPhase:
 class PhaseStack:
     """Phases of the step that is open on the training thread.
 
-    `words` are those shared with compiled kernels. Where the account is behind the thread (see
-    `Recorder.defer`), nothing in them is its to write but a step that they have not reached.
+    `words` are shared with compiled kernels. Where the account is behind the thread (see
+    `Recorder.defer`), it writes none of them but a step that they have not reached.
     """
 
     def __init__(self, spool: Spool, words: memoryview | None = None) -> None:
@@ -94,10 +94,10 @@ class PhaseStack:
         self._open: list[OpenPhase] = []
         self.step = 0
         self.leaf_ns = [0] * PHASES
-        self.parent = 0  # record of the innermost open phase: what new records lie in
-        self.boundary_ns = 0  # end of the last outermost phase: from here nothing is claimed
-        self.behind = False  # what is told lies in the past: then …
-        #: … the step's phases, as (enter, exit, record)
+        self.parent = 0  # record of the innermost open phase
+        self.boundary_ns = 0  # end of the last outermost phase: time from here is not counted yet
+        self.behind = False  # whether events lie in the past
+        #: Then the step's ended phases, as (enter, exit, record).
         self.ended: deque[tuple[int, int, int]] = deque(maxlen=MOST_PHASES)
 
     def __len__(self) -> int:
@@ -110,24 +110,24 @@ class PhaseStack:
 
     @property
     def nested_ns(self) -> int:
-        """What is counted elsewhere of the innermost open phase."""
+        """Time of the innermost open phase that is counted as other phases."""
         return self._open[-1].nested_ns if self._open else 0
 
     def enter(self, phase: int, now_ns: int) -> None:
-        """Begin a phase inside whatever is open; its record shows as open until `leave`."""
+        """Begin a phase inside the innermost open one; its record has no exit until `leave`."""
         seq = self._spool.put(now_ns, 0, _PHASE_KIND, phase, self.step, self.parent)
         self._open.append(OpenPhase(phase, seq, now_ns))
-        self._lies_in(seq)
+        self._set_parent(seq)
 
-    def _lies_in(self, seq: int) -> None:
+    def _set_parent(self, seq: int) -> None:
         self.parent = seq
         if not self.behind:
             self.words[_PARENT] = seq
 
     def leave(self, now_ns: int, *, nested_ns: int | None = None) -> None:
-        """End the innermost phase; without one, nothing happens.
+        """End the innermost phase, if there is one.
 
-        `nested_ns`: how much of what lies in it is before `now_ns`, where that is in the past.
+        `nested_ns`: where `now_ns` is in the past, its time counted as other phases by then.
         """
         if not self._open:
             return
@@ -141,19 +141,19 @@ class PhaseStack:
         if self.behind:
             self.ended.append((ended.enter_ns, now_ns, ended.seq))
         self._claim(max(now_ns, ended.claimed_ns), leaf + ended.nested_ns)
-        self._lies_in(self._open[-1].seq if self._open else 0)
+        self._set_parent(self._open[-1].seq if self._open else 0)
 
     def add(self, phase: int, enter_ns: int, exit_ns: int, flags: int = 0) -> None:
-        """Record a phase that is over already, inside whatever is open."""
+        """Record a phase that is over, inside the innermost open one."""
         leaf = self.count(phase, enter_ns, exit_ns)
         self._spool.put(
             enter_ns, exit_ns, _PHASE_KIND, phase, self.step, self.parent, 0, leaf, 0, 0, flags
         )
 
     def count(self, phase: int, enter_ns: int, exit_ns: int) -> int:
-        """Count a stretch as a phase's without a record of its own (a blocking collective).
+        """Count an interval as a phase's without a record of its own (a blocking collective).
 
-        What is counted already stays where it is; returns what was new.
+        Time counted before stays as it is; return the newly counted time.
         """
         claimed_ns = self._open[-1].claimed_ns if self._open else self.boundary_ns
         duration = exit_ns - (enter_ns if enter_ns > claimed_ns else claimed_ns)
@@ -164,12 +164,12 @@ class PhaseStack:
         return duration
 
     def rewind(self, leaf_ns: list[int], boundary_ns: int) -> None:
-        """Go back to an earlier account of the step; nothing is open."""
+        """Return to an earlier account of the step; no phase is open."""
         self.leaf_ns = leaf_ns
         self.boundary_ns = boundary_ns
 
     def close_all(self, records: list[int], now_ns: int) -> None:
-        """End collectives that are known to be over; one that has its exit keeps it."""
+        """End collectives that are over; one that has an exit keeps it."""
         for seq in records:
             self._spool.close(seq, now_ns)
 
@@ -183,9 +183,9 @@ class PhaseStack:
             self.boundary_ns = exit_ns
 
     def restart(self, step: int, now_ns: int, *, across: frozenset[int]) -> list[int]:
-        """End the step's account and begin the next one's; returns the ended leaf times, in ns.
+        """Begin the next step's account; return the leaf times of the one that ends, in ns.
 
-        An open phase is split in two at the boundary if it may lie `across` one; others end.
+        An open phase in `across` is split in two at the boundary; others end.
         """
         split = [part.phase for part in self._open if part.phase in across]
         while self._open:

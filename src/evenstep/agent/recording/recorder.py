@@ -1,11 +1,11 @@
-"""What a rank records: the hooks call it, it writes the spool and keeps the running step.
+"""The recorder of a rank: called by the hooks, it writes the spool and the running step's account.
 
-What runs on the job's own threads takes no lock, starts nothing, and reads the clock once per
-event. The collector's callbacks may fire inside any of these methods.
+Code on the job's own threads takes no lock, starts no thread, and reads the clock once per event.
+The collector's callbacks may fire inside any of these methods.
 
-What an event of the training thread means for the step's account can wait, and costs many times
-what noting it does (every line of Python is fetched into cold caches). So where compiled kernels
-record (`defer`), hooks note events, and whoever asks for the account first has them told, in order.
+To apply an event of the training thread to the step's account costs many times as much as to note
+it (every line of Python is fetched into cold caches), and can wait. So where compiled kernels
+record (`defer`), hooks only note events, which are applied in order before the account is read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from evenstep.trace.spool.summary import COUNTERS, StepSummary, SummaryLog
 if TYPE_CHECKING:
     from evenstep.host.resources import ResourceCounters, ResourceUse
 
-#: Collectives of one step kept for the online wait estimate; beyond it the step's first ones count.
+#: Collectives of one step kept for the online wait estimate: its first ones.
 STEP_COLLECTIVES = 4096
 
 _COLLECTIVE = int(Kind.COLLECTIVE)
@@ -52,21 +52,21 @@ _HOST_BLOCKED = int(Flag.HOST_BLOCKED)
 _SYNC, _LAST_ENTRY = int(Phase.SYNC), int(Word.LAST_ENTRY)
 _STEP_WORD, _BEGAN = int(Word.STEP), int(Word.BEGAN)
 _WAITS, _PAIRS = int(Word.WAITS), int(Word.WAIT_PAIRS)
-_IN_PHASES = (_COLLECTIVE, _POINT_TO_POINT, _PAUSE, _SPAN)  # records that lie in one
+_IN_PHASES = (_COLLECTIVE, _POINT_TO_POINT, _PAUSE, _SPAN)  # records whose parent is a phase
 
 SHORTEST_WAIT_NS = 20_000
-LONGEST_NAME = 200  # characters of a script's own: one table holds all names, groups and facts
-COST_SAMPLE = 16  # one collective in so many has its own cost measured …
-STEP_SAMPLE = 5  # … and in one step of so many what marks its phases, waits, and ends it
-COST_WINDOW = 64  # samples the mean is taken of
-FORGOTTEN_NS = 5_000_000  # after so long without a call of ours, caches have forgotten us
+LONGEST_NAME = 200  # characters of a script's name: one table holds all names, groups and facts
+COST_SAMPLE = 16  # our cost is measured in one collective of so many …
+STEP_SAMPLE = 5  # … and, for phases, waits and ends of steps, in one step of so many
+COST_WINDOW = 64  # samples in the mean
+COLD_NS = 5_000_000  # time between calls after which caches are cold
 
 _get_ident = threading.get_ident
 _NOTHING = dict.fromkeys(COUNTERS, 0)
 
 
 def _reading_ns() -> int:
-    """What it costs to read the thread's clock: so much of an interval is not what it measures."""
+    """The cost of reading the thread's clock, which every measured interval includes."""
     return min(-thread_time_ns() + thread_time_ns() for _ in range(32))
 
 
@@ -74,67 +74,66 @@ READING_NS = _reading_ns()
 
 
 class OwnCost:
-    """What calls of ours cost the threads that make them, from the thread time of one in a few.
+    """The cost of our calls to the threads that make them, from the thread time of some of them.
 
-    A mean of the latest samples: thread time stands still while the thread has no core, so nothing
-    in it is not ours. `hot_ns` and `cold_ns` are what being called at all costs, which no clock of
-    ours can see from inside: where calls come in a row, and where each finds caches cold; between
-    the two it is told from the time between calls.
+    A mean of the latest samples: thread time stands still while the thread has no core. `hot_ns`
+    and `cold_ns` are the cost of being called, which cannot be measured from inside: for calls in a
+    row, and for calls that find caches cold. Between the two it is interpolated by the time between
+    calls.
     """
 
     def __init__(self, every: int = 1) -> None:
         self.hot_ns = self.cold_ns = 0.0
-        self._every = every  # calls, of which one is sampled: coprime to what comes in turn
+        self._every = every  # one call in so many is sampled
         self._calls = count().__next__
         self._samples: deque[float] = deque(maxlen=COST_WINDOW)
 
     def began(self) -> int:
-        """A call of ours begins: the thread's time if it is to be sampled, else 0."""
+        """Begin a call: the thread's time if the call is to be sampled, else 0."""
         return 0 if self._calls() % self._every else thread_time_ns()
 
     def add(self, sample_ns: float, *, readings: int = 0) -> None:
-        """Take a sample, or the mean of several: of so many intervals, each between two readings of
-        the clock."""
+        """Take a sample that was measured in `readings` intervals between two clock readings."""
         self._samples.append(max(sample_ns - readings * READING_NS, 0))
 
     def mechanism(self, hot_ns: float, cold_ns: float) -> None:
-        """What being called costs."""
+        """Set the cost of being called."""
         self.hot_ns, self.cold_ns = hot_ns, cold_ns
 
     @property
     def each_ns(self) -> int | None:
-        """Cost of a call in ns, as of late, where caches are cold; None before the first sample."""
-        return self.of(1, FORGOTTEN_NS) if self._samples else None
+        """Recent cost of a call with cold caches, ns; None before the first sample."""
+        return self.of(1, COLD_NS) if self._samples else None
 
     def of(self, calls: int, lasted_ns: int) -> int:
-        """Cost in ns of so many calls in such a time."""
+        """Cost in ns of `calls` in `lasted_ns`."""
         if not (calls and self._samples):
             return 0
-        forgotten = min(lasted_ns / (FORGOTTEN_NS * calls), 1.0)  # as far as anybody knows
-        called_ns = self.hot_ns + forgotten * max(self.cold_ns - self.hot_ns, 0.0)
+        cold = min(lasted_ns / (COLD_NS * calls), 1.0)
+        called_ns = self.hot_ns + cold * max(self.cold_ns - self.hot_ns, 0.0)
         return round(calls * (called_ns + sum(self._samples) / len(self._samples)))
 
 
 def give_way() -> bool:
-    """Let the training thread have the interpreter; whether doing so again helps it.
+    """Release the interpreter's lock for the training thread; return whether to do so again.
 
-    It does not where another thread computes: each turn of ours then costs whoever waits for the
-    lock behind us up to a switch interval, so that all that is left had better take one turn.
+    Not where another thread computes: each of our turns then costs a thread that waits for the lock
+    up to a switch interval, so the rest of the work had better be done in one turn.
     """
     began_ns = monotonic_ns()
     sleep(0)
     return monotonic_ns() - began_ns < getswitchinterval() * 1e9
 
 
-#: What an event means, and what that is told: `tell(*given)`.
+#: A function of the account and its arguments.
 Event = tuple[Any, ...]
 
 
 class Recorder:
-    """Writes one rank's spool. `ident` says which thread trains.
+    """Writes one rank's spool. `ident` is the training thread.
 
-    The account (`clock`, `stack`) is the training thread's to change, and whoever else looks at it
-    has the events told first that were noted. `note` takes one: at once, or for later.
+    Only events of the training thread change the account (`clock`, `stack`); `note` takes one, and
+    it is applied at once or before the account is next read.
     """
 
     def __init__(self, spool: Spool, compiled: Compiled | None = None) -> None:
@@ -144,26 +143,26 @@ class Recorder:
         self.words = self._stack.words
         self._clock = StepClock(self._stack, now)
         self.manual = False  # evenstep.step() or a framework's callback marks the steps
-        self.note: Callable[[Event], None] = self._tell
+        self.note: Callable[[Event], None] = self._apply
         self._noted: deque[Event] = deque()
-        self._telling = threading.RLock()  # a script's handler may interrupt who tells, and ask
+        self._applying = threading.RLock()  # reentrant: a signal handler may interrupt, and read
         self.ident = self.words[Word.TRAINING] = _get_ident()
         self.words[_BEGAN] = now
         self.summaries = SummaryLog(spool.summary_view(), spool.regions.summary_capacity)
         self.after = 0  # the last record of the step before the running one
         self.step_flags = 0  # of the records of steps that end from now on
-        #: of the collector, in order; each goes to the step in which it began
+        #: Of the collector, in order; each belongs to the step in which it began.
         self.pauses: deque[tuple[int, int]] = deque(maxlen=STEP_COLLECTIVES)
         self.cost = OwnCost(COST_SAMPLE)  # of a collective
         self.event_cost = OwnCost()  # of an event on the training thread
         self.end_cost = OwnCost()  # of ending a step
         self.events = 0  # of the running step
-        self.sampled = True  # whether what it costs us is measured
-        self.own_ns = 0  # of the thread's time in it that our probe took
+        self.sampled = True  # whether our cost in it is measured
+        self.own_ns = 0  # thread time of our probe in it
         self.blocking: dict[int, int] = {}  # thread -> its last collective that blocks the caller
         self._threads: dict[int, int] = {self.ident: 0}
         self._compiled = compiled
-        self.rest = None if compiled is None else compiled.rest  # of who beats
+        self.rest = None if compiled is None else compiled.rest  # of the heartbeat
         self._put = spool.put
         self.collective = collective_recorder(
             spool.slots, self._clock, training=self.ident, thread_of=self.thread,
@@ -174,7 +173,7 @@ class Recorder:
 
     @property
     def clock(self) -> StepClock:
-        """What the events so far mean."""
+        """The account of the running step, after all events so far."""
         self.catch_up()
         return self._clock
 
@@ -186,7 +185,7 @@ class Recorder:
 
     @property
     def step(self) -> int:
-        """The step that is open on the training thread, whatever has been told of it."""
+        """The step that is open on the training thread; the account may be behind."""
         return self.words[_STEP_WORD]
 
     @property
@@ -196,37 +195,37 @@ class Recorder:
 
     @property
     def behind(self) -> int:
-        """Events that are noted and not told."""
+        """Events that are noted and not applied."""
         return len(self._noted)
 
     def defer(self, *, later: bool) -> None:
-        """Have events told `later`, by whoever asks for the account, or as they come."""
+        """Apply events `later`, before the account is read, or as they come."""
         self.catch_up()
         self._stack.behind = later
-        self.note = self._noted.append if later else self._tell
+        self.note = self._noted.append if later else self._apply
 
     def catch_up(self) -> bool:
-        """Tell what was noted. Off the training thread, let that one go first between two.
+        """Apply noted events; off the training thread, give way to that one between two.
 
-        Whether doing so helps it.
+        Return whether the caller should go on giving way.
         """
         polite = _get_ident() != self.ident
         if not self._stack.behind:
             return polite
         if not polite and self.words[_WAITS]:
             self.take_waits()
-        with self._telling:
+        with self._applying:
             while self._noted:
-                self._tell(self._noted.popleft())
+                self._apply(self._noted.popleft())
                 polite = polite and give_way()
         return polite
 
     @staticmethod
-    def _tell(event: Event) -> None:
+    def _apply(event: Event) -> None:
         event[0](*event[1:])
 
     def take_waits(self) -> None:
-        """Note the waits that compiled kernels have seen on the training thread, which this is."""
+        """Note the waits that compiled kernels recorded; called on the training thread."""
         words = self.words
         pairs = words[_PAIRS : _PAIRS + 2 * min(words[_WAITS], MOST_WAITS)].tolist()
         words[_WAITS] = 0
@@ -236,7 +235,7 @@ class Recorder:
     # -- collectives -----------------------------------------------------------------------------
 
     def thread(self, ident: int) -> int:
-        """Our number of the calling thread, which is `ident`: 0 is the training thread."""
+        """Our number of the calling thread, identified by `ident`; 0 is the training thread."""
         if self._compiled is not None:
             return self._compiled.thread()
         known = self._threads.get(ident)
@@ -257,7 +256,7 @@ class Recorder:
         tag: int,
         device: int = HOST_DEVICE,
     ) -> int:
-        """A send or receive is issued; `order` is its number among those of its pair and tag."""
+        """Record a send or receive; `order` is its number among those of its pair and tag."""
         thread = self.thread(_get_ident())
         return self._put(
             enter_ns, 0, _POINT_TO_POINT, op, self.words[_STEP_WORD], self._stack.parent,
@@ -266,16 +265,16 @@ class Recorder:
         )  # fmt: skip
 
     def _blocks(self, ident: int, seq: int, enter_ns: int) -> None:
-        """A call that blocks: what this thread was in before has ended, where nobody saw it."""
+        """Begin a blocking call; the one before on this thread has ended, if unrecorded, by now."""
         left = self.blocking.get(ident)
         if left is not None:
             self.spool.close(left, enter_ns)
         self.blocking[ident] = seq
 
     def host_waited(self, enter_ns: int, exit_ns: int, *, ident: int) -> None:
-        """A thread was blocked in `Work.wait`. Its own blocking collective ends with it."""
+        """Record that a thread was blocked in `Work.wait`; its blocking collective has ended."""
         seq = self.blocking.pop(ident, 0)
-        if not seq and exit_ns - enter_ns < SHORTEST_WAIT_NS:  # what it waited for had ended
+        if not seq and exit_ns - enter_ns < SHORTEST_WAIT_NS:  # the work had ended before
             if ident == self.ident:
                 self.words[_LAST_ENTRY] = 0
             return
@@ -284,12 +283,12 @@ class Recorder:
             self.spool.close(seq, exit_ns)
         if ident == self.ident:
             times = self.spool.times(seq) if seq else None
-            account = self._stack.count if seq else self._stack.add  # its record shows it, or not
+            account = self._stack.count if seq else self._stack.add  # a record only where none is
             self.note((account, _SYNC, times[0] if times else enter_ns, exit_ns))
             self.words[_LAST_ENTRY] = 0
 
     def issued(self, after: int, upto: int) -> list[StepCollective]:
-        """Collectives among the records after one and up to another, as far as the ring has them.
+        """Collectives among the records after `after` up to `upto`, if still in the ring.
 
         In order of entry; each as (record, group, op, bytes, flags).
         """
@@ -306,7 +305,7 @@ class Recorder:
     # -- the rest --------------------------------------------------------------------------------
 
     def pause(self, enter_ns: int, exit_ns: int, generation: int, collected: int) -> None:
-        """The collector stopped this process. May be called from anywhere, at any time."""
+        """Record a pause of the collector. May be called from anywhere, at any time."""
         self._put(
             enter_ns, exit_ns, _PAUSE, generation, self.words[_STEP_WORD], self._stack.parent,
             payload=collected & 0xFFFFFFFF,
@@ -314,7 +313,7 @@ class Recorder:
         self.pauses.append((enter_ns, exit_ns))
 
     def span_begins(self, name: str) -> int:
-        """A user's span; returns its record for `spool.close`."""
+        """Begin a user's span; return its record for `spool.close`."""
         thread = self.thread(_get_ident())
         return self._put(
             monotonic_ns(), 0, _SPAN, 0, self.words[_STEP_WORD], self._stack.parent,
@@ -322,11 +321,11 @@ class Recorder:
         )  # fmt: skip
 
     def sample(self, metric: str, device: int, value: float) -> None:
-        """A measurement of the host or a device."""
+        """Record a measurement of the host or a device."""
         self._value(_SAMPLE, metric, value, device)
 
     def marker(self, name: str, value: float) -> None:
-        """A number the user logs for this step (loss, gradient norm)."""
+        """Record a number that the user logs for this step (loss, gradient norm)."""
         self._value(_MARKER, name, value, -1)
 
     def _value(self, kind: int, name: str, value: float, device: int) -> None:
@@ -342,16 +341,15 @@ class Recorder:
     def end_step(
         self,
         now_ns: int,
-        standing: ResourceCounters,
+        counters: ResourceCounters,
         held_ns: int = 0,
         upto: int = 0,
         seq: int | None = None,
     ) -> ClosedStep:
-        """Close the step: all that can wait is told when it is settled.
+        """Close the step; `settle` completes it later.
 
-        `standing` is where the kernel's counters are, `held_ns` the pacing delay spent inside,
-        `upto` its last record, where it is known only later that it ended, else the newest, and
-        `seq` its own, where `begin_step` has written that.
+        `counters` are the kernel's at its end, `held_ns` the pacing delay inside, `upto` its last
+        record (0: the newest), and `seq` its own record, where `begin_step` has written that.
         """
         closed = self._clock.end_step(now_ns)
         if seq is None:
@@ -361,7 +359,7 @@ class Recorder:
         closed.seq = seq
         closed.after, closed.upto = self.after, upto or seq
         self.after = closed.upto
-        closed.held_ns, closed.standing = held_ns, standing
+        closed.held_ns, closed.counters = held_ns, counters
         return closed
 
     def _put_step(self, number: int, start_ns: int, end_ns: int, held_ns: int) -> int:
@@ -373,10 +371,10 @@ class Recorder:
         )
 
     def begin_step(self, now_ns: int, held_ns: int = 0) -> tuple[int, int, int, int]:
-        """What is recorded from here on belongs to the next step.
+        """Begin the next step: records from here on belong to it.
 
-        Its number, the record of the step that has ended (written at once: who dies now has taken
-        it), how many events of ours that had, and what our probe took of it.
+        Return its number, the record of the step that has ended (written at once, in case the
+        process dies), and that step's number of events and thread time of our probe.
         """
         if self.words[_WAITS]:
             self.take_waits()
@@ -389,9 +387,9 @@ class Recorder:
         return step, seq, events, own_ns
 
     def settle(self, closed: ClosedStep, used: ResourceUse) -> None:
-        """Tell the rest of a step, in the order in which they ended; its record, too, learns it.
+        """Complete a closed step and its record; steps are settled in the order they ended.
 
-        Of its collectives the first `STEP_COLLECTIVES` are entered one by one.
+        Of its collectives the first `STEP_COLLECTIVES` are kept one by one.
         """
         if closed.phases:
             self._place(closed)
@@ -424,7 +422,7 @@ class Recorder:
         self._write_use(closed.seq, used)
 
     def _place(self, closed: ClosedStep) -> None:
-        """Write into a step's records which phase each lies in, as is known only now."""
+        """Write the phase of each of a step's records as its parent."""
         words, word_of = self.spool.words, self.spool.word_of
         phases = sorted(closed.phases)
         first = max(closed.after, closed.upto - self.spool.regions.ring_capacity) + 1
@@ -438,7 +436,7 @@ class Recorder:
             words[base + WORD_PARENT] = payload | next(around, 0) & 0xFFFFFFFF
 
     def _write_use(self, seq: int, used: ResourceUse) -> None:
-        """Write what a step used into its record, where the ring still has it."""
+        """Write a step's use of resources into its record, if that is still in the ring."""
         words, base = self.spool.words, self.spool.word_of(seq)
         if words[base] == seq:
             words[base + WORD_GROUP_SEQ] = used.cpu_ns

@@ -1,17 +1,16 @@
-"""Steps and phases from what a framework lets be seen, with no edit to the user's code.
+"""Steps and phases derived from the events that hooks report, without edits to the user's code.
 
-The hooks report events; this decides what they mean. Rules that need saying:
+Rules:
 
 - A step ends when the marking optimizer, the first instance that ever stepped, finishes. Others
   belong to the step open then. `evenstep.step()`, once called, marks steps instead.
-- The forward phase reaches from the outermost forward to the start of backward, so that the loss
-  belongs to it. Where no forward can be seen it begins where the previous phase ended.
-- A stretch under `model.eval()` is evaluation only if no backward and no optimizer step happens
+- The forward phase lasts from the outermost forward to the start of backward, so that the loss
+  belongs to it. Where no forward is reported it begins where the previous phase ended.
+- The time under `model.eval()` is evaluation only if no backward and no optimizer step happens
   before the model returns to training: freezing a part of a model is not an evaluation.
 - Backward ends with the wait for the last gradients: from the entry of the last collective issued
   inside it, or from when nothing is left to compute, the thread is blocked (`Phase.SYNC`). DDP's
-  backward returns only when all of its collectives have ended, so that those a callback has not
-  reported yet end there.
+  backward returns when all of its collectives have ended, so those without an exit end there.
 """
 
 from __future__ import annotations
@@ -32,23 +31,23 @@ _INPUT, _FORWARD, _BACKWARD = int(Phase.INPUT), int(Phase.FORWARD), int(Phase.BA
 _SYNC, _OPTIMIZER, _EVALUATION = int(Phase.SYNC), int(Phase.OPTIMIZER), int(Phase.EVALUATION)
 _CHECKPOINT = int(Phase.CHECKPOINT)
 
-#: A step can end inside these. The rest were left by an exception where no hook sees their end.
+#: Phases that a step can end inside. Others still open were left by an exception.
 _ACROSS = frozenset({_INPUT, _BACKWARD, _CHECKPOINT})
 
-SHORTEST_EVALUATION_NS = 1_000_000  # eval() and train() of two modules in turn is none
+SHORTEST_EVALUATION_NS = 1_000_000  # a shorter one: eval() and train() of two modules in turn
 
 
 class ClosedStep:
     """A finished step: its number, its times in ns and the leaf time of every phase.
 
-    The training thread keeps the first ones, as cheaply as it can; `Recorder.settle` tells the
-    others from them.
+    The training thread sets the first fields, as cheaply as it can; `Recorder.settle` the others.
     """
 
     __slots__ = (
         "after",
         "collectives",
         "counted",
+        "counters",
         "end_ns",
         "events",
         "held_ns",
@@ -60,7 +59,6 @@ class ClosedStep:
         "run_delay_ns",
         "samples",
         "seq",
-        "standing",
         "start_ns",
         "unsteady",
         "upto",
@@ -73,15 +71,15 @@ class ClosedStep:
         self.phase_ns = phase_ns
         self.samples = 0
         self.held_ns = 0  # pacing delay spent inside
-        self.events = 0  # of ours, on the training thread
-        self.own_ns = 0  # of the thread's time that our probe took
+        self.events = 0  # of our hooks on the training thread
+        self.own_ns = 0  # thread time of our probe
         self.seq = 0  # its own record
-        self.after = self.upto = 0  # its records come after the one and go up to the other
-        self.phases: Sequence[tuple[int, int, int]] = ()  # whose records do not know of it yet
-        self.standing: ResourceCounters | None = None  # the kernel's counters at its end
-        #: What acts learns nothing of it; the first step began as the process did.
+        self.after = self.upto = 0  # its records are those after `after`, up to `upto`
+        self.phases: Sequence[tuple[int, int, int]] = ()  # enter, exit, record: parents to be set
+        self.counters: ResourceCounters | None = None  # the kernel's at its end
+        #: Whether actions learn nothing from it; the first step includes the start of the process.
         self.unsteady = bool(number == 0 or phase_ns[_CHECKPOINT] or phase_ns[_EVALUATION])
-        # Told later.
+        # Set by `settle`:
         self.run_delay_ns = 0  # the training thread was ready but had no core
         self.collectives: Sequence[StepCollective] = ()
         self.pauses: Sequence[tuple[int, int]] = ()  # of the collector: start and end
@@ -89,33 +87,33 @@ class ClosedStep:
 
 
 class Turns(Protocol):
-    """Who waits for a turn before some phases."""
+    """Delays the beginning of some phases until it is this rank's turn."""
 
     def begins(self, phase: int, now_ns: int) -> int:
-        """A phase is about to begin; when it may."""
+        """Called before a phase begins; returns the time at which it does."""
 
     def ends(self, phase: int, now_ns: int) -> None:
         """A phase has ended; a backward pass, where its collectives have ended with it."""
 
 
 class StepClock:
-    """The meaning of the events of one training thread. All times are monotonic ns."""
+    """Derives steps and phases from the events of a training thread. All times are monotonic ns."""
 
     def __init__(self, stack: PhaseStack, now_ns: int) -> None:
         self.stack = stack
         self.start_ns = now_ns
         self.samples = 0
-        self.unreported: list[int] = []  # records of such collectives in a DDP model's backward
+        self.unreported: list[int] = []  # asynchronous collectives issued in this backward
         stack.boundary_ns = now_ns
         self.turns: list[Turns] = []
         self._forward_depth = 0
-        self._forward_end_ns = 0  # the outermost forward is over; the loss may still belong to it
-        self._forward_nested_ns = 0  # counted elsewhere of it by then
+        self._forward_end_ns = 0  # return of the outermost forward; the loss may still follow
+        self._forward_nested_ns = 0  # its time counted as other phases by then
         self.backwards = 0  # runs of the autograd engine, one inside the other
         self._forwards_seen = False
-        self._awaits_all = False  # the model's backward waits for all it has issued (DDP)
-        self._entry_before_ns = 0  # the last entry before the backward
-        # Since when, and the account and the samples at that time.
+        self._awaits_all = False  # whether backward returns after all of its collectives (DDP)
+        self._entry_before_ns = 0  # entry of the last collective before backward
+        # Its beginning, with the account and the samples at that time.
         self._evaluation: tuple[int, list[int], int] | None = None
 
     # -- input -----------------------------------------------------------------------------------
@@ -142,7 +140,7 @@ class StepClock:
         self.stack.enter(_FORWARD if training else _EVALUATION, now_ns)
 
     def forward_ends(self, now_ns: int) -> None:
-        """The outermost module has returned; a training forward may go on into the loss."""
+        """The outermost module has returned; the loss may still follow in training."""
         self._forward_depth = max(self._forward_depth - 1, 0)
         if self._forward_depth or self.backwards:
             return
@@ -153,7 +151,7 @@ class StepClock:
             self.stack.leave(now_ns)
 
     def _settle_forward(self) -> None:
-        """End a forward that no backward followed, where the module returned."""
+        """End a forward without a backward at the return of the module."""
         if self._forward_end_ns and self.stack.current == _FORWARD:
             self.stack.leave(self._forward_end_ns, nested_ns=self._forward_nested_ns)
         self._forward_end_ns = 0
@@ -161,9 +159,9 @@ class StepClock:
     # -- backward --------------------------------------------------------------------------------
 
     def backward_begins(self, now_ns: int, last_entry_ns: int = 0) -> None:
-        """The autograd engine starts; a nested start (checkpointing) stays inside the outer one.
+        """The autograd engine starts; a nested start (checkpointing) belongs to the outer one.
 
-        `last_entry_ns`: when a collective was last issued that did not block its caller; 0: it was
+        `last_entry_ns`: entry of the last collective that did not block its caller; 0 once it was
         waited for.
         """
         self._evaluation = None
@@ -181,7 +179,7 @@ class StepClock:
         stack.enter(_BACKWARD, now_ns)
 
     def backward_ends(self, now_ns: int, last_entry_ns: int = 0) -> None:
-        """The engine has returned, and with it the last gradients it had to wait for."""
+        """The engine has returned; it had waited for the last gradients."""
         self.backwards = max(self.backwards - 1, 0)
         if self.backwards:
             return
@@ -203,7 +201,7 @@ class StepClock:
         self.stack.enter(_OPTIMIZER, now_ns)
 
     def begins(self, phase: Phase, now_ns: int) -> None:
-        """A phase that is just what it is called (checkpoint)."""
+        """A phase without rules of its own begins (checkpoint)."""
         self._enter(phase, now_ns)
 
     def ends(self, now_ns: int) -> None:

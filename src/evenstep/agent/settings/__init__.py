@@ -1,1 +1,1 @@
-"""What a process is told: its settings, the part of a job they are for, requests while it runs."""
+"""Settings of a process, the part of a job that they apply to, and requests while it runs."""

@@ -1,9 +1,9 @@
-"""Every setting there is, in one table: `Config`'s own fields.
+"""All settings, in one table: the fields of `Config`.
 
 A value comes from an argument of `attach()` or a command, else from the environment, else from
 `evenstep.toml` (in the current folder, or named by EVENSTEP_CONFIG), else it is the default. A
 field `pace_mode` is written `pace.mode` in the file and EVENSTEP_PACE_MODE in the environment.
-EVENSTEP=0 is a kill switch: it wins over everything.
+EVENSTEP=0 is a kill switch: it overrides all other sources.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from evenstep.errors import ConfigError
 from evenstep.values import setting
 
 FILE = "evenstep.toml"
-#: Variables that are ours but not settings.
+#: Variables of evenstep that are not settings.
 OTHER_VARIABLES = frozenset(
     {"EVENSTEP_CONFIG", "EVENSTEP_RUN_ID", "EVENSTEP_ATTEMPT", "EVENSTEP_IMPORT_LIMIT_GB"}
     | {"EVENSTEP_METRICS_TOKEN"}
 )
-#: Settings that stand in a table of the file: `pace_mode` is `mode` in [pace].
+#: Tables of the file: `pace_mode` is `mode` in [pace].
 TABLES = ("pace", "record")
-#: A shorter way to write the setting people change most.
+#: A shorter name of the setting that is changed most.
 ALIASES = {"pace": "pace.mode"}
 
 
@@ -136,7 +136,7 @@ class Config:
         None, kinds.COUNT_OR_ALL, "the same by nodes, counted from the first"
     )
 
-    # Not settings: how the values were found.
+    # Not settings: the origin of the values.
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
@@ -146,7 +146,7 @@ class Config:
 
 
 class Setting(NamedTuple):
-    """A row of the table."""
+    """A setting as a row of the table."""
 
     name: str  # as in evenstep.toml
     field: str
@@ -177,7 +177,7 @@ def load(
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> Config:
-    """The settings of this process. Raises `ConfigError` naming the setting and its source."""
+    """Load the settings of this process. Raises `ConfigError` naming the setting and its source."""
     environ = os.environ if environ is None else environ
     path = Path(environ.get("EVENSTEP_CONFIG") or (folder or Path.cwd()) / FILE)
     written: Mapping[str, object] = {}
@@ -192,7 +192,7 @@ def resolve(
     written: Mapping[str, object],
     path: Path = Path(FILE),
 ) -> Config:
-    """The settings three sources give together, the first one winning; pure.
+    """Merge the settings of three sources, the first one taking precedence; pure.
 
     An argument of None counts as not given.
     """
@@ -211,11 +211,11 @@ def resolve(
         for key, (value, source) in given.items()
     }
     sources = {key: source for key, (_, source) in given.items()}
-    return Config(**found, sources=sources, warnings=_strays(environ))
+    return Config(**found, sources=sources, warnings=_unknown_variables(environ))
 
 
 def describe(config: Config | None = None) -> list[dict[str, Any]]:
-    """The table as rows for people and programs; with a configuration, its values and sources."""
+    """The table as JSON-able rows; with a configuration, also its values and sources."""
     rows = []
     for row in TABLE.values():
         entry: dict[str, Any] = {
@@ -254,7 +254,7 @@ def _flat(written: Mapping[str, object]) -> dict[str, object]:
 
 
 def _named(key: str, place: str) -> str:
-    """The setting a key means. Raises `ConfigError` with the nearest one where there is none."""
+    """The setting that a key names. Raises `ConfigError`, with the nearest one, for others."""
     name = ALIASES.get(key, key)
     if name not in TABLE:
         name = next((row.name for row in TABLE.values() if row.field == key), "")
@@ -268,21 +268,21 @@ def _named(key: str, place: str) -> str:
 
 
 def _variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(setting, variable) for what the environment sets; a full name wins over a short one."""
+    """(setting, variable) for each variable that is set; full names after their short ones."""
     short = [(name, f"EVENSTEP_{alias.upper()}") for alias, name in ALIASES.items()]
     full = [(row.name, row.variable) for row in TABLE.values()]
     return [(name, variable) for name, variable in short + full if environ.get(variable)]
 
 
-def _strays(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """A warning for each EVENSTEP_ variable that sets nothing."""
+def _unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """A warning for each EVENSTEP_ variable that is not known."""
     known = {row.variable for row in TABLE.values()} | OTHER_VARIABLES
     known |= {f"EVENSTEP_{alias.upper()}" for alias in ALIASES}
-    strays = sorted(name for name in environ if name.startswith("EVENSTEP_") and name not in known)
-    return tuple(_stray(name, known) for name in strays)
+    unknown = sorted(name for name in environ if name.startswith("EVENSTEP_") and name not in known)
+    return tuple(_warning(name, known) for name in unknown)
 
 
-def _stray(name: str, known: set[str]) -> str:
+def _warning(name: str, known: set[str]) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(name, known, n=1, cutoff=0.7)

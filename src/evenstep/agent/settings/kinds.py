@@ -1,4 +1,4 @@
-"""The kinds of value that settings of a job have beside those of `evenstep.values`."""
+"""Kinds of value of a job's settings, in addition to those of `evenstep.values`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evenstep.values import ValueKind
 
 
 def _actions(value: object) -> str:
-    """Actions in their usual order, or off."""
+    """Actions in the order of `ACTIONS`, or off."""
     text = str(value).strip().lower()
     names = {part.strip() for part in text.split(",")}
     if text == action.OFF:
@@ -24,7 +24,7 @@ def _actions(value: object) -> str:
 
 
 def link(value: object) -> str:
-    """A link group, with the place of its server where it has one; raises `ValueError`."""
+    """A link group, with the address of its server if it has one; raises `ValueError`."""
     text = str(value)
     found = re.fullmatch(r"[\w.-]{1,64}(@[\w.:\[\]-]+:(\d{1,5}))?", text, re.ASCII)
     if isinstance(value, bool) or not found or not int(found[2] or 0) < 1 << 16:

@@ -1,4 +1,4 @@
-"""What is asked of a running job's pacing, and the file in the run's folder that says so."""
+"""A request to change a running job's pacing, and its file in the run's folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_BYTES = 4096
 
 
 class SettingsChange(NamedTuple):
-    """What is to be done from `first_step` on; None leaves a value as it is."""
+    """A change from `first_step` on; None leaves a value as it is."""
 
     number: int  # of the request: 1, 2, 3 … in a run's folder
     mode: Literal["off", "observe", "on"] | None  # of pacing
@@ -32,10 +32,10 @@ class SettingsChange(NamedTuple):
     partitions: str | None = None
     first_nodes: int | str | None = None
     act: str | None = None  # the actions, as in the settings
-    first_step: int = 0  # the first step that is decided by it; 0 is as soon as it is heard
+    first_step: int = 0  # the first step that it applies to; 0: as soon as it is received
 
     def applied_to(self, settings: PacerSettings, *, chosen: bool = True) -> PacerSettings:
-        """The settings of a pacer that follows the change; only a chosen one may hold its rank."""
+        """The settings after the change; only a chosen rank may be held."""
         return replace(
             settings,
             mode=settings.mode if self.mode is None else allowed(self.mode, chosen=chosen),
@@ -51,17 +51,17 @@ class SettingsChange(NamedTuple):
         )
 
 
-#: What a request may change of pacing, in the file and on the command line.
+#: Values of pacing that a request may change, in the file and on the command line.
 VALUES = ("mode", "threshold", "max_delay", *Selection._fields)
 
 
 def allowed(mode: str, *, chosen: bool) -> str:
-    """The mode of a rank that is in the chosen part, or only beside it."""
+    """The mode of a rank inside (`chosen`) or outside the part of the job that is paced."""
     return mode if chosen or mode != "on" else "observe"
 
 
 def valid(values: Mapping[str, Any], *, number: int) -> SettingsChange:
-    """A change of these values. Raises `ConfigError` naming the one that cannot be."""
+    """Make a change of these values. Raises `ConfigError` naming an invalid one."""
     given = {f"pace.{name}": values.get(name) for name in VALUES}
     act = values.get("act")
     if given["pace.mode"] is None and act is None:
@@ -76,7 +76,7 @@ def valid(values: Mapping[str, Any], *, number: int) -> SettingsChange:
 
 
 def write(folder: Path, change: SettingsChange, run_id: str, *, name: str = FILE) -> Path:
-    """Ask the ranks of a run to follow a change; the file appears whole or not at all."""
+    """Write a request to the ranks of a run; the file appears whole or not at all."""
     path = folder / name
     try:
         write_whole(path, encoded(change, run_id))
@@ -88,9 +88,9 @@ def write(folder: Path, change: SettingsChange, run_id: str, *, name: str = FILE
 
 
 def read(folder: Path, run_id: str, *, name: str = FILE) -> SettingsChange | None:
-    """What was last asked of this run; None if nothing was, or of another run in this folder.
+    """The last request to this run; None without one, or for another run in this folder.
 
-    Raises `ConfigError` naming what in the file cannot be.
+    Raises `ConfigError` naming an invalid value.
     """
     path = folder / name
     try:
@@ -104,13 +104,13 @@ def read(folder: Path, run_id: str, *, name: str = FILE) -> SettingsChange | Non
 
 
 def encoded(change: SettingsChange, run_id: str) -> bytes:
-    """A change as the file holds it, and as rank 0 passes it on."""
+    """A change as bytes of the file and of rank 0's message."""
     document = {"schema": SCHEMA, "run_id": run_id, **change._asdict()}
     return (json.dumps(document, indent=2) + "\n").encode()
 
 
 def decoded(data: bytes, run_id: str, place: str) -> SettingsChange | None:
-    """The inverse; `place` names in messages where it came from. Returns and raises as `read`."""
+    """The inverse; `place` is its origin in messages. Returns and raises as `read`."""
     try:
         if len(data) > MOST_BYTES:
             raise ValueError

@@ -1,6 +1,6 @@
 """A part of a job: some ranks, nodes, partitions of a cluster, or its first nodes.
 
-Nodes are written as Slurm writes them, `gpu0[01-16],login1`, and never expanded: a name is matched
+Nodes are written as Slurm writes them, `gpu0[01-16],login1`, and never expanded: names are matched
 against the text.
 """
 
@@ -15,28 +15,28 @@ from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.identity import Identity
 
 ALL = "all"
-MOST_BRACKETS = 3  # of a name: its digits can be shared out among them in so many ways
+MOST_BRACKETS = 3  # in a name: the ways to split its digits among them grow fast
 
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _NODES = re.compile(r"(?:[^,\[\]\s]|\[[\d,-]+\])+", re.ASCII)
 _NAME = re.compile(r"[^,\s\[\]]+")
-#: Where a scheduler says what it calls this node, which may not be the host's own name.
+#: A scheduler's name of this node, which may differ from the host's own.
 _NODE_VARIABLES = ("SLURMD_NODENAME", "NODE_NAME")
 _PARTITION_VARIABLE = "SLURM_JOB_PARTITION"
 
 
 class Whereabouts(NamedTuple):
-    """Where a rank runs, as far as a part can be told by it."""
+    """The place of a rank, by which a part of a job is selected."""
 
     rank: int
     node: int  # counted from 0 in the job
     hosts: frozenset[str]  # all names of its node
-    partition: str  # "" where no scheduler says
+    partition: str  # "" if unknown
 
 
 class Selection(NamedTuple):
-    """The ranks to which everything that is given applies; None does not narrow it.
+    """The ranks that match all given fields; None matches all ranks.
 
     Texts are valid: they come from `ranks_text`, `nodes_text` and `names_text`.
     """
@@ -47,7 +47,7 @@ class Selection(NamedTuple):
     first_nodes: int | None = None
 
     def holds(self, place: Whereabouts) -> bool:
-        """Whether the rank there belongs to it."""
+        """Whether the rank there is selected."""
         return (
             (self.ranks is None or _among(place.rank, self.ranks))
             and (self.nodes is None or any(_matches(self.nodes, host) for host in place.hosts))
@@ -67,7 +67,7 @@ class Selection(NamedTuple):
 
 
 def whereabouts(identity: Identity, environ: Mapping[str, str]) -> Whereabouts:
-    """Where this process runs."""
+    """The place of this process."""
     host = socket.gethostname()
     named = (environ.get(variable, "") for variable in _NODE_VARIABLES)
     names = {name for name in (host, *named) if name}
@@ -117,7 +117,7 @@ def names_text(value: object) -> str | None:
 
 
 def _text(value: object) -> str:
-    """What a file, a variable or an argument may give: text, a number, or a list of either."""
+    """The text of a value from a file, a variable or an argument: text, a number, or a list."""
     if isinstance(value, bool) or not isinstance(value, (str, int, list, tuple)):
         raise ValueError(value)
     parts = value if isinstance(value, (list, tuple)) else [value]
@@ -128,7 +128,7 @@ def _text(value: object) -> str:
 
 
 def _split(nodes: str) -> list[str]:
-    """The items of a list of nodes; a comma in brackets separates none."""
+    """The items of a list of nodes; commas in brackets do not separate."""
     return re.split(r",(?![^\[\]]*\])", nodes)
 
 
@@ -151,15 +151,15 @@ def _matches(nodes: str, host: str) -> bool:
 
 
 def _is(item: str, host: str) -> bool:
-    """Whether a name is one that the item stands for."""
-    parts = _BRACKETS.split(item)  # a name's text, then what stands in brackets, in turns
+    """Whether a host's name matches an item such as gpu0[01-16]."""
+    parts = _BRACKETS.split(item)  # text and contents of brackets, in turns
     pattern = r"(\d+)".join(map(re.escape, parts[::2]))
     match = re.fullmatch(pattern, host, re.ASCII)
     return match is not None and all(map(_in_range, match.groups(), parts[1::2]))
 
 
 def _in_range(digits: str, inner: str) -> bool:
-    """Whether the digits stand in "01-16,20"; a range keeps the width it begins with."""
+    """Whether the digits are in "01-16,20"; numbers of a range have the width of its first."""
     for part in inner.split(","):
         low, _, high = part.partition("-")
         number = int(digits)

@@ -1,9 +1,9 @@
-"""What NCCL says of itself: its reliability service (RAS), asked for JSON once in a while.
+"""Status of NCCL's reliability service (RAS), read as JSON once in a while.
 
-Every process of a job with NCCL 2.24 or newer answers on a port of its node (28028, or what
-NCCL_RAS_ADDR names), and knows of all of them. The protocol is lines of text: the client says its
-version, sets the format (JSON since 2.28) and asks for the status, after which the server closes.
-One process of each node asks: the one whose local rank is 0.
+Every process of a job with NCCL 2.24 or newer answers on a port of its node (28028, or that of
+NCCL_RAS_ADDR) for all processes. The protocol is lines of text: the client sends its version, sets
+the format (JSON since 2.28) and asks for the status, after which the server closes. One process of
+each node asks: the one whose local rank is 0.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ PORT = 28028
 PROTOCOL = 2
 TIMEOUT_S = 2.0
 MOST_BYTES = 16 << 20  # of an answer
-NAMED = 8  # ranks in a sentence
-EVERY = 10  # rounds of the sampler between two questions
+NAMED = 8  # ranks listed in a sentence
+EVERY = 10  # rounds of the sampler between two requests
 
 
 class RasError(Exception):
     """The service does not answer, or not as it should."""
 
 
-class Standing(NamedTuple):
-    """What the service says of all communicators together."""
+class RasStatus(NamedTuple):
+    """The service's status of all communicators together."""
 
     communicators: int
     ranks: int
-    missing: tuple[str, ...]  # "rank 3 on gpu012", of those that do not answer
-    failing: tuple[str, ...]  # the same of those with an error, or being aborted
-    behind: tuple[str, ...]  # "rank 3 on gpu012: 9 AllReduce of 12": fewer calls than the most
+    missing: tuple[str, ...]  # ranks that do not answer: "rank 3 on gpu012"
+    failing: tuple[str, ...]  # ranks with an error, or being aborted
+    behind: tuple[str, ...]  # ranks with fewer calls: "rank 3 on gpu012: 9 AllReduce of 12"
 
-    def said(self) -> str:
-        """Who does not answer and who fails, in words; "" where all is well."""
+    def in_words(self) -> str:
+        """Which ranks do not answer and which fail; "" if none."""
         parts = (("does not answer", self.missing), ("fails", self.failing))
         return "; ".join(f"{', '.join(who[:NAMED])} {what}" for what, who in parts if who)
 
@@ -78,15 +78,15 @@ def _say(stream: Any, line: str, expected: str) -> None:
         raise ValueError(f"{line!r} is answered {answer.strip()!r}")
 
 
-def standing(status: Mapping[str, Any]) -> Standing:
-    """The status in short. What it does not hold is taken to be well."""
+def summarized(status: Mapping[str, Any]) -> RasStatus:
+    """Summarize the service's answer; what it does not hold counts as healthy."""
     communicators = [each for each in status.get("communicators") or () if isinstance(each, dict)]
     ranks = [rank for each in communicators for rank in _objects(each, "ranks")]
     missing = [_named(rank) for each in communicators for rank in _objects(each, "missing_ranks")]
     failing = [_named(rank) for rank in ranks if _fails(rank.get("status") or {})]
     behind = [text for each in communicators for text in _behind(_objects(each, "ranks"))]
     found = (tuple(dict.fromkeys(names)) for names in (missing, failing, behind))
-    return Standing(len(communicators), len(ranks), *found)
+    return RasStatus(len(communicators), len(ranks), *found)
 
 
 def _objects(of: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
@@ -124,7 +124,7 @@ class NcclRas(Source):
     name = "nccl.ras"
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        self.latest: Standing | None = None
+        self.latest: RasStatus | None = None
         self._address = address(environ)
         self._leads = environ.get("LOCAL_RANK", "0") == "0"
         self._enabled = environ.get("NCCL_RAS_ENABLE", "1") != "0"
@@ -141,7 +141,7 @@ class NcclRas(Source):
         self._ask()
 
     def read(self) -> list[Reading]:
-        """Every `EVERY` rounds; who is behind may be so for a moment."""
+        """Ask in every `EVERY`-th round; a rank may be behind only for a moment."""
         self._round += 1
         if self._round % EVERY != 1:
             return []
@@ -152,9 +152,9 @@ class NcclRas(Source):
             for name, count in zip(("missing", "failing", "behind"), counts, strict=True)
         ]
 
-    def _ask(self) -> Standing:
+    def _ask(self) -> RasStatus:
         try:
-            self.latest = standing(ask(self._address))
+            self.latest = summarized(ask(self._address))
         except RasError as error:
             raise SourceUnavailable(str(error), may_come=True) from error
         return self.latest
