@@ -11,8 +11,10 @@ from __future__ import annotations
 import gzip
 import importlib
 import os
+import shutil
 import tarfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import IO, Any
@@ -21,6 +23,7 @@ from evenstep.errors import MissingExtra, TraceError
 from evenstep.values import number
 
 HEAD_BYTES = 1 << 16
+PIECE_BYTES = 1 << 20
 LIMIT_VARIABLE = "EVENSTEP_IMPORT_LIMIT_GB"
 LIMIT_GB = 4.0  # 1e9 bytes: a few hundred times what a profile of ten steps takes
 GZIP = b"\x1f\x8b"
@@ -77,6 +80,10 @@ class Stream:
             )
         return data
 
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the rest of the contents, up to `PIECE_BYTES` at a time."""
+        return iter(lambda: self.read(PIECE_BYTES), b"")
+
     def _damaged(self, error: Exception) -> TraceError:
         return TraceError(
             f"{self.path}: the compressed data is damaged or cut short after "
@@ -129,7 +136,6 @@ def _zstandard(raw: IO[bytes], path: Path) -> Any:
 # -- archives --------------------------------------------------------------------------------------
 
 MOST_FILES = 20_000
-_PIECE_BYTES = 1 << 20
 
 
 def unpacked(path: Path) -> TemporaryDirectory[str]:
@@ -158,5 +164,4 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> N
     target = folder.joinpath(*parts)
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("xb") as file:
-        while piece := source.read(_PIECE_BYTES):
-            file.write(piece)
+        shutil.copyfileobj(source, file, PIECE_BYTES)

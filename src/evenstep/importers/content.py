@@ -48,7 +48,6 @@ class CompanionFormat:
 
 Found = TypeVar("Found")
 
-PIECE_BYTES = 1 << 20
 MOST_CONTAINERS = 2_000_000  # of a JSON text: each takes 64 bytes of memory and two of the file
 _COLOURS = re.compile("\x1b\\[[0-9;]*[mK]")
 LONGEST_LINE = 1 << 20  # bytes; the rest of such a line is left out
@@ -102,7 +101,7 @@ def content(path: Path, most_bytes: int) -> bytes:
     """All of a file. Raises `TraceError` where there is more of it than `most_bytes`."""
     pieces: list[bytes] = []
     with Stream(path) as stream:
-        while piece := stream.read(PIECE_BYTES):
+        for piece in stream.pieces():
             pieces.append(piece)
             if stream.read_bytes > most_bytes:
                 raise TraceError(
@@ -140,7 +139,7 @@ def lines(path: Path) -> Iterator[TextLine]:
     """
     number, start, held, skipped = 1, 0, b"", 0
     with Stream(path) as stream:
-        while piece := stream.read(PIECE_BYTES):
+        for piece in stream.pieces():
             *whole, held = (held + piece).split(b"\n")
             for line in whole:
                 yield TextLine(number, start, _decoded(line))

@@ -16,14 +16,11 @@ import numpy.typing as npt
 from evenstep.errors import TraceError
 from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import MOST_MEMBERS, group_uid
-from evenstep.trace.spool.layout import HOST_DEVICE, NO_PEER, RECORD_FIELDS, Flag, Kind, Op
+from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.spooled import EVENT_COLUMNS, EVENT_TYPES, NONE_VALUES, empty
 from evenstep.trace.trace import Group, RankInfo, Trace
 
 Array = npt.NDArray[Any]
-
-#: Types of `Trace.events`: group and name are indices into the trace's own tables.
-TYPES: Mapping[str, str] = {"rank": "<i4", **dict(RECORD_FIELDS), "group": "<i4", "name": "<i4"}
-_EMPTY = {"peer_or_root": NO_PEER, "device": HOST_DEVICE, "group": -1}
 
 #: When the first event of any clock begins. Hosts' clocks may be an hour apart, and on the common
 #: time nothing may come to lie before 1: an end at 0 is one that nobody saw.
@@ -89,9 +86,9 @@ class Draft:
         """Add rows of a rank, or of one each: columns, or a value for all; others are empty."""
         length = max((np.size(values) for values in columns.values() if np.ndim(values)), default=1)
         table = {}
-        for column, kind in TYPES.items():
-            values = rank if column == "rank" else columns.get(column, _EMPTY.get(column, 0))
-            table[column] = np.broadcast_to(np.asarray(values), length).astype(kind)
+        given = {**NONE_VALUES, **columns, "rank": rank}
+        for column, kind in EVENT_TYPES.items():
+            table[column] = np.broadcast_to(np.asarray(given.get(column, 0)), length).astype(kind)
         self._tables.append(Columns(table))
 
     def calls(self, rank: int | Array, columns: Mapping[str, Any]) -> None:
@@ -131,8 +128,7 @@ class Draft:
             raise TraceError(f"nothing to read: {reasons or 'there is no rank in it'}")
         size = max(self.ranks) + 1
         size = max(size, world or 0, *(max(g.ranks, default=-1) + 1 for g in self._group_table), 0)
-        empty = Columns({name: np.zeros(0, kind) for name, kind in TYPES.items()})
-        events = _numbered(Columns.concatenate([empty, *self._tables]))
+        events = _numbered(Columns.concatenate([empty(EVENT_COLUMNS), *self._tables]))
         return Trace(
             run=dict(run),
             world=size,
@@ -152,7 +148,5 @@ def _numbered(events: Columns) -> Columns:
     ends = np.where((events.flags & int(Flag.ON_DEVICE)) != 0, 0, ends)
     order = np.lexsort([-ends, events.enter_ns, events["rank"]])
     events = events.select(order)
-    if not len(events):
-        return events
     first = np.searchsorted(events["rank"], events["rank"])
     return events.with_column("seq", (np.arange(len(events)) - first + 1).astype(np.uint64))

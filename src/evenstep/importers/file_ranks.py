@@ -1,24 +1,30 @@
-"""Which rank a file is of, as far as its name and its folders tell."""
+"""Ranks of files, as far as the names of files and folders tell them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from evenstep.trace.ranks import MOST_RANKS
 
 _RANK = re.compile(r"(?<![a-z])rank[_\-.= ]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _LAST = re.compile(r"(?<!\d)(\d{1,7})(?:\.[a-z]\w*)*$", re.IGNORECASE)  # before any suffixes
 _DIGITS = re.compile(r"(\d+)")
-_FOLDERS = 3  # above the file that are looked at, the nearest first
+_FOLDERS = 3  # levels above the file that are examined, the nearest first
+
+
+def rank_of(value: Any) -> int | None:
+    """A rank as a file states it; None for a value that is not a rank."""
+    return value if type(value) is int and 0 <= value < MOST_RANKS else None
 
 
 def ranks_by_paths(paths: Sequence[Path]) -> dict[Path, int]:
-    """Ranks of the files whose paths tell: `rank3.json`, `rank3/trace.json`, `gpu3.json` of many.
+    """Ranks of files whose paths tell: `rank3.json`, `rank3/trace.json`, `gpu3.json` among others.
 
-    A folder's number is that of a rank where it is all of the folder's name, or files of several
-    such folders are given: all ranks of one run may lie in `rank8_run`.
+    A folder's number is a rank if it is the folder's whole name, or if the files are in several
+    such folders: all ranks of one run may lie in `rank8_run`.
     """
     found: dict[Path, int] = {}
     for level in range(1 + _FOLDERS):
@@ -31,6 +37,14 @@ def ranks_by_paths(paths: Sequence[Path]) -> dict[Path, int]:
     return found | dict(zip(left, ranks_by_names(left) or [], strict=False))
 
 
+def ranks_or_numbers(paths: Sequence[Path]) -> dict[Path, int]:
+    """Ranks as `ranks_by_paths`, else the numbers with which names end (`dump-3.json.gz`), if
+    these are distinct."""
+    found = ranks_by_paths(paths)
+    last = {path: number for path in paths if (number := _last_number(path)) is not None}
+    return {**last, **found} if len(set(last.values())) == len(last) else found
+
+
 def in_rank_folders(paths: Sequence[Path]) -> bool:
     """Whether each file is in a folder of its own rank: `run/rank0/a.json`, `run/rank1/a.json`."""
     for level in range(1, 1 + _FOLDERS):
@@ -41,22 +55,21 @@ def in_rank_folders(paths: Sequence[Path]) -> bool:
 
 
 def _rank_in(path: Path, level: int) -> int | None:
-    """The rank in a file's name, or in that of the n-th folder above it."""
+    """The rank in a file's name (level 0), or in the name of the n-th folder above it."""
     parts = path.parts[::-1]
     found = _RANK.search(parts[level]) if level < len(parts) else None
     return int(found[1]) if found and int(found[1]) < MOST_RANKS else None
 
 
-def last_number(path: Path) -> int | None:
-    """The number that a file's name ends with: `nccl_trace_3`, `dump-3.json.gz`."""
+def _last_number(path: Path) -> int | None:
     found = _LAST.search(path.name)
     return int(found[1]) if found and int(found[1]) < MOST_RANKS else None
 
 
 def ranks_by_names(paths: Sequence[Path]) -> list[int] | None:
-    """Ranks of files whose paths are alike but for one number: `gpu0.json`, `gpu3.json`.
+    """Ranks of files whose paths differ in one number only: `gpu0.json`, `gpu3.json`.
 
-    None where there is no such number, or it is too large to count ranks: a process, a time.
+    None where they do not, or the number is too large for a rank: a process, a time.
     """
     parts = [_DIGITS.split(str(path)) for path in paths]
     if len(paths) < 2 or len({(len(each), *each[::2]) for each in parts}) > 1:
@@ -69,6 +82,6 @@ def ranks_by_names(paths: Sequence[Path]) -> list[int] | None:
 
 
 def natural(path: Path) -> list[str | int]:
-    """Sorts paths as people number them: rank 2 before rank 10."""
+    """Sort key of a path in natural order: rank 2 before rank 10."""
     parts = _DIGITS.split(str(path))  # text and digits in turn
     return [int(part[:18]) if place % 2 else part for place, part in enumerate(parts)]

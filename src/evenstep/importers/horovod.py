@@ -41,8 +41,9 @@ class TensorCall(NamedTuple):
 
 @dataclass(slots=True)
 class _Tensor:
-    """What a tensor is at."""
+    """State of a tensor's current collective."""
 
+    number: int  # in order of appearance
     op: Op = Op.OTHER
     ready_us: dict[int, float] = field(default_factory=dict)
     depth: int = 0
@@ -90,12 +91,12 @@ def calls_of(source: SourceFile) -> list[TensorCall]:
 
 def _take(tensors: dict[Any, _Tensor], calls: list[TensorCall], event: TraceEvent) -> None:
     """One event of a tensor's life: negotiation with marks, then the collective."""
-    tensor = tensors.setdefault(event.pid, _Tensor())
+    tensor = tensors.setdefault(event.pid, _Tensor(len(tensors)))
     name = event.name or ""
     if event.ph == "B":
         if name.startswith("NEGOTIATE_"):
             op = operation(name.removeprefix("NEGOTIATE_")) or Op.OTHER
-            tensors[event.pid] = _Tensor(op, negotiating=True)
+            tensors[event.pid] = _Tensor(tensor.number, op, negotiating=True)
         else:
             tensor.depth += 1
     elif event.ph == "X" and tensor.negotiating and name.isascii() and name.isdigit():
@@ -108,8 +109,8 @@ def _take(tensors: dict[Any, _Tensor], calls: list[TensorCall], event: TraceEven
         tensor.depth -= 1
         if not tensor.depth and tensor.ready_us:
             end_us = max(float(event.ts), *tensor.ready_us.values())
-            calls.append(TensorCall(tensor.op, hash(event.pid) & 0x7FFF, tensor.ready_us, end_us))
-            tensors[event.pid] = _Tensor()
+            calls.append(TensorCall(tensor.op, tensor.number, tensor.ready_us, end_us))
+            tensors[event.pid] = _Tensor(tensor.number)
 
 
 def _enter(draft: Draft, calls: Sequence[TensorCall], ranks: Sequence[int]) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import MissingExtra, TraceError
+from evenstep.importers.compression import GZIP, ZSTANDARD
 from evenstep.importers.content import SourceFile, lines
 from evenstep.trace.store.database import connect
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 PARQUET = b"PAR1"
-GZIP = b"\x1f\x8b"
 SEPARATORS = ",;\t|"
 MOST_ROWS = 20_000_000
 TAIL_BYTES = 1 << 16  # of a Parquet file: where its columns are named
@@ -171,7 +171,8 @@ def _csv_reader(file: TableFile) -> str:
     """DuckDB's reader of this file; nothing is guessed, and a stray quote does not swallow rows."""
     columns = ", ".join(f"'c{at}': 'VARCHAR'" for at in range(len(file.names)))
     with file.path.open("rb") as stream:
-        packed = "gzip" if stream.read(2) == GZIP else "none"
+        magic = stream.read(len(ZSTANDARD))
+    packed = "gzip" if magic[:2] == GZIP else "zstd" if magic == ZSTANDARD else "none"
     return (
         f"read_csv(?, header = true, delim = '{file.separator}', quote = '', escape = '', "
         f"auto_detect = false, columns = {{{columns}}}, null_padding = true, "

@@ -62,3 +62,28 @@ class Columns:
         if not tables:
             return Columns({})
         return Columns({name: np.concatenate([t[name] for t in tables]) for name in tables[0]})
+
+
+def key_numbers(*keys: Array) -> Array:
+    """Number rows by their distinct keys, 0, 1, 2 … in ascending order of the keys."""
+    order, new = _by_keys(keys)
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.cumsum(new) - 1
+    return numbers
+
+
+def positions_by_key(*keys: Array) -> Array:
+    """Position of each row, 0, 1, 2 …, among the rows with equal keys."""
+    order, new = _by_keys(keys)
+    positions = np.empty(len(order), np.int64)
+    places = np.arange(len(order))
+    positions[order] = places - np.maximum.accumulate(np.where(new, places, 0))
+    return positions
+
+
+def _by_keys(keys: tuple[Array, ...]) -> tuple[Array, Array]:
+    """The order of rows by their keys, and whether each has other keys than the one before."""
+    order = np.lexsort(keys[::-1])
+    new = np.ones(len(order), bool)
+    new[1:] = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
+    return order, new

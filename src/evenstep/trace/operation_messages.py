@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Columns, key_numbers, positions_by_key
 from evenstep.trace.operations import CLOCK_ERROR_S, MESSAGES, RECVS, SENDS, Role
 
 Array = npt.NDArray[Any]
@@ -50,14 +50,7 @@ def in_order(ops: Columns, where: Array) -> Array:
 def lanes(operations: Columns, rank: Array) -> Array:
     """Index of each row's worker among the workers of its stage and data-parallel rank."""
     _, first = np.unique(rank, return_index=True)
-    stage, dp_rank = operations.stage[first], operations.dp_rank[first]
-    order = np.lexsort([stage, dp_rank])
-    new = np.diff(stage[order], prepend=-1) != 0
-    new |= np.diff(dp_rank[order], prepend=-1) != 0
-    begin = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
-    lane = np.empty(len(order), np.int64)
-    lane[order] = np.arange(len(order)) - begin
-    return lane[rank]
+    return positions_by_key(operations.stage[first], operations.dp_rank[first])[rank]
 
 
 def messages(ops: Columns) -> OperationMessages:
@@ -201,12 +194,11 @@ def _paired(ops: Columns, compute: Array, *, doubtful: bool) -> tuple[Array, int
         both = np.concatenate(ends)
         if not len(both):
             continue
-        key = _by_micro_batch(ops, compute, send, ends)
-        matched = _shared(key, len(ends[0]))
+        number = _by_micro_batch(ops, compute, send, ends)
+        matched = _matched(number, len(ends[0]))
         if matched.mean() < MOST:
-            key = _in_turn(ops, send, ends)
-            matched = _shared(key, len(ends[0]))
-        number = np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
+            number = _in_turn(ops, send, ends)
+            matched = _matched(number, len(ends[0]))
         matched &= _possible(ops, number, ends, doubtful=doubtful)
         pair[both[matched]] = number[matched] + pair.max() + 1
         unpaired += int(np.count_nonzero(~matched))
@@ -219,22 +211,22 @@ def _ends(ops: Columns, role: Role, compute: Array) -> Array:
 
 
 def _by_micro_batch(ops: Columns, compute: Array, send: Role, ends: list[Array]) -> Array:
+    """Number messages by their receiving virtual stage and micro-batch."""
     ahead = _DIRECTION[send][1]
     chunk = np.concatenate([ops.gmc[compute[ends[0]]] + ahead, ops.gmc[compute[ends[1]]]])
     both = np.concatenate(ends)
-    return np.stack(
-        [ops.turn[both], ops.dp_rank[both], ops.lane[both], chunk, ops.mb_id[compute[both]]]
-    )
+    place = (ops.turn[both], ops.dp_rank[both], ops.lane[both], chunk)
+    return key_numbers(*place, ops.mb_id[compute[both]])
 
 
 def _in_turn(ops: Columns, send: Role, ends: list[Array]) -> Array:
-    """Keys that pair the n-th messages of each pair of stages."""
+    """Number messages by their receiving stage and their position among its messages."""
     stages = int(ops.stage.max()) + 1
     ahead = _DIRECTION[send][1]
     stage = np.concatenate([(ops.stage[ends[0]] + ahead) % stages, ops.stage[ends[1]]])
     both = np.concatenate(ends)
-    turn = np.concatenate([_turns(ops.worker[nodes]) for nodes in ends])
-    return np.stack([ops.turn[both], ops.dp_rank[both], ops.lane[both], stage, turn])
+    turn = np.concatenate([positions_by_key(ops.worker[nodes]) for nodes in ends])
+    return key_numbers(ops.turn[both], ops.dp_rank[both], ops.lane[both], stage, turn)
 
 
 def _possible(ops: Columns, number: Array, ends: list[Array], *, doubtful: bool) -> Array:
@@ -254,16 +246,8 @@ def _possible(ops: Columns, number: Array, ends: list[Array], *, doubtful: bool)
     return np.asarray(possible[number])
 
 
-def _turns(worker: Array) -> Array:
-    """Number the rows of each worker 0, 1, 2 …; rows are in order of worker."""
-    first = np.flatnonzero(np.diff(worker, prepend=-1))
-    sizes = np.diff(np.append(first, len(worker)))
-    return np.arange(len(worker)) - np.repeat(first, sizes)
-
-
-def _shared(key: Array, sends: int) -> Array:
-    """Which keys (columns) occur exactly once among the first `sends` and once among the rest."""
-    number = np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
+def _matched(number: Array, sends: int) -> Array:
+    """Whether each number occurs exactly once among the first `sends` and once among the rest."""
     one = np.bincount(number[:sends], minlength=int(number.max()) + 1) == 1
     other = np.bincount(number[sends:], minlength=int(number.max()) + 1) == 1
     return np.asarray((one & other)[number])

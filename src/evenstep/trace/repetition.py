@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.trace.columns import Columns
-from evenstep.trace.spool.layout import HOST_DEVICE, NO_PEER, Flag, Kind, Op
-from evenstep.trace.spooled import OnDisk
+from evenstep.trace.columns import Columns, key_numbers
+from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.spooled import NONE_VALUES, OnDisk
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
@@ -28,8 +28,6 @@ RARE = 0.1  # share of calls that may be ignored, of kinds that recur less often
 EVEN = 0.1  # pauses whose mean deviation is below this share of their mean count as equal
 ALIKE = 0.25  # share of that deviation that may remain between pauses one step apart
 NOTHING_ELSE = "what lies within a step besides them is not recorded"
-
-_EMPTY = {"peer_or_root": NO_PEER, "device": HOST_DEVICE, "group": -1}
 
 
 def with_steps(trace: Trace) -> tuple[Trace, str]:
@@ -95,7 +93,7 @@ def _steps(last: Columns, times: Array) -> Columns:
     columns: dict[str, Any] = {
         "rank": last["rank"], "seq": last.seq + np.arange(1, count + 1, dtype=np.uint64),
         "kind": int(Kind.STEP), "flags": int(Flag.INFERRED), "step": np.arange(1, count + 1),
-        "enter_ns": times[:-1], "exit_ns": times[1:], **_EMPTY, "peer_or_root": 0,
+        "enter_ns": times[:-1], "exit_ns": times[1:], **NONE_VALUES, "peer_or_root": 0,
     }  # fmt: skip
     return Columns(
         {
@@ -189,25 +187,13 @@ def _calls(trace: Trace) -> _Calls | None:
     return _Calls(
         ranks,
         np.append(first, len(rows)),
-        _numbered(kinds),
+        key_numbers(*kinds),
         rows.bytes_in.astype(np.int64),
-        _numbered([rows.group, *pair, tag, rows.group_seq]),
+        key_numbers(rows.group, *pair, tag, rows.group_seq),
         collective,
         _begun(rows, trace).astype(np.int64),
         ended.astype(np.int64),
     )
-
-
-def _numbered(columns: list[Array]) -> Array:
-    """Number rows so that two have the same number if all columns agree."""
-    table = [column.astype(np.int64) for column in columns]
-    order = np.lexsort(table)
-    opens = np.zeros(len(order), bool)
-    for column in table:
-        opens[1:] |= np.diff(column[order]) != 0
-    found = np.empty(len(order), np.int64)
-    found[order] = np.cumsum(opens)
-    return found
 
 
 # -- one rank --------------------------------------------------------------------------------------
@@ -220,7 +206,7 @@ def _cuts(calls: _Calls, place: int) -> Array:
     """
     mine = calls.of(place)
     kind = calls.kind[mine]
-    sized = _numbered([kind, calls.size[mine]])
+    sized = key_numbers(kind, calls.size[mine])
     for token in (sized, kind):  # sizes may vary from step to step, as with sequence lengths
         kept = _returning(token)
         period = _period(token[kept])

@@ -28,6 +28,8 @@ _NUMBERS = dict.fromkeys(("rank", "group", "name"), np.dtype(np.int32))
 #: Columns of `Trace.events` and their types: the rank, and the fields of a record.
 EVENT_TYPES = _NUMBERS | {name: RECORD[name] for name, _ in layout.RECORD_FIELDS} | _NUMBERS
 EVENT_COLUMNS: tuple[str, ...] = ("rank", *(name for name, _ in layout.RECORD_FIELDS))
+#: Values that stand for none, of columns in which 0 does not.
+NONE_VALUES = {"peer_or_root": layout.NO_PEER, "device": layout.HOST_DEVICE, "group": -1}
 
 LIGHT = ("op", "flags", "group", "step")  # often read for all records: read together, and cached
 KEPT_BYTES = 64 << 20  # any other column up to this size is cached

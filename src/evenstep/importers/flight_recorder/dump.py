@@ -11,11 +11,10 @@ from typing import Any
 
 from evenstep.errors import TraceError
 from evenstep.importers.content import content, parsed_json
-from evenstep.importers.file_ranks import last_number
+from evenstep.importers.file_ranks import rank_of
 from evenstep.importers.flight_recorder.entries import Entry, entry, folded
 from evenstep.importers.flight_recorder.restricted_pickle import loads
 from evenstep.importers.kineto.calls import ranks_of
-from evenstep.trace.ranks import MOST_RANKS
 
 MOST_BYTES = 256_000_000  # a ring of 2,000 entries with their stacks takes 1 to 20 MB
 MOST_ENTRIES = 65_536  # of a ring; the default is 2,000
@@ -76,9 +75,8 @@ def read_dump(path: Path, taken: Mapping[int, Dump], named: Mapping[Path, int]) 
     limits: list[str] = []
     entries = _entries(path, raw, limits)
     config = _config(value.get("pg_config"))
-    rank = _stated(value)
-    if rank is None:
-        rank = named.get(path, last_number(path))
+    rank = rank_of(value.get("rank"))
+    rank = named.get(path) if rank is None else rank
     if rank is None:
         rank = _other_rank(path, config, taken, limits)
     if rank in taken:
@@ -142,12 +140,6 @@ def _config(raw: Any) -> dict[str, tuple[int, ...]]:
         if isinstance(name, str) and name and members:
             found[name] = members
     return found
-
-
-def _stated(value: Mapping[Any, Any]) -> int | None:
-    """The rank that a file says it is of."""
-    own = value.get("rank")
-    return own if type(own) is int and 0 <= own < MOST_RANKS else None
 
 
 def _other_rank(

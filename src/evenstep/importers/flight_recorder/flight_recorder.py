@@ -18,7 +18,7 @@ import numpy as np
 
 from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
 from evenstep.importers.draft import LATEST_NS, Draft
-from evenstep.importers.file_ranks import ranks_by_paths
+from evenstep.importers.file_ranks import ranks_or_numbers
 from evenstep.importers.flight_recorder.dump import PICKLE, Dump, of_other_worlds, read_dump
 from evenstep.importers.flight_recorder.entries import Entry
 from evenstep.trace.ranks import format_ranks
@@ -44,7 +44,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     """The dumps of all ranks as one trace. Raises `TraceError` where none is usable."""
     draft = Draft()
     dumps: dict[int, Dump] = {}
-    named = ranks_by_paths([source.path for source in sources])
+    named = ranks_or_numbers([source.path for source in sources])
     for dump in usable(
         sources, progress, draft.limits, lambda each: read_dump(each.path, dumps, named)
     ):

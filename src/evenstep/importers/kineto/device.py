@@ -33,7 +33,7 @@ from evenstep.importers.kineto.table import (
     call_table,
 )
 from evenstep.importers.merging import Completion, completion, exposed, united
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Columns, key_numbers
 from evenstep.trace.spool.layout import Flag, Op
 
 Array = npt.NDArray[Any]
@@ -130,8 +130,7 @@ def _launched(file: KinetoFile, kernels: Columns) -> Columns:
     known = found.thread >= 0
     if known.all():
         return found
-    where = np.stack([kernels.device, kernels.stream])
-    stream = np.unique(where, axis=1, return_inverse=True)[1].reshape(-1)
+    stream = key_numbers(kernels.device, kernels.stream)
     first = np.full(len(kernels), _NEVER)
     np.minimum.at(first, stream[known], kernels.start_ns[known])
     first = np.where(known | (first[stream] == _NEVER), -_NEVER, first[stream])

@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import TraceError
-from evenstep.importers.file_ranks import natural, ranks_by_paths
+from evenstep.importers.file_ranks import natural, rank_of, ranks_by_paths
 from evenstep.importers.kineto.calls import groups_of, ranks_of
 from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import CALL, COMMS, OPTIMIZER_STEP, annotation, step_number
-from evenstep.trace.ranks import MOST_RANKS
 
 #: tensorboard_trace_handler, unless told otherwise: HOST_PID.STAMP.pt.trace.json
 _WORKER = re.compile(r"^(?P<host>.+)_(?P<process>\d+)(?:\.\d+)?\.pt\.trace\.json")
@@ -104,7 +103,7 @@ def _start(file: KinetoFile) -> int:
 
 def _world(file: KinetoFile) -> int:
     """How many ranks a file says there are; 0 where it does not."""
-    return _number(info_of(file).get("world_size")) or 0
+    return rank_of(info_of(file).get("world_size")) or 0
 
 
 def _order(file: KinetoFile, named: Mapping[Path, int]) -> tuple[bool, list[str | int]]:
@@ -119,10 +118,6 @@ def info_of(file: KinetoFile) -> dict[str, Any]:
     return info if isinstance(info, dict) else {}
 
 
-def _number(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value < MOST_RANKS else None
-
-
 def _least_world(file: KinetoFile) -> int:
     """How many ranks the groups of a file show there to be."""
     members = [key.ranks for key in groups_of(file.header).values()]
@@ -131,7 +126,7 @@ def _least_world(file: KinetoFile) -> int:
 
 
 def _stated(file: KinetoFile) -> int | None:
-    return _number(info_of(file).get("rank"))
+    return rank_of(info_of(file).get("rank"))
 
 
 def _host(file: KinetoFile) -> str:

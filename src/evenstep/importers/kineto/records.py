@@ -17,7 +17,7 @@ from evenstep.importers.kineto.places import FilePlace, info_of
 from evenstep.importers.kineto.steps import Steps, phases_of
 from evenstep.importers.kineto.table import UNKNOWN_NS, host_waits, in_sequence
 from evenstep.importers.merging import Completion, at_once, united
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Columns, key_numbers
 from evenstep.trace.spool.layout import Kind, Op, ReduceOp
 
 Array = npt.NDArray[Any]
@@ -116,8 +116,7 @@ def _entered(each: Profile, done: Completion) -> Array:
     """
     calls = each.calls
     began = calls.device_enter_ns
-    kernel = np.stack([calls.device, calls.stream, began])
-    kernel = np.unique(kernel, axis=1, return_inverse=True)[1].reshape(-1)
+    kernel = key_numbers(calls.device, calls.stream, began)
     sends = np.bincount(kernel, calls.op == int(Op.SEND))[kernel] > 0 if len(kernel) else kernel > 0
     entered = done.entered(calls.enter_ns, began, calls.stream, (calls.op == int(Op.RECV)) & ~sends)
     known = began != UNKNOWN_NS

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import CALL, ON_HOST, Annotation, operation
 from evenstep.importers.merging import without
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Columns, key_numbers, positions_by_key
 from evenstep.trace.spool.layout import Flag, Kind, Op
 
 Array = npt.NDArray[Any]
@@ -93,20 +93,10 @@ def _all_state(table: Columns) -> Array:
     return np.asarray(~np.isin(table.group, np.unique(table.group[silent])))
 
 
-def _runs(*keys: Array) -> Array:
-    """Number of the run of equal keys that each row belongs to; rows are in order of the keys."""
-    if not len(keys[0]):
-        return np.zeros(0, np.int64)
-    new = np.zeros(len(keys[0]) - 1, bool)
-    for key in keys:
-        new |= np.diff(key) != 0
-    return np.concatenate([[0], np.cumsum(new)])
-
-
 def _coalesced(table: Columns) -> Columns:
     """One row per rank, group and number: from the first entry to the last exit."""
     table = table.sorted_by("rank", "group", "group_seq", "enter_ns")
-    run = _runs(table["rank"], table.group, table.group_seq)
+    run = key_numbers(table["rank"], table.group, table.group_seq)
     if not len(run) or run[-1] == len(run) - 1:
         return table
     first = np.flatnonzero(np.append(True, np.diff(run) != 0))
@@ -124,14 +114,12 @@ def _coalesced(table: Columns) -> Columns:
 
 
 def _counted(table: Columns, *keys: str) -> Array:
-    """Number of each row among those of its rank, step and keys, as part of one order."""
-    by = [table[name] for name in ("rank", "step", *keys)]
-    order = np.lexsort([table.enter_ns, *reversed(by)])
-    run = _runs(*(key[order] for key in by))
-    first = np.searchsorted(run, run)
-    number = np.empty(len(table), np.int64)
-    number[order] = np.minimum(np.arange(len(table)) - first, _PER_STEP - 1)
-    return table.step.astype(np.int64) * _PER_STEP + number
+    """Number rows of the same keys: by step, then by their position among those of the rank.
+
+    Rows are in order of entry.
+    """
+    position = positions_by_key(*(table[name] for name in ("rank", "step", *keys)))
+    return table.step.astype(np.int64) * _PER_STEP + np.minimum(position, _PER_STEP - 1)
 
 
 def _differ(table: Columns) -> Array:
@@ -147,8 +135,8 @@ def _differ(table: Columns) -> Array:
 def _agreeing(table: Columns) -> tuple[Columns, list[str]]:
     """Rows of steps in which every rank of the group issued the same; the rest without group."""
     table = table.sorted_by("group", "step", "group_seq", "rank")
-    cell = _runs(table.group, table.step)
-    place = _runs(table.group, table.step, table.group_seq)
+    cell = key_numbers(table.group, table.step)
+    place = key_numbers(table.group, table.step, table.group_seq)
     if not len(cell):
         return table, []
     there = np.zeros(int(cell[-1]) + 1, np.int64)

@@ -37,8 +37,8 @@ _LINE = re.compile(
 )
 _VERSION = re.compile(r"\b([NR]CCL) version ([\w.+\-]+)")
 _COMM = re.compile(
-    r"comm (0x[0-9a-f]+) rank (\d{1,7}) n[rR]anks (\d{1,7})(?: nNodes (\d+))?"
-    r"(?:.*? cudaDev (\d+))?(?:.*? busId ([0-9a-f]+))?(?:.*? commId (0x[0-9a-f]+))?"
+    r"comm (0x[0-9a-f]+) rank (\d{1,7}) n[rR]anks (\d{1,7})(?: nNodes (\d+))?(?:.{0,80}? cudaDev "
+    r"(\d+))?(?:.{0,80}? busId ([0-9a-f]+))?(?:.{0,80}? commId (0x[0-9a-f]+))?"
 )
 _RING = re.compile(r"Channel (\d{1,4})(?:/\d{1,4})? :((?:\s+\d{1,7})+)\s*$")
 _TREE = re.compile(r"\[(\d{1,4})\] -?\d+(?:/-?\d+)*->(\d{1,7})->(-?\d+)(?:/-?\d+)*")

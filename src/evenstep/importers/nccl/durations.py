@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import Progress, SourceFile, TraceFormat, reported
+from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
 from evenstep.importers.kineto.names import operation
 from evenstep.importers.tables import TableFile, column_of, read_table, spelled, table_file
@@ -74,12 +75,8 @@ def layout_of(source: SourceFile) -> DurationColumns | None:
 def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     """All tables as one trace. Raises `TraceError` where none has a usable row."""
     draft = Draft()
-    parts = []
-    for source in reported(sources, progress):
-        layout = layout_of(source)
-        if layout is not None:
-            parts.append(_rows(layout, draft))
-    table = Columns.concatenate(parts)
+    read_one = partial(_rows, draft=draft)
+    table = Columns.concatenate(list(usable(sources, progress, draft.limits, read_one)))
     if not len(table):
         reasons = "; ".join(draft.limits) or "it has no rows"
         raise TraceError(f"{sources[0].path} has no collective that could be read: {reasons}")
@@ -98,8 +95,11 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
 FORMAT = TraceFormat(NAME, recognises, read)
 
 
-def _rows(layout: DurationColumns, draft: Draft) -> Columns:
+def _rows(source: SourceFile, draft: Draft) -> Columns:
     """The usable rows of a table: rank, group (its number among the names), sequence, op, …"""
+    layout = layout_of(source)
+    if layout is None:
+        raise TraceError(f"{source.path} is no table any more; it was changed while it was read")
     numbers = [name for name in (layout.rank, layout.sequence, layout.size) if name]
     texts = [name for name in (layout.group, layout.op) if name]
     table = read_table(layout.file, [*numbers, layout.duration], texts, draft.limits)

@@ -200,6 +200,8 @@ def _enter(draft: Draft, log: _Log) -> None:
     largest = max(log.sizes, key=lambda name: log.sizes[name], default="")
     owners = _owners(log, largest, draft.limits)
     devices: dict[_Process, list[int]] = {}
+    starts = (min(series.columns["device_enter_ns"]) for series in log.series.values())
+    origin = min(starts, default=0) - 1_000_000_000
     for rank, (host, pid) in sorted(owners.items()):
         draft.rank(rank, hostname=host, pid=pid, boot_id=f"clock of {host}")
         devices.setdefault((host, pid), []).append(rank)
@@ -219,7 +221,7 @@ def _enter(draft: Draft, log: _Log) -> None:
                 )
         for rank, series in placed:
             if rank >= 0:
-                _rows(draft, rank, group, series)
+                _rows(draft, rank, group, series, origin)
     draft.limits += _overall(log, draft, log.records - draft.length)
 
 
@@ -246,11 +248,10 @@ def _only(ranks: Sequence[int]) -> int:
     return ranks[0] if len(ranks) == 1 else -1
 
 
-def _rows(draft: Draft, rank: int, group: int, series: _Series) -> None:
-    """Enter a rank's records of a communicator."""
+def _rows(draft: Draft, rank: int, group: int, series: _Series, origin: int) -> None:
+    """Enter a rank's records of a communicator, with device times since `origin`."""
     columns = {name: np.asarray(values, np.int64) for name, values in series.columns.items()}
     size = columns.pop("bytes")
-    origin = int(columns["device_enter_ns"].min()) - 1_000_000_000
     for name in ("device_enter_ns", "device_exit_ns"):
         columns[name] = columns[name] - origin
     more = {"group": group, "bytes_in": size, "device": 0, "flags": int(Flag.EXIT_UPPER_BOUND)}

@@ -25,7 +25,6 @@ Array = npt.NDArray[Any]
 MAGIC = b"SQLite format 3\0"
 MOST_ROWS = 10_000_000  # of a table: what fits into memory
 _PIECE_ROWS = 100_000
-_PIECE_BYTES = 1 << 20
 _LONGEST_TEXT = 1_000
 _MOST_TEXT = 256_000_000  # characters of all strings of a database together
 _LONGEST_VALUE = 10_000_000  # bytes
@@ -45,8 +44,7 @@ def open_database(path: Path) -> Iterator[sqlite3.Connection]:
     with tempfile.TemporaryDirectory(prefix="evenstep-") as folder:
         unpacked = Path(folder) / "export.sqlite"
         with Stream(path) as stream, unpacked.open("wb") as file:
-            while piece := stream.read(_PIECE_BYTES):
-                file.write(piece)
+            file.writelines(stream.pieces())
         with closing(_connected(unpacked)) as database:
             yield database
 

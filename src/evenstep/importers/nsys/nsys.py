@@ -15,7 +15,7 @@ import numpy as np
 from evenstep.errors import TraceError
 from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
 from evenstep.importers.draft import Draft
-from evenstep.importers.file_ranks import last_number, ranks_by_paths
+from evenstep.importers.file_ranks import ranks_or_numbers
 from evenstep.importers.kineto.calls import CallArguments, GroupKey
 from evenstep.importers.kineto.device import device_calls
 from evenstep.importers.kineto.file import KinetoFile
@@ -222,8 +222,8 @@ def _number(ranks: list[ProcessDevice], limits: list[str]) -> None:
     said = [member.rank if member and member.size <= MOST_RANKS else None for member in largest]
     files = {each.export.path for each in ranks}
     paths = [each.export.path for each in ranks]
-    by_path = ranks_by_paths(list(dict.fromkeys(paths)))
-    named = [by_path.get(path, last_number(path)) for path in paths]
+    by_path = ranks_or_numbers(list(dict.fromkeys(paths)))
+    named = list(map(by_path.get, paths))
     if None not in said and len(set(said)) == len(said):
         numbers = said
     elif None not in named and len(files) == len(ranks):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from evenstep.importers.draft import Draft
 from evenstep.importers.operations.program import PLACES, TALKS, placed, program
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Columns, key_numbers
 from evenstep.trace.operation_messages import STAMPS_S, OperationMessages, messages
 from evenstep.trace.operations import MESSAGES, SENDS, Role
 from evenstep.trace.ranks import MOST_RANKS
@@ -151,8 +151,7 @@ def _collectives(draft: Draft, ops: Columns) -> dict[str, Any]:
     chosen = np.flatnonzero(np.isin(ops.role, TALKS))
     rows = ops.select(chosen)
     group = _groups(draft, rows)
-    key = np.stack([group, rows.step, rows.role, rows.optype, rows.seq_id])
-    number = np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
+    number = key_numbers(group, rows.step, rows.role, rows.optype, rows.seq_id)
     first = np.full(int(group.max(initial=-1)) + 2, len(number))
     np.minimum.at(first, group, number)
     op = np.array([int(_OPS.get(Role(role), Op.ALL_REDUCE)) for role in range(len(Role))])

@@ -8,6 +8,7 @@ job was laid out; without it that follows from the table.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import Progress, SourceFile, TraceFormat
+from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.operations.operation_records import trace_of
 from evenstep.importers.tables import read_table, table_file
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Columns, positions_by_key
 from evenstep.trace.operations import COMPUTES, RECVS, ROLES, Role, extent
 from evenstep.trace.trace import Trace
 
@@ -46,14 +47,12 @@ def recognises(source: SourceFile) -> bool:
 
 def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     """All rows of all files as one trace."""
-    tables, draft = [], Draft()
-    for source in sources:
-        size = source.path.stat().st_size
-        progress(str(source.path), 0, size)
-        tables.append(_table(source, draft))
-        progress(str(source.path), size, size)
-    table = _without_duplicates(Columns.concatenate(tables), draft.limits)
-    table = _lasting(_begun(table), sources[0].path, draft.limits)
+    draft = Draft()
+    read_one = partial(_table, draft=draft)
+    table = Columns.concatenate(list(usable(sources, progress, draft.limits, read_one)))
+    if len(table):
+        table = _without_duplicates(table, draft.limits)
+        table = _lasting(_begun(table), sources[0].path, draft.limits)
     if not len(table):
         reasons = "; ".join(draft.limits) or "it has no rows"
         raise TraceError(f"{sources[0].path} has no operation that could be read: {reasons}")
@@ -135,14 +134,10 @@ def _completed(table: Columns) -> Columns:
     table = table.with_column("rank", rank).with_column("mc", mc).with_column("gmc", gmc)
     if (table.seq_id >= 0).all():
         return table
-    order = np.lexsort([table.start_s, table.optype, rank, table.step])
-    same = np.ones(len(table), bool)
-    for name in ("optype", "rank", "step"):
-        same &= np.diff(table[name][order], prepend=-1) == 0
-    place = np.arange(len(table))
-    turn = np.empty(len(table), np.int64)
-    turn[order] = place - np.maximum.accumulate(np.where(same, 0, place))
-    return table.with_column("seq_id", turn)
+    order = np.argsort(table.start_s, kind="stable")
+    position = np.empty(len(table), np.int64)
+    position[order] = positions_by_key(table.step[order], rank[order], table.optype[order])
+    return table.with_column("seq_id", position)
 
 
 def _without_duplicates(table: Columns, limits: list[str]) -> Columns:

@@ -16,7 +16,7 @@ from evenstep.importers.content import Progress, SourceFile, TraceFormat, report
 from evenstep.importers.draft import FIRST_NS, MOST_BYTES, Draft
 from evenstep.importers.otf2.archive import Archive
 from evenstep.importers.otf2.archive import read as read_archive
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Columns, positions_by_key
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.repetition import stepped
 from evenstep.trace.spool.layout import Flag, Op
@@ -103,11 +103,6 @@ def _peers(rows: Columns, members: dict[int, list[int]]) -> np.ndarray:
 
 
 def _sequence(rows: Columns, rank: np.ndarray, peer: np.ndarray) -> np.ndarray:
-    """The place of each operation among its like: of a communicator, or between two ranks."""
+    """Position of each operation in its communicator, or of a message between two ranks."""
     kind = np.where(rows.kind < 0, rows.kind, 0)
-    table = np.stack([rank, rows.communicator, kind, peer, rows.tag])
-    _, place = np.unique(table, axis=1, return_inverse=True)
-    order = np.argsort(place, kind="stable")
-    sequence = np.empty(len(rows), np.int64)
-    sequence[order] = np.arange(len(rows)) - np.searchsorted(place[order], place[order])
-    return sequence
+    return positions_by_key(rank, rows.communicator, kind, peer, rows.tag)

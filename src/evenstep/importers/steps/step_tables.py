@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import Progress, SourceFile, TraceFormat, reported
+from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
 from evenstep.importers.draft import Draft
-from evenstep.importers.file_ranks import last_number, natural, ranks_by_paths
+from evenstep.importers.file_ranks import natural, ranks_or_numbers
 from evenstep.importers.kineto.names import phase
 from evenstep.importers.steps import tensorboard
 from evenstep.importers.steps.records import WHOLE, Timed, trace_of
@@ -125,19 +125,20 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     """All tables as one trace; each of a rank of its own where they name none."""
     draft = Draft()
     parts: list[Timed] = []
-    places: list[str] = []  # what a source calls each of its workers, by number
-    by_path = ranks_by_paths([source.path for source in sources])
-    for source in reported(sources, progress):
-        try:
-            own = by_path.get(source.path, last_number(source.path))
-            own = own if len(sources) > 1 and own is not None else len(parts)
-            layout = None if tensorboard.recognises(source.head) else layout_of(source)
-            if layout is not None:
-                parts += _rows(layout, own, places, draft.limits)
-            else:
-                parts += _metrics(source.path, own, draft.limits)
-        except TraceError as error:
-            draft.limits.append(f"left out: {error}")
+    places: list[str] = []  # names of workers in the source, by number
+    by_path = {source.path: rank for rank, source in enumerate(sources)}
+    if len(sources) > 1:
+        by_path |= ranks_or_numbers(list(by_path))
+
+    def timed(source: SourceFile) -> list[Timed]:
+        own = by_path[source.path]
+        layout = None if tensorboard.recognises(source.head) else layout_of(source)
+        if layout is None:
+            return _metrics(source.path, own, draft.limits)
+        return _rows(layout, own, places, draft.limits)
+
+    for found in usable(sources, progress, draft.limits, timed):
+        parts += found
     if not parts:
         raise TraceError(f"nothing to read: {'; '.join(draft.limits)}")
     rows = Timed(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))

@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import Progress, SourceFile, TraceFormat, lines, reported
+from evenstep.importers.content import Progress, SourceFile, TraceFormat, lines, usable
 from evenstep.importers.draft import Draft
-from evenstep.importers.file_ranks import last_number, ranks_by_paths
+from evenstep.importers.file_ranks import ranks_or_numbers
 from evenstep.importers.steps.records import WHOLE, Timed, trace_of
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.trace import Trace
@@ -197,13 +197,12 @@ def _tells(text: Iterator[str]) -> bool:
 def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     """All logs as one trace. Raises `TraceError` where none tells of two steps."""
     draft, log = Draft(), Log()
-    by_path = ranks_by_paths([source.path for source in sources])
-    for at, source in enumerate(reported(sources, progress)):
-        own = by_path.get(source.path, last_number(source.path)) if len(sources) > 1 else 0
-        try:
-            _read_file(log, source, at if own is None else own)
-        except TraceError as error:
-            draft.limits.append(f"left out: {error}")
+    by_path = {source.path: rank for rank, source in enumerate(sources)}
+    if len(sources) > 1:
+        by_path |= ranks_or_numbers(list(by_path))
+    for _ in usable(sources, progress, draft.limits,
+                    lambda source: _read_file(log, source, by_path[source.path])):  # fmt: skip
+        pass
     if not log.rows:
         raise TraceError(f"{sources[0].path} tells of no two steps and the time between them")
     rank, number, start, seconds = np.array(log.rows, float).T
