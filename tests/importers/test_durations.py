@@ -1,5 +1,6 @@
 """Tables that know how long collectives took on each rank, and nothing else."""
 
+import gzip
 import json
 from collections import defaultdict
 
@@ -96,6 +97,15 @@ def told(path, rows):
     lines = [f"{rank},{group},{call},all_reduce,{ms}" for rank, group, call, ms in rows]
     path.write_text("rank,comm,seq,op,duration_ms\n" + "\n".join(lines) + "\n")
     return diagnose(open_trace([path]))
+
+
+def test_a_damaged_table_among_others_is_left_out(tmp_path):
+    told(tmp_path / "a.csv", [(rank, "g", call, 10) for call in range(8) for rank in range(2)])
+    rows = [{"rank": 0, "seq": 1, "op": "all_reduce", "duration_us": 5}]
+    (tmp_path / "b.jsonl").write_bytes(gzip.compress(json.dumps(rows[0]).encode() * 9_999)[:-9])
+    trace = open_trace([tmp_path / "a.csv", tmp_path / "b.jsonl"])
+    assert len(trace.of_kind(Kind.COLLECTIVE)) == 16
+    assert any("left out" in limit and "b.jsonl" in limit for limit in trace.limits)
 
 
 @pytest.mark.parametrize("slow", [{5: 13}, {2: 12, 3: 12}, {4: 13, 5: 13, 6: 13, 7: 13}])

@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from evenstep.importers.file_ranks import in_rank_folders, natural, ranks_by_paths
+from evenstep.importers.file_ranks import (
+    in_rank_folders,
+    natural,
+    ranks_by_paths,
+    ranks_or_numbers,
+)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +32,19 @@ def test_a_path_tells_the_rank_where_only_one_reading_is_left(names, expected):
     paths = [Path("/runs/2024", name) for name in names]
     found = ranks_by_paths(paths)
     assert [found.get(path) for path in paths] == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["nccl_trace_3", "nccl_trace_130"], [3, 130]),
+        (["rank1.json", "trace_7.json"], [1, 7]),
+        (["a-2024.csv", "b-2024.csv"], [None, None]),  # the same number is of no rank
+    ],
+)
+def test_else_distinct_numbers_at_the_ends_of_names_are_ranks(names, expected):
+    paths = [Path("/runs", name) for name in names]
+    assert [ranks_or_numbers(paths).get(path) for path in paths] == expected
 
 
 def test_paths_are_sorted_as_people_number_them():

@@ -46,6 +46,13 @@ def test_every_negotiated_tensor_is_a_collective_of_all_ranks(trace):
     assert trace.groups[0].ranks == tuple(range(WORLD))
 
 
+def test_tensors_are_numbered_in_order_whatever_they_are_called(tmp_path):
+    named = [{**event, "pid": f"tensor {event['pid']}"} for event in events()]
+    (tmp_path / "timeline.json").write_text(json.dumps(named))
+    rows = open_trace([tmp_path / "timeline.json"]).of_kind(Kind.COLLECTIVE)
+    assert rows.payload.reshape(WORLD, -1)[:, :4].tolist() == [[0, 1, 0, 1]] * WORLD
+
+
 def test_a_rank_enters_when_the_coordinator_hears_of_it(trace):
     rows = trace.of_kind(Kind.COLLECTIVE).sorted_by("group_seq", "rank")
     enter = rows.enter_ns.reshape(-1, WORLD)

@@ -76,7 +76,7 @@ def test_events_at_impossible_times_are_left_out_and_counted(folder, field, valu
     document["traceEvents"][-1][field] = value  # the last collective's kernel
     trace = opened(folder, document)
     assert len(trace.of_kind(Kind.COLLECTIVE)) == 2
-    assert "1 events have a time or a duration that cannot be: left out" in trace.limits
+    assert "1 events have an impossible time or duration: left out" in trace.limits
 
 
 def test_a_profile_of_nothing_says_what_to_record(folder):

@@ -165,6 +165,12 @@ def test_no_tree_is_heard_of_beyond_the_most_channels_and_ranks():
     assert log.trees == {0: {1: 3}}
 
 
+def test_an_id_far_from_a_communicator_is_not_its_own(heard):
+    line = "gpu01:1:1 [0] NCCL INFO comm 0x1 rank 0 nranks 2{} commId 0xabc\n"
+    found = [heard(line.format("." * gap))["communicators"][0]["id"] for gap in (80, 81)]
+    assert found == ["0xabc", "of 2 ranks"]  # else a line of many takes quadratic time
+
+
 def test_choices_are_counted(heard):
     line = "gpu01:1:1 [0] NCCL INFO AllReduce: 4096 Bytes -> Algo RING proto LL channel\n"
     other = "gpu01:1:1 [0] NCCL INFO 8192 Bytes -> Algo 1 proto 2 time 35.2\n"

@@ -2,6 +2,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -122,6 +123,14 @@ def test_a_header_may_stand_once_per_dump(tmp_path):
 def test_operations_that_were_not_written_are_counted(tmp_path):
     limits = read(write(tmp_path, [record(0, 1), record(0, 11)])).limits
     assert any("2 of 11 operations were recorded" in limit for limit in limits)
+
+
+def test_device_times_of_all_communicators_of_a_rank_are_on_one_clock(tmp_path):
+    later = [record(0, number, id="0xb", n_ranks=1) for number in range(5, 9)]
+    trace = read(write(tmp_path, [record(0, number) for number in range(4)] + later))
+    rows = trace.of_kind(Kind.COLLECTIVE)
+    assert len(np.unique(rows.group)) == 2
+    assert len(np.unique(rows.exit_ns - rows.device_exit_ns)) == 1
 
 
 def test_a_small_communicator_is_mapped_by_its_processes(tmp_path):

@@ -42,6 +42,24 @@ def opened(tmp_path):
     return of
 
 
+@pytest.mark.parametrize("names", [("alpha", "beta"), ("a-2024", "b-2024")])
+def test_tables_that_name_no_rank_are_ranks_in_their_order(tmp_path, names):
+    for name in names:
+        rows = "".join(f"{step},100,5\n" for step in range(4))
+        (tmp_path / f"{name}.csv").write_text("step,step_time_ms,data_time_ms\n" + rows)
+    trace = open_trace([tmp_path])
+    assert (sorted(trace.ranks), trace.world) == ([0, 1], 2)
+    assert {rank for rank, *_ in steps(trace, Kind.PHASE)} == {0, 1}
+
+
+@pytest.mark.parametrize("compressor", ["gzip", "zstandard"])
+def test_a_compressed_table_reads_the_same(tmp_path, opened, compressor):
+    text = "rank,step,seconds\n0,1,2\n1,1,3\n"
+    packed = pytest.importorskip(compressor).compress(text.encode())
+    (tmp_path / "packed.csv").write_bytes(packed)
+    assert steps(open_trace([tmp_path / "packed.csv"])) == steps(opened(text))
+
+
 def test_a_step_lasts_until_the_slowest_worker_is_done(opened):
     trace = opened("rank,step,seconds\n0,1,2\n1,1,3\n0,2,2\n1,2,2\n")
     assert steps(trace) == [(0, 1, 3.0), (0, 2, 2.0), (1, 1, 3.0), (1, 2, 2.0)]

@@ -1,9 +1,8 @@
-"""Files as they lie on disk, read as one stream of bytes: plain, gzip or Zstandard; and archives.
+"""Read plain, gzip and Zstandard files as streams of bytes, and unpack tar archives.
 
-A few kilobytes can decompress to any size, so what comes out is limited. The limit is on what is
-read, plain or compressed: `EVENSTEP_IMPORT_LIMIT_GB` raises it. Of a tar archive only plain files
-are taken, by the last part of their names and those of folders above them, into a folder of their
-own.
+A few kilobytes can decompress to any size, so the bytes read from one file are limited, plain or
+compressed: `EVENSTEP_IMPORT_LIMIT_GB` raises the limit. Of a tar archive only plain files are
+unpacked, into a temporary folder that their names cannot leave.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from evenstep.values import number
 HEAD_BYTES = 1 << 16
 PIECE_BYTES = 1 << 20
 LIMIT_VARIABLE = "EVENSTEP_IMPORT_LIMIT_GB"
-LIMIT_GB = 4.0  # 1e9 bytes: a few hundred times what a profile of ten steps takes
+LIMIT_GB = 4.0  # 1e9 bytes each: a few hundred times the size of a profile of ten steps
 GZIP = b"\x1f\x8b"
 ZSTANDARD = b"\x28\xb5\x2f\xfd"
 TAR, TAR_AT = b"ustar", 257
 
 
 class Stream:
-    """The contents of a file, decompressed, from the beginning to its end.
+    """The decompressed contents of a file.
 
-    Raises `TraceError` for a file that cannot be read, is cut short or is longer than the limit.
+    Raises `TraceError` for a file that cannot be read, is cut short or exceeds the limit.
     """
 
     def __init__(self, path: Path, *, limit_bytes: int | None = None) -> None:
@@ -59,17 +58,17 @@ class Stream:
 
     @property
     def position_bytes(self) -> int:
-        """How far it has been read, of `size_bytes` on disk."""
+        """Position in the file on disk, of `size_bytes`."""
         return self._raw.tell()
 
     def read(self, count: int) -> bytes:
-        """The next bytes, at most that many; none at the end."""
+        """Read at most `count` bytes; none at the end."""
         try:
             data: bytes = self._file.read(count)
         except (OSError, EOFError, zlib.error) as error:
             raise self._damaged(error) from error
         except Exception as error:
-            if type(error).__name__ != "ZstdError":  # its module may not be there to name it
+            if type(error).__name__ != "ZstdError":  # its module may be missing
                 raise
             raise self._damaged(error) from error
         self.read_bytes += len(data)
@@ -92,13 +91,13 @@ class Stream:
 
 
 def limit_from_environment() -> int:
-    """How many bytes may be read from one file. Raises `ConfigError` for what is no number."""
+    """The limit in bytes. Raises `ConfigError` where the variable is not a number."""
     kind = number(0, above=True, most=1e9, what="a number of gigabytes")
     return int(kind.checked(os.environ.get(LIMIT_VARIABLE) or LIMIT_GB, LIMIT_VARIABLE) * 1e9)
 
 
 def read_head(path: Path) -> bytes:
-    """The first 64 KiB of a file, decompressed; what there is of them where it is damaged."""
+    """The first 64 KiB of a file, decompressed; fewer if it is damaged after the first bytes."""
     head = b""
     with Stream(path, limit_bytes=2 * HEAD_BYTES) as stream:
         try:
@@ -139,9 +138,9 @@ MOST_FILES = 20_000
 
 
 def unpacked(path: Path) -> TemporaryDirectory[str]:
-    """The archive's files in a folder that goes when it is let go of.
+    """Unpack an archive into a temporary folder.
 
-    Raises `TraceError` where it is damaged or holds more than is read of a file.
+    Raises `TraceError` where it is damaged or exceeds the limit of a file.
     """
     folder = TemporaryDirectory(prefix="evenstep-")
     try:

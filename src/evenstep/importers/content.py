@@ -1,4 +1,4 @@
-"""What an importer is, and what it reads: files and lines, never more than their kind can have."""
+"""Source files, formats, and bounded reading of bytes, lines and JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evenstep.errors import TraceError
 from evenstep.importers.compression import Stream
 from evenstep.trace.trace import Trace
 
-#: Called with what is read, how much of it is done and how much there is (bytes).
+#: Called with the name of what is read, the bytes done and all bytes.
 Progress = Callable[[str, int, int], None]
 
 
@@ -29,16 +29,16 @@ class SourceFile:
 class TraceFormat:
     """Files that hold a trace: one per rank, or one with all ranks."""
 
-    name: str  # as messages call it: "Kineto trace"
+    name: str  # in messages: "Kineto trace"
     recognises: Callable[[SourceFile], bool]
     read: Callable[[Sequence[SourceFile], Progress], Trace]
 
 
 @dataclass(slots=True, frozen=True)
 class CompanionFormat:
-    """Files that say something about the fabric beside a trace.
+    """Files about the fabric that accompany a trace.
 
-    What `read` returns is merged into `Trace.run` and read there by the diagnosis.
+    The result of `read` is merged into `Trace.run`, where the diagnosis finds it.
     """
 
     name: str
@@ -48,21 +48,21 @@ class CompanionFormat:
 
 Found = TypeVar("Found")
 
-MOST_CONTAINERS = 2_000_000  # of a JSON text: each takes 64 bytes of memory and two of the file
+MOST_CONTAINERS = 2_000_000  # in a JSON text: each takes 64 bytes of memory, two of the file
 _COLOURS = re.compile("\x1b\\[[0-9;]*[mK]")
-LONGEST_LINE = 1 << 20  # bytes; the rest of such a line is left out
+LONGEST_LINE = 1 << 20  # bytes; the rest of a longer line is left out
 
 
 class TextLine(NamedTuple):
     """A line of a text."""
 
     number: int  # from 1
-    start: int  # its first byte, of the decompressed file
+    start: int  # offset in the decompressed file
     text: str
 
 
 def reported(sources: Sequence[SourceFile], progress: Progress) -> Iterator[SourceFile]:
-    """The sources one by one; how far they are is told in bytes of the files."""
+    """Yield the sources and report progress in bytes of their files."""
     sizes = [_size(source.path) for source in sources]
     for number, source in enumerate(sources):
         progress(source.path.name, sum(sizes[:number]), sum(sizes))
@@ -75,7 +75,7 @@ def usable(
     sources: Sequence[SourceFile], progress: Progress, limits: list[str],
     read: Callable[[SourceFile], Found],
 ) -> Iterator[Found]:  # fmt: skip
-    """What is read of each source; those that cannot be used are named in the limits."""
+    """Yield the result of reading each source; `limits` names sources that cannot be read."""
     for source in reported(sources, progress):
         try:
             yield read(source)
@@ -86,19 +86,19 @@ def usable(
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # said when it is read
+    except OSError:  # reported when the file is read
         return 0
 
 
 def whole(value: Any) -> int:
-    """A whole number from 0 below 2^64 as a file has it, in digits too; -1 for anything else."""
+    """A whole number in [0, 2^64), given as a number or as digits; -1 for anything else."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 20:
         value = int(value)
     return value if type(value) is int and 0 <= value < 1 << 64 else -1
 
 
 def content(path: Path, most_bytes: int) -> bytes:
-    """All of a file. Raises `TraceError` where there is more of it than `most_bytes`."""
+    """The bytes of a file, decompressed. Raises `TraceError` beyond `most_bytes`."""
     pieces: list[bytes] = []
     with Stream(path) as stream:
         for piece in stream.pieces():
@@ -112,13 +112,13 @@ def content(path: Path, most_bytes: int) -> bytes:
 
 
 def whole_json(path: Path, most_bytes: int) -> Any:
-    """What a JSON file says. Raises `TraceError` where it is damaged, or larger or more finely
-    divided than a file of its kind can be."""
+    """The value in a JSON file. Raises `TraceError` where it is damaged, or has more bytes or
+    containers than a file of its kind can have."""
     return parsed_json(content(path, most_bytes), path)
 
 
 def parsed_json(data: bytes, path: Path) -> Any:
-    """What a JSON text of a file says, as `whole_json`."""
+    """The value of a JSON text; `path` names it in messages. Raises like `whole_json`."""
     if data.count(b"[") + data.count(b"{") > MOST_CONTAINERS:
         raise TraceError(f"{path} holds more lists and objects than a file of its kind can")
     try:
@@ -133,7 +133,7 @@ def parsed_json(data: bytes, path: Path) -> Any:
 
 
 def lines(path: Path) -> Iterator[TextLine]:
-    """The lines of a text, piece by piece; bytes that are not UTF-8 are replaced.
+    """Yield the lines of a text file; bytes that are not UTF-8 are replaced.
 
     Raises `TraceError` where the file cannot be read.
     """
@@ -152,6 +152,6 @@ def lines(path: Path) -> Iterator[TextLine]:
 
 
 def _decoded(line: bytes) -> str:
-    """A line's text, without the colours of a terminal."""
+    """A line's text, without a terminal's colour codes."""
     text = line[:LONGEST_LINE].decode("utf-8", "replace").rstrip("\r")
     return _COLOURS.sub("", text) if "\x1b" in text else text

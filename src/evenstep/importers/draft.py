@@ -1,7 +1,7 @@
-"""A trace in the making: what importers gather file by file, until it is whole.
+"""Assemble a trace from the files that an importer reads one by one.
 
-Rows are collected as columns. Names and groups get their numbers here, so that they mean the same
-on every rank; at the end each rank's rows are put in order of entry and numbered.
+Rows are collected as columns. Names and groups are numbered here, alike for all ranks; at the end
+each rank's rows are sorted by entry and numbered.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from evenstep.trace.trace import Group, RankInfo, Trace
 
 Array = npt.NDArray[Any]
 
-#: When the first event of any clock begins. Hosts' clocks may be an hour apart, and on the common
-#: time nothing may come to lie before 1: an end at 0 is one that nobody saw.
+#: Time of a clock's first event. Hosts' clocks may be an hour apart, and no time may become less
+#: than 1 on the reference clock: an end at 0 means unknown.
 FIRST_NS = 7_200_000_000_000
-COMPUTE, COPY = "compute", "copy"  # names of spans in which a device does either
+COMPUTE, COPY = "compute", "copy"  # names of the spans of a device
 LATEST_NS = 1 << 62  # a time beyond it is damage: 146 years
 MOST_BYTES = 1 << 62
 
 
 class Draft:
-    """Ranks, groups, names and rows, as they are found."""
+    """The ranks, groups, names, rows and limits found so far."""
 
     def __init__(self) -> None:
         self.ranks: dict[int, RankInfo] = {}
         self.limits: list[str] = []
         self._groups: dict[str, int] = {}
         self._group_table: list[Group] = []
-        self._members = 0  # of the groups that were asked for
+        self._members = 0  # of all groups requested, counted each time
         self._names: dict[str, int] = {"": 0}
         self._tables: list[Columns] = []
 
     def name(self, text: str) -> int:
-        """Number of a name; it is entered when new."""
+        """Number of a name, entered if new."""
         return self._names.setdefault(text, len(self._names))
 
     @property
@@ -52,7 +52,7 @@ class Draft:
         return tuple(self._names)
 
     def group(self, name: str, ranks: Iterable[int], backend: str = "") -> int:
-        """Number of the group with this name and these members; it is entered when new."""
+        """Number of the group with this name and these members, entered if new."""
         members = ranks if isinstance(ranks, range) and ranks.step > 0 else sorted(set(ranks))
         self._members += len(members)
         if self._members > MOST_MEMBERS:
@@ -76,14 +76,15 @@ class Draft:
         self, rank: int, facts: Mapping[str, Any] = MappingProxyType({}), *, closed: bool = True,
         dropped: int = 0, **identity: Any,
     ) -> None:  # fmt: skip
-        """Enter a rank and who it is. Raises `TraceError` where it is there already."""
+        """Enter a rank with its identity. Raises `TraceError` if it was entered before."""
         if rank in self.ranks:
             raise TraceError(f"a second trace of rank {rank}")
         known = {"rank": rank, **identity}
         self.ranks[rank] = RankInfo(rank, known, dict(facts), closed, dropped)
 
     def rows(self, rank: int | Array, columns: Mapping[str, Any]) -> None:
-        """Add rows of a rank, or of one each: columns, or a value for all; others are empty."""
+        """Add rows of one rank, or of a rank per row. A column is an array or one value for all
+        rows; missing columns get the value for none."""
         length = max((np.size(values) for values in columns.values() if np.ndim(values)), default=1)
         table = {}
         given = {**NONE_VALUES, **columns, "rank": rank}
@@ -92,8 +93,8 @@ class Draft:
         self._tables.append(Columns(table))
 
     def calls(self, rank: int | Array, columns: Mapping[str, Any]) -> None:
-        """Add collectives and messages, told by their `op`. Of those of a `device`, its times are
-        those of the host unless it has its own."""
+        """Add collectives and messages, by their `op`. If `device` is given, device times equal the
+        host's times unless given, too."""
         message = np.isin(columns["op"], (int(Op.SEND), int(Op.RECV)))
         kind = np.where(message, int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE))
         found = {"kind": kind, "bytes_out": columns.get("bytes_in", 0), **columns}
@@ -109,7 +110,7 @@ class Draft:
     def device_spans(
         self, rank: int, name: str, device: Any, start: Array, end: Array, step: Array
     ) -> None:
-        """Enter when a device computed or copied, on the host's clock and the device's at once."""
+        """Enter spans in which a device computed or copied, in times of the host's clock."""
         if not len(start):
             return
         self.rows(
@@ -122,7 +123,7 @@ class Draft:
         )  # fmt: skip
 
     def trace(self, run: Mapping[str, Any], *, world: int | None = None) -> Trace:
-        """The whole. Raises `TraceError` where no rank was entered."""
+        """The assembled trace. Raises `TraceError` where no rank was entered."""
         if not self.ranks:
             reasons = "; ".join(self.limits)
             raise TraceError(f"nothing to read: {reasons or 'there is no rank in it'}")
@@ -142,8 +143,8 @@ class Draft:
 
 
 def _numbered(events: Columns) -> Columns:
-    """Rows in order of rank and entry, each rank's numbered from 1; an outer row comes first, and
-    what a device comes to at once stays in order."""
+    """Sort rows by rank and entry and number each rank's from 1; outer rows come first, and device
+    rows with the same entry keep their order."""
     ends = np.where(events.exit_ns > 0, events.exit_ns, np.iinfo(np.int64).max)
     ends = np.where((events.flags & int(Flag.ON_DEVICE)) != 0, 0, ends)
     order = np.lexsort([-ends, events.enter_ns, events["rank"]])

@@ -46,7 +46,7 @@ def ranks_or_numbers(paths: Sequence[Path]) -> dict[Path, int]:
 
 
 def in_rank_folders(paths: Sequence[Path]) -> bool:
-    """Whether each file is in a folder of its own rank: `run/rank0/a.json`, `run/rank1/a.json`."""
+    """Whether each file is in a folder per rank: `run/rank0/a.json`, `run/rank1/a.json`."""
     for level in range(1, 1 + _FOLDERS):
         ranks = [_rank_in(path, level) for path in paths]
         if None not in ranks and len(set(ranks)) == len(paths):

@@ -1,9 +1,9 @@
-"""Timelines of Horovod (`HOROVOD_TIMELINE`): who was ready for each tensor when, on one clock.
+"""Timelines of Horovod (`HOROVOD_TIMELINE`): when ranks were ready for each tensor, on one clock.
 
-The coordinator writes all of it. In the negotiation of a tensor it marks the moment it hears of
-each rank, by the rank's number; then come the collective and its activities. So ranks need no
-clocks of their own: the last to be marked is the one the others wait for. Tensors whose negotiation
-was spared by the response cache show no such marks, and are not in the trace.
+The coordinator writes the whole file. During the negotiation of a tensor it marks when each rank
+reports that it is ready, by the rank's number; the collective and its activities follow. All times
+are on its clock, and the rank marked last is the one that the others wait for. Tensors for which
+the response cache saved the negotiation have no marks, and are not in the trace.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def recognises(source: SourceFile) -> bool:
 
 
 def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
-    """The timeline as a trace. Raises `TraceError` where it has no negotiated collective."""
+    """Read the timeline as a trace. Raises `TraceError` if it has no negotiated collective."""
     draft = Draft()
     calls: list[TensorCall] = []
     for source in reported(sources[:1], progress):
@@ -77,7 +77,7 @@ FORMAT = TraceFormat(NAME, recognises, read)
 
 
 def calls_of(source: SourceFile) -> list[TensorCall]:
-    """The collectives that were negotiated to their end, in the order of their beginning."""
+    """The collectives whose negotiation is complete, in order of their beginning."""
     tensors: dict[Any, _Tensor] = {}
     calls: list[TensorCall] = []
     with Stream(source.path) as stream:
@@ -90,7 +90,7 @@ def calls_of(source: SourceFile) -> list[TensorCall]:
 
 
 def _take(tensors: dict[Any, _Tensor], calls: list[TensorCall], event: TraceEvent) -> None:
-    """One event of a tensor's life: negotiation with marks, then the collective."""
+    """Take in one event of a tensor: its negotiation with marks, then the collective."""
     tensor = tensors.setdefault(event.pid, _Tensor(len(tensors)))
     name = event.name or ""
     if event.ph == "B":
@@ -114,9 +114,9 @@ def _take(tensors: dict[Any, _Tensor], calls: list[TensorCall], event: TraceEven
 
 
 def _enter(draft: Draft, calls: Sequence[TensorCall], ranks: Sequence[int]) -> None:
-    """A collective of all ranks for each call that all were marked in.
+    """Enter a collective of all ranks for each call in which all ranks were marked.
 
-    Horovod's own thread carries them out, beside the training: like a device's.
+    Horovod's own thread carries them out beside the training, as a device would.
     """
     whole = [call for call in calls if len(call.ready_us) == len(ranks)]
     if len(whole) < len(calls):

@@ -1,10 +1,10 @@
-"""Stretches of time on one line: united, subtracted, cut and nested; and when a device is done.
+"""Operations on intervals of time (union, difference, cutting, nesting), and device time.
 
-A host runs ahead of its devices, often by whole steps. A moment of its program has come on the
-device once everything launched before it is done, and not before the host is there itself.
-Communication counts where the device waited for it. Steps and phases are told in that time: so a
-batch fetched behind the device's back costs nothing, a late launch does, and a kernel belongs to
-the phase that launched it, whenever it runs.
+A host runs ahead of its devices, often by whole steps. The device time of a host moment is when
+everything launched before it is done, but no earlier than the moment itself; communication counts
+only if compute waited for it. Steps and phases are reported in device time: fetching a batch while
+the device works costs nothing, a late launch costs its lateness, and a kernel belongs to the phase
+that launched it, whenever it runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 
 
 def united(start: Array, end: Array) -> tuple[Array, Array]:
-    """What any of the stretches covers, as disjoint ones in order of time."""
+    """The union of intervals, as disjoint intervals in order of time."""
     real = end > start
     start, end = start[real], end[real]
     if not len(start):
@@ -33,7 +33,7 @@ def united(start: Array, end: Array) -> tuple[Array, Array]:
 
 
 def without(start: Array, end: Array, off_start: Array, off_end: Array) -> tuple[Array, Array]:
-    """What the first stretches cover and the second do not."""
+    """The union of the first intervals minus the second ones."""
     start, end = united(start, end)
     if not len(start):
         return start, end
@@ -46,16 +46,16 @@ def without(start: Array, end: Array, off_start: Array, off_end: Array) -> tuple
 
 
 def _covered(times: Array, start: Array, end: Array, side: Any) -> Array:
-    """Whether just after ("right") or just before ("left") each time lies in a stretch."""
+    """Whether the moment just after ("right") or before ("left") each time lies in an interval."""
     return np.asarray(
         np.searchsorted(start, times, side=side) > np.searchsorted(end, times, side=side)
     )
 
 
 def at_once(times: Array, resolution: int) -> Array:
-    """The times, each stretch of those that stamps of a resolution cannot tell apart as its first.
+    """The times, with runs that are indistinguishable at this resolution set to their first.
 
-    Two stamps of one moment are off by up to one unit each.
+    Each of two stamps of one moment is off by up to one unit.
     """
     order = np.argsort(times, kind="stable")
     line = times[order]
@@ -66,7 +66,7 @@ def at_once(times: Array, resolution: int) -> Array:
 
 
 def cut(start: Array, end: Array, edges: Array) -> tuple[Array, Array]:
-    """Disjoint stretches, cut wherever one of the edges lies within one."""
+    """Cut disjoint intervals at the edges that lie within them."""
     edges = np.unique(edges)
     inside = _covered(edges, start, end, "right") & _covered(edges, start, end, "left")
     return (
@@ -76,8 +76,7 @@ def cut(start: Array, end: Array, edges: Array) -> tuple[Array, Array]:
 
 
 def leaf_lengths(start: Array, end: Array) -> Array:
-    """Length of each stretch without those nested in it. Starts ascend; longer ones come first
-    where they are equal."""
+    """Length of each interval without the intervals nested in it."""
     order = np.lexsort([-end, start])
     start, end = start[order], end[order]
     depth = np.arange(len(start)) - np.searchsorted(np.sort(end), start, side="right")
@@ -94,31 +93,30 @@ def leaf_lengths(start: Array, end: Array) -> Array:
     return result
 
 
-# -- when a device is done -------------------------------------------------------------------------
+# -- device time -----------------------------------------------------------------------------------
 
-STAMP_NS = 2_000  # by which stamps of what follows at once may cross
+STAMP_NS = 2_000  # stamps of consecutive events may overlap by so much
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 class Completion(NamedTuple):
-    """Kernels in order of their launch, without communication that compute hides."""
+    """Kernels in order of launch, without communication that compute hides."""
 
     launched_ns: Array
-    done_ns: Array  # when all launched until then were done
-    computed_ns: Array  # when those of them were that compute
-    stream: Array  # in which the last of them ran
+    done_ns: Array  # when all kernels launched so far were done
+    computed_ns: Array  # when all compute kernels launched so far were done
+    stream: Array  # of the kernel that was done last
 
     def at(self, times_ns: Array) -> Array:
-        """When these moments of the host had come on its devices too. Their order stays."""
+        """Device times of these host moments; their order stays."""
         before = np.searchsorted(self.launched_ns, times_ns, side="left")
         return np.asarray(np.maximum(times_ns, np.append(_FIRST, self.done_ns)[before]))
 
     def entered(self, issued_ns: Array, began_ns: Array, stream: Array, received: Array) -> Array:
-        """When the devices had come to calls: all before them done, or they had begun at last.
+        """When devices entered calls: when all kernels before them were done, or the call began.
 
-        What a call's own stream did before says nothing of when compute had come to the call. What
-        is received may be asked for, and be there, long before compute comes to it: when it began
-        does not tell whether compute had waited for what was sent.
+        Earlier kernels of the call's own stream do not show when compute reached the call. A
+        receive may begin and end long before compute reaches it, so its beginning does not count.
         """
         before = np.searchsorted(self.launched_ns, issued_ns, side="left")
         behind = np.append(-1, self.stream)[before] == stream
@@ -128,9 +126,8 @@ class Completion(NamedTuple):
 
 
 def completion(kernels: Columns, moving: Array) -> Completion:
-    """Of kernels (launched_ns, start_ns, end_ns, stream), of which some move data between ranks.
-
-    Where none computes, every moment of the host stays as it is.
+    """The completion of kernels (launched_ns, start_ns, end_ns, stream); `moving` is the mask of
+    those that communicate. Without compute kernels, device times are host times.
     """
     counts = ~moving if moving.all() else ~moving | _awaited(kernels, moving)
     computed = np.where(moving, _FIRST, kernels.end_ns)
@@ -141,7 +138,7 @@ def completion(kernels: Columns, moving: Array) -> Completion:
 
 
 def _awaited(kernels: Columns, moving: Array) -> Array:
-    """Communication that ended before any compute began that was launched after it."""
+    """Mask of communication that ended before any compute kernel launched after it began."""
     compute = kernels.select(~moving).sorted_by("launched_ns")
     first = np.minimum.accumulate(compute.start_ns[::-1])[::-1]
     after = np.searchsorted(compute.launched_ns, kernels.launched_ns, side="right")
@@ -149,7 +146,7 @@ def _awaited(kernels: Columns, moving: Array) -> Array:
 
 
 def exposed(kernels: Columns, moving: Array) -> tuple[Array, Array]:
-    """When a device communicated and none computed; nothing where none is seen to compute."""
+    """Intervals of communication without compute; none if there are no compute kernels."""
     busy, moved = kernels.select(~moving), kernels.select(moving)
     if not len(busy):
         return busy.start_ns, busy.end_ns

@@ -1,7 +1,7 @@
-"""The front door: whatever a user brings, recognised by its content and read as one trace.
+"""Recognise what a user's paths are, and read them as one trace.
 
-Our own runs are recognised without importing any other format; formats are imported one by one
-until one of them knows the file.
+Runs of evenstep are recognised without importing any other format; formats are imported one by one
+until one recognises the file.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from evenstep.importers.content import CompanionFormat, Progress, SourceFile, TraceFormat
     from evenstep.trace.trace import Trace
 
-#: Modules of this package with a `FORMAT`, and what a reader expects. The first that recognises a
-#: file reads it.
+#: Modules of this package with a `FORMAT`, and what each reads. The first that recognises a file
+#: reads it.
 FORMATS: Mapping[str, str] = {
     "kineto.kineto": "a Kineto or Chrome trace in JSON",
     "horovod": "a timeline of Horovod",
@@ -38,45 +38,45 @@ FORMATS: Mapping[str, str] = {
     "nccl.debug": "a log with NCCL_DEBUG=INFO",
     "nccl.tests": "a log of nccl-tests",
 }
-LOGS = ("steps.training_logs", "nccl.debug", "nccl.tests")  # all may speak in one file
+LOGS = ("steps.training_logs", "nccl.debug", "nccl.tests")  # one file may have lines of them all
 EXPECTED = "a run's folder, an attempt, a spool, a store, " + ", ".join(FORMATS.values())
 SPOOL_MAGIC = b"EVNSTEP\0"
-DEEPEST = 5  # below a folder: JAX writes rank0/plugins/profile/STAMP/HOST.xplane.pb
-MOST_FILES = 20_000  # in a folder: beyond it is no folder of ranks
+DEEPEST = 5  # levels below a folder: JAX writes rank0/plugins/profile/STAMP/HOST.xplane.pb
+MOST_FILES = 20_000  # in a folder: one with more is not a folder of ranks
 
 
 @dataclass(slots=True)
 class Bundle:
-    """What is read as one trace: one of our runs, or files of one foreign format."""
+    """The files of one trace: a run of evenstep, or files of one foreign format."""
 
     path: Path  # the run, or the folder or first file that was given
-    format: TraceFormat | None = None  # None: our own
+    format: TraceFormat | None = None  # None: a run of evenstep
     sources: list[SourceFile] = field(default_factory=list)
 
 
 class InputPaths(NamedTuple):
-    """What a user's paths are."""
+    """A user's paths, sorted by trace and format."""
 
     bundles: list[Bundle]
     companions: list[tuple[CompanionFormat, list[SourceFile]]]
-    limits: list[str]  # what was given and is not used
-    folders: list[TemporaryDirectory[str]]  # of archives, for as long as this is held
+    limits: list[str]  # paths that are not used, and why
+    folders: list[TemporaryDirectory[str]]  # unpacked archives, kept as long as this object
 
 
 def load(path: str | Path, *, attempt: int | None = None) -> Trace:
     """Read a run, or another tool's file or folder of files, as a trace.
 
-    Of a run with several attempts the last one is read unless `attempt` names another. What is
-    missing, damaged or foreign is left out and named in `limits`; raises `TraceError` when nothing
-    usable is left.
+    Of a run with several attempts the last one is read unless `attempt` names another. Files that
+    are missing, damaged or foreign are left out and named in `limits`; raises `TraceError` when
+    none is usable.
     """
     return open_trace([path], attempt=attempt)
 
 
 def open_trace(paths: Sequence[str | Path], *, attempt: int | None = None) -> Trace:
-    """Everything that was given as one trace; logs given beside it are merged into `Trace.run`.
+    """Read all paths as one trace; companion logs are merged into `Trace.run`.
 
-    Raises `UsageError` where it is more than one trace, `TraceError` where it is none.
+    Raises `UsageError` where the paths are several traces, `TraceError` where they are none.
     """
     given = sort_out([Path(path) for path in paths])
     if len(given.bundles) > 1:
@@ -92,7 +92,7 @@ def open_bundle(
     attempt: int | None = None,
     progress: Progress | None = None,
 ) -> Trace:
-    """Read one of the traces that were given."""
+    """Read one of several traces, with all companion logs."""
     report = progress or _silent
     if bundle.format is None:
         from evenstep.trace.loading import load as load_run
@@ -105,16 +105,15 @@ def open_bundle(
             trace.run = _merged(trace.run, companion.read(sources, report))
         except TraceError as error:
             trace.limits.append(f"left out: {error}")
-    if given.limits:
-        trace.limits += given.limits
+    trace.limits += given.limits
     return trace
 
 
 def sort_out(paths: Sequence[Path]) -> InputPaths:
-    """What is to be read together. Raises `TraceError` where there is no trace among the paths.
+    """Sort paths into traces and companions. Raises `TraceError` where no path is of a trace.
 
-    Spools of one attempt become that attempt; files of one foreign format are one trace, but those
-    of different folders that bear the same name are not; each folder is by itself.
+    Spools of one attempt become that attempt. Files of one foreign format are one trace, unless
+    files in different folders share a name. Each folder is a trace of its own.
     """
     given = InputPaths([], [], [], [])
     loose = []
@@ -136,18 +135,16 @@ def sort_out(paths: Sequence[Path]) -> InputPaths:
 
 
 def _opened(given: InputPaths, path: Path) -> Path:
-    """The path, or the folder that an archive was unpacked into: what it holds, if it holds one."""
+    """The path, or of an archive the folder it was unpacked into, or the single folder in that."""
     if path.is_dir() or is_run(path):
         return path
-    from evenstep.importers.compression import is_archive
+    from evenstep.importers.compression import is_archive, unpacked
 
     try:
         if not is_archive(path):
             return path
-    except TraceError:  # said when its contents are looked at
+    except TraceError:  # reported when the file is recognised
         return path
-    from evenstep.importers.compression import unpacked
-
     given.folders.append(unpacked(path))
     folder = Path(given.folders[-1].name)
     within = list(folder.iterdir())
@@ -155,7 +152,7 @@ def _opened(given: InputPaths, path: Path) -> Path:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a path is a run's folder, an attempt or a spool of ours."""
+    """Whether a path is a run's folder, an attempt, a spool or a pack."""
     if path.is_dir():
         names = ("rank-*.spool", "node-*.pack")
         places = ("run.json", "store.json", *names, *(f"attempt-*/{name}" for name in names))
@@ -165,7 +162,7 @@ def is_run(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return file.read(len(SPOOL_MAGIC)) == SPOOL_MAGIC
-    except OSError:  # said when its contents are looked at
+    except OSError:  # reported when the file is recognised
         return False
 
 
@@ -183,9 +180,11 @@ def _attempts(paths: Sequence[Path]) -> list[Path]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """The files of a folder; where it has none, those of the folders in it."""
+    """The files of a folder, or else those of the first level below that has any."""
     for depth in range(1, DEEPEST + 1):
-        files = sorted(path for path in folder.glob("/".join("*" * depth)) if _plain(path, folder))
+        files = sorted(
+            path for path in folder.glob("/".join("*" * depth)) if _is_visible_file(path, folder)
+        )
         if len(files) > MOST_FILES:
             raise TraceError(f"{folder} holds {len(files)} files; give the traces' own folder")
         if files:
@@ -193,16 +192,13 @@ def _inside(folder: Path) -> list[Path]:
     return []
 
 
-def _plain(path: Path, folder: Path) -> bool:
+def _is_visible_file(path: Path, folder: Path) -> bool:
     hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
     return path.is_file() and not hidden
 
 
 def _by_run(files: Sequence[Path]) -> list[list[Path]]:
-    """Files as they may belong together: a name that comes twice tells two runs apart.
-
-    Unless it is that of a file in the folder of each rank.
-    """
+    """Files by run: one run per folder if a name occurs twice, unless the folders are ranks'."""
     from evenstep.importers.file_ranks import in_rank_folders
 
     names = {path.name for path in files}
@@ -213,7 +209,7 @@ def _by_run(files: Sequence[Path]) -> list[list[Path]]:
 
 
 def _take(given: InputPaths, files: Sequence[Path], folder: Path | None = None) -> None:
-    """Enter files of one run by their formats."""
+    """Sort files of one run by their formats."""
     from evenstep.importers.content import CompanionFormat
 
     found: dict[str, tuple[TraceFormat | CompanionFormat, list[SourceFile]]] = {}
@@ -239,16 +235,16 @@ def _take(given: InputPaths, files: Sequence[Path], folder: Path | None = None) 
 
 
 def _unknown(source: SourceFile, folder: Path | None) -> list[str]:
-    """Why a file is not used. In a folder anything may lie beside the traces: nothing is said."""
+    """Why a file is not used; nothing of a file in a folder, where any file may lie."""
     if not source.head:
         return [f"{source.path} is empty"]
     return [] if folder else [f"{source.path} is none of what is expected here"]
 
 
 def _recognised(path: Path) -> tuple[SourceFile, dict[str, TraceFormat | CompanionFormat]]:
-    """What a file was recognised by, and its formats: one, or of a log a trace and a companion.
+    """A file's head, and its formats: one, or for a log a trace and companions.
 
-    Raises `MissingExtra` where only a format that cannot be tried may know it.
+    Raises `MissingExtra` where only a format whose dependency is missing might recognise it.
     """
     from evenstep.importers.compression import read_head
     from evenstep.importers.content import CompanionFormat, SourceFile
@@ -276,7 +272,7 @@ def _recognised(path: Path) -> tuple[SourceFile, dict[str, TraceFormat | Compani
 
 
 def _nothing(given: InputPaths) -> str:
-    """Why there is no trace."""
+    """Say why there is no trace."""
     if given.companions:
         known, sources = given.companions[0]
         return (
@@ -288,7 +284,7 @@ def _nothing(given: InputPaths) -> str:
 
 
 def _merged(run: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Both; what both hold as tables is merged too."""
+    """Merge two dictionaries recursively; `more` wins."""
     merged = dict(run)
     for key, value in more.items():
         have = merged.get(key)
@@ -298,4 +294,4 @@ def _merged(run: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _silent(name: str, done: int, size: int) -> None:
-    """Nobody is shown the progress."""
+    """Ignore progress."""

@@ -1,7 +1,7 @@
-"""Protocol buffers of other tools, read with Google's own library from a schema in a few lines.
+"""Read protocol buffers with Google's library, from a schema in a few lines.
 
-A schema names what is used of each message, a field per word: `planes=1*XPlane` is field 1,
-repeated messages; `name=2:string` a scalar. What it does not name is skipped by the library.
+A schema names the fields used of each message, a word each: `planes=1*XPlane` is field 1, repeated
+messages; `name=2:string` is a scalar. The library skips other fields.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FIELD = re.compile(r"(\w+)=(\d+)([:*])(\w+)")
 
 
 def messages(package: str, schema: Mapping[str, str]) -> dict[str, Any]:
-    """A class for each message of a schema. Raises `MissingExtra` without the library."""
+    """Create a class for each message of a schema. Raises `MissingExtra` without the library."""
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ModuleNotFoundError:
@@ -43,7 +43,7 @@ def messages(package: str, schema: Mapping[str, str]) -> dict[str, Any]:
 
 
 def parsed(kind: Any, data: bytes, path: Path) -> Any:
-    """A message from its bytes. Raises `TraceError` where they are none."""
+    """Parse a message. Raises `TraceError` where the bytes are damaged."""
     from google.protobuf.message import DecodeError
 
     try:

@@ -1,4 +1,4 @@
-"""Tables of other tools (Parquet, CSV, JSON lines) as named columns of numbers and of texts."""
+"""Read tables (Parquet, CSV, JSON lines) as named columns of numbers and of texts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Array = npt.NDArray[Any]
 PARQUET = b"PAR1"
 SEPARATORS = ",;\t|"
 MOST_ROWS = 20_000_000
-TAIL_BYTES = 1 << 16  # of a Parquet file: where its columns are named
-RELATIVE = "norm"  # values that were divided by something, by the end of their name
+TAIL_BYTES = 1 << 16  # of a Parquet file: the part that names its columns
+RELATIVE = "norm"  # suffix of the names of normalized values
 UNITS_S = {
     "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, RELATIVE: 1e-3,
     "ms": 1e-3, "msec": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9,
@@ -37,10 +37,10 @@ _RECORD = msgspec.json.Decoder(dict[str, Any])
 
 
 class TableFile(NamedTuple):
-    """A file that holds a table, by its head."""
+    """A file that holds a table, from its head."""
 
     path: Path
-    names: list[str]  # of its columns, in order
+    names: list[str]  # of the columns, in order
     separator: str = ""  # of a CSV
     lines: bool = False  # JSON objects, one per line
 
@@ -49,12 +49,14 @@ class Table(NamedTuple):
     """Columns of one length."""
 
     numbers: dict[str, Array]  # float64; nan where there is no number
-    texts: dict[str, tuple[list[str], Array]]  # the texts, ascending, and each row's; -1: none
+    texts: dict[
+        str, tuple[list[str], Array]
+    ]  # distinct texts, ascending, and each row's index; -1: none
 
 
 @contextmanager
 def _connection(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A DuckDB of its own for one file, which loads no extension; its errors are sentences."""
+    """Open a DuckDB for one file; its errors become a `TraceError` in one sentence."""
     with connect(2) as connection:
         import duckdb
 
@@ -68,7 +70,7 @@ def _connection(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 @contextmanager
 def _plain(path: Path) -> Iterator[str]:
-    """The path of a file as DuckDB takes it: characters of a pattern are linked away."""
+    """A path that DuckDB does not take for a pattern: a link where it has pattern characters."""
     path = path.absolute()
     if not set("*?[") & set(str(path)):
         yield str(path)
@@ -80,9 +82,9 @@ def _plain(path: Path) -> Iterator[str]:
 
 
 def table_file(source: SourceFile, wanted: Sequence[str] = ()) -> TableFile | None:
-    """What a file's columns are called; None where it holds no table.
+    """The names of a file's columns; None where it holds no table.
 
-    Where Parquet cannot be read here, it has those of the `wanted` columns that its end names.
+    Where Parquet cannot be read, the names are the `wanted` ones that occur at the file's end.
     """
     if source.head.startswith(PARQUET):
         return TableFile(source.path, _parquet_names(source.path, wanted))
@@ -103,15 +105,15 @@ def table_file(source: SourceFile, wanted: Sequence[str] = ()) -> TableFile | No
 
 
 def column_of(file: TableFile, names: Sequence[str]) -> str:
-    """The column called by the first of these names that one is; "" for none."""
+    """The column with the first of these names that a column has; "" without any."""
     plain = {"_".join(name.lower().split()): name for name in reversed(file.names)}
     return next((plain[name] for name in names if name in plain), "")
 
 
 def spelled(name: str) -> tuple[str, float | None]:
-    """The words of a column's name, in lower case, and the seconds of the unit it ends with.
+    """The words of a column's name in lower case, and its unit in seconds (None without one).
 
-    None where it ends with no unit. `exec_time_us` is ("exec time", 1e-6).
+    `exec_time_us` is ("exec time", 1e-6).
     """
     words = re.sub(r"[^a-z]+", " ", name.lower()).split()
     unit = UNITS_S.get(words[-1]) if words else None
@@ -121,9 +123,9 @@ def spelled(name: str) -> tuple[str, float | None]:
 def read_table(
     file: TableFile, numbers: Sequence[str], texts: Sequence[str], limits: list[str]
 ) -> Table:
-    """Some columns of a table. What is no row, or not a number, is said in `limits` or left nan.
+    """Some columns of a table. Lines that are not rows are counted in `limits`.
 
-    Raises `TraceError` where it cannot be read, `MissingExtra` where DuckDB is not there.
+    Raises `TraceError` where it cannot be read, `MissingExtra` without DuckDB.
     """
     if file.lines:
         return _of_lines(file, numbers, texts, limits)
@@ -168,7 +170,7 @@ def _load(
 
 
 def _csv_reader(file: TableFile) -> str:
-    """DuckDB's reader of this file; nothing is guessed, and a stray quote does not swallow rows."""
+    """DuckDB's reader of a CSV without guessing; a stray quote does not swallow rows."""
     columns = ", ".join(f"'c{at}': 'VARCHAR'" for at in range(len(file.names)))
     with file.path.open("rb") as stream:
         magic = stream.read(len(ZSTANDARD))
@@ -181,7 +183,7 @@ def _csv_reader(file: TableFile) -> str:
 
 
 def _rejected(connection: duckdb.DuckDBPyConnection, path: Path) -> list[str]:
-    """What is to be said of lines that are no rows."""
+    """A sentence about lines that are not rows, if there are any."""
     query = "SELECT count(DISTINCT line), min(line) FROM reject_errors"
     count, first = connection.execute(query).fetchall()[0]
     if not count:

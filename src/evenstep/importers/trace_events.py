@@ -1,8 +1,8 @@
 """Chrome's JSON of trace events, decoded piece by piece while it is read.
 
-A profile may be larger than memory once every event is an object. So the text is cut between two
-events, half a megabyte at a time. Where to cut needs no parser of our own: if a piece that begins
-at an event is, with brackets around it, valid JSON, then it ends between two events as well.
+A profile may exceed memory once every event is an object. So the text is cut between two events,
+half a megabyte at a time. Finding the cut needs no parser of our own: if a piece that begins at an
+event is valid JSON when put in brackets, it also ends between two events.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import msgspec
 from evenstep.errors import TraceError
 from evenstep.importers.compression import Stream
 
-PIECE_BYTES = 512 << 10  # in the processor's cache, and long beside an event
-WINDOW_BYTES = 1 << 16  # where the last boundary of a piece is looked for
-PREAMBLE_BYTES = 256 << 20  # more than any profile says before its events
-LONGEST_EVENT_BYTES = 8 << 20  # more than any profiler says of one
-MOST_CONTAINERS = 1 << 17  # of a field beside the events: lists of ranks, of every group
-MOST_DECOYS = 64  # lists of the same name inside something else, each read up to once more
+PIECE_BYTES = 512 << 10  # fits the processor's cache, and long compared with an event
+WINDOW_BYTES = 1 << 16  # at the end of a piece, searched for its last boundary
+PREAMBLE_BYTES = 256 << 20  # more than any profile has before its events
+LONGEST_EVENT_BYTES = 8 << 20  # more than any profiler writes of one event
+MOST_CONTAINERS = 1 << 17  # in a field beside the events: lists of ranks of every group
+MOST_DECOYS = 64  # lists of the same name inside other fields, each parsed up to there once more
 
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
@@ -30,7 +30,7 @@ _PLACE = re.compile(r"\(byte (\d+)\)")
 _INDEX = re.compile(r"`\$(?:\.traceEvents)?\[(\d+)\]\.?(.*)`")
 #: Microseconds since 1970 with a fraction have more digits than a float64.
 _FINE = re.compile(rb'"ts"\s*:\s*\d{15,}\.\d*[1-9]')
-#: What C++ prints for a number that is none. It is no JSON, but profilers write it.
+#: What C++ prints for infinity and NaN: not JSON, but profilers write it.
 _NOT_A_NUMBER = re.compile(rb"(?<=[:\[,\s])-?(?:inf(?:inity)?|nan)(?=[\s,}\]])", re.IGNORECASE)
 
 _KEYS = {
@@ -55,7 +55,7 @@ _KEYS = {
 
 
 class Args(msgspec.Struct, gc=False, rename=_KEYS):
-    """What is used of an event's arguments; the rest is skipped. Nothing is taken to be sane."""
+    """The arguments of an event that are used, with values of any type."""
 
     correlation: Any = -1
     external: Any = -1
@@ -108,7 +108,7 @@ class _FineRest(msgspec.Struct):
 
 
 class _Fields(msgspec.Struct):
-    """What is used of the fields beside the events; the rest is skipped."""
+    """The fields beside the events that are used."""
 
     baseTimeNanoseconds: msgspec.Raw = msgspec.Raw()  # noqa: N815 - the format's own names
     distributedInfo: msgspec.Raw = msgspec.Raw()  # noqa: N815
@@ -124,10 +124,10 @@ _BEFORE = b'{"traceEvents":['
 
 
 class TraceEvents:
-    """The events of a file, in lists; `header` holds the other fields once they are all read.
+    """The events of a file, in lists; `header` holds the other fields after the last event.
 
-    Raises `TraceError` with the byte where the text is no JSON, or the event and the field where
-    something has another type.
+    Raises `TraceError` with the byte where the text is not JSON, or the event and the field with a
+    value of the wrong type.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -137,7 +137,7 @@ class TraceEvents:
         self._offset = 0  # of `_text` in the decompressed file
         self._count = 0  # events handed out
         self._ended = False
-        self._decoys = 0  # places where the events seemed to begin
+        self._decoys = 0  # places tried as the beginning of the events
         self._decoders: tuple[Any, Any] = _PLAIN
 
     def __iter__(self) -> Iterator[list[TraceEvent]]:
@@ -174,7 +174,7 @@ class TraceEvents:
         self._offset += count
 
     def _find_events(self) -> bool:
-        """Read up to the first event. True where the file is a bare list of them."""
+        """Read up to the first event. Returns True if the file is a bare list of events."""
         self._fill(WINDOW_BYTES)
         if self._text.startswith(b"\xef\xbb\xbf"):
             self._drop(3)
@@ -195,7 +195,7 @@ class TraceEvents:
         return False
 
     def _found_after(self, begin: int) -> bool:
-        """Whether the events begin in the text; if so, take in the fields before them."""
+        """Whether the events begin in the text; if so, keep the fields before them."""
         for found in _EVENTS.finditer(self._text, begin):
             self._decoys += 1
             if self._decoys > MOST_DECOYS:
@@ -204,7 +204,7 @@ class TraceEvents:
                     "profile's; export it again"
                 )
             fields, error = self._attempt(_FIELDS, self._text[: found.end()] + b"]}")
-            if error is not None:  # the key stood inside something else
+            if error is not None:  # the key is inside another field
                 continue
             self._take_in(fields)
             self._drop(found.end())
@@ -219,7 +219,7 @@ class TraceEvents:
                 self.header[key] = self._decode(_VALUE, text, 0)
 
     def _piece(self) -> list[TraceEvent] | None:
-        """Events up to the last boundary in the text; None where more text is needed to cut."""
+        """Events up to the last boundary in the text; None if more text is needed to find one."""
         cut = self._last_boundary()
         if cut is None:
             return None
@@ -228,7 +228,7 @@ class TraceEvents:
         if error is not None:
             place = _place(error)
             if place is None or place >= len(self._mended) - 1 or "trailing" in str(error):
-                return None  # perhaps only cut in the wrong place
+                return None  # the boundary may be inside an event
             self._malformed(error, -1)
         self._drop(cut)
         found: list[TraceEvent] = events
@@ -261,14 +261,14 @@ class TraceEvents:
         return list(rest.traceEvents)
 
     def _decode(self, decoder: Any, text: bytes, shift: int) -> Any:
-        """What the text says; `shift` from its own bytes to those after what was dropped."""
+        """Decode text that begins `shift` bytes from the start of `_text`."""
         found, error = self._attempt(decoder, text)
         if error is not None:
             self._malformed(error, shift)
         return found
 
     def _attempt(self, decoder: Any, text: bytes) -> tuple[Any, Exception | None]:
-        """What the text says, mended where that helps, or why it says nothing."""
+        """The value of a text, repaired if that makes it JSON, or the error."""
         failure: Exception | None = None
         for mend in (bytes, _legible):
             self._mended = mend(text)
@@ -306,16 +306,16 @@ class TraceEvents:
 
 
 def _place(error: Exception) -> int | None:
-    """The byte an error names."""
+    """The byte that an error names."""
     found = _PLACE.search(str(error))
     return int(found[1]) if found else None
 
 
 def _legible(text: bytes) -> bytes:
-    """The text with what is harmless but no JSON replaced: foreign bytes, numbers that are none."""
+    """The text with harmless faults repaired: bytes that are not UTF-8, infinities and NaN."""
     return _NOT_A_NUMBER.sub(_as_null, text.decode("utf-8", "replace").encode())
 
 
 def _as_null(found: re.Match[bytes]) -> bytes:
-    """Something of the same length that is JSON and no number."""
+    """JSON of the same length that is not a number."""
     return b"null".ljust(len(found[0])) if len(found[0]) > 3 else b'"" '

@@ -1,4 +1,4 @@
-"""One file of a flight recorder: whose it is, its groups and its entries."""
+"""Read one file of a flight recorder: its rank, its groups and its entries."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from evenstep.importers.kineto.calls import ranks_of
 MOST_BYTES = 256_000_000  # a ring of 2,000 entries with their stacks takes 1 to 20 MB
 MOST_ENTRIES = 65_536  # of a ring; the default is 2,000
 KNOWN_VERSIONS = ("1", "2")
-COARSE_NS = 10_000_000  # what a filesystem's stamps may be behind the clock: a tick of the kernel
-LATE_WRITE_NS = 600_000_000_000  # a file changed later than this was copied, not written
+COARSE_NS = 10_000_000  # a filesystem's stamps lag the clock by up to a tick of the kernel
+LATE_WRITE_NS = 600_000_000_000  # a file with a later modification time is a copy
 PICKLE = re.compile(rb"\x80[\x02-\x05]")
 
 _MOST_COMPLAINTS = 3
@@ -28,42 +28,42 @@ _MOST_COMPLAINTS = 3
 
 @dataclass(slots=True)
 class Dump:
-    """What one file holds."""
+    """The contents of one file."""
 
     path: Path
     rank: int
     version: str
     library: str
     config: dict[str, tuple[int, ...]]  # members of a group by its name, where the file has them
-    reached: dict[str, int]  # last collective a rank has issued, by pg_id; empty for gloo
+    reached: dict[str, int]  # last collective issued, by pg_id; empty for gloo
     entries: list[Entry]
     written_ns: int  # wall clock; 0 unknown
     limits: list[str] = field(default_factory=list)
 
     @property
     def world(self) -> int:
-        """Members of the default group; 0 where the file does not say."""
+        """Number of members of the default group; 0 unknown."""
         names = {name for name, said in (one.group for one in self.entries) if said == "default_pg"}
         return max((len(self.config.get(name, ())) for name in names), default=0)
 
     @property
     def last_ns(self) -> int:
-        """The last moment this dump knows of."""
+        """The latest time in this dump."""
         return max((item.latest_ns for item in self.entries), default=0)
 
     @property
     def timeout_ns(self) -> int:
-        """The longest time an operation may take."""
+        """The longest timeout of an operation."""
         return max((item.timeout_ns for item in self.entries), default=0)
 
 
 def read_dump(path: Path, taken: Mapping[int, Dump], named: Mapping[Path, int]) -> Dump:
-    """A file's content; `named` are the ranks that files' paths tell.
+    """Read a file; `named` are ranks from paths.
 
-    Raises `TraceError` where it is no dump, or a second one of a rank.
+    Raises `TraceError` for a file that is not a dump, and for a second dump of a rank.
     """
     value = _value(path)
-    if isinstance(value, list):  # version 1: nothing but the entries
+    if isinstance(value, list):  # version 1: entries only
         value = {"version": "1", "entries": value}
     if not isinstance(value, dict) or not ({"entries", "pg_config", "pg_status"} & value.keys()):
         raise TraceError(f"{path} is no flight recorder dump: it has neither entries nor groups")
@@ -100,7 +100,7 @@ def read_dump(path: Path, taken: Mapping[int, Dump], named: Mapping[Path, int]) 
 
 
 def of_other_worlds(dumps: Mapping[int, Dump]) -> list[Dump]:
-    """Those whose default group is of another size than that of most; of a tie, than the first."""
+    """Dumps whose default group has another size than that of most dumps (a tie: of the first)."""
     worlds = Counter(dump.world for dump in dumps.values() if dump.world)
     usual = worlds.most_common(1)[0][0] if worlds else 0
     return [dump for dump in dumps.values() if dump.world not in (0, usual)]
@@ -132,7 +132,7 @@ def _entries(path: Path, raw: Sequence[Any], limits: list[str]) -> list[Entry]:
 
 
 def _config(raw: Any) -> dict[str, tuple[int, ...]]:
-    """Members by group. A group without a name (gloo) says nothing of the groups that have one."""
+    """Members of each group with a name; gloo's groups have none."""
     found: dict[str, tuple[int, ...]] = {}
     for name, described in raw.items() if isinstance(raw, dict) else ():
         ranks = described.get("ranks") if isinstance(described, dict) else None
@@ -145,7 +145,7 @@ def _config(raw: Any) -> dict[str, tuple[int, ...]]:
 def _other_rank(
     path: Path, config: Mapping[str, tuple[int, ...]], taken: Mapping[int, Dump], limits: list[str]
 ) -> int:
-    """The rank that all groups of a file have in common; else a free number."""
+    """The only rank that all groups of a file share; else a free number."""
     common = set.intersection(*map(set, config.values())) if config else set()
     if len(common) == 1:
         return int(common.pop())
@@ -155,9 +155,9 @@ def _other_rank(
 
 
 def _reached(raw: Any, entries: Sequence[Entry]) -> dict[str, int]:
-    """The last collective issued in each group, where the count is one of collectives alone.
+    """The last collective issued in each group whose count is of collectives only.
 
-    gloo counts messages too, and so do groups that have had any.
+    gloo counts messages, too, and so do groups that have had any.
     """
     unusable = {item.pg for item in entries if item.message or item.backend == "gloo"}
     found: dict[str, int] = {}
@@ -171,7 +171,7 @@ def _reached(raw: Any, entries: Sequence[Entry]) -> dict[str, int]:
 
 
 def _written(dump: Dump) -> int:
-    """When the file was written, as its modification time says where that is plausible."""
+    """When the file was written: its modification time if plausible, else 0."""
     try:
         changed_ns = dump.path.stat().st_mtime_ns
     except OSError:

@@ -1,8 +1,8 @@
-"""One entry of a flight recorder's ring: what torch wrote, checked and put into plain numbers.
+"""Check an entry of a flight recorder's ring and convert it to plain numbers.
 
 The fields are those of versions 1 and 2 of the format (torch's `FlightRecorder.hpp`). A coalesced
-group (several operations launched together) is written as its members, which know sizes and peers
-but not what became of them, and a closing entry, which knows only that.
+group (several operations launched together) is written as its members, with sizes and peers but no
+outcome, and a closing entry with the outcome only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_DIMENSIONS = 64
 class Entry:
     """One operation of one rank. Times are the host's wall clock in ns; 0 is unknown.
 
-    `peer` is a rank within the group. `done`: it has ended, though perhaps nobody saw when.
+    `peer` is a rank within the group. `done`: it has ended, perhaps at an unknown time.
     `timed_out`: it was given up. Neither: it was in flight when the dump was written.
     """
 
@@ -50,17 +50,17 @@ class Entry:
     timed_out: bool
     duration_ns: int
     timeout_ns: int
-    site: str  # where the program called it: "train (loop.py:31)"
+    site: str  # call site in the program: "train (loop.py:31)"
     coalesced: bool = False
 
     @property
     def latest_ns(self) -> int:
-        """The last moment this entry knows of."""
+        """The latest time in this entry."""
         return max(self.created_ns, self.completed_ns)
 
 
 def entry(raw: Any) -> Entry:
-    """An entry of a dump. Raises ValueError with the field that makes no sense."""
+    """Parse an entry of a dump. Raises ValueError naming the invalid field."""
     if not isinstance(raw, Mapping):
         raise ValueError("is no dictionary")
     backend, name = _profiling_name(raw)
@@ -97,22 +97,22 @@ def entry(raw: Any) -> Entry:
 
 
 def folded(entries: Sequence[Entry]) -> list[Entry]:
-    """Entries with coalesced groups put together: a collective one becomes one entry.
+    """Merge each coalesced group of collectives into one entry.
 
-    Messages of a group stay apart, for each has a peer of its own; all share the group's fate.
+    Messages of a group stay separate, for each has its own peer; all share the group's outcome.
     """
     launches: dict[tuple[tuple[str, str], bool, int], list[Entry]] = {}
     for item in entries:
         launches.setdefault((item.group, item.message, item.sequence), []).append(item)
     found: list[Entry] = []
-    for together in launches.values():
-        found += together if len(together) == 1 else _launched(together)
+    for launch in launches.values():
+        found += launch if len(launch) == 1 else _merged(launch)
     return sorted(found, key=lambda item: item.record)
 
 
-def _launched(together: list[Entry]) -> list[Entry]:
-    last = together[-1]
-    members = together[:-1] if last.closes else together
+def _merged(launch: list[Entry]) -> list[Entry]:
+    last = launch[-1]
+    members = launch[:-1] if last.closes else launch
     shared = [
         replace(
             member,
@@ -169,7 +169,7 @@ def _profiling_name(raw: Mapping[Any, Any]) -> tuple[str, str]:
 
 
 def _peer(name: str) -> int:
-    """The other end of a message, as a rank within the group: "send 0->1" has 1."""
+    """The peer of a message, as a rank within the group: "send 0->1" has 1."""
     match = _PEERS.search(name)
     return int(match[3]) if match else -1
 
@@ -185,7 +185,7 @@ def _group(raw: Mapping[Any, Any]) -> tuple[str, str]:
 
 
 def _tensors(raw: Mapping[Any, Any], side: str) -> tuple[int, DType]:
-    """Bytes of all tensors of a side, and the element type of the first."""
+    """Bytes of all input or output tensors, and the element type of the first."""
     shapes, types = raw.get(f"{side}_sizes") or [], raw.get(f"{side}_dtypes") or []
     if not isinstance(shapes, list | tuple) or not isinstance(types, list | tuple):
         raise ValueError(f"{side}_sizes is no list of shapes")
@@ -207,7 +207,7 @@ def _elements(shape: Any, side: str) -> int:
 
 
 def _site(frames: Any) -> str:
-    """The first frame that is the program's own, not torch's."""
+    """The first frame that is not torch's."""
     if not isinstance(frames, list | tuple):
         return ""
     for frame in frames:
@@ -220,7 +220,7 @@ def _site(frames: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value as messages show it: short, whatever it is."""
+    """A short form of any value, for messages."""
     if value is None or isinstance(value, bool | float):
         return str(value)
     if isinstance(value, int):

@@ -1,12 +1,12 @@
-"""Flight recorder dumps of torch.distributed: the last collectives of each rank, and who is stuck.
+"""Read flight recorder dumps of torch.distributed: the last collectives of each rank.
 
 One file per rank: a pickle, as the watchdog writes it when a collective times out, or JSON. The
-ring holds no steps and little of time: it says when an operation was issued, on a device perhaps
-when its end was noticed, and which are unfinished. That is what a hang needs.
+ring has no steps and few times: when an operation was issued, sometimes when its end was noticed,
+and which operations are unfinished. That is enough to diagnose a hang.
 
-Differences that matter (torch 2.1 to 2.13): gloo's recorder names no group's members, marks what
-has ended by retiring it, and leaves messages out; JSON writes an unknown time as 0, a pickle as
-None; the rank stands nowhere in the file.
+Differences that matter (torch 2.1 to 2.13): gloo's recorder has no members of groups, marks ended
+operations by retiring them, and omits messages; JSON has 0 for an unknown time, a pickle has None;
+no file states its rank.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import Trace
 
 NAME = "flight recorder dump"
-APART_NS = 3_600_000_000_000  # dumps whose ends are further apart are not of one hang
+APART_NS = 3_600_000_000_000  # dumps whose latest times differ by more are not of one hang
 
 _FIELDS = (b'"collective_seq_id"', b'"pg_config"', b'"pg_status"', b'"comm_lib_version"')
 
 
 def recognises(source: SourceFile) -> bool:
-    """Whether it is a pickle, of which no other format consists, or JSON with a ring's fields."""
+    """Whether a file is a pickle, which no other format is, or JSON with a ring's fields."""
     if PICKLE.match(source.head):
         return True
     start = source.head.lstrip()[:1]
@@ -41,7 +41,7 @@ def recognises(source: SourceFile) -> bool:
 
 
 def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
-    """The dumps of all ranks as one trace. Raises `TraceError` where none is usable."""
+    """Read the dumps of all ranks as one trace. Raises `TraceError` where none is usable."""
     draft = Draft()
     dumps: dict[int, Dump] = {}
     named = ranks_or_numbers([source.path for source in sources])
@@ -58,7 +58,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     first = next(iter(dumps.values()), None)
     run = {"source": NAME, "format": first.version, "library": first.library} if first else {}
     trace, inferred = draft.trace(run), ""
-    if trace.events.device_exit_ns.any():  # without durations nothing tells waiting
+    if trace.events.device_exit_ns.any():  # without durations, waiting is unknown
         trace, inferred = with_steps(trace)
     nothing = "a flight recorder holds no steps: shares of step time cannot be given"
     trace.limits.append(f"{inferred}; {NOTHING_ELSE}" if inferred else nothing)
@@ -72,8 +72,8 @@ FORMAT = TraceFormat(NAME, recognises, read)
 
 
 def _leave_out_other_runs(draft: Draft, dumps: dict[int, Dump]) -> None:
-    """Dumps of another number of ranks are of another run; those that end hours before or after
-    most others are of another hang."""
+    """Remove dumps of another run (another number of ranks) or of another hang (latest times that
+    are hours from those of most dumps)."""
     for dump in of_other_worlds(dumps):
         draft.limits.append(
             f"left out: {dump.path} is of a run of {dump.world} ranks, unlike most other "
@@ -96,7 +96,7 @@ def _leave_out_other_runs(draft: Draft, dumps: dict[int, Dump]) -> None:
 
 
 class _Groups:
-    """Numbers of the groups, found once all dumps are read, because one alone may not know."""
+    """Numbers of the groups, from all dumps: one dump may not have a group's members."""
 
     def __init__(self, draft: Draft, dumps: Mapping[int, Dump]) -> None:
         self._draft = draft
@@ -111,7 +111,7 @@ class _Groups:
         self._everybody = set(range(max(dumps, default=-1) + 1))
 
     def number(self, dump: Dump, item: Entry) -> int:
-        """The group of an entry."""
+        """The group's number of an entry."""
         key = dump.rank, item.group
         if key not in self._known:
             self._known[key] = self._found(dump, item)
@@ -132,7 +132,7 @@ class _Groups:
         return self._numbers[key]
 
     def _label(self, key: tuple[str, str, tuple[int, ...]]) -> str:
-        """What the program calls a group; with torch's name where it calls two of them the same."""
+        """The program's name of a group, with torch's name added where two have the same."""
         name, description, members = key
         label = description if description not in ("", "undefined") else name or "default_pg"
         taken = self._labels.setdefault((label, members), key)
@@ -140,7 +140,7 @@ class _Groups:
 
     @property
     def limits(self) -> list[str]:
-        """What follows for groups whose members nobody wrote down."""
+        """A sentence about groups whose members are not in the dumps, if there are any."""
         if not self.guessed:
             return []
         return [
@@ -172,14 +172,14 @@ def _enter(draft: Draft, dump: Dump, groups: _Groups) -> None:
 
 
 def _in_flight(dump: Dump) -> bool:
-    """Whether anything was when it was written."""
+    """Whether any operation was in flight when the dump was written."""
     return any(not _ended(item) for item in dump.entries)
 
 
 def _columns(
     draft: Draft, dump: Dump, rows: Sequence[Entry], groups: Sequence[int]
 ) -> dict[str, Any]:
-    """The record's columns of some entries. Ends that nobody saw are the end of the dump."""
+    """Columns of the records of some entries. An unknown end is the latest time in the dump."""
     ends = [max(_end(dump, item), item.created_ns + 1) if _ended(item) else 0 for item in rows]
     timed = [item.duration_ns > 0 and item.done for item in rows]
     device_enter, device_exit = _on_device(dump, rows, groups)
@@ -205,8 +205,8 @@ def _columns(
 def _on_device(
     dump: Dump, rows: Sequence[Entry], groups: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """When kernels ran whose duration is known: one after the other in each group, from when they
-    were issued. When they began is not recorded, and their end was noticed 100 ms late or so."""
+    """Device times of entries with a known duration: in each group one after the other, from the
+    issue. Their start is not recorded, and their end is noticed about 100 ms late."""
     origin = min(item.created_ns for item in dump.entries) - 1_000_000_000
     free: dict[int, int] = {}
     enter, leave = [], []
@@ -225,7 +225,7 @@ def _ended(item: Entry) -> bool:
 
 
 def _end(dump: Dump, item: Entry) -> int:
-    """When an entry ended, at the latest."""
+    """Upper bound of an entry's end."""
     if item.timed_out:
         return item.created_ns + item.timeout_ns
     return item.completed_ns or dump.last_ns
@@ -242,9 +242,9 @@ def _flags(item: Entry, timed: bool) -> int:
 def _order(
     draft: Draft, rows: Sequence[Entry], groups: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """Position of each row in its group's order, and the global rank at its other end.
+    """Position of each row in its group's order, and the global rank of its peer.
 
-    A message is counted per group, peer and direction, from the ring's first.
+    Messages are counted per group, peer and direction, from the first in the ring.
     """
     counts: dict[tuple[int, int, Op], int] = {}
     sequences, peers = [], []
@@ -263,7 +263,7 @@ def _order(
 
 
 def _overall(dumps: Mapping[int, Dump]) -> list[str]:
-    """What these dumps as a whole cannot tell."""
+    """Limits of these dumps as a whole."""
     limits = []
     empty = [rank for rank, dump in dumps.items() if not dump.entries]
     if empty:
@@ -296,7 +296,7 @@ def _overall(dumps: Mapping[int, Dump]) -> list[str]:
 
 
 def _has_gaps(dump: Dump) -> bool:
-    """Whether records are missing between the first and the last (folded ones share a number)."""
+    """Whether records are missing between the first and the last; False if some were coalesced."""
     records = [item.record for item in dump.entries if not item.coalesced]
     coalesced = any(item.coalesced for item in dump.entries)
     return not coalesced and bool(records) and records[-1] - records[0] + 1 != len(records)

@@ -1,14 +1,14 @@
-"""Reading a pickle without ever running what is in it.
+"""Read a pickle of plain values without running any code in it.
 
-A pickle is a program for a small machine with a stack, and some of its instructions import and
-call whatever they name. The machine is Python's own, written in Python, and is given only those
-instructions that build plain values: numbers, text, lists, tuples, dictionaries. It has none that
-could import or call anything, so there is nothing to escape from. Sizes that a pickle claims are
-checked against the bytes that are there, and nothing is allocated on a claim.
+A pickle is a program for a stack machine, and some of its instructions import and call whatever
+they name. This machine is Python's own, written in Python, restricted to the instructions that
+build plain values: numbers, text, lists, tuples, dictionaries. It has no instruction that imports
+or calls anything. Sizes that a pickle claims are checked against the bytes that exist, and nothing
+is allocated on a claim.
 
-A value can also do harm by its shape: a key that takes for ever to hash, a depth that overflows the
-stack of whoever walks it, shared parts that unfold to more than there are atoms. So keys are text,
-numbers or None, and what has been built is weighed before it is handed out.
+A value can also do harm by its shape: keys with colliding hashes, nesting that overflows the stack,
+shared parts that unfold exponentially. So keys are text, numbers or None, and the size and depth of
+the value are checked before it is returned.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from evenstep.errors import TraceError
 MOST_INSTRUCTIONS = 16_000_000  # a ring of 20,000 entries with their stacks takes 6,000,000
 MOST_CONTAINERS = 2_000_000  # 65,536 entries of 30 lists and dictionaries each
 MOST_NESTED = 32  # a ring nests 6 deep: file, entries, entry, frames, frame, text
-MOST_SHARED = 64  # times what a pickle unfolds to, shared parts counted wherever they stand
+MOST_SHARED = 64  # most values per byte of the pickle, shared parts counted at each use
 
-_READS = 3 * MOST_INSTRUCTIONS  # an instruction, and at most a size and what is of that size
+_READS = 3 * MOST_INSTRUCTIONS  # an instruction has at most a code, a size and data of that size
 _MOST_MARKS = 4 * MOST_NESTED  # open at a time
-_KEY_BELOW = 1 << 63  # longer integers can be made to have one hash and so to take quadratic time
+_KEY_BELOW = 1 << 63  # longer integers can be made to collide, which takes quadratic time
 _DAMAGE = (
     *(LookupError, ValueError, TypeError, AttributeError, EOFError, OverflowError),
     *(struct.error, pickle.UnpicklingError),
 )
 _Step = Callable[[Any], None]
-_Python: Any = pickle._Unpickler  # the machine in Python, whose parts can be taken away
+_Python: Any = pickle._Unpickler  # the machine in Python, whose instructions can be replaced
 
 
 def loads(data: bytes, place: str) -> Any:
@@ -55,7 +55,7 @@ def loads(data: bytes, place: str) -> Any:
 
 
 class _Program(io.BytesIO):
-    """The bytes of a pickle, of which there must be as many as are asked for."""
+    """The bytes of a pickle; raises EOFError where fewer bytes exist than are read."""
 
     def __init__(self, data: bytes, place: str) -> None:
         super().__init__(data)
@@ -77,14 +77,14 @@ class _Program(io.BytesIO):
         return line
 
     def too_much(self) -> TraceError:
-        """What is said of a pickle that no ring fills."""
+        """The error of a pickle larger than any ring."""
         return TraceError(
             f"{self.place} holds more than a flight recorder's ring ever does; it was not read "
             f"beyond byte {self.tell()}"
         )
 
     def refusal(self, stack: list[Any]) -> TraceError:
-        """What is said of an instruction that would import or call what it or the stack names."""
+        """The error of an instruction that would import or call what it or the stack names."""
         at = self.tell() - 1
         parts = [
             line.decode("ascii", "replace") for line in self.data[at + 1 : at + 201].split(b"\n")
@@ -112,7 +112,7 @@ class _Machine(_Python):  # type: ignore[misc]
         raise self.program.refusal(self.stack)
 
     def frame(self) -> None:
-        self.program.read(8)  # how much may be read at once
+        self.program.read(8)  # the frame's length, which is not used
 
     def mark(self) -> None:
         if len(self.metastack) > _MOST_MARKS:
@@ -138,16 +138,16 @@ class _Machine(_Python):  # type: ignore[misc]
 
 
 def _is_key(value: Any) -> bool:
-    """Whether it is what a ring's dictionaries are keyed by, and quickly hashed."""
+    """Whether a value may be a key: of a type that a ring uses, with no slow hash."""
     if isinstance(value, int):
         return -_KEY_BELOW <= value < _KEY_BELOW
     return value is None or isinstance(value, (str, float, bytes))
 
 
 def _weigh(value: Any, most: int) -> None:
-    """Walk what was built, each container once. Raises ValueError where it contains itself, nests
+    """Check a value, visiting each container once. Raises ValueError if it contains itself, nests
     deeper than `MOST_NESTED`, or unfolds to more than `most` values."""
-    known: dict[int, tuple[int, int]] = {}  # by id: values it unfolds to, and how deep; 0, 0: open
+    known: dict[int, tuple[int, int]] = {}  # by id: unfolded values and depth; 0, 0: being visited
     path = [(value, iter(_parts(value)))]
     known[id(value)] = 0, 0
     while path:
@@ -175,13 +175,13 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def _weight(container: Any, known: Mapping[int, tuple[int, int]]) -> tuple[int, int]:
-    """Values that a container unfolds to and its depth, those of its parts being known."""
+    """Number of unfolded values of a container, and its depth, from those of its parts."""
     parts = [known.get(id(part), (1, 0)) for part in _parts(container)]
     return 1 + sum(size for size, _ in parts), 1 + max((depth for _, depth in parts), default=0)
 
 
 def _counted(step: _Step) -> _Step:
-    """An instruction that makes a container."""
+    """Make an instruction that creates a container count it."""
 
     def counted(machine: _Machine) -> None:
         machine.containers += 1
@@ -203,7 +203,7 @@ _BUILDING = (
     *(pickle.APPEND, pickle.APPENDS, pickle.PUT, pickle.BINPUT, pickle.LONG_BINPUT),
     *(pickle.MEMOIZE, pickle.GET, pickle.BINGET, pickle.LONG_BINGET),
 )
-#: … those that are counted, and those that import, call or hand over to a host: never executed.
+#: … those that are counted, and those that import, call or use the host program: never executed.
 _CONTAINING = (
     *(pickle.EMPTY_LIST, pickle.EMPTY_DICT, pickle.LIST, pickle.TUPLE),
     *(pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3),

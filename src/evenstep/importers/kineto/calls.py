@@ -1,4 +1,4 @@
-"""What the arguments of a collective say: its group, its size, its number in the group's order."""
+"""The arguments of a collective: its group, its size, its number in the group's order."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _ADDRESS: Mapping[int, int] = {
 _NO_DESCRIPTION = ("", "undefined")
 
 
-#: Ascending; a range where they are evenly spaced, so that a few characters never become a million
-#: numbers, and equal sets are equal.
+#: Ascending; a range if evenly spaced, so that a few characters never become a million numbers and
+#: equal sets compare equal.
 Ranks = tuple[int, ...] | range
 
 
 class GroupKey(NamedTuple):
-    """A process group as one file names it."""
+    """Name and members of a process group in one file."""
 
     name: str
     ranks: Ranks
 
 
 class CallArguments(NamedTuple):
-    """What one call's arguments say. -1: not said."""
+    """The arguments of one call; -1 where not stated."""
 
     group: GroupKey | None = None
     bytes_in: int = 0
@@ -54,7 +54,7 @@ class CallArguments(NamedTuple):
 
 
 def call_of(args: Args, groups: Mapping[str, GroupKey], world: int) -> CallArguments:
-    """Everything an importer needs of a call's arguments."""
+    """Parse the arguments of a call."""
     kind, size = element_type(args.dtype) if isinstance(args.dtype, str) else (DType.OTHER, 0)
     bytes_in, bytes_out = _count(args.elements_in) * size, _count(args.elements_out) * size
     if not size:
@@ -73,9 +73,9 @@ def call_of(args: Args, groups: Mapping[str, GroupKey], world: int) -> CallArgum
 
 
 def addressed(call: CallArguments, op: int, asked: Args) -> CallArguments:
-    """The call with its root or peer, and a message's tag, from what its operator was given.
+    """The call with its root or peer, and a message's tag, from the inputs of its operator.
 
-    c10d's operators take them at these places, as ranks of the group.
+    c10d's operators take them at the positions in `_ADDRESS`, as ranks within the group.
     """
     try:
         given = msgspec.json.decode(asked.inputs)
@@ -93,7 +93,7 @@ def addressed(call: CallArguments, op: int, asked: Args) -> CallArguments:
 
 
 def groups_of(header: Mapping[str, Any]) -> dict[str, GroupKey]:
-    """The groups that a file lists in `distributedInfo`, by the name calls use."""
+    """The groups that a file lists in `distributedInfo`, by the name that calls use."""
     info = header.get("distributedInfo")
     config = info.get("pg_config") if isinstance(info, dict) else None
     if isinstance(config, str):
@@ -111,7 +111,7 @@ def groups_of(header: Mapping[str, Any]) -> dict[str, GroupKey]:
 
 
 def group_of(args: Args, groups: Mapping[str, GroupKey], world: int) -> GroupKey | None:
-    """The group of a call: its own list of members, else the file's, else what its size implies."""
+    """The group of a call, with members from the file, the call, or implied by the group's size."""
     if not isinstance(args.group_name, str | int):
         return None
     name = str(args.group_name)
@@ -122,7 +122,7 @@ def group_of(args: Args, groups: Mapping[str, GroupKey], world: int) -> GroupKey
 
 
 def ranks_of(value: Any) -> Ranks:
-    """Global ranks from a list or its text; none where it is cut short (`[0, 1, ..., 63]`)."""
+    """Global ranks from a list or its text; empty if it is abbreviated (`[0, 1, ..., 63]`)."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -139,7 +139,7 @@ def ranks_of(value: Any) -> Ranks:
 
 
 def tensors(args: Args) -> tuple[DType, int]:
-    """Type and bytes of the tensors an annotation was given."""
+    """Element type and bytes of the tensors of an annotation."""
     try:
         dims, types = msgspec.json.decode(args.dims), msgspec.json.decode(args.types)
     except (msgspec.DecodeError, RecursionError):
@@ -156,7 +156,7 @@ def tensors(args: Args) -> tuple[DType, int]:
 
 
 def _elements(shape: Any) -> int:
-    """Elements of a shape, or of several; a shape without dimensions is not known."""
+    """Number of elements of a shape or of several; 0 for a shape without dimensions."""
     if not isinstance(shape, list) or not shape:
         return 0
     if all(isinstance(part, list) for part in shape):
@@ -167,7 +167,7 @@ def _elements(shape: Any) -> int:
 
 
 def _shown(name: str, description: Any, ranks: Ranks, others: Mapping[str, GroupKey]) -> str:
-    """The user's name for a group where there is one and no other group bears it."""
+    """The description of a group, with its name if another group has the same description."""
     if not isinstance(description, str) or description in _NO_DESCRIPTION:
         return name
     taken = any(key == GroupKey(description, ranks) for key in others.values())
@@ -186,7 +186,7 @@ def _everyone(args: Args, world: int) -> range:
 
 
 def _root(args: Args, group: GroupKey | None) -> int:
-    """Global rank of the root; calls state its place in the group."""
+    """Global rank of the root, which calls state as a rank within the group."""
     place = whole(args.root)
     return group.ranks[place] if group and 0 <= place < len(group.ranks) else -1
 

@@ -1,8 +1,8 @@
-"""Collectives and messages that a device carries out, and what else it computes.
+"""Collectives and messages that run on a device, and spans of its other work.
 
-A call is `record_param_comms`. Its kernels bear its external id; else they are found through the
-launch with the same correlation, which lies within the call on its thread. Messages of a batch are
-issued one after the other, and a kernel that is launched after the last of them carries them all.
+A call is `record_param_comms`. Its kernels have its external id; else they are found through the
+launch with their correlation, which lies within the call on its thread. The messages of a batch are
+issued one after the other, and one kernel launched after the last of them carries them all.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NESTED = 4  # calls within calls (a coalesced group's), and one to spare
 
 
 def device_calls(file: KinetoFile, announced: Sequence[Annotation | None]) -> Columns:
-    """Calls with their kernels, and kernels whose call is not in the file."""
+    """Calls with their kernels, and communication kernels without a call in the file."""
     issued = _issued(file, announced)
     kernels = file.of(RowKind.KERNEL)
     kernels = kernels.select(_communicating(file, kernels))
@@ -63,16 +63,16 @@ def device_calls(file: KinetoFile, announced: Sequence[Annotation | None]) -> Co
 
 
 def compute_of(file: KinetoFile, steps: Steps) -> Columns:
-    """When each device computed: the union of its kernels that do not communicate, step by step.
+    """Spans of compute: the union of the kernels that do not communicate, by device and step.
 
-    Columns: device, enter_ns, exit_ns, step (that in which the kernels were launched).
+    Columns: device, enter_ns, exit_ns, step (in which the kernels were launched).
     """
     kernels = file.of(RowKind.KERNEL)
     return _united(file, kernels.select(~_communicating(file, kernels)), steps)
 
 
 def copies_of(file: KinetoFile, steps: Steps) -> Columns:
-    """When each device copied or set memory, as `compute_of`."""
+    """Spans of copying or setting memory, as in `compute_of`."""
     return _united(file, file.of(RowKind.COPY), steps)
 
 
@@ -94,7 +94,7 @@ def _united(file: KinetoFile, kernels: Columns, steps: Steps) -> Columns:
 
 
 def completion_of(file: KinetoFile) -> tuple[Completion, tuple[Array, Array]]:
-    """When a file's devices had done what they were asked, and when they only communicated."""
+    """Completion of a file's kernels, and the intervals of exposed communication."""
     kernels = file.of(RowKind.KERNEL)
     kernels = kernels.with_column("launched_ns", _launched(file, kernels).start_ns)
     moving = _communicating(file, kernels)
@@ -109,11 +109,11 @@ def _communicating(file: KinetoFile, kernels: Columns) -> Array:
 
 
 def _launched(file: KinetoFile, kernels: Columns) -> Columns:
-    """Thread and start of what launched each kernel.
+    """Thread and start of the launch of each kernel.
 
-    The launch with its correlation; else the host's event with its external id; else, on no
-    thread, the kernel itself. What a stream did before all that is known to be launched on it was
-    launched before anything in the file.
+    The launch with its correlation; else the host's event with its external id; else, on no thread,
+    the kernel itself. Kernels of a stream before its first one with a known launch were launched
+    before anything in the file.
     """
     found = Columns(
         {
@@ -141,14 +141,14 @@ def _launched(file: KinetoFile, kernels: Columns) -> Columns:
 
 
 def _named(issued: Columns, kernels: Columns) -> Array:
-    """Index of the one call whose external id each kernel bears; -1: none, or several.
+    """Index of the one call with each kernel's external id; -1 for none or several.
 
-    Stamps of operators and of launches come from different clocks: a launch may seem to begin
-    before its call.
+    This comes before nesting, since stamps of operators and launches are from different clocks: a
+    launch may seem to begin before its call.
     """
     ids, index, count = np.unique(issued.external, return_index=True, return_counts=True)
     place = _lookup(ids, kernels.external)
-    alone = (place >= 0) & (kernels.external > 0)  # 0 is no operator's
+    alone = (place >= 0) & (kernels.external > 0)  # 0 is not an operator's
     alone &= np.append(count == 1, False)[place]
     return np.where(alone, np.append(index, -1)[place], -1)
 
@@ -156,9 +156,10 @@ def _named(issued: Columns, kernels: Columns) -> Array:
 def _batches(
     file: KinetoFile, issued: Columns, kernels: Columns, launches: Columns, owner: Array
 ) -> tuple[Array, Array]:
-    """Calls of batches, and the kernel that carries each: the first launched on its thread after
-    it was issued, where that one sends and receives, and none is the call's own. It may bear the
-    id of one of them.
+    """Calls of batches, and the kernel that carries each.
+
+    For a message without a kernel of its own it is the first kernel launched on the thread after
+    the issue, if that sends and receives. It may have the id of one call of the batch.
     """
     messages = np.isin(issued.op, [int(op) for op in MESSAGES])
     bare = messages.copy()
@@ -177,7 +178,7 @@ def _batches(
 
 
 def _lookup(keys: Array, wanted: Array) -> Array:
-    """Index of the last row with each key; -1 where there is none or no key."""
+    """Index of the last row with each wanted key; -1 for none, or a key below 0."""
     if not len(keys):
         return np.full(len(wanted), -1)
     order = np.argsort(keys, kind="stable")
@@ -187,7 +188,7 @@ def _lookup(keys: Array, wanted: Array) -> Array:
 
 
 def _issued(file: KinetoFile, announced: Sequence[Annotation | None]) -> Columns:
-    """Calls to a process group of devices, with what they do."""
+    """Calls to process groups of devices, with their operation, arguments and peer."""
     host = file.host
     comms = np.array([name == COMMS for name in file.names], bool)
     codes = announced_ops(announced, ON_DEVICE)
@@ -211,7 +212,7 @@ def _issued(file: KinetoFile, announced: Sequence[Annotation | None]) -> Columns
 
 
 def _stated(file: KinetoFile, index: int) -> int:
-    """The operation a call's own arguments state."""
+    """The operation that a call's arguments state."""
     stated = file.calls[index].collective if index >= 0 else None
     op = operation(stated) if isinstance(stated, str) else None
     return NOT_SET if op is None else int(op)
@@ -227,9 +228,9 @@ def _peers(announced: Sequence[Annotation | None], notes: Columns, note_of: Arra
 
 
 def _enclosing(outer: Columns, thread: Array, time: Array) -> Array:
-    """Index of the latest-begun row of the same thread that is under way at a time; -1: none.
+    """Index of the innermost row of the same thread that is open at a time; -1 for none.
 
-    Rows of a thread nest: where the last one has ended, those before are tried.
+    Rows of a thread nest: where the last row to begin has ended, the ones before are tried.
     """
     found = np.full(len(thread), -1)
     order = np.lexsort([outer.start_ns, outer.thread])
@@ -247,7 +248,7 @@ def _enclosing(outer: Columns, thread: Array, time: Array) -> Array:
 
 
 def _with_kernels(issued: Columns, kernels: Columns, owner: Array) -> Columns:
-    """The calls, each from the start of its first kernel to the end of its last."""
+    """The calls, with device times from the start of the first kernel to the end of the last."""
     count = len(issued)
     first = np.full(count, _NEVER)
     last, which = np.full(count, UNKNOWN_NS), np.full(count, -1)
@@ -273,12 +274,12 @@ def _with_kernels(issued: Columns, kernels: Columns, owner: Array) -> Columns:
 
 
 def _of(values: Array, which: Array) -> Array:
-    """A value of the picked rows; -1 where none is picked."""
+    """Values at indices; -1 where the index is -1."""
     return np.append(values, -1)[which]
 
 
 def _kernels_alone(file: KinetoFile, kernels: Columns, launches: Columns) -> Columns:
-    """Kernels whose call is not in the file."""
+    """Communication kernels without a call in the file, as calls."""
     ops = np.array([int(kernel_operation(name)) for name in file.names] + [0])
     stated = np.array([_stated(file, index) for index in kernels.args], np.int64)
     return call_table(

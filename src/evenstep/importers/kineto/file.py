@@ -1,4 +1,4 @@
-"""One Kineto file as columns: what ran when, on which thread or stream, launched by what."""
+"""Read one Kineto file as columns: operators, launches, kernels and annotations."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _MASK = (1 << 62) - 1
 
 
 class RowKind(IntEnum):
-    """What a row is about."""
+    """The kind of an event."""
 
     KERNEL = 1
-    LAUNCH = 2  # the runtime's or driver's call that started it
+    LAUNCH = 2  # the runtime's or driver's call that started a kernel or copy
     OPERATOR = 3
     ANNOTATION = 4
     COPY = 5  # of memory, or setting it
@@ -48,11 +48,11 @@ _CATEGORIES = {
 
 @dataclass(slots=True)
 class KinetoFile:
-    """What is used of one file.
+    """The events of one file that are used.
 
     `rows` has: row (`RowKind`), name (index of `names`), start_ns and end_ns (since 1970 where the
-    file says so), thread (index of `threads`), correlation and external (-1: none), device (-1:
-    none), stream (-1: none), args (index of `calls`, -1: none). In order of the file.
+    file has a base time), thread (index of `threads`), correlation, external, device, stream, args
+    (index of `calls`), the last five -1 for none. In order of the file.
     """
 
     path: Path
@@ -60,14 +60,14 @@ class KinetoFile:
     rows: Columns
     names: list[str]
     threads: list[tuple[Any, Any]]  # (pid, tid)
-    calls: list[Args]  # arguments of what communicates
-    damaged: int  # events with a time or a duration that cannot be
+    calls: list[Args]  # arguments of events that communicate
+    damaged: int  # events with an impossible time or duration
     unpaired: int  # events that only begin or only end
-    process: str = ""  # the one that this is of, where the file holds several
+    process: str = ""  # of a file with several, the one whose events these are
 
     @property
     def key(self) -> tuple[Path, str]:
-        """What tells it from others: the file, and the process within it."""
+        """Identity: the file, and the process within it."""
         return self.path, self.process
 
     def of(self, *kinds: RowKind) -> Columns:
@@ -76,7 +76,7 @@ class KinetoFile:
 
     @property
     def host(self) -> Columns:
-        """What the host did: operators and annotations."""
+        """Events of the host: operators and annotations."""
         return self.of(RowKind.OPERATOR, RowKind.ANNOTATION)
 
 
@@ -92,25 +92,25 @@ def read_file(path: Path, progress: Callable[[int, int], None]) -> KinetoFile:
 
 
 class _Gathering:
-    """Columns in the making, one piece of the file after the other."""
+    """Builds the columns, one piece of the file after the other."""
 
     def __init__(self) -> None:
         self._names: dict[str, int] = {}
         self._threads: dict[tuple[Any, Any], int] = {}
-        self._sorts: dict[str | None, int] = {}
+        self._kinds: dict[str | None, int] = {}  # by category
         self._calls: list[Args] = []
-        self._speaking: list[int] = []  # numbers of names whose events tell of a collective
-        self._judged = 0  # names looked at for that
+        self._communicating: list[int] = []  # numbers of names of events that communicate
+        self._judged = 0  # names examined for that
         self._tables: list[Columns] = []
         self._damaged = 0
         self._unpaired = 0
 
     def add(self, events: list[TraceEvent]) -> None:
-        """Take in the events that matter."""
-        sorts = self._sorts
-        for category in {event.cat for event in events}.difference(sorts):
-            sorts[category] = _sort(category)
-        kept = [event for event in events if event.ph == "X" and sorts[event.cat]]
+        """Take in the events of known kinds."""
+        kinds = self._kinds
+        for category in {event.cat for event in events}.difference(kinds):
+            kinds[category] = _kind(category)
+        kept = [event for event in events if event.ph == "X" and kinds[event.cat]]
         self._unpaired += sum(event.ph in ("B", "E") for event in events)
         if not kept:
             return
@@ -122,14 +122,16 @@ class _Gathering:
         self._tables.append(self._columns(kept, start, end))
 
     def _columns(self, kept: list[TraceEvent], start: Array, end: Array) -> Columns:
-        names, threads, sorts = self._names, self._threads, self._sorts
+        names, threads, kinds = self._names, self._threads, self._kinds
         args = [event.args or _NONE for event in kept]
         name = np.array([names.setdefault(e.name or "", len(names)) for e in kept], np.int32)
-        row = np.array([sorts[event.cat] for event in kept], np.uint8)
+        row = np.array([kinds[event.cat] for event in kept], np.uint8)
         device = _numbers([item.device for item in args])
         on_device = np.isin(row, [int(RowKind.KERNEL), int(RowKind.COPY)])
         if (homeless := on_device & (device < 0)).any():
-            process = _numbers([event.pid for event in kept])  # of a kernel, that is its device
+            process = _numbers(
+                [event.pid for event in kept]
+            )  # the process of a kernel is its device
             device = np.where(homeless, process, device)
         return Columns(
             {
@@ -149,25 +151,25 @@ class _Gathering:
         )
 
     def _kept_args(self, args: list[Args], name: Array) -> Array:
-        """Index of the arguments of each row that communicates; -1 for the rest."""
+        """Index of the arguments of each row that communicates; -1 for other rows."""
         new = len(self._names) - self._judged
         for number, text in enumerate(islice(reversed(self._names), new), start=1):
             if text == COMMS or text.startswith(CALL) or annotation(text) is not None:
-                self._speaking.append(len(self._names) - number)
+                self._communicating.append(len(self._names) - number)
         self._judged = len(self._names)
         told = np.array([item.collective is not None for item in args], bool)
-        rows = np.flatnonzero(told | np.isin(name, self._speaking))
+        rows = np.flatnonzero(told | np.isin(name, self._communicating))
         index = np.full(len(args), -1, np.int32)
         index[rows] = np.arange(len(rows)) + len(self._calls)
         for row in rows:
             item = args[row]
-            for part in ("dims", "types", "inputs"):  # let go of the file's text
+            for part in ("dims", "types", "inputs"):  # release the file's text
                 setattr(item, part, getattr(item, part).copy())
             self._calls.append(item)
         return index
 
     def file(self, path: Path, header: dict[str, Any]) -> KinetoFile:
-        """What was gathered."""
+        """The finished file."""
         rows = Columns.concatenate([_EMPTY, *self._tables])
         base = header.get("baseTimeNanoseconds")
         if type(base) is int and 0 < base < LATEST_US * 1000:
@@ -188,8 +190,8 @@ _TYPES = {
 _EMPTY = Columns({name: np.zeros(0, kind) for name, kind in _TYPES.items()})
 
 
-def _sort(category: str | None) -> int:
-    """What events of a category are; 0 for those that are not used."""
+def _kind(category: str | None) -> int:
+    """The kind of a category's events; 0 for events that are not used."""
     name = (category or "").lower()
     if name.endswith(("_runtime", "_driver")):
         return int(RowKind.LAUNCH)
@@ -197,7 +199,7 @@ def _sort(category: str | None) -> int:
 
 
 def _times(events: list[TraceEvent]) -> tuple[Array, Array, Array]:
-    """Start and end in ns, and which of them can be."""
+    """Start and end in ns, and which of them are possible."""
     length = np.array([event.dur for event in events], np.float64)
     if isinstance(events[0].ts, float):
         start = np.array([event.ts for event in events], np.float64)
@@ -214,7 +216,7 @@ def _times(events: list[TraceEvent]) -> tuple[Array, Array, Array]:
 
 
 def _numbers(values: list[Any]) -> Array:
-    """Numbers of the file; -1 where there is none."""
+    """Values as numbers; -1 for anything but a whole number."""
     try:
         return np.maximum(np.array(values, np.int64), -1)
     except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""CUDA graphs: one launch of many kernels, each of which gets a launch of its own."""
+"""CUDA graphs: one launch of many kernels is replaced by a launch for each kernel."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from evenstep.trace.columns import Columns
 
 
 def unrolled(files: Sequence[KinetoFile]) -> list[KinetoFile]:
-    """The files with the kernels of each launch launched one after the other while it lasts.
+    """The files with a launch for each kernel of a graph, one after the other within the graph's
+    launch.
 
-    Those that compute go in order of their start. One that communicates goes behind those that
-    were over before it began in every launch of the graph on any rank: it needs no more of them,
-    and where it began later its own stream held it up.
+    Compute kernels are launched in order of their start. A communication kernel comes after those
+    compute kernels that ended before it began in every launch of the graph on every rank: it
+    depends on no others, and where it began later, its own stream delayed it.
     """
     found = [_graph_kernels(file) for file in files]
     least: dict[tuple[int, int], int] = {}
@@ -35,14 +36,16 @@ def unrolled(files: Sequence[KinetoFile]) -> list[KinetoFile]:
 
 
 def _keys(moving: Columns) -> list[tuple[int, int]]:
-    """What is the same for the same communication of the same graph."""
+    """Keys that are equal for the same communication of the same graph."""
     return list(zip(moving.graph.tolist(), moving.turn.tolist(), strict=True))
 
 
 def _graph_kernels(file: KinetoFile) -> Columns:
-    """Kernels that share a launch, by launch and start: `row` of the file, whether `moving` data,
-    `turn` among those of the launch that do or do not, `place` behind so many that compute,
-    `launch` (a row of the file), `size` of the launch in kernels, and its `graph`.
+    """Kernels that share a launch, by launch and start.
+
+    Columns: `row` of the file; `moving`, whether it communicates; `turn`, its index among the
+    launch's kernels that communicate, or that do not; `place`, the number of compute kernels before
+    it; `launch`, a row of the file; `size`, kernels of the launch; `graph`, identity of the graph.
     """
     rows = file.rows
     kernels = np.flatnonzero((rows.row == int(RowKind.KERNEL)) & (rows.correlation >= 0))

@@ -1,6 +1,6 @@
-"""Kineto traces (torch.profiler, Chrome JSON), one file per rank, as one trace.
+"""Read Kineto traces (torch.profiler, Chrome JSON), one file per rank, as one trace.
 
-Device stamps are on the host's clock: the profiler has converted them. Times are since the first
+Device stamps are on the host's clock: the profiler has converted them. Times count from the first
 event of any file; hosts are compared only where the files name them.
 """
 
@@ -32,9 +32,9 @@ from evenstep.trace.trace import Trace
 
 NAME = "Kineto trace"
 _MARKS = re.compile(rb'"traceEvents"\s*:|"ph"\s*:\s*"[A-Za-z]"')
-#: Chrome JSON of others: Horovod's timeline, the viewer's copy that lies beside an XPlane profile.
+#: In Chrome JSON of other tools: Horovod's timeline, the viewer's copy beside an XPlane profile.
 _OTHERS = (b'"NEGOTIATE_', b'"metadata":{"highres-ticks":true}')
-_PREAMBLE = (b'"schemaVersion"', b'"deviceProperties"')  # a long list of them comes first
+_PREAMBLE = (b'"schemaVersion"', b'"deviceProperties"')  # may fill the head before any event
 
 
 def recognises(source: SourceFile) -> bool:
@@ -46,7 +46,7 @@ def recognises(source: SourceFile) -> bool:
 
 
 def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
-    """All files as one trace. Those that cannot be used are named in its limits.
+    """Read all files as one trace. Files that cannot be used are named in its limits.
 
     Raises `TraceError` where none can.
     """
@@ -106,7 +106,7 @@ def _files(
 
 
 def _calls(file: KinetoFile) -> Columns:
-    """Every collective and message of a file, in order of being issued."""
+    """Every collective and message of a file, in order of issue."""
     announced = [annotation(name) for name in file.names]
     calls = Columns.concatenate([device_calls(file, announced), host_calls(file, announced)])
     return calls.sorted_by("enter_ns")
@@ -117,7 +117,7 @@ def _said(file: KinetoFile, calls: Columns, world: int) -> list[CallArguments]:
     each = [call_of(args, groups, world) for args in file.calls]
     nothing = CallArguments()
     said = [each[index] if index >= 0 else nothing for index in calls.args]
-    if len(groups) == 1 and not any(call.group for call in said):  # they can only mean this one
+    if len(groups) == 1 and not any(call.group for call in said):  # it can only be this one
         only = next(iter(groups.values()))
         said = [call if call.group else call._replace(group=only) for call in said]
     for row in np.flatnonzero(calls.asked >= 0):
@@ -128,14 +128,14 @@ def _said(file: KinetoFile, calls: Columns, world: int) -> list[CallArguments]:
 def _damage(file: KinetoFile) -> list[str]:
     lines = []
     if file.damaged:
-        lines.append(f"{file.damaged} events have a time or a duration that cannot be: left out")
+        lines.append(f"{file.damaged} events have an impossible time or duration: left out")
     if file.unpaired:
         lines.append(f"{file.unpaired} events only begin or only end, which is not read: left out")
     return lines
 
 
 def spoken(told: Mapping[str, list[int]], ranks: int) -> list[str]:
-    """Each line once, with the ranks it is true of where these are not all."""
+    """Each limit once, with its ranks where it does not apply to all."""
     return [
         text if len(where) == ranks else f"rank {format_ranks(where)}: {text}"
         for text, where in told.items()
@@ -143,9 +143,9 @@ def spoken(told: Mapping[str, list[int]], ranks: int) -> list[str]:
 
 
 def _on_one_host(ranks: Sequence[Profile]) -> bool:
-    """Whether nothing names a host, and each rank works on a device that no other does.
+    """Whether no file names a host, and no two ranks use the same device number.
 
-    Ranks of several hosts share the numbers of their devices.
+    Ranks of several hosts would share device numbers.
     """
     if len(ranks) < 2 or any(each.place.host for each in ranks):
         return False
@@ -154,7 +154,7 @@ def _on_one_host(ranks: Sequence[Profile]) -> bool:
 
 
 def _enter_rank(draft: Draft, each: Profile, origin: int, unnamed: str) -> None:
-    """Who a rank is; `unnamed` is the clock of those that name no host."""
+    """Enter a rank; `unnamed` is the clock of ranks without a host's name."""
     place = each.place
     draft.rank(
         place.rank, FACTS, world=place.world, attempt=0, hostname=place.host,
@@ -183,7 +183,7 @@ def _finished(draft: Draft, ranks: list[Profile]) -> Trace:
 
 
 def repeating(trace: Trace, marks: StepMarks) -> Trace:
-    """A trace of which nothing marks the steps, with those in which its collectives repeat."""
+    """A trace without marks of steps, with the steps in which its collectives repeat."""
     trace, inferred = with_steps(trace)
     if inferred:
         trace.limits = [text for text in trace.limits if marks.nothing not in text]

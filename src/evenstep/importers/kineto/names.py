@@ -1,4 +1,4 @@
-"""What the names in a profile mean: collectives, kernels that communicate, phases, types."""
+"""The meaning of names in a profile: collectives, communication kernels, phases, element types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPS = (
     ("gather", Op.GATHER),
     ("scatter", Op.SCATTER),
     ("reduce", Op.REDUCE),
-    ("send", Op.SEND),  # so is a pair of both, where that is one call
+    ("send", Op.SEND),  # also of a call that sends and receives
     ("recv", Op.RECV),
 )
 MESSAGES = frozenset({Op.SEND, Op.RECV})
@@ -36,10 +36,10 @@ _SEND_AND_RECEIVE = re.compile(r"send_?recv", re.IGNORECASE)
 _ANNOTATION = re.compile(
     r"^(nccl|rccl|gloo|mpi|ucc|xccl|hccl|mccl):\s*(\w+)(?:\s+\d+\s*(?:->|<-)\s*(\d+))?"
 )
-ON_DEVICE = frozenset({"nccl", "rccl", "xccl", "hccl", "mccl"})  # backends, by where they work
-ON_HOST = frozenset({"gloo", "mpi", "ucc"})
+ON_DEVICE = frozenset({"nccl", "rccl", "xccl", "hccl", "mccl"})  # backends that run on a device
+ON_HOST = frozenset({"gloo", "mpi", "ucc"})  # backends that run on the host
 
-MOST_NAMES = 1 << 16  # whose meaning is kept: those of one rank are those of the others
+MOST_NAMES = 1 << 16  # whose meaning is cached: ranks share their names
 COMMS = "record_param_comms"
 CALL = "c10d::"
 EVALUATE = "autograd::engine::evaluate_function"
@@ -49,15 +49,15 @@ OPTIMIZER_STEP = "Optimizer.step#"
 
 
 class Annotation(NamedTuple):
-    """A collective as its process group announces it: `nccl:all_reduce`, `nccl:send 0->1`."""
+    """A process group's annotation of a collective: `nccl:all_reduce`, `nccl:send 0->1`."""
 
     backend: str
     op: Op
-    peer: int  # -1 where the name does not say
+    peer: int  # -1 unknown
 
 
 def operation(name: str) -> Op | None:
-    """The operation a collective's name stands for (`_allgather_base`, `allreduce_coalesced`)."""
+    """The operation of a collective's name (`_allgather_base`, `allreduce_coalesced`)."""
     letters = re.sub(r"[^a-z]", "", name.lower())
     return next((op for word, op in _OPS if word in letters), None)
 
@@ -70,9 +70,9 @@ def communicates(kernel: str) -> bool:
 
 @lru_cache(MOST_NAMES)
 def kernel_operation(kernel: str) -> Op:
-    """What a communication kernel does, as far as its name says.
+    """The operation of a communication kernel, from its name.
 
-    `SendRecv` serves all-to-all and point to point alike; with nothing else known it is OTHER.
+    OTHER for `SendRecv`, which serves all-to-all and point-to-point alike.
     """
     head = kernel.partition("(")[0]
     if _SEND_AND_RECEIVE.search(head):
@@ -82,7 +82,7 @@ def kernel_operation(kernel: str) -> Op:
 
 @lru_cache(MOST_NAMES)
 def annotation(name: str) -> Annotation | None:
-    """What a process group's annotation says; None for any other name."""
+    """Parse a process group's annotation; None for any other name."""
     found = _ANNOTATION.match(name)
     op = operation(found[2]) if found else None
     if found is None or op is None:
@@ -98,7 +98,7 @@ def step_number(name: str) -> int | None:
 
 # -- phases ----------------------------------------------------------------------------------------
 
-#: In this order, on the name in lower case with everything else than letters made into a space.
+#: Tried in this order, on the name in lower case with a space for everything but letters.
 _PHASES = (
     (Phase.INPUT, r"^enumerate dataloader|\b(?:data ?load(?:er|ing)?|load data|(?:next|get|fetch) "
                   r"(?:batch|data)|batch fetch|(?:train )?dataloader next)\b"),
@@ -110,8 +110,8 @@ _PHASES = (
     (Phase.BACKWARD, r"^(?:backward|bwd)(?: (?:pass|step))?$|\bbackward$"),
     (Phase.FORWARD, r"^(?:forward|fwd)(?: (?:pass|step))?$|\bforward$|\btraining step$"),
 )  # fmt: skip
-_EMITTED = re.compile(r", (?:seq|op_id|sizes) = .*")  # what torch's emit_nvtx adds to a name
-#: One of these is in any name that fits.
+_EMITTED = re.compile(r", (?:seq|op_id|sizes) = .*")  # suffix that torch's emit_nvtx adds to a name
+#: Any name that matches a phase contains one of these: a fast first test.
 _MARK = re.compile(
     "data|load|batch|eval|valid|checkpoint|sav|writ|optim|b(ack)?wa?r?d|f(or)?wa?r?d|step"
 )
@@ -120,7 +120,7 @@ _PATTERNS = tuple((phase, re.compile(pattern)) for phase, pattern in _PHASES)
 
 @lru_cache(MOST_NAMES)
 def phase(name: str) -> Phase | None:
-    """The phase a host-side annotation marks; None for one that marks none."""
+    """The phase that a host annotation marks; None if it marks none."""
     if not _MARK.search(name.lower()):
         return None
     words = re.sub(r"[^a-z]+", " ", _EMITTED.sub("", name).lower()).strip()
@@ -129,7 +129,7 @@ def phase(name: str) -> Phase | None:
 
 # -- element types ---------------------------------------------------------------------------------
 
-#: By the names of c10, C++ and numpy: ours, and bytes of an element.
+#: Type and bytes of an element, by the names of c10, C++ and numpy.
 _TYPES: dict[str, tuple[DType, int]] = {
     name: (kind, size)
     for kind, size, names in (
@@ -147,9 +147,9 @@ _TYPES: dict[str, tuple[DType, int]] = {
 
 
 def element_type(name: str) -> tuple[DType, int]:
-    """Type and bytes of one element as c10 (`BFloat16`) or C++ (`c10::BFloat16`) spells it.
+    """Type and bytes of an element, from the name in c10 (`BFloat16`) or C++ (`c10::BFloat16`).
 
-    Zero bytes where it is not known.
+    Zero bytes for an unknown type.
     """
     plain = name.lower().removeprefix("c10::").strip().replace(" ", "_")
     if plain.startswith("float8"):

@@ -1,4 +1,4 @@
-"""Which rank of which run a file is, and on which host; of several processes' file, one each."""
+"""The rank, world and host of each file; a file of several processes is split."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _IN_ORDER = (
 _BY_PROCESS = (
     "the file holds several processes: ranks are numbered in the order of their process numbers"
 )
-APART_NS = 3_600_000_000_000  # profiles of one run that tell of each other begin much closer
+APART_NS = 3_600_000_000_000  # profiles of the same steps of a run begin much closer together
 
 
 Key = tuple[Path, str]  # `KinetoFile.key`
@@ -43,9 +43,9 @@ class FilePlace(NamedTuple):
 
 
 def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Key, FilePlace], list[str]]:
-    """The place of every file that is used, and why others are left out.
+    """The place of every file that is used, and why other files are left out.
 
-    Files of the run that most belong to are used, one per rank.
+    Used are files of the run to which most belong, one per rank.
     """
     known = [world for file in files if (world := _world(file))]
     main = max(dict.fromkeys(known), key=known.count) if known else 0
@@ -79,14 +79,14 @@ def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Key, FilePlace], list[s
 
 
 def _named(files: Sequence[KinetoFile]) -> dict[Path, int]:
-    """Ranks that paths tell, of files that do not and that hold one."""
+    """Ranks from paths, for files of a single process that do not state their rank."""
     return ranks_by_paths(
         [file.path for file in files if _stated(file) is None and not file.process]
     )
 
 
 def _misfit(file: KinetoFile, main: int, middle_ns: int) -> str:
-    """Why a file is of another run than most; nothing where it is not."""
+    """Why a file is of another run than most; "" if it is not."""
     apart_ns = abs(_start(file) - middle_ns)
     if apart_ns > APART_NS:
         return (
@@ -102,24 +102,24 @@ def _start(file: KinetoFile) -> int:
 
 
 def _world(file: KinetoFile) -> int:
-    """How many ranks a file says there are; 0 where it does not."""
+    """The number of ranks that a file states; 0 if it states none."""
     return rank_of(info_of(file).get("world_size")) or 0
 
 
 def _order(file: KinetoFile, named: Mapping[Path, int]) -> tuple[bool, list[str | int]]:
-    """Files whose rank is told as they were given, then the others as people number files."""
+    """Sort key: files with a known rank as given, then the others in natural order of names."""
     silent = _stated(file) is None and file.path not in named
     return silent, natural(file.path) if silent else []
 
 
 def info_of(file: KinetoFile) -> dict[str, Any]:
-    """What a file says of its job; nothing where it says nothing."""
+    """The `distributedInfo` of a file; empty if it has none."""
     info = file.header.get("distributedInfo")
     return info if isinstance(info, dict) else {}
 
 
 def _least_world(file: KinetoFile) -> int:
-    """How many ranks the groups of a file show there to be."""
+    """The least number of ranks that the groups of a file imply."""
     members = [key.ranks for key in groups_of(file.header).values()]
     members += [ranks_of(args.group_ranks) for args in file.calls]
     return max((ranks[-1] + 1 for ranks in members if ranks), default=0)
@@ -130,7 +130,7 @@ def _stated(file: KinetoFile) -> int | None:
 
 
 def _host(file: KinetoFile) -> str:
-    """The host as the file says, or as its name does; names of people's own choice say nothing."""
+    """The host from the file, or from a file name as the profiler chooses it; else ""."""
     stated = file.header.get("host_name")
     if isinstance(stated, str):
         return stated
@@ -147,10 +147,10 @@ MOST_PROCESSES = 1_024
 
 
 def by_process(file: KinetoFile) -> list[KinetoFile]:
-    """A file per process that takes steps or part in collectives, in order of their numbers.
+    """Split a file by process, keeping those with steps or collectives, in order of their numbers.
 
-    A device that has a process number of its own, as profilers write it, belongs to the process in
-    the same place. Raises `TraceError` where there are more or fewer devices than processes.
+    Profilers give devices process numbers of their own: the n-th belongs to the n-th process.
+    Raises `TraceError` where the numbers of devices and processes differ.
     """
     index: dict[Any, int] = {}
     of_thread = [index.setdefault(process, len(index)) for process, _ in file.threads]
@@ -175,7 +175,7 @@ def by_process(file: KinetoFile) -> list[KinetoFile]:
 
 
 def _training(file: KinetoFile, process: Array) -> list[int]:
-    """Processes with a mark of a step, of an optimizer, or a collective."""
+    """Processes with a mark of a step, an optimizer or a collective."""
     names = np.array([_marks(name) for name in file.names], bool)
     host = np.isin(file.rows.row, [int(RowKind.OPERATOR), int(RowKind.ANNOTATION)])
     return [int(number) for number in np.unique(process[host & names[file.rows.name]])]
@@ -187,7 +187,7 @@ def _marks(name: str) -> bool:
 
 
 def _by_number(number: Any) -> tuple[bool, int, str]:
-    """Process numbers by size; what is no number after them."""
+    """Sort key: process numbers by size, then other process names."""
     text = str(number)
     whole = text.isascii() and text.isdigit() and len(text) < 20
     return not whole, int(text) if whole else 0, text

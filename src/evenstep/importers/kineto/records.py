@@ -1,4 +1,4 @@
-"""The records of profiles: what was found in each file, on one line of time, in one draft."""
+"""Enter profiles into one draft: collectives, messages, steps, phases and device spans."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ _REDUCTIONS = (
     ("max", ReduceOp.MAX), ("min", ReduceOp.MIN), ("avg", ReduceOp.AVG),
 )  # fmt: skip
 
-_COARSEST_NS = 1_000  # resolution of stamps: profilers wrote whole µs
-#: Of each rank: its device's stamps are the host's, its calls entered when the device came to them.
+_COARSEST_NS = 1_000  # coarsest resolution of stamps: some profilers write whole µs
+#: Facts of each rank: device stamps are on the host's clock, calls are entered in device time.
 FACTS = {"device_clock": "host", "entered": "device"}
 
 
 class Profile(NamedTuple):
-    """One file and what was found in it."""
+    """One file with its place in the run, steps and calls."""
 
     file: KinetoFile
     place: FilePlace
     steps: Steps
     calls: Columns
-    said: list[CallArguments]  # of each call
+    said: list[CallArguments]  # the arguments of each call
 
 
 def enter(draft: Draft, profiles: Sequence[Profile], origin: int) -> None:
-    """Enter everything the profiles show; `origin` is when the first event of any begins."""
+    """Enter all records of the profiles; `origin` is the start of their first event."""
     found = [completion_of(each.file) for each in profiles]
     tables = [
         _communication(draft, each, origin, done)
@@ -51,7 +51,7 @@ def enter(draft: Draft, profiles: Sequence[Profile], origin: int) -> None:
     ]
     numbered, limits = in_sequence(Columns.concatenate(tables))
     draft.limits += limits
-    numbered = numbered.sorted_by("enter_ns")  # what devices come to at once stays in order
+    numbered = numbered.sorted_by("enter_ns")  # calls with one device entry keep order of issue
     numbered = numbered.with_column("enter_ns", numbered.entered)
     left = np.maximum(numbered.entered, numbered.exit_ns)
     numbered = numbered.with_column("exit_ns", np.where(numbered.exit_ns > 0, left, 0))
@@ -65,15 +65,15 @@ def enter(draft: Draft, profiles: Sequence[Profile], origin: int) -> None:
 
 
 def _since(times: Array, origin: int) -> Array:
-    """Times since the origin; 0 where they are not known."""
+    """Times since the origin; 0 for unknown ones."""
     return np.where(times == UNKNOWN_NS, 0, times - (origin - FIRST_NS))
 
 
 def _communication(draft: Draft, each: Profile, origin: int, done: Completion) -> Columns:
-    """A rank's collectives and messages as records, but for their number in the group's order.
+    """A rank's collectives and messages as records without `group_seq`.
 
-    They are entered when issued; `entered` is when the device had come to them, of receives also
-    after `exit_ns`.
+    `enter_ns` is the time of issue; `entered` is when the device reached the call, which for a
+    receive may be after `exit_ns`.
     """
     calls, said = each.calls, each.said
     message = np.isin(calls.op, [int(op) for op in MESSAGES])
@@ -108,11 +108,10 @@ def _communication(draft: Draft, each: Profile, origin: int, done: Completion) -
 
 
 def _entered(each: Profile, done: Completion) -> Array:
-    """In the time of the device for those that it carried out, of the host for the others.
+    """When calls were entered: in device time for calls of a device, in host time for others.
 
-    A receive may begin, and be over, before compute comes to it, and only then waits for it, unless
-    its kernel sends, too. What a device came to at once, as far as the file's stamps tell, stays in
-    the order of its issue.
+    A receive may begin and end before compute reaches it, unless its kernel also sends. Calls that
+    a device reached at the same time, within the resolution of stamps, keep the order of issue.
     """
     calls = each.calls
     began = calls.device_enter_ns
@@ -126,9 +125,8 @@ def _entered(each: Profile, done: Completion) -> Array:
 
 
 def _groups(draft: Draft, each: Profile) -> dict[GroupKey | None, int]:
-    """Numbers of the groups; a call that does not say its own is in none where others do.
-
-    Where no call says its group, all are taken to be of the default one.
+    """Numbers of the groups. A call without a group is in none if other calls have one; if no call
+    has one, all are in the default group.
     """
     backend = str(info_of(each.file).get("backend") or "")
     keys = dict.fromkeys(call.group for call in each.said)
@@ -140,7 +138,7 @@ def _groups(draft: Draft, each: Profile) -> dict[GroupKey | None, int]:
 
 
 def _peers(calls: Columns, said: list[CallArguments]) -> Array:
-    """Roots of rooted operations and peers of messages, as far as the file has them."""
+    """Roots of rooted operations and peers of messages; -1 unknown."""
     source, destination, root = (
         np.array([getattr(call, name) for call in said], np.int64)
         for name in ("source", "destination", "root")
@@ -155,7 +153,7 @@ def _peers(calls: Columns, said: list[CallArguments]) -> Array:
 
 
 def _reductions(file: KinetoFile, calls: Columns) -> Array:
-    """What a reducing kernel's name says it does to the values."""
+    """The reduction of each call, from its kernel's name."""
     words = [name.partition("(")[0].lower() for name in file.names]
     codes = [next((int(op) for word, op in _REDUCTIONS if f"_{word}" in text), 0) for text in words]
     reducing = np.isin(calls.op, [int(Op.ALL_REDUCE), int(Op.REDUCE), int(Op.REDUCE_SCATTER)])
@@ -163,7 +161,7 @@ def _reductions(file: KinetoFile, calls: Columns) -> Array:
 
 
 def _threads(threads: Array, training: int) -> Array:
-    """0 for the training thread, the others in order of appearance."""
+    """Number threads: 0 for the training thread, others in order of appearance."""
     found, first, which = np.unique(threads, return_index=True, return_inverse=True)
     others = [int(index) for index in np.argsort(first) if found[index] != training]
     number = np.zeros(len(found), np.int64)
@@ -172,7 +170,7 @@ def _threads(threads: Array, training: int) -> Array:
 
 
 def _names(draft: Draft, file: KinetoFile, names: Array) -> Array:
-    """Names without their parameters, in the trace's table."""
+    """Numbers in the trace's table of the names, without their parameters."""
     numbers = np.zeros(len(file.names) + 1, np.int64)
     for index in np.unique(names[names >= 0]):
         numbers[index] = draft.name(file.names[index].partition("(")[0])
@@ -182,9 +180,9 @@ def _names(draft: Draft, file: KinetoFile, names: Array) -> Array:
 def _enter_steps(
     draft: Draft, each: Profile, origin: int, done: Completion, on_device: tuple[Array, Array]
 ) -> None:
-    """Steps and their phases, in the time of the device where there is one.
+    """Enter steps and their phases, in device time where there is a device.
 
-    `on_device`: when it only communicated.
+    `on_device`: intervals in which it only communicated.
     """
     steps = each.steps.on_device(done)
     draft.rows(
@@ -207,7 +205,7 @@ def _enter_steps(
 
 
 def _enter_device(draft: Draft, each: Profile, origin: int) -> None:
-    """When a device computed and when it copied."""
+    """Enter the spans in which a device computed and copied."""
     for name, spans in (
         (COMPUTE, compute_of(each.file, each.steps)),
         (COPY, copies_of(each.file, each.steps)),

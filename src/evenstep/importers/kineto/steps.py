@@ -1,7 +1,7 @@
 """The steps of a profile, and the phases within them.
 
-A step is what `ProfilerStep#N` marks; in a profile without them, what lies between the ends of two
-steps of the first optimizer; without those, the whole file.
+A step is an annotation `ProfilerStep#N`; without any, the time between two ends of the first
+optimizer's steps; without these, the whole file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from evenstep.trace.spool.layout import Flag, Phase
 Array = npt.NDArray[Any]
 
 UNMARKED = "the profile marks neither steps nor optimizers"
-#: Marks of a phase that older profilers write as operators.
+#: Marks of phases that older profilers write as operators.
 _MARKING_OPERATORS = ("enumerate(DataLoader)", "Optimizer.", "DistributedDataParallel.forward",
                       "FullyShardedDataParallel.forward")  # fmt: skip
 
@@ -34,12 +34,12 @@ class Steps:
     number: Array
     start_ns: Array
     end_ns: Array
-    thread: int  # the training thread; -1 where the file shows none
+    thread: int  # the training thread; -1 unknown
     limits: list[str] = field(default_factory=list)
-    whole: bool = False  # nothing marks any: all of the file is one
+    whole: bool = False  # no marks: the whole file is one step
 
     def at(self, times_ns: Array) -> Array:
-        """The step of each time; one that has no record where the time is in none."""
+        """The step of each time; a number without a record for times outside all steps."""
         place = np.searchsorted(self.start_ns, times_ns, side="right") - 1
         ends = np.append(self.start_ns[1:], self.end_ns[-1] + 1)
         first, last = int(self.number.min()), int(self.number.max())
@@ -49,14 +49,14 @@ class Steps:
         return np.asarray(np.where(early, first - 1 if first else last + 2, found))
 
     def on_device(self, done: Completion) -> Steps:
-        """The same steps in the time of the device; all of a file is all of it there."""
+        """The steps in device time; a whole file stays as it is."""
         if self.whole:
             return self
         return replace(self, start_ns=done.at(self.start_ns), end_ns=done.at(self.end_ns))
 
 
 class StepMarks(NamedTuple):
-    """What a profiler's user marks steps with, by the names of annotations."""
+    """How annotations mark steps and optimizers, and sentences for missing marks."""
 
     number: Callable[[str], int | None] = step_number
     optimizes: Callable[[str], bool] = lambda name: name.startswith(OPTIMIZER_STEP)
@@ -65,7 +65,7 @@ class StepMarks(NamedTuple):
 
 
 def steps_of(file: KinetoFile, marks: StepMarks = StepMarks()) -> Steps | None:  # noqa: B008
-    """The steps of a file; None where nothing happens in it."""
+    """The steps of a file; None if it has no events."""
     if not len(file.rows):
         return None
     told = [marks.number(name) for name in file.names]
@@ -79,7 +79,7 @@ def steps_of(file: KinetoFile, marks: StepMarks = StepMarks()) -> Steps | None: 
 
 
 def _marked(rows: Columns) -> Steps:
-    """Outermost marks of one thread whose numbers ascend: a step's own, not of a loop within it."""
+    """Steps from the outermost marks with ascending numbers, of the thread with most marks."""
     thread = _most(rows.thread)
     rows = rows.select(rows.thread == thread).sorted_by("start_ns")
     rows = rows.select(_outermost(rows))
@@ -89,13 +89,13 @@ def _marked(rows: Columns) -> Steps:
 
 
 def _outermost(rows: Columns) -> Array:
-    """Which rows, in order of their start, do not lie within one before."""
+    """Which rows, in order of start, do not lie within an earlier one."""
     reach = np.maximum.accumulate(rows.end_ns)[:-1]
     return np.append(np.ones(min(len(rows), 1), bool), rows.end_ns[1:] > reach)
 
 
 def _between_optimizers(file: KinetoFile, host: Columns, marks: StepMarks) -> Steps | None:
-    """Steps from one end of the marking optimizer to the next."""
+    """Steps between consecutive ends of the marking optimizer; None with fewer than two ends."""
     named = np.array([marks.optimizes(name) for name in file.names], bool)
     rows = host.select(named[host.name]).sorted_by("start_ns")
     if len(rows) < 2:
@@ -110,7 +110,7 @@ def _between_optimizers(file: KinetoFile, host: Columns, marks: StepMarks) -> St
 
 
 def _whole(file: KinetoFile, host: Columns, marks: StepMarks) -> Steps:
-    """All that was done; an annotation alone does nothing."""
+    """One step over all events except annotations."""
     done = file.rows.select(file.rows.row != int(RowKind.ANNOTATION))
     done = done if len(done) else file.rows
     operators = host.select(host.row == int(RowKind.OPERATOR))
@@ -121,7 +121,7 @@ def _whole(file: KinetoFile, host: Columns, marks: StepMarks) -> Steps:
 
 
 def _most(values: Array) -> int:
-    """The value that comes most often."""
+    """The most frequent value."""
     found, counts = np.unique(values, return_counts=True)
     return int(found[np.argmax(counts)])
 
@@ -134,9 +134,9 @@ def phases_of(
 ) -> Columns:
     """Phases of the training thread: op, enter_ns, exit_ns, group_seq (leaf time), step, flags.
 
-    Marked ones as they are; a backward nobody marked from where autograd is at work, and then the
-    forward as what lies before it; all of them when the device has `done` what they launched.
-    `waits` are stretches (start, end) blocked on communication.
+    Marked phases; unmarked backwards inferred from autograd's operators, and unmarked forwards as
+    the time before them; all in the device time given by `done`. `waits` are intervals (start, end)
+    blocked on communication.
     """
     marked = _marked_phases(file, steps)
     table = Columns.concatenate([marked, _backward(file, steps, marked)])
@@ -150,7 +150,7 @@ def phases_of(
 
 
 def _on_device(table: Columns, done: Completion) -> Columns:
-    """Phases in the device's time. What passes behind its back is left out: it takes no time."""
+    """Phases in device time, without those that take no time there."""
     enter, leave = done.at(table.enter_ns), done.at(table.exit_ns)
     table = table.with_column("enter_ns", enter).with_column("exit_ns", leave)
     return table.select(leave > enter)
@@ -169,7 +169,7 @@ def _marked_phases(file: KinetoFile, steps: Steps) -> Columns:
 
 
 def _backward(file: KinetoFile, steps: Steps, marked: Columns) -> Columns:
-    """Autograd at work, from the first to the last node between two other phases of a step."""
+    """Infer backwards: from autograd's first to its last node between two phases of a step."""
     named = np.array([name.startswith(EVALUATE) for name in file.names], bool)
     rows = file.of(RowKind.OPERATOR)
     rows = rows.select(named[rows.name]).sorted_by("start_ns")
@@ -188,7 +188,7 @@ def _backward(file: KinetoFile, steps: Steps, marked: Columns) -> Columns:
 
 
 def _forward(steps: Steps, table: Columns) -> Columns:
-    """What lies before a backward, in steps that mark no forward."""
+    """Infer forwards: the time before a backward, in steps without a marked forward."""
     told = table.step[table.op == int(Phase.FORWARD)]
     backward = table.select((table.op == int(Phase.BACKWARD)) & ~np.isin(table.step, told))
     end = backward.enter_ns

@@ -1,5 +1,5 @@
-"""Collectives and messages of profiles as a table, whatever carried them out; and which of several
-ranks are one and the same: each group's order, for all ranks.
+"""Collectives and messages of profiles as a table, and their position in each group's order, which
+identifies the same collective on all ranks.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from evenstep.trace.spool.layout import Flag, Kind, Op
 
 Array = npt.NDArray[Any]
 
-UNKNOWN_NS = int(np.iinfo(np.int64).min)  # a device time that the file does not say
+UNKNOWN_NS = int(np.iinfo(np.int64).min)  # a device time that the file does not have
 NOT_SET = -1
 
-#: Columns as in a record: entered when issued, left when carried out (the profiler puts a device's
-#: times on the host's clock). But `thread` indexes the file's threads, `name` its names, and `args`
-#: and `asked` the arguments that came with the call, and with the operator that issued it
-#: (-1: none).
+#: Columns as in a record, with `enter_ns` the issue and device times on the host's clock. But
+#: `thread` indexes the file's threads, `name` its names, `args` and `asked` the arguments of the
+#: call and of the operator that issued it (-1: none).
 COLUMNS = (
     *("op", "enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns", "thread", "device"),
     *("stream", "name", "args", "asked", "flags", "peer_or_root"),
@@ -32,7 +31,7 @@ COLUMNS = (
 
 
 def call_table(**columns: Any) -> Columns:
-    """Calls with these columns; those not given hold what stands for nothing."""
+    """Calls with these columns; missing columns get the value for none."""
     length = len(columns["op"])
     nothing = {"device_enter_ns": UNKNOWN_NS, "device_exit_ns": UNKNOWN_NS, "stream": 0}
     given = {name: columns.get(name, nothing.get(name, NOT_SET)) for name in COLUMNS}
@@ -60,15 +59,15 @@ def announced_ops(announced: Sequence[Annotation | None], backends: frozenset[st
 
 # -- the order of each group -----------------------------------------------------------------------
 
-_PER_STEP = 1 << 20  # numbers a step has, where they are counted step by step
+_PER_STEP = 1 << 20  # sequence numbers of a step, where calls are counted within steps
 
 
 def in_sequence(table: Columns) -> tuple[Columns, list[str]]:
-    """The records with `group_seq`, and what cannot be told.
+    """The records with `group_seq`, and limits in words.
 
-    Where every call of a group states its number, that counts, and calls of one rank with the same
-    number are one that was coalesced. Else they are counted in each step, and matched only if
-    every rank issued the same (operation, size, type) in that step; the others lose their group.
+    If every call of a group states its number, that is used, and calls of one rank with the same
+    number are merged as coalesced. Else calls are counted within each step, and matched only if
+    every rank issued the same (operation, size, type) in that step; other calls lose their group.
     """
     if not len(table):
         return table.with_column("group_seq", np.zeros(0, np.int64)), []
@@ -88,7 +87,7 @@ def in_sequence(table: Columns) -> tuple[Columns, list[str]]:
 
 
 def _all_state(table: Columns) -> Array:
-    """Whether every collective of a row's group, on all ranks, states its number."""
+    """Whether every collective of a row's group states its number, on all ranks."""
     silent = (table.stated < 0) & (table.kind == int(Kind.COLLECTIVE))
     return np.asarray(~np.isin(table.group, np.unique(table.group[silent])))
 
@@ -125,7 +124,7 @@ def _counted(table: Columns, *keys: str) -> Array:
 def _differ(table: Columns) -> Array:
     """Whether each row and the one before it cannot be the same collective.
 
-    Each rank of an all-to-all, a gather or a scatter may bring another size, but the same type.
+    Ranks of an all-to-all, gather or scatter may have different sizes, but the same type.
     """
     sized = ~np.isin(table.op, [int(op) for op in (Op.ALL_TO_ALL, Op.GATHER, Op.SCATTER)])
     size = np.where(sized, table.bytes_in, 0)
@@ -133,7 +132,7 @@ def _differ(table: Columns) -> Array:
 
 
 def _agreeing(table: Columns) -> tuple[Columns, list[str]]:
-    """Rows of steps in which every rank of the group issued the same; the rest without group."""
+    """Remove the group of rows in steps where the group's ranks did not issue the same calls."""
     table = table.sorted_by("group", "step", "group_seq", "rank")
     cell = key_numbers(table.group, table.step)
     place = key_numbers(table.group, table.step, table.group_seq)
@@ -157,7 +156,7 @@ def _agreeing(table: Columns) -> tuple[Columns, list[str]]:
             "the files do not say which group a collective belongs to: those of the same order are "
             "taken to be of all ranks"
         )
-    lonely = np.arange(len(table))  # a number of their own, so that nothing takes two for one
+    lonely = np.arange(len(table))  # distinct numbers, so that no two are matched
     alone = wrong | (table.group < 0)
     table = table.with_column("group_seq", np.where(alone, lonely, table.group_seq))
     return table.with_column("group", np.where(alone, -1, table.group)), limits
@@ -166,11 +165,11 @@ def _agreeing(table: Columns) -> tuple[Columns, list[str]]:
 # -- calls that threads of the host carry out ------------------------------------------------------
 #
 # gloo, MPI, UCC. A call is an operator `c10d::…`, which returns at once. The backend's threads
-# carry the calls out in their order, and announce each as an annotation (`gloo:all_reduce`).
+# execute the calls in order, and mark each by an annotation (`gloo:all_reduce`).
 
 
 def host_calls(file: KinetoFile, announced: Sequence[Annotation | None]) -> Columns:
-    """Calls from being issued to being done."""
+    """Calls of backends of the host, from issue to end."""
     codes = announced_ops(announced, ON_HOST)
     done = file.of(RowKind.ANNOTATION)
     done = done.select(codes[done.name] >= 0).sorted_by("start_ns")
@@ -199,7 +198,7 @@ def host_calls(file: KinetoFile, announced: Sequence[Annotation | None]) -> Colu
 
 
 def host_waits(file: KinetoFile, calls: Columns) -> tuple[Array, Array]:
-    """When a collective of the host was in flight and no operator was at work on any thread."""
+    """Intervals in which a collective of the host was in flight and no thread ran an operator."""
     host = calls.select((calls.flags & int(Flag.ON_DEVICE)) == 0)
     if not len(host):
         return host.enter_ns, host.exit_ns
@@ -216,15 +215,16 @@ def _issue(name: str) -> int:
 
 
 def _first(values: Array, place: Array, others: Array) -> Array:
-    """The value at each place; the other one where there is none."""
+    """Values at indices; `others` where the index is -1."""
     return np.where(place >= 0, np.append(values, NOT_SET)[place], others)
 
 
 def _in_order(issued: Array, begun: Array) -> Array:
-    """Which call each beginning belongs to, first come first served; -1 for one before the file.
+    """Index of the issued call that each beginning belongs to, in order; -1 if issued before the
+    file.
 
-    The latest assignment in which none begins before it is issued: the first of the file may have
-    been issued before it, the last may not have begun in it.
+    The latest assignment in which no call begins before its issue: the first beginnings may belong
+    to calls issued before the file, and the last calls may not begin within it.
     """
     if not len(begun):
         return np.zeros(0, np.int64)

@@ -1,8 +1,7 @@
-"""Logs of `NCCL_DEBUG=INFO`: the rings and trees NCCL built, over what, and what it warned of.
+"""Read logs of `NCCL_DEBUG=INFO`: the rings and trees that NCCL built, transports and warnings.
 
-Lines of several ranks may be mixed in one file or lie in several; each line says by itself which
-process wrote it. RCCL prints the same. Where the log is also one of nccl-tests, its floors are read
-as well.
+Lines of several ranks may be mixed in one file or lie in several; each line names the process that
+wrote it. RCCL prints the same. If the log is also one of nccl-tests, its floors are read, too.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ _Process = tuple[str, str, str]  # host, pid, device
 
 @dataclass(slots=True)
 class _Communicator:
-    """One communicator: which process is which of its ranks."""
+    """One communicator and the processes of its ranks."""
 
     size: int
     ranks: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -73,7 +72,7 @@ class _Communicator:
 
 @dataclass(slots=True)
 class _Log:
-    """What has been heard so far."""
+    """The facts read so far."""
 
     version: str | None = None
     communicators: dict[str, _Communicator] = field(default_factory=dict)
@@ -83,28 +82,28 @@ class _Log:
     channels: int | None = None
     transports: Counter[str] = field(default_factory=Counter)
     direct: Counter[bool] = field(default_factory=Counter)  # network links: by GPU direct RDMA
-    gdr: Counter[str] = field(default_factory=Counter)  # what the plugin says: Enabled, Disabled
+    gdr: Counter[str] = field(default_factory=Counter)  # the plugin's words: Enabled, Disabled
     network: str | None = None
     nics: dict[str, list[str]] = field(default_factory=dict)  # by host
     sends: dict[int, set[str]] = field(default_factory=dict)  # by rank: network devices
     environment: dict[str, str] = field(default_factory=dict)
     choices: Counter[tuple[str, int, str, str]] = field(default_factory=Counter)
     warnings: Counter[str] = field(default_factory=Counter)
-    heard: int = 0
+    lines: int = 0  # of NCCL
 
 
 def recognises(source: SourceFile) -> bool:
-    """Whether NCCL speaks in its first lines."""
+    """Whether the head has a line of NCCL."""
     return any(_LINE.search(line) for line in source.head.decode("utf-8", "replace").splitlines())
 
 
 def read(sources: Sequence[SourceFile], progress: Progress) -> Mapping[str, Any]:
-    """What all logs say. Raises `TraceError` where NCCL says nothing in them."""
+    """Read the facts of all logs. Raises `TraceError` where they have no line of NCCL."""
     log = _Log()
     floors: list[dict[str, Any]] = []
     for source in reported(sources, progress):
-        floors += from_lines(_listened(log, source), source.path.name)
-    if not log.heard:
+        floors += from_lines(_other_lines(log, source), source.path.name)
+    if not log.lines:
         names = ", ".join(str(source.path) for source in sources)
         raise TraceError(f"{names} has no line of NCCL; run with NCCL_DEBUG=INFO")
     return {"nccl": _facts(log)} | ({"floors": floors} if floors else {})
@@ -113,33 +112,33 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Mapping[str, Any]
 FORMAT = CompanionFormat(NAME, recognises, read)
 
 
-def _listened(log: _Log, source: SourceFile) -> Iterator[TextLine]:
-    """Take in NCCL's lines of a file and hand on the others, which may be of nccl-tests."""
+def _other_lines(log: _Log, source: SourceFile) -> Iterator[TextLine]:
+    """Take in NCCL's lines of a file and yield the others, which may be of nccl-tests."""
     for line in lines(source.path):
         match = _LINE.search(line.text)
         if match is not None:
-            log.heard += 1
-            _hear(log, match)
+            log.lines += 1
+            _take(log, match)
             continue
         if version := _VERSION.search(line.text[:200]):
             log.version = log.version or version[2]
         yield line
 
 
-def _hear(log: _Log, match: re.Match[str]) -> None:
-    """One line of NCCL."""
+def _take(log: _Log, match: re.Match[str]) -> None:
+    """Take in one line of NCCL."""
     process = match["host"], match["pid"], match["device"]
     text = match["text"]
     if match["level"] == "WARN":
         if len(log.warnings) < MOST_WARNINGS or text in log.warnings:
             log.warnings[text[:400]] += 1
         return
-    for phrase, pattern, listener in _LISTENERS:
+    for phrase, pattern, parser in _PARSERS:
         for found in pattern.finditer(text) if phrase in text else ():
-            listener(log, process, found)
+            parser(log, process, found)
 
 
-# -- what each kind of line says -------------------------------------------------------------------
+# -- parsers of each kind of line ------------------------------------------------------------------
 
 
 def _version(log: _Log, _: _Process, match: re.Match[str]) -> None:
@@ -148,7 +147,7 @@ def _version(log: _Log, _: _Process, match: re.Match[str]) -> None:
 
 def _communicator(log: _Log, process: _Process, match: re.Match[str]) -> None:
     rank, size = int(match[2]), int(match[3])
-    # Only the id is common to all ranks; older versions print none: then the size has to do.
+    # Only the id is the same on all ranks; older versions print none: the size takes its place.
     known = log.current.get(process, "")
     name = match[7] or (known if known and _size(log, known) == size else f"of {size} ranks")
     full = len(log.communicators) >= MOST_COMMUNICATORS and name not in log.communicators
@@ -224,14 +223,12 @@ def _choice(log: _Log, _: _Process, match: re.Match[str]) -> None:
 
 
 def _name_of(text: str, names: Sequence[str]) -> str:
-    """The name a number stands for; any other text is one."""
+    """The name of a number; any other text stays, cut short."""
     return names[int(text)] if text[:2].isdecimal() and int(text[:2]) < len(names) else text[:40]
 
 
-#: What stands in a line, the rest of it, and who takes that in: searching for the first is fast.
-_LISTENERS: Sequence[
-    tuple[str, re.Pattern[str], Callable[[_Log, _Process, re.Match[str]], None]]
-] = (
+#: A phrase that is fast to search for, the pattern of its line, and the parser of a match.
+_PARSERS: Sequence[tuple[str, re.Pattern[str], Callable[[_Log, _Process, re.Match[str]], None]]] = (
     ("CCL version", _VERSION, _version),
     ("comm 0x", _COMM, _communicator),
     ("Channel ", _RING, _ring),
@@ -246,11 +243,11 @@ _LISTENERS: Sequence[
 )
 
 
-# -- the whole -------------------------------------------------------------------------------------
+# -- facts -----------------------------------------------------------------------------------------
 
 
 def _facts(log: _Log) -> dict[str, Any]:
-    """Plain values. Rings and trees are those of the largest communicator; unknown is None."""
+    """Facts as plain values, with rings and trees of the largest communicator; None if unknown."""
     world = max(log.communicators.values(), key=lambda c: c.size, default=_Communicator(0))
     rings = log.rings.get(world.size) or log.rings.get(max(log.rings, default=0), {})
     channels = max((channel + 1 for channel in (*rings, *log.trees)), default=0)
@@ -290,7 +287,7 @@ def _facts(log: _Log) -> dict[str, Any]:
 
 
 def _trees(trees: Mapping[int, Mapping[int, int]], size: int) -> dict[str, list[int | None]]:
-    """The trees of all channels, unless lines that nobody printed claim a million ranks."""
+    """The trees of all channels; none if forged lines claim millions of ranks."""
     ranks = max(size, *(rank + 1 for tree in trees.values() for rank in tree), 0)
     if ranks * len(trees) > MOST_MEMBERS:
         return {}
@@ -298,12 +295,12 @@ def _trees(trees: Mapping[int, Mapping[int, int]], size: int) -> dict[str, list[
 
 
 def _parents(tree: Mapping[int, int], size: int) -> list[int | None]:
-    """Parent of every rank in a tree: -1 of the root, None of a rank that was not heard."""
+    """Parent of every rank in a tree: -1 for the root, None for a rank without a line."""
     return [tree.get(rank) for rank in range(max(size, max(tree, default=-1) + 1))]
 
 
 def _direct(log: _Log) -> bool | None:
-    """Whether the network reaches GPU memory by itself: in all links, else as the plugin says."""
+    """Whether the network accesses GPU memory directly: in all links, else as the plugin says."""
     if log.direct:
         return not log.direct[False]
     return "Disabled" not in log.gdr if log.gdr else None

@@ -1,9 +1,9 @@
-"""Durations of collectives and nothing else, as a table: CSV, JSON lines or Parquet.
+"""Read tables of durations of collectives: CSV, JSON lines or Parquet.
 
-What timers around a library's calls and observers of its kernels leave: a row per rank, group and
-call, with its place in the group's order and how long it took. No clock is needed: all members of
-a synchronizing collective leave it together, so that a rank has waited for as long as its duration
-is above the shortest of the members'.
+Timers around a library's calls and observers of its kernels write them: a row per rank, group and
+call, with its position in the group's order and its duration. No clock is needed: all members of a
+synchronizing collective leave it together, so a rank's wait is its duration less the shortest of
+the members'.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ SEQUENCES = ("seq", "sequence", "seq_id", "seq_num", "sequence_number", "coll_sn
 OPS = ("op", "operation", "collective", "coll", "func", "kernel", "name", "primitive")
 SIZES = ("bytes", "size", "size_bytes", "msg_size", "message_size", "msg_size_bytes", "data_size")
 _DURATION = re.compile(r"\b(?:duration|elapsed|latency|(?:exec|execution|run|kernel|coll) time)\b")
-ORIGIN_NS = 1_000_000_000  # nothing begins at 0, which means an open end
+ORIGIN_NS = 1_000_000_000  # first time: an end at 0 would mean unknown
 
 
 class DurationColumns(NamedTuple):
-    """What the columns of a table are called; "" where there is none."""
+    """The names of a table's columns; "" for one that is missing."""
 
     file: TableFile
     rank: str
@@ -54,12 +54,12 @@ class DurationColumns(NamedTuple):
 
 
 def recognises(source: SourceFile) -> bool:
-    """Whether a table has ranks, places in an order of calls, and durations."""
+    """Whether a table has ranks, positions in an order of calls, and durations."""
     return layout_of(source) is not None
 
 
 def layout_of(source: SourceFile) -> DurationColumns | None:
-    """What a table's columns mean; None where it is none of collectives."""
+    """Find the columns of a table; None where it is not of collectives."""
     file = table_file(source, (*RANKS, *GROUPS, *SEQUENCES, *OPS, *SIZES, "duration_us"))
     if file is None:
         return None
@@ -73,7 +73,7 @@ def layout_of(source: SourceFile) -> DurationColumns | None:
 
 
 def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
-    """All tables as one trace. Raises `TraceError` where none has a usable row."""
+    """Read all tables as one trace. Raises `TraceError` where none has a usable row."""
     draft = Draft()
     read_one = partial(_rows, draft=draft)
     table = Columns.concatenate(list(usable(sources, progress, draft.limits, read_one)))
@@ -114,7 +114,7 @@ def _rows(source: SourceFile, draft: Draft) -> Columns:
         )
     size = table.numbers.get(layout.size, np.zeros(len(rank)))
     kinds, code = table.texts.get(layout.op, ([], np.full(len(rank), -1)))
-    unnamed = Op.OTHER if layout.op else Op.ALL_REDUCE  # what most are, and all are taken to be
+    unnamed = Op.OTHER if layout.op else Op.ALL_REDUCE  # the most frequent one, without a column
     ops = np.array([*(int(operation(kind) or Op.OTHER) for kind in kinds), int(unnamed)])
     names, group = table.texts.get(layout.group, ([], np.full(len(rank), -1)))
     shared = np.array([*(draft.name(name) for name in names), draft.name("world")])
@@ -126,10 +126,10 @@ def _rows(source: SourceFile, draft: Draft) -> Columns:
 
 
 def _enter(draft: Draft, table: Columns) -> None:
-    """Calls on one clock, of our making: each ends as early as all durations up to it allow.
+    """Enter calls on a constructed clock: each ends as early as all durations before it allow.
 
-    All members leave a call together, and enter it after they have left the one before. So what
-    lies between calls is what a rank needs for it more than others.
+    All members leave a call together, and enter it after they have left the one before. So the
+    time between calls is what a rank needs in excess of the others.
     """
     table = table.with_column("row", np.arange(len(table)))
     table = table.sorted_by("group_seq", "group", "rank", "row")
@@ -143,7 +143,7 @@ def _enter(draft: Draft, table: Columns) -> None:
             "came before which of another is not known, and so who held up whom across groups"
         )
         found = _ends(table, call, _shares(table, call))
-    assert found is not None  # one order of all calls has no circle
+    assert found is not None  # a single order of all calls has no cycle
     end = ORIGIN_NS + found
     names = draft.names
     pairs = np.unique(np.stack([table.group, table["rank"]]), axis=1)
@@ -162,8 +162,8 @@ def _enter(draft: Draft, table: Columns) -> None:
 
 
 def _in_turn(table: Columns) -> bool:
-    """Whether rows are in the order of calls: of each rank and group those in turn, and not all of
-    one group before those of another."""
+    """Whether rows are in the order of calls: ascending within each rank and group, and not sorted
+    by group."""
     by_group = table.select(np.lexsort([table.row, table.group, table["rank"]]))
     other = np.diff(by_group["rank"]) != 0
     new = other | (np.diff(by_group.group) != 0)
@@ -175,7 +175,8 @@ def _in_turn(table: Columns) -> bool:
 
 
 def _shares(table: Columns, call: Array) -> Array:
-    """Of each row, how much of its group's calls come before it: training repeats its steps."""
+    """Share of its group's calls before each row, an order across groups: training repeats its
+    steps."""
     calls, first = np.unique(call, return_index=True)
     group = table.group[first]
     order = np.argsort(group, kind="stable")
@@ -186,8 +187,8 @@ def _shares(table: Columns, call: Array) -> Array:
 
 
 def _ends(table: Columns, call: Array, turn: Array) -> Array | None:
-    """When the call of each row ends, ns; None where one waits for itself. `turn` orders the rows
-    of each rank."""
+    """When the call of each row ends, ns; None if calls wait for each other in a cycle. `turn`
+    orders the rows of each rank."""
     line = np.lexsort([call, turn, table["rank"]])
     follows = (np.diff(table["rank"][line]) == 0) & (np.diff(call[line]) != 0)
     following = np.full(len(call), -1)

@@ -1,11 +1,11 @@
-"""Logs of NCCL Inspector, NVIDIA's profiler plugin: how long collectives took on each rank.
+"""Read logs of NCCL Inspector, NVIDIA's profiler plugin: durations of collectives on each rank.
 
-One JSON object per line and collective, one file per process. A duration runs from the rank's own
-start of the kernel to its end, so waiting for the others is counted in it; that is just what tells
-who came late: all members leave together, and the last to enter has the shortest. The plugin writes
-the latest collective of each communicator whenever it wakes, so that some may be missing; coll_sn
-tells which. Since version 4.3 of the format a communicator's header stands once per dump, in the
-marker `dump_stats` before its records.
+One JSON object per line and collective, one file per process. A duration is from the start of the
+rank's kernel to its end, including the wait for other ranks; all members leave together, so the
+last to enter has the shortest duration. The plugin writes the latest collective of each
+communicator whenever it wakes, so some may be missing; coll_sn tells which. Since version 4.3 of
+the format a communicator's header is written once per dump, in the marker `dump_stats` before its
+records.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ class _Series:
 
 @dataclass(slots=True)
 class _Log:
-    """What all files hold: records by (communicator, host, pid, rank in it)."""
+    """The records of all files, by (communicator, host, pid, rank in it)."""
 
     series: dict[tuple[str, str, int, int], _Series] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)  # ranks of a communicator
     records: int = 0
-    dropped: int = 0  # by the plugin, as it says
+    dropped: int = 0  # records lost, by the plugin's own count
 
 
 def recognises(source: SourceFile) -> bool:
-    """Whether its first line is a record of the plugin."""
+    """Whether a file begins with a record of the plugin."""
     return source.head.lstrip()[:1] == b"{" and _HEAD.search(source.head) is not None
 
 
 def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
-    """The logs of all processes as one trace. Raises `TraceError` where none has a record."""
+    """Read the logs of all processes as one trace. Raises `TraceError` where none has a record."""
     log = _Log()
     draft = Draft()
     for said in usable(sources, progress, draft.limits, lambda source: _read_file(log, source)):
@@ -112,9 +112,9 @@ def _said(error: Exception) -> str:
 
 
 def _record(log: _Log, value: Any, before: dict[str, Any]) -> bool:
-    """Take in one line; whether it is of a call. Raises ValueError with what makes no sense in it.
+    """Take in one line; return whether it is a call. Raises ValueError naming an invalid field.
 
-    What a line does not say by itself is as in the marker `before` it.
+    Fields that a line lacks are those of the marker `before` it.
     """
     if not isinstance(value, dict):
         raise ValueError("header is missing")
@@ -155,7 +155,7 @@ def _record(log: _Log, value: Any, before: dict[str, Any]) -> bool:
 def _times(perf: Mapping[str, Any], dumped_us: int, kind: str) -> tuple[int, int, int, int]:
     """Host entry and exit, then the kernel's, all in ns of the wall clock.
 
-    Without the verbose trace only the duration is known; it ended before it was written down.
+    Without the verbose trace only the duration is known; the end is taken to be the dump's time.
     """
     duration_ns = _whole(perf, f"{kind}_exec_time_us", LATEST_NS // 1000) * 1000
     trace = perf.get("event_trace_ts")
@@ -196,7 +196,8 @@ def _whole(part: Mapping[str, Any], name: str, most: int) -> int:
 
 
 def _enter(draft: Draft, log: _Log) -> None:
-    """Ranks are those of the largest communicator; in others they are mapped by their process."""
+    """Enter all records. Ranks are those of the largest communicator; in others they are mapped by
+    their process."""
     largest = max(log.sizes, key=lambda name: log.sizes[name], default="")
     owners = _owners(log, largest, draft.limits)
     devices: dict[_Process, list[int]] = {}
@@ -226,7 +227,7 @@ def _enter(draft: Draft, log: _Log) -> None:
 
 
 def _owners(log: _Log, largest: str, limits: list[str]) -> dict[int, _Process]:
-    """Which process a rank is; processes outside the largest communicator get free numbers."""
+    """The process of each rank; processes outside the largest communicator get free numbers."""
     owners: dict[int, _Process] = {}
     for (name, *_, rank), series in sorted(log.series.items()):
         if name == largest and owners.setdefault(rank, series.process) != series.process:
@@ -259,7 +260,7 @@ def _rows(draft: Draft, rank: int, group: int, series: _Series, origin: int) -> 
 
 
 def _overall(log: _Log, draft: Draft, unmapped: int) -> list[str]:
-    """What these logs cannot tell."""
+    """Limits of these logs as a whole."""
     if not log.records:
         return []
     limits = [

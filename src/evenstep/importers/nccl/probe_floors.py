@@ -1,4 +1,4 @@
-"""Floors that `evenstep probe` has measured: what this fabric reaches with nobody late."""
+"""Read floors that `evenstep probe` has measured: the fabric's speed when no rank is late."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _NUMBERS = ("bytes", "time_ns", "algbw_gBps", "busbw_gBps")
 
 
 def recognises(source: SourceFile) -> bool:
-    """Whether the file says that it is one."""
+    """Whether the file has the schema of a floors file."""
     return source.head.lstrip()[:1] == b"{" and SCHEMA.encode() in source.head[:1_000]
 
 
 def read(sources: Sequence[SourceFile], progress: Progress) -> Mapping[str, Any]:
-    """The floors of all files. Raises `TraceError` where a file is damaged."""
+    """Read the floors of all files. Raises `TraceError` where a file is damaged."""
     floors: list[dict[str, Any]] = []
     for source in reported(sources, progress):
         floors += _rows(source.path)

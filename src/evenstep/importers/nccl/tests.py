@@ -1,9 +1,9 @@
-"""Logs of nccl-tests (and rccl-tests): how fast each operation is on this fabric with nobody late.
+"""Read logs of nccl-tests (and rccl-tests): the fabric's speed when no rank is late.
 
-Text of any version is read by its header line, since columns came and went (`root`, `error` or
-`#wrong`, time stamps, per-iteration columns), and so is the JSON that `-J FILE` writes. Sizes are
-those printed: of the larger of the two buffers, all ranks' parts included. Bandwidths are as
-nccl-tests defines them: size by time, and that by the factor of the operation.
+Text of any version is read by its header line, since columns differ (`root`, `error` or `#wrong`,
+time stamps, per-iteration columns), and so is the JSON that `-J FILE` writes. Sizes are as printed:
+of the larger of the two buffers, with the parts of all ranks. Bandwidths are as nccl-tests defines
+them: algbw is size over time, busbw is algbw times the factor of the operation.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from evenstep.trace.spool.layout import Op
 NAME = "nccl-tests log"
 MOST_BYTES = 256_000_000
 MOST_FLOORS = 100_000  # rows kept of all files together
-LARGEST = 1e15  # of any number printed: bytes, microseconds, GB/s
+LARGEST = 1e15  # of any printed number: bytes, microseconds, GB/s
 
 _PROGRAM = re.compile(r"\b(\w+)_perf\b")
 _RANK = re.compile(r"#\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)")
-#: Before a line: by mpirun --tag-output, srun --label, torchrun, and whoever collects logs.
+#: Prefix of a line: by mpirun --tag-output, srun --label, torchrun, and collectors of logs.
 _TAG = re.compile(
     r"\s*(?:\[[\w,]+\](?:<\w+>)?:|\d{1,6}:\s|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*\s)\s*"
 )
@@ -47,7 +47,7 @@ _RATIO_ERROR = 0.03  # printed bandwidths have two or three digits
 
 @dataclass(slots=True)
 class _Test:
-    """One program's run within a log."""
+    """One run of a test program within a log."""
 
     op: Op | None = None
     hosts: set[str] = field(default_factory=set)
@@ -55,12 +55,12 @@ class _Test:
     sizes: Counter[str] = field(default_factory=Counter)  # ranks by group
     ranks: int | None = None  # of one communicator; ranks that are split make several
     columns: tuple[str, ...] = ()
-    in_place: tuple[bool, ...] = (False, True)  # of the two groups of results, in order
+    in_place: tuple[bool, ...] = (False, True)  # of each of the two groups of results
     unit_ns: float | None = None
     rows: int = 0
 
     def enter(self, group: str, rank: str, host: str) -> None:
-        """Take in a rank."""
+        """Add a rank."""
         self.hosts.add(host)
         if (group, rank) not in self.members:
             self.members.add((group, rank))
@@ -69,12 +69,12 @@ class _Test:
 
     @property
     def nodes(self) -> int | None:
-        """Hosts in all."""
+        """Number of hosts; None unknown."""
         return len(self.hosts) or None
 
 
 def recognises(source: SourceFile) -> bool:
-    """Whether its first lines are a table of nccl-tests, or its JSON."""
+    """Whether the head has a table of nccl-tests, or its JSON."""
     head = source.head
     if head.lstrip()[:1] == b"{":
         return b'"nccl_version"' in head and b'"args"' in head
@@ -82,7 +82,7 @@ def recognises(source: SourceFile) -> bool:
 
 
 def read(sources: Sequence[SourceFile], progress: Progress) -> Mapping[str, Any]:
-    """The floors of all files. Raises `TraceError` where there are none."""
+    """Read the floors of all files. Raises `TraceError` where there are none."""
     floors: list[dict[str, Any]] = []
     for source in reported(sources, progress):
         if source.head.lstrip()[:1] == b"{":
@@ -102,13 +102,13 @@ FORMAT = CompanionFormat(NAME, recognises, read)
 
 
 def from_lines(text: Iterable[TextLine], file: str) -> list[dict[str, Any]]:
-    """Floors in the lines of a log, whatever else is in it."""
+    """Floors in the lines of a log; other lines are skipped."""
     found: list[dict[str, Any]] = []
     test = _Test(op=_program(file))
     for line in text:
         row = _untagged(line.text)
         if "_perf" in row or row.startswith("#"):
-            test = _heard(test, row)
+            test = _described_by(test, row)
         elif test.columns and row[:1].isdecimal() and len(found) < MOST_FLOORS:
             floors = list(_floors(test, row.split(), file))
             test.rows += bool(floors)
@@ -117,19 +117,19 @@ def from_lines(text: Iterable[TextLine], file: str) -> list[dict[str, Any]]:
 
 
 def _untagged(text: str) -> str:
-    """A line without what stands before it, be it several things."""
+    """A line without its prefixes."""
     begin = 0
     while tag := _TAG.match(text, begin):
         begin = tag.end()
     return text[begin:].strip()
 
 
-def _heard(test: _Test, row: str) -> _Test:
-    """The test a comment or a command belongs to, with what it says of it."""
+def _described_by(test: _Test, row: str) -> _Test:
+    """The test that a comment or command belongs to, updated by it."""
     named, match = _program(row), _RANK.match(row)
     opens = "nThread" in row or "test starting" in row or match or named
     if test.rows and opens and "concluded" not in row:
-        test = _Test(op=test.op)  # another run, of another program if it says so
+        test = _Test(op=test.op)  # another run, of the same program unless named below
     test.op = named or test.op
     if match:
         test.enter(match[2] or "", match[1], match[3])
@@ -138,7 +138,7 @@ def _heard(test: _Test, row: str) -> _Test:
 
 
 def _table(test: _Test, words: list[str]) -> None:
-    """What a line of a table's head says: the columns, their units, which results come first."""
+    """Take in a line of a table's head: the columns, their units, the order of results."""
     units = [word for word in words if word in _UNITS_NS]
     if "algbw" in words and "busbw" in words:
         test.columns, test.unit_ns = tuple(words), None
@@ -155,9 +155,9 @@ def _program(text: str) -> Op | None:
 
 
 def _floors(test: _Test, words: list[str], file: str) -> Iterator[dict[str, Any]]:
-    """The floors in a row: sizes and type stand at its left, the results at its right.
+    """The floors in a row, whose sizes and type are at the left and results at the right.
 
-    What lies between (`redop`, `root`) may be blank, and so may the first group of results.
+    The columns between (`redop`, `root`) may be blank, and so may the first group of results.
     """
     columns = test.columns
     if columns[-1] == "timestamp":
@@ -194,7 +194,7 @@ def _floors(test: _Test, words: list[str], file: str) -> Iterator[dict[str, Any]
 
 
 def _time_ns(test: _Test, size: float | None, algbw: float | None, text: Any) -> float | None:
-    """A printed time. Where no unit was printed (the first version used ms), the bandwidth says."""
+    """A printed time in ns. Without a unit (the first version used ms) the bandwidth decides."""
     time = _number(text)
     if not time:
         return None
@@ -209,7 +209,7 @@ def _time_ns(test: _Test, size: float | None, algbw: float | None, text: Any) ->
 
 
 def from_json(path: Path) -> list[dict[str, Any]]:
-    """Floors in the file that `-J` wrote. Raises `TraceError` for what is no such file."""
+    """Floors in a file of `-J`. Raises `TraceError` for any other file."""
     value = whole_json(path, MOST_BYTES)
     results = value.get("results") if isinstance(value, dict) else None
     if not isinstance(results, list):
@@ -226,7 +226,7 @@ _SIDES = {"out_of_place": False, "in_place": True}
 
 
 def _described(value: Mapping[str, Any]) -> _Test:
-    """What the file says of its run: the program, and the hosts."""
+    """The program and the hosts of the run in a JSON file."""
     arguments, config = value.get("args"), value.get("config")
     named = arguments[0] if isinstance(arguments, list) and arguments else ""
     test = _Test(op=_program(str(named)[:4096]))
@@ -260,7 +260,7 @@ def _floor(
     busbw: float | None, wrong: float | None, dtype: str, redop: str | None, root: float | None,
     in_place: bool, file: str,
 ) -> dict[str, Any] | None:  # fmt: skip
-    """One measured time. None where the row gives none."""
+    """One measured floor; None where the row has no time."""
     if size is None or not time_ns or size < 0 or time_ns < 0:
         return None
     reduces = redop not in (None, "", "none")
@@ -283,11 +283,11 @@ def _floor(
 def _implied(
     reduces: bool, root: float | None, algbw: float | None, busbw: float | None, ranks: int | None
 ) -> Op | None:
-    """The operation of a table without a name, from what it reduces and its bandwidths' ratio."""
+    """The operation of a table without a name, from its columns and the ratio of bandwidths."""
     if root is not None and root >= 0:
         return Op.REDUCE if reduces else Op.BROADCAST
     if not reduces or not algbw or not busbw or not ranks or ranks < 3:
-        return None  # others look alike; of two ranks, the ratios are near what rounding hides
+        return None  # other operations look alike; with two ranks, rounding hides the ratios
     for op in (Op.ALL_REDUCE, Op.REDUCE_SCATTER):
         if abs(busbw / algbw / bus_factor(op.name.lower(), ranks) - 1) < _RATIO_ERROR:
             return op
@@ -295,7 +295,7 @@ def _implied(
 
 
 def _number(value: Any) -> float | None:
-    """A finite number of sane size; None for "N/A", "nan" and everything else."""
+    """A finite number below `LARGEST`; None for "N/A", "nan" and everything else."""
     try:
         number = float(value if isinstance(value, int | float) else str(value)[:40])
     except (ValueError, OverflowError):

@@ -1,7 +1,7 @@
-"""A database of unknown origin, read and nothing else.
+"""Read an SQLite database of unknown origin safely.
 
-It is opened read-only; only plain tables are read (no view and no virtual table, which compute) and
-of them the columns that are stored; what is no number where one is expected becomes -1.
+It is opened read-only; only stored columns of plain tables are read, never views or virtual tables,
+which compute; values that are not numbers where a number is expected become -1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from evenstep.importers.draft import LATEST_NS
 Array = npt.NDArray[Any]
 
 MAGIC = b"SQLite format 3\0"
-MOST_ROWS = 10_000_000  # of a table: what fits into memory
+MOST_ROWS = 10_000_000  # of a table: as many as fit into memory
 _PIECE_ROWS = 100_000
 _LONGEST_TEXT = 1_000
 _MOST_TEXT = 256_000_000  # characters of all strings of a database together
@@ -34,7 +34,7 @@ Tables = Mapping[str, frozenset[str]]  # columns by table
 
 @contextmanager
 def open_database(path: Path) -> Iterator[sqlite3.Connection]:
-    """The database, never written to; a compressed one is unpacked beside the system's others."""
+    """Open a database read-only; a compressed one is unpacked into a temporary folder."""
     with path.open("rb") as file:
         plain = file.read(len(MAGIC)) == MAGIC
     if plain:
@@ -60,7 +60,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def tables_of(database: sqlite3.Connection, wanted: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Columns of each real table, of those wanted."""
+    """Columns of each wanted table that is a plain one."""
     marks = ",".join("?" * len(wanted))
     query = (
         "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%' "
@@ -78,7 +78,7 @@ def pieces(
     database: sqlite3.Connection, tables: Tables, table: str,
     columns: Sequence[str], *, where: str = "1",
 ) -> Iterator[list[tuple[Any, ...]]]:  # fmt: skip
-    """Some columns of a table, piece by piece; None for a column that it does not have."""
+    """Yield rows of some columns of a table, piece by piece; a missing column is None."""
     known = [f'"{name}"' if name in tables[table] else "NULL" for name in columns]
     query = f'SELECT {", ".join(known)} FROM "{table}" WHERE {where} LIMIT {MOST_ROWS}'
     cursor = database.execute(query)
@@ -87,7 +87,7 @@ def pieces(
 
 
 class Names:
-    """Texts in order of appearance: those of the table of strings by their id, others by value."""
+    """Texts numbered in order of appearance, given by id in the table of strings or by value."""
 
     def __init__(self, database: sqlite3.Connection, tables: Tables, table: str) -> None:
         self.listed = [""]  # by number
@@ -99,19 +99,19 @@ class Names:
                 self._by_id |= {key: self._kept(text) for key, text in rows}
 
     def _kept(self, text: Any) -> str:
-        """A text as it is held: cut, and nothing once there is no room for more."""
+        """A text cut to the longest kept, and to the room that is left for all texts."""
         kept = str(text)[: min(_LONGEST_TEXT, self._room)]
         self._room -= len(kept)
         return kept
 
     def text(self, value: Any) -> str:
-        """The text itself, or that with an id."""
+        """The text with an id, or the text itself."""
         if isinstance(value, str):
             return value[:_LONGEST_TEXT]
         return self._by_id.get(value, "") if isinstance(value, int) else ""
 
     def number(self, value: Any) -> int:
-        """Number of a text in the list."""
+        """Number of a text, entered if new."""
         text = self.text(value)
         if text not in self._numbers:
             text = self._kept(text) if isinstance(value, str) else text
@@ -122,17 +122,17 @@ class Names:
 
 
 def whole_number(value: Any) -> int:
-    """A value that can be a time; -1 for anything else."""
+    """A value that is a possible time; -1 for anything else."""
     return value if isinstance(value, int) and 0 <= value < LATEST_NS else -1
 
 
 def stamp(value: Any) -> int:
-    """A time that was taken; -1 for anything else. CUPTI leaves 0 where it could take none."""
+    """A possible time other than 0, which CUPTI writes for a missing one; -1 for anything else."""
     return whole_number(value) or -1
 
 
 def key(value: Any) -> int:
-    """A value that can be an id; -1 for anything else."""
+    """A value that is a possible id; -1 for anything else."""
     return value if isinstance(value, int) else -1
 
 

@@ -1,8 +1,8 @@
-"""SQLite exports of Nsight Systems (`nsys export --type sqlite`) as a trace.
+"""Read SQLite exports of Nsight Systems (`nsys export --type sqlite`) as a trace.
 
-A rank is a device of a process, which the exports do not say the number of; a file may hold each
-rank or a node's. Device stamps are on the host's clock: nsys has converted them. Files of each host
-share its clock by their session's start.
+A rank is a device of a process, and exports do not state its number; a file may hold one rank or
+all ranks of a node. Device stamps are on the host's clock: nsys has converted them. Files of one
+host are put on its clock by the start of their session.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ NAME = "Nsight Systems export"
 
 
 def recognises(source: SourceFile) -> bool:
-    """Whether it is an SQLite database, of which no other format consists."""
+    """Whether a file is an SQLite database, which no other format is."""
     return source.head.startswith(MAGIC)
 
 
 def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
-    """All exports as each trace. Raises `TraceError` where none is usable."""
+    """Read all exports as one trace. Raises `TraceError` where none is usable."""
     draft = Draft()
     exports = list(usable(sources, progress, draft.limits, lambda source: read_export(source.path)))
     draft.limits += _said(exports)
@@ -80,7 +80,7 @@ FORMAT = TraceFormat(NAME, recognises, read)
 
 
 def _said(exports: Sequence[Export]) -> list[str]:
-    """What the files cannot tell, each once: of one file with its name."""
+    """Each limit of the exports once, with the file's name or the number of files."""
     files: dict[str, list[Export]] = {}
     for export in exports:
         for limit in export.limits:
@@ -92,7 +92,7 @@ def _said(exports: Sequence[Export]) -> list[str]:
 
 
 def _origins(ranks: Sequence[ProcessDevice]) -> dict[str, int]:
-    """When the first event of each clock was."""
+    """Time of the first event on each clock."""
     first: dict[str, int] = {}
     for each in ranks:
         tables = (each.export.kernels, each.export.launches, each.export.ranges)
@@ -107,7 +107,7 @@ def _began(each: ProcessDevice) -> int:
 
 
 def _groups(ranks: Sequence[ProcessDevice]) -> dict[int, GroupKey]:
-    """The group of each communicator: whoever set it up, or calls it."""
+    """The group of each communicator: the ranks that set it up or call it."""
     members: dict[int, set[int]] = {}
     for each in ranks:
         for communicator in each.calls | {one.communicator for one in each.members} - {-1}:
@@ -132,7 +132,7 @@ def _profile(
     world: int,
     origin: int,
 ) -> Profile:
-    """A device as a profile, on a clock that began with its first event."""
+    """A device as a profile, with times since its clock's first event."""
     export = each.export
     calls = device_calls(file, [None] * len(file.names)).sorted_by("enter_ns", "device_enter_ns")
     sizes = {number: len(key.ranks) for number, key in groups.items()}
@@ -157,7 +157,7 @@ def _profile(
 
 
 def _arguments(said: LaunchRanges, groups: Mapping[int, GroupKey]) -> CallArguments:
-    """What the ranges say as a call's arguments; NCCL counts peers within the communicator."""
+    """NVTX ranges of a launch as a call's arguments; NCCL numbers peers within the communicator."""
     group = groups.get(said.communicator)
     members = group.ranks if group else ()
     peer = members[said.peer] if 0 <= said.peer < len(members) else -1
@@ -165,7 +165,7 @@ def _arguments(said: LaunchRanges, groups: Mapping[int, GroupKey]) -> CallArgume
 
 
 def _missing(ranks: Sequence[ProcessDevice]) -> list[str]:
-    """Ranks that NCCL speaks of and no export is of."""
+    """A limit naming ranks of NCCL's communicators without an export."""
     world = max((member.size for each in ranks for member in each.members), default=0)
     missing = sorted(set(range(min(world, MOST_RANKS))) - {each.rank for each in ranks})
     return [f"there is no export of ranks {format_ranks(missing)}"] if missing else []
@@ -173,7 +173,7 @@ def _missing(ranks: Sequence[ProcessDevice]) -> list[str]:
 
 # -- ranks -----------------------------------------------------------------------------------------
 
-MOST_DEVICES = 1_024  # of one file: beyond it the table is damaged
+MOST_DEVICES = 1_024  # of one file: a table with more is damaged
 
 
 @dataclass(slots=True)
@@ -196,7 +196,7 @@ class ProcessDevice:
 
 
 def ranks_of(exports: Sequence[Export], limits: list[str]) -> list[ProcessDevice]:
-    """The devices of all exports, numbered; what is found twice is left out and told."""
+    """The devices of all exports with their ranks; a second trace of a rank is left out."""
     ranks = [rank for export in exports for rank in _devices(export, limits)]
     _number(ranks, limits)
     return _without_doubles(ranks, limits)
@@ -217,7 +217,7 @@ def _devices(export: Export, limits: list[str]) -> list[ProcessDevice]:
 
 
 def _number(ranks: list[ProcessDevice], limits: list[str]) -> None:
-    """Give each its rank: NCCL's in the largest communicator, else by file name, else in order."""
+    """Set the ranks: NCCL's in the largest communicator, else by file name, else in order."""
     largest = [max(each.members, key=lambda member: member.size, default=None) for each in ranks]
     said = [member.rank if member and member.size <= MOST_RANKS else None for member in largest]
     files = {each.export.path for each in ranks}

@@ -1,8 +1,8 @@
 """One device of one process in an export of Nsight Systems, as a profile like Kineto's.
 
-A collective is a kernel of NCCL. Its launch is found by correlation, and what it carried by the
-NVTX ranges that NCCL opened on the launching thread since the launch before: those of a group of
-calls stand together before the one launch that ends it.
+A collective is a kernel of NCCL. Its launch is found by correlation; its calls are the NVTX ranges
+that NCCL opened on the launching thread since the previous launch: all ranges of a group of calls
+precede the one launch that ends it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _STEP = re.compile(
 )
 _CALL = re.compile(r"^(?:p?nccl)([A-Z]\w+)$")
 _INIT = ("CommInit", "CommSplit", "CommShrink")
-_MOST_WAITING = 1_024  # ranges of a group of calls that has not been launched
+_MOST_WAITING = 1_024  # ranges of calls that have not been launched
 
 
 class LaunchRanges(NamedTuple):
-    """What NCCL's NVTX ranges say of what one launch carried. -1: not said."""
+    """A call carried by one launch, from NCCL's NVTX ranges; -1 where unknown."""
 
     op: Op
     bytes: int = 0
@@ -66,7 +66,7 @@ MARKS = StepMarks(
 
 
 def communicators(export: Export, process: int) -> set[int]:
-    """Those that a process called, as NCCL's ranges name them."""
+    """The communicators that a process called, by NCCL's ranges."""
     ranges = export.ranges
     mine = ((ranges.thread >> 24) == process) & (ranges.payload >= 0)
     said = (export.payloads[number] for number in np.unique(ranges.payload[mine]).tolist())
@@ -74,7 +74,7 @@ def communicators(export: Export, process: int) -> set[int]:
 
 
 def memberships(export: Export, process: int) -> list[Membership]:
-    """The communicators that a process set up, as NCCL's ranges describe them."""
+    """The communicators that a process set up, by NCCL's ranges."""
     ranges = export.ranges
     mine = np.flatnonzero(((ranges.thread >> 24) == process) & (ranges.payload >= 0))
     found = []
@@ -141,32 +141,32 @@ def _filled(columns: dict[str, Any], length: int) -> Columns:
 def said_of(
     export: Export, file: KinetoFile, calls: Columns, sizes: Mapping[int, int]
 ) -> list[list[LaunchRanges]]:
-    """What NCCL's ranges say of each of these kernels, which are in order of being issued: of one
-    that carries several messages, of each. `sizes` of the communicators known."""
+    """The calls carried by each of these kernels, which are in order of issue; several for a kernel
+    that carries several messages. `sizes` are those of known communicators."""
     ops = [kernel_operation(name) for name in export.names]
     said = [[LaunchRanges(ops[name])] for name in calls.name.tolist()]
     for number in np.unique(calls.thread[calls.thread >= 0]).tolist():
         mine = np.flatnonzero(calls.thread == number)
         thread = int(file.threads[number][1])
-        for kernel, taken in _heard(export, thread, mine, calls.enter_ns, said):
+        for kernel, taken in _carried(export, thread, mine, calls.enter_ns, said):
             said[kernel] = _calls(said[kernel][0].op, taken, sizes)
     return said
 
 
-def _heard(
+def _carried(
     export: Export, thread: int, kernels: Array, issued: Array, calls: list[list[LaunchRanges]]
 ) -> Iterator[tuple[int, list[LaunchRanges]]]:
-    """What NCCL announced on a thread, call by call, with the kernel that it launched there."""
+    """Yield kernels launched on a thread, with the calls that NCCL announced there for each."""
     ranges = export.ranges
     mine = ranges.select(ranges.thread == thread).sorted_by("start")
     kinds = [_announced(name) for name in export.names]
     told = mine.select(np.array([kinds[name] is not None for name in mine.name], bool))
     waiting: list[int] = []
-    heard = 0
+    seen = 0
     for kernel in kernels.tolist():
         until = int(np.searchsorted(told.start, issued[kernel], side="right"))
-        waiting = [*waiting, *range(heard, until)][-_MOST_WAITING:]
-        heard = until
+        waiting = [*waiting, *range(seen, until)][-_MOST_WAITING:]
+        seen = until
         taken = [i for i in waiting if _fits(kinds[told.name[i]], calls[kernel][0].op)]
         waiting = [i for i in waiting if i not in set(taken)]
         if taken:
@@ -182,13 +182,13 @@ def _call(op: Op, said: Mapping[str, Any]) -> LaunchRanges:
 
 
 def _announced(name: str) -> Op | None:
-    """The operation of a range like "ncclAllReduce"."""
+    """The operation of a range such as "ncclAllReduce"; None for other ranges."""
     match = _CALL.match(name)
     return operation(match[1]) if match and not match[1].startswith("Comm") else None
 
 
 def _fits(announced: Op | None, kernel: Op) -> bool:
-    """Whether a kernel can be the one of a call; SendRecv is of messages and all-to-all."""
+    """Whether a kernel can carry a call; SendRecv (OTHER) carries messages and all-to-alls."""
     if kernel is Op.OTHER:
         return announced in (Op.SEND, Op.RECV, Op.ALL_TO_ALL, Op.GATHER, Op.SCATTER)
     return announced is kernel
@@ -197,8 +197,8 @@ def _fits(announced: Op | None, kernel: Op) -> bool:
 def _calls(
     kernel: Op, taken: Sequence[LaunchRanges], sizes: Mapping[int, int]
 ) -> list[LaunchRanges]:
-    """What one launch carried: messages one by one, but for an all-to-all of the library above,
-    which sends to every member, itself included; else all calls as one."""
+    """The calls of one launch: messages one by one, unless they are an all-to-all of the framework,
+    which sends to every member including itself; else all calls merged into one."""
     ops = [one.op for one in taken]
     communicator = next((one.communicator for one in taken if one.communicator >= 0), -1)
     if kernel is Op.OTHER:

@@ -1,7 +1,7 @@
-"""The tables of an SQLite export of Nsight Systems that matter here, as columns.
+"""Read the tables of an SQLite export of Nsight Systems as columns.
 
-The schema changes between versions: a table or column that is not there costs what it would have
-told, with a line in `limits`. Rows whose values are no times are left out.
+The schema changes between versions: a missing table or column is a line in `limits`. Rows whose
+times are not possible are left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from evenstep.importers.nsys.database import (
 from evenstep.trace.columns import Columns
 
 _RANGES = (59, 60, 70, 71)  # push/pop and start/end ranges of NVTX, and as nsys imports them
-_DEPTH = 4  # of what a payload nests
+_DEPTH = 4  # of nesting in a payload
 MOST_PAYLOADS = 2_000_000
 LONGEST_NS = 30 * 86_400 * 10**9  # of a session
 LATEST_BEGIN_NS = 4 * 10**18  # the year 2096
@@ -49,7 +49,7 @@ TABLES = (KERNELS, *COPIES, RUNTIME, NVTX, STRINGS, SYSTEM, SESSION)
 
 @dataclass(slots=True)
 class Export:
-    """What one file holds. Times are ns since the session began; a name indexes `names`."""
+    """The contents of one file. Times are ns since the session began; a name indexes `names`."""
 
     path: Path
     kernels: Columns  # start, end, device, stream, correlation, process, name
@@ -64,7 +64,7 @@ class Export:
 
 
 def read_export(path: Path) -> Export:
-    """Read a file. Raises `TraceError` where it is no export, or holds no kernel."""
+    """Read a file. Raises `TraceError` where it is not an export, or has no kernel."""
     try:
         with open_database(path) as database:
             return _Reader(path, database).export()
@@ -76,7 +76,7 @@ def read_export(path: Path) -> Export:
 
 
 class _Reader:
-    """One file's tables, and what they cannot tell. Raises `TraceError` without kernels."""
+    """Reader of one file's tables. Raises `TraceError` without kernels."""
 
     def __init__(self, path: Path, database: sqlite3.Connection) -> None:
         self.path, self.database = path, database
@@ -91,7 +91,7 @@ class _Reader:
         self.names = Names(database, self.tables, STRINGS)
 
     def export(self) -> Export:
-        """All of it."""
+        """Read all tables."""
         return Export(
             self.path, self._kernels(), self._copies(), self._launches(), self._ranges(),
             self.names.listed, self.payloads, self._hostname(), self._began(), self.limits,
@@ -163,7 +163,7 @@ class _Reader:
         return _timed(parts, columns, "NVTX ranges", self.limits)
 
     def _range(self, row: tuple[Any, ...]) -> list[int]:
-        """One range. Of payloads only NCCL's are kept."""
+        """One range as numbers. Only payloads of NCCL's ranges are kept."""
         start, end, thread, text, text_id, payload, payload_id = row
         name = text_id if text is None else text
         names, place = self.names, -1
@@ -190,7 +190,7 @@ class _Reader:
 
 
 def _payload(payloads: list[dict[str, Any]], text: str) -> int:
-    """Index of a payload's entries by their name, however they are nested; -1 for no JSON."""
+    """Keep a payload's entries by name, with nesting removed; return its index, -1 without any."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -218,11 +218,11 @@ def _flattened(value: Any, found: dict[str, Any], depth: int) -> None:
 
 
 def _timed(parts: list[Array], names: Sequence[str], what: str, limits: list[str]) -> Columns:
-    """Rows as columns, without those whose times make no sense."""
+    """Rows as columns, without rows whose times are not possible."""
     table = np.concatenate([np.zeros((0, len(names)), np.int64), *parts])
     start, end = table[:, 0], table[:, 1]
     sane = (start >= 0) & (end >= start)
-    if sane.any():  # whatever else the clock began at, a session is not longer than that
+    if sane.any():  # a session is not longer, whenever its clock began
         middle = int(np.median(start[sane]))
         sane &= (np.abs(start - middle) < LONGEST_NS) & (end - start < LONGEST_NS)
     if not sane.all():

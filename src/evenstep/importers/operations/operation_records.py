@@ -1,8 +1,8 @@
-"""Records of an operation table: the same job as steps, phases, collectives and messages.
+"""Records of an operation table: its steps, phases, collectives, messages and waits.
 
-All workers share the table's clock. A step ends with its last operation, and where the next has
-begun by then, that counts from there. Times that count from the beginning of each step are laid end
-to end.
+All workers share the table's clock. A step ends with its last operation; a next step that began
+earlier counts from that end. If times count from the beginning of each step, steps are laid end to
+end.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PHASES = {
 
 
 def trace_of(table: Columns, draft: Draft, meta: Mapping[str, Any]) -> Trace:
-    """The trace of a table with the columns of `trace.operations`, itself kept for its analysis."""
+    """The trace of a table with the columns of `trace.operations`, with the table itself."""
     layout = {
         "dp_size": int(table.dp_rank.max()) + 1,
         "pp_size": int(table.stage.max()) + 1,
@@ -62,16 +62,16 @@ def trace_of(table: Columns, draft: Draft, meta: Mapping[str, Any]) -> Trace:
     for part in (*parts, _waits(waits)):
         draft.rows(part["rank"], part)
     run = {"run_id": str(meta.get("trial_name", "")), "source": "operation table"}
-    world = meta.get("world_size")  # a table may hold one of the ranks that share a model's slice
+    world = meta.get("world_size")  # a table may have one of several ranks that share a model slice
     known = world if isinstance(world, int) and 0 < world <= MOST_RANKS else None
     trace = draft.trace({**run, "world": known, "layout": {**layout, **meta}}, world=known)
     trace.operations = table
-    return replace(trace, events=_told(trace.events))
+    return replace(trace, events=_renumbered(trace.events))
 
 
-def _told(events: Columns) -> Columns:
-    """The records with those of one moment in the order in which their thread comes to them, which
-    `payload` holds; waits tell what they are for by its number, not by its row."""
+def _renumbered(events: Columns) -> Columns:
+    """Sort records of one moment by the order of their thread, which `payload` holds; and replace
+    rows by sequence numbers in the `parent` of waits."""
     rank = events["rank"]
     events = events.select(np.lexsort([events.payload, events.enter_ns, rank]))
     seq = np.arange(len(events)) - np.searchsorted(rank, rank) + 1
@@ -85,7 +85,7 @@ def _told(events: Columns) -> Columns:
 
 
 def _contradictions(layout: Mapping[str, int], meta: Mapping[str, Any]) -> list[str]:
-    """Sizes that the description gives and the table has not."""
+    """Sizes in the description that differ from the table's."""
     return [
         f"the description says {name} {meta[name]}, the table has {size}; the table is used"
         for name, size in layout.items()
@@ -94,14 +94,14 @@ def _contradictions(layout: Mapping[str, int], meta: Mapping[str, Any]) -> list[
 
 
 def _steps(ops: Columns) -> dict[str, Any]:
-    """A step of each rank that has any operation in it."""
+    """Steps of each rank with operations in them."""
     rows = ops.select(np.diff(ops.worker, prepend=-1) != 0)
     times = {"enter_ns": rows.begin_ns, "exit_ns": rows.end_ns}
     return {"rank": rows["rank"], "kind": int(Kind.STEP), "step": rows.step, **times}
 
 
 def _closing(draft: Draft, ops: Columns) -> tuple[dict[str, Any], Columns]:
-    """What ends a step for all: whoever has ended his waits for the others; and these waits."""
+    """An inferred barrier at the end of each step, and the waits in it."""
     first = np.flatnonzero(np.diff(ops.worker, prepend=-1))
     rows = ops.select(first)
     times = {"enter_ns": np.maximum.reduceat(ops.exit_ns, first), "exit_ns": rows.end_ns}
@@ -138,7 +138,7 @@ def _waits(waits: Columns) -> dict[str, Any]:
 
 
 def _span(rows: Columns) -> dict[str, Any]:
-    """Columns of phases that nothing is nested in."""
+    """Columns of phases without nested phases."""
     times = {name: rows[name] for name in ("rank", "step", "enter_ns", "exit_ns")}
     return {"kind": int(Kind.PHASE), "group_seq": rows.exit_ns - rows.enter_ns, **times}
 
@@ -147,7 +147,7 @@ def _span(rows: Columns) -> dict[str, Any]:
 
 
 def _collectives(draft: Draft, ops: Columns) -> dict[str, Any]:
-    """Data-parallel collectives by stage, the shared embedding, and what all workers agree on."""
+    """Data-parallel collectives by stage, embedding gradients, and agreements of all workers."""
     chosen = np.flatnonzero(np.isin(ops.role, TALKS))
     rows = ops.select(chosen)
     group = _groups(draft, rows)
@@ -172,13 +172,13 @@ def _collectives(draft: Draft, ops: Columns) -> dict[str, Any]:
 
 
 def _groups(draft: Draft, rows: Columns) -> Array:
-    """Group of each collective, -1 where its members are not in the table."""
+    """Group of each collective; -1 where its members are unknown."""
     kind = np.where(rows.role == Role.EMBEDDING, 1, np.where(rows.role == Role.CLIP, 2, 0))
     inside = np.select([kind == 0, kind == 1], [rows.stage, rows.dp_rank], 0)
     key = np.stack([0 * kind, kind, inside, np.where(kind == 2, 0, rows.lane)])
     for place in np.unique(np.stack([rows.stage, rows.optype])[:, kind == 0], axis=1).T:
         mine = np.flatnonzero((rows.stage == place[0]) & (rows.optype == place[1]) & (kind == 0))
-        first = _leaving(rows.select(mine))
+        first = _first_of_group(rows.select(mine))
         if first is not None:
             key[:, mine] = [0 * first + 1 + place[1], 0 * first, key[2, mine], first]
     known = np.flatnonzero(rows.role != Role.LAYERNORM)
@@ -195,10 +195,12 @@ def _groups(draft: Draft, rows: Columns) -> Array:
     return found
 
 
-def _leaving(rows: Columns) -> Array | None:
-    """Of collectives of a type and stage, the first rank of those that each leaves them together
-    with: throughout a step as long before or after, whatever its clock; None where those of a lane
-    do, or somebody leaves alone."""
+def _first_of_group(rows: Columns) -> Array | None:
+    """For collectives of one type and stage, the lowest rank of each row's group.
+
+    Ranks that leave together are a group: their ends differ by a constant (of their clocks) within
+    each step. None where each lane is one group, or a rank would be alone.
+    """
     ranks, first, column = np.unique(rows["rank"], return_index=True, return_inverse=True)
     calls, call = np.unique(np.stack([rows.step, rows.seq_id]), axis=1, return_inverse=True)
     ends = np.full((calls.shape[1], len(ranks)), np.nan)
@@ -223,7 +225,7 @@ def _leaving(rows: Columns) -> Array | None:
 
 
 def _messages(ops: Columns, sent: OperationMessages) -> dict[str, Any]:
-    """Both ends of a message have its number; of one whose other end is not there nobody knows."""
+    """Messages: both ends have the same number; without another end the peer is unknown."""
     chosen = np.flatnonzero(np.isin(ops.role, MESSAGES))
     rows, pair = ops.select(chosen), sent.pair[chosen]
     peer = np.full(len(rows), NO_PEER)

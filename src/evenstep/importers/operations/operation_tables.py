@@ -1,8 +1,8 @@
-"""Operation tables, Parquet or CSV: one row per operation of every worker of a job.
+"""Read operation tables, Parquet or CSV: one row per operation of every worker of a job.
 
 The form in which Lin et al. (OSDI 2025) published the traces of their what-if analysis; columns are
-described in `evenstep.trace.operations`. A file `meta-X.yaml` beside `trace-X.parquet` says how the
-job was laid out; without it that follows from the table.
+described in `evenstep.trace.operations`. A file `meta-X.yaml` beside `trace-X.parquet` describes
+the job's layout; without it the layout follows from the table.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ NAME = "operation table"
 REQUIRED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
 WHOLE = ("dp_rank", "stage", "step", "rank", "seq_id", "mc", "gmc", "mb_id")
 UNKNOWN = -1
-LARGEST = 2**20  # of the whole numbers, but for steps and orders
+LARGEST = 2**20  # of whole numbers, except those in `COUNTED`
 COUNTED = {"step": 2**31, "seq_id": 2**31}
-SHORTEST_S = 1e-9  # of a step: what a trace can hold
-LONGEST_S = 4e9  # what nanoseconds in 64 bits can hold, with room: a time until 2096
+SHORTEST_S = 1e-9  # shortest step that a trace can hold
+LONGEST_S = 4e9  # fits into 64-bit nanoseconds, with room: a time until 2096
 
 
 def recognises(source: SourceFile) -> bool:
@@ -46,7 +46,7 @@ def recognises(source: SourceFile) -> bool:
 
 
 def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
-    """All rows of all files as one trace."""
+    """Read all files as one trace. Raises `TraceError` where none has a usable row."""
     draft = Draft()
     read_one = partial(_table, draft=draft)
     table = Columns.concatenate(list(usable(sources, progress, draft.limits, read_one)))
@@ -63,7 +63,7 @@ FORMAT = TraceFormat(NAME, recognises, read)
 
 
 def _table(source: SourceFile, draft: Draft) -> Columns:
-    """One file's rows; types of operations are entered as names."""
+    """The rows of one file; types of operations are entered as names."""
     file = table_file(source, REQUIRED)
     if file is None:
         raise TraceError(f"{source.path} is no table any more; it was changed while it was read")
@@ -92,7 +92,7 @@ def _table(source: SourceFile, draft: Draft) -> Columns:
 
 
 def _sound(rows: dict[str, Array], path: Path, limits: list[str]) -> Array:
-    """Rows that can be used; what is wrong with the others is said, with the first of them."""
+    """Mask of usable rows; `limits` says what is wrong with the others, with the first of them."""
     good = np.ones(len(rows["optype"]), bool)
     for name in (*REQUIRED, *WHOLE):
         values = rows[name]
@@ -122,7 +122,7 @@ def _sound(rows: dict[str, Array], path: Path, limits: list[str]) -> Array:
 
 
 def _completed(table: Columns) -> Columns:
-    """Columns that are not there, from those that are: rank, order and virtual stage."""
+    """Derive missing ranks, orders and virtual stages from the other columns."""
     if not len(table):
         return table
     stages, dp_ranks = int(table.stage.max()) + 1, int(table.dp_rank.max()) + 1
@@ -141,7 +141,7 @@ def _completed(table: Columns) -> Columns:
 
 
 def _without_duplicates(table: Columns, limits: list[str]) -> Columns:
-    """One row per operation: the first of those with one rank, step, type and order."""
+    """Keep the first of rows with the same rank, step, type and order."""
     key = [table.seq_id, table.optype, table["rank"], table.step]
     order = np.lexsort(key)
     again = np.ones(len(table), bool)
@@ -173,7 +173,7 @@ def _begun(table: Columns) -> Columns:
 
 
 def _lasting(table: Columns, path: Path, limits: list[str]) -> Columns:
-    """Without steps that took no time; raises `TraceError` where they take more than there is."""
+    """Remove steps that took no time. Raises `TraceError` where all steps exceed `LONGEST_S`."""
     index, begin, end = extent(table)
     if (end - begin).sum() > LONGEST_S:
         raise TraceError(
@@ -191,7 +191,7 @@ def _lasting(table: Columns, path: Path, limits: list[str]) -> Columns:
 
 
 def _meta(path: Path, limits: list[str]) -> dict[str, Any]:
-    """What `meta-X.yaml` beside `trace-X.…` says; empty where there is none."""
+    """Contents of `meta-X.yaml` beside `trace-X.…`; empty without one."""
     trial = path.name.partition(".")[0].removeprefix("trace-")
     for suffix in (".yaml", ".yml"):
         file = path.with_name(f"meta-{trial}{suffix}")

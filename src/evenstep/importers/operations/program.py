@@ -1,10 +1,10 @@
-"""What each worker of an operation table does in turn, and what it waits for before it does it.
+"""The program of each worker of an operation table: its operations in order, and its waits.
 
 The model is that of Lin et al. (OSDI 2025, section 3.2). A worker's thread runs its computes in
-order, and after the last of them what ends its step, one after the other. Messages, parameters that
-are gathered and gradients that are reduced behind backward are in flight beside it: a compute waits
-for the message that it needs, the first forward of a virtual stage for its parameters, what ends
-the step for the gradients.
+order, and after the last of them the operations that end its step. Messages, gathers of parameters
+and reductions of gradients that overlap with backward run beside the thread: a compute waits for
+the message that it needs, the first forward of a virtual stage for its parameters, the operations
+that end the step for the gradients.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from evenstep.trace.operations import (
 
 Array = npt.NDArray[Any]
 
-ORIGIN_NS = 1_000_000_000  # nothing begins at 0, which means an open end
+ORIGIN_NS = 1_000_000_000  # first time: an end at 0 would mean unknown
 GAP_NS = 1_000  # between steps laid end to end
-STAMPS_NS = 50_000  # by which stamps of a thread and of what it issues may cross
+STAMPS_NS = 50_000  # stamps of a thread and of operations that it issues may overlap by so much
 MOST = 0.5
 TALKS = (*COLLECTIVES, Role.LAYERNORM)
 
-#: Order at one moment of a thread: what it issues before an operation, its waits before it, itself,
-#: the wait for itself, what it issues while it runs. Sends go before receives: two to a place.
+#: Order at one moment of a thread: operations issued before an operation, waits before it, itself,
+#: the wait for itself, operations issued while it runs. Two numbers each: sends precede receives.
 ISSUED, WAITS, ITSELF, ENDED, WITHIN, PLACES = range(0, 12, 2)
 
 
 class Program(NamedTuple):
-    """`ops` as `placed`, with times of its thread and `order` among all of one moment; and waits:
-    rank, step, enter_ns, exit_ns, order and `awaited`, a row (-1 one whose members nobody knows).
+    """The `placed` operations with times of their thread and `order` at one moment; and waits with
+    rank, step, enter_ns, exit_ns, order and `awaited`, a row (-1 for a group of unknown members).
     """
 
     ops: Columns
@@ -57,11 +57,11 @@ class Program(NamedTuple):
 
 
 def placed(table: Columns) -> tuple[Columns, bool]:
-    """The table in order of rank, step and time on one line, and whether its steps lie apart.
+    """The table on one time line, by rank, step and time; and whether its steps are disjoint.
 
-    It has `turn` (of the step), `worker` (a number for each rank's step), `lane` (tells apart
-    workers of one stage and data-parallel rank), `enter_ns` and `exit_ns`, `begin_ns` and `end_ns`
-    of the step, `start_s` and `end_s`.
+    New columns: `turn` (index of the step), `worker` (a number for each rank's step), `lane`
+    (index among workers of one stage and data-parallel rank), `enter_ns` and `exit_ns`, `begin_ns`
+    and `end_ns` of the step, `start_s` and `end_s`.
     """
     turn, begin, end = extent(table)
     if one_line := on_one_line(table):
@@ -93,8 +93,8 @@ def placed(table: Columns) -> tuple[Columns, bool]:
         return table, True
     first = np.flatnonzero(new)
     over = np.maximum.reduceat(table.exit_ns, first)
-    nobody = np.append(0.0, np.maximum(begin[1:] - np.maximum.accumulate(end)[:-1], 0.0))
-    idle = np.rint(nobody * 1e9).astype(np.int64)[table.turn[first]]
+    gap_s = np.append(0.0, np.maximum(begin[1:] - np.maximum.accumulate(end)[:-1], 0.0))
+    idle = np.rint(gap_s * 1e9).astype(np.int64)[table.turn[first]]
     follows = np.diff(table["rank"][first], prepend=-1) == 0
     before = np.where(follows, np.append(0, over[:-1]) + idle, table.begin_ns[first])
     begun = before[table.worker]
@@ -102,10 +102,11 @@ def placed(table: Columns) -> tuple[Columns, bool]:
 
 
 def program(ops: Columns, sent: OperationMessages) -> Program:
-    """What each thread of `placed` operations does in turn.
+    """The program of each thread of `placed` operations.
 
-    A thread begins nothing before it has ended what was before. What is in flight it issues between
-    two of its operations, or right after the compute that makes it, however long that then queues.
+    A thread begins no operation before it has ended the previous one. Operations beside the thread
+    are issued between two of its operations, or right after the compute that produces their data,
+    however long they then queue.
     """
     flying = _beside(ops)
     thread, fly = np.flatnonzero(~flying), np.flatnonzero(flying)
@@ -131,17 +132,17 @@ def program(ops: Columns, sent: OperationMessages) -> Program:
 
 
 def _beside(ops: Columns) -> Array:
-    """What is in flight beside the thread."""
+    """Mask of operations that run beside the thread."""
     behind = (ops.role == Role.GRADS) & reduces_behind(ops, ops.worker)
     ahead = (ops.role == Role.PARAMS) & ~gathered_ahead(ops)
     return np.asarray(np.isin(ops.role, MESSAGES) | behind | ahead)
 
 
-# -- when things are issued ------------------------------------------------------------------------
+# -- times of issue --------------------------------------------------------------------------------
 
 
 def _free(ops: Columns, thread: Array) -> Pairs:
-    """When the thread of each of its operations had ended the one before, and then this."""
+    """When the thread had ended the operation before each one, and the operation itself."""
     line = ops.worker[thread] * (int(ops.exit_ns.max()) + 1)
     ended = np.maximum.accumulate(ops.exit_ns[thread] + line) - line
     opens = np.diff(ops.worker[thread], prepend=-1) != 0
@@ -152,8 +153,8 @@ def _free(ops: Columns, thread: Array) -> Pairs:
 
 
 def _next(ops: Columns, thread: Array, fly: Array) -> Pairs:
-    """The operation of its thread that had not ended when each of these began, and whether there
-    is one."""
+    """The first operation of the thread that had not ended when each operation in `fly` began, and
+    whether there is one."""
     if not len(thread):
         return fly, np.zeros(len(fly), bool)
     width = int(ops.exit_ns.max()) + STAMPS_NS + 1
@@ -165,8 +166,8 @@ def _next(ops: Columns, thread: Array, fly: Array) -> Pairs:
 
 
 def _asked(ops: Columns, fly: Array) -> Array:
-    """Since when what is reduced behind backward, or gathered layer by layer, is known to be asked
-    for: when it began, or when what it then queued behind was; of all else that is not known: 0."""
+    """When overlapped reductions and gathers of layers were issued at the latest: their start, or
+    that of the operation behind which they queued; 0 for other operations."""
     reduced = np.flatnonzero((ops.role[fly] == Role.GRADS) | _by_layer(ops)[fly])
     queue = ops.worker[fly] * len(Role) + ops.role[fly]
     reduced = reduced[np.lexsort([ops.enter_ns[fly][reduced], queue[reduced]])]
@@ -179,14 +180,14 @@ def _asked(ops: Columns, fly: Array) -> Array:
 
 
 def _by_layer(ops: Columns) -> Array:
-    """Gathers of workers that gather once they have computed forward: before each layer."""
+    """Mask of gathers before each layer: of workers that also gather after their first forward."""
     forward, gathers = ops.role == Role.FORWARD, ops.role == Role.PARAMS
     begun = -latest(forward, -ops.start_s, ops.worker)
     return np.asarray(gathers & (latest(gathers, ops.start_s, ops.worker) > begun))
 
 
 def _follow(ops: Columns, sent: OperationMessages, fly: Array) -> Pairs:
-    """What is sent and reduced behind backward, and the compute that makes it."""
+    """Sends and overlapped reductions, and the compute that produces their data."""
     sends = fly[np.isin(ops.role[fly], SENDS) & (sent.compute[fly] >= 0)]
     reduced = fly[ops.role[fly] == Role.GRADS]
     backward = np.flatnonzero(ops.role == Role.BACKWARD)[::-1]
@@ -195,9 +196,11 @@ def _follow(ops: Columns, sent: OperationMessages, fly: Array) -> Pairs:
 
 
 def _ahead(ops: Columns, sent: OperationMessages, thread: Array, flying: Array) -> Pairs:
-    """What is asked for at the beginning of its step, and the first operation of its thread:
-    parameters; and all received in a direction, if most of that was asked for before the compute
-    that it would follow had ended, for then it holds nobody up."""
+    """Operations issued at the beginning of their step, and the thread's first operation.
+
+    These are gathers of parameters; and all receives of a direction, if most of them began before
+    the compute that they would follow had ended: then they delay no compute.
+    """
     found = (ops.role == Role.PARAMS) & flying & ~_by_layer(ops)
     for role in RECVS:
         told = (ops.role == role) & (sent.after >= 0)
@@ -210,11 +213,11 @@ def _ahead(ops: Columns, sent: OperationMessages, thread: Array, flying: Array) 
     return ahead, first[ops.worker[ahead]]
 
 
-# -- what is waited for ----------------------------------------------------------------------------
+# -- waits -----------------------------------------------------------------------------------------
 
 
 def _waits(ops: Columns, compute: Array, flying: Array, free: Array) -> Columns:
-    """Waits of all threads; `compute` is what makes or needs a message."""
+    """Waits of all threads; `compute` is the compute that makes or needs each message."""
     calls = np.flatnonzero(np.isin(ops.role, TALKS) & ~flying)
     received = np.flatnonzero((compute >= 0) & np.isin(ops.role, RECVS))
     gathered, reduced, last = _gathers(ops, flying), _reduced(ops, flying), _last_sent(ops)
@@ -241,8 +244,8 @@ def _waits(ops: Columns, compute: Array, flying: Array, free: Array) -> Columns:
 
 
 def _gathers(ops: Columns, flying: Array) -> Pairs:
-    """The last gather of each virtual stage and the first forward of it; of those of layers each
-    and the compute that begins next."""
+    """The last gather of each virtual stage with its first forward; and each gather of a layer with
+    the next compute to begin."""
     by_layer = _by_layer(ops)
     gathers = np.flatnonzero((ops.role == Role.PARAMS) & flying & ~by_layer)[::-1]
     one = after_gathers(ops, gathers, np.flatnonzero(ops.role == Role.FORWARD))
@@ -256,14 +259,14 @@ def _gathers(ops: Columns, flying: Array) -> Pairs:
 
 
 def _reduced(ops: Columns, flying: Array) -> Pairs:
-    """The last reduction behind backward of each worker, and what ends its step after it."""
+    """The last overlapped reduction of each worker, and the first operation that ends its step."""
     reduced = np.flatnonzero((ops.role == Role.GRADS) & flying)[::-1]
     closing = np.flatnonzero((ops.role > Role.GC) & ~flying)
     return joined((reduced, ops.worker[reduced]), (closing, ops.worker[closing]))
 
 
 def _last_sent(ops: Columns) -> Pairs:
-    """The message of each worker that is sent last, and what its thread ends last."""
+    """The last send to end of each worker, and its thread's last operation."""
     by_end = np.argsort(-ops.exit_ns, kind="stable")
     sent = by_end[np.isin(ops.role[by_end], SENDS)]
     thread = by_end[~np.isin(ops.role[by_end], MESSAGES)]

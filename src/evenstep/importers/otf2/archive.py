@@ -1,9 +1,8 @@
-"""An OTF2 archive read by its own library, in a process of its own.
+"""Read an OTF2 archive with its own library, in a separate process.
 
-The library is C and trusts what it reads, so the process has little memory and time, and hands over
-nothing but numbers and names: `read` starts it, `python -m evenstep.importers.otf2.archive ANCHOR`
-is it. Archives whose definitions contradict themselves, as some recorders leave them, are read: the
-last definition of a number counts.
+The library is C and trusts its input, so the process has limited memory and time, and returns only
+numbers and names: `read` starts it as `python -m evenstep.importers.otf2.archive ANCHOR`. Some
+recorders write contradictory definitions: the last definition of a number counts.
 """
 
 from __future__ import annotations
@@ -25,26 +24,26 @@ from evenstep.trace.columns import Columns
 
 MEMORY_BYTES = 8 << 30
 CPU_S, CPU_S_PER_MB = 20, 20
-#: Of an operation. Times in ticks; a message names the other side's rank in the communicator, and a
-#: collective its root's; `kind`: a collective of OTF2's, or SEND or RECEIVE.
+#: Of an operation. Times in ticks; `peer` is a rank within the communicator, of a message its other
+#: end and of a collective its root; `kind`: OTF2's number of a collective, or SEND or RECEIVE.
 COLUMNS = ("location", "kind", "enter", "exit", "communicator", "peer", "tag", "sent", "received")
 SEND, RECEIVE = -1, -2
 LARGEST = (1 << 63) - 1
-_LOCATIONS, _MEMBERS = 4, 5  # OTF2's types of groups: all that communicate, places among them
+_LOCATIONS, _MEMBERS = 4, 5  # OTF2's types of groups: all communicating locations, indices of these
 
 
 class Archive(NamedTuple):
-    """What is used of an archive."""
+    """The contents of an archive that are used."""
 
     ticks_per_s: int
-    locations: dict[int, tuple[str, int]]  # name, and the process it is of
+    locations: dict[int, tuple[str, int]]  # name and process
     processes: dict[int, str]
-    communicators: dict[int, tuple[str, list[int]]]  # name, and its locations by rank
+    communicators: dict[int, tuple[str, list[int]]]  # name, and locations by rank
     operations: Columns
 
 
 def read(anchor: Path) -> Archive:
-    """The archive of an anchor file. Raises `TraceError` where its library cannot read it."""
+    """Read the archive of an anchor file. Raises `TraceError` where the library cannot read it."""
     if find_spec("otf2") is None:
         raise MissingExtra("otf2", extra="otf2", purpose=f"reading {anchor}")
     command = [sys.executable, "-m", __name__, str(anchor)]
@@ -65,11 +64,11 @@ def read(anchor: Path) -> Archive:
     )
 
 
-# -- in the process of its own ---------------------------------------------------------------------
+# -- in the separate process -----------------------------------------------------------------------
 
 
 class _Definitions:
-    """What the archive defines, by number."""
+    """The definitions of the archive, by number."""
 
     def __init__(self) -> None:
         self.ticks_per_s = 0
@@ -98,7 +97,7 @@ class _Definitions:
         self.communicators[number] = name, group
 
     def said(self) -> dict[str, Any]:
-        """All of it with names in place of their numbers."""
+        """The definitions with texts in place of their numbers."""
         everybody = next((those for (kind, _), those in self.groups.items() if kind == _LOCATIONS),
                          list(self.locations))  # fmt: skip
         named = self.text.get
@@ -119,13 +118,14 @@ class _Definitions:
 
 
 class _Operations:
-    """Calls as they end: a collective has its own two events, a message lies within its call."""
+    """Operations in order of their end: a collective has two events of its own, a message the times
+    of its call."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []
         self.under_way: dict[int, list[int]] = defaultdict(list)  # when calls began, by location
-        self.begun: dict[int, int] = {}  # when the collective of a location did
-        self.held: dict[int, list[tuple[int, ...]]] = defaultdict(list)  # messages of a call
+        self.begun: dict[int, int] = {}  # when the open collective of a location began
+        self.held: dict[int, list[tuple[int, ...]]] = defaultdict(list)  # messages of open calls
 
     def enter(self, location: int, time: int, *_: Any) -> None:
         self.under_way[location].append(time)

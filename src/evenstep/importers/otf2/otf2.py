@@ -1,8 +1,8 @@
-"""OTF2 archives (`traces.otf2` and what lies beside it) as a trace: MPI's collectives and messages.
+"""Read OTF2 archives (`traces.otf2` and the files beside it): MPI's collectives and messages.
 
-A rank is a location that communicates, in MPI's own order. Recorders align clocks as well as they
-can, which is often worse than a collective is long: each process keeps a clock of its own here, and
-what all ranks did together aligns them.
+A rank is a location that communicates, in MPI's order. Recorders align clocks with errors that are
+often longer than a collective: here each process keeps its own clock, and shared operations align
+them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from evenstep.trace.trace import Trace
 NAME = "OTF2 archive"
 _MAGIC = b"OTF2"
 LONGEST_S = 1e7
-#: By OTF2's number of a collective; those beyond allocate and free.
+#: Operations by OTF2's number of a collective; higher numbers allocate and free.
 _OPS = (
     Op.BARRIER, Op.BROADCAST, Op.GATHER, Op.GATHER, Op.SCATTER, Op.SCATTER, Op.ALL_GATHER,
     Op.ALL_GATHER, Op.ALL_TO_ALL, Op.ALL_TO_ALL, Op.ALL_TO_ALL, Op.ALL_REDUCE, Op.REDUCE,
@@ -39,7 +39,7 @@ def recognises(source: SourceFile) -> bool:
 
 
 def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
-    """The archive as a trace. Raises `TraceError` where no process communicates in it."""
+    """Read the archive as a trace. Raises `TraceError` where no process communicates in it."""
     draft = Draft()
     draft.limits += [f"left out: {each.path} is a second archive" for each in sources[1:]]
     for source in reported(sources[:1], progress):
@@ -59,7 +59,7 @@ FORMAT = TraceFormat(NAME, recognises, read)
 
 
 def _enter(draft: Draft, archive: Archive, ranks: dict[int, int]) -> None:
-    """Every operation that a rank took part in, numbered in the order of its communicator."""
+    """Enter every operation of a rank, numbered in the order of its communicator."""
     rows = archive.operations.sorted_by("enter")
     rank_of = np.array([ranks.get(each, -1) for each in rows.location.tolist()], np.int64)
     groups, members = {}, {}
@@ -95,7 +95,7 @@ def _enter(draft: Draft, archive: Archive, ranks: dict[int, int]) -> None:
 
 
 def _peers(rows: Columns, members: dict[int, list[int]]) -> np.ndarray:
-    """Global ranks of the other side or the root, which MPI counts within the communicator."""
+    """Global ranks of peers and roots, which MPI numbers within the communicator."""
     pairs = zip(rows.communicator.tolist(), rows.peer.tolist(), strict=True)
     return np.array(
         [members[comm][peer] if 0 <= peer < len(members[comm]) else -1 for comm, peer in pairs]

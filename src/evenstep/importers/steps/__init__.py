@@ -1,1 +1,1 @@
-"""How long each worker's steps took, as tables and training logs tell it, and nothing else."""
+"""Formats that have only the duration of each worker's steps: tables and training logs."""

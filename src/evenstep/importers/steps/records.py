@@ -1,11 +1,11 @@
-"""Steps and their parts as a trace: each worker's own time, and a barrier at the end of each step.
+"""A trace of steps and their parts: each worker's own time, and a barrier at the end of each step.
 
-Such a source says how long each worker took and nothing of what they did together. Where several
-workers are timed, a step is taken to last until the slowest is done: the others' wait for it, on
-record as a barrier that was inferred, is what synchronous training makes of their times. It is
-wrong for workers that do not synchronize, and `limits` says so. Loops that time the parts of a step
-time the wait with the part in which gradients are exchanged: there the steps of all workers are
-equally long though the rest of them is not.
+Such a source has the time of each worker but no collectives. Where several workers are timed, a
+step is taken to last until the slowest is done: the others' wait for it, entered as an inferred
+barrier, is what synchronous training makes of their times. That is wrong for workers that do not
+synchronize, and `limits` says so. Loops that time the parts of a step include the wait in the part
+that exchanges gradients: then the steps of all workers are equally long although their other parts
+are not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from evenstep.trace.trace import UNKNOWN, Trace
 
 Array = npt.NDArray[Any]
 
-ORIGIN_NS = 1_000_000_000  # nothing begins at 0, which means an open end
+ORIGIN_NS = 1_000_000_000  # first time: an end at 0 would mean unknown
 WHOLE = -1  # in place of a phase: the step itself
 SYNCHRONIZED = (
     "only each worker's own time of a step is known: it is taken to end when the slowest is done, "
@@ -38,16 +38,16 @@ WAITING = (
     "be waiting"
 )
 AT_LEAST = "; by how much the slowest's own work in it is longer is not known: it costs at least"
-#: Parts that may hold the wait for other workers, the likeliest first, and what they are called.
+#: Parts that may include the wait for other workers, the likeliest first, and their names.
 _EXCHANGING = {
     Phase.SYNC: "communication", Phase.BACKWARD: "backward", Phase.OPTIMIZER: "optimizer",
     Phase.OTHER: "rest",
 }  # fmt: skip
-_EVEN = 0.5  # of how much longer the slowest's rest is: steps that differ by less are equally long
+_EVEN = 0.5  # steps are equally long if they differ by less than this share of their own times
 
 
 class Timed(NamedTuple):
-    """One row per worker, step and part of it, in order of the source."""
+    """One row per worker, step and part of the step, in order of the source."""
 
     rank: Array
     number: Array  # of the step
@@ -57,10 +57,10 @@ class Timed(NamedTuple):
 
 
 def trace_of(rows: Timed, draft: Draft, run: Mapping[str, Any], names: Mapping[int, str]) -> Trace:
-    """The trace of these rows; `names` says what the source calls a worker.
+    """The trace of these rows; `names` are the source's names of workers.
 
-    Of steps that come again (the job was restarted) the last time counts. Raises `TraceError`
-    where no row is usable.
+    Of a repeated step (after a restart) the last time counts. Raises `TraceError` where no row is
+    usable.
     """
     table = _sound(rows, draft.limits)
     table, lost_s = _last_time(table, draft.limits)
@@ -75,7 +75,7 @@ def trace_of(rows: Timed, draft: Draft, run: Mapping[str, Any], names: Mapping[i
 
 
 def _sound(rows: Timed, limits: list[str]) -> Columns:
-    """Rows with a rank, a step and a duration."""
+    """Keep rows with a valid rank, step and duration."""
     table = Columns(rows._asdict())
     good = (rows.rank >= 0) & (rows.rank < MOST_RANKS) & (rows.number >= 0) & (rows.number < 2**31)
     good &= (rows.seconds > 0) & (rows.seconds < LATEST_NS / 1e9 / max(len(rows.rank), 1))
@@ -87,7 +87,7 @@ def _sound(rows: Timed, limits: list[str]) -> Columns:
 
 
 def _last_time(table: Columns, limits: list[str]) -> tuple[Columns, float]:
-    """Each part of a step the last time it was taken; and what the earlier times took, per rank."""
+    """The last time of each part of a step, and the seconds per rank of the earlier times."""
     table = table.with_column("row", np.arange(len(table)))
     table = table.sorted_by("rank", "number", "phase", "row")
     alike = np.diff(table["rank"]) == 0
@@ -102,7 +102,7 @@ def _last_time(table: Columns, limits: list[str]) -> tuple[Columns, float]:
 
 
 def _whole_steps(table: Columns) -> Columns:
-    """A row per rank and step, in order of step and rank: what it says, or all its parts."""
+    """A row per rank and step, by step and rank: the stated time, or the sum of its parts."""
     stated = table.select(table.phase == WHOLE)
     parts = table.select(table.phase != WHOLE)
     key = _cell(parts)
@@ -115,8 +115,8 @@ def _whole_steps(table: Columns) -> Columns:
 
 
 def _own(whole: Columns, table: Columns, limits: list[str]) -> tuple[Columns, Columns, bool]:
-    """Steps and parts without what a worker waited for others, where a part holds that; and whether
-    that part holds nothing else."""
+    """Steps and parts without the wait for other workers, if a part includes it; and whether that
+    part holds nothing else."""
     cells = _cell(whole)
     number, step = np.unique(whole.number, return_inverse=True)
     if len(cells) == len(number):
@@ -142,7 +142,7 @@ def _own(whole: Columns, table: Columns, limits: list[str]) -> tuple[Columns, Co
 
 
 def _apart(seconds: Array, step: Array) -> float:
-    """By how much the slowest of a step usually takes longer than the fastest."""
+    """Median difference of the slowest and the fastest worker of a step, seconds."""
     least, most = np.full(int(step.max()) + 1, np.inf), np.zeros(int(step.max()) + 1)
     np.minimum.at(least, step, seconds)
     np.maximum.at(most, step, seconds)
@@ -154,9 +154,9 @@ def _cell(table: Columns) -> Array:
 
 
 def _line(whole: Columns) -> tuple[Array, Array, Array]:
-    """When each step begins and how long it takes, one after the other, and their numbers.
+    """Start and length of each step on one time line, and its number.
 
-    A step begins when the source says, or once the one before is over.
+    A step begins at the source's time, but not before the previous one is over.
     """
     numbers, place = np.unique(whole.number, return_inverse=True)
     length = np.zeros(len(numbers))
@@ -166,7 +166,7 @@ def _line(whole: Columns) -> tuple[Array, Array, Array]:
     known = np.isfinite(stated)
     stated = np.where(known, stated - (stated[known].min() if known.any() else 0.0), 0.0)
     before = np.cumsum(length) - length
-    begin = before + np.maximum.accumulate(stated - before)  # the latest of all that hold it back
+    begin = before + np.maximum.accumulate(stated - before)
     begin_ns = ORIGIN_NS + np.rint(begin * 1e9).astype(np.int64)
     return begin_ns, np.maximum(np.rint(length * 1e9).astype(np.int64), 1), numbers
 
@@ -174,7 +174,7 @@ def _line(whole: Columns) -> tuple[Array, Array, Array]:
 def _enter(
     draft: Draft, whole: Columns, table: Columns, begin_ns: Array, length_ns: Array, numbers: Array
 ) -> None:
-    """Steps, the parts told of them, and the wait for the slowest."""
+    """Enter steps, their parts, and the barriers that end them."""
     ranks = sorted(draft.ranks)
     at = np.searchsorted(numbers, whole.number)
     enter, leave = begin_ns[at], begin_ns[at] + length_ns[at]
@@ -200,7 +200,7 @@ def _enter(
 
 
 def _enter_parts(draft: Draft, parts: Columns, numbers: Array, begin_ns: Array) -> None:
-    """The parts of each rank's steps, one after the other from the step's beginning."""
+    """Enter the parts of each rank's steps, one after the other from the step's beginning."""
     parts = parts.sorted_by("rank", "number", "row")
     if not len(parts):
         return

@@ -1,7 +1,7 @@
-"""Step tables: a row per worker and step with what it took, in CSV, JSON lines or Parquet.
+"""Read step tables: a row per worker and step with its duration, in CSV, JSON lines or Parquet.
 
-Also what experiment trackers keep: a column of durations per run (Weights & Biases), one metric's
-history or all of them (TensorBoard). Columns are found by their names; units by the names' ends.
+Also read are files of experiment trackers: a column of durations per run (Weights & Biases), the
+history of one metric or of all (TensorBoard). Columns and units are found by names.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from evenstep.importers.tables import (
     spelled,
     table_file,
 )
+from evenstep.trace.columns import positions_by_key
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
 
@@ -47,7 +48,7 @@ _STEP_TIME = re.compile(
     r"|(?:time|seconds) per (?:step|iter|iteration|batch)|end to end|duration|elapsed(?: time)?"
     r"|elapsed time per iteration|seconds|train step timing(?: in)?)$"
 )
-#: What loops call the parts of a step beside the words that profiles use.
+#: Names of the parts of a step in training loops, beside those in profiles.
 _PARTS = (
     (Phase.INPUT, r"data|input|(?:data ?)?loader|data ?load(?:ing)?|(?:get|fetch|load) (?:batch|"
                   r"data)|(?:data|batch) (?:fetch|generator)"),
@@ -61,29 +62,29 @@ class Duration(NamedTuple):
     """A column of durations."""
 
     name: str
-    run: str  # whose it is, where a table has a column per run
+    run: str  # in a table with a column per run
     phase: int  # a `Phase`, or WHOLE
     unit_s: float
 
 
 class StepColumns(NamedTuple):
-    """What the columns of a table mean; "" where there is none."""
+    """The names of a table's columns; "" for one that is missing."""
 
     file: TableFile
     rank: str
     step: str
     time: str
     phase: str
-    durations: list[Duration]  # none: from the times
+    durations: list[Duration]  # empty: durations follow from the times
 
 
 def recognises(source: SourceFile) -> bool:
-    """Whether a file has a step or a time, and whose or how long it was."""
+    """Whether a file has a step or a time, and a duration or a worker."""
     return tensorboard.recognises(source.head) or layout_of(source) is not None
 
 
 def layout_of(source: SourceFile) -> StepColumns | None:
-    """What a table's columns mean; None where it is none of steps."""
+    """Find the columns of a table; None where it is not of steps."""
     file = table_file(source, (*RANKS, *STEPS, *TIMES, *PHASES, "seconds", "duration"))
     if file is None:
         return None
@@ -98,7 +99,7 @@ def layout_of(source: SourceFile) -> StepColumns | None:
 
 
 def _duration(name: str) -> Duration | None:
-    """A column of durations by its name: `perf/step_time_ms`, `run-3 - time_metrics/forward(s)`."""
+    """Parse a name of durations: `perf/step_time_ms`, `run-3 - time_metrics/forward(s)`."""
     if name.endswith(_EXTREMES):
         return None
     run, _, metric = name.rpartition(" - ")
@@ -113,7 +114,7 @@ def _duration(name: str) -> Duration | None:
 
 
 def _lasts(name: str) -> bool:
-    """Whether a column looks like one of durations, by its name."""
+    """Whether a column's name looks like one of durations."""
     core, unit = spelled(name.rpartition(" - ")[2].rpartition("/")[2])
     return not name.endswith(_EXTREMES) and (unit is not None or core.endswith(" time"))
 
@@ -122,7 +123,7 @@ def _lasts(name: str) -> bool:
 
 
 def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
-    """All tables as one trace; each of a rank of its own where they name none."""
+    """Read all tables as one trace; a table that names no rank is a rank of its own."""
     draft = Draft()
     parts: list[Timed] = []
     places: list[str] = []  # names of workers in the source, by number
@@ -186,7 +187,7 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
 
 
 def _metrics(path: Path, own: int, limits: list[str]) -> list[Timed]:
-    """A row per step and metric of durations; without such a metric, the time between two steps."""
+    """A row per step and metric of durations; without such a metric, the time between steps."""
     tags = tensorboard.scalars(path, limits)
     told = {tag: found for tag in tags if (found := _duration(tag)) is not None}
     rows = []
@@ -213,7 +214,7 @@ def _timed(
 
 
 def _ranks(table: Table, name: str, places: list[str]) -> Array:
-    """The rank of each row: the number a worker is called by, else its place among their names."""
+    """The rank of each row: the number in the worker's name, else the index of that name."""
     kinds, code = table.texts[name]
     numbers = [re.search(r"(\d{1,7})(?:\.0+)?$", text) for text in kinds]
     told = [int(found[1]) for found in numbers if found]
@@ -228,7 +229,7 @@ def _ranks(table: Table, name: str, places: list[str]) -> Array:
 
 
 def _parts(table: Table, name: str) -> Array:
-    """The phase of each row; a name that is none of ours is OTHER, none is the step itself."""
+    """The phase of each row: OTHER for an unknown name, WHOLE for none."""
     kinds, code = table.texts[name]
     known = [
         WHOLE if _STEP_TIME.match(f"{text.lower()} time") else int(phase(text) or Phase.OTHER)
@@ -238,18 +239,18 @@ def _parts(table: Table, name: str) -> Array:
 
 
 def _counted(rank: Array, time: Array) -> Array:
-    """Steps of a table that numbers none: its times, where workers share them, else their order."""
+    """Steps of a table without numbers: indices of times that workers share, else of their rows."""
     times, place = np.unique(time, return_inverse=True)
     if len(times) * (len(np.unique(rank)) + 1) <= 2 * len(time):  # most are those of most workers
         return np.where(np.isfinite(time), place, -1).astype(float)
-    order = np.lexsort([time, rank])
+    order = np.argsort(time, kind="stable")
     number = np.empty(len(rank))
-    number[order] = np.arange(len(rank)) - np.searchsorted(rank[order], rank[order])
+    number[order] = positions_by_key(rank[order])
     return number
 
 
 def _between(rank: Array, number: Array, time: Array, part: Array) -> Timed:
-    """Where only times are given, a step lasts until the worker's next."""
+    """Rows of a table with times only: a step lasts until the worker's next one."""
     order = np.lexsort([time, rank])
     rank, number, time, part = rank[order], number[order], time[order], part[order]
     seconds = np.append(np.diff(time), np.nan) / np.maximum(np.append(np.diff(number), 1), 1)

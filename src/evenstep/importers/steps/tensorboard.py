@@ -1,4 +1,4 @@
-"""TensorBoard's event files: metrics that are durations of steps, else the time between steps."""
+"""Read the metrics in TensorBoard's event files."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def recognises(head: bytes) -> bool:
 
 
 def scalars(path: Path, limits: list[str]) -> dict[str, list[tuple[int, float, float]]]:
-    """The metrics of a file: (step, time in s, value) in order of writing, by their tags.
+    """The metrics of a file by tag: (step, time in s, value) in order of writing.
 
-    A file that is still written to, or was cut short, is read as far as it is whole.
+    A file that is still being written, or is cut short, is read as far as it is whole.
     """
     found: dict[str, list[tuple[int, float, float]]] = {}
     kind, count = _event(), 0
@@ -50,7 +50,7 @@ def scalars(path: Path, limits: list[str]) -> dict[str, list[tuple[int, float, f
 
 @cache
 def _event() -> Any:
-    """The class of an event: what TensorFlow calls tensorflow.Event, as far as it is read."""
+    """The class of an event: the used fields of tensorflow.Event."""
     return messages(
         "tensorboard",
         {

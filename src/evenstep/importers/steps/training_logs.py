@@ -1,14 +1,14 @@
-"""Logs that trainers print, as steps: whatever else is in them.
+"""Read the steps in logs that trainers print, among any other lines.
 
-Read are Megatron-LM, torchtitan, DeepSpeed, nanoGPT and its heirs, the progress bars of the
-Hugging Face Trainer, NeMo and Lightning (tqdm), and MLPerf's `:::MLLOG`. A log of several ranks
-says whose a line is before it (torchrun, srun, mpirun); else it is a rank's own, or the first's.
+Read are Megatron-LM, torchtitan, DeepSpeed, nanoGPT and its derivatives, the progress bars of the
+Hugging Face Trainer, NeMo and Lightning (tqdm), and MLPerf's `:::MLLOG`. In a log of several ranks
+lines begin with their rank (torchrun, srun, mpirun); any other log is of one rank.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import islice
@@ -27,11 +27,11 @@ from evenstep.trace.trace import Trace
 
 NAME = "training log"
 MOST_STEPS = 10_000_000
-SEARCHED_LINES = 200_000  # of a log that begins with those of NCCL
-LONGEST = 4_096  # characters of a line that are looked at
-_FEWEST = 2  # lines of steps that make a log
+SEARCHED_LINES = 200_000  # of a log that begins with lines of NCCL
+LONGEST = 4_096  # characters of a line that are examined
+_FEWEST = 2  # lines of steps in a training log
 
-#: Who prints a line: `[rank3]:`, `[default3]:`, `3: `, `[1,3]<stdout>:`, `[Rank 3]`.
+#: The rank before a line: `[rank3]:`, `[default3]:`, `3: `, `[1,3]<stdout>:`, `[Rank 3]`.
 _RANK = re.compile(
     r"^\s{0,8}(?:\[(?:rank|default) ?(\d{1,7})\]:?|(\d{1,7}): |\[\d{1,4},(\d{1,7})\](?:<\w+>)?:)",
     re.IGNORECASE,
@@ -41,33 +41,33 @@ _NUMBER = r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
 
 
 class LogLine(NamedTuple):
-    """What a line says of a step."""
+    """A step in one line."""
 
     number: int
-    seconds: float  # nan: from the times of the lines
-    clock_s: float  # when it was printed, or how long it had run; nan unknown
+    seconds: float  # nan: follows from the times of the lines
+    clock_s: float  # when it was printed, or how long the run had lasted; nan unknown
 
 
 @dataclass(slots=True)
 class Log:
-    """Steps as they were read, and what lies around them."""
+    """The steps read so far, and facts about the run."""
 
     rows: list[tuple[int, int, float, float]] = field(default_factory=list)
     last: dict[int, tuple[int, float]] = field(default_factory=dict)  # step and clock, by rank
-    spans_s: dict[str, float] = field(default_factory=dict)  # of the run, by what it was spent on
-    open_ms: dict[str, float] = field(default_factory=dict)  # intervals of MLLOG that have begun
-    samples: float = 0.0  # of a step, all ranks together, as MLLOG says
+    spans_s: dict[str, float] = field(default_factory=dict)  # parts of the run
+    open_ms: dict[str, float] = field(default_factory=dict)  # start of open intervals of MLLOG
+    samples: float = 0.0  # of a step, all ranks together, by MLLOG
     kind: str = ""
 
 
 def _timed(found: re.Match[str], text: str) -> LogLine:
-    """A line with a step's number and how long it took, in ms or the unit it names."""
+    """A line with a step's number and duration, in ms or the unit it names."""
     second = "unit" in found.re.groupindex and found["unit"] == "s"
     return LogLine(int(found[1]), float(found[2]) / (1 if second else 1e3), _clock_s(text))
 
 
 def _numbered(found: re.Match[str], text: str) -> LogLine:
-    """A line with a step's number: how long it took, its time tells."""
+    """A line with a step's number only."""
     return LogLine(int(found[found.lastindex or 1]), np.nan, _clock_s(text))
 
 
@@ -79,14 +79,14 @@ def _bar(found: re.Match[str], _: str) -> LogLine | None:
 
 
 class LogKind(NamedTuple):
-    """What reads a line, and what must stand in it: searching for that is fast."""
+    """A kind of log: a mark that is fast to search for, a line's pattern, and its parser."""
 
     mark: str
     pattern: re.Pattern[str]
     take: Callable[[re.Match[str], str], LogLine | None]
 
     def read(self, text: str) -> LogLine | None:
-        """What a line says of a step; None for one that says nothing."""
+        """The step in a line; None without one."""
         found = self.pattern.search(text) if self.mark in text else None
         return self.take(found, text) if found else None
 
@@ -115,7 +115,7 @@ KINDS = {
 
 
 def _clock_s(text: str) -> float:
-    """The first time that stands in a line; nan without one."""
+    """The first time stamp in a line; nan without one."""
     found = _STAMP.search(text[:200])
     if found is None:
         return np.nan
@@ -142,7 +142,7 @@ class _Event(msgspec.Struct):
 
 
 def _mlperf(log: Log, text: str) -> LogLine | None:
-    """A step, where the line tracks one; else the beginning or the end of a part of the run."""
+    """The step in a line of MLLOG, if any; a start or end of a part of the run goes into `log`."""
     try:
         event = msgspec.json.decode(text.partition(_MLLOG)[2], type=_Event)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
@@ -174,18 +174,18 @@ def _mlperf(log: Log, text: str) -> LogLine | None:
 
 
 def recognises(source: SourceFile) -> bool:
-    """Whether some lines of a text tell of steps; one of NCCL's is read further than its head."""
+    """Whether some lines of a text have steps; a log that begins with NCCL's lines is read on."""
     if b"\0" in source.head:
         return False
     head = source.head.decode("utf-8", "replace").replace("\r", "\n").split("\n")
-    if _tells(iter(head)):
+    if _has_steps(head):
         return True
     if b"NCCL INFO" not in source.head:
         return False
-    return _tells(line.text for line in islice(lines(source.path), SEARCHED_LINES))
+    return _has_steps(line.text for line in islice(lines(source.path), SEARCHED_LINES))
 
 
-def _tells(text: Iterator[str]) -> bool:
+def _has_steps(text: Iterable[str]) -> bool:
     found = 0
     for line in text:
         found += _MLLOG in line or any(kind.read(line[:LONGEST]) for kind in KINDS.values())
@@ -195,7 +195,7 @@ def _tells(text: Iterator[str]) -> bool:
 
 
 def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
-    """All logs as one trace. Raises `TraceError` where none tells of two steps."""
+    """Read all logs as one trace. Raises `TraceError` where none has two steps."""
     draft, log = Draft(), Log()
     by_path = {source.path: rank for rank, source in enumerate(sources)}
     if len(sources) > 1:
@@ -204,7 +204,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
                     lambda source: _read_file(log, source, by_path[source.path])):  # fmt: skip
         pass
     if not log.rows:
-        raise TraceError(f"{sources[0].path} tells of no two steps and the time between them")
+        raise TraceError(f"{sources[0].path} has no two steps with the time between them")
     rank, number, start, seconds = np.array(log.rows, float).T
     step = np.full(len(rank), WHOLE)
     rows = Timed(rank.astype(int), number.astype(int), start, seconds, step)
@@ -224,7 +224,7 @@ FORMAT = TraceFormat(NAME, recognises, read)
 
 
 def _apart(rows: Timed) -> float:
-    """Steps between two lines of the first rank."""
+    """Median number of steps between two lines of the first rank."""
     ahead = np.diff(rows.number[rows.rank == rows.rank[0]])
     return float(np.median(ahead[ahead > 0])) if (ahead > 0).any() else 1.0
 
@@ -238,7 +238,7 @@ def _read_file(log: Log, source: SourceFile, own: int) -> None:
 
 
 def _take(log: Log, text: str, own: int) -> None:
-    """Take in one line, if it is of a step. Bars count where nothing better does."""
+    """Take in one line, if it has a step. Progress bars are used only without other lines."""
     said: LogLine | None = None
     kind = "MLPerf" if _MLLOG in text else ""
     if kind:
@@ -260,9 +260,9 @@ def _take(log: Log, text: str, own: int) -> None:
 
 
 def _enter(log: Log, rank: int, said: LogLine) -> None:
-    """A row for the step: as long as the line says, or since the line of an earlier step."""
+    """Add a row for the step, with the line's duration or the time since an earlier step."""
     before, clock_s = log.last.get(rank, (-1, np.nan))
-    if said.number < before or said.clock_s != clock_s:  # several lines may bear one second
+    if said.number < before or said.clock_s != clock_s:  # several lines may have the same second
         log.last[rank] = said.number, said.clock_s
     seconds = said.seconds
     if np.isnan(seconds) and said.number > before >= 0:

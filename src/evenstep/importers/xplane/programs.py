@@ -1,7 +1,7 @@
-"""The programs of a profile in XLA's own words: which instructions move data between devices.
+"""The XLA programs of a profile: which instructions move data between devices.
 
-A profile carries the HLO of what ran. An instruction's opcode, shape and replica groups say what a
-collective does, with how many bytes and among whom, whatever it is called ("psum_invariant.7").
+A profile has the HLO of its programs. An instruction's opcode, shape and replica groups give the
+operation, bytes and members of a collective, whatever its name ("psum_invariant.7").
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Groups = tuple[tuple[int, ...], ...]
 Pairs = tuple[tuple[int, int], ...]
 
 _PERMUTE = "collective-permute"
-_CONTAINERS = ("while", "conditional", "call")  # what they run is there beside them
-#: XLA's primitive types: ours, and bytes of an element.
+_CONTAINERS = ("while", "conditional", "call")  # the instructions they run are events, too
+#: Type and bytes of an element, by XLA's primitive types.
 _TYPES: Mapping[int, tuple[DType, int]] = {
     1: (DType.BOOL, 1), 2: (DType.INT8, 1), 3: (DType.INT16, 2), 4: (DType.INT32, 4),
     5: (DType.INT64, 8), 6: (DType.UINT8, 1), 7: (DType.OTHER, 2), 8: (DType.OTHER, 4),
@@ -36,18 +36,18 @@ _TYPES: Mapping[int, tuple[DType, int]] = {
 
 
 class Instruction(NamedTuple):
-    """What is used of an instruction. Devices are numbered as the program does."""
+    """An instruction. Devices have the program's numbers."""
 
     op: Op | None  # None: it moves nothing between devices
     computes: bool = True
     bytes: int = 0
     dtype: DType = DType.OTHER
-    groups: Groups = ()  # none: all devices
-    pairs: Pairs = ()  # of a permutation: from, to
+    groups: Groups = ()  # empty: all devices
+    pairs: Pairs = ()  # of a permutation: source, target
 
 
 def instructions(data: bytes, path: Path) -> dict[str, Instruction]:
-    """All instructions of an HLO program, by name."""
+    """The instructions of an HLO program, by name."""
     module = parsed(_program(), data, path).hlo_module
     return {
         each.name: _instruction(each)
@@ -87,7 +87,7 @@ def _instruction(said: Any) -> Instruction:
 
 
 def _size(shape: Any) -> tuple[int, DType]:
-    """Bytes of an array, or of a tuple's last (the result of one that starts), and its type."""
+    """Bytes and type of an array, or of a tuple's last one (the result of a -start instruction)."""
     shape = shape.tuple_shapes[-1] if shape.tuple_shapes else shape
     dtype, size = _TYPES.get(shape.element_type, (DType.OTHER, 0))
     elements = math.prod(min(max(count, 0), MOST_BYTES) for count in shape.dimensions[:16])
@@ -110,5 +110,5 @@ def _groups(said: Any) -> Groups:
 
 
 def _sound(sets: tuple[Any, ...]) -> Any:
-    """These sets of devices; none where a number is none of a device."""
+    """The sets of devices; empty where a number is not a device."""
     return sets if all(0 <= device < MOST_RANKS for each in sets for device in each) else ()

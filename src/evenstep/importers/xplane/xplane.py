@@ -1,9 +1,9 @@
-"""XPlane profiles (`*.xplane.pb` of jax.profiler), one file per process, as one trace.
+"""Read XPlane profiles (`*.xplane.pb` of jax.profiler), one file per process, as one trace.
 
-Events are told by the programs that ran, which are in the profile. Each device is a rank, in the
-order of files and of the devices in them, which is the order JAX numbers devices in; replica groups
-are read as numbers of that order. Verified on profiles of JAX on processors; those of GPU and TPU
-follow the same schema and have their events on planes of their own.
+Events are identified by the programs in the profile. Each device is a rank, in the order of files
+and of the devices in them, which is JAX's order of devices; replica groups are numbers in that
+order. Verified on profiles of JAX on CPUs; those of GPUs and TPUs follow the same schema and have
+events on planes of their own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from evenstep.trace.trace import Trace
 NAME = "XPlane profile"
 MOST_FILE_BYTES = 1 << 29
 MOST_EVENTS = 20_000_000
-RELATIVE_NS = 10**15  # the clock of a line that counts from the beginning of the profile is below
+RELATIVE_NS = 10**15  # a line with a smaller time stamp counts from the beginning of the profile
 Array = npt.NDArray[Any]
 
 _PLANES = (b"/host:", b"/device:", b"Task Environment")
@@ -41,7 +41,7 @@ _DEVICE = re.compile(r"^/device:\w+:(\d{1,4})$")
 
 
 class Ran(NamedTuple):
-    """An instruction on a device. Times in ns since 1970; `run` of a launch, -1 if unknown."""
+    """An executed instruction. Times in ns since 1970; `run` is the launch, -1 unknown."""
 
     start_ns: int
     end_ns: int
@@ -51,7 +51,7 @@ class Ran(NamedTuple):
 
 @dataclass(slots=True)
 class PlaneFile:
-    """One file."""
+    """The contents of one file."""
 
     path: Path
     host: str = ""
@@ -60,7 +60,7 @@ class PlaneFile:
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)  # by number: start, end
 
     def step_at(self, times_ns: Array) -> Array:
-        """The number of the step that each time is in, or that came before it."""
+        """The number of the last step to begin before each time; 0 before the first."""
         numbers = sorted(self.steps, key=lambda number: self.steps[number])
         begins = [self.steps[number][0] for number in numbers]
         place = np.searchsorted(np.array(begins, np.int64), times_ns, side="right")
@@ -74,7 +74,7 @@ def recognises(source: SourceFile) -> bool:
 
 
 def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
-    """All files as one trace. Raises `TraceError` where none shows a device at work."""
+    """Read all files as one trace. Raises `TraceError` where none has an event of a device."""
     draft = Draft()
     named = ranks_by_paths([source.path for source in sources])
     ordered = sorted(sources, key=lambda each: (named.get(each.path, 0), natural(each.path)))
@@ -146,7 +146,7 @@ def _number(stat: Any) -> int:
 
 
 def _take_plane(found: PlaneFile, plane: Any, programs: Mapping[str, Instruction]) -> None:
-    """The instructions that ran on a plane, and the steps it marks."""
+    """Take in the instructions that ran on a plane, and the steps that it marks."""
     stats = {each.key: each.value.name for each in plane.stat_metadata}
     events = {each.key: each.value for each in plane.event_metadata}
     whole = _DEVICE.match(plane.name)
@@ -177,7 +177,7 @@ def _take_plane(found: PlaneFile, plane: Any, programs: Mapping[str, Instruction
 
 
 def _names(told: Any, said: Mapping[str, Any], stats: Mapping[int, str]) -> Iterator[str]:
-    """What an event may call its instruction, the surest first."""
+    """Possible names of an event's instruction, the most reliable first."""
     if "hlo_op" in said:
         yield said["hlo_op"].str_value or stats.get(said["hlo_op"].ref_value, "")
     elif told is not None:
@@ -189,7 +189,8 @@ def _names(told: Any, said: Mapping[str, Any], stats: Mapping[int, str]) -> Iter
 
 
 def _enter(draft: Draft, devices: Sequence[tuple[PlaneFile, int]], shift: int) -> None:
-    """Ranks, what they computed, and what they did together, numbered by what all have seen."""
+    """Enter ranks, spans of compute, and collectives, counted over the launches that all ranks
+    have."""
     runs = [{ran.run for ran in each.devices[number] if ran.what.op} for each, number in devices]
     shared = set.intersection(*runs)
     if not shared and any(runs):
@@ -254,7 +255,7 @@ def _enter_calls(
 
 
 def _kept_step(profiles: Sequence[PlaneFile]) -> bool:
-    """Whether every file marks steps, and its devices do nothing across the end of one."""
+    """Whether every file marks steps, and no instruction crosses the end of a step."""
     for each in profiles:
         if len(each.steps) < 2:
             return False
