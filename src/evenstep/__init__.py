@@ -25,7 +25,7 @@ __all__ = ["Trace", "__version__", "attach", "detach", "diagnose", "load", "log"
 
 
 def attach(**settings: Any) -> bool:
-    """Observe this rank from here on; True if it is observed, now or from `init_process_group`.
+    """Observe this rank from now on, or from `init_process_group`; True if it is observed.
 
     Idempotent, before or after `init_process_group`; never raises. Settings are those of the
     configuration table (`evenstep env --json` lists them), dots written as underscores.
@@ -50,14 +50,14 @@ def step() -> None:
 
 
 def span(name: str) -> Any:
-    """Context manager: record a part of the step under a name of your own."""
+    """Context manager: record a part of the step under this name."""
     from evenstep.attachment import session
 
     return session.span(name)
 
 
 def log(**values: float) -> None:
-    """Record numbers of this step (loss=…, grad_norm=…) beside its times. Optional."""
+    """Record numbers of this step, such as loss=… or grad_norm=…, beside its times. Optional."""
     from evenstep.attachment import session
 
     session.log(values)
@@ -81,7 +81,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Also what is imported when first used."""
+    """Names of the module, with those that are imported when first used."""
     return sorted({*globals(), *__all__})
 
 

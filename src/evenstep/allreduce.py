@@ -1,6 +1,6 @@
-"""How long an all-reduce takes, by algorithm: latency × rounds + bytes ÷ bandwidth.
+"""Time of an all-reduce, by algorithm: latency × rounds + bytes ÷ bandwidth.
 
-The one home of these forms: `tests/test_house.py` looks for others. Standard library only.
+The only home of these formulas, as `tests/test_house.py` checks. Standard library only.
 
 Symbols: n ranks, S bytes per rank, α latency of one message, B bandwidth of one rank's link in each
 direction. A bandwidth of x GB/s is x bytes per nanosecond, so S/B is in nanoseconds.
@@ -16,7 +16,7 @@ from evenstep.errors import ConfigError
 
 
 class Cost(NamedTuple):
-    """Time of one collective in nanoseconds, in its two parts."""
+    """Time of one collective in ns, in its two parts."""
 
     latency_ns: float
     transfer_ns: float
@@ -28,19 +28,19 @@ class Cost(NamedTuple):
         return self.latency_ns + self.transfer_ns
 
     def grown(self, factor: Any) -> Any:
-        """Time in ns of `factor` times the bytes, or of an array of them: every form is linear."""
+        """Time in ns of `factor` times the bytes, a number or an array: every form is linear."""
         return self.latency_ns + self.transfer_ns * factor
 
 
 class Link(NamedTuple):
-    """What carries one rank's messages. Bandwidth is per direction."""
+    """The link of one rank. Bandwidth is per direction."""
 
     gBps: float  # noqa: N815 - 10^9 bytes per second
     latency_ns: float = 0.0
 
 
 class Formula(NamedTuple):
-    """An algorithm's formula, where it comes from, and the function that evaluates it."""
+    """An algorithm's formula, its source, and the function that evaluates it."""
 
     text: str
     source: str
@@ -63,7 +63,7 @@ def double_tree(size_bytes: float, n: int, link: Link) -> Cost:
 
 
 def binomial(size_bytes: float, n: int, link: Link) -> Cost:
-    """2⌈log₂n⌉(α + S/B): reduced to one rank and broadcast, whole messages at every hop."""
+    """2⌈log₂n⌉(α + S/B): a reduction to one rank and a broadcast, whole messages at every hop."""
     rounds = 2 * depth(n)
     return _cost(link, rounds, rounds * size_bytes)
 
@@ -75,14 +75,14 @@ def halving_doubling(size_bytes: float, n: int, link: Link) -> Cost:
 
 
 def direct(size_bytes: float, n: int, link: Link) -> Cost:
-    """2α + 2S(n−1)/(nB): every rank sends every other its share at once, twice."""
+    """2α + 2S(n−1)/(nB): every rank sends all others their shares at once, twice."""
     return _cost(link, 2 if n > 1 else 0, 2 * size_bytes * (n - 1) / n)
 
 
 def in_switch(size_bytes: float, n: int, link: Link) -> Cost:
-    """2α + S(n+1)/(nB): the switch adds and copies, so a rank's data leaves it once (NVLS).
+    """2α + S(n+1)/(nB): the switch reduces and copies, so that data leaves a rank once (NVLS).
 
-    Reading what the switch has reduced moves S out of each rank, writing it back S/n more.
+    Reading the reduced data moves S out of each rank, writing it back S/n more.
     """
     return _cost(link, 2 if n > 1 else 0, size_bytes * (n + 1) / n if n > 1 else 0.0)
 
@@ -140,7 +140,7 @@ ALGORITHMS: dict[str, Formula] = {
 
 
 def limit_ns(size_bytes: float, gBps: float) -> float:  # noqa: N803
-    """2S/B: what a ring's transfer approaches with many ranks."""
+    """2S/B: the limit of a ring's transfer with many ranks."""
     return 2 * size_bytes / gBps
 
 

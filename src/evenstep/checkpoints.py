@@ -1,8 +1,8 @@
-"""How often to save: Young's and Daly's intervals, and what failures leave of the time.
+"""Checkpoint intervals (Young, Daly), and the share of time that failures leave.
 
 Symbols: C time a checkpoint holds the job up, M mean time between failures, R time from a failure
 until training goes on, τ time of work between two checkpoints. Any one unit of time. Failures are
-independent (exponential gaps), and may strike during a checkpoint and a restart too.
+independent (exponential gaps), and may strike during a checkpoint or a restart.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ def waste(write: float, mtbf: float, *, interval: float, restart: float = 0.0) -
 
 
 class CheckpointShares(NamedTuple):
-    """Where the time of a job goes; the parts sum to 1."""
+    """Shares of a job's time; they sum to 1."""
 
     useful: float
     writing: float  # completed checkpoints
-    lost: float  # work and unfinished checkpoints a failure threw away
+    lost: float  # work and unfinished checkpoints thrown away by a failure
     down: float  # restarts
 
 
 def shares(write: float, mtbf: float, *, interval: float, restart: float = 0.0) -> CheckpointShares:
     """Long-run shares, exact for exponential failures.
 
-    A cycle of τ + C takes M e^(R/M) (e^((τ+C)/M) − 1) on average (Daly 2006); it sees
-    e^((τ+C)/M) − 1 failures while at work, after each of which coming back takes M(e^(R/M) − 1).
+    A cycle of τ + C takes M e^(R/M) (e^((τ+C)/M) − 1) on average (Daly 2006). It has
+    e^((τ+C)/M) − 1 failures during work, after each of which a restart takes M(e^(R/M) − 1).
     """
     _check(write, mtbf, interval=interval, restart=restart)
     if (interval + write + restart) / mtbf > 700:  # e^700: nothing ever completes
@@ -67,9 +67,9 @@ def _hopeless(mtbf: float, restart: float) -> tuple[float, float]:
 
 
 def best_interval(write: float, mtbf: float) -> float:
-    """The interval that leaves most time for work: τ/M = 1 − e^(−(τ+C)/M), by bisection.
+    """The interval with the largest useful share: τ/M = 1 − e^(−(τ+C)/M), by bisection.
 
-    Where the derivative of (e^((τ+C)/M) − 1)/τ vanishes. A restart changes nothing.
+    There the derivative of (e^((τ+C)/M) − 1)/τ is 0, whatever the restart takes.
     """
     _check(write, mtbf)
     low, high = 0.0, mtbf
@@ -83,9 +83,9 @@ def best_interval(write: float, mtbf: float) -> float:
 
 
 def longest_restart(write: float, mtbf: float, *, goal: float) -> float:
-    """The longest restart with which a share `goal` of the time is still useful, at best interval.
+    """The longest restart that leaves the share `goal` of the time useful, at the best interval.
 
-    Zero where failures and checkpoints alone already cost more.
+    0 where failures and checkpoints alone leave less.
     """
     if not 0 < goal < 1:
         raise ConfigError(f"goal must be between 0 and 1, found {goal:g}")

@@ -1,10 +1,9 @@
-"""What commands print as JSON: plain values of a result, by its type.
+"""The JSON that commands print: plain values of a result, by its type.
 
-A result is a dataclass, of which the fields are printed that its repr shows, and what it computes;
-or it is put together as a dictionary, whose keys a `TypedDict` names; a named tuple within is
-printed by its names. `Meta` in an annotation says of a field what its type does not: bounds, words,
-a meaning. `docs/schemas.py` writes published schemas from the types, and a test holds them to be
-current.
+A result is a dataclass, printed with the fields of its repr and its computed properties, or a
+dictionary with the keys of a `TypedDict`; a named tuple within is printed as an object. `Meta` in
+an annotation adds bounds, allowed words and a meaning to the type. `docs/schemas.py` writes the
+published schemas from the types, and a test holds that they are current.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypedDict, is_typeddict
 
 
 class Meta(NamedTuple):
-    """What a schema says of a field beside its type. None is left out."""
+    """Keywords of a field's schema beside its type. None: left out."""
 
     description: str | None = None
     minimum: float | None = None
@@ -33,7 +32,7 @@ Amount = Annotated[float, Meta(minimum=0)]
 
 
 class RunName(TypedDict):
-    """Which run a result is of."""
+    """The run of a result."""
 
     run_id: str | None
     attempt: Natural | None
@@ -41,20 +40,21 @@ class RunName(TypedDict):
 
 
 class Document:
-    """A result that is printed as it is."""
+    """A result that is printed with its fields."""
 
     __slots__ = ()
     schema: ClassVar[str] = ""  # of a whole document: its name and version
-    computed: ClassVar[tuple[str, ...]] = ()  # properties that are printed behind the fields
+    computed: ClassVar[tuple[str, ...]] = ()  # properties that are printed after the fields
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, as JSON has them; unknown is null."""
+        """Plain values for JSON; unknown is null."""
         found: dict[str, Any] = plain(self)
         return found
 
 
 def plain(value: Any) -> Any:
-    """Values that JSON knows: objects of dataclasses, words of enumerations, null for no number."""
+    """A value in the types of JSON: an object for a dataclass or a named tuple, the name of an
+    enumeration's member in lower case, null for a number that is not finite."""
     if is_dataclass(value):
         name = getattr(value, "schema", "")
         return ({"schema": name} if name else {}) | {
@@ -72,7 +72,7 @@ def plain(value: Any) -> Any:
 
 
 def printed(kind: Any) -> list[str]:
-    """Names of what is printed of a type, or of an object of it."""
+    """Names of the printed fields of a type, or of an object of it."""
     if is_typeddict(kind) or hasattr(kind, "_fields"):
         return list(kind.__annotations__)
     return [one.name for one in fields(kind) if one.repr] + list(getattr(kind, "computed", ()))

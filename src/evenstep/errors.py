@@ -1,13 +1,13 @@
-"""Everything evenstep raises on purpose.
+"""The exceptions that evenstep raises on purpose.
 
 EvenstepError
-├── ConfigError       a setting has a value it cannot have; the message names the setting
-├── TraceError        a run folder or a spool cannot be used
-│   ├── LayoutError   written by another version of the record layout
-│   └── SpoolError    a spool cannot be created, or is truncated or foreign
-├── UsageError        the command line asks for something that does not exist or does not fit
-├── MissingExtra      an optional dependency is needed; the message says what to install
-└── SourceUnavailable  a source of measurements gives nothing here (see `agent.sources`)
+├── ConfigError        a setting has an invalid value; the message names the setting
+├── TraceError         a run folder or a spool cannot be used
+│   ├── LayoutError    written by another version of the record layout
+│   └── SpoolError     a spool cannot be created, or is truncated or foreign
+├── UsageError         the command line asks for something that does not exist or does not fit
+├── MissingExtra       an optional dependency is needed; the message says what to install
+└── SourceUnavailable  a source of measurements gives nothing here (see `host.sources`)
 
 Each message is one sentence: what, where, and how to mend it. The command line prints it and
 exits 2.
@@ -17,11 +17,11 @@ from __future__ import annotations
 
 
 class EvenstepError(Exception):
-    """Something evenstep can explain; never a defect of its own."""
+    """An error with an explanation for the user; never a defect of evenstep."""
 
 
 class ConfigError(EvenstepError, ValueError):
-    """A setting has a value it cannot have."""
+    """A setting has an invalid value."""
 
 
 class TraceError(EvenstepError):
@@ -33,7 +33,7 @@ class LayoutError(TraceError):
 
 
 class SpoolError(TraceError):
-    """A spool cannot be created, or what is there is truncated or foreign."""
+    """A spool cannot be created, or is truncated or foreign."""
 
 
 class UsageError(EvenstepError):

@@ -1,8 +1,8 @@
-"""Who is late: the one rule for whoever says so while a job runs, its log and `evenstep watch`.
+"""Which ranks are late: the rule of a live job's log and of `evenstep watch`.
 
 A rank is late when the others wait for it: its own work is longer than theirs by more than a share
-of the step, and it is not blocked longer than they are. Work that is long because it holds somebody
-else's wait makes no culprit.
+of the step, and it is not blocked longer than they are. A rank whose work is long because it holds
+a wait for another rank is no culprit.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import math
 from collections.abc import Sequence
 
 LATE = 0.03  # of a step
-FEWEST = 3  # measurements that an interval is told from
+FEWEST = 3  # measurements of an interval
 SURE = 5.0  # standard errors
-_NORMAL = 1.4826  # of normal noise, its deviation over the median distance from its median
+_NORMAL = 1.4826  # standard deviation of normal noise over its median absolute deviation
 
 
 def excess(work: Sequence[float]) -> list[float]:
-    """How far each rank's work is above the median rank's (of two, the lesser)."""
+    """Each rank's work above the median rank's (of an even number, the lower middle)."""
     usual = sorted(work)[(len(work) - 1) // 2] if len(work) else 0.0
     return [each - usual for each in work]
 
@@ -25,10 +25,10 @@ def excess(work: Sequence[float]) -> list[float]:
 def late(
     work: Sequence[float], blocked: Sequence[float], step: float, *, threshold: float = LATE
 ) -> list[int]:
-    """Places of the ranks the others wait for, none where it is half of them or not clear.
+    """Indices of the late ranks; none where they would be more than half of all.
 
-    `work` and `blocked` are those of each rank per step, in the unit of `step`. Who is late by less
-    than half of what the latest is, is not named beside it.
+    `work` and `blocked` are per rank and step, in the unit of `step`. Beside the latest rank only
+    those count that are late by half as much or more.
     """
     if len(work) < 2 or step <= 0:
         return []
@@ -40,10 +40,10 @@ def late(
 
 
 def interval(shares: Sequence[float], latest: int) -> tuple[float, float]:
-    """Between which the mean of the `latest` of some measurements lies: `FEWEST` at least.
+    """The interval of the mean of the last `latest` measurements, of which there are `FEWEST`.
 
-    It reaches `SURE` standard errors to either side. How far they scatter is told by those before
-    them, too, each around what was usual then: a change is no scatter, nor is a long step.
+    It reaches `SURE` standard errors to either side. Earlier measurements count for the scatter,
+    too, around their own median: neither a change nor a single long step is scatter.
     """
     measured, before = shares[-latest:], shares[:-latest]
     mean = sum(measured) / latest

@@ -1,7 +1,7 @@
-"""`torchrun … -m evenstep.run train.py ARGS`: runs a script as `python train.py` would, observed.
+"""`torchrun … -m evenstep.run train.py ARGS`: run a script as `python train.py` does, observed.
 
-For jobs that cannot take `evenstep run` or variables. `-m evenstep.run -m package.module ARGS` runs
-a module. Nothing is diagnosed at the end: `evenstep diagnose RUN` does.
+For jobs that can use neither `evenstep run` nor environment variables. `-m evenstep.run -m
+package.module ARGS` runs a module. The run is not diagnosed at its end: use `evenstep diagnose`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ USAGE = "usage: python -m evenstep.run (SCRIPT | -m MODULE) [ARGUMENTS…]"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Arm evenstep in this process and become the script."""
+    """Arm evenstep in this process and run the script in it."""
     os.environ.setdefault("EVENSTEP", "1")
     arming.arm_when_asked(attachment.arm)
     if argv and argv[0] == "-m" and len(argv) > 1:
-        sys.argv[:] = argv[1:]  # runpy puts the module's path in the first place
+        sys.argv[:] = argv[1:]  # runpy replaces the first by the module's path
         runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
         return 0
     if not argv or argv[0].startswith("-"):
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"evenstep: there is no script {argv[0]!r} in {Path.cwd()}", file=sys.stderr)
         return 2
     sys.argv[:] = argv
-    sys.path[0] = str(script.resolve().parent)  # where `-m` has put the current folder
+    sys.path[0] = str(script.resolve().parent)  # in place of the current folder, by `-m`
     runpy.run_path(argv[0], run_name="__main__")
     return 0
 

@@ -1,4 +1,4 @@
-"""A client of its own, for another thread, of a job's store."""
+"""A second client of a job's store, for another thread."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 
 def second_client(store: Any) -> Any:
-    """Another client of the same store: a thread that waits in one blocks every other user of it.
+    """A second client of the same store: a thread that waits in a client blocks its other users.
 
-    Stores of older torch (2.6) have no `clone`: theirs is one more connection, or the same file;
-    a prefix, which they do not tell, is left out. Raises AttributeError for a store of another
-    kind, and what connecting raises.
+    Stores of torch 2.6 have no `clone`: their second client is one more connection, or the same
+    file, without the prefix, which they do not tell. Raises AttributeError for a store of another
+    kind, and the errors of a connection.
     """
     if hasattr(store, "clone"):
         return store.clone()

@@ -1,8 +1,8 @@
-"""The kinds of value that settings, scenarios and options have: what each expects, and how text or
-a plain value becomes it.
+"""Kinds of values of settings, scenarios and options: what each expects, and how to parse it from
+text or a plain value.
 
-A kind knows nothing of who asks. What is refused is refused in one sentence: the place, what must
-be there, what was found. Standard library only: a training process reads its settings with it.
+A value is refused in one sentence: its place, what must be there, what was found. Standard library
+only, as a training process reads its settings with it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from evenstep.errors import ConfigError
 
-LEAST_ABOVE = 1e-9  # of a number that must be above 0
-LARGEST = 1 << 1000  # that is a finite float
+LEAST_ABOVE = 1e-9  # the least number where it must be above 0
+LARGEST = 1 << 1000  # integers below it are finite as floats
 
 _SWITCHES = {"1": True, "true": True, "yes": True, "on": True}
 _SWITCHES |= {"0": False, "false": False, "no": False, "off": False}
@@ -33,13 +33,13 @@ _BYTE_SIZE = re.compile(r"(\d+)(?:\.(\d+))?\s*([a-z]*)", re.ASCII)
 
 class ValueKind(NamedTuple):
     """A kind of value. `parse` takes text or a plain value and raises ValueError, TypeError or
-    OverflowError: a `BadValueError` where it knows better than `expects` what must be."""
+    OverflowError; a `BadValueError` has a more exact expectation than `expects`."""
 
     expects: str  # completes "must be …"
     parse: Callable[[Any], Any]
 
     def checked(self, value: object, place: str) -> Any:
-        """The value, of what is called `place`. Raises `ConfigError`."""
+        """The parsed value of the setting `place`. Raises `ConfigError`."""
         try:
             return self.parse(value)
         except BadValueError as error:
@@ -49,17 +49,17 @@ class ValueKind(NamedTuple):
 
 
 class BadValueError(ValueError):
-    """What must be, of a value that cannot be."""
+    """An invalid value; the message says what must be there."""
 
 
 def refused(place: str, expects: str, value: object) -> ConfigError:
-    """The one sentence: the place, what is allowed there, and what was found."""
+    """The error of an invalid value: its place, what must be there, and what was found."""
     return ConfigError(f"{place} must be {expects}, found {value!r}")
 
 
 def setting(default: Any, kind: Any, meaning: str) -> Any:
-    """A field of a settings class: a frozen dataclass that documents and checks itself. A class in
-    place of the default makes one."""
+    """A field of a settings class, a frozen dataclass that documents and checks itself. A class as
+    the default is called for each object."""
     metadata = {"kind": kind, "meaning": meaning}
     if isinstance(default, type):
         return field(default_factory=default, metadata=metadata)
@@ -80,12 +80,12 @@ def switch(value: object) -> bool:
 
 
 def is_off(text: str) -> bool:
-    """Whether text says off; text that says neither does not."""
+    """Whether text says off; False for text that says neither on nor off."""
     return _SWITCHES.get(text.strip().lower()) is False
 
 
 def choice(options: Sequence[str]) -> ValueKind:
-    """One of several words."""
+    """One of several words, in any case."""
     expects = "one of " + ", ".join(options)
 
     def parse(value: object) -> str:
@@ -104,8 +104,8 @@ def number(
     low: float, high: float = math.inf, *, above: bool = False, most: float = math.inf,
     what: str = "a number", whole: bool = False,
 ) -> ValueKind:  # fmt: skip
-    """A number between two bounds, both included but for one that it must be `above`; `most` is
-    beyond what anybody means: a unit is mistaken, or no memory would do."""
+    """A number between two bounds, both included unless it must be `above` the lower one. Beyond
+    `most` a unit must be wrong, or no memory suffices."""
     expects = f"{what} {'above' if above else 'of at least'} {low:g}"
     if high < math.inf:
         expects = f"{what} from {low:g} to {high:,.16g}"
@@ -145,7 +145,7 @@ def _numeric(value: object) -> int | float:
 
 
 def share(high: float, *, whole: bool = False) -> ValueKind:
-    """A share of a whole, below a bound (`whole`: the bound included): 0.1 or "10%"."""
+    """A share below a bound, such as 0.1 or "10%"; `whole` includes the bound."""
 
     def parse(value: object) -> float:
         text = str(value).strip()
@@ -198,7 +198,7 @@ def _path(value: object) -> Path:
 
 
 def _text(value: object) -> str:
-    """Text; a whole number stands for itself, as one rank of those that are "0-3,8"."""
+    """Text, or a whole number as text, as for one rank where ranks are "0-3,8"."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise TypeError(value)
     return str(value)

@@ -1,13 +1,13 @@
-"""Numbers, ranks and names as people read them: the only place that turns them into text.
+"""Numbers, ranks and names as text for people: the only home of their format.
 
-Three digits and a unit; None and NaN read "unknown".
+Three significant digits and a unit; None and NaN are "unknown".
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evenstep.trace.ranks import format_ranks, parse_ranks
@@ -16,7 +16,7 @@ from evenstep.trace.spool.layout import Phase
 UNKNOWN = "unknown"
 RUNS_LISTED, NAMES_LISTED = 8, 4
 
-#: Shares of a step in the order they are drawn, with what they are called.
+#: Shares of a step in the order of charts, with their names.
 SHARES: tuple[tuple[str, str], ...] = (
     ("compute", "compute"),
     ("exposed_communication", "communication"),
@@ -34,7 +34,7 @@ _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 BEFORE_BACKWARD = "before backward (in forward, or in the script around it)"
 SOMEWHERE = "somewhere in the step (no phases tell where)"
-#: Where an excess lies, as it completes "… more": inside backward, in the input, …
+#: Places of an excess, to complete "… more".
 PLACES = {
     Phase.INPUT: "waiting for input",
     Phase.FORWARD: "inside forward",
@@ -48,7 +48,7 @@ PLACES = {
 
 
 def is_known(value: float | None) -> bool:
-    """Whether there is a number at all."""
+    """Whether a value is a finite number."""
     return value is not None and math.isfinite(value)
 
 
@@ -66,12 +66,12 @@ def number(value: float | None, unit: str = "", *, digits: int = 3) -> str:
 
 
 def duration(value_ns: float | None, *, digits: int = 3) -> str:
-    """A time in the unit that suits it: 41.2 ms."""
+    """A time in a suitable unit: 41.2 ms."""
     return _scaled(value_ns, _TIMES, digits)
 
 
 def size(size_bytes: float | None, *, digits: int = 3) -> str:
-    """Bytes in the unit that suits, decimal: 17.2 MB."""
+    """Bytes in a suitable decimal unit: 17.2 MB."""
     return _scaled(size_bytes, _SIZES, digits)
 
 
@@ -80,7 +80,7 @@ def _scaled(value: float | None, units: Sequence[tuple[float, str]], digits: int
         return UNKNOWN
     if value == 0:
         return "0"
-    least = 1 - 0.5 * 10.0**-digits  # 999.6 µs rounds to 1,000: call it 1 ms
+    least = 1 - 0.5 * 10.0**-digits  # 999.6 µs rounds to 1,000 µs: that is 1 ms
     scale, unit = next((row for row in units if abs(value) >= least * row[0]), units[-1])
     return number(value / scale, unit, digits=digits)
 
@@ -105,7 +105,7 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def measured(value: float | None, unit: str) -> str:
-    """A number of evidence in its own unit; nanoseconds and shares get the unit that suits."""
+    """A number of evidence in its unit; nanoseconds and shares in a suitable one."""
     if unit == "ns":
         return duration(value)
     if unit in {"share", "fraction"}:
@@ -115,7 +115,7 @@ def measured(value: float | None, unit: str) -> str:
 
 
 def _single(unit: str) -> str:
-    """One of what is counted: ranks, retries; other units stay, also GB/s."""
+    """The singular of a unit that counts things (ranks, retries); other units stay, as GB/s."""
     if "/" in unit:
         return unit
     if unit.endswith("ies"):
@@ -136,7 +136,7 @@ def plural(count: int, noun: str) -> str:
 def ranks(numbers: Sequence[int]) -> str:
     """ "rank 7", "ranks 0, 1 and 8", "ranks 0-3 and 8"; of many "…, 14 and 1,020 more".
 
-    A few that are not in ascending order, as culprits by their cost, stand as given.
+    A few ranks in another order, as culprits by their cost, stay in that order.
     """
     if len(numbers) <= NAMES_LISTED and list(numbers) != sorted(numbers):
         parts = [f"{number}" for number in numbers]
@@ -151,7 +151,7 @@ def ranks(numbers: Sequence[int]) -> str:
 
 
 def _pair(run: str) -> list[str]:
-    """Two neighbours are two ranks; three and more are a run."""
+    """A run of two ranks as two ranks; a longer run stays."""
     first, _, last = run.partition("-")
     return [first, last] if last and int(last) == int(first) + 1 else [run]
 
@@ -179,60 +179,50 @@ def ranges(steps: Sequence[Sequence[int]], *, most: int = 3) -> str:
 
 
 def cells(shares: Mapping[str, float | None], width: int) -> dict[str, int]:
-    """Shares as whole cells of a bar, by largest remainder: they sum to `width` if shares to 1."""
+    """Shares as whole cells of a bar, by largest remainder; `width` of them if shares sum to 1."""
     exact = {name: max(shares.get(name) or 0.0, 0.0) * width for name, _ in SHARES}
     whole = {name: int(value) for name, value in exact.items()}
     missing = round(min(sum(exact.values()), width)) - sum(whole.values())
-    for name in _by_remainder(exact)[: max(missing, 0)]:
+    for name in sorted(exact, key=lambda name: whole[name] - exact[name])[: max(missing, 0)]:
         whole[name] += 1
     return whole
 
 
-def _by_remainder(exact: Mapping[str, float]) -> list[str]:
-    return sorted(exact, key=lambda name: int(exact[name]) - exact[name])
-
-
 def printable(text: object) -> str:
     """Text from a trace without control characters: it cannot move a terminal's cursor."""
-    return "".join(_visible(str(text)))
-
-
-def _visible(text: str) -> Iterable[str]:
-    for character in text:
-        if character.isprintable():
-            yield character
-        else:
-            yield " " if character.isspace() else "\ufffd"
+    return "".join(
+        one if one.isprintable() else " " if one.isspace() else "\ufffd" for one in str(text)
+    )
 
 
 def own_place(frames: Sequence[str]) -> str:
-    """The innermost frame of nobody's library (those of Python and torch stand in brackets); where
-    there is none, the innermost."""
+    """The innermost frame of the user's own code (files of Python and torch are in brackets), else
+    the innermost frame."""
     own = (frame for frame in frames if not frame.startswith("<"))
     return next(own, frames[0] if frames else "")
 
 
 def ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:
-    """How a rank ended, from what it and its launcher wrote down: "SIGKILL", "exit code 3".
+    """How a rank ended, by its own facts and its launcher's: "SIGKILL", "exit code 3".
 
-    Of an exception its place and message, too, unless it is to be `brief`.
+    An exception has its place and message unless `brief`.
     """
     end, raised = facts.get("ended") or {}, facts.get("raised") or {}
     if name := end.get("signal"):
         kills = name == "SIGKILL" and end.get("out_of_memory_kills")
-        told = f"{name}: the kernel was out of memory" if kills else str(name)
+        text = f"{name}: the kernel was out of memory" if kills else str(name)
     elif "exit_code" in end:
-        told = f"exit code {end['exit_code']}"
+        text = f"exit code {end['exit_code']}"
     else:
-        told = "the end of its script" if "closed" in facts else "an end without a word"
+        text = "the end of its script" if "closed" in facts else "an end without a word"
+    if raised:
+        text = str(raised["type"])
     if brief:
-        return str(raised["type"]) if raised else told
-    voices = [*end.get("xid", ())[-1:], *end.get("nccl_warnings", ())[-1:]]
-    if not raised:
-        return "; ".join([told, *voices])
-    where = f" at {own_place(raised['frames'])}" if raised.get("frames") else ""
-    message = f": {raised['message']}" if raised.get("message") else ""
-    return "; ".join([f"{raised['type']}{where}{message}", *voices])
+        return text
+    if raised:
+        text += f" at {own_place(raised['frames'])}" if raised.get("frames") else ""
+        text += f": {raised['message']}" if raised.get("message") else ""
+    return "; ".join([text, *end.get("xid", ())[-1:], *end.get("nccl_warnings", ())[-1:]])
 
 
 _RELATIVE = r"(?:until|while|where|which|because|so) "
@@ -241,7 +231,7 @@ _PHRASES = re.compile(r" (?=(?:in|for|with|by|after|before) )")
 
 
 def _clauses(text: str) -> list[str]:
-    """What a sentence can lose from its end: relative clauses whole, others phrase by phrase."""
+    """A sentence in parts that it can lose from its end: relative clauses whole, else phrases."""
     parts = _PARTS.split(text)
     return [
         clause
@@ -250,7 +240,7 @@ def _clauses(text: str) -> list[str]:
     ]
 
 
-#: What no sentence ends with.
+#: Words that no sentence ends with.
 _LEADING_ON = frozenset(
     {
         *("a", "an", "the", "of", "on", "in", "at", "to", "by", "for", "from", "with", "and"),
@@ -260,7 +250,7 @@ _LEADING_ON = frozenset(
 
 
 def shortened(text: str, most: int) -> str:
-    """A sentence of at most so many words: without its brackets, then without its last clauses."""
+    """A sentence of at most `most` words: without its brackets, then without its last clauses."""
     if count_words(text) <= most:
         return text
     text = re.sub(r"\s+\([^()]+\)", "", text)
@@ -270,9 +260,9 @@ def shortened(text: str, most: int) -> str:
         if count_words(f"{kept} {clause}") > most:
             break
         kept = f"{kept} {clause}"
-    if count_words(kept) < most / 2:  # too little to say anything
+    if count_words(kept) < most / 2:
         kept = text
-    kept = kept.partition(" than ")[0]  # beside what, is clear
+    kept = kept.partition(" than ")[0]
     words_of = kept.rstrip(" ,;:").split(" ")
     while count_words(" ".join(words_of)) > most or words_of[-1].lower() in _LEADING_ON:
         words_of.pop()
@@ -280,5 +270,5 @@ def shortened(text: str, most: int) -> str:
 
 
 def count_words(text: str) -> int:
-    """How many words a text has; numbers and signs are none."""
+    """Number of words in a text, without numbers and signs."""
     return len(re.findall(r"[^\W\d_]+(?:['’.][^\W\d_]+)*", text))

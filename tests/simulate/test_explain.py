@@ -164,6 +164,14 @@ def test_efficiency_says_what_is_missing():
         ask("efficiency", ranks="8", compute="1s", bytes="1GB", gBps="5", model_ranks="3")
 
 
+def test_a_larger_job_waits_for_the_same_share_of_its_ranks():
+    found = ask("slowest", ranks="8", distribution="exponential", wait_for="6")
+    harmonic = [sum(1 / i for i in range(1, n + 1)) for n in range(33)]
+    twice, four_times = (found.value(f"amplification_{factor}x") for factor in (2, 4))
+    assert twice == pytest.approx(harmonic[16] - harmonic[4])  # the 12th of 16, Rényi 1953
+    assert four_times == pytest.approx(harmonic[32] - harmonic[8])
+
+
 def test_the_slowest_of_rare_hits_and_of_normal_ranks_are_told_apart():
     rare = ask("slowest", ranks="100", probability="1%", delay="50ms")
     assert rare.value("chance") == pytest.approx(1 - 0.99**100)

@@ -8,21 +8,14 @@ from typing import Any
 from evenstep import allreduce
 from evenstep.errors import UsageError
 from evenstep.explain import links
-from evenstep.explain.measures import (
-    COUNT,
-    POSITIVE,
-    RANKS,
-    SIZE,
-    TIME,
-    TIME_ABOVE_0,
-)
+from evenstep.explain.measures import COUNT, POSITIVE, RANKS, SIZE, TIME, TIME_ABOVE_0
 from evenstep.explain.topic import Answer, CitedFormula, Parameter, Quantity, Topic
 from evenstep.simulate.formulas import contention
 
 
 def _allreduce(values: Mapping[str, Any]) -> Answer:
     size, ranks, wire = values["bytes"], values["ranks"], links.link(values)
-    found = links.collective(size, ranks, values)
+    found = links.all_reduce(size, ranks, values)
     each = found.cost.time_ns + values["launch_ns"]
     count = values["per_layer"] * values["layers"]
     bus = allreduce.bus_gBps(size, ranks, each) if each and ranks > 1 else None
@@ -37,21 +30,12 @@ def _allreduce(values: Mapping[str, Any]) -> Answer:
         Quantity("collectives", count, "", "all-reduces in a step"),
         Quantity("total_ns", each * count, "ns", "all of them, one after another"),
     ]
-    return Answer([*rows, *_others(values)], [found.formula], _notes(values))
-
-
-def _others(values: Mapping[str, Any]) -> list[Quantity]:
-    """The same all-reduce by the other algorithms."""
-    names = [name for name in links.comparable(values) if name != values["algorithm"]]
-    costs = [
-        (name, links.by_algorithm(name, values["bytes"], values["ranks"], values).cost)
-        for name in names
-    ]
-    return [
-        Quantity(f"{name.replace('-', '_')}_ns", cost.time_ns + values["launch_ns"], "ns",
-                 f"the same by {name}")
-        for name, cost in costs
-    ]  # fmt: skip
+    for name in links.comparable(values):
+        if name != values["algorithm"]:
+            time_ns = links.all_reduce(size, ranks, values, name).cost.time_ns + values["launch_ns"]
+            key = f"{name.replace('-', '_')}_ns"
+            rows.append(Quantity(key, time_ns, "ns", f"the same by {name}"))
+    return Answer(rows, [found.formula], _notes(values))
 
 
 def _notes(values: Mapping[str, Any]) -> list[str]:

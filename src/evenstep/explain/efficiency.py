@@ -1,4 +1,4 @@
-"""The topic of a whole step: compute, communication, waiting, and what share of it is work."""
+"""The topic of a whole step: compute, communication, waiting, and the share of compute."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from evenstep.simulate.formulas import maxima, steps
 
 
 def _compute_ns(values: Mapping[str, Any]) -> tuple[float, CitedFormula | None]:
-    """Time of a rank's own work, given or from the model's size."""
+    """Time of a rank's own work: given, or from the size of the model with its formula."""
     if values["compute_ns"] is not None:
         return float(values["compute_ns"]), None
     missing = [name for name in ("parameters", "tokens", "tflops") if values[name] is None]
@@ -48,21 +48,15 @@ def _bytes(values: Mapping[str, Any]) -> float:
     return float(2 * values["parameters"] / values["model_ranks"])
 
 
-def _groups(values: Mapping[str, Any]) -> int:
-    """Ranks that hold the same shard and average their gradients."""
+def _efficiency(values: Mapping[str, Any]) -> Answer:
     ranks, model = values["ranks"], values["model_ranks"]
+    (compute, derived), size, replicas = _compute_ns(values), _bytes(values), ranks // model
     if ranks % model:
         raise UsageError(f"--ranks {ranks} is no multiple of --model-ranks {model}")
-    return int(ranks // model)
-
-
-def _efficiency(values: Mapping[str, Any]) -> Answer:
-    compute, derived = _compute_ns(values)
-    size, replicas = _bytes(values), _groups(values)
-    found = links.collective(size, replicas, values)
+    found = links.all_reduce(size, replicas, values)
     transfer = found.cost.time_ns * values["passes"]
     alone = steps.serial(compute=compute, transfer=transfer, hidden=values["hidden"])
-    waiting = compute * values["cv"] * maxima.normal_exact(values["ranks"])
+    waiting = compute * values["cv"] * maxima.normal_exact(ranks)
     exposed = alone.exposed + values["other_ns"]
     step = compute + exposed + waiting
     rows = [
@@ -80,8 +74,8 @@ def _efficiency(values: Mapping[str, Any]) -> Answer:
     if derived is not None:
         rows.append(Quantity("of_peak", values["mfu"] * compute / step, "share",
                              "of the peak arithmetic of the machine is used"))  # fmt: skip
-    shown = "efficiency = c/(c + m(1−hidden) + other + cσE[max of n])"
-    formulas = [found.formula, CitedFormula(shown, "compute ÷ step; E[max] by quadrature")]
+    text = "efficiency = c/(c + m(1−hidden) + other + cσE[max of n])"
+    formulas = [found.formula, CitedFormula(text, "compute ÷ step; E[max] by quadrature")]
     notes = [f"Communication is counted {values['passes']:g} times an all-reduce."]
     return Answer(rows, formulas + ([derived] if derived else []), notes)
 

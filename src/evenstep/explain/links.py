@@ -1,7 +1,8 @@
-"""The options that describe what carries a collective, shared by several topics."""
+"""Options of the links under a collective, shared by several topics; and its cost on them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -33,7 +34,7 @@ LINK = (
 
 
 class PricedAllReduce(NamedTuple):
-    """An all-reduce as asked for: its formula and its cost."""
+    """The formula of an all-reduce and its cost."""
 
     formula: CitedFormula
     cost: Cost
@@ -51,16 +52,11 @@ def link(values: Mapping[str, Any]) -> Link:
     return Link(speed, values["latency_ns"])
 
 
-def collective(size_bytes: float, ranks: int, values: Mapping[str, Any]) -> PricedAllReduce:
-    """Cost of one all-reduce by the algorithm asked for."""
-    return by_algorithm(values["algorithm"], size_bytes, ranks, values)
-
-
-def by_algorithm(
-    name: str, size_bytes: float, ranks: int, values: Mapping[str, Any]
+def all_reduce(
+    size_bytes: float, ranks: int, values: Mapping[str, Any], name: str = ""
 ) -> PricedAllReduce:
-    """Cost of one all-reduce by this algorithm."""
-    wire = link(values)
+    """Cost of one all-reduce by the algorithm of this name, or by that of the options."""
+    name, wire = name or values["algorithm"], link(values)
     if name == "hierarchical":
         return PricedAllReduce(_HIERARCHICAL, _hierarchical(size_bytes, ranks, wire, values))
     if name == "torus":
@@ -70,7 +66,7 @@ def by_algorithm(
 
 
 def comparable(values: Mapping[str, Any]) -> list[str]:
-    """Algorithms that these options describe well enough to compare."""
+    """Names of the algorithms that can be compared under these options."""
     names = [name for name in ALGORITHMS if name != "in-switch"]
     if values["ranks_per_node"] and values["node_gBps"]:
         names.append("hierarchical")
@@ -97,11 +93,8 @@ def _torus(size_bytes: float, ranks: int, wire: Link, values: Mapping[str, Any])
     shape = values["shape"]
     if not shape:
         raise UsageError("--algorithm torus needs --shape, such as 16x16x16")
-    product = 1
-    for side in shape:
-        product *= side
-    if product != ranks:
+    if (places := math.prod(shape)) != ranks:
         raise UsageError(
-            f"--shape {'x'.join(map(str, shape))} has {product} places, but --ranks is {ranks}"
+            f"--shape {'x'.join(map(str, shape))} has {places} places, but --ranks is {ranks}"
         )
     return allreduce.torus(size_bytes, shape, wire)

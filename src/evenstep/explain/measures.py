@@ -1,7 +1,7 @@
-"""Measures as people type them: a number and a unit, read strictly.
+"""Measures as options of the command line: a number and a unit, read strictly.
 
-GB is 10^9 bytes and GiB 2^30, Gb would be bits; ms is not Ms. A unit nobody could be sure about is
-refused with the ones to choose from.
+GB is 10^9 bytes and GiB 2^30, Gb would be bits; ms is not Ms. An ambiguous unit is refused, with a
+list of those to choose from.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ TIMES_NS = {
     "ns": 1.0, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1e9,
     "min": 60e9, "h": 3600e9, "d": 86400e9,
 }  # fmt: skip
-#: Between these nothing that is computed overflows.
-SMALLEST, LARGEST = 1e-12, 1e24
+SMALLEST, LARGEST = 1e-12, 1e24  # between which no formula overflows
 COUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 SHARES = {"": 1.0, "%": 0.01}
 
@@ -32,12 +31,12 @@ class MeasureKind(NamedTuple):
     """A kind of measure: `parse` raises `ValueError` with a sentence that completes the option."""
 
     unit: str  # appended to the name of the value: "_ns"
-    metavar: str  # how help shows a value
+    metavar: str  # of a value in the help
     parse: Callable[[str], Any]
 
 
 def measure(text: str, units: Mapping[str, float], *, example: str) -> float:
-    """The number in the unit that counts as 1; a bare number where the units have a bare one."""
+    """The number in the unit that counts as 1; a bare one needs an empty unit, or must be 0."""
     match = _MEASURE.fullmatch(text.strip())
     if set(units) == {""} and (match is None or match[2]):
         raise ValueError(f"{text!r} is no plain number; write it like {example}, the option's name "
@@ -83,7 +82,7 @@ def _whole(low: int) -> MeasureKind:
 
 
 def choice(*names: str, **aliases: str) -> MeasureKind:
-    """One of several words; an alias stands for one of them. Underscores read as dashes."""
+    """One of several names, or an alias of one. Underscores read as dashes."""
 
     def parse(text: str) -> str:
         text = text.replace("_", "-")

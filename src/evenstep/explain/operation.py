@@ -1,4 +1,4 @@
-"""Topics about running for weeks: failures, checkpoints, goodput."""
+"""Topics of long runs: failures, checkpoints, goodput."""
 
 from __future__ import annotations
 
@@ -85,12 +85,16 @@ def _goodput(values: Mapping[str, Any]) -> Answer:
         notice_ns=values["notice_ns"],
     )  # fmt: skip
     result = expected(job)
+    meanings = ("of the time is useful", "goes into checkpoints", "is thrown away by failures",
+                "goes into noticing failures and restarts", "is spent waiting for a node",
+                "is what slow nodes add")  # fmt: skip
     rows = [
-        *_shares(result),
+        *(Quantity(name, value, "share", meaning)
+          for name, value, meaning in zip(Goodput._fields, result, meanings, strict=False)),
         Quantity("reruns", result.reruns, "share", "of all work is done a second time"),
         Quantity("interruptions_per_day", result.interruptions_per_day, "1/day", "failures"),
         Quantity("interval_ns", job.interval_ns, "ns", "work between checkpoints"),
-    ]
+    ]  # fmt: skip
     formulas = [
         _EXACT,
         CitedFormula("waiting = ErlangB(spares + 1, node share × repair/M)", "Erlang 1917"),
@@ -100,14 +104,6 @@ def _goodput(values: Mapping[str, Any]) -> Answer:
     ]
     independent = "Spare nodes, slow nodes and failures are put together as if independent."
     return Answer(rows, formulas, [_SYMBOLS, independent])
-
-
-def _shares(result: Goodput) -> list[Quantity]:
-    meanings = ("of the time is useful", "goes into checkpoints", "is thrown away by failures",
-                "goes into noticing failures and restarts", "is spent waiting for a node",
-                "is what slow nodes add")  # fmt: skip
-    rows = zip(Goodput._fields[:6], result[:6], meanings, strict=True)
-    return [Quantity(name, value, "share", meaning) for name, value, meaning in rows]
 
 
 _WRITE = Parameter("write", TIME_ABOVE_0, "how long a checkpoint holds the job up", required=True)

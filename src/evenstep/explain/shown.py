@@ -1,4 +1,4 @@
-"""Every topic by name, and its answers as plain data: what was asked, the numbers, the formulas."""
+"""Every topic by name, and answers as plain data: inputs, numbers, formulas and notes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SCHEMA = "evenstep.explain/1"
 
 
 def answer(topic: Topic, values: Mapping[str, Any], found: Answer) -> dict[str, Any]:
-    """A quantity: `results` by name, `rows` with unit and meaning."""
+    """The answer of a topic: `results` by name, `rows` with unit and meaning."""
     return {
         "schema": SCHEMA,
         "topic": topic.name,
@@ -46,7 +46,7 @@ def answer(topic: Topic, values: Mapping[str, Any], found: Answer) -> dict[str, 
 
 
 def published() -> dict[str, Any]:
-    """Published measurements beside closed forms and simulations, and claims with a preset."""
+    """Published measurements beside closed forms and simulations, and the claims of presets."""
     from evenstep.reproduce.published import training  # it simulates, which needs numpy
     from evenstep.reproduce.published.table import systems
     from evenstep.reproduce.systems import CLAIMS

@@ -1,6 +1,6 @@
-"""Answers as text: a line for each number, then formulas and what to keep in mind.
+"""Answers as text: a line for each number, then formulas and notes.
 
-Four significant digits, one more than a report has: here a number is checked, not only read.
+Numbers have four significant digits, one more than in a report, so that they can be checked.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _digits(value: float) -> str:
 
 
 def answer(data: Mapping[str, Any]) -> Iterator[str]:
-    """Lines of a quantity's answer, as `shown.answer` gives it."""
+    """Lines of the answer of a topic, `data` from `shown.answer`."""
     width = max((len(row["name"]) for row in data["rows"]), default=0)
     for row in data["rows"]:
         head = f"{row['name']:<{width}}  {format_quantity(row['value'], row['unit']):>14}  "
@@ -56,7 +56,7 @@ def answer(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def published(data: Mapping[str, Any]) -> Iterator[str]:
-    """Lines of the comparison, as `shown.published` gives it."""
+    """Lines of the published comparison, `data` from `shown.published`."""
     for system in data["systems"]:
         yield from wrapped(f"{system['name']}   [{system['source']}]")
         yield from wrapped(system["model"], 2)
@@ -93,13 +93,13 @@ def _measured(row: Mapping[str, Any]) -> str:
     how = "fitted" if row["fitted"] else f"{100 * row['error']:+.1f} %"
     bound = "more than " if row["bound"] else ""
     measured = bound + format_quantity(row["measured"], unit)
-    predicted = format_quantity(row["predicted"], unit.partition(" ")[0])  # as said beside it
+    predicted = format_quantity(row["predicted"], unit.partition(" ")[0])  # without "per …"
     head = f"  {row['what']:<33} "
     return f"{head}{measured:>{56 - len(head)}} {predicted:>13}{how:>9}"
 
 
 def hanging_lines(head: str, text: str) -> list[str]:
-    """Lines of a text that goes on below itself, not below its head."""
+    """Lines of a text behind its head; further lines are indented below the text."""
     return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
 
 

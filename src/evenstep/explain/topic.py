@@ -1,9 +1,9 @@
-"""A topic of `evenstep explain`: what it asks for, and the answer it gives."""
+"""A topic of `evenstep explain`: its parameters and its answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from evenstep.errors import UsageError
@@ -11,7 +11,7 @@ from evenstep.explain.measures import MeasureKind
 
 
 class Parameter(NamedTuple):
-    """One input. `default` is text as it would be typed; None where there is none."""
+    """One input. `default` is text as on the command line; None without a default."""
 
     name: str  # as an option: "--name"
     kind: MeasureKind
@@ -21,14 +21,14 @@ class Parameter(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Its name among the values, with its unit: latency_ns."""
+        """Name among the values, with the unit: latency_ns."""
         name = self.name.replace("-", "_")
         unit = self.kind.unit
         return name if not unit or name == unit[1:] else name + unit
 
 
 class Quantity(NamedTuple):
-    """One number of the answer; the unit is also the end of its name where it has one."""
+    """One number of the answer; its name ends with its unit, if any."""
 
     name: str
     value: float | bool | None
@@ -37,7 +37,7 @@ class Quantity(NamedTuple):
 
 
 class CitedFormula(NamedTuple):
-    """What was evaluated, and who derived it."""
+    """A formula and its source."""
 
     text: str
     source: str
@@ -45,18 +45,15 @@ class CitedFormula(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Answer:
-    """Numbers first, then the formulas behind them, then what to keep in mind."""
+    """The numbers of an answer, their formulas, and notes."""
 
     quantities: Sequence[Quantity]
     formulas: Sequence[CitedFormula]
-    notes: Sequence[str] = field(default=())
+    notes: Sequence[str] = ()
 
     def value(self, name: str) -> float:
         """The number of this name; raises `KeyError` where it is unknown."""
-        found = {row.name: row.value for row in self.quantities}[name]
-        if found is None:
-            raise KeyError(name)
-        return found
+        return {row.name: row.value for row in self.quantities if row.value is not None}[name]
 
 
 @dataclass(slots=True, frozen=True)
@@ -91,6 +88,6 @@ class Topic:
             raise UsageError(f"--{parameter.name}: {error}") from None
 
     def ask(self, **given: str) -> tuple[dict[str, Any], Answer]:
-        """Inputs as parsed, and the answer; option names with underscores for dashes."""
+        """The parsed inputs and the answer; option names have underscores for dashes."""
         values = self.values({name.replace("_", "-"): text for name, text in given.items()})
         return values, self.answer(values)

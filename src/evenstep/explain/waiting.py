@@ -1,4 +1,4 @@
-"""Topics about waiting for the slowest, and about not waiting."""
+"""Topics of waiting: for the slowest rank, asynchronous updates, and jobs on a shared link."""
 
 from __future__ import annotations
 
@@ -26,17 +26,11 @@ _CV = Parameter("cv", RATIO, "standard deviation ÷ mean of that time")
 _SYMBOLS = "n ranks, μ mean, σ = CV·μ; ranks and steps independent."
 
 
-def _check_wait_for(values: Mapping[str, Any]) -> None:
+def _slowest(values: Mapping[str, Any]) -> Answer:
     if (values["wait_for"] or 0) > values["ranks"]:
         raise UsageError(f"--wait-for {values['wait_for']} is more than --ranks {values['ranks']}")
-
-
-def _slowest(values: Mapping[str, Any]) -> Answer:
-    _check_wait_for(values)
     kind = values["distribution"] or ("rare" if values["probability"] is not None else "normal")
-    if kind == "rare":
-        return _rare(values)
-    return _drawn(kind, values)
+    return _rare(values) if kind == "rare" else _drawn(kind, values)
 
 
 def _rare(values: Mapping[str, Any]) -> Answer:
@@ -70,7 +64,7 @@ def _drawn(kind: str, values: Mapping[str, Any]) -> Answer:
         raise UsageError("a Pareto distribution needs --alpha, above 1")
 
     def slowest(ranks: int) -> float:
-        k = values["wait_for"] if ranks == values["ranks"] else None
+        k = values["wait_for"] and values["wait_for"] * ranks // values["ranks"]  # the same share
         if kind == "exponential":
             return maxima.exponential(ranks, k, mean=mean)
         if kind == "pareto":

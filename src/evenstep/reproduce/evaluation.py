@@ -1,20 +1,20 @@
 """The paper's evaluation: nodes × oversubscription × placement × coordination, each repeated.
 
-Section 6.1 varies these four and gives no numbers for the fabric or the model, so the job is a
-plain one: gradients in buckets behind backward, some jitter, tenants on the same leaves. Nothing is
-fitted to Table 1. A repeat has the same random numbers with and without coordination, so gains are
-of pairs.
+Section 6.1 varies these four and gives no numbers for the fabric or the model: the job is a plain
+one, with gradients in buckets behind backward, some jitter, and tenants on the same leaves. Nothing
+is fitted to Table 1. A repeat has the same random numbers with and without coordination, so that
+gains are of pairs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from copy import deepcopy
+from itertools import product
 from typing import Any, Literal, TypedDict
 
 from evenstep.documents import Amount, Positive
 from evenstep.simulate.study import sweep
-from evenstep.simulate.study.sweep import Axis, MeanInterval, SweepPlan, interval
+from evenstep.simulate.study.sweep import Axis, MeanInterval, interval
 
 Row = dict[str, Any]
 
@@ -38,7 +38,7 @@ REPEATS, STEPS = 5, 400
 
 
 def job(nodes: int) -> dict[str, Any]:
-    """The job on so many nodes, as many again being there for two tenants.
+    """The job on so many nodes of a cluster with as many nodes again for two tenants.
 
     100 ms of compute and 100 MB of gradients on 100 Gb/s: about ResNet-50 (25.6 million parameters
     in 32 bits, He et al. 2016) at a batch of 32 on a GPU of 2017.
@@ -73,40 +73,27 @@ def planned(
     repeats: int = REPEATS,
     steps: int = STEPS,
 ) -> list[sweep.SweepRun]:
-    """Every simulation of the matrix. Raises `UsageError` and `ConfigError` as a sweep does."""
-    units: list[sweep.SweepRun] = []
-    for number in nodes:
-        for arm in (BASELINE, *controllers):
-            units += _arm(number, arm, oversubscription, placements, repeats, steps).units
-    return [unit._replace(number=index) for index, unit in enumerate(units)]
-
-
-def _arm(
-    nodes: int,
-    arm: str,
-    oversubscription: Sequence[float],
-    placements: Sequence[str],
-    repeats: int,
-    steps: int,
-) -> SweepPlan:
+    """The simulations of the matrix. Raises `UsageError` and `ConfigError` as a sweep does."""
     axes = [
         Axis("fabric.oversubscription", tuple(f"{value:g}" for value in oversubscription)),
         Axis("job.placement", tuple(placements)),
     ]
-    sets = [f"run.steps={steps}", "run.seed=1"]
-    if arm != BASELINE:
-        sets += ["strategy.kind=paced", f"strategy.controller={arm}", "strategy.sharing=true"]
-    plan = sweep.plan(deepcopy(job(nodes)), axes, repeats=repeats, assignments=sets)
-    varied = (("nodes", nodes), ("coordination", arm))
-    units = tuple(unit._replace(varied=(*varied, *unit.varied)) for unit in plan.units)
-    return SweepPlan(plan.axes, plan.repeats, units)
+    units: list[sweep.SweepRun] = []
+    for number, arm in product(nodes, (BASELINE, *controllers)):
+        sets = [f"run.steps={steps}", "run.seed=1"]
+        if arm != BASELINE:
+            sets += ["strategy.kind=paced", f"strategy.controller={arm}", "strategy.sharing=true"]
+        plan = sweep.plan(job(number), axes, repeats=repeats, assignments=sets)
+        varied = (("nodes", number), ("coordination", arm))
+        units += [unit._replace(varied=(*varied, *unit.varied)) for unit in plan.units]
+    return [unit._replace(number=index) for index, unit in enumerate(units)]
 
 
-# -- what came of it -------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------
 
 
 class EvaluatedCell(TypedDict):
-    """One cell of the matrix."""
+    """Results of one cell of the matrix."""
 
     nodes: Positive
     oversubscription: Amount
@@ -122,7 +109,7 @@ class EvaluatedCell(TypedDict):
 
 
 class EvaluationDocument(TypedDict):
-    """What `--json` prints."""
+    """The object that `evenstep reproduce evaluation --json` prints."""
 
     schema: Literal["evenstep.evaluation/1"]
     repeats: Positive
@@ -135,7 +122,7 @@ Key = tuple[int, float, str]
 
 
 def table(rows: Iterable[Row]) -> list[EvaluatedCell]:
-    """One row for each cell of the matrix: throughput, CV, and the gain over the baseline."""
+    """A row for each cell of the matrix: throughput, CV, and the gain over the baseline."""
     cells: dict[Key, dict[str, dict[int, Row]]] = {}
     for row in sorted(rows, key=lambda row: int(row["number"])):
         key = (row["nodes"], float(row["fabric.oversubscription"]), row["job.placement"])

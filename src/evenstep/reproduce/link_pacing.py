@@ -1,8 +1,7 @@
-"""What holds jobs on a shared link, the same objects that run in a live job; and their timeline.
+"""Pacers and tokens for jobs on a shared link, the same objects as in a live job; and a timeline.
 
-A rank is told what it could see itself: how long its first bucket took. How long one takes alone it
-knows only from its own quickest ones. A job that holds the token posts what it does to all jobs
-that do so too.
+A pacer observes only what its rank could see itself: the time of its first bucket, beside that of
+its quickest one so far. A job with a token posts its state to all other jobs with one.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from evenstep.reproduce.link_worlds import (
     run,
 )
 
-MARGIN = 0.1  # of the floor: how far above it a bucket without wait may lie
+MARGIN = 0.1  # of the floor: above it by no more, a bucket may have had no wait
 
 
 class PacedRanks(Free):
@@ -42,7 +41,7 @@ class PacedRanks(Free):
         self._shared: Slowest | None = None
 
     def before(self, step: int) -> Sequence[float]:
-        """Every rank's decision; a published plan reaches all at once."""
+        """The delay of every rank; a published plan reaches all of them at once."""
         decisions = self._decisions = [pacer.decide(step) for pacer in self.pacers]
         for plan in [found.plan for found in decisions if found.plan is not None]:
             for pacer in self.pacers:
@@ -50,11 +49,10 @@ class PacedRanks(Free):
         return [found.delay_ns / UNIT_NS for found in decisions]
 
     def after(self, step: int, begin: float, end: float, first: Sequence[float]) -> None:
-        """Tell every pacer what its rank has seen."""
+        """Let every pacer observe the step as its rank saw it."""
         flight = [int(duration * UNIT_NS) for duration in first]
         self._floor_ns = min(self._floor_ns, *flight)
         step_ns = int((end - begin) * UNIT_NS)
-        # Of each rank, what of the time before its first bucket left the link was not work.
         held = [found.delay_ns for found in self._decisions]
         work = [max(0, step_ns - each - own) for each, own in zip(flight, held, strict=True)]
         for rank, pacer in enumerate(self.pacers):
@@ -71,13 +69,13 @@ class PacedRanks(Free):
                     slowest=self._shared,
                 )
             )
-        if self.pacers[0].settings.sharing:  # what is shared arrives a step later
+        if self.pacers[0].settings.sharing:  # shared values arrive a step later
             arrivals = [w + d for w, d in zip(work, held, strict=True)]
             self._shared = Slowest(step, step, max(work), max(arrivals), max(held))
 
 
 class TokenJob(Free):
-    """The token in the hands of one job; `board` is everybody's who uses it on this link."""
+    """A job with a token; `board` is shared by all of them on this link."""
 
     def __init__(self, ranks: int, board: list[TokenJob], *, guarded: bool = True) -> None:
         super().__init__(ranks)
@@ -87,13 +85,13 @@ class TokenJob(Free):
         board.append(self)
 
     def wait(self, now: float) -> float:
-        """Ask, and ask again."""
+        """Ask the token, from the first time the job is ready."""
         if self._ready < 0:
             self._ready = now
         return self.token.ask(_ns(now), self._others) / UNIT_NS
 
     def after(self, step: int, begin: float, end: float, first: Sequence[float]) -> None:
-        """The exchange is over, and with it the step."""
+        """Leave the link at the end of the exchange, which ends the step."""
         del first
         exchange_ns = _ns(end) - _ns(self._ready)
         self._ready = -1.0
@@ -113,12 +111,12 @@ def _ns(time: float) -> int:
 
 
 def paced(world: LinkWorld, steps: int, **settings: Any) -> Outcome:
-    """The world with those jobs held that pace."""
+    """Run the world with pacing in the jobs that have it."""
     return run(world, drivers(world, **settings), steps)
 
 
 def drivers(world: LinkWorld, controller: str = TOKEN, **settings: Any) -> list[Driver]:
-    """What holds each job of a world: the token of its link, or a pacer on every rank."""
+    """The driver of each job of a world: the token of its link, or a pacer on every rank."""
     board: list[TokenJob] = []
     found: list[Driver] = []
     for index, job in enumerate(world.jobs):
@@ -138,7 +136,7 @@ HELD, COMPUTE, WAIT, EXCHANGE = "held", "compute", "wait", "exchange"
 
 
 class TimelineSpan(NamedTuple):
-    """What one rank does from `begin` to `end`, in the world's time."""
+    """The activity of one rank from `begin` to `end`, in the world's time."""
 
     job: int
     rank: int
@@ -150,7 +148,7 @@ class TimelineSpan(NamedTuple):
 def timeline(
     world: LinkWorld, *, first_step: int, steps: int, **settings: Any
 ) -> list[TimelineSpan]:
-    """What all ranks do while the first job makes these steps; without settings nobody paces.
+    """Spans of all ranks during these steps of the first job; without settings, without pacing.
 
     Times count from the beginning of the first of these steps.
     """
@@ -168,7 +166,7 @@ def timeline(
 
 
 def _spans(step: LinkStep) -> list[TimelineSpan]:
-    """Of each rank, one after the other."""
+    """Spans of each rank in a step, one after the other."""
     moments: list[Any] = [step.begin, step.computes, step.entered, step.exchanges, step.end]
     edges = np.stack([np.broadcast_to(moment, step.entered.shape) for moment in moments])
     return [

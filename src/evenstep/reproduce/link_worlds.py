@@ -1,10 +1,10 @@
-"""Several training jobs on one shared link: where pacing can gain, and where it cannot.
+"""Several training jobs on one shared link, with or without pacing.
 
 Each job computes, then exchanges its gradients in equal buckets, one after the other; a step ends
-with its last bucket. The link is one of the simulator's: with w = 1 a bucket moves at
-1 / (k + b) * η^(k-1), k the jobs on the link, b the background flows that do not yield, η the
-goodput that is kept for each further contender. Times are in units of the link: a bucket of size .1
-takes .1 alone.
+with its last bucket. The link is one of the simulator's: with weight 1 a bucket moves at
+1 / (k + b) * η^(k-1), where k is the number of jobs on the link, b that of background flows that do
+not yield, and η the goodput left for each further contender. Times are in units of the link: a
+bucket of size .1 takes .1 alone.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from evenstep.simulate.wires.world import World, make_world
 
 Array = npt.NDArray[Any]
 
-UNIT_NS = 100_000_000  # of a world's time, as the engine counts it
+UNIT_NS = 100_000_000  # of the engine for a unit of a world's time
 BUCKETS = 8
-DRAWN_STEPS = 4096  # random numbers are drawn for so many steps at a time
+DRAWN_STEPS = 4096  # for which random numbers are drawn at once
 FAIR, PROGRESS = "fair", "progress"
 #: MLTCP's weights (Rajasekaran et al. 2024): a flow claims more the further its exchange is.
 PROGRESS_SLOPE, PROGRESS_BASE = 1.75, 0.25
@@ -32,7 +32,7 @@ PROGRESS_SLOPE, PROGRESS_BASE = 1.75, 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkJob:
-    """A job on the link: `compute` and `exchange` are its times alone, `ranks` compute apart."""
+    """A job on the link: `compute` and `exchange` are its times alone; each rank has its jitter."""
 
     compute: float
     exchange: float
@@ -44,7 +44,7 @@ class LinkJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkWorld:
-    """Jobs and background on one link; the same seed gives the same work whatever is paced."""
+    """Jobs and background on one link; a seed gives the same work under every driver."""
 
     jobs: tuple[LinkJob, ...]
     goodput: float = 1.0  # η
@@ -56,20 +56,20 @@ class LinkWorld:
 
 
 class Driver(Protocol):
-    """Who holds the ranks of one job. All times as in the world."""
+    """Delays of the ranks of one job. All times as in the world."""
 
     def before(self, step: int) -> Sequence[float]:
         """The delay of each rank before the step."""
 
     def wait(self, now: float) -> float:
-        """Its last rank is ready for the exchange: how long until it asks again; 0 is to begin."""
+        """The time until the job, ready for its exchange, asks again; 0 to begin."""
 
     def after(self, step: int, begin: float, end: float, first: Sequence[float]) -> None:
-        """The step is over; `first`: how long its first bucket took each rank."""
+        """The step is over; `first`: the time of its first bucket on each rank."""
 
 
 class Free:
-    """Nobody is held."""
+    """A driver without any delay."""
 
     def __init__(self, ranks: int) -> None:
         self._none = [0.0] * ranks
@@ -87,20 +87,19 @@ class Free:
 
 
 class LinkStep(NamedTuple):
-    """A step of a job: when each rank began to compute and was through with it, and when the
-    exchange of all began and was over."""
+    """A step of a job, in the world's time."""
 
     job: int
     step: int
     begin: float
-    computes: Array
-    entered: Array
-    exchanges: float
+    computes: Array  # begin of each rank's compute
+    entered: Array  # end of each rank's compute
+    exchanges: float  # begin of the exchange
     end: float
 
 
 class Outcome(NamedTuple):
-    """Step times of every job, each for as many steps as were asked for."""
+    """Step times of every job, each for as many steps."""
 
     times: tuple[Array, ...]
 
@@ -114,7 +113,7 @@ class Outcome(NamedTuple):
 
 
 def unpaced(world: LinkWorld, steps: int) -> Outcome:
-    """The world with nobody held."""
+    """Run the world without pacing."""
     return run(world, [Free(job.ranks) for job in world.jobs], steps)
 
 
@@ -122,9 +121,9 @@ def run(
     world: LinkWorld,
     drivers: Sequence[Driver],
     steps: int,
-    told: Callable[[LinkStep], None] = lambda _: None,
+    on_step: Callable[[LinkStep], None] = lambda _: None,
 ) -> Outcome:
-    """Let all jobs go until each has done so many steps; `told` hears of every one."""
+    """Run all jobs until each has finished `steps` steps; `on_step` is called with each step."""
     sizes = [job.ranks for job in world.jobs] + [1] * (world.flows > 0)
     engine = make_world(np.ones(1), tuple(sizes), 1, world.goodput)
     jobs = [_Running(engine, world, number, driver) for number, driver in enumerate(drivers)]
@@ -136,13 +135,13 @@ def run(
             assert background is not None
             background.feed()
         elif (done := jobs[number].go_on()) is not None:
-            told(done)
+            on_step(done)
             unfinished -= done.step + 1 == steps
     return Outcome(tuple(np.array(job.times[:steps]) for job in jobs))
 
 
 class _Running:
-    """One job under way: what the engine is fed, and what its driver is asked and told."""
+    """One job under way, between the engine and its driver."""
 
     def __init__(self, engine: World, world: LinkWorld, number: int, driver: Driver) -> None:
         self._engine, self._number, self._driver = engine, number, driver
@@ -170,7 +169,7 @@ class _Running:
         engine.job(number, np.zeros(ranks), eager=True)
 
     def go_on(self) -> LinkStep | None:
-        """Nothing is left to do: ask the driver, and go on; a step that is over."""
+        """Give the engine the job's next work, as the driver says; return a step that is over."""
         found = self._engine.take(self._number)
         if found is None:
             self._begin_step(0.0)
@@ -223,7 +222,7 @@ class _Running:
 
 
 class _Background:
-    """Flows that do not yield, off and on."""
+    """Background flows that do not yield, off and on."""
 
     def __init__(self, engine: World, world: LinkWorld) -> None:
         self._engine, self._number = engine, len(world.jobs)
@@ -235,20 +234,20 @@ class _Background:
         engine.job(self._number, np.zeros(1), eager=True)
 
     def feed(self) -> None:
-        """The next time off, and on."""
+        """Give the engine the next time off, and on."""
         self._engine.take(self._number)
         off, on = (float(self._random.exponential(mean)) * UNIT_NS for mean in self._means)
         self._engine.feed(self._number, self._graph, np.array([[off], [0.0]]), np.array([on]))
 
 
 def _place(world: LinkWorld, number: int) -> tuple[int, int]:
-    """The first rank of a job, and how many there are in all."""
+    """The first rank of a job, and the number of all ranks."""
     sizes = [job.ranks for job in world.jobs] + [1] * (world.flows > 0)
     return sum(sizes[:number]), sum(sizes)
 
 
 def _bucket(rank: int, ranks: int, *, weight: float, lasting: bool = False) -> Carriage:
-    """A message of one rank over the link, of so many bytes as its scale says."""
+    """A message of one rank over the link; its scale gives the bytes."""
     group = np.full(ranks, -1)
     group[rank] = 0
     zero, one = np.zeros(1, np.int64), np.ones(1)

@@ -1,6 +1,6 @@
-"""Named presets for `evenstep explain`: a published claim, its inputs, how near we are.
+"""Named presets for `evenstep explain`: published claims beside our numbers.
 
-The claims stand in `claims.toml`, each input with where it comes from.
+The claims are in `claims.toml`, with the source of each input.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from evenstep.trace.spool.files import parse_toml
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Claim:
-    """A number somebody published, and the options of a topic that should give it."""
+    """A published number, and the options of a topic that should give it."""
 
     name: str
     topic: str
     options: Mapping[str, str]
-    result: str  # which number of the answer is claimed
+    result: str  # name of the claimed number in the answer
     low: float  # equal to `high` where one number is claimed
     high: float
     says: str
-    inputs: str  # where the options come from
+    inputs: str  # sources of the options
 
     def error(self, answer: Answer) -> float:
-        """Relative distance to what is claimed, signed; 0 inside a claimed range."""
+        """Signed relative distance to the claim; 0 inside a claimed range."""
         value = answer.value(self.result)
         if self.low <= value <= self.high:
             return 0.0

@@ -1,9 +1,9 @@
 """Table 1 of "When Scaling Fails", by a model fitted to its baseline columns alone.
 
 The model: a ring in random rank order over racks of 4 nodes crosses the shared core on about n - 4
-hops, so its exchange there grows as κ(n - 4); J jobs of nearly equal periods, 1 % apart, use that
-core. What coordination does is then predicted: no number of those columns enters. In the second
-family a tenth of the time is taken by a flow that does not yield.
+hops, so that its exchange there grows as κ(n - 4); J jobs with periods 1 % apart use that core. The
+columns with coordination are predicted: none of their numbers enters. In the second family a tenth
+of the time is taken by a flow that does not yield.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from evenstep.documents import Amount, Positive
 from evenstep.reproduce.link_pacing import paced, timeline
 from evenstep.reproduce.link_worlds import LinkJob, LinkWorld, Outcome, unpaced
-from evenstep.statistics.interval import half_width
+from evenstep.simulate.study.sweep import interval
 
 RACK = 4
 APART = 0.01  # of neighbouring periods
@@ -47,13 +47,13 @@ FIRST = PUBLISHED[0]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOneFit:
-    """What was fitted (`jobs`, `goodput`, `exchange`), and what was given."""
+    """Parameters of the model: `jobs`, `goodput` and `exchange` are fitted, the others given."""
 
     name: str
     jobs: Positive  # J, ours among them
     goodput: Amount  # η
     exchange: Amount  # on the core at 64 nodes, over compute: 60 κ
-    jitter: Amount = FIRST.baseline_cv  # σ: the CV at 4 nodes, where nobody else is on the links
+    jitter: Amount = FIRST.baseline_cv  # σ: the CV at 4 nodes, where no tenant is on the links
     flows: Amount = 0.0
     on: Amount = 1.0  # mean time, in computes
     off: Amount = 9.0
@@ -80,7 +80,7 @@ class Figure(NamedTuple):
 
 
 class TableOneRow(NamedTuple):
-    """One size: what the paper printed, and what the model says for each arm."""
+    """One size: the paper's numbers, and the model's for each arm."""
 
     published: Published
     baseline: Figure
@@ -89,7 +89,7 @@ class TableOneRow(NamedTuple):
     lone: dict[str, float]  # the change by each arm where the job has its links to itself
 
 
-#: What is held beside the baseline. The rule as the paper states it has no guard.
+#: Settings of the controllers beside the baseline. The paper's rule has no guard.
 ARMS: Mapping[str, Mapping[str, Any]] = {
     "paper": {"controller": "paper", "guarded": False},
     "token": {"controller": "token"},
@@ -97,7 +97,7 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
 
 
 def world(family: TableOneFit, nodes: int, seed: int) -> LinkWorld:
-    """Our job (the first) and its tenants, with as many nodes each; within one rack it is alone."""
+    """Our job (the first) and its tenants, on as many nodes each; within one rack it is alone."""
     exchange = family.exchange * (nodes - RACK) / (64 - RACK)
     if exchange <= 0:
         lone = LinkJob(compute=1.0, exchange=1e-6, jitter=family.jitter)
@@ -119,7 +119,10 @@ def predict(
     steps: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[TableOneRow]:
-    """Baseline and arms at every size, over these seeds; `progress` hears of each size."""
+    """Baseline and arms at every size, over these seeds.
+
+    `progress` is called with the number of sizes done, and of all.
+    """
     rows: list[TableOneRow] = []
     first = 0.0
     for done, published in enumerate(PUBLISHED):
@@ -129,8 +132,9 @@ def predict(
         free = [unpaced(item, steps) for item in worlds]
         mean, cv = _measured(free)
         first = first or mean
-        baseline = Figure(_throughput(published.nodes, mean, first), 0.0, cv)
-        scale = _throughput(published.nodes, mean, first) * mean
+        # the paper's own throughput where all nodes are in one rack, scaled by nodes and step time
+        scale = FIRST.baseline * published.nodes / FIRST.nodes * first
+        baseline = Figure(scale / mean, 0.0, cv)
         arms = {
             name: _figure(free, [paced(item, steps, **settings) for item in worlds], scale)
             for name, settings in ARMS.items()
@@ -147,21 +151,13 @@ def _figure(before: Sequence[Outcome], after: Sequence[Outcome], scale: float) -
     """The change of our job; `scale` is samples/s at a step of 1."""
     mean, cv = _measured(after)
     gains = [one.mean(0) / other.mean(0) - 1 for one, other in zip(before, after, strict=True)]
-    return Figure(scale / mean, fmean(gains), cv, *_interval(gains))
-
-
-def _interval(gains: Sequence[float]) -> tuple[float | None, float | None]:
-    """Student's 95 % interval of the mean; nothing from one."""
-    if len(gains) < 2:
-        return None, None
-    half = half_width(gains)
-    return fmean(gains) - half, fmean(gains) + half
+    gain = interval(gains)
+    return Figure(scale / mean, gain["value"], cv, gain["low"], gain["high"])
 
 
 def _lone(world: LinkWorld, steps: int) -> dict[str, float]:
-    """What each arm changes in our job where nobody else is on its links; its ranks wait for each
-    other there, which the paper's rule takes for slack.
-    """
+    """The change of our job by each arm without tenants: its ranks wait for each other, which the
+    paper's rule takes for slack."""
     job = replace(world.jobs[0], ranks=SHOWN_RANKS)
     alone = LinkWorld(jobs=(job,), seed=world.seed)
     before = unpaced(alone, steps).mean(0)
@@ -198,13 +194,8 @@ def _measured(outcomes: Sequence[Outcome]) -> tuple[float, float]:
     return fmean(found.mean(0) for found in outcomes), fmean(found.cv(0) for found in outcomes)
 
 
-def _throughput(nodes: int, mean: float, first: float) -> float:
-    """Samples/s: the paper's own where everybody is in one rack, scaled by nodes and step time."""
-    return FIRST.baseline * nodes / FIRST.nodes * first / mean
-
-
 def fit_errors(rows: Sequence[TableOneRow]) -> dict[str, float]:
-    """How far the fitted columns are off: relative in throughput, absolute in CV."""
+    """Errors of the fitted columns: relative in throughput, absolute in CV."""
     throughput = [row.baseline.throughput / row.published.baseline - 1 for row in rows]
     cv = [row.baseline.cv - row.published.baseline_cv for row in rows]
     return {
@@ -216,7 +207,7 @@ def fit_errors(rows: Sequence[TableOneRow]) -> dict[str, float]:
 
 
 def to_json(family: TableOneFit, rows: Sequence[TableOneRow]) -> dict[str, Any]:
-    """A family's part of the answer."""
+    """The results of a family as plain values."""
     return {
         "family": family.name,
         "parameters": asdict(family),

@@ -1,4 +1,4 @@
-"""All-reduces measured with nccl-tests on NVLink and across nodes, simulated: nothing is fitted."""
+"""All-reduces measured with nccl-tests on NVLink and across nodes, and simulated without a fit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NVLS_US = {
 
 
 class Pair(NamedTuple):
-    """A measured bus bandwidth in GB/s, and the machines as a preset and what is changed of it."""
+    """A measured bus bandwidth in GB/s, and the machines: a preset with some settings changed."""
 
     what: str
     measured: float

@@ -1,4 +1,4 @@
-"""A measured row beside what the closed form says, and the systems they belong to."""
+"""Measured rows beside predictions, and the systems they belong to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Fitted(NamedTuple):
-    """A number that comes from the rows marked as fitted, and from nothing else."""
+    """A number that is fitted to the rows marked as fitted, and to nothing else."""
 
     name: str
     value: float
@@ -45,12 +45,12 @@ class System:
     inputs: Sequence[str]  # each with its origin
     fitted: Sequence[Fitted]
     rows: Sequence[PublishedRow]
-    kind: str = ""  # of a scenario's work that steps of this one are like; "": of none
-    limits: str = ""  # what the model does not reproduce, or assumes
+    kind: str = ""  # `work.kind` of scenarios with steps like these; "": none
+    limits: str = ""  # of the model: its assumptions, and what it does not reproduce
 
     @property
     def predicted(self) -> list[PublishedRow]:
-        """Rows that no number was fitted to."""
+        """Rows without any number fitted to them."""
         return [row for row in self.rows if not row.fitted]
 
     @property

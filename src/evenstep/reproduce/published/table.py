@@ -1,8 +1,8 @@
-"""Every published system, and how far a simulation may be off by those like the one asked for.
+"""All published systems, and the error to expect of a simulation, by the systems like it.
 
-Of steps, the rows of `explain published` that nothing was fitted to, each of a system calibrated on
-its other rows: iteration times, MFU, efficiencies and gains of overlap. Their presets, simulated,
-give the same errors, as a test says. Of all-reduces, measured rows, simulated on presets of the
+For steps by the predicted rows of `explain published`, each of a system calibrated on its other
+rows: iteration times, MFU, efficiencies and gains of overlap. A test holds that their presets,
+simulated, give the same errors. For all-reduces by measured rows, simulated on presets of the
 machines, with nothing calibrated.
 """
 
@@ -18,7 +18,7 @@ from evenstep.scenario.scenario import Scenario
 
 
 def systems() -> list[System]:
-    """All of them, computed now."""
+    """All published systems, with their predictions."""
     return [
         collectives.one_node(),
         collectives.several_nodes(),
@@ -29,7 +29,7 @@ def systems() -> list[System]:
     ]
 
 
-# -- how far off -----------------------------------------------------------------------------------
+# -- errors to expect ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class ErrorEstimate:
 
 
 def estimate(scenario: Scenario) -> ErrorEstimate | None:
-    """Of a scenario's predictions; None where no measured system is like it."""
+    """The error to expect of a scenario's predictions; None where no measured system is like it."""
     work = scenario.work
     if scenario.strategy.kind != "synchronous" or scenario.noise or scenario.neighbours:
         return None

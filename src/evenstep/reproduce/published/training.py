@@ -57,7 +57,7 @@ def _slots(batch: int, gpus: int) -> float:
 
 
 def llama3() -> System:
-    """405B: the same batch on twice the GPUs leaves half the micro-batches to fill the pipeline."""
+    """405B: the same batch on twice the GPUs has half the micro-batches in each pipeline."""
     share = {32: 32 / pipeline(32, stages=16, interleaved=8, per_micro_batch=1.0),
              16: 16 / pipeline(16, stages=16, interleaved=8, per_micro_batch=1.0)}  # fmt: skip
     full = 0.43 / share[32]
@@ -105,7 +105,7 @@ def overlap_ratio(gain: float, buckets: int) -> float:
 
 
 def ddp() -> System:
-    """Each row predicted from the three others: gloo ÷ NCCL is the same for both models."""
+    """Each row is predicted from the three others: gloo ÷ NCCL is the same for both models."""
     ratios = {key: overlap_ratio(gain, DDP_BUCKETS[key[0]]) for key, gain in DDP.items()}
     other = {"ResNet-50": "BERT", "BERT": "ResNet-50", "NCCL": "gloo", "gloo": "NCCL"}
     rows = []
@@ -181,7 +181,7 @@ _ZERO_PARAMETERS = 174.6e9
 
 
 def zero() -> System:
-    """Parameters gathered layer by layer, forward and backward, ahead of their use."""
+    """ZeRO-3: parameters gathered layer by layer ahead of forward and backward."""
     flops = megatron_flops(1536 * 2048, layers=96, hidden=12288, sequence=2048, vocabulary=51200)
     first = min(ZERO_TFLOPS)
     compute_s = flops / (first * ZERO_TFLOPS[first] * 1e12)  # that of 384 hides its exchanges
@@ -214,7 +214,7 @@ def zero() -> System:
 
 @cache
 def systems() -> list[System]:
-    """Those of whole steps."""
+    """Published systems of whole training steps."""
     return [*map(megascale, MEGASCALE), llama3(), ddp(), horovod(), zero()]
 
 
