@@ -82,9 +82,9 @@ def test_attributed_parts_are_never_more_than_the_whole(style, late_ms, moves_ms
 def test_what_is_claimed_is_gone():
     claims = Claims((2, 2), np.array([5.0, -1.0]))
     late = np.array([[True, False], [True, True]])
-    assert claims.cells(late).sum() == 3
-    assert claims.cells(late).sum() == 0
-    claims.rest(np.array([3.0, 1.0]))
+    assert claims.claim(late).sum() == 3
+    assert claims.claim(late).sum() == 0
+    claims.explain(np.array([3.0, 1.0]))
     assert claims.rest_ns.tolist() == [2, 0]
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.graph.awaited import awaited
 from evenstep.diagnose.graph.build import graph
-from evenstep.diagnose.graph.replay import Change, replay, step_lengths, together
-from evenstep.diagnose.graph.streams import behind
-from evenstep.diagnose.graph.structure import mixed, times
+from evenstep.diagnose.graph.replay import Change, combined, replay, step_lengths
+from evenstep.diagnose.graph.streams import with_stream_order
+from evenstep.diagnose.graph.structure import row_hash, times
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.measure.grid import _common_steps, step_grid
 from evenstep.trace.clocks.clocks import align, sharpened
@@ -98,7 +98,7 @@ def test_what_everybody_does_less_in_the_same_place_adds_up(job):
     found = graph_of(job.run().trace())
     first, second = (np.flatnonzero(found.rows.index == step) for step in (4, 9))
     parts = [Change.of_work(rows, found.own_ns[rows] / 2) for rows in (first, second)]
-    was, one, other, both = lengths(found, *parts, together(found, parts))
+    was, one, other, both = lengths(found, *parts, combined(found, parts))
     assert was - both == pytest.approx((was - one) + (was - other), rel=0.02)
 
 
@@ -151,7 +151,7 @@ def test_clocks_of_hosts_and_late_callbacks_change_nothing():
 def test_steps_of_two_kinds_are_laid_out_once_each():
     found = graph_of(data_parallel(steps=20).run().trace())
     assert len(found.batches) <= 2
-    assert sum(len(batch.segments) for batch in found.batches) == len(found.steps)
+    assert sum(len(batch.first_row) for batch in found.batches) == len(found.steps)
 
 
 def test_an_end_stamped_late_by_another_thread_hides_no_wait():
@@ -231,13 +231,13 @@ def test_a_reduction_between_replicas_waits_for_the_one_that_scatters():
             "members": np.full(12, 2), "message": turn < 0, "queue": reduce.astype(np.int64),
         }
     )  # fmt: skip
-    found = behind(rows, operations)
+    found = with_stream_order(rows, operations)
     assert found.after.tolist() == np.where(reduce, np.arange(12) - 1, -1).tolist()
     assert (found.enter_ns[reduce] == came[reduce]).all()
 
 
 def test_a_sum_of_hashes_tells_whether_the_first_lane_is_in_a_set():
-    lanes = mixed([np.arange(4)])
+    lanes = row_hash([np.arange(4)])
     assert len({int(lanes[:4].sum()), int(lanes[1:4].sum()), 0, int(lanes[0])}) == 4
 
 

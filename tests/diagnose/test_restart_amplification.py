@@ -12,7 +12,7 @@ from tests.diagnose.attempts_run import Start, write
 @pytest.fixture
 def known(tmp_path):
     """Attempts of a run folder made of these starts."""
-    return lambda *starts: attempts.read(write(tmp_path / "run", starts))
+    return lambda *starts: attempts.read_attempts(write(tmp_path / "run", starts))
 
 
 @pytest.fixture
@@ -106,4 +106,4 @@ def test_the_summary_counts_restarts_with_checkpoints(tmp_path):
 def test_an_unreadable_spool_does_not_hide_the_other_ranks(tmp_path):
     root = write(tmp_path / "run", [Start(0, 50, [19]), Start(100, 40)])
     (root / "attempt-000/rank-00000.spool").write_bytes(b"not a spool")
-    assert [one.steps for one in attempts.read(root)] == [50, 40]
+    assert [one.steps for one in attempts.read_attempts(root)] == [50, 40]

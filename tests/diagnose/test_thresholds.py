@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.lateness.thresholds import above_others, event_of, usual
+from evenstep.diagnose.lateness.thresholds import above_others, late_threshold, usual_excess
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 
@@ -25,25 +25,25 @@ def test_five_steps_of_noise_make_no_rank_chronic():
 def test_a_long_tail_that_all_ranks_have_is_not_made_of_single_events():
     excess = np.random.default_rng(1).exponential(1.0, (400, 16))
     # the lower quarter of an exponential is four times as narrow as it is wide above
-    assert np.count_nonzero(excess > event_of(excess, 1.0, 0.25)) == 0
+    assert np.count_nonzero(excess > late_threshold(excess, 1.0, 0.25)) == 0
 
 
 def test_events_that_stand_apart_are_seen_in_a_long_tail():
     excess = np.random.default_rng(1).exponential(1.0, (400, 16))
     excess[::40, 3] = 40.0
-    assert np.argwhere(excess > event_of(excess, 1.0, 0.25))[:, 1].tolist() == [3] * 10
+    assert np.argwhere(excess > late_threshold(excess, 1.0, 0.25))[:, 1].tolist() == [3] * 10
 
 
 def test_events_smaller_than_their_noise_s_tail_need_only_stand_out_of_normal_noise():
     excess = np.random.default_rng(2).standard_normal((2000, 8))
     excess[::400, 3] = 6.5  # few beside what lies between 2.5 and 5 deviations
-    assert np.count_nonzero(excess > event_of(excess, 1.0, 1.0)) == 5
+    assert np.count_nonzero(excess > late_threshold(excess, 1.0, 1.0)) == 5
 
 
 def test_what_is_usual_follows_a_change_and_not_the_noise():
     work = 100 + np.random.default_rng(3).standard_normal((160, 5))
     work[80:, 2] += 20
-    late = usual(work, np.arange(5) == 2)[:, 2]
+    late = usual_excess(work, np.arange(5) == 2)[:, 2]
     # the median of 16 values errs by 1.25 / 4 of their deviation
     assert np.abs(late[:80]).max() < 1.5
     assert np.abs(late[80:] - 20).max() < 1.5

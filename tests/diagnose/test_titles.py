@@ -4,7 +4,7 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.finding import When, Where
-from evenstep.diagnose.sentences import place_of, worded
+from evenstep.diagnose.sentences import make_finding, place_of
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import World
@@ -27,7 +27,7 @@ def test_a_title_ends_with_where(where, pattern, place):
 
 
 def test_a_finding_is_called_by_its_cause():
-    finding = worded(
+    finding = make_finding(
         "input_pipeline.everybody", Share(0.1, 0.1, 0.1), numbers={"usual": 5 * MS},
         where=Where(nodes=("gpu012",)), when=When(), options={"workers": None},
     )  # fmt: skip

@@ -125,9 +125,9 @@ def test_a_job_queued_again_is_a_new_attempt_that_goes_on(requeued):
 
 
 def test_attempts_know_which_of_them_were_preempted(requeued):
-    from evenstep.diagnose.measure.attempts import read
+    from evenstep.diagnose.measure.attempts import read_attempts
 
-    assert [one.preempted for one in read(requeued[0].run)] == ["SIGUSR1", None]
+    assert [one.preempted for one in read_attempts(requeued[0].run)] == ["SIGUSR1", None]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

@@ -18,7 +18,7 @@ from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case, open_case
 from evenstep.diagnose.lateness.dynamics import blame_summary, path_summary
 from evenstep.diagnose.levels import FEW_STEPS, MOST, NAMED, SMALLEST_SHARE
-from evenstep.diagnose.measure.attempts import PREEMPTED, known
+from evenstep.diagnose.measure.attempts import PREEMPTED, attempts_of
 from evenstep.diagnose.measure.culprits import with_probe, with_stacks
 from evenstep.diagnose.measure.effects import acted, checkpoints, pacing
 from evenstep.diagnose.measure.grid import StepGrid
@@ -59,8 +59,8 @@ def find(case: Case) -> list[Finding]:
             found += [one for one in mode.find(case) if worth_telling(case, one)]
     in_order = ranked(attributed(case, found))
     said = [with_stacks(case.trace, with_probe(case.trace, one)) for one in in_order]
-    known = case.trace.elapsed_known
-    return [replace(one if known else _at_most(one), change=None) for one in said]
+    complete = case.trace.elapsed_known
+    return [replace(one if complete else _at_most(one), change=None) for one in said]
 
 
 def _at_most(finding: Finding) -> Finding:
@@ -100,7 +100,7 @@ def dynamics(case: Case) -> dict[str, Any]:
     return {
         "critical_path": path_summary(case),
         "blame": blame_summary(case),
-        "checkpoints": checkpoints(case.grid, restarts(known(case.trace.run))),
+        "checkpoints": checkpoints(case.grid, restarts(attempts_of(case.trace.run))),
         "asynchrony": async_staleness.summary(case),
     }
 
@@ -155,7 +155,7 @@ def _limits(case: Case) -> list[str]:
     device = grid.graph is not None and grid.graph.device.any()
     late_ns = float(late.max()) if len(late) else 0.0
     partial, met = _matched(grid)
-    attempts = known(trace.run)
+    attempts = attempts_of(trace.run)
     lost = account(attempts) if len(attempts) > 1 else None
     holding = {
         "restarts": lost and lost.unsure_steps,
@@ -280,7 +280,7 @@ def attributed(case: Case, findings: Sequence[Finding]) -> list[Finding]:
 def _left(case: Case, changes: Sequence[Change], last: Sequence[Finding]) -> list[Array]:
     """What those save that change whatever is left once everything else has been changed."""
     assert case.costs is not None
-    steps = [case.costs.together(changes)]
+    steps = [case.costs.combined(changes)]
     for finding in last:
         steps.append(finding.change(steps[-1]))
     return list(np.diff(np.stack(case.all_saved(steps)), axis=0))
@@ -293,7 +293,7 @@ def _values(case: Case, changes: Sequence[Change]) -> list[tuple[Array, Array]]:
     few = range(min(len(changes), ORDERED))
     sets = [chosen for size in range(len(few) + 1) for chosen in combinations(few, size)]
     sets += [tuple(range(last + 1)) for last in range(len(few), len(changes))]
-    asked = [case.costs.together([changes[i] for i in chosen]) for chosen in sets]
+    asked = [case.costs.combined([changes[i] for i in chosen]) for chosen in sets]
     saved = dict(zip(sets, case.all_saved(asked), strict=True))
     parts = [_shapley(saved, number, len(few)) for number in few]
     gains = list(parts)

@@ -51,7 +51,7 @@ def say(sentence: str, **numbers: Any) -> str:
     return _Sentence().vformat(found, (), numbers)
 
 
-def worded(
+def make_finding(
     name: str,
     share: Share,
     *,

@@ -20,7 +20,7 @@ from evenstep import words
 from evenstep.diagnose.compare.comparison import NEGLIGIBLE
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.levels import SEVERAL
-from evenstep.diagnose.measure.attempts import Attempt, picked, read, with_attempts
+from evenstep.diagnose.measure.attempts import Attempt, read_attempts, some_spools, with_attempts
 from evenstep.diagnose.measure.grid import WARM_UP_STEPS
 from evenstep.diagnose.measure.restarts import account
 from evenstep.diagnose.sizes.workload import script
@@ -176,7 +176,7 @@ def past_run(
     folder: Path, name: str, *, price_per_rank_hour: float | None = None
 ) -> PastRun | None:
     """One run from its summaries; None where no step was finished."""
-    attempts = read(folder)
+    attempts = read_attempts(folder)
     if not attempts:
         return None
     total = account(attempts)
@@ -258,7 +258,7 @@ def _lengths(folder: Path, attempts: Sequence[Attempt]) -> _Lengths:
 def _tables(folder: Path, attempt: int) -> list[Array]:
     """Step summaries of a few ranks of an attempt."""
     tables = []
-    for file in picked(folder, attempt):
+    for file in some_spools(folder, attempt):
         try:
             table = open_spool(file)[0].summaries
         except TraceError:

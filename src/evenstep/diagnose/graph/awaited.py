@@ -1,9 +1,9 @@
-"""What the compute of a stream waits for, and when: it is nowhere recorded.
+"""Waits of compute streams, which no record shows, inferred from when operations are entered.
 
-It follows from how operations are entered. Between two entries a lane does its own work, or waits
-for an operation it entered before: at once, after a part of its work, or after all of it. All work
-of a lane in a step keeps one pace, so that what fits the paces of all places best is taken to be so
-(a max-plus model of each gap, fitted by its mean absolute error).
+Between two entries a lane does its own work, or waits for an operation it entered before: at once,
+after a part of its work, or after all of it. All work of a lane in a step has one pace; the waits
+that fit the paces of all places best are taken (a max-plus model of each gap, fitted by its mean
+absolute error).
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.streams import AT_ONCE_NS, CROSSING_NS, batches
-from evenstep.diagnose.graph.structure import mixed
+from evenstep.diagnose.graph.streams import AT_ONCE_NS, CROSSING_NS, kernels
+from evenstep.diagnose.graph.structure import row_hash
 from evenstep.diagnose.levels import MINOR, MOST, SEVERAL
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Op
 
 Array = npt.NDArray[Any]
 
-TELLING = 0.02  # of the work in a gap: less tells nothing
+TELLING = 0.02  # of the work in a gap: shorter differences tell nothing
 FURTHEST = 6  # entries after which an operation may still be waited for: a layer of experts has 5
-SURE = 0.15  # of a misfit: what fits better by less fits alike
+SURE = 0.15  # of a misfit: smaller improvements do not count
 SHARES = (0.0, 0.25, 1 / 3, 0.5, 2 / 3, 0.75, 1.0)  # of work, done before a wait: as layers are cut
-MOST_SAY = 1 / 3  # of a step's work, that one place counts for in its pace
-PACE_ROUNDS = 4  # of choosing what fits, and of working out the paces
-MOST_GAPS = 60_000  # that are looked at
+LARGEST_WEIGHT = 1 / 3  # of a step's work: weight of one place in the pace
+PACE_ROUNDS = 4  # of fitting waits and computing paces in turn
+MOST_GAPS = 60_000  # that are fitted
 _REDUCTIONS = (int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER), int(Op.REDUCE))
 
 
 class Awaited(NamedTuple):
-    """How many entries later each entry's lane waits for its operation (0: never); whether it has
-    worked before it does, and from when on it then waits."""
+    """How many entries later each entry's lane waits for its operation (0: never); whether it works
+    before it waits, and since when it then waits."""
 
     ahead: Array
     worked: Array
@@ -41,21 +41,21 @@ class Awaited(NamedTuple):
 
 
 def awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
-    """What is waited for, and when.
+    """Infer the waits of each entry's lane.
 
-    `rows` in order of lane and time; `over_ns` when each operation was over: of a device its own
-    stamps tell better. Places of a program are judged over all lanes and steps. Messages that one
-    kernel carries are entered together, and waited for together.
+    `rows` in order of lane and time; `over_ns` is the end of each operation, in place of which
+    device rows use their own stamps. Places of a program are judged over all lanes and steps.
+    Messages that one kernel carries are entered, and waited for, as one.
     """
     if not rows.on_device.any():
         return _awaited(rows, operations, over_ns)
-    last = np.flatnonzero((np.diff(batches(rows), append=-1) != 0) | ~rows.on_device)
+    last = np.flatnonzero((np.diff(kernels(rows), append=-1) != 0) | ~rows.on_device)
     found = _awaited(rows.select(last), operations, over_ns)
     return found if len(last) == len(rows) else _of_members(found, last, len(rows))
 
 
 def _of_members(found: Awaited, last: Array, count: int) -> Awaited:
-    """Those of the last row of each batch, for all its rows: `ahead` counts rows."""
+    """The waits of the last row of each kernel, for all its rows; `ahead` counts rows."""
     member = np.searchsorted(last, np.arange(count))
     first = np.append(0, last[:-1] + 1)
     end = np.minimum(member + found.ahead[member], len(last) - 1)
@@ -68,17 +68,17 @@ def _awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
     place = _places(rows, operations)
     over = np.where(rows.on_device, rows.leave_ns, over_ns[rows.operation])
     gaps = _gaps(rows, over, place)
-    share = _usual(rows, operations, gaps)
+    share = _usual_shares(rows, operations, gaps)
     received = operations.message[rows.operation[gaps.row - 1]] & np.isnan(gaps.computed)
     sure = (_means(received, gaps.kind) > MOST) & (share[:, 0] == 0)
-    seen, told = _seen(rows, gaps)
+    seen, told = _shares_by_idle_time(rows, gaps)
     share = np.where(told[:, None], seen, share)
-    return _laid_out(rows, gaps, _in_pace(gaps, share, sure | told))
+    return _waits_of_rows(rows, gaps, _best_shares(gaps, share, sure | told))
 
 
-def _usual(rows: Columns, operations: Columns, gaps: _Gaps) -> Array:
-    """Where programs usually wait: for reductions together at the end, for the rest at once, for
-    what is sent never."""
+def _usual_shares(rows: Columns, operations: Columns, gaps: _Gaps) -> Array:
+    """Shares where programs usually wait: after the last of several reductions, for anything else
+    at once, for a message sent never. (kinds, FURTHEST); nan: no wait."""
     number = rows.operation[gaps.row - 1]
     reduces = np.isin(operations.op, _REDUCTIONS)
     more = reduces[number] & reduces[rows.operation[gaps.row]] & ~gaps.opens
@@ -90,9 +90,9 @@ def _usual(rows: Columns, operations: Columns, gaps: _Gaps) -> Array:
     return share
 
 
-def _seen(rows: Columns, gaps: _Gaps) -> tuple[Array, Array]:
-    """What compute was seen idle for until it was over, and after which share of the work in the
-    gap it went on in; and of which kinds of gaps most of the idle time is told so."""
+def _shares_by_idle_time(rows: Columns, gaps: _Gaps) -> tuple[Array, Array]:
+    """Shares by recorded idle time: compute that was idle until an operation was over waited for
+    it. Also, whether most of a kind's idle time is explained so."""
     share = np.full((int(gaps.kind.max(initial=-1)) + 1, FURTHEST), np.nan)
     first = np.flatnonzero(rows.idled_ns > 0)
     if not len(first):
@@ -128,18 +128,18 @@ def _seen(rows: Columns, gaps: _Gaps) -> tuple[Array, Array]:
 
 
 class _Gaps(NamedTuple):
-    """What passed before each entry but a lane's first, since the entry before it. ns."""
+    """The gap before each entry but a lane's first, since the entry before it. ns."""
 
     row: Array
     kind: Array  # the same at the same place of the same program
     cell: Array  # lane and step
-    opens: Array  # a step begins in it, and what only the host does
+    opens: Array  # whether a step begins in the gap, with work of the host
     lasted: Array
     computed: Array  # of that, by the device's own record; nan where there is none
-    over: Array  # (FURTHEST, gaps): when the operations entered last were over; -inf none
+    over: Array  # (FURTHEST, gaps): ends of the operations entered last; -inf none
 
     def sample(self) -> _Gaps:
-        """Those of some steps and lanes, spread evenly."""
+        """The gaps of some steps and lanes, spread evenly."""
         cells = int(self.cell[-1]) + 1 if len(self.cell) else 0
         every = -(-len(self.row) // MOST_GAPS)
         kept = (np.arange(cells) % every == 0)[self.cell] if every > 1 else slice(None)
@@ -162,7 +162,7 @@ def _gaps(rows: Columns, over: Array, place: Array) -> _Gaps:
 
 
 def _work(gaps: _Gaps, share: Array) -> tuple[Array, Array]:
-    """The work in each gap, and where it is not seen, as it ended before a wait that came last."""
+    """The work in each gap, and whether a wait at the end of the gap hides how long it took."""
     work: Array = gaps.lasted
     unseen: Array = np.zeros(len(gaps.row), bool)
     for over, part in zip(gaps.over, share.T, strict=True):
@@ -175,7 +175,7 @@ def _work(gaps: _Gaps, share: Array) -> tuple[Array, Array]:
 
 
 def _expected(gaps: _Gaps, share: Array, work: Array) -> Array:
-    """How long each gap lasts with so much work."""
+    """How long each gap lasts with this work."""
     lasts = work
     for over, part in zip(gaps.over, share.T, strict=True):
         lasts = np.fmax(lasts, over + (1 - part[gaps.kind]) * work)
@@ -183,20 +183,20 @@ def _expected(gaps: _Gaps, share: Array, work: Array) -> Array:
 
 
 def _paces(gaps: _Gaps, share: Array) -> Array:
-    """How much longer than usual all work of a gap's lane is in its step; 1 as usual."""
+    """How many times as long as usual all work of a gap's lane is in its step."""
     work, unseen = _work(gaps, share)
     pace: Array = np.ones(len(work))
     for _ in range(2):
         length = _median(work / pace, ~unseen, gaps.kind)[gaps.kind]
         whole = np.bincount(gaps.cell, length)[gaps.cell]
-        say = np.where(unseen, 0.0, np.minimum(length, MOST_SAY * whole))
-        pace = _median(work / np.maximum(length, 1.0), say, gaps.cell)[gaps.cell]
+        weight = np.where(unseen, 0.0, np.minimum(length, LARGEST_WEIGHT * whole))
+        pace = _median(work / np.maximum(length, 1.0), weight, gaps.cell)[gaps.cell]
         pace = np.where(pace > 0, pace, 1.0)
     return pace
 
 
 def _misfit(gaps: _Gaps, share: Array, pace: Array) -> tuple[Array, Array]:
-    """Of each kind, by how much gaps differ from what they would last in pace (mean absolute), and
+    """Of each kind, the mean absolute difference of its gaps from what they would last in pace, and
     its usual work."""
     work, unseen = _work(gaps, share)
     length = _median(work / pace, ~unseen, gaps.kind)
@@ -205,10 +205,9 @@ def _misfit(gaps: _Gaps, share: Array, pace: Array) -> tuple[Array, Array]:
     return _means(apart, gaps.kind), length
 
 
-def _in_pace(gaps: _Gaps, share: Array, sure: Array) -> Array:
-    """The shares that fit the paces of lanes and steps best: from those guessed on, and from every
-    operation waited for at once; where neither is clearly better, those guessed. Those that are
-    sure stay: what is received is received to be worked on."""
+def _best_shares(gaps: _Gaps, share: Array, sure: Array) -> Array:
+    """The shares that fit the paces of lanes and steps best, searched from `share`, from no waits
+    and from waits at once; `share` unless another is clearly better. Those of `sure` kinds stay."""
     some = gaps.sample()
     never = np.where(sure[:, None], share, np.nan)
     share, misfit = _fitted(some, share, ~sure)
@@ -221,8 +220,8 @@ def _in_pace(gaps: _Gaps, share: Array, sure: Array) -> Array:
 
 
 def _fitted(gaps: _Gaps, share: Array, free: Array) -> tuple[Array, Array]:
-    """The shares of those free changed wherever others fit clearly better; and, of each kind, the
-    misfit of a gap in the steps it is in."""
+    """The shares, changed for `free` kinds wherever others fit clearly better; and, of each kind,
+    the misfit of a gap in its steps."""
     kinds = len(share)
     for _ in range(PACE_ROUNDS):
         pace = _paces(gaps, share)
@@ -264,8 +263,7 @@ def _clearly(misfit: Array, before: Array, floor: Array | float) -> Array:
     return np.asarray(before - misfit > np.maximum(floor, SURE * misfit))
 
 
-def _laid_out(rows: Columns, gaps: _Gaps, share: Array) -> Awaited:
-    """The waits of every row."""
+def _waits_of_rows(rows: Columns, gaps: _Gaps, share: Array) -> Awaited:
     found, worked = np.zeros(len(rows), np.int64), np.zeros(len(rows), bool)
     since = rows.enter_ns.astype(np.int64)
     work, unseen = _work(gaps, share)
@@ -287,8 +285,7 @@ def _laid_out(rows: Columns, gaps: _Gaps, share: Array) -> Awaited:
 
 
 def _reached(gaps: _Gaps, share: Array, part: Array, work: Array, which: Array) -> Array:
-    """How long after these gaps began so much of their work was done: what is waited for sooner has
-    held it up."""
+    """How long after these gaps began that part of their work was done, held up by waits before."""
     work, reached = work[which], part * work[which]
     for over, sooner in zip(gaps.over, share.T, strict=True):
         sooner = sooner[gaps.kind[which]]
@@ -310,7 +307,7 @@ def _median(values: Array, weight: Array, group: Array) -> Array:
 
 
 def _places(rows: Columns, operations: Columns) -> Array:
-    """A number per entry that is the same at the same place of steps of the same program."""
+    """A number per entry, the same at the same place in steps of the same program."""
     number = rows.operation
     away = np.where(operations.message[number], operations.root[number] - rows.lane, 0)
     kinds = [operations.op[number], operations.members[number], np.sign(away), rows.sends]
@@ -318,10 +315,10 @@ def _places(rows: Columns, operations: Columns) -> Array:
     step = np.cumsum(opens) - 1
     first = np.flatnonzero(opens)
     place = np.arange(len(rows)) - first[step]
-    code = np.cumsum(mixed([place, *kinds]), dtype=np.uint64)
+    code = np.cumsum(row_hash([place, *kinds]), dtype=np.uint64)
     ends = np.append(first[1:], len(rows)) - 1
     whole = code[ends] - np.where(first > 0, code[first - 1], np.uint64(0))
-    return np.unique(mixed([whole[step], place]), return_inverse=True)[1].reshape(-1)
+    return np.unique(row_hash([whole[step], place]), return_inverse=True)[1].reshape(-1)
 
 
 def _means(values: Array, kind: Array) -> Array:

@@ -1,8 +1,8 @@
-"""Who took part in which operation when: every record of communication placed once.
+"""Entries of ranks into operations: every record of communication, assigned to one operation.
 
-An operation is a collective of a group, or a message, of which the sender alone decides when it
-begins unless its thread was blocked until the receiver came. What nobody else is known to take part
-in is an operation of one. Times are ns on the common time; those of a device are brought there by
+An operation is a collective of a group, or a message. A message begins when its sender has entered,
+unless the sender's thread was blocked until the receiver came. A record without a counterpart is an
+operation of one member. Times are ns on the common time; device times are brought there by
 `evenstep.diagnose.graph.streams`.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.structure import mixed
+from evenstep.diagnose.graph.structure import row_hash
 from evenstep.diagnose.levels import MINOR
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
@@ -28,16 +28,17 @@ _SYNCHRONIZING = tuple(map(int, SYNCHRONIZING_OPS))
 _DEVICE, _ASYNC = int(Flag.ON_DEVICE), int(Flag.ASYNC)
 _BLOCKED, _FAILED = int(Flag.HOST_BLOCKED), int(Flag.FAILED)
 
-#: A sender or root that need not wait does so where it left only after the last, nearly always.
-MOSTLY, FEWEST_MEETINGS, TELLING_NS = 0.95, 8, 100_000
+#: A sender or root that need not wait is taken to wait if it left after the last member in this
+#: share of at least so many calls; entries closer together than `TELLING_NS` do not count.
+MOSTLY, FEWEST_CALLS, TELLING_NS = 0.95, 8, 100_000
 
 
 class Entries(NamedTuple):
     """`rows`, one per rank and operation, in order of operation: operation, lane (index of the
-    rank), step, enter_ns, leave_ns (0 unknown), decides (the operation cannot begin before it),
-    waits (it needs the operation's end), sends (a message), calls (its thread was blocked in the
-    call), on_device, seq (of the record), issued_ns (by its host), held_ns (on a device, from when
-    compute came to it until its stream did), stream (its number there, 0 unknown).
+    rank), step, enter_ns, leave_ns (0 unknown), decides (the operation cannot begin before this
+    entry), waits (the rank needs the operation's end), sends (a message), calls (the thread was
+    blocked in the call), on_device, seq (of the record), issued_ns (by the host), held_ns (on a
+    device, from when compute reached the operation until its stream did), stream (0 unknown).
     `operations`, in order of queue and sequence: queue, sequence, step, group (-1 none), op, dtype,
     size_bytes, members, whole (all traced members of its group take part), root, message.
     """
@@ -48,30 +49,26 @@ class Entries(NamedTuple):
 
 def entries(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     """Every operation that any of these ranks took part in."""
-    tables = [collectives(trace, clocks, ranks), _messages(trace, clocks, ranks)]
-    after = len(tables[0].operations)
-    queues = int(tables[0].operations.queue.max(initial=-1)) + 1
-    shifted = tables[1].rows.with_column("operation", tables[1].rows.operation + after)
-    others = tables[1].operations
-    others = others.with_column("queue", others.queue + queues)
-    if not len(others):
-        return tables[0]
+    found, sent = collectives(trace, clocks, ranks), _messages(trace, clocks, ranks)
+    if not len(sent.operations):
+        return found
+    number = sent.rows.operation + len(found.operations)
+    queue = sent.operations.queue + int(found.operations.queue.max(initial=-1)) + 1
     return Entries(
-        Columns.concatenate([tables[0].rows, shifted]),
-        Columns.concatenate([tables[0].operations, others]),
+        Columns.concatenate([found.rows, sent.rows.with_column("operation", number)]),
+        Columns.concatenate([found.operations, sent.operations.with_column("queue", queue)]),
     )
 
 
 def collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     """Every collective that any of these ranks took part in."""
     events = trace.of_kind(Kind.COLLECTIVE)
-    events = _known(events, ranks, events.group >= 0)
-    events = _in_order(events)
+    events = _in_order(_finished(events, ranks, events.group >= 0))
     number = _numbered(events.group, events.group_seq)
-    single = _alone(events, number)
+    single = _unrelated(events, number)
     if single.any():
-        number = _apart(number, single)
-    placed = times(trace, events, clocks)
+        number = _singled_out(number, single)
+    placed = stamps(trace, events, clocks)
     enter, leave = placed[:2]
     first = np.flatnonzero(np.diff(number, prepend=-1))
     heads = events.select(first)
@@ -80,13 +77,12 @@ def collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     to_root = np.isin(events.op, TO_ROOT) & ~single
     decides, waits = ~from_root | is_root, ~(from_root & is_root) & ~(to_root & ~is_root)
     if (from_root & is_root).any():
-        stays = _stays(events, number, enter, leave, from_root & is_root)
-        waits |= stays
-        decides |= (np.bincount(number, stays) > 0)[number]
+        waiting = _waiting_roots(events, number, enter, leave, from_root & is_root)
+        waits |= waiting
+        decides |= (np.bincount(number, waiting) > 0)[number]
     if (to_root & ~is_root).any():
-        waits |= _leaves_with_root(events, number, enter, leave, to_root & ~is_root)
-    nobody = np.zeros(len(events), bool)
-    table = _rows(events, ranks, number, placed, (decides, waits, nobody))
+        waits |= _waiting_senders(events, number, enter, leave, to_root & ~is_root)
+    table = _rows(events, ranks, number, placed, (decides, waits, np.zeros(len(events), bool)))
     lane = np.searchsorted(ranks, heads["rank"])
     queue = np.unique(np.where(single[first], -1 - lane, heads.group), return_inverse=True)
     members = np.diff(np.append(first, len(events)))
@@ -118,8 +114,8 @@ def _by_queue(rows: Columns, operations: Columns) -> Entries:
     return Entries(rows.sorted_by("operation"), operations.select(order))
 
 
-def _known(events: Columns, ranks: Array, usable: Array) -> Columns:
-    """Records that ended, of these ranks."""
+def _finished(events: Columns, ranks: Array, usable: Array) -> Columns:
+    """The usable records of these ranks that ended without an error."""
     ended = events.exit_ns
     if (device := on_device(events)).any():
         ended = np.where(device, events.device_exit_ns, ended)
@@ -129,16 +125,14 @@ def _known(events: Columns, ranks: Array, usable: Array) -> Columns:
 
 
 def on_device(events: Columns) -> Array:
-    """Records that ran on a device's stream, and say when."""
+    """Whether each record ran on a device's stream and has device times."""
     mine = np.asarray((events.flags & _DEVICE) != 0)
     return mine & (events.device_exit_ns > 0) if mine.any() else mine
 
 
 def _in_order(events: Columns) -> Columns:
-    """Rows by group, sequence and rank.
-
-    Where all ranks have taken part in the same collectives, a transposition does what sorting does.
-    """
+    """Rows by group, sequence and rank: by transposition where all ranks took part in the same
+    collectives, which is quicker than sorting."""
     ranks = np.count_nonzero(np.diff(events["rank"])) + 1
     places = len(events) // ranks
     if places * ranks == len(events) and places:
@@ -156,7 +150,7 @@ def _in_order(events: Columns) -> Columns:
 
 
 def _numbered(*keys: Array) -> Array:
-    """Number of each row by its keys, for rows in their order."""
+    """A number per row, equal for equal keys; rows are sorted by the keys."""
     if not len(keys[0]):
         return np.zeros(0, np.int64)
     changes = np.zeros(len(keys[0]), bool)
@@ -165,8 +159,8 @@ def _numbered(*keys: Array) -> Array:
     return np.cumsum(changes)
 
 
-def _alone(events: Columns, number: Array) -> Array:
-    """Records of operations that tell nothing of the other members: of no known kind or root."""
+def _unrelated(events: Columns, number: Array) -> Array:
+    """Records that tell nothing of the other members: their kind or their root is not known."""
     rooted = np.isin(events.op, FROM_ROOT + TO_ROOT)
     unknown = ~np.isin(events.op, _SYNCHRONIZING) & ~rooted
     if not rooted.any():
@@ -175,50 +169,52 @@ def _alone(events: Columns, number: Array) -> Array:
     return np.asarray(unknown | (rooted & ~has_root[number]))
 
 
-def _apart(number: Array, single: Array) -> Array:
-    """The numbers with each of these records an operation of its own."""
+def _singled_out(number: Array, single: Array) -> Array:
+    """The numbers, with each `single` record made an operation of its own."""
     opens = np.zeros(len(number), bool)
     opens[1:] = (number[1:] != number[:-1]) | single[1:]
     return np.cumsum(opens)
 
 
-def _stays(events: Columns, number: Array, enter: Array, leave: Array, roots: Array) -> Array:
-    """Roots of a broadcast that wait for the others though they need not, time and again."""
+def _waiting_roots(
+    events: Columns, number: Array, enter: Array, leave: Array, roots: Array
+) -> Array:
+    """Roots of a broadcast that, though they need not, regularly wait for the last member."""
     last = np.full(int(number[-1]) + 1, np.iinfo(np.int64).min)
     np.maximum.at(last, number, enter)
-    held = roots & ((events.flags & _BLOCKED) != 0) & ((events.flags & _DEVICE) == 0)
-    early = held & (last[number] - enter >= TELLING_NS)
+    blocked = roots & ((events.flags & _BLOCKED) != 0) & ((events.flags & _DEVICE) == 0)
+    early = blocked & (last[number] - enter >= TELLING_NS)
     stayed = early & (leave >= last[number])
     kind = np.unique(events.group.astype(np.int64) * 256 + events.op, return_inverse=True)[1]
-    met, so = np.bincount(kind, early), np.bincount(kind, stayed)
-    return np.asarray(held & ((met >= FEWEST_MEETINGS) & (so >= MOSTLY * met))[kind])
+    calls, waited = np.bincount(kind, early), np.bincount(kind, stayed)
+    return np.asarray(blocked & ((calls >= FEWEST_CALLS) & (waited >= MOSTLY * calls))[kind])
 
 
-def _leaves_with_root(
-    events: Columns, number: Array, enter: Array, leave: Array, others: Array
+def _waiting_senders(
+    events: Columns, number: Array, enter: Array, leave: Array, senders: Array
 ) -> Array:
-    """Who sends to a root and is blocked until the root has everything, though it need not be.
+    """Senders to a root that, though they need not be, are blocked until the root has everything.
 
-    A transfer tells as much as it is long: of short ones, ends are seen too late to tell.
+    Transfers are weighted by their length, as ends of short ones are seen too late to tell.
     """
     is_root = events["rank"] == events.peer_or_root
     end = np.zeros(int(number[-1]) + 1, np.int64)
     end[number[is_root]] = leave[is_root]
-    blocked = others & ((events.flags & (_ASYNC | _DEVICE)) == 0)
+    blocked = senders & ((events.flags & (_ASYNC | _DEVICE)) == 0)
     lasted = np.where(blocked, np.maximum(end[number] - enter, 0), 0)
     late = leave >= end[number] - np.maximum(lasted // 10, TELLING_NS)
     kind = np.unique(events.group.astype(np.int64) * 256 + events.op, return_inverse=True)[1]
-    whole, so = np.bincount(kind, lasted), np.bincount(kind, lasted * late)
-    return np.asarray(blocked & (so >= MOSTLY * whole)[kind])
+    whole, waited = np.bincount(kind, lasted), np.bincount(kind, lasted * late)
+    return np.asarray(blocked & (waited >= MOSTLY * whole)[kind])
 
 
-def times(trace: Trace, events: Columns, clocks: Clocks) -> tuple[Array, ...]:
-    """Begin and end of records on the host's common time, of those on a device on the device's;
-    when the host issued them; how long after its compute a device's stream came to them; and the
-    number of that stream, 0 unknown.
+def stamps(trace: Trace, events: Columns, clocks: Clocks) -> tuple[Array, ...]:
+    """Begin and end of each record, on the hosts' common time or, on a device, on the device's
+    clock; when its host issued it; how long after its compute the device's stream reached it; and
+    the number of that stream, 0 unknown.
 
-    A collective begins when its rank's compute has come to it: of profiles that tell this beside
-    when its kernel ran, that, for a kernel may have waited for the one before it in its stream.
+    A collective begins when its rank's compute reaches it, where a profile tells that beside when
+    the kernel ran: the kernel may have waited for the one before it in its stream.
     """
     enter, leave = clocks.placed(events)
     device = on_device(events)
@@ -236,7 +232,7 @@ def times(trace: Trace, events: Columns, clocks: Clocks) -> tuple[Array, ...]:
 
 
 def entered_on_device(trace: Trace) -> list[int]:
-    """Ranks whose calls are entered when their device came to them."""
+    """Ranks whose entry times are those at which their device reached each call."""
     return [rank for rank, info in trace.ranks.items() if info.facts.get("entered") == "device"]
 
 
@@ -271,7 +267,7 @@ def _rows(
 
 
 def _sizes(events: Columns, first: Array) -> Array:
-    """Size as nccl-tests counts it: the whole buffer where ranks hold parts of it."""
+    """Sizes as nccl-tests counts them: the whole buffer where ranks hold parts of it."""
     if not len(first):
         return np.zeros(0, np.int64)
     op = events.op[first]
@@ -288,35 +284,33 @@ def _sizes(events: Columns, first: Array) -> Array:
 
 
 def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
-    """Messages of which both ends are known; of the others each end is alone."""
+    """Every message as one operation; where only one end is known, as an operation of one."""
     events = trace.of_kind(Kind.POINT_TO_POINT)
-    events = _known(events, ranks, np.ones(len(events), bool))
+    events = _finished(events, ranks, np.ones(len(events), bool))
     pairs = matched(events)
-    number = np.full(len(events), -1)
+    number = len(pairs.send) + np.arange(len(events))
     number[pairs.send] = number[pairs.receive] = np.arange(len(pairs.send))
-    lonely = np.flatnonzero(number < 0)
-    number[lonely] = len(pairs.send) + np.arange(len(lonely))
+    single = number >= len(pairs.send)
     sending = events.op == int(Op.SEND)
     own, peer = events["rank"].astype(np.int64), events.peer_or_root.astype(np.int64)
-    source, target = np.where(sending, own, peer), np.where(sending, peer, own)
-    lonely_ones = number >= len(pairs.send)
-    source, target = (np.where(lonely_ones, own, side) for side in (source, target))
-    channel = mixed([lonely_ones, events.group, source, target])
+    source, target = np.where(sending | single, own, peer), np.where(sending & ~single, peer, own)
+    channel = row_hash([single, events.group, source, target])
     channel = np.unique(channel, return_inverse=True)[1].reshape(-1)
     order = np.lexsort([~sending, number, events.group_seq, events.payload, channel])
     events, channel, sending = events.select(order), channel[order], sending[order]
     number = _numbered(number[order])
-    placed = times(trace, events, clocks)
+    placed = stamps(trace, events, clocks)
     enter, leave = placed[:2]
     both = np.bincount(number)[number] == 2 if len(number) else np.zeros(0, bool)
-    held, ended = (where & sending for where in _held(trace, events))
-    asked = _rendezvous(events, number, (enter, leave), sending & both, held)
+    at_once, later = (where & sending for where in _awaited_sends(trace, events))
+    meets = _rendezvous(events, number, (enter, leave), sending & both, at_once)
     ahead = ~sending & np.isin(events["rank"], entered_on_device(trace)) & on_device(events)
-    ahead &= enter > events.device_enter_ns + TELLING_NS  # asked for before compute came to it
-    asked &= (np.bincount(channel, ahead) <= MINOR * np.bincount(channel, ~sending))[channel]
-    meets = asked & (sending & ((events.flags & _BLOCKED) != 0) | ended | on_device(events))
+    ahead &= enter > events.device_enter_ns + TELLING_NS  # posted before compute reached it
+    meets &= (np.bincount(channel, ahead) <= MINOR * np.bincount(channel, ~sending))[channel]
+    blocks = meets & (sending & ((events.flags & _BLOCKED) != 0) | later | on_device(events))
     first = np.flatnonzero(np.diff(number, prepend=-1))
-    part = (sending | asked | ~both, ~sending | meets, sending)
+    members = np.diff(np.append(first, len(events)))
+    part = (sending | meets | ~both, ~sending | blocks, sending)
     table = _rows(events, ranks, number, placed, part)
     heads = events.select(first)
     operations = Columns(
@@ -328,8 +322,8 @@ def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
             "op": np.full(len(first), int(Op.SEND)),
             "dtype": heads.dtype.astype(np.int64),
             "size_bytes": np.maximum(heads.bytes_in, heads.bytes_out).astype(np.int64),
-            "members": np.diff(np.append(first, len(events))),
-            "whole": np.diff(np.append(first, len(events))) == 2,
+            "members": members,
+            "whole": members == 2,
             "root": np.where(sending[first], heads["rank"], heads.peer_or_root).astype(np.int64),
             "message": np.ones(len(first), bool),
         }
@@ -337,10 +331,10 @@ def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     return Entries(table, operations)
 
 
-def _held(trace: Trace, events: Columns) -> Array:
-    """Messages that their thread waited for at once: the next thing it did was to wait, and that
-    was over with the message; and all that it waited for: some wait after them was. Waits that say
-    what they were for are left out."""
+def _awaited_sends(trace: Trace, events: Columns) -> Array:
+    """Messages that their thread waited for at once: its next doing was a wait that ended with the
+    message; and all messages that any later wait of it ended with. Waits that name their operation
+    are left out. (2, messages)."""
     if not len(events):
         return np.zeros((2, 0), bool)
     phases, calls = trace.of_kind(Kind.PHASE), trace.of_kind(Kind.COLLECTIVE)
@@ -348,7 +342,7 @@ def _held(trace: Trace, events: Columns) -> Array:
     seqs, wanted = (rows["rank"].astype(np.int64) << 32 for rows in (events, waits))
     named = np.isin(wanted + waits.parent, seqs + events.seq.astype(np.int64))
     waits = waits.select((waits.parent == 0) | ~named)
-    held, ended = np.zeros((2, len(events)), bool)
+    at_once, later = np.zeros((2, len(events)), bool)
     for rank in np.unique(waits["rank"]):
         own, mine = waits.select(waits["rank"] == rank), events["rank"] == rank
         own, sent = own.sorted_by("enter_ns"), events.select(mine)
@@ -357,34 +351,34 @@ def _held(trace: Trace, events: Columns) -> Array:
         there, at = at < len(own), np.minimum(at, len(own) - 1)
         others = np.searchsorted(entered, own.enter_ns[at], side="right")
         next_to = others - np.searchsorted(entered, sent.enter_ns) == 1
-        held[mine] = there & next_to & (sent.exit_ns >= own.exit_ns[at] - TELLING_NS)
+        at_once[mine] = there & next_to & (sent.exit_ns >= own.exit_ns[at] - TELLING_NS)
         at = np.searchsorted(own.exit_ns, sent.exit_ns - TELLING_NS)
         there, at = at < len(own), np.minimum(at, len(own) - 1)
         after = own.exit_ns[at] - TELLING_NS <= sent.exit_ns
-        ended[mine] = held[mine] | (there & after & (own.exit_ns[at] > sent.enter_ns))
-    return np.stack([held, ended])
+        later[mine] = at_once[mine] | (there & after & (own.exit_ns[at] > sent.enter_ns))
+    return np.stack([at_once, later])
 
 
 def _rendezvous(
-    events: Columns, number: Array, placed: tuple[Array, Array], sends: Array, held: Array
+    events: Columns, number: Array, placed: tuple[Array, Array], sends: Array, at_once: Array
 ) -> Array:
-    """Rows of messages that need both ends to begin: on devices, where a sender was seen to wait
-    for its receiver, and where what was asked for late still takes as long as ever."""
+    """Whether each message begins only when both ends have entered: on devices, where a sender was
+    seen to wait for its receiver, and where messages received late take as long as the others."""
     device = on_device(events)
     if not len(number):
         return np.asarray(device)
     called = ((events.flags & _BLOCKED) != 0) & ((events.flags & _ASYNC) == 0)
-    blocked = sends & (called | held)
-    together = np.bincount(number, device) == 2
+    blocked = sends & (called | at_once)
+    meets = np.bincount(number, device) == 2
     enter, leave = placed
     last = np.zeros(int(number[-1]) + 1, np.int64)
     np.maximum.at(last, number, enter)
     if blocked.any():
-        together |= np.bincount(number, blocked & (leave >= last[number])) > 0
+        meets |= np.bincount(number, blocked & (leave >= last[number])) > 0
     pairs = np.flatnonzero(np.bincount(number) == 2)
     first = np.searchsorted(number, pairs)  # the sender, then the receiver
     sent, posted, came = enter[first], enter[first + 1], leave[first + 1]
     late, took = posted > sent + (came - np.maximum(posted, sent)), came - np.maximum(posted, sent)
     if late.any() and (~late).any() and np.median(took[late]) > np.median(took[~late]) / 2:
-        together[pairs] = True
-    return np.asarray(together[number])
+        meets[pairs] = True
+    return np.asarray(meets[number])

@@ -1,7 +1,7 @@
-"""Rows of the graph: what each host thread and each stream did, one after the other.
+"""Rows of the graph: what each host thread and each stream did, in order.
 
-Where the thread of a host waited is recorded: calls that block, and phases of waiting. On devices,
-and where no wait was recorded, it follows from how operations follow one another.
+Waits of host threads are recorded: as calls that block, and as phases of waiting. On devices, and
+where no wait is recorded, waits are inferred from the order and times of entries.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.graph.awaited import Awaited, awaited
 from evenstep.diagnose.graph.entries import Entries
-from evenstep.diagnose.graph.structure import in_order
+from evenstep.diagnose.graph.structure import grouped_order
 from evenstep.diagnose.levels import MOST, NEARLY_ALL
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
@@ -25,13 +25,13 @@ Array = npt.NDArray[Any]
 NONE = -1
 WORKED, ENTRY, CALL, WAIT, STEP_END = range(5)  # `order` of rows at one time
 NEVER = -(2**40)
-TELLING_NS = 20_000  # a wait of so long was ended by what it was for
-BETWEEN_NS = 200_000  # by which an end seen elsewhere may come after the wait it ended
+TELLING_NS = 20_000  # a wait at least this long ended because its operation did
+BETWEEN_NS = 200_000  # by which an end seen elsewhere may come after the wait that it ended
 
 
 class LaneExtent(NamedTuple):
-    """What is laid out: steps and ranks by number, ascending; `device` (ranks,) are streams, and
-    `apart` those of them whose clock is not their host's: their steps end with what they do."""
+    """The steps and ranks, ascending, whose rows are built; `device` (ranks,): device streams;
+    `apart` (ranks,): streams whose clock is not their host's, whose steps end with their work."""
 
     trace: Trace
     clocks: Clocks
@@ -41,7 +41,7 @@ class LaneExtent(NamedTuple):
     apart: Array
 
     def table(self, rows: Columns) -> Columns:
-        """Records of these steps and of the hosts among these ranks, on the common time."""
+        """Records of these steps and ranks on the common time, but for those `apart`."""
         mine = np.isin(rows.step, self.steps) & np.isin(rows["rank"], self.ranks)
         rows = rows.select(mine & (rows.exit_ns > 0))
         enter, leave = self.clocks.placed(rows)
@@ -58,7 +58,7 @@ class LaneExtent(NamedTuple):
         return table.select(~self.apart[table.lane]) if self.apart.any() else table
 
     def waits(self) -> Columns:
-        """What host threads were recorded to wait."""
+        """The recorded phases of waiting of host threads."""
         phases = self.trace.of_kind(Kind.PHASE)
         waits = self.table(phases.select(phases.op == int(Phase.SYNC)))
         return waits.select(~self.device[waits.lane])
@@ -73,13 +73,13 @@ class LaneExtent(NamedTuple):
 
 def rows_of(span: LaneExtent, found: Entries, operations: Columns) -> tuple[Columns, Columns]:
     """All rows, in order of lane and time: lane, step, at_ns, enter, wait, order; and all
-    operations, with those added of which nothing is known but that somebody waited for them.
+    operations, with one more for each wait of which nothing else is known.
 
-    At one time rows are in the order in which they were recorded, where that is known.
+    Rows of one time are in the order in which they were recorded, where that is known.
     """
     over = operations.over_ns
     parts, unknown = _host_rows(span, found, operations)
-    operations = _over_for(parts, operations)
+    operations = _over_before_waits(parts, operations)
     if len(unknown):
         parts.append(_unknown_rows(unknown, len(operations)))
         operations = Columns.concatenate([operations, _unknown_operations(unknown, operations)])
@@ -90,9 +90,9 @@ def rows_of(span: LaneExtent, found: Entries, operations: Columns) -> tuple[Colu
 
 
 def _in_order(rows: Columns) -> Array:
-    """Places of the rows by lane, time, step, its end last, number and order: the first two tell
-    nearly all of them apart."""
-    order = in_order(rows.lane, rows.at_ns)
+    """The order of the rows by lane, time, step, with its end last, number and kind; lane and time
+    decide nearly all."""
+    order = grouped_order(rows.lane, rows.at_ns)
     lane, at = rows.lane[order], rows.at_ns[order]
     same = np.append(False, (np.diff(lane) == 0) & (np.diff(at) == 0))
     tied = np.flatnonzero(same | np.append(same[1:], False))
@@ -104,7 +104,7 @@ def _in_order(rows: Columns) -> Array:
 
 
 def _unknown_rows(waits: Columns, first: int) -> Columns:
-    """Waits for what was not recorded: for an operation of their own each."""
+    """Rows of waits for unrecorded operations, each for an operation of its own."""
     number = first + np.arange(len(waits))
     return _table(waits, number, number, CALL)
 
@@ -126,7 +126,7 @@ def _unknown_operations(waits: Columns, operations: Columns) -> Columns:
 
 
 def _table(rows: Columns, enter: Array | None, wait: Array | None, order: Array | int) -> Columns:
-    """Rows of the graph from anything with lane, step, enter_ns and leave_ns."""
+    """Rows of the graph from a table with lane, step, enter_ns, leave_ns and seq."""
     nothing, small = np.full(len(rows), NONE), np.full(len(rows), NONE, np.int8)
     return Columns(
         {
@@ -145,7 +145,7 @@ def _table(rows: Columns, enter: Array | None, wait: Array | None, order: Array 
 
 
 def _entered(rows: Columns, waits: Array) -> Columns:
-    """Rows of entries: into operations that they decide on, waiting for them or not."""
+    """Rows of entries into operations that the entries decide on, and of waits in calls."""
     enter = np.where(rows.decides, rows.operation, NONE)
     wait = np.where(waits, rows.operation, NONE)
     kept = (enter >= 0) | (wait >= 0)
@@ -158,10 +158,9 @@ def _entered(rows: Columns, waits: Array) -> Columns:
 # -- hosts -----------------------------------------------------------------------------------------
 
 
-def _over_for(parts: list[Columns], operations: Columns) -> Columns:
-    """The operations, over at the latest when somebody who waited for them went on.
-
-    What stamps the end of an asynchronous one is another thread, which may come later."""
+def _over_before_waits(parts: list[Columns], operations: Columns) -> Columns:
+    """The operations, over at the latest when a thread that waited for them went on: the end of an
+    asynchronous one is stamped by another thread, which may be later."""
     over = operations.over_ns.copy()
     for rows in parts:
         waited = rows.select(rows.order == WAIT)
@@ -172,41 +171,40 @@ def _over_for(parts: list[Columns], operations: Columns) -> Columns:
 def _host_rows(
     span: LaneExtent, found: Entries, operations: Columns
 ) -> tuple[list[Columns], Columns]:
-    """Entries and waits of host threads, and the ends of their steps; and waits for what is not
-    known."""
+    """Entries and waits of host threads and the ends of their steps; and waits for operations that
+    are not known."""
     over = operations.over_ns
     rows = found.rows.select(~found.rows.on_device) if span.device.any() else found.rows
     phases = span.trace.of_kind(Kind.PHASE)
     waits = span.waits()
-    behind = rows.select(rows.waits & ~rows.calls)
+    later = rows.select(rows.waits & ~rows.calls)
     blocked = rows.waits & rows.calls
-    parts, named = _told(waits, rows.select(~rows.calls))
+    parts, named = _named_waits(waits, rows.select(~rows.calls))
     sure = np.unique(waits.lane[named])
     guessed = ~named & ((waits.parent == 0) | ~np.isin(waits.lane, sure))
     waits = _after_calls(waits.select(guessed), rows).sorted_by("lane", "enter_ns")
-    behind = behind.select(~np.isin(behind.lane, sure))
+    later = later.select(~np.isin(later.lane, sure))
     known = np.zeros(len(waits), bool)
-    if len(behind) and not len(waits):
+    if len(later) and not len(waits):
         rows = rows.sorted_by("lane", "enter_ns", "seq")
         waited = awaited(rows, found.operations, over)
         ahead = np.where(rows.waits & ~rows.calls, waited.ahead, 0)
         blocked = rows.waits & (rows.calls | ((ahead == 1) & ~waited.worked))
-        parts += _later(rows, waited._replace(ahead=ahead))
-    elif len(behind):
-        more, known = _awaited(waits, behind, operations)
+        parts += _deferred_waits(rows, waited._replace(ahead=ahead))
+    elif len(later):
+        more, known = _matched_waits(waits, later, operations)
         parts += more
     unknown = waits.select(~known & (waits.leave_ns - waits.enter_ns >= TELLING_NS))
     ends = span.table(span.trace.of_kind(Kind.STEP))
     ends = ends.select(~span.device[ends.lane])
     ends = ends.with_column("enter_ns", ends.leave_ns)
-    parts += _sent(span, rows.select(~np.isin(rows.lane, sure)), phases, over)
+    parts += _send_waits(span, rows.select(~np.isin(rows.lane, sure)), phases, over)
     return [_entered(rows, blocked), *parts, _table(ends, None, None, STEP_END)], unknown
 
 
-def _sent(span: LaneExtent, rows: Columns, phases: Columns, over: Array) -> list[Columns]:
-    """Waits for what was sent, of which there is no record: a thread whose next doing mostly
-    follows at once on the end of the last message that it had handed over in a step has waited for
-    it."""
+def _send_waits(span: LaneExtent, rows: Columns, phases: Columns, over: Array) -> list[Columns]:
+    """Unrecorded waits for sends: a thread whose next record mostly follows at once on the end of
+    the last message it sent in a step waited for that message."""
     sends = rows.select(rows.sends & ~rows.waits & (rows.leave_ns > rows.enter_ns))
     if not len(sends):
         return []
@@ -236,23 +234,23 @@ def _sent(span: LaneExtent, rows: Columns, phases: Columns, over: Array) -> list
 
 
 def _after_calls(waits: Columns, rows: Columns) -> Columns:
-    """Waits from the last call on that their thread made in the meantime: until it had come back
-    from that, it waited for something else."""
+    """The waits, begun at the last call that their thread made within them: until it returned from
+    that call, it waited for something else."""
     if not len(waits) or not len(rows):
         return waits
     rows = rows.only("lane", "enter_ns", "leave_ns", "seq", "calls")
-    rows = rows.select(in_order(rows.lane, rows.enter_ns, rows.seq))
+    rows = rows.select(grouped_order(rows.lane, rows.enter_ns, rows.seq))
     last = TimeLine(rows.lane, rows.enter_ns).before(waits.lane, waits.leave_ns - 1) - 1
     at = np.maximum(last, 0)
     inside = (last >= 0) & (rows.lane[at] == waits.lane) & (rows.enter_ns[at] > waits.enter_ns)
-    came_back = np.where(rows.calls[at], rows.leave_ns[at], rows.enter_ns[at])
-    since = np.where(inside, np.clip(came_back, waits.enter_ns, waits.leave_ns), waits.enter_ns)
+    returned = np.where(rows.calls[at], rows.leave_ns[at], rows.enter_ns[at])
+    since = np.where(inside, np.clip(returned, waits.enter_ns, waits.leave_ns), waits.enter_ns)
     return waits.with_column("enter_ns", since)
 
 
-def _told(waits: Columns, rows: Columns) -> tuple[list[Columns], Array]:
-    """Rows of waits that say what they were for, and which these are: of the others `parent` is
-    what they lie in. Where a lane has some, nothing is guessed."""
+def _named_waits(waits: Columns, rows: Columns) -> tuple[list[Columns], Array]:
+    """Rows of waits whose `parent` is the operation they were for, and a mask of them; the `parent`
+    of the other waits is what they lie in."""
     if not len(waits) or not len(rows):
         return [], np.zeros(len(waits), bool)
     width = int(max(rows.seq.max(initial=0), waits.parent.max())) + 1
@@ -264,30 +262,32 @@ def _told(waits: Columns, rows: Columns) -> tuple[list[Columns], Array]:
     return [_table(waits.select(there), None, rows.operation[order[at[there]]], WAIT)], there
 
 
-def _awaited(waits: Columns, behind: Columns, operations: Columns) -> tuple[list[Columns], Array]:
-    """Rows of waits: of every queue the last operation of the lane that was over when one ended.
-
-    What an earlier wait has waited for is not waited for again. Also, which waits are for anything
-    that is known.
-    """
-    queue = operations.queue[behind.operation]
+def _matched_waits(
+    waits: Columns, later: Columns, operations: Columns
+) -> tuple[list[Columns], Array]:
+    """Rows of waits for the last operation of the lane in every queue that was over when the wait
+    ended, but for what an earlier wait waited for; and which waits are for any known operation."""
+    queue = operations.queue[later.operation]
     queues = int(queue.max()) + 1
-    pair = behind.lane * queues + queue
+    pair = later.lane * queues + queue
     present = np.bincount(pair, minlength=1) > 0
     lanes, number = np.flatnonzero(present) // queues, (np.cumsum(present) - 1)[pair]
-    ended = operations.over_ns[behind.operation]
-    order = in_order(number, ended, behind.enter_ns)
-    number, ended, entered = number[order], ended[order], behind.enter_ns[order]
-    operation = behind.operation[order]
+    ended = operations.over_ns[later.operation]
+    order = grouped_order(number, ended, later.enter_ns)
+    number, ended, entered = number[order], ended[order], later.enter_ns[order]
+    operation = later.operation[order]
     began = operations.last_ns[operation]
     turn = np.arange(len(lanes)) - np.searchsorted(lanes, lanes)
     firsts = np.searchsorted(number, np.arange(len(lanes) + 1))
     by_lane = np.full((int(turn.max()) + 1, int(waits.lane.max(initial=0)) + 1), NONE)
     inside = lanes < by_lane.shape[1]
     by_lane[turn[inside], lanes[inside]] = np.flatnonzero(inside)
-    ends, entries_ = TimeLine(number, ended), TimeLine(number, entered[in_order(number, entered)])
-    steps_ = TimeLine(number, behind.step[order])
-    place = _turns(waits)
+    ends, entries_ = (
+        TimeLine(number, ended),
+        TimeLine(number, entered[grouped_order(number, entered)]),
+    )
+    steps_ = TimeLine(number, later.step[order])
+    place = _wait_places(waits)
     if operations.message.any():  # stages have orders of their own
         place = np.unique(place * by_lane.shape[1] + waits.lane, return_inverse=True)[1].reshape(-1)
     parts, found_any = [], np.zeros(len(waits), bool)
@@ -300,23 +300,21 @@ def _awaited(waits: Columns, behind: Columns, operations: Columns) -> tuple[list
         last = np.minimum(over_by, entered_by) - 1
         first = steps_.before(chosen, waits.step[mine] - 1)
         blocked = waits.leave_ns[mine] - waits.enter_ns[mine] >= TELLING_NS
-        usual = first + _usual(place[mine], last - first, blocked & (last >= first))
+        usual = first + _usual_count(place[mine], last - first, blocked & (last >= first))
         leave = waits.leave_ns[mine]
         usually, lastly = (np.clip(at, 0, len(ended) - 1) for at in (usual, last))
         known = (usual >= first) & (usual < entered_by) & (began[usually] <= leave)
         known &= (ended[usually] >= leave - BETWEEN_NS) | (ended[lastly] < leave - BETWEEN_NS)
         last = np.where(known, usual, last)
-        earlier = _before_in_lane(waits.lane[mine], last)
+        earlier = _furthest_before(waits.lane[mine], last)
         found_any[mine] |= last >= firsts[chosen]
         new = (last >= firsts[chosen]) & (last > earlier)
-        mine, last = mine[new], last[new]
-        rows = waits.select(mine)
-        parts.append(_table(rows, None, operation[last], WAIT))
+        parts.append(_table(waits.select(mine[new]), None, operation[last[new]], WAIT))
     return parts, found_any
 
 
-def _turns(waits: Columns) -> Array:
-    """A number for each wait, the same for the n-th of a step with equally many."""
+def _wait_places(waits: Columns) -> Array:
+    """A number for each wait, the same for the n-th wait of steps with equally many."""
     opens = (np.diff(waits.lane, prepend=-1) != 0) | (np.diff(waits.step, prepend=-1) != 0)
     first = np.flatnonzero(opens)
     size = np.diff(np.append(first, len(waits)))
@@ -324,9 +322,9 @@ def _turns(waits: Columns) -> Array:
     return np.asarray(turn * (int(size.max(initial=0)) + 1) + np.repeat(size, size))
 
 
-def _usual(place: Array, ahead: Array, telling: Array) -> Array:
-    """By the place in the step, how many operations of the step come before the one that such a
-    wait is mostly for, by those that were blocked; a large negative number where that varies."""
+def _usual_count(place: Array, ahead: Array, telling: Array) -> Array:
+    """For each wait, how many operations of the step come before the one that most `telling` waits
+    of its place are for; `NEVER` where they differ."""
     if not telling.any():
         return np.full(len(place), NEVER)
     width = int(ahead[telling].max()) + 1
@@ -342,21 +340,21 @@ def _usual(place: Array, ahead: Array, telling: Array) -> Array:
 
 
 class TimeLine(NamedTuple):
-    """Values in order within each number, side by side on one line."""
+    """Values, ascending within each number; numbers ascend."""
 
     number: Array
     values: Array
 
     def before(self, number: Array, value: Array) -> Array:
-        """How many there are, of this and smaller numbers, with at most this value."""
+        """How many values of smaller numbers, and of this number up to this value, there are."""
         low = int(min(self.values.min(), value.min(initial=2**62)))
         width = int(max(self.values.max(), value.max(initial=0))) - low + 2
         line = self.number * width + (self.values - low)
         return np.asarray(np.searchsorted(line, number * width + (value - low), side="right"))
 
 
-def _before_in_lane(lane: Array, last: Array) -> Array:
-    """The furthest that earlier waits of the same lane have come; -1 for the first."""
+def _furthest_before(lane: Array, last: Array) -> Array:
+    """The largest `last` of earlier waits of the same lane; -1 for the first."""
     opens = np.diff(lane, prepend=-1) != 0
     number = np.cumsum(opens)
     width = int(last.max(initial=0)) + 2
@@ -370,14 +368,14 @@ def _before_in_lane(lane: Array, last: Array) -> Array:
 
 
 def _device_rows(span: LaneExtent, found: Entries, over: Array) -> list[Columns]:
-    """Entries of streams, what their compute waits for, and steps that end with the last of it."""
+    """Entries of streams, the waits of their compute, and the ends of their steps."""
     rows = found.rows.select(found.rows.on_device)
     rows = rows.select(np.lexsort([rows.seq, ~rows.sends, rows.enter_ns, rows.lane]))
     waited = awaited(rows, found.operations, over)
     changes = (np.diff(rows.lane, append=-1) != 0) | (np.diff(rows.step, append=-1) != 0)
     last = np.flatnonzero(changes)
     step = np.cumsum(changes) - changes
-    left = _left(rows, found.operations, over, waited, last[step])
+    left = _awaited_at_end(rows, found.operations, over, waited, last[step])
     at_once = (waited.ahead[last] == 1) & ~waited.worked[last]
     resumed = np.where(at_once, over[rows.operation[last]], rows.enter_ns[last])
     np.maximum.at(resumed, step[left], over[rows.operation[left]])
@@ -391,15 +389,17 @@ def _device_rows(span: LaneExtent, found: Entries, over: Array) -> list[Columns]
     finals = rows.select(last[step[left]]).with_column("operation", rows.operation[left])
     return [
         _entered(rows, (waited.ahead == 1) & ~waited.worked),
-        *_later(rows, waited),
+        *_deferred_waits(rows, waited),
         _table(finals, None, finals.operation, WAIT),
         _table(ends, None, None, STEP_END),
     ]
 
 
-def _left(rows: Columns, operations: Columns, over: Array, waited: Awaited, last: Array) -> Array:
-    """Entries that a step waits for at its end: of each queue the last that nothing waited for, if
-    the next step mostly begins after it."""
+def _awaited_at_end(
+    rows: Columns, operations: Columns, over: Array, waited: Awaited, last: Array
+) -> Array:
+    """Entries that a step waits for at its end: in each queue the last one without a wait, if
+    entries mostly are over before the next step begins."""
     following = np.minimum(last + 1, len(rows) - 1)
     same = rows.lane[following] == rows.lane
     after = ~same | (rows.enter_ns[following] >= over[rows.operation] - BETWEEN_NS)
@@ -413,8 +413,8 @@ def _left(rows: Columns, operations: Columns, over: Array, waited: Awaited, last
     return np.asarray(open_[order[final]])
 
 
-def _later(rows: Columns, waited: Awaited) -> list[Columns]:
-    """Waits for operations some entries after theirs: before the work that follows, or after it."""
+def _deferred_waits(rows: Columns, waited: Awaited) -> list[Columns]:
+    """Waits some entries after that of their operation: before the work that follows, or after."""
     parts = []
     for worked, order in ((False, WAIT), (True, WORKED)):
         waiting = np.flatnonzero((waited.ahead > 1 - worked) & (waited.worked == worked))

@@ -1,8 +1,8 @@
-"""The micro-batches of a pipeline: whose each piece of work is, and how long each is beside others.
+"""The micro-batches of a pipeline: which work belongs to each, and how long it takes.
 
-A micro-batch is known by the messages that pass it on. What a lane works between a message received
-and the next one sent belongs to the micro-batch of both; but the first stage, which receives what
-comes back, sends a new one: there a row is the end of one and the beginning of another.
+A micro-batch is followed by the messages that pass it on. Work of a lane between a message received
+and the next one sent belongs to the micro-batch of both; but the first stage, which receives a
+micro-batch that comes back, then sends a new one: there a row ends one and begins another.
 """
 
 from __future__ import annotations
@@ -12,83 +12,78 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.peers import alike, message_ends
-from evenstep.diagnose.graph.structure import Graph, mixed, quantiles
-from evenstep.diagnose.levels import ERRORS, MOST
+from evenstep.diagnose.graph.peers import message_ends, peers
+from evenstep.diagnose.graph.structure import Graph, quantiles, row_hash
+from evenstep.diagnose.levels import ERRORS, MINOR, MOST
 from evenstep.statistics.interval import MAD_SIGMA
 
 Array = npt.NDArray[Any]
 
-LONG = 0.01  # of a lane's work in a step: shorter rows tell little
-TURNS = 4  # of telling what of a row of two micro-batches is the one's by what the other takes
+LONG = 0.01  # of a lane's work in a step: shorter rows are left out
+ROUNDS = 4  # of dividing rows of two micro-batches by what each takes elsewhere
 
 
-class Batches(NamedTuple):
-    """Rows of micro-batches that several lanes have worked on.
-
-    `common` is how many times as long as in the mean the micro-batches of each one are, noise left
-    out. `together` is the correlation of a lane's with the other lanes', `deviation` how much
-    micro-batches differ.
-    """
+class MicroBatches(NamedTuple):
+    """Rows of micro-batches that several lanes worked on."""
 
     rows: Array
-    common: Array
-    together: float
-    deviation: float
+    common: Array  # length of each row's micro-batches over the mean, noise left out
+    correlation: float  # of a lane's lengths with the other lanes'
+    deviation: float  # of the lengths of micro-batches, relative to their mean
 
 
 class _Parts(NamedTuple):
-    """What rows have of micro-batches: all of their own work, or the `share` of each of two."""
+    """Parts of rows that belong to one micro-batch: `share` of the row's own work."""
 
     row: Array
     batch: Array
     share: Array
 
     def select(self, chosen: Array) -> _Parts:
-        """Those picked by a mask."""
+        """The parts that a mask selects."""
         return _Parts(*(column[chosen] for column in self))
 
 
-def micro_batches(graph: Graph) -> Batches | None:
+def micro_batches(graph: Graph) -> MicroBatches | None:
     """The micro-batches of a graph; None where no messages pass work on."""
     if not graph.operations.message.any():
         return None
     passed = _passed(graph)
     usual = _usual(graph, passed)
-    over = np.where(usual > 0, graph.own_ns / np.maximum(usual, 1.0), 1.0)
+    relative = np.where(usual > 0, graph.own_ns / np.maximum(usual, 1.0), 1.0)
     parts = _parts(graph, passed, usual)
     if not len(parts.row):
         return None
     batch, lane = parts.batch, graph.rows.lane[parts.row]
     weight = usual[parts.row] * parts.share**2
-    each = _each(parts, over, weight)
+    length = _lengths(parts, relative, weight)
     of_lane = np.unique(batch * len(graph.ranks) + lane, return_inverse=True)[1].reshape(-1)
-    whole, count = np.bincount(batch, weight * each), np.bincount(batch, weight)
-    own, size = np.bincount(of_lane, weight * each), np.bincount(of_lane, weight)
+    whole, count = np.bincount(batch, weight * length), np.bincount(batch, weight)
+    own, size = np.bincount(of_lane, weight * length), np.bincount(of_lane, weight)
     rest = count[batch] - size[of_lane]
-    met = rest > 0.1 * count[batch]
-    if np.count_nonzero(met) < 2:
+    shared = rest > MINOR * count[batch]
+    if np.count_nonzero(shared) < 2:
         return None
-    others = (whole[batch] - own[of_lane])[met] / rest[met]
-    mine = (own / size)[of_lane][met]
+    others = (whole[batch] - own[of_lane])[shared] / rest[shared]
+    mine = (own / size)[of_lane][shared]
     spread = np.sqrt(mine.var() * others.var())
     covariance = float(((mine - mine.mean()) * (others - others.mean())).mean())
-    together = covariance / float(spread) if spread > 0 else 0.0
+    correlation = covariance / float(spread) if spread > 0 else 0.0
     common = whole[batch] / count[batch]
-    reliable = min(max(covariance, 0.0) / max(float(common[met].var()), 1e-12), 1.0)
-    more = np.where(met, reliable * (common - 1), 0.0)
+    reliable = min(max(covariance, 0.0) / max(float(common[shared].var()), 1e-12), 1.0)
+    more = np.where(shared, reliable * (common - 1), 0.0)
     found = 1 + np.bincount(parts.row, parts.share * more, len(graph.rows))
-    rows = np.unique(parts.row[met])
+    rows = np.unique(parts.row[shared])
     mean = np.average(found[rows], weights=usual[rows])
-    return Batches(rows, found[rows] / mean, together, float(np.sqrt(max(covariance, 0.0))))
+    return MicroBatches(rows, found[rows] / mean, correlation, float(np.sqrt(max(covariance, 0.0))))
 
 
-def _each(parts: _Parts, over: Array, weight: Array) -> Array:
-    """How many times as long as usual each part is: of a row of two micro-batches what is left when
-    the other takes as long as in all its other rows."""
-    whole = over[parts.row]
+def _lengths(parts: _Parts, relative: Array, weight: Array) -> Array:
+    """How many times as long as usual each part is; in a row of two micro-batches, what remains
+    when the other takes as long as in all its rows."""
+    whole = relative[parts.row]
     found, count = whole, np.maximum(np.bincount(parts.batch, weight), 1e-12)
-    for _ in range(TURNS if (parts.share < 1).any() else 0):
+    for _ in range(ROUNDS if (parts.share < 1).any() else 0):
         common = (np.bincount(parts.batch, weight * found) / count)[parts.batch]
         both = np.bincount(parts.row, parts.share * common)[parts.row]
         found = common + (whole - both) / parts.share
@@ -96,19 +91,19 @@ def _each(parts: _Parts, over: Array, weight: Array) -> Array:
 
 
 def _usual(graph: Graph, passed: _Passed) -> Array:
-    """The usual work of each row, 0 where that is too short to tell: of its place, or of all places
-    where the same is done with a micro-batch, as far as these differ by no more than chance."""
+    """The usual work of each row, 0 where too short: that of its place, or of all places that do
+    the same with a micro-batch where the difference may be chance."""
     usual, place = np.zeros(len(graph.rows)), np.zeros(len(graph.rows), np.int64)
     kind, places = np.zeros(len(graph.rows), np.uint64), 0
-    for number, part in enumerate(alike(graph)):
-        own = part.of(graph.own_ns)
+    for number, part in enumerate(peers(graph)):
+        own = part.by_place(graph.own_ns)
         middle = np.median(own, axis=(0, 1))
         long = part.there & (middle > LONG * middle.sum())
         rows, at = part.rows[long], np.broadcast_to(np.arange(len(middle)), own.shape)[long]
         usual[rows], place[rows], kind[rows] = middle[at], places + at, number
         places += len(middle)
     rows = np.flatnonzero(usual > 0)
-    role = mixed([kind[rows], *(np.sign(one[rows]) for one in passed)])
+    role = row_hash([kind[rows], *(np.sign(one[rows]) for one in passed)])
     role = np.unique(role, return_inverse=True)[1].reshape(-1)
     own, mine = graph.own_ns[rows], usual[rows]
     roles = int(role.max(initial=-1)) + 1
@@ -121,7 +116,7 @@ def _usual(graph: Graph, passed: _Passed) -> Array:
 
 
 def _parts(graph: Graph, passed: _Passed, usual: Array) -> _Parts:
-    """The parts of all rows whose work is long enough to tell."""
+    """The parts of all rows with usual work."""
     came, goes, fresh = passed.came, passed.goes, passed.fresh > 0
     batch = np.where(came >= 0, came, goes)
     both = (came >= 0) & fresh
@@ -135,19 +130,17 @@ def _parts(graph: Graph, passed: _Passed, usual: Array) -> _Parts:
 
 
 class _Passed(NamedTuple):
-    """Of each row the micro-batch that it received and the one that it sends, -1 none, and whether
-    that is a new one; and from where, and to where. A micro-batch has the number of the message
+    """Micro-batches that each row received and sends. A micro-batch has the number of the message
     that first passed it on."""
 
-    came: Array
-    goes: Array
-    fresh: Array
-    source: Array  # lanes further on; 0 where nothing came or goes
-    target: Array
+    came: Array  # -1 none
+    goes: Array  # -1 none
+    fresh: Array  # whether the one sent is new
+    source: Array  # how many lanes further on the sender is; 0 where nothing came
+    target: Array  # likewise the receiver
 
 
 def _passed(graph: Graph) -> _Passed:
-    """What each row passes on."""
     rows = graph.rows
     source, target = message_ends(graph)
     sends, receives = source[rows.enter] == rows.lane, target[rows.wait] == rows.lane
@@ -161,7 +154,7 @@ def _passed(graph: Graph) -> _Passed:
     parent[rows.enter[passed]] = came[passed]
     for _ in range(int(np.ceil(np.log2(max(len(parent), 2))))):
         parent = parent[parent]
-    first = np.append(parent[:-1], -1)  # of none
+    first = np.append(parent[:-1], -1)  # for no message
     goes = np.where(sends, first[rows.enter], -1)
     away = np.where(came >= 0, source[came] - rows.lane, 0)
     ahead = np.where(sends, target[rows.enter] - rows.lane, 0)
@@ -169,9 +162,10 @@ def _passed(graph: Graph) -> _Passed:
 
 
 def _before(graph: Graph, received: Array, sends: Array, awaits_own: Array) -> Array:
-    """The message that each row's lane had received last and neither passed on nor waited for
-    anything else since, -1 none. `received`: what each row waits for, if that is one; `awaits_own`:
-    it waits for nothing but that one of its own has gone."""
+    """The message each row's lane received last, if it sent and awaited nothing since; -1 none.
+
+    `received`: the message each row waits for; `awaits_own`: rows that wait only until the lane's
+    own message is sent."""
     rows = graph.rows
     order = np.lexsort([np.arange(len(rows)), rows.at_ns, rows.lane])
     lane, received = rows.lane[order], received[order]

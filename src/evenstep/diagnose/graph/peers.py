@@ -1,4 +1,4 @@
-"""Ranks of the same program: those whose rows, place by place, are the same work."""
+"""Peers: lanes that run the same program, so that their rows, place by place, are the same work."""
 
 from __future__ import annotations
 
@@ -7,37 +7,36 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.structure import Graph, mixed
+from evenstep.diagnose.graph.structure import Graph, row_hash
 
 Array = npt.NDArray[Any]
 
 
-class Alike(NamedTuple):
-    """Lanes of one program, whatever they were seen to wait for; (segments, lanes, places).
+class Peers(NamedTuple):
+    """Lanes of one program, whether or not they had to wait.
 
-    Who need not wait leaves no record of it: that place is not there, and what was worked in it is
-    in the row that follows. `rows` are indices into the graph's.
+    A lane that need not wait at a place has no row there: its work is in the row that follows.
     """
 
     lanes: Array
     segments: Array
-    rows: Array
-    there: Array
+    rows: Array  # (segments, lanes, places), indices into the graph's rows
+    there: Array  # likewise: whether the lane has a row of its own at that place
 
-    def of(self, own_ns: Array) -> Array:
-        """Own work by place, of that of rows."""
+    def by_place(self, own_ns: Array) -> Array:
+        """Own work of rows as (segments, lanes, places)."""
         return np.asarray(own_ns[self.rows] * self.there)
 
-    def lay(self, own_ns: Array, here: Array) -> None:
-        """Put own work by place into that of rows."""
+    def assign(self, own_ns: Array, here: Array) -> None:
+        """Write own work by place into that of rows."""
         own_ns[self.rows] = 0.0
         np.add.at(own_ns, self.rows, here)
 
 
-def alike(graph: Graph) -> list[Alike]:
-    """All rows by program and place, over the segments of all structures.
+def peers(graph: Graph) -> list[Peers]:
+    """All lanes by program, over the segments of all structures.
 
-    A lane's program is what it enters, step by step, and all kinds of what it ever waits for.
+    A lane's program is the sequence of what it enters and the set of kinds it ever waits for.
     """
     lanes, sizes = len(graph.ranks), [len(batch.links.previous) for batch in graph.batches]
     batch = np.repeat(np.arange(len(sizes)), sizes)
@@ -45,32 +44,32 @@ def alike(graph: Graph) -> list[Alike]:
     rows = np.repeat([int(one.first_row[0]) for one in graph.batches], sizes) + local
     cell = batch * lanes + graph.rows.lane[rows]
     cells, opens, line = np.unique(cell, return_index=True, return_inverse=True)
-    enter, wait = (mixed(_kinds(graph, rows, link)) for link in ("enter", "wait"))
+    enter, wait = (row_hash(_kinds(graph, rows, link)) for link in ("enter", "wait"))
     lasting = graph.rows.ends[rows] | (graph.rows.enter[rows] >= 0)
     before = np.cumsum(lasting) - lasting  # a place leads to the next entry, or a wait before it
     place = 2 * (before - before[opens][line]) + lasting
-    kind = mixed([place, np.where(lasting, 0, wait)])
+    kind = row_hash([place, np.where(lasting, 0, wait)])
     code, waited = np.zeros(len(cells), np.uint64), np.zeros(lanes, np.uint64)
-    np.add.at(code, line[lasting], mixed([place, graph.rows.ends[rows], enter])[lasting])
+    np.add.at(code, line[lasting], row_hash([place, graph.rows.ends[rows], enter])[lasting])
     kinds = np.unique(np.stack([(cell % lanes).astype(np.uint64), wait]), axis=1)
-    np.add.at(waited, kinds[0].astype(np.int64), mixed([kinds[1]]))
+    np.add.at(waited, kinds[0].astype(np.int64), row_hash([kinds[1]]))
     code += waited[cells % lanes]
-    pair = np.unique(mixed([cells // lanes, code]), return_inverse=True)[1].reshape(-1)
-    together = np.zeros(len(cells), np.uint64)
-    np.add.at(together, pair, mixed([cells % lanes]))  # so that all have the same lanes
-    code = mixed([code, together[pair]])[line]
+    pair = np.unique(row_hash([cells // lanes, code]), return_inverse=True)[1].reshape(-1)
+    members = np.zeros(len(cells), np.uint64)
+    np.add.at(members, pair, row_hash([cells % lanes]))  # so that all segments have the same lanes
+    code = row_hash([code, members[pair]])[line]
     chosen = (np.flatnonzero(code == number) for number in np.unique(code))
     return [_pool(graph, batch[at], cell[at], kind[at], place[at], local[at]) for at in chosen]
 
 
 def _pool(
     graph: Graph, batch: Array, cell: Array, kind: Array, place: Array, local: Array
-) -> Alike:
-    """Of rows of one segment of each structure: kind, order, and place in the segment."""
+) -> Peers:
+    """The peers given by rows of one segment of each structure, `local` within it."""
     order, index = np.lexsort([local, kind, cell]), np.arange(len(cell))
     first = np.append(True, (np.diff(kind[order]) != 0) | (np.diff(cell[order]) != 0))
     turn = index - np.maximum.accumulate(np.where(first, index, 0))
-    kind[order] = mixed([kind[order], turn])  # what a place has twice are two
+    kind[order] = row_hash([kind[order], turn])  # what a place has twice are two
     _, head, column = np.unique(kind, return_index=True, return_inverse=True)
     column = column.reshape(-1)
     order = np.lexsort([np.bincount(column, local) / np.bincount(column), place[head]])
@@ -87,11 +86,11 @@ def _pool(
     turn = np.searchsorted(of, graph.batch_of[segments])
     shape = len(of), len(lanes), width
     there = (table >= 0).reshape(shape)[turn]
-    return Alike(lanes, segments, begin + held.reshape(shape)[turn], there)
+    return Peers(lanes, segments, begin + held.reshape(shape)[turn], there)
 
 
 def _kinds(graph: Graph, rows: Array, link: str) -> list[Array]:
-    """Of what rows enter or wait for: operation, message or not, members, and the way it goes."""
+    """Kinds of what rows enter or wait for: operation, message, members, direction."""
     table, number = graph.operations, graph.rows[link][rows]
     if not len(table):
         return [number]
@@ -104,8 +103,8 @@ def _kinds(graph: Graph, rows: Array, link: str) -> list[Array]:
 
 
 def message_ends(graph: Graph) -> tuple[Array, Array]:
-    """The lanes that each message goes from and to, -1 where that is not known or it is none, and
-    one more, -1: of none. (operations + 1,)."""
+    """The lanes that each message goes from and to, -1 if unknown or no message; the last entry is
+    that of no operation, -1. Two of (operations + 1,)."""
     rows, table = graph.rows, graph.operations
     source, target = np.full((2, len(table) + 1), -1)
     message, sender = np.append(table.message, False), np.append(table.root, -1)

@@ -1,9 +1,9 @@
-"""The run replayed in absolute times: everything begins when all that it waits for is over.
+"""The run replayed in absolute times: everything begins when all that it depends on is over.
 
-No condition is put on what was seen: whoever did not block may block, and the reverse. Segments are
-replayed one after the other, many stretches of them side by side; each stretch begins with what the
-one before has left, and is repeated until that agrees. Times are relative to when a stretch begins:
-a shift of all lanes shifts all that follows.
+A rank that did not block in the run may block in a replay, and the reverse. Segments are replayed
+in order, many chunks of them side by side; each chunk begins with the state that the previous one
+left, and is repeated until both agree. Times are relative to the beginning of a chunk: a shift of
+all lanes shifts all that follows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.schedule import evaluate, left
+from evenstep.diagnose.graph.schedule import carried_over, evaluate
 from evenstep.diagnose.graph.structure import Batch, Graph
 
 Array = npt.NDArray[Any]
@@ -23,12 +23,12 @@ Array = npt.NDArray[Any]
 SHORTEST = 8  # segments of a chunk, replayed one after the other
 MOST_CHUNKS = 256  # side by side
 AGREED_NS = 1.0
-ROUNDS = 4  # of chunks side by side; then one after the other
-CELLS = 8_000_000  # own work of rows under all scenarios, held at a time
+ROUNDS = 4  # with chunks side by side; then with all segments one after the other
+CELLS = 8_000_000  # values of own work, rows × scenarios, held at a time
 
 
 class Change(NamedTuple):
-    """A scenario: own work of some rows, and how long some operations take, in ns."""
+    """A scenario: other own work of some rows, and other durations of some operations, in ns."""
 
     rows: Array
     own_ns: Array
@@ -37,24 +37,24 @@ class Change(NamedTuple):
 
     @staticmethod
     def none() -> Change:
-        """As it was."""
+        """The run as it was."""
         nothing = np.zeros(0, np.int64)
         return Change(nothing, np.zeros(0), nothing, np.zeros(0))
 
     @staticmethod
     def of_work(rows: Array, own_ns: Array) -> Change:
-        """Other own work of these rows; never less than none."""
+        """Other own work of these rows; negative work counts as 0."""
         return Change.none()._replace(rows=rows, own_ns=np.maximum(own_ns, 0.0))
 
     @staticmethod
     def of_transfers(operations: Array, took_ns: Array) -> Change:
-        """Other lengths of these operations; never less than none."""
+        """Other durations of these operations; negative ones count as 0."""
         return Change.none()._replace(operations=operations, took_ns=np.maximum(took_ns, 0.0))
 
 
-def together(graph: Graph, changes: Sequence[Change]) -> Change:
-    """All of them at once: what each takes away or adds is summed, to no less than nothing or than
-    one of them has it alone."""
+def combined(graph: Graph, changes: Sequence[Change]) -> Change:
+    """All changes at once: their differences are summed; the result is at least 0, and own work at
+    least the smallest that one of the changes sets."""
     own, took = graph.own_ns.copy(), graph.took_ns.copy()
     least = np.zeros(len(own))
     for change in changes:
@@ -66,7 +66,7 @@ def together(graph: Graph, changes: Sequence[Change]) -> Change:
 
 
 class Chunk(NamedTuple):
-    """Neighbouring segments; `follows` the chunk before, of the same stretch of steps."""
+    """Neighbouring segments; `follows`: the previous chunk is of the same stretch of steps."""
 
     first: int
     last: int
@@ -78,12 +78,11 @@ def replay(graph: Graph, changes: Sequence[Change]) -> Array:
 
     Each stretch of steps counts from the beginning of the trace's own; nan where a lane has no end.
     """
-    each = max(1, CELLS // max(len(graph.rows), 1))
+    most = max(1, CELLS // max(len(graph.rows), 1))
     parts = [
-        _replayed(graph, changes[first : first + each]) for first in range(0, len(changes), each)
+        _replayed(graph, changes[first : first + most]) for first in range(0, len(changes), most)
     ]
-    shape = (0, len(graph.steps), len(graph.ranks))
-    return np.concatenate(parts) if parts else np.zeros(shape)
+    return np.concatenate([np.zeros((0, len(graph.steps), len(graph.ranks))), *parts])
 
 
 def _replayed(graph: Graph, changes: Sequence[Change]) -> Array:
@@ -108,7 +107,7 @@ def _first_state(graph: Graph, chunk: Chunk) -> Array:
 
 
 def _chunks(graph: Graph, most: int) -> list[Chunk]:
-    """Every stretch of steps in chunks of about equal length."""
+    """Every stretch of steps cut into chunks of about equal length, at most about `most`."""
     count = len(graph.batch_of)
     edges = np.flatnonzero(np.diff(graph.stretch_of[:count], prepend=-1, append=-1))
     length = max(SHORTEST, -(-count // most)) if most > 1 else count
@@ -121,7 +120,7 @@ def _chunks(graph: Graph, most: int) -> list[Chunk]:
 
 
 class _Tables:
-    """Own work and transfers under every scenario."""
+    """Own work of rows and durations of operations under every scenario."""
 
     def __init__(self, graph: Graph, changes: Sequence[Change]) -> None:
         self.own = np.repeat(graph.own_ns[:, None], len(changes), axis=1)
@@ -131,7 +130,7 @@ class _Tables:
             self.took[change.operations, number] = change.took_ns
 
     def of(self, batch: Batch, places: Array) -> tuple[Array, Array]:
-        """Those of some segments of a batch: (rows or operations, segments × scenarios)."""
+        """Both for some segments of a batch: (rows or operations, segments × scenarios)."""
         rows = batch.schedule.rows[:, None] + batch.first_row[places][None, :]
         operations = batch.schedule.operations[:, None] + batch.first_operation[places][None, :]
         own, took = self.own[rows], self.took[operations]
@@ -140,20 +139,20 @@ class _Tables:
 
 
 class _Run:
-    """Chunks side by side, and what each leaves to the next."""
+    """Chunks replayed side by side, and the state that each leaves to the next."""
 
     def __init__(
         self, graph: Graph, tables: _Tables, chunks: Sequence[Chunk], states: Array
     ) -> None:
         self.graph, self.tables, self.chunks = graph, tables, chunks
-        self.states = states  # (chunks, lanes and queues, scenarios), the largest lane at 0
+        self.states = states  # (chunks, lanes and queues, scenarios), the latest lane at 0
         shape = (states.shape[2], len(graph.steps), len(graph.ranks))
-        self.found = np.full(shape, np.nan)  # relative to the begin of the chunk
+        self.found = np.full(shape, np.nan)  # relative to the beginning of the chunk
         self.left = np.zeros(states.shape)
         self.owner = np.zeros(len(graph.steps), np.int64)  # chunk of each step's end
 
     def agree(self, rounds: int) -> bool:
-        """Replay until every chunk begins with what the one before has left."""
+        """Replay until every chunk begins with the state its predecessor left; whether it did."""
         stale = np.ones(len(self.chunks), bool)
         for _ in range(rounds):
             self._replay(np.flatnonzero(stale))
@@ -191,7 +190,7 @@ class _Run:
         own, took = self.tables.of(batch, self.graph.place_in_batch[segment])
         carried = state[mine].transpose(1, 0, 2).reshape(state.shape[1], -1)
         buffer = evaluate(batch.schedule, own, took, carried)
-        after = left(batch.schedule, buffer).reshape(state.shape[1], len(mine), scenarios)
+        after = carried_over(batch.schedule, buffer).reshape(state.shape[1], len(mine), scenarios)
         state[mine] = after.transpose(1, 0, 2)
         row, lane, ahead = batch.ends.T
         ends = buffer[batch.schedule.place[row]].reshape(len(row), len(mine), scenarios)
@@ -200,7 +199,7 @@ class _Run:
         self.owner[step] = which[mine][None, :]
 
     def ends(self) -> Array:
-        """Ends of the steps, with the chunks one after the other."""
+        """Ends of all steps in absolute times."""
         lanes = len(self.graph.ranks)
         offset = np.zeros((len(self.chunks), self.states.shape[2]))
         for number, chunk in enumerate(self.chunks):
@@ -219,12 +218,12 @@ def _close(one: Array, other: Array) -> bool:
 
 
 def step_lengths(graph: Graph, ends: Array) -> Array:
-    """How long each step of the job takes: (scenarios, steps), ns: the median over lanes.
+    """Length of each step of the job: (scenarios, steps), ns, between median ends of the lanes.
 
-    Where steps were left out, from the last lane's end to the last lane's: in short stretches what
-    one lane has done after it was waited for would not show. A step whose end nobody was seen to
-    reach shares what passes until the next one that is seen with it, evenly; after the last one
-    that is seen nothing passes. So lengths add up to what the run took.
+    Where steps were left out it lies between the ends of the last lanes: in short stretches the
+    median would hide what one lane does after the others' waits. Steps without any known end share
+    the time until the next known end evenly; after the last known end nothing passes. So lengths
+    add up to the duration of the run.
     """
     whole, lanes = len(graph.starts_ns) == 1, len(graph.ranks)
     known = np.asarray(np.isfinite(ends).any(axis=2))

@@ -1,8 +1,8 @@
-"""The order in which the events of a segment can be worked out: by level, many at a time.
+"""The order in which the events of a segment are computed: level by level, many at a time.
 
-An event of a lane comes after the one before it, and after the operation that one waited for. An
-operation comes after the entries it needs and after the one before it in its queue. What the
-segment before it has left stands at the end of the buffer: the lanes, then the queues.
+A row comes after the previous row of its lane and after the operation that row waited for. An
+operation comes after the entries it needs and after the one before it in its queue. The state that
+the previous segment left stands at the end of the buffer: the lanes, then the queues.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ Array = npt.NDArray[Any]
 
 class Links(NamedTuple):
     """Dependencies of a segment. Nodes are its rows, then its operations, then lanes and queues as
-    they were left, then `never`."""
+    the previous segment left them, then `never`."""
 
     previous: Array  # (rows,) node before each row
-    awaited: Array  # (rows,) operation that the one before has waited for
+    awaited: Array  # (rows,) operation that the previous row waited for
     entry_operation: Array  # (entries,) index of the operation, ascending
     entry_row: Array  # (entries,) node that it needs: a row, or another operation
     queued: Array  # (operations,) node before each operation in its queue
     lane_end: Array  # (lanes,) last row of each lane, or the lane as it was left
     lane_awaited: Array  # (lanes,) what that row waits for
-    queue_end: Array  # (queues,)
+    queue_end: Array  # (queues,) last operation of each queue, or the queue as it was left
 
     @property
     def never(self) -> int:
-        """The node that is over before everything."""
+        """The node that stands for no dependency: it is over at -inf."""
         return len(self.previous) + len(self.queued) + len(self.lane_end) + len(self.queue_end)
 
 
 class Level(NamedTuple):
-    """Rows and operations that depend on earlier levels alone; indices are places in the buffer."""
+    """Rows and operations that depend on earlier levels only; indices are places in the buffer."""
 
     rows: slice
     previous: Array
@@ -43,25 +43,24 @@ class Level(NamedTuple):
     operations: slice
     sources: Array
     first: Array  # of each operation, in `sources`
-    members: int  # of every operation; 0 where they differ
+    members: int  # entries of every operation; 0 where they differ
     queued: Array | None
 
 
 class Schedule(NamedTuple):
-    """A segment's levels; `rows` and `operations` are its own indices in the order of levels."""
+    """The levels of a segment, and its rows and operations in their order."""
 
     rows: Array
     operations: Array
     levels: list[Level]
-    place: Array  # in the buffer, of every node
+    place: Array  # of every node, in the buffer
     links: Links
 
 
 def schedule(links: Links, time_ns: Array) -> Schedule:
-    """Sort a segment by levels; `time_ns` is when its rows and operations were over.
+    """Sort a segment into levels; `time_ns` is when its rows and operations were over.
 
-    Records that contradict each other may let dependencies run in a circle: then what came first
-    waits for nothing that came later.
+    Contradictory records may close a cycle of dependencies: it is cut before its earliest node.
     """
     rows, operations = len(links.previous), len(links.queued)
     count = rows + operations
@@ -105,7 +104,7 @@ def _level(
 
 
 def _forward(links: Links, depth: Array, count: int) -> Links:
-    """The dependencies without those that would be known too late."""
+    """The dependencies without those on a later or equal level."""
     rows = len(links.previous)
     level = np.append(depth, np.full(links.never + 1 - count, -1))
     own, operations = depth[:rows], depth[rows:]
@@ -122,7 +121,7 @@ def _forward(links: Links, depth: Array, count: int) -> Links:
 
 
 def _depths(links: Links, count: int, time_ns: Array) -> Array:
-    """The longest way to each node."""
+    """The longest path to each node."""
     rows = len(links.previous)
     own = np.arange(rows)
     source = np.concatenate([links.previous, links.awaited, links.entry_row, links.queued])
@@ -134,8 +133,8 @@ def _depths(links: Links, count: int, time_ns: Array) -> Array:
 
 
 def depths(source: Array, target: Array, count: int, time_ns: Array) -> Array:
-    """Of each of `count` nodes, the longest way to it along these edges; what is in a circle begins
-    with the earliest."""
+    """Length of the longest path to each of `count` nodes along these edges; a cycle is entered at
+    its earliest node."""
     order = np.argsort(source, kind="stable")
     begins, ends = source[order], target[order]
     first = np.searchsorted(begins, np.arange(count + 1))
@@ -158,11 +157,11 @@ def depths(source: Array, target: Array, count: int, time_ns: Array) -> Array:
 
 
 def evaluate(plan: Schedule, work: Array, took: Array, carried: Array) -> Array:
-    """When everything of a segment is over: (nodes, columns), nodes by `plan.place`.
+    """When every node of a segment is over: (nodes, columns), nodes by `plan.place`.
 
     `work` (rows, columns) and `took` (operations, columns) are in the plan's order, `carried`
-    (lanes and queues, columns) is what the segment before has left. A column is a segment under
-    one scenario.
+    (lanes and queues, columns) is the state that the previous segment left. A column is one segment
+    under one scenario.
     """
     buffer = np.empty((plan.links.never + 1, work.shape[1]))
     count = len(plan.rows) + len(plan.operations)
@@ -188,15 +187,15 @@ def evaluate(plan: Schedule, work: Array, took: Array, carried: Array) -> Array:
 
 
 def _latest(buffer: Array, level: Level) -> Array:
-    """The last entry of each operation."""
+    """The last entry into each operation."""
     entered = buffer[level.sources]
     if level.members:
         return np.asarray(entered.reshape(len(level.first), level.members, -1).max(axis=1))
     return np.asarray(np.maximum.reduceat(entered, level.first, axis=0))
 
 
-def left(plan: Schedule, buffer: Array) -> Array:
-    """What a segment leaves to the next: (lanes and queues, columns)."""
+def carried_over(plan: Schedule, buffer: Array) -> Array:
+    """The state that a segment leaves to the next: (lanes and queues, columns)."""
     links, place = plan.links, plan.place
     lanes = np.maximum(buffer[place[links.lane_end]], buffer[place[links.lane_awaited]])
     return np.concatenate([lanes, buffer[place[links.queue_end]]])

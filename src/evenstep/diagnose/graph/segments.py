@@ -1,7 +1,7 @@
-"""A graph cut into segments, one a step, so that steps of one structure are laid out once.
+"""A graph cut into segments, one per step, so that steps of one structure share a schedule.
 
-An operation belongs to the latest step of anybody in it, and with it what its members did since; so
-nothing of a segment depends on a later one.
+An operation belongs to the latest step of its members, and so do the rows of each member that
+follow its entry; so nothing in a segment depends on a later one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from evenstep.diagnose.graph.structure import (
     Graph,
     Intervals,
     length_before,
-    mixed,
     quantiles,
+    row_hash,
 )
 from evenstep.trace.columns import Columns
 
 Array = npt.NDArray[Any]
 
-ROUNDS = 64  # until operations and rows agree on their segments
+ROUNDS = 64  # at most, until operations and rows agree on their segments
 
 
 def segments(
@@ -34,12 +34,12 @@ def segments(
 ) -> Graph:
     """Cut a graph. `rows` in order of lane and time: lane, step, at_ns, enter, wait, order.
 
-    `lasted` (steps, lanes) is when each step began and ended, -1 where that is not known. Between
-    steps, while nobody is in one, no step is at work.
+    `lasted`, two of (steps, lanes): when each step began and ended, -1 unknown. Time in which no
+    lane is in a step counts for none.
     """
     begun_ns, ended_ns = lasted
     index = np.searchsorted(steps, rows.step)
-    row_in, operation_in = _agreed(rows, operations, index)
+    row_in, operation_in = _segment_numbers(rows, operations, index)
     gaps = np.flatnonzero(np.diff(steps) > 1) + 1  # steps left out: another stretch begins
     stretch = np.searchsorted(gaps, np.arange(len(steps)), side="right")
     between, between_ns = _between(begun_ns, ended_ns)
@@ -55,7 +55,7 @@ def segments(
     return replace(made, between_ns=between_ns)
 
 
-def _agreed(rows: Columns, operations: Columns, index: Array) -> tuple[Array, Array]:
+def _segment_numbers(rows: Columns, operations: Columns, index: Array) -> tuple[Array, Array]:
     """Segment of each row and operation."""
     own = index.astype(np.int64)
     found = own.copy()
@@ -78,8 +78,8 @@ def _agreed(rows: Columns, operations: Columns, index: Array) -> tuple[Array, Ar
 
 
 def _between(begun_ns: Array, ended_ns: Array) -> tuple[tuple[Array, Array], Array]:
-    """From the last end of each step to the first beginning of the next, where all are known; and
-    how long that is before each step."""
+    """The intervals from the last end of a step to the first beginning of the next, where all are
+    known; and how long that is before each step."""
     known = (begun_ns[1:] >= 0).all(axis=1) & (ended_ns[:-1] >= 0).all(axis=1)
     since = np.maximum.accumulate(ended_ns.max(axis=1, initial=0))[:-1]
     until = begun_ns.min(axis=1, initial=2**62)[1:]
@@ -95,9 +95,9 @@ def _own(
     index: Array,
     between: tuple[Array, Array],
 ) -> tuple[Array, Array]:
-    """Own work of each row, and when each lane was free at the beginning of each stretch.
+    """Own work of each row, and when each lane was free as each stretch began.
 
-    Of a lane whose beginning is not known, the first work is what its steps usually begin with.
+    Where a lane's beginning is not known, its first work is the usual first work of its steps.
     """
     over, lane = np.append(operations.over_ns, -(2**62)), rows.lane  # -1, none, is long over
     resumed = np.maximum(rows.at_ns, over[rows.wait])
@@ -165,8 +165,7 @@ def _batched(
     first_operation = np.searchsorted(operations.segment, np.arange(count + 1))
     queues = int(operations.queue.max(initial=-1)) + 1
     key = _structure(rows, operations, first_row, first_operation)
-    _, batch_of = np.unique(key, return_inverse=True)
-    batch_of = batch_of.reshape(-1)
+    batch_of = np.unique(key, return_inverse=True)[1].reshape(-1)
     place = np.zeros(count, np.int64)
     batches = []
     for number in range(int(batch_of.max(initial=-1)) + 1):
@@ -179,24 +178,15 @@ def _batched(
         over = np.concatenate([here.at_ns, of.over_ns])
         ended = np.flatnonzero(here.ends)
         ends = np.stack([ended, here.lane[ended], here["index"][ended] - head], axis=1)
-        batches.append(Batch(mine, first_row[mine], first_operation[mine], links, over, ends))
+        batches.append(Batch(first_row[mine], first_operation[mine], links, over, ends))
     carried = np.full((len(start), len(ranks) + queues), -np.inf)
     carried[:, : len(ranks)] = np.where(start > -(2**62), start, np.nan)
-    return Graph(
-        ranks,
-        steps,
-        rows,
-        operations,
-        batches,
-        batch_of,
-        place,
-        _started(carried),
-        stretch,
-    )
+    started = _started(carried)
+    return Graph(ranks, steps, rows, operations, batches, batch_of, place, started, stretch)
 
 
 def _started(carried: Array) -> Array:
-    """Lanes that are first heard of later count as free when the others are."""
+    """The state with lanes of unknown beginning free as early as any other."""
     lowest = np.where(np.isfinite(carried), carried, np.inf).min(axis=1, keepdims=True)
     return np.asarray(np.where(np.isnan(carried), np.where(lowest < np.inf, lowest, 0), carried))
 
@@ -204,7 +194,7 @@ def _started(carried: Array) -> Array:
 def _structure(
     rows: Columns, operations: Columns, first_row: Array, first_operation: Array
 ) -> Array:
-    """A number per segment that is the same where everything is linked alike."""
+    """A number per segment, the same for segments with the same links."""
     base = first_operation[:-1]
 
     def local(column: Array) -> Array:
@@ -213,14 +203,13 @@ def _structure(
     here = (np.arange(len(rows)) - first_row[rows.segment]).astype(np.uint64)
     index = rows["index"] - rows.segment
     links = local(rows.enter), local(rows.wait), local(rows.after)
-    parts = [here, rows.lane, *links, rows.ends, index]
-    code = mixed(parts)
+    code = row_hash([here, rows.lane, *links, rows.ends, index])
     there = (np.arange(len(operations)) - first_operation[operations.segment]).astype(np.uint64)
-    other = mixed([there, operations.queue, operations.queues, operations.op])
-    return _summed(code, first_row) + _summed(other, first_operation) * np.uint64(3)
+    other = row_hash([there, operations.queue, operations.queues, operations.op])
+    return _slice_sums(code, first_row) + _slice_sums(other, first_operation) * np.uint64(3)
 
 
-def _summed(code: Array, first: Array) -> Array:
+def _slice_sums(code: Array, first: Array) -> Array:
     total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(code, dtype=np.uint64)])
     return np.asarray(total[first[1:]] - total[first[:-1]])
 
@@ -235,7 +224,7 @@ def _links(
     opens = np.diff(rows.lane, prepend=-1) != 0
     previous = np.where(opens, lane_node + rows.lane, np.arange(count) - 1)
 
-    earlier = queue_node + np.append(whole.queue, 0)  # over before: its queue has it
+    earlier = queue_node + np.append(whole.queue, 0)  # of earlier segments: as its queue was left
 
     def node(operation: Array) -> Array:
         here = np.where(operation < base, earlier[operation], operation - base + count)

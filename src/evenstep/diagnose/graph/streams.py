@@ -1,7 +1,7 @@
-"""Streams of devices: their clocks brought together.
+"""Device streams: their clocks aligned, and what the order within a stream tells.
 
-Nobody leaves a collective before the others do, so that its ends are one moment on all devices;
-that places every device's clock on that of the first one.
+No member leaves a collective before the others do, so its end is one moment on all devices; that
+places every device's clock on that of the first one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.structure import Intervals, mixed
+from evenstep.diagnose.graph.structure import Intervals, row_hash
 from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL
 from evenstep.trace.columns import Columns
 
@@ -20,42 +20,43 @@ Array = npt.NDArray[Any]
 
 COMPUTE = "compute"  # name of the spans in which a device computed
 FASTEST_DRIFT = 200e-6  # of a device's clock against its host's
-STRETCH = 64  # ends that a wandering clock is followed by
-CROSSING_NS = 20_000  # by which stamps of different streams may cross
-AT_ONCE_NS = 3_000  # between the end of an operation and what waited for nothing else
+STRETCH = 64  # ends in each piece of the curve that follows a wandering clock
+CROSSING_NS = 20_000  # by which stamps of dependent events on different streams may cross
+AT_ONCE_NS = 3_000  # at most, from the end of an operation to compute that waited for it alone
 
 
-def batches(rows: Columns) -> Array:
+def kernels(rows: Columns) -> Array:
     """A number for each row, the same for messages of a lane that one kernel carries."""
-    kernel = mixed([rows.lane, rows.enter_ns + rows.held_ns, rows.leave_ns])
+    kernel = row_hash([rows.lane, rows.enter_ns + rows.held_ns, rows.leave_ns])
     return np.asarray(np.unique(kernel, return_inverse=True)[1].reshape(-1))
 
 
-def together(rows: Columns, lanes: int) -> Columns:
-    """The entries with times of devices on one clock: that of the lane that meets most others.
+def on_one_clock(rows: Columns, lanes: int) -> Columns:
+    """The entries of devices with their times on the clock of the first lane that has any.
 
-    `rows` as in `Entries.rows`; all must be on devices. A kernel that carries several messages ends
-    with the last of them: it tells only where nothing else does.
+    `rows` as in `Entries.rows`, all on devices. A kernel that carries several messages ends with
+    the last of them, so its end is used only where a lane has no other. Lanes that share no
+    operation with those aligned so far keep a clock of their own.
     """
     enter, leave = rows.enter_ns.astype(np.int64), rows.leave_ns.astype(np.int64)
     ends = np.full(int(rows.operation.max(initial=-1)) + 1, np.inf)
     order = np.argsort(rows.lane, kind="stable")
     edges = np.searchsorted(rows.lane[order], np.arange(lanes + 1))
     mine = [order[a:b] for a, b in pairwise(edges)]
-    batch = batches(rows)
-    alone = np.bincount(batch)[batch] == 1
+    kernel = kernels(rows)
+    single = np.bincount(kernel)[kernel] == 1
     waiting = [lane for lane in range(lanes) if len(mine[lane])]
 
-    def met(lane: int, whole: Array) -> Array:
+    def shared(lane: int, usable: Array) -> Array:
         at = mine[lane]
-        return np.asarray(at[np.isfinite(ends[rows.operation[at]]) & whole[at]])
+        return np.asarray(at[np.isfinite(ends[rows.operation[at]]) & usable[at]])
 
     while waiting:
-        found = [lane for lane in waiting if len(met(lane, alone))]
-        found = found or [lane for lane in waiting if len(met(lane, np.ones_like(alone)))][:1]
-        for lane in found or waiting[:1]:  # whoever meets nobody begins a clock of its own
-            at, known = mine[lane], met(lane, alone)
-            known = known if len(known) else met(lane, np.ones_like(alone))
+        found = [lane for lane in waiting if len(shared(lane, single))]
+        found = found or [lane for lane in waiting if len(shared(lane, np.ones_like(single)))][:1]
+        for lane in found or waiting[:1]:
+            at, known = mine[lane], shared(lane, single)
+            known = known if len(known) else shared(lane, np.ones_like(single))
             if len(known):
                 own = leave[known].astype(float)
                 offset = _offset(own, ends[rows.operation[known]] - own)
@@ -66,7 +67,7 @@ def together(rows: Columns, lanes: int) -> Columns:
     return rows.with_column("enter_ns", enter).with_column("leave_ns", leave)
 
 
-def idled(computes: Intervals, lane: Array, enter_ns: Array, leave_ns: Array) -> Array:
+def idle_until_over(computes: Intervals, lane: Array, enter_ns: Array, leave_ns: Array) -> Array:
     """How long the compute of a lane was idle until each of these operations was over, since it
     was entered, where it went on at once then; else 0. ns."""
     found = np.zeros(len(lane), np.int64)
@@ -85,13 +86,13 @@ def idled(computes: Intervals, lane: Array, enter_ns: Array, leave_ns: Array) ->
     return np.where((began <= leave_ns + own + CROSSING_NS) & (length > 0), length, found)
 
 
-def behind(rows: Columns, operations: Columns) -> Columns:
-    """The entries with `after`, the operation of its lane that the own stream of each waits for
-    before it begins, -1 none: as where gradients that were scattered are reduced between replicas.
+def with_stream_order(rows: Columns, operations: Columns) -> Columns:
+    """The entries with `after`: the operation of the same lane that each begins after in its
+    stream, -1 none; as where scattered gradients are then reduced between replicas.
 
-    That is what the same stream had been given before; else a collective tells it by beginning as
-    that one ends, mostly, where neither its compute nor its queue holds it up. Compute had come to
-    it when it came to what was issued before it, not when it began.
+    It is the operation before it in the same stream where streams are recorded; else the one whose
+    end a kind of collective mostly begins at while neither its compute nor its queue holds it up.
+    Such a collective's entry is moved to when compute reached what was issued before it.
     """
     after, busy = np.full(len(rows), -1, np.int32), np.zeros(len(rows), bool)
     if rows.stream.any():
@@ -106,72 +107,75 @@ def behind(rows: Columns, operations: Columns) -> Columns:
     low = int(enter[mine].min(initial=2**62))
     width = int(rows.leave_ns[mine].max(initial=low)) - low + 2 * CROSSING_NS
     began, left = (time[mine] - low + lane * width for time in (enter, rows.leave_ns))
-    came = np.minimum.accumulate(began[::-1])[::-1]  # no later than to what was issued later
-    held, began = rows.held_ns[mine] + began - came, began + rows.held_ns[mine]
+    reached = np.minimum.accumulate(began[::-1])[::-1]  # by compute: in the order of issue
+    held, began = rows.held_ns[mine] + began - reached, began + rows.held_ns[mine]
     order = np.argsort(left, kind="stable")
     last = np.searchsorted(left[order], began + CROSSING_NS, side="right") - 1
     last = np.append(order, 0)[last]
     queue = operations.queue[number]
     tells = (held > CROSSING_NS) & (last < turn) & (left[last] >= began - CROSSING_NS)
     tells &= (queue[last] != queue) & ~busy[mine]
-    kind = mixed([operations[name][number] for name in ("op", "size_bytes", "members")])
+    kind = row_hash([operations[name][number] for name in ("op", "size_bytes", "members")])
     for one in np.unique(kind[tells]):
-        cast = np.bincount((turn - last)[tells & (kind == one)])
-        if cast.max() <= MOST * cast.sum() or cast.sum() < MINOR * np.count_nonzero(kind == one):
+        votes = np.bincount((turn - last)[tells & (kind == one)])
+        if votes.max() <= MOST * votes.sum() or votes.sum() < MINOR * np.sum(kind == one):
             continue
-        of = np.flatnonzero((kind == one) & (turn >= cast.argmax()))
-        to = of - cast.argmax()
-        alike = (lane[to] == lane[of]) & (rows.step[mine[to]] == rows.step[mine[of]])
-        after[mine[of[alike]]] = number[to[alike]]
-        enter[mine[of[alike]]] = np.minimum(enter[mine[of]], enter[mine[of - 1]])[alike]
+        held_up = np.flatnonzero((kind == one) & (turn >= votes.argmax()))
+        before = held_up - votes.argmax()
+        same = (lane[before] == lane[held_up]) & (
+            rows.step[mine[before]] == rows.step[mine[held_up]]
+        )
+        at = mine[held_up[same]]
+        after[at] = number[before[same]]
+        enter[at] = np.minimum(enter[at], enter[mine[held_up[same] - 1]])
     return rows.with_column("enter_ns", enter).with_column("after", after)
 
 
 def _on_streams(rows: Columns) -> tuple[Array, Array]:
-    """The operation that the stream of each entry carried out before it in the step, -1 none or not
-    known, and whether that had kept the stream busy until it began.
+    """The operation that each entry's stream carried out before it in the step, -1 none or not
+    known, and whether that kept the stream busy until the entry began.
 
-    Of a kernel that carried several messages, what was received before something is sent, and the
-    other way round: the channel keeps messages in order.
+    Of a previous kernel with several messages it is the first one of the same direction, or the
+    last of the other: the channel keeps messages in order.
     """
     order = np.lexsort([rows.seq, rows.step, rows.stream, rows.lane])
-    told = rows.select(order)
-    runs = _numbered(mixed([told.lane, told.stream, told.step]))
-    kernel = _numbered(batches(told))
+    rows = rows.select(order)
+    runs = _run_numbers(row_hash([rows.lane, rows.stream, rows.step]))
+    kernel = _run_numbers(kernels(rows))
     first = np.flatnonzero(np.diff(kernel, prepend=-1))
     last = first[kernel] - 1
-    there = (told.stream > 0) & (last >= 0) & (runs[last] == runs)
+    there = (rows.stream > 0) & (last >= 0) & (runs[last] == runs)
     head = first[kernel[last]]
-    before = np.where(told.sends[last] == told.sends, head, last)
-    began = told.enter_ns + told.held_ns
+    before = np.where(rows.sends[last] == rows.sends, head, last)
+    began = rows.enter_ns + rows.held_ns
     after, busy = np.full(len(rows), -1, np.int32), np.zeros(len(rows), bool)
-    after[order] = np.where(there, told.operation[before], -1)
-    busy[order] = there & (told.leave_ns[before] >= began - CROSSING_NS)
+    after[order] = np.where(there, rows.operation[before], -1)
+    busy[order] = there & (rows.leave_ns[before] >= began - CROSSING_NS)
     return after, busy
 
 
-def _numbered(keys: Array) -> Array:
-    """Number of each run of equal keys."""
+def _run_numbers(keys: Array) -> Array:
+    """Number of the run of equal keys that each row is in."""
     return np.cumsum(np.append(0, keys[1:] != keys[:-1])) if len(keys) else np.zeros(0, np.int64)
 
 
-WINDOWS = 16  # of a run, in each of which something may have begun as soon as it was issued
+WINDOWS = 16  # of a run; in each some entry is taken to have begun as soon as it was issued
 
 
-class Issue(NamedTuple):
-    """What brings a device's common time to its host's: a line, for nothing begins before it is
-    issued. Where a host is always far ahead it may be more; as much as keeps the order is taken."""
+class IssueLine(NamedTuple):
+    """The line added to devices' common time to get their host's: the least by which nothing begins
+    before it is issued. Where a host is always far ahead the true difference may be larger."""
 
     base: float
     slope: float
     level: float
 
     def at(self, times: Array) -> Array:
-        """What is to be added to these times of the device."""
+        """The difference to add at these times of the device."""
         return np.asarray(self.slope * (times - self.base) + self.level)
 
 
-def issued(enter: Array, issued_ns: Array) -> Issue:
+def issue_line(enter: Array, issued_ns: Array) -> IssueLine:
     """The line for entries of devices whose hosts read one clock."""
     behind = (issued_ns - enter).astype(float)
     order = np.argsort(enter, kind="stable")
@@ -183,11 +187,11 @@ def issued(enter: Array, issued_ns: Array) -> Issue:
         rate = float(np.median(np.diff(most) / np.maximum(np.diff(middles), 1.0)))
         slope = rate if abs(rate) < FASTEST_DRIFT else 0.0
     base = float(middles[0])
-    return Issue(base, slope, float((behind - slope * (enter - base)).max()))
+    return IssueLine(base, slope, float((behind - slope * (enter - base)).max()))
 
 
 class Offset(NamedTuple):
-    """What to add to a clock's times: a line, and what its middles are off by."""
+    """What to add to a clock's times: a line, and its corrections at the middles of pieces."""
 
     base: float
     slope: float
@@ -196,13 +200,14 @@ class Offset(NamedTuple):
     rest: Array
 
     def at(self, times: Array) -> Array:
-        """At these times of the clock."""
+        """The difference to add at these times of the clock."""
         line = self.slope * (times - self.base) + self.level
         return np.asarray(line + np.interp(times, self.middles, self.rest))
 
 
 def _offset(x: Array, y: Array) -> Offset:
-    """The line through the differences of a clock's ends, followed where it wanders."""
+    """The offset fitted to differences `y` at times `x`: a line, and where ends suffice the median
+    residual of each piece."""
     base = float(x[0])
     still = np.array([base]), np.zeros(1)
     if len(x) < 4 or np.ptp(x) == 0:

@@ -18,33 +18,32 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Batch:
-    """Segments of one structure. `segments` ascend; `rows` and `operations` are their slices:
-    (segments, of each) indices into the graph's tables, in the schedule's order."""
+    """Segments of one structure, which are replayed by one schedule."""
 
-    segments: Array
-    first_row: Array  # (segments,)
-    first_operation: Array
+    first_row: Array  # (segments,) index into the graph's rows
+    first_operation: Array  # (segments,)
     links: Links
-    over_ns: Array  # when the rows and operations of one of them were over
-    ends: Array  # (step ends, 3): local row, lane, step less the segment's first
+    over_ns: Array  # ends of the rows and operations of the first segment
+    ends: Array  # (step ends, 3): row within the segment, lane, step less the segment's number
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The order in which its events are worked out, once anybody replays it."""
+        """The order in which the events of a segment are computed."""
         return schedule(self.links, self.over_ns)
 
 
 @dataclass(slots=True, frozen=True)
 class Graph:
-    """What waits for what.
+    """The dependency graph of a run.
 
-    `rows`, in order of segment, lane and time: lane, step, index (of the step), at_ns, enter and
-    wait (an operation, -1 none), until_ns (its rank was seen to go on), ends (a step of its lane),
-    hidden (its end is not seen where it waits), own_ns (work since the row before and what that
-    waited for), slack_ns (of entries on devices, since their host issued them; -1 else), after (an
-    operation that what is entered waits for, -1 none), segment.
-    `operations`: see `Entries`, with segment, last_ns (last entry), over_ns,
-    took_ns (from when it could begin) and queues (behind the one before it).
+    A row is the end of a stretch of own work of a lane. `rows`, in order of segment, lane and time:
+    lane, step, index (of the step), at_ns, enter and wait (operations, -1 none), until_ns (the rank
+    was seen to go on), ends (the lane's step ends here), hidden (a wait whose end is not seen),
+    own_ns (work since the previous row and the end of its wait), slack_ns (of entries on devices,
+    since their host issued them; -1 else), after (an operation that the entered one begins after,
+    -1 none), segment.
+    `operations`: see `Entries`, with segment, last_ns (last entry), over_ns (end), took_ns (since
+    it could begin) and queues (whether it begins after the one before it in its queue).
     """
 
     ranks: Array  # of the lanes
@@ -54,11 +53,11 @@ class Graph:
     batches: list[Batch]
     batch_of: Array  # of each segment
     place_in_batch: Array  # of each segment
-    starts_ns: Array  # (stretches, lanes and queues): what was over when each stretch began
+    starts_ns: Array  # (stretches, lanes and queues): when each was free as the stretch began
     stretch_of: Array  # of each segment
-    device: Array = field(default_factory=lambda: np.zeros(0, bool))  # (lanes,): streams
-    host_ahead_ns: Array = field(default_factory=lambda: np.zeros(0))  # (lanes,): of the graph
-    between_ns: Array = field(default_factory=lambda: np.zeros(1))  # (steps,): nobody in any before
+    device: Array = field(default_factory=lambda: np.zeros(0, bool))  # (lanes,): device streams
+    host_ahead_ns: Array = field(default_factory=lambda: np.zeros(0))  # (lanes,): host less graph
+    between_ns: Array = field(default_factory=lambda: np.zeros(1))  # (steps,): idle before each
 
     @property
     def own_ns(self) -> Array:
@@ -67,16 +66,16 @@ class Graph:
 
     @property
     def took_ns(self) -> Array:
-        """How long each operation took once it could begin."""
+        """Duration of each operation since it could begin."""
         return np.asarray(self.operations.took_ns)
 
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
-def mixed(columns: Sequence[Array]) -> Array:
-    """Per row, a hash of integer columns (multiplied and folded, 64 bits). That of zeros is none
-    either: it counts in a sum over a set."""
+def row_hash(columns: Sequence[Array]) -> Array:
+    """A 64-bit hash per row of integer columns; not 0 for a row of zeros, so that sums of hashes
+    tell sets apart."""
     code = np.full(len(columns[0]), _ODD)
     with np.errstate(over="ignore"):
         for column in columns:
@@ -86,7 +85,7 @@ def mixed(columns: Sequence[Array]) -> Array:
 
 
 class _Waits(NamedTuple):
-    """Rows that waited: indices, time blocked, and how much of it was for others. ns."""
+    """Rows that waited: indices, time blocked, and the part of it waited for other ranks. ns."""
 
     rows: Array
     blocked_ns: Array
@@ -94,7 +93,7 @@ class _Waits(NamedTuple):
 
 
 class Times(NamedTuple):
-    """(steps, lanes) in ns; `collectives` counts operations taken part in."""
+    """(steps, lanes) in ns; `collectives` counts those with several members."""
 
     work_ns: Array
     blocked_ns: Array
@@ -104,8 +103,8 @@ class Times(NamedTuple):
 
 
 def _waits(graph: Graph, reached_ns: Array) -> _Waits:
-    """Everything that was waited for: blocked from when it was reached until it is over; of that,
-    for others until the last member has entered, the rest being exposed transfer."""
+    """Every wait: a lane is blocked from reaching the wait until the operation is over; until the
+    last member has entered it waits for others, and the rest is exposed transfer."""
     rows = np.flatnonzero(graph.rows.wait >= 0)
     awaited, at = graph.rows.wait[rows], reached_ns[rows]
     blocked = np.maximum(graph.operations.over_ns[awaited] - at, 0)
@@ -115,9 +114,9 @@ def _waits(graph: Graph, reached_ns: Array) -> _Waits:
 
 
 def _reached(graph: Graph) -> tuple[Array, Array]:
-    """When each row's lane has come to it, and when what it waits for is over then: (2, rows), ns.
+    """When each row's lane reached it, and when its wait was over: two of (rows,), ns.
 
-    Of several waits one after the other none begins before the one before it is over.
+    Of successive waits none begins before the previous one is over.
     """
     rows = graph.rows
     over = np.append(graph.operations.over_ns, np.iinfo(np.int64).min)[rows.wait]
@@ -141,24 +140,24 @@ def times(graph: Graph) -> Times:
     found = _waits(graph, at)
     enters = graph.rows.enter >= 0
     took = np.append(graph.took_ns, 0.0)  # -1, none, takes nothing
-    moving = summed(graph, took[graph.rows.enter])
+    moving = by_step_and_lane(graph, took[graph.rows.enter])
     blocked, wait = np.zeros(len(graph.rows)), np.zeros(len(graph.rows))
     blocked[found.rows], wait[found.rows] = found.blocked_ns, found.others_ns
     seen_later = _seen_later(graph, over)
-    exposed, waited = summed(graph, blocked + seen_later), summed(graph, wait)
+    exposed, waited = by_step_and_lane(graph, blocked + seen_later), by_step_and_lane(graph, wait)
     return Times(
-        summed(graph, graph.own_ns - np.append(0.0, seen_later[:-1])),
+        by_step_and_lane(graph, graph.own_ns - np.append(0.0, seen_later[:-1])),
         exposed,
         waited,
         np.maximum(moving - (exposed - waited), 0),
-        summed(graph, enters & np.append(_shared(graph), False)[graph.rows.enter]),
+        by_step_and_lane(graph, enters & np.append(_shared(graph), False)[graph.rows.enter]),
     )
 
 
 def _seen_later(graph: Graph, over_ns: Array) -> Array:
-    """How much later than the first of its operation each host that waited was seen to go on.
+    """How much later than the end of its operation each waiting host was seen to go on.
 
-    In a replay that is the rank's own; of what was measured it is time blocked.
+    A replay counts it as the rank's own work, a measurement as time blocked.
     """
     rows = graph.rows
     follows = np.append((rows.lane[1:] == rows.lane[:-1]) & ~rows.hidden[1:], False)
@@ -168,15 +167,15 @@ def _seen_later(graph: Graph, over_ns: Array) -> Array:
 
 
 def _shared(graph: Graph) -> Array:
-    """Collectives that several ranks take part in."""
+    """Whether each operation is a collective of several ranks."""
     return np.asarray(~graph.operations.message & (graph.operations.members > 1))
 
 
 def overlap(graph: Graph, lane: Array, start: Array, end: Array) -> Array:
-    """How much of each row's own work lies in intervals of its lane's host: (rows,), ns. What a
-    device does after its host had issued it all is work, whatever the host does.
+    """How much of each row's own work lies in intervals of its lane's host: (rows,), ns.
 
-    Intervals of a lane must not overlap; times are those of the graph.
+    What a device does after its host issued the entry does not count. Intervals of a lane must not
+    overlap; times are those of the graph.
     """
     begin = graph.rows.at_ns - graph.own_ns.astype(np.int64)
     issued = np.maximum(graph.rows.at_ns - np.maximum(graph.rows.slack_ns, 0), begin)
@@ -187,7 +186,7 @@ def overlap(graph: Graph, lane: Array, start: Array, end: Array) -> Array:
 
 
 def quantiles(values: Array, group: Array, share: float, count: int) -> Array:
-    """The lower quantile of the values of each of `count` groups; 0 where it has none."""
+    """The lower quantile of the values of each of `count` groups; 0 for an empty group."""
     order = np.lexsort([values, group])
     size = np.bincount(group, minlength=count)
     place = np.cumsum(size) - size + (share * (size - 1)).astype(int)
@@ -195,9 +194,9 @@ def quantiles(values: Array, group: Array, share: float, count: int) -> Array:
     return np.where(size > 0, values[np.clip(place, 0, len(order))], 0)
 
 
-def in_order(group: Array, *keys: Array) -> Array:
-    """Places by group and then by keys: what `np.lexsort` gives, sooner where there are few groups
-    in each of which the keys hardly need to be sorted."""
+def grouped_order(group: Array, *keys: Array) -> Array:
+    """The order by group and then by keys, as `np.lexsort` gives it; quicker where the rows of each
+    group are nearly sorted by the keys."""
     if group.max(initial=0) < 2**16 and group.min(initial=0) >= 0:
         group = group.astype(np.uint16)  # of these numpy sorts by radix
     order = np.argsort(group, kind="stable")
@@ -210,8 +209,8 @@ def in_order(group: Array, *keys: Array) -> Array:
     return np.asarray(order[np.lexsort([*reversed(keys), group])])
 
 
-def summed(graph: Graph, values: Array) -> Array:
-    """Values of rows by step and lane."""
+def by_step_and_lane(graph: Graph, values: Array) -> Array:
+    """Sums of the values of rows over each step and lane: (steps, lanes), rounded."""
     shape = len(graph.steps), len(graph.ranks)
     cell = graph.rows["index"] * shape[1] + graph.rows.lane
     total = np.bincount(cell, values, minlength=shape[0] * shape[1])
@@ -219,7 +218,7 @@ def summed(graph: Graph, values: Array) -> Array:
 
 
 def last_lanes(graph: Graph) -> Array:
-    """Lane of the last entry that each operation needs; -1 where it has none. (operations,)."""
+    """Lane of the last entry into each operation; -1 where it has none. (operations,)."""
     entering = np.flatnonzero(graph.rows.enter >= 0)
     number = graph.rows.enter[entering]
     last = entering[graph.rows.at_ns[entering] == graph.operations.last_ns[number]]
@@ -229,26 +228,24 @@ def last_lanes(graph: Graph) -> Array:
 
 
 # -- intervals -------------------------------------------------------------------------------------
-# Unions and intersections, cell by cell. A cell is whatever they are grouped by (a rank's step).
-# Times are integers, relative to something near, so that cells can be laid side by side on one line
-# and handled in one sweep.
+# Unions and intersections within cells; a cell is what intervals are grouped by, such as a rank's
+# step. Times are integers and relative to something near, so that all cells fit side by side on one
+# line and are handled in one sweep.
 
 
 class Intervals(NamedTuple):
-    """Half-open intervals [start, end) of cells 0, 1, 2 …; empty and reversed ones are nothing."""
+    """Half-open intervals [start, end) of cells 0, 1, 2 …; reversed ones count as empty."""
 
     cell: Array
     start: Array
     end: Array
 
     def where(self, mask: Array) -> Intervals:
-        """Those picked by a mask."""
-        if mask.all():
-            return self
-        return Intervals(self.cell[mask], self.start[mask], self.end[mask])
+        """The intervals that a mask selects."""
+        return self if mask.all() else Intervals(*(column[mask] for column in self))
 
     def __add__(self, other: object) -> Intervals:
-        """All of both."""
+        """The intervals of both."""
         if not isinstance(other, Intervals):
             return NotImplemented
         return Intervals(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
@@ -268,7 +265,7 @@ def union_length(intervals: Intervals, cells: int) -> Array:
 
 
 def _laid_out(kept: Intervals, low: int, width: int) -> tuple[Array, Array, Array]:
-    """All cells side by side on one line, `width` apart, in order of their starts."""
+    """Starts, ends and cells in order of start, with cells side by side, `width` apart."""
     shift = kept.cell.astype(np.int64) * width - low
     start, end = kept.start + shift, kept.end + shift
     if (start[1:] >= start[:-1]).all():
@@ -278,18 +275,18 @@ def _laid_out(kept: Intervals, low: int, width: int) -> tuple[Array, Array, Arra
 
 
 def _before(start: Array, reach: Array) -> Array:
-    """How far everything before each interval has reached."""
+    """The latest end of the intervals before each one."""
     return np.concatenate([start[:1], reach[:-1]])
 
 
 def overlap_length(one: Intervals, other: Intervals, cells: int) -> Array:
-    """Length covered by both: |A ∩ B| = |A| + |B| − |A ∪ B|. Shape (cells,), int64."""
+    """Length that both cover: |A ∩ B| = |A| + |B| − |A ∪ B|. Shape (cells,), int64."""
     both = union_length(one + other, cells)
     return union_length(one, cells) + union_length(other, cells) - both
 
 
 def length_before(intervals: Intervals, cell: Array, time: Array) -> Array:
-    """Length covered in a cell before a time, for many (cell, time) at once."""
+    """Length covered in each given cell before the given time."""
     kept = intervals.where(intervals.end > intervals.start)
     if not len(kept.cell) or not len(cell):
         return np.zeros(len(cell), np.int64)

@@ -1,8 +1,8 @@
-"""Who waits for whom: rank-seconds lost by one rank to another's lateness, per window of steps.
+"""Blame: rank-seconds that one rank lost to another's lateness, per window of steps.
 
-The rank that enters a collective last is to blame for what its members wait in it, the root where
-only the root is awaited. Waits that compute hides count as far as the rank was really blocked, so
-that all blame adds up to the wait of the grid.
+The rank that enters a collective last is to blame for what its members wait in it; the root, where
+members wait for the root alone. Waits are scaled to the time a rank was really blocked, so that all
+blame adds up to the wait of the grid.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Blame(NamedTuple):
 
     @property
     def windows(self) -> list[tuple[int, int]]:
-        """Rows of a few windows of equal length, as half-open ranges: as many as people read, of
-        no fewer steps than hang together."""
+        """Rows of windows of about equal length, as half-open ranges: at most `LISTED`, of at least
+        `BLOCK_STEPS` steps where there are so many."""
         number = max(min(LISTED, self.shape[0] // BLOCK_STEPS), 1)
         edges = np.linspace(0, self.shape[0], number + 1).astype(int)
         return [(int(first), int(last)) for first, last in pairwise(edges)]
@@ -61,17 +61,17 @@ class Blame(NamedTuple):
 
 
 def blame(grid: StepGrid) -> Blame:
-    """Trace every wait back to the rank that was waited for; of a large run, in sampled steps."""
+    """Trace every wait back to the rank it was for; of a large run, in the sampled steps."""
     graph = grid.graph
     if graph is None:
         nothing = np.zeros(0, np.int64)
         return Blame(nothing, nothing, nothing, np.zeros(0), grid.shape)
     table = graph.operations
-    met = np.append(table.whole & (table.members > 1) & ~table.message, False)
-    rows = graph.rows.select(met[graph.rows.enter])
+    shared = np.append(table.whole & (table.members > 1) & ~table.message, False)
+    rows = graph.rows.select(shared[graph.rows.enter])
     mine = table.select(rows.enter)
-    gives = np.isin(mine.op, TO_ROOT) & (graph.ranks[rows.lane] != mine.root)
-    wait = np.where(gives, 0, np.maximum(mine.last_ns - rows.at_ns, 0)).astype(float)
+    sends = np.isin(mine.op, TO_ROOT) & (graph.ranks[rows.lane] != mine.root)
+    wait = np.where(sends, 0, np.maximum(mine.last_ns - rows.at_ns, 0)).astype(float)
     step = np.searchsorted(grid.steps, graph.steps[rows["index"]])
     seen = np.zeros(grid.shape)
     np.add.at(seen, (step, rows.lane), wait)
@@ -91,9 +91,9 @@ def by_node(matrix: Array, nodes: Array) -> Array:
 
 
 def drift(found: Blame) -> float | None:
-    """How far blame moves from the first window to the last: 0 stays, 1 goes to other ranks.
+    """How far blame moves from the first window to the last: 0 not at all, 1 to other ranks.
 
-    Half the sum of absolute differences of the culprits' shares (total variation).
+    Total variation: half the sum of absolute differences of the culprits' shares.
     """
     windows = found.by_window()
     first, last = windows[0], windows[-1]

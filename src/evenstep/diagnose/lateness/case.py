@@ -1,4 +1,4 @@
-"""What every failure mode's module is given: the trace, and what was worked out of it once."""
+"""The case: a trace with its grid, and everything that the failure modes derive from both."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep import words
-from evenstep.diagnose.finding import (
-    Evidence,
-    Where,
-)
+from evenstep.diagnose.finding import Evidence, Where
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.graph.structure import summed
+from evenstep.diagnose.graph.structure import by_step_and_lane
 from evenstep.diagnose.lateness.blame import Blame, blame
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause, Delays, attribute
@@ -40,55 +37,48 @@ _PHASES = {
     Cause.INPUT: (int(Phase.INPUT),),
     Cause.CHECKPOINT: (int(Phase.CHECKPOINT), int(Phase.EVALUATION)),
 }
-LONG = 0.99  # quantile of the steps that a hang is compared with
-IDLE = 0.25  # of what a rank is late by: with less time of a processor it stands still
+LONG = 0.99  # quantile of the step lengths that a hang is compared with
+IDLE = 0.25  # of the lateness: with less CPU time in it, the rank stands still
 
 
 class Claims:
-    """What of the lateness has a name already, so that each late cell is named once.
+    """The lateness that findings explain already, so that each late cell is in one finding only.
 
-    Who has evidence of his own is asked before who only sees lateness; what each is worth beside
-    the others no order decides (see `evenstep.diagnose.engine`). Late cells (steps × ranks)
-    that have been named; what slow transfers are known to have cost,
-    and what waiting without a culprit has not been explained, per step."""
+    Modes with evidence of their own are asked before those that only see lateness. The order does
+    not decide what each finding is worth (see `evenstep.diagnose.engine`).
+    """
 
     def __init__(self, shape: tuple[int, int], rest_ns: Array) -> None:
-        self._taken = np.zeros(shape, bool)
-        self.rest_ns: Array = rest_ns.astype(float)  # of single steps it may be negative
-        self.slow_ns: Array = np.zeros(shape[0])
-        self.moves: Array | None = None  # transfers (boolean) whose slowness has a name
+        self.claimed: Array = np.zeros(shape, bool)  # late cells in findings, (steps, ranks)
+        self.rest_ns: Array = rest_ns.astype(float)  # unexplained loss per step; may be negative
+        self.slow_ns: Array = np.zeros(shape[0])  # known cost of slow transfers, per step
+        self.moves: Array | None = None  # transfers (boolean) whose slowness is in a finding
 
-    @property
-    def taken(self) -> Array:
-        """Late cells that have been claimed. (steps, ranks), boolean."""
-        taken: Array = self._taken.copy()
-        return taken
+    def unclaimed(self, cells: Array) -> Array:
+        """The part of these cells (steps × ranks, boolean) that no finding has claimed."""
+        return np.asarray(cells & ~self.claimed)
 
-    def free(self, cells: Array) -> Array:
-        """Of these cells (steps × ranks, boolean), those nobody has claimed."""
-        return np.asarray(cells & ~self._taken)
-
-    def cells(self, cells: Array) -> Array:
-        """Claim late cells: those of them that were free."""
-        mine = self.free(cells)
-        self._taken |= mine
+    def claim(self, cells: Array) -> Array:
+        """Claim late cells; return those that were unclaimed."""
+        mine = self.unclaimed(cells)
+        self.claimed |= mine
         return mine
 
-    def rest(self, explained_ns: Array) -> None:
-        """Waiting without a culprit that has been explained."""
+    def explain(self, explained_ns: Array) -> None:
+        """Take explained loss (steps,) off the unexplained."""
         self.rest_ns = self.rest_ns - np.minimum(explained_ns, self.rest_ns)
 
 
-@dataclass(frozen=True)  # no slots: whatever else is worked out when it is first asked for
+@dataclass(frozen=True)  # no slots: the properties are cached in its dictionary
 class Case:
-    """A trace under diagnosis. `claims` is the one thing that changes, as modes are asked."""
+    """A trace under diagnosis. Only `claims` changes, as modes are asked."""
 
     trace: Trace
     grid: StepGrid
 
     @cached_property
     def claims(self) -> Claims:
-        """What the modes asked so far have explained."""
+        """The lateness that the modes asked so far explain."""
         return Claims(self.grid.shape, self.delays.rest_ns)
 
     @cached_property
@@ -106,41 +96,41 @@ class Case:
 
     @property
     def program_ns(self) -> Array:
-        """Own work of each step and rank but for what is on record as something else."""
+        """Own work of each step and rank without recorded input, checkpoints and pauses."""
         others = [self.grid.phase_ns[Phase(one)] for phases in _PHASES.values() for one in phases]
         return np.asarray(np.maximum(self.grid.work_ns - sum(others) - self.grid.pause_ns, 0))
 
     @cached_property
     def scheduler(self) -> Contention | None:
-        """How much threads waited for a core; None where that was not sampled."""
+        """Waits of threads for a core; None where that was not sampled."""
         return contention(self.trace, self.grid)
 
     @cached_property
     def dead(self) -> list[Death]:
-        """Ranks that ended wrongly, in the order in which they did."""
+        """Ranks that ended wrongly, in the order of their ends."""
         return deaths(self.trace)
 
     @cached_property
-    def _standing(self) -> list[Stuck]:
-        """Operations that nobody left, however long they have been in flight."""
+    def _in_flight(self) -> list[Stuck]:
+        """Operations that never ended, however long they were in flight."""
         return stuck(self.trace)
 
     @cached_property
     def stuck(self) -> list[Stuck]:
-        """Those that stood still for much longer than a step takes: where the job hung."""
+        """Operations in flight for much longer than a step takes: where the job hung."""
         steps = self.grid.step_ns
         longest_ns = float(np.quantile(steps, LONG)) if len(steps) else 0.0
-        return hung_first(self.trace, self._standing, self.dead, longest_ns)
+        return hung_first(self.trace, self._in_flight, self.dead, longest_ns)
 
     @cached_property
     def failed(self) -> list[Death]:
         """The dead that ended the job, where no hang did."""
-        awaited = [rank for place in self._standing for rank in place.missing]
+        awaited = [rank for place in self._in_flight for rank in place.missing]
         return [] if self.stuck else first_of(self.dead, awaited)
 
     @cached_property
     def unexplained(self) -> float | None:
-        """By how much the replay misses the length of the run it replays, as a share of it."""
+        """Error of the unchanged replay's total length, as a share of the run's length."""
         if self.costs is None:
             return None
         length = float(self.costs.seen_ns.sum())
@@ -148,17 +138,14 @@ class Case:
 
     @cached_property
     def step_ns(self) -> Array:
-        """How long each step of the job took: on devices by their streams, as hosts run ahead."""
-        graph = self.grid.graph
-        if self.costs is None or graph is None or not graph.device.any():
+        """Length of each step of the job; on devices that of their streams, as hosts run ahead."""
+        if self.costs is None or not self.costs.graph.device.any():
             return self.grid.step_ns
-        steps = np.zeros(len(self.grid.steps))
-        steps[self.grid.sampled] = self.costs.seen_ns
-        return self.grid.spread(steps)
+        return self.grid.from_sampled(self.costs.seen_ns)
 
     @property
     def late_start_ns(self) -> Array:
-        """By how much each rank came into the first traced step after most ranks. (ranks,)"""
+        """How much later than the median rank each rank began the first traced step. (ranks,)"""
         graph = self.grid.graph
         if graph is None or not len(self.grid.steps):
             return np.zeros(0)
@@ -167,22 +154,22 @@ class Case:
 
     @property
     def contended(self) -> bool:
-        """Whether the scheduler says that there were more runnable tasks than cores."""
+        """Whether there were more runnable tasks than cores."""
         return self.scheduler is not None and self.scheduler.oversubscribed
 
     @cached_property
     def blame(self) -> Blame:
-        """Who waited for whom, in which step."""
+        """Waits by step, victim and culprit."""
         return blame(self.grid)
 
     @cached_property
     def waited_for_ns(self) -> Array:
-        """How long all the others together waited for each rank in each step. (steps, ranks)"""
+        """Time that all other ranks together waited for each rank in each step. (steps, ranks)"""
         return self.blame.cells()
 
     @cached_property
     def transfers(self) -> Transfers:
-        """How long data moved in every collective."""
+        """Duration of the data transfer of every collective."""
         return transfers(self.grid)
 
     @cached_property
@@ -191,8 +178,8 @@ class Case:
         return shapes(self.trace, self.transfers)
 
     def groups_named(self, groups: Iterable[int]) -> list[str]:
-        """Names of these groups, with their ranks where others have the same name; none where they
-        are all that moved data."""
+        """Names of these groups, with their ranks where other groups have the same name; empty
+        where no other group moved data."""
         these, table = dict.fromkeys(groups), self.trace.groups
         others = {table[g].name for g in np.unique(self.transfers.rows.group) if g not in these}
         named = {
@@ -203,7 +190,7 @@ class Case:
         return [name + ranks * single for name, ranks in named.items()] if others else []
 
     def gained(self, shorter_ns: Array) -> Array:
-        """How much shorter each step gets when each transfer is that much shorter, per step."""
+        """What each step gains when each transfer is that much shorter. (steps,)"""
         return self.saved(self.transferred(shorter_ns))
 
     def transferred(self, shorter_ns: Array) -> Change:
@@ -216,97 +203,91 @@ class Case:
         return Change.of_transfers(chosen, took[chosen])
 
     def relieved(self, cells: Array, cause: Cause = Cause.WORK) -> Change:
-        """The change that takes the lateness for this cause out of these cells."""
+        """The change that removes the lateness for a cause from cells (steps × ranks, boolean)."""
         assert self.costs is not None
         sampled = self.grid.sampled
         late = np.where(cells, self.delays.late_ns[cause], 0.0)[sampled]
         change = self.costs.relieved(cause, late, self.delays.chronic)
         if cause is not Cause.COLLECTOR:
             return change
-        return self.costs.together([change, self.costs.held_up(cells[sampled])])
+        return self.costs.combined([change, self.costs.held_up(cells[sampled])])
 
     def all_relieved(self, cells: Array, but: Array | None = None) -> Change:
-        """The change that takes all lateness out of these cells; `but`: the work of those."""
+        """The change that removes all lateness from cells, but for the work of cells in `but`."""
         late = self.delays.late_ns
         parts = [
             self.relieved(cells if but is None or cause != Cause.WORK else cells & ~but, cause)
             for cause in Cause
             if late[cause].any()
         ]
-        return self.together(parts)
+        return self.combined(parts)
 
-    def less(self, work_ns: Array) -> Change:
-        """The change that takes so much of the work that most ranks have in each step (steps,), and
-        from every rank in proportion."""
+    def with_less_work(self, work_ns: Array) -> Change:
+        """The change that removes this much of the median rank's work from each step (steps,), and
+        the same share of every rank's."""
         assert self.costs is not None
         graph = self.costs.graph
-        common = np.maximum(np.median(summed(graph, graph.own_ns), axis=1), 1.0)
+        common = np.maximum(np.median(by_step_and_lane(graph, graph.own_ns), axis=1), 1.0)
         share = np.clip(work_ns[self.grid.sampled] / common, 0.0, 1.0)[graph.rows["index"]]
         rows = np.flatnonzero(share > 0)
         return Change.of_work(rows, graph.own_ns[rows] * (1 - share[rows]))
 
-    def taken(self, cells_ns: Array, cause: Cause) -> Change:
-        """The change that takes so much (steps × ranks) of what is on record for a cause."""
+    def without(self, cells_ns: Array, cause: Cause) -> Change:
+        """The change that removes this much (steps × ranks) of what is recorded for a cause."""
         assert self.costs is not None
         return self.costs.relieved(cause, cells_ns[self.grid.sampled], self.delays.chronic)
 
-    def together(self, changes: Sequence[Change]) -> Change:
-        """All of these changes at once."""
+    def combined(self, changes: Sequence[Change]) -> Change:
+        """The change that makes all of these changes."""
         assert self.costs is not None
-        return self.costs.together(changes)
+        return self.costs.combined(changes)
 
     def saved(self, change: Change) -> Array:
-        """What a change saves of each step; of a large run, as in the nearest step sampled."""
+        """What a change saves of each step; in a large run, that of the nearest sampled step."""
         return self.all_saved([change])[0]
 
     def all_saved(self, changes: Sequence[Change]) -> list[Array]:
-        """The same for several changes, replayed side by side."""
+        """What each change saves of each step, replayed side by side."""
         assert self.costs is not None
-        found = []
-        for saved in self.costs.saved(changes):
-            steps = np.zeros(len(self.grid.steps))
-            steps[self.grid.sampled] = saved
-            found.append(self.grid.spread(steps))
-        return found
+        return [self.grid.from_sampled(saved) for saved in self.costs.saved(changes)]
 
     def steps_of(self, transfers: Array) -> Array:
-        """Steps that some of these transfers (a mask) are in, boolean."""
+        """Mask of the steps with any of these transfers (a mask)."""
         hit = np.zeros(len(self.grid.steps), bool)
         hit[self.transfers.rows.step[transfers]] = True
         return self.grid.spread(hit)
 
     @property
     def transfers_known(self) -> bool:
-        """Whether what transfers cost can be told: from waiting, as all ranks are there, on
-        comparable times, and from what compute hides."""
+        """Whether the cost of transfers is known: apart from waits (all ranks traced, comparable
+        times), with the elapsed time known, and no hang."""
         known = self.waits_known and self.trace.elapsed_known
         return known and not self.stuck and bool(len(self.transfers.rows))
 
     @property
     def hung_ns(self) -> int:
-        """Time the run stood still at its end."""
+        """How long the run hung at its end."""
         return max((place.since_ns for place in self.stuck), default=0)
 
     @property
     def running_share(self) -> float:
-        """Part of the time in which the job ran: it stood still in a hang, and after a death."""
+        """Share of the time in which the job ran, neither hung nor behind a death."""
         after_ns = self.dead[-1].at_ns - self.failed[0].at_ns if self.failed else 0
         return self.grid.total_ns / max(self.grid.total_ns + self.hung_ns + after_ns, 1)
 
     def share(self, lost_ns: Array) -> Share:
-        """A per-step loss as a share of all time: steps, standstill at the end, restarts."""
+        """A loss per step as a share of all time: steps, a hang or death at the end, restarts."""
         steps = share_of(lost_ns, self.step_ns)
-        ran = self.running_share * restarts.running_share(attempts.known(self.trace.run))
+        ran = self.running_share * restarts.running_share(attempts.attempts_of(self.trace.run))
         return Share(*(value * ran for value in steps))
 
     def loss(self, cells: Array, cause: Cause = Cause.WORK) -> Array:
-        """What the late cells of a mask cost, per step: their part of what all late cells do."""
+        """What the late cells of a mask cost per step: their part of the cost of all late cells."""
         return np.asarray(np.where(cells, self.delays.loss_ns[cause], 0.0).sum(axis=1))
 
     def culprits(self, cells: Array, cause: Cause = Cause.WORK) -> list[int]:
-        """Ranks of the late cells, the costliest first, without those that are so now and then:
-        whom the others waited for longest in them; of those nobody was seen to wait for, who was
-        later."""
+        """Ranks of the late cells, without those late by less than `MINOR` of the latest rank's
+        sum; by how long the others waited for them in these cells, then by lateness."""
         waited, late = (
             np.where(cells, each, 0.0).sum(axis=0)
             for each in (self.waited_for_ns, self.delays.late_ns[cause])
@@ -320,21 +301,21 @@ class Case:
         nodes = [self.trace.ranks[rank].node for rank in ranks]
         return Where(ranks=ranks, nodes=list(dict.fromkeys(filter(None, nodes))))
 
-    def named(self, ranks: list[int]) -> str:
+    def ranks_in_words(self, ranks: list[int]) -> str:
         """ "rank 7 (node gpu012)", or several ranks without their nodes."""
         text = words.ranks(ranks)
         node = self.trace.ranks[ranks[0]].node if len(ranks) == 1 else ""
         return f"{text} (node {node})" if node else text
 
     def mean_excess_ns(self, cells: Array, cause: Cause = Cause.WORK) -> float:
-        """By how much the late cells are late, in the mean: times their number, all of it."""
+        """Mean lateness of the late cells."""
         delays = self.delays
         more = delays.excess_ns if cause is Cause.WORK else delays.late_ns[cause]
         return float(more[cells].mean()) if cells.any() else 0.0
 
     def idles(self, cells: Array) -> bool | None:
-        """Whether the processes stand still for most of what the late cells are late by; None where
-        no time of processors tells, as of devices' streams."""
+        """Whether processes use little CPU time while the cells are late; None where CPU time does
+        not tell, as for device streams."""
         late = np.asarray(cells.any(axis=1))[:, None] & ~cells
         usual = float(self.grid.cpu_ns[late].mean()) if late.any() else 0.0
         excess, graph = self.mean_excess_ns(cells), self.grid.graph
@@ -344,13 +325,13 @@ class Case:
         return bool(self.grid.cpu_ns[cells].mean() - usual < IDLE * excess)
 
     def main_phase(self, cells: Array) -> Phase:
-        """The phase in which these cells are late most, whatever makes them late."""
+        """The phase in which these cells are latest in total, for all causes."""
         late = np.sum(list(self.delays.late_ns.values()), axis=0)
         weight = np.bincount(self.delays.phase[cells], late[cells], len(Phase))
         return Phase(int(np.argmax(weight)))
 
-    def place(self, phase: Phase) -> str:
-        """Where a phase is, in words; a forward nobody could see is not called one."""
+    def phase_in_words(self, phase: Phase) -> str:
+        """Where a phase is, in words; an inferred forward is called the time before backward."""
         if phase is Phase.FORWARD and self.forward_inferred:
             return words.BEFORE_BACKWARD
         if phase is Phase.OTHER and not self.grid.phase_ns[Phase.FORWARD].any():
@@ -359,26 +340,27 @@ class Case:
 
     @property
     def phases_known(self) -> bool:
-        """Whether anything of the step's inner order was recorded."""
+        """Whether any phase within steps was recorded."""
         return any(bool(self.grid.phase_ns[phase].any()) for phase in _INNER)
 
     @property
     def waits_known(self) -> bool:
-        """Whether every rank is there, with a collective they wait for one another in."""
+        """Whether all ranks are traced, with an operation in which several wait for one another."""
         graph = self.grid.graph
-        met = graph is not None and bool((graph.operations.members > 1).any())
-        return met and not self.trace.missing_ranks
+        shared = graph is not None and bool((graph.operations.members > 1).any())
+        return shared and not self.trace.missing_ranks
 
     @property
     def forward_inferred(self) -> bool:
-        """Whether the time before backward is only taken to be the forward."""
+        """Whether the forward phase is inferred from the time before backward."""
         return self.trace.flagged(Kind.PHASE, Flag.INFERRED)
 
     def victims(self, cells: Array) -> tuple[list[int], float, float]:
-        """Who waits in the steps of these cells, how long (median, ns) and in which share of all.
+        """Ranks that wait in the steps of these cells, their median wait in ns, and the share of
+        all steps in which any waits.
 
-        A victim's wait is its own: what it was blocked for until the late rank arrived. It waits
-        for half of the step's loss or more, in half of the steps in which it is not late itself.
+        A victim waits for at least half of the step's loss in at least half of the steps in which
+        it is not late itself.
         """
         rows = np.flatnonzero(cells.any(axis=1))
         if not len(rows):
@@ -393,8 +375,8 @@ class Case:
         ranks = [int(self.grid.ranks[i]) for i in np.flatnonzero(usual & waiting.any(axis=0))]
         return ranks, float(np.median(waits[waiting])), share
 
-    def waiting(self, cells: Array) -> str:
-        """Who waits for these cells, how long and how often, in words."""
+    def waiting_in_words(self, cells: Array) -> str:
+        """The ranks that wait for these cells, how long and how often, in words."""
         ranks, wait_ns, share = self.victims(cells)
         if not share:
             return "ranks arrive apart, but compute hides most of it"
@@ -404,7 +386,7 @@ class Case:
         return f"{who} {verb} {words.duration(wait_ns)} in {often}"
 
     def wait_evidence(self, cells: Array) -> list[Evidence]:
-        """The victims' wait beside the floor, and how long it is expected to be."""
+        """The victims' wait beside that in steps without late cells."""
         ranks, wait_ns, share = self.victims(cells)
         late = cells.any(axis=1)
         calm = self.grid.wait_ns[~late]
@@ -417,13 +399,13 @@ class Case:
 
 
 def open_case(trace: Trace) -> Case:
-    """A trace with its grid; what else modes share is worked out as they ask for it."""
+    """The case of a trace."""
     return Case(trace, step_grid(trace))
 
 
 def _on_record(grid: StepGrid) -> dict[int, Array]:
-    """By cause, how much of each row's own work its records cover. Not of waits for a core, of
-    which only a sum is known."""
+    """By cause, how much of each row's own work its records cover; not of waits for a core, of
+    which only a sum per step is known."""
     phases = grid.records.of_kind(Kind.PHASE)
     records = {Cause.COLLECTOR: grid.records.of_kind(Kind.PAUSE)}
     for cause, kinds in _PHASES.items():
@@ -432,7 +414,7 @@ def _on_record(grid: StepGrid) -> dict[int, Array]:
 
 
 def _in_phases(grid: StepGrid) -> Array:
-    """Of each row's own work what its lane usually has more than the others, phase by phase."""
+    """The part of each row's own work that its lane's phases usually have more than the others'."""
     assert grid.graph is not None
     phases, more = grid.records.of_kind(Kind.PHASE), np.zeros(len(grid.graph.rows))
     for phase in WORK_PHASES[:-1]:

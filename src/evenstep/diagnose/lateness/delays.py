@@ -1,10 +1,10 @@
-"""Which rank was late in which step, why, and what it cost.
+"""Delays: which rank was late in which step, why, and what it cost.
 
-A cell is a rank's step. What a record explains (a pause, a wait for input, a checkpoint, a wait for
-a core) is taken out of its own work first; the *excess* of the rest is what lies above the median
+A cell is a rank's step. Time that a record explains (a pause, a wait for input, a checkpoint, a
+wait for a core) is taken out of the cell's own work first; the *excess* is the rest less the median
 of the other ranks' in the same step. Late cells are those of chronically late ranks, and single
-ones far outside the noise. What the job would have gained without comes from a replay of its graph:
-overlapped waits are one, compute hides some, and a rank held up in one group is late in the next.
+ones far outside the noise. Their cost is what a replay of the graph gains without them: overlapped
+waits count once, compute hides some, and a rank held up in one group is late in the next.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from evenstep.diagnose.lateness.thresholds import (
     CHRONIC_SHARE,
     NEAR_STEPS,
     above_others,
-    around,
     chronic_ranks,
-    event_of,
+    late_threshold,
+    local_median,
     noise_of,
-    usual,
+    usual_excess,
 )
 from evenstep.diagnose.levels import CLEARLY, SEVERAL
 from evenstep.diagnose.measure.grid import StepGrid
@@ -35,7 +35,7 @@ Array = npt.NDArray[Any]
 
 
 class Cause(IntEnum):
-    """Why a cell is late. Of all but `WORK` there is a record."""
+    """Why a cell is late. All but `WORK` are recorded."""
 
     COLLECTOR = 1
     INPUT = 2
@@ -44,7 +44,7 @@ class Cause(IntEnum):
     CONTENTION = 5
 
 
-#: Phases of a rank's own work, in the order in which a tie is decided.
+#: Phases of a rank's own work; the first wins a tie.
 WORK_PHASES = (Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER, Phase.OTHER)
 
 
@@ -53,17 +53,17 @@ class Delays:
     """Attribution of a grid; arrays are (steps, ranks)."""
 
     grid: StepGrid
-    excess_ns: Array  # own work without what is on record, above the median of the others
-    late_ns: dict[Cause, Array]  # what a cell is late by, noise left out; 0 where it is not late
+    excess_ns: Array  # unrecorded own work above the median of the other ranks'
+    late_ns: dict[Cause, Array]  # how late a cell is, without noise; 0 where it is not late
     loss_ns: dict[Cause, Array]  # what the job lost to that
     phase: Array  # of `Phase`: where the excess lies
-    rest_ns: Array  # (steps,): further loss to ranks not arriving together, nobody's in particular
+    rest_ns: Array  # (steps,): further loss to uneven work, of no rank in particular
     chronic: Array  # (ranks,) bool
     noise_ns: float  # standard deviation of a rank's own work
-    beyond: Array  # (steps, ranks) bool: late by more than their ranks chronically are
+    beyond: Array  # (steps, ranks) bool: later than the rank chronically is
 
     def cells(self, cause: Cause) -> Array:
-        """Mask of the cells that are late for this cause."""
+        """Mask of the cells that are late for a cause."""
         return np.asarray(self.late_ns[cause] > 0)
 
     @property
@@ -73,14 +73,14 @@ class Delays:
 
     @property
     def all_loss_ns(self) -> Array:
-        """What the job lost to each cell's lateness, whatever its cause."""
+        """What the job lost to each cell's lateness for all causes."""
         return np.asarray(sum(self.loss_ns.values()))
 
 
 def attribute(grid: StepGrid, costs: Costs | None, *, contended: bool) -> Delays:
     """Find late cells and what they cost. `contended`: ranks compete for cores on their hosts."""
     if costs is None or not grid.start_ns.size:
-        return _nothing(grid)
+        return _no_delays(grid)
     step = float(np.median(grid.step_ns))
     late, work = {}, grid.work_ns.astype(float)
     explained = np.zeros(grid.shape)
@@ -93,8 +93,8 @@ def attribute(grid: StepGrid, costs: Costs | None, *, contended: bool) -> Delays
     excess = above_others(work)
     noise = noise_of(work)
     chronic = chronic_ranks(excess, grid, contended=contended)
-    event = event_of(excess[:, ~chronic], step, noise)
-    is_late = _like_those(excess, excess > event, noise)
+    event = late_threshold(excess[:, ~chronic], step, noise)
+    is_late = _with_similar_cells(excess, excess > event, noise)
     is_late |= chronic[None, :] & (excess > CHRONIC_SHARE / 2 * step)
     delay, beyond = _delay(work, excess, chronic, event)
     late[Cause.WORK] = np.where(is_late, delay, 0.0)
@@ -103,19 +103,19 @@ def attribute(grid: StepGrid, costs: Costs | None, *, contended: bool) -> Delays
     return Delays(grid, excess, late, loss, _phase_of(grid), rest, chronic, noise, beyond)
 
 
-def _like_those(excess: Array, late: Array, noise: float) -> Array:
-    """Late cells, with those others of ranks late time and again that are nearer to what these are
-    late by than to nothing, and no noise: who was late five times may be so a sixth."""
+def _with_similar_cells(excess: Array, late: Array, noise: float) -> Array:
+    """Late cells, and of ranks with `SEVERAL` of them also cells with more than half of their
+    median excess that are no noise."""
     for _ in range(SEVERAL):
         often = np.flatnonzero(late.sum(axis=0) >= SEVERAL)
-        theirs = np.where(late[:, often], excess[:, often], np.nan)
-        least = np.maximum(np.nanmedian(theirs, axis=0) / 2, CLEARLY * noise)
+        lateness = np.where(late[:, often], excess[:, often], np.nan)
+        least = np.maximum(np.nanmedian(lateness, axis=0) / 2, CLEARLY * noise)
         late[:, often] |= excess[:, often] > least
     return late
 
 
 def _recorded(grid: StepGrid) -> list[tuple[Cause, Array, Array]]:
-    """Of each cause on record, how much there is of it, and what of that makes a rank late."""
+    """Each recorded cause with its time in every cell, and the part that makes the rank late."""
     writing = grid.phase_ns[Phase.CHECKPOINT] + grid.phase_ns[Phase.EVALUATION]
     loading, ready = grid.phase_ns[Phase.INPUT], above_others(grid.run_delay_ns)
     return [
@@ -132,31 +132,25 @@ def _cost(
     """What each late cell cost, a stretch's loss to a cause shared in proportion; and what evening
     all work would save beyond all of them, per step.
 
-    A cause costs what it does on average when it is removed first and when it is removed last.
+    A cause costs the mean of what it saves when it is removed first and when it is removed last.
     """
-    there = [cause for cause, cells in late.items() if cells.any()]
-    changes = [costs.relieved(cause, late[cause][grid.sampled], chronic) for cause in there]
-    whole = costs.together(changes)
-    asked = [whole, costs.even(whole)]
-    if len(there) > 1:
-        asked += changes
-        asked += [costs.together([*changes[:at], *changes[at + 1 :]]) for at in range(len(changes))]
-    saved = []
-    for each in costs.saved(asked):
-        steps = np.zeros(len(grid.steps))
-        steps[grid.sampled] = each
-        saved.append(grid.spread(steps))
+    present = [cause for cause, cells in late.items() if cells.any()]
+    changes = [costs.relieved(cause, late[cause][grid.sampled], chronic) for cause in present]
+    others = [costs.combined([*changes[:at], *changes[at + 1 :]]) for at in range(len(changes))]
+    whole = costs.combined(changes)
+    asked = [whole, costs.even(whole), *([*changes, *others] if len(present) > 1 else [])]
+    saved = [grid.from_sampled(each) for each in costs.saved(asked)]
     loss = {cause: np.zeros(grid.shape) for cause in late}
-    for at, cause in enumerate(there):
+    for at, cause in enumerate(present):
         gain = saved[0]
-        if len(there) > 1:
-            gain = (saved[2 + at] + saved[0] - saved[2 + len(there) + at]) / 2
+        if len(present) > 1:
+            gain = (saved[2 + at] + saved[0] - saved[2 + len(present) + at]) / 2
         loss[cause] = _shared(late[cause], gain)
     return loss, saved[1] - saved[0]
 
 
 def _shared(cells: Array, gain: Array) -> Array:
-    """What was gained in each stretch of steps, laid on its late cells in proportion."""
+    """The gain in each stretch of steps, shared by its late cells in proportion."""
     found = np.zeros(cells.shape)
     stretches = max(len(cells) // NEAR_STEPS, 1)
     for rows in np.array_split(np.arange(len(cells)), stretches):
@@ -166,17 +160,17 @@ def _shared(cells: Array, gain: Array) -> Array:
 
 
 def _delay(work: Array, excess: Array, chronic: Array, event: float) -> tuple[Array, Array]:
-    """What each cell is late by, noise left out: of chronic ranks what is usual around the step, in
+    """How late each cell is, without noise: of chronic ranks the usual excess around the step, in
     proportion to their work; and which cells are late beyond that."""
     delay, as_ever = np.maximum(excess, 0), np.zeros(excess.shape, bool)
     if chronic.any():
-        more = usual(work, chronic) * work / np.maximum(around(work), 1.0)
+        more = usual_excess(work, chronic) * work / np.maximum(local_median(work), 1.0)
         as_ever = chronic[None, :] & (excess <= more + event)
         delay[as_ever] = np.maximum(np.minimum(more, excess + event), 0)[as_ever]
     return delay, ~as_ever
 
 
-def _nothing(grid: StepGrid) -> Delays:
+def _no_delays(grid: StepGrid) -> Delays:
     cells = np.zeros(grid.shape)
     none = dict.fromkeys(Cause, cells)
     chronic = np.zeros(len(grid.ranks), bool)
@@ -185,7 +179,7 @@ def _nothing(grid: StepGrid) -> Delays:
 
 
 def _phase_of(grid: StepGrid) -> Array:
-    """Where each cell exceeds the others most."""
+    """The phase in which each cell exceeds the other ranks most."""
     phases = {phase: above_others(grid.phase_ns[phase]) for phase in WORK_PHASES[:-1]}
     known = sum(value for phase, value in grid.phase_ns.items() if phase is not Phase.OTHER)
     known = known - grid.phase_ns[Phase.SYNC] + grid.blocked_ns

@@ -1,9 +1,8 @@
-"""How a run moves: the critical path from step to step, and who waited for whom.
+"""Dynamics of a run: the critical path from step to step, and who waited for whom.
 
-A step is bounded by the rank that the others lost most time to in it, in the phase in which that
-rank exceeds them most. Where nobody lost more than a hundredth of the step to anybody, no rank
-bounds it. How often the bound moves is the entropy of the bounding ranks: 0 bits for one rank,
-log2(n) for all of them alike.
+A step is bounded by the rank to which the others lost most time in it, in the phase in which that
+rank exceeds them most; by no rank where that is at most a hundredth of the step. How much the bound
+moves is the entropy of the bounding ranks: 0 bits for one rank, log2(n) for n equally often.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Path(NamedTuple):
 
 
 def critical_path(case: Case) -> Path:
-    """Who bounds each step of the grid, and where."""
+    """The rank and phase that bound each step of the grid."""
     grid, lost = case.grid, case.waited_for_ns
     steps, ranks = grid.shape
     column = lost.argmax(axis=1) if ranks else np.zeros(steps, int)
@@ -44,12 +43,6 @@ def critical_path(case: Case) -> Path:
     return Path(grid.steps, np.where(clear, column, NOBODY), phase)
 
 
-def _seen(case: Case, path: Path) -> Path:
-    """The steps whose collectives were looked at."""
-    sampled = case.grid.sampled
-    return Path(*(part[sampled] for part in path)) if sampled.any() else path
-
-
 def entropy(counts: Array) -> float:
     """Bits of a distribution given by counts (Shannon 1948)."""
     share = counts[counts > 0] / max(counts.sum(), 1)
@@ -57,7 +50,7 @@ def entropy(counts: Array) -> float:
 
 
 def dwells(column: Array) -> tuple[Array, Array]:
-    """Runs of steps with the same bound: (who, length), in order."""
+    """Runs of steps with the same bound: column and length of each, in order."""
     if not len(column):
         return column, column
     edges = np.flatnonzero(np.diff(column, prepend=column[0] - 1))
@@ -69,7 +62,8 @@ def path_summary(case: Case) -> dict[str, Any] | None:
     steps, ranks = case.grid.shape
     if not steps or ranks < 2 or not case.waits_known:
         return None
-    path = _seen(case, critical_path(case))
+    sampled = case.grid.sampled
+    path = Path(*(part[sampled] for part in critical_path(case)))
     bound = path.column != NOBODY
     counts = np.bincount(path.column[bound], minlength=ranks)
     bits = entropy(counts)
@@ -133,7 +127,7 @@ MOST_RANKS = 2048  # of a full matrix: 32 MB
 
 
 def largest_delay(case: Case) -> dict[str, Any] | None:
-    """The late cell that was waited for most, who suffered, and how long."""
+    """The late cell that was waited for most, its victims, and how long waiting took to decay."""
     grid = case.grid
     loss = np.where(case.delays.any, case.waited_for_ns, 0.0)
     if not loss.size or loss.max() <= 0:
@@ -164,7 +158,7 @@ def largest_delay(case: Case) -> dict[str, Any] | None:
 
 
 def _calm(case: Case, more: Array, late: Array) -> float:
-    """What all ranks together wait more than usual in a step without a late rank."""
+    """Excess waiting of all ranks together that a step without a late rank may have by chance."""
     total = more[~late].sum(axis=1) if (~late).any() else np.zeros(1)
     middle = float(np.median(total))
     spread = MAD_SIGMA * float(np.median(np.abs(total - middle)))
@@ -173,7 +167,7 @@ def _calm(case: Case, more: Array, late: Array) -> float:
 
 
 def blame_summary(case: Case) -> dict[str, Any] | None:
-    """The few largest entries, as plain values; None where nobody was seen to wait."""
+    """The largest entries of the blame, as plain values; None where no rank waited."""
     found = case.blame
     total = float(found.lost_ns.sum())
     if total <= 0:
@@ -218,7 +212,7 @@ def _pairs(table: Array, names: list[Any], total: float) -> list[dict[str, Any]]
 
 
 def _nodes(matrix: Array, nodes: list[str], total: float) -> list[dict[str, Any]]:
-    """Node by node, where there are several."""
+    """The largest entries between nodes, where there are several."""
     names = list(dict.fromkeys(nodes))
     if len(names) < 2 or not matrix.size:
         return []

@@ -1,7 +1,7 @@
-"""The attempts of a run: what each did, from the step summaries of a few of its ranks.
+"""The attempts of a run, from the step summaries of a few of their ranks.
 
-Summaries are never lost, only merged, so that an attempt of a week is read as fast as one of a
-minute. Times here are wall-clock seconds: attempts may have run on different hosts.
+Summaries are merged, never lost, so that an attempt of a week is read as fast as one of a minute.
+Times are wall-clock seconds, as attempts may have run on different hosts.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-KEY = "attempts"  # of `Trace.run`
-PREEMPTED = "preempted"  # likewise
+KEY = "attempts"  # in `Trace.run`, like the next two
+PREEMPTED = "preempted"
 PRICE = "price_per_rank_hour"
-RANKS_READ = 4  # of each attempt, spread over all
-WINDOW = 4 * BLOCK_STEPS  # steps at most whose variation is that of a time; a block at least
-PROGRESS = ("global_step", "step", "iteration", "iter")  # logged numbers that tell progress
+RANKS_READ = 4  # of each attempt, evenly spread
+WINDOW = 4 * BLOCK_STEPS  # at most so many steps, and at least a block, give a variation
+PROGRESS = ("global_step", "step", "iteration", "iter")  # names of logged counts of steps
 ENERGY = "gpu.energy_joules"
 
 
@@ -49,14 +49,14 @@ class Attempt:
     checkpoint_ns: float | None  # mean time one takes
     steps_since_checkpoint: int  # after the last checkpoint, or all of them
     since_checkpoint_ns: float  # their run time
-    first_progress: int | None  # what the script logged as its own count of steps
+    first_progress: int | None  # the script's own count of steps, where logged
     last_progress: int | None
     cv_at_start: float | None
     cv_at_end: float | None
     rate_at_start: float | None  # steps per second
     rate_at_end: float | None
     energy_joules: float | None  # of all ranks
-    preempted: str | None = None  # the signal that told it to make room
+    preempted: str | None = None  # the signal of its preemption
 
 
 def with_attempts(trace: Trace, path: Path, *, price_per_rank_hour: float | None = None) -> Trace:
@@ -64,45 +64,47 @@ def with_attempts(trace: Trace, path: Path, *, price_per_rank_hour: float | None
 
     `path` is what the trace was read from; only a run's folder has attempts.
     """
-    found = read(path) if path.is_dir() else []
-    if path.is_dir() and (notice := preemption(path, trace.attempt)):
-        trace = replace(trace, run={**trace.run, PREEMPTED: notice})
-    if len(found) < 2:
+    if not path.is_dir():
         return trace
-    run = {**trace.run, KEY: [asdict(one) for one in found]}
-    if price_per_rank_hour is not None:
-        run[PRICE] = price_per_rank_hour
+    run, found = dict(trace.run), read_attempts(path)
+    if notice := preemption(path, trace.attempt):
+        run[PREEMPTED] = notice
+    if len(found) > 1:
+        run[KEY] = [asdict(one) for one in found]
+        if price_per_rank_hour is not None:
+            run[PRICE] = price_per_rank_hour
     return replace(trace, run=run)
 
 
-def known(run: Mapping[str, Any]) -> list[Attempt]:
+def attempts_of(run: Mapping[str, Any]) -> list[Attempt]:
     """The attempts that `with_attempts` has found."""
     return [Attempt(**one) for one in run.get(KEY) or []]
 
 
-def read(folder: Path) -> list[Attempt]:
-    """Every attempt that has finished a step, in order; unreadable spools are passed over."""
+def read_attempts(folder: Path) -> list[Attempt]:
+    """Every attempt that finished a step, in order; unreadable spools are skipped."""
     found = (_attempt(folder, number) for number in RunFolder(folder).attempts())
     return [attempt for attempt in found if attempt is not None]
 
 
 def _attempt(folder: Path, number: int) -> Attempt | None:
-    spools = [spool for file in picked(folder, number) if (spool := _spool(file)) is not None]
+    spools = [spool for file in some_spools(folder, number) if (spool := _spool(file)) is not None]
     spools = [spool for spool in spools if len(spool.summaries)]
     if not spools:
         return None
-    return described(number, spools, preempted=preemption(folder, number).get("signal"))
+    return _summarized(number, spools, preempted=preemption(folder, number).get("signal"))
 
 
-def picked(folder: Path, number: int) -> list[Extent]:
-    """Spools of a few ranks of an attempt, spread over all."""
+def some_spools(folder: Path, number: int) -> list[Extent]:
+    """Spools of at most `RANKS_READ` ranks of an attempt, evenly spread."""
     files, _ = spools_in(folder / f"attempt-{number:03d}")
     picks = np.unique(np.linspace(0, max(len(files) - 1, 0), RANKS_READ).astype(int))
     return [files[pick] for pick in picks if files]
 
 
 def preemption(folder: Path, number: int) -> dict[str, Any]:
-    """What told an attempt to make room, and when; empty if nothing did, or it cannot be read."""
+    """The signal and time of an attempt's preemption; empty if there was none or its file cannot be
+    read."""
     try:
         found = read_facts(RunFolder(folder).preemption_path(number))
         return {"attempt": number, "signal": str(found["signal"]), "at": str(found["at"])}
@@ -117,10 +119,8 @@ def _spool(file: Extent) -> SpoolContents | None:
         return None
 
 
-def described(
-    number: int, spools: Sequence[SpoolContents], *, preempted: str | None = None
-) -> Attempt:
-    """Reduce some ranks of an attempt; its own steps are those of the rank that did the most."""
+def _summarized(number: int, spools: Sequence[SpoolContents], *, preempted: str | None) -> Attempt:
+    """The attempt by the spools of some of its ranks; its steps are those of the rank with most."""
     main = max(spools, key=lambda spool: int(spool.summaries["count"].sum()))
     rows = main.summaries
     steps = int(rows["count"].sum())
@@ -149,7 +149,7 @@ def described(
 
 
 def _wall_s(row: Any, name: str) -> float:
-    """A summary's monotonic stamp as wall clock: both were read at its end."""
+    """A monotonic stamp of a summary on the wall clock; both clocks were read at its end."""
     return float(int(row["realtime_ns"]) - int(row["end_ns"]) + int(row[name])) / 1e9
 
 
@@ -171,7 +171,7 @@ def _windows(single: Array) -> dict[str, float | None]:
 
 
 def cv_of(step_ns: Array) -> float:
-    """Coefficient of variation without the odd step: from the middle 90 %."""
+    """Coefficient of variation of the middle 90 % of the steps."""
     low, high = np.quantile(step_ns, [0.05, 0.95])
     kept = step_ns[(step_ns >= low) & (step_ns <= high)]
     return float(kept.std() / kept.mean()) if kept.mean() > 0 else 0.0
@@ -179,17 +179,11 @@ def cv_of(step_ns: Array) -> float:
 
 def _checkpoints(spools: Sequence[SpoolContents]) -> list[tuple[int, float]]:
     """(last step, length in ns) of every record with a checkpoint, of the rank with most."""
-    parts = []
-    for spool in spools:
-        length = spool.summaries["phase_ns"][:, Phase.CHECKPOINT]
-        rows = spool.summaries[length > 0]
-        parts.append(
-            [
-                (int(row["last_step"]), float(row["phase_ns"][Phase.CHECKPOINT]))
-                for row in rows[np.argsort(rows["last_step"], kind="stable")]
-            ]
-        )
-    return max(parts, key=len)
+    tables = (spool.summaries for spool in spools)
+    rows = max((t[t["phase_ns"][:, Phase.CHECKPOINT] > 0] for t in tables), key=len)
+    rows = rows[np.argsort(rows["last_step"], kind="stable")]
+    lengths = rows["phase_ns"][:, Phase.CHECKPOINT].astype(float)
+    return list(zip(rows["last_step"].tolist(), lengths.tolist(), strict=True))
 
 
 def _since(rows: Array, step: int) -> tuple[int, float]:
@@ -199,14 +193,14 @@ def _since(rows: Array, step: int) -> tuple[int, float]:
 
 
 def _logged(spool: SpoolContents) -> tuple[int, int] | None:
-    """First and last value of what the script logs as its own count of steps."""
+    """Least and largest value of the script's own logged count of steps."""
     found = (_values(spool, Kind.MARKER, name) for name in PROGRESS)
     values = next((each for each in found if len(each)), None)
     return None if values is None else (int(values.min()), int(values.max()))
 
 
 def _values(spool: SpoolContents, kind: Kind, name: str) -> Array:
-    """What a rank recorded under a name."""
+    """The values that a rank recorded under a name."""
     number = {text: number for number, text in spool.names.items()}.get(name, -1)
     chosen = (spool.records["kind"] == int(kind)) & (spool.records["name"] == number)
     return np.ascontiguousarray(spool.records["bytes_in"][chosen]).view(np.float64)

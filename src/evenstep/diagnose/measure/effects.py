@@ -1,8 +1,8 @@
-"""What a run's own measures changed: checkpoints and restarts its steadiness, pacing its waits.
+"""Effects of checkpoints, restarts, pacing and other actions on a run.
 
-Steadiness is reset, unchanged or amplified: the CV of the step time, the slow ranks and the floor
-of the exposed transfer in the steps before are compared with those after. Of pacing: who was held,
-what it cost at most, and what its guards found.
+Checkpoints and restarts reset, leave or amplify variation: the CV of the step time, the slow ranks
+and the floor of the exposed transfer before are compared with those after. Of pacing: which ranks
+were held, what it cost at most, and what its guards found.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Side(NamedTuple):
 
     steps: int
     cv: float
-    slow: list[int] | None  # None: not told
+    slow: list[int] | None  # ranks; None unknown
     floor_ns: float | None
 
 
 def side(grid: StepGrid, rows: Array) -> Side:
-    """Measure some rows of the grid."""
+    """Variation, slow ranks and floor in some rows of the grid."""
     step = grid.step_ns[rows]
     work = np.median(grid.work_ns[rows], axis=0)
     slow = grid.ranks[work - np.median(work) > levels.NAMED * float(np.median(step))]
@@ -47,7 +47,7 @@ def side(grid: StepGrid, rows: Array) -> Side:
 
 
 def judged(before: Side, after: Side) -> str:
-    """Whether unsteadiness fell, stayed or rose beyond chance.
+    """Whether variation fell, stayed or rose beyond chance, as one of `KINDS`.
 
     The logarithm of a standard deviation has a standard error of 1/√(2n) (normal distribution).
     """
@@ -93,10 +93,8 @@ def entry(step: int | None, kind: str, before: Side, after: Side) -> dict[str, A
 
 
 def checkpoints(grid: StepGrid, restarts: Sequence[dict[str, Any]] = ()) -> dict[str, Any] | None:
-    """How often checkpoints reset, leave or amplify unsteadiness; the latest few. None: no such.
-
-    `restarts`: entries of the same form, for the restarts before this attempt.
-    """
+    """How often checkpoints reset, leave or amplify variation, and the latest of them; None without
+    any. `restarts`: entries of the same form, for the restarts before this attempt."""
     entries = [entry(int(grid.steps[row]), "checkpoint", *sides) for row, *sides in events(grid)]
     entries = [*restarts, *entries]
     if not entries:
@@ -113,11 +111,11 @@ ENDED_EARLY = "unknown: the rank did not end in order"
 
 
 def pacing(trace: Trace) -> dict[str, Any] | None:
-    """What a diagnosis's summary says of pacing; None where no rank was allowed to hold back.
+    """The summary of pacing; None where no rank was paced.
 
-    `held_share` is a share of the paced ranks' steps, `lost_at_most` of their time, as the ledgers
-    booked it; `verdicts` counts the ranks whose guards say so. Where only a part of the job was
-    paced, `part` says which, and `beside` compares the two kinds of ranks.
+    `held_share` is a share of the paced ranks' steps, `lost_at_most` of their time, as their
+    ledgers booked it; `verdicts` counts ranks by their guards' verdict. Where only a part of the
+    job was paced, `part` says which, and `beside` compares the two kinds of ranks.
     """
     accounts = {rank: _account(info.facts) for rank, info in trace.ranks.items()}
     paced = sorted(rank for rank, account in accounts.items() if account.get("mode") == "on")
@@ -141,8 +139,8 @@ def pacing(trace: Trace) -> dict[str, Any] | None:
 
 
 def acted(trace: Trace) -> list[dict[str, Any]]:
-    """What each action did, as the rank tells it whose trial has compared most; its keys are those
-    of the fact, and `rank`."""
+    """The effect of each action, by the rank whose trial compared most pairs: the keys of that
+    fact, and `rank`."""
     most: dict[tuple[str, str | None], dict[str, Any]] = {}
     for rank, info in sorted(trace.ranks.items()):
         for told in info.facts.get("actions") or []:
@@ -153,7 +151,7 @@ def acted(trace: Trace) -> list[dict[str, Any]]:
 
 
 def _beside(trace: Trace, paced: Sequence[int]) -> dict[str, Any] | None:
-    """Paced and unpaced ranks; None where there is but one kind."""
+    """Paced and unpaced ranks compared; None where there is one kind only."""
     unpaced = sorted(set(trace.ranks) - set(paced))
     if not unpaced:
         return None
@@ -161,26 +159,25 @@ def _beside(trace: Trace, paced: Sequence[int]) -> dict[str, Any] | None:
 
 
 def _kind(trace: Trace, ranks: Sequence[int]) -> dict[str, Any]:
-    """Mean and CV (population) of these ranks' step times, and how much of them they were held and
-    waited; a wait counts where it could be told, and the first steps are left out.
-    """
+    """Mean and CV (population) of these ranks' step times, and the shares they were held and
+    waited; waits only where known; without the warm-up steps."""
     steps = trace.of_kind(Kind.STEP)
     steps = steps.select(np.isin(steps.rank, ranks) & (steps.step >= WARM_UP_STEPS))
     length = (steps.exit_ns - steps.enter_ns).astype(float)
     rows = trace.summaries[np.isin(trace.summary_rank, ranks)]
-    told = rows[rows["wait_known"] > 0]
-    time_ns = float((told["step_sum_ns"] / told["count"] * told["wait_known"]).sum())
+    known = rows[rows["wait_known"] > 0]
+    time_ns = float((known["step_sum_ns"] / known["count"] * known["wait_known"]).sum())
     return {
         "ranks": list(ranks),
         "step_mean_ns": float(length.mean()) if len(length) else None,
         "step_cv": float(length.std() / length.mean()) if len(length) else None,
         "held": float(steps.held_ns.sum() / length.sum()) if len(length) else None,
-        "wait": float(told["wait_ns"].sum()) / time_ns if time_ns > 0 else None,
+        "wait": float(known["wait_ns"].sum()) / time_ns if time_ns > 0 else None,
     }
 
 
 def _account(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What the rank's pacer said at its end; of a rank that had none, the mode it began in."""
+    """The pacer's account at its end; without one, the mode it began in."""
     return {**(facts.get("pace") or {}), **(facts.get("pacing_account") or {})}
 
 
@@ -194,7 +191,7 @@ def _word(account: Mapping[str, Any]) -> str:
 
 
 def _effect(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Change of throughput and its 95 % interval, by the trial that has compared most."""
+    """Change of throughput and its 95 % interval, by the trial that compared most pairs."""
     most = max(verdicts, key=lambda verdict: verdict.get("pairs") or 0)
     if not most.get("pairs"):
         return None
@@ -209,5 +206,5 @@ def _effect(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def _change(saved: float | None) -> float | None:
-    """Of throughput, by the share of a step that is saved; None where that is not known."""
+    """Change of throughput from the share of a step that is saved; None where unknown."""
     return None if saved is None or not isfinite(saved) or saved >= 1 else saved / (1 - saved)

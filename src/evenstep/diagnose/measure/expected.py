@@ -1,7 +1,7 @@
-"""What this fabric should give: measured shapes of collectives, and references to hold them to.
+"""The expected speed of collectives: shapes as measured, and references to compare them with.
 
-A reference comes from a companion (nccl-tests or a probe on these nodes), from the speed of the
-network adapters, or from the run's own best; in this order.
+A reference comes from nccl-tests or a probe on these nodes, from the speed of the network adapters,
+from groups on the nodes alike, or from the run's own best, in this order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-SPREAD = 4.0  # largest over smallest size, from which a slope says something
+SPREAD = 4.0  # largest over smallest size, at least, for a slope
 ROUNDS = 8  # of the reweighted fit
 
 
@@ -31,17 +31,15 @@ class TransferLine(NamedTuple):
     gBps: float  # noqa: N815
 
     def time_ns(self, size_bytes: Any) -> Any:
-        """What it gives for a size, or for an array of them."""
+        """Time for a size, or for an array of sizes."""
         return self.alpha_ns + np.asarray(size_bytes) / self.gBps
 
 
 def line_through(
     size_bytes: Array, time_ns: Array, weight: Array | None = None
 ) -> TransferLine | None:
-    """The line of least relative deviations; None where sizes are too much alike to have one.
-
-    Neither latency nor time per byte is negative: a fit that wants one of them so does without it.
-    """
+    """The line of least absolute relative deviations, with neither latency nor time per byte
+    negative; None where sizes are too much alike."""
     sizes, times = np.asarray(size_bytes, float), np.asarray(time_ns, float)
     usable = (times > 0) & (sizes > 0)
     sizes, times = sizes[usable], times[usable]
@@ -51,7 +49,7 @@ def line_through(
 
     given = np.ones(len(sizes)) if weight is None else np.asarray(weight, float)[usable]
     scale = np.sqrt(given) / times
-    for _ in range(ROUNDS):  # least absolute deviations by reweighting: one odd size does not tilt
+    for _ in range(ROUNDS):  # least absolute deviations by reweighting
         alpha, per_byte = nnls(np.stack([scale, scale * sizes], axis=1), scale * times)[0]
         off = np.abs(alpha + per_byte * sizes - times) / times
         scale = np.sqrt(given / np.maximum(off, 1e-3)) / times
@@ -60,8 +58,8 @@ def line_through(
 
 RINGS = (int(Op.ALL_REDUCE), int(Op.ALL_GATHER), int(Op.REDUCE_SCATTER))
 SLOWEST_GBPS = 0.125  # 1 Gb/s in 10^9 bytes/s: no fabric in use is slower per rank
-USUAL_GBPS = 1.25  # 10 Gb/s, where nothing tells and it hardly matters
-LONGEST_HOP_NS = 30_000.0  # of TCP: no fabric in use needs longer for a message of nothing
+USUAL_GBPS = 1.25  # 10 Gb/s, where unknown and of little effect
+LONGEST_HOP_NS = 30_000.0  # of TCP: no fabric in use needs longer for an empty message
 USUAL_HOP_NS = 10_000.0  # between RDMA's 2 µs and the 30 µs of TCP
 GOOD = 0.8  # of the reference: a tuned fabric reaches it
 
@@ -76,12 +74,12 @@ class Shape(NamedTuple):
     groups: tuple[int, ...]
     rows: Array  # mask of the transfers
     sizes: Array  # bytes, ascending, of the kinds with enough collectives
-    floors_ns: Array  # of those
-    line: TransferLine | None  # through them; None where the sizes are too much alike
+    floors_ns: Array  # of these sizes
+    line: TransferLine | None  # through the floors; None where sizes are too much alike
 
     @property
     def lies(self) -> tuple[int, ...]:
-        """What groups that should be equally fast have in common."""
+        """The key of shapes that should be equally fast."""
         return self.op, self.members, self.nodes, self.leaving
 
     @property
@@ -96,27 +94,27 @@ class Shape(NamedTuple):
 
     @property
     def busbw_gBps(self) -> float:  # noqa: N802
-        """Best bus bandwidth reached at any size; the line's, where there is one."""
+        """Best bus bandwidth at any size, or that of the line if larger."""
         best = self.factor * float(np.max(self.sizes / np.maximum(self.floors_ns, 1), initial=0))
         return max(best, self.factor * self.line.gBps) if self.line is not None else best
 
     @property
     def longest_latency_ns(self) -> float:
-        """More than this of a transfer cannot be latency, whatever the algorithm."""
+        """The most of a transfer that can be latency, for any algorithm."""
         return 2 * (self.members - 1) * LONGEST_HOP_NS
 
     @property
     def usual_latency_ns(self) -> float:
-        """What of a transfer is latency where nothing tells: that of a ring."""
+        """The latency of a transfer where unknown: that of a ring."""
         return 2 * (self.members - 1) * USUAL_HOP_NS
 
 
 class Reference(NamedTuple):
-    """Bus bandwidth to expect of a shape, and who says so."""
+    """Bus bandwidth to expect of a shape, and its source."""
 
     gBps: float  # noqa: N815
     source: str
-    firm: bool  # measured or built so; not only what other operations of the run reach
+    firm: bool  # measured or by construction, not only reached by other operations of the run
 
 
 def places_of(trace: Trace, group: int) -> list[str]:
@@ -129,7 +127,7 @@ def places_of(trace: Trace, group: int) -> list[str]:
 
 
 def shapes(trace: Trace, measured: Transfers) -> list[Shape]:
-    """The shapes of a run, those that moved longest first."""
+    """The shapes of a run, the largest total transfer time first."""
     keys: dict[tuple[int, int, int, int], list[int]] = {}
     pairs = np.stack([measured.kinds.group.astype(int), measured.kinds.op.astype(int)])
     for group, op in np.unique(pairs, axis=1).T.tolist():
@@ -146,8 +144,8 @@ def shapes(trace: Trace, measured: Transfers) -> list[Shape]:
 
 
 def _by_speed(measured: Transfers, op: int, groups: list[int]) -> list[list[int]]:
-    """Groups that should be equally fast; those much slower than the faster half are a shape of
-    their own: links are slower than they could be, never faster."""
+    """Groups that should be equally fast, those much slower than the faster half apart from the
+    others: links are slower than they could be, never faster."""
     kinds = measured.kinds
     mine = (kinds.op == op) & np.isin(kinds.group, groups) & (kinds["count"] >= FEWEST)
     if len(groups) < 2 or not mine.any():
@@ -186,13 +184,10 @@ def _shape(measured: Transfers, key: tuple[int, int, int, int], groups: list[int
 
 
 def reference(trace: Trace, shape: Shape, others: list[Shape]) -> Reference | None:
-    """What a shape should reach, by the first there is of these.
-
-    nccl-tests, its adapters, groups that lie alike, the run's own best.
-    """
+    """The bus bandwidth that a shape should reach; None where unknown or reached."""
     floors = [
         (float(floor["busbw_gBps"]), str(floor.get("by") or "nccl-tests"))
-        for floor in companion(trace, shape.op)
+        for floor in measured_floors(trace, shape.op)
         if floor.get("busbw_gBps") and floor.get("ranks") in (None, shape.members)
     ]
     if floors:
@@ -216,8 +211,8 @@ def reference(trace: Trace, shape: Shape, others: list[Shape]) -> Reference | No
     return Reference(best, "the run's own best", False) if best > shape.busbw_gBps else None
 
 
-def companion(trace: Trace, op: int) -> list[dict[str, Any]]:
-    """Rows of nccl-tests for an operation, where a log of it was given beside the trace."""
+def measured_floors(trace: Trace, op: int) -> list[dict[str, Any]]:
+    """Rows of nccl-tests for an operation, where its log was given with the trace."""
     wanted = Op(op).name.lower().replace("_", "")
     return [
         floor
@@ -227,10 +222,10 @@ def companion(trace: Trace, op: int) -> list[dict[str, Any]]:
 
 
 def adapter_gBps(trace: Trace, shape: Shape) -> float | None:  # noqa: N802
-    """Bandwidth at which a ring can leave a node of this shape; None where it is not known.
+    """Bandwidth at which a ring can leave a node of this shape; None where unknown.
 
-    NCCL spreads rings over all adapters of a node; other backends use one. Groups that share a
-    node at the same time share its adapters.
+    NCCL spreads rings over all adapters of a node; other backends use one. Groups on the same node
+    share its adapters.
     """
     if shape.nodes < 2:
         return None
@@ -240,12 +235,12 @@ def adapter_gBps(trace: Trace, shape: Shape) -> float | None:  # noqa: N802
     if any(speed is None for speed in per_node):
         return None
     first = node_of(trace, ranks[0])
-    together = sum(
+    sharing = sum(
         any(node_of(trace, rank) == first for rank in trace.groups[other].ranks)
         for other in shape.groups
     )
     slowest = min(speed for speed in per_node if speed is not None)
-    return slowest / 8 / max(together, 1)
+    return slowest / 8 / max(sharing, 1)
 
 
 def _node_gbps(trace: Trace, rank: int, *, spread: bool) -> float | None:
@@ -254,7 +249,7 @@ def _node_gbps(trace: Trace, rank: int, *, spread: bool) -> float | None:
     speeds = [port.get("rate_gbps") for port in facts.get("ib_ports") or []]
     speeds = [speed for speed in speeds if speed]
     if not speeds:
-        nics = facts.get("nics") or []  # a virtual one has no PCI address, and a made-up speed
+        nics = facts.get("nics") or []  # virtual adapters, without PCI address, state any speed
         speeds = [
             nic["speed_gbps"] for nic in nics if nic.get("speed_gbps") and nic.get("pci", True)
         ]

@@ -1,7 +1,7 @@
-"""Steps × ranks: what each rank did in each step, as dense arrays that every finding reads.
+"""The step grid: what each rank did in each step, as dense arrays that every finding reads.
 
-Only steps that every traced rank finished are in the grid. Own work, time blocked and waits follow
-from the run's graph, for host threads and devices' streams alike.
+Only steps that every traced rank finished are in the grid. Own work, time blocked and waits come
+from the run's graph, for host threads and device streams alike.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from evenstep.diagnose.graph.streams import COMPUTE
 from evenstep.diagnose.graph.structure import (
     Graph,
     Intervals,
+    by_step_and_lane,
     overlap,
-    summed,
     times,
     union_length,
 )
@@ -50,20 +50,20 @@ class StepGrid:
     end_ns: Array
     phase_ns: dict[Phase, Array]  # leaf times
     held_ns: Array  # pacing delay
-    work_ns: Array  # what a rank did itself: neither blocked nor held
-    blocked_ns: Array  # waiting for communication
-    wait_ns: Array  # of it (or of the step), for other ranks
-    hidden_ns: Array  # transfer behind compute
+    work_ns: Array  # own work: neither blocked nor held
+    blocked_ns: Array  # blocked in communication
+    wait_ns: Array  # of that, waiting for other ranks
+    hidden_ns: Array  # transfer hidden by compute
     pause_ns: Array  # garbage collection
     cpu_ns: Array  # of the process
     switches: Array  # involuntary context switches
     run_delay_ns: Array  # the training thread was ready but had no core
     samples: Array
     collectives: Array
-    device_ns: Array  # its device computed, where that was recorded
+    device_ns: Array  # compute of the rank's device, where recorded
     clocks: Clocks
-    records: Trace  # of the `sampled` steps at least, all at hand
-    graph: Graph | None = None  # of them; None without a step
+    records: Trace  # in memory, of the `sampled` steps at least
+    graph: Graph | None = None  # of the sampled steps; None without a step
     limits: list[str] = field(default_factory=list)
     sampled: Array = field(default_factory=lambda: np.zeros(0, bool))  # (steps,): in the graph
 
@@ -86,7 +86,7 @@ class StepGrid:
         return float(self.step_ns.sum())
 
     def cell(self, rows: Columns) -> tuple[Array, Array]:
-        """Cell of each row, by its step and rank, and which rows have one."""
+        """Index of each row's cell, by step and rank, and a mask of the rows that have one."""
         at_step = np.searchsorted(self.steps, rows.step)
         at_step = np.minimum(at_step, max(len(self.steps) - 1, 0))
         at_rank = np.minimum(np.searchsorted(self.ranks, rows["rank"]), len(self.ranks) - 1)
@@ -106,11 +106,14 @@ class StepGrid:
 
     # -- large runs ----------------------------------------------------------------------------
 
-    def spread(self, per_step: Array) -> Array:
-        """A per-step value of the sampled steps, carried to the others.
+    def from_sampled(self, values: Array) -> Array:
+        """Values of the sampled steps, as values of all steps: those of the nearest sampled one."""
+        steps = np.zeros(len(self.steps))
+        steps[self.sampled] = values
+        return self.spread(steps)
 
-        Between sampled steps it is that of the nearest one.
-        """
+    def spread(self, per_step: Array) -> Array:
+        """Values per step, those of steps not sampled replaced by the nearest sampled step's."""
         known = np.flatnonzero(self.sampled)
         if len(known) in (0, len(self.sampled)):
             return per_step
@@ -119,7 +122,7 @@ class StepGrid:
 
 
 def step_grid(trace: Trace, clocks: Clocks | None = None) -> StepGrid:
-    """Build the grid. A trace without a step that all ranks finished gives one of no steps."""
+    """Build the grid; without a step that all ranks finished, a grid of no steps."""
     numbers, ranks = _common_steps(trace)
     pieces = stretches.pieces(trace, len(numbers))
     if len(pieces) < 2:
@@ -130,7 +133,7 @@ def step_grid(trace: Trace, clocks: Clocks | None = None) -> StepGrid:
     grid = grid_of(sample, clocks, numbers, ranks)
     grid.sampled = sampled
     parts = each(lambda piece: _dense(trace, grid, numbers[slice(*piece)]), pieces)
-    for name in list(parts[0].arrays):  # each piece is let go of: both would be twice the memory
+    for name in list(parts[0].arrays):  # popped: keeping the pieces would double the memory
         setattr(grid, name, np.concatenate([part.arrays.pop(name) for part in parts]))
     for phase in Phase:
         grid.phase_ns[phase] = np.concatenate([part.phase_ns.pop(phase) for part in parts])
@@ -142,7 +145,7 @@ def step_grid(trace: Trace, clocks: Clocks | None = None) -> StepGrid:
 
 
 class _Dense(NamedTuple):
-    """What a piece of a grid says of its own cells."""
+    """The cells of a piece of a grid."""
 
     arrays: dict[str, Array]
     phase_ns: dict[Phase, Array]
@@ -156,7 +159,7 @@ def _dense(trace: Trace, whole: StepGrid, numbers: Array) -> _Dense:
 
 
 def grid_of(trace: Trace, clocks: Clocks, numbers: Array, ranks: Array) -> StepGrid:
-    """The grid of these steps and ranks, from a trace that has all of them at hand."""
+    """The grid of these steps and ranks, from a trace with their records in memory."""
     steps = trace.of_kind(Kind.STEP)
     shape = (len(numbers), len(ranks))
     cells: dict[str, Any] = {name: np.zeros(shape, np.int64) for name in _CELLS}
@@ -178,7 +181,7 @@ def grid_of(trace: Trace, clocks: Clocks, numbers: Array, ranks: Array) -> StepG
 
 
 def _fill_devices(grid: StepGrid, trace: Trace) -> None:
-    """When devices computed, of ranks whose devices' stamps are on the clock of the host."""
+    """Compute time of devices whose stamps are on the clock of the host."""
     if COMPUTE not in trace.names:
         return
     spans = trace.of_kind(Kind.SPAN)
@@ -194,7 +197,7 @@ def _fill_devices(grid: StepGrid, trace: Trace) -> None:
 
 
 def _fill_times(grid: StepGrid, trace: Trace) -> None:
-    """Own work and waits, of the steps that the trace has records of."""
+    """Own work and waits of the steps that the trace has records of."""
     present = np.isin(grid.steps, trace.of_kind(Kind.STEP).step)
     grid.graph = graph(trace, grid.clocks, grid.steps[present], grid.ranks)
     found = times(grid.graph)
@@ -205,31 +208,27 @@ def _fill_times(grid: StepGrid, trace: Trace) -> None:
         _fill_streams(grid, trace, present)
 
 
-#: What a host does while its device has nothing to do; the rest of its phases only issue, unless
-#: they are told in the time of its device, as where both read one clock.
+#: Phases in which the device of a host has nothing to do; in its other phases the host only issues,
+#: unless both read one clock and the phases are those of the device.
 _STALLS = (Phase.INPUT, Phase.CHECKPOINT, Phase.EVALUATION)
 _ISSUES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.SYNC)
 
 
 def _fill_streams(grid: StepGrid, trace: Trace, present: Array) -> None:
-    """Of devices' streams, how much of their own time passed in phases and pauses of the host."""
+    """For device streams, own time of theirs that lies in phases and pauses of the host."""
     assert grid.graph is not None
     streams = np.flatnonzero(grid.graph.device)
     phases, pauses = trace.of_kind(Kind.PHASE), trace.of_kind(Kind.PAUSE)
     phases = phases.select((phases.exit_ns > 0) & ~_inside_evaluation(phases))
     for phase in _STALLS:
-        stalled = _during(grid, phases.select(phases.op == int(phase)))
-        grid.phase_ns[phase][np.ix_(present, streams)] = stalled[:, streams]
+        stalled = during(grid, phases.select(phases.op == int(phase)))
+        own = by_step_and_lane(grid.graph, stalled)
+        grid.phase_ns[phase][np.ix_(present, streams)] = own[:, streams]
     issuing = streams[~np.isin(grid.ranks[streams], trace.host_clock_ranks)]
     for phase in _ISSUES:
         grid.phase_ns[phase][:, issuing] = 0
-    grid.pause_ns[np.ix_(present, streams)] = _during(grid, pauses)[:, streams]
-
-
-def _during(grid: StepGrid, rows: Columns) -> Array:
-    """Own time of each cell of the graph that lies within these records."""
-    assert grid.graph is not None
-    return summed(grid.graph, during(grid, rows))
+    paused = by_step_and_lane(grid.graph, during(grid, pauses))
+    grid.pause_ns[np.ix_(present, streams)] = paused[:, streams]
 
 
 def during(grid: StepGrid, rows: Columns) -> Array:
@@ -243,10 +242,8 @@ def during(grid: StepGrid, rows: Columns) -> Array:
 
 
 def _common_steps(trace: Trace) -> tuple[Array, Array]:
-    """Steps that every rank with any step finished and still has whole; and those ranks.
-
-    Without the warm-up, and without what a ring has begun to overwrite.
-    """
+    """Steps that all ranks with any step finished, and those ranks; without the warm-up, and
+    without steps that a ring has begun to overwrite."""
     steps = trace.of_kind(Kind.STEP)
     present = np.unique(steps["rank"]).astype(np.int64)
     present = present[np.isin(present, list(trace.ranks))]
@@ -290,12 +287,12 @@ def _fill_phases(grid: StepGrid, trace: Trace) -> None:
     pauses = trace.of_kind(Kind.PAUSE)
     cell, inside = grid.cell(pauses)
     length = (pauses.exit_ns - pauses.enter_ns)[inside]
-    summed = np.bincount(cell[inside], weights=length, minlength=cells).astype(np.int64)
-    grid.pause_ns = grid.shaped(summed)
+    total = np.bincount(cell[inside], weights=length, minlength=cells).astype(np.int64)
+    grid.pause_ns = grid.shaped(total)
 
 
 def _inside_evaluation(phases: Columns) -> Array:
-    """Phases that lie within a longer evaluation of their rank: the evaluation counts them."""
+    """Mask of phases within a longer evaluation of their rank, which counts their time."""
     inside = np.zeros(len(phases), bool)
     for rank in np.unique(phases["rank"][phases.op == int(Phase.EVALUATION)]):
         mine = np.flatnonzero(phases["rank"] == rank)

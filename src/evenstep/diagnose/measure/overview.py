@@ -1,4 +1,4 @@
-"""The numbers at the top of a diagnosis: throughput, step time, shares; and the step table."""
+"""The summary of a diagnosis: throughput, step time, shares of time; and the step table."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _COMPUTE = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 
 
 def summary(trace: Trace, grid: StepGrid) -> dict[str, Any]:
-    """Everything of the contract's `summary` but the verdict. Unknown is None."""
+    """The `summary` of a diagnosis but for its verdict. Unknown is None."""
     steps, ranks = grid.shape
     found: dict[str, Any] = {"steps": steps, "ranks": len(trace.ranks), "world": trace.world}
     if not steps:
@@ -60,7 +60,7 @@ def summary(trace: Trace, grid: StepGrid) -> dict[str, Any]:
         "device": device_shares(device_times(trace)),
         "all_to_all": tokens(trace, grid),
         "ports": ports(trace) or None,
-        "goodput": found_goodput.to_json() if (found_goodput := goodput(trace, grid)) else None,
+        "goodput": seconds.to_json() if (seconds := goodput(trace, grid)) else None,
         "agent": agent_cost(trace, total / ranks),
         **growth(grid.step_ns),
     }
@@ -72,7 +72,7 @@ RateUnit = Literal["samples/s", "tokens/s", "steps/s"]
 
 
 class Throughput(TypedDict):
-    """What a job gets done in a second."""
+    """The work of a job per second."""
 
     value: Amount | None
     unit: RateUnit
@@ -110,8 +110,8 @@ def step_time(grid: StepGrid) -> MeasuredTime:
 
 
 def growth(step_ns: Array) -> dict[str, dict[str, int]]:
-    """The median step of the first and the last quarter of a run whose steps grow longer: each
-    quarter's is above the one before, and the middle halves of first and last do not meet."""
+    """Median step of the first and last quarter of a run whose steps grow longer: medians of the
+    quarters ascend, and the middle halves of the first and last quarter do not overlap."""
     if len(step_ns) < 4 * FEWEST_STEPS:
         return {}
     low, middle, high = np.array(
@@ -137,11 +137,9 @@ def time_shares(
 
 
 def compute_ns(grid: StepGrid) -> Array:
-    """Time in forward, backward and optimizer by step and rank; where devices were seen, of them.
-
-    A host in its forward pass may only be launching, with its device idle most of the time. Of a
-    stream whose kernels were not recorded, all own work is taken for compute.
-    """
+    """Time in forward, backward and optimizer by step and rank; recorded compute of devices
+    instead, as a host in its forward may only be launching; for a stream without recorded kernels
+    all its own work but input."""
     phases = np.sum([grid.phase_ns[phase] for phase in _COMPUTE], axis=0)
     streams = grid.graph.device if grid.graph is not None else np.zeros(len(grid.ranks), bool)
     work = np.maximum(grid.work_ns - grid.phase_ns[Phase.INPUT], 0)
@@ -150,7 +148,7 @@ def compute_ns(grid: StepGrid) -> Array:
 
 
 def agent_cost(trace: Trace, time_per_rank_ns: float | None) -> dict[str, Any]:
-    """evenstep's own cost as it measured itself, on the training threads."""
+    """The agent's cost on the training threads as it measured itself."""
     costs = [info.facts.get("cost") or {} for info in trace.ranks.values()]
     each = [cost["ns_per_collective"] for cost in costs if cost.get("ns_per_collective")]
     background = [cost["background_cpu_ns"] for cost in costs if cost.get("background_cpu_ns")]
@@ -167,26 +165,24 @@ def agent_cost(trace: Trace, time_per_rank_ns: float | None) -> dict[str, Any]:
 
 
 # -- what devices did ------------------------------------------------------------------------------
-# Computed, communicated, copied, or nothing: each as the union over a device's streams, so that
-# nothing counts twice. Of communication, |communication ∩ compute| ÷ |communication| was hidden, as
-# Holistic Trace Analysis has it.
+# Time of compute, communication and copies is the union over a device's streams, so that nothing
+# counts twice. Hidden communication is |communication ∩ compute| ÷ |communication|, as in Holistic
+# Trace Analysis.
 
 
 class DeviceTime(NamedTuple):
-    """Time of one rank's devices, all together, in ns."""
+    """Total times of one rank's devices, ns."""
 
-    elapsed_ns: int  # steps, and what devices did outside of them
+    elapsed_ns: int  # steps, and device activity outside of them
     compute_ns: int
     communication_ns: int
-    hidden_ns: int  # communication while there was compute
-    busy_ns: int  # anything at all, copies as well
+    hidden_ns: int  # communication during compute
+    busy_ns: int  # any activity, including copies
 
 
 def device_times(trace: Trace) -> dict[int, DeviceTime]:
-    """What the devices of each rank did, whichever step it was launched in.
-
-    Of ranks whose devices' stamps are on the clock of the host, which steps are on.
-    """
+    """Device times of each rank whose devices' stamps are on the clock of the host and its
+    steps."""
     known = trace.host_clock_ranks
     events = trace.of_kind(Kind.COLLECTIVE, Kind.POINT_TO_POINT, Kind.SPAN) if known else None
     if events is None:
@@ -222,7 +218,7 @@ def _steps(trace: Trace, rank_of: Array) -> Intervals:
 
 
 def device_shares(found: dict[int, DeviceTime]) -> dict[str, float | None] | None:
-    """All ranks together, of the time elapsed; `hidden` of the communication. None: no device."""
+    """Shares of the elapsed time of all ranks; `hidden`, of communication. None: no device."""
     elapsed = sum(each.elapsed_ns for each in found.values())
     if not elapsed:
         return None
@@ -244,14 +240,14 @@ NAMES = ("compute", "transfer", "wait", "input")
 
 
 def classes(grid: StepGrid) -> Array:
-    """Index into `NAMES` of what took most of each step on the median rank. (steps,)."""
+    """Index into `NAMES` of the largest part of each step on the median rank. (steps,)."""
     fed = grid.phase_ns[Phase.INPUT]
     parts = grid.work_ns - fed, grid.blocked_ns - grid.wait_ns, grid.wait_ns, fed
     return np.asarray(np.argmax([np.median(part, axis=1) for part in parts], axis=0))
 
 
 def regimes(grid: StepGrid) -> dict[str, Any] | None:
-    """For the summary: share of steps per class, changes, mean dwell in steps, period in steps."""
+    """Share of steps per class, changes of class, mean dwell in steps, period in steps."""
     if not len(grid.steps):
         return None
     of = classes(grid)
@@ -279,12 +275,12 @@ def step_table(trace: Trace, grid: StepGrid | None = None) -> Columns:
     """Columns rank, step, start_ns, end_ns (common time), wait_ns, lateness_ns, phase_*_ns.
 
     `lateness_ns` is how much later than the earliest rank the step's first collective was entered;
-    nan where the step has none. `phase_other_ns` is what no phase claims; with `phase_sync_ns` the
-    blocked time they add up to the step.
+    nan where the step has none. `phase_other_ns` is the time in no phase; with `phase_sync_ns`, the
+    blocked time, the phases add up to the step.
     """
     grid = grid or step_grid(trace)
     steps, ranks = grid.shape
-    phases = {phase: grid.phase_ns[phase] for phase in Phase if phase in grid.phase_ns}
+    phases = dict(grid.phase_ns)
     columns = {
         "rank": np.tile(grid.ranks, steps),
         "step": np.repeat(grid.steps, ranks),
@@ -293,10 +289,9 @@ def step_table(trace: Trace, grid: StepGrid | None = None) -> Columns:
         "wait_ns": grid.wait_ns.reshape(-1).astype(float),
         "lateness_ns": lateness(grid).reshape(-1),
     }
-    if phases:
-        phases[Phase.SYNC] = grid.blocked_ns
-        claimed = sum(value for phase, value in phases.items() if phase is not Phase.OTHER)
-        phases[Phase.OTHER] = np.maximum(grid.duration_ns - claimed, 0)
+    phases[Phase.SYNC] = grid.blocked_ns
+    claimed = sum(value for phase, value in phases.items() if phase is not Phase.OTHER)
+    phases[Phase.OTHER] = np.maximum(grid.duration_ns - claimed, 0)
     for phase, value in phases.items():
         columns[f"phase_{phase.name.lower()}_ns"] = value.reshape(-1)
     return Columns(columns)

@@ -1,4 +1,4 @@
-"""Where ranks are: nodes, racks, what a ring over them leaves, and how a rank's parts lie."""
+"""Places of ranks: nodes, racks, hops of rings between them, and the layout within a node."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def node_of(trace: Trace, rank: int) -> str:
 
 
 def rack_of(trace: Trace, rank: int) -> str:
-    """The rank's rack, or leaf switch, where the run or the rank's own facts tell it."""
+    """The rank's rack or leaf switch, by its own facts or the run's; empty where unknown."""
     if rank not in trace.ranks:
         return ""
     info = trace.ranks[rank]
     place: dict[str, Any] = info.facts.get("locality") or {}
     racks: dict[str, Any] = trace.run.get("racks") or {}
-    told = place.get("rack") or info.identity.get("rack") or racks.get(info.node)
-    return str(told) if told is not None else ""
+    rack = place.get("rack") or info.identity.get("rack") or racks.get(info.node)
+    return str(rack) if rack is not None else ""
 
 
 def hops(places: Sequence[str]) -> list[tuple[str, str]]:
-    """Hops of a ring in this order that leave a place: from where, and to where."""
+    """Hops of a ring in this order between different places: from where, and to where."""
     following = [*places[1:], *places[:1]]
     return [pair for pair in zip(places, following, strict=True) if pair[0] != pair[1]]
 
 
 def fewest_crossings(places: Sequence[str]) -> int:
-    """Hops that leave a place when those of a place are neighbours."""
+    """Hops between places when the ranks of each place are neighbours."""
     distinct = len(set(places))
     return distinct if distinct > 1 else 0
 
@@ -46,7 +46,7 @@ def busiest(places: Sequence[str]) -> int:
 
 
 def grouped(ranks: Sequence[int], places: Sequence[str]) -> list[int]:
-    """The ranks with those of a place as neighbours, places in order of their first rank."""
+    """The ranks by place, places in order of their first rank."""
     order = {place: number for number, place in enumerate(dict.fromkeys(places))}
     pairs = sorted(zip(ranks, places, strict=True), key=lambda pair: order[pair[1]])
     return [rank for rank, _ in pairs]
@@ -58,7 +58,7 @@ def links(places: Sequence[str]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(pairs))
 
 
-# -- one rank's place ------------------------------------------------------------------------------
+# -- layout within a node --------------------------------------------------------------------------
 
 
 #: Levels of `nvidia-smi topo -m`, from near to far.
@@ -66,18 +66,18 @@ LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 
 
 class Layout(NamedTuple):
-    """One rank's place. None where it was not seen."""
+    """Layout of one rank's GPU, adapters and cores. None is unknown."""
 
     #: GPU's name (without one the processor's), and how many GPUs and adapters its node has
     hardware: tuple[str, int, int]
     local: int  # rank on its node; -1 unknown
     nearest: str | None  # level from its GPU to the nearest adapter
-    sharing: int | None  # GPUs of the node whose nearest adapters are the same ones
-    far_cores: bool | None  # runs on cores of another NUMA node than its GPU's, only
+    sharing: int | None  # GPUs of the node per nearest adapter
+    far_cores: bool | None  # whether it only runs on cores of another NUMA node than its GPU's
     lanes: tuple[int, int] | None  # PCIe lanes in use, and those there are
 
     def defects(self, usual: Layout) -> list[str]:
-        """In what this place is worse than the usual one of the same hardware, in words."""
+        """What is worse than in the usual layout of the same hardware, in words."""
         found = []
         if self.nearest and usual.nearest and _level(self.nearest) > _level(usual.nearest):
             found.append(
@@ -98,7 +98,7 @@ def _level(name: str) -> int:
 
 
 def layouts(trace: Trace) -> dict[int, Layout]:
-    """The ranks whose agents described where they run."""
+    """Layouts of the ranks whose agents recorded them."""
     found = {}
     for rank, info in trace.ranks.items():
         facts = info.facts.get("locality")
@@ -110,8 +110,7 @@ def layouts(trace: Trace) -> dict[int, Layout]:
 
 
 def cores_of(trace: Trace, ranks: Sequence[int]) -> set[int]:
-    """Cores that these ranks of a node have between them, as each may be bound to some; empty where
-    none of them says."""
+    """All cores that any of these ranks of a node may use; empty where unknown."""
     found: set[int] = set()
     for rank in ranks:
         with suppress(AttributeError, KeyError, TypeError, ValueError):  # facts of another shape
@@ -137,7 +136,6 @@ def _layout(facts: Mapping[str, Any], local: int) -> Layout:
 
 
 def _name(facts: Mapping[str, Any], gpu: Mapping[str, Any]) -> str:
-    """What computes there."""
     return str(gpu.get("name") or (facts.get("cpu") or {}).get("model") or "")
 
 
@@ -150,17 +148,15 @@ def _nearest(levels: Mapping[str, str]) -> tuple[str | None, frozenset[str]]:
 
 
 def _sharing(levels: Mapping[str, Mapping[str, str]], own: Any) -> int:
-    """GPUs per adapter among those that are nearest to the same ones."""
+    """GPUs per adapter among GPUs with the same nearest adapters."""
     _, adapters = _nearest(levels[own])
     same = sum(_nearest(other)[1] == adapters for other in levels.values())
     return -(-same // max(len(adapters), 1))
 
 
 def _far(facts: Mapping[str, Any], node: Any) -> bool | None:
-    """Whether none of the allowed cores is at the GPU's NUMA node (or the adapter's, without one).
-
-    Not known where the firmware does not say, or there is only one NUMA node.
-    """
+    """Whether none of the allowed cores is at the NUMA node of the GPU, or without one of the
+    adapters; None where the firmware does not tell it or there is only one NUMA node."""
     numa = {entry["node"]: str(entry.get("cpus") or "") for entry in facts.get("numa") or []}
     allowed = (facts.get("cpu") or {}).get("allowed")
     if node is None:
@@ -172,9 +168,9 @@ def _far(facts: Mapping[str, Any], node: Any) -> bool | None:
 
 
 def usual(places: Mapping[int, Layout]) -> dict[int, Layout]:
-    """For each rank the layout that most of its peers have; the best of equally frequent ones.
+    """For each rank the most frequent layout of its peers, the best of equally frequent ones.
 
-    Peers have the same hardware and the same local rank; where these are few, the same hardware.
+    Peers have the same hardware and local rank, or, where these are few, the same hardware.
     """
     by_local: dict[Any, list[Layout]] = {}
     by_hardware: dict[Any, list[Layout]] = {}

@@ -1,4 +1,4 @@
-"""What restarts cost a run, how often a checkpoint is best written (Daly), and its goodput."""
+"""The cost of restarts, the best checkpoint interval (Daly), and the goodput of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep import checkpoints
-from evenstep.diagnose.measure.attempts import WINDOW, Attempt, known
+from evenstep.diagnose.measure.attempts import WINDOW, Attempt, attempts_of
 from evenstep.diagnose.measure.effects import Side, entry
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.trace.spool.layout import Kind, Phase
@@ -18,12 +18,12 @@ from evenstep.trace.trace import Trace
 
 
 class Loss(NamedTuple):
-    """What one restart cost."""
+    """The cost of one restart."""
 
     steps: int  # done again
     work_s: float
     gap_s: float  # from the last step of one attempt to the first of the next
-    seen: bool  # a checkpoint or a logged count tells how much was lost; else nothing is counted
+    seen: bool  # whether a checkpoint or a logged count tells the lost steps; else none count
     at_most: int  # steps that may have been done again
 
 
@@ -38,7 +38,7 @@ class AttemptsAccount(NamedTuple):
 
     @property
     def unsure_steps(self) -> int:
-        """Steps that may have been done again without a trace of it."""
+        """Steps that may have been done again without a record of it."""
         return sum(loss.at_most - loss.steps for loss in self.losses)
 
     @property
@@ -48,7 +48,7 @@ class AttemptsAccount(NamedTuple):
 
     @property
     def lost_s(self) -> float:
-        """Time for work done again and for restarts."""
+        """Time of work done again and of gaps between attempts."""
         return sum(loss.work_s + loss.gap_s for loss in self.losses)
 
     @property
@@ -58,7 +58,7 @@ class AttemptsAccount(NamedTuple):
 
 
 def account(attempts: Sequence[Attempt]) -> AttemptsAccount:
-    """Add up what the restarts between these attempts cost."""
+    """The total cost of the restarts between these attempts."""
     losses = [between(before, after) for before, after in pairwise(attempts)]
     return AttemptsAccount(
         losses,
@@ -70,7 +70,7 @@ def account(attempts: Sequence[Attempt]) -> AttemptsAccount:
 
 
 def running_share(attempts: Sequence[Attempt]) -> float:
-    """Share of a run's time that was not lost to its restarts; 1 where it had none."""
+    """Share of a run's time not lost to restarts; 1 without restarts."""
     if len(attempts) < 2:
         return 1.0
     total = account(attempts)
@@ -78,10 +78,10 @@ def running_share(attempts: Sequence[Attempt]) -> float:
 
 
 def between(before: Attempt, after: Attempt) -> Loss:
-    """What was lost from one attempt to the next.
+    """The loss from one attempt to the next.
 
-    A count that the script logs shows which steps were done again; else what followed the last
-    checkpoint was. Where none was seen, nothing tells: others save where no hook of ours looks.
+    The script's logged count of steps shows which were done again; else those after the last
+    checkpoint were. Without either nothing counts: some jobs save where no hook sees it.
     """
     gap_s = max(after.started_s - before.ended_s, 0.0)
     if before.last_progress is not None and after.first_progress is not None:
@@ -94,15 +94,15 @@ def between(before: Attempt, after: Attempt) -> Loss:
 
 
 class Cadence(NamedTuple):
-    """Checkpoints as they were taken, and as they should be."""
+    """The checkpoint interval as it was, and the best one."""
 
     checkpoint_s: float
     between_failures_s: float
-    now_s: float | None  # run time between two; None where there was none
+    now_s: float | None  # run time between two; None without one
     best_s: float
 
     def saved(self, restart_s: float) -> float | None:
-        """Share of time that the best cadence gives back."""
+        """Share of time that the best interval gives back."""
         if self.now_s is None:
             return None
         at = partial(checkpoints.waste, self.checkpoint_s, self.between_failures_s)
@@ -111,7 +111,7 @@ class Cadence(NamedTuple):
 
 
 def cadence(attempts: Sequence[Attempt], total: AttemptsAccount) -> Cadence | None:
-    """Of a run whose checkpoints were seen; None where none was."""
+    """The checkpoint interval of a run; None where no checkpoint was seen."""
     number = sum(one.checkpoints for one in attempts)
     lengths = [(one.checkpoint_ns or 0.0) * one.checkpoints for one in attempts]
     if not number or sum(lengths) <= 0:
@@ -122,10 +122,8 @@ def cadence(attempts: Sequence[Attempt], total: AttemptsAccount) -> Cadence | No
 
 
 def restarts(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
-    """Every restart as `effects.entry` tells of checkpoints, where enough steps are on both sides.
-
-    Slow ranks and floors are those of a grid, which other attempts have none of here.
-    """
+    """An entry as by `effects.entry` for every restart with enough steps on both sides; slow ranks
+    and floors are unknown, as other attempts have no grid."""
     return [
         entry(None, "restart", *(Side(WINDOW, cv, None, None) for cv in (old, new)))
         for before, after in pairwise(attempts)
@@ -134,23 +132,23 @@ def restarts(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
 
 
 # -- one number for a job --------------------------------------------------------------------------
-# Goodput: of the time from a job's start to its last step, all attempts together, is taken off what
-# no step counts (initialisation, restarts), what was done again (lost work), and of the steps what
-# ranks spent on data, checkpoints and waiting for one another. Transfer and evaluation stay in it.
+# Goodput: the time from a job's start to its last step, over all attempts, less initialisation and
+# restarts, work done again, and what ranks spent in steps on data, checkpoints and waiting for one
+# another. Transfer and evaluation count as progress.
 
 
 BUCKETS = ("init", "data", "checkpoint", "restart", "lost_work", "wait")
 
 
 class GoodputSeconds(NamedTuple):
-    """Seconds of a job, as its ranks had them on average; buckets do not overlap."""
+    """Seconds of a job, mean over its ranks; buckets do not overlap."""
 
     elapsed_s: float
     lost_s: Mapping[str, float]  # by bucket
 
     @property
     def share(self) -> float:
-        """Of the time elapsed, what made progress."""
+        """Share of the elapsed time that made progress."""
         return max(0.0, 1.0 - sum(self.lost_s.values()) / self.elapsed_s)
 
     def to_json(self) -> dict[str, Any]:
@@ -160,14 +158,12 @@ class GoodputSeconds(NamedTuple):
 
 
 def goodput(trace: Trace, grid: StepGrid) -> GoodputSeconds | None:
-    """Of the job a trace is of, as far back as the trace tells; None without a step.
-
-    Where there are several attempts, `attempts.with_attempts` has to have found them.
-    """
+    """The goodput of the job of a trace; None without a step. Attempts are those that
+    `attempts.with_attempts` found."""
     total_ns = float(grid.duration_ns.sum())
     if total_ns <= 0:
         return None
-    attempts = known(trace.run)
+    attempts = attempts_of(trace.run)
     init_s = float(trace.run.get("init_s") or _init_s(trace))
     if attempts:
         whole = account(attempts)
@@ -191,10 +187,8 @@ def goodput(trace: Trace, grid: StepGrid) -> GoodputSeconds | None:
 
 
 def _init_s(trace: Trace) -> float:
-    """From the start of the agent to the first step, of the median rank; 0 where neither is known.
-
-    Only a live run's header tells when the job began.
-    """
+    """From the start of the agent to the first step, of the median rank; 0 where unknown, as only
+    the header of a live run tells when the agent started."""
     if not len(trace.summaries):
         return 0.0
     waits = []
@@ -208,12 +202,8 @@ def _init_s(trace: Trace) -> float:
 
 def _running_s(trace: Trace) -> float:
     """From the first step to the end of the last, of the median rank."""
-    if len(trace.summaries):
-        rank, start, end = (
-            trace.summary_rank,
-            trace.summaries["start_ns"],
-            trace.summaries["end_ns"],
-        )
+    if len(table := trace.summaries):
+        rank, start, end = trace.summary_rank, table["start_ns"], table["end_ns"]
     else:
         steps = trace.of_kind(Kind.STEP)
         rank, start, end = steps["rank"], steps.enter_ns, steps.exit_ns

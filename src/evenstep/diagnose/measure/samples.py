@@ -1,4 +1,4 @@
-"""Sampled metrics, counters and logged numbers: clocks and energy, congestion, waits for a core."""
+"""Sampled metrics, counters and logged numbers: congestion, traffic of ports, waits for a core."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 
 class Numbers(NamedTuple):
-    """Values with the rank and step they belong to, and the rank's own time."""
+    """Values with their rank and step, and the rank's own time."""
 
     rank: Array
     step: Array
@@ -27,22 +27,21 @@ class Numbers(NamedTuple):
     value: Array
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether there are any values."""
         return len(self.value) > 0
 
 
 def sampled(trace: Trace, metric: str) -> Numbers:
-    """A metric of all ranks in order of time."""
+    """A metric of all ranks, in order of time."""
     return _numbers(_named(trace, Kind.SAMPLE, metric))
 
 
 def marked(trace: Trace, name: str) -> Numbers:
-    """What `evenstep.log(name=value)` recorded, in order of time."""
+    """The values that `evenstep.log(name=value)` recorded, in order of time."""
     return _numbers(_named(trace, Kind.MARKER, name))
 
 
 def _named(trace: Trace, kind: Kind, name: str) -> Columns:
-    """The records of a name."""
     rows = trace.of_kind(kind)
     return rows.select(rows.name == (trace.names.index(name) if name in trace.names else -1))
 
@@ -54,13 +53,13 @@ def _numbers(rows: Columns) -> Numbers:
 
 
 def _values(rows: Columns) -> Array:
-    """What the records hold."""
+    """The values that records hold."""
     return np.ascontiguousarray(rows.bytes_in, np.uint64).view(np.float64)
 
 
 # -- counters --------------------------------------------------------------------------------------
 
-#: What a network counts when it loses, repeats or marks: any growth is a sign of congestion.
+#: Counters of lost, repeated and marked packets: any growth is a sign of congestion.
 CONGESTION = (
     "tcp.retransmitted_segments",
     "tcp.timeouts_count",
@@ -84,15 +83,16 @@ CONGESTION = (
 )
 
 
-#: Counters of bytes, sent and received, of which the first that was sampled is taken.
+#: Counters of bytes sent and received; the first pair that was sampled is used.
 PORTS = (("ib.sent_bytes", "ib.received_bytes"), ("nic.sent_bytes", "nic.received_bytes"))
 MOST_PORTS = 512
 
 
 def growth(trace: Trace, grid: StepGrid, metric: str) -> Array:
-    """By how much a counter grew in each step, summed over its devices. (steps, ranks).
+    """Growth of a counter in each step, summed over its devices. (steps, ranks).
 
-    Between two samples it grows evenly. A counter that fell was reset, or wrapped: it did not grow.
+    Growth between two samples counts as even; a counter that fell was reset or wrapped and did not
+    grow.
     """
     found = np.zeros(grid.shape)
     rows = _named(trace, Kind.SAMPLE, metric)
@@ -116,7 +116,7 @@ def _by_device(rows: Columns) -> list[tuple[int, int, Columns]]:
 
 
 def congestion(trace: Trace, grid: StepGrid, late: Array) -> list[Evidence]:
-    """Congestion counters, of all ranks, that grow faster in these steps than in the others."""
+    """Congestion counters of all ranks that grow more than twice as fast in the `late` steps."""
     seconds = np.maximum([grid.step_ns[part].sum() / 1e9 for part in (late, ~late)], 1e-9)
     found = []
     for metric in (metric for metric in CONGESTION if metric in trace.names):
@@ -129,9 +129,9 @@ def congestion(trace: Trace, grid: StepGrid, late: Array) -> list[Evidence]:
 
 
 def ports(trace: Trace) -> list[dict[str, Any]]:
-    """Bytes per second of each port of each node's adapters, where their counters were sampled.
+    """Bytes per second of each port of each node's adapters, where counters were sampled.
 
-    A port is numbered as `host.sources` numbers it; several ranks of a node sample the same one.
+    Ports have the numbers of `host.sources`; of several ranks that sample one, the first counts.
     """
     names = next((pair for pair in PORTS if set(pair) & set(trace.names)), ())
     found: dict[tuple[str, int], dict[str, Any]] = {}
@@ -144,7 +144,8 @@ def ports(trace: Trace) -> list[dict[str, Any]]:
 
 
 def _rate(rows: Columns) -> float | None:
-    """Growth of a counter in bytes per ns, which is GB/s; None of one sample. A reset is none."""
+    """Growth of a counter in bytes per ns, which is GB/s; None for one sample; resets count as
+    0."""
     if len(rows) < 2 or rows.enter_ns[-1] <= rows.enter_ns[0]:
         return None
     grown = float(np.maximum(np.diff(_values(rows)), 0).sum())
@@ -153,48 +154,48 @@ def _rate(rows: Columns) -> float | None:
 
 # -- the scheduler ---------------------------------------------------------------------------------
 
-RUN_DELAY_SHARE = 0.03  # of the time: below it a thread practically always got its core
+RUN_DELAY_SHARE = 0.03  # of the time: with less, a thread practically always had its core
 
 
 class Contention(NamedTuple):
-    """How much the training threads had to wait for a core."""
+    """Waits of training threads for a core."""
 
     run_delay_share: float  # of the time in steps, mean over ranks
     runnable: float  # tasks that wanted a core on the worst node, median over time
-    cores: float  # that node may use
-    node: str
+    cores: float  # that the worst node may use
+    node: str  # the worst
     switches_per_step: float  # involuntary, mean over ranks
-    ranks: int  # on that node
+    ranks: int  # on the worst node
     own: float  # cores that the job's own processes there use or wait for; ∞ unknown
 
     @property
     def by_others(self) -> bool:
-        """Whether the job itself would have enough."""
+        """Whether the cores would be enough for the job alone."""
         return self.own <= self.cores
 
     @property
     def recoverable(self) -> bool:
         """Whether enough cores would give back all the time that threads waited for one.
 
-        Where a job has a core for every rank and nobody else takes them, ranks compete with the
-        job's own helpers (transport, autograd), whose work has to be done anyway: then only what
-        uneven delays cost the job is counted, elsewhere.
+        Where a job has a core for every rank and no other load, ranks compete with the job's own
+        helper threads (transport, autograd), whose work remains: then only the cost of uneven
+        delays counts, elsewhere.
         """
         return self.by_others or self.ranks > self.cores
 
     @property
     def oversubscribed(self) -> bool:
-        """More runnable tasks than cores, and threads that waited for one."""
+        """Whether there were more runnable tasks than cores, and threads waited for one."""
         return self.runnable > self.cores and self.run_delay_share >= RUN_DELAY_SHARE
 
 
 def contention(trace: Trace, grid: StepGrid) -> Contention | None:
-    """The scheduler's view of a run; None where it was not sampled."""
+    """The contention of a run; None where it was not sampled."""
     spent_ns = float(grid.duration_ns.sum())
     cores, running = (sampled(trace, f"cpu.{name}") for name in ("allowed_cores", "running_tasks"))
     if not spent_ns or not cores or not running:
         return None
-    worst, node, allowed, on_it = -np.inf, "", 0.0, []
+    worst, node, allowed, there = -np.inf, "", 0.0, []
     for name in trace.nodes:
         ranks = [rank for rank, info in trace.ranks.items() if info.node == name]
         wanted = running.value[np.isin(running.rank, ranks)] - 1  # but for the thread that samples
@@ -203,18 +204,16 @@ def contention(trace: Trace, grid: StepGrid) -> Contention | None:
             continue
         have = max(float(sampled_cores[-1]), float(len(cores_of(trace, ranks))))
         if np.median(wanted) / have > worst:
-            worst, node, allowed = float(np.median(wanted) / have), name, have
-            on_it = ranks
-    switches = float(grid.switches.mean()) if grid.switches.size else 0.0
-    mine = np.isin(grid.ranks, on_it)
+            worst, node, allowed, there = float(np.median(wanted) / have), name, have, ranks
+    mine = np.isin(grid.ranks, there)
     wanted_ns = (grid.cpu_ns + grid.run_delay_ns)[:, mine].sum()
-    own = len(on_it) * float(wanted_ns) / float(grid.duration_ns[:, mine].sum())
+    own = len(there) * float(wanted_ns) / float(grid.duration_ns[:, mine].sum())
     return Contention(
-        float(grid.run_delay_ns.sum()) / spent_ns,
-        worst * allowed,
-        allowed,
-        node,
-        switches,
-        len(on_it),
-        own if grid.cpu_ns.any() else np.inf,
+        run_delay_share=float(grid.run_delay_ns.sum()) / spent_ns,
+        runnable=worst * allowed,
+        cores=allowed,
+        node=node,
+        switches_per_step=float(grid.switches.mean()),
+        ranks=len(there),
+        own=own if grid.cpu_ns.any() else np.inf,
     )

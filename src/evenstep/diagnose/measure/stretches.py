@@ -1,4 +1,4 @@
-"""A run too large to look at as a whole, cut into stretches of steps; and a sample of it."""
+"""A run too large for memory, cut into stretches of steps; and a sample of its steps."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-WINDOW_RECORDS = LARGE_RECORDS  # looked at together; a larger run is gone through in pieces
-SAMPLE_RECORDS = WINDOW_RECORDS // 2  # … and so many of its records are kept at hand
+WINDOW_RECORDS = LARGE_RECORDS  # of a run that is read as a whole; a larger one is read in pieces
+SAMPLE_RECORDS = WINDOW_RECORDS // 2  # of a larger run that are kept in memory
 
-#: Columns that the grid is made of, by kind (of collectives on devices, the device's times too).
+#: Columns that the grid is made of, by kind; for collectives on devices also the device's times.
 NEEDED: dict[Kind, tuple[str, ...]] = {
     Kind.STEP: (
         *("seq", "step", "enter_ns", "exit_ns", "held_ns", "group_seq"),
@@ -35,15 +35,8 @@ NEEDED: dict[Kind, tuple[str, ...]] = {
     ),
     Kind.POINT_TO_POINT: (
         *("seq", "step", "op", "dtype", "flags", "thread", "group", "group_seq", "payload"),
-        *(
-            "peer_or_root",
-            "bytes_in",
-            "bytes_out",
-            "enter_ns",
-            "exit_ns",
-            "device_enter_ns",
-            "device_exit_ns",
-        ),
+        *("bytes_in", "bytes_out", "peer_or_root", "enter_ns", "exit_ns"),
+        *("device_enter_ns", "device_exit_ns"),
     ),
     Kind.SPAN: (
         *("step", "name", "flags", "device", "enter_ns", "exit_ns"),
@@ -53,8 +46,8 @@ NEEDED: dict[Kind, tuple[str, ...]] = {
 
 
 def pieces(trace: Trace, steps: int) -> list[tuple[int, int]]:
-    """Stretches of steps, by index: of a run that is too large for one, each a third of what would
-    be, as several are looked at at a time."""
+    """Stretches of steps, as half-open ranges of indices: one, or in a large run several of a third
+    of `WINDOW_RECORDS`, as some are read in parallel."""
     if len(trace.events) <= WINDOW_RECORDS or not steps:
         return [(0, steps)]
     most = max(int(WINDOW_RECORDS / 3 / trace.records_per_step), 1)
@@ -63,15 +56,13 @@ def pieces(trace: Trace, steps: int) -> list[tuple[int, int]]:
 
 
 def around(trace: Trace, numbers: Array) -> Trace:
-    """The records of these neighbouring steps and of the ones beside them.
-
-    A collective on the edge of a step may stand in the next one on some ranks.
-    """
+    """The records of these neighbouring steps and of the step on either side: a collective at the
+    edge of a step may be in the next one on some ranks."""
     return trace.window(int(numbers[0]) - 1, int(numbers[-1]) + 2, _wanted(trace))
 
 
 def _wanted(trace: Trace) -> dict[Kind, tuple[str, ...]]:
-    """What the grid is made of, as far as it was recorded."""
+    """The columns that the grid is made of, as far as recorded."""
     if isinstance(trace.events, OnDisk) and not trace.events.on_device:
         return NEEDED
     of_devices = (*NEEDED[Kind.COLLECTIVE], "device_enter_ns", "device_exit_ns")
@@ -79,7 +70,8 @@ def _wanted(trace: Trace) -> dict[Kind, tuple[str, ...]]:
 
 
 def sample(trace: Trace, numbers: Array) -> tuple[Trace, Array]:
-    """The records of stretches of steps all over the run, in order of rank."""
+    """The records of stretches of steps all over the run, in order of rank, and a mask of these
+    steps."""
     most = max(int(SAMPLE_RECORDS / trace.records_per_step), 1)
     each_of = max(2, min(BLOCK_STEPS, most // 16))
     starts = np.unique(np.linspace(0, len(numbers) - each_of, max(most // each_of, 2)).astype(int))

@@ -1,8 +1,8 @@
-"""How long data moved: each collective from its last entry to its end, beside what is usual.
+"""Transfers: how long the data of each collective moved, beside what is usual for its kind.
 
-A collective begins to move when its last member has entered and its group's one before is over; it
-ends when the first who waited leaves, since every seen exit is an upper bound. Bandwidths are those
-of nccl-tests (doc/PERFORMANCE.md): size over time, times what the operation sends over a link.
+A transfer begins when the last member has entered and the group's previous collective is over; it
+ends when the first waiting member leaves, since every exit seen is an upper bound. Bandwidths are
+those of nccl-tests (doc/PERFORMANCE.md): size over time, times the operation's bus factor.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-ENOUGH = 20  # collectives of one kind, from which its quiet level and its noise are known
-LOWER = 0.02  # quantile: with `LOW`, of what a fifth of the collectives, undisturbed, would show
+ENOUGH = 20  # collectives of a kind, from which its quiet level and its noise are known
+LOWER = 0.02  # quantile that with `LOW` gives the spread of undisturbed collectives
 
 
 class Transfers(NamedTuple):
@@ -33,23 +33,23 @@ class Transfers(NamedTuple):
 
     `rows`: operation (of the graph), step (index), group, op, size_bytes, members, root, dtype,
     begin_ns and end_ns on the graph's time, transfer_ns, kind. `kinds`: group, op, size_bytes,
-    members, count, floor_ns (low quantile), quiet_ns (middle of the undisturbed ones), noise_ns
-    (their deviation; nan where too few).
+    members, count, floor_ns (low quantile), quiet_ns (median of the undisturbed ones), noise_ns
+    (their standard deviation; nan where too few).
     """
 
     rows: Columns
     kinds: Columns
 
     def of_kind(self, column: str) -> Array:
-        """A column of the kinds, for every row."""
+        """A column of the kinds, per row."""
         return np.asarray(self.kinds[column][self.rows.kind])
 
 
 def transfers(grid: StepGrid) -> Transfers:
     """Every collective of the grid's steps that all traced members of its group took part in."""
-    rows = _numbered(_moved(grid))
+    rows = _with_kind(_transfers(grid))
     if len(rows):
-        rows = rows.with_column("transfer_ns", _undisturbed(rows, grid))
+        rows = rows.with_column("transfer_ns", _without_pauses(rows, grid))
     return Transfers(rows, _kinds(rows))
 
 
@@ -57,8 +57,8 @@ _FROM_GRAPH = ("group", "op", "size_bytes", "members", "root", "dtype")
 _OPS = list(map(int, (*SYNCHRONIZING_OPS, *FROM_ROOT, *TO_ROOT)))
 
 
-def _moved(grid: StepGrid) -> Columns:
-    """One row per collective, before kinds are known."""
+def _transfers(grid: StepGrid) -> Columns:
+    """One row per collective, without its kind."""
     if grid.graph is None:
         nothing = np.zeros(0, np.int64)
         return Columns(dict.fromkeys((*_FROM_GRAPH, *_ADDED), nothing))
@@ -76,8 +76,8 @@ def _moved(grid: StepGrid) -> Columns:
 _ADDED = ("operation", "step", "begin_ns", "end_ns", "transfer_ns")
 
 
-def _numbered(rows: Columns) -> Columns:
-    """With the number of each row's kind: equal group, operation and size."""
+def _with_kind(rows: Columns) -> Columns:
+    """The rows with `kind`, a number per group, operation and size."""
     if not len(rows):
         return rows.with_column("kind", np.zeros(0, np.int64))
     key = np.stack([rows.group.astype(np.int64), rows.op.astype(np.int64), rows.size_bytes])
@@ -85,11 +85,9 @@ def _numbered(rows: Columns) -> Columns:
     return rows.with_column("kind", kind.astype(np.int64))
 
 
-def _undisturbed(rows: Columns, grid: StepGrid) -> Array:
-    """Transfers of steps in which a rank collected garbage brought down to what is usual.
-
-    A pause holds the interpreter lock, and with it the callbacks and the transport's threads.
-    """
+def _without_pauses(rows: Columns, grid: StepGrid) -> Array:
+    """Durations of transfers, at most the usual one in steps in which a rank collected garbage: a
+    pause holds the interpreter lock, which callbacks and threads of the transport need."""
     paused = np.asarray((grid.pause_ns > 0).any(axis=1))[rows.step]
     transfer = rows.transfer_ns
     if not paused.any():
@@ -99,7 +97,7 @@ def _undisturbed(rows: Columns, grid: StepGrid) -> Array:
 
 
 def _kinds(rows: Columns) -> Columns:
-    """What is usual of each kind."""
+    """The usual durations of each kind."""
     heads = rows.select(np.unique(rows.kind, return_index=True)[1])
     count = np.bincount(rows.kind)
     took, kind = rows.transfer_ns, rows.kind
@@ -114,10 +112,10 @@ def _kinds(rows: Columns) -> Columns:
 
 
 def floors(step: Array, kind: Array, took_ns: Array) -> Array:
-    """Low quantile of what the same transfer takes in all steps, for each transfer.
+    """Low quantile of the durations of the same transfer in all steps, for each transfer.
 
-    The same: equal kind, and equally many of the kind before it in the step. A step's first and
-    last buckets may take less than those between, with nobody else on the links.
+    Transfers are the same if they are the n-th of their kind in their step: a step's first and last
+    buckets may be quicker than those between, being alone on the links.
     """
     order = np.lexsort([kind, step])
     new = (np.diff(step[order], prepend=-1) != 0) | (np.diff(kind[order], prepend=-1) != 0)
@@ -132,11 +130,11 @@ def floors(step: Array, kind: Array, took_ns: Array) -> Array:
 
 
 def tokens(trace: Trace, grid: StepGrid) -> dict[str, Any] | None:
-    """What ranks receive in all-to-alls: tokens, where experts are on the ranks.
+    """Imbalance of what ranks receive in all-to-alls: tokens, where experts are on the ranks.
 
-    `imbalance` is the mean, over calls, of the fullest rank's bytes over the members' mean (experts
-    on it have so much more to compute, and the others wait); `fullest` the ranks that were it, with
-    their share of the calls. None where sizes are not recorded or all alike.
+    `imbalance` is the mean over calls of the largest amount over the members' mean; `fullest` are
+    the ranks that received it, with their share of the calls. None where sizes are not recorded or
+    equal.
     """
     if grid.graph is None or int(Op.ALL_TO_ALL) not in grid.graph.operations.op:
         return None
@@ -167,9 +165,9 @@ def tokens(trace: Trace, grid: StepGrid) -> dict[str, Any] | None:
 def arrivals(trace: Trace, clocks: Clocks) -> Columns:
     """A row for each rank in each collective that all traced members of its group took part in.
 
-    rank, seq (of the record), step, group, operation (a number), here_ns (entry, on the line of
-    time that the rank's steps are on), took_ns, wait_ns (until the last of those it depends on has
-    entered), awaited (it is that last one) and relative (only times in flight compare).
+    rank, seq (of the record), step, group, operation (a number), here_ns (entry on the time of the
+    rank's steps), took_ns, wait_ns (until the last deciding member has entered), awaited (the rank
+    is that member) and relative (entry times do not compare, only times in flight).
     """
     ranks = np.array(sorted(trace.ranks), np.int64)
     rows, operations = collectives(trace, clocks, ranks)
@@ -198,11 +196,8 @@ def arrivals(trace: Trace, clocks: Clocks) -> Columns:
 
 
 def _here(rows: Columns, clocks: Clocks, ranks: Array, one_clock: list[int]) -> Array:
-    """Entries on the host's time: those of a device as early as nothing of a step runs before it is
-    issued, unless its stamps are on the host's clock.
-
-    The two clocks have no common zero and drift, so each step of a rank is placed by itself.
-    """
+    """Entries on the host's time. Those of a device on a clock of its own are moved step by step,
+    as both clocks drift, by the least with which nothing runs before it is issued."""
     if not rows.on_device.any():
         return np.asarray(rows.enter_ns)
     step = np.unique(np.stack([rows.lane, rows.step]), axis=1, return_inverse=True)[1].reshape(-1)

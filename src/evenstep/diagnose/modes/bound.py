@@ -218,7 +218,7 @@ def bandwidth_bound(case: Case) -> list[Finding]:
     saved = dict(zip(shorter, case.all_saved(changes), strict=True))
     lost, exposed, short = next(iter(saved.values())), saved["overlap"], "tune" in saved
     gain = Gain(case.share(lost), changes[0])
-    late = not short and case.share(case.loss(case.claims.taken)).value >= NAMED
+    late = not short and case.share(case.loss(case.claims.claimed)).value >= NAMED
     if late or gain.share.value < (SMALLEST_SHARE if short else 1 - 1 / CHANGED):
         return []
     case.claims.slow_ns += lost

@@ -121,7 +121,7 @@ def _cause(case: Case, place: Stuck) -> str:
     if place.missing:
         wanted = "recv" if Op(place.op) is Op.SEND else "send"
         did = f"called the matching {wanted}" if place.peer >= 0 else "entered it"
-        cause = f"{case.named(place.missing)} never {did}"
+        cause = f"{case.ranks_in_words(place.missing)} never {did}"
         if circle := _circle(case, place):
             return f"{cause}; {circle}"
         last = last_of(trace, place.missing[0]) if len(place.missing) == 1 else ""
@@ -162,7 +162,7 @@ def _disagreement(case: Case, place: Stuck) -> str:
     """Who entered what, and what the others did where they are the majority."""
     trace, some = case.trace, place.different[:SEVERAL]
     calls = ", ".join(
-        f"{case.named([rank])} entered {_in_words(trace, place.calls[rank])}"
+        f"{case.ranks_in_words([rank])} entered {_in_words(trace, place.calls[rank])}"
         + (f", {shift}," if (shift := out_of_step(trace, place, rank)) else "")
         for rank in some
     )
@@ -255,7 +255,7 @@ def rank_failed(case: Case) -> list[Finding]:
         "how the rank ended",
         layer=_layer(first),
         confidence=CERTAIN if ended_ns(case.trace.ranks[first.rank]) else LIKELY,
-        observation=f"{case.named(ranks)} died after step {last}{followed}",
+        observation=f"{case.ranks_in_words(ranks)} died after step {last}{followed}",
         cause=words.ended(first.facts)
         + (f"; the last it entered was {in_call}" if in_call else ""),
         where=case.where(ranks),

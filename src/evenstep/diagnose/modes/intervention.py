@@ -20,7 +20,7 @@ from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import SMALLEST_SHARE
 from evenstep.diagnose.measure.recurrence import by_chance, constant, throughout, when
-from evenstep.diagnose.sentences import worded
+from evenstep.diagnose.sentences import make_finding
 from evenstep.statistics.interval import Share, share_of
 
 NOBODY = Where()
@@ -58,16 +58,16 @@ def finding_of(
 ) -> list[Finding]:
     """The finding of a cause; none where a change gains too little, or there is no gain.
 
-    `name`, `numbers`, `layer` and `confidence` are those of `worded`. Options without a gain of
-    their own give back the whole gain. `at` defaults to all steps; `projected` takes the share and
-    the number of ranks.
+    `name`, `numbers`, `layer` and `confidence` are those of `make_finding`. Options without a gain
+    of their own give back the whole gain. `at` defaults to all steps; `projected` takes the share
+    and the number of ranks.
     """
     if isinstance(gain, Change):
         gain = gain_of(case, gain)
     if gain is None:
         return []
     share = gain.share
-    finding = worded(
+    finding = make_finding(
         name,
         share,
         numbers=numbers,
@@ -114,9 +114,9 @@ def finding_of_late(
         Gain(case.share(case.loss(cells, cause)), case.relieved(cells, cause)),
         layer=layer,
         numbers={
-            "waiting": case.waiting(cells),
-            "who": case.named(ranks),
-            "lead": turns if rotates else case.named(ranks),
+            "waiting": case.waiting_in_words(cells),
+            "who": case.ranks_in_words(ranks),
+            "lead": turns if rotates else case.ranks_in_words(ranks),
             "those": ranks,
             "hosts": words.some(where.nodes) or "its host",
             **numbers,

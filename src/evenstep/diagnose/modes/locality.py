@@ -31,13 +31,13 @@ def find(case: Case) -> list[Finding]:
     if not worse:
         return []
     columns = np.isin(case.grid.ranks, list(worse)) & case.delays.chronic
-    cells = case.claims.free(case.delays.cells(Cause.WORK)) & columns[None, :]
+    cells = case.claims.unclaimed(case.delays.cells(Cause.WORK)) & columns[None, :]
     slow, excess = _slow_groups(case, worse)
     moving = case.gained(excess) if slow else np.zeros(len(case.grid.steps))
     share = case.share(case.loss(cells) + moving)
     if share.low < SMALLEST_SHARE:
         return []
-    case.claims.cells(cells)
+    case.claims.claim(cells)
     case.claims.slow_ns += moving
     ranks = case.culprits(cells)
     members = {rank for group in slow for rank in case.trace.groups[group].ranks}
@@ -52,10 +52,10 @@ def find(case: Case) -> list[Finding]:
     return finding_of(
         case,
         "locality",
-        Gain(share, case.together(parts)),
+        Gain(share, case.combined(parts)),
         numbers={
             "seen": "; ".join(seen),
-            "who": case.named(ranks),
+            "who": case.ranks_in_words(ranks),
             "defects": "; ".join(worse[first]),
             "nodes": ", ".join(where.nodes) or "the node",
         },

@@ -93,7 +93,7 @@ def _all_waiting(case: Case) -> list[Finding]:
     finding = finding_of(
         case,
         "input_pipeline.everybody",
-        case.taken(values, Cause.INPUT),
+        case.without(values, Cause.INPUT),
         numbers={"usual": usual},
         projected=constant,
         options=["workers", "storage"],
@@ -114,7 +114,7 @@ def _all_stopped(case: Case, phase: Phase) -> list[Finding]:
     return finding_of(
         case,
         f"checkpoint_stall.{name}",
-        case.taken(np.broadcast_to(common[:, None], lasted.shape), Cause.CHECKPOINT),
+        case.without(np.broadcast_to(common[:, None], lasted.shape), Cause.CHECKPOINT),
         numbers={
             "what": what,
             "steps": np.count_nonzero(stopped),

@@ -9,7 +9,7 @@ from typing import Any
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.lateness.case import Case
-from evenstep.diagnose.measure.attempts import PRICE, Attempt, known
+from evenstep.diagnose.measure.attempts import PRICE, Attempt, attempts_of
 from evenstep.diagnose.measure.restarts import AttemptsAccount, account, cadence, restarts
 from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.diagnose.sentences import say
@@ -18,7 +18,7 @@ from evenstep.statistics.interval import Share
 
 def find(case: Case) -> list[Finding]:
     """One finding for all restarts of the run."""
-    attempts = known(case.trace.run)
+    attempts = attempts_of(case.trace.run)
     if len(attempts) < 2:
         return []
     total = account(attempts)

@@ -51,7 +51,7 @@ def _collector(case: Case) -> list[Finding]:
     gains = {"away": share, "align": aligned}
     return finding_of_late(
         case, "runtime_jitter.collector", cells, Cause.COLLECTOR,
-        numbers={"pause": pause, "place": case.place(case.main_phase(cells))},
+        numbers={"pause": pause, "place": case.phase_in_words(case.main_phase(cells))},
         options={**{name: gains[name] for name in first}, "freeze": None},
         evidence=_pause_evidence(case, case.culprits(cells, Cause.COLLECTOR)),
     )  # fmt: skip
@@ -61,7 +61,7 @@ def aligned_pauses(case: Case) -> Change:
     """The change to the n-th pauses of all ranks in one step, as long as the longest of them."""
     assert case.costs is not None
     pauses, grid, own = case.trace.of_kind(Kind.PAUSE), case.grid, case.costs.graph.own_ns.copy()
-    without = case.taken(grid.pause_ns, Cause.COLLECTOR)
+    without = case.without(grid.pause_ns, Cause.COLLECTOR)
     own[without.rows] = without.own_ns
     cell, inside = grid.cell(pauses)
     step, rank = np.divmod(cell[inside], len(grid.ranks))
@@ -106,13 +106,13 @@ def _cores(case: Case) -> list[Finding]:
 
 def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
     lost_ns = case.loss(cells, Cause.CONTENTION) + case.claims.rest_ns
-    case.claims.rest(case.claims.rest_ns)
+    case.claims.explain(case.claims.rest_ns)
     share = case.share(lost_ns)
     others = (case.loss(case.delays.any, cause) for cause in Cause if cause != Cause.CONTENTION)
     attributed = case.share(np.sum(list(others), axis=0))
     room = max(0.0, 1.0 - attributed.value)
     if scheduler.recoverable:
-        waited = case.taken(case.grid.run_delay_ns, Cause.CONTENTION)
+        waited = case.without(case.grid.run_delay_ns, Cause.CONTENTION)
         share = max(share, case.share(case.saved(waited)))
     interval = Share(*(min(value, room) for value in share))
     severity = interval.value
@@ -172,11 +172,11 @@ def _allocator(case: Case) -> list[Finding]:
     retried = growth(case.trace, case.grid, RETRIES)
     if not retried.any():
         return []
-    late = case.claims.free(case.delays.cells(Cause.WORK))
+    late = case.claims.unclaimed(case.delays.cells(Cause.WORK))
     hit = ~np.isclose(retried, 0.0)  # samples reach a little into the next step
     inside = (late & hit).sum(axis=0) / np.maximum(hit.sum(axis=0), 1)
     outside = (late & ~hit).sum(axis=0) / np.maximum((~hit).sum(axis=0), 1)
-    cells = case.claims.cells(late & hit & (inside > 2 * outside)[None, :])
+    cells = case.claims.claim(late & hit & (inside > 2 * outside)[None, :])
     return finding_of_late(
         case, "runtime_jitter.allocator", cells,
         numbers={"more": case.mean_excess_ns(cells)}, options=["memory"],
@@ -222,7 +222,7 @@ def _late_issue(case: Case) -> list[Finding]:
     return finding_of(
         case,
         mode,
-        gain and gain._replace(change=lambda base: case.together([base, change])),
+        gain and gain._replace(change=lambda base: case.combined([base, change])),
         confidence=None if seen else 0.5,
         numbers={
             "seen": say(f"{mode}.{'idle' if seen else 'issued'}", part=part, at_once=AT_ONCE_NS),

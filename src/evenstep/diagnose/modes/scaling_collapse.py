@@ -13,7 +13,7 @@ from evenstep.diagnose.finding import Diagnosis, Evidence, Finding, Projection, 
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.levels import NAMED, SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.measure.recurrence import FACTORS
-from evenstep.diagnose.sentences import say, worded
+from evenstep.diagnose.sentences import make_finding, say
 from evenstep.diagnose.sizes import workload
 from evenstep.diagnose.sizes.scaling import Curve, curve, last_doubling, stretches
 from evenstep.diagnose.sizes.workload import ScalingPoint
@@ -51,7 +51,7 @@ def collapse(curve: Curve, unit: str, largest: Finding | None = None) -> list[Fi
         options["fewer"] = Share(saved, np.nan, np.nan)
         numbers |= {"fewer": fewer, "speed": there / x[-1], "cost": fewer / n[-1]}
     remedy = list(largest.options[:1]) if largest else []
-    finding = worded(
+    finding = make_finding(
         "scaling_collapse",
         share,
         numbers=numbers,

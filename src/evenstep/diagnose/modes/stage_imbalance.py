@@ -36,12 +36,12 @@ def slow_stage(case: Case) -> list[Finding]:
     work = np.median(case.grid.work_ns, axis=0)
     own_ns, others_ns = float(work[mine].mean()), float(work[~mine].mean())
     longer = own_ns / others_ns if others_ns > 0 else 1.0
-    share = case.share(case.loss(case.claims.free(late)))
+    share = case.share(case.loss(case.claims.unclaimed(late)))
     if last < 1 or longer < 1 + levels.NAMED or share.value < levels.SMALLEST_SHARE:
         return []
     if case.idles(late) and case.main_phase(late) not in LAYERS:
         return []  # layers compute: this stage waits for something
-    cells = case.claims.cells(late)
+    cells = case.claims.claim(late)
     relieved = case.relieved(cells)
     place = "the last" if slow[0] == last else f"{slow[0] + 1}"
     return finding_of(

@@ -33,7 +33,7 @@ TITLES = {
 def find(case: Case) -> list[Finding]:
     """Late entry, chronically late ranks, and single delays, bursts or rotation. Stops that hit all
     ranks alike hit a chronically late rank, too."""
-    cells = case.claims.cells(case.delays.cells(Cause.WORK))
+    cells = case.claims.claim(case.delays.cells(Cause.WORK))
     beyond = cells & case.delays.beyond
     single = beyond if _all_alike(case, beyond) else cells & ~case.delays.chronic[None, :]
     parts = (_worth_mending(case, cells & ~single), *_by_cost(case, single))
@@ -53,7 +53,7 @@ def _worth_mending(case: Case, cells: Array) -> Array:
         return cells
     fewer = [cells & np.isin(np.arange(len(behind)), ranks[:last]) for last in range(1, len(ranks))]
     on_record = _without_recorded(case)
-    changes = [case.together([case.relieved(part), on_record]) for part in (*fewer, cells)]
+    changes = [case.combined([case.relieved(part), on_record]) for part in (*fewer, cells)]
     gains = case.all_saved(changes)
     left = [case.share(gains[-1] - gain).value for gain in gains[:-1]]
     return next((p for p, rest in zip(fewer, left, strict=True) if rest < SMALLEST_SHARE), cells)
@@ -64,7 +64,7 @@ def _without_recorded(case: Case) -> Change:
     of work, as only ranks that come early wait for a batch that is not ready."""
     causes = [one for one in Cause if one not in (Cause.WORK, Cause.INPUT)]
     held = [case.relieved(cells, one) for one in causes if (cells := case.delays.cells(one)).any()]
-    return case.together([case.taken(case.grid.phase_ns[Phase.INPUT], Cause.INPUT), *held])
+    return case.combined([case.without(case.grid.phase_ns[Phase.INPUT], Cause.INPUT), *held])
 
 
 def _late_entry(case: Case) -> list[Finding]:
@@ -85,7 +85,7 @@ def _late_entry(case: Case) -> list[Finding]:
         case,
         "straggler.entry",
         sooner,
-        numbers={"who": case.named(culprits), "those": culprits, "more": more},
+        numbers={"who": case.ranks_in_words(culprits), "those": culprits, "more": more},
         where=case.where(culprits),
         at=When([(step, step)], "transient"),
         options=["before"],
@@ -121,7 +121,7 @@ def _all_alike(case: Case, cells: Array) -> bool:
 def _late(case: Case, cells: Array) -> list[Finding]:
     ranks, phase = case.culprits(cells), case.main_phase(cells)
     pattern = pattern_of(cells & np.isin(case.grid.ranks, ranks))
-    turning, place = pattern == "rotating", case.place(phase)
+    turning, place = pattern == "rotating", case.phase_in_words(phase)
     more, many = case.mean_excess_ns(cells), len(ranks) > words.RUNS_LISTED  # of names
     often = {"transient": " now and then", "bursty": " for stretches of steps"}
     nodes = case.where(ranks).nodes
@@ -136,7 +136,7 @@ def _late(case: Case, cells: Array) -> list[Finding]:
         layer="runtime" if alike else _layer(case, ranks, phase),
         nobody=alike,
         numbers={
-            "waiting": case.waiting(cells) + waited_at(case.trace, case.victims(cells)[0]),
+            "waiting": case.waiting_in_words(cells) + waited_at(case.trace, case.victims(cells)[0]),
             "often": often.get(str(pattern), ""),
             "turns": f"{len(ranks):,} ranks" if many else words.ranks(ranks),
             "more": more,

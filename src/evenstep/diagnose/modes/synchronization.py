@@ -78,7 +78,7 @@ def _common(case: Case) -> list[Finding]:
     seen = oscillation(work)
     if seen is None or _rise(case.step_ns, seen.slow) < MOST * _rise(work, seen.slow):
         return []
-    change = case.less(seen.lost_ns)
+    change = case.with_less_work(seen.lost_ns)
     return _oscillating(case, seen, Gain(case.share(case.saved(change)), change), [])
 
 
@@ -89,7 +89,7 @@ def _rise(series: Array, slow: Array) -> float:
 
 def _alternating(case: Case) -> list[Finding]:
     """Ranks that are late in every second, third or fourth step, and not in between."""
-    cells = case.claims.free(case.delays.cells(Cause.WORK))
+    cells = case.claims.unclaimed(case.delays.cells(Cause.WORK))
     loss = case.loss(cells)
     seen = oscillation(loss)
     if seen is None or seen.peak.period > ALTERNATING:
@@ -100,7 +100,7 @@ def _alternating(case: Case) -> list[Finding]:
     gain = Gain(case.share(case.loss(mine)), case.relieved(mine))
     finding = _oscillating(case, seen, gain, case.culprits(mine))
     if finding:
-        case.claims.cells(mine)
+        case.claims.claim(mine)
     return finding
 
 
@@ -123,7 +123,7 @@ def _oscillating(case: Case, seen: Oscillation, gain: Gain, ranks: list[int]) ->
             "fast": fast,
             "slow": slow,
             "period": period,
-            "who": case.named(ranks) if ranks else "most ranks together",
+            "who": case.ranks_in_words(ranks) if ranks else "most ranks together",
             "verb": "does" if len(ranks) == 1 else "do",
             "every": f"every {period:.3g} steps" if often else "in every other step",
             "why": ": the period is the program's or the machine's, not chance" if often else "",

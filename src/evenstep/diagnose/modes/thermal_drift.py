@@ -92,11 +92,11 @@ def _of_node(case: Case, place: list[Drift]) -> list[Finding]:
     if len(ranks) >= MOST * len(on_it) > 0:
         always = grid.ranks[case.delays.chronic].tolist()
         ranks += [rank for rank in on_it if rank in always and rank not in ranks]
-    cells = case.claims.cells(case.delays.cells(Cause.WORK) & np.isin(grid.ranks, ranks))
+    cells = case.claims.claim(case.delays.cells(Cause.WORK) & np.isin(grid.ranks, ranks))
     if not cells.any():
         return []
     worst, first = place[0], min(drift.onset for drift in place)
-    named, where, signs = case.named(ranks), case.where(ranks), _signs(case, ranks[0])
+    named, where, signs = case.ranks_in_words(ranks), case.where(ranks), _signs(case, ranks[0])
     onset, last = int(grid.steps[first]), int(grid.steps[-1])
     seen = [
         say(f"thermal_drift.{sign.metric}", measured=sign.measured, expected=sign.expected)

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.diagnose.finding import Evidence, Finding
-from evenstep.diagnose.graph.micro_batches import Batches, micro_batches
+from evenstep.diagnose.graph.micro_batches import MicroBatches, micro_batches
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.graph.structure import summed
+from evenstep.diagnose.graph.structure import by_step_and_lane
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import above_others
@@ -66,8 +66,8 @@ def _uneven_sequences(case: Case) -> list[Finding]:
     if case.contended or few or case.costs is None:
         return []
     batches = micro_batches(case.costs.graph)
-    if batches is not None and _varies(batches.together, batches.deviation):
-        correlation, deviation = batches.together, batches.deviation
+    if batches is not None and _varies(batches.correlation, batches.deviation):
+        correlation, deviation = batches.correlation, batches.deviation
         evened: Callable[[Change], Change] = partial(_without_lengths, case, batches)
     else:
         work = _forward_and_backward(case) or _stretches(case)
@@ -89,7 +89,7 @@ def _uneven_sequences(case: Case) -> list[Finding]:
     if share.value < SMALLEST_SHARE:
         return []
     if theirs:
-        case.claims.cells(late)
+        case.claims.claim(late)
     return finding_of(
         case,
         "workload_imbalance.lengths",
@@ -110,7 +110,7 @@ def _varies(correlation: float, deviation: float) -> bool:
     return deviation >= VARYING and correlation >= MOST
 
 
-def _without_lengths(case: Case, batches: Batches, base: Change) -> Change:
+def _without_lengths(case: Case, batches: MicroBatches, base: Change) -> Change:
     """The change to micro-batches as long as the mean one, on top of another change."""
     assert case.costs is not None
     own = case.costs.graph.own_ns.copy()
@@ -120,14 +120,14 @@ def _without_lengths(case: Case, batches: Batches, base: Change) -> Change:
     return base._replace(rows=changed, own_ns=own[changed])
 
 
-def _late_at_even_lengths(case: Case, batches: Batches | None) -> Array:
+def _late_at_even_lengths(case: Case, batches: MicroBatches | None) -> Array:
     """Cells that keep most of their excess with all micro-batches as long as the mean one."""
     left = np.zeros(case.grid.shape)
     if batches is None or case.costs is None:
         return left > 0
     own = case.costs.graph.own_ns.copy()
     own[batches.rows] /= batches.common
-    left[case.grid.sampled] = above_others(summed(case.costs.graph, own))
+    left[case.grid.sampled] = above_others(by_step_and_lane(case.costs.graph, own))
     return np.asarray((left > 0) & (left >= MOST * case.delays.excess_ns))
 
 
@@ -160,7 +160,7 @@ def _forward_and_backward(case: Case) -> WorkVariation | None:
 def _stretches(case: Case) -> WorkVariation | None:
     """Variation of the own work between operations; None where there are not several long ones."""
     assert case.costs is not None
-    own = max(case.costs.parts, key=lambda part: part.rows.size).of(case.costs.graph.own_ns)
+    own = max(case.costs.parts, key=lambda part: part.rows.size).by_place(case.costs.graph.own_ns)
     usual = np.median(own, axis=0)
     long = (usual > NAMED * usual.sum(axis=1, keepdims=True)).all(axis=0)
     if own.shape[1] < 2 or np.count_nonzero(long) < 2:
@@ -174,9 +174,9 @@ def _stretches(case: Case) -> WorkVariation | None:
     alone = float((weight**2).sum())
     common = max((float(spent.var()) - each) / (1 - alone), 0.0)
     others = (spent[:, :, None] - weight * over) / (1 - weight)
-    together = [_linear(over[:, :, at], others[:, :, at]) for at in range(len(weight))]
+    correlation = [_linear(over[:, :, at], others[:, :, at]) for at in range(len(weight))]
     noise = _share_of_variance(each - alone * common, spent)
-    return WorkVariation(spent, float(np.median(together)), float(np.sqrt(common)), noise)
+    return WorkVariation(spent, float(np.median(correlation)), float(np.sqrt(common)), noise)
 
 
 def _share_of_variance(variance: float, spent: Array) -> float:

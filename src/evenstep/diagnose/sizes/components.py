@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.allreduce import bus_factor, depth
-from evenstep.diagnose.graph.peers import Alike, alike
+from evenstep.diagnose.graph.peers import Peers, peers
 from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.levels import FEWEST
 from evenstep.diagnose.measure.expected import line_through
@@ -157,7 +157,7 @@ def _cut(graph: Graph) -> tuple[Array, int, Array, Array] | None:
     Carried over is (steps, ranks): own work after the last barrier of the previous step, less that
     after this step's.
     """
-    whole = [part for part in alike(graph) if len(part.lanes) == len(graph.ranks)]
+    whole = [part for part in peers(graph) if len(part.lanes) == len(graph.ranks)]
     if not whole or not len(graph.operations):
         return None
     part = max(whole, key=lambda one: len(one.segments))
@@ -176,14 +176,14 @@ def _cut(graph: Graph) -> tuple[Array, int, Array, Array] | None:
     return np.stack(parts, axis=1), narrow, first - after, part.segments
 
 
-def _places(graph: Graph, part: Alike) -> tuple[Array, Array, Array]:
+def _places(graph: Graph, part: Peers) -> tuple[Array, Array, Array]:
     """Own work, whether a place waits for a widest group, and its time blocked."""
     wait = graph.rows.wait[part.rows]
     known = (wait >= 0) & part.there
     members = np.where(known, graph.operations.members[np.maximum(wait, 0)], 0)
     over = np.where(known, graph.operations.over_ns[np.maximum(wait, 0)], 0)
     blocked = np.where(known, np.maximum(over - graph.rows.at_ns[part.rows], 0), 0)
-    return part.of(graph.own_ns), members == int(graph.operations.members.max()), blocked
+    return part.by_place(graph.own_ns), members == int(graph.operations.members.max()), blocked
 
 
 def _before(blocked: Array) -> Array:

@@ -48,9 +48,9 @@ def _ranks(case: Case, spec: Spec) -> Change | str:
     for part in case.costs.parts:
         chosen = mine[part.lanes]
         if chosen.any() and not chosen.all():
-            here = part.of(own)
+            here = part.by_place(own)
             here[:, chosen] = np.median(here[:, ~chosen], axis=1, keepdims=True)
-            part.lay(own, here)
+            part.assign(own, here)
         elif chosen.any():  # nobody else has their program
             work = np.median(case.grid.work_ns, axis=0)
             own[part.rows] *= np.median(work[~mine]) / max(np.median(work[mine]), 1.0)
@@ -82,8 +82,8 @@ def _even(case: Case, _: Spec) -> Change | str:
         return "there is one rank only"
     own = case.costs.graph.own_ns.copy()
     for part in case.costs.parts:
-        here = part.of(own)
-        part.lay(own, np.broadcast_to(here.mean(axis=1, keepdims=True), here.shape))
+        here = part.by_place(own)
+        part.assign(own, np.broadcast_to(here.mean(axis=1, keepdims=True), here.shape))
     return _changed(case, own)
 
 
@@ -171,13 +171,13 @@ def _collector(case: Case, spec: Spec) -> Change | str:
         return "no pause of a garbage collector was recorded"
     if spec.change == "aligned":
         return aligned_pauses(case)
-    return case.taken(case.grid.pause_ns, Cause.COLLECTOR)
+    return case.without(case.grid.pause_ns, Cause.COLLECTOR)
 
 
 def _input(case: Case, _: Spec) -> Change | str:
     """Without the time spent in the input."""
     loading = case.grid.phase_ns[Phase.INPUT]
-    return case.taken(loading, Cause.INPUT) if loading.any() else "no input phase was recorded"
+    return case.without(loading, Cause.INPUT) if loading.any() else "no input phase was recorded"
 
 
 # -- transfers -------------------------------------------------------------------------------------

@@ -143,7 +143,7 @@ class WhatIfRun:
 
     def saved_ns(self, changes: Sequence[Change]) -> Array:
         """How much shorter each step is with all of the changes."""
-        return self.case.saved(self.case.together(changes))
+        return self.case.saved(self.case.combined(changes))
 
     def method(self, spec: Spec) -> str:
         """How it was predicted, in words."""
