@@ -223,6 +223,15 @@ def test_a_limit_that_is_no_number_of_gigabytes_is_refused_by_name(text, tmp_pat
         opening.load(tmp_path / "file.json")
 
 
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_name_that_would_fill_memory_is_not_read(tmp_path, kind):
+    header = tarfile.TarInfo("a")
+    header.type, header.size = kind, 1 << 30
+    (tmp_path / "traces.tar").write_bytes(header.tobuf() + bytes(1 << 12))
+    with pytest.raises(EvenstepError, match=r"no whole tar archive .*take 1073741824 bytes"):
+        open_trace([tmp_path / "traces.tar"])
+
+
 def test_of_an_archive_with_a_folder_for_each_rank_all_are_read(tmp_path):
     path = tmp_path / "traces.tar"
     with tarfile.open(path, "w") as archive:

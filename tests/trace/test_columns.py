@@ -3,8 +3,12 @@ import pickle
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Columns, key_numbers, positions_by_key
+
+ROWS = st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 3)), max_size=30)
 
 
 @pytest.fixture
@@ -46,3 +50,18 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(table):
 @pytest.mark.parametrize("through", [copy.copy, lambda t: pickle.loads(pickle.dumps(t))])
 def test_a_table_can_be_copied_and_sent_to_another_process(table, through):
     assert through(table).rank.tolist() == table.rank.tolist()
+
+
+@given(ROWS)
+def test_rows_are_numbered_in_the_order_of_their_keys(rows):
+    keys = np.array(rows, np.int64).reshape(-1, 2).T
+    distinct = sorted(set(rows))
+    assert key_numbers(*keys).tolist() == [distinct.index(row) for row in rows]
+
+
+@given(ROWS)
+def test_a_position_counts_the_rows_of_the_same_keys_before_it(rows):
+    keys = np.array(rows, np.int64).reshape(-1, 2).T
+    assert positions_by_key(*keys).tolist() == [
+        rows[:at].count(rows[at]) for at in range(len(rows))
+    ]

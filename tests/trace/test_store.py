@@ -253,9 +253,10 @@ def test_a_table_with_other_values_is_damaged(tmp_path, name, column, value):
         load(folder)
 
 
-def test_a_file_that_cannot_be_written_is_an_error_of_the_system(tmp_path):
+def test_a_file_that_cannot_be_written_is_a_sentence(tmp_path):
     (tmp_path / "full").mkdir()
-    with store_database.connect() as connection, pytest.raises(OSError, match="full"):
+    said = pytest.raises(TraceError, match=r"cannot be written: .*full")
+    with store_database.connect() as connection, said:
         store_database.write(connection, {"a": np.zeros(3)}, tmp_path / "full")
 
 

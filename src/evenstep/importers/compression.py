@@ -135,6 +135,7 @@ def _zstandard(raw: IO[bytes], path: Path) -> Any:
 # -- archives --------------------------------------------------------------------------------------
 
 MOST_FILES = 20_000
+MOST_NAME_BYTES = 1 << 20  # of a member's long name and attributes, which are read into memory
 
 
 def unpacked(path: Path) -> TemporaryDirectory[str]:
@@ -144,7 +145,10 @@ def unpacked(path: Path) -> TemporaryDirectory[str]:
     """
     folder = TemporaryDirectory(prefix="evenstep-")
     try:
-        with Stream(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[call-overload]
+        with (
+            Stream(path) as stream,
+            tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive,  # type: ignore[call-overload]
+        ):
             for count, member in enumerate(archive):
                 if count > MOST_FILES:
                     raise TraceError(f"{path} holds more than {MOST_FILES} files")
@@ -153,6 +157,24 @@ def unpacked(path: Path) -> TemporaryDirectory[str]:
     except (tarfile.TarError, OSError, ValueError) as error:
         raise TraceError(f"{path} is no whole tar archive ({str(error)[:80]})") from None
     return folder
+
+
+_IN_MEMORY = (
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+)
+
+
+class _Member(tarfile.TarInfo):
+    """A header of a tar archive, which may not announce a huge name or attributes."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
+        """Parse a header. Raises `ReadError` beyond `MOST_NAME_BYTES` of a name or attributes."""
+        member = super().frombuf(buf, encoding, errors)
+        if member.size > MOST_NAME_BYTES and member.type in _IN_MEMORY:
+            raise tarfile.ReadError(f"a name or its attributes take {member.size} bytes")
+        return member
 
 
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import TraceError
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Columns, positions_by_key
 from evenstep.trace.ranks import MOST_MEMBERS, group_uid
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.spooled import EVENT_COLUMNS, EVENT_TYPES, NONE_VALUES, empty
@@ -38,7 +38,7 @@ class Draft:
         self.limits: list[str] = []
         self._groups: dict[str, int] = {}
         self._group_table: list[Group] = []
-        self._members = 0  # of all groups requested, counted each time
+        self._members = 0  # of all groups
         self._names: dict[str, int] = {"": 0}
         self._tables: list[Columns] = []
 
@@ -54,11 +54,11 @@ class Draft:
     def group(self, name: str, ranks: Iterable[int], backend: str = "") -> int:
         """Number of the group with this name and these members, entered if new."""
         members = ranks if isinstance(ranks, range) and ranks.step > 0 else sorted(set(ranks))
-        self._members += len(members)
-        if self._members > MOST_MEMBERS:
-            raise TraceError(f"its groups have more than {MOST_MEMBERS} members in all: damage")
         uid = group_uid(members, name)
         if uid not in self._groups:
+            self._members += len(members)
+            if self._members > MOST_MEMBERS:
+                raise TraceError(f"its groups have more than {MOST_MEMBERS} members in all: damage")
             self._groups[uid] = len(self._group_table)
             self._group_table.append(Group(uid, name, tuple(members), backend))
         return self._groups[uid]
@@ -86,11 +86,8 @@ class Draft:
         """Add rows of one rank, or of a rank per row. A column is an array or one value for all
         rows; missing columns get the value for none."""
         length = max((np.size(values) for values in columns.values() if np.ndim(values)), default=1)
-        table = {}
         given = {**NONE_VALUES, **columns, "rank": rank}
-        for column, kind in EVENT_TYPES.items():
-            table[column] = np.broadcast_to(np.asarray(given.get(column, 0)), length).astype(kind)
-        self._tables.append(Columns(table))
+        self._tables.append(Columns.filled(given, EVENT_TYPES, length))
 
     def calls(self, rank: int | Array, columns: Mapping[str, Any]) -> None:
         """Add collectives and messages, by their `op`. If `device` is given, device times equal the
@@ -149,5 +146,5 @@ def _numbered(events: Columns) -> Columns:
     ends = np.where((events.flags & int(Flag.ON_DEVICE)) != 0, 0, ends)
     order = np.lexsort([-ends, events.enter_ns, events["rank"]])
     events = events.select(order)
-    first = np.searchsorted(events["rank"], events["rank"])
-    return events.with_column("seq", (np.arange(len(events)) - first + 1).astype(np.uint64))
+    seq = positions_by_key(events["rank"]) + 1
+    return events.with_column("seq", seq.astype(np.uint64))

@@ -57,6 +57,16 @@ class Columns:
         return Columns({**self._arrays, name: array})
 
     @staticmethod
+    def filled(given: Mapping[str, Any], types: Mapping[str, Any], length: int) -> Columns:
+        """A table of these types, each column from an array, one value for all rows, or zeros."""
+        return Columns(
+            {
+                name: np.broadcast_to(np.asarray(given.get(name, 0)), length).astype(kind)
+                for name, kind in types.items()
+            }
+        )
+
+    @staticmethod
     def concatenate(tables: list[Columns]) -> Columns:
         """Concatenate tables that have the same columns."""
         if not tables:

@@ -24,9 +24,7 @@ from evenstep.trace.trace import Group, RankInfo, Trace
 
 Array = npt.NDArray[Any]
 
-_IN_STEPS = [int(kind) for kind in (
-    layout.Kind.STEP, layout.Kind.PHASE, layout.Kind.COLLECTIVE, layout.Kind.POINT_TO_POINT
-)]  # fmt: skip
+_IN_STEPS = [int(kind) for kind in (Kind.STEP, Kind.PHASE, Kind.COLLECTIVE, Kind.POINT_TO_POINT)]
 MESH = "mesh_"  # torch's prefix of a mesh dimension's name
 
 

@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from evenstep.trace.columns import Columns
 
+Array = npt.NDArray[Any]
+
 
 class Role(IntEnum):
     """Role of an operation in its step; from GC on in the order after the last compute."""
@@ -67,25 +69,12 @@ ROLES: dict[str, Role] = {
 #: the order among operations of a type in a step of a worker; `mc` the virtual stage within the
 #: stage, `gmc` within the model, `mb_id` the micro-batch; -1 is unknown or does not apply.
 COLUMNS: tuple[str, ...] = (
-    "dp_rank",
-    "stage",
-    "rank",
-    "step",
-    "role",
-    "optype",
-    "start_s",
-    "duration_s",
-    "seq_id",
-    "mc",
-    "gmc",
-    "mb_id",
+    *("dp_rank", "stage", "rank", "step", "role", "optype", "start_s", "duration_s", "seq_id"),
+    *("mc", "gmc", "mb_id"),
 )
 
 
-Extent = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
-
-
-def extent(operations: Columns) -> Extent:
+def extent(operations: Columns) -> tuple[Array, Array, Array]:
     """Return each row's index of its step, and each step's first start and last end in seconds."""
     steps, turn = np.unique(operations.step, return_inverse=True)
     begin, end = np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
@@ -115,9 +104,7 @@ def on_one_line(operations: Columns) -> bool:
 CLOCK_ERROR_S = 0.010  # between clocks of different workers (Lin et al.'s bound)
 
 
-def latest(
-    where: npt.NDArray[Any], values: npt.NDArray[Any], worker: npt.NDArray[Any]
-) -> npt.NDArray[Any]:
+def latest(where: Array, values: Array, worker: Array) -> Array:
     """For each row, the largest value among its worker's rows in the mask; -inf without any."""
     found = np.full(int(worker.max()) + 1, -np.inf)
     np.maximum.at(found, worker[where], values[where])
@@ -151,9 +138,7 @@ def reduces_behind(operations: Columns, worker: npt.NDArray[Any]) -> bool:
 Pairs = tuple[npt.NDArray[Any], npt.NDArray[Any]]  # rows, and the row that depends on each
 
 
-def after_gathers(
-    operations: Columns, gathers: npt.NDArray[Any], forwards: npt.NDArray[Any]
-) -> Pairs:
+def after_gathers(operations: Columns, gathers: Array, forwards: Array) -> Pairs:
     """Pair the first gather of each virtual stage with its first forward.
 
     Gathers of unknown virtual stages are paired by worker. The table has a column `worker`.

@@ -95,12 +95,7 @@ def _steps(last: Columns, times: Array) -> Columns:
         "kind": int(Kind.STEP), "flags": int(Flag.INFERRED), "step": np.arange(1, count + 1),
         "enter_ns": times[:-1], "exit_ns": times[1:], **NONE_VALUES, "peer_or_root": 0,
     }  # fmt: skip
-    return Columns(
-        {
-            name: np.broadcast_to(columns.get(name, 0), count).astype(last[name].dtype)
-            for name in last
-        }
-    )
+    return Columns.filled(columns, {name: last[name].dtype for name in last}, count)
 
 
 def _begun(rows: Columns, trace: Trace) -> Array:

@@ -226,12 +226,10 @@ def _one_run(contents: list[SpoolContents]) -> tuple[list[SpoolContents], list[s
 
 def _run_json(root: Path, limits: list[str]) -> dict[str, Any]:
     folder = root if root.is_dir() else root.parent
-    for place in (folder, folder.parent):
-        file = place / "run.json"
-        if file.is_file():
-            try:
-                return read_facts(file)
-            except TraceError as error:
-                limits.append(f"{error}; the spools' own headers are used")
-                return {}
-    return {}
+    files = (place / "run.json" for place in (folder, folder.parent))
+    file = next((file for file in files if file.is_file()), None)
+    try:
+        return read_facts(file) if file else {}
+    except TraceError as error:
+        limits.append(f"{error}; the spools' own headers are used")
+        return {}

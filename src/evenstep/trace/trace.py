@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Columns, key_numbers
 from evenstep.trace.reader import SUMMARY
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.layout import Op
@@ -159,8 +159,6 @@ class Trace:
 
 # -- messages --------------------------------------------------------------------------------------
 
-KEY = ("group", "source", "destination", "payload", "group_seq")
-
 
 class Messages(NamedTuple):
     """Indices of matched sends and receives: `send[i]` and `receive[i]` are one message."""
@@ -173,23 +171,13 @@ def matched(rows: Columns) -> Messages:
     """Match sends with receives; unmatched and duplicate records are left out."""
     ends = np.flatnonzero(np.isin(rows.op, [int(Op.SEND), int(Op.RECV)]) & (rows.peer_or_root >= 0))
     sending = rows.op[ends] == int(Op.SEND)
-    own, peer = rows["rank"][ends].astype(np.int64), rows.peer_or_root[ends].astype(np.int64)
-    key = {
-        "group": rows.group[ends].astype(np.int64),
-        "source": np.where(sending, own, peer),
-        "destination": np.where(sending, peer, own),
-        "payload": rows.payload[ends].astype(np.int64),
-        "group_seq": rows.group_seq[ends].astype(np.int64),
-    }
-    order = np.lexsort([~sending, *(key[name] for name in reversed(KEY))])
-    table = np.stack([key[name][order] for name in KEY])
-    opens = np.ones(len(order), bool)
-    opens[1:] = (np.diff(table, axis=1) != 0).any(axis=0)
-    first = np.flatnonzero(opens)
-    sizes = np.diff(np.append(first, len(order)))
-    first = first[sizes == 2]
-    if not len(first):
-        return Messages(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    pair = sending[order[first]] & ~sending[order[first + 1]]
-    first = first[pair]
-    return Messages(ends[order[first]], ends[order[first + 1]])
+    own, peer = rows["rank"][ends], rows.peer_or_root[ends]
+    source, destination = np.where(sending, own, peer), np.where(sending, peer, own)
+    place = (rows.group[ends], source, destination, rows.payload[ends], rows.group_seq[ends])
+    number = key_numbers(*place)
+    count = int(number.max(initial=-1)) + 1
+    found, single = np.zeros((2, count), np.int64), np.ones(count, bool)
+    for side, mask in enumerate((sending, ~sending)):
+        found[side, number[mask]] = ends[mask]
+        single &= np.bincount(number[mask], minlength=count) == 1
+    return Messages(*found[:, single])

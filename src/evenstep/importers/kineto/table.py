@@ -32,15 +32,10 @@ COLUMNS = (
 
 def call_table(**columns: Any) -> Columns:
     """Calls with these columns; missing columns get the value for none."""
-    length = len(columns["op"])
-    nothing = {"device_enter_ns": UNKNOWN_NS, "device_exit_ns": UNKNOWN_NS, "stream": 0}
-    given = {name: columns.get(name, nothing.get(name, NOT_SET)) for name in COLUMNS}
-    return Columns(
-        {
-            name: np.broadcast_to(np.asarray(values, np.int64), length)
-            for name, values in given.items()
-        }
-    )
+    none = {**dict.fromkeys(COLUMNS, NOT_SET), "stream": 0}
+    none |= {"device_enter_ns": UNKNOWN_NS, "device_exit_ns": UNKNOWN_NS}
+    types = dict.fromkeys(COLUMNS, np.int64)
+    return Columns.filled({**none, **columns}, types, len(columns["op"]))
 
 
 def announced_peers(announced: Sequence[Annotation | None], notes: Columns) -> Array:

@@ -149,7 +149,8 @@ def _communicator(log: _Log, process: _Process, match: re.Match[str]) -> None:
     rank, size = int(match[2]), int(match[3])
     # Only the id is the same on all ranks; older versions print none: the size takes its place.
     known = log.current.get(process, "")
-    name = match[7] or (known if known and _size(log, known) == size else f"of {size} ranks")
+    alike = known and log.communicators[known].size == size
+    name = match[7] or (known if alike else f"of {size} ranks")
     full = len(log.communicators) >= MOST_COMMUNICATORS and name not in log.communicators
     if full or not 0 < size <= MOST_RANKS:
         return
@@ -164,10 +165,6 @@ def _communicator(log: _Log, process: _Process, match: re.Match[str]) -> None:
         described["bus_id"] = match[6]
     if match[4]:
         communicator.nodes = int(match[4][:7])
-
-
-def _size(log: _Log, name: str) -> int:
-    return log.communicators[name].size if name in log.communicators else 0
 
 
 def _ring(log: _Log, _: _Process, match: re.Match[str]) -> None:

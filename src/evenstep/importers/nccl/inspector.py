@@ -200,19 +200,20 @@ def _enter(draft: Draft, log: _Log) -> None:
     their process."""
     largest = max(log.sizes, key=lambda name: log.sizes[name], default="")
     owners = _owners(log, largest, draft.limits)
-    devices: dict[_Process, list[int]] = {}
+    ranks: dict[_Process, list[int]] = {}
     starts = (min(series.columns["device_enter_ns"]) for series in log.series.values())
     origin = min(starts, default=0) - 1_000_000_000
     for rank, (host, pid) in sorted(owners.items()):
         draft.rank(rank, hostname=host, pid=pid, boot_id=f"clock of {host}")
-        devices.setdefault((host, pid), []).append(rank)
+        ranks.setdefault((host, pid), []).append(rank)
+    single = {process: those[0] for process, those in ranks.items() if len(those) == 1}
     for name, size in log.sizes.items():
         parts = [series for key, series in log.series.items() if key[0] == name]
         if name == largest:
             group = draft.group("world", range(size), "nccl")
             placed = [(s.rank if owners.get(s.rank) == s.process else -1, s) for s in parts]
         else:
-            placed = [(_only(devices.get(series.process, ())), series) for series in parts]
+            placed = [(single.get(series.process, -1), series) for series in parts]
             members = {rank for rank, _ in placed if rank >= 0}
             group = draft.group(f"communicator {name}", members, "nccl")
             if len(members) != size:
@@ -242,11 +243,6 @@ def _owners(log: _Log, largest: str, limits: list[str]) -> dict[int, _Process]:
             "numbers given here"
         )
     return owners
-
-
-def _only(ranks: Sequence[int]) -> int:
-    """The rank of a process with one device; -1 where it has several."""
-    return ranks[0] if len(ranks) == 1 else -1
 
 
 def _rows(draft: Draft, rank: int, group: int, series: _Series, origin: int) -> None:

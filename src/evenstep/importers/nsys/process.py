@@ -116,7 +116,7 @@ def file_of(export: Export, process: int, device: int) -> KinetoFile:
             **{name: mine[name] for name in ("name", "correlation", "device", "stream")
                if name in mine},
         }  # fmt: skip
-        tables.append(_filled(columns, len(mine)))
+        tables.append(Columns.filled({**_NONE, **columns}, _TYPES, len(mine)))
     rows = Columns.concatenate(tables)
     launching = rows.row == int(RowKind.LAUNCH)
     needed = np.isin(rows.correlation, rows.correlation[rows.row == int(RowKind.KERNEL)])
@@ -125,14 +125,8 @@ def file_of(export: Export, process: int, device: int) -> KinetoFile:
     return KinetoFile(export.path, {}, rows, export.names, threads, [], 0, 0, str(process))
 
 
-_MISSING = {"name": 0, "correlation": -1, "external": -1, "device": -1, "stream": -1, "args": -1}
-
-
-def _filled(columns: dict[str, Any], length: int) -> Columns:
-    given = {**_MISSING, **columns}
-    return Columns(
-        {name: np.broadcast_to(np.asarray(v, np.int64), length) for name, v in given.items()}
-    )
+_NONE = dict.fromkeys(("correlation", "external", "device", "stream", "args"), -1)
+_TYPES = dict.fromkeys(("row", "name", "start_ns", "end_ns", "thread", *_NONE), np.int64)
 
 
 # -- launches --------------------------------------------------------------------------------------

@@ -161,14 +161,15 @@ def _collectives(draft: Draft, ops: Columns) -> dict[str, Any]:
         "op": op[rows.role],
         "group": group,
         "group_seq": np.where(group >= 0, number - first[group], 0),
-        "name": rows.optype,
-        "step": rows.step,
-        "enter_ns": rows.enter_ns,
-        "exit_ns": rows.exit_ns,
-        "flags": int(Flag.ASYNC),
-        "parent": chosen + 1,
-        "payload": rows.order,
+        **_issued(rows, chosen),
     }
+
+
+def _issued(rows: Columns, chosen: Array) -> dict[str, Any]:
+    """Columns of calls; `chosen` are their rows in the table."""
+    times = {name: rows[name] for name in ("step", "enter_ns", "exit_ns")}
+    order = {"parent": chosen + 1, "payload": rows.order}
+    return {"name": rows.optype, "flags": int(Flag.ASYNC), **times, **order}
 
 
 def _groups(draft: Draft, rows: Columns) -> Array:
@@ -238,11 +239,5 @@ def _messages(ops: Columns, sent: OperationMessages) -> dict[str, Any]:
         "op": np.where(np.isin(rows.role, SENDS), int(Op.SEND), int(Op.RECV)),
         "group_seq": np.maximum(pair, 0),
         "peer_or_root": peer,
-        "name": rows.optype,
-        "step": rows.step,
-        "enter_ns": rows.enter_ns,
-        "exit_ns": rows.exit_ns,
-        "flags": int(Flag.ASYNC),
-        "parent": chosen + 1,
-        "payload": rows.order,
+        **_issued(rows, chosen),
     }

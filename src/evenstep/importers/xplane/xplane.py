@@ -221,19 +221,12 @@ def _enter_calls(
     draft: Draft, rank: int, world: int, calls: Sequence[Ran], profile: PlaneFile, shift: int
 ) -> None:
     counts: dict[tuple[int, int], int] = {}
+    taken: dict[Instruction, tuple[int, list[tuple[Op, int]]]] = {}  # group, operations and peers
     rows = []
     for call in calls:
-        what = call.what
-        everybody = draft.group("world", range(world))
-        ends = [(Op.SEND, to) for source, to in what.pairs if source == rank != to]
-        ends += [(Op.RECV, source) for source, to in what.pairs if to == rank != source]
-        if not what.pairs:
-            mine = next((group for group in what.groups if rank in group), None)
-            ends = [(what.op or Op.OTHER, -1)] if mine or not what.groups else []
-            whole = mine is None or len(mine) == world
-            group = everybody if whole else draft.group("replicas", mine or ())
-        else:
-            group = everybody
+        if call.what not in taken:
+            taken[call.what] = _taken_part(draft, rank, world, call.what)
+        group, ends = taken[call.what]
         for op, peer in ends:
             place = (group, peer * 4 + int(op) if peer >= 0 else -1)
             counts[place] = counts.get(place, -1) + 1
@@ -252,6 +245,20 @@ def _enter_calls(
             "enter_ns": start, "exit_ns": np.maximum(end, start + 1), "device": 0, "flags": 0,
         },
     )  # fmt: skip
+
+
+def _taken_part(
+    draft: Draft, rank: int, world: int, what: Instruction
+) -> tuple[int, list[tuple[Op, int]]]:
+    """The group of a rank in an instruction, and its operations with their peers (-1: all)."""
+    ends = [(Op.SEND, to) for source, to in what.pairs if source == rank != to]
+    ends += [(Op.RECV, source) for source, to in what.pairs if to == rank != source]
+    mine = next((group for group in what.groups if rank in group), None)
+    if not what.pairs:
+        ends = [(what.op or Op.OTHER, -1)] if mine or not what.groups else []
+    if what.pairs or mine is None or len(mine) == world:
+        return draft.group("world", range(world)), ends
+    return draft.group("replicas", mine), ends
 
 
 def _kept_step(profiles: Sequence[PlaneFile]) -> bool:

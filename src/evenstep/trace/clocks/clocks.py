@@ -154,7 +154,8 @@ def sharpened(trace: Trace, clocks: Clocks) -> Clocks:
     these, and so on.
     """
     names = {rank: info.clock for rank, info in trace.ranks.items()}
-    if all(offset is None or _exact(offset) for offset in clocks.by_rank.values()):
+    lines = [offset for offset in clocks.by_rank.values() if offset is not None]
+    if not any(offset.offset_ns.any() or offset.error_ns.any() for offset in lines):
         return clocks
     numbers = {name: i for i, name in enumerate(dict.fromkeys([clocks.reference, *names.values()]))}
     offsets: list[OffsetLine | None] = [None] * len(numbers)
@@ -193,10 +194,6 @@ def _all_moved(table: Crossings, offsets: list[OffsetLine | None]) -> list[Offse
                 own = table.exit[rows] + table.base[clock]
                 moved[clock] = _moved(offset, own, apart, shortest[rows])
     return moved
-
-
-def _exact(offset: OffsetLine) -> bool:
-    return not offset.offset_ns.any() and not offset.error_ns.any()
 
 
 def _shifted(

@@ -68,7 +68,8 @@ def crossings(trace: Trace, clock_of: Mapping[int, int], *, together: bool = Fal
     """All bounds of a trace; with `together`, of operations that all ranks leave together only."""
     rows = _collectives(trace, together=together)
     if not together:
-        rows = _joined(rows, _messages(trace, after=_count(rows)))
+        messages = _messages(trace, after=len(rows.operation))
+        rows = _Rows(*(np.concatenate(pair) for pair in zip(rows, messages, strict=True)))
     number = np.full(int(max(clock_of, default=0)) + 1, -1)
     number[list(clock_of)] = list(clock_of.values())
     clock = own = number[np.minimum(rows.rank, len(number) - 1)]
@@ -98,14 +99,6 @@ def crossings(trace: Trace, clock_of: Mapping[int, int], *, together: bool = Fal
     )
 
 
-def _count(rows: _Rows) -> int:
-    return int(rows.operation.max()) + 1 if len(rows.operation) else 0
-
-
-def _joined(one: _Rows, other: _Rows) -> _Rows:
-    return _Rows(*(np.concatenate(pair) for pair in zip(one, other, strict=True)))
-
-
 def _collectives(trace: Trace, *, together: bool) -> _Rows:
     """Collectives that have ended and whose stamps are those of their entry and end."""
     events = trace.of_kind(Kind.COLLECTIVE)
@@ -130,7 +123,7 @@ def _collectives(trace: Trace, *, together: bool) -> _Rows:
 
 
 def _messages(trace: Trace, *, after: int) -> _Rows:
-    """Received messages: the receiver's exit depends on the sender's entry."""
+    """Received messages, numbered from `after`: the receiver's exit depends on the sender's entry."""
     events = trace.of_kind(Kind.POINT_TO_POINT)
     if len(events) > MOST_ROWS:
         every = np.uint64(-(-len(events) // MOST_ROWS))

@@ -49,7 +49,7 @@ def read(
 
     `types` are the numpy types of the columns. Raises `TraceError` where a file is damaged.
     """
-    with connect() as connection, readable():
+    with connect() as connection, explained("read"):
         for name, table in tables.items():
             connection.register(name, dict(table))
         found = connection.execute(query, [[str(file) for file in files]]).fetchnumpy()
@@ -63,29 +63,25 @@ def read(
 
 
 @contextmanager
-def readable() -> Iterator[None]:
-    """Raise a `TraceError` in one sentence for DuckDB's errors."""
+def explained(done: str) -> Iterator[None]:
+    """Raise a `TraceError` in one sentence for DuckDB's errors; `done` is "read" or "written"."""
     import duckdb
 
     try:
         yield
     except (duckdb.Error, UnicodeDecodeError) as error:
         reason = str(error).partition("\n")[0]
-        raise TraceError(f"a file of the store cannot be read: {reason}") from error
+        raise TraceError(f"a file of the store cannot be {done}: {reason}") from error
 
 
 def write(connection: duckdb.DuckDBPyConnection, table: Mapping[str, Any], path: Path) -> None:
-    """Write columns to a file, zstd over deltas and dictionaries. Raises `OSError`."""
-    import duckdb
-
+    """Write columns to a file, zstd over deltas and dictionaries. Raises `TraceError`."""
     connection.register("written", dict(table))
-    try:
+    with explained("written"):
         connection.execute(
             f"copy (select * from written) to {literal(path)} "
             f"(format parquet, parquet_version v2, compression zstd, row_group_size {ROW_GROUP})"
         )
-    except duckdb.Error as error:
-        raise OSError(None, str(error).partition("\n")[0]) from error
     connection.unregister("written")
 
 

@@ -117,14 +117,10 @@ FINDINGS = TABLES[-1]
 def view(table: StoreTable) -> str:
     """The statement that creates a table of records."""
     columns = ", ".join(
-        f'{column.sql or _quoted(column.name)} as "{column.name}"' for column in table.columns
+        f'{sql} as "{name}"' if sql else f'"{name}"' for name, _, sql in table.columns
     )
     where = "" if table.kind is None else f" where kind = {int(table.kind)}"
     return f"create view {table.name} as select {columns} from records{where}"
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"'
 
 
 MOST_MEMORY_GB = 2.0
@@ -229,7 +225,7 @@ def _of_store(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[Path]
     folder = folder.absolute()
     parts = [folder / part.file for part in manifest.parts]
     tables = {"records": parts, "ranks": [folder / RANKS], "summaries": [folder / SUMMARIES]}
-    with store_database.readable():
+    with store_database.explained("read"):
         for name, files in tables.items():
             listed = ", ".join(map(store_database.literal, files))
             connection.execute(f"create view {name} as select * from read_parquet([{listed}])")
