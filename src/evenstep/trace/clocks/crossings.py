@@ -123,7 +123,7 @@ def _collectives(trace: Trace, *, together: bool) -> _Rows:
 
 
 def _messages(trace: Trace, *, after: int) -> _Rows:
-    """Received messages, numbered from `after`: the receiver's exit depends on the sender's entry."""
+    """Received messages, numbered from `after`: an exit depends on the sender's entry."""
     events = trace.of_kind(Kind.POINT_TO_POINT)
     if len(events) > MOST_ROWS:
         every = np.uint64(-(-len(events) // MOST_ROWS))
