@@ -403,3 +403,79 @@ def test_what_queues_behind_another_reduction_is_asked_for_when_that_was(written
     calls = calls.select((calls.op == int(Op.REDUCE_SCATTER)) & (calls["rank"] == 1))
     first = trace.of_kind(Kind.STEP).enter_ns[0]
     assert ((calls.enter_ns - first) / 1e9).tolist() == pytest.approx([4.0, asked], abs=1e-7)
+
+
+def buckets(slow, names, layers=4, steps=4):
+    """Lines of a data-parallel job that reduces each layer behind backward, one reduction after the
+    other: rows begin when it is their turn. How long it took, seconds, and when rank 0 was done
+    with the backward of each layer."""
+    rows, begin, done = [HEADER], 0.0, []
+    for step in range(steps):
+        issued = np.zeros((layers, 3))
+        for rank in range(3):
+            now = begin
+            for layer in range(2 * layers):
+                took = 0.010 * slow.get(rank, 1.0) + 1e-5 * ((3 * rank + layer + step) % 7)
+                kind, number = names[layer >= layers], layer % layers
+                rows.append(f"{rank},0,{rank},{step},{kind},{now},{took},{number},0,0,{number}")
+                now += took
+                if layer >= layers:
+                    issued[number, rank] = now
+        over = np.full(3, begin)
+        for number in range(layers):
+            starts = np.maximum(issued[number], over)
+            over = np.full(3, starts.max() + 0.001)
+            for rank in range(3):
+                length = over[rank] - starts[rank]
+                cells = f"{rank},0,{rank},{step},{names[2]},{starts[rank]},{length}"
+                rows.append(f"{cells},{number},0,0,-1")
+        ends = f"optimizer,{over[0]},0.005,0,0,0,-1"
+        rows += [f"{rank},0,{rank},{step},{ends}" for rank in range(3)]
+        done.append(issued[:, 0])
+        begin = over[0] + 0.005
+    return rows, begin, np.array(done)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("forward-compute", "backward-compute", "grads-all-reduce"),
+        ("fwd", "bwd_layer", "ddp.grad_allreduce"),
+    ],
+)
+def test_what_queues_was_asked_for_where_it_did_not_queue_on_another_rank(written, names):
+    rows, took, done = buckets({2: 1.5}, names)
+    trace = opened(written(rows))
+    calls = trace.of_kind(Kind.COLLECTIVE)
+    mine = calls.select((calls["rank"] == 0) & (calls.op == int(Op.ALL_REDUCE)))
+    asked = mine.enter_ns / 1e9 - 1  # the importer's origin is a second
+    assert asked == pytest.approx(done.reshape(-1), abs=2e-4)
+    finding = diagnose(trace).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("straggler", [2])
+    assert finding.severity == pytest.approx(1 - buckets({}, names)[1] / took, abs=0.01)
+
+
+def test_a_collective_of_an_unknown_kind_is_of_those_who_leave_it_together(written):
+    rows, now = [HEADER], np.zeros(4)
+    for step in range(12):
+        for call in range(4):
+            kind = ("forward-compute", "backward-compute")[call >= 2]
+            for rank in range(4):
+                took = 0.010 + 0.005 * (rank == 3) + 1e-4 * ((rank * 3 + call + step * 5) % 7)
+                place = f"{rank // 2},0,{rank},{step}"
+                rows.append(f"{place},{kind},{now[rank]},{took},{call % 2},0,{call % 2},0")
+                now[rank] += took
+            over = np.repeat(now.reshape(2, 2).max(axis=1) + 0.001, 2)
+            for rank in range(4):
+                place = f"{rank // 2},0,{rank},{step}"
+                length = over[rank] - now[rank]
+                rows.append(f"{place},tp-all-reduce,{now[rank]},{length},{call},0,-1,0")
+            now = over
+        for rank in range(4):
+            length = now.max() + 0.002 - now[rank]
+            rows.append(f"{rank // 2},0,{rank},{step},grads-sync,{now[rank]},{length},0,0,-1,0")
+        now[:] = now.max() + 0.002
+    trace = opened(written(rows))
+    assert {(0, 1), (2, 3)} <= {group.ranks for group in trace.groups}
+    finding = diagnose(trace).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("straggler", [3])

@@ -29,13 +29,14 @@ class Role(IntEnum):
     BACKWARD_SEND = 5
     BACKWARD_RECV = 6
     PARAMS = 7  # gather of parameters over the data-parallel ranks
-    GC = 8
-    LAYERNORM = 9
-    EMBEDDING = 10  # reduction of the gradients that first and last stage share
-    GRADS = 11  # reduction of gradients over the data-parallel ranks
-    SEPARATE = 12  # reduction of some gradients apart, where the others overlap with backward
-    CLIP = 13  # agreement of all workers on the gradient norm
-    OPTIMIZER = 14
+    MEETING = 8  # any other collective, wherever its thread comes to it
+    GC = 9
+    LAYERNORM = 10
+    EMBEDDING = 11  # reduction of the gradients that first and last stage share
+    GRADS = 12  # reduction of gradients over the data-parallel ranks
+    SEPARATE = 13  # reduction of some gradients apart, where the others overlap with backward
+    CLIP = 14  # agreement of all workers on the gradient norm
+    OPTIMIZER = 15
 
 
 COMPUTES = (Role.FORWARD, Role.BACKWARD)
@@ -44,6 +45,7 @@ RECVS = (Role.FORWARD_RECV, Role.BACKWARD_RECV)
 MESSAGES = (*SENDS, *RECVS)
 DATA_PARALLEL = (Role.PARAMS, Role.GRADS, Role.SEPARATE)
 COLLECTIVES = (*DATA_PARALLEL, Role.EMBEDDING, Role.CLIP)
+ANYWHERE = (Role.OTHER, Role.MEETING)  # of which a table's model does not say when they come
 
 #: Type of an operation, as the table names it, to its role.
 ROLES: dict[str, Role] = {
@@ -125,13 +127,14 @@ def gathered_ahead(operations: Columns) -> npt.NDArray[Any]:
 
 def reduces_behind(operations: Columns, worker: npt.NDArray[Any]) -> bool:
     """Whether reductions of gradients overlap with backward: some gradients are reduced apart, or
-    most reductions begin before the last compute of their `worker` (a number per step) has ended.
-    """
+    of most `worker` (a number per step) the first begins before its last compute has ended; later
+    ones may queue until after that."""
     if (operations.role == Role.SEPARATE).any():
         return True
     reduces = operations.role == Role.GRADS
     last = latest(np.isin(operations.role, COMPUTES), operations.end_s, worker)
-    early = operations.start_s[reduces] < last[reduces] - CLOCK_ERROR_S
+    first = -latest(reduces, -operations.start_s, worker)
+    early = first[reduces] < last[reduces] - CLOCK_ERROR_S
     return bool(len(early)) and bool(early.mean() > 0.5)
 
 

@@ -25,6 +25,7 @@ from evenstep.trace.operation_messages import (
     messages,
 )
 from evenstep.trace.operations import (
+    ANYWHERE,
     COLLECTIVES,
     COMPUTES,
     MESSAGES,
@@ -89,8 +90,8 @@ def _groups(ops: Columns, sent: OperationMessages) -> Array:
     place = np.where(ops.role == Role.EMBEDDING, ops.dp_rank, np.where(agreed, 0, ops.stage))
     lane = np.where(agreed, 0, ops.lane)
     alone = [np.arange(len(ops)), *[none - 1] * 4]
-    collective = [-1 - ops.role, ops.turn, place, lane, ops.seq_id]
-    message = [none - 99, sent.pair, none, none, none]
+    collective = [-1 - ops.optype, ops.turn, place, lane, ops.seq_id]
+    message = [none - 2**40, sent.pair, none, none, none]
     return _numbered(np.where(sent.pair >= 0, message, np.where(together, collective, alone)))
 
 
@@ -142,7 +143,7 @@ def _seen_after(ops: Columns, before: Array, after: Array) -> Pairs:
 def _computing(ops: Columns) -> Array:
     """What runs in order with the computes: operations nobody knows, too, until the last ends."""
     last = latest(np.isin(ops.role, COMPUTES), ops.end_s, ops.worker)
-    unknown = (ops.role == Role.OTHER) & (ops.start_s < last)
+    unknown = np.isin(ops.role, ANYWHERE) & (ops.start_s < last)
     return np.asarray(np.isin(ops.role, COMPUTES) | unknown)
 
 
@@ -201,7 +202,7 @@ def _reduced_behind(ops: Columns) -> Pairs:
 def _after_computes(ops: Columns, *, overlapping: bool) -> list[Pairs]:
     """The row of operations that ends a worker's step, and what it begins after."""
     rank = ops.role.astype(float)
-    late = (ops.role == Role.OTHER) & ~_computing(ops)
+    late = np.isin(ops.role, ANYWHERE) & ~_computing(ops)
     known = (ops.role >= Role.GC) & ~(overlapping & (ops.role == Role.GRADS))
     known |= (ahead := gathered_ahead(ops))
     rank[ahead] = len(Role)

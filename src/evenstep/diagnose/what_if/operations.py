@@ -25,6 +25,7 @@ from evenstep.diagnose.graph.structure import Graph
 from evenstep.trace.columns import Columns
 from evenstep.trace.operation_messages import lanes
 from evenstep.trace.operations import (
+    ANYWHERE,
     CLOCK_ERROR_S,
     COLLECTIVES,
     COMPUTES,
@@ -99,7 +100,7 @@ def prepared(operations: Columns) -> Columns:
             "end_s": start + operations.duration_s,
         }
     )
-    thread = np.isin(table.role, (*COMPUTES, Role.OTHER))
+    thread = np.isin(table.role, (*COMPUTES, *ANYWHERE))
     stream = np.where(thread, -2, np.where(np.isin(table.role, _FLYING), -1, table.optype))
     return table.select(np.lexsort([table.seq_id, start, stream, table.worker]))
 

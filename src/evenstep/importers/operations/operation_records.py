@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.importers.draft import Draft
+from evenstep.importers.kineto.names import operation
 from evenstep.importers.operations.program import PLACES, TALKS, placed, program
 from evenstep.trace.columns import Columns, key_numbers
 from evenstep.trace.operation_messages import STAMPS_S, OperationMessages, messages
@@ -25,14 +26,7 @@ from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-_OPS = {
-    Role.FORWARD_SEND: Op.SEND,
-    Role.BACKWARD_SEND: Op.SEND,
-    Role.FORWARD_RECV: Op.RECV,
-    Role.BACKWARD_RECV: Op.RECV,
-    Role.PARAMS: Op.ALL_GATHER,
-    Role.GRADS: Op.REDUCE_SCATTER,
-}
+_OPS = {Role.PARAMS: Op.ALL_GATHER, Role.GRADS: Op.REDUCE_SCATTER}
 _PHASES = {
     Role.FORWARD: Phase.FORWARD,
     Role.BACKWARD: Phase.BACKWARD,
@@ -154,11 +148,14 @@ def _collectives(draft: Draft, ops: Columns) -> dict[str, Any]:
     number = key_numbers(group, rows.step, rows.role, rows.optype, rows.seq_id)
     first = np.full(int(group.max(initial=-1)) + 2, len(number))
     np.minimum.at(first, group, number)
-    op = np.array([int(_OPS.get(Role(role), Op.ALL_REDUCE)) for role in range(len(Role))])
+    told = [operation(name) for name in draft.names]
+    op = np.array([int(one or Op.ALL_REDUCE) for one in told])[rows.optype]
+    for role, usual in _OPS.items():  # `params-sync`, `grads-sync`
+        op[(rows.role == role) & np.array([one is None for one in told])[rows.optype]] = int(usual)
     return {
         "rank": rows["rank"],
         "kind": int(Kind.COLLECTIVE),
-        "op": op[rows.role],
+        "op": op,
         "group": group,
         "group_seq": np.where(group >= 0, number - first[group], 0),
         **_issued(rows, chosen),

@@ -7,6 +7,7 @@ the job's layout; without it the layout follows from the table.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -18,10 +19,12 @@ import numpy.typing as npt
 from evenstep.errors import TraceError
 from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
 from evenstep.importers.draft import Draft
+from evenstep.importers.kineto.names import MESSAGES, operation
 from evenstep.importers.operations.operation_records import trace_of
 from evenstep.importers.tables import read_table, table_file
 from evenstep.trace.columns import Columns, positions_by_key
-from evenstep.trace.operations import COMPUTES, RECVS, ROLES, Role, extent
+from evenstep.trace.operations import COMPUTES, RECVS, ROLES, SENDS, Role, extent
+from evenstep.trace.spool.layout import Op
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
@@ -76,7 +79,7 @@ def _table(source: SourceFile, draft: Draft) -> Columns:
     whole = _sound(rows, source.path, draft.limits)
     columns = {name: values[whole] for name, values in rows.items()}
     number = np.array([draft.name(kind) for kind in kinds], np.int64)
-    roles = np.array([ROLES.get(kind, Role.OTHER) for kind in kinds], np.int64)
+    roles = np.array([_role(kind) for kind in kinds], np.int64)
     optype = columns["optype"].astype(np.int64)
     return _completed(
         Columns(
@@ -89,6 +92,20 @@ def _table(source: SourceFile, draft: Draft) -> Columns:
             }
         )
     )
+
+
+def _role(kind: str) -> Role:
+    """What operations of a type do: as the published tables name it, or by the words in it."""
+    op, words = operation(kind), set(re.findall(r"[a-z]+", kind.lower()))
+    back = bool(words & {"backward", "bwd", "bw", "grad", "grads"})
+    if kind in ROLES or not (op or back or words & {"forward", "fwd", "fw"}):
+        return ROLES.get(kind, Role.OTHER)
+    if op is None or op in MESSAGES:
+        return (COMPUTES if op is None else SENDS if op == Op.SEND else RECVS)[back]
+    if words & {"norm", "clip"}:
+        return Role.CLIP
+    gathered = words & {"param", "params", "parameters", "weights"}
+    return Role.GRADS if "grad" in kind.lower() else Role.PARAMS if gathered else Role.MEETING
 
 
 def _sound(rows: dict[str, Array], path: Path, limits: list[str]) -> Array:

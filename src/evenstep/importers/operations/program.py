@@ -40,7 +40,7 @@ ORIGIN_NS = 1_000_000_000  # first time: an end at 0 would mean unknown
 GAP_NS = 1_000  # between steps laid end to end
 STAMPS_NS = 50_000  # stamps of a thread and of operations that it issues may overlap by so much
 MOST = 0.5
-TALKS = (*COLLECTIVES, Role.LAYERNORM)
+TALKS = (*COLLECTIVES, Role.MEETING, Role.LAYERNORM)
 
 #: Order at one moment of a thread: operations issued before an operation, waits before it, itself,
 #: the wait for itself, operations issued while it runs. Two numbers each: sends precede receives.
@@ -115,9 +115,11 @@ def program(ops: Columns, sent: OperationMessages) -> Program:
     ops = ops.with_column("enter_ns", np.where(flying, seen, np.maximum(seen, free)))
     ops = ops.with_column("exit_ns", np.where(flying, ops.exit_ns, ended))
     issued, order = ops.enter_ns.copy(), PLACES * np.arange(len(ops)) + ITSELF
-    at, there = _next(ops, thread, fly)
-    begun = there & (seen[fly] >= ops.enter_ns[at]) & (ops.enter_ns[at] < ops.exit_ns[at])
-    place = np.where(begun, np.maximum(ops.enter_ns[at], _asked(ops, fly)), free[at])
+    asked = _asked(ops, fly)
+    moment = np.where(asked > 0, asked, seen[fly])
+    at, there = _next(ops, thread, fly, moment)
+    begun = there & (moment >= ops.enter_ns[at]) & (ops.enter_ns[at] < ops.exit_ns[at])
+    place = np.where(begun, np.maximum(ops.enter_ns[at], asked), free[at])
     issued[fly] = np.where(there, place, seen[fly])
     order[fly] = PLACES * np.where(there, at, fly) + np.where(begun, WITHIN, ISSUED)
     made, after = _follow(ops, sent, fly)
@@ -152,31 +154,47 @@ def _free(ops: Columns, thread: Array) -> Pairs:
     return before, after
 
 
-def _next(ops: Columns, thread: Array, fly: Array) -> Pairs:
-    """The first operation of the thread that had not ended when each operation in `fly` began, and
-    whether there is one."""
+def _next(ops: Columns, thread: Array, fly: Array, moment: Array) -> Pairs:
+    """The first operation of the thread that had not ended at the moment of each operation in
+    `fly`, and whether there is one."""
     if not len(thread):
         return fly, np.zeros(len(fly), bool)
     width = int(ops.exit_ns.max()) + STAMPS_NS + 1
     ended = ops.worker[thread] * width + ops.exit_ns[thread]
-    moment = ops.worker[fly] * width + ops.enter_ns[fly] + STAMPS_NS
-    at = np.searchsorted(ended, moment, side="right")
+    at = np.searchsorted(ended, ops.worker[fly] * width + moment + STAMPS_NS, side="right")
     found = thread[np.minimum(at, len(thread) - 1)]
     return found, (at < len(thread)) & (ops.worker[found] == ops.worker[fly])
 
 
 def _asked(ops: Columns, fly: Array) -> Array:
-    """When overlapped reductions and gathers of layers were issued at the latest: their start, or
-    that of the operation behind which they queued; 0 for other operations."""
-    reduced = np.flatnonzero((ops.role[fly] == Role.GRADS) | _by_layer(ops)[fly])
-    queue = ops.worker[fly] * len(Role) + ops.role[fly]
-    reduced = reduced[np.lexsort([ops.enter_ns[fly][reduced], queue[reduced]])]
-    row, found = fly[reduced], np.zeros(len(fly), np.int64)
-    alone = np.diff(queue[reduced], prepend=-1) != 0
-    alone[1:] |= ops.enter_ns[row[1:]] > ops.exit_ns[row[:-1]] + STAMPS_NS
-    first = np.maximum.accumulate(np.where(alone, np.arange(len(row)), 0))
-    found[reduced] = ops.enter_ns[row[first]]
-    return found
+    """When overlapped reductions and gathers of layers were issued at the latest: their start. One
+    that queued: where its worker was as far in its computes as another of its stage, on which the
+    same did not queue in that step, at its start; else with the first of the queue. Others: 0."""
+    row = fly[(ops.role[fly] == Role.GRADS) | _by_layer(ops)[fly]]
+    computes = np.flatnonzero(np.isin(ops.role, COMPUTES))
+    if not len(row) or not len(computes):
+        return np.zeros(len(fly), np.int64)
+    line = ops.worker * (int(ops.exit_ns.max()) + STAMPS_NS + 1)
+    row = row[np.argsort(line[row] + ops.exit_ns[row], kind="stable")]
+    enter, leave, places = line[row] + ops.enter_ns[row], line[row] + ops.exit_ns[row], len(row)
+    before = np.searchsorted(leave, enter + STAMPS_NS, side="right") - 1
+    queued = (before >= 0) & (before < np.arange(places)) & (leave[before] >= enter - STAMPS_NS)
+    head = np.where(queued, before, np.arange(places))
+    while (head[head] != head).any():
+        head = head[head]
+    edges = line[computes, None] + np.stack([ops.enter_ns, ops.exit_ns], axis=1)[computes]
+    edges, into = np.maximum.accumulate(edges.reshape(-1)), np.arange(2 * len(computes))
+    begun = 2 * np.searchsorted(ops.worker[computes], ops.worker[row])
+    call = np.stack([ops.step, ops.stage, ops.optype, ops.seq_id])[:, row]
+    call = np.unique(call, axis=1, return_inverse=True)[1].reshape(-1)
+    first = np.full(places, np.inf)
+    np.minimum.at(first, call[~queued], (np.interp(enter, edges, into) - begun)[~queued])
+    told = queued & np.isfinite(first[call])
+    reached = np.interp(begun + np.where(told, first[call], 0), into, edges)
+    since = np.where(told, np.clip(reached, enter[head], enter), enter[head])
+    found = np.zeros(len(ops), np.int64)
+    found[row] = np.rint(since).astype(np.int64) - line[row]
+    return found[fly]
 
 
 def _by_layer(ops: Columns) -> Array:
