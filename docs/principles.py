@@ -10,21 +10,21 @@ from evenstep.diagnose.modes.catalog import MODES, Mode
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """# Diagnostic principles
 
-Every way of failing to scale that evenstep looks for: what you see, what to look at, what to do,
-and the experiment that proves it. `evenstep explain MODE` prints the same for one of them.
+All failure modes that evenstep diagnoses: symptom, what to look at, remedies, and an experiment that
+confirms the diagnosis. `evenstep explain MODE` prints the same for one mode.
 
-Each is costed by replaying the run's dependency graph without it, in absolute times; what one is
-worth beside the others is its Shapley value. The order is that of naming: who has evidence of his
-own (a recorded pause, a placement) is asked before who only sees lateness.
+The cost of a mode is the time that a replay of the run's dependency graph saves without it, in absolute
+times; the shares of several modes are their Shapley values. Modes are diagnosed in the order below: modes
+with direct evidence (a recorded pause, a placement) come before modes that only see lateness.
 
-Three rules stand behind all of them.
+Three rules apply to all modes.
 
-- **Wait is not transfer.** A collective's time in flight is waiting for the last rank, then moving
-  data. Averages of a fabric's use show neither.
-- **The rank that waits is the victim.** Look for the one that does not wait.
-- **Change one thing.** Each entry ends with an experiment that would prove the diagnosis wrong.
+- **Wait is not transfer.** The time of a collective in flight is waiting for the last rank, then moving
+  data. Averages of fabric utilization show neither.
+- **The rank that waits is the victim.** Look for the rank that does not wait.
+- **Change one thing.** Each entry ends with an experiment that could refute the diagnosis.
 
-| mode | where it usually lives |
+| mode | usual layer |
 | --- | --- |
 """
 

@@ -10,9 +10,9 @@ PAGE = Path(__file__).with_suffix(".md")
 HEAD = """\
 # Scenarios, field by field
 
-A scenario is one TOML file; every field has a default. `--set a.b=c` on the command line sets any
-of them. A value that cannot be is refused in one sentence that names the field, what is allowed and
-the nearest name. How to use them is in the [simulator guide](simulator.md).
+A scenario is one TOML file; every field has a default. `--set a.b=c` on the command line sets any field.
+An invalid value is refused with one sentence that names the field, the allowed values and the nearest
+name. The [simulator guide](simulator.md) explains how to use scenarios.
 
 | field | default | must be | meaning |
 | --- | --- | --- | --- |

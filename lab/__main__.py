@@ -6,13 +6,13 @@ import sys
 from collections.abc import Sequence
 from typing import cast
 
-from evenstep.cli.main import CommandModule, parser_of, started
+from evenstep.cli.main import CommandModule, parser_of, run_command_line
 from lab import command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Do what was asked and return the exit code."""
-    return started(_dispatch, argv)
+    return run_command_line(_dispatch, argv)
 
 
 def _dispatch(argv: list[str]) -> int:

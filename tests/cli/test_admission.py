@@ -25,18 +25,20 @@ def ended(path, **facts):
 
 
 def test_a_nameless_run_on_one_node_is_called_after_its_folder(tmp_path):
-    assert admit(RunFolder(tmp_path / "r"), TRAIN, {}, force=False) == Admission("r", told=True)
+    assert admit(RunFolder(tmp_path / "r"), TRAIN, {}, force=False) == Admission(
+        "r", passes_id=True
+    )
 
 
 def test_ranks_of_several_nodes_find_a_common_name_themselves(tmp_path):
     line = ["torchrun", "--nnodes", "2", "train.py"]
-    assert not admit(RunFolder(tmp_path / "r"), line, {}, force=False).told
+    assert not admit(RunFolder(tmp_path / "r"), line, {}, force=False).passes_id
 
 
 @pytest.mark.parametrize("option", [["--rdzv-id", "j"], ["--rdzv_id=j"]])
 def test_torchruns_rendezvous_names_the_run(tmp_path, option):
     line = ["torchrun", *option, "train.py"]
-    assert admit(RunFolder(tmp_path), line, {}, force=False) == Admission("j", told=True)
+    assert admit(RunFolder(tmp_path), line, {}, force=False) == Admission("j", passes_id=True)
 
 
 def test_a_launcher_on_another_node_joins(tmp_path):
@@ -80,7 +82,7 @@ def test_a_damaged_description_counts_as_another_run(tmp_path):
 
 def test_a_folder_with_other_files_is_no_run(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    assert admit(RunFolder(tmp_path), TRAIN, {}, force=False).told
+    assert admit(RunFolder(tmp_path), TRAIN, {}, force=False).passes_id
 
 
 @pytest.mark.parametrize(

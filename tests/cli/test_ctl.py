@@ -169,7 +169,7 @@ def test_a_run_that_has_ended_is_not_controlled(command, tmp_path):
 def test_a_folder_without_a_run_is_refused(command, tmp_path):
     done = command("ctl", tmp_path, "pace", "on")
     assert done.returncode == 2
-    assert "no rank has begun" in done.stderr
+    assert "no rank has started" in done.stderr
 
 
 GIVEN = [["--threshold", "2"], ["--max-delay", "0.7"], ["--nodes", "gpu["], ["--first-nodes", "0"]]
@@ -194,4 +194,4 @@ def test_a_node_without_rank_zero_is_told_that_it_asks_for_itself(command, tmp_p
     run = write_run(tmp_path / "run", range(1, 3))  # rank 0 has not come
     done = command("ctl", run, "pace", "off")
     assert done.returncode == 0
-    assert "rank 0 records elsewhere" in done.stderr
+    assert "rank 0 records in another folder" in done.stderr

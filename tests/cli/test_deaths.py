@@ -9,7 +9,7 @@ import time
 import pytest
 
 from evenstep.attachment.attempts import started_ticks
-from evenstep.cli.deaths import RankEnds, _how, _last_words, _Rank, nccl_warnings
+from evenstep.cli.deaths import RankExits, _death_message, _exit_status, _Rank, nccl_warnings
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import boot_id, hostname
@@ -32,7 +32,7 @@ PATIENCE_S = 60.0
 def ends(tmp_path):
     """(watch, said): ranks as they are found in a run's folder, and what was said of them."""
     said = []
-    return RankEnds(RunFolder(tmp_path), said.append), said
+    return RankExits(RunFolder(tmp_path), said.append), said
 
 
 def rank(folder, code, number=0):
@@ -67,7 +67,7 @@ def how(watch, folder, code, act=lambda pid: None):
     until(lambda: "ended" in read_spool(path).facts)
     parent.send_signal(signal.SIGUSR1)
     parent.wait(PATIENCE_S)
-    watch.settle()
+    watch.finish()
     return read_spool(path).facts["ended"]
 
 
@@ -96,7 +96,7 @@ def test_how_it_ended_is_known_though_its_parent_has_asked_before(code, fact):
     child = subprocess.Popen([sys.executable, "-c", f"import os; {code}"])
     descriptor = os.pidfd_open(child.pid)
     child.wait()
-    told = _how(child.pid, descriptor)
+    told = _exit_status(child.pid, descriptor)
     os.close(descriptor)
     assert told in (fact, {})  # {} before Linux 6.15, which forgets
 
@@ -107,10 +107,10 @@ def test_the_one_that_had_left_is_told_of_before_the_one_that_waited_for_it(tmp_
     waiting.put(5, 6, Kind.COLLECTIVE, Op.ALL_REDUCE, 3, flags=int(Flag.FAILED), group_seq=7)
     waiting.shut()
     victim, left = (_Rank(path, number, 10 + number, 0) for number, path in enumerate(paths))
-    told = _last_words(victim, {"exit_code": 1}, left)
+    told = _death_message(victim, {"exit_code": 1}, left)
     assert told.startswith("rank 1 (process 11) ended first, with exit code 0, and was awaited; ")
     assert "rank 0 (process 10) died in step 3" in told
-    assert _last_words(victim, {"exit_code": 1}, None).startswith("rank 0 (process 10) died")
+    assert _death_message(victim, {"exit_code": 1}, None).startswith("rank 0 (process 10) died")
 
 
 def test_of_an_end_in_good_order_nothing_is_said(ends, tmp_path):
@@ -123,11 +123,11 @@ def test_who_was_asked_to_end_did_not_fail(ends, tmp_path):
     watch, said = ends
 
     def ask(pid):
-        watch.heard(signal.SIGTERM)
+        watch.on_signal(signal.SIGTERM)
         os.kill(pid, signal.SIGTERM)
 
     assert how(watch, tmp_path, "", ask)["asked"] == "SIGTERM"
-    assert said == ["attempt 0 is preempted (SIGTERM); passing it on"]  # and nobody died
+    assert said == ["attempt 0 is preempted (SIGTERM); forwarding the signal"]  # and nobody died
 
 
 def test_what_nccl_warned_of_is_found_in_the_processs_own_log(tmp_path):

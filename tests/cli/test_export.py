@@ -142,5 +142,5 @@ def test_a_port_alone_is_this_machines_own_and_others_need_a_token(monkeypatch):
     assert not any(map(export_command._is_loopback, ("0.0.0.0", "10.0.0.1", "node7", "::")))
     assert len(export_command._token()) >= export_command.SHORTEST_TOKEN
     monkeypatch.setenv("EVENSTEP_METRICS_TOKEN", "short")
-    with pytest.raises(UsageError, match="EVENSTEP_METRICS_TOKEN must have 16"):
+    with pytest.raises(UsageError, match="EVENSTEP_METRICS_TOKEN must have at least 16"):
         export_command._token()

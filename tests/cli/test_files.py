@@ -12,9 +12,9 @@ from evenstep.errors import UsageError
     ("name", "said"),
     [
         ("there", "there exists; choose another name"),
-        ("folder", "folder is no file"),
+        ("folder", "folder is not a regular file"),
         ("missing/x", "no folder .*missing to write x in"),
-        ("/dev/null", "/dev/null is no file"),
+        ("/dev/null", "/dev/null is not a regular file"),
     ],
 )
 def test_what_could_not_be_written_is_refused_before_the_work(tmp_path, name, said):
@@ -27,7 +27,7 @@ def test_what_could_not_be_written_is_refused_before_the_work(tmp_path, name, sa
 def test_force_replaces_a_file_and_no_device(tmp_path):
     (tmp_path / "there").write_text("mine")
     files.check_free(tmp_path / "there", None, force=True)
-    with pytest.raises(UsageError, match="is no file"):
+    with pytest.raises(UsageError, match="is not a regular file"):
         files.check_free(tmp_path / "/dev/null", force=True)
 
 

@@ -11,7 +11,7 @@ def code_of(raised):
     def command():
         raise raised
 
-    return command_line.guarded(command)
+    return command_line.exit_code_of(command)
 
 
 def test_help_groups_the_commands_by_what_a_person_wants(command):

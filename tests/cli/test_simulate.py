@@ -64,7 +64,7 @@ def test_a_run_is_not_overwritten_unless_asked(scenario, tmp_path, capsys):
     out = str(tmp_path / "run")
     main(["simulate", scenario, "--out", out])
     assert main(["simulate", scenario, "--out", out]) == 2
-    assert "has a run already; choose another RUN or overwrite it" in capsys.readouterr().err
+    assert "already holds a run; choose another RUN or overwrite it" in capsys.readouterr().err
     assert main(["simulate", scenario, "--out", out, "--force"]) == 0
 
 
@@ -97,7 +97,7 @@ def test_the_fields_are_listed_without_a_scenario(capsys):
 
 def test_without_a_scenario_it_says_what_is_missing(capsys):
     assert main(["simulate"]) == 2
-    assert "name a SCENARIO file" in capsys.readouterr().err
+    assert "give a SCENARIO file" in capsys.readouterr().err
 
 
 def test_the_presets_are_listed_without_a_scenario(capsys):

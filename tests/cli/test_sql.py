@@ -176,7 +176,7 @@ def test_csv_prints_no_escapes_of_a_terminal(run, capsys):
 
 def test_query_and_run_in_the_wrong_order_are_recognised(run, capsys):
     assert main(["sql", str(run), "select 1 from steps"]) == 2
-    assert "the question comes first" in capsys.readouterr().err
+    assert "QUERY comes first" in capsys.readouterr().err
 
 
 def test_tables_are_documented(capsys):

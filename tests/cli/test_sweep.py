@@ -50,7 +50,7 @@ def test_the_same_command_goes_on_where_it_was(scenario, tmp_path, capsys):
     assert main([*command, str(tmp_path / "out")]) == 0
     table = next((tmp_path / "out").glob("results.*")).read_bytes()
     assert main([*command, str(tmp_path / "out")]) == 0
-    assert "2 of 2 were finished before" in capsys.readouterr().err
+    assert "2 of 2 already finished" in capsys.readouterr().err
     assert next((tmp_path / "out").glob("results.*")).read_bytes() == table
 
 
@@ -69,7 +69,7 @@ def test_ctrl_c_keeps_what_is_finished(scenario, tmp_path, start):
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=300)
     assert child.returncode == 130
-    assert f"interrupted: {shown_of(out)} of 5000 are finished" in err
+    assert f"interrupted: {shown_of(out)} of 5000 finished" in err
     shown, kept = shown_of(out), len(journal.read_text().splitlines())
     assert kept <= shown <= kept + 1  # the signal may come between the two
     assert list((tmp_path / "out").glob("results.*"))
@@ -78,7 +78,7 @@ def test_ctrl_c_keeps_what_is_finished(scenario, tmp_path, start):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name at least one field to --vary"),
+        ([], "give at least one --vary"),
         (["--vary", "nodes"], "--vary takes name=value"),
         (["--vary", "nods=2"], "with nods=2: there is no nods; did you mean"),
         (["--vary", "nodes=2", "--set", "steps=many"], "run.steps must be"),

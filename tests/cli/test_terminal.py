@@ -39,7 +39,7 @@ def test_a_mistake_in_an_option_is_one_sentence(capsys):
         main(["diagnose", "run", "--fail-above", "much"])
     told = capsys.readouterr().err
     assert told.startswith("evenstep diagnose: --fail-above: must be a share from 0 to 1")
-    assert told.endswith("`evenstep diagnose --help` says more\n")
+    assert told.endswith("see `evenstep diagnose --help`\n")
     assert len(told.splitlines()) == 1
 
 
@@ -63,7 +63,7 @@ def test_a_full_disk_behind_the_output_is_one_sentence(environ):
     assert done.returncode == 2
     assert done.stderr.decode() == (
         "evenstep: the output cannot be written: No space left on device; "
-        "send it to another place\n"
+        "redirect it to another path\n"
     )
 
 
@@ -87,20 +87,23 @@ def test_a_closed_stream_changes_no_exit_code(environ, closed):
     ("raised", "said"),
     [
         (PermissionError(13, "Permission denied", "/x/y"), "/x/y cannot be read or written: Perm"),
-        (OSError(24, "Too many open files"), "the system refuses what this needs: Too many"),
-        (MemoryError(), "there is not enough memory for this"),
+        (OSError(24, "Too many open files"), "the system refused an operation: Too many"),
+        (MemoryError(), "not enough memory"),
     ],
 )
 def test_what_the_machine_refuses_is_no_defect_of_ours(raised, said, capfd):
     def command():
         raise raised
 
-    assert command_line.guarded(command) == 2
+    assert command_line.exit_code_of(command) == 2
     assert said in capfd.readouterr().err
 
 
 def test_what_was_printed_before_the_machine_refused_is_not_lost(environ):
-    line = "from evenstep.cli.main import guarded\nguarded(lambda: print('a result') or open('/'))"
+    line = (
+        "from evenstep.cli.main import exit_code_of\n"
+        "exit_code_of(lambda: print('a result') or open('/'))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", line], env=environ | {"PYTHONUNBUFFERED": ""},
         capture_output=True, text=True, check=False,
@@ -113,5 +116,5 @@ def test_a_file_that_ought_to_be_there_is_a_defect_of_ours(capsys):
     def command():
         raise FileNotFoundError(2, "No such file or directory", "template.j2")
 
-    assert command_line.guarded(command) == 3
+    assert command_line.exit_code_of(command) == 3
     assert "Traceback" in capsys.readouterr().err

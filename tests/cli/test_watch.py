@@ -62,7 +62,7 @@ def test_a_run_that_has_not_begun_is_waited_for(start, tmp_path):
 def test_a_run_that_has_not_begun_has_no_picture(command, tmp_path):
     done = command("watch", tmp_path / "later", "--once")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "no rank has begun" in done.stderr
+    assert "no rank has started" in done.stderr
 
 
 def test_an_attempt_stands_for_its_run(command, run):
@@ -150,4 +150,4 @@ def test_a_file_is_no_run_to_wait_for(command, tmp_path):
     (tmp_path / "log.txt").write_text("")
     done = command("watch", tmp_path / "log.txt")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.endswith("log.txt is a file; give the run's folder\n")
+    assert done.stderr.endswith("log.txt is a file; give the run folder\n")

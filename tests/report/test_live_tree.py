@@ -193,7 +193,7 @@ def test_only_ranks_of_this_machine_are_summed_up(tmp_path):
 
 
 def test_the_command_sums_up_and_another_shows(job, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("evenstep.cli.watch.RESTART_PATIENCE_S", 0.0)
+    monkeypatch.setattr("evenstep.cli.watch.RESTART_GRACE_S", 0.0)
     for rank in range(2):
         LiveRank(tmp_path / "disk", rank, world=2).steps(12, own_ms=90 if rank else 60).ends()
     disk, shared = str(tmp_path / "disk"), str(tmp_path / "shared")

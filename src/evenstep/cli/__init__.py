@@ -1,8 +1,8 @@
 """The command line: one small module per command, imported only when it runs.
 
-`main.py` finds the module of a command and turns what happens into an exit code. A command's module
-has `HELP`, `add_arguments(parser)` and `main(args)`; what several share is beside them:
-arguments.py, files.py, progress.py, traces.py, terminal.py, child.py.
+`main.py` imports the module of a command, runs it and returns its exit code. A command's module has
+`HELP`, `add_arguments(parser)` and `main(args)`; code that several commands share is in
+arguments.py, files.py, progress.py, traces.py, terminal.py and child.py.
 
-To add a command: a module, and its row in `main.COMMANDS`.
+To add a command, add its module and a row in `main.COMMANDS`.
 """

@@ -1,4 +1,4 @@
-"""Whether a new launcher may use a run's folder: as a new run, a further node, or a restart."""
+"""Whether a launcher may use a run folder: for a new run, a further node, or a restart."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _NODES = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=(.+))?")
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Under which name and from which attempt on a launcher's ranks record."""
+    """The run id and first attempt number under which a launcher's ranks record."""
 
     run_id: str
-    told: bool  # whether the ranks are given the run's name; else they derive it themselves
+    passes_id: bool  # whether ranks get the id from us; else they derive it themselves
     first_attempt: int | None = None  # None: the launcher's own restart count is enough
 
     def variables(self) -> dict[str, str]:
-        """What the ranks must know of it."""
-        found = {"EVENSTEP_RUN_ID": self.run_id} if self.told else {}
+        """Return the environment variables for the ranks."""
+        found = {"EVENSTEP_RUN_ID": self.run_id} if self.passes_id else {}
         if self.first_attempt is not None:
             found["EVENSTEP_ATTEMPT"] = str(self.first_attempt)
         return found
@@ -37,18 +37,19 @@ class Admission:
 def admit(
     folder: RunFolder, command: Sequence[str], environ: Mapping[str, str], *, force: bool
 ) -> Admission:
-    """Decide. Raises `UsageError` where the folder holds another run and `force` is not given."""
-    given = given_run_id(environ) or option(command, _RENDEZVOUS) or _siblings(environ)
+    """Decide. Raises `UsageError` if the folder holds another run, unless `force` replaces it."""
+    given = given_run_id(environ) or option_value(command, _RENDEZVOUS) or _mpiexec_id(environ)
     alone = not spans_nodes(command, environ)
-    fresh = Admission(given or folder.path.name, told=given is not None or alone)
+    fresh = Admission(given or folder.path.name, passes_id=given is not None or alone)
     if not folder.exists():
         return fresh
-    known = _known(folder)
+    known = _facts(folder)
     if given is not None and (given, list(command)) == (known.get("run_id"), known.get("command")):
         if not _ended_here(known) or environ.get("SLURM_RESTART_COUNT"):
             return fresh
         if alone:
-            return Admission(given, told=True, first_attempt=(folder.attempts() or [-1])[-1] + 1)
+            following = (folder.attempts() or [-1])[-1] + 1
+            return Admission(given, passes_id=True, first_attempt=following)
     if not force:
         raise UsageError(
             f"{folder.path} holds another run; choose another --out or replace it with --force"
@@ -58,20 +59,20 @@ def admit(
 
 
 def spans_nodes(command: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Whether other launchers may serve the same job on other nodes."""
-    counts = [option(command, _NODES), environ.get("SLURM_NNODES")]
+    """Whether other launchers may start the same job on other nodes."""
+    counts = [option_value(command, _NODES), environ.get("SLURM_NNODES")]
     return any(count not in (None, "1", "1:1") for count in counts)
 
 
-def _siblings(environ: Mapping[str, str]) -> str | None:
-    """What the launchers that one mpiexec started on this node know their run by."""
+def _mpiexec_id(environ: Mapping[str, str]) -> str | None:
+    """Return the run id shared by the launchers that one mpiexec started on this node."""
     if from_environment(environ).launcher not in ("pmi", "openmpi"):
         return None
     return default_path(Path.cwd(), os.getppid()).name
 
 
-def option(command: Sequence[str], pattern: re.Pattern[str]) -> str | None:
-    """Value of an option in somebody else's command line, `--name=value` or `--name value`."""
+def option_value(command: Sequence[str], pattern: re.Pattern[str]) -> str | None:
+    """Return the value of an option of a command, `--name=value` or `--name value`."""
     for argument, following in zip(command, [*command[1:], None], strict=True):
         match = pattern.fullmatch(argument)
         if match:
@@ -79,7 +80,7 @@ def option(command: Sequence[str], pattern: re.Pattern[str]) -> str | None:
     return None
 
 
-def _known(folder: RunFolder) -> dict[str, Any]:
+def _facts(folder: RunFolder) -> dict[str, Any]:
     try:
         return folder.read()
     except TraceError:
@@ -87,10 +88,10 @@ def _known(folder: RunFolder) -> dict[str, Any]:
 
 
 def _ended_here(known: Mapping[str, Any]) -> bool:
-    """Whether the launcher that wrote `run.json` ran on this machine and is gone."""
+    """Whether the launcher that wrote `run.json` ran on this machine and has ended."""
     if known.get("hostname") != hostname():
         return False
     started_s = process_start_s(int(known.get("pid") or 0))
     if known.get("boot_id") != boot_id() or started_s is None:
         return True
-    return started_s > datetime.fromisoformat(known["created"]).timestamp() + 1  # number reused
+    return started_s > datetime.fromisoformat(known["created"]).timestamp() + 1  # pid reused

@@ -1,4 +1,4 @@
-"""How commands read their arguments: one sentence for a mistake, options and values they share."""
+"""Argument parsing that commands share: the parser, common options and types of values."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ MOST_STEPS = 1_000_000_000
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one sentence what is wrong, and where more is said; exits with 2."""
+    """An argument parser that reports an error in one sentence and exits with 2."""
 
     def error(self, message: str) -> NoReturn:
-        """Leave."""
+        """Report the error and exit."""
         what = message.removeprefix("argument ")
         unknown = what.removeprefix("unrecognized arguments: ")
         if unknown != what:
             near = get_close_matches(unknown.split()[0], self._option_string_actions, n=1)
             what += f"; did you mean {near[0]}?" if near else ""
-        say(f"{what}; `{self.prog} --help` says more", who=self.prog)
+        say(f"{what}; see `{self.prog} --help`", who=self.prog)
         raise SystemExit(USAGE)
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
-    """Fills sentences to the terminal's width, and leaves examples as they are written."""
+    """A help formatter that wraps prose to the terminal's width and keeps indented examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(self._filled(block, width, indent) for block in text.split("\n\n"))
@@ -56,57 +56,57 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
 
 def add_json(parser: argparse._ActionsContainer, what: str) -> None:
-    """`--json`, which every command with a result has."""
+    """Add `--json`."""
     parser.add_argument("--json", action="store_true", help=f"print {what} as JSON")
 
 
 def add_files(parser: argparse.ArgumentParser, /, **options: str) -> None:
-    """An option for each file that may be written, with what it holds; `--force` overwrites."""
+    """Add an option for each output file (name and help), and `--force`."""
     for name, meaning in options.items():
         parser.add_argument(f"--{name}", metavar="FILE", type=Path, help=meaning)
-    parser.add_argument("--force", action="store_true", help="overwrite what is there")
+    parser.add_argument("--force", action="store_true", help="overwrite existing output")
 
 
 def add_set(parser: argparse.ArgumentParser, what: str = "change one field") -> None:
-    """`--set NAME=VALUE`, of commands that take a scenario."""
+    """Add `--set NAME=VALUE`, which changes a scenario."""
     parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help=what)
 
 
 def add_repeats(parser: argparse.ArgumentParser, default: int) -> None:
-    """`--repeats N`."""
+    """Add `--repeats N`."""
     parser.add_argument(
         "--repeats", metavar="N", type=whole(MOST_REPEATS), default=default,
-        help=f"seeds of each ({default})",
+        help=f"simulations of each, with different seeds ({default})",
     )  # fmt: skip
 
 
 def add_workers(parser: argparse.ArgumentParser, what: str = "one for each core") -> None:
-    """`--workers N`; `what` says how many there are without."""
+    """Add `--workers N`; `what` describes the default."""
     parser.add_argument(
         "--workers", metavar="N", type=whole(MOST_WORKERS), help=f"processes ({what})"
     )
 
 
 def add_engine(parser: argparse.ArgumentParser, *, workers: str) -> None:
-    """`--engine`, `--address` and `--workers`: who carries out the work."""
+    """Add `--engine`, `--address` and `--workers`: where the work runs."""
     parser.add_argument(
         "--engine", choices=("local", "ray"), default="local",
-        help="processes of this machine (default), or a Ray cluster",
+        help="processes on this machine (default), or a Ray cluster",
     )  # fmt: skip
     parser.add_argument(
-        "--address", metavar="HOST:PORT", help="of a running Ray cluster; one of our own without"
+        "--address", metavar="HOST:PORT", help="running Ray cluster (default: start a local one)"
     )
     add_workers(parser, workers)
 
 
 def engine_of(args: argparse.Namespace, *, workers: int | None = None) -> Engine:
-    """The engine that was asked for. Raises `UsageError` for options that do not fit."""
+    """Return the engine of the options. Raises `UsageError` for options that contradict."""
     if args.engine == "ray":
         from evenstep.workers.ray_engine import RayEngine
 
         return RayEngine(args.address, args.workers)
     if args.address is not None:
-        raise UsageError("--address is of a Ray cluster: add --engine ray")
+        raise UsageError("--address needs --engine ray")
     from evenstep.workers.engines import Local
 
     return Local(args.workers or workers)
@@ -116,7 +116,7 @@ def engine_of(args: argparse.Namespace, *, workers: int | None = None) -> Engine
 
 
 def argument(kind: ValueKind) -> Callable[[str], Any]:
-    """What reads an option's value of this kind."""
+    """Return an argparse type for values of this kind."""
 
     def parse(text: str) -> Any:
         try:
@@ -128,22 +128,22 @@ def argument(kind: ValueKind) -> Callable[[str], Any]:
 
 
 def seconds(least: float, most: float) -> Callable[[str], Any]:
-    """A time between two bounds."""
+    """Return an argparse type for seconds between two bounds."""
     return argument(values.number(least, most, what="seconds"))
 
 
 def whole(most: int) -> Callable[[str], Any]:
-    """A whole number from 1."""
+    """Return an argparse type for whole numbers from 1 to `most`."""
     return argument(values.count(1, most))
 
 
 price = argument(ValueKind("a price such as 2.5", values.number(0).parse))
-#: A share of the step time, as settings have it: .05 or 5%.
+#: A share of the step time, written as in settings: .05 or 5%.
 severity = argument(values.share(1.0, whole=True))
 
 
 def several(kind: ValueKind, expects: str = "") -> Callable[[str], Any]:
-    """Values of a kind with commas between them, each once."""
+    """Return an argparse type for comma-separated values without duplicates."""
 
     def parse(text: str) -> list[Any]:
         return list(dict.fromkeys(kind.parse(part.strip()) for part in text.split(",")))
@@ -157,5 +157,5 @@ _sizes = several(
 
 
 def sizes(text: str) -> list[int]:
-    """Numbers of ranks, ascending, each once."""
+    """Parse comma-separated numbers of ranks: ascending, without duplicates."""
     return sorted(_sizes(text))

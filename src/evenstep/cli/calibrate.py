@@ -1,4 +1,4 @@
-"""`evenstep calibrate`: a scenario that behaves like a measured run."""
+"""`evenstep calibrate`: a scenario fitted to a measured run."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 HELP = """Fit a scenario to a measured run, simulate it, and show both step times.
 
-TRACE is what `evenstep diagnose` takes. Compute of each phase and rank, the noise and its family,
-garbage collection, buckets, sizes and the links' latency and bandwidth come from the trace. The
-scenario goes to -o FILE, or to standard output."""
+TRACE is any input of `evenstep diagnose`. Compute time of each phase and rank, noise distribution,
+garbage collection, buckets, sizes, and latency and bandwidth of the links are fitted to the trace.
+The scenario is written to -o FILE, or to standard output."""
 
-APART = 0.05  # of the step time
+TOLERANCE = 0.05  # of the step time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Fit, simulate, compare."""
+    """Fit, simulate and compare."""
     files.check_free(args.out, force=args.force)
     from evenstep.scenario import schema
     from evenstep.simulate.calibrate.calibrate import calibrate
@@ -66,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _document(trace: Trace, found: Calibration) -> CalibrationDocument:
-    """The scenario beside what it comes from and what it gives."""
+    """Simulate the fitted scenario and return it beside the measured step times."""
     from evenstep.scenario import schema
     from evenstep.simulate.simulation import simulate
 
@@ -87,14 +87,14 @@ def _document(trace: Trace, found: Calibration) -> CalibrationDocument:
 
 
 def _apart(measured: SteadyTimes, simulated: SteadyTimes) -> list[str]:
-    """What to know where the two step times differ by more than a few percent."""
+    """Return a limit if the step times differ by more than `TOLERANCE`."""
     off = simulated["mean_ns"] / measured["mean_ns"] - 1
-    if abs(off) <= APART:
+    if abs(off) <= TOLERANCE:
         return []
     return [
         f"the scenario's step is {100 * abs(off):.0f} % {'longer' if off > 0 else 'shorter'} than "
-        "the run's: waiting that no collective explains (a pipeline's bubbles, checkpoints, other "
-        "jobs, cores that ranks compete for) is not in it"
+        "the run's: it leaves out waits that no collective explains (pipeline bubbles, "
+        "checkpoints, other jobs, competition for cores)"
     ]
 
 
@@ -114,11 +114,11 @@ def _page(document: CalibrationDocument) -> str:
     return "\n".join(lines)
 
 
-# -- what the trace shows --------------------------------------------------------------------------
+# -- observations from the trace -------------------------------------------------------------------
 
 
 def observed(trace: Trace) -> Observed:
-    """The trace as the arrays that a scenario is fitted to."""
+    """Return the arrays of a trace that a scenario is fitted to."""
     import numpy as np
 
     from evenstep.diagnose.measure.grid import step_grid
@@ -146,7 +146,7 @@ def observed(trace: Trace) -> Observed:
 
 
 def _step_ns(grid: StepGrid, steady: Any) -> Any:
-    """From the end of a step to the end of the next, each that of the rank that is last."""
+    """Return the time between step ends (ns); a step ends when its last rank ends it."""
     import numpy as np
 
     end = grid.end_ns.max(axis=1)
@@ -190,7 +190,7 @@ def _collectives(trace: Trace, grid: StepGrid) -> tuple[ObservedCollectives, ...
 
 
 def _later(grid: StepGrid) -> Any:
-    """By how much ranks go on from an operation behind its end, on average."""
+    """Return the mean delay from the end of an operation until its waiting ranks continue (ns)."""
     import numpy as np
 
     assert grid.graph is not None
@@ -203,7 +203,7 @@ def _later(grid: StepGrid) -> Any:
 
 
 def _overlapped(trace: Trace, grid: StepGrid) -> bool:
-    """Whether collectives begin while backward goes on, in most steps of the first rank."""
+    """Whether collectives start during backward in most steps of the first rank."""
     import numpy as np
 
     from evenstep.trace.spool.layout import Kind, Phase

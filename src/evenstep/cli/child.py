@@ -1,8 +1,8 @@
-"""A wrapped command as a child process: same terminal, same signals, same exit code.
+"""The wrapped command as a child process: same terminal, same signals, same exit code.
 
-The child shares our process group, so what the terminal sends (Ctrl-C, Ctrl-Z, a hang-up) reaches
-it without us; what another process sends to us alone is passed on. Signals are taken synchronously
-with `sigwaitinfo`: it says who sent them, and nothing runs at an unforeseen moment.
+The child shares our process group, so signals from the terminal (Ctrl-C, Ctrl-Z, hang-up) reach it
+directly; signals that another process sends to us alone are forwarded. Signals are received with
+`sigwaitinfo`, which tells their sender and runs no handler asynchronously.
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ from pathlib import Path
 FORWARDED = frozenset(
     {signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 )
-#: Ignored by every Python, and by its children unless they are given the default back.
+#: Ignored by every Python, and by its children unless the default is restored.
 _RESTORED = [signal.SIGPIPE, signal.SIGXFSZ]
 _SI_KERNEL = 0x80  # siginfo's code for a signal the terminal or the kernel sent (sigaction(2))
 
-NOT_FOUND, NOT_EXECUTABLE = 127, 126  # as a POSIX shell says it
+NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit codes of a POSIX shell
 
 
 def run(
     command: Sequence[str],
     environ: Mapping[str, str],
-    heard: Callable[[int], object],
-    ending: Callable[[], object] = lambda: None,
+    on_signal: Callable[[int], object],
+    on_exit: Callable[[], object] = lambda: None,
 ) -> int:
-    """Run a command to its end; its exit code, 128 + n if signal n ended it.
+    """Run a command to its end and return its exit code: 128 + n if signal n ended it.
 
-    `heard` is called with each signal that comes, before it is passed on; `ending` once the command
-    has ended and the kernel still knows how. Raises `OSError` where it cannot be started (see
-    `start_failure`).
+    `on_signal` is called with each signal before it is forwarded; `on_exit` once the command has
+    ended but is not reaped yet. Raises `OSError` if it cannot be started (see `start_failure`).
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent that ignores it hides our child's end
     awaited = FORWARDED | {signal.SIGCHLD}
@@ -43,13 +42,13 @@ def run(
         pid = os.posix_spawnp(
             command[0], list(command), dict(environ), setsigmask=before, setsigdef=_RESTORED
         )
-        return _wait(pid, awaited, heard, ending)
+        return _wait(pid, awaited, on_signal, on_exit)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def refusal(command: Sequence[str]) -> tuple[str, int] | None:
-    """What `start_failure` would say of a command, as far as can be known before it is started."""
+    """Return what `start_failure` would for this command, as far as known before it is started."""
     name = command[0]
     if shutil.which(name) is not None:
         return None
@@ -59,7 +58,7 @@ def refusal(command: Sequence[str]) -> tuple[str, int] | None:
 
 
 def start_failure(command: Sequence[str], error: OSError) -> tuple[str, int]:
-    """What to say, and with which code to exit, where a command could not be started."""
+    """Return the message and the exit code for a command that could not be started."""
     if isinstance(error, FileNotFoundError):
         return f"there is no command {command[0]!r} on PATH; check its spelling", NOT_FOUND
     return f"cannot run {command[0]!r}: {error.strerror}", NOT_EXECUTABLE
@@ -68,18 +67,18 @@ def start_failure(command: Sequence[str], error: OSError) -> tuple[str, int]:
 def _wait(
     pid: int,
     awaited: frozenset[signal.Signals],
-    heard: Callable[[int], object],
-    ending: Callable[[], object],
+    on_signal: Callable[[int], object],
+    on_exit: Callable[[], object],
 ) -> int:
     while True:
         arrived = signal.sigwaitinfo(awaited)
         if arrived.si_signo != signal.SIGCHLD:
-            heard(arrived.si_signo)
+            on_signal(arrived.si_signo)
             if arrived.si_code != _SI_KERNEL:
-                os.kill(pid, arrived.si_signo)  # not reaped yet, so the number is still its own
+                os.kill(pid, arrived.si_signo)  # not reaped yet, so the number is not reused
             continue
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            ending()
+            on_exit()
             _, status = os.waitpid(pid, 0)
             code = os.waitstatus_to_exitcode(status)
             return 128 - code if code < 0 else code

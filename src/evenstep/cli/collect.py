@@ -1,4 +1,4 @@
-"""`evenstep collect`: from the disks of the nodes to where everybody can read."""
+"""`evenstep collect`: copy the traces of a node to shared storage."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from evenstep.trace.pack import CollectableSpool, collectable, write_pack
 from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.folder import RunFolder
 
-HELP = """Bring a node's traces to where everybody can read them, as one file.
+HELP = """Copy the traces of a node to shared storage, as one file.
 
     evenstep run --out /local/run -- COMMAND…
     evenstep collect /local/run --into /shared/run
 
-Run it on every node, when its job has ended. DIR becomes the run's folder with one file for each
-node and attempt, which every command reads. A file appears whole or not at all; one that is
-complete is not written again, so that collecting may be interrupted and repeated. With --every it
-goes on while the job runs, and ends with it."""
+Run it on every node after the job has ended. DIR becomes a run folder with one file per node and
+attempt, which every command reads. Files are written atomically and complete files are not written
+again, so collecting can be interrupted and repeated. With --every it repeats while the job runs and
+ends with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectedPack:
-    """A file that holds a node's traces."""
+    """A file with the traces of a node."""
 
     path: str
     attempt: Natural
     node: str
     ranks: Positive
     bytes: Natural
-    written: Annotated[bool, Meta("False where it was complete before.")]
+    written: Annotated[bool, Meta("False if the file was complete before.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Collection(Document):
-    """The files of a run."""
+    """The collected files of a run."""
 
     schema: ClassVar[str] = "evenstep.collection/1"
 
@@ -62,9 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--every",
         metavar="SECONDS",
         type=seconds(0.1, 86_400),
-        help="collect again and again until the end",
+        help="repeat until the job ends",
     )
-    add_json(parser, "what there is now")
+    add_json(parser, "the collected files")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -74,11 +74,11 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError(f"RUN and --into are both {source.path}; name another folder")
     files.check_folder(target.path)
     if not source.path.is_dir():
-        raise TraceError(f"there is no folder {source.path}; give the run's folder on this node")
+        raise TraceError(f"there is no folder {source.path}; give the run folder on this node")
     while True:
         spools = dict(_spools(source))
         if not spools and args.every is None:
-            raise TraceError(f"no rank has begun in {source.path}: there is nothing to collect")
+            raise TraceError(f"no rank has started in {source.path}: there is nothing to collect")
         packs = _collected(source, target, spools)
         ended = bool(spools) and all(each.closed for found in spools.values() for each in found)
         if args.every is None or ended:
@@ -92,21 +92,21 @@ def main(args: argparse.Namespace) -> int:
 def _collected(
     source: RunFolder, target: RunFolder, spools: Mapping[tuple[int, str], list[CollectableSpool]]
 ) -> list[CollectedPack]:
-    """One look: what is new is written; every file there is now."""
+    """Write new files and return all files."""
     if spools and source.facts_path.exists():
         target.write({key: fact for key, fact in source.read().items() if key != "schema"})
     packs = []
     for (attempt, node), found in spools.items():
         pack = target.pack_path(attempt, node)
         written = _collect(pack, found)
-        _take_mark(source.preemption_path(attempt), target.preemption_path(attempt))
+        _copy_mark(source.preemption_path(attempt), target.preemption_path(attempt))
         size, ranks = pack.stat().st_size, len(found)
         packs.append(CollectedPack(str(pack), attempt, node, ranks, size, written))
     return packs
 
 
 def _spools(source: RunFolder) -> Iterator[tuple[tuple[int, str], list[CollectableSpool]]]:
-    """What there is of each attempt and node."""
+    """Yield the spools of each attempt and node."""
     for attempt in source.attempts():
         nodes: dict[str, list[CollectableSpool]] = {}
         for path in sorted(source.spool_path(attempt, 0).parent.glob("rank-*.spool")):
@@ -118,7 +118,7 @@ def _spools(source: RunFolder) -> Iterator[tuple[tuple[int, str], list[Collectab
 
 
 def _collect(pack: Path, spools: list[CollectableSpool]) -> bool:
-    """Write a node's file, unless it is complete."""
+    """Write the file of a node and return whether it had to be written."""
     if pack.exists() and all(spool.closed for spool in spools):
         newest = max(spool.path.stat().st_mtime_ns for spool in spools)
         if pack.stat().st_mtime_ns > newest:
@@ -130,7 +130,7 @@ def _collect(pack: Path, spools: list[CollectableSpool]) -> bool:
     return True
 
 
-def _take_mark(mark: Path, target: Path) -> None:
-    """That an attempt was preempted, as the first node that knows of it says."""
+def _copy_mark(mark: Path, target: Path) -> None:
+    """Copy the preemption mark of an attempt, unless another node has copied one."""
     if mark.exists() and not target.exists():
         write_whole(target, mark.read_bytes())

@@ -1,4 +1,4 @@
-"""`evenstep compare`: what changed between runs, how sure that is, and whether it is better."""
+"""`evenstep compare`: what changed between runs, with intervals, and whether it is better."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from evenstep.diagnose.compare.account import Account
     from evenstep.diagnose.compare.result import Comparison
 
-HELP = """Say what changed between runs, how sure that is, and whether it is better or worse.
+HELP = """Report what changed between runs, with confidence intervals, and whether it is better.
 
-The first TRACE is the baseline, every other one is compared with it: throughput, step time, CV and
-percentiles, where the time goes, and each finding, all with 95 % intervals. "no evidence" is the
-answer, and a number has no word, where an interval holds zero, or what is as good as zero (0.1 %).
-The difference of the mean step is split into parts that add up to it: compute, floor (transfers as
-in quiet steps), contention, wait, locality, input, other.
+The first TRACE is the baseline; every other one is compared with it: throughput, step time, CV and
+percentiles, shares of step time, and each finding, all with 95 % intervals. A change whose interval
+includes zero (or 0.1 %) is reported as "no evidence". The difference of the mean step is split into
+parts that add up to it: compute, floor (transfers as in quiet steps), contention, wait, locality,
+input, other.
 
---fail-if NAME:LIMIT ends with exit code 1 where a run is worse than the baseline by more than LIMIT
-and noise alone does not explain it: slower:2%, p99:10%, cv:20% are relative; wait:3%,
-communication:3%, input:3% and finding:3% are points of step time. Give it several times, or with
-commas."""
+--fail-if NAME:LIMIT exits with 1 if a run is worse than the baseline by more than LIMIT and noise
+alone does not explain it: slower:2%, p99:10%, cv:20% are relative; wait:3%, communication:3%,
+input:3% and finding:3% are percentage points of step time. Repeat the option or separate several
+with commas."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,17 +36,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("traces", metavar="TRACE", nargs="+", type=Path)
     add_json(parser, "the comparison")
-    add_files(parser, html="write a page as well")
+    add_files(parser, html="also write the comparison as a page")
     add("--normalised", action="store_true",
         help="show ratios to the baseline only, no absolute numbers")  # fmt: skip
     add(
         "--fail-if", metavar="NAME:LIMIT", action="append", default=[],
-        help="exit with 1 where a run is worse by more: slower:2%%, p99:10%%, finding:3%% …",
+        help="exit with 1 if a run is worse by more: slower:2%%, p99:10%%, finding:3%% …",
     )  # fmt: skip
 
 
 def main(args: argparse.Namespace) -> int:
-    """Compare and say so in the form asked for; 1 where a condition is met."""
+    """Compare and print the result; return 1 if a --fail-if condition is met."""
     from evenstep.diagnose.compare.comparison import compare
     from evenstep.diagnose.compare.result import met, parse_conditions
 
@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
         held = traces.inside(args.traces[0])
         two = f": evenstep compare {held[1]} {held[0]}" if len(held) > 1 else ""
         raise UsageError(
-            f"compare needs a baseline and at least one other run; give two traces{two}"
+            f"compare needs a baseline and at least one other run: give two traces{two}"
         )
     files.check_free(args.html, force=args.force)
     conditions = [condition for text in args.fail_if for condition in parse_conditions(text)]
@@ -70,7 +70,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _accounts(paths: Sequence[Path]) -> list[Account]:
-    """Every run, read and diagnosed; names are what tells the paths apart."""
+    """Read and diagnose every run; name each by the part of its path that differs."""
     from evenstep.diagnose.compare.account import account
 
     read = {path: traces.read(path) for path in dict.fromkeys(paths)}
@@ -80,7 +80,7 @@ def _accounts(paths: Sequence[Path]) -> list[Account]:
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:
-    """The end of each path, as long as it needs to differ; equal paths are numbered."""
+    """Return the shortest distinct end of each path; equal paths are numbered."""
     for depth in range(1, 1 + max(len(path.absolute().parts) for path in paths)):
         names = ["/".join(path.absolute().parts[-depth:]) for path in paths]
         if len(set(names)) == len(set(paths)):
@@ -98,7 +98,7 @@ def _show(
     failed: Sequence[str],
 ) -> None:
     baseline = accounts[0]
-    if args.html is not None:  # before anything is printed: who reads that may leave early
+    if args.html is not None:  # before printing: the reader may close the pipe early
         from evenstep.report.page import comparison_page, sheet
 
         page = partial(comparison_page.render, baseline.name, found, normalised=args.normalised)
@@ -128,7 +128,7 @@ def _document(
 
 
 def _run(run: Account, *, normalised: bool) -> dict[str, Any]:
-    """Which run it is."""
+    """Return the facts that identify a run."""
     known = {"name": run.name, "run_id": run.diagnosis.run.get("run_id"), "ranks": run.world,
              "nodes": run.nodes, "steps": run.steps}  # fmt: skip
     return known if normalised else {**known, "summary": run.diagnosis.summary}

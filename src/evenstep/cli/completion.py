@@ -1,4 +1,4 @@
-"""`evenstep completion`: what a shell needs to complete commands, options and paths."""
+"""`evenstep completion`: shell scripts that complete commands, options and paths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evenstep.cli.arguments import add_json
 from evenstep.cli.terminal import print_json
 from evenstep.documents import Document
 
-HELP = """Print what your shell needs to complete commands and options.
+HELP = """Print the script with which a shell completes commands, options and paths.
 
   eval "$(evenstep completion bash)"        in ~/.bashrc
   eval "$(evenstep completion zsh)"         in ~/.zshrc

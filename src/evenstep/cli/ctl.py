@@ -1,4 +1,4 @@
-"""`evenstep ctl`: change how a running job is paced, without touching the job."""
+"""`evenstep ctl`: change pacing and actions of a running job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from evenstep.errors import ConfigError, TraceError, UsageError
 if TYPE_CHECKING:
     from evenstep.watch.run import LiveRun
 
-HELP = """Change what is done about a running job, or say what is.
+HELP = """Change pacing and actions of a running job, or show their state.
 
     evenstep ctl RUN act gc,cores
     evenstep ctl RUN act off
@@ -29,11 +29,11 @@ HELP = """Change what is done about a running job, or say what is.
     evenstep ctl RUN pace off
     evenstep ctl RUN pace status
 
-The wish is written into the run's folder, where every rank looks at the end of each step; what is
-not given stays as it was, and `all` chooses the whole job again. With pace.sharing all ranks follow
-from the same step on. Where nodes keep their own folders, write where rank 0 runs: it tells the
-others. Only delays change, never a result. EVENSTEP=0 in the job's environment wins over
-everything: such a rank does not listen."""
+The request is written into the run's folder, which every rank reads at the end of each step.
+Options that are not given keep their value; `all` selects the whole job again. With pace.sharing
+all ranks follow from the same step on. If each node has its own folder, run this on the node of
+rank 0, which informs the others. Training results never change, only delays. Ranks with EVENSTEP=0
+in their environment ignore requests."""
 
 MODES = ("on", "off", "observe", "status")
 
@@ -42,19 +42,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep ctl`."""
     add = parser.add_argument
     add("run", metavar="RUN", type=Path)
-    add("what", choices=("pace", "act"), help="pacing, or all actions")
+    add("what", choices=("pace", "act"), help="pacing only, or any action")
     add(
         "action", metavar="ACTION",
-        help=f"of pace: {', '.join(MODES)}; of act: {', '.join(ACTIONS)}, auto, off or status",
+        help=f"pace: {', '.join(MODES)}; act: {', '.join(ACTIONS)}, auto, off or status",
     )  # fmt: skip
-    add("--threshold", metavar="SHARE", help="imbalance, of the step, below which nothing is paced")
-    add("--max-delay", metavar="SHARE", help="longest delay, of the median step")
-    add_part(parser, "hold only")
+    add("--threshold", metavar="SHARE", help="no pacing below this imbalance (share of a step)")
+    add("--max-delay", metavar="SHARE", help="longest delay (share of the median step)")
+    add_part(parser, "pace only")
     add_json(parser, "the state")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Write the wish or print the state."""
+    """Write the request or print the state."""
     from evenstep.watch.run import LiveRun
 
     if args.what == "pace" and args.action not in MODES:
@@ -68,15 +68,15 @@ def main(args: argparse.Namespace) -> int:
             option = f"--{given[0].replace('_', '-')}"
             raise UsageError(f"status changes nothing; give {option} with on, off or observe")
         if run.ended and not args.json:
-            print("the run has ended; this is how it was paced last:")
+            print("the run has ended; its last state:")
         state = _state(run, request.read(folder, run_id))
         show(state, lambda: "\n".join(status_lines(state)), as_json=args.json)
         return 0
     if run.ended:
-        raise UsageError(f"the run in {folder} has ended: nobody is left to be paced")
-    path = request.write(folder, _wish(args, run, run_id), run_id)
+        raise UsageError(f"the run in {folder} has ended")
+    path = request.write(folder, _request(args, run, run_id), run_id)
     if not any(state.rank == 0 for state in run.states):
-        say("rank 0 records elsewhere: only the ranks that record here are asked")
+        say("rank 0 records in another folder: only the ranks that record here get the request")
     if args.json:
         print_json(_state(run, request.read(folder, run_id)))
     tell_written(path)
@@ -84,17 +84,17 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _run_id(run: LiveRun, folder: Path) -> str:
-    """The name the ranks know the run by."""
+    """Return the run's id as its ranks know it."""
     if run.states:
         return run.run_id
-    raise TraceError(f"no rank has begun in {folder}; give the folder of a run that has")
+    raise TraceError(f"no rank has started in {folder}; give the folder of a run that has")
 
 
-def _wish(args: argparse.Namespace, run: LiveRun, run_id: str) -> request.SettingsChange:
-    """What is asked for now, on top of what was asked for before, here or where rank 0 is."""
+def _request(args: argparse.Namespace, run: LiveRun, run_id: str) -> request.SettingsChange:
+    """Return the new request: the options given, and the last request for all others."""
     try:
         before = request.read(run.path, run_id)
-    except ConfigError:  # a damaged file is written anew
+    except ConfigError:  # overwrite a damaged file
         before = None
     values = {name: getattr(args, name, None) for name in request.VALUES}
     values |= {"mode" if args.what == "pace" else "act": args.action}
@@ -107,19 +107,19 @@ def _wish(args: argparse.Namespace, run: LiveRun, run_id: str) -> request.Settin
 
 
 def _paces(run: LiveRun) -> dict[int, dict[str, Any]]:
-    """What each rank says of how it is paced."""
+    """Return the pacing state that each rank reports."""
     facts = {state.rank: state.facts.get("pace") for state in run.states}
     return {rank: dict(pace) for rank, pace in facts.items() if isinstance(pace, Mapping)}
 
 
 class RankMode(TypedDict):
-    """What a rank says of itself, always …"""
+    """The pacing state that every rank reports …"""
 
     mode: str
 
 
 class RankPace(RankMode, total=False):
-    """… and where it is known."""
+    """… and what it reports where known."""
 
     asked: str
     part: str
@@ -131,7 +131,7 @@ class RankPace(RankMode, total=False):
 
 @dataclass(frozen=True)
 class PaceState(Document):
-    """How pacing stands on every rank that says so."""
+    """The pacing state of every rank that reports one."""
 
     schema: ClassVar[str] = "evenstep.ctl/1"
 
@@ -149,7 +149,7 @@ class PaceState(Document):
 
 
 def _state(run: LiveRun, asked: request.SettingsChange | None) -> dict[str, Any]:
-    """How pacing stands."""
+    """Return the pacing state of the run as JSON."""
     facts = {state.rank: state.facts for state in run.states}
     known = _paces(run)
     followed = [r for r, pace in known.items() if asked and pace.get("request") == asked.number]
@@ -169,7 +169,7 @@ def _state(run: LiveRun, asked: request.SettingsChange | None) -> dict[str, Any]
 
 
 def status_lines(state: Mapping[str, Any]) -> list[str]:
-    """The state in sentences: what is in force where, what was asked for, what is in its way."""
+    """Describe the state: pacing and actions in force, the pending request, obstacles."""
     from evenstep.trace.ranks import format_ranks
     from evenstep.words import percent, plural
 
@@ -189,14 +189,14 @@ def status_lines(state: Mapping[str, Any]) -> list[str]:
             line += f" max delay {percent(pace['max_delay'])}"
         parts = {pace["part"] for _, pace in members if pace.get("asked") not in (None, mode)}
         if parts:
-            line += f"; only {' or '.join(sorted(parts))} may be held"
+            line += f"; only {' or '.join(sorted(parts))} may be paced"
         found.append(line)
     for names in sorted(set(state["acts"].values())):
-        acting = format_ranks(int(r) for r, told in state["acts"].items() if told == names)
+        acting = format_ranks(int(r) for r, acts in state["acts"].items() if acts == names)
         found.append(f"actions: {names} on ranks {acting}")
     asked = state["asked"]
     if asked and len(state["followed_by"]) < len(ranks):
         followed = len(state["followed_by"])
-        wish = f"act {asked['act']}" if asked["act"] is not None else asked["mode"]
-        found.append(f"{wish} was asked for; {followed} of {len(ranks)} ranks follow yet")
-    return [*found, *state["notes"]] or ["no rank says how it is paced"]
+        request_text = f"act {asked['act']}" if asked["act"] is not None else asked["mode"]
+        found.append(f"requested: {request_text}; {followed} of {len(ranks)} ranks follow so far")
+    return [*found, *state["notes"]] or ["no rank reports a pacing state"]

@@ -1,9 +1,9 @@
-"""How the ranks of a run end: the launcher sees each of them on its machine, whoever started it.
+"""Exits of ranks: the launcher records how each rank on its machine ends, whoever started it.
 
-A descriptor of a process (pidfd_open(2)) becomes readable when it has ended. Until its parent has
-asked for it, the kernel still has its exit code (proc(5), field 52 of `stat`): torchrun asks every
-.1 s, we are woken at once. Who asked before us is no matter since Linux 6.15, where the descriptor
-itself tells. What was found goes into the rank's own spool, as its fact `ended`.
+A pidfd (pidfd_open(2)) becomes readable when its process has ended. Until the parent reaps it, the
+kernel still has the exit code (proc(5), field 52 of `stat`): torchrun reaps every .1 s, poll(2)
+wakes us at once. Since Linux 6.15 the pidfd itself also tells the exit code after reaping. The exit
+is stored in the rank's own spool, as its fact `ended`.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from evenstep.trace.spool.identity import boot_id, hostname
 from evenstep.trace.spool.spool import add_last_fact
 
 PREEMPTED = "evenstep.preempted/1"
-#: What Slurm (`--signal`, preemption), Kubernetes and others send; not what a person types.
+#: Signals of Slurm (`--signal`, preemption), Kubernetes and others; Ctrl-C is not one of them.
 PREEMPTING = frozenset({signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM})
-SOON_S, LATER_S = 0.25, 2.0  # between looks for ranks that have begun, and once all are known
-SILENT_S = 5.0  # without a heartbeat for so long, a rank that lives is told of
-LOG_BYTES, LINE_LENGTH, MOST_LINES = 1 << 16, 300, 4  # of what others said, that is kept
-_STATE, _STARTED, _EXIT_CODE = 0, 19, 49  # places in `stat` behind the process's name
+SOON_S, LATER_S = 0.25, 2.0  # between scans for new ranks: while some appear, and afterwards
+SILENT_S = 5.0  # a live rank without a heartbeat for so long is reported
+LOG_BYTES, LINE_LENGTH, MOST_LINES = 1 << 16, 300, 4  # limits for lines of driver and NCCL logs
+_STATE, _STARTED, _EXIT_CODE = 0, 19, 49  # fields of `stat` after the process name
 _STOPPED = "T"
 _GET_INFO = 0xC040FF0B  # PIDFD_GET_INFO of linux/pidfd.h, in the 64 bytes of its first version
-_INFO = struct.Struct("<QQ11Ii")  # what is known, control group, eleven ids, wait status
-_INFO_EXIT = 1 << 3  # of what is known: the last
+_INFO = struct.Struct("<QQ11Ii")  # mask of valid fields, control group, eleven ids, wait status
+_INFO_EXIT = 1 << 3  # in the mask: the wait status is valid
 
 
 class _Rank(NamedTuple):
@@ -52,37 +52,37 @@ class _Rank(NamedTuple):
     attempt: int
 
 
-class RankEnds:
-    """Follows a run's ranks from `start` to `settle`, on a thread of its own. `say` is told of the
-    first rank of an attempt that dies, and of one that stands still. Attempts from `first` on are
-    this launcher's own."""
+class RankExits:
+    """Watches the ranks of a run on a thread, from `start` to `finish`. Calls `say` for the first
+    rank of an attempt that dies, and for a rank without heartbeat. Attempts from `first` on belong
+    to this launcher."""
 
     def __init__(self, folder: RunFolder, say: Callable[[str], None], first: int = 0) -> None:
         self._folder = folder
         self._say = say
         self._first = first
-        self._ranks: dict[int, _Rank] = {}  # by descriptor
+        self._ranks: dict[int, _Rank] = {}  # by pidfd
         self._seen: set[Path] = set()
-        self._told: set[int] = set()  # attempts of which the first death was told
-        self._left: dict[int, _Rank] = {}  # of an attempt: who ended first, and nothing was wrong
+        self._reported: set[int] = set()  # attempts whose first death was reported
+        self._clean_exit: dict[int, _Rank] = {}  # by attempt: the first rank that ended cleanly
         self._silent: set[Path] = set()
-        self._asked = ""  # the signal that was passed on
+        self._asked = ""  # the signal that was forwarded
         self._kills = _out_of_memory_kills()
         self._xids = _xid_lines()
         self._poll = select.poll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._poll.register(self._wake, select.POLLIN)
-        self._settling = False
+        self._finishing = False
         self._thread = threading.Thread(target=self._run, name="evenstep-ends", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch; no signal of this process is ever handled on the thread."""
+        """Start the thread, with all signals blocked on it."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self._thread.start()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def heard(self, number: int) -> None:
-        """A signal is passed on to the command: who ends from now on was asked to."""
+    def on_signal(self, number: int) -> None:
+        """Note a signal that is forwarded to the command: later exits were asked for."""
         name = signal.Signals(number).name
         if number not in (signal.SIGUSR1, signal.SIGUSR2):
             self._asked = name
@@ -93,7 +93,7 @@ class RankEnds:
                 self._say(f"the run is not marked as preempted: {error}")
 
     def _mark_preempted(self, name: str) -> None:
-        """Write down which signal came, unless one came before or no rank has begun."""
+        """Write the preemption mark, unless there is one or no rank has started."""
         attempt = max(self._folder.attempts(), default=-1)
         path = self._folder.preemption_path(attempt)
         if attempt < self._first or path.exists():
@@ -101,29 +101,30 @@ class RankEnds:
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         facts = {"schema": PREEMPTED, "signal": name, "at": at, "hostname": hostname()}
         write_whole(path, json.dumps(facts, indent=2) + "\n")
-        self._say(f"attempt {attempt} is preempted ({name}); passing it on")
+        self._say(f"attempt {attempt} is preempted ({name}); forwarding the signal")
 
-    def settle(self) -> None:
-        """The command has ended and was not waited for yet: look once more, and stop."""
-        self._settling = True
+    def finish(self) -> None:
+        """Record the last exits and stop; call it when the command has ended, before reaping."""
+        self._finishing = True
         os.eventfd_write(self._wake, 1)
         self._thread.join(1.0)
 
     def _run(self) -> None:
         pause_s = SOON_S
-        while not self._settling:
-            pause_s = SOON_S if self._find() else min(pause_s * 1.5, LATER_S)
-            for descriptor, _ in self._poll.poll(pause_s * 1e3):
-                if descriptor in self._ranks:
-                    self._ended(descriptor)
-            self._listen()
-        self._find()
-        for descriptor, _ in self._poll.poll(0):
-            if descriptor in self._ranks:
-                self._ended(descriptor)
+        while not self._finishing:
+            pause_s = SOON_S if self._discover() else min(pause_s * 1.5, LATER_S)
+            self._record_exits(pause_s)
+            self._report_silent_ranks()
+        self._discover()
+        self._record_exits(0)
 
-    def _find(self) -> bool:
-        """Take in the ranks that have begun; whether there were any."""
+    def _record_exits(self, timeout_s: float) -> None:
+        for descriptor, _ in self._poll.poll(timeout_s * 1e3):
+            if descriptor in self._ranks:
+                self._record_exit(descriptor)
+
+    def _discover(self) -> bool:
+        """Add ranks that have started; return whether there were any."""
         found = False
         for attempt in self._folder.attempts():
             folder = self._folder.spool_path(attempt, 0).parent
@@ -134,14 +135,14 @@ class RankEnds:
                 self._seen.add(path)
                 found = True
                 if identity.get("boot_id") == boot_id() and identity.get("hostname") == hostname():
-                    self._take_in(path, identity, attempt)
+                    self._follow(path, identity, attempt)
         return found
 
-    def _take_in(self, path: Path, identity: Any, attempt: int) -> None:
+    def _follow(self, path: Path, identity: Any, attempt: int) -> None:
         pid = int(identity.get("pid") or 0)
         try:
             descriptor = os.pidfd_open(pid)
-        except OSError:  # gone already, in another container, or a kernel without
+        except OSError:  # ended already, in another container, or no pidfd in this kernel
             return
         if int((_stat(pid) or ["0"] * 20)[_STARTED]) != identity.get("started_ticks"):
             os.close(descriptor)
@@ -149,9 +150,9 @@ class RankEnds:
         self._ranks[descriptor] = _Rank(path, int(identity["rank"]), pid, attempt)
         self._poll.register(descriptor, select.POLLIN)
 
-    def _ended(self, descriptor: int) -> None:
+    def _record_exit(self, descriptor: int) -> None:
         rank = self._ranks.pop(descriptor)
-        ended = _how(rank.pid, descriptor)
+        ended = _exit_status(rank.pid, descriptor)
         ended |= {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()}
         self._poll.unregister(descriptor)
         os.close(descriptor)
@@ -162,43 +163,43 @@ class RankEnds:
         code = ended.get("exit_code")
         wrong = "signal" in ended or (code is None and not _closed(rank.path)) or bool(code)
         if wrong:
-            ended |= {name: lines for name, lines in self._heard_of(rank).items() if lines}
+            ended |= {name: lines for name, lines in self._error_lines(rank).items() if lines}
         try:
             add_last_fact(rank.path, "ended", ended)
         except (OSError, ValueError) as error:
             self._say(f"how rank {rank.rank} ended is not in its trace: {error}")
-        if wrong and not self._asked and rank.attempt not in self._told:
-            self._told.add(rank.attempt)
-            self._say(_last_words(rank, ended, self._left.get(rank.attempt)))
+        if wrong and not self._asked and rank.attempt not in self._reported:
+            self._reported.add(rank.attempt)
+            self._say(_death_message(rank, ended, self._clean_exit.get(rank.attempt)))
         elif not wrong:
-            self._left.setdefault(rank.attempt, rank)
+            self._clean_exit.setdefault(rank.attempt, rank)
 
-    def _heard_of(self, rank: _Rank) -> dict[str, list[str]]:
-        """What the driver has said since the start, and NCCL: Xid and NCCL WARN lines, the last."""
+    def _error_lines(self, rank: _Rank) -> dict[str, list[str]]:
+        """Return the last Xid lines of the driver since the start, and NCCL WARN lines."""
         before = set(self._xids)
         return {
             "xid": [line for line in _xid_lines() if line not in before][-MOST_LINES:],
             "nccl_warnings": nccl_warnings(os.environ, rank.pid)[-MOST_LINES:],
         }
 
-    def _listen(self) -> None:
-        """Tell of ranks that live and are not heard of: stopped, or holding the interpreter."""
+    def _report_silent_ranks(self) -> None:
+        """Report live ranks without heartbeat: stopped, or with a blocked interpreter."""
         now_ns = time.monotonic_ns()
         for rank in self._ranks.values():
             beat_ns = _heartbeat_ns(rank.path)
             if not beat_ns or rank.path in self._silent or now_ns - beat_ns < SILENT_S * 1e9:
                 continue
             self._silent.add(rank.path)
-            if _closed(rank.path):  # its trace has ended; the process takes its time
+            if _closed(rank.path):  # the trace has ended; the process is about to
                 continue
             state = (_stat(rank.pid) or [""])[_STATE]
             why = "its process is stopped" if state == _STOPPED else "its interpreter does not run"
             silent = words.duration(now_ns - beat_ns)
-            self._say(f"nothing heard of rank {rank.rank} (process {rank.pid}) for {silent}: {why}")
+            self._say(f"no heartbeat of rank {rank.rank} (process {rank.pid}) for {silent}: {why}")
 
 
 def nccl_warnings(environ: Mapping[str, str], pid: int) -> list[str]:
-    """Warnings in a process's own log of NCCL, where NCCL_DEBUG_FILE (with %p) gives it one."""
+    """Return warnings of a process's own NCCL log, if NCCL_DEBUG_FILE contains %p."""
     place = environ.get("NCCL_DEBUG_FILE", "")
     if "%p" not in place:
         return []
@@ -213,7 +214,7 @@ def nccl_warnings(environ: Mapping[str, str], pid: int) -> list[str]:
 
 
 def _xid_lines() -> list[str]:
-    """Errors of GPUs in the kernel's log, where there is an NVIDIA driver and it may be read."""
+    """Return GPU errors in the kernel log, if there is an NVIDIA driver and the log is readable."""
     if not Path("/proc/driver/nvidia").exists():
         return []
     from evenstep.doctor.host import Host, kernel_log
@@ -222,13 +223,13 @@ def _xid_lines() -> list[str]:
 
 
 def _closed(path: Path) -> bool:
-    """Whether a rank has ended its trace itself."""
+    """Whether a rank has closed its trace itself."""
     found = collectable(path)
     return found is not None and found.closed
 
 
 def _stat(pid: int) -> list[str] | None:
-    """Fields of a process behind its name, from the state on; None where it is gone."""
+    """Return the fields of `stat` from the state on; None if the process is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -236,21 +237,21 @@ def _stat(pid: int) -> list[str] | None:
     return stat.rpartition(b")")[2].decode("ascii", "replace").split()
 
 
-def _how(pid: int, descriptor: int) -> dict[str, Any]:
-    """Exit code or signal of a process that has ended; empty where nobody can tell any more."""
+def _exit_status(pid: int, descriptor: int) -> dict[str, Any]:
+    """Return exit code or signal of a process that has ended; empty if unknown."""
     fields = _stat(pid)
     if fields is not None and fields[_STATE] in "ZX" and len(fields) > _EXIT_CODE:
         status: int | None = int(fields[_EXIT_CODE])
     else:
-        status = _reaped(descriptor)
+        status = _reaped_status(descriptor)
     if status is None:
         return {}
     code = os.waitstatus_to_exitcode(status)
     return {"exit_code": code} if code >= 0 else {"signal": signal.Signals(-code).name}
 
 
-def _reaped(descriptor: int) -> int | None:
-    """The wait status of a process whose parent has asked for it; None before Linux 6.15."""
+def _reaped_status(descriptor: int) -> int | None:
+    """Return the wait status of a process that its parent has reaped; None before Linux 6.15."""
     asked = bytearray(_INFO.pack(_INFO_EXIT, *[0] * 13))
     try:
         fcntl.ioctl(descriptor, _GET_INFO, asked)
@@ -270,7 +271,7 @@ def _heartbeat_ns(path: Path) -> int:
 
 
 def _out_of_memory_kills() -> int:
-    """Processes that the kernel has killed for want of memory since it booted (vmstat)."""
+    """Return the number of out-of-memory kills since boot (/proc/vmstat)."""
     try:
         rows = Path("/proc/vmstat").read_text().splitlines()
     except OSError:
@@ -278,21 +279,23 @@ def _out_of_memory_kills() -> int:
     return next((int(row.split()[1]) for row in rows if row.startswith("oom_kill ")), 0)
 
 
-def _last_words(rank: _Rank, ended: dict[str, Any], left: _Rank | None) -> str:
-    """Who died, of what, and in what, as far as the rank's own spool tells; who had `left` before,
-    where this rank was still in something with it."""
-    told = f"rank {rank.rank} (process {rank.pid}) died"
+def _death_message(rank: _Rank, ended: dict[str, Any], clean_exit: _Rank | None) -> str:
+    """Describe a death: rank, step, open collective and cause, as far as its spool tells.
+
+    `clean_exit`, a rank that ended before with code 0, comes first if this rank waited for it.
+    """
+    death = f"rank {rank.rank} (process {rank.pid}) died"
     try:
         from evenstep.watch.spool import SpoolTail
-    except ImportError:  # without what reads traces
-        return f"{told}: {words.ended({'ended': ended})}"
+    except ImportError:  # the extra that reads traces is not installed
+        return f"{death}: {words.ended({'ended': ended})}"
     tail = SpoolTail(rank.path)
     tail.refresh()
     inside, step = tail.inside(), tail.current_step()
-    told += f" in step {step}" if step is not None else ""
-    told += f", in {inside.op} {inside.group_seq}" if inside else ""
-    told += f": {words.ended(tail.facts)}"
-    if left is None or not (inside or tail.broke_off()):
-        return told
-    first = f"rank {left.rank} (process {left.pid}) ended first, with exit code 0, and was awaited"
-    return f"{first}; {told}"
+    death += f" in step {step}" if step is not None else ""
+    death += f", in {inside.op} {inside.group_seq}" if inside else ""
+    death += f": {words.ended(tail.facts)}"
+    if clean_exit is None or not (inside or tail.broke_off()):
+        return death
+    first = f"rank {clean_exit.rank} (process {clean_exit.pid})"
+    return f"{first} ended first, with exit code 0, and was awaited; {death}"

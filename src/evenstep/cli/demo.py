@@ -1,4 +1,4 @@
-"""`evenstep demo`: who waits for whom in a real job, on this machine."""
+"""`evenstep demo`: diagnose a small training job on this machine."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from evenstep.cli.terminal import print_json, say
 from evenstep.documents import Document
 from evenstep.errors import UsageError
 
-HELP = """See evenstep at work on a real job, on this machine and without a GPU.
+HELP = """Train a small GPT on this machine, without a GPU, and diagnose the runs.
 
-Four ranks train a small GPT: first undisturbed, then with one rank that collects garbage inside
-backward, and with pacing on. Every command is printed before it runs, so that it can be repeated by
-hand; each run ends with its verdict, and a page to look around in is written beside it."""
+Four ranks train twice: first undisturbed, then with one rank that collects garbage inside backward,
+with pacing on. Every command is printed before it runs, so you can repeat it. Each run ends with
+its verdict, and its report page is written to the run folder."""
 
 RANKS = 4
 EVENSTEP = [sys.executable, "-m", "evenstep"]
-#: The job: beside this module where evenstep is installed, among the examples in a checkout.
+#: The training script: beside this module when installed, among the examples in a checkout.
 JOB = (Path(__file__).with_name("gpt.py"), Path(__file__).parents[3] / "examples" / "gpt.py")
 
 
 @dataclass(frozen=True, slots=True)
 class DemoRun:
-    """One of its runs, and its page."""
+    """A run of the demo and its report page."""
 
     name: str
     run: str
@@ -45,7 +45,7 @@ class DemoRun:
 
 @dataclass(frozen=True, slots=True)
 class DemoRuns(Document):
-    """Where the demo's runs and their pages lie."""
+    """Paths of the demo's runs and report pages."""
 
     schema: ClassVar[str] = "evenstep.demo/1"
 
@@ -57,25 +57,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep demo`."""
     parser.add_argument(
         "--out", metavar="DIR", type=Path, default=Path("evenstep-runs"),
-        help="folder for the demo's own folder (evenstep-runs)",
+        help="parent of the demo's folder (evenstep-runs)",
     )  # fmt: skip
     parser.add_argument(
         "--steps", metavar="N", type=whole(MOST_STEPS), default=260,
-        help="of each of the two runs (260)",
+        help="steps of each run (260)",
     )  # fmt: skip
-    add_json(parser, "where runs and pages lie")
+    add_json(parser, "the paths of runs and pages")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run both jobs and say where their pages lie."""
+    """Run both jobs and print the paths of their pages."""
     if find_spec("torch") is None:
         raise UsageError("the demo trains with torch, which is not installed: pip install torch")
     job = next((path for path in JOB if path.is_file()), None)
     if job is None:
-        raise UsageError(f"the demo's job is not there: looked for {JOB[0]} and {JOB[1]}")
+        raise UsageError(f"the demo's script is missing: looked for {JOB[0]} and {JOB[1]}")
     folder = _fresh_folder(args.out)
     try:
-        with _beside_the_output() if args.json else nullcontext():
+        with _output_to_stderr() if args.json else nullcontext():
             pages = _both(job, folder, args.steps)
     except subprocess.CalledProcessError as error:
         say(f"the demo stops here: `{_shown(error.cmd)[2:]}` failed with code {error.returncode}")
@@ -90,7 +90,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _both(job: Path, folder: Path, steps: int) -> dict[str, Path]:
-    """Both runs; the page of each by its name."""
+    """Run both jobs and return the report page of each by its name."""
     common = ["--steps", str(steps)]
     _heading(f"1. A small GPT on {RANKS} ranks and {os.cpu_count()} cores, undisturbed")
     _observe(job, folder / "healthy", common)
@@ -101,7 +101,7 @@ def _both(job: Path, folder: Path, steps: int) -> dict[str, Path]:
 
 
 def _fresh_folder(parent: Path) -> Path:
-    """The first of demo-1, demo-2 … that does not exist yet, created."""
+    """Create and return the first of demo-1, demo-2 … that does not exist yet."""
     for number in count(1):
         folder = parent / f"demo-{number}"
         try:
@@ -115,23 +115,23 @@ def _fresh_folder(parent: Path) -> Path:
 
 
 def _observe(job: Path, run: Path, options: Sequence[str], *, pace: str | None = None) -> None:
-    """Train under `evenstep run`, which prints its verdict at the end."""
+    """Train under `evenstep run`, which prints the verdict at the end."""
     launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
     training = [sys.executable, "-m", *launcher, str(job), *options]
     pacing = ["--pace", pace] if pace else []
     command = [*EVENSTEP, "run", "--out", str(run), *pacing, "--", *training]
     print(_shown(command), flush=True)
-    heard: list[int] = []
-    code = child.run(command, {**os.environ, "OMP_NUM_THREADS": "1"}, heard.append)
-    if signal.SIGINT in heard:
+    signals: list[int] = []
+    code = child.run(command, {**os.environ, "OMP_NUM_THREADS": "1"}, signals.append)
+    if signal.SIGINT in signals:
         raise KeyboardInterrupt
     if code:
         raise subprocess.CalledProcessError(code, command)
 
 
 @contextmanager
-def _beside_the_output() -> Iterator[None]:
-    """What we and our commands print goes to standard error, and leaves the output to JSON."""
+def _output_to_stderr() -> Iterator[None]:
+    """Redirect our output and that of child processes to standard error: stdout is for JSON."""
     sys.stdout.flush()
     output = os.dup(1)
     os.dup2(2, 1)
@@ -144,18 +144,18 @@ def _beside_the_output() -> Iterator[None]:
 
 
 def _write_report(run: Path) -> Path:
-    """The same verdict as a page to look around in."""
+    """Write the report page of a run and return its path."""
     page = run / "report.html"
     command = [*EVENSTEP, "diagnose", str(run), "--html", str(page)]
     print("\n" + _shown(command), flush=True)
     done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
-    if done.returncode not in (0, 1):  # 1: it found something
+    if done.returncode not in (0, 1):  # 1: there are findings
         raise subprocess.CalledProcessError(done.returncode, command)
     return page
 
 
 def _shown(command: Sequence[str]) -> str:
-    """A command as one would type it."""
+    """Return a command as a user would type it."""
     text = shlex.join(command).replace(shlex.join(EVENSTEP), "evenstep", 1)
     launcher = f"{shlex.quote(sys.executable)} -m torch.distributed.run"
     return "$ " + text.replace(launcher, "torchrun")

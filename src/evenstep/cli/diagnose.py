@@ -21,28 +21,29 @@ if TYPE_CHECKING:
 
     Opened = tuple[Trace, Scrubber | None]  # and what hides names in what is said of it
 
-HELP = f"""Say who a run was waiting for, how much, why, and what to do about it.
+HELP = f"""Report which rank, node or link a run waited for, the cost, the cause and the fix.
 
-Without a TRACE the latest run in ./evenstep-runs is opened; a folder of runs is listed. Fifteen
-lines; --verbose prints everything, --html FILE draws it.
+Without TRACE, the latest run in ./evenstep-runs is diagnosed; a folder of runs is listed. The
+report has fifteen lines; --verbose prints all of it, --html FILE writes a page.
 
-A TRACE is {EXPECTED}; one file per rank or a folder of them, also compressed, told apart by
-content. Files of one format are one trace, folders are one trace each, and so are spools of one
-attempt; several traces are diagnosed one by one, runs of different sizes also together, and --json
-prints a list. Logs of nccl-tests or with NCCL_DEBUG=INFO beside a trace say what its fabric can do.
+A TRACE is {EXPECTED}: one file per rank or a folder of them, compressed or not. The format is
+detected from the content. Files of one format form one trace, and so do the spools of one attempt;
+each folder is a trace of its own. Several traces are diagnosed one by one; runs of different sizes
+are also diagnosed together. With several traces --json prints a list. Logs of nccl-tests or of
+NCCL_DEBUG=INFO beside a trace tell the speed that its fabric can reach.
 
-The exit code is 1 where a finding's severity (its share of the step time) is above --fail-above.
---workers and --engine ray diagnose several traces at once; one trace is never divided."""
+The exit code is 1 if the severity of a finding (its share of step time) is above --fail-above.
+--workers and --engine ray diagnose several traces in parallel; one trace is never split."""
 
 THRESHOLD = 0.05
 
 
 class DiagnosisTask(NamedTuple):
-    """A trace to diagnose, as a worker is told: which one of those that were given."""
+    """One of the given traces, as it is sent to a worker."""
 
     paths: tuple[Path, ...]
-    folder: Path  # that relative ones begin at
-    number: int
+    folder: Path  # base of relative paths
+    number: int  # index of the trace among those given
     price_per_rank_hour: float | None
     what_if: tuple[str, ...]
     form: str  # brief, verbose, markdown or json
@@ -50,7 +51,7 @@ class DiagnosisTask(NamedTuple):
 
 
 class DiagnosedTrace(NamedTuple):
-    """What a trace's diagnosis is and how it is shown. `shown` is an object, or text."""
+    """The diagnosis of a trace and its output: `shown` is an object for JSON, or text."""
 
     number: int
     world: int
@@ -64,44 +65,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("traces", metavar="TRACE", nargs="*", type=Path)
     form = parser.add_mutually_exclusive_group()
     add_json(form, "the diagnosis")
-    form.add_argument("--verbose", "-v", action="store_true", help="print all that is known")
-    form.add_argument("--markdown", action="store_true", help="print it for a chat or an issue")
-    add_files(parser, html="write a page as well")
+    form.add_argument("--verbose", "-v", action="store_true", help="print the full report")
+    form.add_argument("--markdown", action="store_true", help="print Markdown for a chat or issue")
+    add_files(parser, html="also write the report as a page")
     add(
         "--anonymise", action="store_true",
-        help="hosts become node-0, node-1 …, paths and users are left out: to be shown around",
+        help="replace host names by node-0, node-1 …, and leave out paths and user names",
     )  # fmt: skip
     add("--fail-above", metavar="SHARE", type=severity, default=THRESHOLD,
-        help="exit with 1 above this severity, 0.05 unless given")  # fmt: skip
+        help="exit with 1 above this severity (0.05)")  # fmt: skip
     add(
         "--floors", metavar="FILE", type=Path, action="append", default=[],
-        help="what evenstep probe or nccl-tests measured on these nodes, to hold the trace against",
+        help="speeds of these nodes measured by evenstep probe or nccl-tests, to compare with",
     )  # fmt: skip
     add("--price-per-rank-hour", metavar="MONEY", type=price,
-        help="tell what is lost, to waiting or to restarts, in this money too")  # fmt: skip
+        help="also print the cost of waiting and restarts in money")  # fmt: skip
     add("--what-if", metavar="SPEC", action="append", default=[],
-        help="say what a change would give back: rank:3=median, op:all_reduce=floor, gc=off …; "
+        help="predict the gain of a change: rank:3=median, op:all_reduce=floor, gc=off …; "
         "several are answered one by one and together")  # fmt: skip
-    add_engine(parser, workers="1; each diagnoses a trace of its own")
+    add_engine(parser, workers="1; each diagnoses one trace at a time")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Diagnose every trace and say so in the form asked for."""
+    """Diagnose every trace and print the result."""
     from evenstep.diagnose.what_if.spec import parse
     from evenstep.workers.engines import Local
 
     for text in args.what_if:
-        parse(text)  # what is misunderstood is said before the work is done
-    if len(args.traces) < 2 and (listed := _run_meant(args)):
+        parse(text)  # report a bad --what-if before the work
+    if len(args.traces) < 2 and (listed := _default_run(args)):
         print("\n".join(listed))
         return 0
-    carrier = engine_of(args, workers=1)
+    engine = engine_of(args, workers=1)
     given = sort_out([*args.traces, *args.floors])
     files.check_free(args.html, force=args.force)
     tasks = _tasks(args, len(given.bundles))
     read: list[Trace] = []
-    if len(tasks) > 1 and not (isinstance(carrier, Local) and carrier.workers == 1):
-        results = sorted(carrier.carried(tasks, carried_out), key=lambda one: one.number)
+    if len(tasks) > 1 and not (isinstance(engine, Local) and engine.workers == 1):
+        results = sorted(engine.carried(tasks, diagnose_in_worker), key=lambda one: one.number)
     else:
         opened = list(_opened_with_progress(given, tasks[0]))
         results = [diagnose_task(one, task) for one, task in zip(opened, tasks, strict=True)]
@@ -112,7 +113,7 @@ def main(args: argparse.Namespace) -> int:
         read.append(max(read, key=lambda trace: trace.world))
         results.append(together)
     one_page = len(results) == 1 or joint
-    if args.html is not None and one_page:  # before anything is printed: its reader may leave early
+    if args.html is not None and one_page:  # before printing: the reader may close the pipe early
         _write_page(args, read[-1], results[-1].diagnosis)
     parts = [one.shown for one in results]
     if args.json:
@@ -126,17 +127,17 @@ def main(args: argparse.Namespace) -> int:
     return int(worst(one.diagnosis for one in results) > args.fail_above)
 
 
-def _run_meant(args: argparse.Namespace) -> list[str]:
-    """Put the run that was meant into `args.traces`; of a folder of runs, the lines that list it.
+def _default_run(args: argparse.Namespace) -> list[str]:
+    """Put the latest run into `args.traces`; of a folder of runs, return the lines that list it.
 
-    Raises `UsageError` where there is none, or a list is no answer to what was asked for.
+    Raises `UsageError` if there is no run, or if the output format needs a single run.
     """
     place = args.traces[0] if args.traces else Path()
     if args.traces and (is_run(place) or not place.is_dir()):
         return []
     if args.traces and (held := traces.inside(place)):
         if args.json or args.markdown or args.html is not None:
-            raise UsageError(f"{place} holds {len(held)} runs; name one of them, as {held[0]}")
+            raise UsageError(f"{place} holds {len(held)} runs; name one of them, such as {held[0]}")
         return list(traces.listed(place))
     found = traces.latest(place)
     if found is not None:
@@ -151,7 +152,7 @@ def _run_meant(args: argparse.Namespace) -> list[str]:
 
 
 def _tasks(args: argparse.Namespace, number: int) -> list[DiagnosisTask]:
-    """A task for each of so many traces."""
+    """Return the tasks of `number` traces."""
     form = next((name for name in ("json", "verbose", "markdown") if getattr(args, name)), "brief")
     first = DiagnosisTask(
         (*args.traces, *args.floors), Path.cwd(), 0, args.price_per_rank_hour,
@@ -160,17 +161,17 @@ def _tasks(args: argparse.Namespace, number: int) -> list[DiagnosisTask]:
     return [first._replace(number=each) for each in range(number)]
 
 
-# -- one trace, here or by a worker ----------------------------------------------------------------
+# -- one trace, in this process or a worker --------------------------------------------------------
 
 
-def carried_out(task: DiagnosisTask) -> DiagnosedTrace:
-    """Read and diagnose one trace, quietly."""
+def diagnose_in_worker(task: DiagnosisTask) -> DiagnosedTrace:
+    """Read and diagnose one trace without showing progress."""
     given = sort_out([task.folder / path for path in task.paths])
     return diagnose_task(_opened(given, given.bundles[task.number], task), task)
 
 
 def diagnose_task(opened: Opened, task: DiagnosisTask) -> DiagnosedTrace:
-    """Diagnose a trace."""
+    """Diagnose an opened trace."""
     trace, scrub = opened
     diagnosis = traces.judge(trace)
     if scrub is not None:
@@ -184,7 +185,7 @@ def _opened(
     task: DiagnosisTask,
     report: Callable[[str, int, int], None] | None = None,
 ) -> Opened:
-    """One of the given traces, with what its run's other attempts say."""
+    """Open one trace, with the facts of its run's other attempts."""
     from evenstep.diagnose.measure.attempts import with_attempts
 
     trace = open_bundle(bundle, given, progress=report)
@@ -197,9 +198,9 @@ def _opened(
 
 
 def _opened_with_progress(given: InputPaths, task: DiagnosisTask) -> Iterable[Opened]:
-    """All given traces, one after the other."""
+    """Open all given traces in turn."""
     for bundle in given.bundles:
-        if bundle.format is None:  # our own: columns that are mapped, no stream with a position
+        if bundle.format is None:  # a run of ours: mapped columns without a read position
             with progress.ticking(f"reading {bundle.path}"):
                 found = _opened(given, bundle, task)
         else:
@@ -210,7 +211,7 @@ def _opened_with_progress(given: InputPaths, task: DiagnosisTask) -> Iterable[Op
 
 
 def _rendered(diagnosis: Diagnosis, trace: Trace, task: DiagnosisTask) -> Any:
-    """What is printed of a diagnosis and its what-ifs: an object for JSON, or text."""
+    """Render a diagnosis and its what-ifs: an object for JSON, or text."""
     from evenstep.diagnose.what_if.what_if import added, answers
 
     if task.form == "json":
@@ -226,7 +227,7 @@ def _rendered(diagnosis: Diagnosis, trace: Trace, task: DiagnosisTask) -> Any:
 def _diagnose_sizes(
     read: Sequence[Trace], results: Sequence[DiagnosedTrace], task: DiagnosisTask
 ) -> DiagnosedTrace:
-    """What runs of different sizes say together, shown with the largest of them."""
+    """Diagnose runs of different sizes together, shown with the largest of them."""
     from evenstep.diagnose.modes.scaling_collapse import diagnose_together
 
     pairs = [(trace, one.diagnosis) for trace, one in zip(read, results, strict=True)]
@@ -245,7 +246,7 @@ def _write_page(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) ->
 
 
 def worst(diagnoses: Iterable[Any]) -> float:
-    """The highest severity of any finding; 1 where something ended the job."""
+    """Return the highest severity of any finding; 1 if a finding ended the job."""
     from evenstep.diagnose.finding import TERMINAL
 
     found = [finding for item in diagnoses for finding in item.findings]

@@ -1,4 +1,4 @@
-"""`evenstep doctor`: whether this host is fit for distributed training."""
+"""`evenstep doctor`: check whether this host is fit for distributed training."""
 
 from __future__ import annotations
 
@@ -14,32 +14,31 @@ from evenstep.errors import UsageError
 if TYPE_CHECKING:
     from evenstep.doctor.check import Check
 
-HELP = """Look for what slows or breaks distributed training on this host: versions, NCCL_* and
-other variables, cores and threads, kernel settings, limits, network adapters, PCIe links, GPUs and
-how near they are to adapters. Each finding says why it matters and how to mend it. Nothing is
-changed.
+HELP = """Check this host for what slows or breaks distributed training: versions, NCCL_* and other
+variables, cores and threads, kernel settings, limits, network adapters, PCIe links, GPUs and their
+distance to the adapters. Each finding says why it matters and how to fix it. Nothing is changed.
 
-What another machine has told is read too: the matrix of `nvidia-smi topo -m`, the XML of lstopo, a
-log with NCCL_DEBUG=INFO. --root examines a copy of another host's /proc and /sys. The exit code is
-1 where there is a problem, 0 otherwise."""
+Output collected on another machine can be checked too: `nvidia-smi topo -m`, the XML of lstopo, a
+log of NCCL_DEBUG=INFO. --root checks a copy of another host's /proc and /sys. The exit code is 1 if
+there is a problem, else 0."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep doctor`."""
     add = parser.add_argument
     add_json(parser, "the checks")
-    add("--all", action="store_true", help="say what is fine at length, too")
+    add("--all", action="store_true", help="also list passed checks in full")
     add("--ranks", metavar="N", type=whole(999_999),
-        help="ranks this host gets; else as the launcher says, or one per GPU")  # fmt: skip
-    add("--topology", metavar="FILE", type=Path, help="what `nvidia-smi topo -m` printed")
-    add("--lstopo", metavar="FILE", type=Path, help="what `lstopo --of xml` wrote")
-    add("--nccl-log", metavar="FILE", type=Path, help="a log of a job with NCCL_DEBUG=INFO")
+        help="ranks on this host (default: from the launcher, or one per GPU)")  # fmt: skip
+    add("--topology", metavar="FILE", type=Path, help="output of `nvidia-smi topo -m`")
+    add("--lstopo", metavar="FILE", type=Path, help="output of `lstopo --of xml`")
+    add("--nccl-log", metavar="FILE", type=Path, help="log of a job with NCCL_DEBUG=INFO")
     add("--root", metavar="DIR", type=Path, default=Path("/"),
         help="a copy of another host's files: DIR/proc, DIR/sys")  # fmt: skip
 
 
 def main(args: argparse.Namespace) -> int:
-    """Examine, and say what was found."""
+    """Run the checks and print them."""
     from evenstep.agent.settings.config import load
     from evenstep.doctor.check import Severity
     from evenstep.doctor.examination import ForeignFiles, examine, render
@@ -58,7 +57,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _recorder() -> Iterator[Check]:
-    """Whether collectives can be recorded without the interpreter; compiled now if need be."""
+    """Check the compiled recorder for the installed torch; compile it if it is missing."""
     from evenstep.doctor.versions import recorder
     from evenstep.hooks.torch import library
 

@@ -1,4 +1,4 @@
-"""`evenstep env`: the variables that stand for `evenstep run` where it cannot wrap the launcher."""
+"""`evenstep env`: environment variables that attach to a job whose launcher cannot be wrapped."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from evenstep.cli.arguments import add_json
 from evenstep.cli.terminal import show
 from evenstep.documents import Document, Meta
 
-HELP = """Print the environment variables that observe a job whose launcher cannot be wrapped
-(srun, Kubernetes, a scheduler's own agent). Set them for every rank:
+HELP = """Print environment variables that record a job whose launcher cannot be wrapped by
+`evenstep run` (srun, Kubernetes, a scheduler's own agent). Set them for every rank:
 
     eval "$(evenstep env --out /shared/my-run)"; srun python train.py
 
-With --json, the settings in force and where each one comes from are printed too."""
+With --json the settings in force and the source of each are printed too."""
 
-#: Ways to choose a part of the job, as `Selection` has them.
+#: Ways to select a part of the job, named as in `Selection`.
 PARTS = {
     "ranks": ("0-7,16", "these ranks"),
     "nodes": ("gpu0[01-16]", "the ranks on these nodes"),
@@ -36,7 +36,7 @@ SettingValue = str | float | bool | Sequence[str] | None
 
 
 class SettingInForce(TypedDict):
-    """A row of `config.describe`."""
+    """A setting, its value and its source."""
 
     name: str
     variable: str
@@ -49,7 +49,7 @@ class SettingInForce(TypedDict):
 
 @dataclass(frozen=True)
 class Environment(Document):
-    """Variables that observe a job, and the settings in force."""
+    """Variables that attach to a job, and the settings in force."""
 
     schema: ClassVar[str] = "evenstep.env/1"
 
@@ -61,28 +61,28 @@ class Environment(Document):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep env`."""
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--shell", action="store_true", help="export lines for a shell (default)")
-    add_json(form, "variables, settings and where they come from")
+    form.add_argument("--shell", action="store_true", help="print shell exports (default)")
+    add_json(form, "variables, settings and their sources")
     add_settings(parser)
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """The settings that commands take as arguments; `run` has them as well."""
+    """Add the options for settings, shared with `evenstep run`."""
     add = parser.add_argument
-    add("--out", metavar="DIR", help="the run's folder, shared by all nodes")
+    add("--out", metavar="DIR", help="run folder, the same for all nodes")
     modes = ("off", "observe", "on")
-    add("--pace", choices=modes, help="pacing: observe only (default), or act")
+    add("--pace", choices=modes, help="pacing: off, observe (default) or on")
     add("--act", metavar="NAME,…",
-        help="what may be done about the job while it pays: "
+        help="actions to try, and to keep if they pay: "
         f"{', '.join(ACTIONS)}, or auto")  # fmt: skip
     add("--probe-every", metavar="N", help="measure each rank's machine for 20 ms every N steps")
-    for table, what in (("pace", "hold only"), ("record", "observe only")):
+    for table, what in (("pace", "pace only"), ("record", "record only")):
         add_part(parser, what, prefix=f"{table}-")
 
 
 def add_part(parser: argparse.ArgumentParser, what: str, *, prefix: str = "") -> None:
-    """Options that choose a part of the job."""
-    group = parser.add_argument_group(f"{what} a part of the job", "of several, what all hold")
+    """Add the options that select a part of the job."""
+    group = parser.add_argument_group(f"{what} a part of the job", "several options intersect")
     for name, (metavar, meaning) in PARTS.items():
         option = f"--{prefix}{name.replace('_', '-')}"
         group.add_argument(option, metavar=metavar, help=f"{what} {meaning}")
@@ -103,14 +103,14 @@ def main(args: argparse.Namespace) -> int:
 
 
 def parse_settings(args: argparse.Namespace) -> dict[str, str]:
-    """The settings that the arguments of `add_settings` give."""
+    """Return the settings given by the options of `add_settings`."""
     parts = [f"{table}_{name}" for table in config.TABLES for name in PARTS]
     values = {name: getattr(args, name) for name in ("out", "pace", "act", "probe_every", *parts)}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def variables(environ: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
-    """What to add to an environment so that every rank in it is observed, with these settings."""
+    """Return the variables that, added to `environ`, attach every rank with these settings."""
     rest = environ.get("PYTHONPATH", "").split(os.pathsep)
     path = [str(BOOTSTRAP), *(entry for entry in rest if entry not in ("", str(BOOTSTRAP)))]
     found = {"EVENSTEP": "1", "PYTHONPATH": os.pathsep.join(path)}

@@ -1,4 +1,4 @@
-"""`evenstep explain`: a failure mode in words, or a quantity by its formula."""
+"""`evenstep explain`: explain a failure mode, or compute a quantity from its formula."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from evenstep.reproduce.systems import CLAIMS, Claim
 if TYPE_CHECKING:
     from evenstep.diagnose.modes.catalog import Mode
 
-HELP = """Explain a failure mode, or a quantity of distributed training by its formula.
+HELP = """Explain a failure mode, or compute a quantity of distributed training from its formula.
 
-`evenstep explain` lists what there is. A failure mode is explained as symptom, what to look at,
-remedy and how to confirm. A quantity takes options, which `evenstep explain TOPIC --help` lists,
-and prints numbers, formula and source:
+`evenstep explain` lists all topics. A failure mode is explained by symptom, what to look at, remedy
+and how to confirm. A quantity takes options, which `evenstep explain TOPIC --help` lists, and
+prints numbers, formula and source:
 
   evenstep explain straggler
   evenstep explain allreduce --bytes 20GB --gBps 50 --ranks 512
@@ -32,7 +32,7 @@ and prints numbers, formula and source:
 
 PUBLISHED = "published"
 PUBLISHED_SUMMARY = "published measurements beside the closed forms"
-#: A mode whose arithmetic is that of a quantity: `explain straggler --ranks 512 …` gives both.
+#: The quantity that belongs to a mode: `explain straggler --ranks 512 …` prints both.
 ARITHMETIC = {
     "straggler": "slowest",
     "synchronization_amplification": "slowest",
@@ -44,12 +44,12 @@ ARITHMETIC = {
     "latency_bound": "allreduce",
     "collective_topology_mismatch": "rank-order",
 }
-FEW = 8  # names that a sentence may list
+MOST_NAMES = 8  # listed in a sentence
 _NEGATIVE = re.compile(r"-\.?\d")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep explain`; those of a topic are read by its own parser."""
+    """The arguments of `evenstep explain`; each topic parses its own options."""
     words = parser.add_argument(
         "words", metavar="TOPIC", nargs=argparse.PARSER, help="a failure mode or a quantity"
     )
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Explain what is asked for, in the form asked for."""
+    """Print the explanation of a topic, or the list of topics."""
     words = args.words or []
     name, options = (words[0], words[1:]) if words else ("", [])
     as_json = args.json or "--json" in options
@@ -78,7 +78,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _quantity(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
-    """The answer as plain data, with what a preset claims."""
+    """Return the answer as plain data, with the published claim of a preset."""
     given = _parsed(topic, options)
     claim = _claim(topic, given.pop("preset"))
     typed = {name: value for name, value in given.items() if value is not None}
@@ -117,7 +117,7 @@ def _refuse(name: str, options: Sequence[str]) -> None:
 
 
 def _parsed(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
-    """Options as typed, None where they were not."""
+    """Return the options as typed; None where not given."""
     parser = Parser(
         prog=f"evenstep explain {topic.name}",
         description=f"{topic.summary[0].upper()}{topic.summary[1:]}.",
@@ -125,7 +125,7 @@ def _parsed(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
         allow_abbrev=False,
     )
     for row in topic.parameters:
-        default = f"; {row.default} unless given" if row.default is not None else ""
+        default = f" ({row.default})" if row.default is not None else ""
         parser.add_argument(
             f"--{row.name}", dest=row.name, metavar=row.kind.metavar,
             help=f"{row.meaning}{default}".replace("%", "%%"),
@@ -140,7 +140,7 @@ def _parsed(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
 
 
 def _joined(options: Sequence[str]) -> list[str]:
-    """`--latency -2us` as one word, so that the number is refused and not taken for an option."""
+    """Join `--latency -2us` to one word: argparse would take the number for an option."""
     joined: list[str] = []
     for option in options:
         if joined and joined[-1].startswith("--") and _NEGATIVE.match(option):
@@ -162,7 +162,7 @@ def _claim(topic: Topic, name: str | None) -> Claim | None:
 
 
 def _preset(claim: Claim | None, typed: Mapping[str, str]) -> dict[str, str]:
-    """A preset's options; a link's speed that was typed replaces its own, in either unit."""
+    """Return a preset's options without its link speed if one was typed, in either unit."""
     speeds = {"gBps", "gbps"}
     ours = claim.options if claim else {}
     replaced = speeds if speeds & typed.keys() else set()
@@ -187,7 +187,7 @@ def _modes() -> dict[str, Mode]:
 
 def _no_such(name: str) -> str:
     known = [*_modes(), *BY_NAME, PUBLISHED]
-    return f"there is nothing to explain named {name!r}{_near(name, known)}"
+    return f"there is no topic {name!r}{_near(name, known)}"
 
 
 def _near(name: str, known: Iterable[str]) -> str:
@@ -195,8 +195,8 @@ def _near(name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name.replace("-", "_"), names, n=1) or get_close_matches(name, names)
     if near:
         return f"; did you mean {near[0]!r}?"
-    if len(names) > FEW:
-        return "; `evenstep explain` lists what there is"
+    if len(names) > MOST_NAMES:
+        return "; `evenstep explain` lists all topics"
     return f"; there are {', '.join(names)}" if names else "; it has none"
 
 

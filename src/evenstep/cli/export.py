@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from evenstep.export.prometheus import Families
     from evenstep.trace.trace import Trace
 
-HELP = """Write a run for other tools; several at once if you like.
+HELP = """Write a run in the formats of other tools; several formats can be written at once.
 
-RUN is what `evenstep diagnose` takes: a run's folder, an attempt, a spool or another tool's trace.
-With --anonymise nothing that is written holds a host's name, a path or a user's name. --serve
-answers Prometheus from one port per node while the job runs: start it once on each. :PORT listens
-on this machine alone; another address (0.0.0.0:PORT) answers only who sends the token it prints, or
-that of EVENSTEP_METRICS_TOKEN."""
+RUN is any input of `evenstep diagnose`: a run folder, an attempt, a spool or another tool's trace.
+With --anonymise the output has no host names, paths or user names. --serve exposes Prometheus
+metrics while the job runs; start it once on each node. :PORT listens on localhost only; with any
+other address (0.0.0.0:PORT) requests must send the bearer token that is printed at start, or that
+of EVENSTEP_METRICS_TOKEN."""
 
 THRESHOLD = 0.05
 LOOPBACK = "127.0.0.1"
@@ -44,27 +44,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", metavar="RUN", nargs="?", type=Path)
     add("--perfetto", metavar="FILE", type=Path, help="a timeline for ui.perfetto.dev")
-    add("--steps", metavar="A-B", type=_steps, help="of --perfetto: these steps only")
+    add("--steps", metavar="A-B", type=_steps, help="write only these steps with --perfetto")
     add("--parquet", metavar="DIR", type=Path, help="events, steps and findings as tables")
-    add("--store", metavar="DIR", type=Path, help="all of it as a store: small, and quick to ask")
+    add("--store", metavar="DIR", type=Path, help="the whole trace as a compact store for `sql`")
     add("--prometheus", metavar="FILE", type=Path, help="metrics for a textfile collector")
-    add("--serve", metavar="HOST:PORT", type=_address, help="answer /metrics until interrupted")
+    add("--serve", metavar="HOST:PORT", type=_address, help="serve /metrics until interrupted")
     add("--otlp", metavar="URL", help="push metrics to an OpenTelemetry collector, OTLP/HTTP JSON")
     add("--webhook", metavar="URL", help="POST every finding above --above as JSON")
     add("--above", metavar="SHARE", type=severity, default=THRESHOLD,
-        help="severity from which --webhook tells of a finding, 0.05 unless given")  # fmt: skip
+        help="lowest severity that --webhook sends (0.05)")  # fmt: skip
     add("--wandb", metavar="PROJECT", help="scalars to Weights & Biases, if installed")
     add("--mlflow", metavar="EXPERIMENT", help="scalars to MLflow, if installed")
     add("--tensorboard", metavar="DIR", help="scalars as TensorBoard events, if installed")
     add("--json", action="store_true", help="print the diagnosis as JSON")
     add("--json-schema", metavar="NAME", nargs="?", const="diagnosis",
-        help="print the published JSON schema of a result: diagnosis unless named")  # fmt: skip
+        help="print the JSON schema of a result (default: diagnosis)")  # fmt: skip
     add("--anonymise", action="store_true", help="no host names, paths or user names")
-    add("--force", action="store_true", help="overwrite what is there")
+    add("--force", action="store_true", help="overwrite existing output")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Write everything that was asked for."""
+    """Write every requested output."""
     if args.json_schema is not None:
         from evenstep.report.schema import schema
 
@@ -95,7 +95,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _read(args: argparse.Namespace) -> tuple[Trace, Scrubber | None]:
-    """The trace, and what hides names in it if it has to."""
+    """Read the trace; with --anonymise, also return what hides names."""
     from evenstep.diagnose.measure.attempts import with_attempts
     from evenstep.export.anonymise import anonymised
 
@@ -142,7 +142,7 @@ def _perfetto(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> N
 
 
 def _families(args: argparse.Namespace, diagnosis: Diagnosis) -> Families:
-    """What is counted, where it is one of our runs, and what the diagnosis says."""
+    """Return the metrics of the diagnosis, and those of the ranks if RUN is a run folder."""
     from evenstep.export.prometheus import Families, of_diagnosis, running
 
     found = of_diagnosis(diagnosis)
@@ -151,7 +151,7 @@ def _families(args: argparse.Namespace, diagnosis: Diagnosis) -> Families:
 
 
 def _sent(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
-    """Everything that leaves over the network, or through a tracker's own API."""
+    """Send the outputs that go over the network or through a tracker's API."""
     from evenstep.export.posting import redacted_url
 
     if args.otlp:
@@ -188,16 +188,18 @@ def _serve(args: argparse.Namespace) -> int:
     from evenstep.trace.spool.identity import hostname
 
     if not args.run.is_dir():
-        raise UsageError(f"{args.run} is no run's folder; --serve needs one")
+        raise UsageError(f"{args.run} is not a run folder; --serve needs one")
     node = hostname()
     token = "" if _is_loopback(args.serve[0]) else _token()
     endpoint = server(
         args.serve, lambda: running(args.run, node=node, anonymous=args.anonymise), token=token
     )
     host, port = args.serve[0], endpoint.server_address[1]
-    asks = f' to who sends "Authorization: Bearer {token}"' if token else ""
+    needs = f' (needs "Authorization: Bearer {token}")' if token else ""
     print(
-        f"Serving http://{host}:{port}/metrics{asks} until interrupted", file=sys.stderr, flush=True
+        f"Serving http://{host}:{port}/metrics{needs} until interrupted",
+        file=sys.stderr,
+        flush=True,
     )
     with endpoint, until_interrupted():
         endpoint.serve_forever()
@@ -217,7 +219,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether nobody but this machine reaches it."""
+    """Whether only this machine can reach the address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -225,11 +227,11 @@ def _is_loopback(host: str) -> bool:
 
 
 def _token() -> str:
-    """What others than this machine must send: EVENSTEP_METRICS_TOKEN, else made up anew."""
+    """Return the bearer token of remote requests: EVENSTEP_METRICS_TOKEN, or a random one."""
     token = os.environ.get("EVENSTEP_METRICS_TOKEN", "")
     if token and not (len(token) >= SHORTEST_TOKEN and token.isascii() and token.isprintable()):
         raise UsageError(
-            f"EVENSTEP_METRICS_TOKEN must have {SHORTEST_TOKEN} printable ASCII characters or more"
+            f"EVENSTEP_METRICS_TOKEN must have at least {SHORTEST_TOKEN} printable ASCII characters"
         )
     return token or secrets.token_urlsafe(24)
 

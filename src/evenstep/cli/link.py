@@ -1,4 +1,4 @@
-"""`evenstep link`: the server by which jobs of several hosts take turns."""
+"""`evenstep link`: the token server through which jobs on several hosts take turns on a link."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from evenstep.agent.settings import kinds
 from evenstep.cli.terminal import say, until_interrupted
 from evenstep.errors import UsageError
 
-HELP = """Let jobs of several hosts take turns: the server of their token, until it is interrupted.
+HELP = """Run the token server through which jobs on several hosts take turns on a shared link.
 
     evenstep link team-a@10.0.0.7:7717
     EVENSTEP_LINK_GROUP=team-a@10.0.0.7:7717 evenstep run --act token -- torchrun …
 
-Every job sends it what it does, in datagrams (UDP), and hears what the others do. Nobody waits for
-the server: where it cannot be reached, or has died, jobs go on as without it. Who does not know the
-name is not heard; choose one that nobody guesses where others can reach the port."""
+Every job reports its exchanges to the server by UDP and receives those of the others. No job waits
+for the server: if it cannot be reached, jobs continue as without it. Datagrams that do not carry
+NAME are ignored; choose a name that is hard to guess if others can reach the port. The server runs
+until it is interrupted."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep link`."""
-    parser.add_argument("group", metavar="NAME@HOST:PORT", help="as the jobs are told")
+    parser.add_argument("group", metavar="NAME@HOST:PORT", help="the jobs' EVENSTEP_LINK_GROUP")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Serve until the end."""
+    """Serve until interrupted."""
     from evenstep.agent.actions.served import LinkServer
 
     try:
@@ -39,5 +40,5 @@ def main(args: argparse.Namespace) -> int:
         while True:
             if server.members != members:
                 members = server.members
-                say(f"serving on port {server.port}: {members} taking turns")
+                say(f"serving on port {server.port}: {members} jobs taking turns")
             server.serve()

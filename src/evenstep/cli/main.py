@@ -1,4 +1,4 @@
-"""The `evenstep` command: finds the module of a command and turns what happens into an exit code.
+"""The `evenstep` command: run one subcommand and return its exit code.
 
 0 fine, 1 findings above the threshold, 2 usage or bad input, 3 an internal error, 128 + n on
 signal n. `evenstep run` returns its command's own code.
@@ -25,43 +25,47 @@ FINE, FINDINGS, USAGE, INTERNAL = 0, 1, 2, 3
 
 
 class Command(NamedTuple):
-    """A command as the root help shows it. Its module is imported when it runs."""
+    """A row of the root help. The module of a command is imported when it runs."""
 
     group: str
     name: str
     form: str
     summary: str
-    wraps: bool = False  # what follows `--` is another program's command line
+    wraps: bool = False  # arguments after `--` are another program's command line
 
 
 COMMANDS = (
-    Command("see", "run", "run -- COMMAND…", "run a training command and observe it", wraps=True),
-    Command("see", "env", "env", "print variables that do the same where nothing wraps"),
-    Command("see", "watch", "watch RUN", "show a running job: who is late, what stands out"),
-    Command("see", "doctor", "doctor", "say what on this host slows or breaks training"),
-    Command("see", "probe", "probe", "measure ranks and links before a job, name the slow"),
-    Command("see", "collect", "collect RUN", "bring traces from the nodes together"),
-    Command("see", "completion", "completion SHELL", "print what a shell completes commands with"),
-    Command("explain", "diagnose", "diagnose TRACE…", "say who was waited for, why, what to do"),
-    Command("explain", "explain", "explain [TOPIC] …", "say what a failure mode or number means"),
-    Command("explain", "compare", "compare A B…", "say what changed, and how surely"),
-    Command("explain", "history", "history DIR", "say how runs have developed, and what they cost"),
-    Command("explain", "export", "export RUN", "write a run for other tools"),
-    Command("explain", "sql", "sql QUERY RUN", "ask about a run in SQL"),
-    Command("predict", "simulate", "simulate SCENARIO", "run a job that does not exist yet"),
+    Command("see", "run", "run -- COMMAND…", "run a training command and record it", wraps=True),
+    Command("see", "env", "env", "print environment variables that attach without `run`"),
+    Command("see", "watch", "watch RUN", "show a running job: late ranks and live findings"),
+    Command("see", "doctor", "doctor", "check this host for what slows or breaks training"),
+    Command("see", "probe", "probe", "measure ranks and links before a job; name slow ones"),
+    Command("see", "collect", "collect RUN", "copy the traces of a node to shared storage"),
+    Command("see", "completion", "completion SHELL", "print the shell's completion script"),
+    Command(
+        "explain", "diagnose", "diagnose TRACE…", "report who was waited for, why, and the fix"
+    ),
+    Command("explain", "explain", "explain [TOPIC] …", "explain a failure mode or a formula"),
+    Command("explain", "compare", "compare A B…", "report what changed between runs"),
+    Command("explain", "history", "history DIR", "report how step time and cost of runs developed"),
+    Command("explain", "export", "export RUN", "write a run in the formats of other tools"),
+    Command("explain", "sql", "sql QUERY RUN", "query a run in SQL"),
+    Command("predict", "simulate", "simulate SCENARIO", "simulate a job that does not exist yet"),
     Command("predict", "sweep", "sweep SCENARIO", "simulate every combination of some values"),
-    Command("predict", "scaling", "scaling SCENARIO", "say how far a job scales, and what ends it"),
-    Command("predict", "strategies", "strategies SCENARIO", "say how ranks should keep together"),
-    Command("predict", "calibrate", "calibrate TRACE…", "write a scenario that behaves like a run"),
-    Command("predict", "project", "project TRACE…", "say what a run would reach at other sizes"),
-    Command("act", "ctl", "ctl RUN pace …", "change how a running job is paced"),
-    Command("act", "link", "link NAME@HOST:PORT", "let jobs of several hosts take turns"),
-    Command("prove", "selftest", "selftest", "hold a rank 50 ms, and see whether that is found"),
-    Command("prove", "demo", "demo", "see who waits for whom in a real job, on this machine"),
-    Command("prove", "reproduce", "reproduce NAME", "compute a published result anew"),
+    Command(
+        "predict", "scaling", "scaling SCENARIO", "find how far a job scales and what limits it"
+    ),
+    Command("predict", "strategies", "strategies SCENARIO", "compare ways to synchronize ranks"),
+    Command("predict", "calibrate", "calibrate TRACE…", "fit a scenario to a measured run"),
+    Command("predict", "project", "project TRACE…", "predict a run at other numbers of ranks"),
+    Command("act", "ctl", "ctl RUN pace …", "change pacing and actions of a running job"),
+    Command("act", "link", "link NAME@HOST:PORT", "let jobs on several hosts take turns on a link"),
+    Command("prove", "selftest", "selftest", "delay one rank by 50 ms and check that it is found"),
+    Command("prove", "demo", "demo", "train a small job here and see who waits for whom"),
+    Command("prove", "reproduce", "reproduce NAME", "recompute a published result"),
 )
 
-#: Packages a command may need, and the extra each comes with.
+#: Packages that commands import, and the extra that installs each.
 EXTRAS = {
     **dict.fromkeys(("numpy", "scipy", "rich", "msgspec", "zstandard", "duckdb"), "analyze"),
     "jinja2": "report",
@@ -69,8 +73,8 @@ EXTRAS = {
     "ray": "ray",
 }
 
-#: What the machine may refuse at any moment, and no code of ours is to blame for.
-OUTSIDE = frozenset(
+#: Errors of the system (permissions, disk, limits) rather than defects of evenstep.
+SYSTEM_ERRORS = frozenset(
     {
         *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO),
         *(errno.EMFILE, errno.ENFILE, errno.ENAMETOOLONG, errno.ELOOP, errno.ESTALE),
@@ -80,7 +84,7 @@ OUTSIDE = frozenset(
 
 
 class CommandModule(Protocol):
-    """What a module of this package offers."""
+    """The interface of a command's module."""
 
     HELP: str
 
@@ -91,20 +95,20 @@ class CommandModule(Protocol):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    return started(_dispatch, argv)
+    return run_command_line(_dispatch, argv)
 
 
-def started(dispatch: Callable[[list[str]], int], argv: Sequence[str] | None) -> int:
-    """The exit code of a command line: this process's own where `argv` is None."""
+def run_command_line(dispatch: Callable[[list[str]], int], argv: Sequence[str] | None) -> int:
+    """Dispatch `argv`, or this process's own arguments if None, and return the exit code."""
     if argv is None:
         argv = sys.argv[1:]
         open_streams()
         signal.signal(signal.SIGTERM, _terminated)
-    return guarded(lambda: dispatch(list(argv)))
+    return exit_code_of(lambda: dispatch(list(argv)))
 
 
-def guarded(command: Callable[[], int]) -> int:
-    """The exit code of a command, also of one that fails."""
+def exit_code_of(command: Callable[[], int]) -> int:
+    """Run a command and return its exit code; an exception becomes a message and a code."""
     try:
         code = command()
         sys.stdout.flush()
@@ -114,17 +118,17 @@ def guarded(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         say("interrupted")
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # the reader of our output has left, as `head` does
+    except BrokenPipeError:  # the reader closed the pipe, as `head` does
         drop_output()
         return 128 + signal.SIGPIPE
     except OSError as error:
-        if error.errno not in OUTSIDE:
+        if error.errno not in SYSTEM_ERRORS:
             return _defect()
-        say(_of_the_machine(error))
+        say(_system_message(error))
         _flush()
         return USAGE
     except MemoryError:
-        say("there is not enough memory for this; ask for less of it at once")
+        say("not enough memory; use a smaller input or fewer steps")
         return USAGE
     except Exception:
         return _defect()
@@ -132,27 +136,26 @@ def guarded(command: Callable[[], int]) -> int:
 
 
 def _defect() -> int:
-    """Our own mistake, with all that is known of it."""
     traceback.print_exc()
-    say("this is a defect of evenstep; please report the above")
+    say("this is a defect in evenstep; please report the traceback above")
     return INTERNAL
 
 
 def _flush() -> None:
-    """Print what was said before, unless that is what cannot be done."""
+    """Flush standard output; discard it if that fails."""
     try:
         sys.stdout.flush()
     except OSError:
         drop_output()
 
 
-def _of_the_machine(error: OSError) -> str:
-    """What the system refuses, in a sentence; a full disk without a name is our own output's."""
+def _system_message(error: OSError) -> str:
+    """Describe a system error; a full disk without a file name concerns standard output."""
     if error.filename is not None:
-        return f"{error.filename} cannot be read or written: {error.strerror}; name another place"
+        return f"{error.filename} cannot be read or written: {error.strerror}; name another path"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-        return f"the output cannot be written: {error.strerror}; send it to another place"
-    return f"the system refuses what this needs: {error.strerror}"
+        return f"the output cannot be written: {error.strerror}; redirect it to another path"
+    return f"the system refused an operation: {error.strerror}"
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -181,7 +184,7 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def parser_of(module: CommandModule, prog: str) -> Parser:
-    """What a command's module understands, as `prog`."""
+    """Return the argument parser of a command's module."""
     parser = Parser(prog=prog, description=module.HELP, formatter_class=Help, allow_abbrev=False)
     module.add_arguments(parser)
     return parser
@@ -197,12 +200,12 @@ def _run(command: Command, argv: list[str]) -> int:
 
 
 def module_of(command: Command) -> CommandModule:
-    """The module of a command, imported now."""
+    """Import and return the module of a command."""
     return cast(CommandModule, importlib.import_module(f"evenstep.cli.{command.name}"))
 
 
 def _split(argv: list[str]) -> tuple[list[str], list[str] | None]:
-    """Our own arguments, and what follows the first `--`."""
+    """Split arguments at the first `--`; None if there is none."""
     if "--" not in argv:
         return argv, None
     end = argv.index("--")
@@ -210,7 +213,7 @@ def _split(argv: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 def overview() -> str:
-    """The root help: commands by what a person wants."""
+    """Return the root help: commands grouped by purpose."""
     lines = ["usage: evenstep COMMAND …", ""]
     lines += ["Tells you which rank your distributed training is waiting for, what it costs,"]
     lines += ["and what would fix it."]
@@ -219,7 +222,7 @@ def overview() -> str:
         lines += ["", f"{group}:"]
         rows = (command for command in COMMANDS if command.group == group)
         lines += [f"  {row.form:{width}}  {row.summary}" for row in rows]
-    lines += ["", "`evenstep COMMAND --help` says more; `evenstep --version` the version."]
+    lines += ["", "`evenstep COMMAND --help` lists the options of a command."]
     return "\n".join(lines)
 
 
@@ -232,6 +235,6 @@ def _no_such(name: str) -> str:
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
-    """Leave through the `finally` blocks, with the code a shell expects."""
+    """Exit through the `finally` blocks, with the code that shells expect."""
     del frame
     raise SystemExit(128 + number)

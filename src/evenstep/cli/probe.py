@@ -1,4 +1,4 @@
-"""`evenstep probe`: what ranks and links can do, measured before a job starts."""
+"""`evenstep probe`: measure the speed of ranks and links before a job starts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from evenstep.probe.preflight import Ended
     from evenstep.probe.rank import ProbePlan
 
-HELP = """Measure for about a minute what each rank and each link can do, and name those that are
-slower than the noise allows: matrix products and memory on every rank, all-reduces by size, and
-pairs of nodes (of ranks, on one node) in a round-robin tournament.
+HELP = """Measure the speed of every rank and link for about a minute and name those that are slower
+than noise explains: matrix products and memory on every rank, all-reduces of several sizes, and
+pairs of nodes (on one node: of ranks) in a round-robin schedule.
 
 Start it on all ranks as the job will be (torchrun --no-python … evenstep probe, srun evenstep
-probe, mpiexec evenstep probe), or let it start ranks here with --nproc. --floors writes what
-`evenstep diagnose` holds a trace against, --scenario a machine for `evenstep simulate`. The exit
-code is 1 where somebody is slow or did not come."""
+probe, mpiexec evenstep probe), or start ranks on this machine with --nproc. --floors writes the
+speeds that `evenstep diagnose --floors` compares a trace with, --scenario a cluster for `evenstep
+simulate`. The exit code is 1 if a rank or link is slow or a rank is missing."""
 
 _SECONDS, _TIMEOUT_S = 60.0, 60.0
 
@@ -41,22 +41,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         type=seconds(0.1, 86_400),
         default=_SECONDS,
-        help="to measure for, 60",
+        help="duration of the measurement (60)",
     )
     add("--timeout", metavar="S", type=seconds(0.1, 86_400), default=_TIMEOUT_S,
-        help="to wait for ranks that do not come or fall silent, 60")  # fmt: skip
+        help="time to wait for missing or silent ranks (60)")  # fmt: skip
     add(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="GPUs where there are any"
-    )
+        "--device", choices=("auto", "cpu", "cuda"), default="auto",
+        help="auto: GPUs if there are any",
+    )  # fmt: skip
     add("--backend", choices=("auto", "gloo", "nccl"), default="auto",
-        help="nccl on GPUs, gloo elsewhere")  # fmt: skip
-    add_json(parser, "everything")
-    add_files(parser, floors="write what the fabric reaches", scenario="write it as a scenario")
+        help="auto: nccl on GPUs, else gloo")  # fmt: skip
+    add_json(parser, "all measurements")
+    add_files(
+        parser, floors="write the measured speeds of the fabric",
+        scenario="write the cluster as a scenario",
+    )  # fmt: skip
     add("--part", action="store_true", help=argparse.SUPPRESS)  # of --nproc
 
 
 def main(args: argparse.Namespace) -> int:
-    """Measure, and on the rank that gathers say what came of it."""
+    """Measure; rank 0 prints the result."""
     from evenstep.probe.rank import ProbePlan
 
     files.check_free(args.floors, args.scenario, force=args.force)
@@ -68,7 +72,7 @@ def main(args: argparse.Namespace) -> int:
     if args.nproc is None:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)  # a thread may be held in a collective that never ends
+        os._exit(code)  # a thread may hang in a collective
     return code
 
 
@@ -105,6 +109,6 @@ def _reported(outcome: ProbeResult, args: argparse.Namespace) -> int:
 
 
 def _progress(text: str) -> None:
-    """Where it stands, for who is looking; nothing in a pipe."""
+    """Print progress on a terminal only."""
     if sys.stderr.isatty():
         say(text)

@@ -1,6 +1,6 @@
-"""How far long work is, and how long it may still take: on standard error, beyond three seconds.
+"""Progress of work that takes over three seconds, with the estimated time left, on standard error.
 
-On a terminal one line is drawn over and over; elsewhere there is a new one now and then.
+A terminal shows one line that is redrawn; elsewhere a new line is printed every few seconds.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from evenstep.words import duration
 
 Row = TypeVar("Row")
 
-INTERRUPTED = 128 + signal.SIGINT  # the exit code of a result that lacks what was not finished
-QUIET_S = 3.0  # what ends before says nothing
-DRAWN_S = 0.25  # between two looks of a terminal
-LINE_S = 5.0  # between two lines where nobody watches one
-LONG_S = 60.0  # work that takes longer says so first
+INTERRUPTED = 128 + signal.SIGINT  # the exit code of a partial result
+QUIET_S = 3.0  # shorter work shows no progress
+DRAWN_S = 0.25  # between two updates of a terminal
+LINE_S = 5.0  # between two lines elsewhere
+LONG_S = 60.0  # longer work is announced before it starts
 
 
 class Line:
-    """One line about the work, told no more often than is read. Safe from several threads."""
+    """A progress line, updated at a limited rate. Thread-safe."""
 
     def __init__(self) -> None:
         self.begun_s = time.monotonic()
         self._next_s = self.begun_s + QUIET_S
-        self._drawn = 0  # characters that stand on the terminal
+        self._drawn = 0  # characters on the terminal now
         self._lock = threading.Lock()
 
-    def tell(self, words: Callable[[float], str]) -> None:
-        """Say it, given the seconds since the work began, if it is time to."""
+    def update(self, words: Callable[[float], str]) -> None:
+        """Print `words(seconds since the start)` if an update is due."""
         with self._lock:
             now_s = time.monotonic()
             if now_s < self._next_s:
@@ -51,7 +51,7 @@ class Line:
             self._drawn = len(text)
 
     def end(self) -> None:
-        """Leave nothing behind on a terminal."""
+        """Clear the line on a terminal; print nothing afterwards."""
         with self._lock:
             if self._drawn:
                 sys.stderr.write("\r" + " " * self._drawn + "\r")
@@ -60,13 +60,13 @@ class Line:
 
 
 def announce(what: str, seconds: float) -> None:
-    """Say before long work about how long it takes."""
+    """Print how long the work will take, if that is over a minute."""
     if seconds > LONG_S:
         print(f"{what}: about {duration(seconds * 1e9)}", file=sys.stderr, flush=True)
 
 
 def time_left(done: float, total: float, passed_s: float) -> str:
-    """How long the rest may take, if it goes on as so far: ", about 40 s left"."""
+    """Extrapolate the time left from the work done: ", about 40 s left"."""
     if not 0 < done < total:
         return ""
     return f", about {duration(1e9 * passed_s * (total - done) / done)} left"
@@ -74,19 +74,19 @@ def time_left(done: float, total: float, passed_s: float) -> str:
 
 @contextmanager
 def ticking(what: str, about_s: float | None = None) -> Iterator[None]:
-    """Say that work goes on which cannot say how far it is; `about_s` is what it may take."""
+    """Show the elapsed seconds of work without a count; `about_s` is its expected duration."""
 
-    def words(passed_s: float) -> str:  # on a busy machine more than it should be: not known then
+    def words(passed_s: float) -> str:  # no expected duration once it has passed
         known = f" of about {about_s:.0f} s" if about_s and about_s > passed_s else ""
         return f"{what}: {passed_s:.0f} s{known}"
 
-    with _told(words):
+    with _line(words):
         yield
 
 
 @contextmanager
 def counting(words: str = "simulated {} of {}") -> Iterator[Callable[[int, int], None]]:
-    """What to call with how many are done, and of how many."""
+    """Yield a function to call with the number done and the total."""
     state = (0, 0)
 
     def text(passed_s: float) -> str:
@@ -95,12 +95,12 @@ def counting(words: str = "simulated {} of {}") -> Iterator[Callable[[int, int],
             return f"{words.partition(' ')[0]} none yet: {passed_s:.0f} s"
         return words.format(done, total) + time_left(done, total, passed_s)
 
-    with _told(text) as line:
+    with _line(text) as line:
 
         def report(done: int, total: int) -> None:
             nonlocal state
             state = (done, total)
-            line.tell(text)
+            line.update(text)
 
         yield report
 
@@ -111,20 +111,20 @@ def finished(
     rows: list[Row],
     keep: Callable[[Row], object] = lambda _: None,
 ) -> None:
-    """Add what is finished to `rows` and `keep` it; Ctrl-C ends the work, not what came of it."""
+    """Append each finished row to `rows` and pass it to `keep`; Ctrl-C keeps finished rows."""
     try:
-        with closing(work), counting() as tell:
+        with closing(work), counting() as report:
             for row in work:
                 rows.append(row)
                 keep(row)
-                tell(len(rows), total)
+                report(len(rows), total)
     except KeyboardInterrupt:
-        say(f"interrupted: {len(rows)} of {total} are finished")
+        say(f"interrupted: {len(rows)} of {total} finished")
 
 
 @contextmanager
 def reading_progress(total_bytes: int) -> Iterator[Callable[[str, int, int], None]]:
-    """What to call with a name, the bytes done and their number, while so much is read."""
+    """Yield a function to call with a file's name, its bytes read so far and its size."""
     done_by_name: dict[str, int] = {}
 
     def text(passed_s: float) -> str:
@@ -132,23 +132,23 @@ def reading_progress(total_bytes: int) -> Iterator[Callable[[str, int, int], Non
         share = f"{100 * done // max(total_bytes, 1)} % of {total_bytes / 1e6:,.0f} MB"
         return f"reading: {share}{time_left(done, total_bytes, passed_s)}"
 
-    with _told(text) as line:
+    with _line(text) as line:
 
         def report(name: str, done: int, size: int) -> None:
             done_by_name[name] = min(done, size)
-            line.tell(text)
+            line.update(text)
 
         yield report
 
 
 @contextmanager
-def _told(words: Callable[[float], str]) -> Iterator[Line]:
-    """A line that is told now and then by itself; left clean at the end."""
+def _line(words: Callable[[float], str]) -> Iterator[Line]:
+    """Yield a line that a thread updates; clear it at the end."""
     line, over = Line(), threading.Event()
 
     def tick() -> None:
         while not over.wait(DRAWN_S):
-            line.tell(words)
+            line.update(words)
 
     thread = threading.Thread(target=tick, daemon=True, name="evenstep-progress")
     thread.start()

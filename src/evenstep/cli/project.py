@@ -16,10 +16,10 @@ from evenstep.cli.terminal import show
 if TYPE_CHECKING:
     from evenstep.diagnose.sizes.project import ProjectedSize, ProjectionDocument
 
-HELP = """Say what a measured run would reach with other numbers of ranks.
+HELP = """Predict throughput, CV and p99 of a measured run at other numbers of ranks.
 
-TRACE is what `evenstep diagnose` takes: a run's folder, an attempt or a single trace. The model is
-fitted to it and says with an interval what it expects, and what the trace cannot tell. Of several
+TRACE is any input of `evenstep diagnose`: a run folder, an attempt or a single trace. A model
+fitted to it predicts each value with an interval and lists what the trace cannot tell. Of several
 runs of one workload the largest is projected; the others show how contention grows with ranks."""
 
 WIDEST = 80
@@ -53,7 +53,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _page(document: ProjectionDocument) -> Iterator[str]:
-    """The table, then what it cannot know; at most 80 columns."""
+    """Render the table and its limits in at most 80 columns."""
     from evenstep.report.terminal.style import table, wants_color
 
     bold = ("\x1b[1m", "\x1b[0m") if wants_color() else ("", "")
@@ -79,7 +79,7 @@ def _headline(document: ProjectionDocument) -> str:
         f"Measured with {measured['ranks']:,} ranks over {measured['steps']:,} steps: "
         f"{number(rate['value'], rate['unit'])}, step {duration(step['mean_ns'])}, CV "
         f"{percent(step['cv'])}; noise: {measured['noise']['family'].replace('_', ' ')}. "
-        f"Projected ({document['scaling']} scaling), with what 98 % of such runs would show:"
+        f"Projected ({document['scaling']} scaling), with 98 % intervals:"
     )
 
 

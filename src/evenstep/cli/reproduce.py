@@ -1,4 +1,4 @@
-"""`evenstep reproduce`: a published result beside ours, computed anew."""
+"""`evenstep reproduce`: recompute a published result and show it beside the published numbers."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from evenstep.reproduce.evaluation import EvaluationDocument
     from evenstep.simulate.study.sweep import MeanInterval
 
-HELP = """Compute a published result anew and show it beside what was printed.
+HELP = """Recompute a published result and show it beside the published numbers.
 
-`evenstep reproduce NAME --help` lists the options of one."""
+`evenstep reproduce NAME --help` lists the options of a result."""
 
 SCHEMA = "evenstep.table1/1"
 WIDTH = 80
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the one that was named."""
+    """Run the named reproduction."""
     return REPRODUCTIONS[args.name][1](args)
 
 
@@ -81,14 +81,14 @@ def _table1_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add_json(parser, "the tables")
     add_files(parser, csv="write the rows", svg="draw throughput, CV and a timeline of ranks")
-    add("--seed", type=argument(values.count(0)), default=101, help="of the first world")
-    add("--seeds", type=whole(MOST_REPEATS), default=3, help="worlds averaged, 3 unless given")
+    add("--seed", type=argument(values.count(0)), default=101, help="first random seed (101)")
+    add("--seeds", type=whole(MOST_REPEATS), default=3, help="number of seeds to average (3)")
     add("--steps", type=argument(values.count(200)), default=4000,
-        help="of each job, 4000 unless given")  # fmt: skip
+        help="steps of each job (4000)")  # fmt: skip
 
 
 def _table1(args: argparse.Namespace) -> int:
-    """Predict both families, show them, and write what was asked for."""
+    """Predict both families, print them, and write the requested files."""
     files.check_free(args.csv, args.svg, force=args.force)
     from evenstep.reproduce import table_one
 
@@ -171,7 +171,7 @@ def _cells(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _table1_rows(families: Sequence[Mapping[str, Any]]) -> Iterator[list[Any]]:
-    """One line per family, size and arm; the paper's own lines are called printed."""
+    """Yield a row per family, size and arm; rows of the paper's own numbers are called printed."""
     yield ["family", "nodes", "arm", "throughput_samples_per_s", "gain", "cv"]
     for family in families:
         for row in family["rows"]:
@@ -195,22 +195,24 @@ def _table1_rows(families: Sequence[Mapping[str, Any]]) -> Iterator[list[Any]]:
 def _evaluation_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep reproduce evaluation`."""
     add = parser.add_argument
-    add("--nodes", metavar="N,…", type=sizes, default="4,8,16,32,64")
-    add("--oversubscription", metavar="R,…", type=several(values.number(1)), default="1,2,4")
+    add("--nodes", metavar="N,…", type=sizes, default="4,8,16,32,64", help="numbers of nodes")
+    add("--oversubscription", metavar="R,…", type=several(values.number(1)), default="1,2,4",
+        help="oversubscription of the fabric (1,2,4)")  # fmt: skip
     places, controllers = several(values.choice(PLACEMENTS)), several(values.choice(CONTROLLERS))
-    add("--placement", metavar="NAME,…", type=places, default="packed,scattered")
+    add("--placement", metavar="NAME,…", type=places, default="packed,scattered",
+        help=f"of ranks on nodes: {', '.join(PLACEMENTS)}")  # fmt: skip
     add("--coordination", metavar="NAME,…", type=controllers, default="slack,paper",
         help="controllers (slack,paper)")  # fmt: skip
     add_repeats(parser, 5)
-    add("--steps", metavar="N", type=whole(MOST_STEPS), default=400, help="of each run (400)")
+    add("--steps", metavar="N", type=whole(MOST_STEPS), default=400, help="steps of each run (400)")
     add_workers(parser)
     add_files(parser, csv="write the rows")
     add_json(parser, "the rows")
 
 
 def _evaluation(args: argparse.Namespace) -> int:
-    """Run the matrix, show it, and write what was asked for."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # processes share the cores already
+    """Run all combinations, print them, and write the requested files."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the workers use all cores already
     files.check_free(args.csv, force=args.force)
     from evenstep.reproduce import evaluation
     from evenstep.simulate.study.sweep import carried
@@ -260,7 +262,7 @@ def _evaluation_lines(document: EvaluationDocument) -> Iterator[str]:
 
 
 def _amount(found: MeanInterval, scale: float, form: str, unit: str) -> str:
-    """A mean and half its interval, where that is known."""
+    """Render a mean with half the width of its interval, if known."""
     value, high = found["value"], found["high"]
     if high is None:
         return f"{scale * value:{form}}{unit}"

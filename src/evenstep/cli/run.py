@@ -1,4 +1,4 @@
-"""`evenstep run`: the training command as it is, observed, and the verdict when it ends."""
+"""`evenstep run`: run a training command unchanged, record it, and print the verdict at its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import evenstep
 from evenstep.agent.settings import config
 from evenstep.cli import child, env, files
 from evenstep.cli.admission import Admission, admit
-from evenstep.cli.deaths import RankEnds
+from evenstep.cli.deaths import RankExits
 from evenstep.cli.terminal import say
 from evenstep.errors import ConfigError, UsageError
 from evenstep.trace.spool import identity
@@ -23,12 +23,12 @@ from evenstep.trace.spool.folder import RunFolder, default_path, run_facts, star
 from evenstep.trace.spool.layout import PAGE_BYTES
 from evenstep.version import __version__
 
-HELP = """Run a training command and observe every rank of it; the script stays as it is.
+HELP = """Run a training command and record every rank; the script needs no change.
 
     evenstep run -- torchrun --nproc-per-node 4 train.py --lr 3e-4
 
-Its arguments, input, output, signals and exit code stay its own. When it has ended, the verdict is
-printed to standard error on the node that ran rank 0; other nodes print where their traces lie.
+Arguments, input, output, signals and exit code are those of the command. When it has ended, the
+node of rank 0 prints the verdict to standard error; other nodes print the path of their traces.
 Give all nodes the same --out on a shared filesystem."""
 
 _ISOLATING = {"I": "isolated mode", "E": "ignored variables", "S": "no site module"}
@@ -38,29 +38,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep run`."""
     add = parser.add_argument
     env.add_settings(parser)
-    add("--force", action="store_true", help="replace the run that is in DIR")
+    add("--force", action="store_true", help="replace the run in DIR")
     add("--json", action="store_true", help="print the diagnosis as JSON at the end")
-    add("--mpi-shim", action="store_true", help="observe MPI programs that are not Python, too")
+    add("--mpi-shim", action="store_true", help="also record MPI programs in C, C++ and Fortran")
     add("command", metavar="-- COMMAND", nargs=argparse.REMAINDER)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the command; its exit code."""
+    """Run the command and return its exit code."""
     command: list[str] = args.command
     if not command:
         raise UsageError("nothing to run: evenstep run [options] -- COMMAND…")
-    if refused := child.refusal(command):  # before a folder is made for it, or cleared
+    if refused := child.refusal(command):  # before a folder is created or cleared
         say(refused[0])
         return refused[1]
     asked = env.parse_settings(args)
     settings = config.load(asked)
     if not settings.enabled:
-        say(f"the command runs unobserved: enabled is off ({settings.sources['enabled']})")
-        return _unobserved(command)
+        say(f"the command is not recorded: enabled is off ({settings.sources['enabled']})")
+        return _run_unrecorded(command)
     for warning in [*settings.warnings, *disabling_options(command)]:
         say(warning)
     shim = {"LD_PRELOAD": _preloading()} if args.mpi_shim else {}
-    folder = RunFolder(settings.out or _own_default(os.environ))
+    folder = RunFolder(settings.out or _default_folder(os.environ))
     files.check_folder(folder.path)
     if settings.compiled and not args.mpi_shim:
         _compile_recorder()
@@ -68,28 +68,30 @@ def main(args: argparse.Namespace) -> int:
     first = folder.write(_facts(admission, command))
     added = env.variables(os.environ, asked | {"out": str(folder.path)})
     added |= admission.variables() | shim
-    if speaks(os.environ):
+    if reports_for_job(os.environ):
         say(f"recording in {_short(folder)}; `evenstep watch {_short(folder)}` shows it running")
     try:
         environ = {**os.environ, **added}
-        code = _watched(folder, command, environ)
+        code = _run_recorded(folder, command, environ)
     except OSError as error:
         message, code = child.start_failure(command, error)
         say(message)
-        if first:  # else another launcher of the job may have begun
-            _forget(folder)
+        if first:  # else another launcher of the job may have started
+            _remove_unstarted(folder)
         return code
-    if args.mpi_shim and speaks(os.environ):
-        _collect(folder, admission.run_id)
+    if args.mpi_shim and reports_for_job(os.environ):
+        from evenstep.hooks.mpi.pmpi.collect import collect
+
+        collect(folder.path, run_id=admission.run_id)
     try:
-        _conclude(folder, environ, verdict=settings.verdict, as_json=args.json)
-    except KeyboardInterrupt:  # a second Ctrl-C: no verdict then, but the command's own code
-        say(f"interrupted; `evenstep diagnose {folder.path}` gives the verdict")
+        _print_verdict(folder, environ, verdict=settings.verdict, as_json=args.json)
+    except KeyboardInterrupt:  # a second Ctrl-C: no verdict, but the command's own code
+        say(f"interrupted; `evenstep diagnose {folder.path}` prints the verdict")
     return code
 
 
-def _unobserved(command: Sequence[str]) -> int:
-    """Run the command as if we were not there; its exit code."""
+def _run_unrecorded(command: Sequence[str]) -> int:
+    """Run the command with evenstep disabled and return its exit code."""
     try:
         return child.run(command, {**os.environ, "EVENSTEP": "0"}, lambda _: None)
     except OSError as error:
@@ -98,19 +100,19 @@ def _unobserved(command: Sequence[str]) -> int:
         return code
 
 
-def _watched(folder: RunFolder, command: Sequence[str], environ: Mapping[str, str]) -> int:
-    """The command's exit code; how each of its ranks here ended stands in their traces."""
+def _run_recorded(folder: RunFolder, command: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run the command, record how its ranks on this node end, and return its exit code."""
     try:
         first = identity.from_environment(environ).attempt
     except ConfigError:
         first = 0
-    ends = RankEnds(folder, say, first)
-    ends.start()
-    return child.run(command, environ, ends.heard, ends.settle)
+    exits = RankExits(folder, say, first)
+    exits.start()
+    return child.run(command, environ, exits.on_signal, exits.finish)
 
 
 def disabling_options(command: Sequence[str]) -> list[str]:
-    """A warning for each option of a Python command line that keeps the bootstrap out."""
+    """Return a warning for each Python option that prevents the bootstrap from loading."""
     if not Path(command[0]).name.startswith(("python", "pypy")):
         return []
     letters: list[str] = []
@@ -135,14 +137,14 @@ def disabling_options(command: Sequence[str]) -> list[str]:
 
 
 def _preloading() -> str:
-    """What to preload: the shim before whatever is preloaded already."""
+    """Return LD_PRELOAD with the MPI shim first."""
     from evenstep.hooks.mpi.pmpi import build
 
     return ":".join(filter(None, [str(build.library(os.environ)), os.environ.get("LD_PRELOAD")]))
 
 
 def _compile_recorder() -> None:
-    """Have the compiled recorder ready before the ranks start, once for a torch."""
+    """Compile the recorder for the installed torch, unless that was done before."""
     from evenstep.hooks.torch import library
 
     torch = library.installed()
@@ -151,35 +153,26 @@ def _compile_recorder() -> None:
     say("compiling the recorder for this torch (once)")
     reason = library.built(torch).reason
     if reason:
-        say(f"ranks record by Python's own kernels: {reason}")
+        say(f"ranks record with the slower Python kernels: {reason}")
 
 
-def _collect(folder: RunFolder, run_id: str) -> None:
-    from evenstep.hooks.mpi.pmpi.collect import collect
-
-    collect(folder.path, run_id=run_id)
-
-
-def _forget(folder: RunFolder) -> None:
-    """Leave nothing of a run that never began."""
+def _remove_unstarted(folder: RunFolder) -> None:
+    """Remove the folder of a run that never started."""
     if not folder.attempts():
         folder.clear()
-        with suppress(OSError):  # somebody else's files are there, too
+        with suppress(OSError):  # the folder holds other files
             folder.path.rmdir()
 
 
-def speaks(environ: Mapping[str, str]) -> bool:
-    """Whether this launcher is the only one of its job here, or rank 0's own."""
+def reports_for_job(environ: Mapping[str, str]) -> bool:
+    """Whether this launcher is the only one of its job on this node, or that of rank 0."""
     place = identity.from_environment(environ)
     return place.launcher == "single" or place.rank == 0
 
 
 def is_rank_zeros_node(folder: RunFolder, environ: Mapping[str, str]) -> bool:
-    """Whether rank 0 recorded on this machine, and no other launcher here is closer to it.
-
-    Where rank 0 was not to be observed, the lowest rank that was stands for it.
-    """
-    if not speaks(environ):
+    """Whether rank 0, or the lowest recorded rank, ran here and this launcher reports for it."""
+    if not reports_for_job(environ):
         return False
     spools = [folder.spool_path(attempt, 0) for attempt in folder.attempts()]
     if str(config.load(environ=environ).part("record")) and not any(map(Path.exists, spools)):
@@ -189,7 +182,7 @@ def is_rank_zeros_node(folder: RunFolder, environ: Mapping[str, str]) -> bool:
 
 
 def _written_here(spool: Path) -> bool:
-    """Whether a spool's header names the boot of this kernel."""
+    """Whether the spool's header has this machine's boot id."""
     try:
         with spool.open("rb") as file:
             return identity.boot_id().encode() in file.read(PAGE_BYTES)
@@ -197,8 +190,8 @@ def _written_here(spool: Path) -> bool:
         return False
 
 
-def _own_default(environ: Mapping[str, str]) -> Path:
-    """Where the run goes: one folder, also where a launcher of ours is started for every rank."""
+def _default_folder(environ: Mapping[str, str]) -> Path:
+    """Return the default run folder: the same if a launcher is started for every rank."""
     place = identity.from_environment(environ)
     return default_path(Path.cwd(), starter_pid(place.launcher, place.world))
 
@@ -211,28 +204,27 @@ def _facts(admission: Admission, command: Sequence[str]) -> dict[str, object]:
     return {**written, "written_by": "launcher"}
 
 
-def _conclude(
+def _print_verdict(
     folder: RunFolder, environ: Mapping[str, str], *, verdict: bool, as_json: bool
 ) -> None:
-    """Say what came of it, in a process of its own: it may need much memory, and may fail."""
+    """Diagnose the run in a child process: it may need much memory, and may fail."""
     if not any(folder.path.glob("attempt-*/rank-*.spool")):
         if not (env.BOOTSTRAP / "sitecustomize.py").exists():
-            say(f"no rank attached: {env.BOOTSTRAP} is not whole; install evenstep anew")
+            say(f"no rank attached: {env.BOOTSTRAP} is incomplete; reinstall evenstep")
             return
         say(
-            "no rank attached: the command never called torch.distributed.init_process_group nor "
-            "started several ranks of MPI, or its Python ignores PYTHONPATH; there is nothing to "
-            "diagnose"
+            "no rank attached: the command called neither torch.distributed.init_process_group nor "
+            "MPI with several ranks, or its Python ignores PYTHONPATH; there is nothing to diagnose"
         )
         return
     if not is_rank_zeros_node(folder, environ) or not (verdict or as_json):
-        if identity.from_environment(environ).local_rank == 0:  # of a node's launchers, one
+        if identity.from_environment(environ).local_rank == 0:  # one launcher per node
             say(f"this node's traces are in {folder.path}")
         return
     sys.stdout.flush()
     diagnose = [sys.executable, "-m", "evenstep", "diagnose", str(folder.path)]
     output = None if as_json else sys.stderr
-    # An observer must not be observed, and `-m` must find the package we are.
+    # The diagnosis must not record itself, and `-m` must find this package.
     package = str(Path(evenstep.__file__).parents[1])
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), package]))
     own = {**os.environ, "EVENSTEP": "0", "PYTHONPATH": path}
@@ -241,7 +233,7 @@ def _conclude(
 
 
 def _short(folder: RunFolder) -> str:
-    """The folder as one would type it here."""
+    """Return the folder's path as typed in the working directory."""
     here = Path.cwd()
     return shlex.quote(
         str(folder.path.relative_to(here) if folder.path.is_relative_to(here) else folder.path)

@@ -1,4 +1,4 @@
-"""`evenstep scaling`: how far a job scales, what ends it, what a control changes."""
+"""`evenstep scaling`: how far a job scales, what limits it, what a changed setting gains."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from evenstep.errors import ConfigError, UsageError
 if TYPE_CHECKING:
     from evenstep.simulate.study.scaling import Study
 
-HELP = """Simulate a scenario at several sizes and say where its throughput peaks, and why.
+HELP = """Simulate a scenario at several sizes and report where its throughput peaks, and why.
 
-Weak scaling leaves every rank its batch, strong scaling divides one batch. The control is what is
-changed in the second simulation of each size; its effect is shown as ratios. `bandwidth` is what
-bytes and link speeds alone would predict.
+With weak scaling every rank keeps its batch; with strong scaling one batch is divided. Each size is
+also simulated with the changes of --control, shown as ratios to the first simulation. `bandwidth`
+is the prediction from bytes and link speeds alone.
 
   evenstep scaling job.toml --ranks 64,256,1024 --control strategy.kind=paced
   evenstep scaling job.toml --strong --target 1e9 --deadline 72"""
@@ -40,24 +40,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep scaling`."""
     add = parser.add_argument
     add("scenario", metavar="SCENARIO", type=Path)
-    add("--ranks", metavar="N,N…", type=sizes, help="sizes (halves and doubles of its own)")
-    add("--strong", action="store_true", help="one batch for all sizes")
-    add_set(parser, "change one field for all")
+    add("--ranks", metavar="N,N…", type=sizes,
+        help="numbers of ranks (default: the scenario's, halved and doubled)")  # fmt: skip
+    add("--strong", action="store_true", help="strong scaling: one batch for all sizes")
+    add_set(parser, "change one field in all simulations")
     add("--control", metavar="NAME=VALUE", action="append", default=[],
-        help=f"change for the control, or none ({CONTROL})")  # fmt: skip
+        help=f"change of the second simulation, or none ({CONTROL})")  # fmt: skip
     amount = argument(values.number(0, above=True))
-    add("--target", metavar="N", type=amount, help="samples (or steps) to reach: hours and cost")
-    add("--deadline", metavar="HOURS", type=amount, help="cheapest size in time")
-    add("--price", metavar="P", type=price, help="of one GPU for an hour")
+    add("--target", metavar="N", type=amount,
+        help="print hours and cost to process N samples (or steps)")  # fmt: skip
+    add("--deadline", metavar="HOURS", type=amount,
+        help="find the cheapest size that reaches --target in time")  # fmt: skip
+    add("--price", metavar="P", type=price, help="price of one GPU for an hour")
     add_repeats(parser, 1)
     add_workers(parser)
     add_json(parser, "the curve")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Simulate all sizes and print what they say."""
+    """Simulate all sizes and print the curve."""
     if args.deadline is not None and args.target is None:
-        raise UsageError("--deadline needs --target: how many samples have to be reached by then")
+        raise UsageError("--deadline needs --target: the number of samples to process by then")
     document = _document(args)
     from evenstep.report.terminal.scaling import page
 
@@ -117,7 +120,7 @@ def _control(args: argparse.Namespace) -> list[str]:
 
 
 def _simulated(study: Study, workers: int | None) -> list[dict[str, Any]]:
-    """All rows, or those finished before Ctrl-C."""
+    """Simulate and return all rows, or those finished before Ctrl-C."""
     from evenstep.simulate.study.scaling import measured
     from evenstep.simulate.study.sweep import carried, expected_s
     from evenstep.workers.engines import usable_cores
@@ -132,12 +135,12 @@ def _simulated(study: Study, workers: int | None) -> list[dict[str, Any]]:
 
 def _limits(study: Study, points: list[dict[str, Any]]) -> Iterator[str]:
     if study.strong:
-        yield "gradients and the optimizer are taken to cost the same at every size"
+        yield "gradients and optimizer are assumed to cost the same at every size"
     else:
-        yield "the batch grows with the ranks; what a larger batch does to learning is not in it"
+        yield "the batch grows with the ranks; its effect on convergence is not modelled"
     if study.scenario.neighbours:
         yield "neighbours given by their number of nodes grow with the job"
     if not study.scenario.reliability.failures_per_1000_node_days:
-        yield "failures are not accounted: reliability.failures_per_1000_node_days is 0"
+        yield "failures are not modelled: reliability.failures_per_1000_node_days is 0"
     if study.repeats == 1 and points:
-        yield "one seed: ask for --repeats to see how far the numbers can be trusted"
+        yield "one seed: use --repeats for intervals"

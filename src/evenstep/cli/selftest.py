@@ -1,4 +1,4 @@
-"""`evenstep selftest`: a known delay in a tiny job on this machine, found or not."""
+"""`evenstep selftest`: whether a known delay in a small job is found on this machine."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from evenstep.errors import UsageError
 if TYPE_CHECKING:
     from evenstep.diagnose.finding import Diagnosis
 
-HELP = """Hold one rank of a small job 50 ms a step, and see whether evenstep finds it here.
+HELP = """Delay one rank of a small job by 50 ms a step and check that evenstep finds it here.
 
-Alone it starts two ranks on this machine. Under a launcher (torchrun … -m evenstep selftest, srun
-python -m evenstep selftest) each rank takes part and the last is held; rank 0 diagnoses the ranks
-whose traces it can read. The exit code is 0 where just the held rank was named, 1 where not."""
+Without a launcher two ranks are started on this machine. Under a launcher (torchrun … -m evenstep
+selftest, srun python -m evenstep selftest) every rank takes part and the last one is delayed; rank
+0 diagnoses the ranks whose traces it can read. The exit code is 0 if exactly the delayed rank was
+named, else 1."""
 
 RANKS = 2
 STEPS = 40
@@ -41,21 +42,21 @@ class SelfTest(Document):
 
     schema: ClassVar[str] = "evenstep.selftest/1"
 
-    works: Annotated[bool, Meta("Just the held rank was named.")]
+    works: Annotated[bool, Meta("Exactly the delayed rank was named.")]
     held_rank: int
     named_ranks: tuple[int, ...]
     held_ms: float
-    found_ms: Annotated[float | None, Meta("What the first finding costs a step; unknown is null.")]
+    found_ms: Annotated[float | None, Meta("Cost of the first finding per step; null if unknown.")]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep selftest`."""
     add_json(parser, "the outcome")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="keep the job's trace here")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="keep the trace of the job here")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the job, or this rank of it, and say what was found."""
+    """Run the job, or this rank of it, and report what was found."""
     if find_spec("torch") is None:
         raise UsageError(
             "the selftest trains with torch, which is not installed: pip install torch"
@@ -74,12 +75,12 @@ def main(args: argparse.Namespace) -> int:
             )  # fmt: skip
     print(done.stdout, end="", flush=True)
     if not done.stdout:
-        say(f"the job of the selftest failed with code {done.returncode}")
+        say(f"the selftest job failed with code {done.returncode}")
     return 0 if done.returncode == 0 else 1
 
 
 def _as_rank(args: argparse.Namespace) -> int:
-    """Train as one rank; rank 0 looks for the held one."""
+    """Train as one rank; rank 0 diagnoses the run."""
     import torch.distributed as dist
 
     import evenstep
@@ -94,7 +95,7 @@ def _as_rank(args: argparse.Namespace) -> int:
     dist.barrier()
     works = _judge(Path(chosen[0]), world - 1, as_json=args.json) if rank == 0 else True
     dist.destroy_process_group()
-    if args.out is None and rank == 0:  # who has read them
+    if args.out is None and rank == 0:  # the rank that has read the traces
         shutil.rmtree(Path(chosen[0]).parent, ignore_errors=True)
     return 0 if works else 1
 
@@ -126,7 +127,7 @@ def _hold(gradient: Any) -> Any:
 
 
 def _judge(run: Path, held: int, *, as_json: bool) -> bool:
-    """Diagnose, print the outcome, and say whether just the held rank was named."""
+    """Diagnose, print the outcome, and return whether exactly the delayed rank was named."""
     from evenstep.diagnose.engine import diagnose
     from evenstep.importers.opening import load
 
@@ -136,18 +137,16 @@ def _judge(run: Path, held: int, *, as_json: bool) -> bool:
     if as_json:
         print_json(SelfTest(works, held, tuple(named), 1e3 * HELD_S, found_ms).to_json())
     elif works:
-        print(
-            f"evenstep works here: rank {held} was held {1e3 * HELD_S:.0f} ms a step and is named"
-        )
-        print(f"({found_ms:.0f} ms a step would be gained without it)")
+        print(f"evenstep works here: it named rank {held}, delayed by {1e3 * HELD_S:.0f} ms a step")
+        print(f"({found_ms:.0f} ms a step would be gained without the delay)")
     else:
-        print(f"evenstep did not find rank {held}, held {1e3 * HELD_S:.0f} ms a step; it says:")
+        print(f"evenstep did not name rank {held}, delayed by {1e3 * HELD_S:.0f} ms a step but:")
         print(found.verdict)
     return works
 
 
 def _named(found: Diagnosis) -> tuple[list[int], float | None]:
-    """Ranks of the first finding, and what it costs a step (ms)."""
+    """Return the ranks of the first finding and its cost per step (ms)."""
     mean_ns = (found.summary.get("step_time") or {}).get("mean_ns")
     if not found.findings:
         return [], None

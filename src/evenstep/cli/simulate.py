@@ -1,4 +1,4 @@
-"""`evenstep simulate`: what a job will do on a fabric, at a size, with a strategy."""
+"""`evenstep simulate`: run a scenario and report its step time and throughput."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from evenstep.scenario.scenario import Scenario
     from evenstep.simulate.result import Result
 
-HELP = """Run a scenario: a cluster, its fabric, a job and what disturbs it, in one TOML file.
+HELP = """Simulate a scenario: cluster, fabric, job and disturbances in one TOML file.
 
 With --out, the trace is written as a run folder that `evenstep diagnose` and every other command
-read like a live job's. --set changes one field, as in --set cluster.nodes=64 or
---set noise.0.sigma=0.05; --fields lists them all, --presets the systems and models that a scenario
-can name in `preset`."""
+read like that of a live job. --set changes one field, as in --set cluster.nodes=64 or
+--set noise.0.sigma=0.05. --fields lists all fields, --presets the systems and models that a
+scenario can name in `preset`."""
 
 _NAMES, _WIDEST = 23, 80  # columns of the list of presets
 
@@ -36,20 +36,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("scenario", metavar="SCENARIO", nargs="?", type=Path)
     add_set(parser)
     add("--out", metavar="RUN", type=Path, help="write the trace as a run folder")
-    add_files(parser, html="diagnose it, and write the page to look at")
+    add_files(parser, html="diagnose the trace and write the report as a page")
     add_json(parser, "the result")
-    add("--fields", action="store_true", help="list what a scenario may say")
+    add("--fields", action="store_true", help="list all fields of a scenario")
     add("--presets", action="store_true", help="list systems and models")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the scenario and say what came of it."""
+    """Simulate the scenario and print the result."""
     try:
         return _main(args)
     except MemoryError as error:
         raise UsageError(
-            f"{args.scenario} needs more memory than there is; take fewer cluster.nodes "
-            "or run.steps"
+            f"{args.scenario} needs more memory than there is; reduce cluster.nodes or run.steps"
         ) from error
 
 
@@ -67,7 +66,7 @@ def _main(args: argparse.Namespace) -> int:
         show(listed, lambda: _preset_list(found), as_json=args.json)
         return 0
     if args.scenario is None:
-        raise UsageError("name a SCENARIO file, or list the fields of one with --fields")
+        raise UsageError("give a SCENARIO file, or list the fields of one with --fields")
     from evenstep.scenario import scenario
 
     asked = scenario.load(args.scenario, args.set)
@@ -88,7 +87,7 @@ def _main(args: argparse.Namespace) -> int:
 
 
 def _preset_list(summaries: Mapping[str, str]) -> str:
-    """Names, and what each is beside them."""
+    """Render presets as a list of names and descriptions."""
     below = f"\n{'':{_NAMES}}"
     return "".join(
         f"{name:{_NAMES}}{below.join(textwrap.wrap(what, _WIDEST - _NAMES))}\n"
@@ -98,7 +97,7 @@ def _preset_list(summaries: Mapping[str, str]) -> str:
 
 @contextmanager
 def _folder(args: argparse.Namespace) -> Iterator[Path | None]:
-    """Where the trace goes: RUN, a scratch folder if only the page is asked for, or nowhere."""
+    """Yield the folder of the trace: RUN, a scratch folder if only a page is written, or None."""
     if args.out is not None or args.html is None:
         yield args.out
         return
@@ -107,7 +106,7 @@ def _folder(args: argparse.Namespace) -> Iterator[Path | None]:
 
 
 def _draw(args: argparse.Namespace, result: Result, folder: Path) -> None:
-    """The page of a simulation is that of its trace, with the load of the links it knows."""
+    """Write the report page of the simulated trace, with the load of the simulated links."""
     from evenstep.report.page import html
     from evenstep.report.page.fabric import LinkMap
 
@@ -126,24 +125,24 @@ def _simulated(asked: Scenario, args: argparse.Namespace, folder: Path | None) -
     from evenstep.simulate import simulation
 
     messages, seconds = simulation.expected(simulation.set_up(asked))
-    progress.announce(f"{messages:,} messages to follow", seconds)
+    progress.announce(f"{messages:,} messages to simulate", seconds)
     if folder is not None:
         _make_room(folder, force=args.force)
-    with progress.counting("simulated {} of {} steps") as tell:
+    with progress.counting("simulated {} of {} steps") as report:
         if folder is None:
-            return simulation.simulate(asked, progress=tell)
-        return simulation.simulate_to(folder, asked, progress=tell)
+            return simulation.simulate(asked, progress=report)
+        return simulation.simulate_to(folder, asked, progress=report)
 
 
 def _make_room(path: Path, *, force: bool) -> None:
-    """Refuse to overwrite a run; remove it where that was asked for."""
+    """Raise `UsageError` if the folder holds a run; with `force`, remove that run."""
     from evenstep.trace.spool.folder import RunFolder
 
     folder = RunFolder(path)
     files.check_folder(path)
     if folder.exists() and not force:
         raise UsageError(
-            f"{path} has a run already; choose another RUN or overwrite it with --force"
+            f"{path} already holds a run; choose another RUN or overwrite it with --force"
         )
     if folder.exists():
         folder.clear()

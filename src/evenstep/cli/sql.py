@@ -1,4 +1,4 @@
-"""`evenstep sql`: questions about a run that nobody has foreseen."""
+"""`evenstep sql`: query a run in SQL."""
 
 from __future__ import annotations
 
@@ -25,19 +25,18 @@ if TYPE_CHECKING:
     from evenstep.trace.store.query import QueryResult
     from evenstep.trace.trace import Trace
 
-HELP = """Ask about a run in SQL.
+HELP = """Query a run in SQL.
 
     evenstep sql "select rank, avg(step_ns) / 1e6 as ms from steps group by rank order by ms" RUN
 
-RUN is what `evenstep diagnose` takes, or a store (`evenstep export RUN --store DIR`): of a store no
-more is read than the question needs. --tables says what tables and columns there are. The SQL is
-DuckDB's; a trace is only ever read. Without --json or --csv the first rows are printed as a
-table."""
+RUN is any input of `evenstep diagnose`, or a store (`evenstep export RUN --store DIR`), of which
+only the parts that the query needs are read. --tables lists tables and columns. The SQL dialect is
+DuckDB's; traces are read-only. Without --json or --csv the first rows are printed as a table."""
 
 SCHEMA = "evenstep.sql/1"
 MOST_ROWS = 200  # of a printed table
-LINE = 80  # characters of one that is filled
-WIDEST = 40  # characters of a text in it
+LINE = 80  # characters of a wrapped line
+WIDEST = 40  # characters of a cell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,21 +51,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Answer one question."""
+    """Run one query and print its result."""
     if args.tables:
         _print_tables(as_json=args.json)
         return 0
     if args.query is None or args.run is None:
         raise UsageError('give a QUERY and a RUN: evenstep sql "select … from steps" RUN')
     if " " in str(args.run) and " " not in args.query:
-        raise UsageError(f"the question comes first: evenstep sql QUERY {args.query}")
+        raise UsageError(f"QUERY comes first: evenstep sql QUERY {args.query}")
     from evenstep.trace.store import query as store_query
 
     with (
         _source(args.run) as source,
         store_query.open_tables(source, _findings(args, source)) as connection,
     ):
-        with progress.ticking("asking"):
+        with progress.ticking("querying"):
             answer = store_query.ask(connection, args.query)
         if args.json:
             _print_json(answer)
@@ -79,7 +78,7 @@ def main(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _source(path: Path) -> Iterator[Path | Trace]:
-    """What to ask: a store as it is, a small run in memory, a large one stored for the moment."""
+    """Yield what to query: a store, a small run in memory, or a temporary store of a large run."""
     from evenstep.trace.spooled import OnDisk
     from evenstep.trace.store.layout import is_store
     from evenstep.trace.store.writing import write_store
@@ -89,22 +88,22 @@ def _source(path: Path) -> Iterator[Path | Trace]:
         return
     trace = traces.read(path)
     if trace.operations is not None:
-        raise TraceError(f"{path} is an operation table, not records of a run; ask its own file")
+        raise TraceError(f"{path} is an operation table, not records of a run; query it directly")
     if not isinstance(trace.events, OnDisk):
         yield trace
         return
     with tempfile.TemporaryDirectory(prefix="evenstep-sql-") as folder:
         say(
-            f"{path} is large and stored for this question alone; "
-            f"`evenstep export {path} --store DIR` keeps the store"
+            f"{path} is large: writing a temporary store for this query; "
+            f"`evenstep export {path} --store DIR` writes one to keep"
         )
-        with progress.ticking("storing it"):
+        with progress.ticking("writing the store"):
             stored = write_store(trace, Path(folder) / "store").path
         yield stored
 
 
 def _findings(args: argparse.Namespace, source: Path | Trace) -> list[dict[str, Any]]:
-    """What the diagnosis found, where the question is about it."""
+    """Diagnose the run if the query names the table `findings`."""
     if not re.search(r"\bfindings\b", args.query, re.IGNORECASE):
         return []
     return traces.judge(traces.read(args.run) if isinstance(source, Path) else source).rows()
@@ -114,7 +113,7 @@ def _findings(args: argparse.Namespace, source: Path | Trace) -> list[dict[str, 
 
 
 def _print_json(answer: QueryResult) -> None:
-    """An object whose rows are written one by one: there may be many."""
+    """Print the rows one by one as a JSON object: there may be many."""
     columns = [
         {"name": name, "type": kind}
         for name, kind in zip(answer.columns, answer.types, strict=True)
@@ -152,7 +151,7 @@ def _print_table(answer: QueryResult) -> None:
 
 
 def _side_by_side(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table; what is all numbers stands to the right."""
+    """Render rows as a table; numeric columns are right-aligned."""
     right = [all(map(_is_number, column)) for column in zip(*rows, strict=True)]
     right = right or [False] * len(names)
     table = [names, *rows]
@@ -166,7 +165,7 @@ def _side_by_side(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterat
 
 
 def _one_below_another(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Of rows that are too wide for the terminal: each column on a line of its own."""
+    """Render rows that are too wide for the terminal, with one column a line."""
     width = max(map(len, names))
     for number, row in enumerate(rows, 1):
         yield f"row {number}"
@@ -230,4 +229,4 @@ def _print_tables(*, as_json: bool) -> None:
             head = f"  {column.name:{width}}  "
             print("\n".join(style.wrap(column.meaning, first=head, indent=len(head))))
         print()
-    print('"group" is a word of SQL: write the column in double quotes.')
+    print('"group" is an SQL keyword: write the column in double quotes.')

@@ -1,4 +1,4 @@
-"""`evenstep strategies`: every strategy, algorithm and layout on one cluster, and which to take."""
+"""`evenstep strategies`: compare strategies, algorithms and layouts on one cluster."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from evenstep.explain import measures
 if TYPE_CHECKING:
     from evenstep.simulate.study.decision import Limits
 
-HELP = """Run every strategy, collective algorithm and layout on a scenario's cluster and say which to take.
+HELP = """Simulate every synchronization strategy, collective algorithm and layout on a scenario's
+cluster and recommend one.
 
   evenstep strategies job.toml --limit cv=.1 --limit p99=250ms
 
 Limits: cv, p99 (step time; ms, s or us, else milliseconds), efficiency (at least) and staleness
-(mean updates). Without any, CV is at most 0.1. Margins say how many ranks, how much jitter,
-oversubscription and other load each option bears before CV or efficiency crosses its limit. --write
-puts what the agent can apply of the recommendation into a settings file."""  # noqa: E501
+(mean updates). The default is CV at most 0.1. Margins tell how many ranks, how much jitter,
+oversubscription and other load an option tolerates before CV or efficiency crosses its limit.
+--write saves those settings of the recommendation that the agent can apply."""
 
 AXES = ("ranks", "jitter", "oversubscription", "load")
-#: By name: the field of `Limits`, and how its value is read.
+#: The field of `Limits` and the type of each limit.
 LIMITS = {
     "cv": ("cv", measures.RATIO),
     "p99": ("p99_ns", measures.STEP_TIME),
@@ -41,28 +42,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("scenario", metavar="SCENARIO", type=Path)
     add_set(parser)
-    add("--limit", metavar="NAME=VALUE", action="append", default=[], help="keep to it")
+    add("--limit", metavar="NAME=VALUE", action="append", default=[],
+        help="only accept options within this limit")  # fmt: skip
     add("--margins", metavar="AXIS,…", type=several(values.choice((*AXES, "none"))),
         default=",".join(AXES),
-        help="what margins are looked for: " + ", ".join(AXES) + "; or none")  # fmt: skip
+        help="margins to compute: " + ", ".join(AXES) + "; or none")  # fmt: skip
     add_workers(parser)
-    add_files(parser, write="settings for the agent")
+    add_files(parser, write="write settings for the agent")
     add_json(parser, "the table")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Compare, print, and write the settings asked for."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # processes share the cores already
+    """Compare the options, print the table and write the settings."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the workers use all cores already
     from evenstep.scenario import scenario
     from evenstep.simulate.study.decision import compare
+    from evenstep.workers.engines import usable_cores
 
     limits, axes = limits_of(args.limit), tuple(name for name in args.margins if name in AXES)
     files.check_free(args.write, force=args.force)
-    asked, workers = scenario.load(args.scenario, args.set), args.workers
-    with progress.counting("compared {} of {} options") as tell:
-        workers = workers or len(os.sched_getaffinity(0))
+    asked, workers = scenario.load(args.scenario, args.set), args.workers or usable_cores()
+    with progress.counting("compared {} of {} options") as report:
         table = compare(
-            asked, limits, axes=axes, workers=workers, progress=tell,
+            asked, limits, axes=axes, workers=workers, progress=report,
             told=lambda seconds: progress.announce("every strategy", seconds / workers),
         )  # fmt: skip
     from evenstep.report.terminal import decision as decision_table
@@ -74,7 +76,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def limits_of(texts: list[str]) -> Limits:
-    """Limits from `cv=.1` and `p99=250ms`; the last of a name counts."""
+    """Parse limits such as `cv=.1` and `p99=250ms`; the last of a name counts."""
     from evenstep.simulate.study.decision import Limits
 
     found: dict[str, float] = {}
@@ -82,7 +84,7 @@ def limits_of(texts: list[str]) -> Limits:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or name not in LIMITS:
             raise UsageError(
-                f"--limit takes name=value with a name of {', '.join(LIMITS)}, found {text!r}"
+                f"--limit takes NAME=VALUE with NAME one of {', '.join(LIMITS)}, found {text!r}"
             )
         field, kind = LIMITS[name]
         try:

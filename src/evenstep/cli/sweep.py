@@ -1,4 +1,4 @@
-"""`evenstep sweep`: one scenario in every combination of some values."""
+"""`evenstep sweep`: simulate a scenario with every combination of some values."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from evenstep.simulate.study.sweep_folder import SweepFolder
     from evenstep.workers.engines import Engine
 
-HELP = """Simulate a scenario in every combination of some values, on all cores of this machine or,
-with --engine ray, of a cluster.
+HELP = """Simulate a scenario with every combination of some values, on all cores of this machine
+or, with --engine ray, of a cluster.
 
   evenstep sweep job.toml --vary nodes=4,8,16 --vary fabric.oversubscription=1,2,4 \\
       --vary strategy=synchronous,paced --repeats 5 --out sweep
 
-A field is named as in the scenario; nodes, ranks, placement, oversubscription, strategy,
-controller, algorithm, buckets, seed and steps are known without their table. With --out every
-finished simulation is put down at once: the same command goes on where it was stopped, whoever
-carries it out; results are the same to the byte. Each repeat has a seed of its own; intervals are
-95 % of the mean over repeats."""
+Fields are named as in the scenario; nodes, ranks, placement, oversubscription, strategy,
+controller, algorithm, buckets, seed and steps can be given without their table. With --out every
+finished simulation is saved at once, and the same command resumes where it was stopped; results are
+byte-identical on every engine. Each repeat has its own seed; intervals are 95 % of the mean over
+repeats."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,25 +43,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("scenario", metavar="SCENARIO", type=Path)
     add("--vary", metavar="NAME=VALUE,…", action="append", default=[], help="values of one field")
-    add_set(parser, "change one field for all")
+    add_set(parser, "change one field in all simulations")
     add_repeats(parser, 1)
-    add("--out", metavar="DIR", type=Path, help="keep results here, and resume")
-    add_files(parser, html="write a page to look at")
+    add("--out", metavar="DIR", type=Path, help="save results here, and resume from them")
+    add_files(parser, html="also write the results as a page")
     add_json(parser, "the summary")
     add_engine(parser, workers="one for each core")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Carry the sweep out and say what came of it."""
+    """Run the sweep and print its summary."""
     from evenstep.scenario import scenario
     from evenstep.simulate.study import sweep
     from evenstep.simulate.study.sweep import summed_up
     from evenstep.simulate.study.sweep_folder import SweepFolder
 
     if not args.vary:
-        raise UsageError("name at least one field to --vary, as in --vary nodes=4,8,16")
+        raise UsageError("give at least one --vary, as in --vary nodes=4,8,16")
     files.check_free(args.html, force=args.force)
-    carrier = engine_of(args)
+    engine = engine_of(args)
     axes = [sweep.axis(text) for text in args.vary]
     data = scenario.read(args.scenario)
     try:
@@ -74,7 +74,7 @@ def main(args: argparse.Namespace) -> int:
     rows = folder.begin(plan, force=args.force) if folder else []
     written: Path | None = None
     try:
-        _carry_out(plan, rows, folder, carrier)
+        _simulate(plan, rows, folder, engine, args.workers)
     finally:
         if folder is not None and rows:
             written = folder.write_results(rows)
@@ -99,32 +99,36 @@ def main(args: argparse.Namespace) -> int:
     return progress.INTERRUPTED if document["partial"] else 0
 
 
-def _carry_out(
-    plan: SweepPlan, rows: list[dict[str, Any]], folder: SweepFolder | None, carrier: Engine
+def _simulate(
+    plan: SweepPlan,
+    rows: list[dict[str, Any]],
+    folder: SweepFolder | None,
+    engine: Engine,
+    workers: int | None,
 ) -> None:
-    """Simulate what `rows` does not have yet."""
+    """Simulate the units that `rows` lacks."""
     from evenstep.simulate.study.sweep import carried, expected_s
     from evenstep.workers.engines import usable_cores
 
     known = {row["number"] for row in rows}
     left = [unit for unit in plan.units if unit.number not in known]
     if known:
-        print(f"{len(known)} of {len(plan.units)} were finished before", file=sys.stderr)
-    progress.announce(f"{len(left)} simulations", expected_s(left) / usable_cores())
+        print(f"{len(known)} of {len(plan.units)} already finished", file=sys.stderr)
+    progress.announce(f"{len(left)} simulations", expected_s(left) / (workers or usable_cores()))
     keep = folder.add if folder is not None else lambda _: None
-    progress.finished(carried(left, carrier), len(plan.units), rows, keep)
+    progress.finished(carried(left, engine), len(plan.units), rows, keep)
 
 
 # -- as text ---------------------------------------------------------------------------------------
 
 
 def _page(document: SweepDocument) -> str:
-    """A table, at most 80 columns where the names of what is varied allow."""
+    """Render a table of at most 80 columns if the names of varied fields allow."""
     from evenstep.report.terminal.style import table
 
     entries = document["combinations"]
     if not entries:
-        return "nothing was finished"
+        return "no simulation finished"
     names = [name.rpartition(".")[2] for name in entries[0]["varied"]]
     heads = [*names, "ranks", entries[0]["unit"], "step", "CV", "p99", "eff."]
     lines = table([heads, *map(_cells, entries)])

@@ -1,4 +1,4 @@
-"""Where a command speaks: its result, messages beside it, streams that may be closed or full."""
+"""Output of commands: results on standard output, messages on standard error."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any
 
 
 def print_json(document: Any) -> None:
-    """A result as JSON on standard output; plain ASCII, whatever the terminal's encoding."""
+    """Print a result as JSON on standard output, in plain ASCII."""
     print(json.dumps(document, indent=2, allow_nan=False))
 
 
 def show(document: Any, render: Callable[[], str], *, as_json: bool) -> None:
-    """A result on standard output: as JSON, or as the text that it is rendered to."""
+    """Print a result on standard output, as JSON or as rendered text."""
     if as_json:
         print_json(document)
     else:
@@ -29,7 +29,7 @@ def show(document: Any, render: Callable[[], str], *, as_json: bool) -> None:
 
 
 def say(message: str, *, who: str = "evenstep") -> None:
-    """A message on standard error: one line in a pipe or a file, filled on a terminal."""
+    """Print a message on standard error: wrapped on a terminal, one line elsewhere."""
     text = f"{who}: {message}"
     if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns
@@ -39,7 +39,7 @@ def say(message: str, *, who: str = "evenstep") -> None:
 
 @contextmanager
 def until_interrupted() -> Iterator[None]:
-    """Work that goes on until Ctrl-C, which then is its end and no news."""
+    """Exit without a message when Ctrl-C ends the work."""
     try:
         yield
     except KeyboardInterrupt:
@@ -47,7 +47,7 @@ def until_interrupted() -> Iterator[None]:
 
 
 def tell_written(path: Path | str, note: str = "") -> None:
-    """The last line: which file there is now."""
+    """Print the last line of a command: the file it has written."""
     print(f"Wrote {path}{note}", file=sys.stderr, flush=True)
 
 
@@ -56,21 +56,21 @@ def _filled(line: str, width: int) -> str:
 
 
 def open_streams() -> None:
-    """Give a closed standard stream (`>&-`) the null device, before a file gets its number."""
+    """Open the null device for closed standard streams (`>&-`), before a file gets their number."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
     if sys.stdout is None:
         sys.stdout = os.fdopen(1, "w")
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w")
-    for stream in (sys.stdout, sys.stderr):  # what an encoding does not have is no reason to fail
+    for stream in (sys.stdout, sys.stderr):  # replace characters that the encoding lacks
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 def drop_output() -> None:
-    """What is still to be printed goes nowhere: its reader has left, or its disk is full."""
+    """Discard buffered output whose pipe is closed or whose disk is full."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Traces as commands find, read and diagnose them, with progress where that takes long."""
+"""Find, read and diagnose traces for commands, showing progress."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from evenstep.diagnose.finding import Diagnosis
     from evenstep.trace.trace import Trace
 
-SHOWN = 20
-RECORDS_A_SECOND = 700_000  # one core, 640,000 to 910,000 in runs of 128 and 1,024 ranks
+MOST_LISTED = 20
+RECORDS_A_SECOND = 700_000  # on one core: 640,000 to 910,000 for runs of 128 and 1,024 ranks
 
 
 def read(path: Path) -> Trace:
-    """The trace at a path. Raises `TraceError` where there is none, `UsageError` for several."""
+    """Read the trace at a path. Raises `TraceError` if there is none, `UsageError` if several."""
     from evenstep.importers.opening import load
 
     with progress.ticking(f"reading {path}"):
@@ -27,7 +27,7 @@ def read(path: Path) -> Trace:
 
 
 def judge(trace: Trace) -> Diagnosis:
-    """The diagnosis of a trace."""
+    """Diagnose a trace."""
     from evenstep.diagnose.engine import diagnose
 
     about_s = len(trace.events) / RECORDS_A_SECOND
@@ -36,34 +36,34 @@ def judge(trace: Trace) -> Diagnosis:
 
 
 def latest(place: Path = Path()) -> Path | None:
-    """The run at or below a folder that began last: itself, or of its `evenstep-runs`, or in it."""
+    """Return the latest run: the folder itself, else in its `evenstep-runs`, else in the folder."""
     if RunFolder(place).exists():
         return place
     return next(iter(inside(place / RUNS, "*", "*/*") or inside(place)), None)
 
 
 def inside(place: Path, *patterns: str) -> list[Path]:
-    """Runs that lie in a folder, directly unless `patterns` say where, the latest first."""
+    """Return the runs in a folder, latest first; `patterns` also match deeper folders."""
     places = (path for pattern in patterns or ("*",) for path in place.glob(pattern))
     runs = [path for path in places if path.is_dir() and RunFolder(path).exists()]
     return sorted(runs, key=lambda path: (_began(path), path.name), reverse=True)
 
 
 def listed(place: Path, now_s: float | None = None) -> Iterator[str]:
-    """Lines on the runs of a folder, the latest first, and how to open one."""
+    """Render the runs of a folder, latest first, and the command that opens the first."""
     runs = inside(place)
     now_s = time.time() if now_s is None else now_s
-    for path in runs[:SHOWN]:
+    for path in runs[:MOST_LISTED]:
         attempts = RunFolder(path).attempts()
         ranks = len(list(path.glob(f"attempt-{attempts[-1]:03d}/rank-*.spool"))) if attempts else 0
         yield f"{_age(now_s - _began(path)):>12}  {ranks:>5} ranks  {path}"
-    if len(runs) > SHOWN:
-        yield f"{'':>12}  and {len(runs) - SHOWN} older"
+    if len(runs) > MOST_LISTED:
+        yield f"{'':>12}  and {len(runs) - MOST_LISTED} older"
     yield f"evenstep diagnose {runs[0]}"
 
 
 def _began(path: Path) -> float:
-    """When its `run.json` was written, else when its folder last changed (s, Unix time)."""
+    """Return the time of `run.json`, else of the folder's last change (s, Unix time)."""
     facts = RunFolder(path).facts_path
     return (facts if facts.exists() else path).stat().st_mtime
 

@@ -1,4 +1,4 @@
-"""`evenstep watch`: a running job, looked at once a second from outside."""
+"""`evenstep watch`: a live view of a running job, refreshed every second from its files."""
 
 from __future__ import annotations
 
@@ -21,93 +21,91 @@ if TYPE_CHECKING:
     from evenstep.watch.findings import Journal
     from evenstep.watch.frame import Frame
 
-HELP = """Show a running job: who is late, where each rank's step goes, what stands out.
+HELP = """Show a running job: late ranks, the time of each rank's step, live findings.
 
-RUN is the run's folder; it need not exist yet. Only the latest 32 steps of every rank are read,
-from the files the job writes anyway, so that it costs the job nothing: mean and p99 are theirs (a
-diagnosis has those of all steps but the first three). Ranks may die and be started again. --web
-serves the same in a page, to this machine alone. Ctrl-C ends the watching, not the job.
+RUN is the run folder; it need not exist yet. Only the last 32 steps of every rank are read, from
+files that the job writes anyway, so watching costs the job nothing. Mean and p99 are those of these
+steps (a diagnosis uses all steps but the first three). Ranks may die and restart. --web serves the
+view as a page on localhost. Ctrl-C ends watching, not the job.
 
-For thousands of ranks, or where their files lie on the nodes: start --aggregate once on each node.
-It shows nothing, but sums up its node's ranks every second in a small file in RUN (or in the run's
-folder that --into names), from which watch RUN, anywhere, puts the job together."""
+For thousands of ranks, or if traces are on local disks, start --aggregate once on each node. It
+prints nothing, but writes a summary of the node's ranks every second to a small file in RUN (or in
+the run folder given with --into). `evenstep watch RUN` on any machine then shows the whole job."""
 
-RESTART_PATIENCE_S = 30.0  # after the end of all ranks, for another attempt
+RESTART_GRACE_S = 30.0  # time to wait for another attempt after all ranks have ended
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evenstep watch`."""
     add = parser.add_argument
     add("run", metavar="RUN", type=Path)
-    add("--once", action="store_true", help="show it as it is now, and end")
-    add("--json", action="store_true", help="print a line of JSON at every look")
+    add("--once", action="store_true", help="show the current state and exit")
+    add("--json", action="store_true", help="print a line of JSON at every refresh")
     add("--web", action="store_true", help="serve a page on 127.0.0.1")
-    add("--aggregate", action="store_true", help="sum up this node's ranks for other watchers")
-    add("--into", metavar="DIR", type=Path, help="of --aggregate: the folder those watch")
-    add("--port", metavar="N", type=_port, default=0, help="of the page; a free one unless given")
+    add("--aggregate", action="store_true", help="summarize this node's ranks for other watchers")
+    add("--into", metavar="DIR", type=Path, help="run folder that --aggregate writes to (RUN)")
+    add("--port", metavar="N", type=_port, default=0, help="port of --web (default: a free one)")
     add(
         "--every",
         metavar="SECONDS",
         type=seconds(0.1, 3600),
         default=1.0,
-        help="between looks, 1 unless given",
+        help="time between refreshes (1)",
     )
 
 
 def main(args: argparse.Namespace) -> int:
-    """Watch until the run ends or somebody presses Ctrl-C."""
+    """Watch until the run ends or Ctrl-C is pressed."""
     path = run_folder(args.run)
     if path.exists() and not path.is_dir():
-        raise UsageError(f"{path} is a file; give the run's folder")
+        raise UsageError(f"{path} is a file; give the run folder")
     if args.into is not None and not args.aggregate:
-        raise UsageError("--into says where --aggregate writes; give both")
-    if args.once and not _has_begun(path):
-        raise TraceError(
-            f"no rank has begun in {path}; without --once, evenstep watch waits for it"
-        )
+        raise UsageError("--into needs --aggregate")
+    if args.once and not _has_started(path):
+        raise TraceError(f"no rank has started in {path}; without --once, watch waits for ranks")
     with until_interrupted():
-        return _watched(args, path)
+        return _watch(args, path)
 
 
-def _watched(args: argparse.Namespace, path: Path) -> int:
-    """Watch in the form asked for."""
+def _watch(args: argparse.Namespace, path: Path) -> int:
+    """Watch in the requested form."""
     if args.aggregate:
         return _aggregate(path, args.into or path, args.every, once=args.once)
-    pictures = _pictures(path, args.every)
+    views = _views(path, args.every)
     if args.web:
-        return _serve(pictures, args.port)
+        return _serve(views, args.port)
     if args.json:
-        return _print_json(pictures, once=args.once)
+        return _print_json(views, once=args.once)
     if args.once:
-        frame, journal, _ = next(pictures)
+        frame, journal, _ = next(views)
         print("\n".join(_lines(frame, journal, sys.stdout.isatty())))
         return 0
     if sys.stdout.isatty():
-        return _show(pictures)
-    return _log(pictures)
+        return _show(views)
+    return _log(views)
 
 
 def run_folder(path: Path) -> Path:
-    """The run's folder, also where one of its attempts or a spool is named."""
+    """Return the run folder of a run, one of its attempts or a spool."""
     if path.suffix == ".spool":
         path = path.parent
     return path.parent if any(path.glob("rank-*.spool")) else path
 
 
-def _has_begun(path: Path) -> bool:
+def _has_started(path: Path) -> bool:
     return any(any(path.glob(place)) for place in ("attempt-*/rank-*.spool", "live/node-*.bin"))
 
 
 def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> int:
-    """Sum up the ranks of this node again and again; ends some time after they have."""
+    """Write summaries of this node's ranks until some time after they have ended."""
     from evenstep.trace.spool.identity import hostname
     from evenstep.watch.node import encoded, news_path, write_news
     from evenstep.watch.run import LiveRun
 
     run, place = LiveRun(path.absolute(), here=True), news_path(into, hostname())
-    say(f"sums up the ranks of {hostname()} in {place}")
-    over = _Patience()
-    for look in _looks(every_s):
+    say(f"writing summaries of the ranks of {hostname()} to {place}")
+    over = _RestartGrace()
+    for look in _refreshes(every_s):
         run.refresh()
         if run.states:
             try:
@@ -122,15 +120,15 @@ def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> int:
     return 0
 
 
-def _pictures(path: Path, every_s: float) -> Iterator[tuple[Frame, Journal, list[str]]]:
-    """The run again and again, with what was found new in it; ends some time after the run."""
+def _views(path: Path, every_s: float) -> Iterator[tuple[Frame, Journal, list[str]]]:
+    """Yield frame, journal and new findings at every refresh, until some time after the run."""
     from evenstep.watch.findings import Journal, live_findings
     from evenstep.watch.frame import frame
     from evenstep.watch.tree import Follower
 
     follower, journal = Follower.of(path.absolute()), Journal()
-    over = _Patience()
-    for _ in _looks(every_s):
+    over = _RestartGrace()
+    for _ in _refreshes(every_s):
         run = follower.refresh()
         window = run.window()
         found = live_findings(run, window)
@@ -141,8 +139,8 @@ def _pictures(path: Path, every_s: float) -> Iterator[tuple[Frame, Journal, list
             return
 
 
-def _looks(every_s: float) -> Iterator[int]:
-    """Counts up, at even times; a look that took too long is followed by a short rest."""
+def _refreshes(every_s: float) -> Iterator[int]:
+    """Count up at even times; pause shortly after a refresh that took longer."""
     for number in count():
         due = time.monotonic() + every_s
         yield number
@@ -150,20 +148,20 @@ def _looks(every_s: float) -> Iterator[int]:
 
 
 @dataclass
-class _Patience:
-    """How long an ended run is watched for another attempt."""
+class _RestartGrace:
+    """The time that an ended run is still watched for another attempt."""
 
     since_s: float | None = None
 
     def is_out(self, *, ended: bool) -> bool:
-        """Whether it has been over for long enough."""
+        """Whether the run has been over for longer than the grace period."""
         now = time.monotonic()
         self.since_s = (self.since_s or now) if ended else None
-        return self.since_s is not None and now - self.since_s > RESTART_PATIENCE_S
+        return self.since_s is not None and now - self.since_s > RESTART_GRACE_S
 
 
-def _print_json(pictures: Iterator[tuple[Frame, Journal, list[str]]], *, once: bool) -> int:
-    for frame, _, _ in pictures:
+def _print_json(views: Iterator[tuple[Frame, Journal, list[str]]], *, once: bool) -> int:
+    for frame, _, _ in views:
         print(json.dumps(frame.to_json(), allow_nan=False, separators=(",", ":")), flush=True)
         if once:
             break
@@ -179,38 +177,38 @@ def _lines(frame: Frame, journal: Journal, terminal: bool) -> list[str]:
     return lines(frame, journal, View(max(size.columns, 40), wants_color(), height))
 
 
-def _show(pictures: Iterator[tuple[Frame, Journal, list[str]]]) -> int:
-    """On a terminal: the picture in its place, the last one left standing."""
+def _show(views: Iterator[tuple[Frame, Journal, list[str]]]) -> int:
+    """Redraw the view in place on a terminal; the last one stays."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
     with Live(console=Console(highlight=False), auto_refresh=False) as live:
-        for frame, journal, _ in pictures:
+        for frame, journal, _ in views:
             text = "\n".join(_lines(frame, journal, terminal=True))
             live.update(Text.from_ansi(text, no_wrap=True), refresh=True)
     return 0
 
 
-def _log(pictures: Iterator[tuple[Frame, Journal, list[str]]]) -> int:
-    """Into a file or a pipe: a line whenever the verdict changes, and what is found."""
+def _log(views: Iterator[tuple[Frame, Journal, list[str]]]) -> int:
+    """Print a line to a file or pipe when the verdict changes or a finding is new."""
     from evenstep.watch.terminal import status_line
 
-    said = ""
-    for frame, _, new in pictures:
-        if frame.verdict.partition(":")[0] != said or new:
-            said = frame.verdict.partition(":")[0]
+    last = ""
+    for frame, _, new in views:
+        if frame.verdict.partition(":")[0] != last or new:
+            last = frame.verdict.partition(":")[0]
             print(status_line(frame), flush=True)
     return 0
 
 
-def _serve(pictures: Iterator[tuple[Frame, Journal, list[str]]], port: int) -> int:
+def _serve(views: Iterator[tuple[Frame, Journal, list[str]]], port: int) -> int:
     from evenstep.watch.web import LiveServer, tunnel_command
 
     with LiveServer(port) as server:
         say(f"watch at {server.url}")
         say(f"from elsewhere: {tunnel_command(server.port)}")
-        for frame, journal, _ in pictures:
+        for frame, journal, _ in views:
             server.publish(frame.to_json() | {"past": list(journal.past)})
     return 0
 
