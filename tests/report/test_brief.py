@@ -105,7 +105,7 @@ def test_what_ended_the_job_has_no_share_of_a_step(diagnosis: Diagnosis) -> None
 
 def test_where_the_late_rank_was_stands_below_the_reason(diagnosis: Diagnosis) -> None:
     diagnosis.findings[:] = [worded(diagnosis.findings[0])]
-    assert any("loader.py:12 fetch (90 % of the looks)" in line for line in lines(diagnosis))
+    assert any("loader.py:12 fetch (90 % of samples)" in line for line in lines(diagnosis))
 
 
 def test_a_remedy_that_gives_nothing_back_is_not_advised(diagnosis: Diagnosis) -> None:

@@ -233,12 +233,12 @@ GC = {"action": "gc", "rank": 0, "word": "pays", "acted_steps": 1200, "pairs": 9
 def test_what_pacing_and_actions_did_is_said_as_on_the_terminal_and_drawn(
     diagnosis: Diagnosis, trace: Trace, steps: Columns
 ) -> None:
-    assert "What acting did" not in html.render(diagnosis, trace, steps=steps)
+    assert "What actions did" not in html.render(diagnosis, trace, steps=steps)
     diagnosis.summary |= {"pacing": PACED, "acted": [GC]}
     text = html.render(diagnosis, trace, steps=steps)
     said = list(acted(diagnosis.summary))
     assert said[-1] == (
-        "gc: pays; acted in 1,200 steps; a step is shorter by 14 % (2 to 30 %), by 9 pairs of "
+        "gc: pays; active in 1,200 steps; a step is shorter by 14 % (2 to 30 %), by 9 pairs of "
         "blocks; the collector pauses 30 % of the time"
     )
     for sentence in said:

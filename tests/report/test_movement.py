@@ -90,7 +90,7 @@ def test_the_critical_path_says_whether_it_moves() -> None:
         ({"steps_per_round": 8, "regular_rounds": True}, "ranks synchronize every 8 steps"),
         (
             {"staleness": {"mean": 3.0, "p50": 3.0, "p95": 7.0, "max": 12.0}},
-            "updates are 3 steps stale on average, 7 at the 95 % quantile, 12 at most",
+            "updates are 3 steps stale on average, 7 at p95, 12 at most",
         ),
     ],
 )
@@ -101,4 +101,4 @@ def test_loose_coupling_is_told(found: dict, line: str) -> None:
 def test_checkpoints_say_how_often_they_help() -> None:
     found = {"reset": 1, "unchanged": 3, "amplified": 0, "events": []}
     (line,) = said(checkpoints=found)
-    assert line == "after checkpoints and restarts the run is steadier 1 time, as it was 3 times"
+    assert line == "after checkpoints and restarts the run is steadier 1 time, as before 3 times"

@@ -111,7 +111,7 @@ def test_several_runs_show_how_throughput_scales() -> None:
 def test_how_the_run_moves_comes_after_the_findings(diagnosis: Diagnosis) -> None:
     diagnosis.summary["blame"] = BLAME
     text = terminal.render(diagnosis, width=80, color=False)
-    places = [text.index(part) for part in ("(straggler, ", "How the run moves", "cannot tell")]
+    places = [text.index(part) for part in ("(straggler, ", "Changes over the run", "cannot tell")]
     assert places == sorted(places)
     assert " - of 85.8 s of waiting, most is for rank 19 (90 %)" in text
 

@@ -5,7 +5,7 @@ import pytest
 
 from evenstep.diagnose.lateness.blame import Blame
 from evenstep.diagnose.lateness.case import open_case
-from evenstep.report.page.waiting import NOBODY, Waiting, lost_between, waiting
+from evenstep.report.page.waiting import NO_RANK, Waiting, lost_between, waiting
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
 from tests.report.small_run import FIRST_STEP, LATE_RANK, RANKS, STEPS, WAIT_NS
@@ -52,4 +52,4 @@ def test_a_step_that_nobody_holds_up_has_no_rank(trace: Trace) -> None:
     case.grid.wait_ns[:10] = 0
     found = waiting(case)
     assert found is not None
-    assert found.path.rank[:10].tolist() == [NOBODY] * 10
+    assert found.path.rank[:10].tolist() == [NO_RANK] * 10

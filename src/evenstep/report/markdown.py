@@ -15,7 +15,7 @@ _MARKS = re.compile(r"([\\`*_\[\]<>|#])")
 
 
 def render(diagnosis: Diagnosis) -> str:
-    """The verdict in bold, its reason and remedy, and the findings as a table."""
+    """Render the verdict in bold, its cause and remedy, and the findings as a table."""
     return "\n".join(_lines(diagnosis)) + "\n"
 
 
@@ -31,7 +31,7 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.findings and not said.healthy:
         yield from (
             "",
-            "| cause | where | costs | how sure | to do |",
+            "| cause | where | costs | certainty | remedy |",
             "|" + " --- |" * 5,
         )
         for finding in diagnosis.findings[:FINDINGS]:
@@ -53,5 +53,5 @@ def _facts(diagnosis: Diagnosis) -> str:
 
 
 def _text(text: str) -> str:
-    """Text without marks of its own, whatever a trace's names contain."""
+    """Escape Markdown in text that may contain names from a trace."""
     return _MARKS.sub(r"\\\1", printable(text))

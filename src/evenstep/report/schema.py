@@ -1,4 +1,4 @@
-"""The published JSON schemas of what evenstep prints, by name and version."""
+"""The published JSON schemas of the commands' results, by name and version."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ FOLDER = Path(__file__).parent / "schema"
 
 
 def published() -> tuple[str, ...]:
-    """Names of the schemas there are: diagnosis-1 describes `evenstep.diagnosis/1`."""
+    """Return the names of all schemas: diagnosis-1 describes `evenstep.diagnosis/1`."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
 
 
 def schema(name: str) -> dict[str, Any]:
-    """A schema by its name, without the version too. Raises `UsageError` where there is none."""
+    """Return a schema by its name, with or without version. Raises `UsageError` if unknown."""
     found = [each for each in published() if name in (each, each.rpartition("-")[0])]
     if not found:
         raise UsageError(f"there is no schema {name!r}; there are: {', '.join(published())}")

@@ -1,1 +1,1 @@
-"""The page: one HTML file that opens from disk."""
+"""HTML pages: one file each, that opens from disk."""

@@ -1,4 +1,4 @@
-"""A comparison as one HTML file: all runs side by side, no script, no request."""
+"""A comparison as one HTML file: all runs side by side, without script or network access."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TEMPLATE = "comparison.html.j2"
 
 
 def render(baseline: str, comparisons: Sequence[Comparison], *, normalised: bool = False) -> str:
-    """The page as text. Raises `MissingExtra` without jinja2."""
+    """Render the page. Raises `MissingExtra` without jinja2."""
     known = {change.metric for item in comparisons for change in item.changes}
     labels = {name: label for name, label in words.LABELS.items() if name in known}
     template = sheet.template(

@@ -1,4 +1,4 @@
-"""What a page holds: packed tables, facts beside them, and rows for the tables in words."""
+"""Contents of the report page: packed tables for charts, facts, and rows of the HTML tables."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ Row = dict[str, float | None]
 
 @dataclass(slots=True, frozen=True)
 class Contents:
-    """`tables` are drawn, `facts` name what their numbers mean, the rest is said in words."""
+    """`tables` are the data of charts, `facts` the names and scales that charts need."""
 
     tables: dict[str, Columns]
     facts: dict[str, Any]
     ranks: Sequence[Row]
     places: dict[int, dict[str, str]]
     hosts: list[dict[str, Any]]
-    waits_known: bool  # whether waiting is told from transfer at all
+    waits_known: bool  # whether the trace tells waits from transfers
 
     @property
     def worst(self) -> list[Row]:
-        """All ranks, or of very many the latest, in order of rank."""
+        """All ranks, or if there are too many those with most lateness, in order of rank."""
         worst = sorted(self.ranks, key=lambda row: -(row["lateness_ns"] or 0.0))[:RANKS_IN_TABLE]
         return sorted(worst, key=lambda row: row["rank"] or 0)
 
     @property
     def phases(self) -> list[str]:
-        """Columns of the phases that took any time, in the order of a step."""
+        """Names of the columns of phases that took time, in the order of a step."""
         drawn = set(self.tables["dist"].phase.tolist())
         return [f"phase_{one.name.lower()}_ns" for one in PHASES_IN_ORDER if int(one) in drawn]
 
@@ -55,7 +55,7 @@ class Contents:
 def contents(
     diagnosis: Diagnosis, trace: Trace, *, case: Case | None = None, steps: Columns | None = None
 ) -> Contents:
-    """Work out what the page shows. `case` and `steps` are made from the trace when not given."""
+    """Compute the contents of a page. `case` and `steps` are made from the trace if None."""
     case = case or open_case(trace)
     table = step_table(trace, case.grid) if steps is None else steps
     culprits = _culprits(diagnosis)
@@ -64,7 +64,7 @@ def contents(
     tables = {"curve": curve(table), "records": shown.records, "kept": shown.steps}
     tables |= {"dist": distributions(table), "places": _means(ranks)}
     facts: dict[str, Any] = {
-        **dict.fromkeys(("grid", "waiting", "host_waits", "sizes")),  # where there is none
+        **dict.fromkeys(("grid", "waiting", "host_waits", "sizes")),  # None unless set below
         "world": trace.world,
         "compared": _compared(case),
         "culprits": culprits,
@@ -77,12 +77,12 @@ def contents(
     for more_tables, more_facts in parts:
         tables |= more_tables
         facts |= more_facts
-    told = case.waits_known or trace.world < 2  # a lone rank waits for nobody
-    return Contents(tables, facts, ranks, located, hosts(trace, case.grid.clocks), told)
+    known = case.waits_known or trace.world < 2  # a lone rank never waits
+    return Contents(tables, facts, ranks, located, hosts(trace, case.grid.clocks), known)
 
 
 def _compared(case: Case) -> int | None:
-    """Steps whose collectives were compared in full; None where that is all of them."""
+    """Return the number of steps whose collectives were compared; None if all were."""
     seen = int(np.count_nonzero(case.grid.sampled))
     return seen if seen < len(case.grid.steps) else None
 
@@ -128,7 +128,7 @@ def _sizes(case: Case) -> Part:
 
 
 def _means(rows: Sequence[Row]) -> Columns:
-    """Mean wait and lateness of each rank, for the map."""
+    """Return mean wait and lateness of each rank, for the map of nodes."""
 
     def column(name: str) -> Any:
         return np.array([np.nan if row[name] is None else row[name] for row in rows], float) / 1e3
@@ -143,7 +143,7 @@ def _means(rows: Sequence[Row]) -> Columns:
 
 
 def _names(trace: Trace, shown: Timeline) -> dict[str, Any]:
-    """A name for every number in the columns."""
+    """Return the names of all codes in the columns."""
     used = set(shown.records.name.tolist())
     return {
         "names": {index: name for index, name in enumerate(trace.names) if index in used},

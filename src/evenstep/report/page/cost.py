@@ -1,4 +1,4 @@
-"""What a run and its waiting cost: rank-hours, money where there is a price, measured energy."""
+"""Cost of a run and its waits: rank-hours, money if there is a price, measured energy."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ HOURS_A_DAY = 24.0
 
 @dataclass(slots=True, frozen=True)
 class WaitingCost:
-    """`rank_hours` of the steps judged, and the part of them spent waiting. Unknown is None."""
+    """Rank-hours of the diagnosed steps, and the part spent waiting. None is unknown."""
 
     rank_hours: float | None
     lost_rank_hours: float | None
-    price: float | None  # of a rank-hour, in whatever money was given
-    energy_joules: float | None  # that the GPUs' own counters say
+    price: float | None  # of a rank-hour, in the currency of the user
+    energy_joules: float | None  # from the GPUs' energy counters
     ranks: int
 
     @property
     def lost_share(self) -> float | None:
-        """Waiting's share of all rank-hours."""
+        """The share of waiting in all rank-hours."""
         if not self.rank_hours or self.lost_rank_hours is None:
             return None
         return self.lost_rank_hours / self.rank_hours
 
     @property
     def lost_a_day(self) -> float | None:
-        """Rank-hours lost a day if the run goes on like this."""
+        """Rank-hours lost per day at the same share of waiting."""
         return None if self.lost_share is None else self.lost_share * self.ranks * HOURS_A_DAY
 
     def money_a_day(self, share: float) -> float | None:
-        """The price of a share of all rank-hours, for each day that the run goes on."""
+        """Return the price per day of a share of all rank-hours."""
         return self.money(share * self.ranks * HOURS_A_DAY)
 
     def money(self, rank_hours: float | None) -> float | None:
-        """The price of so many rank-hours."""
+        """Return the price of a number of rank-hours."""
         return None if self.price is None or rank_hours is None else self.price * rank_hours
 
 
 def cost(diagnosis: Diagnosis, trace: Trace, price: float | None = None) -> WaitingCost:
-    """What the summary and the run's own facts say of cost; `price` is that of a rank-hour."""
+    """Compute the cost of a run; `price` is that of a rank-hour, default from the run's facts."""
     summary = diagnosis.summary
     mean_ns = (summary.get("step_time") or {}).get("mean_ns")
     price = trace.run.get(PRICE) if price is None else price
-    known = is_known(mean_ns) and "scaling" not in summary  # a joint one has no steps of its own
+    known = is_known(mean_ns) and "scaling" not in summary  # joint diagnoses have no own steps
     hours = mean_ns * summary["steps"] * summary["ranks"] / 3.6e12 if known else None
     return WaitingCost(
         rank_hours=hours,
@@ -63,7 +63,7 @@ def cost(diagnosis: Diagnosis, trace: Trace, price: float | None = None) -> Wait
 
 
 def energy_joules(trace: Trace) -> float | None:
-    """Energy between the first and last reading of each rank's counter; None without any."""
+    """Return the energy between first and last reading of all ranks' counters; None without any."""
     found = sampled(trace, ENERGY)
     ranks, place = np.unique(found.rank, return_inverse=True)
     if not len(ranks):
@@ -76,7 +76,7 @@ def energy_joules(trace: Trace) -> float | None:
 
 
 def best_option(diagnosis: Diagnosis) -> tuple[Finding, Option] | None:
-    """The remedy predicted to give back most, and the finding it mends."""
+    """Return the remedy with the largest predicted gain, and its finding."""
     pairs: list[tuple[Finding, Option]] = [
         (finding, option)
         for finding in diagnosis.findings

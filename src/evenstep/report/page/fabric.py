@@ -1,6 +1,4 @@
-"""What the fabric carried: adapters by the counters their hosts kept, links of a simulation;
-where every rank runs, and how well the hosts' clocks are known against each other.
-"""
+"""Load of adapters (from host counters) or simulated links, places of ranks, errors of clocks."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
 from evenstep.words import some_ranks
 
-#: Counters of bytes: the list in `locality` whose `index` is their device, its speed, what they say
+#: Byte counters: list of their devices in `locality`, key of the speed there, direction.
 COUNTERS = {
     "nic.sent_bytes": ("nics", "speed_gbps", "sent"),
     "nic.received_bytes": ("nics", "speed_gbps", "received"),
@@ -26,48 +24,48 @@ COUNTERS = {
     "ib.received_bytes": ("ib_ports", "rate_gbps", "received"),
 }
 LISTED = 64
-QUIET_GBPS = 1e-5  # GB/s: what an idle adapter hears is no load
+QUIET_GBPS = 1e-5  # GB/s: below this an adapter is idle
 
 
 class LinkMap(NamedTuple):
-    """A simulated fabric with the load of its links, as `simulate.job.fabric_map` has it."""
+    """A simulated fabric with the load of its links, from `simulate.job.fabric_map`."""
 
     facts: Mapping[str, Any]
     bundles: Columns
 
 
 class Load(NamedTuple):
-    """What one link carried in one direction, in GB/s; None is unknown."""
+    """The load of a link in one direction, in GB/s; None is unknown."""
 
     node: str  # "" for a link between nodes
     link: str
     mean_gBps: float  # noqa: N815
     peak_gBps: float  # noqa: N815 - between two samples; in the fullest moment of a simulation
     capacity_gBps: float | None  # noqa: N815
-    others_share: float | None  # of what it carried, that of other jobs
+    others_share: float | None  # share of other jobs in the bytes it carried
 
     @property
     def share(self) -> float | None:
-        """Of its capacity, on average."""
+        """Mean load as a share of the capacity."""
         return self.mean_gBps / self.capacity_gBps if self.capacity_gBps else None
 
 
 def loads(trace: Trace) -> list[Load]:
-    """Adapters that carried something, the busiest first; a host's counters are read once."""
+    """Return the load of adapters that were not idle, busiest first, from one rank per host."""
     numbers = {trace.names.index(name): name for name in COUNTERS if name in trace.names}
     if not numbers:
         return []
     rows = trace.of_kind(Kind.SAMPLE)
     rows = rows.select(np.isin(rows.name, list(numbers)))
     found: list[Load] = []
-    for rank in _witnesses(trace, rows):
+    for rank in _samplers(trace, rows):
         mine = rows.select(rows["rank"] == rank).sorted_by("name", "device", "enter_ns")
         found += _of_rank(trace, rank, mine, numbers)
     return _busiest(load for load in found if load.mean_gBps > QUIET_GBPS)
 
 
 def simulated(links: Iterable[Mapping[str, Any]]) -> list[Load]:
-    """The same of the links a simulation names, as its JSON has them."""
+    """Return the load of simulated links, given as in the JSON of a simulation."""
     return _busiest(
         Load(
             "",
@@ -82,13 +80,13 @@ def simulated(links: Iterable[Mapping[str, Any]]) -> list[Load]:
 
 
 def _busiest(found: Iterable[Load]) -> list[Load]:
-    """By share of the capacity, then by what was carried."""
+    """Sort by share of the capacity, then by rate."""
     ordered = sorted(found, key=lambda load: (-(load.share or 0.0), -load.mean_gBps))
     return ordered[:LISTED]
 
 
-def _witnesses(trace: Trace, rows: Columns) -> list[int]:
-    """Of each node the rank with most samples."""
+def _samplers(trace: Trace, rows: Columns) -> list[int]:
+    """Return the rank with most samples of each node."""
     ranks, counts = np.unique(rows["rank"], return_counts=True)
     most: dict[str, tuple[int, int]] = {}
     for rank, count in zip(ranks.tolist(), counts.tolist(), strict=True):
@@ -118,7 +116,7 @@ def _of_rank(trace: Trace, rank: int, rows: Columns, numbers: Mapping[int, str])
 
 
 def _rates(rows: Columns) -> tuple[float, float]:
-    """Mean and highest rate in bytes a nanosecond; a counter that fell was reset."""
+    """Return mean and highest rate in bytes per nanosecond; a counter that fell was reset."""
     values = np.ascontiguousarray(rows.bytes_in).view(np.float64)
     grown, took = np.maximum(np.diff(values), 0), np.maximum(np.diff(rows.enter_ns), 1)
     return float(grown.sum() / took.sum()), float((grown / took).max())
@@ -128,7 +126,7 @@ def _rates(rows: Columns) -> tuple[float, float]:
 
 
 def places(trace: Trace) -> dict[int, dict[str, str]]:
-    """By rank: `node`, and what is known of `rack`, `gpu`, `nic`, `numa` and `cpus`."""
+    """Return `node` and, if known, `rack`, `gpu`, `nic`, `numa` and `cpus` of each rank."""
     return {rank: _place(trace, rank) for rank in sorted(trace.ranks)}
 
 
@@ -147,7 +145,7 @@ def _place(trace: Trace, rank: int) -> dict[str, str]:
 
 
 def gpu(known: Mapping[str, Any]) -> str:
-    """The rank's own GPU: its number, name and address, as far as they are known."""
+    """Describe the rank's GPU by number, name and PCI address, as far as known."""
     index, address = known.get("device"), known.get("gpu")
     names = {one.get("pci"): one.get("name") for one in known.get("gpus") or []}
     parts = [f"GPU {index}"] if index is not None else []
@@ -156,7 +154,7 @@ def gpu(known: Mapping[str, Any]) -> str:
 
 
 def nearest_nic(known: Mapping[str, Any]) -> str:
-    """The adapter nearest to the rank's GPU, and how near; a lone adapter without a GPU."""
+    """Describe the adapter nearest to the rank's GPU; without a GPU, the only adapter."""
     levels = (known.get("gpu_nic") or {}).get(known.get("gpu")) or {}
     near = [name for name in levels if levels[name] in LEVELS]
     if near:
@@ -167,7 +165,7 @@ def nearest_nic(known: Mapping[str, Any]) -> str:
 
 
 def numa(known: Mapping[str, Any]) -> str:
-    """NUMA node of the rank's GPU; of a host with a single one, that."""
+    """Return the NUMA node of the rank's GPU, or the only NUMA node of the host."""
     nodes = {one.get("pci"): one.get("numa_node") for one in known.get("gpus") or []}
     own = nodes.get(known.get("gpu")) if known.get("gpu") else None
     if own is not None and own >= 0:
@@ -180,10 +178,10 @@ def numa(known: Mapping[str, Any]) -> str:
 
 
 def hosts(trace: Trace, clocks: Clocks) -> list[dict[str, Any]]:
-    """Each clock: `host`, `ranks`, `reference`, and offset, drift and error where it was placed.
+    """Describe each clock: `host`, `ranks`, `reference`, and offset, drift and error if aligned.
 
-    `offset_ns` is that of the middle of the run, to be added to the host's own times;
-    `error_ns` the widest the error bar gets; `drift_ppm` None where one point is all there is.
+    `offset_ns` is to be added to the host's own times, in the middle of the run; `error_ns` is the
+    largest error bar; `drift_ppm` is None with a single point.
     """
     members: dict[str, list[int]] = {}
     for rank, info in sorted(trace.ranks.items()):
@@ -202,7 +200,7 @@ def hosts(trace: Trace, clocks: Clocks) -> list[dict[str, Any]]:
 
 
 def _share(error_ns: float | None, widest_ns: float) -> float | None:
-    """Length of an error bar beside the widest."""
+    """Return the length of an error bar relative to the widest."""
     return None if error_ns is None else error_ns / widest_ns if widest_ns > 0 else 0.0
 
 

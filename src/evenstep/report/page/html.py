@@ -1,8 +1,8 @@
-"""A diagnosis and its trace as one HTML file that opens from disk and asks no network.
+"""A diagnosis and its trace as one HTML file that opens from disk without network access.
 
-The words and numbers are in the page itself and read without scripts; the charts are drawn by the
-browser from columns packed into the page. A content policy in the page allows no request and no
-script but our own, so a rank's or a host's name is text whatever it contains.
+Text and numbers are readable without scripts; the browser draws the charts from columns packed into
+the page. A content security policy forbids requests and all scripts but ours, so names of ranks or
+hosts cannot inject anything.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from evenstep.report.terminal.sentences import acted, stragglers
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace
 
-#: In the order they are joined into the page's one script.
+#: In the order in which they are joined to the page's script.
 SCRIPTS = (
     "quantities.js",
     "columns.js",
@@ -56,10 +56,10 @@ SCRIPTS = (
 def write(
     diagnosis: Diagnosis, trace: Trace, path: str | Path, *, force: bool = False, **more: Any
 ) -> None:
-    """Write the page, with `more` as `render` takes it; it appears whole or not at all.
+    """Write the page atomically; `more` are arguments of `render`.
 
-    Raises `UsageError` when `path` exists and `force` is not set, or cannot be written, and
-    `MissingExtra` without jinja2.
+    Raises `UsageError` if `path` exists without `force` or cannot be written, and `MissingExtra`
+    without jinja2.
     """
     sheet.write(Path(path), lambda: render(diagnosis, trace, **more), force=force)
 
@@ -75,11 +75,11 @@ def render(
     links: Sequence[Mapping[str, Any]] = (),
     link_map: fabric.LinkMap | None = None,
 ) -> str:
-    """The page as text.
+    """Render the page.
 
     `steps` (the table of `diagnose.measure.overview.step_table`) and `case` are made from the trace
-    when not given; `links` is what `evenstep simulate --json` says of a simulation's links,
-    `link_map` the fabric they are in. Raises `MissingExtra` without jinja2.
+    if None; `links` are those in the JSON of a simulation, `link_map` their fabric. Raises
+    `MissingExtra` without jinja2.
     """
     template = sheet.template(
         "page.html.j2", "the HTML report", where=terminal.where, effect=terminal.effect,
@@ -132,7 +132,7 @@ def render(
 
 
 def _shares(diagnosis: Diagnosis) -> list[tuple[str, str, float]]:
-    """(name, what it is called, share) of the parts of a step that are known."""
+    """Return (name, label, share) of the parts of a step that are known."""
     shares = diagnosis.summary.get("shares") or {}
     return [
         (name, label, float(shares[name]))
@@ -161,7 +161,7 @@ def _sections(
     loads: Sequence[fabric.Load],
     link_map: fabric.LinkMap | None,
 ) -> list[tuple[str, str]]:
-    """(anchor, title) of what this page has, in its order."""
+    """Return (anchor, title) of the page's sections, in order."""
     waits, measured = shown.facts["waiting"] is not None, bool(shown.ranks)
     listed = (
         ("findings", "findings", True),
@@ -175,7 +175,7 @@ def _sections(
         ("places-map", "places", measured),
         ("host-waits-map", "hosts", shown.facts["host_waits"] is not None and link_map is None),
         ("fabric-map", "fabric", bool(loads) or link_map is not None),
-        ("pacing", "pacing", any(acted(diagnosis.summary))),
+        ("pacing", "actions", any(acted(diagnosis.summary))),
         ("scaling", "scaling", drawn is not None),
         ("stragglers", "stragglers", bool(diagnosis.summary.get("stragglers"))),
         ("what-if", "what if", bool(answers)),
@@ -186,7 +186,7 @@ def _sections(
 
 
 def _place_columns(shown: Contents) -> list[tuple[str, str]]:
-    """Columns of the ranks' places that are known of any of them."""
+    """Return the columns of places that are known for any rank."""
     several = len({place.get("node") for place in shown.places.values()}) > 1
     titles = {"gpu": "GPU", **({"nic": "adapter"} if several else {}), "numa": "NUMA"}
     known = {part for place in shown.places.values() for part in place}

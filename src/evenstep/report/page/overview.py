@@ -1,10 +1,10 @@
-"""Rank × step made small enough to draw: the step-time curve, the map, means per rank.
+"""Data of ranks × steps reduced for charts: the step-time curve, the map, means per rank.
 
-All of it is computed from the table of `diagnose.measure.overview.step_table`: one row per rank and
-step with `start_ns`, `end_ns`, `wait_ns` (NaN unknown), `lateness_ns` and `phase_…_ns`.
+All are computed from the table of `diagnose.measure.overview.step_table`: one row per rank and step
+with `start_ns`, `end_ns`, `wait_ns` (NaN unknown), `lateness_ns` and `phase_…_ns`.
 
-A large map is coded, a byte a cell on a logarithmic scale: it reads back within two percent over
-four orders of magnitude. 0 is unknown, 1 is nothing or below the scale.
+A large map is encoded with a byte per cell on a logarithmic scale, within two percent over four
+orders of magnitude. 0 is unknown, 1 is zero or below the scale.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ CURVE_POINTS = 2000
 MOST_CELLS = 2_500_000
 MOST_STEPS = 4096
 MOST_RANKS = 4096
-EXACT_CELLS = 128_000  # of more, each is coded
-RANGE = 1e4  # highest over lowest value told apart
+EXACT_CELLS = 128_000  # larger maps are encoded
+RANGE = 1e4  # highest over lowest encoded value
 UNKNOWN, NOTHING, LOWEST, HIGHEST = 0, 1, 2, 255
 
 
 @dataclass(slots=True, frozen=True)
 class Bins:
-    """Steps and ranks per cell, and the first of each."""
+    """The grid of a map: range of steps, number of ranks, and how many of each share a cell."""
 
     first_step: int
     last_step: int
@@ -42,19 +42,19 @@ class Bins:
 
     @property
     def rows(self) -> int:
-        """Cells along the ranks."""
+        """Number of rows of cells."""
         return -(-self.ranks // self.ranks_per_bin)
 
     @property
     def columns(self) -> int:
-        """Cells along the steps."""
+        """Number of columns of cells."""
         return -(-(self.last_step - self.first_step + 1) // self.steps_per_bin)
 
 
 class Map(NamedTuple):
-    """`cells` of each metric, row by row; `scales` their lowest and highest value (µs) where coded.
+    """Cells of each metric, row by row, and the lowest and highest value (µs) if encoded.
 
-    Row r holds the ranks order[r * ranks_per_bin : (r + 1) * ranks_per_bin].
+    Row r contains the ranks order[r * ranks_per_bin : (r + 1) * ranks_per_bin].
     """
 
     shape: Bins
@@ -64,7 +64,7 @@ class Map(NamedTuple):
 
 
 def bins(steps: Columns, world: int) -> Bins | None:
-    """The finest grid within the limits that holds every step; None without steps."""
+    """Return the finest grid within the limits for all steps; None without steps."""
     if not len(steps):
         return None
     first, last = int(steps.step.min()), int(steps.step.max())
@@ -75,10 +75,10 @@ def bins(steps: Columns, world: int) -> Bins | None:
 
 
 def drawn_map(steps: Columns, world: int, named: Sequence[int] = ()) -> Map | None:
-    """The map as the page has it; None without steps.
+    """Return the map of ranks and steps; None without steps.
 
-    A row is a rank where there is room; else ranks that are about as late share one, after those
-    `named` in a finding.
+    Each rank has a row if there is room; otherwise ranks of similar lateness share one, after the
+    ranks `named` in findings.
     """
     shape = bins(steps, world)
     if shape is None:
@@ -98,7 +98,7 @@ def drawn_map(steps: Columns, world: int, named: Sequence[int] = ()) -> Map | No
 
 
 def curve(steps: Columns, *, points: int = CURVE_POINTS) -> Columns:
-    """Shortest, median and longest step of any rank, per step or per bin of adjacent steps."""
+    """Return the shortest, median and longest step over ranks, per step or bin of steps."""
     if not len(steps):
         return Columns({name: np.empty(0, np.float32) for name in CURVE_COLUMNS})
     first = int(steps.step.min())
@@ -123,10 +123,10 @@ CURVE_COLUMNS = ("step", "shortest_us", "median_us", "longest_us")
 
 
 def grid(steps: Columns, shape: Bins, order: Array) -> Columns:
-    """Every cell's least wait, greatest lateness and longest step (µs); NaN where none is known.
+    """Return each cell's smallest wait, greatest lateness and longest step (µs; NaN unknown).
 
-    Extremes, not means: one late rank among many in a cell must not vanish. Waits are means over
-    the steps of a cell, of which the rank that waited least counts: the awaited one.
+    Extremes instead of means keep one late rank among many visible. Waits are averaged over the
+    steps of a cell first; the smallest is that of the rank the others wait for.
     """
     place = np.empty(shape.ranks, np.int64)
     place[order] = np.arange(shape.ranks)
@@ -145,7 +145,7 @@ def grid(steps: Columns, shape: Bins, order: Array) -> Columns:
 
 
 def _least_of_ranks(values: Array, shape: Bins) -> Array:
-    """(ranks, columns) to (rows × columns,): the least of the ranks of a row."""
+    """Reduce (ranks, columns) to (rows × columns,) by the minimum over the ranks of a row."""
     empty = np.full((shape.rows * shape.ranks_per_bin - shape.ranks, shape.columns), np.nan)
     parted = np.concatenate([values, empty]).reshape(shape.rows, shape.ranks_per_bin, -1)
     return np.asarray(np.fmin.reduce(parted, axis=1), np.float32).reshape(-1)
@@ -168,7 +168,7 @@ def _cell_means(values_ns: Array, cell: Array, size: int) -> Array:
 
 
 def per_rank(steps: Columns) -> list[dict[str, float | None]]:
-    """Means over the steps of each rank, in ns, with every phase; None where none is known."""
+    """Return each rank's means over steps (ns) of step, wait, lateness, phases; None if unknown."""
     phases = [name for name in steps if name.startswith("phase_")]
     ranks, place = np.unique(steps.rank, return_inverse=True)
     means = {
@@ -192,7 +192,7 @@ def _known(value: Any) -> float | None:
 
 
 def encoded(values: Array) -> tuple[Array, tuple[float, float]]:
-    """Codes of the values, and the scale they are on."""
+    """Encode values as bytes; return codes and the (low, high) of the scale."""
     known = np.isfinite(values)
     positive = values[known & (values > 0)]
     if not positive.size:
@@ -207,19 +207,19 @@ def encoded(values: Array) -> tuple[Array, tuple[float, float]]:
 
 # -- phases ----------------------------------------------------------------------------------------
 
-BOXES = 128  # a phase; of more ranks neighbours share one
+BOXES = 128  # per phase; with more ranks neighbours share a box
 QUANTILES = {"q05_us": 0.05, "q25_us": 0.25, "q50_us": 0.5, "q75_us": 0.75, "q95_us": 0.95}
-SMALLEST = 1e-5  # of all time: less is what rounding leaves over
+SMALLEST = 1e-5  # smallest share of all time that is not rounding
 COLUMNS = ("phase", "rank", "last_rank", *QUANTILES)
 
-#: As they follow each other in a step.
+#: In the order of a step.
 PHASES_IN_ORDER = (*sorted(set(Phase) - {Phase.OTHER}), Phase.OTHER)
 
 
 def distributions(steps: Columns) -> Columns:
-    """One row a phase and rank (or run of ranks): the first, the last, and five quantiles.
+    """Return five quantiles of each phase, for each rank or range of ranks.
 
-    `steps` is the step table. Phases that took no time to speak of are left out.
+    `steps` is the step table. Phases without time are left out.
     """
     parts = [_of_phase(steps, phase) for phase in PHASES_IN_ORDER if _took_time(steps, phase)]
     if not parts:
@@ -232,7 +232,7 @@ def _column(phase: Phase) -> str:
 
 
 def _took_time(steps: Columns, phase: Phase) -> bool:
-    """Whether the phase is more than a rounding of the others."""
+    """Whether the phase took more time than rounding."""
     if _column(phase) not in steps:
         return False
     total = float((steps.end_ns - steps.start_ns).sum())
@@ -262,7 +262,7 @@ def _of_phase(steps: Columns, phase: Phase) -> Columns:
 
 
 def _quantile(ordered: Array, first: Array, count: Array, share: float) -> Array:
-    """Linear between neighbours, as numpy's default (Hyndman and Fan 1996, type 7)."""
+    """Return a quantile of each box, linear as numpy's (Hyndman and Fan 1996, type 7)."""
     place = share * (count - 1)
     low = np.floor(place).astype(int)
     high = np.minimum(low + 1, count - 1)

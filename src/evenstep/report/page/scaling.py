@@ -1,7 +1,4 @@
-"""Throughput by number of ranks as a drawing: ideal, measured and fitted.
-
-Both axes are logarithmic, so that perfect scaling is a straight line and every doubling as wide.
-"""
+"""Chart of throughput by number of ranks: ideal, measured and fitted, on logarithmic axes."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from evenstep.words import number
 
 WIDTH, HEIGHT = 640.0, 300.0
 LEFT, RIGHT, TOP, BOTTOM = 92.0, 16.0, 14.0, 34.0
-ROOM = 1.25  # beyond the outermost point, as a factor
+ROOM = 1.25  # factor beyond the outermost points
 TICKS = 8
 
 Point = tuple[int, float]  # ranks and throughput
@@ -23,7 +20,7 @@ Point = tuple[int, float]  # ranks and throughput
 
 @dataclass(slots=True, frozen=True)
 class Drawing:
-    """Places in the drawing's own units; lines are lists of SVG points."""
+    """Positions in SVG units; lines are lists of SVG points."""
 
     unit: str
     ideal: str
@@ -39,7 +36,7 @@ class Drawing:
 
 
 def scaling(diagnosis: Diagnosis) -> Drawing | None:
-    """The drawing of runs of several sizes; None where there are none."""
+    """Return the chart of runs of several sizes; None without."""
     curve = diagnosis.summary.get("scaling") or {}
     rows = curve.get("points") or []
     measured = sorted((row["ranks"], row["throughput"]) for row in rows if row["throughput"])
@@ -65,7 +62,7 @@ def scaling(diagnosis: Diagnosis) -> Drawing | None:
 
 
 class _Axes:
-    """From ranks and throughput to places."""
+    """Map ranks and throughput to positions."""
 
     def __init__(self, points: Sequence[Point]) -> None:
         ranks, rates = zip(*points, strict=True)
@@ -86,7 +83,7 @@ class _Axes:
 
 
 def _decades(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten between the ends; every other one of too many."""
+    """Return 1, 2 and 5 times powers of ten between the ends, at most `TICKS`."""
     exponents = range(int(log(low, 10)) - 2, int(log(high, 10)) + 2)
     found = [m * 10.0**e for e in exponents for m in (1, 2, 5) if low <= m * 10.0**e <= high]
     return found[:: -(-len(found) // TICKS)] if found else []

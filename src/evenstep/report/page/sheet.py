@@ -1,4 +1,4 @@
-"""A page that opens from disk: filled in, allowed its own script and no request, written whole."""
+"""Building blocks of pages: templates, style, script, content security policy, packed columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FILTERS = ("number", "duration", "percent", "interval", "measured", "plural", "
 
 
 def template(name: str, purpose: str, **known: Any) -> Any:
-    """A template that escapes what it is given; `known` are names it may use.
+    """Return a template with autoescaping; `known` are its globals.
 
     Raises `MissingExtra` for `purpose` without jinja2.
     """
@@ -48,31 +48,31 @@ def template(name: str, purpose: str, **known: Any) -> Any:
 
 
 def style() -> str:
-    """What all pages look like."""
+    """Return the style sheet of all pages."""
     return (PAGE / "page.css").read_text("utf-8")
 
 
 @cache
 def script(names: Sequence[str]) -> str:
-    """Scripts in one function, so that they share names with each other and nobody else."""
+    """Join scripts in one function scope."""
     parts = [(PAGE / name).read_text("utf-8") for name in names]
     return '(async () => {\n"use strict";\n' + "\n".join(parts) + "\n})();\n"
 
 
 def content_hash(text: str) -> str:
-    """The source expression that allows exactly this script (CSP level 3, section 2.3.1)."""
+    """Return the source expression that allows exactly this script (CSP level 3, §2.3.1)."""
     digest = hashlib.sha256(f"\n{text}".encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode('ascii')}"
 
 
 def embedded(value: object) -> str:
-    """JSON that stands safely inside a script element: ASCII, without `<`, NaN as null."""
+    """Return JSON that is safe in a script element: ASCII, without `<`, NaN as null."""
     text = json.dumps(_finite(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _finite(value: Any) -> Any:
-    """Plain values: NaN and infinity become None, numpy's numbers Python's."""
+    """Convert numpy scalars to Python's, and NaN and infinity to None."""
     scalar = getattr(value, "item", None)
     if callable(scalar):
         return _finite(scalar())
@@ -86,29 +86,29 @@ def _finite(value: Any) -> Any:
 
 
 def write(path: Path, render: Callable[[], str], *, force: bool = False) -> None:
-    """Write a page; it appears whole or not at all.
+    """Write a page atomically.
 
-    Raises `UsageError` where it would replace a file without `force`, or cannot be written.
+    Raises `UsageError` if `path` exists without `force`, or cannot be written.
     """
     if path.exists() and not force:
-        raise UsageError(f"{path} exists; give another name, or --force to replace it")
+        raise UsageError(f"{path} exists; choose another name, or overwrite it with --force")
     if not path.parent.is_dir():
         raise UsageError(f"there is no folder {path.parent} to write {path.name} in; create it")
     try:
         files.write_whole(path, render().encode(errors="xmlcharrefreplace"))
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; give another place") from error
+        raise UsageError(f"cannot write {path}: {error.strerror}; name another path") from error
 
 
 # -- columns ---------------------------------------------------------------------------------------
 #
-# One gzip stream in base64 and a directory of what stands where. The page unpacks it with the
-# browser's `DecompressionStream`. Little-endian, every column at a multiple of 8 bytes, so that a
-# typed array can be laid over it without a copy.
+# One gzip stream in base64, and a directory of the columns in it. The page unpacks it with the
+# browser's `DecompressionStream`. Columns are little-endian and aligned to 8 bytes, so that typed
+# arrays need no copy.
 
 ALIGNMENT_BYTES = 8
 
-#: Element types a browser has typed arrays for.
+#: Element types for which browsers have typed arrays.
 TYPES = {"f8", "f4", "i4", "u4", "u2", "u1"}
 
 
@@ -121,7 +121,7 @@ class Packed:
 
 
 def pack(tables: Mapping[str, Columns]) -> Packed:
-    """The same bytes for the same columns, always. Raises `ValueError` for another element type."""
+    """Pack tables deterministically. Raises `ValueError` for other element types."""
     directory: dict[str, dict[str, dict[str, Any]]] = {}
     raw = bytearray()
     for table, columns in tables.items():

@@ -1,7 +1,7 @@
-"""Collectives by size and time, beside their floor and what algorithms would give.
+"""Transfer times of collectives by size, with floors and the times of known algorithms.
 
-The curves use the latency that the measured floors show (taken as the ring's, so a tree can be
-told from it) and the best bandwidth known: of nccl-tests, of the adapters, else of the run itself.
+The curves use the latency of the measured floors (as a ring's) and the best known bandwidth: of
+nccl-tests, of the adapters, else of the run itself.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from evenstep.trace.spool.layout import Op
 
 Array = npt.NDArray[Any]
 
-SHAPES = 6  # those that move longest
-POINTS = 4000  # a shape
+SHAPES = 6  # those with the longest transfers
+POINTS = 4000  # per shape
 CURVE_POINTS = 48
-MARGIN = 4.0  # curves go on by this factor beyond the sizes measured
-_NO_LATENCY = "no latency, which sizes as alike as these do not show"
+MARGIN = 4.0  # factor of the curves beyond the measured sizes
+_NO_LATENCY = "zero latency, since sizes this similar do not show it"
 ALGORITHMS = ("ring", "tree", "hierarchical")
 
 
 class Sizes(NamedTuple):
-    """`points`: shape, size_bytes, time_us. `floors`: the same of each size's floor.
+    """`points`: shape, size_bytes, time_us. `floors`: the same for the floor of each size.
 
-    `curves`: shape, algorithm (index into `ALGORITHMS`), size_bytes, time_us. `shapes`: name and
-    what its curves rest on, in words.
+    `curves`: shape, algorithm (index into `ALGORITHMS`), size_bytes, time_us. `shapes`: the name of
+    each shape, and bandwidth and latency of its curves in words.
     """
 
     points: Columns
@@ -42,7 +42,7 @@ class Sizes(NamedTuple):
 
 
 def sizes(case: Case) -> Sizes | None:
-    """What the page draws; None where transfer cannot be told from waiting."""
+    """Return the data of the chart; None if transfers cannot be told from waits."""
     if not len(case.grid.steps) or not case.transfers_known:
         return None
     shown = [shape for shape in case.shapes if _drawable(case, shape).any()][:SHAPES]
@@ -61,13 +61,13 @@ def sizes(case: Case) -> Sizes | None:
 
 
 def _drawable(case: Case, shape: Shape) -> Array:
-    """Transfers of the shape that have a place on logarithmic axes."""
+    """Return the mask of transfers that fit on logarithmic axes."""
     rows = case.transfers.rows
     return np.asarray(shape.rows & (rows.size_bytes > 0) & (rows.transfer_ns > 0))
 
 
 def _points(case: Case, number: int, shape: Shape) -> Columns:
-    """All of the shape's transfers, or every n-th of very many."""
+    """Return the transfers of a shape, or every n-th if there are too many."""
     rows = np.flatnonzero(_drawable(case, shape))
     rows = rows[:: -(-len(rows) // POINTS)]
     table = case.transfers.rows
@@ -85,13 +85,13 @@ def _table(number: int, size_bytes: Array, time_ns: Array) -> Columns:
 
 
 def _curves(case: Case, number: int, shape: Shape) -> tuple[Columns, str]:
-    """Expected times over the sizes measured and a little beyond, and what they rest on."""
+    """Return expected times over the measured sizes, and their bandwidth and latency in words."""
     measured = case.transfers.rows.size_bytes[_drawable(case, shape)]
     low, high = float(measured.min()) / MARGIN, float(measured.max()) * MARGIN
     size = np.geomspace(max(low, 1.0), high, CURVE_POINTS)
     known = reference(case.trace, shape, case.shapes)
     if shape.op not in RINGS or shape.members < 2 or max(shape.busbw_gBps, 0) <= 0:
-        return _no_curve(), "no closed form is drawn for this operation"
+        return _no_curve(), "no closed form for this operation"
     gBps = max(known.gBps, shape.busbw_gBps) if known else shape.busbw_gBps  # noqa: N806
     passes = 2 if shape.op == int(Op.ALL_REDUCE) else 1
     latency = shape.line.alpha_ns if shape.line is not None else 0.0
@@ -101,7 +101,7 @@ def _curves(case: Case, number: int, shape: Shape) -> tuple[Columns, str]:
         for at, time in enumerate(_expected(case, shape, size, alpha, gBps))
         if time is not None
     ]
-    source = known.source if known and known.gBps > shape.busbw_gBps else "the run's own best"
+    source = known.source if known and known.gBps > shape.busbw_gBps else "the best of this run"
     delay = f"{alpha / 1e3:.3g} µs a message" if shape.line is not None else _NO_LATENCY
     return Columns.concatenate(parts), f"{gBps:.3g} GB/s ({source}) and {delay}"
 
@@ -117,12 +117,12 @@ def _expected(
     alpha_ns: float,
     gBps: float,  # noqa: N803
 ) -> list[Array | None]:
-    """Times of `ALGORITHMS`; None where one does not apply."""
+    """Return the times of `ALGORITHMS`; None where one does not apply."""
     n, each = shape.members, max(shape.members // shape.nodes, 1)
     link = Link(gBps, alpha_ns)
     ring = allreduce.ring(1.0, n, link).grown(size)
     if shape.op != int(Op.ALL_REDUCE):
-        return [ring / 2, None, None]  # half of an all-reduce; the others are closed for that alone
+        return [ring / 2, None, None]  # half of an all-reduce, for which alone others have forms
     layered = None
     if shape.nodes > 1 and each > 1:
         inside = max((one.busbw_gBps for one in case.shapes if one.nodes == 1), default=np.inf)

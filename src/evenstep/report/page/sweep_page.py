@@ -1,4 +1,4 @@
-"""A sweep as one HTML file: every combination in a matrix, as curves, and in a table."""
+"""A sweep as one HTML file: all combinations as matrices, curves and a table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Document = Mapping[str, Any]
 
 
 class Measure(NamedTuple):
-    """A number that every combination has. `more` is better: 1, worse: -1, neither: 0."""
+    """A measure of a combination; `more` tells whether more is better (1), worse (-1) or neither."""
 
     name: str
     label: str
@@ -29,17 +29,17 @@ MEASURES = (
     Measure("throughput", "throughput", "number", 1),
     Measure("efficiency", "efficiency", "share", 1),
     Measure("step_mean_ns", "step time, mean", "duration", -1),
-    Measure("step_p50_ns", "half of the steps under", "duration", -1),
-    Measure("step_p99_ns", "99 % under", "duration", -1),
+    Measure("step_p50_ns", "step time, p50", "duration", -1),
+    Measure("step_p99_ns", "step time, p99", "duration", -1),
     Measure("step_cv", "variation (CV)", "share", -1),
     Measure("share_compute", "compute", "share", 0),
     Measure("share_exposed_communication", "communication", "share", -1),
     Measure("share_wait", "wait", "share", -1),
     Measure("share_input", "input", "share", -1),
-    Measure("share_held", "held by pacing", "share", 0),
-    Measure("joules_per_unit", "energy a unit, J", "number", -1),
-    Measure("cost_per_unit", "cost a unit", "number", -1),
-    Measure("goodput", "goodput of weeks", "share", 1),
+    Measure("share_held", "pacing delays", "share", 0),
+    Measure("joules_per_unit", "energy per unit, J", "number", -1),
+    Measure("cost_per_unit", "cost per unit", "number", -1),
+    Measure("goodput", "goodput over weeks", "share", 1),
 )
 THROUGHPUT = MEASURES[0].name
 #: Measures whose best combination is named at the top.
@@ -47,7 +47,7 @@ NAMED = ("throughput", "efficiency", "step_cv", "cost_per_unit")
 
 
 def render(document: Document, name: str) -> str:
-    """The page of what `evenstep sweep --json` prints. Raises `MissingExtra` without jinja2."""
+    """Render the JSON document of a sweep as a page. Raises `MissingExtra` without jinja2."""
     combinations = document["combinations"]
     known = [one for one in MEASURES if any(row[one.name] for row in combinations)]
     script = sheet.script(SCRIPTS)
@@ -72,20 +72,20 @@ def render(document: Document, name: str) -> str:
 
 
 def format_measure(measure: Measure, value: float | None) -> str:
-    """A measure's number as people read it."""
+    """Render the value of a measure."""
     if measure.kind == "duration":
         return duration(value)
     return percent(value) if measure.kind == "share" else number(value)
 
 
 def short(field: str) -> str:
-    """A field's own name without its table's: cluster.nodes is nodes, noise.1.factor factor."""
+    """Return the last part of a field's name: nodes of cluster.nodes."""
     return field.rpartition(".")[2]
 
 
 def swing(rows: Sequence[Mapping[str, Any]], field: str) -> float | None:
-    """How much higher the highest throughput is than the lowest where only this field differs, at
-    most; None where no two combinations differ in it alone."""
+    """Return the largest relative difference of throughput between combinations that differ in
+    this field only; None if there are no such combinations."""
     alike: dict[str, list[float]] = {}
     for row in rows:
         if row[THROUGHPUT] is not None:
@@ -96,7 +96,7 @@ def swing(rows: Sequence[Mapping[str, Any]], field: str) -> float | None:
 
 
 def _verdict(rows: Sequence[Mapping[str, Any]], name: str) -> str:
-    """Where throughput is highest, in a sentence; the name where there is nothing to compare."""
+    """Name the combination of highest throughput; the name of the sweep if there is only one."""
     for row in _best(MEASURES[0], rows):
         value = number(row[THROUGHPUT]["value"], row["unit"])
         with_ = ", ".join(f"{short(field)} {at}" for field, at in row["varied"].items())
@@ -105,7 +105,7 @@ def _verdict(rows: Sequence[Mapping[str, Any]], name: str) -> str:
 
 
 def _best(measure: Measure, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The best combination, where there is more than one to choose from."""
+    """Return the best combination of a measure, if at least two have it."""
     known = [row for row in rows if row[measure.name] is not None]
     if len(known) < 2:
         return []

@@ -1,6 +1,5 @@
-"""Throughput and CV against nodes, as the paper's figures 1 and 5 draw them, and its figure 2: what
-ranks do before and after pacing. One SVG, no script; its template draws what is placed here.
-"""
+"""The figure of table 1 as SVG: throughput and CV by nodes (the paper's figures 1 and 5), and
+timelines of ranks without and with pacing (its figure 2)."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ SPANS = {
 
 
 def draw(families: Sequence[Mapping[str, Any]]) -> str:
-    """Two panels for each family: throughput with the ideal line, and CV; then the timelines.
+    """Render panels of throughput and CV for each family, then the timelines.
 
     Raises `MissingExtra` without jinja2.
     """
@@ -87,14 +86,14 @@ def _panel(nodes: Sequence[int], series: Mapping[str, Sequence[float]]) -> dict[
 
 
 def _timelines(family: str, timeline: Mapping[str, Any], y: int) -> Iterator[dict[str, Any]]:
-    """Two panels from `y` on, without and with pacing, on one scale of time."""
+    """Yield the timelines without and with pacing, below `y`, on one scale of time."""
     until = max(span["end"] for arm in ("before", "after") for span in timeline[arm])
     scale = (WIDTH - LEFT - RIGHT) / until
     lanes = sorted({(span["job"], span["rank"]) for span in timeline["before"]})  # ours first
     tops = {lane: TOP + place * (LANE + BETWEEN) for place, lane in enumerate(lanes)}
     foot = TOP + len(lanes) * (LANE + BETWEEN)
     titles = {
-        "before": f"{family}: {timeline['nodes']} nodes, nobody paces",
+        "before": f"{family}: {timeline['nodes']} nodes, without pacing",
         "after": f"{timeline['steps']} steps with {timeline['controller']}",
     }
     for column, (arm, title) in enumerate(titles.items()):

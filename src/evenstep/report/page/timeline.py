@@ -1,8 +1,7 @@
-"""What every rank did inside the steps that can be looked at one by one.
+"""Timelines of single steps: the records of the last and the slowest steps, up to a budget.
 
-A page cannot hold a whole run, so it holds the last steps and the slowest, up to a number of
-records. Times are microseconds since the step began anywhere, on the common clock; a rank that has
-no place on it begins at its own zero.
+Times are microseconds since the first rank began the step, on the common clock; times of a rank
+whose clock is not aligned start at the rank's own step.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Array = npt.NDArray[Any]
 RECORD_BUDGET = 120_000
 LATEST_STEPS = 64
 SLOWEST_STEPS = 8
-UNFINISHED = 4  # steps after the last finished one that ranks may have begun
+UNFINISHED = 4  # steps after the last finished one that are read too
 
 SHOWN = (
     Kind.COLLECTIVE,
@@ -41,11 +40,11 @@ SHOWN = (
 
 @dataclass(slots=True, frozen=True)
 class Timeline:
-    """Records of the kept steps, and those steps.
+    """The kept steps and their records.
 
-    `records`: rank, step, kind, op, flags, name, group, bytes, enter_us, exit_us (NaN: still
-    open), wait_us (the part of a collective spent until the last rank entered; NaN: cannot be
-    told), held_us. `steps`: step, longest_us (NaN: no rank ended it).
+    `records`: rank, step, kind, op, flags, name, group, bytes, enter_us, exit_us (NaN: open),
+    wait_us (time in a collective until the last rank entered; NaN: unknown), held_us. `steps`:
+    step, longest_us (NaN: no rank finished it).
     """
 
     records: Columns
@@ -61,12 +60,12 @@ def timeline(
     budget: int = RECORD_BUDGET,
     most_at_hand: int = WINDOW_RECORDS,
 ) -> Timeline:
-    """The latest and the slowest steps in full; of very many ranks some, the culprits always.
+    """Return the latest and slowest steps; with very many ranks, culprits and every n-th rank.
 
-    Of a trace with more records than `most_at_hand` only those of likely steps are read.
+    If a trace has more than `most_at_hand` records, only those of candidate steps are read.
     """
     if len(trace.events) > most_at_hand and len(steps):
-        trace = _likely(trace, steps, budget)
+        trace = _candidates(trace, steps, budget)
     shown = trace.of_kind(*SHOWN)
     ranks = _kept_ranks(shown, culprits, budget)
     kept = _kept_steps(shown.select(np.isin(shown.rank, ranks)), steps, budget)
@@ -75,11 +74,8 @@ def timeline(
     return _since_step_start(shown, steps.select(np.isin(steps.step, kept)), kept, clocks)
 
 
-def _likely(trace: Trace, steps: Columns, budget: int) -> Trace:
-    """The records of as many steps as the budget has room for, in the order of `_kept_steps`.
-
-    And of those after the last that any rank finished: somebody may hang there.
-    """
+def _candidates(trace: Trace, steps: Columns, budget: int) -> Trace:
+    """Read the steps that fit in the budget, in the order of `_kept_steps`, and unfinished ones."""
     most = int(budget / max(trace.records_per_step, 1)) + 1
     finished = np.unique(steps.step)[::-1].tolist()
     latest = finished[:LATEST_STEPS]
@@ -93,7 +89,7 @@ def _likely(trace: Trace, steps: Columns, budget: int) -> Trace:
 
 
 def _kept_ranks(records: Columns, culprits: Collection[int], budget: int) -> Array:
-    """All ranks, or every n-th when one step alone would exceed the budget."""
+    """Return all ranks, or culprits and every n-th if one step exceeds the budget."""
     ranks = np.unique(records.rank)
     _, counts = np.unique(records.step, return_counts=True)
     every = -(-int(counts.max(initial=1)) // budget)
@@ -104,7 +100,7 @@ def _kept_ranks(records: Columns, culprits: Collection[int], budget: int) -> Arr
 
 
 def _kept_steps(records: Columns, steps: Columns, budget: int) -> Array:
-    """Steps within the budget: the last first, then the slowest, then back in time."""
+    """Choose steps within the budget: the last, then the slowest, then back in time."""
     numbers, counts = np.unique(records.step, return_counts=True)
     size = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
     latest = numbers[::-1][:LATEST_STEPS].tolist()
@@ -118,14 +114,14 @@ def _kept_steps(records: Columns, steps: Columns, budget: int) -> Array:
 
 
 def slowest(steps: Columns, most: int) -> list[int]:
-    """Steps that took any rank longest, longest first."""
+    """Return the slowest steps by their slowest rank, slowest first."""
     time_ns = steps.end_ns - steps.start_ns
     order = np.argsort(time_ns, kind="stable")[::-1]
     return list(dict.fromkeys(steps.step[order].tolist()))[:most]
 
 
 def _on_common_time(records: Columns, clocks: Clocks) -> Columns:
-    """Entry and exit moved to the clock that all placed ranks share; an open exit stays 0."""
+    """Shift entry and exit to the common clock; an open exit stays 0."""
     enter, leave = records.enter_ns.copy(), records.exit_ns.copy()
     for rank, offset in clocks.by_rank.items():
         if offset is not None and offset.offset_ns.any():
@@ -136,7 +132,7 @@ def _on_common_time(records: Columns, clocks: Clocks) -> Columns:
 
 
 def _with_waits(records: Columns, trace: Trace, clocks: Clocks) -> Columns:
-    """The wait of every collective; NaN where a member of its group left no trace."""
+    """Add the wait of every collective; NaN if a member of its group has no trace."""
     numbered = records.with_column("seq", np.arange(len(records)))
     rows = arrivals(replace(trace, events=numbered), clocks)
     wait = np.full(len(records), np.nan)
@@ -171,7 +167,7 @@ def _since_step_start(records: Columns, steps: Columns, kept: Array, clocks: Clo
 
 
 def _origins(records: Columns, steps: Columns, kept: Array, clocks: Clocks) -> tuple[Array, Array]:
-    """Of every kept step: where its first placed rank begins, and how long it took any rank."""
+    """Return the start of each kept step on its first rank, and its longest time over ranks."""
     steps_placed = steps.select(~np.isin(steps.rank, clocks.unplaced))
     records_placed = records.select(~np.isin(records.rank, clocks.unplaced))
     origin = np.full(kept.size, np.iinfo(np.int64).max)
@@ -188,7 +184,7 @@ def _origins(records: Columns, steps: Columns, kept: Array, clocks: Clocks) -> t
 
 
 def _own_start(records: Columns, steps: Columns) -> Array:
-    """The start of its own step for every record, its own entry where that is unknown."""
+    """Return the start of each record's step on its rank, or its own entry if unknown."""
     keys, of = np.unique(_key(steps), return_index=True)
     if not keys.size:
         return np.asarray(records.enter_ns)
@@ -198,7 +194,7 @@ def _own_start(records: Columns, steps: Columns) -> Array:
 
 
 def _key(rows: Columns) -> Array:
-    """One number for a rank's step."""
+    """Return one key per rank and step."""
     key: Array = (rows.rank.astype(np.int64) << 32) | rows.step.astype(np.int64)
     return key
 

@@ -1,7 +1,7 @@
-"""Who waits for whom, ranks and hosts, and who bounds each step, small enough to draw.
+"""Waits between ranks and between hosts, and the critical path, reduced for charts.
 
-How full a link is, nobody in a job can see. How long the ranks of one host waited for those of
-another is measured in every collective; whether a link is the reason is for the findings to say.
+Ranks cannot observe the load of links, only how long ranks of one host waited for those of another;
+the findings tell whether a link is the cause.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from evenstep.words import some, some_ranks
 Array = npt.NDArray[Any]
 
 MOST_CELLS_A_SIDE = 128
-BOUNDS = 20_000  # steps drawn one by one; of more, every n-th
-NOBODY = -1
+BOUNDS = 20_000  # steps of the critical path; of more, every n-th
+NO_RANK = -1
 MOST_PLACES = 64
 PAIRS_LISTED = 8
 
 
 @dataclass(slots=True, frozen=True)
 class Waiting:
-    """Tables for the page.
+    """Waits between ranks and the critical path.
 
-    `matrix`: lost_us, rows are those who wait, columns those they wait for, `ranks_per_bin` ranks
-    each. `path`: step, rank (-1: nobody bounds it) and phase.
+    `matrix`: lost_us, with rows of waiting and columns of awaited ranks, `ranks_per_bin` each.
+    `path`: step, rank (-1: no rank bounds it) and phase.
     """
 
     matrix: Columns
     path: Columns
-    ranks: list[int]  # first rank of every row and column
+    ranks: list[int]  # first rank of each row and column
     ranks_per_bin: int
 
 
 def waiting(case: Case) -> Waiting | None:
-    """Lost time by pair, and the bound of every step; None where nobody was seen to wait."""
+    """Return lost time by pair and the critical path; None without known waits."""
     found, ranks = case.blame, case.grid.shape[1]
     if ranks < 2 or not case.waits_known or found.lost_ns.sum() <= 0:
         return None
@@ -55,7 +55,7 @@ def waiting(case: Case) -> Waiting | None:
 
 
 def lost_between(found: Blame, place: Array) -> Array:
-    """(places that wait, places waited for) of rank-nanoseconds; `place` has each rank's."""
+    """Return lost rank-nanoseconds, shape (waiting, awaited) places; `place` is that of a rank."""
     side = int(place.max()) + 1
     cell = place[found.victim] * side + place[found.culprit]
     total = np.bincount(cell, weights=found.lost_ns, minlength=side * side)
@@ -67,7 +67,7 @@ def _bounds(case: Case) -> Columns:
     every = -(-len(path.step) // BOUNDS)
     kept = np.flatnonzero(case.grid.sampled)[::every]
     column = path.column[kept]
-    rank = np.where(column >= 0, case.grid.ranks[np.maximum(column, 0)], NOBODY)
+    rank = np.where(column >= 0, case.grid.ranks[np.maximum(column, 0)], NO_RANK)
     return Columns(
         {
             "step": path.step[kept].astype(np.int32),
@@ -82,10 +82,10 @@ def _bounds(case: Case) -> Columns:
 
 @dataclass(slots=True, frozen=True)
 class HostWaits:
-    """`pairs`: waiting and awaited (indices into `places`) and lost_us, ranks' time all together.
+    """`pairs`: waiting and awaited (indices into `places`), and lost_us summed over ranks.
 
-    `places`: name, ranks and the process groups that reach beyond them. `worst`: the pairs of
-    hosts that lost most, with their share of all waiting.
+    `places`: name, ranks, and process groups that also have members elsewhere. `worst`: the pairs
+    of hosts that lost most, with their share of all waiting.
     """
 
     pairs: Columns
@@ -95,7 +95,7 @@ class HostWaits:
 
 
 def host_waits(trace: Trace, case: Case) -> HostWaits | None:
-    """The waits of a run on several hosts; None of one on a single host, or without any wait."""
+    """Return the waits between hosts; None for a single host or without waits."""
     names = [trace.ranks[int(rank)].node for rank in case.grid.ranks]
     hosts = list(dict.fromkeys(names))
     found = case.blame

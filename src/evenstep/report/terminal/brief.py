@@ -1,6 +1,6 @@
-"""A diagnosis in at most fifteen lines: who, what it costs, why, what to do; the rest on request.
+"""A diagnosis in at most fifteen lines: culprit, cost, cause and remedy; one line if healthy.
 
-A healthy run is one line. `terminal.render` says all of it.
+`terminal.render` renders the whole diagnosis.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from evenstep.words import (
     printable,
 )
 
-OTHERS = 3  # findings beside the first that get a line each
-LINES = 2  # of a reason or an advice
+OTHERS = 3  # findings after the first with a line each
+LINES = 2  # of cause and remedy
 GREEN, BOLD, DIM = "32", "1", "2"
 
 
 def render(diagnosis: Diagnosis, *, width: int | None = None, color: bool | None = None) -> str:
-    """The diagnosis as text of at most `width` columns, ending in a newline."""
+    """Render the diagnosis in at most `width` columns; the text ends with a newline."""
     style = Style.of(width, color)
     said = verdict(diagnosis.findings, diagnosis.summary)
     if said.healthy:
@@ -64,8 +64,8 @@ def _head(said: Verdict, diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     if first is None or not (first.mode in TERMINAL or first.severity >= NAMED):
         return
     for stack in [each for each in first.stacks if each.rank in first.where.ranks][:1]:
-        looks = "" if first.mode in TERMINAL else f" ({percent(stack.share)} of the looks)"
-        yield from style.field("in", own_place(stack.frames) + looks, most=1)
+        share = "" if first.mode in TERMINAL else f" ({percent(stack.share)} of samples)"
+        yield from style.field("in", own_place(stack.frames) + share, most=1)
     if first.mode not in TERMINAL:
         yield from style.field("sure", _sureness(first))
 
@@ -105,7 +105,7 @@ def _more(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     limits = f"{plural(unknown, 'thing')} this trace cannot tell; " if unknown else ""
     if left_out := sum(limit.startswith("left out: ") for limit in diagnosis.limits):
         limits = f"{plural(left_out, 'file')} left out; {limits}"
-    yield from style.wrap(f"{limits}--verbose says all, --html FILE draws it", code=DIM)
+    yield from style.wrap(f"{limits}--verbose prints all, --html FILE writes a page", code=DIM)
 
 
 def _preempted(diagnosis: Diagnosis, style: Style) -> Iterator[str]:

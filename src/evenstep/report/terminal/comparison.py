@@ -1,6 +1,4 @@
-"""A comparison as text of at most 80 columns: the verdict first, then what changed;
-and past runs as a table, with what they tell together in words.
-"""
+"""Comparisons and histories as text of at most 80 columns."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from evenstep.report.terminal.style import Style
 from evenstep.words import UNKNOWN, capital, duration, number, percent, plural, printable
 
 WIDTH = 80
-COLUMN = 13  # of a run's numbers, and of its name above them
+COLUMN = 13  # width of a run's numbers and name
 CHANGE = 27
 
 LABELS = {
@@ -48,7 +46,7 @@ def render(
     normalised: bool = False,
     color: bool | None = None,
 ) -> str:
-    """The comparison of every run with the baseline, ending in a newline."""
+    """Render the comparison of every run with the baseline; the text ends with a newline."""
     style = Style.of(WIDTH, color)
     blocks = ["\n".join(_one(baseline, item, normalised, style)) for item in comparisons]
     return "\n\n".join(blocks) + "\n"
@@ -89,17 +87,17 @@ def _table(baseline: str, found: Comparison, normalised: bool, style: Style) -> 
 
 
 def _word(verdict: str, style: Style) -> str:
-    """That a number is better or worse; of others nothing, as only the whole has no evidence."""
+    """Return "better" or "worse" in colour, and nothing without evidence."""
     return style.paint(verdict, _COLORS[verdict]) if verdict in _COLORS else ""
 
 
 def _label(item: MetricChange) -> str:
-    """A rate is called by its unit, so that its number has room."""
+    """Return the label of a row; throughput is labelled by its unit to save space."""
     return item.unit if item.metric == "throughput" else LABELS[item.metric]
 
 
 def values(item: MetricChange, *, normalised: bool, units: bool = True) -> tuple[str, str]:
-    """The number in both runs: as it is, or as a ratio to the baseline."""
+    """Return the number in both runs, absolute or as a ratio to the baseline."""
     if not normalised:
         unit = "1" if item.unit.endswith("/s") and not units else item.unit
         return format_number(item.baseline, unit), format_number(item.value, unit)
@@ -109,7 +107,7 @@ def values(item: MetricChange, *, normalised: bool, units: bool = True) -> tuple
 
 
 def format_number(value: float, unit: str) -> str:
-    """A number of the comparison in its own unit."""
+    """Render a number in its unit."""
     if unit == "ns":
         return duration(value)
     if unit == "share":
@@ -118,7 +116,7 @@ def format_number(value: float, unit: str) -> str:
 
 
 def difference(item: MetricChange) -> str:
-    """The change in percent of the baseline, of a share in points of step time, with interval."""
+    """Render the change with its interval: in percent, or for shares in points of step time."""
     if item.relative is None or item.relative_low is None or item.relative_high is None:
         value, low, high, unit = item.difference, item.low, item.high, "pt"
         if item.unit == "ns":
@@ -130,7 +128,7 @@ def difference(item: MetricChange) -> str:
 
 
 def struck(text: str, *, color: bool) -> str:
-    """Text struck through: by the terminal, or where it is plain by a combining stroke."""
+    """Strike text through, with an SGR code or with combining strokes."""
     return f"\x1b[9m{text}\x1b[0m" if color else "".join(f"{letter}\u0336" for letter in text)
 
 
@@ -142,13 +140,13 @@ def _parts(found: Comparison) -> Iterator[str]:
 
 
 def change_of(value_ns: float) -> str:
-    """A time with its sign, to the nanosecond."""
+    """Render a signed time, rounded to nanoseconds."""
     whole = round(value_ns)
     return f"{'+' if whole > 0 else ''}{duration(whole)}"
 
 
 def span(item: StepTimePart) -> str:
-    """The interval of a part's difference."""
+    """Render the interval of a part's difference."""
     return f"({change_of(item.low_ns)} to {change_of(item.high_ns)})"
 
 
@@ -165,7 +163,7 @@ def _finding(item: Changed, normalised: bool, style: Style) -> str:
 
 
 def _short(name: str) -> str:
-    """A run's name, its end kept."""
+    """Shorten a run's name to its end."""
     text = printable(name)
     return text if len(text) < COLUMN else "…" + text[-(COLUMN - 2) :]
 
@@ -174,11 +172,11 @@ def _short(name: str) -> str:
 
 LINES = Style(80, color=False)
 NAME = 12
-SIMULATED_S = 1e6  # a simulation begins at the beginning of Unix time
+SIMULATED_S = 1e6  # simulations start at Unix time 0
 
 
 def render_history(found: History) -> str:
-    """All runs, then each workload in words; ends in a newline."""
+    """Render all runs, then each workload in words; the text ends with a newline."""
     return "\n".join(_lines(found)) + "\n"
 
 
@@ -211,7 +209,7 @@ def _row(run: PastRun) -> str:
 
 
 def _culprit(run: PastRun) -> Iterator[str]:
-    """Who or what the run was waiting for, below its row; a healthy run has no such line."""
+    """Render the first finding below a run's row; nothing for a healthy run."""
     if run.culprit is None:
         return
     share = "" if run.culprit.mode in TERMINAL else f", {percent(run.culprit.severity)}"

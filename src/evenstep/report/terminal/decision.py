@@ -1,9 +1,9 @@
-"""A decision table as a person reads it, and the settings of the agent that follow from it."""
+"""A decision table as text, and the agent settings of its recommendation."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from evenstep.report.terminal.style import precise
 from evenstep.simulate.study.decision import DecisionRow, DecisionTable
@@ -12,8 +12,8 @@ from evenstep.simulate.study.margin import Margin
 
 WIDTH = 80
 MODE_OFF = "observe"
-SHORT = {"oversubscription": "oversubs."}  # heads of columns
-#: Fields of a scenario's strategy and the agent's settings they are.
+SHORT = {"oversubscription": "oversubs."}  # column headings
+#: Fields of a scenario's strategy and the corresponding agent settings.
 SETTINGS = {
     "strategy.controller": "controller",
     "strategy.objective": "objective",
@@ -24,7 +24,7 @@ SETTINGS = {
 
 
 def render(table: DecisionTable) -> str:
-    """Every option, its margins, what is recommended and why."""
+    """Render every option, its margins, and the recommendation with its reason."""
     return "\n".join(_lines(table)) + "\n"
 
 
@@ -57,8 +57,8 @@ def _lines(table: DecisionTable) -> Iterator[str]:
 
 def _margins(table: DecisionTable) -> Iterator[str]:
     edges = table.limits.edges
-    yield f"  stable up to (CV at most {edges.cv:g}, efficiency at least {edges.efficiency:g});"
-    yield "  e: efficiency ends it, c: CV"
+    yield f"  margins (CV at most {edges.cv:g}, efficiency at least {edges.efficiency:g});"
+    yield "  limited by e: efficiency, c: CV"
     axes = list(table.rows[0].margins)
     yield f"  {'':27}" + "".join(f"{SHORT.get(axis, axis):>12}" for axis in axes)
     for row in table.rows:
@@ -75,7 +75,7 @@ def _margins(table: DecisionTable) -> Iterator[str]:
 
 
 def _cell(axis: str, found: Margin) -> str:
-    """Where it ends, or how far was looked."""
+    """Render a margin, or how far it was searched."""
     if found.crosses is None:
         return "-" if found.note else f"> {_amount(axis, found.tried)}"
     if found.value == found.now:
@@ -92,9 +92,10 @@ def _amount(axis: str, value: float) -> str:
 def _advice(table: DecisionTable) -> Iterator[str]:
     choice = table.choice
     yield f"recommended: {choice.row.option.name}, applied by {choice.row.option.by}"
-    yield from textwrap.wrap(choice.reason, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    yield from _indented(choice.reason)
     if choice.row.option.sets:
-        yield from _together([f"--set {text}" for text in choice.row.option.sets])
+        arguments = (f"--set {text}".replace(" ", "\u00a0") for text in choice.row.option.sets)
+        yield from (line.replace("\u00a0", " ") for line in _indented(" ".join(arguments)))
     for note in table.notes:
         yield from _item(note)
 
@@ -103,29 +104,25 @@ def _item(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent="  - ", subsequent_indent="    ")
 
 
-def _together(words: Sequence[str]) -> Iterator[str]:
-    """Words side by side, as many as a line holds."""
-    line = " "
-    for word in words:
-        if len(f"{line} {word}") > WIDTH:
-            yield line
-            line = " "
-        line += f" {word}"
-    yield line
+def _indented(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent="  ", subsequent_indent="  ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def settings(table: DecisionTable) -> str:
-    """`evenstep.toml` with what the live agent can do of the recommendation; the rest as words.
+    """Return `evenstep.toml` with the settings that the agent can apply; others are comments.
 
-    Pacing is switched on where it is what is recommended. Else the agent only observes.
+    Pacing is switched on only if it is recommended.
     """
     row = table.choice.row
     lines = [f"# {row.option.name}: recommended for {table.scenario.name or 'this scenario'}"]
     lines += [f"# {text}" for text in textwrap.wrap(table.choice.reason, 78)]
     if row.option.by != AGENT:
         lines += [
-            f"# To be applied by {row.option.by}, not by the agent, which only observes:",
-            *(f"#   {text}" for text in row.option.sets or ("nothing is changed",)),
+            f"# Applied by {row.option.by}, not by the agent, which only observes:",
+            *(f"#   {text}" for text in row.option.sets or ("no change",)),
         ]
     lines += ["", "[pace]", *_pace(row)]
     return "\n".join(lines) + "\n"

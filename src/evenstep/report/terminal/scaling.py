@@ -1,4 +1,4 @@
-"""Throughput by number of ranks as text of at most 80 columns: simulated, or of measured runs."""
+"""Throughput by number of ranks, simulated or measured, as text of at most 80 columns."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ WIDEST = 80
 
 
 def page(document: dict[str, Any]) -> Iterator[str]:
-    """Table, verdict, money, limits; at most 80 columns."""
+    """Render the table, the verdict, the cost and the limits."""
     points = document["points"]
     if not points:
-        yield "nothing was finished"
+        yield "no simulation finished"
         return
     title = document["name"] or "scaling"
     yield f"{title}: {document['scaling']} scaling, throughput in {points[0]['unit']}"
@@ -27,7 +27,7 @@ def page(document: dict[str, Any]) -> Iterator[str]:
     if document["control"]:
         yield ""
         changes = ", ".join(document["control"])
-        yield from textwrap.wrap(f"With {changes}, over without (below 1 is less):", WIDEST)
+        yield from textwrap.wrap(f"With {changes}, as ratios to without:", WIDEST)
         yield from table(_ratio_rows(points))
     if document["outlay"]:
         yield ""
@@ -58,7 +58,7 @@ def _rows(document: dict[str, Any]) -> list[list[str]]:
 
 
 def verdict(document: dict[str, Any]) -> str:
-    """Where it peaks and why, in words."""
+    """Describe where throughput peaks, and why."""
     points, peak = document["points"], document["peak"]
     last = points[-1]
     if peak["inside"]:
@@ -75,7 +75,7 @@ def verdict(document: dict[str, Any]) -> str:
     if grown is not None and peak["share"] is not None:
         reason += f", {precise(grown)} a step, {_percent(peak['share'])} of what is lost"
     missed = last["bandwidth_only"] / last["throughput"]["value"]
-    seen = f" Bandwidth alone promises {missed:.2f} times what is predicted there."
+    seen = f" Bandwidth alone would allow {missed:.2f} times the throughput predicted there."
     return f"{head}{reason}.{seen}"
 
 
@@ -99,7 +99,7 @@ def _outlay(outlay: dict[str, Any], unit: str) -> Iterator[str]:
     yield from table(rows)
     within = f" within {outlay['deadline_hours']:g} hours" if outlay["deadline_hours"] else ""
     if outlay["cheapest"] is None:
-        yield f"No size is done{within}."
+        yield f"No size is fast enough{within}."
     else:
         yield f"Cheapest{within}: {outlay['cheapest']:,} ranks."
 
@@ -114,7 +114,7 @@ HEADS = ("ranks", "throughput", "efficiency", "law")
 
 
 def measured_table(scaling: Mapping[str, Any]) -> list[str]:
-    """Aligned rows under their heads. Efficiency is throughput per rank ÷ the smallest run's."""
+    """Render the measured sizes; efficiency is throughput per rank ÷ that of the smallest run."""
     unit = scaling["unit"]
     rows = [
         (
@@ -129,7 +129,7 @@ def measured_table(scaling: Mapping[str, Any]) -> list[str]:
 
 
 def measured_notes(scaling: Mapping[str, Any]) -> Iterator[str]:
-    """What the law and the last doubling say, each in a sentence."""
+    """Describe the fitted law, its knee and peak, and the last doubling."""
     law = scaling.get("law") or {}
     contention, coherency = law.get("contention") or {}, law.get("coherency") or {}
     if is_known(contention.get("value")) and is_known(coherency.get("value")):
@@ -138,12 +138,12 @@ def measured_notes(scaling: Mapping[str, Any]) -> Iterator[str]:
             f"coherency {coherency['value']:.2g}"
         )
     for name, text in (
-        ("knee", "an added rank brings half of what the first did from about"),
+        ("knee", "an added rank brings half as much as the first one from about"),
         ("peak", "throughput is highest at about"),
     ):
         if is_known((law.get(name) or {}).get("value")):
             most = max(row["ranks"] for row in scaling["points"])
-            guess = f", which {most:,} ranks can hardly tell" if law[name]["value"] > most else ""
+            guess = f", extrapolated from {most:,} ranks" if law[name]["value"] > most else ""
             yield f"{text} {_ranks(law[name])}{guess}"
     if last := scaling.get("last_doubling"):
         first, second = last["ranks"]
@@ -153,7 +153,7 @@ def measured_notes(scaling: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _ranks(found: Mapping[str, Any]) -> str:
-    """137 ranks (126 to 153); an interval without an end is open."""
+    """Render a number of ranks with its interval: 137 ranks (126 to 153)."""
     text = f"{found['value']:,.0f} ranks"
     if not is_known(found.get("low")):
         return text

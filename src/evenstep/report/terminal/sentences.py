@@ -1,6 +1,6 @@
-"""A summary in sentences: how a run moves, what pacing and other actions did, what stragglers cost.
+"""Sentences for entries of a summary: changes over the run, actions, cost of stragglers.
 
-Each reads one entry of the summary and says nothing where that has nothing to say.
+Each function renders one entry, and yields nothing if the entry is not worth a sentence.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from evenstep.words import (
     some_ranks,
 )
 
-STEADY = 0.95  # share of steps of one regime, from which there is no other worth telling
-WORTH = 0.10  # share of steps or of waiting: less is not worth a line
-MOVED = 0.5  # of the blame, from one end of the run to the other
-SHOWN = 4  # parts of a kind, the slowest first
+STEADY = 0.95  # share of steps of one regime from which others are not mentioned
+WORTH = 0.10  # smallest share of steps or of waiting that is mentioned
+MOVED = 0.5  # smallest share of the blame that moves between start and end of the run
+SHOWN = 4  # parts of a kind, slowest first
 _PARTS = (("stage", "stage"), ("dp_rank", "data-parallel rank"), ("optype", "operation"))
 BOUND_NAMES = {"compute": "compute", "transfer": "transfer", "wait": "waiting", "input": "input"}
 
 
 def movement(summary: Mapping[str, Any]) -> Iterator[str]:
-    """The sentences that this summary has."""
-    for name, say in _SAID.items():
+    """Yield the sentences on changes over the run."""
+    for name, sentences in _SENTENCES.items():
         if found := summary.get(name):
-            yield from say(found)
+            yield from sentences(found)
 
 
 def growth(found: Mapping[str, Any] | None) -> Iterator[str]:
-    """That steps grow longer, where it is worth a word."""
+    """Describe steps that grow longer over the run."""
     if found and found["last_ns"] >= (1 + WORTH) * found["first_ns"]:
         first, last = duration(found["first_ns"]), duration(found["last_ns"])
         yield f"steps grow longer: {first} in the first quarter of the run, {last} in the last"
 
 
 def regimes(found: Mapping[str, Any]) -> Iterator[str]:
-    """What steps are bound by, where that is not one thing throughout."""
+    """Describe what bounds the steps, if that changes over the run."""
     shares = {name: share for name, share in found["shares"].items() if share >= 1 - STEADY}
     if len(shares) < 2:
         return
@@ -51,12 +51,12 @@ def regimes(found: Mapping[str, Any]) -> Iterator[str]:
     changes = plural(found["changes"], "change")
     text = f"steps are bound by {', by '.join(parts)} of them, with {changes}"
     if is_known(period := found.get("period_steps")):
-        text += f"; it comes back every {number(period)} steps"
+        text += f"; the pattern repeats every {number(period)} steps"
     yield text
 
 
 def critical_path(found: Mapping[str, Any]) -> Iterator[str]:
-    """Who bounds the steps, and how that moves."""
+    """Name the ranks and phases on the critical path, and how often it moves."""
     bounds = [row for row in found["bounds"] if row["share"] >= WORTH]
     if not bounds:
         return
@@ -68,13 +68,13 @@ def critical_path(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def blame(found: Mapping[str, Any]) -> Iterator[str]:
-    """Who is waited for, whether it moves over the run, and what one large delay did."""
+    """Name the ranks that are waited for, changes over the run, and the largest delay."""
     culprits = [row for row in found["culprits"] if row["share"] >= WORTH]
     if culprits:
         said = ", ".join(f"rank {row['rank']} ({percent(row['share'])})" for row in culprits)
         yield f"of {duration(1e9 * found['rank_seconds'])} of waiting, most is for {said}"
     if (drift := found.get("drift") or 0.0) >= MOVED:
-        yield f"who is waited for changes: {percent(drift)} of it moves from first to last steps"
+        yield f"the ranks waited for change: {percent(drift)} of the waiting moves to other ranks"
     if event := found.get("largest_delay"):
         yield from _largest(event)
 
@@ -92,8 +92,8 @@ def _largest(event: Mapping[str, Any]) -> Iterator[str]:
 
 
 def checkpoints(found: Mapping[str, Any]) -> Iterator[str]:
-    """What checkpoints and restarts do to unsteadiness."""
-    words = {"reset": "steadier", "amplified": "less steady", "unchanged": "as it was"}
+    """Describe how steady the run is after checkpoints and restarts."""
+    words = {"reset": "steadier", "amplified": "less steady", "unchanged": "as before"}
     parts = [
         f"{text} {plural(found[name], 'time')}" for name, text in words.items() if found.get(name)
     ]
@@ -102,34 +102,35 @@ def checkpoints(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def asynchrony(found: Mapping[str, Any]) -> Iterator[str]:
-    """How loosely ranks are coupled."""
+    """Describe how often ranks synchronize and how stale updates are."""
     if is_known(rounds := found.get("steps_per_round")):
         uneven = "" if found.get("regular_rounds") else ", not always"
         yield f"ranks synchronize every {number(rounds)} steps{uneven}"
     if stale := found.get("staleness"):
         yield (
             f"updates are {number(stale['mean'])} steps stale on average, "
-            f"{number(stale['p95'])} at the 95 % quantile, {number(stale['max'])} at most"
+            f"{number(stale['p95'])} at p95, {number(stale['max'])} at most"
         )
 
 
 def tokens(found: Mapping[str, Any]) -> Iterator[str]:
-    """How much more the fullest rank of an all-to-all receives."""
+    """Describe the imbalance of all-to-alls."""
     fullest = found["fullest"][0]
     yield (
-        f"all-to-alls are uneven: the fullest rank receives {number(found['imbalance'])} times the "
-        f"mean; most often it is rank {fullest['rank']} ({percent(fullest['share'])} of the calls)"
+        f"all-to-alls are uneven: the rank with most data receives {number(found['imbalance'])} "
+        f"times the mean; most often it is rank {fullest['rank']} ({percent(fullest['share'])} of "
+        "the calls)"
     )
 
 
 def ports(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """How unevenly ports of network adapters carry what is sent."""
+    """Describe the range of sending rates over ports of network adapters."""
     sent = sorted(
         (each["sent_gBps"], each["node"], each["port"])
         for each in found
         if is_known(each.get("sent_gBps"))
     )
-    if len({node for _, node, _ in sent}) < 2:  # of one host, they carry nothing of the job
+    if len({node for _, node, _ in sent}) < 2:  # on one host they carry no traffic of the job
         return
     (low, node, port), high = sent[0], sent[-1][0]
     yield (
@@ -138,7 +139,7 @@ def ports(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     )
 
 
-_SAID: Mapping[str, Callable[[Any], Iterator[str]]] = {
+_SENTENCES: Mapping[str, Callable[[Any], Iterator[str]]] = {
     "growth": growth,
     "regimes": regimes,
     "critical_path": critical_path,
@@ -154,33 +155,33 @@ _SAID: Mapping[str, Callable[[Any], Iterator[str]]] = {
 
 
 def pacing(found: Mapping[str, Any]) -> Iterator[str]:
-    """The sentences about one run's pacing, honest about what was not resolved."""
+    """Describe what pacing did and its measured effect."""
     ranks = found["held_ranks"]
     yield from _part(found)
     if not ranks:
-        yield "pacing held nobody: no rank was early often enough, or its guard forbade it"
+        yield "pacing delayed no rank: none was early often enough, or the trial ended it"
         yield from _verdicts(found)
         return
     yield (
-        f"pacing held {_ranks(ranks)} in {percent(found['held_share'])} of the paced ranks' "
+        f"pacing delayed {_ranks(ranks)} in {percent(found['held_share'])} of the paced ranks' "
         f"steps, by {duration(found['held_mean_ns'])} on average"
     )
     if is_known(lost := found["lost_at_most"]):
-        yield f"its ledger allows for a loss of at most {percent(lost)} of their time"
+        yield f"the delays cost at most {percent(lost)} of their time"
     if effect := found["effect"]:
         yield _effect(effect)
     yield from _verdicts(found)
 
 
 def _part(found: Mapping[str, Any]) -> Iterator[str]:
-    """Which part of the job was paced, and how it did beside the rest."""
+    """Compare the paced part of the job with the rest."""
     beside = found.get("beside")
     if not beside:
         return
     chosen = f", as chosen ({found['part']})" if found.get("part") else ""
     yield (
-        f"only {_ranks(beside['paced']['ranks'])} may be held{chosen}; "
-        f"{_ranks(beside['unpaced']['ranks'])} decided and recorded only"
+        f"only {_ranks(beside['paced']['ranks'])} may be paced{chosen}; "
+        f"{_ranks(beside['unpaced']['ranks'])} only decided and recorded"
     )
     yield f"{_kind('paced', beside['paced'])}; {_kind('unpaced', beside['unpaced'])}"
 
@@ -189,24 +190,24 @@ def _kind(name: str, found: Mapping[str, Any]) -> str:
     if not is_known(found["step_mean_ns"]):
         return f"{name} ranks: no step"
     words = f"{name} ranks: steps of {duration(found['step_mean_ns'])}, CV {found['step_cv']:.2g}"
-    words += f", held {percent(found['held'])} of the time"
+    words += f", delayed {percent(found['held'])} of the time"
     return words + (f", waiting {percent(found['wait'])}" if is_known(found["wait"]) else "")
 
 
 def _effect(effect: Mapping[str, Any]) -> str:
     pairs = f"{plural(effect['pairs'], 'pair')} of paced and unpaced blocks of steps"
     if not is_known(effect["low"]):
-        return f"{pairs}: too little for an interval; run longer"
+        return f"{pairs}: too few for an interval; run longer"
     low, high = effect["low"], effect["high"]
     span = f"{100 * effect['gain']:+.1f} % (95 % interval {100 * low:+.1f} to {100 * high:+.1f})"
     if low > 0:
-        says = "it gains here: the ranks held back leave something to those that are late"
+        says = "it gains here: the delayed ranks leave a resource to the late ones"
     elif high < 0:
-        says = "it costs here, and the guard switches it off"
+        says = "it costs here, and the trial switches it off"
     else:
         says = (
-            "no effect can be told; a job that shares nothing with others cannot win by waiting, "
-            "so mend the cause instead"
+            "no effect can be told; a job that shares nothing with others cannot gain by waiting, "
+            "so fix the cause instead"
         )
     return f"throughput with pacing, from {pairs}: {span}; {says}"
 
@@ -217,7 +218,7 @@ def _verdicts(found: Mapping[str, Any]) -> Iterator[str]:
         word if count == total else f"{word} ({plural(count, 'rank')})"
         for word, count in found["verdicts"].items()
     ]
-    yield f"its guards' verdict: {', '.join(parts)}"
+    yield f"result of its trials: {', '.join(parts)}"
 
 
 def _ranks(ranks: list[int]) -> str:
@@ -225,40 +226,40 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def acted(summary: Mapping[str, Any]) -> Iterator[str]:
-    """What pacing did, and every other action: its word, and what its trial has compared."""
+    """Describe pacing and every other action: its result, steps, gain and reason."""
     if found := summary.get("pacing"):
         yield from pacing(found)
     for one in summary.get("acted") or ():
         name = one["action"] + (f", {one['of']}" if one.get("of") else "")
         words = f"{name}: {one.get('note') or one['word']}"
         if one.get("acted_steps"):
-            words += f"; acted in {plural(one['acted_steps'], 'step')}"
+            words += f"; active in {plural(one['acted_steps'], 'step')}"
         if one.get("pairs"):
             pairs, sign = plural(one["pairs"], "pair"), -1 if one["gain"] < 0 else 1
             ends = ", no interval yet"
             if is_known(one.get("low")):
                 ends = f" {interval(*sorted((sign * one['low'], sign * one['high'])))}"
             words += f"; a step is {'longer' if sign < 0 else 'shorter'} by "
-            words += f"{percent(abs(one['gain']))}{ends}, by {pairs} of blocks"
+            words += f"{percent(abs(one['gain']))}{ends}, from {pairs} of blocks"
         yield words + (f"; {one['reason']}" if one.get("reason") else "")
 
 
-# -- a table of all operations ---------------------------------------------------------------------
+# -- operation tables ------------------------------------------------------------------------------
 
 
 def stragglers(found: Mapping[str, Any]) -> Iterator[str]:
-    """Lines for the report: Lin et al. (OSDI 2025), equations 1, 2, 4 and 5, and section 5.2."""
+    """Describe the cost of stragglers as Lin et al. (OSDI 2025), equations 1, 2, 4, 5, §5.2."""
     slowdown = found.get("blocking_slowdown")
     if not is_known(slowdown):
         return
-    text = f"slowdown {_times(slowdown)}: the step as it was over one with every operation as usual"
+    text = f"slowdown {_times(slowdown)}: the step over one with every operation at its usual time"
     if is_known(late := found.get("launch_slowdown")):
-        text += f"; {_times(late)} by work that was not recorded"
+        text += f"; {_times(late)} from work that was not recorded"
     yield text
     last, slowest = found["ms"]["Ms"], found["mw"]["Mw"]
     yield (
-        f"of the slowdown, {percent(last)} goes with the last stage as usual (M_S) and "
-        f"{percent(slowest)} with the slowest workers as usual (M_W)"
+        f"of the slowdown, {percent(last)} disappears with a usual last stage (M_S) and "
+        f"{percent(slowest)} with usual slowest workers (M_W)"
     )
     for kind, name in _PARTS:
         parts = found.get(f"blocking_decompose_by_{kind}") or {}

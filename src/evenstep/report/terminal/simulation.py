@@ -1,4 +1,4 @@
-"""A result as a person reads it in a terminal."""
+"""The result of a simulation as text."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from evenstep.reproduce.published.table import ErrorEstimate
 from evenstep.simulate.result import Result
 from evenstep.words import size
 
-WIDTH, LABEL = 80, 15  # columns of a line, and of what comes before what it says
+WIDTH, LABEL = 80, 15  # columns of a line, and of its label
 
 _LOSSES = (
     ("writing", "checkpoints"),
-    ("lost", "done again"),
+    ("lost", "repeated work"),
     ("restarting", "restarts"),
     ("waiting", "no node"),
     ("slowed", "slow nodes"),
@@ -22,7 +22,7 @@ _LOSSES = (
 
 
 def render(result: Result) -> str:
-    """The result in a few lines."""
+    """Render the result in a few lines."""
     step, shares = result.step_time, result.shares
     title = result.name or "simulation"
     lines = [
@@ -31,8 +31,8 @@ def render(result: Result) -> str:
         f"  throughput   {result.throughput:.4g} {result.unit}, "
         f"{100 * result.efficiency:.1f} % of compute alone{_arithmetic(result)}",
         f"  step time    {precise(step.mean_ns)} on average, CV {step.cv:.3f}, "
-        f"median {precise(step.p50_ns)}, 99 % below {precise(step.p99_ns)}",
-        f"  time goes to compute {_percent(shares.compute)}, "
+        f"median {precise(step.p50_ns)}, p99 {precise(step.p99_ns)}",
+        f"  time spent   compute {_percent(shares.compute)}, "
         f"exposed communication {_percent(shares.exposed_communication)}, "
         f"waiting for others {_percent(shares.wait)}, input {_percent(shares.input)}"
         + (f", pacing {_percent(shares.held)}" if shares.held else ""),
@@ -55,19 +55,19 @@ def render(result: Result) -> str:
 
 
 def off_by(error: ErrorEstimate | None) -> str:
-    """How far it may be off, after what simulations of measured systems are off by."""
+    """Render the expected error, from simulations of measured systems."""
     if error is None:
-        return "  may be off   not known: no measured system like this one\n"
+        return "  error        unknown: there is no measured system like this one\n"
     how = "calibrated on other rows" if error.calibrated else "with nothing calibrated"
     long = (
-        f"  may be off   {_percent(error.median)} (median), {_percent(error.worst)} at worst, as "
+        f"  error        {_percent(error.median)} (median), {_percent(error.worst)} at worst, of "
         f"{error.rows} measured rows of kind {error.kind}, {how}"
     )
     return "".join(f"{line}\n" for line in _folded(long))
 
 
 def _arithmetic(result: Result) -> str:
-    """What is reached of the GPUs, where the model's arithmetic is known."""
+    """Render TFLOP/s and MFU, if the model's arithmetic is known."""
     if result.tflops_per_gpu is None:
         return ""
     share = "" if result.mfu is None else f", MFU {100 * result.mfu:.1f} %"
@@ -75,20 +75,20 @@ def _arithmetic(result: Result) -> str:
 
 
 def _folded(line: str) -> list[str]:
-    """A line in as many as it needs, those after the first below what it says."""
+    """Wrap a line; continuation lines are indented by the label."""
     if len(line) <= WIDTH:
         return [line]
     return textwrap.wrap(line, WIDTH, subsequent_indent=" " * LABEL, break_long_words=False)
 
 
 def _converges(result: Result) -> Iterator[str]:
-    """What the strategy does to the optimisation."""
+    """Describe staleness, local steps and discarded gradients."""
     found = result.convergence
     if found is None:
         return
     if (age := found.staleness) is not None:
         yield (
-            f"  staleness    {age.mean:.3g} updates on average, 99 % below {age.p99:.3g}; "
+            f"  staleness    {age.mean:.3g} updates on average, p99 {age.p99:.3g}; "
             f"largest stable"
         )
         yield (
@@ -99,11 +99,11 @@ def _converges(result: Result) -> Iterator[str]:
     if found.local_steps > 1:
         yield f"  exchange     every {found.local_steps} steps; models differ in between"
     if found.discarded_share:
-        yield f"  gradients    {_percent(found.discarded_share)} are thrown away"
+        yield f"  gradients    {_percent(found.discarded_share)} are discarded"
 
 
 def _uses(result: Result) -> Iterator[str]:
-    """Energy and money by the unit."""
+    """Render energy and cost per unit."""
     found = result.energy
     if found is None:
         return
@@ -118,7 +118,7 @@ def _uses(result: Result) -> Iterator[str]:
 
 
 def _lasts(result: Result) -> Iterator[str]:
-    """What failures leave over weeks."""
+    """Render goodput over weeks with failures."""
     weeks = result.goodput
     if weeks is None:
         return

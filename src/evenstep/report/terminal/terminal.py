@@ -1,7 +1,6 @@
-"""A diagnosis as text, with all it rests on: the verdict on the first line, then everything.
+"""The whole diagnosis as text: the verdict, the summary, all findings, limits and overhead.
 
-Standard library only, so the verdict is printed wherever the diagnosis could be made. The same
-words with and without colour: a file, a pipe and `NO_COLOR` get the plain text.
+The text is the same with and without colour: files, pipes and `NO_COLOR` get plain text.
 """
 
 from __future__ import annotations
@@ -37,18 +36,17 @@ if TYPE_CHECKING:
 
 OPTIONS = 3
 EVIDENCE = 4
-LEAST_SHARE = 1e-4  # of step time that is worth a word
-
+LEAST_SHARE = 1e-4  # of step time that is mentioned
 
 _GLYPHS = dict(zip((name for name, _ in SHARES), "█▓▒░·", strict=True))
 _COLORS = dict(zip((name for name, _ in SHARES), ("34", "36", "33", "35", "90"), strict=True))
 
 
 def render(diagnosis: Diagnosis, *, width: int | None = None, color: bool | None = None) -> str:
-    """The diagnosis as text of at most `width` columns, ending in a newline.
+    """Render the diagnosis in at most `width` columns; the text ends with a newline.
 
-    Without `width` the terminal's (80 when there is none); without `color` as the terminal and
-    `NO_COLOR` (https://no-color.org) say.
+    None means the terminal's width (80 without one), and colour as the terminal and `NO_COLOR`
+    (https://no-color.org) allow.
     """
     style = Style.of(width, color)
     sections = [
@@ -56,7 +54,7 @@ def render(diagnosis: Diagnosis, *, width: int | None = None, color: bool | None
         list(_summary(diagnosis, style)),
         list(scaling(diagnosis, style)),
         *(list(_finding(*item, style)) for item in enumerate(diagnosis.findings, start=1)),
-        *(_listed(title, list(lines), style) for title, lines in _told(diagnosis)),
+        *(_listed(title, list(lines), style) for title, lines in _lists(diagnosis)),
         list(_agent(diagnosis, style)),
     ]
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
@@ -74,13 +72,13 @@ def _summary(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
 
 
 def bar(shares: Mapping[str, Any], style: Style, width: int | None = None) -> str:
-    """Shares of a step side by side, as wide as the lines are or as asked."""
+    """Render the shares of a step as a bar, as wide as the lines or as `width`."""
     counts = cells(shares, width or style.width)
     return "".join(style.paint(_GLYPHS[name] * n, _COLORS[name]) for name, n in counts.items())
 
 
 def legend(shares: Mapping[str, Any], style: Style) -> Iterator[str]:
-    """What the parts of a bar are, in as many lines as they need."""
+    """Render the legend of a bar."""
     parts = [
         (f"{_GLYPHS[name]} {label} {percent(shares[name])}", name)
         for name, label in SHARES
@@ -97,7 +95,7 @@ def legend(shares: Mapping[str, Any], style: Style) -> Iterator[str]:
 
 
 def step_time(diagnosis: Diagnosis, *, brief: bool = False) -> str:
-    """How long steps took, what was reached, of how many ranks and steps."""
+    """Render step time, throughput and the numbers of ranks and steps."""
     summary = diagnosis.summary
     time, throughput = summary.get("step_time") or {}, summary.get("throughput") or {}
     parts = []
@@ -121,14 +119,14 @@ def _communication(diagnosis: Diagnosis) -> str:
         used = " · ".join(
             f"{name} {percent(device[key])}"
             for key, name in (("compute", "compute"), ("communication", "communication"),
-                              ("copy", "copies alone"))
+                              ("copy", "copies only"))
         )  # fmt: skip
         parts.append(f"devices busy {percent(device['busy'])} ({used}), idle "
                      f"{percent(device['idle'])}")  # fmt: skip
     if is_known(hidden := device.get("hidden")):
-        parts.append(f"{percent(hidden)} of the communication is behind compute")
+        parts.append(f"compute hides {percent(hidden)} of the communication")
     elif is_known(overlapped := summary.get("overlapped_communication")) and _communicates(summary):
-        parts.append(f"communication is behind compute for {percent(overlapped)} of step time")
+        parts.append(f"compute hides communication for {percent(overlapped)} of step time")
     if is_known(ratio := summary.get("communication_to_compute")):
         parts.append(f"communication : compute {number(ratio)}")
     if is_known(wasted := summary.get("rank_hours_wasted")):
@@ -137,13 +135,13 @@ def _communication(diagnosis: Diagnosis) -> str:
 
 
 def _communicates(summary: Mapping[str, Any]) -> bool:
-    """Whether any of the step's time is transfer: a table of step times knows of none."""
+    """Whether the trace has transfers: tables of step times have none."""
     exposed = (summary.get("shares") or {}).get("exposed_communication") or 0.0
     return bool(exposed + summary["overlapped_communication"] > LEAST_SHARE)
 
 
 def goodput(diagnosis: Diagnosis) -> str:
-    """The job's one number, and its largest losses first."""
+    """Render goodput and its losses, largest first."""
     found = diagnosis.summary.get("goodput")
     if not found:
         return ""
@@ -170,7 +168,7 @@ def _finding(index: int, finding: Finding, style: Style) -> Iterator[str]:
 
 
 def where(finding: Finding) -> str:
-    """Culprits and the steps concerned: rank 7 on gpu012, steps 10-500 (chronic)."""
+    """Render culprits, steps and pattern: rank 7, node gpu012, steps 10-500 (chronic)."""
     place = finding.where
     parts = []
     if place.ranks:
@@ -186,7 +184,7 @@ def where(finding: Finding) -> str:
 
 
 def effect(finding: Finding) -> str:
-    """What it costs, now and at other sizes: 11 % of step time now; 14 % at 16 ranks."""
+    """Render the cost now and at other sizes: 11 % of step time now; 14 % at 16 ranks."""
     parts = [f"{percent(finding.effect.now)} of step time now"]
     for point in finding.effect.projected:
         text = f"{percent(point.share)} at {point.ranks:,} ranks {interval(point.low, point.high)}"
@@ -195,7 +193,7 @@ def effect(finding: Finding) -> str:
 
 
 def option(chosen: Option) -> str:
-    """A remedy and what it is predicted to give back."""
+    """Render a remedy and its predicted gain."""
     gain = f"gives back {percent(chosen.gain)} {interval(chosen.low, chosen.high)}".rstrip()
     details = [gain if is_known(chosen.gain) else f"gain {UNKNOWN}"]
     details += [f"cost: {chosen.cost}"] if chosen.cost else []
@@ -205,7 +203,7 @@ def option(chosen: Option) -> str:
 
 
 def evidence(finding: Finding) -> str:
-    """The numbers most worth checking, each beside what a healthy run has."""
+    """Render the first pieces of evidence, each with the value of a healthy run."""
     parts = []
     for item in finding.evidence[:EVIDENCE]:
         text = f"{item.metric.replace('_', ' ')} {measured(item.measured, item.unit)}"
@@ -216,7 +214,7 @@ def evidence(finding: Finding) -> str:
 
 
 def scaling(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
-    """Of several runs: throughput by number of ranks."""
+    """Render throughput by number of ranks, if several runs were diagnosed together."""
     found = diagnosis.summary.get("scaling")
     if not found:
         return
@@ -227,12 +225,12 @@ def scaling(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
         yield from style.wrap(printable(note), first=" - ", indent=3)
 
 
-def _told(diagnosis: Diagnosis) -> Iterator[tuple[str, Iterable[str]]]:
-    """Titles, and what is listed below each."""
+def _lists(diagnosis: Diagnosis) -> Iterator[tuple[str, Iterable[str]]]:
+    """Yield the title and sentences of each list below the findings."""
     summary = diagnosis.summary
-    yield "What stragglers cost", stragglers(summary.get("stragglers") or {})
-    yield "How the run moves", movement(summary)
-    yield "What acting did", acted(summary)
+    yield "Cost of stragglers", stragglers(summary.get("stragglers") or {})
+    yield "Changes over the run", movement(summary)
+    yield "What actions did", acted(summary)
     yield "What this trace cannot tell", diagnosis.limits
 
 
@@ -244,11 +242,11 @@ def _listed(title: str, sentences: Sequence[str], style: Style) -> list[str]:
 def _agent(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     agent = diagnosis.summary.get("agent") or {}
     if not agent.get("ns_per_collective") and not agent.get("share_of_step"):
-        return  # nothing was measured: a simulation, a foreign profile
+        return  # not measured: a simulation, another tool's trace
     yield from style.wrap(
-        f"evenstep itself cost {duration(agent.get('ns_per_collective'))} a collective, "
+        f"Overhead of evenstep: {duration(agent.get('ns_per_collective'))} a collective, "
         f"{percent(agent.get('share_of_step'))} of step time. "
-        f"It recorded by {printable(agent.get('recorder') or 'means not told')}.",
+        f"Recorded by {printable(agent.get('recorder') or 'an unknown recorder')}.",
         code="2",
     )
 
@@ -257,7 +255,7 @@ def _agent(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
 
 
 def render_answers(answers: Sequence[WhatIfGain], *, width: int | None = None) -> str:
-    """A table of the answers, as wide as the terminal; empty where nothing was asked."""
+    """Render the answers to --what-if, as wide as the terminal; empty without any."""
     if not answers:
         return ""
     style = Style.of(width, color=False)
@@ -265,7 +263,7 @@ def render_answers(answers: Sequence[WhatIfGain], *, width: int | None = None) -
     widest = max((len(head) for head in heads if len(head) <= style.width // 2), default=4)
     lines = ["What if"]
     for head, answer in zip(heads, answers, strict=True):
-        if len(head) > widest:  # on lines of its own, as it leaves no room beside it
+        if len(head) > widest:  # too wide for the column: on lines of its own
             lines += style.wrap(head.strip(), first=" ", indent=1)
             head = ""
         lines += style.wrap(_outcome(answer), first=head.ljust(widest), indent=4)
@@ -275,7 +273,7 @@ def render_answers(answers: Sequence[WhatIfGain], *, width: int | None = None) -
 
 
 def _outcome(answer: WhatIfGain) -> str:
-    """What is gained or lost, or why nobody can tell."""
+    """Render the gain or loss, or the reason why it is unknown."""
     if answer.gain is None or answer.low is None or answer.high is None:
         return f"cannot be told: {answer.reason}"
     gives = answer.gain >= 0

@@ -111,7 +111,7 @@ function blocksChart(canvas, read, tables, facts) {
     const where = block < 0 ? "outside the blocks" : `block ${block}, ${facts.arms[facts.blocks[block].arm]}`;
     const median = block < 0 ? NaN : medians[chosen][block];
     read.textContent = `${facts.jobs[chosen]} at ${number(table.start_s[cursor.at])} s (${where}): step ${duration(table.step_ms[cursor.at] * 1e3)}`
-      + `${Number.isFinite(median) ? `, median of the block ${duration(median * 1e3)}` : ""}${table.counts[cursor.at] ? "" : "; does not count"}`;
+      + `${Number.isFinite(median) ? `, median of the block ${duration(median * 1e3)}` : ""}${table.counts[cursor.at] ? "" : "; not counted"}`;
     draw();
   }
 

@@ -43,7 +43,7 @@ function boundsChart(canvas, read, table, facts, hooks) {
     const rank = table.rank[cursor];
     const node = facts.nodes[rank] ? ` on ${facts.nodes[rank]}` : "";
     read.textContent = rank < 0
-      ? `step ${steps[cursor]}: nobody bounds it`
+      ? `step ${steps[cursor]}: bounded by no rank`
       : `step ${steps[cursor]}: bounded by rank ${rank}${node}, in ${phaseNames[table.phase[cursor]] ?? "an unknown phase"}`;
     draw();
   }

@@ -1,5 +1,5 @@
 // @ts-check
-// What all charts share: a sharp canvas, the page's colours, pointer positions, arrow keys.
+// Shared by all charts: a canvas in screen resolution, colours, pointer positions, arrow keys.
 
 /** @param {string} id @returns {any} the element, which the page's own template has */
 function byId(id) {
@@ -11,7 +11,7 @@ function byId(id) {
 /** @param {HTMLCanvasElement} canvas @returns {CanvasRenderingContext2D} */
 function context2d(canvas) {
   const context = canvas.getContext("2d");
-  if (!context) throw new Error("this browser draws no canvas");
+  if (!context) throw new Error("this browser does not support canvas");
   return context;
 }
 
@@ -88,7 +88,7 @@ function pointer(canvas, event) {
   return { x: event.clientX - box.left - canvas.clientLeft, y: event.clientY - box.top - canvas.clientTop };
 }
 
-/** Text that ends with an ellipsis where it does not fit. @param {Context} context @param {string} text @param {number} width */
+/** Shorten text to a width, with an ellipsis. @param {Context} context @param {string} text @param {number} width */
 function clipped(context, text, width) {
   if (context.measureText(text).width <= width) return text;
   let length = text.length;
@@ -96,7 +96,7 @@ function clipped(context, text, width) {
   return length > 0 ? `${text.slice(0, length)}…` : "";
 }
 
-/** Diagonal stripes that mark waiting, so that it is not told by colour alone. @param {Context} context */
+/** Diagonal stripes for waits, so that colour is not the only mark. @param {Context} context */
 function hatching(context) {
   const tile = document.createElement("canvas");
   tile.width = tile.height = 6;
@@ -122,7 +122,7 @@ function stepAxis(context, plot, first, last, place) {
   }
 }
 
-/** What the axes count: below the right end of one, above the top of the other. @param {Context} context @param {Plot} plot @param {string} across @param {string} up */
+/** Axis titles: below the right end of one, above the top of the other. @param {Context} context @param {Plot} plot @param {string} across @param {string} up */
 function axisTitles(context, plot, across, up) {
   context.fillStyle = color("soft");
   context.textAlign = "right";
@@ -134,8 +134,8 @@ function axisTitles(context, plot, across, up) {
 let repaint = () => {};
 
 /**
- * Draws now, and again whenever size or colours change. Before printing the page takes the width of
- * paper, so that pictures have their height when pages are counted.
+ * Draw now, and again when size or colours change. Before printing the page takes the width of
+ * paper, so that charts have their height when pages are laid out.
  * @param {() => void} draw
  */
 function redrawAlways(draw) {

@@ -12,7 +12,7 @@ function embeddedJson(id) {
 /** @param {Directory} directory @returns {Promise<Record<string, Table>>} */
 async function unpackColumns(directory) {
   if (typeof DecompressionStream === "undefined") {
-    throw new Error("This browser is too old to unpack the charts' data (it has no DecompressionStream).");
+    throw new Error("This browser is too old for the charts (it has no DecompressionStream).");
   }
   const text = atob(byId("columns").textContent.trim());
   const packed = Uint8Array.from(text, (character) => character.charCodeAt(0));

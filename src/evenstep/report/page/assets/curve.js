@@ -1,5 +1,5 @@
 // @ts-check
-// Step time over steps: a band over the ranks, its median, percentiles, and what findings speak of.
+// Step time over steps: band over ranks, median, percentiles, and the steps of findings.
 
 /** @param {{pick: (step: number) => void}} hooks @param {HTMLCanvasElement} canvas @param {HTMLElement} read @param {Table} table @param {Diagnosis} diagnosis */
 function curveChart(canvas, read, table, diagnosis, hooks) {

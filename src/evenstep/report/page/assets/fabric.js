@@ -72,11 +72,11 @@ function fabricChart(picture, read, bundles, fabric) {
   function said(row) {
     const [count, dead] = [bundles.links[row], bundles.failed[row]];
     const several = count > 1;
-    const used = `${percent(bundles.mean[row])} of ${number(bundles.capacity_gBps[row])} GB/s used on average`;
+    const used = `${percent(bundles.mean[row])} of ${number(bundles.capacity_gBps[row])} GB/s on average`;
     return [
       several ? `${count} links, together ${used}, the busiest ${percent(bundles.busiest[row])}` : used,
       `${percent(bundles.peak[row])} at the fullest moment`,
-      bundles.others_bytes[row] > 0 && `${percent(bundles.others_bytes[row] / bundles.bytes[row])} of it other jobs’`,
+      bundles.others_bytes[row] > 0 && `${percent(bundles.others_bytes[row] / bundles.bytes[row])} of it from other jobs`,
       dead > 0 && (several ? `${dead} failed` : "failed"),
     ].filter(Boolean).join(", ");
   }

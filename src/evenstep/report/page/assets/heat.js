@@ -1,7 +1,7 @@
 // @ts-check
-// Rank × step as colours. Ranks named in a finding have rows of their own on top; the others stand
-// below, latest first, and share a row where there are too many: by extremes, so that none vanishes.
-// Drag over a part, or press + at a cell, to see it closer.
+// Heat map of ranks and steps. Ranks named in findings have their own rows on top; the others follow,
+// latest first, and share rows if there are too many: shared cells show extremes. Drag, or press + at
+// a cell, to zoom in.
 
 const SMALLEST_VIEW = 4; // rows and steps
 const DRAG_PX = 5;
@@ -15,7 +15,7 @@ const BODY = { height: 400, least: 3, most: 26 }; // px, of all rows and of one
  * @typedef {{valueAt: (metric: Metric, row: number, column: number) => number, shape: Shape, ranksOf: (row: number) => number[]}} Cells
  */
 
-/** Codes of a byte as numbers again: see evenstep.report.page.overview. @param {Column} codes @param {Ends} scale */
+/** Decode bytes to numbers: see evenstep.report.page.overview. @param {Column} codes @param {Ends} scale */
 function decoder(codes, [low, high]) {
   const values = Float32Array.from({ length: 256 }, (_, code) => (code === 0 ? NaN : code === 1 ? 0 : low * (high / low) ** ((code - 2) / 253)));
   return (/** @type {number} */ at) => values[codes[at]];
@@ -34,7 +34,7 @@ function mapCells(shape, table) {
 }
 
 /**
- * What some rows hold in some columns: the least wait (of means over the steps), the greatest of the others.
+ * Value of a block of cells: the smallest wait (of means over the steps), the greatest of the others.
  * @param {Cells} cells @param {Metric} metric @param {number[]} rows @param {Ends} columns from, until
  */
 function extreme(cells, metric, rows, [from, until]) {

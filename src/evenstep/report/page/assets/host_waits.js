@@ -61,7 +61,7 @@ function hostWaitsChart(picture, read, pairs, facts) {
   function ofPlace(at) {
     const { name, ranks, groups } = facts.places[at];
     const all = lost[at].reduce((sum, value) => sum + value, 0);
-    return [name, `ranks ${ranks}`, groups && `in ${groups}`, `waited ${duration(all)} in all, ${duration(lost[at][at])} of it for its own ranks`].filter(Boolean).join(" · ");
+    return [name, `ranks ${ranks}`, groups && `in ${groups}`, `waited ${duration(all)} in total, ${duration(lost[at][at])} of it for its own ranks`].filter(Boolean).join(" · ");
   }
 
   const mark = readable(picture, read, {

@@ -43,7 +43,7 @@ function matrixChart(canvas, read, shape, table, facts) {
       context.fillText(`${shape.ranks[at]}`, plot.left + middle, plot.top - 9);
     }
     context.textAlign = "left";
-    context.fillText("is waited for →", plot.left, plot.top - 27);
+    context.fillText("awaited rank →", plot.left, plot.top - 27);
     context.fillText("waits ↓", 8, plot.top - 9);
   }
 

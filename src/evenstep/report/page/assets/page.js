@@ -28,7 +28,7 @@ function build(diagnosis, facts, tables) {
     spansLegend(byId("spans-legend"), facts, tables.records);
     charts.push({ of: byId("spans"), draw: spans.draw });
   } else {
-    explainEmpty("spans", "The trace holds no records of single steps.");
+    explainEmpty("spans", "The trace has no records of single steps.");
   }
   if (facts.grid) {
     place("curve", curveChart, tables.curve, diagnosis, { pick });
@@ -37,7 +37,7 @@ function build(diagnosis, facts, tables) {
       map = heatChart(cells, facts, tables.places, { pick });
       charts.push({ of: byId("heat"), draw: map.draw });
     } else {
-      explainEmpty("heat", "No waiting was seen in this trace.");
+      explainEmpty("heat", "This trace has no waits.");
     }
     for (const canvas of /** @type {NodeListOf<HTMLCanvasElement>} */ (document.querySelectorAll("canvas.picture"))) {
       charts.push({ of: canvas, ...findingPicture(canvas, diagnosis.findings[Number(canvas.dataset.finding)], cells, tables.curve) });

@@ -1,5 +1,5 @@
 // @ts-check
-// A small picture beside each finding: its ranks beside the others, or step time with its steps marked.
+// The small chart of each finding: its ranks beside the others, or step time with its steps marked.
 
 const POINTS = 240; // along the steps
 const NAMED_IN_PICTURE = 8; // ranks drawn together

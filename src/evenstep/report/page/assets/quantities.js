@@ -1,5 +1,5 @@
 // @ts-check
-// Numbers as people read them; the same rules as evenstep.report.quantities.
+// Rendering of numbers, with the rules of evenstep.words.
 
 /** To so many decimals, of two equally near the even one, as Python rounds. @param {number} value @param {number} places @returns {number} */
 function rounded(value, places) {

@@ -1,5 +1,5 @@
 // @ts-check
-// The records of a step, found among all, and said in words.
+// Find the records of a step, and describe them in words.
 
 /** Tables of one step: records by rank, in order of entry, and the end of the last. @param {Table} records @param {number} step */
 function stepRecords(records, step) {
@@ -70,7 +70,7 @@ function recordWords(records, facts) {
       case kind.pause: return `garbage collection of generation ${records.op[at]}`;
       case kind.pacing: {
         const applied = records.flags[at] & facts.flags.applied;
-        return `pacing ${applied ? "held" : "would have held"} this rank ${duration(records.held_us[at])}${suffix}`;
+        return `pacing ${applied ? "delayed" : "would have delayed"} this rank by ${duration(records.held_us[at])}${suffix}`;
       }
       case kind.span: return `span${suffix}`;
       default: return (opNames[records.op[at]] ?? kindNames[records.kind[at]]).replaceAll("_", "-") + suffix;

@@ -1,5 +1,5 @@
 // @ts-check
-// Collectives by size and time on logarithmic axes, with their floor and what algorithms would give.
+// Collectives by size and time on logarithmic axes, with their floor and the times of algorithms.
 
 /** @type {Record<string, number[]>} */
 const DASHES = { ring: [], tree: [7, 4], hierarchical: [2, 3] };

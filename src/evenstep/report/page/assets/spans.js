@@ -31,7 +31,7 @@ function spansChart(canvas, read, records, kept, facts) {
     return [...new Set([...culprits.slice(0, RANKS_AT_FIRST - 1), ...available])].slice(0, RANKS_AT_FIRST).sort((a, b) => a - b);
   }
 
-  /** The last step, unless it only just began: an unfinished one is worth a look where ranks hang in it. */
+  /** The last step, unless it has only just begun: ranks may hang in an unfinished step. */
   function firstStep() {
     const last = kept.step.length - 1;
     const hangs = records.step.some((step, at) => step === kept.step[last] && communication(at) && !Number.isFinite(records.exit_us[at]));
@@ -51,7 +51,7 @@ function spansChart(canvas, read, records, kept, facts) {
   function clockNote() {
     const notes = [];
     if (facts.clock_error_us > 0) notes.push(`Clocks of different hosts agree within ± ${duration(facts.clock_error_us)}.`);
-    if (facts.unplaced.length) notes.push(`The clocks of ranks ${formatRanks(facts.unplaced)} could not be placed: they begin at their own zero.`);
+    if (facts.unplaced.length) notes.push(`The clocks of ranks ${formatRanks(facts.unplaced)} are not aligned: their times start at their own step.`);
     return notes.join(" ");
   }
 
@@ -292,7 +292,7 @@ function spansChart(canvas, read, records, kept, facts) {
     const found = (wanted ?? []).filter((rank) => available.includes(rank));
     if (found.length) {
       chosen = found.slice(0, RANKS_AT_ONCE);
-      read.textContent = found.length > RANKS_AT_ONCE ? `The first ${RANKS_AT_ONCE} of them are shown.` : "";
+      read.textContent = found.length > RANKS_AT_ONCE ? `Showing the first ${RANKS_AT_ONCE}.` : "";
     } else {
       read.textContent = `Give ranks as in 0-3,8; this page has ${formatRanks(available)}.`;
     }
@@ -311,7 +311,7 @@ function spansChart(canvas, read, records, kept, facts) {
     }
     show(best);
     if (kept.step[best] !== wanted) {
-      read.textContent = `Step ${wanted} is not in this page; this is step ${kept.step[best]}, the nearest that is.`;
+      read.textContent = `Step ${wanted} is not in this page; showing the nearest, step ${kept.step[best]}.`;
     }
   }
 

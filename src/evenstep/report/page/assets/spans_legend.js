@@ -1,5 +1,5 @@
 // @ts-check
-// What the colours of a step's timeline mean: only those that occur in it.
+// Legend of the timeline: only the colours that occur in it.
 
 /** @typedef {(kind: number, at: number) => boolean} Test of a record */
 

@@ -1,5 +1,5 @@
 // @ts-check
-// Pictures of lines and boxes as SVG: elements, colours of lines, what lies under the pointer.
+// Charts of lines and boxes as SVG: elements, colours, hit testing.
 
 /** @typedef {[number, number, number, number]} Segment from x, y to x, y */
 

@@ -22,6 +22,6 @@ try {
   startSweep();
   document.documentElement.dataset.ready = "yes";
 } catch (error) {
-  byId("trouble").textContent = `The pictures could not be drawn: ${error instanceof Error ? error.message : error}`;
+  byId("trouble").textContent = `The charts could not be drawn: ${error instanceof Error ? error.message : error}`;
   byId("trouble").hidden = false;
 }

@@ -1,5 +1,5 @@
 // @ts-check
-// Which part of a sweep stands where: a field across, one down, and a matrix for each value of the rest.
+// Layout of a sweep: one field in columns, one in rows, and a matrix for each value of the others.
 
 /** Values of a field in the order of the sweep; those that were finished. @param {SweepRow[]} rows @param {string} field @returns {any[]} */
 function valuesOf(rows, field) {
@@ -42,14 +42,14 @@ function shortName(field) {
   return printable(field.slice(field.lastIndexOf(".") + 1));
 }
 
-/** A measure's number as people read it; the same rules as evenstep.report.quantities. @param {Measure} measure @param {number} value */
+/** Render the value of a measure, with the rules of evenstep.words. @param {Measure} measure @param {number} value */
 function measureWords(measure, value) {
   if (!Number.isFinite(value)) return "unknown";
   if (measure.kind === "duration") return duration(value / 1e3);
   return measure.kind === "share" ? percent(value) : number(value);
 }
 
-/** What a combination came to, in words. @param {SweepRow} row @param {Measure} measure */
+/** Describe a combination in words. @param {SweepRow} row @param {Measure} measure */
 function rowWords(row, measure) {
   const found = row[measure.name];
   const varied = Object.entries(row.varied).map(([field, value]) => `${shortName(field)} ${value}`).join(", ");

@@ -1,5 +1,5 @@
 // @ts-check
-// What a reader does with the whole page: find something in it, switch its colours, copy it.
+// Controls of the whole page: search, colours, copying.
 
 const SHORTEST_SEARCH = 2; // letters; a rank's number may be one
 
@@ -31,7 +31,7 @@ function copying() {
   });
 }
 
-/** Opens what the address names: a section, a finding, or a step (#step-120). @param {(step: number) => void} pick */
+/** Open the target of the address: a section, a finding, or a step (#step-120). @param {(step: number) => void} pick */
 function following(pick) {
   const open = () => {
     const name = location.hash.slice(1);
@@ -55,7 +55,7 @@ function unfold(section) {
 }
 
 /**
- * Shows only what holds the words looked for; a rank gets a row of its own, a node the map to itself.
+ * Show only parts that contain the search text; a rank gets its own row in the map, a node fills it.
  * @param {Facts} facts @param {{pin: (rank: number) => boolean, unpin: () => void} | null} map
  */
 function searching(facts, map) {
