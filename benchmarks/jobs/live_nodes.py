@@ -14,7 +14,7 @@ from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.spool.spool import Spool
 from evenstep.trace.spool.summary import COUNTERS, StepSummary, SummaryLog
-from evenstep.watch.node import encoded, news_path, write_news
+from evenstep.watch.node import encoded, summary_path, write_summary
 from evenstep.watch.run import LiveRun
 
 RANKS_PER_NODE = 8
@@ -75,7 +75,7 @@ def main() -> None:
             each.step()
         for name, run in nodes.items():
             run.refresh()
-            write_news(news_path(args.run, name), encoded(run, name, look))
+            write_summary(summary_path(args.run, name), encoded(run, name, look))
         print(f"{(time.process_time() - started) / len(nodes):.6f}", flush=True)
         look += 1
         time.sleep(max(due - time.monotonic(), 0.0))

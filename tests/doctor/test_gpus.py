@@ -78,4 +78,4 @@ def test_a_torch_newer_than_the_driver_is_a_problem(host, built, severity):
 
 def test_without_a_driver_the_reason_is_told(host):
     found = [c for c in gpus.checks(host()) if c.name == "gpus.power"]
-    assert [(c.severity, c.found) for c in found] == [(Severity.SKIPPED, "NVML was not asked")]
+    assert [(c.severity, c.found) for c in found] == [(Severity.SKIPPED, "NVML was not used")]

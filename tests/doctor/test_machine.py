@@ -1,3 +1,4 @@
+import os
 import struct
 
 import pytest
@@ -90,7 +91,7 @@ def test_a_quota_below_the_processors_lowers_the_threads_that_fit(host):
     }  # fmt: skip
     found = {c.name: c for c in processors.checks(host(files=files, planned_ranks=4))}
     assert "4 cores" in found["processors.threads"].found
-    assert "stopped 7 times, 2.5 s" in found["processors.quota"].found
+    assert "throttled 7 times, 2.5 s" in found["processors.quota"].found
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_a_narrow_slot_is_told_from_a_link_that_fell_back(host):
              "sys/bus/pci/devices/0000:02:01.0": f"-> {SLOT}"}  # fmt: skip
     found = [c for c in pcie.checks(host(files=files)) if c.name == "pcie.links" and c.why]
     assert [check.severity for check in found] == [ADVICE]
-    assert "its slot gives 8" in found[0].found
+    assert "its slot allows 8" in found[0].found
 
 
 def test_access_control_is_read_from_the_extended_capabilities(tmp_path):
@@ -139,6 +140,7 @@ def test_access_control_is_read_from_the_extended_capabilities(tmp_path):
         ({"torch": "2.4.1"}, "versions.torch", WARNING),
         ({"torch": "3.0.0"}, "versions.torch", ADVICE),
         ({"python": "3.9.2"}, "versions.python", PROBLEM),
+        ({"python": "3.14.0"}, "versions.python", OK),
         ({"nvidia-nccl-cu12": "2.27.3"}, "versions.nccl", OK),
         ({"nvidia-nccl-cu12": "2.27.3", "nvidia-nccl-cu11": "2.21.5"}, "versions.nccl", WARNING),
     ],
@@ -150,3 +152,16 @@ def test_versions_are_held_against_those_tested(host, severities, packages, name
 def test_messages_of_the_kernel_are_read_without_their_head(host):
     given = host(files={"dev/kmsg": "4,1,2,-;NVRM: Xid (PCI:0000:03:00): 79, GPU has fallen off"})
     assert kernel_log(given) == ["NVRM: Xid (PCI:0000:03:00): 79, GPU has fallen off"]
+
+
+def test_a_record_that_the_kernel_overwrote_does_not_end_its_log(host, monkeypatch):
+    read, failures = os.read, [BrokenPipeError()]
+
+    def overwritten_once(descriptor, size):
+        if failures:
+            raise failures.pop()
+        return read(descriptor, size)
+
+    given = host(files={"dev/kmsg": "4,1,2,-;after it"})
+    monkeypatch.setattr("evenstep.doctor.host.os.read", overwritten_once)
+    assert kernel_log(given) == ["after it"]

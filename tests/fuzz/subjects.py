@@ -342,13 +342,13 @@ def _watched(path: Path) -> object:
 
 
 def _news(folder: Path) -> None:
-    from evenstep.watch.node import encoded, news_path, write_news
+    from evenstep.watch.node import encoded, summary_path, write_summary
     from evenstep.watch.run import LiveRun
 
     _spools(folder)
     run = LiveRun(folder, here=True)
     run.refresh()
-    write_news(news_path(folder, "a"), encoded(run, "a", 1))
+    write_summary(summary_path(folder, "a"), encoded(run, "a", 1))
 
 
 def _heard(path: Path) -> object:

@@ -61,9 +61,9 @@ def test_a_single_slow_link_accuses_no_adapter(nodes):
     assert (found.kind, found.links) == ("slow_link", ((0, 2),))
 
 
-def test_of_two_nodes_link_and_adapter_look_alike():
+def test_of_two_nodes_link_and_adapter_cannot_be_told_apart():
     (found,) = judge(outcome(nodes=2, edges={(0, 1): 4.0})).findings
-    assert "look alike" in found.observation
+    assert "cannot be told apart" in found.observation
 
 
 def played(nodes, rounds_played):
@@ -79,7 +79,7 @@ def test_of_three_nodes_the_one_that_met_both_others_shows_its_adapter():
 def test_where_a_node_met_one_other_its_adapter_is_not_told_from_the_link():
     (found,) = judge(outcome(nodes=3, edges=leaving(1, range(3)), met={(0, 1), (0, 2)})).findings
     assert (found.kind, found.links) == ("slow_link", ((1, 0),))
-    assert found.observation.endswith("look alike: nothing quicker that host1 sends was measured")
+    assert found.observation.endswith("no faster message that host1 sends was measured")
 
 
 def test_one_quick_link_at_each_end_clears_both_adapters():
@@ -87,7 +87,7 @@ def test_one_quick_link_at_each_end_clears_both_adapters():
         (slow, *_) = sorted(met)
         (found,) = judge(outcome(nodes=4, edges={slow: 4.0}, met=met)).findings
         assert (found.kind, found.links) == ("slow_link", (slow,))
-        assert ("look alike" in found.observation) is doubted
+        assert ("cannot be told apart" in found.observation) is doubted
 
 
 @settings(deadline=None)
@@ -103,7 +103,9 @@ def test_a_slow_adapter_is_named_or_not_told_apart_whichever_rounds_were_played(
     if partners > 1:
         assert [(one.kind, one.ranks) for one in named] == [("slow_adapter", (culprit,))]
     else:
-        assert all(culprit in one.ranks and "look alike" in one.observation for one in named)
+        assert all(
+            culprit in one.ranks and "cannot be told apart" in one.observation for one in named
+        )
 
 
 def test_an_adapter_and_a_link_elsewhere_are_both_named():
@@ -115,10 +117,10 @@ def test_slow_answers_are_told_once_for_both_directions():
     assert kinds(outcome(nodes=4, latency={(1, 3): 5.0})) == [("slow_link", (1, 3))]
 
 
-def test_a_busy_rank_is_to_be_mended_before_its_links():
+def test_a_busy_rank_is_to_be_fixed_before_its_links():
     made = outcome(nodes=4, compute={1: 3.0}, edges=leaving(1, range(4)))
     adapter = next(one for one in judge(made).findings if one.kind == "slow_adapter")
-    assert "mend the rank first" in adapter.mend
+    assert "fix the rank first" in adapter.mend
 
 
 def test_who_did_not_come_is_named_first():

@@ -1,4 +1,5 @@
 import json
+import os
 import tomllib
 from pathlib import Path
 
@@ -6,6 +7,8 @@ import pytest
 
 import evenstep
 from evenstep.cli.main import main
+from evenstep.probe.preflight import with_ranks
+from evenstep.probe.rank import ProbePlan
 from evenstep.scenario.scenario import load
 from evenstep.simulate.simulation import simulate
 
@@ -90,7 +93,22 @@ def test_a_folder_that_is_not_there_is_told_before_measuring(tmp_path, capsys):
 def test_gpus_that_are_not_there_are_refused(capsys, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert main(["probe", "--nproc", "2", "--device", "cuda"]) == 2
-    assert "torch sees no GPU here" in capsys.readouterr().err
+    assert "torch finds no GPU here" in capsys.readouterr().err
+
+
+def test_ranks_that_started_are_stopped_if_a_later_one_cannot(monkeypatch):
+    stopped = []
+
+    class Started:
+        def __init__(self, _command, env, **_options):
+            if env["RANK"] == "1":
+                raise OSError("no more processes")
+
+    monkeypatch.setattr("evenstep.probe.preflight.subprocess.Popen", Started)
+    monkeypatch.setattr("evenstep.probe.preflight._stop", stopped.extend)
+    with pytest.raises(OSError, match="no more"):
+        with_ranks(2, ProbePlan(1, 5), ["probe"], dict(os.environ), lambda *_: None)
+    assert len(stopped) == 1
 
 
 @pytest.mark.parametrize("option", [("--nproc", "0"), ("--seconds", "nan"), ("--timeout", "-1")])

@@ -3,7 +3,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.probe.exchange import opponent, played, rounds
+from evenstep.probe.exchange import partner_of, rounds, run_rounds
 
 TEAMS = st.lists(st.integers(0, 10_000), unique=True, max_size=40)
 
@@ -47,7 +47,7 @@ def partners(met, team):
 @given(TEAMS.filter(lambda teams: len(teams) > 1), st.floats(1e6, 1e11))
 def test_each_team_meets_as_many_others_within_the_time_that_was_given(teams, budget_ns):
     clock, schedule = Clock(slow=teams[0]), rounds(teams)
-    left_out = played(schedule, budget_ns, lambda: clock.now_ns, clock.play)
+    left_out = run_rounds(schedule, budget_ns, lambda: clock.now_ns, clock.play)
     each = [len(partners(clock.met, team)) for team in teams]
     assert max(each) - min(each) <= len(teams) % 2
     assert left_out == len(schedule) - len({tuple(pairs) for pairs in clock.met})
@@ -58,9 +58,9 @@ def test_each_team_meets_as_many_others_within_the_time_that_was_given(teams, bu
 def test_a_slow_first_round_leaves_none_out_that_there_is_time_for():
     clock = Clock(slow=0)
     # twice (0, 2) and (0, 1), a second each, and (1, 2) in between: 4.02 s
-    assert played(rounds([0, 1, 2]), 4.1e9, lambda: clock.now_ns, clock.play) == 0
+    assert run_rounds(rounds([0, 1, 2]), 4.1e9, lambda: clock.now_ns, clock.play) == 0
     assert partners(clock.met, 0) == {1, 2}
 
 
-def test_the_opponent_is_the_other_one():
-    assert [opponent([(0, 3), (1, 2)], team) for team in (0, 2, 9)] == [3, 1, None]
+def test_the_partner_is_the_other_one():
+    assert [partner_of([(0, 3), (1, 2)], team) for team in (0, 2, 9)] == [3, 1, None]

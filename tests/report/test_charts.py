@@ -54,11 +54,11 @@ def press(opened: Opened, chart: str, *keys: str) -> str:
 def test_every_section_is_there_and_nothing_complains(opened: Opened) -> None:
     shown = opened.page.eval_on_selector_all("section h2", "all => all.map(h => h.textContent)")
     assert shown == [
-        "Where a step’s time goes", "Findings", "Step time over the run", "Who is late, who waits",
+        "Shares of step time", "Findings", "Step time over the run", "Who is late, who waits",
         "Inside one step", "Who waits for whom", "The critical path",
         "Phases of each rank", "Collectives by size", "Where ranks run",
         "Which hosts wait for each other", "What if",
-        "Mean step of each rank", "How well clocks agree", "What evenstep itself cost",
+        "Mean step of each rank", "How well clocks agree", "Overhead of evenstep",
         "What this trace cannot tell",
     ]  # fmt: skip
     assert opened.complaints == []
@@ -76,7 +76,7 @@ def test_money_is_the_summarys_rank_hours_times_the_price(opened: Opened) -> Non
     assert "0.0021 of 0.01" in text  # 4 ranks × 60 steps × 150 ms are .01 hours
     assert "0.0042" in text  # at 2 a rank-hour
     best = opened.page.inner_text(".best")
-    assert "worth 48 a day at 2 a rank-hour" in best  # a quarter of 4 ranks × 24 h × 2
+    assert "worth 48 a day at 2 per rank-hour" in best  # a quarter of 4 ranks × 24 h × 2
 
 
 def test_the_best_option_stands_at_the_top_with_its_gain(opened: Opened) -> None:
@@ -106,7 +106,7 @@ def test_a_box_reads_its_quantiles(opened: Opened) -> None:
 
 def test_a_floor_reads_its_size_time_and_bandwidth(opened: Opened) -> None:
     assert press(opened, "scatter", "ArrowRight") == "floor of 25 MB: 5 ms, 5 GB/s"
-    assert "7.5 GB/s (the run's own best)" in opened.page.inner_text("#scatter-note")
+    assert "7.5 GB/s (the best of this run)" in opened.page.inner_text("#scatter-note")
 
 
 def test_a_tile_reads_where_its_rank_runs(opened: Opened) -> None:

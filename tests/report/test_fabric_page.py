@@ -74,7 +74,7 @@ def test_the_first_link_read_is_the_busiest(opened: Open) -> None:
     page, result = opened("fabric.kind=leaf_spine", *FABRICS["leaf_spine"])
     worst = result.links[0]
     text = press(page, "ArrowRight")
-    assert f"{percent(worst.utilisation)} of {number(worst.capacity_gBps)} GB/s used" in text
+    assert f"{percent(worst.utilisation)} of {number(worst.capacity_gBps)} GB/s on average" in text
     assert f"{percent(worst.peak)} at the fullest moment" in text
     assert (page.complaints, len(page.requests)) == ([], 1)
 

@@ -201,18 +201,18 @@ def test_a_foreign_trace_has_no_invented_cost_of_the_agent(
     diagnosis: Diagnosis, trace: Trace, steps: Columns
 ) -> None:
     diagnosis.summary["agent"] = {"ns_per_collective": None, "share_of_step": 0.0}
-    assert "Nothing in this trace measures it" in html.render(diagnosis, trace, steps=steps)
+    assert "Not measured: the trace was simulated" in html.render(diagnosis, trace, steps=steps)
 
 
 def test_a_run_of_which_only_some_steps_were_compared_says_which(
     diagnosis: Diagnosis, trace: Trace, steps: Columns
 ) -> None:
     case = open_case(trace)
-    assert "compared in full" not in html.render(diagnosis, trace, steps=steps, case=case)
+    assert "sampled step" not in html.render(diagnosis, trace, steps=steps, case=case)
     case.grid.sampled[10:] = False
     page = Page(html.render(diagnosis, trace, steps=steps, case=case))
     assert page.facts["compared"] == 10
-    assert page.text.count("10 steps that were compared in full") == 3  # lateness, blame, hosts
+    assert page.text.count("10 sampled steps") == 4  # lateness, blame, path, hosts
 
 
 PACED = {
@@ -238,7 +238,7 @@ def test_what_pacing_and_actions_did_is_said_as_on_the_terminal_and_drawn(
     text = html.render(diagnosis, trace, steps=steps)
     said = list(acted(diagnosis.summary))
     assert said[-1] == (
-        "gc: pays; active in 1,200 steps; a step is shorter by 14 % (2 to 30 %), by 9 pairs of "
+        "gc: pays; active in 1,200 steps; a step is shorter by 14 % (2 to 30 %), from 9 pairs of "
         "blocks; the collector pauses 30 % of the time"
     )
     for sentence in said:
@@ -252,7 +252,7 @@ def test_an_effect_without_an_interval_is_not_drawn(
     effect = {"pairs": 2, "gain": 0.02, "low": None, "high": None}
     diagnosis.summary["pacing"] = PACED | {"effect": effect}
     text = html.render(diagnosis, trace, steps=steps)
-    assert "too little for an interval" in text
+    assert "too few for an interval" in text
     assert 'aria-label="Gain with its interval"' not in text
 
 

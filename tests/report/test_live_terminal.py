@@ -7,7 +7,7 @@ import pytest
 from evenstep.watch.findings import Journal, LiveFinding, live_findings
 from evenstep.watch.frame import frame
 from evenstep.watch.run import LiveRun
-from evenstep.watch.terminal import View, finding_words, lines, sparkline, status_line
+from evenstep.watch.terminal import View, finding_text, lines, sparkline, status_line
 from tests.report.live_ranks import LiveRank, job
 from tests.report.small_run import HOSTILE
 
@@ -94,4 +94,4 @@ def test_what_is_so_at_the_first_look_may_have_begun_at_any_time():
     journal, finding = Journal(), LiveFinding("straggler", (3,), 0.2, "rank 3 is late")
     for step in (10, 20):
         journal.note([finding], step)
-        assert finding_words(finding, journal) == "straggler: rank 3 is late"
+        assert finding_text(finding, journal) == "straggler: rank 3 is late"

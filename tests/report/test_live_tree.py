@@ -12,10 +12,10 @@ from evenstep.cli.main import main
 from evenstep.watch import tree as live_tree
 from evenstep.watch.findings import live_findings
 from evenstep.watch.frame import frame
-from evenstep.watch.node import HEAD_BYTES, decoded, encoded, news_path, write_news
+from evenstep.watch.node import HEAD_BYTES, decoded, encoded, summary_path, write_summary
 from evenstep.watch.run import LiveRun
 from evenstep.watch.tree import Follower, TreeRun
-from evenstep.watch.window import StepTable, steps_together
+from evenstep.watch.window import StepTable, merge_steps
 from tests.report.live_ranks import LiveRank
 
 NODES, PER_NODE, WORLD, LATE = 3, 2, 6, 4
@@ -46,7 +46,9 @@ class Job:
         self.look += 1
         for name in names or self.nodes:
             self.nodes[name].refresh()
-            write_news(news_path(self.shared, name), encoded(self.nodes[name], name, self.look))
+            write_summary(
+                summary_path(self.shared, name), encoded(self.nodes[name], name, self.look)
+            )
 
 
 @pytest.fixture
@@ -91,7 +93,7 @@ def test_a_picture_without_a_step_is_that_of_a_job_that_starts(job):
 
 def test_a_file_keeps_its_size(job):
     job.tell("n0")
-    path = news_path(job.shared, "n0")
+    path = summary_path(job.shared, "n0")
     before = path.stat().st_size
     job.steps(100)
     job.tell("n0")
@@ -116,12 +118,12 @@ def test_a_node_that_nothing_is_heard_of_is_named(job):
     job.tell()
     tree = TreeRun(job.shared, job.clock)
     tree.refresh()
-    job.now += live_tree.UNHEARD_S + 1
+    job.now += live_tree.LOST_S + 1
     job.steps(20)
     job.tell("n0", "n2")
     tree.refresh()
-    assert tree.unheard == {"n1": pytest.approx(live_tree.UNHEARD_S + 1)}
-    assert any("nothing heard of n1" in found.text for found in picture(tree).findings)
+    assert tree.lost_nodes == {"n1": pytest.approx(live_tree.LOST_S + 1)}
+    assert any("no summary of n1" in found.text for found in picture(tree).findings)
 
 
 def test_facts_of_the_ranks_come_along(job):
@@ -143,7 +145,7 @@ def test_a_run_has_ended_when_every_rank_has(job):
         job.tell()
     tree.refresh()
     assert tree.ended
-    assert tree.unheard == {}
+    assert tree.lost_nodes == {}
 
 
 def test_only_the_latest_attempt_is_followed(job):
@@ -170,7 +172,7 @@ def test_spools_are_followed_where_they_tell_as_much(job, monkeypatch):
     follower = Follower.of(run.path, job.clock)
     for name, live in job.nodes.items():
         live.refresh()
-        write_news(news_path(run.path, name), encoded(live, name, 1))
+        write_summary(summary_path(run.path, name), encoded(live, name, 1))
     assert isinstance(follower.refresh(), LiveRun)
     monkeypatch.setattr(live_tree, "MOST_SPOOLS", WORLD - 1)
     assert isinstance(follower.refresh(), TreeRun)
@@ -214,7 +216,7 @@ def test_nodes_of_one_rank_make_the_median_of_the_ranks(columns):
         StepTable(np.arange(len(times)), np.ones(len(times), int), *(np.array(times, float),) * 3)
         for times in columns
     ]
-    found = steps_together(tables)
+    found = merge_steps(tables)
     for step, ranks, time, most in zip(
         found.step, found.ranks, found.time_ns, found.most_work_ns, strict=True
     ):
@@ -228,13 +230,13 @@ def test_a_head_that_says_too_much_is_cut_to_what_matters(job):
         live.spool.add_fact("pace", {"mode": "x" * 3000})
         live.spool.add_fact("failure", "y" * 3000)
     job.tell("n0")
-    news = decoded(news_path(job.shared, "n0").read_bytes())
+    news = decoded(summary_path(job.shared, "n0").read_bytes())
     assert [state.rank for state in news.states] == [0, 1]
 
 
 def test_a_head_that_counts_more_ranks_than_there_are_bytes_is_none_of_ours(job):
     job.tell("n0")
-    data = news_path(job.shared, "n0").read_bytes()
+    data = summary_path(job.shared, "n0").read_bytes()
     head, rest = json.loads(data[:HEAD_BYTES]), data[HEAD_BYTES:]
     text = json.dumps(head | {"rank_rows": 1 << 62}).encode()
     with pytest.raises(ValueError, match="large"):

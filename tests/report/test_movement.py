@@ -52,14 +52,14 @@ def test_regimes_that_alternate_are_named_with_their_period() -> None:
     (line,) = said(regimes={"shares": shares, "changes": 24, "period_steps": 8.0})
     assert line == (
         "steps are bound by waiting in 70 %, by compute in 30 % of them, with 24 changes; "
-        "it comes back every 8 steps"
+        "the pattern repeats every 8 steps"
     )
 
 
 def test_blame_names_those_who_matter_and_what_moved() -> None:
     first, second, third = said(blame=BLAME)
     assert first == "of 85.8 s of waiting, most is for rank 19 (90 %)"
-    assert "64 % of it moves" in second
+    assert "64 % of the waiting moves" in second
     assert third == (
         "largest delay: rank 19 is 32.3 ms late in step 54; 31 ranks lose 1 s together, "
         "gone after 2 steps"

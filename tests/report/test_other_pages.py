@@ -86,7 +86,7 @@ def test_a_comparisons_steps_are_drawn_and_read(opened: Any, comparison: Any) ->
     page.page.focus("#blocks")
     page.page.keyboard.press("ArrowRight")
     assert page.read("blocks") == (
-        "a at 0 s (block 0, baseline): step 41 ms, median of the block 41 ms; does not count"
+        "a at 0 s (block 0, baseline): step 41 ms, median of the block 41 ms; not counted"
     )
     assert len(page.colors("blocks")) > 5
     assert (page.complaints, len(page.requests)) == ([], 1)
@@ -145,7 +145,7 @@ def test_a_real_comparison_has_every_step_and_what_the_simulator_says(
     assert sorted(block["arm"] for block in drawn.facts["blocks"]) == [0, 1, 2]
     start_s, step_ms = drawn.column("job0", "start_s"), drawn.column("job0", "step_ms")
     assert np.diff(start_s) == pytest.approx(step_ms[:-1] / 1e3, abs=1e-6)  # one after the other
-    assert "Diamonds are what the simulator predicts" in drawn.text
+    assert "Diamonds are predictions of the simulator" in drawn.text
 
 
 def test_only_a_comparison_of_the_laboratory_has_a_page(tmp_path: Path, capsys: Any) -> None:

@@ -21,19 +21,19 @@ def test_the_words_follow_the_interval(low, high, words):
 def test_too_few_pairs_get_no_interval():
     said = " ".join(pacing(found(effect={"pairs": 3, "gain": 0.0, "low": None, "high": None})))
     assert "3 pairs" in said
-    assert "too little for an interval" in said
+    assert "too few for an interval" in said
 
 
 def test_ranks_and_delays_are_named():
     assert next(pacing(found())) == (
-        "pacing held ranks 0-1,3 in 40 % of the paced ranks' steps, by 2 ms on average"
+        "pacing delayed ranks 0-1,3 in 40 % of the paced ranks' steps, by 2 ms on average"
     )
 
 
 def test_where_nobody_was_held_only_the_verdict_is_left():
     said = list(pacing(found(held_ranks=[], verdicts={"untested": 3, "does not pay": 1})))
-    assert "held nobody" in said[0]
-    assert said[1:] == ["its guards' verdict: untested (3 ranks), does not pay (1 rank)"]
+    assert "delayed no rank" in said[0]
+    assert said[1:] == ["result of its trials: untested (3 ranks), does not pay (1 rank)"]
 
 
 def test_a_part_of_the_job_is_named_and_compared_with_the_rest():
@@ -44,9 +44,9 @@ def test_a_part_of_the_job_is_named_and_compared_with_the_rest():
     }
     said = list(pacing(found(part="ranks 0-1", beside=beside)))
     assert said[0] == (
-        "only ranks 0-1 may be held, as chosen (ranks 0-1); ranks 2-3 decided and recorded only"
+        "only ranks 0-1 may be paced, as chosen (ranks 0-1); ranks 2-3 only decided and recorded"
     )
     assert said[1] == (
-        "paced ranks: steps of 100 ms, CV 0.1, held 5 % of the time; "
-        "unpaced ranks: steps of 100 ms, CV 0.1, held 0 % of the time, waiting 20 %"
+        "paced ranks: steps of 100 ms, CV 0.1, delayed 5 % of the time; "
+        "unpaced ranks: steps of 100 ms, CV 0.1, delayed 0 % of the time, waiting 20 %"
     )

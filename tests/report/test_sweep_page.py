@@ -56,7 +56,7 @@ def test_a_partial_sweep_says_how_far_it_came(document: dict[str, object]) -> No
 
 
 def test_a_sweep_of_which_nothing_is_finished_has_a_page(document: dict[str, object]) -> None:
-    assert "Nothing was finished." in sweep_page.render(document | {"combinations": []}, "job")
+    assert "No simulation finished." in sweep_page.render(document | {"combinations": []}, "job")
 
 
 def test_names_and_values_stay_text(document: dict[str, object]) -> None:

@@ -74,7 +74,7 @@ def test_the_numbers_are_those_of_the_summary(diagnosis: Diagnosis) -> None:
     assert "compute 67 %" in text  # shares.compute is 0.667
     assert "151 ms p99 · CV 0.4 % · 213 samples/s" in text
     assert "31 % at 16 ranks (28 to 36 %)" in text
-    assert "cost 1.64 µs a collective, 0.04 % of step time" in text
+    assert "Overhead of evenstep: 1.64 µs a collective, 0.04 % of step time" in text
 
 
 def test_what_is_unknown_reads_unknown_and_nothing_is_invented() -> None:

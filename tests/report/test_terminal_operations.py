@@ -16,8 +16,8 @@ FOUND = {
 def test_slowdown_and_its_shares_are_printed_under_their_names():
     first, second, *_ = stragglers(FOUND)
     assert first.startswith("slowdown 1.18 ×")
-    assert "60 % goes with the last stage as usual (M_S)" in second
-    assert "3 % with the slowest workers as usual (M_W)" in second
+    assert "60 % disappears with a usual last stage (M_S)" in second
+    assert "3 % with usual slowest workers (M_W)" in second
 
 
 def test_parts_stand_with_the_slowest_first_and_many_are_cut_short():

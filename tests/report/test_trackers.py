@@ -9,6 +9,7 @@ import pytest
 
 from evenstep.errors import UsageError
 from evenstep.export import trackers
+from evenstep.trace.columns import Columns
 from tests.report.small_run import LATE_NS, STEP_NS
 
 EACH = [(4, {"evenstep/wait_s": 0.5}), (5, {"evenstep/wait_s": 0.25})]
@@ -48,6 +49,21 @@ def test_long_runs_are_thinned_by_means(trace, monkeypatch):
     points = trackers.points(trace)
     assert len(points) <= 7
     assert points[0][1]["evenstep/step_time_s"] == pytest.approx(STEP_NS / 1e9)
+
+
+def test_values_that_are_not_known_are_left_out(trace, monkeypatch):
+    table = trackers.step_table(trace)
+    first = table.step == table.step.min()
+    one = first & (table.rank == table.rank.min())
+    wait, late = np.array(table.wait_ns, float), np.array(table.lateness_ns, float)
+    wait[first], late[one] = np.nan, np.nan
+    known = {name: table[name] for name in table}
+    unknown = Columns(known | {"wait_ns": wait, "lateness_ns": late})
+    monkeypatch.setattr(trackers, "step_table", lambda _: unknown)
+    (_, start), (_, after), *_ = trackers.points(trace)
+    assert "evenstep/wait_s" not in start
+    assert np.isfinite(after["evenstep/wait_s"])
+    assert start["evenstep/latest_s"] == LATE_NS / 1e9
 
 
 def test_totals_hold_the_summary_and_the_findings(diagnosis):

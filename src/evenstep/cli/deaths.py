@@ -295,7 +295,7 @@ def _death_message(rank: _Rank, ended: dict[str, Any], clean_exit: _Rank | None)
     death += f" in step {step}" if step is not None else ""
     death += f", in {inside.op} {inside.group_seq}" if inside else ""
     death += f": {words.ended(tail.facts)}"
-    if clean_exit is None or not (inside or tail.broke_off()):
+    if clean_exit is None or not (inside or tail.last_operation_failed()):
         return death
     first = f"rank {clean_exit.rank} (process {clean_exit.pid})"
     return f"{first} ended first, with exit code 0, and was awaited; {death}"

@@ -42,9 +42,7 @@ COMMANDS = (
     Command("see", "probe", "probe", "measure ranks and links before a job; name slow ones"),
     Command("see", "collect", "collect RUN", "copy the traces of a node to shared storage"),
     Command("see", "completion", "completion SHELL", "print the shell's completion script"),
-    Command(
-        "explain", "diagnose", "diagnose TRACE…", "report who was waited for, why, and the fix"
-    ),
+    Command("explain", "diagnose", "diagnose TRACE…", "report slow ranks, causes and fixes"),
     Command("explain", "explain", "explain [TOPIC] …", "explain a failure mode or a formula"),
     Command("explain", "compare", "compare A B…", "report what changed between runs"),
     Command("explain", "history", "history DIR", "report how step time and cost of runs developed"),
@@ -52,9 +50,7 @@ COMMANDS = (
     Command("explain", "sql", "sql QUERY RUN", "query a run in SQL"),
     Command("predict", "simulate", "simulate SCENARIO", "simulate a job that does not exist yet"),
     Command("predict", "sweep", "sweep SCENARIO", "simulate every combination of some values"),
-    Command(
-        "predict", "scaling", "scaling SCENARIO", "find how far a job scales and what limits it"
-    ),
+    Command("predict", "scaling", "scaling SCENARIO", "find how far a job scales, and its limit"),
     Command("predict", "strategies", "strategies SCENARIO", "compare ways to synchronize ranks"),
     Command("predict", "calibrate", "calibrate TRACE…", "fit a scenario to a measured run"),
     Command("predict", "project", "project TRACE…", "predict a run at other numbers of ranks"),

@@ -52,10 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--backend", choices=("auto", "gloo", "nccl"), default="auto",
         help="auto: nccl on GPUs, else gloo")  # fmt: skip
     add_json(parser, "all measurements")
-    add_files(
-        parser, floors="write the measured speeds of the fabric",
-        scenario="write the cluster as a scenario",
-    )  # fmt: skip
+    add_files(parser, floors="write the measured speeds", scenario="write a cluster scenario")
     add("--part", action="store_true", help=argparse.SUPPRESS)  # of --nproc
 
 

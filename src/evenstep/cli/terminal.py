@@ -33,7 +33,8 @@ def say(message: str, *, who: str = "evenstep") -> None:
     text = f"{who}: {message}"
     if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns
-        text = "\n".join(_filled(line, width) for line in text.splitlines())
+        wrap = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False).fill
+        text = "\n".join(map(wrap, text.splitlines()))
     print(text, file=sys.stderr, flush=True)
 
 
@@ -49,10 +50,6 @@ def until_interrupted() -> Iterator[None]:
 def tell_written(path: Path | str, note: str = "") -> None:
     """Print the last line of a command: the file it has written."""
     print(f"Wrote {path}{note}", file=sys.stderr, flush=True)
-
-
-def _filled(line: str, width: int) -> str:
-    return textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
 
 
 def open_streams() -> None:

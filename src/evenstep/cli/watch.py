@@ -99,17 +99,17 @@ def _has_started(path: Path) -> bool:
 def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> int:
     """Write summaries of this node's ranks until some time after they have ended."""
     from evenstep.trace.spool.identity import hostname
-    from evenstep.watch.node import encoded, news_path, write_news
+    from evenstep.watch.node import encoded, summary_path, write_summary
     from evenstep.watch.run import LiveRun
 
-    run, place = LiveRun(path.absolute(), here=True), news_path(into, hostname())
+    run, place = LiveRun(path.absolute(), here=True), summary_path(into, hostname())
     say(f"writing summaries of the ranks of {hostname()} to {place}")
     over = _RestartGrace()
     for look in _refreshes(every_s):
         run.refresh()
         if run.states:
             try:
-                write_news(place, encoded(run, hostname(), look))
+                write_summary(place, encoded(run, hostname(), look))
             except OSError as error:
                 raise UsageError(
                     f"cannot write {place}: {error.strerror}; name a writable folder with --into"

@@ -1,4 +1,4 @@
-"""One check of a host: what was found, why it matters, how to mend it."""
+"""One check of a host: what was found, why it matters, how to fix it."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from typing import Annotated, Any
 from evenstep.documents import Document, Meta
 from evenstep.trace.spool.files import read_toml
 
-#: Of each subject its source, and what may be wrong with it.
+#: The source of each check, and the texts of its failures.
 TEXTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = read_toml(
     Path(__file__).with_name("checks.toml")
 )
 
 
 class Severity(IntEnum):
-    """How much a check matters, the worst highest."""
+    """The severity of a check; the highest is the worst."""
 
-    SKIPPED = 0  # it could not be made; `found` says why
+    SKIPPED = 0  # could not be made; `found` is the reason
     OK = 1
-    ADVICE = 2  # works, and could be better or safer
-    WARNING = 3  # likely costs time, or will fail under load
-    PROBLEM = 4  # costs time or fails as it stands
+    ADVICE = 2  # works, but could be better or safer
+    WARNING = 3  # probably costs time, or will fail under load
+    PROBLEM = 4  # costs time or fails now
 
     @property
     def word(self) -> str:
-        """As messages and JSON call it."""
+        """The name in messages and JSON."""
         return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check(Document):
-    """What one look found. Invariant: `why` and `mend` are given from advice upwards."""
+    """The result of a check. Invariant: `why` and `mend` are given from advice upwards."""
 
     name: Annotated[str, Meta("Subject and question: network.mtu.")]
     severity: Severity
-    found: Annotated[str, Meta("Of a skipped one: the reason.")]
-    why: Annotated[str | None, Meta("It matters; from advice upwards.")] = None
-    mend: str | None = None
-    source: Annotated[str | None, Meta("Who says so.")] = None
+    found: Annotated[str, Meta("The observation; the reason of a skipped check.")]
+    why: Annotated[str | None, Meta("Why it matters; from advice upwards.")] = None
+    mend: Annotated[str | None, Meta("How to fix it; from advice upwards.")] = None
+    source: Annotated[str | None, Meta("Documentation that says so.")] = None
 
 
 def wrong(what: str, /, **facts: object) -> Check:
-    """What `checks.toml` says under this name (network.mtu.small), these facts put in."""
+    """Return the failure `what` of `checks.toml` (network.mtu.small), with facts filled in."""
     name, _, case = what.rpartition(".")
     severity, *texts = _texts(name)[case]
-    told = {key: listed(fact) if isinstance(fact, list) else fact for key, fact in facts.items()}
-    found, why, mend = (text.format(**told) for text in texts[:3])
+    values = {key: listed(fact) if isinstance(fact, list) else fact for key, fact in facts.items()}
+    found, why, mend = (text.format(**values) for text in texts[:3])
     source = texts[3] if len(texts) > 3 else _texts(name)["source"]
     return Check(
         name=name, severity=Severity[severity.upper()], found=found, why=why, mend=mend,
@@ -58,12 +58,12 @@ def wrong(what: str, /, **facts: object) -> Check:
 
 
 def fine(name: str, found: str) -> Check:
-    """As it should be."""
+    """Return a passed check."""
     return Check(name=name, severity=Severity.OK, found=found, source=_texts(name)["source"])
 
 
 def skipped(name: str, reason: str) -> Check:
-    """Not checked, and why."""
+    """Return a check that could not be made."""
     return Check(name=name, severity=Severity.SKIPPED, found=reason)
 
 
@@ -73,13 +73,13 @@ def _texts(name: str) -> Mapping[str, Any]:
 
 
 def or_ok(checks: Iterable[Check], fine: Check) -> Iterator[Check]:
-    """The checks, or that all is fine where there are none."""
+    """Yield the checks, or the passed check if there are none."""
     found = list(checks)
     yield from found or [fine]
 
 
 def listed(names: Iterable[object], most: int = 6) -> str:
-    """Names in a sentence; of many, the first and how many more."""
+    """Join names in a sentence; of many, the first ones and the number of the others."""
     words = [str(name) for name in names]
     if len(words) > most:
         return ", ".join(words[:most]) + f" and {len(words) - most} more"

@@ -1,4 +1,4 @@
-"""Variables that contradict each other, or what the host has."""
+"""Variables that contradict each other or the hardware of the host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOWHERE = ("lo", "docker", "virbr", "veth")  # interfaces that lead to no other
 
 
 def checks(host: Host) -> Iterator[Check]:
-    """All contradictions."""
+    """Yield the check of contradictions."""
     given = settings(host)
     found = [
         *_network(given, host),
@@ -38,7 +38,7 @@ def _is(given: Mapping[str, VariableSetting], name: str, value: str) -> bool:
 
 
 def _network(given: Mapping[str, VariableSetting], host: Host) -> Iterator[Check]:
-    """InfiniBand switched off, and asked for or present."""
+    """Check whether InfiniBand is disabled although it is requested or present."""
     off = _is(given, "NCCL_IB_DISABLE", "1")
     if off and _is(given, "NCCL_NET", "ib"):
         yield _wrong("no_network", unset=given["NCCL_IB_DISABLE"].unset("NCCL_IB_DISABLE"))
@@ -78,7 +78,7 @@ def _interface(
 
 
 def chosen(value: str, there: Sequence[str], *, exact: bool = False) -> list[str]:
-    """Names that a list such as "^=docker0,lo" or "eth" chooses, as NCCL reads it."""
+    """Return the names that a list such as "^=docker0,lo" or "eth" selects in NCCL."""
     exclude = value.startswith("^")
     rest = value.lstrip("^")
     exact = exact or rest.startswith("=")
@@ -93,7 +93,7 @@ def _suggested(there: Sequence[str]) -> str:
 
 
 def _adapters(given: Mapping[str, VariableSetting], host: Host) -> Iterator[Check]:
-    """`NCCL_IB_HCA` and what it chooses; the address index of RoCE."""
+    """Check the adapters selected by `NCCL_IB_HCA`, and the GID index of RoCE."""
     there = host.children("sys/class/infiniband")
     hca = given.get("NCCL_IB_HCA")
     if hca is not None and there:
@@ -106,7 +106,7 @@ def _adapters(given: Mapping[str, VariableSetting], host: Host) -> Iterator[Chec
 
 
 def _reaches_further(value: str, fits: Sequence[str]) -> bool:
-    """Whether a full name such as mlx5_1 also fits others."""
+    """Whether a full name such as mlx5_1 also matches others."""
     words = [word.partition(":")[0] for word in value.split(",")]
     plain = not value.startswith(("^", "="))
     return plain and any(
@@ -152,7 +152,7 @@ def _number(given: Mapping[str, VariableSetting], name: str) -> int | None:
 
 
 def _address(given: Mapping[str, VariableSetting]) -> Iterator[Check]:
-    """A meeting point on this host, for ranks of several."""
+    """Check for a MASTER_ADDR on this host in a job of several nodes."""
     address = given.get("MASTER_ADDR")
     nodes = next(
         (n for name in ("GROUP_WORLD_SIZE", "SLURM_NNODES") if (n := _number(given, name))), 1

@@ -1,4 +1,4 @@
-"""All checks of a host, in order, what they come to, and that as text."""
+"""All checks of a host in order, their summary, and the summary as text."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ ROOMS: tuple[tuple[str, Callable[[Host], Iterable[Check]]], ...] = (
 
 
 class ForeignFiles(NamedTuple):
-    """What another machine has told."""
+    """Output collected on another machine."""
 
-    matrix: Path | None = None  # of `nvidia-smi topo -m`
+    matrix: Path | None = None  # output of `nvidia-smi topo -m`
     lstopo: Path | None = None
     nccl_log: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Examination(Document):
-    """What was found on a host and in what was given beside it."""
+    """The checks of a host and of files given in addition."""
 
     schema: ClassVar[str] = SCHEMA
     computed: ClassVar[tuple[str, ...]] = ("severity", "counts")
@@ -64,13 +64,13 @@ class Examination(Document):
     topologies: tuple[topology.Topology, ...]
 
     @property
-    def severity(self) -> Annotated[Severity, Meta("Of the worst check.")]:
-        """That of the worst check."""
+    def severity(self) -> Annotated[Severity, Meta("Severity of the worst check.")]:
+        """The severity of the worst check."""
         return max((check.severity for check in self.checks), default=Severity.OK)
 
     @property
-    def counts(self) -> Annotated[dict[str, Natural], Meta("Checks of each severity.")]:
-        """How many checks are of each severity, the worst first."""
+    def counts(self) -> Annotated[dict[str, Natural], Meta("Number of checks by severity.")]:
+        """The number of checks of each severity, worst first."""
         counts = Counter(check.severity for check in self.checks)
         return {severity.word: counts[severity] for severity in reversed(Severity)}
 
@@ -80,14 +80,14 @@ def examine(
     given: ForeignFiles = ForeignFiles(),  # noqa: B008 - it is immutable
     also: Iterable[Check] = (),
 ) -> Examination:
-    """Make every check; `also` was made elsewhere. Raises `UsageError` for an unusable file."""
+    """Make all checks and add those in `also`. Raises `UsageError` for an unusable file."""
     found: list[Check] = list(also)
     seen: list[topology.Topology] = []
     if given.matrix is not None:
         seen.append(topology.load(given.matrix))
     if given.lstopo is not None:
-        told, links = lstopo.load(given.lstopo)
-        seen.append(told)
+        layout, links = lstopo.load(given.lstopo)
+        seen.append(layout)
         found += links
     if given.nccl_log is not None:
         facts = nccl_log.load(given.nccl_log)
@@ -108,7 +108,7 @@ def _room(check: Check) -> str:
 
 
 def _made(name: str, checks: Callable[[Host], Iterable[Check]], host: Host) -> list[Check]:
-    """The checks of a room; a driver that fails in the middle of it takes the rest with it."""
+    """Make the checks of a subject; the rest is skipped if a driver fails."""
     made: list[Check] = []
     try:
         made.extend(checks(host))
@@ -125,13 +125,13 @@ _COUNTED = {
     Severity.WARNING: ("warning", "warnings"),
     Severity.ADVICE: ("piece of advice", "pieces of advice"),
 }
-_WORD = 9  # columns of a severity, before what was found
+_WORD = 9  # columns of the severity before the observation
 
 
 def render(
     found: Examination, *, every: bool = False, width: int | None = None, color: bool | None = None
 ) -> str:
-    """The examination as text of at most `width` columns. `every`: what is fine at length too."""
+    """Render the checks in at most `width` columns; `every` lists passed checks in full."""
     style = Style.of(width, color)
     by_severity = {
         one: [check for check in found.checks if check.severity == one] for one in Severity
@@ -143,30 +143,30 @@ def render(
         if by_severity[one]
     ]
     lines = style.wrap(
-        f"{printable(found.host)}: {', '.join(parts) or 'nothing is wrong'}; {len(fine)} checks "
-        f"are fine, {len(unknown)} could not be made."
+        f"{printable(found.host)}: {', '.join(parts) or 'no problems'}; {len(fine)} checks passed, "
+        f"{len(unknown)} could not be made."
     )
     for check in (check for one in _COUNTED for check in by_severity[one]):
         lines += ["", *_explained(check, style)]
-    lines += _short("fine", fine, style, every=every)
+    lines += _short("passed", fine, style, every=every)
     lines += _short("not checked", unknown, style, every=True)
     return "\n".join(lines) + "\n"
 
 
 def _explained(check: Check, style: Style) -> Iterator[str]:
-    """What, why, and how to mend it."""
+    """Render a failed check: observation, why it matters, fix, source."""
     word = check.severity.word
     first, *rest = style.wrap(printable(f"{check.name}: {check.found}"), first=word, indent=_WORD)
     yield style.paint(word, _COLORS[check.severity]) + first[len(word) :]
     yield from rest
-    for label, text in (("why", check.why), ("mend", check.mend), ("from", check.source)):
+    for label, text in (("why", check.why), ("fix", check.mend), ("from", check.source)):
         if text:
             head = " " * _WORD + label
             yield from style.wrap(printable(text), first=head, indent=_WORD + 6)
 
 
 def _short(title: str, checks: Sequence[Check], style: Style, *, every: bool) -> Iterator[str]:
-    """One line each, or all in one paragraph."""
+    """Render checks with a line each, or only their names in one paragraph."""
     if not checks:
         return
     yield ""

@@ -1,4 +1,4 @@
-"""GPUs: memory errors, power and clocks held down, links missing, errors in the kernel's log."""
+"""Checks of GPUs: memory errors, reduced power or clocks, missing links, Xid errors."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _SLOWED = {0x8: "hardware slowdown", 0x20: "software thermal slowdown",
 _DRAIN: str = TEXTS["gpus"]["xid"]["drain"]
 #: Severity, meaning and remedy of an error number of the driver: NVIDIA XID Errors guide.
 XIDS: Mapping[str, Sequence[str]] = TEXTS["gpus"]["xid"]["numbers"]
-_UNKNOWN = ("advice", "see NVIDIA's list", "look the number up in NVIDIA's XID guide")
+_UNKNOWN = ("advice", "see NVIDIA's list", "look up the number in NVIDIA's XID guide")
 
 
 def checks(host: Host) -> Iterator[Check]:
-    """All of them."""
+    """Yield all checks of GPUs."""
     yield from _xids(host)
     if host.nvml is None:
         names = ("memory_errors", "power", "alike", "persistence")
@@ -36,10 +36,10 @@ def checks(host: Host) -> Iterator[Check]:
     handles = host.nvml.handles()
     named = [(f"GPU {index}", handle) for index, handle in enumerate(handles)]
     if not named:
-        yield skipped("gpus.memory_errors", "the driver knows no GPU")
+        yield skipped("gpus.memory_errors", "the driver has no GPU")
         return
     yield from or_ok(
-        _memory(host.nvml, named), fine("gpus.memory_errors", "no memory error is pending")
+        _memory(host.nvml, named), fine("gpus.memory_errors", "no memory errors pending")
     )
     yield from or_ok(_power(host.nvml, named), fine("gpus.power", "full power, no slowdown"))
     yield from or_ok(_alike(host.nvml, named), fine("gpus.alike", f"{len(named)} alike"))
@@ -50,7 +50,7 @@ Named = list[tuple[str, Any]]
 
 
 def _ask(nvml: Nvml, function: str, handle: Any, *selectors: int, wide: bool = False) -> int | None:
-    """A number, or None where this GPU or driver does not know it."""
+    """Return a number from NVML; None if the GPU or driver does not provide it."""
     try:
         return nvml.number(function, handle, *selectors, wide=wide)
     except NvmlError:
@@ -71,7 +71,7 @@ def _memory(nvml: Nvml, named: Named) -> Iterator[Check]:
 
 
 def _remap_pending(nvml: Nvml, handle: Any) -> bool:
-    """`nvmlDeviceGetRemappedRows`: corrected, uncorrected, pending, failed."""
+    """Whether row remapping is pending (third value of `nvmlDeviceGetRemappedRows`)."""
     out = [ctypes.c_uint() for _ in range(4)]
     try:
         nvml.call("nvmlDeviceGetRemappedRows", handle, *map(ctypes.byref, out))
@@ -117,14 +117,14 @@ def _persistence(nvml: Nvml, named: Named) -> Check:
 
 
 def _xids(host: Host) -> Iterator[Check]:
-    """Errors the driver has written to the kernel's log."""
+    """Check the kernel log for errors of the driver."""
     if not host.children("proc/driver/nvidia/gpus"):
         yield skipped("gpus.xid", "there is no NVIDIA driver here")
         return
     log = kernel_log(host)
     if log is None:
         yield skipped(
-            "gpus.xid", "the kernel's log cannot be read; try as root, or: dmesg | grep Xid"
+            "gpus.xid", "the kernel log cannot be read; try as root, or: dmesg | grep Xid"
         )
         return
     pattern = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d{1,4})")
@@ -134,6 +134,6 @@ def _xids(host: Host) -> Iterator[Check]:
 
 def _xid(address: str, number: int, times: int) -> Check:
     severity, meaning, mend = XIDS.get(str(number), _UNKNOWN)
-    told = {"number": number, "address": address, "times": times, "meaning": meaning}
-    found = wrong("gpus.xid.seen", **told, mend=mend.format(drain=_DRAIN))
+    facts = {"number": number, "address": address, "times": times, "meaning": meaning}
+    found = wrong("gpus.xid.seen", **facts, mend=mend.format(drain=_DRAIN))
     return replace(found, severity=Severity[severity.upper()])

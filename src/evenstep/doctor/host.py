@@ -1,7 +1,6 @@
-"""The host a check looks at: its `/proc`, `/sys`, environment, drivers and packages.
+"""The host that is checked: its `/proc`, `/sys`, environment, drivers and packages.
 
-All of it comes in from outside, so that a folder with copies of the files is examined as well as
-the machine itself.
+All of these are passed in, so that copies of another machine's files can be checked too.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import os
 import platform
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,47 +23,47 @@ from evenstep.host.sysfs import children, parse_cpus, read_int, read_text
 _LOCAL_WORLD = (
     "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE",
 )  # fmt: skip
-_LOG_BYTES = 4_000_000  # of the kernel's log, the last
+_LOG_BYTES = 4_000_000  # read at most from the kernel log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """One machine, as far as it can be read."""
+    """One machine, as far as its files are readable."""
 
     root: Path = Path("/")
     environ: Mapping[str, str] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)  # versions by name
     nvml: Nvml | None = None
-    nvml_reason: str = "NVML was not asked"
-    planned_ranks: int | None = None  # on this host; None: as the environment says
+    nvml_reason: str = "NVML was not used"
+    planned_ranks: int | None = None  # on this host; None: from the environment
     spool: Path = Path()
     statvfs: Callable[[Path], os.statvfs_result] = os.statvfs
 
     @property
     def live(self) -> bool:
-        """Whether it is the machine this runs on, and not a copy of its files."""
+        """Whether this is the running machine and not a copy of files."""
         return self.root == Path("/")
 
     def text(self, name: str) -> str | None:
-        """What a file says, or None."""
+        """Return the text of a file, or None."""
         return read_text(str(self.root / name))
 
     def number(self, name: str) -> int | None:
-        """The number in a file, or None."""
+        """Return the number in a file, or None."""
         return read_int(str(self.root / name))
 
     def children(self, name: str) -> list[str]:
-        """Names in a folder, none where it is absent."""
+        """Return the names in a folder; none if it is missing."""
         return children(str(self.root / name))
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The host name."""
         return self.text("proc/sys/kernel/hostname") or "this host"
 
     @property
     def cpus(self) -> list[int]:
-        """Processors that this process may use; of a copy without that, those online."""
+        """Processors that this process may use; in a copy without that, those online."""
         status = self.text("proc/self/status") or ""
         match = re.search(r"^Cpus_allowed_list:\s*(\S+)", status, re.MULTILINE)
         online = self.text("sys/devices/system/cpu/online") or ""
@@ -74,7 +74,7 @@ class Host:
 
     @property
     def ranks(self) -> int | None:
-        """Ranks on this host: as asked for, as the launcher says, or one for each GPU."""
+        """Ranks on this host: as given, from the launcher, or one for each GPU."""
         if self.planned_ranks:
             return self.planned_ranks
         given = (self.environ.get(name, "") for name in _LOCAL_WORLD)
@@ -83,14 +83,14 @@ class Host:
 
     @property
     def gpu_count(self) -> int:
-        """GPUs that a driver serves: NVIDIA's or AMD's."""
+        """The number of NVIDIA GPUs with a driver, else of AMD GPUs."""
         nvidia = len(self.children("proc/driver/nvidia/gpus"))
         nodes = "sys/class/kfd/kfd/topology/nodes"
         amd = sum((self.number(f"{nodes}/{n}/gpu_id") or 0) > 0 for n in self.children(nodes))
         return nvidia or amd
 
     def elsewhere(self, environ: Mapping[str, str]) -> Host:
-        """A machine of which nothing but the environment is known."""
+        """Return a machine of which only the environment is known."""
         return replace(
             self, root=Path("/nonexistent"), environ=environ, packages={}, nvml=None,
             nvml_reason="it is another machine",
@@ -98,11 +98,11 @@ class Host:
 
 
 def this_host(*, root: Path = Path("/"), ranks: int | None = None, spool: Path = Path()) -> Host:
-    """The machine this runs on, or a copy of another's `/proc` and `/sys` below `root`."""
+    """Return the running machine, or the copy of another's `/proc` and `/sys` below `root`."""
     if root != Path("/"):
         return Host(
             root=root, planned_ranks=ranks, spool=spool,
-            nvml_reason=f"{root} is a copy of files: drivers cannot be asked",
+            nvml_reason=f"{root} is a copy of files without drivers",
         )  # fmt: skip
     nvml, reason = _nvml()
     return Host(
@@ -119,7 +119,7 @@ def _nvml() -> tuple[Nvml | None, str]:
 
 
 def installed() -> dict[str, str]:
-    """Versions of Python, torch and what torch was built with. Imports none of them."""
+    """Return the versions of Python, torch, and libraries of torch, without importing them."""
     found = {"python": platform.python_version()}
     for distribution in importlib.metadata.distributions():
         name = (distribution.metadata["Name"] or "").lower()
@@ -132,7 +132,7 @@ def installed() -> dict[str, str]:
 
 
 def nccl_library() -> dict[str, str]:
-    """The version of a library that no package brought; nothing where none can be loaded."""
+    """Return the version of an NCCL library that is not from a package; {} if there is none."""
     out = ctypes.c_int()
     try:
         code = int(ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(out)))
@@ -143,7 +143,7 @@ def nccl_library() -> dict[str, str]:
 
 
 def torch_build() -> dict[str, str]:
-    """CUDA or HIP version in `torch/version.py`; importing torch takes seconds."""
+    """Return the CUDA or HIP version in `torch/version.py`, without the slow import of torch."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return {}
@@ -153,17 +153,15 @@ def torch_build() -> dict[str, str]:
 
 
 def kernel_log(host: Host) -> list[str] | None:
-    """Messages of the kernel since it started, as far as they are kept; None without permission."""
+    """Return the kept messages of the kernel log; None without permission."""
     try:
         descriptor = os.open(host.root / "dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    content = b""
-    try:
-        while len(content) < _LOG_BYTES and (record := os.read(descriptor, 8_192)):
-            content += record
-    except OSError:  # no more records, or one was overwritten meanwhile
-        pass
-    finally:
-        os.close(descriptor)
-    return [line.partition(";")[2] for line in content.decode(errors="replace").splitlines()]
+    content = record = b"\n"
+    with os.fdopen(descriptor, buffering=0), suppress(OSError):  # it ends with EAGAIN
+        while record and len(content) < _LOG_BYTES:
+            with suppress(BrokenPipeError):  # the next record was overwritten; later ones remain
+                content += (record := os.read(descriptor, 8_192))
+    lines = content.decode(errors="replace").splitlines()[1:]
+    return [line.partition(";")[2] for line in lines]

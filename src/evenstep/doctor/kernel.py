@@ -1,4 +1,4 @@
-"""How the kernel is set: clock, frequency, memory pages."""
+"""Checks of kernel settings: clock source, frequency governor, memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAGES_FOLDER = "sys/kernel/mm/transparent_hugepage"
 
 
 def checks(host: Host) -> Iterator[Check]:
-    """All of them."""
+    """Yield all checks of the kernel."""
     yield _clock(host)
     yield _governor(host)
     yield _pages(host)
@@ -29,7 +29,7 @@ def _clock(host: Host) -> Check:
     now = host.text(f"{_CLOCK_FOLDER}/current_clocksource")
     others = (host.text(f"{_CLOCK_FOLDER}/available_clocksource") or "").split()
     if now is None:
-        return skipped("kernel.clock", "/sys does not tell the clock source")
+        return skipped("kernel.clock", "/sys does not show the clock source")
     better = next((name for name in _FAST_CLOCKS if name in others and name != now), None)
     mend = (
         f"echo {better} > /{_CLOCK_FOLDER}/current_clocksource"
@@ -51,7 +51,7 @@ def _governor(host: Host) -> Check:
     )
     if not found:
         return skipped(
-            "kernel.governor", "the host does not let software choose frequencies (usual in VMs)"
+            "kernel.governor", "software cannot set frequencies on this host (usual in VMs)"
         )
     driver = host.text(f"{base}/{names[0]}/cpufreq/scaling_driver") or ""
     said = ", ".join(f"{governor} on {n}" for governor, n in found.most_common())
@@ -61,7 +61,7 @@ def _governor(host: Host) -> Check:
     governor = next(iter(found))
     if governor == "performance":
         return fine("kernel.governor", said)
-    own = driver in ("intel_pstate", "amd-pstate-epp")  # there "powersave" still goes up by itself
+    own = driver in ("intel_pstate", "amd-pstate-epp")  # with these "powersave" follows the load
     if governor == "powersave" and not own:
         return wrong("kernel.governor.lowest", said=said, mend=mend)
     return wrong("kernel.governor.follows", said=said, mend=mend)
@@ -80,7 +80,7 @@ def _pages(host: Host) -> Check:
 
 
 def _choice(text: str | None) -> str | None:
-    """The word in brackets of "always [madvise] never"."""
+    """Return the selected word of "always [madvise] never"."""
     match = re.search(r"\[([\w+]+)\]", text or "")
     return match[1] if match else None
 

@@ -1,4 +1,4 @@
-"""Limits of the process: shared memory, locked memory, open files, and where traces go."""
+"""Checks of limits: shared memory, locked memory, open files, and the folder of traces."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from evenstep.host.sources.nic import ports
 from evenstep.trace.spool.files import filesystem_type, unfit_for_mapping
 
 _CONTAINER_DEFAULT_BYTES = 67_108_864  # Docker's and Kubernetes' /dev/shm: 64 MiB
-_WANTED_BYTES = 1_073_741_824  # what NVIDIA's containers ask for
+_WANTED_BYTES = 1_073_741_824  # recommended for NVIDIA's containers
 _FEW_FILES = 4_096
-_SPOOL_BYTES = 33_000_000  # per rank, with the settings evenstep has by default
+_SPOOL_BYTES = 33_000_000  # per rank, with default settings
 
 
 def checks(host: Host) -> Iterator[Check]:
-    """All of them."""
+    """Yield all checks of limits."""
     yield _shared(host)
     yield _locked(host)
     yield _files(host)
@@ -31,7 +31,7 @@ def _shared(host: Host) -> Check:
     except OSError:
         return skipped("limits.shared_memory", "there is no /dev/shm")
     size, free = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
-    said = f"/dev/shm holds {size / 1e9:.2g} GB, {free / 1e9:.2g} GB free"
+    said = f"/dev/shm has {size / 1e9:.2g} GB, {free / 1e9:.2g} GB free"
     mend = (
         "docker run --shm-size=1g --ulimit memlock=-1 …; Kubernetes: an emptyDir of medium Memory"
     )
@@ -43,7 +43,7 @@ def _shared(host: Host) -> Check:
 
 
 def limit(host: Host, name: str) -> tuple[int | None, int | None] | None:
-    """Soft and hard value in `/proc/self/limits`, None for unlimited; None if it is not told."""
+    """Return (soft, hard) of `/proc/self/limits`, each None if unlimited; None if unknown."""
     text = host.text("proc/self/limits") or ""
     match = re.search(rf"^{name}\s+(\w+)\s+(\w+)", text, re.MULTILINE)
     if match is None:
@@ -62,7 +62,7 @@ def _locked(host: Host) -> Check:
     said = f"{soft / 1e6:.3g} MB"
     if ports(str(host.root)):
         return wrong("limits.locked_memory.locked", said=said)
-    return fine("limits.locked_memory", f"{said}; without RDMA here it is enough")
+    return fine("limits.locked_memory", f"{said}; enough without RDMA")
 
 
 def _files(host: Host) -> Check:
@@ -77,12 +77,12 @@ def _files(host: Host) -> Check:
 
 
 def _spool(host: Host) -> Check:
-    """The folder traces are written to: safe to map, and large enough."""
+    """Check that the folder of traces can be mapped and has enough space."""
     mounts = host.text("proc/self/mountinfo")
     folder = _existing(host.spool.absolute())
     kind = filesystem_type(folder, mounts or "")
     if not kind:
-        return skipped("limits.spool", f"the filesystem of {folder} cannot be told")
+        return skipped("limits.spool", f"the filesystem of {folder} is unknown")
     unfit = unfit_for_mapping(kind)
     free = _free_bytes(host, folder)
     needed = _SPOOL_BYTES * (host.ranks or 1)
@@ -95,7 +95,7 @@ def _spool(host: Host) -> Check:
 
 
 def _existing(folder: Path) -> Path:
-    """The nearest folder above that is there already."""
+    """Return the nearest existing parent."""
     return next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
 
 

@@ -1,4 +1,4 @@
-"""The XML that hwloc's `lstopo --of xml` writes, versions 1 and 2, from this or another machine."""
+"""The XML of hwloc's `lstopo --of xml`, versions 1 and 2, from this or another machine."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ from evenstep.doctor.topology import Topology
 from evenstep.errors import UsageError
 
 MOST_BYTES = 64_000_000
-_DEPTH = 200  # of a tree that is one
+_DEPTH = 200  # most levels of a valid tree
 _OPEN_FABRICS, _NETWORK = ("3", "OpenFabrics"), ("2", "Network")
 _GPU_CLASSES = ("0300", "0302", "0380", "1200")
 _NET_CLASSES = ("0200", "0207")
 
 
 class PciDevice(NamedTuple):
-    """A PCI device and the way from the root of the tree to it."""
+    """A PCI device and its path from the root of the tree."""
 
     address: str
     name: str
     kind: str  # PCI class: "0302"
-    way: tuple[int, ...]  # of the objects above, by number; nearest last
-    bridges: tuple[int, ...]  # those of them that are PCI bridges
+    way: tuple[int, ...]  # objects above it, nearest last
+    bridges: tuple[int, ...]  # PCI bridges among them
     package: int | None
     numa: int | None
     link_gBps: float  # noqa: N815
 
 
 class Tree(NamedTuple):
-    """What a file says."""
+    """The contents of a file."""
 
     devices: tuple[PciDevice, ...]
     numa_nodes: int
 
 
 def load(path: Path) -> tuple[Topology, list[Check]]:
-    """Topology and links of a file. Raises `UsageError` where it is no topology."""
+    """Return topology and link checks of a file. Raises `UsageError` if it is no topology."""
     tree = read(path)
     return topology(tree, str(path)), list(link_checks(tree, str(path)))
 
 
 def read(path: Path) -> Tree:
-    """The devices in a file."""
+    """Read the devices in a file."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     if len(content) > MOST_BYTES:
-        raise UsageError(f"{path} has {len(content)} bytes: no topology of one host is that large")
+        raise UsageError(f"{path} has {len(content)} bytes: too large for the topology of a host")
     if b"<!ENTITY" in content:
-        raise UsageError(f"{path} defines XML entities, which no lstopo writes; export it again")
+        raise UsageError(f"{path} defines XML entities, which lstopo never writes; export it again")
     try:
         root = Xml.fromstring(content)
-    except (Xml.ParseError, LookupError) as error:  # the latter: an encoding nobody knows
+    except (Xml.ParseError, LookupError) as error:  # LookupError: an unknown encoding
         raise UsageError(f"{path} is not XML: {error}; write it with: lstopo --of xml") from None
     if root.tag != "topology":
         raise UsageError(
@@ -73,7 +73,7 @@ def _walk(
     element: Xml.Element, way: tuple[int, ...], bridges: tuple[int, ...], package: int | None,
     numa: int | None, devices: list[PciDevice], nodes: set[int],
 ) -> None:  # fmt: skip
-    """Take in an object and those below it."""
+    """Collect the devices and NUMA nodes below an object."""
     if len(way) > _DEPTH:
         return
     for child in element.findall("object"):
@@ -92,7 +92,7 @@ def _walk(
 
 
 def _node_of(element: Xml.Element, above: int | None) -> int | None:
-    """The NUMA node that an object lies in, if it is a single one."""
+    """Return the NUMA node of an object; None if it spans several."""
     if element.get("type") == "NUMANode":
         return _whole(element.get("os_index"))
     mask = element.get("nodeset")
@@ -137,7 +137,7 @@ def _device(
 
 
 def topology(tree: Tree, place: str) -> Topology:
-    """Ways between GPUs and adapters, by what they have above them in common."""
+    """Return the topology, with distances from the common ancestors of devices."""
     gpus = [one for one in tree.devices if one.kind in _GPU_CLASSES]
     nics = [one for one in tree.devices if one.kind in _NET_CLASSES]
     single = tree.numa_nodes == 1
@@ -154,7 +154,7 @@ def topology(tree: Tree, place: str) -> Topology:
 
 
 def level(a: PciDevice, b: PciDevice, *, one_node: bool) -> str:
-    """Distance of two devices. The first bridge above a device leads to the host itself."""
+    """Return the distance of two devices; the first bridge above a device is the host bridge."""
     shared = [bridge for bridge in a.bridges if bridge in b.bridges]
     if len(shared) > 1:
         apart = max(len(a.bridges), len(b.bridges)) - len(shared)
@@ -166,7 +166,7 @@ def level(a: PciDevice, b: PciDevice, *, one_node: bool) -> str:
 
 
 def link_checks(tree: Tree, place: str) -> Iterator[Check]:
-    """Devices of one kind whose links are not equally fast."""
+    """Check that devices of one kind have equally fast links."""
     found = []
     for word, kinds in (("GPU", _GPU_CLASSES), ("adapter", _NET_CLASSES)):
         speeds = {d.name: d.link_gBps for d in tree.devices if d.kind in kinds and d.link_gBps}

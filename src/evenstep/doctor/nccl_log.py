@@ -1,4 +1,4 @@
-"""What a log with NCCL_DEBUG=INFO says about how NCCL found this fabric."""
+"""Checks of a log of NCCL_DEBUG=INFO: network, transports and warnings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_BYTES = 1_000_000_000
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The facts in a log. Raises `UsageError` where NCCL says nothing in it."""
+    """Read the facts in a log. Raises `UsageError` if it has no lines of NCCL."""
     try:
         head = content(path, MOST_BYTES)[:_HEAD_BYTES]
     except OSError as error:
@@ -31,7 +31,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def checks(facts: Mapping[str, Any], place: str, host: Host) -> Iterator[Check]:
-    """What is wrong in them."""
+    """Yield all checks of a log."""
     yield _network(facts, place)
     yield _direct(facts, place)
     yield _within(facts, place)
@@ -52,7 +52,7 @@ def _network(facts: Mapping[str, Any], place: str) -> Check:
     if said.lower().startswith("socket"):
         names = adapters or "an interface"
         return wrong("nccl_log.network.sockets", adapters=names, place=place)
-    names = listed(adapters) or "adapters it does not name"
+    names = listed(adapters) or "unnamed adapters"
     return fine("nccl_log.network", f"{said} over {names} in {place}")
 
 
@@ -89,12 +89,12 @@ def _whole(facts: Mapping[str, Any], place: str) -> Check:
         return wrong("nccl_log.whole.part", place=place, heard=heard, world=world)
     return fine(
         "nccl_log.whole",
-        f"{heard} ranks, NCCL {facts['version'] or 'of a version it does not tell'}",
+        f"{heard} ranks, NCCL {facts['version'] or 'of unknown version'}",
     )
 
 
 def _settings(facts: Mapping[str, Any], place: str, host: Host) -> Iterator[Check]:
-    """The variables its processes had, judged like this host's."""
+    """Check the variables in the log like those of this host."""
     there = host.elsewhere(facts["environment"])
     for check in (*variables.checks(there), *contradictions.checks(there)):
         if check.why:

@@ -1,4 +1,4 @@
-"""Network adapters: up, equally fast, with one MTU, without losses."""
+"""Checks of network adapters: up, equally fast, with one MTU, without losses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evenstep.host.locality import locality
 from evenstep.host.sources.nic import InfinibandSource, ports
 from evenstep.host.sources.source import SourceUnavailable
 
-_FAST_GBPS = 25.0  # from here on small packets cost cores noticeable time
+_FAST_GBPS = 25.0  # from here on small packets cost noticeable CPU time
 _ETHERNET_MTU, _JUMBO_MTU = 1_500, 9_000
 _LOST_SHARE = 1e-5  # of packets: TCP's throughput falls with the square root of the loss
 #: Interfaces within the host: loopback, containers, virtual machines, queues.
@@ -20,9 +20,9 @@ _INTERNAL = (
     "lo", "docker", "veth", "virbr", "vnet", "br-", "cni", "flannel", "cali", "cilium", "kube",
     "ifb", "dummy", "tun", "tap",
 )  # fmt: skip
-_FLAPS = 10  # changes of the carrier since the host started; a few are usual at boot
+_FLAPS = 10  # carrier changes since the host started; a few are usual at boot
 
-#: Counters of RDMA ports (evenstep's names), whether they tell of the link or of its use.
+#: Counters of RDMA ports (evenstep's names) for errors of the link, and for losses.
 _LINK_COUNTERS = (
     "ib.symbol_errors_count", "ib.link_downed_count", "ib.link_recovered_count",
     "ib.receive_error_packets",
@@ -45,7 +45,7 @@ class Interface(NamedTuple):
 
 
 def checks(host: Host) -> Iterator[Check]:
-    """All of them."""
+    """Yield all checks of the network."""
     facts = locality(None, str(host.root), affinity=host.cpus, environ=host.environ)
     found = interfaces(host, facts)
     down = [*_down(found), *_ports_down(host)]
@@ -53,26 +53,26 @@ def checks(host: Host) -> Iterator[Check]:
     yield _speed(found, facts)
     yield from or_ok(_mtu(found), fine("network.mtu", _mtus(found)))
     yield from or_ok(
-        _errors(host, found), fine("network.errors", "no losses to speak of since the start")
+        _errors(host, found), fine("network.errors", "no notable losses since the start")
     )
     yield from _rdma(host)
     yield _gloo(host, found)
 
 
 def _gloo(host: Host, found: list[Interface]) -> Check:
-    """Whether this host's name leads gloo to an address that others can reach."""
+    """Check that the host name resolves to an address that other nodes can reach with gloo."""
     if "GLOO_SOCKET_IFNAME" in host.environ:
         return fine("network.gloo_address", f"gloo uses {host.environ['GLOO_SOCKET_IFNAME']}")
     lines = (line.partition("#")[0].split() for line in (host.text("etc/hosts") or "").splitlines())
     own = next((words[0] for words in lines if host.name in words[1:]), "")
     if not own.startswith("127.") and own != "::1":
-        return fine("network.gloo_address", f"/etc/hosts does not keep {host.name} on the loopback")
+        return fine("network.gloo_address", f"/etc/hosts does not map {host.name} to loopback")
     up = next((one.name for one in found if one.up), "…")
     return wrong("network.gloo_address.loopback", name=host.name, own=own, up=up)
 
 
 def interfaces(host: Host, facts: dict[str, Any]) -> list[Interface]:
-    """Interfaces that lead to other machines: no loopback, no bridge of containers."""
+    """Return interfaces to other machines, without loopback and container bridges."""
     return [
         Interface(
             name=nic["name"],
@@ -94,11 +94,11 @@ def _links(found: list[Interface], facts: dict[str, Any]) -> str:
 
 
 def _gbps(speed: float | None) -> str:
-    return f"({speed:g} Gb/s)" if speed else "(speed not told)"
+    return f"({speed:g} Gb/s)" if speed else "(speed unknown)"
 
 
 def _down(found: list[Interface]) -> Iterator[Check]:
-    """Interfaces that are down beside others that are up and as fast, or RDMA's own."""
+    """Check for RDMA interfaces that are down."""
     for one in found:
         if not one.up and one.ib_device:
             yield wrong("network.links.down", name=one.name, ib_device=one.ib_device)
@@ -113,13 +113,13 @@ def _ports_down(host: Host) -> Iterator[Check]:
 
 
 def _speed(found: list[Interface], facts: dict[str, Any]) -> Check:
-    """Adapters of one kind that are not equally fast."""
+    """Check that adapters of one kind are equally fast."""
     rates = {p["name"]: p["rate_gbps"] for p in facts["ib_ports"] if p["rate_gbps"]}
     plain = {one.name: one.speed_gbps for one in found if one.up and one.speed_gbps}
     by_device = {one.name for one in found if one.ib_device}
     compared = rates or {name: speed for name, speed in plain.items() if name not in by_device}
     if not compared:
-        return skipped("network.speed", "no adapter tells its speed (usual for virtual ones)")
+        return skipped("network.speed", "no adapter reports its speed (usual for virtual ones)")
     best = max(compared.values())
     slower = {name: speed for name, speed in compared.items() if speed < best}
     if rates and slower:
@@ -137,7 +137,7 @@ def _speed(found: list[Interface], facts: dict[str, Any]) -> Check:
 
 def _mtus(found: list[Interface]) -> str:
     sizes = sorted({one.mtu for one in found if one.mtu})
-    return listed(sizes) if sizes else "no adapter tells one"
+    return listed(sizes) if sizes else "no adapter reports one"
 
 
 def _mtu(found: list[Interface]) -> Iterator[Check]:
@@ -148,9 +148,9 @@ def _mtu(found: list[Interface]) -> Iterator[Check]:
     for sizes in by_speed.values():
         most = max(sizes.values())
         if min(sizes.values()) < most:
-            told = [f"{name} has {size}" for name, size in sizes.items()]
+            each = [f"{name} has {size}" for name, size in sizes.items()]
             smallest = min(sizes, key=lambda name: sizes[name])
-            yield wrong("network.mtu.differ", sizes=told, smallest=smallest, most=most)
+            yield wrong("network.mtu.differ", sizes=each, smallest=smallest, most=most)
     for one in found:
         fast = one.speed_gbps is not None and one.speed_gbps >= _FAST_GBPS
         if one.up and one.mtu == _ETHERNET_MTU and (fast or one.ib_device):

@@ -1,4 +1,4 @@
-"""PCIe: links narrower or slower than they could be, and what redirects traffic between devices."""
+"""Checks of PCIe: narrow or slow links, and redirected traffic between devices."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _REDIRECTING = 0x001D  # source validation, P2P request and completion redirect,
 
 
 class LinkRate(NamedTuple):
-    """How wide and fast a link is; 0 where it is not told."""
+    """Width and speed of a link; 0 is unknown."""
 
     lanes: int
     speed: float  # GT/s of a lane
 
     @classmethod
     def of(cls, device: Path | None, which: str) -> LinkRate:
-        """What the kernel says: 255 lanes and a speed that is no number are unknown."""
+        """Read the kernel's values; 255 lanes and a speed that is not a number are unknown."""
         if device is None:
             return cls(0, 0.0)
         lanes = read_int(str(device / f"{which}_link_width")) or 0
@@ -38,7 +38,7 @@ class LinkRate(NamedTuple):
 
 
 class PcieLink(NamedTuple):
-    """A device's link: what it runs at, what it could, what its slot could."""
+    """The link of a device: its rate now, its highest rate, and that of its slot."""
 
     kind: str
     address: str
@@ -48,25 +48,25 @@ class PcieLink(NamedTuple):
 
     @property
     def fitting(self) -> LinkRate:
-        """What device and slot can do together."""
+        """The highest rate of device and slot together."""
         (lanes, speed), slot = self.most, self.slot
         return LinkRate(min(lanes, slot.lanes or lanes), min(speed, slot.speed or speed))
 
 
 def checks(host: Host) -> Iterator[Check]:
-    """All of them."""
+    """Yield all checks of PCIe."""
     found = links(host)
     if found:
         said = f"{len(found)} GPUs and adapters run at full width and speed"
         yield from or_ok((c for link in found for c in _link(link)), fine("pcie.links", said))
     else:
-        yield skipped("pcie.links", "no GPU or adapter tells its link (usual for virtual ones)")
+        yield skipped("pcie.links", "no GPU or adapter reports its link (usual for virtual ones)")
     yield _access_control(host)
     yield _gpu_direct(host)
 
 
 def links(host: Host) -> list[PcieLink]:
-    """Links of GPUs and network adapters."""
+    """Return the links of GPUs and network adapters."""
     base = host.root / _DEVICES
     found = []
     for address in host.children(_DEVICES):
@@ -96,7 +96,7 @@ def _link(link: PcieLink) -> Iterator[Check]:
 
 
 def _access_control(host: Host) -> Check:
-    """Whether bridges send traffic between devices up to the processor."""
+    """Check whether bridges redirect traffic between devices to the processor."""
     base = host.root / _DEVICES
     bridges = [
         address
@@ -104,9 +104,7 @@ def _access_control(host: Host) -> Check:
         if (read_int(str(base / address / "class")) or 0) >> 8 == _BRIDGE
     ]
     if not bridges or not host.gpu_count:
-        return skipped(
-            "pcie.access_control", "there are no PCIe bridges with GPUs behind them here"
-        )
+        return skipped("pcie.access_control", "there are no PCIe bridges with GPUs")
     controls = [access_control(base / address / "config") for address in bridges]
     if all(control is None for control in controls):
         return skipped("pcie.access_control", "PCI registers cannot be read; try as root")
@@ -117,7 +115,7 @@ def _access_control(host: Host) -> Check:
 
 
 def access_control(config: Path) -> int | None:
-    """The ACS control register in a device's configuration space; None without one."""
+    """Return the ACS control register in a device's configuration space; None without one."""
     try:
         space = config.read_bytes()
     except OSError:
@@ -133,7 +131,7 @@ def access_control(config: Path) -> int | None:
 
 
 def _gpu_direct(host: Host) -> Check:
-    """Whether adapters can reach the memory of NVIDIA's GPUs."""
+    """Check whether adapters can access the memory of NVIDIA GPUs."""
     nvidia = bool(host.children("proc/driver/nvidia/gpus"))
     if not nvidia or not ports(str(host.root)):
         return skipped("pcie.gpu_direct_rdma", "there are no NVIDIA GPUs beside RDMA adapters here")

@@ -1,4 +1,4 @@
-"""Processors: enough of them for the ranks and their threads, and how ranks wait."""
+"""Checks of processors: enough cores for ranks and threads, and how ranks wait."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from evenstep.host.cgroup import CpuController
 from evenstep.host.sysfs import format_cpus
 
 _MPI = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MPI_LOCALRANKID")
-_BUSY_PERCENT = 10.0  # of time in which somebody waited for a core
-_PROXIES = 2  # cores a GPU's rank keeps busy: Python, and NCCL's proxy thread
+_BUSY_PERCENT = 10.0  # of time in which a task waited for a core
+_PROXIES = 2  # cores that a rank with a GPU keeps busy: Python and NCCL's proxy thread
 
 
 def checks(host: Host) -> Iterator[Check]:
-    """Everything about cores."""
+    """Yield all checks of processors."""
     cores = usable_cores(host)
     if not cores:
         yield skipped("processors.threads", "the host does not list its processors")
@@ -30,14 +30,14 @@ def checks(host: Host) -> Iterator[Check]:
 
 
 def usable_cores(host: Host) -> float:
-    """Cores this process may use: its affinity, and the quota of its control group."""
+    """Return the cores this process may use, by affinity and cgroup quota."""
     quota = CpuController(str(host.root)).quota_cores()
     allowed = float(len(host.cpus))
     return min(allowed, quota) if quota else allowed
 
 
 def threads_per_rank(host: Host) -> int | None:
-    """Threads of a rank's parallel regions; None where each takes all cores.
+    """Return the OpenMP threads of a rank; None if it uses all cores.
 
     torchrun sets OMP_NUM_THREADS to 1 for several ranks unless it is set.
     """
@@ -52,7 +52,7 @@ def _threads(host: Host, cores: float) -> Check:
     if ranks is None:
         return skipped(
             "processors.threads",
-            f"how many ranks this host gets is not known ({cores:g} cores); name it with --ranks",
+            f"the number of ranks on this host is unknown ({cores:g} cores); give it with --ranks",
         )
     room = {"ranks": ranks, "cores": cores, "each_rank": max(int(cores // ranks), 1)}
     if ranks > cores:
@@ -72,7 +72,7 @@ def _threads(host: Host, cores: float) -> Check:
 
 
 def _waiting(host: Host, cores: float) -> Iterator[Check]:
-    """Threads that spin while they wait, where others need the core."""
+    """Check for threads that spin while they wait although cores are short."""
     ranks, threads = host.ranks or 1, threads_per_rank(host) or 1
     full = ranks * threads >= cores and ranks > 1
     policy = host.environ.get("OMP_WAIT_POLICY", "").lower()
@@ -86,7 +86,7 @@ def _waiting(host: Host, cores: float) -> Iterator[Check]:
 
 
 def _binding(host: Host, ranks: int) -> Iterator[Check]:
-    """All ranks' threads bound to the same cores."""
+    """Check for ranks that are all bound to the same cores."""
     bound = host.environ.get("GOMP_CPU_AFFINITY") or _explicit(host.environ.get("KMP_AFFINITY", ""))
     if bound and ranks > 1:
         yield wrong("processors.binding.listed", bound=bound, ranks=ranks)
@@ -124,5 +124,5 @@ def _pressure(host: Host) -> Check:
     if percent > _BUSY_PERCENT:
         return wrong("processors.pressure.busy", percent=percent)
     return fine(
-        "processors.pressure", f"something waited for a core in {percent:g} % of the last 10 s"
+        "processors.pressure", f"a task waited for a core in {percent:g} % of the last 10 s"
     )

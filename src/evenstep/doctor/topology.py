@@ -1,6 +1,6 @@
-"""Which GPU is near which adapter and which processors, whoever tells it.
+"""Distances between GPUs, adapters and processors.
 
-This host does, or the text that `nvidia-smi topo -m` printed here or elsewhere.
+They come from this host, or from the output of `nvidia-smi topo -m` here or elsewhere.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from evenstep.doctor.check import Check, fine, listed, skipped, wrong
 from evenstep.documents import Document, Meta, Positive
 from evenstep.errors import UsageError
 
-#: From near to far, as `nvidia-smi topo -m` names them; NVLinks are "NV" and their number.
+#: From near to far, named as in `nvidia-smi topo -m`; NVLinks are "NV" and their number.
 LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _FAR = ("PHB", "NODE", "SYS")  # through a processor
-_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")  # the head is underlined on a terminal
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")  # the header is underlined on a terminal
 _DEVICE = re.compile(r"(GPU|NIC)\d+|mlx\w+|bnxt_re\d+|roce\w+|ib\w+|rdmap\w+|irdma\w+|hns_\w+")
 _LEVEL = re.compile(rf"X|NV\d{{1,2}}|{'|'.join(LEVELS)}")
 _LEGEND = re.compile(r"^\s*(NIC\d+):\s*(\S+)\s*$")
@@ -28,16 +28,16 @@ MOST_BYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology(Document):
-    """Devices of one host and the ways between them."""
+    """Devices of one host and the distances between them."""
 
     computed: ClassVar[tuple[str, ...]] = ("nearest",)
 
-    place: Annotated[str, Meta("Who tells it: this host, or a file.")]
+    place: Annotated[str, Meta("The source: this host, or a file.")]
     gpus: tuple[str, ...]
     nics: tuple[str, ...]
     gpu_nic: Mapping[tuple[str, str], str] = field(repr=False)  # level of each pair
     gpu_gpu: Mapping[tuple[str, str], str] = field(repr=False)
-    numa: Annotated[Mapping[str, int | None], Meta("Node of each GPU and adapter.")] = field(
+    numa: Annotated[Mapping[str, int | None], Meta("NUMA node of each GPU and adapter.")] = field(
         default_factory=dict
     )
     numa_nodes: Positive = 1
@@ -47,9 +47,9 @@ class Topology(Document):
         self,
     ) -> Annotated[
         dict[str, tuple[str | None, list[str]]],
-        Meta("Of each GPU: how near its nearest adapters are, and which."),
+        Meta("Distance of each GPU to its nearest adapters, and these adapters."),
     ]:
-        """Of each GPU the shortest way to any adapter, and the adapters at that distance."""
+        """The shortest distance of each GPU to an adapter, and the adapters at that distance."""
         return {gpu: self._nearest(gpu) for gpu in self.gpus}
 
     def _nearest(self, gpu: str) -> tuple[str | None, list[str]]:
@@ -61,14 +61,14 @@ class Topology(Document):
 
 
 def rank_of(level: str) -> int:
-    """How far a level is; NVLinks are nearest, what is unknown farthest."""
+    """Return the order of a level; NVLinks are nearest, unknown levels farthest."""
     if level.startswith("NV"):
         return -1
     return LEVELS.index(level) if level in LEVELS else len(LEVELS)
 
 
 def of_host(facts: Mapping[str, Any]) -> Topology:
-    """From the facts of `agent.locality`."""
+    """Return the topology from the facts of `host.locality`."""
     nics = {nic["name"]: nic for nic in facts["nics"] if nic["pci"]}
     gpu_gpu = {
         (gpu, other): level for gpu, row in facts["gpu_gpu"].items() for other, level in row.items()
@@ -94,11 +94,11 @@ def of_host(facts: Mapping[str, Any]) -> Topology:
     )
 
 
-# -- as `nvidia-smi topo -m` prints it -------------------------------------------------------------
+# -- output of `nvidia-smi topo -m` ----------------------------------------------------------------
 
 
 def load(path: Path) -> Topology:
-    """Read a file. Raises `UsageError` where it holds no such text."""
+    """Read a file. Raises `UsageError` if it has no matrix."""
     try:
         text = path.read_bytes()[:MOST_BYTES].decode(errors="replace")
     except OSError as error:
@@ -106,14 +106,14 @@ def load(path: Path) -> Topology:
     found = parse(text, str(path))
     if found is None:
         raise UsageError(
-            f"{path} has no matrix of GPUs; give what `nvidia-smi topo -m` prints"
-            + (", and an XML file of lstopo to --lstopo" if "<topology" in text else "")
+            f"{path} has no matrix of GPUs; give the output of `nvidia-smi topo -m`"
+            + (", and XML of lstopo with --lstopo" if "<topology" in text else "")
         )
     return found
 
 
 def parse(text: str, place: str) -> Topology | None:
-    """The matrix in a text; None without one."""
+    """Parse the matrix in a text; None without one."""
     lines = [_ESCAPE.sub("", line) for line in text.splitlines()]
     start = next((i for i, line in enumerate(lines) if line.split()[:1] == ["GPU0"]), None)
     if start is None:
@@ -144,7 +144,7 @@ def parse(text: str, place: str) -> Topology | None:
 
 
 def _rows(lines: Sequence[str], columns: int) -> list[tuple[str, tuple[list[str], list[str]]]]:
-    """Name of each row, its levels, and the words behind them."""
+    """Return the name of each row, its levels, and the words after them."""
     found = []
     for line in lines:
         words = line.split()
@@ -156,12 +156,12 @@ def _rows(lines: Sequence[str], columns: int) -> list[tuple[str, tuple[list[str]
 
 
 def _numa_of(words: Sequence[str]) -> int | None:
-    """NUMA affinity: the second word behind the levels, after the list of processors."""
+    """Return the NUMA affinity: the second word after the levels, after the processors."""
     return int(words[1]) if len(words) > 1 and words[1].isdecimal() else None
 
 
 def _legend(lines: Sequence[str]) -> Mapping[str, str]:
-    """Names of adapters that the matrix only numbers."""
+    """Return the names of adapters that the matrix only numbers."""
     return {match[1]: match[2] for line in lines if (match := _LEGEND.match(line))}
 
 
@@ -169,7 +169,7 @@ def _legend(lines: Sequence[str]) -> Mapping[str, str]:
 
 
 def checks(topology: Topology) -> Iterator[Check]:
-    """What is wrong with the pairing."""
+    """Yield all checks of a topology."""
     where = "" if topology.place == "this host" else f" in {topology.place}"
     if not topology.gpus:
         yield skipped("topology.gpu_nic", f"there is no GPU{where}")
@@ -199,7 +199,7 @@ def _adapters(topology: Topology, where: str) -> Iterator[Check]:
 
 
 def _crowded(known: Mapping[str, tuple[str | None, list[str]]], where: str) -> Iterator[Check]:
-    """GPUs that have to share one adapter while others have more."""
+    """Check for adapters that serve more GPUs than others."""
     shares = Counter(nic for _, nics in known.values() for nic in nics if len(nics) == 1)
     if len(shares) > 1 and max(shares.values()) > min(shares.values()):
         most, fewest = (end(shares.items(), key=lambda row: row[1]) for end in (max, min))

@@ -1,4 +1,4 @@
-"""Variables that steer NCCL, torch and gloo: misspelt, outdated, harmful or impossible ones."""
+"""Checks of NCCL, torch and gloo variables: misspelt, outdated, harmful or invalid ones."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from evenstep.trace.spool.files import read_toml
 from evenstep.trace.spool.folder import recorded_environment
 
 NCCL_GUIDE = "NCCL user guide, Environment Variables"
-_NEAR = 0.85  # similarity of names from which one is the other, misspelt
+_NEAR = 0.85  # similarity of names from which one is taken for a misspelling
 _CONF_FILES = ("etc/nccl.conf",)
-_TOLD: dict[str, Any] = read_toml(Path(__file__).with_suffix(".toml"))
-#: Names known, by the prefix that makes a variable one of its library's.
+_DATA: dict[str, Any] = read_toml(Path(__file__).with_suffix(".toml"))
+#: Known names by the prefix of their library.
 KNOWN: Mapping[str, frozenset[str]] = {
     prefix: frozenset(prefix + word for word in words.split())
-    for prefix, words in _TOLD["names"].items()
+    for prefix, words in _DATA["names"].items()
 }
-FOREIGN: tuple[str, ...] = tuple(_TOLD["foreign"]["prefixes"])
-RENAMED: Mapping[str, tuple[str, str]] = _TOLD["outdated"]
+FOREIGN: tuple[str, ...] = tuple(_DATA["foreign"]["prefixes"])
+RENAMED: Mapping[str, tuple[str, str]] = _DATA["outdated"]
 
 
 class VariableSetting(NamedTuple):
-    """A variable's value, and who set it."""
+    """A variable's value, and where it is set."""
 
-    value: str  # never shown of a variable that may hold a secret
+    value: str  # never shown if the variable may be a secret
     place: str  # "the environment" or a file
 
     def unset(self, name: str) -> str:
-        """The command that takes it away."""
+        """Return the command that removes it."""
         if self.place == "the environment":
             return f"unset {name}"
         return f"sed -i '/^{name}=/d' {self.place}"
 
 
 def settings(host: Host) -> dict[str, VariableSetting]:
-    """What NCCL sees: its files, and above them the environment."""
+    """Return the settings of NCCL: its files, overridden by the environment."""
     found: dict[str, VariableSetting] = {}
     named = host.environ.get("NCCL_CONF_FILE", "").lstrip("/")
     home = host.environ.get("HOME", "").lstrip("/")
@@ -54,12 +54,12 @@ def settings(host: Host) -> dict[str, VariableSetting]:
 
 
 def display(name: str, setting: VariableSetting) -> str:
-    """`NAME=value`, without the value of what may be a secret."""
+    """Return `NAME=value`, without the value of a possible secret."""
     return f"{name}={setting.value}" if recorded_environment({name: setting.value}) else name
 
 
 def checks(host: Host) -> Iterator[Check]:
-    """What is wrong with each variable by itself."""
+    """Yield the checks of single variables."""
     given = settings(host)
     yield from names(given)
     yield from values(given)
@@ -69,44 +69,44 @@ def checks(host: Host) -> Iterator[Check]:
 
 
 def names(given: Mapping[str, VariableSetting]) -> Iterator[Check]:
-    """Variables that nothing reads."""
+    """Check for variables that nothing reads."""
     ours = sorted(name for name in given if name.startswith(tuple(KNOWN)))
     found = [check for name in ours if (check := _name(name, given[name])) is not None]
-    said = f"{len(ours)} set, all of them known" if ours else "none is set"
+    said = f"{len(ours)} set, all known" if ours else "none is set"
     yield from or_ok(found, fine("variables.names", said))
 
 
 def _name(name: str, setting: VariableSetting) -> Check | None:
-    told = {"shown": display(name, setting), "unset": setting.unset(name)}
+    facts = {"shown": display(name, setting), "unset": setting.unset(name)}
     if name in RENAMED:
         instead, since = RENAMED[name]
-        renew = f"; export {instead}=… in its place" if instead else ""
-        return wrong("variables.outdated.outdated", **told, since=since, renew=renew)
+        renew = f"; export {instead}=… instead" if instead else ""
+        return wrong("variables.outdated.outdated", **facts, since=since, renew=renew)
     prefix = next(prefix for prefix in KNOWN if name.startswith(prefix))
     if name in KNOWN[prefix] or name.startswith(FOREIGN):
         return None
     everything = sorted(name for known in KNOWN.values() for name in known)
     for near in get_close_matches(name, everything, n=1, cutoff=_NEAR):
         meant = display(near, setting)
-        return wrong("variables.names.misspelt", **told, near=near, meant=meant)
-    return wrong("variables.names.undocumented", **told)
+        return wrong("variables.names.misspelt", **facts, near=near, meant=meant)
+    return wrong("variables.names.undocumented", **facts)
 
 
 # -- values ----------------------------------------------------------------------------------------
 
 
 class Rule(NamedTuple):
-    """Values of a variable that do harm; the first words of `bad` say how its rest is read."""
+    """Harmful values of a variable; the first words of `bad` define how the rest is read."""
 
     variable: str
     bad: str
     severity: str
     why: str
     source: str = ""
-    mend: str = ""  # "": take it away
+    mend: str = ""  # "": unset it
 
     def harms(self, value: str) -> bool:
-        """Whether a value is one of them."""
+        """Whether a value is harmful."""
         kind, words = _read(self.bad)
         plain = value.strip()
         match kind:
@@ -127,7 +127,7 @@ class Rule(NamedTuple):
                 return any(name not in words for name in _named(value))
             case "no power of two":
                 return not value.isdecimal() or int(value).bit_count() != 1
-        return bool(value)  # it is set
+        return bool(value)  # "set"
 
 
 _ON = ("1", "true", "y", "yes")
@@ -140,16 +140,16 @@ def _read(condition: str) -> tuple[str, list[str]]:
 
 
 def _named(value: str) -> list[str]:
-    """The words of "^a,b;allreduce:c"."""
+    """Return the names in "^a,b;allreduce:c"."""
     parts = [part.rpartition(":")[2].lstrip("^") for part in value.lower().split(";")]
     return [word.strip() for part in parts for word in part.split(",") if word.strip()]
 
 
-RULES = tuple(Rule(*row) for row in _TOLD["harm"]["rules"])
+RULES = tuple(Rule(*row) for row in _DATA["harm"]["rules"])
 
 
 def values(given: Mapping[str, VariableSetting]) -> Iterator[Check]:
-    """Values that do harm; of a variable, the worst thing that can be said."""
+    """Check for harmful values; yield the worst check of each variable."""
     worst: dict[str, Rule] = {}
     for rule in RULES:
         if rule.variable in given and rule.harms(given[rule.variable].value):
@@ -157,7 +157,7 @@ def values(given: Mapping[str, VariableSetting]) -> Iterator[Check]:
             if known is None or Severity[rule.severity.upper()] > Severity[known.severity.upper()]:
                 worst[rule.variable] = rule
     found = [_harm(rule, given[name]) for name, rule in worst.items()]
-    yield from or_ok(found, fine("variables.values", "none does harm"))
+    yield from or_ok(found, fine("variables.values", "none is harmful"))
 
 
 def _harm(rule: Rule, setting: VariableSetting) -> Check:

@@ -1,4 +1,4 @@
-"""Versions of Python, torch, CUDA and NCCL: those evenstep was tested with, those that fit."""
+"""Checks of versions of Python, torch, CUDA and NCCL."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from evenstep.doctor.host import Host
 from evenstep.host.sources.nvml_library import Nvml, NvmlError
 
 OLDEST_PYTHON = (3, 10)
-TESTED_PYTHON = ((3, 10), (3, 13))
+TESTED_PYTHON = ((3, 10), (3, 14))
 TESTED_TORCH = ((2, 6), (2, 14))
 OLDEST_NCCL_RAS = (2, 24)
 
 
 def checks(host: Host) -> Iterator[Check]:
-    """What is installed here; of a copied host nobody knows."""
+    """Yield all checks of versions; skip them for copied files."""
     if not host.packages:
         for name in ("python", "torch", "nccl", "driver"):
-            yield skipped(f"versions.{name}", "packages of a copied host are not known")
+            yield skipped(f"versions.{name}", "packages of a copied host are unknown")
         return
     yield _python(host)
     yield _torch(host)
@@ -30,14 +30,14 @@ def checks(host: Host) -> Iterator[Check]:
 
 
 def recorder(built: Library) -> Check:
-    """Whether the recorder could be compiled for the torch that is installed here."""
+    """Check whether the recorder could be compiled for the installed torch."""
     if built.path is not None:
-        return fine("versions.recorder", "recorder compiled for this torch")
+        return fine("versions.recorder", "compiled for this torch")
     return wrong("versions.recorder.uncompiled", reason=built.reason)
 
 
 def parts(version: str) -> tuple[int, int]:
-    """Major and minor number: "2.13.0+cpu" is (2, 13)."""
+    """Return major and minor number: (2, 13) of "2.13.0+cpu"."""
     major, minor, *_ = [int(text) for text in re.findall(r"\d{1,6}", version)] + [0, 0]
     return major, minor
 
@@ -45,7 +45,7 @@ def parts(version: str) -> tuple[int, int]:
 def _python(host: Host) -> Check:
     version = host.packages.get("python")
     if version is None:
-        return skipped("versions.python", "it does not say its version")
+        return skipped("versions.python", "the version is unknown")
     if parts(version) < OLDEST_PYTHON:
         return wrong("versions.python.old", version=version)
     if parts(version) > TESTED_PYTHON[1]:
@@ -88,7 +88,7 @@ def _driver(host: Host) -> Check:
     supported = _cuda_of_driver(host.nvml)
     if supported is None:
         return skipped(
-            "versions.driver", host.nvml_reason or "the driver does not tell its version"
+            "versions.driver", host.nvml_reason or "the driver does not report its version"
         )
     if parts(built)[0] > supported[0]:
         return wrong("versions.driver.newer", built=built, major=supported[0], minor=supported[1])
@@ -96,7 +96,7 @@ def _driver(host: Host) -> Check:
 
 
 def _cuda_of_driver(nvml: Nvml | None) -> tuple[int, int] | None:
-    """`nvmlSystemGetCudaDriverVersion_v2`: 12040 is 12.4."""
+    """Return the CUDA version of `nvmlSystemGetCudaDriverVersion_v2`: 12040 is 12.4."""
     if nvml is None:
         return None
     out = ctypes.c_int()

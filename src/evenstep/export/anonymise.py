@@ -1,8 +1,7 @@
-"""A trace without host names, paths and user names, so that what is made of it can be shown around.
+"""A trace without host names, paths and user names, so that its reports can be shared.
 
-Names are replaced where they stand (hosts are numbered: node-0, node-1 …), and again in every text
-made later: what a rank, a log or a message may have put into words is found by the names that the
-trace knows of, and paths and addresses by their form.
+Hosts become node-0, node-1 … in the trace, and again in every text derived from it: messages and
+logs are searched for all names known from the trace, and for the patterns of paths and addresses.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 
 from evenstep.trace.trace import Group, RankInfo, Trace
 
-#: Of a run's facts: what says who ran what where, and no number is made of.
+#: Facts of a run that identify user, command or host, and that no computation needs.
 PRIVATE = frozenset(
     {"command", "cwd", "hostname", "boot_id", "pid", "python", "environment", "run_id", "user"}
     | {"path", "paths", "source", "sources", "file", "files", "folder"}
@@ -33,19 +32,19 @@ _PATH = re.compile(
     r"|\b\w+://[^\s'\"`,;()\[\]<>|]+"
     r"|(?<![\w/])[\w.-]+(?:/[\w.-]+)*\.(?:spool|py|sh|json|csv|parquet|sqlite|log|pt|gz)\b"
 )
-_LEAST = 3  # letters: a shorter user's name is replaced as a word that stands alone, too
+_LEAST = 3  # parts of paths up to this length are kept
 _ORDINARY = frozenset({"root", "user", "rank", "node", "run", "data", "training", "localhost"})
 
 
 @dataclass(slots=True, frozen=True)
 class Scrubber:
-    """What replaces what: names known to be private by their stand-ins, longest first."""
+    """Replaces private names (keys of `known`) by their stand-ins, longest first."""
 
     known: Mapping[str, str]
     pattern: re.Pattern[str] | None
 
     def text(self, value: str) -> str:
-        """The text without private names, paths and addresses."""
+        """Replace private names, paths and addresses in a text."""
         value = _PATH.sub("(path)", value)
         value = _ADDRESS.sub("(address)", value)
         if self.pattern is None:
@@ -53,7 +52,7 @@ class Scrubber:
         return self.pattern.sub(lambda match: self.known[match[0].lower()], value)
 
     def value(self, value: Any, *, without: Container[str] = ()) -> Any:
-        """The same of everything inside a value; mappings lose the keys they are to be without."""
+        """Replace them everywhere in a value; drop the keys `without` from mappings."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -71,7 +70,7 @@ class Scrubber:
 
 
 def scrubber(trace: Trace, paths: Iterable[str | PurePath] = ()) -> Scrubber:
-    """Everything private that the trace names, and the paths it was read from."""
+    """Collect the private names in a trace, and in the paths it was read from."""
     hosts = _hosts(trace)
     known = {name.lower(): f"node-{at}" for at, names in enumerate(hosts) for name in names}
     for name in sorted(_users(trace, paths)):
@@ -86,7 +85,7 @@ def scrubber(trace: Trace, paths: Iterable[str | PurePath] = ()) -> Scrubber:
 
 
 def _hosts(trace: Trace) -> list[list[str]]:
-    """Names of each host, its long and its short one: ranks' nodes first, then any others named."""
+    """Return full and short names of each host: nodes of ranks first, then other hosts."""
     names = [*trace.nodes, *(str(name) for name in _named(trace.run, _HOST_KEYS))]
     found: dict[str, list[str]] = {}
     for name in filter(None, names):
@@ -97,7 +96,7 @@ def _hosts(trace: Trace) -> list[list[str]]:
 
 
 def _named(value: Any, keys: Sequence[str]) -> list[Any]:
-    """What stands under these keys, however deep."""
+    """Return the values under these keys at any depth."""
     if not isinstance(value, Mapping):
         return []
     found = [value[key] for key in keys if value.get(key)]
@@ -113,7 +112,7 @@ def _users(trace: Trace, paths: Iterable[str | PurePath]) -> set[str]:
 
 
 def _files(trace: Trace, paths: Iterable[str | PurePath]) -> set[str]:
-    """Parts of the paths the run was started in and with, and where it was read from."""
+    """Return parts of the command's paths, the working directory, and the trace's paths."""
     command = [str(word) for word in trace.run.get("command") or []]
     given = [word for word in command if "/" in word or "." in word]
     given += [str(trace.run.get("cwd") or ""), str(trace.run.get("run_id") or ""), *map(str, paths)]
@@ -122,7 +121,7 @@ def _files(trace: Trace, paths: Iterable[str | PurePath]) -> set[str]:
 
 
 def _strings(value: Any) -> list[str]:
-    """All texts inside a value."""
+    """Return all strings in a value."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, Mapping):
@@ -133,10 +132,10 @@ def _strings(value: Any) -> list[str]:
 
 
 def anonymised(trace: Trace, paths: Iterable[Path] = ()) -> tuple[Trace, Scrubber]:
-    """The trace with stand-ins for everything private, and what hides the rest; numbers stay.
+    """Return the trace with stand-ins for private names, and the scrubber; numbers are unchanged.
 
-    Diagnose this trace rather than the original, and pass the diagnosis through the scrubber.
-    `paths` are where it was read from.
+    Diagnose this trace instead of the original, and pass the diagnosis through the scrubber.
+    `paths` are those the trace was read from.
     """
     scrub = scrubber(trace, [each for path in paths for each in (path, path.absolute())])
     clocks = dict.fromkeys(info.clock for info in trace.ranks.values())

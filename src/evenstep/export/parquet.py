@@ -1,7 +1,4 @@
-"""A run as Parquet files, for questions nobody has foreseen: events, steps and findings.
-
-Written by DuckDB, which reads them back: select * from 'events.parquet'.
-"""
+"""A run as Parquet files: events, steps and findings, written by DuckDB."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _ORDER = "order by rank, seq"
 
 
 class Written(NamedTuple):
-    """A file, how many rows it has and how long it is."""
+    """A written file."""
 
     path: Path
     rows: int
@@ -35,15 +32,15 @@ class Written(NamedTuple):
 def write(
     trace: Trace, diagnosis: Diagnosis, folder: Path, *, force: bool = False
 ) -> list[Written]:
-    """Write the files into a folder, which is made where there is none.
+    """Write the files into a folder, which is created if needed.
 
-    Raises `UsageError` where one exists and `force` is not set, `MissingExtra` without DuckDB.
+    Raises `UsageError` if a file exists without `force`, and `MissingExtra` without DuckDB.
     """
     names = ("events", "steps", "findings")
     targets = {name: folder / f"{name}.parquet" for name in names}
     taken = [path for path in targets.values() if path.exists()]
     if taken and not force:
-        raise UsageError(f"{taken[0]} exists; give another folder, or --force to replace it")
+        raise UsageError(f"{taken[0]} exists; choose another folder, or overwrite it with --force")
     try:
         import duckdb
     except ModuleNotFoundError as error:
@@ -57,20 +54,20 @@ def write(
                 for name, path in targets.items()
             ]
     except (OSError, duckdb.IOException) as error:
-        raise UsageError(f"cannot write into {folder}: {error}; give another place") from error
+        raise UsageError(f"cannot write into {folder}: {error}; name another folder") from error
 
 
 def _register(connection: duckdb.DuckDBPyConnection, trace: Trace, diagnosis: Diagnosis) -> None:
-    """Make the tables known that are written; those of the records are `evenstep sql`'s."""
+    """Register the tables to write; records are those of `evenstep sql`."""
     store_query.of_trace(connection, trace)
-    connection.execute("drop view steps")  # the ones written are those that were compared
+    connection.execute("drop view steps")  # replaced by the diagnosed steps
     steps = step_table(trace)
     connection.register("steps", {name: steps[name] for name in steps})
     connection.register("findings", _findings(diagnosis))
 
 
 def _findings(diagnosis: Diagnosis) -> dict[str, Any]:
-    """One row a finding; what is a list or an object is JSON."""
+    """Return one row per finding; lists and objects are JSON."""
     rows = [finding.to_json() for finding in diagnosis.findings]
     found: dict[str, Any] = {}
     for name in ("mode", "layer", "observation", "cause"):

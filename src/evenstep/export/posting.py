@@ -1,5 +1,4 @@
-"""JSON sent to a server: an error it answers with becomes a sentence. And metrics pushed with OTLP
-over HTTP, JSON-encoded: what an OpenTelemetry collector takes.
+"""JSON posted to a server, and metrics pushed to an OpenTelemetry collector (OTLP/HTTP, JSON).
 
 https://opentelemetry.io/docs/specs/otlp (OTLP/HTTP), opentelemetry/proto/metrics/v1/metrics.proto
 """
@@ -22,10 +21,10 @@ TIMEOUT_S = 10.0
 
 
 def post(url: str, document: Any, *, purpose: str) -> None:
-    """POST a document. Raises `UsageError` where it did not arrive."""
+    """POST a document. Raises `UsageError` if that fails."""
     parts, place = checked(url, purpose), redacted_url(url)
     headers = {"Content-Type": "application/json"}
-    if parts.username is not None:  # urllib would take it for a part of the host
+    if parts.username is not None:  # urllib would take it as part of the host
         given = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         headers["Authorization"] = f"Basic {base64.b64encode(given.encode()).decode()}"
         url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
@@ -42,7 +41,7 @@ def post(url: str, document: Any, *, purpose: str) -> None:
 
 
 def checked(url: str, purpose: str) -> SplitResult:
-    """The parts of a URL that something can be sent to. Raises `UsageError`."""
+    """Split an HTTP URL. Raises `UsageError` if it is invalid."""
     try:
         parts = urlsplit(url)
         sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -57,13 +56,13 @@ def checked(url: str, purpose: str) -> SplitResult:
 
 
 def redacted_url(url: str) -> str:
-    """A URL as messages may show it: without user, password, query and path, which hold secrets."""
+    """Return a URL for messages, without user, password, path and query, which may be secret."""
     try:
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port else ""
     except ValueError:
-        return "what was given"
-    return f"{parts.scheme}://{parts.hostname}{port}" if parts.hostname else "what was given"
+        return "the given value"
+    return f"{parts.scheme}://{parts.hostname}{port}" if parts.hostname else "the given value"
 
 
 # -- OpenTelemetry ---------------------------------------------------------------------------------
@@ -74,9 +73,9 @@ CUMULATIVE = 2  # AggregationTemporality
 def push(
     families: Mapping[str, MetricFamily], url: str, *, time_ns: int, resource: Mapping[str, str]
 ) -> None:
-    """Send the metrics. A URL without a path gets the standard one, /v1/metrics.
+    """Send metrics; a URL without a path gets the standard one, /v1/metrics.
 
-    Raises `UsageError` where the collector cannot be reached or refuses.
+    Raises `UsageError` if the collector cannot be reached or refuses.
     """
     purpose = "OTLP metrics"
     bare = checked(url, purpose).path in ("", "/")
@@ -87,7 +86,7 @@ def push(
 def request(
     families: Mapping[str, MetricFamily], *, time_ns: int, resource: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The message ExportMetricsServiceRequest."""
+    """Return the message ExportMetricsServiceRequest."""
     metrics = [_metric(family, str(time_ns)) for family in families.values()]
     scope = {"scope": {"name": "evenstep"}, "metrics": metrics}
     return {
@@ -102,11 +101,11 @@ def _metric(family: MetricFamily, time_ns: str) -> dict[str, Any]:
         {"timeUnixNano": time_ns, "asDouble": value, "attributes": _attributes(labels)}
         for labels, value in family.samples
     ]
-    told = {"name": family.name, "description": family.meaning, "unit": family.unit}
+    metric = {"name": family.name, "description": family.meaning, "unit": family.unit}
     if family.kind == COUNTER:
         total = {"dataPoints": points, "aggregationTemporality": CUMULATIVE, "isMonotonic": True}
-        return {**told, "sum": total}
-    return {**told, "gauge": {"dataPoints": points}}
+        return {**metric, "sum": total}
+    return {**metric, "gauge": {"dataPoints": points}}
 
 
 def _attributes(labels: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -1,8 +1,7 @@
-"""A run's numbers as metrics: families of samples with labels, whoever they are sent to; and as
-Prometheus reads them, the text format 0.0.4, in a file or from one port per node.
+"""Metrics of a run, and the Prometheus text format 0.0.4, in a file or from one port per node.
 
-Three sources: a diagnosis (a finished run), the step summaries of the spools (what is counted while
-a job runs), and `live.json` (its latest window).
+Metrics have three sources: a diagnosis, the step summaries of the spools (counters of a running
+job), and `live.json` (its latest window).
 
 https://prometheus.io/docs/instrumenting/exposition_formats
 """
@@ -32,20 +31,20 @@ S = 1e-9  # seconds in a nanosecond
 
 @dataclass(slots=True, frozen=True)
 class MetricFamily:
-    """Samples of one name. A counter's name ends in `_total`."""
+    """A metric and its samples. Names of counters end with `_total`."""
 
     name: str
     kind: str
-    unit: str  # as UCUM writes it: s, By, 1, J
+    unit: str  # UCUM: s, By, 1, J
     meaning: str
     samples: list[tuple[dict[str, str], float]] = field(default_factory=list)
 
 
 class Families(dict[str, MetricFamily]):
-    """Families by name, in the order they were first given a sample."""
+    """Metric families by name, in the order of their first samples."""
 
     def add(self, name: str, value: float | None, **labels: object) -> None:
-        """One sample; an unknown value is none."""
+        """Add a sample, unless its value is unknown (None)."""
         if value is None:
             return
         kind, unit, meaning = MEANINGS[name]
@@ -53,12 +52,12 @@ class Families(dict[str, MetricFamily]):
         family.samples.append(({key: str(text) for key, text in labels.items()}, float(value)))
 
 
-#: Every metric: kind, unit, what it means.
+#: Kind, unit and meaning of every metric.
 MEANINGS: Mapping[str, tuple[str, str, str]] = read_toml(Path(__file__).with_suffix(".toml"))
 
 
 def of_diagnosis(diagnosis: Diagnosis, into: Families | None = None) -> Families:
-    """What a diagnosis says."""
+    """Return the metrics of a diagnosis."""
     found = Families() if into is None else into
     summary, run = diagnosis.summary, diagnosis.run
     found.add("evenstep_run_info", 1, run=run.get("run_id") or "", attempt=run.get("attempt", 0))
@@ -85,7 +84,7 @@ def _seconds(value_ns: float | None) -> float | None:
 
 
 def _findings(diagnosis: Diagnosis, found: Families) -> None:
-    """Severity and culprits; a mode found twice is numbered."""
+    """Add severity, confidence and culprits; findings of one mode are numbered."""
     seen: dict[str, int] = {}
     for finding in diagnosis.findings:
         number = seen[finding.mode] = seen.get(finding.mode, 0) + 1
@@ -97,7 +96,7 @@ def _findings(diagnosis: Diagnosis, found: Families) -> None:
 
 
 def of_spools(spools: Iterable[SpoolContents], into: Families | None = None) -> Families:
-    """What the step summaries of some ranks count; these never get lost."""
+    """Return the counters in the step summaries of ranks, which cover all steps."""
     found = Families() if into is None else into
     for spool in spools:
         rows = spool.summaries
@@ -135,7 +134,7 @@ class _Late(msgspec.Struct):
 
 
 class Live(msgspec.Struct):
-    """What is used of `live.json`: the latest window."""
+    """The part of `live.json` that is exported: the latest window."""
 
     schema: Literal["evenstep.live/1"]
     ranks: list[_Report] = []
@@ -144,7 +143,7 @@ class Live(msgspec.Struct):
 
 
 def of_live(live: Live, into: Families | None = None) -> Families:
-    """What `live.json` says of the latest window."""
+    """Return the metrics of the latest window."""
     found = Families() if into is None else into
     for report in live.ranks:
         for name in ("step", "work", "wait", "delay"):
@@ -162,12 +161,12 @@ def of_live(live: Live, into: Families | None = None) -> Families:
 
 # -- the text format -------------------------------------------------------------------------------
 
-WAITING_S = 60.0  # a request that does not come is given up
+WAITING_S = 60.0  # timeout of a request
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def exposition(families: Mapping[str, MetricFamily]) -> str:
-    """The metrics as text."""
+    """Render metrics in the text format."""
     return "".join(_family(family) for family in families.values())
 
 
@@ -198,10 +197,10 @@ def _value(value: float) -> str:
 
 
 def running(run: Path, *, node: str | None = None, anonymous: bool = False) -> Families:
-    """What a run has counted until now, of the ranks of one node; of all where it has none there.
+    """Return the current metrics of a run, of the ranks on a node, or of all if none is there.
 
-    It reads the latest attempt's spools and `live.json`; the job notices nothing. Ranks that are
-    just starting are passed over.
+    Reads the spools of the latest attempt and `live.json` without disturbing the job; ranks that
+    are just starting are left out.
     """
     folder = RunFolder(run)
     attempts = folder.attempts()
@@ -223,7 +222,7 @@ def running(run: Path, *, node: str | None = None, anonymous: bool = False) -> F
 
 
 def _live(path: Path) -> Live | None:
-    """The latest window; None where there is none yet, or a file of somebody else's."""
+    """Return the latest window; None without a valid file."""
     try:
         return msgspec.convert(read_facts(path), Live, str_keys=True)
     except (TraceError, msgspec.ValidationError):
@@ -240,9 +239,10 @@ def _readable(path: Path) -> SpoolContents | None:
 def server(
     address: tuple[str, int], read: Callable[[], Families], *, token: str = ""
 ) -> ThreadingHTTPServer:
-    """An endpoint that answers /metrics with what `read` finds then; start it with its own
-    `serve_forever`. With a token it answers who sends it (`Authorization: Bearer TOKEN`) and nobody
-    else. Raises `UsageError` where the port is taken.
+    """Return an HTTP server that answers /metrics with the result of `read`.
+
+    With a token, requests need the header `Authorization: Bearer TOKEN`. Raises `UsageError` if the
+    port is taken.
     """
     wanted = f"Bearer {token}".encode()
 
@@ -254,10 +254,10 @@ def server(
         def do_GET(self) -> None:
             sent = self.headers.get("Authorization", "").encode("utf-8", "replace")
             if token and not hmac.compare_digest(sent, wanted):
-                self.send_error(401, "send the token that evenstep export --serve has printed")
+                self.send_error(401, "send the bearer token printed by evenstep export --serve")
                 return
             if self.path.partition("?")[0] not in ("/metrics", "/"):
-                self.send_error(404, "give /metrics")
+                self.send_error(404, "use /metrics")
                 return
             body = exposition(read()).encode()
             self.send_response(200)
@@ -267,12 +267,12 @@ def server(
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Scrapes are no news."""
+            """Log no requests."""
 
     try:
         return ThreadingHTTPServer(address, Handler)
     except OSError as error:
         host, port = address
         raise UsageError(
-            f"cannot listen on {host}:{port}: {error.strerror}; give another address to --serve"
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another address for --serve"
         ) from error

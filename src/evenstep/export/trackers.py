@@ -1,12 +1,10 @@
-"""A run's numbers in an experiment tracker, through its own API, if it is installed.
-
-Each step gets its time and shares, thinned to what a chart can show; the summary comes last.
-"""
+"""Scalars of a run in an experiment tracker, through its own API: steps, then the summary."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -17,35 +15,49 @@ from evenstep.errors import UsageError
 from evenstep.trace.trace import Trace
 
 MOST_POINTS = 2_000
-Point = tuple[int, dict[str, float]]  # a step and its numbers
+Point = tuple[int, dict[str, float]]  # a step and its scalars
 
 
 def points(trace: Trace) -> list[Point]:
-    """Step time, wait and lateness of the steps, means over ranks and over neighbouring steps."""
+    """Return mean step time, mean wait and greatest lateness (s) over ranks, per bin of steps.
+
+    Values that the trace does not know are left out.
+    """
     table = step_table(trace)
     if not len(table):
         return []
-    steps, which = np.unique(table.step, return_inverse=True)
-    which = which.reshape(-1) // -(-len(steps) // MOST_POINTS)
-    counts = np.bincount(which)
+    steps, place = np.unique(table.step, return_inverse=True)
+    width = -(-len(steps) // MOST_POINTS)
+    bins = place.reshape(-1) // width
     columns = {
-        "step_time_s": (table.end_ns - table.start_ns) / 1e9,
-        "wait_s": table.wait_ns / 1e9,
-        "latest_s": np.nan_to_num(table.lateness_ns) / 1e9,
+        "step_time_s": _means(table.end_ns - table.start_ns, bins),
+        "wait_s": _means(table.wait_ns, bins),
+        "latest_s": _maxima(table.lateness_ns, bins),
     }
-    means = {name: np.bincount(which, weights=values) / counts for name, values in columns.items()}
-    worst = np.zeros(len(counts))
-    np.maximum.at(worst, which, columns["latest_s"])
-    means["latest_s"] = worst
-    each = -(-len(steps) // MOST_POINTS)
-    return [
-        (int(steps[at * each]), {f"evenstep/{name}": float(means[name][at]) for name in means})
-        for at in range(len(counts))
-    ]
+    found = []
+    for at, step in enumerate(steps[::width]):
+        values = {name: float(column[at]) / 1e9 for name, column in columns.items()}
+        known = {f"evenstep/{name}": value for name, value in values.items() if isfinite(value)}
+        found.append((int(step), known))
+    return found
+
+
+def _means(values: Any, bins: Any) -> Any:
+    """Return the mean of the known values of each bin; NaN without any."""
+    known = np.isfinite(values)
+    counts = np.bincount(bins[known], minlength=int(bins.max()) + 1)
+    with np.errstate(invalid="ignore"):
+        return np.bincount(bins[known], values[known], len(counts)) / counts
+
+
+def _maxima(values: Any, bins: Any) -> Any:
+    found = np.full(int(bins.max()) + 1, np.nan)
+    np.fmax.at(found, bins, np.asarray(values, float))
+    return found
 
 
 def totals(diagnosis: Diagnosis) -> dict[str, float]:
-    """The summary's numbers and the findings' severities."""
+    """Return scalars of the summary, and the severity of each failure mode."""
     summary = diagnosis.summary
     time, rate = summary.get("step_time") or {}, summary.get("throughput") or {}
     found = {"throughput": rate.get("value"), "cv": time.get("cv")}
@@ -57,7 +69,7 @@ def totals(diagnosis: Diagnosis) -> dict[str, float]:
 
 
 def to_wandb(project: str, name: str, each: Sequence[Point], total: dict[str, float]) -> None:
-    """A run of its own in a project of Weights & Biases."""
+    """Log a new run to a project of Weights & Biases."""
     wandb = _module("wandb", "wandb")
     run = wandb.init(project=project, name=name, job_type="evenstep")
     for step, numbers in each:
@@ -67,7 +79,7 @@ def to_wandb(project: str, name: str, each: Sequence[Point], total: dict[str, fl
 
 
 def to_mlflow(experiment: str, name: str, each: Sequence[Point], total: dict[str, float]) -> None:
-    """A run of its own in an experiment of MLflow."""
+    """Log a new run to an experiment of MLflow."""
     mlflow = _module("mlflow", "mlflow")
     mlflow.set_experiment(experiment)
     with mlflow.start_run(run_name=name):
@@ -77,7 +89,7 @@ def to_mlflow(experiment: str, name: str, each: Sequence[Point], total: dict[str
 
 
 def to_tensorboard(folder: str, each: Sequence[Point], total: dict[str, float]) -> None:
-    """An event file in a folder; the summary stands at the last step."""
+    """Write an event file to a folder; the summary is at the last step."""
     writer = _module("torch.utils.tensorboard", "tensorboard").SummaryWriter(folder)
     for step, numbers in each:
         for tag, value in numbers.items():
@@ -93,6 +105,5 @@ def _module(name: str, package: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise UsageError(
-            f"this needs {package}, which is not installed here; install it with: "
-            f"pip install {package}"
+            f"this needs {package}, which is not installed: pip install {package}"
         ) from error

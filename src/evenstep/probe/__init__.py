@@ -1,10 +1,10 @@
-"""A preflight of a minute: what each rank, each link and the whole can do before a job starts.
+"""A preflight that measures the speed of ranks and links for a minute, before a job starts.
 
-Plan       what is measured, stage by stage                           rank.py, exchange.py
-Board      where ranks post what they have measured                   outcome.py
-Kernels    measurements of one rank, and between two steps of a job   kernels.py
-Outcome    what the posts come to                                     outcome.py
-Finding    who is slow, beyond what the noise allows                  findings.py
-document   plain values: JSON, and the floors of a diagnosis          document.py
-Scenario   of the machine that was probed                             scenario.py
+ProbeRank     the measurements of a rank, stage by stage              rank.py, exchange.py
+kernels       measurements of one rank, also between steps of a job   kernels.py
+Board         where ranks post their measurements                     outcome.py
+ProbeResult   all measurements                                        outcome.py
+ProbeFinding  ranks and links that are slower than noise explains     findings.py
+document      JSON, text, and the floors of a diagnosis               document.py
+scenario      a scenario of the probed cluster                        scenario.py
 """

@@ -1,4 +1,4 @@
-"""The outcome as plain values: what `--json` prints, the floors of a diagnosis; and as text."""
+"""The result of a probe as JSON, as text, and as floors of a diagnosis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evenstep.statistics.outliers import Series
 
 
 class RepeatedTimes(TypedDict):
-    """Repeated measurements of one thing."""
+    """Statistics of repeated measurements."""
 
     median_ns: Natural
     mad_ns: Natural
@@ -23,19 +23,19 @@ class RepeatedTimes(TypedDict):
 
 
 class ComputeTimes(RepeatedTimes):
-    """Of matrix products."""
+    """Times of matrix products."""
 
     tflops: Amount
 
 
 class MemoryTimes(RepeatedTimes):
-    """Of copies."""
+    """Times of memory copies."""
 
     gBps: Amount
 
 
 class ProbedRank(TypedDict):
-    """What one rank can do."""
+    """The measurements of one rank."""
 
     rank: Natural
     node: str
@@ -63,17 +63,17 @@ PairRow = TypedDict(
 
 
 class NoiseRow(TypedDict):
-    """What a metric was held against."""
+    """The reference and the limit of a metric."""
 
     usual_ns: Natural
     limit: Amount
 
 
 class ProbeDocument(TypedDict):
-    """What `--json` prints."""
+    """The document that `--json` prints."""
 
     schema: Literal["evenstep.probe/1"]
-    complete: Annotated[bool, Meta("Whether all that was planned was measured on every rank.")]
+    complete: Annotated[bool, Meta("Whether every rank finished all measurements.")]
     world: Positive
     nodes: Natural
     backend: str | None
@@ -85,14 +85,13 @@ class ProbeDocument(TypedDict):
     findings: list[ProbeFinding]
     noise: Annotated[
         dict[str, NoiseRow],
-        Meta("What each metric was held against: the usual value, and by what share slower "
-             "stands out."),
+        Meta("The usual value of each metric, and the share slower than it that is named."),
     ]  # fmt: skip
     limits: list[str]
 
 
 class FloorRow(TypedDict):
-    """What all-reduces of one size reach."""
+    """The speed of all-reduces of one size."""
 
     op: str
     bytes: Natural
@@ -107,7 +106,7 @@ class FloorRow(TypedDict):
 
 
 class FloorsDocument(TypedDict):
-    """What `--floors` writes."""
+    """The document that `--floors` writes."""
 
     schema: Literal["evenstep.floors/1"]
     world: Positive
@@ -117,7 +116,7 @@ class FloorsDocument(TypedDict):
 
 
 def document(outcome: ProbeResult, judged: Judgement, *, seconds: float) -> dict[str, Any]:
-    """Everything, for `--json`."""
+    """Return the document for `--json`."""
     whole: ProbeDocument = {
         "schema": "evenstep.probe/1",
         "complete": outcome.whole,
@@ -145,7 +144,7 @@ def document(outcome: ProbeResult, judged: Judgement, *, seconds: float) -> dict
 
 
 def verdict(outcome: ProbeResult, judged: Judgement) -> str:
-    """The whole in a sentence."""
+    """Summarize the result in one sentence."""
     heard = len(outcome.places)
     where = f"{outcome.nodes} node{'s' if outcome.nodes != 1 else ''}"
     who = f"{heard} of {outcome.world} ranks" if heard < outcome.world else f"{heard} ranks"
@@ -153,7 +152,7 @@ def verdict(outcome: ProbeResult, judged: Judgement) -> str:
         who = "1 rank"
     head = f"{who} on {where}" + (f", {outcome.backend}" if outcome.backend else "")
     if not judged.findings:
-        return f"{head}: nobody stands out."
+        return f"{head}: no slow ranks or links."
     first, *others = judged.findings
     more = f"; {len(others)} more below" if others else ""
     return f"{head}: {first.observation}{more}."
@@ -184,7 +183,7 @@ def _tflops(place: ProbedPlace, times: Series) -> float:
 
 
 def _memory_gBps(place: ProbedPlace, times: Series) -> float:  # noqa: N802
-    """Bytes read and written."""
+    """Return the memory bandwidth, bytes read plus written."""
     return short(2 * place.copied_bytes / max(times.median_ns, 1.0))
 
 
@@ -206,17 +205,17 @@ def _pairs(outcome: ProbeResult) -> list[PairRow]:
 
 
 def short(value: float) -> float:
-    """To five digits."""
+    """Round to five digits."""
     return float(f"{value:.5g}")
 
 
 def floors(outcome: ProbeResult) -> FloorsDocument:
-    """What this fabric reaches with nobody late; `evenstep diagnose` reads it beside a trace.
+    """Return the speeds of the fabric without waits, for `evenstep diagnose --floors`.
 
-    Raises `TraceError` where no all-reduce was measured.
+    Raises `TraceError` if no all-reduce was measured.
     """
     if not outcome.reductions:
-        raise TraceError("floors are those of measured all-reduces; probe again with all ranks")
+        raise TraceError("floors need measured all-reduces; probe again with all ranks")
     return {
         "schema": "evenstep.floors/1",
         "world": outcome.world,
@@ -237,13 +236,13 @@ _MOST_ROWS = 32
 
 
 def render(found: Mapping[str, Any], *, width: int | None = None) -> str:
-    """The document in at most `width` columns."""
+    """Render the document in at most `width` columns."""
     style = Style.of(width, color=False)
     lines = style.wrap(found["verdict"])
     for finding in found["findings"]:
         limit = f" (named from {finding['limit']:.2f} times on)" if finding["limit"] else ""
         lines += style.wrap(f"{finding['observation']}{limit}", first="- ", indent=2)
-        lines += style.wrap(finding["mend"], first="  mend: ", indent=8)
+        lines += style.wrap(finding["mend"], first="  fix: ", indent=7)
     lines += [
         *_rank_lines(found["ranks"]),
         *_reduction_lines(found["all_reduce"]),
@@ -300,6 +299,6 @@ def _noise_line(found: Mapping[str, Any]) -> Iterator[str]:
     parts = [f"{name} {1 + one['limit']:.2f}" for name, one in found.items() if one["usual_ns"]]
     if parts:
         yield (
-            f"slower than usual by less than this is within the noise of this probe "
-            f"(times the usual): {', '.join(parts)}"
+            f"this probe cannot tell times below these multiples of the usual from noise: "
+            f"{', '.join(parts)}"
         )

@@ -1,9 +1,9 @@
-"""What ranks measure together: all-reduces of all sizes, and messages between two.
+"""Measurements between ranks: all-reduces of all sizes, and messages between pairs.
 
-Every rank makes the same number of calls: whatever decides it is agreed on by a maximum over all.
-Pairs meet in a round-robin, so that every team plays every other once, by the circle method: one
-team stays, the others move on by one place each round. With n teams there are n - 1 rounds of n / 2
-disjoint pairs, one more with an odd number, where one team rests.
+Every rank makes the same number of calls: decisions use a maximum over all ranks. Pairs are
+scheduled by the circle method, so that every team meets every other once: one team stays, the
+others move by one place each round. With n teams there are n - 1 rounds of n / 2 disjoint pairs; an
+odd number needs one more round, and one team rests in each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from evenstep.probe.kernels import ProbeDevice
 
 _SMALLEST_BYTES, _STEP = 8, 8
 _LARGEST_BYTES = {"cpu": 8 * 8**7, "cuda": 8 * 8**9}  # 17 MB and 1.07 GB
-_BATCH_NS = 2_000_000  # back-to-back operations in one time, as nccl-tests takes them
+_BATCH_NS = 2_000_000  # back-to-back operations timed together, as in nccl-tests
 _FEWEST_BATCHES, _MOST_BATCHES, _MOST_OPERATIONS = 5, 50, 100
 _MESSAGE_BYTES = {"cpu": 4_000_000, "cuda": 64_000_000}
 _PINGS, _WARM_PINGS, _SENDS = 10, 2, 2
@@ -28,15 +28,15 @@ Pair = tuple[int, int]  # the lower team first
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """All-reduces over a group, by size."""
+    """Times of all-reduces over a group, by size."""
 
     sizes: tuple[int, ...]  # bytes
-    times_ns: tuple[tuple[float, ...], ...]  # of one operation, batch by batch
+    times_ns: tuple[tuple[float, ...], ...]  # of one operation, for each batch
 
 
 @dataclass(slots=True)
-class Meetings:
-    """What one rank measured with others; times one way, pass by pass."""
+class PairTimes:
+    """Times of messages between one rank and its partners: one way, for each pass."""
 
     message_bytes: int
     latency_ns: dict[int, list[float]] = field(default_factory=dict)  # by partner
@@ -45,7 +45,7 @@ class Meetings:
 
 
 class Exchange:
-    """The process group, and what can be timed on it."""
+    """Measurements on the process group."""
 
     def __init__(self, device: ProbeDevice, rank: int) -> None:
         import torch.distributed as distributed
@@ -55,7 +55,7 @@ class Exchange:
         self._torch = device.torch
 
     def agree(self, *values: float) -> list[float]:
-        """The largest of each over all ranks."""
+        """Return the maximum of each value over all ranks."""
         tensor = self._torch.tensor(values, dtype=self._torch.float64, device=self._device.place)
         self._d.all_reduce(tensor, op=self._d.ReduceOp.MAX)
         return [float(value) for value in tensor.tolist()]
@@ -63,12 +63,12 @@ class Exchange:
     # -- all-reduces -------------------------------------------------------------------------------
 
     def sweep(self, budget_ns: int, group: Any = None) -> Sweep:
-        """From 8 bytes to the largest that fits into the budget, by factors of 8."""
+        """Time all-reduces of 8 bytes and up, by factors of 8, as far as the budget allows."""
         sizes, times = list[int](), list[tuple[float, ...]]()
         begun, size = time.perf_counter_ns(), _SMALLEST_BYTES
         while size <= _LARGEST_BYTES[self._device.kind]:
             tensor = self._floats(size)
-            self._reduced(tensor, 1, group)  # the first one makes connections and buffers
+            self._reduced(tensor, 1, group)  # the first one creates connections and buffers
             once = self._reduced(tensor, 1, group)
             once, spent = self.agree(once, float(time.perf_counter_ns() - begun))
             left = budget_ns - spent
@@ -80,14 +80,14 @@ class Exchange:
         return Sweep(tuple(sizes), tuple(times))
 
     def _batches(self, tensor: Any, once: float, budget_ns: float, group: Any) -> tuple[float, ...]:
-        """Half of what is left goes to each size: few to the quick ones, which need less."""
+        """Time batches of one size within half of the remaining budget."""
         operations = int(min(max(_BATCH_NS / max(once, 1.0), 1), _MOST_OPERATIONS))
         fitting = budget_ns / max(once * operations, 1.0)
         batches = int(min(max(fitting, _FEWEST_BATCHES), _MOST_BATCHES))
         return tuple(self._reduced(tensor, operations, group) for _ in range(batches))
 
     def _reduced(self, tensor: Any, operations: int, group: Any) -> float:
-        """Time of one all-reduce among several back to back, ns."""
+        """Return the time per all-reduce of several back to back (ns)."""
         self._device.wait()
         start = time.perf_counter_ns()
         for _ in range(operations):
@@ -102,25 +102,25 @@ class Exchange:
 
     # -- pairs -------------------------------------------------------------------------------------
 
-    def meet(self, teams: Sequence[int], budget_ns: int) -> tuple[Meetings, int]:
-        """Every team with every other, several times over; also how many rounds were left out."""
-        found = Meetings(_MESSAGE_BYTES[self._device.kind])
+    def time_pairs(self, teams: Sequence[int], budget_ns: int) -> tuple[PairTimes, int]:
+        """Time messages between all pairs of teams; also return the number of omitted rounds."""
+        found = PairTimes(_MESSAGE_BYTES[self._device.kind])
         schedule = rounds(teams)
         if not schedule:
             return found, 0
-        self._play(schedule[0], Meetings(found.message_bytes))  # makes buffers
+        self._run_round(schedule[0], PairTimes(found.message_bytes))  # creates buffers
         begun = time.perf_counter_ns()
-        left_out = played(
+        omitted = run_rounds(
             schedule,
             budget_ns,
             lambda: self.agree(float(time.perf_counter_ns() - begun))[0],
-            lambda pairs: self._play(pairs, found),
+            lambda pairs: self._run_round(pairs, found),
         )
-        return found, left_out
+        return found, omitted
 
-    def _play(self, pairs: Sequence[Pair], found: Meetings) -> None:
-        """A round; all begin at once, so that nobody waits for a partner that still plays."""
-        partner = opponent(pairs, self._rank)
+    def _run_round(self, pairs: Sequence[Pair], found: PairTimes) -> None:
+        """Run one round; all pairs start together, so that no rank waits for a busy partner."""
+        partner = partner_of(pairs, self._rank)
         if partner is None:
             return
         if self._rank < partner:
@@ -128,11 +128,11 @@ class Exchange:
         else:
             self._follow(partner, found.message_bytes)
 
-    def _lead(self, partner: int, found: Meetings) -> None:
+    def _lead(self, partner: int, found: PairTimes) -> None:
         small, large = self._floats(8), self._floats(found.message_bytes)
         pings = [self._there_and_back(small, small, partner) for _ in range(_PINGS + _WARM_PINGS)]
         pings = sorted(pings[_WARM_PINGS:])
-        least = pings[0] / 2  # what is taken off a least time has to be one, or little is left
+        least = pings[0] / 2  # subtracted from minimum times, so it must be a minimum too
         sent = min(self._there_and_back(large, small, partner) for _ in range(_SENDS))
         received = min(self._there_and_back(small, large, partner) for _ in range(_SENDS))
         found.latency_ns.setdefault(partner, []).append(pings[_PINGS // 2] / 2)
@@ -162,11 +162,11 @@ class Exchange:
         self._device.wait()
 
 
-# -- who measures with whom ------------------------------------------------------------------------
+# -- schedule of pairs -----------------------------------------------------------------------------
 
 
 def rounds(teams: Sequence[int]) -> list[list[Pair]]:
-    """Disjoint pairs of each round; every pair stands in exactly one of them."""
+    """Return disjoint pairs for each round; every pair is in exactly one round."""
     circle: list[int | None] = [*sorted(teams)]
     if len(circle) < 2:
         return []
@@ -185,23 +185,23 @@ def _ordered(a: int, b: int) -> Pair:
     return (a, b) if a < b else (b, a)
 
 
-def played(
+def run_rounds(
     schedule: Sequence[list[Pair]],
     budget_ns: float,
     spent_ns: Callable[[], float],
-    play: Callable[[list[Pair]], None],
+    run: Callable[[list[Pair]], None],
 ) -> int:
-    """Play all rounds, several times over, within a budget; how many rounds were left out of it.
+    """Run rounds several times within a budget; return the number of omitted rounds.
 
-    `spent_ns` tells what is spent, the same to every rank, and all come together in it. As many
-    rounds as the budget lets be played twice are played at all: in each of them a team meets one
-    more, and who meets but one other cannot be told from the link between the two.
+    `spent_ns` returns the time spent, the same on every rank, and synchronizes the ranks. As many
+    rounds are run as fit twice into the budget: each of them has another partner for every team,
+    and a team with a single partner cannot be told from the link to it.
     """
     chosen = list[list[Pair]]()
     for pairs in schedule:
         if spent_ns() * FEWEST_PASSES > budget_ns and chosen:
             break
-        play(pairs)
+        run(pairs)
         chosen.append(pairs)
     for passes in range(1, MOST_PASSES):
         spent = spent_ns()
@@ -210,10 +210,10 @@ def played(
         for number, pairs in enumerate(chosen):
             if number:
                 spent_ns()
-            play(pairs)
+            run(pairs)
     return len(schedule) - len(chosen)
 
 
-def opponent(pairs: Sequence[Pair], team: int) -> int | None:
-    """Whom a team meets in a round."""
+def partner_of(pairs: Sequence[Pair], team: int) -> int | None:
+    """Return the partner of a team in a round; None if it rests."""
     return next((a + b - team for a, b in pairs if team in (a, b)), None)

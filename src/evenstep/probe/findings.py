@@ -1,9 +1,9 @@
-"""Who is slow: ranks, nodes, adapters or single links, each beyond what the noise allows.
+"""Slow ranks, nodes, adapters and links, each beyond what noise explains.
 
-A link is slow in a direction. Where nearly all links that leave a node are slow, it is the node's
-adapter that is, and the links are not named; so for those that arrive. What is no adapter's fault
-is a link's, as far as it can be told: one quick link at an end clears that end's adapter, and
-where none was measured the two look alike.
+Links are slow in a direction. If nearly all links that leave a node are slow, its adapter is slow
+in sending, and the links are not named; likewise in receiving. Otherwise the link is slow: one fast
+link at an end clears the adapter there; if none was measured, link and adapter cannot be told
+apart.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ KINDS = (
     "missing_rank", "slow_node", "slow_rank", "slow_memory", "slow_adapter", "slow_link",
 )  # fmt: skip
 METRICS = ("compute", "memory", "transfer", "latency")
-LEAST_RANK, LEAST_LINK, LEAST_LATENCY = 0.15, 0.25, 0.5  # slower by less is not named
-COMMON = 0.75  # of a node's links: from here on its adapter is slow
-LIKENESS = 0.5  # of the logarithm of the factor of a link that stands out: its neighbours are alike
-_QUARTILE = 0.25  # the usual link: with few nodes, a slow one has a part in more than half
+LEAST_RANK, LEAST_LINK, LEAST_LATENCY = 0.15, 0.25, 0.5  # smallest slowdowns that are named
+COMMON = 0.75  # share of a node's links from which its adapter is slow
+LIKENESS = 0.5  # share of the logarithm of a slow link's factor from which a link is as slow
+_QUARTILE = 0.25  # the usual link: with few nodes, a slow node is part of more than half of them
 
 
 Edge = tuple[int, int]  # from, to
@@ -33,7 +33,7 @@ Edge = tuple[int, int]  # from, to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeFinding(Document):
-    """Somebody who is slow, or did not come."""
+    """A slow or missing rank, or a slow node, adapter or link."""
 
     kind: Annotated[str, Meta(enum=KINDS)]
     observation: str
@@ -42,12 +42,12 @@ class ProbeFinding(Document):
     metric: Annotated[str | None, Meta(enum=(*METRICS, None))] = None
     nodes: tuple[str, ...] = ()
     links: Annotated[tuple[Edge, ...], Meta("From, to.")] = ()
-    factor: Annotated[float | None, Meta("Times the usual.")] = None
-    limit: Annotated[float | None, Meta("From what factor on it would be named.")] = None
+    factor: Annotated[float | None, Meta("Multiple of the usual time.")] = None
+    limit: Annotated[float | None, Meta("Smallest factor that is named.")] = None
 
 
 class SlowEnd(NamedTuple):
-    """An end at which all links of a team are slow, or may be."""
+    """A team whose links are all slow, or may be, in one direction."""
 
     team: int
     sending: bool
@@ -55,14 +55,14 @@ class SlowEnd(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """The findings, worst first, and what they were held against."""
+    """The findings, worst first, and the references they were compared with."""
 
     findings: list[ProbeFinding]
     standings: dict[str, Outliers[Any]]
 
 
 def judge(outcome: ProbeResult) -> Judgement:
-    """Everything that stands out."""
+    """Return all findings."""
     standings: dict[str, Outliers[Any]] = {
         "compute": standing(outcome.compute, least=LEAST_RANK),
         "memory": standing(outcome.memory, least=LEAST_RANK),
@@ -80,7 +80,7 @@ def judge(outcome: ProbeResult) -> Judgement:
 
 
 def _both_ways(pairs: Mapping[Edge, Any]) -> dict[Edge, Any]:
-    """A round trip belongs to both directions."""
+    """Assign round trips to both directions."""
     return {**pairs, **{(b, a): times for (a, b), times in pairs.items()}}
 
 
@@ -91,7 +91,7 @@ def _missing(outcome: ProbeResult) -> list[ProbeFinding]:
             ranks=(rank,),
             nodes=(outcome.node_name(rank),) if rank in outcome.places else (),
             observation=f"{outcome.name(rank)} {why}",
-            mend="look at that rank's own output, and at the kernel's log of its host",
+            mend="check the output of that rank, and the kernel log of its host",
         )
         for rank, why in outcome.stopped.items()
     ]
@@ -100,9 +100,9 @@ def _missing(outcome: ProbeResult) -> list[ProbeFinding]:
 # -- ranks -----------------------------------------------------------------------------------------
 
 _WORDS = {
-    "compute": ("computes", "slow_rank", "look for other work, heat or a low power limit there: "
+    "compute": ("computes", "slow_rank", "check for other processes, heat or a low power limit: "
                 "evenstep doctor"),
-    "memory": ("copies memory", "slow_memory", "look at its NUMA placement, and what shares its "
+    "memory": ("copies memory", "slow_memory", "check NUMA placement and other users of its "
                "memory: numastat, evenstep doctor"),
 }  # fmt: skip
 
@@ -110,27 +110,27 @@ _WORDS = {
 def _ranks(outcome: ProbeResult, found: Outliers[int], stage: str) -> list[ProbeFinding]:
     verb, kind, mend = _WORDS[stage]
     slow = dict(found.factors)
-    told = []  # kind, ranks, factor and what was seen
+    rows = []  # kind, ranks, factor and observation
     for members in _whole_nodes(outcome, slow):
         factor = min(slow.pop(rank) for rank in members)
         who = f"all {len(members)} ranks of {outcome.node_name(members[0])}"
         seen = f"{who} take {factor:.2g} times as long as usual: each {verb} slowly"
-        told.append(("slow_node", tuple(members), factor, seen))
+        rows.append(("slow_node", tuple(members), factor, seen))
     for rank, factor in slow.items():
         seen = f"{outcome.name(rank)} {verb} {factor:.2g} times as long as usual"
-        told.append((kind, (rank,), factor, seen))
+        rows.append((kind, (rank,), factor, seen))
     return [
         ProbeFinding(
             kind=kind, metric=stage, ranks=ranks, nodes=(node,), factor=factor, observation=seen,
             limit=1 + found.limit, mend=f"{mend} on {node}",
         )
-        for kind, ranks, factor, seen in told
+        for kind, ranks, factor, seen in rows
         for node in [outcome.node_name(ranks[0])]
     ]  # fmt: skip
 
 
 def _whole_nodes(outcome: ProbeResult, slow: Mapping[int, float]) -> list[list[int]]:
-    """Ranks of nodes of which every rank is slow, where there are other nodes."""
+    """Return the ranks of nodes whose ranks are all slow, if there are other nodes."""
     nodes: dict[int, list[int]] = {}
     for rank, place in sorted(outcome.places.items()):
         nodes.setdefault(place.node, []).append(rank)
@@ -175,26 +175,26 @@ def _adapters(
                 kind="slow_adapter", metric=metric, ranks=(team,), links=edges, factor=factor,
                 nodes=(outcome.node_name(team),), limit=1 + found.limit, mend=mend,
                 observation=f"{what} takes {factor:.2g} times as long as usual to "
-                f"{_ways(mine, metric)}, whoever the partner",
+                f"{_ways(mine, metric)}, with every partner",
             )
         )  # fmt: skip
     return findings
 
 
 def _of_team(outcome: ProbeResult, team: int, *, busy: bool) -> tuple[str, str]:
-    """What is slow at a team, and what to do; a busy rank makes its links slow too."""
+    """Return the slow part of a team and the fix; a slow rank slows its links too."""
     name = outcome.node_name(team)
     if busy:
         return (
             f"{name if outcome.between_nodes else f'rank {team}'}, which also computes slowly,",
-            f"mend the rank first, it may hold up its own messages: evenstep doctor on {name}",
+            f"fix the rank first, it may delay its own messages: evenstep doctor on {name}",
         )
     if outcome.between_nodes:
         return (
             f"the network adapter of {name}",
             f"evenstep doctor on {name}: speed, lanes, MTU and errors of its adapter and cable",
         )
-    return f"rank {team}", "look for what shares its cores, and how it is bound: evenstep doctor"
+    return f"rank {team}", "check for other users of its cores, and its binding: evenstep doctor"
 
 
 def _ways(sides: Sequence[SlowEnd], metric: str) -> str:
@@ -215,14 +215,14 @@ def _link(outcome: ProbeResult, found: Outliers[Edge], edge: Edge, metric: str) 
         kind="slow_link", metric=metric, ranks=edge, links=(edge,), factor=factor,
         nodes=tuple(outcome.node_name(rank) for rank in edge), limit=1 + found.limit,
         observation=f"{said} {factor:.2g} times as long as usual {way}{caution}",
-        mend="follow the path between the two: cable, switch port, routing"
+        mend="check the path between the two: cable, switch port, routing"
         if outcome.between_nodes
-        else "look how both are bound to cores and memory: evenstep doctor",
+        else "check the binding of both to cores and memory: evenstep doctor",
     )  # fmt: skip
 
 
 def _caution(outcome: ProbeResult, edge: Edge, unclear: Sequence[SlowEnd], metric: str) -> str:
-    """What else could be at fault, for want of another pair to compare with."""
+    """Name adapters or ranks that cannot be told from the link, for lack of other pairs."""
     if not unclear:
         return ""
     places = {node: outcome.node_name(node) for node in edge}
@@ -233,16 +233,16 @@ def _caution(outcome: ProbeResult, edge: Edge, unclear: Sequence[SlowEnd], metri
     )  # fmt: skip
     which = " or ".join(f"{places[side.team]} {verbs[side.sending]}" for side in unclear)
     part = "adapter" if outcome.between_nodes else "rank"
-    return f"; link and {part} look alike: nothing quicker that {which} was measured"
+    return f"; link and {part} cannot be told apart: no faster message that {which} was measured"
 
 
-# -- links or their ends ---------------------------------------------------------------------------
+# -- slow adapters ---------------------------------------------------------------------------------
 
 
 def common_ends(slow: Mapping[Edge, float], ratios: Mapping[Edge, float]) -> list[SlowEnd]:
-    """Teams of which nearly all links in a direction are slow; at least two of them.
+    """Return teams with at least two links in a direction of which nearly all are slow.
 
-    The most complete come first, and what they explain counts for no other.
+    Teams with most slow links come first; the links they explain do not count for others.
     """
     left, found = set(slow), list[SlowEnd]()
     while candidates := [
@@ -260,7 +260,7 @@ def common_ends(slow: Mapping[Edge, float], ratios: Mapping[Edge, float]) -> lis
 def _side(
     team: int, end: int, left: set[Edge], slow: Mapping[Edge, float], ratios: Mapping[Edge, float]
 ) -> SlowEnd | None:
-    """The links at one end of a team, if nearly all are about as slow as those that stand out."""
+    """Return a team's links in one direction if nearly all are about as slow as the slow ones."""
     mine = [edge for edge in ratios if edge[end] == team]
     out = [edge for edge in mine if edge in left]
     if not out or len(mine) < 2:
@@ -274,7 +274,7 @@ def _side(
 
 
 def suspected(edge: Edge, ratios: Mapping[Edge, float]) -> list[SlowEnd]:
-    """The ends of a slow link whose adapter no quicker link clears."""
+    """Return the ends of a slow link whose adapter no faster link clears."""
     found = []
     for end in (0, 1):
         mine = tuple(other for other in ratios if other[end] == edge[end])
@@ -284,5 +284,5 @@ def suspected(edge: Edge, ratios: Mapping[Edge, float]) -> list[SlowEnd]:
 
 
 def _alike(ratio: float, slow: float) -> bool:
-    """Whether a link is about as slow as one that stands out: noise may hide it, or add to that."""
+    """Whether a link is about as slow as a slow one, allowing for noise in both."""
     return log(max(ratio, 1.0)) >= LIKENESS * log(slow)

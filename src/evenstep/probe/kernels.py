@@ -1,8 +1,8 @@
-"""What is timed on one rank alone: a matrix product and copies. Torch is imported by who calls.
+"""Measurements of one rank alone: a matrix product and copies; the caller imports torch.
 
-Also inside a job, every so many steps, between two of them: all ranks measure after the same steps,
-each by itself and on its training thread, so nobody waits for it but by as much as its own machine
-is slower. A device is waited for first: it measures alone.
+Inside a job all ranks measure after the same steps, on their training threads and without
+communication, so a rank delays the others only by as much as its machine is slower. The device is
+synchronized first, so that it runs nothing else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 FEWEST, MOST = 10, 400  # repeats
 _WARM_UP = 3
-#: What each measurement may take, warm-up included; a repeat under way is finished: < 20 ms in all.
+#: Time of each measurement with warm-up; the last repeat may exceed it: < 20 ms in total.
 BUDGET_NS = {"compute": 4_000_000, "memory": 6_000_000, "host_copy": 4_000_000}
 
 Work = Callable[[], object]
@@ -23,45 +23,45 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class ProbeDevice:
-    """Where a rank computes, and how large its work is there."""
+    """The device of a rank, and the size of the measurements on it."""
 
     torch: Any
     kind: str  # "cpu" or "cuda" (also AMD's)
     index: int = 0
-    in_job: bool = False  # beside a job, which needs the memory and the time
+    in_job: bool = False  # within a job, which needs memory and time
 
     @property
     def place(self) -> Any:
-        """As torch names it."""
+        """The torch device."""
         return self.torch.device(self.kind, self.index if self.kind != "cpu" else None)
 
     @property
     def side(self) -> int:
-        """Of the square matrices: 5 ms on a core, 2 ms on a GPU of a thousand TFLOP/s; in a job an
-        eighth of it."""
+        """Side of the square matrices: 5 ms on a core, 2 ms on a GPU with 1,000 TFLOP/s; in a job
+        an eighth of that."""
         return (512 if self.kind == "cpu" else 8_192) // (2 if self.in_job else 1)
 
     @property
     def copied_bytes(self) -> int:
-        """Beyond all caches; in a job beyond a core's own, or a GPU's."""
+        """Bytes of a copy: beyond all caches; in a job beyond those of a core or GPU."""
         if self.in_job:
             return 16_000_000 if self.kind == "cpu" else 64_000_000
         return 64_000_000 if self.kind == "cpu" else 1_000_000_000
 
     def wait(self) -> None:
-        """Until everything launched has ended."""
+        """Synchronize the device."""
         if self.kind != "cpu":
             self.torch.cuda.synchronize(self.place)
 
     def describe(self) -> str:
-        """Name of the device."""
+        """Return the name of the device."""
         if self.kind == "cpu":
             return f"cpu, {self.torch.get_num_threads()} threads"
         return str(self.torch.cuda.get_device_name(self.place))
 
 
 def choose(torch: Any, wanted: str, local_rank: int) -> ProbeDevice:
-    """The device a rank is to use: its GPU where there is one and nothing else is asked for."""
+    """Return the device of a rank: its GPU if there is one, unless "cpu" is wanted."""
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return ProbeDevice(torch, "cpu")
     index = local_rank % max(torch.cuda.device_count(), 1)
@@ -70,12 +70,12 @@ def choose(torch: Any, wanted: str, local_rank: int) -> ProbeDevice:
 
 
 def multiply(torch: Any, a: Any, b: Any, out: Any) -> None:
-    """One matrix product."""
+    """Compute one matrix product."""
     torch.mm(a, b, out=out)
 
 
 def product(device: ProbeDevice) -> Work:
-    """A matrix product of 2 side³ operations, whose operands are made already."""
+    """Return a matrix product of 2 side³ operations with preallocated operands."""
     torch = device.torch
     dtype = torch.float32 if device.kind == "cpu" else torch.bfloat16
     shape = (device.side, device.side)
@@ -84,7 +84,7 @@ def product(device: ProbeDevice) -> Work:
 
 
 def memory_copy(device: ProbeDevice) -> Work:
-    """A copy within the device's memory: it reads and writes `copied_bytes` each."""
+    """Return a copy of `copied_bytes` within the device's memory."""
     torch = device.torch
     source = torch.ones(device.copied_bytes, dtype=torch.uint8, device=device.place)
     target = torch.zeros_like(source)
@@ -92,7 +92,7 @@ def memory_copy(device: ProbeDevice) -> Work:
 
 
 def host_copy(device: ProbeDevice) -> Work:
-    """A copy of `copied_bytes` from pinned memory of the host to the device."""
+    """Return a copy of `copied_bytes` from pinned host memory to the device."""
     torch = device.torch
     source = torch.ones(device.copied_bytes, dtype=torch.uint8, pin_memory=True)
     target = torch.zeros_like(source, device=device.place)
@@ -107,7 +107,7 @@ def timed(
     warm_up: int = _WARM_UP,
     fewest: int = FEWEST,
 ) -> list[int]:
-    """Times in ns of as many repeats as fit into the budget, at least `fewest`."""
+    """Return the times (ns) of as many repeats as fit into the budget, at least `fewest`."""
     end, found = time.perf_counter_ns() + budget_ns, list[int]()
     for _ in range(warm_up):
         work()
@@ -121,7 +121,7 @@ def timed(
 
 
 class PeriodicProbe:
-    """Measures after every `every` steps on a device of `torch`; `index` None is the processor."""
+    """Measurements after every `every` steps on GPU `index` of torch, or on the CPU if None."""
 
     def __init__(self, torch: Any, index: int | None, *, every: int) -> None:
         self._device = ProbeDevice(
@@ -131,10 +131,10 @@ class PeriodicProbe:
         self._works: dict[str, Work] = {}
 
     def after(self, steps: int) -> dict[str, float]:
-        """Median time of each measurement, ns, by its metric; nothing where none is due.
+        """Return the median time (ns) of each measurement by metric; {} if none is due.
 
-        The first call makes the buffers: 33 MB of memory; of a GPU's 230 MB, and 64 MB pinned.
-        While a CUDA graph is captured nothing is done, for it would become a part of it.
+        The first call allocates the buffers: 33 MB of memory; on a GPU 230 MB, and 64 MB pinned.
+        Nothing is measured while a CUDA graph is captured, since it would be captured too.
         """
         device = self._device
         if device.kind != "cpu" and device.torch.cuda.is_current_stream_capturing():
@@ -143,7 +143,7 @@ class PeriodicProbe:
             self._works = _works(device)
         if steps % self._every:
             return {}
-        device.wait()  # for what the job has launched: no part of the budget
+        device.wait()  # for the job's kernels, which are not part of the budget
         return {
             f"probe.{name}_ns": _median(name, work, device) for name, work in self._works.items()
         }

@@ -1,7 +1,6 @@
-"""The board in the job's store on which ranks post what they have measured, stage by stage; and
-what the posts come to: numbers by rank, size and pair, whatever has arrived of them.
+"""The board in the job's store on which ranks post measurements, and the result of all posts.
 
-Who reads the board never blocks on a rank that is gone: keys are asked for before they are read.
+Reading the board never blocks on a dead rank: keys are checked before they are read.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ _PORT = 29_531
 
 
 def address(identity: Identity, environ: Mapping[str, str]) -> tuple[str, int]:
-    """Where the ranks meet; port 0, any that is free, for one alone.
+    """Return host and port of the store; port 0, any free one, for a single rank.
 
-    Raises `ConfigError` where nothing tells.
+    Raises `ConfigError` if they are unknown.
     """
     port = environ.get("MASTER_PORT") or ("0" if identity.world == 1 else str(_PORT))
     if not (port.isascii() and port.isdigit() and int(port) < 65_536):
@@ -36,14 +35,14 @@ def address(identity: Identity, environ: Mapping[str, str]) -> tuple[str, int]:
     host = environ.get("MASTER_ADDR") or environ.get("SLURM_LAUNCH_NODE_IPADDR")
     if identity.nodes > 1 and not environ.get("MASTER_ADDR"):
         raise ConfigError(
-            "MASTER_ADDR is not set, and the ranks are on several nodes; export it as the name of "
-            "the node of rank 0: export MASTER_ADDR=$(scontrol show hostnames | head -n 1)"
+            "MASTER_ADDR is not set, and the ranks are on several nodes; set it to the node of "
+            "rank 0: export MASTER_ADDR=$(scontrol show hostnames | head -n 1)"
         )
     return host or "127.0.0.1", int(port)
 
 
 def connect(identity: Identity, environ: Mapping[str, str], timeout_s: float) -> Any:
-    """The store of this job: rank 0 keeps it, unless the launcher does."""
+    """Connect to the job's store, which rank 0 hosts unless the launcher does."""
     from torch.distributed import TCPStore
 
     host, port = address(identity, environ)
@@ -65,7 +64,7 @@ def _first_line(error: BaseException) -> str:
 
 
 class Board:
-    """What all ranks have posted. Each thread needs a store of its own (`second_client(store)`)."""
+    """The posts of all ranks. Each thread needs its own store (`second_client(store)`)."""
 
     def __init__(self, store: Any, world: int, attempt: str = "0") -> None:
         self._store = store
@@ -74,13 +73,13 @@ class Board:
         self.posts: dict[str, dict[int, Any]] = {stage: {} for stage in (*STAGES, FAILED)}
 
     def post(self, rank: int, stage: str, value: Any) -> None:
-        """Put up what a rank has to say of a stage."""
+        """Post a rank's measurements of a stage."""
         self._store.set(self._key(rank, stage), json.dumps(value))
         if stage == "arrived":
             self._store.add(f"{self._prefix}/count", 1)
 
     def all_arrived(self) -> bool:
-        """Whether every rank has posted that it is there."""
+        """Whether every rank has arrived."""
         return int(self._store.add(f"{self._prefix}/count", 0)) >= self._world
 
     def wait_for_all(self, timeout_s: float) -> bool:
@@ -93,7 +92,7 @@ class Board:
         return True
 
     def read(self) -> bool:
-        """Take in what is new; whether anything was."""
+        """Read new posts; return whether there were any."""
         new = False
         for stage, posts in self.posts.items():
             for rank in range(self._world):
@@ -110,25 +109,25 @@ class Board:
 
     @property
     def all_came(self) -> bool:
-        """Whether every rank has been heard of, as far as was read."""
+        """Whether every rank has arrived, as far as was read."""
         return len(self.posts["arrived"]) >= self._world
 
     def last_stage(self, rank: int) -> str | None:
-        """The last stage a rank has finished; None of one that never came."""
+        """Return the last stage a rank has finished; None if it never arrived."""
         return next((s for s in reversed(STAGES) if rank in self.posts[s]), None)
 
     def _key(self, rank: int, stage: str) -> str:
         return f"{self._prefix}/{rank}/{stage}"
 
 
-# -- what the posts come to ------------------------------------------------------------------------
+# -- the result ------------------------------------------------------------------------------------
 
-CONTESTED = 0.1  # of the time
+CONTESTED = 0.1  # share of the time without a core
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedPlace:
-    """A rank, and where it is."""
+    """A rank, its node and its device."""
 
     rank: int
     node: int
@@ -155,13 +154,13 @@ class Reduction:
 
     @property
     def busbw_gBps(self) -> float:  # noqa: N802
-        """As nccl-tests defines it: comparable with the speed of a link."""
+        """Bus bandwidth as in nccl-tests, comparable with the speed of a link."""
         return self.algbw_gBps * bus_factor("all_reduce", self.ranks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """All that was measured."""
+    """All measurements."""
 
     world: int
     backend: str | None
@@ -170,29 +169,29 @@ class ProbeResult:
     memory: Mapping[int, Series]
     reductions: tuple[Reduction, ...]
     latency: Mapping[tuple[int, int], Series]  # of pairs, the lower rank first
-    transfer: Mapping[tuple[int, int], Series]  # from, to: of one message, latency taken off
+    transfer: Mapping[tuple[int, int], Series]  # from, to: of one message without latency
     message_bytes: int
-    stopped: Mapping[int, str]  # ranks that did not finish: after which stage, or why
+    stopped: Mapping[int, str]  # ranks that did not finish: the stage, or the error
     limits: tuple[str, ...] = ()
     whole: bool = True  # every rank has finished
 
     @property
     def nodes(self) -> int:
-        """Nodes that were heard of."""
+        """The number of nodes."""
         return len({place.node for place in self.places.values()})
 
     @property
     def between_nodes(self) -> bool:
-        """Whether pairs are of nodes; else of ranks."""
+        """Whether pairs are nodes; else ranks."""
         return self.nodes > 1
 
     def name(self, rank: int) -> str:
-        """A rank with its host, where hosts differ."""
+        """Return the name of a rank, with its host if there are several."""
         place = self.places.get(rank)
         return f"rank {rank}" + (f" ({place.host})" if place and self.nodes > 1 else "")
 
     def node_name(self, rank: int) -> str:
-        """The node of a rank; with its number where hosts have one name."""
+        """Return the node of a rank, with its number if hosts have the same name."""
         place = self.places[rank]
         hosts = {p.node: p.host for p in self.places.values()}
         alone = list(hosts.values()).count(place.host) == 1
@@ -200,7 +199,7 @@ class ProbeResult:
 
 
 def gather(board: Board, world: int) -> ProbeResult:
-    """The outcome of what is on the board."""
+    """Return the result of the posts on a board."""
     posts = board.posts
     names = [one.name for one in fields(ProbedPlace)][1:]
     places = {
@@ -212,8 +211,8 @@ def gather(board: Board, world: int) -> ProbeResult:
     limits = _contested(posts["done"])
     if left_out:
         limits.append(
-            f"{left_out} rounds of the tournament did not fit into the time: not every pair was "
-            "measured; give more --seconds"
+            f"{left_out} rounds of pairs did not fit into the time: not every pair was "
+            "measured; increase --seconds"
         )
     return ProbeResult(
         world=world,
@@ -233,22 +232,22 @@ def gather(board: Board, world: int) -> ProbeResult:
 
 
 def _contested(posts: Mapping[int, Any]) -> list[str]:
-    """Ranks that often stood ready without a core: their figures tell of the host's load."""
+    """Report ranks that often waited for a core: their figures show the host's load."""
     shares = {rank: post["ready_ns"] / max(post["lasted_ns"], 1) for rank, post in posts.items()}
     waited = sorted(rank for rank, share in shares.items() if share > CONTESTED)
     if not waited:
         return []
     most = f"{100 * max(shares.values()):.0f} %"
     return [
-        f"{words.ranks(waited)} stood ready without a core for up to {most} of the time: "
-        "figures are those of a busy host, and single links in them are little reliable"
+        f"{words.ranks(waited)} waited for a core for up to {most} of the time: the figures are "
+        "those of a busy host, and findings on single links are not reliable"
     ]
 
 
 def _reductions(
     posts: Mapping[int, Any], places: Mapping[int, ProbedPlace], world: int
 ) -> list[Reduction]:
-    """Over all ranks as the first of them saw it; within nodes as the slowest node did."""
+    """Return all-reduces over all ranks, timed by the first, and within the slowest node."""
     found: list[Reduction] = []
     if posts:
         first = posts[min(posts)]
@@ -282,8 +281,8 @@ def _pairs(met: Mapping[int, Any], name: str) -> dict[tuple[int, int], Series]:
 
 
 def _stopped(board: Board, world: int) -> dict[int, str]:
-    """Ranks that did not finish. Of those that fell silent, the ones that did so first: others
-    wait for them. Of those that failed the first, unless they lost touch with a silent one."""
+    """Return ranks that did not finish: those that stopped in the earliest stage, for which the
+    others wait; if none is silent, all that failed, in order of time."""
     silent = [rank for rank in range(world) if rank not in board.ended]
     if silent:
         stages = {rank: board.last_stage(rank) for rank in silent}

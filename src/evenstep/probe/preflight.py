@@ -1,4 +1,4 @@
-"""A probe from beginning to end, as the launcher's rank or as the launcher itself."""
+"""Run a probe, as a rank of a running job or as the launcher of local ranks."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from evenstep.probe.rank import ProbePlan, ProbeRank
 from evenstep.stores import second_client
 from evenstep.trace.spool.identity import from_environment
 
-_GRACE_S = 3.0  # after one rank has failed, for the others to say so
+_GRACE_S = 3.0  # after one rank has failed, for the others to report
 _LOOK_S = 0.1
-_OVERTIME = 1.5  # times the planned seconds: slow ranks take longer over the same work
+_OVERTIME = 1.5  # multiple of the planned seconds: slow ranks take longer for the same work
 
-Told = Callable[[str], None]
+ReportProgress = Callable[[str], None]
 
 
 class Ended(NamedTuple):
-    """What a process has to report: nothing, unless it is the one that reads the board."""
+    """The result of a probe, in the process that reads the board; None in others."""
 
     outcome: ProbeResult | None
-    signal: int = 0  # that cut it short
+    signal: int = 0  # that interrupted it
 
 
 def as_rank(
-    plan: ProbePlan, environ: Mapping[str, str], told: Told, *, reports: bool = True
+    plan: ProbePlan, environ: Mapping[str, str], report: ReportProgress, *, reports: bool = True
 ) -> Ended:
-    """Measure as one rank of a job that is running; rank 0 gathers, unless another process does."""
+    """Measure as a rank of a running job; rank 0 gathers the result if `reports`."""
     require_torch()
     identity = from_environment(environ)
     store = connect(identity, environ, plan.timeout_s)
@@ -41,15 +41,19 @@ def as_rank(
     rank.start()
     if identity.rank == 0 and reports:
         board = Board(second_client(store), identity.world, str(identity.attempt))
-        return _read_to_the_end(board, identity.world, plan, told, lambda: False)
+        return _gather(board, identity.world, plan, report, lambda: False)
     rank.join(plan.timeout_s * 2 + plan.seconds * _OVERTIME)
     return Ended(None)
 
 
 def with_ranks(
-    number: int, plan: ProbePlan, command: Sequence[str], environ: Mapping[str, str], told: Told
+    number: int,
+    plan: ProbePlan,
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    report: ReportProgress,
 ) -> Ended:
-    """Start so many ranks here, each with `command`, and gather what they measure."""
+    """Start `number` ranks here, each with `command`, and gather the result."""
     require_torch()
     _require(plan)
     shared = _environment(environ, number, free_port())
@@ -58,38 +62,38 @@ def with_ranks(
     ]
     identity = from_environment(first)
     store = connect(identity, first | {"TORCHELASTIC_USE_AGENT_STORE": "False"}, plan.timeout_s)
-    children = [
-        subprocess.Popen(command, env=one, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        for one in environs
-    ]
+    children: list[subprocess.Popen[Any]] = []
     try:
+        for one in environs:
+            null = subprocess.DEVNULL
+            children.append(subprocess.Popen(command, env=one, stdin=null, stdout=null))
         board = Board(second_client(store), number, str(identity.attempt))
-        return _read_to_the_end(board, number, plan, told, lambda: _one_failed(children))
+        return _gather(board, number, plan, report, lambda: _one_failed(children))
     finally:
         _stop(children)
 
 
-def _read_to_the_end(
-    board: Board, world: int, plan: ProbePlan, told: Told, failed: Callable[[], bool]
+def _gather(
+    board: Board, world: int, plan: ProbePlan, report: ReportProgress, failed: Callable[[], bool]
 ) -> Ended:
-    """Gather until all have ended or nothing more is to be expected. A signal ends it too."""
+    """Gather until all ranks have ended, a timeout, or a signal."""
     caught = 0
     try:
-        _watch(board, world, plan, told, failed)
+        _watch(board, world, plan, report, failed)
     except KeyboardInterrupt:
         caught = 2
-    except SystemExit as end:  # the command line's answer to SIGTERM
+    except SystemExit as end:  # SIGTERM
         caught = int(end.code or 0) - 128 if isinstance(end.code, int) else 15
     board.read()
     outcome = gather(board, world)
     if caught and not board.posts[FAILED]:
-        told_so = "the probe was interrupted: what it had measured until then is shown"
-        outcome = replace(outcome, stopped={}, whole=False, limits=(*outcome.limits, told_so))
+        limit = "the probe was interrupted: the measurements are incomplete"
+        outcome = replace(outcome, stopped={}, whole=False, limits=(*outcome.limits, limit))
     return Ended(outcome, caught)
 
 
 def _watch(
-    board: Board, world: int, plan: ProbePlan, told: Told, failed: Callable[[], bool]
+    board: Board, world: int, plan: ProbePlan, report: ReportProgress, failed: Callable[[], bool]
 ) -> None:
     latest = time.monotonic() + plan.timeout_s + 1.0
     came = False
@@ -97,7 +101,7 @@ def _watch(
         new = board.read()
         now = time.monotonic()
         if new:
-            told(_progress(board, world))
+            report(_progress(board, world))
         if board.all_came and not came:
             came, latest = True, now + plan.seconds * _OVERTIME + plan.timeout_s
         if board.posts[FAILED] or failed():
@@ -108,7 +112,7 @@ def _watch(
 
 
 def _progress(board: Board, world: int) -> str:
-    """ "probing 4 ranks: memory 3, pairs 1"."""
+    """Describe the progress: "probing 4 ranks: memory 3, pairs 1"."""
     stages = [board.last_stage(rank) for rank in range(world)]
     done = dict.fromkeys(stage for stage in stages if stage)
     return f"probing {world} ranks: " + ", ".join(f"{s} {stages.count(s)}" for s in done)
@@ -118,7 +122,7 @@ def _progress(board: Board, world: int) -> str:
 
 
 def require_torch() -> None:
-    """Raise `MissingExtra` where torch is not installed."""
+    """Raise `MissingExtra` if torch is not installed."""
     import importlib.util
 
     if importlib.util.find_spec("torch") is None:
@@ -126,17 +130,17 @@ def require_torch() -> None:
 
 
 def _require(plan: ProbePlan) -> None:
-    """Raise `UsageError` where this torch cannot do what is asked for."""
+    """Raise `UsageError` if this torch does not support the device or backend."""
     import torch
 
     if plan.device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("--device cuda: torch sees no GPU here; take --device cpu")
+        raise UsageError("--device cuda: torch finds no GPU here; use --device cpu")
     if plan.backend == "nccl" and not torch.distributed.is_nccl_available():
-        raise UsageError("--backend nccl: this torch was built without NCCL; take --backend gloo")
+        raise UsageError("--backend nccl: this torch was built without NCCL; use --backend gloo")
 
 
 def _environment(environ: Mapping[str, str], number: int, port: int) -> dict[str, str]:
-    """That of torchrun's ranks. Threads share the cores, unless their number is given."""
+    """Return the environment of ranks as torchrun sets it; threads share the cores by default."""
     cores = len(os.sched_getaffinity(0))
     return {
         "OMP_NUM_THREADS": str(max(cores // number, 1)),
@@ -148,7 +152,7 @@ def _environment(environ: Mapping[str, str], number: int, port: int) -> dict[str
 
 
 def free_port() -> int:
-    """A port nobody listens on."""
+    """Return a free port."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])

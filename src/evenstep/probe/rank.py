@@ -1,7 +1,7 @@
-"""One rank of a probe: measures stage after stage and posts each on the board.
+"""One rank of a probe: it measures stage after stage and posts the results on the board.
 
-It measures on a thread of its own. A collective that hangs because another rank has died holds
-that thread alone, and the main one can still report and leave.
+Measurements run on a separate thread: if a collective hangs because another rank has died, the main
+thread can still report and exit.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from evenstep.probe.outcome import FAILED, Board
 from evenstep.stores import second_client
 from evenstep.trace.spool.identity import Identity, boot_id, hostname
 
-#: Shares of the time; what is left goes to starting.
+#: Shares of the time; the rest is for starting.
 COMPUTE, MEMORY, SWEEP, NODE_SWEEP, PAIRS = 0.12, 0.06, 0.27, 0.10, 0.40
-MOST_GROUPS = 64  # nodes up to which each gets a group of its own
+MOST_GROUPS = 64  # with more nodes there are no groups within nodes
 
 
 class ProbePlan(NamedTuple):
-    """How a probe is made."""
+    """The settings of a probe."""
 
     seconds: float
     timeout_s: float
@@ -34,7 +34,7 @@ class ProbePlan(NamedTuple):
     backend: str = "auto"
 
     def budget_ns(self, share: float) -> int:
-        """Time for a stage."""
+        """Return the time of a stage."""
         return int(share * self.seconds * 1e9)
 
 
@@ -49,10 +49,10 @@ class ProbeRank(threading.Thread):
         self.stage = "arrived"
 
     def run(self) -> None:
-        """Measure all there is; post what came in the way."""
+        """Measure all stages; post an error that ends them."""
         try:
             self._measure()
-        except Exception as error:  # the store's and the backends' have no common class
+        except Exception as error:  # errors of stores and backends have no common class
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
@@ -60,7 +60,7 @@ class ProbeRank(threading.Thread):
         post = {"stage": self.stage, "error": f"{type(error).__name__}: {message}"}
         try:
             self._post(FAILED, post | {"time_ns": time.time_ns()})
-        except Exception:  # rank 0 is gone with the store: nobody is left to tell
+        except Exception:  # the store ended with rank 0
             os.write(2, f"evenstep: rank {self._identity.rank}: {post['error']}\n".encode())
 
     def _post(self, stage: str, value: Any) -> None:
@@ -73,7 +73,7 @@ class ProbeRank(threading.Thread):
         device = kernels.choose(torch, plan.device, me.local_rank)
         self._post("arrived", self._place(device))
         if not self._board.wait_for_all(plan.timeout_s):
-            return  # who reads the board sees who is missing
+            return  # the reader of the board reports missing ranks
         backend = "gloo" if device.kind == "cpu" else "nccl"
         backend = backend if plan.backend == "auto" else plan.backend
         _join(self._store, me, backend, device, plan.timeout_s)
@@ -83,13 +83,13 @@ class ProbeRank(threading.Thread):
         for stage, made, share in (("compute", kernels.product, COMPUTE),
                                    ("memory", kernels.memory_copy, MEMORY)):  # fmt: skip
             self.stage = stage
-            exchange.agree(0.0)  # all at the same time, each by itself
+            exchange.agree(0.0)  # start at the same time on all ranks
             self._post(stage, kernels.timed(made(device), device, plan.budget_ns(share)))
         self.stage = "all_reduce"
         self._post("all_reduce", self._sweeps(exchange, places))
         self.stage = "pairs"
-        found, left_out = exchange.meet(teams(places), plan.budget_ns(PAIRS))
-        self._post("pairs", asdict(found) | {"rounds_left_out": left_out})
+        found, omitted = exchange.time_pairs(teams(places), plan.budget_ns(PAIRS))
+        self._post("pairs", asdict(found) | {"rounds_left_out": omitted})
         self._post("done", {"backend": backend, "ready_ns": _ready_ns() - begun_ready,
                             "lasted_ns": time.monotonic_ns() - begun})  # fmt: skip
 
@@ -102,7 +102,7 @@ class ProbeRank(threading.Thread):
         }  # fmt: skip
 
     def _sweeps(self, exchange: Exchange, places: list[int]) -> dict[str, Any]:
-        """Over all ranks, and over the ranks of each node where there are several nodes."""
+        """Time all-reduces over all ranks, and over those of each node if there are several."""
         import torch.distributed as distributed
 
         found = {"world": asdict(exchange.sweep(self._plan.budget_ns(SWEEP)))}
@@ -118,13 +118,13 @@ class ProbeRank(threading.Thread):
 
 
 def teams(places: list[int]) -> list[int]:
-    """Ranks that play the tournament: the first of each node, or all where there is one node."""
+    """Return the ranks that form pairs: the first of each node, or all on a single node."""
     first = [places.index(node) for node in dict.fromkeys(places)]
     return first if len(first) > 1 else list(range(len(places)))
 
 
 def _places(me: Identity) -> list[int]:
-    """The node of every rank, as each knows it."""
+    """Return the node of every rank."""
     import torch.distributed as distributed
 
     found: list[Any] = [None] * me.world
@@ -148,9 +148,9 @@ def _join(
 
 
 def _ready_ns() -> int:
-    """How long this thread has been ready to run without a core; 0 where the kernel is silent.
+    """Return the time this thread waited for a core: field 2 of `schedstat` (Linux sched-stats).
 
-    Second field of `schedstat` (Linux kernel, sched-stats).
+    0 if the kernel does not provide it.
     """
     fields = (read_text("/proc/thread-self/schedstat") or "").split()
     return int(fields[1]) if len(fields) == 3 else 0

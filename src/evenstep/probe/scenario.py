@@ -1,7 +1,7 @@
-"""A scenario of the machine that was probed: its links fitted, its slow ranks and adapters in it.
+"""A scenario of the probed cluster, with fitted links, slow ranks and slow adapters.
 
-The work is one matrix product and the largest all-reduce of the probe, so that the scenario's step
-can be held against what was measured; whoever uses it puts a job's own work there.
+Its work is one matrix product and the largest all-reduce of the probe, so that the simulated step
+can be compared with the measurement; users replace it by the work of their job.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from evenstep.trace.ranks import format_ranks
 
 _HEAD = """\
 # Measured by evenstep probe on {where}.
-# [cluster] and [fabric] are the machine's; [work] is one matrix product and one all-reduce of
-# {bytes} bytes: put your job's own there (evenstep simulate --fields).
+# [cluster] and [fabric] are measured; [work] is one matrix product and one all-reduce of {bytes}
+# bytes: replace it by the work of your job (evenstep simulate --fields).
 """
 
 
 def to_toml(outcome: ProbeResult, judged: Judgement) -> str:
-    """The scenario's file. Raises `TraceError` where the all-reduces were not measured."""
+    """Return the scenario as TOML. Raises `TraceError` if no all-reduces were measured."""
     made, nodes = scenario(outcome, judged), outcome.nodes
     where = f"{outcome.world} ranks on {nodes} node{'s' if nodes > 1 else ''}"
     head = _HEAD.format(where=where, bytes=made.work.gradient_bytes)
-    unsaid = [f for f in judged.findings if f.kind == "slow_link"]
-    notes = "".join(f"# Not in it: {finding.observation}.\n" for finding in unsaid)
+    omitted = [f for f in judged.findings if f.kind == "slow_link"]
+    notes = "".join(f"# Not included: {finding.observation}.\n" for finding in omitted)
     return f"{head}{notes}\n{schema.to_toml(schema.plain(made))}"
 
 
 def scenario(outcome: ProbeResult, judged: Judgement) -> Scenario:
-    """The scenario itself."""
+    """Return the scenario. Raises `TraceError` if no all-reduces were measured."""
     if not outcome.reductions or outcome.world < 2:
         raise TraceError(
             "a scenario needs measured all-reduces of two ranks or more; probe again with all ranks"
@@ -67,8 +67,7 @@ def scenario(outcome: ProbeResult, judged: Judgement) -> Scenario:
 
 
 def _layout(outcome: ProbeResult) -> tuple[int, int]:
-    """Nodes and ranks of each; each rank a node of its own where nodes differ or are not in
-    order."""
+    """Return (nodes, ranks per node); every rank is a node if nodes differ or are not in order."""
     places = [outcome.places[rank].node for rank in sorted(outcome.places)]
     nodes = list(dict.fromkeys(places))
     counts = {places.count(node) for node in nodes}
@@ -79,10 +78,10 @@ def _layout(outcome: ProbeResult) -> tuple[int, int]:
 
 
 def _links(outcome: ProbeResult, judged: Judgement, whole: Sequence[Reduction]) -> FittedLinks:
-    """Latency and bandwidth of a ring's messages, within nodes and between them.
+    """Fit latency and bandwidth of a ring's messages, within and between nodes.
 
-    A ring is as slow as its slowest link: where an adapter is slow, the usual one is known from
-    the tournament.
+    A ring is as slow as its slowest link: if an adapter is slow, the bandwidth of the others comes
+    from the pairs.
     """
     within = [row for row in outcome.reductions if row.nodes == 1]
     across = [row for row in whole if row.nodes > 1]
@@ -105,12 +104,12 @@ def _seen(rows: Sequence[Reduction]) -> list[ObservedCollectives]:
 
 
 def _usual_ns(outcome: ProbeResult) -> float:
-    """One matrix product on a usual rank."""
+    """Return the median time of a matrix product over ranks."""
     return median(times.median_ns for times in outcome.compute.values()) if outcome.compute else 0.0
 
 
 def _noise(outcome: ProbeResult, judged: Judgement) -> list[Noise]:
-    """What a usual rank varies by, and who is slow."""
+    """Return the noise of the median rank, and slow ranks."""
     computed = [times for times in outcome.compute.values() if times.median_ns]
     spread = [1.4826 * times.mad_ns / times.median_ns for times in computed]
     noises = [Noise(kind="normal", sigma=short(median(spread)))] if spread else []
@@ -123,7 +122,7 @@ def _noise(outcome: ProbeResult, judged: Judgement) -> list[Noise]:
 
 
 def _changes(outcome: ProbeResult, judged: Judgement) -> list[LinkChange]:
-    """Slow adapters, as links with less capacity."""
+    """Return slow adapters as links with less capacity."""
     if not outcome.between_nodes:
         return []
     order = list(dict.fromkeys(outcome.places[rank].node for rank in sorted(outcome.places)))

@@ -1,12 +1,12 @@
-"""A running job, watched from outside: terminal, page, alerts.
+"""Live view of a running job, from its files: terminal, page, alerts.
 
-    SeenRank   the latest steps and facts of one spool                    spool.py
-    Window     the latest steps as numbers, rank by rank                  window.py
-    LiveRun    a run followed attempt after attempt                       run.py, tree.py, node.py
-    LiveFinding what stands out now, by the rules of the diagnosis        findings.py
-    Frame      one moment as plain values                                 frame.py
-    LiveServer the page, on this machine, behind a token                  web.py, terminal.py
+    SpoolTail   the latest steps and facts of one spool                   spool.py
+    RankWindow  the latest steps as numbers, per rank                     window.py
+    LiveRun     a run followed from attempt to attempt                    run.py, tree.py, node.py
+    LiveFinding current findings, by the rules of the agent               findings.py
+    Frame       the state of the run as plain values                      frame.py
+    LiveServer  the page, on localhost, behind a token                    web.py, terminal.py
 
-Limits. A look costs a fixed number of bytes per rank, whatever the run's length; the job notices
-nothing.
+Limits. A refresh reads a fixed number of bytes per rank, whatever the run's length, and never
+disturbs the job.
 """

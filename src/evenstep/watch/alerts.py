@@ -1,4 +1,4 @@
-"""Tell somebody of findings that cost more than they should: a function, or a webhook."""
+"""Send findings above a severity to a function or a webhook."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ THRESHOLD = 0.05
 
 
 class AlertRun(TypedDict):
-    """Which run."""
+    """The run of an alert."""
 
     run_id: str | None
     attempt: int | None
@@ -23,7 +23,7 @@ class AlertRun(TypedDict):
 
 @dataclass(frozen=True)
 class Alert(Document):
-    """What a webhook is sent of a finding."""
+    """The JSON that a webhook receives for a finding."""
 
     schema: ClassVar[str] = "evenstep.alert/1"
 
@@ -35,7 +35,7 @@ class Alert(Document):
 def on_finding(
     diagnosis: Diagnosis, call: Callable[[Finding], object], *, above: float = THRESHOLD
 ) -> list[Finding]:
-    """Call a function with every finding whose severity is above a share; those findings."""
+    """Call a function with every finding of a higher severity, and return these findings."""
     chosen = [finding for finding in diagnosis.findings if (finding.severity or 0.0) > above]
     for finding in chosen:
         call(finding)
@@ -45,11 +45,11 @@ def on_finding(
 def webhook(url: str, diagnosis: Diagnosis, *, above: float = THRESHOLD) -> list[Finding]:
     """POST every such finding as JSON, one request each, worst first.
 
-    Raises `UsageError` where the server cannot be reached or refuses.
+    Raises `UsageError` if the server cannot be reached or refuses.
     """
-    told = diagnosis.run.get
+    fact = diagnosis.run.get
     run: AlertRun = {
-        "run_id": told("run_id"), "attempt": told("attempt"), "world": told("world")
+        "run_id": fact("run_id"), "attempt": fact("attempt"), "world": fact("world")
     }  # fmt: skip
     run_id = run["run_id"] or "run"
 

@@ -1,7 +1,7 @@
-"""What stands out in the latest steps of a running job, by cheap rules, worst first.
+"""Findings in the latest steps of a running job, by simple rules, worst first.
 
-Each rule is a comparison of ranks with each other on durations alone. They say what to look at now;
-`evenstep diagnose` says why, with the evidence of the whole trace.
+Each rule compares durations of ranks only. `evenstep diagnose` finds causes, with the evidence of
+the whole trace.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from evenstep.watch.run import FollowedRun, SeenRank
 from evenstep.watch.window import FEWEST_STEPS, WINDOW_STEPS, RankWindow
 from evenstep.words import duration, percent, printable
 
-TURNS = 0.05  # of a step lost because one rank or another is late
+TURNS = 0.05  # smallest share of a step lost to ranks that are late in turns
 PAUSES = 0.02
 INPUT = 0.10
 CHECKPOINT = 0.05
 RANKS_NAMED = 8
-KEPT = 5  # findings that are over and still shown
+KEPT = 5  # past findings that are still shown
 
 
 def live_findings(run: FollowedRun, window: RankWindow) -> list[LiveFinding]:
-    """Everything that stands out now."""
-    found = [*_silent(run.states), *_failed(run.states), *_unheard(run), *_restarts(run)]
+    """Return all current findings."""
+    found = [*_silent(run.states), *_failed(run.states), *_lost_nodes(run), *_restarts(run)]
     fewest = window.counts.min() if len(window.counts) else 0
     if fewest >= FEWEST_STEPS:
         rated = [*_late(run, window), *_turns(run, window), *_pauses(window), *_phases(window)]
@@ -54,7 +54,7 @@ def _silent(states: Sequence[SeenRank]) -> Iterator[LiveFinding]:
     if waiting and absent:
         ranks = _ranks(absent)
         others = _named(_ranks(waiting))
-        text = f"{_named(ranks)} never came: no step for {longest}; {others} {_inside(waiting)}"
+        text = f"{_named(ranks)} did not enter: no step for {longest}; {others} {_inside(waiting)}"
         yield LiveFinding("hang", ranks, None, text)
         return
     culprits = () if len(silent) == len(states) else _ranks(silent)
@@ -72,25 +72,25 @@ def _failed(states: Sequence[SeenRank]) -> Iterator[LiveFinding]:
     if failed:
         ranks = _ranks(failed)
         why = printable(failed[0].facts["failure"])
-        yield LiveFinding("agent", ranks, None, f"{_named(ranks)} not observed any more: {why}")
+        yield LiveFinding("agent", ranks, None, f"{_named(ranks)} not recorded any more: {why}")
 
 
-def _unheard(run: FollowedRun) -> Iterator[LiveFinding]:
-    if run.unheard:
-        nodes = sorted(run.unheard)
+def _lost_nodes(run: FollowedRun) -> Iterator[LiveFinding]:
+    if run.lost_nodes:
+        nodes = sorted(run.lost_nodes)
         named = printable(nodes[0]) + (f" and {len(nodes) - 1} more" if len(nodes) > 1 else "")
-        text = f"nothing heard of {named} for {duration(1e9 * max(run.unheard.values()))}: "
+        text = f"no summary of {named} for {duration(1e9 * max(run.lost_nodes.values()))}: "
         yield LiveFinding("agent", (), None, text + "evenstep watch --aggregate has ended there")
 
 
 def _restarts(run: FollowedRun) -> Iterator[LiveFinding]:
     if run.attempts > 1:
-        text = f"attempt {run.attempts} of this run: it has been started again"
+        text = f"attempt {run.attempts} of this run: it was restarted"
         yield LiveFinding("restart_amplification", (), None, text)
 
 
 def _late(run: FollowedRun, window: RankWindow) -> Iterator[LiveFinding]:
-    """One rank, or several, above the others all the time."""
+    """Ranks that are late all the time."""
     late, step_ns = lateness_ns(window), float(np.median(window.step_ns))
     chosen = lateness.late(window.work_ns.tolist(), window.sync_ns.tolist(), step_ns)
     if chosen:
@@ -103,7 +103,7 @@ def _late(run: FollowedRun, window: RankWindow) -> Iterator[LiveFinding]:
 
 
 def _certain(window: RankWindow, ranks: Sequence[int]) -> bool:
-    """Whether ranks are late beyond what few steps scatter."""
+    """Whether lateness from few steps is significant."""
     mine = np.isin(window.ranks, ranks)
     error = np.hypot(window.error_ns[mine], window.error_ns[~mine].max(initial=0.0))
     least = lateness_ns(window)[mine] - lateness.SURE * error
@@ -111,8 +111,8 @@ def _certain(window: RankWindow, ranks: Sequence[int]) -> bool:
 
 
 def _turns(run: FollowedRun, window: RankWindow) -> Iterator[LiveFinding]:
-    """Where nobody is late all the time: the share of a step by which the latest rank's work
-    exceeds the median's, step by step."""
+    """If no rank is always late: the mean excess of the slowest rank's work over the median, as a
+    share of a step."""
     if len(window.ranks) < 2 or any(_late(run, window)):
         return
     table, last = run.step_table(), int(window.last_step.min())
@@ -123,12 +123,12 @@ def _turns(run: FollowedRun, window: RankWindow) -> Iterator[LiveFinding]:
     excess = (table.most_work_ns - table.work_ns)[common]
     lost = float(excess.mean() / np.median(window.step_ns))
     if lost > TURNS:
-        text = f"ranks take turns in being late: {percent(lost)} of a step is lost to whoever is"
+        text = f"ranks are late in turns, which costs {percent(lost)} of a step"
         yield LiveFinding("synchronization_amplification", (), lost, text)
 
 
 def _waiting(window: RankWindow, late: int) -> str:
-    """What the others make of it."""
+    """Describe the other ranks: they wait, or their waits are hidden."""
     if float(np.median(window.sync_ns / np.maximum(window.step_ns, 1.0))) <= lateness.LATE:
         return "the others' waits are hidden behind their work"
     others = len(window.ranks) - late
@@ -167,7 +167,7 @@ def _ranks(states: Sequence[SeenRank]) -> tuple[int, ...]:
 
 
 def _named(ranks: Sequence[int]) -> str:
-    """rank 7; ranks 0-3; of very many the first few."""
+    """Render ranks: rank 7; ranks 0-3; the first few of many."""
     word = "rank" if len(ranks) == 1 else "ranks"
     text = format_ranks(ranks)
     if text.count(",") >= RANKS_NAMED:
@@ -183,14 +183,14 @@ def _host(run: FollowedRun, ranks: Sequence[int]) -> str:
 
 @dataclass(slots=True)
 class Journal:
-    """When what was found began, and what of it is over."""
+    """First steps of current findings, and past findings."""
 
     now: dict[tuple[str, tuple[int, ...]], tuple[int | None, str]] = field(default_factory=dict)
     past: list[str] = field(default_factory=list)  # the latest KEPT, oldest first
-    looked: bool = False  # before that, what is found may have begun at any time
+    looked: bool = False  # findings of the first refresh may have begun at any time
 
     def note(self, findings: Sequence[LiveFinding], step: int | None) -> list[LiveFinding]:
-        """Take the findings of a moment; those that are new in it."""
+        """Add the current findings and return the new ones."""
         current = {(finding.mode, finding.ranks): finding for finding in findings}
         for key in [key for key in self.now if key not in current]:
             since, text = self.now.pop(key)
@@ -203,7 +203,7 @@ class Journal:
         return new
 
     def since(self, finding: LiveFinding) -> int | None:
-        """The step at which a finding began."""
+        """Return the step at which a finding began; None if unknown."""
         return self.now.get((finding.mode, finding.ranks), (None, ""))[0]
 
 

@@ -1,12 +1,13 @@
-"""One moment of a running job as plain values: what a terminal, a page and a program are shown.
+"""The state of a running job as plain values, for terminal, page and JSON.
 
-Told from the latest steps of every rank alone. Shares are of the step and exposed: `compute` is
-forward, backward and optimizer, `wait` what the agent could tell of waiting, and what else a rank
-was blocked on communication is transfer; where waits cannot be told, all of it is.
+All values come from the latest steps of every rank. Shares are of the step: `compute` is forward,
+backward and optimizer, `wait` the waits that the agent could tell from transfers; the rest of the
+time blocked on communication counts as transfer.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, TypedDict
@@ -19,6 +20,7 @@ from evenstep.documents import Amount, Document, Meta, Natural, Portion, Positiv
 from evenstep.trace.spool.layout import Phase
 from evenstep.watch.run import FollowedRun, SeenRank
 from evenstep.watch.window import WINDOW_STEPS, RankWindow
+from evenstep.words import capital
 
 Array = npt.NDArray[Any]
 
@@ -30,7 +32,7 @@ _COMPUTE = [int(Phase.FORWARD), int(Phase.BACKWARD), int(Phase.OPTIMIZER)]
 
 
 class LiveShares(TypedDict, total=False):
-    """Where the step goes, by the names of `words.SHARES`."""
+    """Shares of the step, by the names of `words.SHARES`."""
 
     compute: Portion
     exposed_communication: Portion
@@ -39,30 +41,32 @@ class LiveShares(TypedDict, total=False):
     other: Portion
 
 
-OfTheStep = Annotated[LiveShares, Meta("Of the step, the wait where known; empty before one.")]
+OfTheStep = Annotated[
+    LiveShares, Meta("Shares of the step; wait only if known; empty before the first step.")
+]
 RankState = Literal["", "ended", "gone", "failed", "silent"]
 
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """A rank over its latest steps. Unknown is None."""
+    """A rank over its latest steps. None is unknown."""
 
     rank: Natural
     host: str
     step: Natural | None
     step_ns: Amount | None
-    late_ns: Annotated[float | None, Meta("Own work above the median rank's, per step.")]
+    late_ns: Annotated[float | None, Meta("Work per step above that of the median rank.")]
     shares: OfTheStep
     wait_known: bool
-    held: Annotated[float | None, Meta("Share of the step it was held by pacing.", 0)]
+    held: Annotated[float | None, Meta("Pacing delay as a share of the step.", 0)]
     state: RankState
     silent_s: Amount
-    inside: Annotated[str, Meta("Of a silent rank: the operation it is in.")]
+    inside: Annotated[str, Meta("The operation that a silent rank is in.")]
 
 
 @dataclass(frozen=True, slots=True)
 class LiveFinding:
-    """Something that is so at the moment, by the name of its failure mode."""
+    """A current finding, by the name of its failure mode."""
 
     mode: str
     ranks: Annotated[tuple[Natural, ...], Meta("Culprits only.")]
@@ -71,7 +75,7 @@ class LiveFinding:
 
 
 class StepTimes(TypedDict):
-    """Of the median rank's steps."""
+    """Step times of the median rank."""
 
     mean_ns: Amount | None
     p50_ns: Amount | None
@@ -80,9 +84,9 @@ class StepTimes(TypedDict):
 
 
 class Pacing(TypedDict, total=False):
-    """What was asked for, what is in force where, what it holds."""
+    """Pacing modes in force, the last request, and delays."""
 
-    modes: Annotated[Mapping[str, Positive], Meta("Ranks in each.")]
+    modes: Annotated[Mapping[str, Positive], Meta("Number of ranks in each mode.")]
     threshold: Amount | None
     max_delay: Amount | None
     held: Amount
@@ -93,12 +97,12 @@ class Pacing(TypedDict, total=False):
     note: str
 
 
-RunState = Literal["waiting", "starting", "running", "silent", "ended"]  # waits for a first rank
+RunState = Literal["waiting", "starting", "running", "silent", "ended"]  # waiting: no rank yet
 
 
 @dataclass(frozen=True, slots=True)
 class Frame(Document):
-    """The whole picture."""
+    """The state of the whole job."""
 
     schema: ClassVar[str] = SCHEMA
 
@@ -113,17 +117,17 @@ class Frame(Document):
     step: Natural | None
     steps_per_s: Amount | None
     step_time: StepTimes
-    curve_ns: Annotated[Sequence[Amount], Meta("Of the latest steps, oldest first.")]
+    curve_ns: Annotated[Sequence[Amount], Meta("Times of the latest steps, oldest first.")]
     shares: OfTheStep  # mean over ranks
-    rows: Annotated[Sequence[RankRow], Meta("Those who say most first, at most 64.")]
+    rows: Annotated[Sequence[RankRow], Meta("Silent ranks, then the latest; at most 64.")]
     findings: Sequence[LiveFinding]
-    pacing: Annotated[Pacing, Meta("How pacing stands; empty where no rank says so.")] = field(
+    pacing: Annotated[Pacing, Meta("The pacing state; empty if no rank reports one.")] = field(
         default_factory=Pacing
     )
 
 
 def shares_of(window: RankWindow) -> Array:
-    """Shares of the step, a row a rank, in the order of `words.SHARES`; each row sums to 1."""
+    """Return shares of the step, (ranks, parts) in the order of `words.SHARES`; rows sum to 1."""
     waits = np.nan_to_num(window.wait_ns)
     phases = window.phase_ns
     compute, given = phases[:, _COMPUTE].sum(axis=1), phases[:, int(Phase.INPUT)]
@@ -136,7 +140,7 @@ def shares_of(window: RankWindow) -> Array:
 
 
 def frame(run: FollowedRun, findings: Sequence[LiveFinding], window: RankWindow) -> Frame:
-    """The picture of a run, given what was found in the window of its ranks."""
+    """Return the state of a run, with the findings of its window."""
     shares = shares_of(window)
     curve = run.step_table().time_ns[-CURVE_STEPS:]
     latest = curve[-WINDOW_STEPS:]
@@ -162,10 +166,10 @@ def frame(run: FollowedRun, findings: Sequence[LiveFinding], window: RankWindow)
 
 
 def _named(shares: Array, wait_ns: Array) -> LiveShares:
-    """By name; without the wait where it cannot be told: communication has it in it."""
+    """Name the shares; unknown waits are left out, and are part of communication."""
     compute, transfer, wait, given, other = map(float, shares)
-    told = LiveShares(compute=compute, exposed_communication=transfer, input=given, other=other)
-    return told | LiveShares(wait=wait) if np.isfinite(wait_ns).any() else told
+    known = LiveShares(compute=compute, exposed_communication=transfer, input=given, other=other)
+    return known | LiveShares(wait=wait) if np.isfinite(wait_ns).any() else known
 
 
 def _step_time(latest: Array) -> StepTimes:
@@ -181,7 +185,7 @@ def _step_time(latest: Array) -> StepTimes:
 
 
 def lateness_ns(window: RankWindow) -> Array:
-    """How far each rank's own work is above the median rank's (of two, the lesser), per step."""
+    """Return each rank's work above the median rank's (of two ranks: the smaller), per step."""
     if not len(window.ranks):
         return np.zeros(0)
     return np.array(lateness.excess(window.work_ns.tolist()))
@@ -222,7 +226,7 @@ def _row(
 
 
 def rank_state(state: SeenRank) -> RankState:
-    """In a word how a rank is doing; "" for one that works."""
+    """Return the state of a rank in one word; "" while it makes progress."""
     if state.closed:
         return "ended"
     if state.gone:
@@ -233,23 +237,20 @@ def rank_state(state: SeenRank) -> RankState:
 
 
 def pacing(run: FollowedRun, window: RankWindow) -> Pacing:
-    """How pacing stands."""
+    """Return the pacing state."""
     facts = [state.facts.get("pace") for state in run.states]
     known = [fact for fact in facts if isinstance(fact, Mapping)]
     if not known:
         return {}
-    modes: dict[str, int] = {}
-    for fact in known:
-        modes[str(fact.get("mode"))] = modes.get(str(fact.get("mode")), 0) + 1
-    asked = run.orders.get("number")
+    asked = run.request.get("number")
     return {
-        "modes": modes,  # ranks in each
+        "modes": Counter(str(fact.get("mode")) for fact in known),
         "threshold": known[0].get("threshold"),
         "max_delay": known[0].get("max_delay"),
         "held": float(window.held_ns.sum() / window.step_ns.sum()) if window.step_ns.sum() else 0.0,
         "held_ranks": int((window.held_ns > 0).sum()),
         "request": asked,
-        "requested_mode": run.orders.get("mode"),
+        "requested_mode": run.request.get("mode"),
         "followed_by": sum(fact.get("request") == asked for fact in known) if asked else None,
         "note": next((str(s.facts["pacing"]) for s in run.states if "pacing" in s.facts), ""),
     }
@@ -269,14 +270,14 @@ def _verdict(
     run: FollowedRun, state: str, findings: Sequence[LiveFinding], window: RankWindow
 ) -> str:
     if state == "waiting":
-        return f"waiting for {run.path} to begin"
+        return f"waiting for the first rank in {run.path}"
     if state == "ended":
         return f"the run has ended; evenstep diagnose {run.path} explains it"
-    told = [finding for finding in findings if finding.mode != "restart_amplification"]
-    if told:
-        return told[0].text[:1].upper() + told[0].text[1:]
+    current = [finding for finding in findings if finding.mode != "restart_amplification"]
+    if current:
+        return capital(current[0].text)
     if state == "starting":
-        return f"{len(run.states)} of {run.world} ranks have begun; none has finished a step yet"
+        return f"{len(run.states)} of {run.world} ranks have started; none has finished a step yet"
     if run.world > 1 and not window.sync_ns.any():
-        return "No host is seen to wait; what devices wait for, evenstep diagnose can tell"
-    return "Nobody is late, nothing stands out in the latest steps"
+        return "Hosts do not wait; evenstep diagnose can tell what devices wait for"
+    return "No rank is late, and there are no findings in the latest steps"

@@ -1,9 +1,9 @@
-"""What one node tells of its ranks while they run: a file of fixed size, written every second.
+"""The summary of a node's ranks while they run: a file of fixed size, written every second.
 
     RUN/live/node-HOST.bin     a page of JSON (`Head`), then rows of ranks, then rows of steps
 
-It holds what the live view is told from, worked out already, so that one reader can follow
-thousands of ranks: it reads one file a node instead of every rank's spool.
+It has all data of the live view, so that a watcher of thousands of ranks reads one file per node
+instead of every spool.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ Array = npt.NDArray[Any]
 SCHEMA = "evenstep.node/2"
 FOLDER = "live"
 HEAD_BYTES = 4096
-RANK_ROWS = 16  # ranks come in so many rows or a multiple: the size does not change while they come
-TOLD = 8  # different facts of a kind that are handed on
+RANK_ROWS = 16  # rows are a multiple of this, so that the size stays the same while ranks start
+MOST_FACTS = 8  # different pacing states that are passed on
 
 CLOSED, GONE, FAILED, INSIDE = 1, 2, 4, 8  # bits of `state`
 
 _MEANS = ("step_ns", "work_ns", "error_ns", "sync_ns", "wait_ns", "held_ns", "pause_ns")
 RANK = np.dtype(
     [
-        ("rank", "<i4"),  # -1 in a row that is not used
+        ("rank", "<i4"),  # -1 in an unused row
         ("state", "u1"),
         ("pace", "i1"),  # index into the head's list; -1 none
-        ("counts", "<u2"),  # steps in the window
+        ("counts", "<u2"),  # number of steps in the window
         ("last_step", "<i8"),
         ("silent_s", "<f4"),
-        ("op", "S20"),  # of the operation a silent rank is in
+        ("op", "S20"),  # the operation a silent rank is in
         ("group_seq", "<u8"),
         ("enter_ns", "<i8"),
         *((name, "<f8") for name in _MEANS),
@@ -53,7 +53,7 @@ RANK = np.dtype(
 )
 STEP = np.dtype(
     [
-        ("step", "<i8"),  # -1 in a row that is not used
+        ("step", "<i8"),  # -1 in an unused row
         ("ranks", "<i4"),
         ("time_ns", "<f8"),
         ("work_ns", "<f8"),
@@ -64,22 +64,22 @@ STEP = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What is said of the node as a whole."""
+    """Facts of the whole node."""
 
     node: str
     attempt: int
     attempts: int
     world: int
-    look: int  # counts up: one that stands still has an aggregator that has ended
+    look: int  # number of the refresh; it stops if the aggregator has ended
     rank_rows: int
-    paces: Sequence[Mapping[str, Any]] = ()  # what its ranks say of pacing, each once
-    note: str = ""  # … in words
-    failure: str = ""  # why evenstep has stopped on a rank
+    paces: Sequence[Mapping[str, Any]] = ()  # distinct pacing states of its ranks
+    note: str = ""  # about pacing, in words
+    failure: str = ""  # why evenstep has stopped recording a rank
 
 
 @dataclass(frozen=True, slots=True)
-class NodeNews:
-    """One node at one moment."""
+class NodeSummary:
+    """The state of one node."""
 
     head: Head
     states: Sequence[SeenRank]
@@ -87,27 +87,27 @@ class NodeNews:
     steps: StepTable
 
 
-def news_path(folder: Path, node: str) -> Path:
-    """Where a node writes."""
+def summary_path(folder: Path, node: str) -> Path:
+    """Return the path of a node's summary."""
     return folder / FOLDER / f"node-{re.sub(r'[^A-Za-z0-9._-]', '_', node) or 'unnamed'}.bin"
 
 
-def write_news(path: Path, data: bytes) -> None:
-    """Replace a node's file; a reader sees the old one or the new one."""
+def write_summary(path: Path, data: bytes) -> None:
+    """Replace a node's summary atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, data)
 
 
 def encoded(run: LiveRun, node: str, look: int) -> bytes:
-    """The file of a node whose ranks a run holds."""
+    """Encode the summary of the ranks of a run."""
     states = run.states
     rows = -(-max(len(states), 1) // RANK_ROWS) * RANK_ROWS
     paces: list[Mapping[str, Any]] = []
     ranks = np.zeros(rows, RANK)
     ranks["rank"] = -1
     for row, state in zip(ranks, states, strict=False):
-        _enter(row, state, _place(paces, state.facts.get("pace")))
-    _enter_window(ranks, run.window())
+        _fill_row(row, state, _place(paces, state.facts.get("pace")))
+    _fill_window(ranks, run.window())
     facts = [state.facts for state in states]
     head = {
         "schema": SCHEMA,
@@ -127,8 +127,8 @@ def encoded(run: LiveRun, node: str, look: int) -> bytes:
     return text.ljust(HEAD_BYTES) + ranks.tobytes() + _step_rows(run.step_table()).tobytes()
 
 
-def decoded(data: bytes) -> NodeNews:
-    """The inverse. Raises `ValueError` for anything else."""
+def decoded(data: bytes) -> NodeSummary:
+    """Decode a summary. Raises `ValueError` for anything else."""
     try:
         values = json.loads(data[:HEAD_BYTES])
         if not isinstance(values, dict) or values.pop("schema", None) != SCHEMA:
@@ -149,10 +149,10 @@ def decoded(data: bytes) -> NodeNews:
         **{name: stepped[name].copy() for name in _MEANS},
     )
     table = StepTable(*(steps[name].copy() for name in StepTable._fields))
-    return NodeNews(head, states, window, table)
+    return NodeSummary(head, states, window, table)
 
 
-def _enter(row: Any, state: SeenRank, pace: int) -> None:
+def _fill_row(row: Any, state: SeenRank, pace: int) -> None:
     row["rank"], row["silent_s"], row["pace"] = state.rank, state.silent_s, pace
     bits = CLOSED * state.closed | GONE * state.gone | FAILED * ("failure" in state.facts)
     if state.inside is not None:
@@ -163,15 +163,15 @@ def _enter(row: Any, state: SeenRank, pace: int) -> None:
 
 
 def _place(known: list[Mapping[str, Any]], fact: Any) -> int:
-    """Number of a fact among those known so far; -1 where there is none, or no room."""
+    """Return the index of a fact among those known, adding it; -1 if none, or no room."""
     if not isinstance(fact, Mapping):
         return -1
-    if fact not in known and len(known) < TOLD:
+    if fact not in known and len(known) < MOST_FACTS:
         known.append(fact)
     return known.index(fact) if fact in known else -1
 
 
-def _enter_window(ranks: Array, window: RankWindow) -> None:
+def _fill_window(ranks: Array, window: RankWindow) -> None:
     used = np.flatnonzero(ranks["rank"] >= 0)
     place = used[np.searchsorted(ranks["rank"][used], window.ranks)]
     for name in (*_MEANS, "phase_ns", "last_step", "counts"):

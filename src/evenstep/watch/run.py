@@ -1,6 +1,6 @@
-"""A run followed from outside, attempt after attempt, while ranks come, end and die.
+"""A run followed through its spools while ranks start, end and die.
 
-Only the latest attempt is followed; a new one takes its place as soon as a rank of it has begun.
+Only the latest attempt is followed; a new attempt replaces it as soon as one of its ranks starts.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from evenstep.trace.spool.identity import boot_id, hostname
 from evenstep.watch.spool import Inside, SpoolTail
 from evenstep.watch.window import NO_STEPS, Array, RankWindow, StepTable, rank_window, step_table
 
-SILENT_S = 10.0  # without a step for so long, and so many steps, a rank is asked what it is in
-SILENT_STEPS = 20
-GONE_S = 3.0  # after so long without a step it is asked whether the process exists
-MOST_ASKED = 64  # silent ranks asked in one look
+SILENT_S = 10.0  # a rank is silent without a step for this time, and …
+SILENT_STEPS = 20  # … for the time of so many usual steps
+GONE_S = 3.0  # after this time without a step, check whether the process exists
+MOST_INSPECTED = 64  # silent ranks whose ring is read in one refresh
 
 
 @dataclass(slots=True)
 class SeenRank:
-    """A rank as it was at the last look."""
+    """The state of a rank at the last refresh."""
 
     rank: int
-    host: str  # the machine it runs on
-    facts: Mapping[str, Any]  # what it has said of itself so far
-    closed: bool = False  # it has ended its trace itself
-    silent_s: float = 0.0  # since when no step was seen to end; 0 while they come as they should
-    inside: Inside | None = None  # while it is silent
+    host: str
+    facts: Mapping[str, Any]  # of its spool
+    closed: bool = False  # it has closed its trace itself
+    silent_s: float = 0.0  # time without a finished step; 0 while it makes progress
+    inside: Inside | None = None  # the operation that a silent rank is in
     gone: bool = False  # its process does not exist any more and it never closed its trace
 
 
 @dataclass(slots=True)
 class FollowedRun:
-    """A run that is followed, by whatever way; `refresh` looks again. It need not exist yet."""
+    """A followed run, which need not exist yet; `refresh` reads its state again."""
 
     path: Path
     clock: Callable[[], float] = time.monotonic
     attempt: int | None = None
     attempts: int = 0
-    world: int = 0  # ranks the attempt has, by what they say of it; 0 before the first
-    states: Sequence[SeenRank] = ()  # of the attempt, by rank
-    orders: Mapping[str, Any] = field(default_factory=dict)  # what `evenstep ctl` last asked for
-    unheard: Mapping[str, float] = field(default_factory=dict)  # nodes, for how many seconds
+    world: int = 0  # number of ranks of the attempt; 0 before the first rank
+    states: Sequence[SeenRank] = ()  # of the attempt, in order of rank
+    request: Mapping[str, Any] = field(default_factory=dict)  # the last of `evenstep ctl`
+    lost_nodes: Mapping[str, float] = field(default_factory=dict)  # age of their summaries (s)
 
     @property
     def ended(self) -> bool:
@@ -56,46 +56,46 @@ class FollowedRun:
         return 0 < self.world <= len(self.states) and all(state.closed for state in self.states)
 
     def refresh(self) -> None:
-        """Look again: new attempts, new ranks, new steps."""
+        """Read new attempts, ranks and steps."""
 
     def window(self) -> RankWindow:
-        """The latest steps of each rank."""
+        """Return the latest steps of each rank."""
         return rank_window({})
 
     def step_table(self) -> StepTable:
-        """The latest steps."""
+        """Return the latest steps."""
         return NO_STEPS
 
 
 @dataclass(slots=True)
 class _Followed:
-    """A rank and the spool it is seen through."""
+    """A rank and its spool."""
 
     tail: SpoolTail
     seen: SeenRank
-    heard_s: float  # when a step was last seen to end, by the watcher's clock
+    last_step_s: float  # when its last step ended, by the watcher's clock
 
 
 @dataclass(slots=True)
 class LiveRun(FollowedRun):
-    """The run in a folder, by its spools."""
+    """A run followed through the spools in its folder."""
 
-    here: bool = False  # follow the ranks of this machine alone
+    here: bool = False  # follow only ranks of this machine
     _tails: dict[str, SpoolTail] = field(default_factory=dict)
     _known: dict[str, _Followed] = field(default_factory=dict)
-    _foreign: set[str] = field(default_factory=set)  # spools of other machines, where `here`
+    _foreign: set[str] = field(default_factory=set)  # spools of other machines, if `here`
 
     @property
     def run_id(self) -> str:
-        """The name the ranks know the run by; "" before the first."""
+        """The run id that the ranks recorded; "" before the first rank."""
         return next((str(one.tail.identity.get("run_id", "")) for one in self._known.values()), "")
 
     def window(self) -> RankWindow:
-        """The latest steps of each rank."""
+        """Return the latest steps of each rank."""
         return rank_window(self._steps())
 
     def step_table(self) -> StepTable:
-        """The latest steps."""
+        """Return the latest steps."""
         return step_table(list(self._steps().values()))
 
     def _steps(self) -> dict[int, Array]:
@@ -103,10 +103,10 @@ class LiveRun(FollowedRun):
         return {one.seen.rank: one.tail.steps for one in known if len(one.tail.steps)}
 
     def refresh(self) -> None:
-        """Look again: new attempts, new ranks, new steps."""
+        """Read new attempts, ranks and steps."""
         self._find_spools()
         now = self.clock()
-        asked, ended = 0, self.ended  # where all has ended, another run may take its place
+        asked, ended = 0, self.ended  # once all ranks have ended, another run may replace this one
         for name, tail in self._tails.items():
             if tail.closed and name in self._known and not ended:
                 self._known[name].seen.silent_s = 0.0
@@ -120,17 +120,17 @@ class LiveRun(FollowedRun):
                 continue
             one = self._known.get(name)
             if one is None:
-                one = self._known[name] = _Followed(tail, _seen(tail), _last_heard(tail, now))
+                one = self._known[name] = _Followed(tail, _seen(tail), _last_step_s(tail, now))
             elif stepped:
-                one.heard_s = now
+                one.last_step_s = now
             one.seen.facts, one.seen.closed = tail.facts, tail.closed
-            asked += self._judge(one, now, ask=asked < MOST_ASKED)
+            asked += self._update_progress(one, now, ask=asked < MOST_INSPECTED)
         for name in self._foreign & self._tails.keys():
             del self._tails[name]
         known = self._known.values()
         self.states = sorted((one.seen for one in known), key=lambda seen: seen.rank)
         self.world = max((int(one.tail.identity.get("world", 1)) for one in known), default=0)
-        self.orders = orders(self.path)
+        self.request = read_request(self.path)
 
     def _find_spools(self) -> None:
         known = -1 if self.attempt is None else self.attempt
@@ -151,7 +151,7 @@ class LiveRun(FollowedRun):
     def _entries(self) -> list[os.DirEntry[str]]:
         try:
             return list(os.scandir(self._folder(self.attempt or 0)))
-        except OSError:  # it has been removed, for another run to take its place
+        except OSError:  # removed, perhaps to be replaced by another run
             self.attempt, self._tails, self._known = None, {}, {}
             return []
 
@@ -161,9 +161,9 @@ class LiveRun(FollowedRun):
     def _begun(self, attempt: int) -> bool:
         return any(self._folder(attempt).glob("rank-*.spool"))
 
-    def _judge(self, one: _Followed, now: float, *, ask: bool) -> bool:
-        """Whether a rank makes no progress, and then what it is in; whether that was asked."""
-        silent, seen, tail = now - one.heard_s, one.seen, one.tail
+    def _update_progress(self, one: _Followed, now: float, *, ask: bool) -> bool:
+        """Update whether a rank is silent or gone, and its operation; whether its ring was read."""
+        silent, seen, tail = now - one.last_step_s, one.seen, one.tail
         patience = max(SILENT_S, SILENT_STEPS * _usual_step_s(tail))
         seen.silent_s = 0.0 if tail.closed or silent < patience else silent
         seen.gone = silent > GONE_S and not tail.closed and _is_gone(tail.identity)
@@ -180,8 +180,8 @@ def _seen(tail: SpoolTail) -> SeenRank:
     return SeenRank(int(identity["rank"]), str(identity.get("hostname", "")), tail.facts)
 
 
-def _last_heard(tail: SpoolTail, now: float) -> float:
-    """When a rank seen for the first time last ended a step, where its clock can be compared."""
+def _last_step_s(tail: SpoolTail, now: float) -> float:
+    """Return when a new rank last ended a step; now if its clock cannot be compared."""
     if not len(tail.steps) or tail.identity.get("boot_id") != boot_id() or not boot_id():
         return now
     return now - max(time.monotonic() - float(tail.steps["end_ns"][-1]) * 1e-9, 0.0)
@@ -197,14 +197,14 @@ def _is_here(identity: dict[str, Any]) -> bool:
 
 
 def _is_gone(identity: dict[str, Any]) -> bool:
-    """Whether the process of a rank on this machine exists no more."""
+    """Whether the process of a rank on this machine has ended."""
     return (
         _is_here(identity) and bool(boot_id()) and not Path(f"/proc/{identity.get('pid')}").exists()
     )
 
 
-def orders(folder: Path) -> dict[str, Any]:
-    """What `evenstep ctl` has written; {} where it has not, or what is there is no such thing."""
+def read_request(folder: Path) -> dict[str, Any]:
+    """Return the last request of `evenstep ctl`; {} without a valid one."""
     try:
         return read_facts(folder / "control.json")
     except TraceError:

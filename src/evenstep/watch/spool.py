@@ -1,8 +1,7 @@
-"""A rank's spool, followed while it is written: the latest steps and facts, never the whole file.
+"""A rank's spool followed while it is written: the latest steps and facts, never the whole file.
 
-Each look reads what came since the last one: a few summary records, the table entries that were
-added, and, only where a rank makes no progress, the last records of its ring. Nothing is written
-and no lock is taken; the rank does not notice.
+A refresh reads new summary records and table entries; the last records of the ring are read only if
+a rank makes no progress. Nothing is written and no lock is taken.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from evenstep.trace.spool.summary import level_slots
 
 Array = npt.NDArray[Any]
 
-KEPT_STEPS = 64  # of each rank: the window everything live is told from
-STRETCH = 32  # summaries read at a time
-LATEST_RECORDS = 1024  # looked at for what a silent rank is in: samples go on while it is
-TABLE_STRETCH = 1 << 16
+KEPT_STEPS = 64  # of each rank
+SUMMARIES_PER_READ = 32
+RECORDS_READ = 1024  # to find the operation of a silent rank among later samples
+TABLE_READ_BYTES = 1 << 16
 _SEQ_BYTES = 8
 _OPERATIONS = (int(Kind.COLLECTIVE), int(Kind.POINT_TO_POINT))
 
-#: What is kept of a step.
+#: Fields of a summary that are kept.
 LIVE_FIELDS = (
     "first_step", "start_ns", "end_ns", "realtime_ns", "step_sum_ns", "phase_ns",
     "wait_ns", "wait_known", "held_ns", "pause_ns", "samples",
@@ -39,7 +38,7 @@ LIVE = np.dtype([(name, SUMMARY[name].base, SUMMARY[name].shape) for name in LIV
 
 
 class Inside(NamedTuple):
-    """The operation a rank has entered and not left."""
+    """The operation that a rank has entered and not left."""
 
     op: str
     group_seq: int
@@ -47,31 +46,31 @@ class Inside(NamedTuple):
 
 
 class SpoolTail:
-    """What is known of one rank. `refresh` may be called at any moment, also after its end."""
+    """The latest steps and facts of one rank. `refresh` may be called at any time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.heartbeat_ns = 0  # when the rank was last alive, on its own clock; 0 unknown
-        self._page = b""  # the header of the file that is followed
-        self._forget()
+        self.heartbeat_ns = 0  # time of the last heartbeat, on the rank's clock; 0 unknown
+        self._page = b""  # header of the followed file
+        self._reset()
 
-    def _forget(self) -> None:
-        """Begin anew: the file is not known, or another has taken its name."""
+    def _reset(self) -> None:
+        """Start again: the file is new, or another file has replaced it."""
         self.identity: dict[str, Any] = {}  # empty until the header has been written
         self.facts: dict[str, Any] = {}
         self.steps: Array = np.empty(0, LIVE)  # the latest, at most KEPT_STEPS, oldest first
-        self.steps_seen = 0  # summaries written so far
+        self.steps_seen = 0  # number of the last summary read
         self._slots = self._ring_slots = 0
         self._summaries_at = self._ring_at = 0
         self._table_at = self._table_end = 0
 
     @property
     def closed(self) -> bool:
-        """Whether the rank has ended its trace itself."""
+        """Whether the rank has closed its trace itself."""
         return "closed" in self.facts
 
     def refresh(self) -> bool:
-        """Read what is new; whether there was a new step. A file that is gone has nothing new."""
+        """Read new steps and facts; return whether there was a new step."""
         try:
             file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -80,11 +79,11 @@ class SpoolTail:
             page = os.pread(file, layout.PAGE_BYTES, 0)
             page, self.heartbeat_ns = _without_heartbeat(page)
             if page != self._page:
-                self._forget()
+                self._reset()
                 self._page = page
             if not self.identity and not self._open_header(page):
                 return False
-            self._read_tables(file)  # before the steps: a trace that has closed has no more
+            self._read_tables(file)  # before the steps: a closed trace gets no more steps
             return self._read_steps(file)
         except OSError:
             return False
@@ -124,31 +123,31 @@ class SpoolTail:
     # -- tables ----------------------------------------------------------------------------------
 
     def _read_tables(self, file: int) -> None:
-        """Take the entries that were added; the first length of zero ends them."""
+        """Read new table entries, up to the first length of zero."""
         while self._table_at + layout.TABLE_ENTRY.size <= self._table_end:
             length = int.from_bytes(os.pread(file, 4, self._table_at), "little")
             if length == 0:
                 return
-            want = min(max(TABLE_STRETCH, length), self._table_end - self._table_at)
+            want = min(max(TABLE_READ_BYTES, length), self._table_end - self._table_at)
             taken = self._take_entries(os.pread(file, want, self._table_at))
             if not taken:
                 return
             self._table_at += taken
 
     def _take_entries(self, data: bytes) -> int:
-        """Bytes of the whole entries at the beginning of `data`."""
+        """Add the complete entries at the start of `data`; return their length in bytes."""
         entries = list(layout.unpack_entries(data))
         for _, kind, _, text in entries:
             if kind == layout.TABLE_FACT:
-                self._enter(text)
+                self._add_fact(text)
         return entries[-1][0] if entries else 0
 
-    def _enter(self, text: bytes) -> None:
+    def _add_fact(self, text: bytes) -> None:
         try:
             fact = json.loads(text)
             self.facts[fact["key"]] = fact["value"]
         except (ValueError, KeyError, TypeError, RecursionError):
-            return  # a damaged entry tells nothing
+            return  # ignore a damaged entry
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -166,16 +165,16 @@ class SpoolTail:
         return self.steps_seen > before
 
     def _next_steps(self, file: int) -> Array:
-        """The whole summaries that follow those seen, as far as one read reaches."""
+        """Return the next complete summaries, at most one read."""
         place = self.steps_seen % self._slots if self._slots else 0
-        count = min(STRETCH, self._slots - place)
+        count = min(SUMMARIES_PER_READ, self._slots - place)
         start = self._summaries_at + place * layout.SUMMARY_BYTES
         data = os.pread(file, count * layout.SUMMARY_BYTES, start)
         rows = np.frombuffer(data, SUMMARY, len(data) // layout.SUMMARY_BYTES)
         expected = np.arange(self.steps_seen + 1, self.steps_seen + 1 + len(rows), dtype=np.uint64)
         fits = np.append(rows["seq"] == expected, False)
         rows = rows[: int(np.argmin(fits))]
-        # Slots are overwritten in order: while the first is the same, so are the others.
+        # Slots are overwritten in order: if the first is unchanged, so are the others.
         if len(rows) and not self._is_there(file, self.steps_seen + 1):
             return rows[:0]
         return rows
@@ -184,7 +183,7 @@ class SpoolTail:
         return lambda slot: _number(file, self._summaries_at + slot * layout.SUMMARY_BYTES)
 
     def _is_behind(self, file: int) -> bool:
-        """Whether more than the window has been written since, or the next is overwritten."""
+        """Whether the next summary is overwritten, or more than the window was written since."""
         if not self._slots:
             return False
         following = self._number_reader(file)(self.steps_seen % self._slots)
@@ -196,22 +195,22 @@ class SpoolTail:
     # -- records ---------------------------------------------------------------------------------
 
     def inside(self) -> Inside | None:
-        """The last operation that was entered and not left, from the ring's latest records."""
+        """Return the operation that the rank has entered and not left."""
         return _open_operation(self._records())
 
-    def broke_off(self) -> bool:
-        """Whether the last operation that was entered ended by an error."""
+    def last_operation_failed(self) -> bool:
+        """Whether the last operation ended with an error."""
         rows = self._records()
         rows = rows[np.isin(rows["kind"], _OPERATIONS)]
         return bool(len(rows)) and bool(rows["flags"][-1] & int(Flag.FAILED))
 
     def current_step(self) -> int | None:
-        """The step of the latest record: summaries come some steps later."""
+        """Return the step of the latest record; summaries are some steps behind."""
         rows = self._records()
         return int(rows["step"].max()) if len(rows) else None
 
     def _records(self) -> Array:
-        """The ring's latest; none where the file cannot be read."""
+        """Return the latest records of the ring; none if the file cannot be read."""
         try:
             file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -227,20 +226,20 @@ class SpoolTail:
         size, slots = layout.RECORD_BYTES, self._ring_slots
         newest = newest_number(lambda slot: _number(file, self._ring_at + slot * size), slots)
         end = (newest - 1) % slots + 1 if newest else 0
-        begin = max(end - LATEST_RECORDS, 0)
+        begin = max(end - RECORDS_READ, 0)
         data = os.pread(file, (end - begin) * size, self._ring_at + begin * size)
         rows = np.frombuffer(data, RECORD, len(data) // size)
         return np.asarray(rows[rows["seq"] != 0])
 
 
 def _without_heartbeat(page: bytes) -> tuple[bytes, int]:
-    """A header without the one word of it that changes, and that word."""
+    """Split the heartbeat, the only word that changes, from the header."""
     at, end = layout.HEARTBEAT_OFFSET, layout.HEARTBEAT_OFFSET + 8
     return page[:at] + bytes(8) + page[end:], int.from_bytes(page[at:end], "little")
 
 
 def keep_columns(rows: Array) -> Array:
-    """The columns of summaries that the live view keeps."""
+    """Return the fields of summaries that the live view keeps."""
     found = np.empty(len(rows), LIVE)
     for name in LIVE_FIELDS:
         found[name] = rows[name]
@@ -248,9 +247,9 @@ def keep_columns(rows: Array) -> Array:
 
 
 def newest_number(number_at: Callable[[int], int], slots: int) -> int:
-    """The highest number in a ring that is filled in order, by bisection; 0 in an empty one.
+    """Return the highest number in a ring that is filled in order, by bisection; 0 if empty.
 
-    Slot i holds the first slot's number plus i up to the newest, and older numbers behind it.
+    Slot i holds the first slot's number plus i up to the newest, and older numbers after it.
     """
     first = number_at(0) if slots else 0
     if first == 0:
@@ -274,7 +273,7 @@ def _open_operation(records: Array) -> Inside | None:
     pending = np.isin(records["kind"], _OPERATIONS) & (records["exit_ns"] == 0) & ~on_device
     if not pending.any():
         return None
-    row = records[int(np.flatnonzero(pending)[0])]  # the first of them holds up the others
+    row = records[int(np.flatnonzero(pending)[0])]  # the first blocks the others
     code = int(row["op"])
     name = Op(code).name.lower().replace("_", "-") if code in set(Op) else "an operation"
     return Inside(name, int(row["group_seq"]), int(row["enter_ns"]))

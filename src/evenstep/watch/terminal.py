@@ -1,7 +1,4 @@
-"""The live view as lines of text: the verdict, the steps, the ranks that say most, the pacing.
-
-The same words with and without colour, never wider than asked, and no control character of a trace.
-"""
+"""The live view as lines of text: verdict, step times, ranks, pacing, findings."""
 
 from __future__ import annotations
 
@@ -17,24 +14,24 @@ from evenstep.words import duration, number, percent, plural, printable
 FEWEST_ROWS = 3
 HOST_WIDTH = 12
 _SPARKS = "▁▂▃▄▅▆▇█"
-_LEFT = 4 + 1 + HOST_WIDTH + 1 + 8 + 1 + 8 + 1  # of a row, before its bar
+_LEFT = 4 + 1 + HOST_WIDTH + 1 + 8 + 1 + 8 + 1  # columns of a row before its bar
 
 
 @dataclass(slots=True, frozen=True)
 class View(Style):
-    """How much room there is, and whether there is colour."""
+    """The size of the view, and whether it has colour."""
 
     width: int = 80
     color: bool = False
     height: int = 24
 
     def filled(self, text: str, *, first: str = "", code: str = "") -> list[str]:
-        """Lines of at most the width, the further ones indented as the first."""
+        """Wrap text; all lines are indented by the length of `first`."""
         return self.wrap(printable(text), first=first, indent=len(first), code=code)
 
 
 def lines(frame: Frame, journal: Journal, view: View) -> list[str]:
-    """The picture, at most `view.height` lines where the ranks leave a choice."""
+    """Render a frame in at most `view.height` lines if possible."""
     head = [
         *view.filled(_where(frame), code="2"),
         *view.filled(frame.verdict, code="1"),
@@ -46,7 +43,7 @@ def lines(frame: Frame, journal: Journal, view: View) -> list[str]:
 
 
 def status_line(frame: Frame) -> str:
-    """The picture in one line, for a log."""
+    """Render a frame in one line, for a log."""
     parts = [f"step {frame.step:,}" if frame.step is not None else "no step yet"]
     parts += [duration(frame.step_time["mean_ns"])] if frame.step is not None else []
     return printable(" · ".join([*parts, frame.verdict]))
@@ -68,7 +65,7 @@ def _where(frame: Frame) -> str:
 
 
 def _steps(frame: Frame, view: View) -> Iterator[str]:
-    """Step time and its curve, then where it goes, over all ranks."""
+    """Render step time with its curve, and the shares of all ranks."""
     if frame.step is None:
         return
     time = frame.step_time
@@ -77,16 +74,16 @@ def _steps(frame: Frame, view: View) -> Iterator[str]:
     yield f"{text}   {sparkline(frame.curve_ns, view.width - len(text) - 3)}"
     yield next(legend(frame.shares, view))
     if frame.world > 1 and not any(row.wait_known for row in frame.rows):
-        yield from view.filled("communication has the waiting in it: they cannot be told apart yet")
+        yield from view.filled("communication includes waits: the two cannot be told apart yet")
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The latest values as bars between their least and their greatest."""
+    """Render the latest values as bars between minimum and maximum."""
     shown = list(values)[-max(width, 0) :] if width > 0 else []
     if not shown:
         return ""
     low, span = min(shown), max(shown) - min(shown)
-    if span <= 0.02 * max(shown):  # what differs by less is one height: noise is no mountain
+    if span <= 0.02 * max(shown):  # show noise below 2 % as a flat line
         return _SPARKS[0] * len(shown)
     return "".join(_SPARKS[int((value - low) / span * (len(_SPARKS) - 1))] for value in shown)
 
@@ -101,7 +98,7 @@ def _ranks(frame: Frame, view: View, room: int) -> Iterator[str]:
     for row in shown:
         yield _row(row, view)
     if len(shown) < frame.ranks_seen:
-        text = f"those that say most of {plural(frame.ranks_seen, 'rank')}"
+        text = f"the {len(shown)} latest of {plural(frame.ranks_seen, 'rank')}"
         yield view.paint(text[: view.width], "2")
 
 
@@ -116,10 +113,10 @@ def _row(row: RankRow, view: View) -> str:
 
 
 def _state(row: RankRow, view: View, width: int) -> str:
-    """In words, for a rank whose steps say nothing at the moment."""
+    """Describe a rank that makes no progress."""
     if row.state in ("", "ended"):
         return ""
-    text = {"gone": "its process is gone", "failed": "not observed any more"}.get(row.state, "")
+    text = {"gone": "its process has ended", "failed": "not recorded any more"}.get(row.state, "")
     if row.state == "silent":
         text = f"no step for {duration(row.silent_s * 1e9)}"
         text += f", in {row.inside}" if row.inside else ""
@@ -127,14 +124,14 @@ def _state(row: RankRow, view: View, width: int) -> str:
 
 
 def _pacing(frame: Frame, view: View) -> Iterator[str]:
-    text = pacing_words(frame)
+    text = pacing_text(frame)
     if text:
         yield ""
         yield from view.filled(text, first="pacing ")
 
 
-def pacing_words(frame: Frame) -> str:
-    """How pacing stands, in a sentence; "" where no rank says."""
+def pacing_text(frame: Frame) -> str:
+    """Describe the pacing state; "" if no rank reports one."""
     pacing = frame.pacing
     if not pacing:
         return ""
@@ -147,14 +144,14 @@ def pacing_words(frame: Frame) -> str:
         text += f" (threshold {percent(pacing['threshold'])},"
         text += f" max delay {percent(pacing['max_delay'])})"
     if pacing["held_ranks"]:
-        text += f": holds {plural(pacing['held_ranks'], 'rank')}, {percent(pacing['held'])} of"
+        text += f": delays {plural(pacing['held_ranks'], 'rank')} by {percent(pacing['held'])} of"
         text += " all step time"
     if pacing["note"]:
         text += f"; {pacing['note']}"
     followed = pacing["followed_by"]
     if followed is not None and followed < frame.ranks_seen:
-        text += f"; {pacing['requested_mode']} was asked for, {followed} of"
-        text += f" {plural(frame.ranks_seen, 'rank')} follow yet"
+        text += f"; requested: {pacing['requested_mode']}, {followed} of"
+        text += f" {plural(frame.ranks_seen, 'rank')} follow so far"
     return text
 
 
@@ -162,13 +159,13 @@ def _findings(frame: Frame, journal: Journal, view: View) -> Iterator[str]:
     if frame.findings or journal.past:
         yield ""
     for finding in frame.findings:
-        yield from view.filled(finding_words(finding, journal), first=" ! ", code="33")
+        yield from view.filled(finding_text(finding, journal), first=" ! ", code="33")
     for text in journal.past:
         yield from view.filled(text, first="   ", code="2")
 
 
-def finding_words(finding: LiveFinding, journal: Journal) -> str:
-    """A finding with its mode and since when it is so."""
+def finding_text(finding: LiveFinding, journal: Journal) -> str:
+    """Render a finding with its mode and first step."""
     since = journal.since(finding)
     begun = "" if since is None else f" (since step {since})"
     return f"{finding.mode.replace('_', ' ')}{begun}: {finding.text}"

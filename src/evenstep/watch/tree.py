@@ -1,4 +1,4 @@
-"""A run followed through its nodes: one small file each, put together to the picture of the job."""
+"""A run followed through the summaries of its nodes."""
 
 from __future__ import annotations
 
@@ -6,85 +6,87 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
 
 from evenstep.trace.spool.folder import RunFolder
-from evenstep.watch.node import FOLDER, NodeNews, decoded
-from evenstep.watch.run import FollowedRun, LiveRun, orders
-from evenstep.watch.window import RankWindow, StepTable, rank_window, steps_together
+from evenstep.watch.node import FOLDER, NodeSummary, decoded
+from evenstep.watch.run import FollowedRun, LiveRun, read_request
+from evenstep.watch.window import RankWindow, StepTable, merge_steps, rank_window
 
-UNHEARD_S = 10.0  # without a word for so long, a node's aggregator is taken to have ended
-MOST_SPOOLS = 256  # of an attempt; where nodes tell of more, their word is taken
+LOST_S = 10.0  # older summaries mean that the node's aggregator has ended
+MOST_SPOOLS = 256  # of an attempt; with more ranks, summaries are used
 
 
-class _Heard(NamedTuple):
-    """The latest of a node."""
+class _NodeFile(NamedTuple):
+    """The latest summary of a node."""
 
-    news: NodeNews
-    stamp: tuple[int, int]  # of the file: when it was written, and which it is
-    since_s: float  # when it was first seen, by the watcher's clock
+    summary: NodeSummary
+    stamp: tuple[int, int]  # modification time and inode of the file
+    since_s: float  # when it was first read, by the watcher's clock
 
 
 @dataclass(slots=True)
 class TreeRun(FollowedRun):
-    """The run whose nodes write into a folder."""
+    """A run followed through the summaries in its folder."""
 
-    _nodes: dict[str, _Heard] = field(default_factory=dict)  # by the name of the file
-    _current: list[NodeNews] = field(default_factory=list)
+    _nodes: dict[str, _NodeFile] = field(default_factory=dict)  # by file name
+    _current: list[NodeSummary] = field(default_factory=list)
 
     def refresh(self) -> None:
-        """Read what nodes have written since."""
+        """Read new summaries."""
         now = self.clock()
         self._read(now)
-        every = [heard.news for heard in self._nodes.values()]
-        latest = max((news.head.attempt for news in every), default=0)
-        self._current = [news for news in every if news.head.attempt == latest]
+        every = [file.summary for file in self._nodes.values()]
+        latest = max((summary.head.attempt for summary in every), default=0)
+        self._current = [summary for summary in every if summary.head.attempt == latest]
         self.attempt = latest if self._current else None
-        self.attempts = max((news.head.attempts for news in self._current), default=0)
-        self.world = max((news.head.world for news in self._current), default=0)
-        states = {state.rank: state for news in self._current for state in news.states}
+        self.attempts = max((summary.head.attempts for summary in self._current), default=0)
+        self.world = max((summary.head.world for summary in self._current), default=0)
+        states = {state.rank: state for summary in self._current for state in summary.states}
         self.states = [states[rank] for rank in sorted(states)]
-        self.unheard = {
-            heard.news.head.node: now - heard.since_s
-            for heard in self._nodes.values()
-            if heard.news.head.attempt == latest
-            and now - heard.since_s > UNHEARD_S
-            and not all(state.closed for state in heard.news.states)
+        self.lost_nodes = {
+            file.summary.head.node: now - file.since_s
+            for file in self._nodes.values()
+            if file.summary.head.attempt == latest
+            and now - file.since_s > LOST_S
+            and not all(state.closed for state in file.summary.states)
         }
-        self.orders = orders(self.path)
+        self.request = read_request(self.path)
 
     def window(self) -> RankWindow:
-        """The latest steps of each rank."""
-        windows = [news.window for news in self._current if len(news.window.ranks)]
-        return RankWindow.together(windows) if windows else rank_window({})
+        """Return the latest steps of each rank."""
+        windows = [summary.window for summary in self._current if len(summary.window.ranks)]
+        return RankWindow.merged(windows) if windows else rank_window({})
 
     def step_table(self) -> StepTable:
-        """The latest steps."""
-        return steps_together([news.steps for news in self._current])
+        """Return the latest steps."""
+        return merge_steps([summary.steps for summary in self._current])
 
     def _read(self, now: float) -> None:
         try:
-            entries = [entry for entry in os.scandir(self.path / FOLDER) if _is_news(entry.name)]
+            found = os.scandir(self.path / FOLDER)
+            entries = [entry for entry in found if fnmatch(entry.name, "node-*.bin")]
         except OSError:
             entries = []
         for gone in self._nodes.keys() - {entry.name for entry in entries}:
             del self._nodes[gone]
         for entry in entries:
             try:
-                found = entry.stat()
-                stamp = (found.st_mtime_ns, found.st_ino)
+                status = entry.stat()
+                stamp = (status.st_mtime_ns, status.st_ino)
                 known = self._nodes.get(entry.name)
                 if known is None or known.stamp != stamp:
-                    news = decoded(Path(entry.path).read_bytes())
-                    self._nodes[entry.name] = _Heard(news, stamp, now)
-            except (OSError, ValueError):  # it has just been replaced, or is none of ours
+                    summary = decoded(Path(entry.path).read_bytes())
+                    self._nodes[entry.name] = _NodeFile(summary, stamp, now)
+            except (OSError, ValueError):  # just replaced, or not a summary
                 continue
 
 
 @dataclass(slots=True)
 class Follower:
-    """The way to a run: its spools where they can be reached, its nodes' word where not."""
+    """A run followed through its spools, or through summaries if they know more ranks."""
 
     path: Path
     _direct: LiveRun
@@ -92,29 +94,23 @@ class Follower:
 
     @classmethod
     def of(cls, path: Path, clock: Callable[[], float] = time.monotonic) -> Follower:
-        """A follower that has not looked yet."""
+        """Return a follower; nothing is read yet."""
         return cls(path, LiveRun(path, clock), TreeRun(path, clock))
 
     def refresh(self) -> FollowedRun:
-        """Look again; the run as it can be seen."""
+        """Read the run again and return it."""
         if (self.path / FOLDER).is_dir():
             self._tree.refresh()
-            if self._tree.states and self._tells_more():
+            if self._tree.states and self._knows_more_ranks():
                 return self._tree
         self._direct.refresh()
         return self._direct
 
-    def _tells_more(self) -> bool:
-        """Whether nodes tell of more ranks than there are spools here, or of very many."""
+    def _knows_more_ranks(self) -> bool:
+        """Whether summaries have more ranks than there are spools here, or very many."""
         attempt = self._tree.attempt or 0
         if any(number > attempt for number in RunFolder(self.path).attempts()):
             return False
-        told = len(self._tree.states)
-        if told > MOST_SPOOLS:
-            return True
+        ranks = len(self._tree.states)
         folder = RunFolder(self.path).spool_path(attempt, 0).parent
-        return told > sum(1 for _ in folder.glob("rank-*.spool"))
-
-
-def _is_news(name: str) -> bool:
-    return name.startswith("node-") and name.endswith(".bin")
+        return ranks > MOST_SPOOLS or ranks > sum(1 for _ in folder.glob("rank-*.spool"))

@@ -1,8 +1,8 @@
-"""The live view as a page of this machine: server-sent events on 127.0.0.1, behind a token.
+"""The live view as a page: server-sent events on 127.0.0.1, behind a token.
 
-The page is one file with its script and style inside; its policy lets it speak to this server and
-nobody else. Whoever lacks the token of the address gets nothing, and so does a page of another site
-that has this name resolve to 127.0.0.1: the host of every request is looked at.
+The page is one file with script and style; its content security policy allows connections to this
+server only. Requests need the token of the URL and the right Host header, so pages of other sites
+whose name resolves to 127.0.0.1 (DNS rebinding) get nothing.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 PAGE = Path(__file__).parent / "assets"
 ADDRESS = "127.0.0.1"
-ALIVE_S = 5.0  # without news a comment is sent, so that both sides notice a broken line
-WAITING_S = 60.0  # a request that does not come is given up
+ALIVE_S = 5.0  # time after which a comment is sent, so that both sides notice a lost connection
+WAITING_S = 60.0  # timeout of a request
 POLL_S = 0.1
 
 
 class Broadcast:
-    """The latest message, for any number of listeners that may each be slower than the speaker."""
+    """The latest message, for any number of listeners; slow ones skip messages."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -43,28 +43,28 @@ class Broadcast:
         self._message = b""
         self.closed = False
 
-    def say(self, message: bytes) -> None:
-        """Replace the message and wake who listens."""
+    def send(self, message: bytes) -> None:
+        """Replace the message and wake all listeners."""
         with self._changed:
             self._number += 1
             self._message = message
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Say nothing more."""
+        """End the broadcast."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
 
     def after(self, number: int, timeout_s: float) -> tuple[int, bytes | None]:
-        """The latest message and its number; None where there is none newer than `number`."""
+        """Return the latest number, and its message if it is newer than `number`."""
         with self._changed:
             self._changed.wait_for(lambda: self.closed or self._number > number, timeout_s)
             return self._number, self._message if self._number > number else None
 
 
 class LiveServer:
-    """Serves the page while it is open. Raises `UsageError` where the port cannot be had."""
+    """A server of the page, as a context manager. Raises `UsageError` if the port is taken."""
 
     def __init__(self, port: int = 0) -> None:
         self.token = secrets.token_urlsafe(24)
@@ -82,13 +82,13 @@ class LiveServer:
 
     @property
     def url(self) -> str:
-        """The address with its token."""
+        """The URL with its token."""
         return f"http://{ADDRESS}:{self.port}/?token={self.token}"
 
-    def publish(self, picture: Mapping[str, Any]) -> None:
-        """Send a picture to every open page."""
-        text = json.dumps(picture, allow_nan=False, separators=(",", ":"))
-        self._broadcast.say(text.encode())
+    def publish(self, frame: Mapping[str, Any]) -> None:
+        """Send a frame to every open page."""
+        text = json.dumps(frame, allow_nan=False, separators=(",", ":"))
+        self._broadcast.send(text.encode())
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -106,12 +106,12 @@ class LiveServer:
 
 
 def tunnel_command(port: int) -> str:
-    """What to type on one's own machine, so that the address works there too."""
+    """Return the ssh command that makes the URL work on another machine."""
     return f"ssh -N -L {port}:{ADDRESS}:{port} {socket.gethostname()}"
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = True  # a page left open must not keep the command from ending
+    daemon_threads = True  # an open page must not keep the command running
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class _Server(ThreadingHTTPServer):
 
     @cached_property
     def page(self) -> tuple[bytes, str]:
-        """The page and the policy that allows its own script and style alone."""
+        """The page, and the policy that allows only its own script and style."""
         text = (PAGE / "live.html").read_text("utf-8")
         style, script = ((PAGE / name).read_text("utf-8") for name in ("live.css", "live.js"))
         policy = (
@@ -137,13 +137,13 @@ class _Server(ThreadingHTTPServer):
         return text.replace("/*STYLE*/", style).replace("/*SCRIPT*/", script).encode(), policy
 
     def allows(self, host: str, token: str) -> bool:
-        """Whether a request is for this address and has its token."""
+        """Whether a request has this server's host and token."""
         port = self.server_address[1]
         ours = host in (f"{ADDRESS}:{port}", f"localhost:{port}")
         return hmac.compare_digest(token.encode(), self.token) and ours
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A page that was closed in the middle of a message is no news."""
+        """Ignore pages that are closed during a message."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -153,18 +153,18 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """The page, or the events; nothing else is here."""
+        """Answer with the page or the events."""
         parts = urlsplit(self.path)
         token = parse_qs(parts.query).get("token", [""])[0]
         if not self.server.allows(self.headers.get("Host", ""), token):
-            self._answer(403, b"the address with its token is what evenstep watch has printed\n")
+            self._answer(403, b"use the URL with its token that evenstep watch has printed\n")
         elif parts.path == "/":
             page, policy = self.server.page
             self._answer(200, page, "text/html; charset=utf-8", policy)
         elif parts.path == "/events":
             self._stream()
         else:
-            self._answer(404, b"there is nothing here\n")
+            self._answer(404, b"not found\n")
 
     def _answer(
         self, code: int, body: bytes, kind: str = "text/plain; charset=utf-8", policy: str = ""
@@ -194,7 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"event: ended\ndata: {}\n\n")
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are not worth a line."""
+        """Log no requests."""
 
 
 def _content_hash(text: str) -> str:

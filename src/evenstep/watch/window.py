@@ -1,7 +1,6 @@
-"""The latest steps of a running job as numbers: rank by rank, and step by step.
+"""The latest steps of a running job as numbers, per rank and per step.
 
-Both are small and add up: those of a job are those of its nodes put together. So a node may work
-them out for its own ranks and hand on nothing else.
+Both can be merged, so that a node can compute them for its own ranks and pass on nothing else.
 """
 
 from __future__ import annotations
@@ -20,30 +19,30 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-WINDOW_STEPS = 32  # of each rank at most, everything but the curve is told from these, …
-WINDOW_NS = 10_000_000_000  # … but not from those that are older, …
-FEWEST_STEPS = 8  # … unless they are fewer
+WINDOW_STEPS = 32  # most steps of a rank; all values but the curve are computed from these, …
+WINDOW_NS = 10_000_000_000  # … without older ones, …
+FEWEST_STEPS = 8  # … unless fewer would be left
 
 
 @dataclass(slots=True)
 class RankWindow:
-    """Sums over the window of every rank that has finished a step, one place a rank."""
+    """Means over the window of every rank that has finished a step, one value per rank."""
 
     ranks: Array
-    step_ns: Array  # mean
-    work_ns: Array  # mean of the step without waiting, transfer and pacing
-    error_ns: Array  # standard error of that; NaN of a single step
+    step_ns: Array
+    work_ns: Array  # step without waiting, transfer and pacing
+    error_ns: Array  # standard error of work_ns; NaN for a single step
     sync_ns: Array
-    wait_ns: Array  # NaN where it cannot be told
+    wait_ns: Array  # NaN if unknown
     held_ns: Array
     pause_ns: Array
-    phase_ns: Array  # a row a rank
+    phase_ns: Array  # (ranks, phases)
     last_step: Array
-    counts: Array  # steps there are of each
+    counts: Array  # number of steps of each rank
 
     @classmethod
-    def together(cls, windows: Sequence[Self]) -> Self:
-        """The ranks of several windows, in order of rank."""
+    def merged(cls, windows: Sequence[Self]) -> Self:
+        """Merge windows, in order of rank."""
         columns = {
             field.name: np.concatenate([getattr(window, field.name) for window in windows])
             for field in fields(cls)
@@ -53,22 +52,22 @@ class RankWindow:
 
 
 class StepTable(NamedTuple):
-    """Every step that is still known, ascending: what its ranks took for it."""
+    """The latest steps, ascending, with statistics over ranks."""
 
     step: Array
-    ranks: Array  # how many have finished it
-    time_ns: Array  # of the median rank
-    work_ns: Array  # the same without waiting, transfer and pacing
-    most_work_ns: Array  # of the rank that worked longest
+    ranks: Array  # number of ranks that have finished it
+    time_ns: Array  # median over ranks
+    work_ns: Array  # median of the step without waiting, transfer and pacing
+    most_work_ns: Array  # maximum of that
 
 
 NO_STEPS = StepTable(np.zeros(0, np.int64), np.zeros(0, np.int64), *([np.zeros(0)] * 3))
 
 
 def rank_window(steps: Mapping[int, Array]) -> RankWindow:
-    """The latest steps of each rank, as means per step.
+    """Compute means over the latest steps of each rank.
 
-    They are as `evenstep.watch.spool` keeps them, oldest first, and at least one of each.
+    `steps` has at least one row per rank, oldest first, as kept by `evenstep.watch.spool`.
     """
     tails = [_window(rows) for rows in steps.values()]
     counts = np.array([len(rows) for rows in tails], np.int64)
@@ -107,19 +106,19 @@ def rank_window(steps: Mapping[int, Array]) -> RankWindow:
 
 
 def _in_the_loop(steps: Array) -> Array:
-    """The steps of a rank but its first, which holds what comes before the loop."""
+    """Drop a rank's step 0, which includes everything before the training loop."""
     return steps[int(len(steps) > 1 and not steps["first_step"][0]) :]
 
 
 def _window(steps: Array) -> Array:
-    """The latest steps of a rank that are told from."""
+    """Return the steps of a rank's window."""
     steps = _in_the_loop(steps)
     recent = int(np.count_nonzero(steps["start_ns"] >= steps["end_ns"][-1] - WINDOW_NS))
     return steps[-min(max(recent, FEWEST_STEPS), WINDOW_STEPS) :]
 
 
 def step_table(steps: Sequence[Array]) -> StepTable:
-    """The latest steps of some ranks."""
+    """Compute the table of the latest steps of some ranks."""
     if not steps:
         return NO_STEPS
     rows = np.concatenate([_in_the_loop(each) for each in steps])
@@ -137,8 +136,8 @@ def step_table(steps: Sequence[Array]) -> StepTable:
     )
 
 
-def steps_together(tables: Sequence[StepTable]) -> StepTable:
-    """The steps of several nodes: medians are those of the nodes' medians, by their ranks."""
+def merge_steps(tables: Sequence[StepTable]) -> StepTable:
+    """Merge tables of several nodes; medians are those of the nodes' medians, weighted by ranks."""
     tables = [table for table in tables if len(table.step)]
     if not tables:
         return NO_STEPS
@@ -158,14 +157,14 @@ def steps_together(tables: Sequence[StepTable]) -> StepTable:
 
 
 def _by_step(step: Array, values: Array) -> tuple[Array, Array]:
-    """Where each step begins once rows are in order of it; the values, ascending in each step."""
+    """Sort values by step and value; return the first row of each step, and the values."""
     order = np.lexsort((values, step))
     begins = np.flatnonzero(np.append(True, np.diff(step[order]) != 0))
     return begins, values[order]
 
 
 def _weighted_median(step: Array, values: Array, weights: Array, begins: Array) -> Array:
-    """For each step the value that half of the weight lies below."""
+    """Return the weighted median of each step."""
     order = np.lexsort((values, step))
     reached = np.cumsum(weights[order])
     before = reached[begins] - weights[order][begins]

@@ -1,7 +1,7 @@
-"""Perfetto's own format, TrackEvent, by our own small encoder.
+"""Perfetto's native format, TrackEvent, with our own encoder.
 
-Slices     what a rank did, as columns: slices, flows, instants       slices.py
-layout     where slices lie: those of a track nest; arrows            layout.py
-Wire       protocol buffers, one message or many                      wire.py
-document   the file, written whole                                    document.py
+slices     slices, flows and instants of a run as columns             slices.py
+layout     lanes and nesting of slices; arrows                        layout.py
+wire       protocol buffers, one message or many                      wire.py
+document   the whole file                                             document.py
 """

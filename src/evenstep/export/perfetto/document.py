@@ -1,8 +1,8 @@
-"""A trace in Perfetto's own format, TrackEvent: open it in ui.perfetto.dev.
+"""A trace in Perfetto's native format, TrackEvent, for ui.perfetto.dev.
 
 Ranks are processes; their tracks are steps with phases, collectives with wait and transfer inside
-(every wait has one name and so one colour), messages, spans and pauses. Arrows lead from the last
-rank to enter a collective to those who waited; pacing decisions and findings are instants. Field
+(all waits have one name, and so one colour), messages, spans and pauses. Arrows lead from the last
+rank to enter a collective to the waiting ranks; pacing decisions and findings are instants. Field
 numbers are those of protos/perfetto/trace/perfetto_trace.proto.
 """
 
@@ -21,23 +21,23 @@ from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spooled import EVENT_COLUMNS
 from evenstep.trace.trace import Trace
 
-MOST_RECORDS = 3_000_000  # in one file: beyond it the latest steps are written
+MOST_RECORDS = 3_000_000  # in one file; of longer traces only the latest steps are written
 BEGIN, END, INSTANT = 1, 2, 3  # TrackEvent.Type
 CLEARED, NEEDED = b"\x68\x01", b"\x68\x02"  # TracePacket.sequence_flags
 SEQUENCE = b"\x50\x01"  # TracePacket.trusted_packet_sequence_id
 GROUPS_TRACK, FIRST_TRACK = 1 << 20, (1 << 20) + 1  # below: processes
 EXPLICIT = 3  # TrackDescriptor.child_ordering
-TEXT_VALUES = frozenset({"group"})  # values that are numbers of strings
+TEXT_VALUES = frozenset({"group"})  # values that are indexes of strings
 
 
 @dataclass(slots=True)
 class Tracks:
-    """Numbers of tracks, given when first asked for."""
+    """Track numbers, assigned on first use."""
 
     numbers: dict[tuple[int, str, int], int] = field(default_factory=dict)
 
     def of(self, one: Slices) -> Array:
-        """Track of each slice."""
+        """Return the track number of each slice."""
         lanes = int(one.lane.max(initial=0)) + 1
         key = one.rank.astype(np.int64) * lanes + one.lane
         known, which = np.unique(key, return_inverse=True)
@@ -45,16 +45,16 @@ class Tracks:
         return np.asarray(table[which.reshape(-1)])
 
     def __call__(self, rank: int, track: str, lane: int) -> int:
-        """The number of one track."""
+        """Return the number of a track."""
         return self.numbers.setdefault((rank, track, lane), FIRST_TRACK + len(self.numbers))
 
 
 def encode(
     trace: Trace, diagnosis: Diagnosis, *, steps: tuple[int, int] | None = None
 ) -> tuple[bytes, str]:
-    """The file, and in words which part of the run it holds where that is not all of it.
+    """Return the file, and a description of the part of the run it contains ("" for all).
 
-    `steps` are the first and the last that are wanted.
+    `steps` are the first and the last step to write.
     """
     clocks = sharpened(trace, align(trace))
     shown, partial = _excerpt(trace, steps)
@@ -70,7 +70,7 @@ def encode(
 
 
 def _excerpt(trace: Trace, steps: tuple[int, int] | None) -> tuple[Trace, str]:
-    """The part of the trace that is written."""
+    """Return the part of the trace to write, and its description."""
     if steps is None and len(trace.events) <= MOST_RECORDS:
         return trace, ""
     numbers = np.unique(trace.of_kind(Kind.STEP).step).astype(np.int64)
@@ -86,7 +86,7 @@ def _excerpt(trace: Trace, steps: tuple[int, int] | None) -> tuple[Trace, str]:
 
 
 def _events(drawn: Sequence[Slices], tracks: Tracks) -> bytes:
-    """All begins, ends and instants in order of time; at one moment ends come first."""
+    """Encode begins, ends and instants in order of time; at equal times ends come first."""
     categories = {name: 1 + at for at, name in enumerate(dict.fromkeys(d.category for d in drawn))}
     value_names = sorted({name for one in drawn for name in one.values})
     values = {name: 1 + at for at, name in enumerate(value_names)}
@@ -110,7 +110,7 @@ def _events(drawn: Sequence[Slices], tracks: Tracks) -> bytes:
 
 
 def _begin(one: Slices, track: Array, category: int, values: dict[str, int]) -> Array:
-    """Packets that begin a slice, or are an instant."""
+    """Encode packets that begin slices, or instants."""
     count = len(track)
     kind = INSTANT if one.instant else BEGIN
     parts: list[bytes | Array] = [
@@ -133,13 +133,13 @@ def _begin(one: Slices, track: Array, category: int, values: dict[str, int]) -> 
 
 
 def _end(times: Array, track: Array) -> Array:
-    """Packets that end a track's innermost slice."""
+    """Encode packets that end the innermost slice of a track."""
     head = wire.number(9, END) + wire.tag(11, wire.VARINT)
     return _packets(times, wire.rows(len(track), [head, wire.narrow(track)]))
 
 
 def _packets(times: Array, events: Array) -> Array:
-    """Each event with its time, as a packet of the trace."""
+    """Wrap events with their times in packets of the trace."""
     parts: list[bytes | Array] = [
         wire.tag(8, wire.VARINT),
         wire.varints(np.maximum(times, 0), wire.TIME_BYTES),
@@ -149,11 +149,11 @@ def _packets(times: Array, events: Array) -> Array:
     return wire.wrapped(1, wire.rows(len(events), parts))
 
 
-# -- what stands before them -----------------------------------------------------------------------
+# -- descriptors -----------------------------------------------------------------------------------
 
 
 def _interned(names: InternedStrings, categories: Sequence[str], values: Sequence[str]) -> bytes:
-    """The first packet: every string that events name by number."""
+    """Encode the first packet: the interned strings of all events."""
     tables = (
         (1, list(dict.fromkeys(categories))),
         (2, list(names.numbers)),
@@ -169,7 +169,7 @@ def _interned(names: InternedStrings, categories: Sequence[str], values: Sequenc
 
 
 def _processes(trace: Trace, clocks: Clocks) -> list[bytes]:
-    """A process for every rank, and a track for what concerns the whole run."""
+    """Encode a process for every rank, and a track for findings of the whole run."""
     found = [_descriptor(wire.number(1, GROUPS_TRACK), wire.text(2, "findings"))]
     for rank, info in sorted(trace.ranks.items()):
         name = f"rank {rank}" + (f" ({info.node})" if info.node else "")
@@ -182,7 +182,7 @@ def _processes(trace: Trace, clocks: Clocks) -> list[bytes]:
 
 
 def _descriptors(tracks: Tracks) -> list[bytes]:
-    """The tracks of the ranks, in the order of `TRACKS`."""
+    """Encode the tracks of the ranks, in the order of `TRACKS`."""
     return [
         _descriptor(
             wire.number(1, number),
@@ -202,7 +202,7 @@ def _descriptor(*fields: bytes) -> bytes:
 
 
 def _first_times(trace: Trace, clocks: Clocks) -> dict[int, int]:
-    """When each step began anywhere."""
+    """Return the start of each step on its first rank."""
     rows = trace.of_kind(Kind.STEP)
     if not len(rows):
         return {}
@@ -213,16 +213,16 @@ def _first_times(trace: Trace, clocks: Clocks) -> dict[int, int]:
 
 
 def _finding(finding: Finding, start: dict[int, int], tracks: Tracks) -> bytes:
-    """An instant at the first step concerned: on the culprits' tracks, or the run's own."""
+    """Encode an instant at the first step of a finding, on the tracks of culprits or the run."""
     if not start:
         return b""
     since = finding.when.steps[0][0] if finding.when.steps else min(start)
     time = start.get(since) or start[min(start, key=lambda step: abs(step - since))]
     where = [tracks(int(rank), "findings", 0) for rank in finding.where.ranks] or [GROUPS_TRACK]
-    told = {"observation": finding.observation, "cause": finding.cause, "layer": finding.layer}
-    told["remedy"] = finding.options[0].action if finding.options else ""
+    texts = {"observation": finding.observation, "cause": finding.cause, "layer": finding.layer}
+    texts["remedy"] = finding.options[0].action if finding.options else ""
     notes = [
-        wire.message(4, wire.text(10, key), wire.text(6, value)) for key, value in told.items()
+        wire.message(4, wire.text(10, key), wire.text(6, value)) for key, value in texts.items()
     ]
     notes.append(wire.message(4, wire.text(10, "severity"), wire.real(5, finding.severity)))
     kind = wire.number(9, INSTANT) + wire.text(22, "finding")

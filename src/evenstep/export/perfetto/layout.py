@@ -1,7 +1,7 @@
-"""Where slices of a Perfetto trace lie, and the arrows between them.
+"""Layout of slices in a Perfetto trace: lanes, nesting, and arrows.
 
-Those of a track nest, and what overlaps needs another; an arrow leads from the rank a collective
-waited for to each of those who waited.
+Slices of a track must nest, so overlapping ones need several lanes; an arrow leads from the rank
+that a collective waited for to each waiting rank.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from evenstep.trace.columns import Columns
 
 Array = npt.NDArray[Any]
 
-MOST_LANES = 16  # beside each other; what lasts longer than so many others goes below all
-SEEN_NS = 1_000  # waits below a microsecond get no arrow
+MOST_LANES = 16  # slices that overlap more others go to lanes below
+SEEN_NS = 1_000  # shorter waits get no arrow
 
 
 def lanes(start: Array, end: Array) -> Array:
-    """A lane for each interval, so that those of a lane do not overlap. Starts must ascend.
+    """Assign lanes so that intervals of a lane do not overlap; starts must ascend.
 
-    With at most K intervals begun before any is over, lane i mod K is free for interval i.
+    If at most K intervals start before any of them ends, lane i mod K is free for interval i.
     """
     count = len(start)
     if not count:
@@ -40,9 +40,9 @@ def lanes(start: Array, end: Array) -> Array:
 
 
 def levels(start: Array, end: Array) -> Array:
-    """Depth of each interval among those around it; -1 where it overlaps one without being inside.
+    """Return the nesting depth of each interval; -1 if it overlaps another without nesting.
 
-    Sorted by start, the longer first.
+    Intervals must be sorted by start, longer ones first.
     """
     found = np.full(len(start), -1, np.int64)
     pending, level = np.arange(len(start)), 0
@@ -58,7 +58,7 @@ def levels(start: Array, end: Array) -> Array:
 
 
 def side_by_side(rank: Array, start: Array, end: Array) -> tuple[Array, Array]:
-    """The intervals of all ranks on one line, those of a rank behind those of the one before."""
+    """Shift the intervals of all ranks onto one time axis, rank after rank."""
     low = int(start.min(initial=0))
     width = int(end.max(initial=0)) - low + 1
     place = np.unique(rank, return_inverse=True)[1].reshape(-1).astype(np.int64)
@@ -67,9 +67,10 @@ def side_by_side(rank: Array, start: Array, end: Array) -> tuple[Array, Array]:
 
 @dataclass(slots=True, frozen=True)
 class Flows:
-    """Rows grouped by how many arrows begin at them, those arrows, and the one that ends at each.
+    """Arrows of rows: groups of rows with equally many outgoing arrows, and numbers of arrows.
 
-    `into` is (n,): 0 where none ends.
+    `groups` are masks, `out` the outgoing arrows of each group; `into`, (n,), is the incoming
+    arrow of each row, 0 if none.
     """
 
     groups: list[Array]
@@ -78,7 +79,7 @@ class Flows:
 
 
 def arrows(rows: Columns) -> Flows:
-    """An arrow from the awaited rank to everyone who was still there and had waited for it."""
+    """Return arrows from the awaited rank to every rank that waited for it."""
     order = np.lexsort([~rows.awaited, rows.instance])
     instance, source_row = rows.instance[order], rows.awaited[order]
     head = np.flatnonzero(source_row & (instance >= 0) & (np.diff(instance, prepend=-2) != 0))

@@ -1,7 +1,7 @@
-"""What a Perfetto trace shows of a run, as columns: slices on tracks, flows between them, instants.
+"""Slices, flows and instants of a Perfetto trace as columns; times are ns on the common clock.
 
-Times are ns on the common clock. A rank's tracks are its steps with their phases, its collectives
-(as many lanes as are in flight together) with wait and transfer apart, messages, spans, and pauses.
+The tracks of a rank are steps with phases, collectives with wait and transfer (a lane for each one
+in flight), messages, spans, and pauses.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ SHOWN = (
 
 @dataclass(slots=True)
 class InternedStrings:
-    """Strings by number, from 1, each once."""
+    """Distinct strings, numbered from 1."""
 
     numbers: dict[str, int] = field(default_factory=dict)
 
     def __call__(self, name: str) -> int:
-        """The number of a string."""
+        """Return the number of a string."""
         return self.numbers.setdefault(name, len(self.numbers) + 1)
 
     def of(self, keys: Array, called: Callable[[int], str]) -> Array:
-        """Numbers for many keys, each key being called once."""
+        """Return the numbers of the names of many keys; `called` names each key once."""
         known, which = np.unique(keys, return_inverse=True)
         table = np.array([self(called(int(key))) for key in known], np.int64)
         return np.asarray(table[which.reshape(-1)]) if len(table) else np.zeros(0, np.int64)
@@ -49,9 +49,9 @@ class InternedStrings:
 
 @dataclass(slots=True, frozen=True)
 class Slices:
-    """Slices that show the same values. All arrays (n,); an `end_ns` of 0 is one still open.
+    """Slices with the same kinds of values. All arrays are (n,); `end_ns` is 0 for an open slice.
 
-    `flow_out` (n, k) and `flow_in` (n, 1) are numbers of arrows that begin and end here.
+    `flow_out` (n, k) and `flow_in` (n, 1) are the numbers of outgoing and incoming arrows.
     """
 
     track: str
@@ -69,7 +69,7 @@ class Slices:
 
 
 def slices(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[Slices]:
-    """Everything of the trace's records that is drawn, but for findings."""
+    """Return all slices of a trace, without findings."""
     return [
         *_steps(trace, clocks, names),
         *_collectives(trace, clocks, names),
@@ -81,20 +81,20 @@ def slices(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[Slices]
 
 
 def _placed(rows: Columns, clocks: Clocks) -> Columns:
-    """With start_ns and end_ns on the common time; an open end stays 0."""
+    """Add start_ns and end_ns on the common clock; an open end stays 0."""
     start, end = clocks.placed(rows)
     end = np.where(rows.exit_ns > 0, np.maximum(end, start + 1), 0)
     return rows.with_column("start_ns", start).with_column("end_ns", end)
 
 
 def _closed(rows: Columns) -> Array:
-    """Ends for the layout of tracks: what is open lasts until everything is over."""
+    """Return ends for the layout: open slices last until the end of the trace."""
     last = max(int(rows.end_ns.max(initial=0)), int(rows.start_ns.max(initial=0))) + 1
     return np.where(rows.end_ns > 0, rows.end_ns, last)
 
 
 def _nested(rows: Columns) -> Columns:
-    """Sorted, with the depth of each row; what overlaps without nesting is on lanes of its own."""
+    """Sort rows and add their depth; rows that overlap without nesting get other lanes."""
     order = np.lexsort([-_closed(rows), rows.start_ns, rows["rank"]])
     rows = rows.select(order)
     start, end = side_by_side(rows["rank"], rows.start_ns, _closed(rows))
@@ -106,7 +106,7 @@ def _nested(rows: Columns) -> Columns:
 
 
 def _beside(rows: Columns) -> Columns:
-    """Sorted, with a lane for each row: in flight together, they lie below each other."""
+    """Sort rows and add a lane for each of those in flight together."""
     rows = rows.select(np.lexsort([rows.start_ns, rows["rank"]]))
     start, end = side_by_side(rows["rank"], rows.start_ns, _closed(rows))
     return rows.with_column("lane", lanes(start, end)).with_column(
@@ -122,7 +122,7 @@ def _drawn(track: str, category: str, rows: Columns, name: Array, **values: Arra
 
 
 def _steps(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[Slices]:
-    """Steps, and the phases within them."""
+    """Return steps and the phases within them."""
     rows = trace.of_kind(Kind.STEP, Kind.PHASE)
     if not len(rows):
         return []
@@ -137,13 +137,13 @@ def _steps(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[Slices]
 
 
 def _member(kinds: Any, value: int) -> str:
-    """A phase's or an operation's name in small letters."""
+    """Return the lower-case name of a phase or operation."""
     known = value in kinds._value2member_map_
     return str(kinds(value).name).lower() if known else f"{kinds.__name__.lower()} {value}"
 
 
 def _pacing(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[Slices]:
-    """Decisions to hold back, as instants, named by their reason."""
+    """Return pacing decisions as instants, named by their reason."""
     rows = trace.of_kind(Kind.PACING)
     if not len(rows):
         return []
@@ -161,7 +161,7 @@ def _flat(rows: Columns) -> Columns:
 def _named(
     trace: Trace, clocks: Clocks, names: InternedStrings, kind: Kind, track: str
 ) -> list[Slices]:
-    """Spans of the user's own, or pauses of the garbage collector."""
+    """Return spans of the script, or pauses of the garbage collector."""
     rows = trace.of_kind(kind)
     if not len(rows):
         return []
@@ -189,7 +189,7 @@ def _messages(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[Slic
 
 
 def _collectives(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[Slices]:
-    """Each with wait and transfer inside, and arrows from the awaited rank to those who waited."""
+    """Return collectives with wait and transfer, and arrows from the awaited rank."""
     rows = trace.of_kind(Kind.COLLECTIVE)
     if not len(rows):
         return []
@@ -215,10 +215,10 @@ def _collectives(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[S
 
 
 def _matched(trace: Trace, rows: Columns, clocks: Clocks) -> Columns:
-    """With size, wait_ns (-1 unknown), instance (-1 none) and whether it is `awaited`.
+    """Add size, wait_ns (-1 unknown), instance (-1 none), and whether the row is `awaited`.
 
-    That is the last to enter, or the root whose data the others need. What is known to take part
-    with the others begins where diagnosis sees it, device or host.
+    The awaited rank is the last to enter, or the root whose data the others need. Matched
+    collectives get the start and end that the diagnosis uses, on device or host.
     """
     size = np.maximum(rows.bytes_in, rows.bytes_out).astype(np.int64)
     rows = rows.with_column("seq", np.arange(len(rows))).with_column("size", size)
@@ -241,7 +241,7 @@ def _matched(trace: Trace, rows: Columns, clocks: Clocks) -> Columns:
 
 
 def _inside(rows: Columns, flows: Flows, names: InternedStrings) -> list[Slices]:
-    """The wait, until the last has entered, and what comes after it."""
+    """Return the wait until the last rank has entered, and the transfer after it."""
     ended = np.where(rows.end_ns > 0, rows.end_ns, 2**62)
     until = np.minimum(rows.start_ns + np.maximum(rows.wait_ns, 0), ended)
     waited = (rows.wait_ns > 0) & (until > rows.start_ns)

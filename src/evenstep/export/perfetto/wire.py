@@ -1,8 +1,8 @@
-"""Protocol buffers' wire format, as far as a Perfetto trace needs it: one message, or many.
+"""The part of the protocol buffers wire format that Perfetto traces need: one message, or many.
 
-Many messages of one form are rows of one width: numbers are written as padded varints (a byte more
-than needed with the continuation bit set is still the number), so that a million of them is a few
-numpy operations. https://protobuf.dev/programming-guides/encoding
+Many messages of one form are rows of equal width: varints are padded with continuation bytes, so
+that a million messages take a few numpy operations.
+https://protobuf.dev/programming-guides/encoding
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Array = npt.NDArray[Any]
 VARINT, FIXED64, LENGTH = 0, 1, 2
 TIME_BYTES = 9  # of a padded varint: 63 bits
 LENGTH_BYTES = 3  # 2 MB
-SLAB = 50_000  # rows that are put in their place together
+SLAB = 50_000  # rows copied together
 
 
 def varint(value: int) -> bytes:
-    """A number, seven bits a byte, the lowest first."""
+    """Encode a number with seven bits per byte, lowest first."""
     found = bytearray()
     while value > 0x7F:
         found.append(value & 0x7F | 0x80)
@@ -33,27 +33,27 @@ def varint(value: int) -> bytes:
 
 
 def tag(field: int, kind: int) -> bytes:
-    """What stands before a field's value."""
+    """Encode the tag of a field."""
     return varint(field << 3 | kind)
 
 
 def number(field: int, value: int) -> bytes:
-    """A field holding an unsigned number or a bool."""
+    """Encode a field with an unsigned number or a bool."""
     return tag(field, VARINT) + varint(value)
 
 
 def text(field: int, value: str) -> bytes:
-    """A field holding a string. What is no Unicode (a lone surrogate) is replaced."""
+    """Encode a field with a string; lone surrogates are replaced."""
     return message(field, value.encode("utf-8", "replace"))
 
 
 def real(field: int, value: float) -> bytes:
-    """A field holding a double."""
+    """Encode a field with a double."""
     return tag(field, FIXED64) + struct.pack("<d", value)
 
 
 def message(field: int, *parts: bytes) -> bytes:
-    """A field holding a message of these fields."""
+    """Encode a field with a message of these fields."""
     body = b"".join(parts)
     return tag(field, LENGTH) + varint(len(body)) + body
 
@@ -62,7 +62,7 @@ def message(field: int, *parts: bytes) -> bytes:
 
 
 def varints(values: Array, width: int) -> Array:
-    """Each number as a varint of exactly `width` bytes. Shape (n, width), uint8."""
+    """Encode numbers as varints of exactly `width` bytes. Shape (n, width), uint8."""
     left = np.asarray(values, np.uint64)
     if width < 10 and len(left) and int(left.max()) >> 7 * width:
         raise ValueError(f"{int(left.max())} does not fit {width} bytes")
@@ -75,18 +75,18 @@ def varints(values: Array, width: int) -> Array:
 
 
 def narrow(values: Array) -> Array:
-    """Each number as a varint, all of the width that the largest needs."""
+    """Encode numbers as varints of the width that the largest needs."""
     largest = int(np.max(values, initial=0))
     return varints(values, max(1, -(-largest.bit_length() // 7)))
 
 
 def fixed64(values: Array) -> Array:
-    """Each number in eight bytes. Shape (n, 8), uint8."""
+    """Encode numbers in eight bytes. Shape (n, 8), uint8."""
     return np.ascontiguousarray(values, "<u8").view(np.uint8).reshape(len(values), 8)
 
 
 def rows(count: int, parts: Sequence[bytes | Array]) -> Array:
-    """Rows that are made of the same parts, constants being bytes. Shape (count, width), uint8."""
+    """Join parts (tables, or bytes repeated in every row) to rows. Shape (count, width), uint8."""
     width = sum(len(part) if isinstance(part, bytes) else part.shape[1] for part in parts)
     table = np.empty((count, width), np.uint8)
     at = 0
@@ -99,14 +99,14 @@ def rows(count: int, parts: Sequence[bytes | Array]) -> Array:
 
 
 def wrapped(field: int, table: Array) -> Array:
-    """Every row as a message in this field."""
+    """Wrap every row as a message in a field."""
     head = tag(field, LENGTH)
     length = varints(np.full(1, table.shape[1]), LENGTH_BYTES).tobytes()
     return rows(len(table), [head + length, table])
 
 
 def interleaved(tables: Sequence[Array], order: Array) -> Array:
-    """All rows of all tables (numbered one table after the other) in this order, as bytes."""
+    """Concatenate the rows of all tables (numbered table by table) in the given order."""
     width = np.repeat([table.shape[1] for table in tables], [len(table) for table in tables])
     begin = np.empty(len(order), np.int64)
     begin[order] = np.cumsum(width[order]) - width[order]

@@ -17,7 +17,7 @@ Document = Mapping[str, Any]
 
 
 class Measure(NamedTuple):
-    """A measure of a combination; `more` tells whether more is better (1), worse (-1) or neither."""
+    """A measure of a combination; `more` is 1 if more is better, -1 if worse, 0 if neither."""
 
     name: str
     label: str

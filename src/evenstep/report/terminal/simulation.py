@@ -88,8 +88,7 @@ def _converges(result: Result) -> Iterator[str]:
         return
     if (age := found.staleness) is not None:
         yield (
-            f"  staleness    {age.mean:.3g} updates on average, p99 {age.p99:.3g}; "
-            f"largest stable"
+            f"  staleness    {age.mean:.3g} updates on average, p99 {age.p99:.3g}; largest stable"
         )
         yield (
             f"               step size {found.stable_step_share:.2g} of that of fresh gradients "

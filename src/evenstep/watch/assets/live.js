@@ -1,6 +1,6 @@
 // @ts-check
 "use strict";
-// The live page: every picture the server sends replaces the one before. Text stays text.
+// The live page: every frame from the server replaces the last one. Text is never parsed as HTML.
 
 (() => {
   const SHARES = [
@@ -85,10 +85,10 @@
     return node;
   }
 
-  /** @param {any} row @returns {string} what a rank's steps cannot say at the moment */
+  /** @param {any} row @returns {string} the state of a rank that makes no progress */
   function state(row) {
-    if (row.state === "gone") return "its process is gone";
-    if (row.state === "failed") return "not observed any more";
+    if (row.state === "gone") return "its process has ended";
+    if (row.state === "failed") return "not recorded any more";
     if (row.state !== "silent") return "";
     return `no step for ${duration(row.silent_s * 1e9)}${row.inside ? `, in ${row.inside}` : ""}`;
   }
@@ -115,7 +115,7 @@
     });
   }
 
-  /** The longest step, unless it dwarfs the rest, as a first one does. @param {number[]} values @returns {number} */
+  /** The longest step, unless it is an outlier, as a first step is. @param {number[]} values @returns {number} */
   function topOf(values) {
     const longest = Math.max(...values);
     const usual = [...values].sort((a, b) => a - b)[Math.floor((values.length - 1) * 0.9)];
@@ -144,15 +144,15 @@
 
   /** @param {any} pacing @param {number} ranks @returns {string} */
   function pacingWords(pacing, ranks) {
-    if (!pacing.modes) return "no rank says how it is paced";
+    if (!pacing.modes) return "no rank reports a pacing state";
     const modes = Object.entries(pacing.modes);
     let text = modes.length === 1 ? modes[0][0]
       : modes.map(([mode, count]) => `${mode} on ${plural(Number(count), "rank")}`).join(", ");
     if (pacing.threshold !== null) text += ` (threshold ${percent(pacing.threshold)}, max delay ${percent(pacing.max_delay)})`;
-    if (pacing.held_ranks) text += `: holds ${plural(pacing.held_ranks, "rank")}, ${percent(pacing.held)} of all step time`;
+    if (pacing.held_ranks) text += `: delays ${plural(pacing.held_ranks, "rank")} by ${percent(pacing.held)} of all step time`;
     if (pacing.note) text += `; ${pacing.note}`;
     if (pacing.followed_by !== null && pacing.followed_by < ranks) {
-      text += `; ${pacing.requested_mode} was asked for, ${pacing.followed_by} of ${plural(ranks, "rank")} follow yet`;
+      text += `; requested: ${pacing.requested_mode}, ${pacing.followed_by} of ${plural(ranks, "rank")} follow so far`;
     }
     return text;
   }
@@ -163,15 +163,15 @@
     element("verdict").textContent = frame.verdict;
     const time = frame.step_time;
     element("time").textContent = frame.step === null ? "no step yet"
-      : `${duration(time.mean_ns)} mean, ${duration(time.p99_ns)} p99, CV ${percent(time.cv)}; the latest ${plural(frame.curve_ns.length, "step")}, from zero`;
+      : `${duration(time.mean_ns)} mean, ${duration(time.p99_ns)} p99, CV ${percent(time.cv)}; curve: the latest ${plural(frame.curve_ns.length, "step")}, from zero`;
     curve(frame.curve_ns);
     element("legend").replaceChildren(...legend(frame));
     element("ranks").replaceChildren(...frame.rows.map(rankRow));
     element("more").textContent = frame.rows.length < frame.ranks_seen
-      ? `the ${frame.rows.length} that say most of ${plural(frame.ranks_seen, "rank")}` : "";
+      ? `the ${frame.rows.length} latest of ${plural(frame.ranks_seen, "rank")}` : "";
     const found = frame.findings.map((/** @type {any} */ item) =>
       made("li", `${item.mode.replaceAll("_", " ")}: ${item.text}`));
-    element("found").replaceChildren(...(found.length ? found : [made("li", "nothing at the moment")]));
+    element("found").replaceChildren(...(found.length ? found : [made("li", "none at the moment")]));
     element("past").replaceChildren(...frame.past.map((/** @type {string} */ text) => made("li", text)));
     element("pacing").textContent = pacingWords(frame.pacing, frame.ranks_seen);
     document.title = `${frame.verdict} · evenstep watch`;
@@ -185,7 +185,7 @@
   events.onerror = () => { element("line").hidden = false; };
   events.addEventListener("ended", () => {
     events.close();
-    element("line").textContent = "The watching has ended: this is the last picture.";
+    element("line").textContent = "evenstep watch has ended: this is its last view.";
     element("line").hidden = false;
   });
 })();
