@@ -10,17 +10,18 @@ from evenstep.diagnose.modes.catalog import MODES, Mode
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """# Diagnostic principles
 
-All failure modes that evenstep diagnoses: symptom, what to look at, remedies, and an experiment that
-confirms the diagnosis. `evenstep explain MODE` prints the same for one mode.
+All failure modes that evenstep diagnoses: symptom, what to look at, remedies, and an experiment
+that confirms the diagnosis. `evenstep explain MODE` prints the same for one mode.
 
-The cost of a mode is the time that a replay of the run's dependency graph saves without it, in absolute
-times; the shares of several modes are their Shapley values. Modes are diagnosed in the order below: modes
-with direct evidence (a recorded pause, a placement) come before modes that only see lateness.
+The cost of a mode is the time that a replay of the run's dependency graph saves without it, in
+absolute times; the shares of several modes are their Shapley values. Modes are diagnosed in the
+order below: modes with direct evidence (a recorded pause, a placement) come before modes that only
+see lateness.
 
 Three rules apply to all modes.
 
-- **Wait is not transfer.** The time of a collective in flight is waiting for the last rank, then moving
-  data. Averages of fabric utilization show neither.
+- **Wait is not transfer.** The time of a collective in flight is waiting for the last rank, then
+  moving data. Averages of fabric utilization show neither.
 - **The rank that waits is the victim.** Look for the rank that does not wait.
 - **Change one thing.** Each entry ends with an experiment that could refute the diagnosis.
 

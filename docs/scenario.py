@@ -10,9 +10,9 @@ PAGE = Path(__file__).with_suffix(".md")
 HEAD = """\
 # Scenarios, field by field
 
-A scenario is one TOML file; every field has a default. `--set a.b=c` on the command line sets any field.
-An invalid value is refused with one sentence that names the field, the allowed values and the nearest
-name. The [simulator guide](simulator.md) explains how to use scenarios.
+A scenario is one TOML file; every field has a default. `--set a.b=c` on the command line sets any
+field. An invalid value is refused with one sentence that names the field, the allowed values and
+the nearest name. The [simulator guide](simulator.md) explains how to use scenarios.
 
 | field | default | must be | meaning |
 | --- | --- | --- | --- |

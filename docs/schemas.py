@@ -55,9 +55,10 @@ PAGE = Path(__file__).with_suffix(".md")
 HEAD = """\
 # JSON
 
-With `--json` every command prints one object to standard output; messages, progress and `Wrote FILE` go to
-standard error. (`evenstep watch --json` prints one object per line, and `evenstep diagnose` a list if it
-is given several traces.) `evenstep run --json` and `evenstep export --json` print a diagnosis.
+With `--json` every command prints one object to standard output; messages, progress and `Wrote
+FILE` go to standard error. (`evenstep watch --json` prints one object per line, and `evenstep
+diagnose` a list if it is given several traces.) `evenstep run --json` and `evenstep export --json`
+print a diagnosis.
 
 The key `schema` of each object names its schema: `evenstep.diagnosis/1` is described by the schema
 `diagnosis-1`, which is part of the package:
@@ -67,12 +68,13 @@ evenstep export --json-schema              # of a diagnosis
 evenstep export --json-schema lab.run      # of any other document
 ```
 
-The schemas are [JSON Schema](https://json-schema.org/draft/2020-12/schema), draft 2020-12, and strict:
-every key is listed, and required unless the schema says otherwise. Additional keys are possible only in
-`run` and `summary` of a diagnosis, the scenario of a calibration, the rows of an SQL result, and objects
-whose keys are names. The meaning of a key does not change within a version; a removed or changed key makes
-a new version. Names end with the unit: `_ns`, `_ms`, `_s`, `_bytes`, `_gBps` (10^9 bytes a second). Shares
-are fractions of 1, not percentages; unknown values are null.
+The schemas are [JSON Schema](https://json-schema.org/draft/2020-12/schema), draft 2020-12, and
+strict: every key is listed, and required unless the schema says otherwise. Additional keys are
+possible only in `run` and `summary` of a diagnosis, the scenario of a calibration, the rows of an
+SQL result, and objects whose keys are names. The meaning of a key does not change within a
+version; a removed or changed key makes a new version. Names end with the unit: `_ns`, `_ms`, `_s`,
+`_bytes`, `_gBps` (10^9 bytes a second). Shares are fractions of 1, not percentages; unknown values
+are null.
 
 | schema | what it describes |
 | --- | --- |
