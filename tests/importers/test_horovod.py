@@ -68,6 +68,14 @@ def test_the_late_rank_is_found(trace):
     assert finding.severity == pytest.approx(LATE_US / STEP_US, rel=0.15)
 
 
+def test_a_collective_that_ends_at_no_time_of_a_clock_is_left_out(tmp_path, trace):
+    rows = list(events())
+    rows[-1]["ts"] = 1e300
+    (tmp_path / "far.json").write_text(json.dumps(rows))
+    found = open_trace([tmp_path / "far.json"])
+    assert len(found.of_kind(Kind.COLLECTIVE)) == len(trace.of_kind(Kind.COLLECTIVE)) - WORLD
+
+
 def test_a_timeline_without_marks_is_a_sentence(tmp_path):
     path = tmp_path / "timeline.json"
     path.write_text('[{"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 1, "pid": 1}]')

@@ -60,6 +60,20 @@ def test_a_compressed_table_reads_the_same(tmp_path, opened, compressor):
     assert steps(open_trace([tmp_path / "packed.csv"])) == steps(opened(text))
 
 
+@pytest.mark.parametrize("form", ["csv", "lines"])
+def test_a_table_of_too_many_rows_is_said_to_be_read_in_part(opened, monkeypatch, form):
+    monkeypatch.setattr(tables, "MOST_ROWS", 6)
+    rows = [{"rank": row % 2, "step": row // 2, "seconds": 1.0} for row in range(20)]
+    texts = {
+        "csv": "rank,step,seconds\n"
+        + "".join("{rank},{step},{seconds}\n".format(**r) for r in rows),
+        "lines": "\n".join(map(json.dumps, rows)),
+    }
+    trace = opened(texts[form])
+    assert len(steps(trace)) == 6
+    assert any("only the first 6 rows were read" in limit for limit in trace.limits)
+
+
 def test_a_step_lasts_until_the_slowest_worker_is_done(opened):
     trace = opened("rank,step,seconds\n0,1,2\n1,1,3\n0,2,2\n1,2,2\n")
     assert steps(trace) == [(0, 1, 3.0), (0, 2, 2.0), (1, 1, 3.0), (1, 2, 2.0)]

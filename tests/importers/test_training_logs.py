@@ -132,3 +132,18 @@ def test_a_step_of_mlperf_is_counted_in_samples_where_it_has_no_number(opened):
     assert rows.step.tolist() == [10, 20]
     assert ((rows.exit_ns - rows.enter_ns) / 1e9).tolist() == [2.5, 1.5]
     assert (rows.exit_ns[1] - rows.exit_ns[0]) / 1e9 == 10.0  # logged at 20 and at 30 s
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        (1e-300, {"samples_count": 1e300, "step_time": 1.0}),
+        (8, {"samples_count": 1e300, "throughput": 1e-300}),
+        (8, {"step": 10**30, "step_time": 1.0}),
+        (8, {"step": 1.5, "step_time": 1.0}),
+        (-8, {"samples_count": 8, "throughput": 2}),
+    ],
+)
+def test_numbers_of_mlperf_beyond_all_bounds_are_no_steps(opened, batch, said):
+    text = MLPERF + mllog(90, "global_batch_size", batch) + mllog(95, "tracked_stats", said)
+    assert opened(text).of_kind(Kind.STEP).step.tolist() == [10, 20]

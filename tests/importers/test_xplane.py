@@ -37,7 +37,7 @@ def program():
 
 
 @pytest.fixture
-def trace(tmp_path):
+def profile(tmp_path):
     space = xplane._space()()
     plane = space.planes.add(name="/host:metadata")
     plane.stat_metadata.add(key=1).value.name = "Hlo Proto"
@@ -55,7 +55,18 @@ def trace(tmp_path):
                 )  # fmt: skip
     path = tmp_path / "host.xplane.pb"
     path.write_bytes(space.SerializeToString())
-    return xplane.read([SourceFile(path, path.read_bytes()[:100])], lambda *_: None)
+    return SourceFile(path, path.read_bytes()[:100])
+
+
+@pytest.fixture
+def trace(profile):
+    return xplane.read([profile], lambda *_: None)
+
+
+def test_a_profile_of_too_many_events_is_said_to_be_read_in_part(profile, monkeypatch):
+    monkeypatch.setattr(xplane, "MOST_EVENTS", 9)
+    trace = xplane.read([profile], lambda *_: None)
+    assert any("only the first 9 instructions" in limit for limit in trace.limits)
 
 
 def rows_of(trace, rank, op):

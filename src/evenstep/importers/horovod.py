@@ -61,6 +61,8 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     calls: list[TensorCall] = []
     for source in reported(sources[:1], progress):
         calls = calls_of(source)
+        if len(calls) > MOST_CALLS:
+            draft.limits.append(f"only the first {len(calls)} collectives were read")
     draft.limits += [f"left out: {each.path} is a second timeline" for each in sources[1:]]
     if not calls:
         raise TraceError(
@@ -109,7 +111,8 @@ def _take(tensors: dict[Any, _Tensor], calls: list[TensorCall], event: TraceEven
         tensor.depth -= 1
         if not tensor.depth and tensor.ready_us:
             end_us = max(float(event.ts), *tensor.ready_us.values())
-            calls.append(TensorCall(tensor.op, tensor.number, tensor.ready_us, end_us))
+            if end_us < LATEST_NS / 1e3:
+                calls.append(TensorCall(tensor.op, tensor.number, tensor.ready_us, end_us))
             tensors[event.pid] = _Tensor(tensor.number)
 
 

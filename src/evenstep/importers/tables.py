@@ -128,12 +128,17 @@ def read_table(
     Raises `TraceError` where it cannot be read, `MissingExtra` without DuckDB.
     """
     if file.lines:
-        return _of_lines(file, numbers, texts, limits)
-    with _connection(file.path) as connection, _plain(file.path) as plain:
-        _load(connection, file, plain, numbers, texts)
-        if file.separator:
-            limits += _rejected(connection, file.path)
-        return _fetched(connection, numbers, texts)
+        table = _of_lines(file, numbers, texts, limits)
+    else:
+        with _connection(file.path) as connection, _plain(file.path) as plain:
+            _load(connection, file, plain, numbers, texts)
+            if file.separator:
+                limits += _rejected(connection, file.path)
+            table = _fetched(connection, numbers, texts)
+    columns = [*table.numbers.values(), *(code for _, code in table.texts.values())]
+    if any(len(column) >= MOST_ROWS for column in columns):
+        limits.append(f"{file.path}: only the first {MOST_ROWS} rows were read")
+    return table
 
 
 def _parquet_names(path: Path, wanted: Sequence[str]) -> list[str]:
@@ -227,7 +232,7 @@ def _of_lines(
         for name, told in spoken.items():
             value = row.get(name)
             told.append(str(value)[:256] if isinstance(value, str | int) else "")
-        if line.number > MOST_ROWS:
+        if line.number >= MOST_ROWS:
             break
     if wrong:
         limits.append(f"{file.path}: {wrong} lines were left out that are no JSON objects")

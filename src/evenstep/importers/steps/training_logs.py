@@ -154,20 +154,25 @@ def _mlperf(log: Log, text: str) -> LogLine | None:
         begun_ms = log.open_ms.pop(name)
         if part := _SPANS.get(name):
             log.spans_s[part] = log.spans_s.get(part, 0.0) + (event.time_ms - begun_ms) / 1e3
-    if event.key == "global_batch_size" and isinstance(event.value, int | float):
-        log.samples = float(event.value)
+    if event.key == "global_batch_size":
+        log.samples = _amount(event.value)
     if event.key != "tracked_stats" or not isinstance(event.value, dict):
         return None
     said = {**event.metadata, **event.value}
-    number, samples, rate = said.get("step"), said.get("samples_count"), said.get("throughput")
-    if number is None and log.samples and isinstance(samples, int | float):
+    number, samples, rate = (_amount(said.get(k)) for k in ("step", "samples_count", "throughput"))
+    if np.isnan(number) and log.samples >= 1 and samples >= 0:
         number = round(samples / log.samples)
-    seconds = said.get("train_step_time", said.get("step_time"))
-    if seconds is None and log.samples and isinstance(rate, int | float) and rate > 0:
+    seconds = _amount(said.get("train_step_time", said.get("step_time")))
+    if np.isnan(seconds) and log.samples >= 1 and rate > 0:
         seconds = log.samples / rate
-    if type(number) is not int or not isinstance(seconds, int | float):
+    if np.isnan(number + seconds) or number % 1:
         return None
-    return LogLine(number, float(seconds), event.time_ms / 1e3)
+    return LogLine(int(number), seconds, event.time_ms / 1e3)
+
+
+def _amount(value: Any) -> float:
+    """A number in [0, 1e15); nan for anything else."""
+    return float(value) if type(value) in (int, float) and 0 <= value < 1e15 else np.nan
 
 
 # -- reading ---------------------------------------------------------------------------------------

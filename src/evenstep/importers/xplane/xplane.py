@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,7 +78,8 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     draft = Draft()
     named = ranks_by_paths([source.path for source in sources])
     ordered = sorted(sources, key=lambda each: (named.get(each.path, 0), natural(each.path)))
-    profiles = list(usable(ordered, progress, draft.limits, lambda each: _profile(each.path)))
+    read_one = partial(_profile, limits=draft.limits)
+    profiles = list(usable(ordered, progress, draft.limits, read_one))
     devices = [(each, number) for each in profiles for number in sorted(each.devices)]
     if not devices:
         reasons = "; ".join(draft.limits) or f"{sources[0].path} shows no device at work"
@@ -122,7 +123,8 @@ def _space() -> Any:
     )["XSpace"]
 
 
-def _profile(path: Path) -> PlaneFile:
+def _profile(source: SourceFile, limits: list[str]) -> PlaneFile:
+    path = source.path
     space = parsed(_space(), content(path, MOST_FILE_BYTES), path)
     found = PlaneFile(path, next(iter(space.hostnames), ""))
     programs: dict[str, Instruction] = {}
@@ -138,6 +140,8 @@ def _profile(path: Path) -> PlaneFile:
     for plane in space.planes:
         if plane.name.startswith(("/host:CPU", "/device:")):
             _take_plane(found, plane, programs)
+    if sum(map(len, found.devices.values())) >= MOST_EVENTS:
+        limits.append(f"{path}: only the first {MOST_EVENTS} instructions were read")
     return found
 
 
