@@ -103,14 +103,14 @@ def test_what_is_known_afterwards_is_counted_once(loop, rank):
     mark = loop.mark()
     stack.enter(Phase.CHECKPOINT, mark.now_ns + 10)
     stack.leave(mark.now_ns + 20)
-    loop.was(Phase.CHECKPOINT, mark)
+    loop.reclassify(Phase.CHECKPOINT, mark)
     assert stack.leaf_ns[Phase.CHECKPOINT] == stack.boundary_ns - mark.now_ns
 
 
 def test_what_began_in_another_step_is_let_be(loop, rank):
     mark = loop.mark()
     rank.end_step(mark.now_ns + 1)
-    loop.was(Phase.CHECKPOINT, mark)
+    loop.reclassify(Phase.CHECKPOINT, mark)
     assert rank.recorder.stack.leaf_ns[Phase.CHECKPOINT] == 0
 
 
@@ -232,7 +232,7 @@ def test_without_an_agent_nothing_happens(loop):
     loop.batch(8)
     loop.step_ends(8)
     loop.evaluation_begins()
-    loop.was(Phase.CHECKPOINT, loop.mark())
+    loop.reclassify(Phase.CHECKPOINT, loop.mark())
 
 
 def test_a_failure_of_ours_is_given_up_and_training_goes_on(loop, rank, monkeypatch):

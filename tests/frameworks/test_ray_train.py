@@ -98,7 +98,7 @@ def test_outside_of_a_worker_it_says_so_and_does_not_raise(monkeypatch, caplog):
     monkeypatch.setattr(ray_train, "_agreed", lambda *_: 1 / 0)
     pytest.importorskip("ray.train", exc_type=ImportError)
     assert ray_train.attach() is False
-    assert "does not say where this worker stands" in caplog.text
+    assert "does not give this worker's place" in caplog.text
 
 
 def test_the_loop_keeps_its_name_its_result_and_its_errors(monkeypatch):

@@ -315,7 +315,7 @@ def test_what_compiled_kernels_cannot_read_disarms_them_and_the_job_goes_on(
 ):
     if session is None:
         pytest.skip("of compiled kernels")
-    monkeypatch.setattr(NativeGroups, "_of", broken)
+    monkeypatch.setattr(NativeGroups, "_state_by_name", broken)
     hooks = hooked()
     tensor = torch.arange(4.0)
     dist.all_reduce(tensor)

@@ -86,6 +86,23 @@ class Hooks(Protocol):
         """The mechanism of observation and its blind spots, for the trace."""
 
 
+class HostHooks:
+    """Hooks of a stack that computes on no device."""
+
+    on_device = False
+    device_index: int | None = None
+
+    def begins_step(self, step: int, *, spared: bool) -> None:
+        """Nothing to do as a step begins."""
+
+    def poll(self) -> None:
+        """Nothing to do in the background."""
+
+    def hold_device(self, delay_ns: int, seq: int) -> bool:  # noqa: ARG002 (of `Hooks`)
+        """Never: there is no device to hold."""
+        return False
+
+
 class Stack(Protocol):
     """A library that makes a process a rank."""
 

@@ -1,6 +1,6 @@
-"""The one agent of this process: attached, detached, armed, and out of the way in a fork.
+"""The agent of this process: attached, detached, armed, and disarmed in a forked child.
 
-`attach` never raises: what goes wrong is one line of log, and training goes on. In a forked child
+`attach` never raises: an error is one line of log, and training goes on. In a forked child
 everything is disarmed before anything else runs.
 """
 
@@ -44,7 +44,7 @@ _stacks: dict[str, Stack] = {}
 _arguments: dict[str, object] = {}
 _passive = False
 _at_detach: list[Callable[[], None]] = []
-_opening = threading.Lock()  # by one thread at a time; nobody waits for it: see `_open_once`
+_opening = threading.Lock()  # never waited for: see `_open_once`
 
 
 def current() -> Agent | None:
@@ -55,21 +55,20 @@ def current() -> Agent | None:
 def attach(**settings: object) -> bool:
     """Observe this rank from here on; True if it is observed, now or once the ranks are known.
 
-    Idempotent, before or after `init_process_group` or what takes its place, and never raises: what
-    goes wrong is one line of log, and training goes on. `settings` are those of the configuration
-    table.
+    Idempotent, before or after `init_process_group` or its equivalent, and never raises: an error
+    is one line of log, and training goes on. `settings` are those of the configuration table.
     """
     global _agent
     if _agent is not None:
         return True
     try:
         config = configuration.load(_arguments | settings)
-        _arguments.update(settings)  # valid: those of an earlier call stay for the process group
+        _arguments.update(settings)  # kept until the process group is made
         _set_up_log(config)
         if not config.enabled:
             return False
         imported(_stacks)
-        arming.arm_others(arm)  # for what the script has yet to import
+        arming.arm_others(arm)  # for stacks that are imported later
         if not _stacks:
             arming.arm_all(arm)
             if not _torch_found():
@@ -83,7 +82,7 @@ def attach(**settings: object) -> bool:
             return True  # the rank is known only when the process group is made
         return _open_once(config, identity, place)
     except Exception as error:
-        _say_not_attached(error)
+        _log_not_attached(error)
         return False
 
 
@@ -105,13 +104,13 @@ def detach() -> None:
 
 
 def at_detach(undo: Callable[[], None]) -> None:
-    """Have something undone by `detach`, once; it must not raise."""
+    """Call `undo` at the next `detach`, once; it must not raise."""
     if undo not in _at_detach:
         _at_detach.append(undo)
 
 
 def arm(stack: str) -> None:
-    """A stack was imported: attach once it knows the ranks. Raises nothing the stack does not."""
+    """Attach once a stack that was imported knows the ranks. Raises what the stack raises."""
     imported(_stacks, just=stack)
     if stack not in _stacks:
         return
@@ -127,7 +126,7 @@ def _arm_all() -> None:
 
 
 def _torch_found() -> bool:
-    """Import torch, the likeliest, as long as nothing else has been; False where there is none."""
+    """Import torch, the likeliest stack, if none is imported yet; False where there is none."""
     try:
         _stacks["torch"] = torch_stack()
     except ModuleNotFoundError as error:
@@ -152,7 +151,7 @@ def _place() -> RankInWorld | None:
 
 
 def _open_once(config: Config, identity: Identity, place: RankInWorld | None) -> bool:
-    """Open, unless another thread is at it, which may be in an import that waits for this one."""
+    """Open, unless another thread does so: that may be in an import that waits for this thread."""
     opening = _opening
     if not opening.acquire(blocking=False):
         return True
@@ -197,7 +196,7 @@ def _open(config: Config, identity: Identity, place: RankInWorld | None) -> bool
         if identity.rank == 0:
             _write_run(folder, identity)
         _connect(agent)
-        if "torch" not in sys.modules:  # its optimizers and phases count whoever made the ranks
+        if "torch" not in sys.modules:  # its optimizers and phases are observed in any case
             arming.arm(_ready, target="torch")
         _on_exit(agent)
     except BaseException:
@@ -208,7 +207,7 @@ def _open(config: Config, identity: Identity, place: RankInWorld | None) -> bool
 
 
 def _compiled(spool: Spool, config: Config) -> Compiled | None:
-    """What records into a new spool without the interpreter, where a stack has such a thing."""
+    """The compiled recorder for a new spool, where a stack has one."""
     for stack in _stacks.values():
         make = getattr(stack, "compiled", None)
         found: Compiled | None = make(spool, allowed=config.compiled) if make else None
@@ -218,7 +217,7 @@ def _compiled(spool: Spool, config: Config) -> Compiled | None:
 
 
 def _connect(agent: Agent) -> None:
-    """Let the agent's ranks reach each other, where a stack has a store and knows its ranks."""
+    """Begin to share, where a stack has a store and knows its ranks."""
     for stack in _stacks.values():
         store = getattr(stack, "store", None)
         if store is not None and stack.place() is not None:
@@ -243,7 +242,7 @@ def _make_spool(config: Config, identity: Identity, folder: RunFolder, descripto
 
 
 def _write_run(folder: RunFolder, identity: Identity) -> None:
-    """Rank 0 writes `run.json` where no launcher did, and completes what the launcher wrote."""
+    """Write `run.json` on rank 0, or complete that of the launcher."""
     facts = run_facts(
         run_id=identity.run_id,
         command=sys.orig_argv,
@@ -283,7 +282,7 @@ def _finish(agent: Agent) -> None:
 
 
 def _ready() -> None:
-    """A stack knows the ranks now."""
+    """Attach, or add the stacks that know the ranks now."""
     imported(_stacks)
     if _agent is None:
         attach()
@@ -297,7 +296,7 @@ def _ready() -> None:
 
 
 def _set_up_log(config: Config) -> None:
-    """Follow `log_level`; below a warning Python shows nothing unless somebody handles it."""
+    """Apply `log_level`; without a handler Python shows nothing below a warning."""
     log.setLevel(config.log_level.upper())
     if log.level < logging.WARNING and not log.hasHandlers():
         log.addHandler(logging.StreamHandler())
@@ -305,15 +304,15 @@ def _set_up_log(config: Config) -> None:
         log.warning("evenstep: %s", warning)
 
 
-def _say_not_attached(error: Exception) -> None:
+def _log_not_attached(error: Exception) -> None:
     log.error("evenstep: not attached: %s", error)
     log.debug("evenstep: the failure was", exc_info=error)
 
 
 def _in_child() -> None:
-    """First thing in a forked child (see `os.register_at_fork`)."""
+    """Disarm first thing in a forked child (see `os.register_at_fork`)."""
     global _agent, _opening, _passive
-    _opening = threading.Lock()  # whoever held it is not in this process
+    _opening = threading.Lock()  # a thread of the parent may have held it
     if _agent is not None:
         _agent.disarm()
         _agent = None

@@ -1,8 +1,8 @@
-"""Which attempt a rank belongs to, where its launcher counts crashes only.
+"""Find the attempt of a rank, where its launcher counts crashes only.
 
-When nodes join or leave, torchrun starts all ranks anew, as many as there are now, with the restart
-count it had. Without this their traces would meet those of the ranks before. Every rank finds out
-alone: its own spool tells by its writer, rank 0's by its age to a rank that is new to the job.
+When nodes join or leave, torchrun restarts all ranks, with a new world size and the same restart
+count. Without this their traces would collide with those of the ranks before. Every rank decides
+alone: by the writer of its own spool, or, if it is new to the job, by the age of rank 0's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from evenstep.trace.spool import layout
 from evenstep.trace.spool.folder import RunFolder, process_start_s
 from evenstep.trace.spool.identity import Identity, boot_id, hostname
 
-APART_S = 10.0  # ranks of one start begin closer together than a start and the one before
+APART_S = 10.0  # ranks of one start begin closer together than two starts
 
 
 def renumbered(identity: Identity, folder: RunFolder) -> Identity:
@@ -40,7 +40,7 @@ def used_before(identity: Identity, folder: RunFolder, attempt: int, began_s: fl
     `began_s` is when this process began, in seconds since the epoch.
     """
     own = header(folder.spool_path(attempt, identity.rank))
-    if own is not None:  # of a living process we are a child, which is to stay passive
+    if own is not None:  # a child of a living rank is to stay passive
         return own.get("run_id") == identity.run_id and not lives(own)
     first = header(folder.spool_path(attempt, 0))
     if first is None or first.get("run_id") != identity.run_id:
@@ -49,7 +49,7 @@ def used_before(identity: Identity, folder: RunFolder, attempt: int, began_s: fl
 
 
 def header(path: Path) -> Mapping[str, Any] | None:
-    """What a spool says of its writer; None where there is no readable spool."""
+    """The header of a spool; None where there is no readable spool."""
     try:
         with path.open("rb") as spool:
             page = spool.read(layout.PAGE_BYTES)
@@ -61,9 +61,9 @@ def header(path: Path) -> Mapping[str, Any] | None:
 
 
 def lives(writer: Mapping[str, Any]) -> bool:
-    """Whether the process that a header names still runs on this machine.
+    """Whether the process in a header still runs on this machine.
 
-    A process is its number and its start: numbers come back, and every container has its own.
+    A process is identified by number and start: numbers are reused, and differ between containers.
     """
     here = (boot_id(), hostname())
     if not all(here) or (writer.get("boot_id"), writer.get("hostname")) != here:
@@ -78,7 +78,7 @@ def started_ticks(pid: object) -> int | None:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
-    # proc(5): state is field 3, the start 22; the name, field 2, may be any bytes: also spaces,
-    # parentheses, and half a letter where it was cut.
+    # proc(5): the state is field 3, the start 22; the name, field 2, may contain any bytes, such as
+    # spaces, parentheses and a truncated character.
     fields = stat.rpartition(b")")[2].split()
     return None if fields[0] in (b"Z", b"X") else int(fields[19])

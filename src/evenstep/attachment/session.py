@@ -1,6 +1,6 @@
-"""What a training script may say of itself: steps, spans, numbers. All of it optional.
+"""Optional calls of a training script: steps, spans, numbers.
 
-Without an attached agent every call does nothing, so that a script need not ask.
+Without an attached agent every call does nothing.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Span:
-    """A named stretch of the step. Costs about a microsecond; may nest and repeat. Never raises."""
+    """A named interval of the step, at about a microsecond; may nest and repeat. Never raises."""
 
     __slots__ = ("_name", "_pid", "_seq", "_spool")
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._seq = self._pid = 0
-        self._spool: Spool | None = None  # that it began in; another may be attached at its end
+        self._spool: Spool | None = None  # in which it began; at its end another may be attached
 
     def __enter__(self) -> Self:
         attached = agent.current()
@@ -47,7 +47,7 @@ class Span:
         trace: TracebackType | None,
     ) -> None:
         spool, self._spool = self._spool, None
-        if spool is None or os.getpid() != self._pid:  # a forked child leaves the block as well
+        if spool is None or os.getpid() != self._pid:  # a forked child exits the block as well
             return
         try:
             spool.close(self._seq, monotonic_ns())
@@ -72,9 +72,9 @@ def step() -> None:
 
 
 def log(values: Mapping[str, float]) -> None:
-    """Record numbers; what is not a number is left out.
+    """Record numbers; other values are left out.
 
-    So is a tensor on a device: reading it would make the host wait. Pass `.item()` where the
+    So are tensors on a device: reading one would make the host wait. Pass `.item()` where the
     script has that number anyway.
     """
     attached = agent.current()
@@ -85,7 +85,7 @@ def log(values: Mapping[str, float]) -> None:
             continue
         try:
             number = float(value)
-        except Exception:  # whatever the object's own conversion raises
+        except Exception:  # raised by the object's own conversion
             continue
         try:
             attached.recorder.marker(str(name), number)

@@ -1,4 +1,4 @@
-"""The stacks that this process has imported, each made when it is there."""
+"""The stacks that this process has imported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from evenstep.agent.stacks import Stack
 
 
 def imported(known: dict[str, Stack], just: str = "") -> None:
-    """Add to `known` the stacks that this process has imported by now, and the one it just did."""
+    """Add the imported stacks to `known`, also `just`, although that still initializes."""
     for name, module, make in _MAKERS:
         if name in known or module not in sys.modules:
             continue
@@ -18,7 +18,7 @@ def imported(known: dict[str, Stack], just: str = "") -> None:
 
 
 def torch_stack() -> Stack:
-    """Torch's, importing torch where nobody has yet. Raises ImportError where there is none."""
+    """Torch's stack; imports torch if necessary. Raises ImportError where there is none."""
     import torch
 
     from evenstep.hooks.torch.torch_stack import TorchStack
@@ -38,7 +38,7 @@ def _jax_stack() -> Stack:
     return JaxStack(sys.modules["jax"])
 
 
-#: In the order in which they are asked who this process is.
+#: In the order in which they are asked for the rank.
 _MAKERS: tuple[tuple[str, str, Callable[[], Stack]], ...] = (
     ("torch", "torch.distributed", torch_stack),
     ("mpi", "mpi4py.MPI", _mpi_stack),

@@ -1,8 +1,8 @@
 """Accelerate: `observe(accelerator)` once, after `accelerator.prepare(…)` or before it.
 
-The loop is the script's own, so evenstep sees its collectives, steps (only those at which gradients
-are in step), phases and loaders by itself. `observe` attaches, and makes writing a checkpoint one
-phase: most of `save_state` is not `torch.save`.
+The loop is the script's own, so evenstep observes its collectives, steps (only those that
+synchronise gradients), phases and loaders without it. `observe` attaches, and makes writing a
+checkpoint one phase: most of `save_state` is not `torch.save`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DeepSpeed: `observe(engine)` once, after `deepspeed.initialize(…)`.
 
-A DeepSpeed engine is no DDP module, and ZeRO calls the optimizer inside it once for every group of
-parameters: without `observe` a step with two groups counts as two, and nothing marks the forward.
+A DeepSpeed engine is no DDP module, and ZeRO calls the optimizer in it once for every group of
+parameters: without `observe` a step with two groups counts as two, and the forward is not marked.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ UPDATING = ("step", "train_batch")  # the second is the pipeline engine's, which
 def observe(engine: Any, **settings: object) -> bool:
     """Observe this rank of a `DeepSpeedEngine`; True if it is observed. Never raises.
 
-    A step is one update of the parameters; those that DeepSpeed skips on overflow count as well,
-    since they take their time. `settings` are those of `evenstep.attach`.
+    A step is one update of the parameters; updates that DeepSpeed skips on overflow count as well,
+    since they take time. `settings` are those of `evenstep.attach`.
     """
     loop = Loop(TESTED)
     attached = loop.attach(settings, marks_steps=True)
@@ -36,7 +36,7 @@ def observe(engine: Any, **settings: object) -> bool:
 
 
 class CountedUpdates:
-    """Ends a step where the engine has counted one more: not at each call under accumulation."""
+    """Ends a step when the engine has counted one more update: not at each accumulating call."""
 
     def __init__(self, engine: Any, loop: Loop) -> None:
         self._engine = engine
@@ -44,16 +44,16 @@ class CountedUpdates:
         self._steps, self._samples = self._counted()
 
     def look(self) -> None:
-        """A call that may have updated the parameters is over."""
+        """End a step if the call that has returned updated the parameters."""
         try:
             self._look(*self._counted())
-        except (TypeError, ValueError):  # an engine whose counters are none: nobody marks its steps
+        except (TypeError, ValueError):  # an engine without such counters: no steps are marked
             return
 
     def _look(self, steps: int, samples: int) -> None:
         if steps == self._steps:
             return
-        # Of all ranks; ranks of one model share a batch, and each counts its part of it.
+        # The counter is of all ranks; ranks of one model share a batch, and each counts its part.
         mine = (samples - self._samples) // max(getattr(self._engine, "world_size", 1), 1)
         self._steps, self._samples = steps, samples
         self._loop.step_ends(mine)

@@ -1,7 +1,7 @@
 """Lightning: `Trainer(callbacks=[EvenstepCallback()])`, of `lightning` or `pytorch_lightning`.
 
-The callback adds what only Lightning knows: where validation begins and ends, that a checkpoint is
-more than `torch.save`, and which of the batches that were read ahead belong to a step.
+The callback adds the beginning and end of validation, the whole of a checkpoint (more than
+`torch.save`), and which of the batches that were read ahead belong to a step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PACKAGES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_ligh
 
 
 class LightningEvents:
-    """What Lightning's events mean. `settings` are those of `evenstep.attach`."""
+    """Translates Lightning's events. `settings` are those of `evenstep.attach`."""
 
     def __init__(self, **settings: object) -> None:
         self._settings = settings
@@ -33,7 +33,7 @@ class LightningEvents:
     def setup(self, trainer: Any, _module: Any, stage: str) -> None:
         if stage == "fit":
             self._loop.attach({**_place(trainer), **self._settings})
-            self._loop.release()  # of a fit that failed
+            self._loop.release()  # methods of a fit that failed
             self._loop.around(trainer, "save_checkpoint", Phase.CHECKPOINT)
 
     def on_train_batch_start(self, _trainer: Any, _module: Any, batch: Any, *_: Any) -> None:
@@ -50,17 +50,17 @@ class LightningEvents:
 
 
 def _package() -> str:
-    """The one the script uses, as far as that is known by now; else the one that is installed."""
+    """The package that the script has imported; else the one that is installed."""
     loaded = (name for name in PACKAGES if name in sys.modules)
     installed = (name for name in PACKAGES if find_spec(name) is not None)
     return next(loaded, next(installed, "lightning"))
 
 
 def _place(trainer: Any) -> dict[str, Path]:
-    """Where Lightning itself has started the other ranks, they are children of the first."""
+    """A common folder where Lightning has started the other ranks as children of the first."""
     try:
         return _beside_first(trainer)
-    except (AttributeError, OSError):  # a Lightning that has changed, or no current folder
+    except (AttributeError, OSError):  # an untested Lightning, or no current folder
         return {}
 
 
@@ -74,11 +74,11 @@ def _beside_first(trainer: Any) -> dict[str, Path]:
 
 
 def _given() -> bool:
-    """Whether the environment or a file says where the run goes."""
+    """Whether the environment or a file sets the run's folder."""
     try:
         return config.load().out is not None
     except ConfigError:
-        return True  # `attach` will say what is wrong
+        return True  # `attach` reports the error
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,8 @@
-"""A training loop that a framework runs: what its callback may say of it.
+"""A framework's training loop, as its callback reports it to the agent.
 
-The callbacks beside this module (`lightning`, `transformers`, `accelerate`, `deepspeed`) are thin:
-each translates its framework's events into the calls of `Loop`. None of them raises; a failure of
-ours makes the agent give up, and training goes on. On other threads than the training thread
-nothing happens.
+The callbacks of `lightning`, `transformers`, `accelerate` and `deepspeed` are thin: each translates
+its framework's events into calls of `Loop`. None of them raises; after a failure of ours the agent
+stops observing, and training goes on. Calls on threads other than the training thread are ignored.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ log = logging.getLogger("evenstep")
 
 
 def callback(events: type, module: str, base: str) -> type:
-    """`EvenstepCallback`: what a framework's events mean, as a class of the framework's own kind.
+    """Make `EvenstepCallback`: a framework's events with the framework's own base class.
 
-    It is kept where its events are, so that it can be pickled. Raises `ImportError` where the
-    framework is not installed.
+    It is an attribute of the events' module, so that it can be pickled. Raises `ImportError` where
+    the framework is not installed.
     """
     try:
         kind = getattr(importlib.import_module(module), base)
@@ -49,9 +48,9 @@ _ABSENT = object()
 
 
 class ObservedMethod:
-    """A method of an object that says when it is called and when it has returned.
+    """A method of an object with calls before and after it.
 
-    What it was before can be copied and sent to another process as ever: a copy is told of nobody.
+    It is copied and pickled as the original method.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class ObservedMethod:
         self._original = original
         self._before = before
         self._after = after
-        self.replaced: Any = _ABSENT  # the attribute of the object itself before
+        self.replaced: Any = _ABSENT  # the object's own attribute before
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._before is not None:
@@ -76,15 +75,15 @@ class ObservedMethod:
                 self._after()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _itself, (self._original,)
+        return _identity, (self._original,)
 
 
-def _itself(method: Any) -> Any:
+def _identity(method: Any) -> Any:
     return method
 
 
 class StepMark(NamedTuple):
-    """A moment of a step, to which its account can be taken back."""
+    """The account of a step at one moment."""
 
     step: int
     now_ns: int
@@ -96,7 +95,7 @@ class Loop:
 
     def __init__(self, tested: Tested) -> None:
         self._tested = tested
-        self._complained = False  # of an untested version: once is enough
+        self._warned = False  # of an untested version
         self._samples = (-1, 0)  # step, and samples of this rank in it so far
         self._undo: list[Callable[[], None]] = []
         self._marks_steps = False
@@ -108,17 +107,17 @@ class Loop:
         """
         attached = agent.attach(**settings)
         module = sys.modules.get(self._tested.package)
-        complaint = self._tested.outside(str(getattr(module, "__version__", "unknown")))
-        if complaint and not self._complained:
-            self._complained = True
-            log.warning("evenstep: %s", complaint)
-            self._report(lambda observed: observed.spool.add_fact("callback", complaint))
+        warning = self._tested.outside(str(getattr(module, "__version__", "unknown")))
+        if warning and not self._warned:
+            self._warned = True
+            log.warning("evenstep: %s", warning)
+            self._report(lambda observed: observed.spool.add_fact("callback", warning))
         self._marks_steps = marks_steps
         self._report(lambda _: None)
         return attached
 
     def batch(self, samples: int) -> None:
-        """A batch of the running step is about to be computed, whoever loaded it and when."""
+        """A batch of the running step is about to be computed."""
         self._report(lambda observed: self._count(observed, samples))
 
     def _count(self, observed: Agent, samples: int) -> None:
@@ -128,7 +127,7 @@ class Loop:
         observed.recorder.clock.samples = self._samples[1]
 
     def step_ends(self, samples: int) -> None:
-        """The parameters have been updated with so many samples of this rank; 0 is unknown."""
+        """End a step with `samples` of this rank; 0: unknown."""
 
         def end(observed: Agent) -> None:
             if samples:
@@ -138,15 +137,15 @@ class Loop:
         self._report(end)
 
     def evaluation_begins(self) -> None:
-        """From here to `evaluation_ends` everything is evaluation, its input as well."""
+        """Evaluation begins; all time to `evaluation_ends` belongs to it, its input as well."""
         self._report(lambda seen: seen.recorder.clock.mode_changes(monotonic_ns(), training=False))
 
     def evaluation_ends(self) -> None:
-        """Training goes on; begun at `evaluation_begins` or when the model left training mode."""
+        """Evaluation ends; it began at `evaluation_begins` or when the model left training mode."""
         self._report(lambda seen: seen.recorder.clock.mode_changes(monotonic_ns(), training=True))
 
     def mark(self) -> StepMark | None:
-        """This moment, for `was`."""
+        """The account now, for `reclassify`."""
         marks: list[StepMark] = []
 
         def take(observed: Agent) -> None:
@@ -156,8 +155,8 @@ class Loop:
         self._report(take)
         return marks[0] if marks else None
 
-    def was(self, phase: Phase, since: StepMark | None) -> None:
-        """All since a mark of this step was one phase, as is known only now."""
+    def reclassify(self, phase: Phase, since: StepMark | None) -> None:
+        """Count all time since a mark of this step as one phase."""
         if since is None:
             return
 
@@ -166,7 +165,7 @@ class Loop:
             if stack.step != since.step or len(stack):
                 return
             now = monotonic_ns()
-            inside_ns = stack.leaf_ns[phase] - since.leaf_ns[phase]  # has records of its own
+            inside_ns = stack.leaf_ns[phase] - since.leaf_ns[phase]  # recorded before
             stack.rewind(list(since.leaf_ns), since.now_ns)
             leaf_ns = stack.count(phase, since.now_ns, now) - inside_ns
             kind = int(Kind.PHASE)
@@ -175,7 +174,7 @@ class Loop:
         self._report(tell)
 
     def around(self, owner: Any, name: str, phase: Phase) -> None:
-        """From here on, calls of `owner.name` are a phase; `release` ends that."""
+        """Make calls of `owner.name` a phase, until `release`."""
 
         def begins(observed: Agent) -> None:
             clock = observed.recorder.clock
@@ -197,22 +196,22 @@ class Loop:
         before: Callable[[], None] | None = None,
         after: Callable[[], None] | None = None,
     ) -> None:
-        """Call something before and after an object's method; one it has not is let be."""
+        """Call `before` and `after` around an object's method, if it has one of that name."""
         original = getattr(owner, name, None)
         if original is None:
             return
-        told = ObservedMethod(original, before, after)
-        told.replaced = getattr(owner, "__dict__", {}).get(name, _ABSENT)
-        try:  # weak: what is undone at a detach must not keep a script's model alive until then
-            observed, ours = weakref.ref(owner), weakref.ref(told)
-            setattr(owner, name, told)
-        except (AttributeError, TypeError):  # an object that keeps no attributes of ours
+        made = ObservedMethod(original, before, after)
+        made.replaced = getattr(owner, "__dict__", {}).get(name, _ABSENT)
+        try:  # weak references: a detach to come must not keep a script's model alive
+            observed, ours = weakref.ref(owner), weakref.ref(made)
+            setattr(owner, name, made)
+        except (AttributeError, TypeError):  # an object that takes no attributes
             return
 
         def restore() -> None:
             owner, method = observed(), ours()
             if owner is None or method is None or vars(owner).get(name) is not method:
-                return  # somebody has replaced it since
+                return  # replaced by other code since
             if method.replaced is _ABSENT:
                 vars(owner).pop(name)
             else:
@@ -222,13 +221,13 @@ class Loop:
         agent.at_detach(self.release)
 
     def watches(self, owner: Any) -> bool:
-        """Whether methods of an object are replaced already, by this loop or another."""
+        """Whether methods of an object are replaced, by this loop or another."""
         return any(
             isinstance(each, ObservedMethod) for each in getattr(owner, "__dict__", {}).values()
         )
 
     def release(self) -> None:
-        """Give the framework's objects their own methods back."""
+        """Restore the methods of the framework's objects."""
         undo(self._undo)
 
     def _report(self, tell: Callable[[Agent], Any]) -> None:
@@ -238,7 +237,7 @@ class Loop:
         if threading.get_ident() != observed.recorder.ident:
             return
         try:
-            if self._marks_steps:  # also of an agent that has come since
+            if self._marks_steps:  # also for an agent that was attached later
                 observed.recorder.manual = True
             tell(observed)
         except Exception as error:

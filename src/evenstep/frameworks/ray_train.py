@@ -1,8 +1,8 @@
 """Ray Train: `TorchTrainer(observed(train_loop), …)`, or `attach()` first thing in the loop.
 
-Ray runs the loop in a thread of an actor, which makes the process group in another one and is ended
-without Python's usual farewell. So the agent has to be attached in the loop itself, which is where
-the steps are, and detached at its end; `observed` does both. A worker group that Ray starts again
+Ray runs the loop in a thread of an actor, which makes the process group in another thread and is
+ended without Python's exit handlers. So the agent has to be attached in the loop itself, on the
+thread of its steps, and detached at its end; `observed` does both. A worker group that Ray restarts
 after a failure is a new attempt of the same run.
 """
 
@@ -24,10 +24,10 @@ TESTED = Tested("ray", "2.60", "2.60")
 
 
 def observed(train_loop: Callable[..., Any], **settings: object) -> Callable[..., Any]:
-    """The same loop, observed on every worker; it may return and raise as before.
+    """Wrap a loop to be observed on every worker; it returns and raises as before.
 
-    `settings` are those of `evenstep.attach`. Without `out` the run lies beside the experiment's
-    other results where these are on a filesystem all nodes see, else in the home folder.
+    `settings` are those of `evenstep.attach`. Without `out` the run's folder is that of the
+    experiment if that is on a filesystem, else in the home folder.
     """
 
     @functools.wraps(train_loop)
@@ -44,8 +44,8 @@ def observed(train_loop: Callable[..., Any], **settings: object) -> Callable[...
 def attach(**settings: object) -> bool:
     """Observe this worker from here on; True if it is observed. Never raises.
 
-    Every worker has to call it, since they agree on a folder and the attempt. `evenstep.detach()`
-    at the end of the loop ends the trace properly.
+    Every worker has to call it, since all agree on a folder and the attempt. `evenstep.detach()` at
+    the end of the loop ends the trace properly.
     """
     try:
         import ray.train
@@ -55,20 +55,20 @@ def attach(**settings: object) -> bool:
         os.environ["EVENSTEP_RUN_ID"] = str(context.get_experiment_name() or "ray")
         os.environ["EVENSTEP_ATTEMPT"] = str(place["attempt"])
         settings = {**settings, "out": place["out"]}
-    except Exception as error:  # outside a worker, or a Ray that has changed
-        agent.log.warning("evenstep: Ray Train does not say where this worker stands: %s", error)
+    except Exception as error:  # outside a worker, or an untested Ray
+        agent.log.warning("evenstep: Ray Train does not give this worker's place: %s", error)
     return Loop(TESTED).attach(settings)
 
 
 def _agreed(context: Any, out: object) -> dict[str, Any]:
-    """The run's folder and the attempt, as rank 0 finds them, on every worker."""
+    """The run's folder and the attempt, found by rank 0 and sent to every worker."""
     from ray.train.collective import broadcast_from_rank_zero
 
     found: dict[str, Any] = {}
     if context.get_world_rank() == 0:
         try:
             found = _found(context, out)
-        except Exception as error:  # the others wait for this rank, whatever it has to say
+        except Exception as error:  # the other ranks wait for an answer
             found = {"error": f"{type(error).__name__}: {error}"}
     agreed: dict[str, Any] = broadcast_from_rank_zero(found)
     if "error" in agreed:
@@ -82,7 +82,7 @@ def _found(context: Any, out: object) -> dict[str, Any]:
 
 
 def _beside_results(context: Any) -> Path:
-    """Ray's own folder for the experiment, where it is on a filesystem."""
+    """Ray's folder of the experiment if that is on a filesystem, else one in the home folder."""
     storage = context.get_storage()
     if storage.storage_filesystem.type_name == "local":
         return Path(storage.experiment_fs_path) / "evenstep"

@@ -1,8 +1,8 @@
 """transformers: `Trainer(…, callbacks=[EvenstepCallback()])`.
 
-On its own evenstep sees the Trainer's collectives, steps, forward, backward and loaders. The
-callback adds where evaluation ends, that writing a checkpoint is more than `torch.save`, and the
-numbers the Trainer logs.
+Without it evenstep observes the Trainer's collectives, steps, forward, backward and loaders. The
+callback adds the end of evaluation, the whole of a checkpoint (more than `torch.save`), and the
+numbers that the Trainer logs.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ TESTED = Tested("transformers", "4.57", "5.23")
 
 
 class TrainerEvents:
-    """What the Trainer's events mean. `settings` are those of `evenstep.attach`.
+    """Translates the Trainer's events. `settings` are those of `evenstep.attach`.
 
-    The Trainer tells its callbacks when an evaluation or a save is over, not when it begins: that
-    is what came before it, at the end of the step at the earliest.
+    The Trainer reports the end of an evaluation or a save, not its beginning: that is the event
+    before it, at the earliest the end of the step.
     """
 
     def __init__(self, **settings: object) -> None:
@@ -46,7 +46,7 @@ class TrainerEvents:
         self._before = self._loop.mark()
 
     def on_save(self, *_: Any, **__: Any) -> None:
-        self._loop.was(Phase.CHECKPOINT, self._before)
+        self._loop.reclassify(Phase.CHECKPOINT, self._before)
 
 
 def __getattr__(name: str) -> Any:

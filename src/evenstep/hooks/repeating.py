@@ -1,15 +1,15 @@
-"""Steps of a program that marks none: what it communicates repeats, and a repetition is a step.
+"""Infer the steps of a program that marks none: each repetition of its communication is a step.
 
-`Cycle` is pure: signatures of calls in, ends of steps out. A signature is equal on every member of
-a group (group, operation, size, root), so ranks that take part in the same collectives agree on
-their steps without a word. Only calls of the widest group count, messages only where nothing else
-is met. `InferredSteps` tells the agent: while the repetition is not known yet, the rank is in step
-0 and every call is remembered; once it is, the steps so far are cut out of what was recorded, and
-the next ones end as they happen.
+`Cycle` is pure: signatures of calls in, ends of steps out. A signature (group, operation, size,
+root) is equal on every member of a group, so ranks that take part in the same collectives agree on
+their steps without communicating. Only calls of the widest group count, messages only where there
+are no collectives. `InferredSteps` feeds the agent: until the repetition is known, the rank is in
+step 0 and all calls are remembered; then the recorded calls are divided into steps, and later steps
+end as they happen.
 
-Two things it cannot know. A loop of equal calls inside the real step (the same all-reduce for each
-of forty layers) looks like forty steps. And a step may seem to begin a call or two early where what
-was done once before the loop ends like the loop's own body.
+Two limits. A loop of equal calls inside the real step (the same all-reduce for each of forty
+layers) looks like forty steps. And a step may seem to begin a call or two early where the calls
+before the loop end like the loop's body.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from evenstep.agent.stacks import ObservedRank
 
-FEWEST_CALLS = 32  # before a repetition is looked for: an inner loop is found out by then
+FEWEST_CALLS = 32  # before a repetition is searched for: enough to leave an inner loop
 FEWEST_MESSAGES = 256
-REPEATS = 4  # times that something has to come to be a step
-LEAST_REPEATS = 3  # the same at the end of the trace, where no more will come
-LONGEST = 8192  # calls remembered while nothing repeats; then they are let go
+REPEATS = 4  # repetitions of a sequence that make it a step
+LEAST_REPEATS = 3  # the same at the end of the trace
+LONGEST = 8192  # calls remembered while nothing repeats; then they are dropped
 MESSAGE = 0  # width of a message: below that of any group
 _WORD_STEP = 9  # of a record: the step in its low half, the group in its high one
 
@@ -33,9 +33,9 @@ _WORD_STEP = 9  # of a record: the step in its low half, the group in its high o
 class Cycle:
     """Learns the repetition, then tells at which calls steps end.
 
-    While it learns, every call is kept with what its owner gave for it. Once it knows, a step ends
-    at the `_times`-th coming of `_last` since `_first`, so calls that come in between now and then
-    (an evaluation, a checkpoint) lengthen a step and change nothing else.
+    While it learns, each call is kept with its owner's item. Later a step ends with the `_times`-th
+    call of signature `_last` since one of `_first`, so occasional other calls (an evaluation, a
+    checkpoint) lengthen a step and change nothing else.
     """
 
     def __init__(self) -> None:
@@ -43,16 +43,16 @@ class Cycle:
         self.period = 0  # calls of a step
         self._width = -1
         self._seen: list[Hashable] = []
-        self._given: list[Any] = []
+        self._items: list[Any] = []
         self._due = FEWEST_CALLS
-        self._first: Hashable = None  # begins the repetition, where it comes but once in it
+        self._first: Hashable = None  # begins the repetition, if it is unique in it
         self._last: Hashable = None
         self._times = 1
         self._count = 0
         self._idle = 0  # calls since the last end
 
     def ends(self, width: int, signature: Hashable) -> bool:
-        """Whether a step ends with this call; for when the repetition is known."""
+        """Whether a step ends with this call, once the repetition is known."""
         if width < self._width:
             return False
         if signature == self._first:
@@ -66,11 +66,11 @@ class Cycle:
             self.forget()
         return False
 
-    def learn(self, width: int, signature: Hashable, given: Any) -> list[list[Any]]:
-        """Take one more call, for when the repetition is not known.
+    def learn(self, width: int, signature: Hashable, item: Any) -> list[list[Any]]:
+        """Take a call while the repetition is unknown.
 
-        Returns the steps so far once it is: what was given for the calls of each, the calls before
-        the first repetition as a step of their own, and last (perhaps empty) the one still open.
+        Once it is known, return the items of each step so far: the calls before the first
+        repetition as a step of their own, and last (perhaps empty) the one still open.
         """
         if width < self._width:
             return []
@@ -79,18 +79,18 @@ class Cycle:
             self._width = width
             self._due = FEWEST_MESSAGES if width == MESSAGE else FEWEST_CALLS
         self._seen.append(signature)
-        self._given.append(given)
+        self._items.append(item)
         return self._look(REPEATS) if len(self._seen) >= self._due else []
 
     def conclude(self) -> list[list[Any]]:
-        """The same at the end of the trace, with as few repetitions as there are."""
+        """The same at the end of the trace, with `LEAST_REPEATS`."""
         return [] if self.known else self._look(LEAST_REPEATS)
 
     def forget(self) -> None:
         """Begin to learn anew."""
         self.known = False
         self._width = -1
-        self._seen, self._given = [], []
+        self._seen, self._items = [], []
         self._due = FEWEST_CALLS
 
     def _look(self, repeats: int) -> list[list[Any]]:
@@ -109,17 +109,17 @@ class Cycle:
         edges = [*range(start, len(seen) + 1, period)]
         if start:
             edges.insert(0, 0)
-        steps = [self._given[i:j] for i, j in zip(edges, [*edges[1:], len(seen)], strict=True)]
+        steps = [self._items[i:j] for i, j in zip(edges, [*edges[1:], len(seen)], strict=True)]
         self._idle = len(seen) - edges[-1]
         self._count = seen[edges[-1] :].count(self._last)
-        self._seen, self._given = [], []
+        self._seen, self._items = [], []
         return steps
 
 
 def repetition(seen: list[Hashable], repeats: int) -> tuple[int, int]:
-    """(start, period) of the shortest repetition that the sequence ends with; period 0 for none.
+    """(start, period) of the shortest repetition at the end of the sequence; period 0 for none.
 
-    It has to come `repeats` times and to make up half of all that was seen.
+    It has to occur `repeats` times and to cover half of the sequence.
     """
     length = len(seen)
     for period in range(1, length // repeats + 1):
@@ -132,7 +132,7 @@ def repetition(seen: list[Hashable], repeats: int) -> tuple[int, int]:
 
 
 class StepCall:
-    """A call that may end a step: its record and, once it has ended, all that was used by then."""
+    """A call that may end a step: its record and, once it has ended, the account at its end."""
 
     __slots__ = ("counters", "end_ns", "leaf_ns", "seq")
 
@@ -144,9 +144,9 @@ class StepCall:
 
 
 class InferredSteps:
-    """Tells the agent where steps end. Lives on the training thread.
+    """Ends the agent's steps by repetition. Lives on the training thread.
 
-    `calls` names what repeats, for the trace; `flags` are those of the records of such steps.
+    `calls` names the repeating calls in the trace; `flags` mark the records of such steps.
     """
 
     def __init__(self, agent: ObservedRank, calls: str, flags: int = 0) -> None:
@@ -154,10 +154,10 @@ class InferredSteps:
         self._named, self._flags = calls, flags
         self._recorder = agent.recorder
         self._cycle = Cycle()
-        self._calls: dict[int, StepCall] = {}  # of those remembered, the ones that have not ended
-        self._learnt: list[list[StepCall]] = []  # steps to be cut out at the next opportunity
-        self.ending = 0  # the record whose end is the step's; 0: none is under way
-        self._step = agent.recorder.step  # as we left it
+        self._calls: dict[int, StepCall] = {}  # remembered calls that have not ended
+        self._learnt: list[list[StepCall]] = []  # past steps to be divided when the call ends
+        self.ending = 0  # the running call whose end is the step's; 0: none
+        self._step = agent.recorder.step  # after the last step that ended here
         self.off = False
 
     def entered(self, seq: int, width: int, signature: Hashable, enter_ns: int) -> None:
@@ -166,7 +166,7 @@ class InferredSteps:
         if self.off or recorder.manual or recorder.step != self._step:
             self.leave()
             return
-        if self.ending:  # nobody has waited for it: it ends with what comes next
+        if self.ending:  # it was not waited for: it ends with the next call
             self._end(enter_ns)
         cycle = self._cycle
         if cycle.known:
@@ -177,7 +177,7 @@ class InferredSteps:
         self._learnt = cycle.learn(width, signature, call)
 
     def left(self, seq: int, exit_ns: int) -> None:
-        """It has ended, for the thread that waited for it."""
+        """A call has ended for the thread that waited for it."""
         if self.off:
             return
         if self._calls:
@@ -185,15 +185,15 @@ class InferredSteps:
             if call is not None:
                 self._note(call, exit_ns)
         if self._learnt:
-            self._cut_out(self._learnt)
+            self._divide(self._learnt)
         if seq == self.ending:
             self._end(exit_ns)
 
     def conclude(self) -> None:
-        """The trace ends: cut out what can be told now."""
+        """Divide the remembered calls into steps at the end of the trace."""
         recorder = self._recorder
         if not (self.off or recorder.manual or recorder.step != self._step):
-            self._cut_out(self._cycle.conclude())
+            self._divide(self._cycle.conclude())
         self.leave()
 
     @property
@@ -202,7 +202,7 @@ class InferredSteps:
         return self._cycle.known
 
     def leave(self) -> None:
-        """Somebody else marks the steps: from now on, only they do."""
+        """End no more steps, because other code marks them."""
         if not self.off:
             self.off = True
             self._recorder.step_flags = 0
@@ -220,14 +220,14 @@ class InferredSteps:
 
     # -- after the fact --------------------------------------------------------------------------
 
-    def _cut_out(self, steps: list[list[StepCall]]) -> None:
-        """Close the steps that are over; the last of the list is still open."""
+    def _divide(self, steps: list[list[StepCall]]) -> None:
+        """Close past steps; the last of the list is still open."""
         self._learnt = []
         if not steps:
             return
         self._recorder.step_flags = self._flags
         self._calls.clear()
-        if not steps[-1] and not steps[-2][-1].end_ns:  # ends with the call that is under way
+        if not steps[-1] and not steps[-2][-1].end_ns:  # ends with the running call
             self.ending = steps[-2][-1].seq
             steps = steps[:-1]
         ended = [step[-1] for step in steps[:-1] if step[-1].end_ns]

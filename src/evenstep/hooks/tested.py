@@ -19,7 +19,7 @@ class Tested(NamedTuple):
     last: str
 
     def outside(self, found: str) -> str:
-        """What to say of a version that is not among them; empty for one that is."""
+        """A warning for a version outside the tested ones; else empty."""
         if _ordered(self.first) <= _ordered(found) <= _ordered(self.last):
             return ""
         tested = self.first if self.first == self.last else f"{self.first} to {self.last}"
@@ -29,7 +29,7 @@ class Tested(NamedTuple):
         )
 
     def check(self, found: str, agent: ObservedRank) -> None:
-        """Say of a version that is not among them what there is to say, once for the job."""
+        """Record the warning for a version outside the tested ones; rank 0 logs it."""
         if outside := self.outside(found):
             agent.spool.add_fact("stack", outside)
             if agent.identity.rank == 0:

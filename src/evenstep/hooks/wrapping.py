@@ -1,4 +1,4 @@
-"""Functions of a module replaced by ones that say when they have returned, and restored."""
+"""Wrap functions of modules with calls before and after, and restore them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ log = logging.getLogger("evenstep")
 
 
 class Wrapped:
-    """What was wrapped, so that it can be restored."""
+    """Wrapped functions, which `restore` restores."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
-        self._telling = False  # a script may hold a wrapper for longer than it is in place
+        self._armed = False  # a script may hold a wrapper after it was restored
 
     def __bool__(self) -> bool:
         return bool(self._undo)
@@ -38,11 +38,11 @@ class Wrapped:
         original = getattr(module, name)
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if self._telling:
-                _tell(before, name)
+            if self._armed:
+                _call(before, name)
             result = original(*args, **kwargs)
-            if self._telling:
-                _tell(after, name)
+            if self._armed:
+                _call(after, name)
             return result
 
         wrapper.__wrapped__ = original  # type: ignore[attr-defined]
@@ -51,21 +51,21 @@ class Wrapped:
         if holders:
             modules = list(sys.modules.items())  # another thread may be importing
             owners += [held for key, held in modules if key.startswith(holders)]
-        self._telling = True
+        self._armed = True
         for owner in dict.fromkeys(owners):
             if getattr(owner, name, None) is original:
                 setattr(owner, name, wrapper)
                 self._undo.append(_restorer(owner, name, wrapper, original))
 
     def restore(self) -> None:
-        """Put back what nobody has wrapped again since; from now on, wrappers tell nothing."""
-        self._telling = False
+        """Restore functions that were not wrapped again; the other wrappers pass calls through."""
+        self._armed = False
         while self._undo:
             self._undo.pop()()
 
 
 def undo(done: list[Callable[[], None]]) -> None:
-    """Undo the last thing first; one that fails is one line of log, and the others still go."""
+    """Undo in reverse order; a failure is one line of log, and the rest is still undone."""
     while done:
         try:
             done.pop()()
@@ -73,10 +73,10 @@ def undo(done: list[Callable[[], None]]) -> None:
             log.warning("evenstep: restoring: %s", error)
 
 
-def _tell(whom: Callable[[], None] | None, name: str) -> None:
+def _call(action: Callable[[], None] | None, name: str) -> None:
     try:
-        if whom is not None:
-            whom()
+        if action is not None:
+            action()
     except Exception as error:
         if signal_behind(error) is not None:  # of a handler of the script's
             raise

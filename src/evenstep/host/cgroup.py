@@ -1,7 +1,7 @@
-"""The control group this process runs in: how much CPU it may use and how often it was held back.
+"""The control group of this process: its CPU quota and throttling.
 
 Reads version 2, version 1 and the hybrid of both. Inside a container the group's own path may not
-exist below the mount; then the mount's root *is* the container's group.
+exist below the mount; then the mount's root is the container's group.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _MOUNT_V1 = ("sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct")
 class CpuController:
     """CPU bandwidth control of this process: its own group and all groups above it.
 
-    The lowest quota on the way up is the one that binds.
+    The lowest quota of these groups applies.
     """
 
     def __init__(self, sysroot: str = "/") -> None:
         self._groups = _groups(Path(sysroot))  # own group first
 
     def quota_cores(self) -> float | None:
-        """Cores' worth of time allowed per period, or None without a limit."""
+        """Allowed processor time per period, in cores; None without a limit."""
         limits = [limit for group in self._groups if (limit := _quota_cores(group)) is not None]
         return min(limits, default=None)
 
     def throttled(self) -> tuple[int, int] | None:
-        """Periods in which the group was stopped and the time it stood still, ns; None unknown.
+        """Number of throttled periods and time throttled, ns; None if unknown.
 
         Both count from the group's creation. Only groups with a quota have them.
         """
@@ -61,7 +61,7 @@ def _own_paths(membership: str) -> tuple[str | None, str | None]:
 
 
 def _upwards(mount: Path, path: str) -> list[str]:
-    """Folders from the group up to the mount; only the mount where the path leads out of it."""
+    """Folders from the group up to the mount; only the mount if the path leads out of it."""
     parts = [part for part in path.split("/") if part]
     if ".." in parts or not mount.joinpath(*parts).is_dir():
         return [str(mount)]

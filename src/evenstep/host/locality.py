@@ -1,6 +1,6 @@
-"""Where this rank runs: its host, processors, network adapters, GPUs, and how far they are apart.
+"""The place of this rank: its host, processors, network adapters, GPUs, and their distances.
 
-Read once when a rank attaches; plain values that fit into the spool as JSON.
+Read once when a rank attaches; JSON-able values for the spool.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def locality(
     affinity: Iterable[int] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:
-    """Facts about this rank's place; what could not be found out is in `unknown`, with the reason.
+    """Facts about this rank's place; `unknown` has the reasons for values that were not found.
 
-    `device_index` is this rank's GPU as torch numbers it. `nvml` adds names, NVLinks and the
+    `device_index` is this rank's GPU in torch's numbering. `nvml` adds names, NVLinks and the
     mapping from that number to a GPU; without it GPUs are known from sysfs alone. `index` of NICs
     and ports is the device number of their samples.
     """
@@ -139,20 +139,22 @@ def _port(root: Path, device: str, port: str, index: int) -> dict[str, Any]:
 
 def _gpus(root: Path, nvml: Nvml | None, unknown: dict[str, str]) -> Placed:
     base = root / "sys/bus/pci/devices"
-    told = _told_by(nvml, unknown)
+    details = _nvml_details(nvml, unknown)
     found: Placed = []
     for address in sorted(children(str(base))):
         vendor = read_int(f"{base}/{address}/vendor")
         kind = (read_int(f"{base}/{address}/class") or 0) >> 8
         place = PciPlace.of(f"{base}/{address}")
         if vendor in _VENDORS and kind in _GPU_CLASSES and place:
-            found.append((_gpu(base / address, _VENDORS[vendor], place, told.get(address)), place))
+            found.append(
+                (_gpu(base / address, _VENDORS[vendor], place, details.get(address)), place)
+            )
     if nvml is None and any(gpu["vendor"] == "nvidia" for gpu, _ in found):
         unknown["gpus.nvlinks"] = "NVML is not available"
     return found
 
 
-def _gpu(folder: Path, vendor: str, place: PciPlace, told: dict[str, Any] | None) -> dict[str, Any]:
+def _gpu(folder: Path, vendor: str, place: PciPlace, nvml: dict[str, Any] | None) -> dict[str, Any]:
     width, top = (read_int(str(folder / f"{which}_link_width")) for which in ("current", "max"))
     return {
         "pci": place.address,
@@ -161,13 +163,13 @@ def _gpu(folder: Path, vendor: str, place: PciPlace, told: dict[str, Any] | None
         "pcie_lanes": width,
         "pcie_lanes_max": top,
         "pcie_speed": read_text(str(folder / "current_link_speed")),
-        "name": told["name"] if told else None,
-        "nvlinks": told["nvlinks"] if told else None,
+        "name": nvml["name"] if nvml else None,
+        "nvlinks": nvml["nvlinks"] if nvml else None,
     }
 
 
-def _told_by(nvml: Nvml | None, unknown: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Name and NVLinks by PCI address, as far as NVML answers."""
+def _nvml_details(nvml: Nvml | None, unknown: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Name and NVLinks by PCI address, if NVML answers."""
     if nvml is None:
         return {}
     try:

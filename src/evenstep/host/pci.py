@@ -1,6 +1,6 @@
-"""Where devices sit in the PCI tree, and how far apart two of them are.
+"""Places of devices in the PCI tree, and distances between two of them.
 
-Levels are those `nvidia-smi topo -m` prints, from near to far:
+Levels are those of `nvidia-smi topo -m`, from near to far:
 
     PIX   at most one PCIe switch between them
     PXB   several switches, but no host bridge
@@ -23,7 +23,7 @@ _ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 
 @dataclass(frozen=True, slots=True)
 class PciPlace:
-    """A device's way up the tree: its root complex, the bridges from there, and itself."""
+    """A device's path in the tree: its root complex, the bridges from there, and its address."""
 
     root: str  # "pci0000:00"
     bridges: tuple[str, ...]  # nearest to the root first; a switch is two: up- and downstream
@@ -48,9 +48,9 @@ class PciPlace:
 
 
 def distance(a: PciPlace, b: PciPlace, *, one_node: bool) -> str | None:
-    """Level between two devices; None if the firmware does not say which NUMA nodes they are at.
+    """Level between two devices; None if the firmware does not report their NUMA nodes.
 
-    `one_node` says that the host has a single NUMA node, where nothing can be further than NODE.
+    `one_node`: the host has a single NUMA node, so that no distance is longer than NODE.
     """
     if a.root != b.root:
         if one_node:
@@ -66,6 +66,6 @@ def distance(a: PciPlace, b: PciPlace, *, one_node: bool) -> str | None:
 
 
 def _shared(a: tuple[str, ...], b: tuple[str, ...]) -> int:
-    """Bridges both ways have in common, counted from the root."""
+    """Number of common bridges, from the root."""
     differing = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
     return next(differing, min(len(a), len(b)))

@@ -1,4 +1,4 @@
-"""What the operating system did to this process per step: two system calls, nothing is parsed."""
+"""This process's use of resources per step, by two system calls."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from evenstep.host.sysfs import pread_held
 
 
 class ResourceCounters(NamedTuple):
-    """The kernel's counters at one moment, as it gave them."""
+    """The kernel's counters at one moment, unparsed."""
 
     usage: resource.struct_rusage  # of the whole process
-    schedule: bytes  # of the training thread, from /proc; empty where the kernel keeps no account
+    schedule: bytes  # of the training thread, from /proc; empty where the kernel has none
 
 
 class ResourceUse(NamedTuple):
-    """What was used between two moments. Times in ns, processor time to the microsecond."""
+    """Use of resources between two moments. Times in ns, processor time to the microsecond."""
 
     cpu_ns: int
     minor_faults: int
     major_faults: int  # had to wait for the disk
-    involuntary_switches: int  # taken off a core while it could have gone on
-    voluntary_switches: int  # went to sleep by itself
+    involuntary_switches: int  # preempted
+    voluntary_switches: int  # went to sleep
     run_delay_ns: int  # the training thread was ready to run but had no core
 
 
 class ResourceMeter:
-    """Where the counters stand, of this process and its thread `thread_id` (the native one)."""
+    """Reads the counters of this process and its thread `thread_id` (the native number)."""
 
     __slots__ = ("_fd", "_usage")
 
@@ -48,7 +48,7 @@ class ResourceMeter:
             self._fd = -1
 
     def now(self) -> ResourceCounters:
-        """The counters of now; `used` tells what lies between two of them."""
+        """The counters now; `used` gives the difference of two."""
         schedule = b""
         if self._fd >= 0:
             schedule = pread_held(self._fd, 80) or b""
@@ -57,14 +57,14 @@ class ResourceMeter:
         return ResourceCounters(self._usage(resource.RUSAGE_SELF), schedule)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         fd, self._fd = self._fd, -1  # first: another thread may see the file fail and close it
         if fd >= 0:
             os.close(fd)
 
 
 def used(before: ResourceCounters, after: ResourceCounters) -> ResourceUse:
-    """What was used from one moment to another."""
+    """Use of resources from one moment to another."""
     first, last = before.usage, after.usage
     seconds = last.ru_utime + last.ru_stime - first.ru_utime - first.ru_stime
     return ResourceUse(

@@ -1,7 +1,7 @@
-"""Small files in which the kernel tells about itself (`/proc`, `/sys`).
+"""Read small files of the kernel (`/proc`, `/sys`).
 
-Any of them may be absent, unreadable or gone between two reads; all of that is `None`, never an
-error. Every reader takes the root of the file system, so tests bring their own.
+Any of them may be absent, unreadable or gone between two reads: the result is `None`, never an
+error. Every reader takes the root of the file system, so that tests have their own.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _held.read.restype = ctypes.c_ssize_t
 
 
 def read_text(path: str, *, held: bool = False) -> str | None:
-    """What the file says, stripped, or None where it cannot be read.
+    """The text of a file, stripped, or None where it cannot be read.
 
-    Bare system calls: a third of the cost of `open()`, and sources do this for dozens of files.
-    With `held` they keep the interpreter's lock, for files that the kernel answers from memory:
-    to give it away costs a switch interval wherever a thread of the job computes in Python, a
-    thousand times what the file takes. Drivers may sleep, and the job is not to wait for them.
+    Bare system calls: a third of the cost of `open()`, and sources read dozens of files. With
+    `held` they keep the interpreter's lock, for files that the kernel answers from memory: to
+    release it costs a switch interval wherever a thread of the job computes in Python, a thousand
+    times the cost of the file. Files of drivers, which may sleep, are read without it.
     """
     content = _read_held(path) if held else _read(path)
     return None if content is None else content.decode(errors="replace").strip()
@@ -71,14 +71,14 @@ def pread_held(descriptor: int, size: int, offset: int = 0) -> bytes | None:
 
 
 def read_held(descriptor: int, size: int) -> bytes:
-    """`os.read` of a file that never waits, keeping the lock; nothing where there is nothing."""
+    """`os.read` of a nonblocking file that keeps the lock; empty where there is no data."""
     chunk = ctypes.create_string_buffer(size)
     taken = _held.read(descriptor, chunk, size)
     return chunk.raw[: max(taken, 0)]
 
 
 def read_head(path: str, *, lines: int) -> list[str]:
-    """The first lines, for files that cost as much as they are long (`/proc/cpuinfo`)."""
+    """The first lines, for files that the kernel generates slowly (`/proc/cpuinfo`)."""
     try:
         with Path(path).open(errors="replace") as file:
             return [line.rstrip("\n") for _, line in zip(range(lines), file, strict=False)]
@@ -96,7 +96,7 @@ def read_int(path: str, *, held: bool = False) -> int | None:
 
 
 def children(path: str) -> list[str]:
-    """Names in a folder in natural order (`card2` before `card10`); none where it is absent."""
+    """Names in a folder in natural order (`card2` before `card10`); none if it is absent."""
     try:
         return sorted((child.name for child in Path(path).iterdir()), key=natural)
     except OSError:
@@ -104,12 +104,12 @@ def children(path: str) -> list[str]:
 
 
 def natural(name: str) -> list[str | int]:
-    """Sorting key that counts the numbers in a name instead of spelling them."""
+    """Sorting key that compares the numbers in a name by value."""
     return [int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", name)]
 
 
 def target(path: str) -> str | None:
-    """Where a link finally points, or None if nothing is there."""
+    """The final target of a link, or None if it does not exist."""
     place = Path(path)
     return str(place.resolve()) if place.exists() else None
 

@@ -250,10 +250,7 @@ class Pacer:
 
     def _publishable(self, step: int) -> Plan | None:
         span = self.trial.span if self.settings.guarded else ALWAYS
-        return self._plans.next(step, span, self.trial.scale, least_steps=self._exchange_steps)
-
-    @property
-    def _exchange_steps(self) -> int:
-        """Steps in two exchanges: one to publish a plan, one to read it."""
-        step_ns = max(1, self._times.quantile(0.5))
-        return 2 * self.settings.exchange_ns // step_ns if len(self._times) else 0
+        step_ns = self._times.quantile(0.5)
+        # Two exchanges: one to publish a plan, one to read it.
+        steps = 2 * self.settings.exchange_ns // step_ns if step_ns else 0
+        return self._plans.next(step, span, self.trial.scale, least_steps=steps)

@@ -134,5 +134,5 @@ def test_around_a_checkpoint_nothing_acts() -> None:
 def test_what_is_not_known_is_not_asked_for() -> None:
     job = Job(0.05)
     job.conductor.ask(["made-0", "sleep", ""], 5)
-    assert job.conductor.names == ("made-0",)
+    assert [part.action.name for part in job.conductor.parts] == ["made-0"]
     assert job.spool.facts["act"] == {"asked": "made-0", "since_step": 5}

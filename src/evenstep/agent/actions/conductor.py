@@ -57,11 +57,6 @@ class Conductor:
         self._seen: list[tuple[int, ...]] = []  # per steady step, the values of `Facts`
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The requested actions."""
-        return tuple(part.action.name for part in self.parts)
-
-    @property
     def acts(self) -> bool:
         """Whether `end_step` has to be called."""
         return bool(self.parts or self.turns)

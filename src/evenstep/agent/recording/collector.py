@@ -33,18 +33,9 @@ class PauseWatch:
     """
 
     __slots__ = (
-        "_armed",
-        "_callback",
-        "_clock",
-        "_minimum_ns",
-        "_on_pause",
-        "_previous_hook",
-        "_start_ns",
-        "_unraisable",
-        "failure",
-        "paused_ns",
-        "pauses",
-    )
+        "_armed", "_callback", "_clock", "_minimum_ns", "_on_pause", "_previous_hook", "_start_ns",
+        "_unraisable", "failure", "paused_ns", "pauses",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -44,25 +44,10 @@ class ClosedStep:
     """
 
     __slots__ = (
-        "after",
-        "collectives",
-        "counted",
-        "counters",
-        "end_ns",
-        "events",
-        "held_ns",
-        "number",
-        "own_ns",
-        "pauses",
-        "phase_ns",
-        "phases",
-        "run_delay_ns",
-        "samples",
-        "seq",
-        "start_ns",
-        "unsteady",
-        "upto",
-    )
+        "after", "collectives", "counted", "counters", "end_ns", "events", "held_ns", "number",
+        "own_ns", "pauses", "phase_ns", "phases", "run_delay_ns", "samples", "seq", "start_ns",
+        "unsteady", "upto",
+    )  # fmt: skip
 
     def __init__(self, number: int, start_ns: int, end_ns: int, phase_ns: list[int]) -> None:
         self.number = number

@@ -1,9 +1,9 @@
-"""JAX programs, from the host: compilation, meetings of all processes, and steps that are marked.
+"""Observe JAX programs on the host: compilation, host-level collectives, and marked steps.
 
-What a compiled function exchanges with other processes happens inside XLA, and no Python sees it:
-neither its collectives nor its waits. The host sees how long XLA compiles, and the calls of
-`jax.experimental.multihost_utils` with which processes meet; these block, and are recorded as
-collectives of all processes. Steps are marked by `evenstep.step()`.
+The collectives and waits of compiled functions run inside XLA and are not visible to Python.
+Visible are the duration of compilations, and the blocking calls of
+`jax.experimental.multihost_utils`, which are recorded as collectives of all processes. Steps are
+marked by `evenstep.step()`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.arming import arm, disarm
 from evenstep.agent.recording.entries import GroupState
-from evenstep.agent.stacks import Hooks, RankInWorld
+from evenstep.agent.stacks import Hooks, HostHooks, RankInWorld
 from evenstep.hooks.mpi.calls import nbytes
 from evenstep.hooks.tested import Tested
 from evenstep.hooks.wrapping import Wrapped, undo
@@ -26,18 +26,18 @@ from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op
 if TYPE_CHECKING:
     from evenstep.agent.stacks import ObservedRank
 
-MEETINGS = {
+HOST_COLLECTIVES = {
     "sync_global_devices": Op.BARRIER,
     "process_allgather": Op.ALL_GATHER,
     "broadcast_one_to_all": Op.BROADCAST,
 }
-COMPILATION = {  # events of jax.monitoring, and what they are called in the trace
+COMPILATION = {  # events of jax.monitoring, with their names in the trace
     "/jax/core/compile/jaxpr_trace_duration": "jax trace",
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "jax lower",
     "/jax/core/compile/backend_compile_duration": "jax compile",
 }
 UTILITIES = "jax.experimental.multihost_utils"
-SHORTEST_NS = 100_000  # compilations that are quicker say nothing
+SHORTEST_NS = 100_000  # shorter compilations are not recorded
 GROUP = "jax processes"
 LIMIT = (
     "jax: collectives inside compiled functions run in XLA and are not seen; of waiting between "
@@ -45,11 +45,8 @@ LIMIT = (
 )
 
 
-class JaxHooks:
-    """Compilation and meetings of this process."""
-
-    on_device = False
-    device_index: int | None = None
+class JaxHooks(HostHooks):
+    """Hooks of compilation and host-level collectives."""
 
     def __init__(self, jax: Any, agent: ObservedRank) -> None:
         self.armed = True
@@ -60,22 +57,16 @@ class JaxHooks:
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
-        """Listen to compilation at once, to meetings when their module is imported."""
+        """Listen to compilation at once, and wrap the collectives when they are imported."""
         monitoring = self._jax.monitoring
         monitoring.register_event_duration_secs_listener(self._compiled)
         self._undo.append(lambda: monitoring.unregister_event_duration_listener(self._compiled))
-        arm(self._follow_meetings, target=UTILITIES)
+        arm(self._wrap_collectives, target=UTILITIES)
         self._undo.append(lambda: disarm(UTILITIES))
         self._agent.spool.add_fact("framework", LIMIT)
 
     def pause_by(self, gate: Callable[[], None] | None) -> None:
-        """Meetings of hosts are not paced."""
-        del gate
-
-    def hold_device(self, delay_ns: int, seq: int) -> bool:
-        """No stream of this stack is held."""
-        del delay_ns, seq
-        return False
+        """Ignored: host-level collectives are not paced."""
 
     def disarm(self) -> None:
         """Record nothing from now on."""
@@ -86,20 +77,14 @@ class JaxHooks:
         self.armed = False
         undo(self._undo)
 
-    def begins_step(self, step: int, *, spared: bool) -> None:
-        """Nothing to do as a step begins."""
-
-    def poll(self) -> None:
-        """Nothing to do in the background."""
-
     def describe(self) -> dict[str, Any]:
-        """How meetings are seen."""
+        """The mechanism."""
         return {"mechanism": "jax.monitoring and multihost_utils"}
 
     # -- compilation -----------------------------------------------------------------------------
 
     def _compiled(self, event: str, duration_s: float, **_: Any) -> None:
-        """A listener of jax.monitoring, called when something has ended, on its thread."""
+        """Record a compilation; a listener of jax.monitoring, called on the compiling thread."""
         name = COMPILATION.get(event)
         took_ns = int(duration_s * 1e9)
         if name is None or took_ns < SHORTEST_NS or not self.armed:
@@ -114,21 +99,21 @@ class JaxHooks:
         except Exception as error:
             self._give_up(error)
 
-    # -- meetings --------------------------------------------------------------------------------
+    # -- host-level collectives ------------------------------------------------------------------
 
-    def _follow_meetings(self) -> None:
+    def _wrap_collectives(self) -> None:
         from jax.experimental import multihost_utils
 
         if not self.armed:
             return
-        for name, op in MEETINGS.items():
+        for name, op in HOST_COLLECTIVES.items():
             if hasattr(multihost_utils, name):
                 self._wrap(multihost_utils, name, int(op))
 
     def _wrap(self, module: Any, name: str, op: int) -> None:
         original = getattr(module, name)
 
-        def meeting(*args: Any, **kwargs: Any) -> Any:
+        def collective(*args: Any, **kwargs: Any) -> Any:
             if not self.armed:
                 return original(*args, **kwargs)
             enter_ns = monotonic_ns()
@@ -141,12 +126,12 @@ class JaxHooks:
             self._ended(seq, enter_ns)
             return result
 
-        meeting.__wrapped__ = original  # type: ignore[attr-defined]
-        meeting.__name__, meeting.__doc__ = name, original.__doc__
-        setattr(module, name, meeting)
+        collective.__wrapped__ = original  # type: ignore[attr-defined]
+        collective.__name__, collective.__doc__ = name, original.__doc__
+        setattr(module, name, collective)
 
         def restore() -> None:
-            if getattr(module, name) is meeting:
+            if getattr(module, name) is collective:
                 setattr(module, name, original)
 
         self._undo.append(restore)
@@ -201,17 +186,17 @@ class JaxStack:
         self._wrapped = Wrapped()
 
     def arm(self, ready: Callable[[], None]) -> None:
-        """Follow the initialisation."""
+        """Wait for the initialisation."""
         if not self._wrapped:
             module = sys.modules["jax.distributed"]  # jax itself may still be importing
             self._wrapped.around(module, "initialize", after=ready)
 
     def disarm(self) -> None:
-        """Take back what `arm` did."""
+        """Undo `arm`."""
         self._wrapped.restore()
 
     def place(self) -> RankInWorld | None:
-        """This process among all; asked of the coordination client, which starts no backend."""
+        """The rank of this process, by the coordination client: that starts no backend."""
         from jax._src import distributed
 
         state = distributed.global_state
@@ -220,7 +205,7 @@ class JaxStack:
         return RankInWorld(int(state.process_id), int(state.num_processes))
 
     def hooks(self, agent: ObservedRank) -> Hooks:
-        """What the host can see."""
+        """Hooks of compilation and host-level collectives."""
         found = str(self._jax.__version__)
         agent.spool.add_fact("jax", {"jax": found})
         TESTED.check(found, agent)

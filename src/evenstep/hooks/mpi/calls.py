@@ -1,7 +1,7 @@
-"""The calls of mpi4py's communicators: which operation each is, and how to read its arguments.
+"""The methods of mpi4py's communicators: the operation of each, and how to read its arguments.
 
-Upper-case methods take buffers. Lower-case ones pickle, and how much they move is known only where
-the object says so itself (an array, bytes); else the size is 0, unknown.
+Upper-case methods take buffers. Lower-case ones pickle; their size is known only for objects with a
+size of their own (an array, bytes), else it is 0, unknown.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from evenstep.trace.spool.layout import DType, Op
 
 
 class MpiCollective(NamedTuple):
-    """A collective: names of its parameters in order, and which of them hold what.
+    """A collective: the names of its parameters in order, and of those with buffers and root.
 
-    `uniform` is the buffer whose size is the same on every rank ("" where none is): part of the
+    `uniform` is the buffer whose size is the same on every rank ("" for none): a part of the
     signature that ranks agree on.
     """
 
@@ -42,8 +42,8 @@ def _paired(op: Op, *more: str, root: str = "", uniform: str = "") -> MpiCollect
     return MpiCollective(op, (*_PAIR, *more), "sendbuf", "recvbuf", root, uniform)
 
 
-#: Blocking, by buffer. `I` before the name in lower case is the one that does not block; `_init`
-#: behind it makes a persistent one.
+#: Blocking, by buffer. `I` and the name in lower case is the nonblocking one; the name and `_init`
+#: the persistent one.
 _BUFFERED: dict[str, MpiCollective] = {
     "Allreduce": _paired(Op.ALL_REDUCE, "op", uniform="sendbuf"),
     "Reduce": _paired(Op.REDUCE, "op", "root", root="root", uniform="sendbuf"),
@@ -125,7 +125,7 @@ PERSISTENT_MESSAGES: dict[str, Message] = {
     "Recv_init": _RECEIVE,
 }
 
-#: Moves data or makes ranks wait, and is not recorded.
+#: Calls that move data or make ranks wait and are not recorded.
 UNSEEN = (
     "one-sided operations (Win)",
     "parallel files (File)",
@@ -142,7 +142,7 @@ LIMIT = (
 def argument(
     name: str, parameters: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """The value a call gives for a parameter; None where it gives none."""
+    """The argument of a call for a parameter; None without one."""
     if name in kwargs:
         return kwargs[name]
     at = parameters.index(name)
@@ -150,9 +150,9 @@ def argument(
 
 
 def measured(buffer: Any) -> tuple[int, int]:
-    """Size and element type of what is sent or received, as far as it tells; 0 for unknown."""
+    """Size in bytes and element type of a buffer or object; 0 for unknown."""
     try:
-        size, kind = buffer.nbytes, _CODES[buffer.dtype.char]  # an array: nearly all there is
+        size, kind = buffer.nbytes, _CODES[buffer.dtype.char]  # an array, as nearly always
         if type(size) is int and size >= 0:
             return size, kind
     except Exception:
@@ -161,17 +161,14 @@ def measured(buffer: Any) -> tuple[int, int]:
 
 
 def nbytes(buffer: Any) -> int:
-    """The size alone.
-
-    Anything may be sent, and its `nbytes` be a method, not a number, or raise.
-    """
+    """Size in bytes; 0 for unknown. Any object may be sent, and its `nbytes` may be anything."""
     try:
-        return _told(buffer)
+        return _size(buffer)
     except Exception:
         return 0
 
 
-def _told(buffer: Any) -> int:
+def _size(buffer: Any) -> int:
     size = getattr(buffer, "nbytes", None)
     if size is not None:
         return max(int(size), 0)
@@ -183,7 +180,7 @@ def _told(buffer: Any) -> int:
 
 
 def _specified(buffer: Sequence[Any]) -> int:
-    """Of a message specification: [data, type], [data, count, type], [data, counts, …]."""
+    """Size of a message specification: [data, type], [data, count, type], [data, counts, …]."""
     if not buffer:
         return 0
     kind = getattr(buffer[-1], "Get_size", None)
@@ -201,7 +198,7 @@ _CODES: dict[str, int] = {
 
 
 def dtype(buffer: Any) -> int:
-    """Our number of a buffer's element type; 0 where it does not say, or raises."""
+    """Our number of a buffer's element type; 0 for unknown."""
     try:
         if isinstance(buffer, (list, tuple)):
             buffer = buffer[0] if buffer else None
@@ -213,12 +210,12 @@ def dtype(buffer: Any) -> int:
     return _CODES.get(code, int(DType.OTHER)) if isinstance(code, str) else 0
 
 
-#: Gives every rank as much as all of them gave, or the reverse: in place, one buffer is a part.
+#: Operations whose output is as long as the inputs of all ranks.
 _GATHERS = frozenset({Op.ALL_GATHER, Op.GATHER})
 
 
 def both(call: MpiCollective, bytes_in: int, bytes_out: int, ranks: int) -> tuple[int, int]:
-    """(bytes in, bytes out); what is exchanged in place is told by the other buffer."""
+    """(bytes in, bytes out); for an operation in place, one follows from the other."""
     if not bytes_in and bytes_out:
         bytes_in = bytes_out // max(ranks, 1) if call.op in _GATHERS else bytes_out
     elif not bytes_out and bytes_in and call.op is Op.SCATTER:

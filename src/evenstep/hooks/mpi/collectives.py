@@ -1,7 +1,7 @@
-"""Collectives of MPI: what a call says of itself, and the record it becomes.
+"""Record collectives of MPI from the arguments of their calls.
 
-The path that a program takes thousands of times a second, so it is written for speed: where the
-arguments stand is settled once for each method, and a blocking call takes no ticket.
+A program takes this path thousands of times a second, so it is written for speed: the positions of
+the arguments are found once for each method, and a blocking call needs no ticket.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from evenstep.hooks.mpi.methods import Enter, Watch
 
 _NOT_BLOCKING = int(Flag.ASYNC | Flag.EXIT_UPPER_BOUND)
-_BLOCKED, _FAILED = int(Flag.HOST_BLOCKED), int(Flag.FAILED)
+_BLOCKED = int(Flag.HOST_BLOCKED)
 _SYNC, _LAST_ENTRY = int(Phase.SYNC), int(Word.LAST_ENTRY)
-_ABSENT = 1 << 16  # a place that no call gives an argument at
-#: As much comes out as goes in where all ranks give as much: one buffer tells both sizes.
+_ABSENT = 1 << 16  # the position of a parameter that a method does not have
+#: Operations whose output is as long as their input, if that is the same on all ranks.
 _AS_GIVEN = frozenset({Op.ALL_REDUCE, Op.BROADCAST, Op.ALL_TO_ALL})
 
 _get_ident = threading.get_ident
@@ -36,7 +36,7 @@ Begin = Callable[[int, Any, tuple[Any, ...], dict[str, Any]], int]
 
 
 class MpiCollectives:
-    """Records of collectives. `watch` is told of our own failures, and asked whether to look."""
+    """Records collectives while `watch` is armed, and reports our own failures to it."""
 
     def __init__(
         self, watch: Watch, recorder: Recorder, groups: MpiGroups, steps: InferredSteps
@@ -55,7 +55,7 @@ class MpiCollectives:
         def method(communicator: Any, *args: Any, **kwargs: Any) -> Any:
             if not watch.armed:
                 return original(communicator, *args, **kwargs)
-            gate = watch.gate  # once: it may go while we look
+            gate = watch.gate  # read once: another thread may remove it
             if gate is not None:
                 watch.safely(gate)
             enter_ns = monotonic_ns()
@@ -67,7 +67,7 @@ class MpiCollectives:
             try:
                 result = original(communicator, *args, **kwargs)
             except BaseException:
-                watch.safely(self._failed, seq)
+                watch.safely(watch.failed, Ticket(seq) if seq else None)
                 raise
             if failure is not None:  # not of arguments that MPI refuses, too
                 watch.missed(failure)
@@ -86,25 +86,19 @@ class MpiCollectives:
         return method
 
     def issuing(self, call: MpiCollective) -> Enter:
-        """How one that returns a request is entered."""
+        """How a nonblocking collective is recorded."""
         watch, begin = self._watch, self._begin(call, _NOT_BLOCKING)
 
         def enter(communicator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ticket:
-            gate = watch.gate  # as above
+            gate = watch.gate  # read once, as above
             if gate is not None:
                 gate()
             return Ticket(begin(monotonic_ns(), communicator, args, kwargs))
 
         return enter
 
-    def _failed(self, seq: int) -> None:
-        """MPI refused a call, or it raised: that, too, is an end."""
-        if seq:
-            self._recorder.spool.add_flags(seq, _FAILED)
-            self._recorder.spool.close(seq, monotonic_ns())
-
     def _begin(self, call: MpiCollective, flags: int) -> Begin:
-        """How a call of this kind becomes a record."""
+        """The function that records a call of this kind."""
         recorder, groups, op = self._recorder, self._groups, int(call.op)
         record, known, meet = recorder.collective, groups.known, groups.meet
         entered, cost = self._steps.entered, recorder.cost

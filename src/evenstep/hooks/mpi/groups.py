@@ -1,8 +1,8 @@
-"""Communicators as they are met, each with a name that all its members agree on.
+"""Communicators in the order of their first use, with names that all their members agree on.
 
-MPI numbers communicators differently on every rank. Members agree on how one was made: from which,
-by which call, and as the how-many-th with these ranks. One that nobody was seen making (from before
-the start, or made by a library) is counted by its ranks alone.
+MPI numbers communicators differently on every rank. Members agree on how one was made: the parent,
+the call, and its number among those with the same ranks. One whose making was not observed (before
+the start, or by a library) is numbered by its ranks alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENDERS = ("Free", "free", "Disconnect")
 
 
 class MpiGroups:
-    """The communicators this rank has used, by handle; a handle comes back once it is free."""
+    """The communicators that this rank has used, by handle; MPI reuses handles."""
 
     def __init__(self, spool: Spool, mpi: Any) -> None:
         self._spool = spool
@@ -37,11 +37,11 @@ class MpiGroups:
         self._made: dict[tuple[str, tuple[int, ...]], int] = {}
 
     def state(self, communicator: Any) -> GroupState:
-        """What is known of a communicator; met now if need be, and if need be raising as `meet`."""
+        """The state of a communicator, entered at its first use. Raises as `meet`."""
         return self.known.get(communicator.handle) or self.meet(communicator)
 
     def made(self, parent: Any, method: str, child: Any) -> None:
-        """A communicator was made of another."""
+        """A communicator was made from `parent`."""
         if child is None or child == self._null:
             return
         self.ended(child.handle)
@@ -50,7 +50,7 @@ class MpiGroups:
         self._names[child.handle] = self._numbered(name, self._ranks(child))
 
     def ended(self, handle: int) -> None:
-        """A communicator is no more."""
+        """A communicator was freed."""
         self.known.pop(handle, None)
         self._names.pop(handle, None)
 
@@ -60,7 +60,7 @@ class MpiGroups:
             self._world.Free()
 
     def meet(self, communicator: Any) -> GroupState:
-        """Enter a communicator that is not known. Raises what MPI raises of one that is none."""
+        """Enter an unknown communicator. Raises MPI's error for an invalid one."""
         handle = communicator.handle
         ranks = self._ranks(communicator)
         own = str(communicator.Get_name())
@@ -98,9 +98,9 @@ class MpiGroups:
 
 
 def shortened(name: str) -> str:
-    """A name of bounded length, the same on every member: what is made of what is made of … grows.
+    """A name of bounded length, the same on every member: names grow with each parent.
 
-    The beginning of a long one gives way to its digest.
+    The beginning of a long name is replaced by its digest.
     """
     if len(name) <= LONGEST_NAME:
         return name

@@ -1,7 +1,7 @@
-"""Messages of MPI: to whom, under which tag, and as the how-many-th.
+"""Record messages of MPI with peer, tag and number.
 
-A receive may leave open from whom (ANY_SOURCE) or under which tag; mpi4py's own default leaves both
-open. Then the status tells, when the message has come, and the record is completed from it.
+A receive may take any source or any tag, which is mpi4py's default. Then the record is completed by
+the status when the message has arrived.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Begun = tuple[Ticket, Any]
 
 
 class MpiMessages:
-    """Records of sends and receives, and their order among their like."""
+    """Records sends and receives, numbered among those of the same peer and tag."""
 
     def __init__(self, mpi: Any, recorder: Recorder, groups: MpiGroups) -> None:
         self._mpi = mpi
@@ -38,7 +38,7 @@ class MpiMessages:
         self._orders = MessageOrders()
 
     def entering(self, call: Message, *, blocking: bool) -> Callable[..., Begun | None]:
-        """How such a call becomes its record or, for an exchange, its two; None for nobody."""
+        """How a call is recorded, an exchange by two records; None where there is no peer."""
         flags = _BLOCKED if blocking else _NOT_BLOCKING
 
         def enter(
@@ -68,7 +68,7 @@ class MpiMessages:
         blocking: Callable[[Any, Any], Callable[..., Any]],
         enter: Any,
     ) -> Callable[..., Any]:
-        """A blocking receive that leaves sender or tag open is given a status of ours to fill."""
+        """A blocking receive; one of any source or tag is given a status of ours to fill."""
         method = blocking(original, enter)
         if call.received is None:
             return method
@@ -78,7 +78,7 @@ class MpiMessages:
             try:
                 status = argument("status", parameters, args, kwargs)
                 ours = status is None and self._open(parameters, names, args, kwargs)
-            except Exception:  # arguments that compare in their own way: MPI will say so
+            except Exception:  # arguments that cannot be compared: MPI will refuse them
                 ours = False
             if ours:
                 args = args[: parameters.index("status")]
@@ -132,7 +132,7 @@ class MpiMessages:
         return ticket, (state.uid, op, other, tag)
 
     def resolve(self, ticket: Ticket, status: Any) -> None:
-        """A receive that left its sender or tag open has its message."""
+        """Complete the record of a receive of any source or tag."""
         state: GroupState = ticket.wildcard[0]
         status = ticket.wildcard[1] if status is None else status
         source, tag = (-1, 0) if status is None else (status.Get_source(), status.Get_tag())

@@ -1,7 +1,7 @@
-"""What stands in for a method of mpi4py: tells, and calls the one it replaces.
+"""Replacements of mpi4py's methods, which record a call and make it by the original method.
 
-Whatever our part does, the call is made once, with the arguments it was given, and its result and
-its errors are passed on.
+Whatever our part does, the call is made once, with its own arguments, and its result and errors are
+passed on.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, Protocol
 from evenstep.hooks.mpi.groups import MpiGroups
 from evenstep.hooks.mpi.requests import Requests, Ticket
 
-#: What enters a call: communicator, arguments by place and by name -> what it began.
+#: Records a call: communicator, positional and keyword arguments -> its ticket.
 Enter = Callable[[Any, tuple[Any, ...], dict[str, Any]], Ticket | None]
 
 
 class Watch(Protocol):
-    """What replaced methods see of the hooks behind them; told of every call while it is armed."""
+    """The hooks as replaced methods see them; they report every call while `armed`."""
 
     armed: bool
     gate: Callable[[], None] | None  # called before a collective is issued; it may sleep
@@ -28,7 +28,7 @@ class Watch(Protocol):
     requests: Requests
 
     def safely(self, action: Callable[..., Any], *args: Any) -> Any:
-        """What our own code gives; where it fails, None (see `missed`)."""
+        """The result of our own code; None where it fails (see `missed`)."""
 
     def missed(self, error: Exception) -> None:
         """Our part of a call failed."""
@@ -41,7 +41,7 @@ class Watch(Protocol):
 
 
 class Methods:
-    """Makes the replacements; `watch` is told, as long as it is armed."""
+    """Makes the replacements, which report to `watch`."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -92,7 +92,7 @@ class Methods:
     def _entered(
         self, enter: Enter, communicator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Ticket | None, Exception | None]:
-        """What a call began, or how that failed: no fault of ours where MPI refuses it as well."""
+        """The ticket of a call, or our error: which is none if MPI refuses the call as well."""
         try:
             return enter(communicator, args, kwargs), None
         except Exception as error:
@@ -125,7 +125,7 @@ class Methods:
         return method
 
     def ending(self, original: Any) -> Callable[..., Any]:
-        """A call that ends one."""
+        """A call that frees a communicator."""
         watch = self._watch
 
         def method(communicator: Any, *args: Any, **kwargs: Any) -> Any:
@@ -136,7 +136,7 @@ class Methods:
         return method
 
     def freeing(self, original: Any) -> Callable[..., Any]:
-        """A call that gives a request back."""
+        """A call that frees a request."""
         watch = self._watch
 
         def method(request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -148,18 +148,18 @@ class Methods:
 
 
 class Replacements:
-    """Methods that were replaced; `restore` puts back those that are still ours."""
+    """Replaced methods; `restore` restores those that were not replaced again."""
 
     def __init__(self) -> None:
         self._done: list[tuple[type, str, Any, Any]] = []
 
     def replace(self, owner: type, name: str, method: Any) -> None:
-        """Put `method` in place of the one that `owner` itself defines. Raises TypeError."""
+        """Replace a method that `owner` itself defines. Raises TypeError."""
         self._done.append((owner, name, method, owner.__dict__[name]))
         _assign(owner, name, method)
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Restore all methods."""
         while self._done:
             owner, name, method, original = self._done.pop()
             if owner.__dict__.get(name) is method:

@@ -1,11 +1,11 @@
-"""mpi4py programs: every call of every communicator, noted and passed on.
+"""Observe mpi4py programs: record every call of every communicator and pass it on.
 
-The methods of mpi4py's own types are replaced, so communicators that exist already, those made
-later and those a library makes are all seen, and `MPI.COMM_WORLD` stays the object it is.
+The methods of mpi4py's types are replaced, so all communicators are observed, whether they exist
+already, are made later or by a library, and `MPI.COMM_WORLD` stays the same object.
 
-A blocking call ends when it returns to the thread that made it. One that does not block ends when
-somebody waits or tests successfully: an upper bound. No MPI call is added on any path that
-communicates; naming a communicator, once for each, asks MPI for its members, which is local.
+A blocking call ends when it returns. A nonblocking one ends when a wait or test for it succeeds: an
+upper bound. No MPI call is added on any path that communicates; to name a communicator, once, MPI
+is asked for its members, which is local.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
+from evenstep.agent.stacks import HostHooks
 from evenstep.hooks.mpi import calls
 from evenstep.hooks.mpi.collectives import MpiCollectives
 from evenstep.hooks.mpi.groups import ENDERS, MAKERS, MpiGroups
@@ -30,11 +31,8 @@ if TYPE_CHECKING:
 _get_ident = threading.get_ident
 
 
-class MpiHooks:
+class MpiHooks(HostHooks):
     """Collectives, messages, requests and communicators of mpi4py."""
-
-    on_device = False
-    device_index: int | None = None
 
     def __init__(self, mpi: Any, agent: ObservedRank) -> None:
         self.armed = True
@@ -66,40 +64,29 @@ class MpiHooks:
             raise
 
     def pause_by(self, gate: Callable[[], None] | None) -> None:
-        """Call this before each collective from now on."""
+        """Call `gate` before each collective from now on."""
         self.gate = gate
-
-    def hold_device(self, delay_ns: int, seq: int) -> bool:
-        """No stream of this stack is held."""
-        del delay_ns, seq
-        return False
 
     def disarm(self) -> None:
         """Pass every call through from now on."""
         self.armed = False
 
     def remove(self) -> None:
-        """Put the methods back, and tell the last steps."""
+        """Restore the methods, and infer the last steps."""
         armed, self.armed = self.armed, False
         self._replaced.restore()
         if armed:
             self._steps.conclude()
         self.groups.release()
 
-    def begins_step(self, step: int, *, spared: bool) -> None:
-        """Nothing to do as a step begins."""
-
-    def poll(self) -> None:
-        """Nothing to do in the background."""
-
     def describe(self) -> dict[str, Any]:
-        """How calls are seen, and which are not."""
+        """The mechanism, and the calls that are not recorded."""
         return {
             "mechanism": "mpi4py's communicators",
             "not_recorded": list(calls.UNSEEN),
         }
 
-    # -- where it goes ---------------------------------------------------------------------------
+    # -- replaced methods ------------------------------------------------------------------------
 
     def _communicator(self, owner: type) -> None:
         own = owner.__dict__
@@ -107,14 +94,11 @@ class MpiHooks:
         for name, call in calls.BLOCKING.items():
             if name in own:
                 self._replace(owner, name, collectives.blocking(own[name], call))
-        for name, call in calls.NONBLOCKING.items():
-            if name in own:
-                enter = collectives.issuing(call)
-                self._replace(owner, name, self._methods.issuing(own[name], enter))
-        for name, call in calls.PERSISTENT.items():
-            if name in own:
-                enter = collectives.issuing(call)
-                self._replace(owner, name, self._methods.preparing(own[name], enter))
+        issuing, preparing = self._methods.issuing, self._methods.preparing
+        for table, made in ((calls.NONBLOCKING, issuing), (calls.PERSISTENT, preparing)):
+            for name, call in table.items():
+                if name in own:
+                    self._replace(owner, name, made(own[name], collectives.issuing(call)))
         self._message_methods(owner)
         self._makers(owner)
         for name in ENDERS:
@@ -129,14 +113,14 @@ class MpiHooks:
                 self._replace(owner, name, self._messages.receiving(
                     own[name], call, self._methods.blocking, enter
                 ))  # fmt: skip
-        for name, call in calls.NONBLOCKING_MESSAGES.items():
-            if name in own:
-                enter = entering(self._messages.entering(call, blocking=False))
-                self._replace(owner, name, self._methods.issuing(own[name], enter))
-        for name, call in calls.PERSISTENT_MESSAGES.items():
-            if name in own:
-                enter = entering(self._messages.entering(call, blocking=False))
-                self._replace(owner, name, self._methods.preparing(own[name], enter))
+        for table, made in (
+            (calls.NONBLOCKING_MESSAGES, self._methods.issuing),
+            (calls.PERSISTENT_MESSAGES, self._methods.preparing),
+        ):
+            for name, call in table.items():
+                if name in own:
+                    enter = entering(self._messages.entering(call, blocking=False))
+                    self._replace(owner, name, made(own[name], enter))
 
     def _makers(self, owner: type) -> None:
         for name in MAKERS:
@@ -186,7 +170,7 @@ class MpiHooks:
     # -- what is recorded ------------------------------------------------------------------------
 
     def _message(self, enter: Callable[..., tuple[Ticket, Any] | None]) -> Enter:
-        """The same of a message, whose entry is told by `MpiMessages`."""
+        """Enter a message by `MpiMessages`, and pass its signature to the inferred steps."""
 
         def entering(
             communicator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -203,7 +187,7 @@ class MpiHooks:
         return entering
 
     def returned(self, ticket: Ticket, enter_ns: int) -> None:
-        """A blocking call is over: it was the wait."""
+        """End a blocking call, which was a wait."""
         now = monotonic_ns()
         self._waited(enter_ns, now, _get_ident())
         self._ended(ticket, now, None)
@@ -221,7 +205,7 @@ class MpiHooks:
             self._steps.left(ticket.record, exit_ns)
 
     def failed(self, ticket: Ticket | None) -> None:
-        """MPI refused a call, or it raised: that, too, is an end."""
+        """End a call that raised."""
         if ticket is None:
             return
         self._recorder.spool.add_flags(ticket.record, int(Flag.FAILED))
@@ -230,7 +214,7 @@ class MpiHooks:
     # -- our own failures ------------------------------------------------------------------------
 
     def safely(self, action: Callable[..., Any], *args: Any) -> Any:
-        """What our own code gives; where it fails, None (see `missed`)."""
+        """The result of our own code; None where it fails (see `missed`)."""
         try:
             return action(*args)
         except Exception as error:
@@ -238,10 +222,10 @@ class MpiHooks:
             return None
 
     def missed(self, error: Exception) -> None:
-        """Our part of a call failed: nothing is observed from now on.
+        """Stop observing after a failure of our part of a call.
 
-        Unless it was MPI that refused to answer, as of a communicator that is none any more: then
-        only this call goes unrecorded, and the program hears of it from its own.
+        An error of MPI, such as of a communicator that was freed, only leaves this call unrecorded:
+        the program gets the same error by its own call.
         """
         if self.armed and not isinstance(error, self._mpi.Exception):
             self._agent.give_up(error)

@@ -1,7 +1,7 @@
-"""Requests of MPI: what was issued without blocking ends when somebody waits or tests.
+"""Requests of MPI: a nonblocking call ends when a wait or a test for it succeeds.
 
-A request is known by its handle, which comes back when it is free; MPICH gives all messages that
-are gone at once the same one. So each handle has a queue, first in, first out.
+A request is known by its handle, which MPI reuses; MPICH gives all messages that are sent at once
+the same one. So each handle has a queue, first in, first out.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from collections.abc import Callable, Iterable
 from time import monotonic_ns
 from typing import Any
 
-MOST_OPEN = 4096  # requests remembered; of more, the oldest have been dropped by the program
+MOST_OPEN = 4096  # requests remembered; of more, the program has dropped the oldest
 
 _get_ident = threading.get_ident
 
-#: Told of what has ended: its ticket, the time, the status where one was at hand.
+#: Called when a request has ended: its ticket, the time, the status if there is one.
 Ended = Callable[[Any, int, Any], None]
 
 
 class Ticket:
-    """What was issued and has not ended.
+    """A call that was issued and has not ended.
 
-    `wildcard` is the communicator's state, and a status if there is one already, where only a
-    status tells whence a message came;
-    `also` the record of the other half of an exchange, 0 for none.
+    `wildcard`: for a receive of any source or tag, the communicator's state, and the status if
+    there is one already. `also`: the record of the other half of an exchange, 0 for none.
     """
 
     __slots__ = ("also", "record", "wildcard")
@@ -57,7 +56,7 @@ class Requests:
         self._persistent: dict[int, Callable[[], Ticket | None]] = {}
 
     def opened(self, request: Any, ticket: Ticket) -> None:
-        """A request was handed to the program."""
+        """A request was returned to the program."""
         self._open.setdefault(request.handle, deque()).append(ticket)
         self._count += 1
         if self._count > MOST_OPEN:
@@ -75,12 +74,12 @@ class Requests:
             self.opened(request, ticket)
 
     def freed(self, handle: int) -> None:
-        """A request was given back unwaited for."""
+        """A request was freed without a wait."""
         self._persistent.pop(handle, None)
         self._taken(handle)
 
     def _taken(self, handle: int) -> Ticket | None:
-        """The longest open of a handle's tickets, which is open no more."""
+        """Remove the oldest ticket of a handle, and return it."""
         queue = self._open.get(handle)
         try:
             ticket = queue.popleft() if queue else None
@@ -93,7 +92,7 @@ class Requests:
             self._open.pop(handle, None)
         return ticket
 
-    # -- what replaces the methods ---------------------------------------------------------------
+    # -- replacements of methods -----------------------------------------------------------------
 
     def one(self, original: Any, *, tests: bool) -> Callable[..., Any]:
         """`Wait`, `wait`, `Test`, `test` of a request."""
@@ -114,7 +113,7 @@ class Requests:
         return method
 
     def several(self, original: Any, chosen: Callable[[Any, int], Iterable[int]]) -> Any:
-        """`Waitall`, `Testsome` and the like; `chosen` reads from the result which have ended."""
+        """`Waitall`, `Testsome` and the like; `chosen` reads the ended ones from the result."""
 
         def method(cls: type, requests: Any, *args: Any, **kwargs: Any) -> Any:
             bound = original.__get__(None, cls)
@@ -127,20 +126,20 @@ class Requests:
             result = bound(requests, *args, **kwargs)
             ended = list(chosen(result, len(handles)))
             if ended:
-                told = [_at(statuses, place) for place in range(len(ended))]
-                self._over([handles[index] for index in ended], told, enter_ns)
+                filled = [_at(statuses, place) for place in range(len(ended))]
+                self._over([handles[index] for index in ended], filled, enter_ns)
             return result
 
         return classmethod(method)
 
     def _asks_status(self, handle: int) -> bool:
-        queue = self._open.get(handle)
-        return bool(queue) and queue[0].wildcard is not None  # type: ignore[index]
+        queue = self._open.get(handle) or ()
+        return any(ticket.wildcard is not None for ticket in tuple(queue)[:1])
 
     def _statuses(
         self, bound: Any, handles: list[int], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-        """Statuses to be filled in: the program's own, else ours where a receive needs one."""
+        """The statuses to be filled: the program's own, else ours where a receive needs one."""
         given = args[0] if args else kwargs.get("statuses", kwargs.get("status"))
         if given is not None or not any(self._asks_status(handle) for handle in handles):
             return given, args, kwargs
@@ -167,30 +166,30 @@ class Requests:
 
 
 def _at(statuses: Any, place: int) -> Any:
-    """The status of the `place`-th that ended; MPI fills them in in that order."""
+    """The status of the `place`-th request that ended; MPI fills them in that order."""
     if not isinstance(statuses, list):
         return statuses
     return statuses[place] if place < len(statuses) else None
 
 
 def all_of(_: Any, number: int) -> Iterable[int]:
-    """Of `Waitall`."""
+    """The ended requests of `Waitall`."""
     return range(number)
 
 
 def all_if(result: Any, number: int) -> Iterable[int]:
-    """Of `Testall`: all or none."""
+    """The ended requests of `Testall`: all or none."""
     done = result if isinstance(result, bool) else result[0]
     return range(number) if done else ()
 
 
 def one_of(result: Any, number: int) -> Iterable[int]:
-    """Of `Waitany` and `Testany`: an index, perhaps with a flag or a message."""
+    """The ended request of `Waitany` and `Testany`: an index, perhaps with a flag or a message."""
     index = result[0] if isinstance(result, tuple) else result
     return (index,) if 0 <= index < number else ()
 
 
 def some_of(result: Any, number: int) -> Iterable[int]:
-    """Of `Waitsome` and `Testsome`: a list of indices, or None."""
+    """The ended requests of `Waitsome` and `Testsome`: a list of indices, or None."""
     indices = result[0] if isinstance(result, tuple) else result
     return [index for index in indices or () if 0 <= index < number]

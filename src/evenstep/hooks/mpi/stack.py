@@ -1,4 +1,4 @@
-"""mpi4py as a stack: ranks are known once MPI is initialised, usually by importing it."""
+"""mpi4py as a stack: ranks are known once MPI is initialised, usually by its import."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INITIALIZERS = ("Init", "Init_thread")
 
 
 class MpiStack:
-    """MPI of this process, as mpi4py shows it. Sessions of MPI 4 alone make no rank."""
+    """MPI of this process by mpi4py. MPI 4's sessions alone make no rank."""
 
     name = "mpi"
 
@@ -26,14 +26,14 @@ class MpiStack:
         self._wrapped = Wrapped()
 
     def arm(self, ready: Callable[[], None]) -> None:
-        """Follow an initialisation that is still to come (`mpi4py.rc.initialize = False`)."""
+        """Wait for a later initialisation (`mpi4py.rc.initialize = False`)."""
         if self._wrapped or self._mpi.Is_initialized():
             return
         for name in INITIALIZERS:
             self._wrapped.around(self._mpi, name, after=ready)
 
     def disarm(self) -> None:
-        """Take back what `arm` did."""
+        """Undo `arm`."""
         self._wrapped.restore()
 
     def place(self) -> RankInWorld | None:
@@ -44,7 +44,7 @@ class MpiStack:
         return RankInWorld(mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size())
 
     def hooks(self, agent: ObservedRank) -> Hooks:
-        """Everything that communicators and requests do."""
+        """Hooks of communicators and requests."""
         import mpi4py
 
         from evenstep.hooks.mpi.mpi import MpiHooks

@@ -1,8 +1,8 @@
-"""Where the script called a collective: file, line and function, in one step of many.
+"""Record where the script calls collectives (file, line and function), in one step of many.
 
-For the length of that step the methods of torch's `ProcessGroup`, which all Python calls go
-through, are replaced; what compiled kernels and DDP's reducer do is not touched and costs nothing
-more. The first collective of each kind (group, operation, bytes) is given its place as a name.
+For that step the methods of torch's `ProcessGroup`, which all Python calls use, are replaced;
+compiled kernels and DDP's reducer are not affected. The first collective of each kind (group,
+operation, bytes) gets its call site as a name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MOVES = (int(Kind.COLLECTIVE), int(Kind.POINT_TO_POINT))
 
 
 class CallSites:
-    """Looks at every `EVERY_STEPS`-th step of the training thread."""
+    """Records the call sites of every `EVERY_STEPS`-th step of the training thread."""
 
     def __init__(self, torch: Any, recorder: Recorder) -> None:
         self._group = torch._C._distributed_c10d.ProcessGroup
@@ -50,7 +50,7 @@ class CallSites:
         self._sites: set[str] = set()
 
     def begins(self, step: int) -> None:
-        """A step begins: look at it, or no longer."""
+        """A step begins: replace the methods for it, or restore them."""
         if self._undo:
             self.remove()
         if step % EVERY_STEPS == 0:
@@ -60,11 +60,11 @@ class CallSites:
                     self._replace(name)
 
     def remove(self) -> None:
-        """Put torch's own methods back."""
+        """Restore torch's own methods."""
         undo(self._undo)
 
     def _replace(self, name: str) -> None:
-        original = vars(self._group)[name]  # as it is kept: `getattr` may unwrap it
+        original = vars(self._group)[name]  # `getattr` may unwrap it
         spool = self._recorder.spool
 
         def method(*args: Any, **kwargs: Any) -> Any:
@@ -89,7 +89,7 @@ class CallSites:
         self._undo.append(restore)
 
     def _note(self, before: int, frame: FrameType) -> None:
-        """Name what was recorded since, where its like has no name in this step."""
+        """Name the first collective after record `before`, if its kind has no name in this step."""
         spool = self._recorder.spool
         words = spool.words
         for seq in range(before + 1, spool.last_number() + 1):

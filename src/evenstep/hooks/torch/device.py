@@ -1,22 +1,22 @@
-"""When a collective really ran on a device, without making anybody wait.
+"""Measure when a collective ran on a device, without any wait.
 
-An event on the current stream at issue is the device's arrival. Its end:
+An event on the current stream at issue marks the device's arrival. Its end:
 
-- Where the backend hands back no Work, it ran on the current stream (NCCL, blocking calls, torch
-  2.8 and later): an event there, right after the call.
-- Else the Work's future: NCCL completes it when the collective is enqueued, and torch runs its
-  callbacks on a stream of their own that already waits for the collective (`ivalue::Future`,
-  `invokeCallback`). An event there is passed when the collective ends.
+- Where the backend returns no Work, it ran on the current stream (NCCL, blocking calls, torch 2.8
+  and later): an event there, right after the call.
+- Else by the Work's future: NCCL completes it when the collective is enqueued, and torch runs its
+  callbacks on a stream that already waits for the collective (`ivalue::Future`, `invokeCallback`).
+  An event on that stream is passed when the collective ends.
 
-Never `Work.wait`, not even on a side stream: it lets go of the tensors that NCCL's Work holds for
+Never by `Work.wait`, not even on a side stream: it releases the tensors that NCCL's Work holds for
 the allocator, it ends a barrier by blocking the host, and it takes the Work from functional
-collectives. The price of the future is that torch marks the outputs as used by that stream, as it
-did for every collective before 2.8: they are reused a little later when freed early.
+collectives. A cost of the future is that torch marks the outputs as used by that stream, as it did
+for every collective before 2.8: their memory is reused a little later when freed early.
 
 Events are polled from the background thread, never synchronised. Times are nanoseconds since a
 reference event of that device. CUDA returns elapsed time as a 32-bit float of milliseconds, so the
-reference is renewed every second and the offsets are added up: otherwise an hour's run would be
-told in steps of a quarter of a millisecond.
+reference is renewed every second and the offsets are added up: otherwise the resolution after an
+hour would be a quarter of a millisecond.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from evenstep.hooks.torch.stream_delay import CaptureGate, StreamDelay
 from evenstep.trace.spool.layout import WORD_DEVICE_ENTER, WORD_DEVICE_EXIT
 from evenstep.trace.spool.spool import Spool
 
-REFERENCE_LIFE_NS = 900_000_000  # a second of 32-bit milliseconds is told to 61 ns
-PENDING_LIMIT = 8192  # beyond it collectives go without device times rather than hold more events
-UNFINISHED_LIMIT = 32  # so many unfinished ones end a poll: later ones are hardly done
+REFERENCE_LIFE_NS = 900_000_000  # 32-bit milliseconds resolve 61 ns in a second
+PENDING_LIMIT = 8192  # beyond it collectives are recorded without device times
+UNFINISHED_LIMIT = 32  # so many unfinished ones end a poll: later ones are hardly finished
 
 
 class ReferenceEvent:
@@ -42,7 +42,7 @@ class ReferenceEvent:
 
     def __init__(self, event: Any, previous: ReferenceEvent | None, made_ns: int) -> None:
         self.event = event
-        self.previous = previous  # until its distance has been read
+        self.previous = previous  # until the distance to it has been read
         self.made_ns = made_ns
         self.offset_ns = 0.0
 
@@ -51,7 +51,7 @@ class ReferenceEvent:
         if not self.event.query():
             return False
         previous = self.previous
-        if previous is not None:  # settled itself: only a settled reference is ever renewed
+        if previous is not None:  # only a settled reference is renewed
             self.offset_ns = previous.offset_ns + previous.event.elapsed_time(self.event) * 1e6
             self.previous = None
         return True
@@ -96,19 +96,19 @@ class DeviceTimer:
         self._clock = clock
         self._pending: deque[DeviceMark] = deque()
         self._free: deque[Any] = deque()
-        self._delay: StreamDelay | None = None  # only where one was asked for
-        self._side = cuda.Stream(device)  # idle but for references: they do not queue behind work
+        self._delay: StreamDelay | None = None  # made at the first use
+        self._side = cuda.Stream(device)  # for references only: they do not queue behind work
         self._reference = self._new_reference(None, clock())
 
     def begin(self) -> DeviceMark | None:
-        """Mark where the device will issue the collective; None where that cannot be."""
+        """Mark the device's arrival at the collective; None where that is not possible."""
         if len(self._pending) >= PENDING_LIMIT or self._cuda.is_current_stream_capturing():
             self.skipped += 1
             return None
         return DeviceMark(self, self._recorded(), self._reference)
 
     def end(self, seq: int, mark: DeviceMark, work: Any) -> None:
-        """The collective is issued: mark its end, now or when its future says."""
+        """Mark the end of an issued collective, now or by its future."""
         mark.seq = seq
         if work is None:
             self._ended(mark)
@@ -117,7 +117,7 @@ class DeviceTimer:
         def completed(_: Any) -> None:
             try:
                 self._ended(mark)
-            except Exception:  # the device is broken, which the job will hear from itself
+            except Exception:  # the device has failed, and the job gets its own error
                 self.skipped += 1
 
         try:
@@ -129,16 +129,16 @@ class DeviceTimer:
         future.add_done_callback(completed)
 
     def hold(self, delay_ns: int, seq: int) -> bool:
-        """Let the current stream wait so long; False where it cannot, as before it is calibrated.
+        """Delay the current stream; False where that is not possible, or not calibrated yet.
 
-        `seq` is the record that what it took is written to.
+        The realised delay is written to record `seq`.
         """
         if self._delay is None:
             self._delay = StreamDelay(self._cuda, self.device, self._spool, self._gate)
         return self._delay.hold(delay_ns, seq)
 
     def poll(self) -> None:
-        """Write the stamps of what the device has finished; never waits for it."""
+        """Write the stamps of finished collectives; never waits."""
         if self._delay is not None:
             self._delay.poll()
         unfinished: list[DeviceMark] = []
@@ -181,7 +181,7 @@ class DeviceTimer:
         self._pending.append(mark)
 
     def _recorded(self) -> Any:
-        """An event on the current stream of the device, fresh or used before."""
+        """Record an event, new or reused, on the current stream of the device."""
         try:
             event = self._free.pop()
         except IndexError:

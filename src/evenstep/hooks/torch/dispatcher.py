@@ -1,8 +1,8 @@
-"""Every collective of every process group, seen at torch's dispatcher.
+"""Observe every collective of every process group at torch's dispatcher.
 
-A kernel on the `BackendSelect` key of each c10d operation runs before the backend's own and hands
-the call on with `redispatch`. It sees DDP's reducer, FSDP, functional and compiled collectives,
-point to point and groups made later. It costs 6-7 microseconds, nearly all of it in the dispatcher.
+A kernel on the `BackendSelect` key of each c10d operation runs before the backend's own and passes
+the call on with `redispatch`. It covers DDP's reducer, FSDP, functional and compiled collectives,
+messages, and groups made later. It costs 6-7 microseconds, nearly all of it in the dispatcher.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class DispatcherHooks:
 
     @property
     def resting(self) -> bool:
-        """Whether the dispatcher passes the kernels by."""
+        """Whether the dispatcher bypasses the kernels."""
         return self._over is not None
 
     def rest(self) -> None:
-        """Have the dispatcher pass the kernels by: they stay registered below."""
+        """Make the dispatcher bypass the kernels; they stay registered."""
         library = self._torch.library
         over = self._over = library.Library("c10d", "IMPL")
         for operation in self._operations:
@@ -62,20 +62,20 @@ class DispatcherHooks:
                 over.impl(operation.name, library.fallthrough_kernel, "BackendSelect")
 
     def resume(self) -> None:
-        """Have it call them again."""
+        """Make the dispatcher call the kernels again."""
         if self._over is not None:
             self._over._destroy()
             self._over = None
 
     def remove(self) -> None:
-        """Take the kernels back; calls already inside one finish undisturbed."""
+        """Remove the kernels; calls inside one finish undisturbed."""
         self.resume()
         if self._library is not None:
             self._library._destroy()
             self._library = None
 
     def _kernel(self, operation: DispatcherOperation, overload: Any) -> Callable[..., Any]:
-        """One operation's kernel. Our part may fail; the collective must not notice."""
+        """One operation's kernel. A failure of our part must not affect the collective."""
         observer = self._observer
         enter = self._enter_message if operation in POINT_TO_POINT else self._enter
         begin = enter(operation)
@@ -91,7 +91,7 @@ class DispatcherHooks:
             if observer.armed:
                 try:
                     began_ns = cost.began()
-                    gate = observer.gate  # once: it may go while we look
+                    gate = observer.gate  # read once: another thread may remove it
                     if gate is not None:
                         gate()
                     token = begin(args)
@@ -107,7 +107,7 @@ class DispatcherHooks:
                 raise
             if began_ns:
                 began_ns += thread_time_ns()
-            if failure is not None:  # not of arguments that the backend refuses, too
+            if failure is not None:  # not for arguments that the backend refuses as well
                 give_up(failure)
             if token is not None:
                 try:
@@ -124,7 +124,7 @@ class DispatcherHooks:
         return kernel
 
     def _enter(self, operation: DispatcherOperation) -> Callable[[Any], Token]:
-        """How a collective's arguments become its record."""
+        """The function that records a collective from its arguments."""
         begin, state_of = self._observer.begin, self._observer.groups.state
         recorder, dtype_of = self._observer.recorder, self._observer.dtypes.get
         unbox_group = self._torch._C._distributed_c10d.ProcessGroup.unbox
@@ -150,7 +150,7 @@ class DispatcherHooks:
         return enter
 
     def _enter_message(self, operation: DispatcherOperation) -> Callable[[Any], Token]:
-        """How a send's or receive's arguments become its record."""
+        """The function that records a send or receive from its arguments."""
         begin, state_of = self._observer.begin_point_to_point, self._observer.groups.state
         unbox_group = self._torch._C._distributed_c10d.ProcessGroup.unbox
 
@@ -187,7 +187,7 @@ class FunctionalWaits:
         self._library = library
 
     def remove(self) -> None:
-        """Take the kernel back."""
+        """Remove the kernel."""
         if self._library is not None:
             self._library._destroy()
             self._library = None

@@ -1,4 +1,4 @@
-"""Process groups as they are met: named once in the spool, counted from their own counter."""
+"""Process groups: entered into the spool at first use, counted from their own counter."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from evenstep.agent.recording.recorder import LONGEST_NAME
 from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.spool.spool import Spool
 
-#: Of each group, by name: collectives as we have counted them, and as its backend has.
-Standing = dict[str, tuple[int, int]]
+#: By name of the group: its number of collectives, by our counter and by its backend's.
+Counts = dict[str, tuple[int, int]]
 
 
 class Groups:
-    """The groups this rank has issued something on.
+    """The groups of this rank's collectives.
 
-    A group is met at its first collective, whenever it was made. Its sequence starts from the
-    group's own counter, so that ranks that attach at different moments agree on identities. Where
-    a group is destroyed and made again (same ranks, same name), counting goes on: an identity is
+    A group is entered at its first collective, whenever it was made. Its sequence starts from the
+    group's own counter, so that ranks that attach at different times agree on identities. Where a
+    group is destroyed and made again (same ranks, same name), counting goes on: an identity is
     never used twice.
     """
 
@@ -29,33 +29,33 @@ class Groups:
         self._distributed = distributed
         self._known: dict[str, GroupState] = {}
         self._ended: dict[str, int] = {}  # uid of a destroyed group -> its sequence at that time
-        self._meeting = threading.Lock()  # two threads may meet one group at once
+        self._entering = threading.Lock()  # two threads may use a new group at once
 
     def state(self, group: Any) -> GroupState:
-        """What is known of a `ProcessGroup`; met now if need be."""
+        """The state of a `ProcessGroup`, entered at its first use."""
         known = self._known.get(group.group_name)
-        return known if known is not None else self._meet(group)
+        return known if known is not None else self._first_use(group)
 
     def widths(self) -> dict[int, int]:
-        """How many ranks each has, by its index in the spool's table."""
+        """The size of each group, by its index in the spool's table."""
         return {state.index: len(state.ranks) for state in tuple(self._known.values())}
 
     def forget(self) -> None:
-        """Groups may have been destroyed: let go of those torch no longer has."""
+        """Drop the groups that torch has destroyed."""
         names = self._distributed.distributed_c10d._world.pg_names
         alive = {str(name) for name in names.values()}
         for name in [name for name in self._known if name not in alive]:
             self.renew(name)
 
     def renew(self, name: str) -> None:
-        """A group of this name is made: one known by it exists no more."""
+        """A group of this name is made: the one known by it has been destroyed."""
         old = self._known.pop(name, None)
         if old is not None:
             self._ended[old.uid] = old.sequence
 
-    def standing(self) -> Standing:
-        """How many collectives there were."""
-        found: Standing = {}
+    def counts(self) -> Counts:
+        """The number of collectives of each group."""
+        found: Counts = {}
         for name, state in tuple(self._known.items()):
             try:
                 group = self._distributed.distributed_c10d._resolve_process_group(name)
@@ -64,16 +64,16 @@ class Groups:
             found[name] = state.sequence, self._sequence(group)
         return found
 
-    def skip(self, before: Standing) -> None:
-        """Count on after collectives that nobody saw."""
-        for name, (_, theirs) in self.standing().items():
+    def skip(self, before: Counts) -> None:
+        """Count collectives since `before` that were not recorded."""
+        for name, (_, theirs) in self.counts().items():
             if name in before:
                 ours, then = before[name]
                 self._known[name].count_from(ours + theirs - then)
 
-    def _meet(self, group: Any) -> GroupState:
+    def _first_use(self, group: Any) -> GroupState:
         name = str(group.group_name)
-        with self._meeting:
+        with self._entering:
             known = self._known.get(name)
             if known is None:
                 known = self._known[name] = self._enter(group, name)
@@ -110,10 +110,10 @@ class Groups:
 
 
 def watch_groups(distributed_c10d: Any, made: Callable[[str], None]) -> Callable[[], None]:
-    """Call `made(name)` for every group made from now on; returns how to stop.
+    """Call `made(name)` for every group made from now on; return how to stop.
 
-    `_register_process_group` is what all ways to a group go through: the default group, subgroups,
-    splits, device meshes. `made` must not raise.
+    All groups pass through `_register_process_group`: the default group, subgroups, splits, device
+    meshes. `made` must not raise.
     """
     original = distributed_c10d._register_process_group
 

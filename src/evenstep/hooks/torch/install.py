@@ -28,11 +28,11 @@ _DYNAMO_RULES = "torch._dynamo.trace_rules"
 
 
 class TorchHooks:
-    """Collectives, phases and device times of this process.
+    """Hooks of collectives, phases and device times of this process.
 
-    With a `session` they are seen by compiled kernels, and `groups` are a `NativeGroups`; else by
-    Python's own. `gate` is as in `pause_by`. `instead` says why nothing compiled is used. `steps`
-    are told of calls while nothing else marks any.
+    With a `session` collectives are recorded by compiled kernels, and `groups` are a
+    `NativeGroups`; else by Python's own. `gate` is as in `pause_by`. `instead` is the reason why
+    compiled kernels are not used. `steps` are inferred while nothing else marks any.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class TorchHooks:
         self._kernels = DispatcherHooks(torch, self._observer)
         self._waits = FunctionalWaits(torch, self._observer)
         self._sites = CallSites(torch, recorder)
-        self._thrift = Thrift(self._kernels, recorder, groups, self._say)
+        self._thrift = Thrift(self._kernels, recorder, groups, self._record_description)
         if session is not None and isinstance(groups, NativeGroups):
             self._native = NativeKernels(session, recorder, self._observer.give_up)
             session.gate_by(gate)
@@ -69,7 +69,7 @@ class TorchHooks:
 
     @property
     def on_device(self) -> bool:
-        """Whether this rank computes on a CUDA device, as far as is known without touching it."""
+        """Whether this rank computes on a CUDA device, found out without touching the device."""
         cuda = self._torch.cuda
         return bool(cuda.is_initialized() and cuda.is_available())
 
@@ -79,7 +79,7 @@ class TorchHooks:
         return int(self._torch.cuda.current_device()) if self.on_device else None
 
     def install(self) -> None:
-        """Put everything in place, or raise and leave nothing behind but pass-through."""
+        """Install all hooks, or raise; those installed by then pass every call through."""
         self._observer.device_timer = self._device_timer
         c10d = self._torch.distributed.distributed_c10d
         self._undo.append(_keep_dynamo_out())
@@ -89,7 +89,7 @@ class TorchHooks:
         else:
             self._undo.append(self._native.remove)
             self._native.install()
-            self._price(self._native.pass_on)
+            self._measure_mechanism(self._native.pass_on)
             self._undo.append(lambda: self._recorder.defer(later=False))
             self._recorder.defer(later=True)
             if self._torch.backends.cuda.is_built():
@@ -104,18 +104,18 @@ class TorchHooks:
         self._sites.begins(self._recorder.step)
 
     def _install_kernels(self) -> None:
-        self._price()
+        self._measure_mechanism()
         self._undo.append(self._kernels.remove)
         self._kernels.install()
         self._undo.append(self._waits.remove)
         self._waits.install()
 
-    def _price(self, pass_on: Callable[[], None] | None = None) -> None:
-        price = mechanism.Measurement(self._torch, self._recorder.cost.mechanism, pass_on)
-        self._undo.append(price.stop)
+    def _measure_mechanism(self, pass_on: Callable[[], None] | None = None) -> None:
+        measurement = mechanism.Measurement(self._torch, self._recorder.cost.mechanism, pass_on)
+        self._undo.append(measurement.stop)
 
     def begins_step(self, step: int, *, spared: bool) -> None:
-        """A step begins, on the training thread; `spared`: nothing needs every collective."""
+        """A step begins, on the training thread; `spared`: not every collective is needed."""
         if not self._observer.armed:
             return
         self._sites.begins(step)
@@ -124,11 +124,11 @@ class TorchHooks:
             spared = spared and not (self._repeated and self._repeated.known)
             self._thrift.begins(step, spared=spared)
 
-    def _say(self) -> None:
+    def _record_description(self) -> None:
         self._recorder.spool.add_fact("hooks", self.describe())
 
     def disarm(self) -> None:
-        """Pass every call through from now on; cheap, and safe from anywhere."""
+        """Pass every call through from now on; cheap, and safe on any thread."""
         self._observer.armed = False
         self._phases.armed = False
         if self._native is not None:
@@ -141,7 +141,7 @@ class TorchHooks:
         undo(self._undo)
 
     def pause_by(self, gate: Callable[[], None] | None) -> None:
-        """Call this before each collective is issued from now on; it may sleep. None: nothing."""
+        """Call `gate` before each collective is issued from now on; it may sleep. None: nothing."""
         self._observer.gate = gate
         if self._native is not None:
             self._native.session.gate_by(gate)
@@ -158,17 +158,17 @@ class TorchHooks:
                 self._observer.give_up(error)
 
     def hold_device(self, delay_ns: int, seq: int) -> bool:
-        """Put a delay on the current stream; False where no device was seen at work yet."""
+        """Delay the current stream; False where no collective on the device was recorded yet."""
         if not ((self._timers or self._native is not None) and self.on_device):
             return False
         device = int(self._torch.cuda.current_device())
         timer = self._timers.get(device)
-        if timer is None and self._native is not None:  # which has timers of its own
+        if timer is None and self._native is not None:  # compiled kernels have their own timers
             timer = self._device_timer(device)
         return timer is not None and timer.hold(delay_ns, seq)
 
     def describe(self) -> dict[str, Any]:
-        """How collectives are seen, and which operations are not, for the trace."""
+        """The mechanism, and the operations that are not recorded, for the trace."""
         if self._native is not None:
             return {"mechanism": COMPILED, "unseen": self._native.unseen}
         every, instead = self._thrift.most, self._instead
@@ -180,7 +180,7 @@ class TorchHooks:
         return {"mechanism": DISPATCHER, "instead": instead, "unseen": unseen, "every": every}
 
     def _optimizer_made(self) -> None:
-        """It will mark the steps."""
+        """An optimizer is made, which will mark the steps."""
         if self._repeated is not None:
             self._repeated.leave()
 
@@ -203,17 +203,17 @@ class TorchHooks:
 
 
 def _keep_dynamo_out() -> Callable[[], None]:
-    """Have Dynamo leave our folder alone, now or when it is imported; returns how not to wait.
+    """Make Dynamo skip our modules, now or when it is imported; return how to stop waiting for it.
 
-    It looks at every Python frame that begins while a compiled model runs, also at ours, which
-    torch calls from inside a collective. Traced, our reading of a tensor's size becomes a graph and
-    fails. What it was told it keeps: an entry in its list harms nobody.
+    It traces every Python frame that begins while a compiled model runs, also ours, which torch
+    calls inside a collective; there it fails on the size of a tensor. The entry in its list of
+    skipped modules stays.
     """
 
-    def leave_us_alone() -> None:
+    def skip_evenstep() -> None:
         from torch._dynamo import trace_rules
 
         trace_rules.add("evenstep")
 
-    arm(leave_us_alone, target=_DYNAMO_RULES)
+    arm(skip_evenstep, target=_DYNAMO_RULES)
     return lambda: disarm(_DYNAMO_RULES)

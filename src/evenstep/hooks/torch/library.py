@@ -1,8 +1,8 @@
-"""The compiled recorder of one torch: what it is built from, by whom, and where a rank finds it.
+"""Build and find the compiled recorder of a torch.
 
-A launcher builds it (`built`), a rank only loads it (`found`). Both describe torch by its folder,
-without importing it: the text of its version, which names the very commit, and the ABI of its
-strings, which is in the names that its library exports.
+A launcher builds it (`built`), a rank only finds it (`find_recorder`). Both identify torch by its
+folder, without importing it: by its version file, which has the commit, and the ABI of its strings,
+which is in the names that its library exports.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from pathlib import Path
 from evenstep.compiled import Library, LibrarySource, build, find
 
 SOURCE = Path(__file__).with_name("recorder.cpp")
-#: Of `c10::Error`'s constructor, which takes a string: its name says which kind.
+#: The name of `c10::Error`'s constructor with strings of the new ABI.
 _NEW_STRINGS = b"_ZN3c105ErrorC2ENS_14SourceLocationENSt7__cxx1112basic_string"
 
 
 def installed() -> Path | None:
-    """Folder of the torch that this interpreter would import."""
+    """The folder of the torch that this interpreter would import."""
     spec = importlib.util.find_spec("torch")
     return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
 def built(torch_folder: Path) -> Library:
-    """The recorder for a torch, compiled if need be: ten seconds or so."""
+    """The recorder for a torch, compiled if necessary: about ten seconds."""
     return _with(torch_folder, build)
 
 
 def find_recorder(torch_folder: Path) -> Library:
-    """The recorder for a torch that is imported, where somebody has built it."""
+    """The recorder for an imported torch, if it was built."""
     return _with(torch_folder, find)
 
 

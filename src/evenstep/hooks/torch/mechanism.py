@@ -1,10 +1,10 @@
-"""What it costs to be called from torch's dispatcher, before a line of ours runs.
+"""Measure the cost of a call from torch's dispatcher to a kernel of ours.
 
-No clock of ours can see it from inside a kernel: where that is Python's, torch turns every argument
-and the result into Python's and back, in code that nothing else uses. So it is measured once:
-an all-reduce of a group that moves nothing, by way of a kernel that passes it on, less the same
-without, in thread time. On a thread of its own, which ends; once without a pause, and once after
-pauses as between a step's collectives. Nothing of it is recorded.
+It cannot be measured inside a kernel: for a kernel in Python, torch converts all arguments and the
+result to Python objects and back. So it is measured once, as the thread time of an all-reduce in a
+fake group by a kernel that passes it on, less the same without the kernel. It runs on a thread of
+its own: once without pauses, and once with pauses as between a step's collectives. Nothing of it is
+recorded.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-#: Issues a collective; ns of the thread's time that it took.
+#: Issues a collective; returns its thread time (ns).
 Call = Callable[[], int]
 
 HOT_CALLS, COLD_CALLS = 128, 24
 PAUSE_S = 0.005
-KEY = "FuncTorchGradWrapper"  # of the dispatcher: of calls that ask for it, and few do
+KEY = "FuncTorchGradWrapper"  # a dispatch key that few calls use
 
 
 class Measurement:
-    """A measurement in the background; `told` gets ns of a call where caches are hot, and not."""
+    """A measurement in the background; `done` gets the cost with hot and with cold caches, ns."""
 
     def __init__(
         self,
         torch: Any,
-        told: Callable[[float, float], None],
+        done: Callable[[float, float], None],
         pass_on: Callable[[], None] | None = None,
     ) -> None:
-        """`pass_on` has compiled kernels pass on what its thread calls; None: they are Python's."""
+        """`pass_on` makes compiled kernels pass its thread's calls through; None: Python's own."""
         self._torch = torch
-        self._told = told
+        self._done = done
         self._pass_on = pass_on
         self._stopped = threading.Event()
-        # The interpreter waits for it at its end: a daemon's thread would be ended there inside
-        # the dispatcher's C++ frames, which takes the process down.
-        self._thread = threading.Thread(target=self._run, name="evenstep-price")
+        # Not a daemon: at its end the interpreter would stop the thread inside the dispatcher's C++
+        # frames, which aborts the process.
+        self._thread = threading.Thread(target=self._run, name="evenstep-mechanism")
         self._thread.start()
 
     def stop(self) -> None:
-        """Give the measurement up where it still runs, and wait for its thread to end."""
+        """Stop the measurement if it still runs, and wait for its thread."""
         self._stopped.set()
         self._thread.join()
 
@@ -55,17 +55,17 @@ class Measurement:
             if self._pass_on is not None:
                 self._pass_on()
             with _calls(self._torch, compiled=self._pass_on is not None) as (bare, seen):
-                prices = [
-                    self._more(bare, seen, calls, pause_s)
+                costs = [
+                    self._cost(bare, seen, calls, pause_s)
                     for calls, pause_s in ((HOT_CALLS, 0.0), (COLD_CALLS, PAUSE_S))
                 ]
-        except Exception:  # without it our cost is told without the mechanism's
+        except Exception:  # then our stated cost is without the mechanism's
             return
         if not self._stopped.is_set():
-            self._told(prices[0], prices[1])
+            self._done(costs[0], costs[1])
 
-    def _more(self, bare: Call, seen: Call, calls: int, pause_s: float) -> float:
-        """What a call costs more that is seen: the median over pairs."""
+    def _cost(self, bare: Call, seen: Call, calls: int, pause_s: float) -> float:
+        """Cost of the kernel: the median difference over pairs of calls without and with it."""
         found = []
         for _ in range(calls):
             spent = []
@@ -79,9 +79,9 @@ class Measurement:
 
 @contextmanager
 def _calls(torch: Any, *, compiled: bool) -> Iterator[tuple[Call, Call]]:
-    """A call without a kernel of ours, and one with; each gives its thread time.
+    """A call without a kernel of ours, and one with; each returns its thread time.
 
-    Python's own record what they see. So an empty one takes their place, for this thread alone.
+    Python's own kernels would record it: an empty one takes their place, for this thread only.
     """
     c10d, keys = torch._C._distributed_c10d, torch._C.DispatchKey
     fake = c10d.FakeProcessGroup

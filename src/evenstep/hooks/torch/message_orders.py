@@ -1,4 +1,4 @@
-"""Messages counted among their like: the n-th of its pair and tag is the same on both ends."""
+"""Number messages by pair and tag: the n-th is the same on both ends."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 
-LIMIT = 4096  # kinds counted; a program may use a new tag every time, so the longest unused goes
+LIMIT = 4096  # kinds counted: a program may use a new tag each time, so the least recent is dropped
 
 #: Index of the group, peer, operation, tag.
 Like = tuple[int, int, int, int]
 
 
 class MessageOrders:
-    """How many messages of each kind there were. Each step is one that no thread can come into."""
+    """Counts messages of each kind; every operation is atomic under the interpreter's lock."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
@@ -22,14 +22,14 @@ class MessageOrders:
 
     @property
     def counted(self) -> bool:
-        """Whether there were any."""
+        """Whether any messages were counted."""
         return bool(self._orders)
 
     def next(self, kind: Like) -> int:
-        """Number of messages of this kind before this one."""
+        """The number of messages of this kind before this one."""
         orders = self._orders
         order = orders.setdefault(kind, count().__next__)()
-        with suppress(KeyError):  # another thread let it go, as the longest unused
+        with suppress(KeyError):  # another thread has dropped it
             orders.move_to_end(kind)
             if len(orders) > self._limit:
                 orders.popitem(last=False)

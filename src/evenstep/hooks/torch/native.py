@@ -1,8 +1,8 @@
-"""Collectives recorded by compiled kernels, from which the interpreter is never entered.
+"""Record collectives by compiled kernels, without entering the interpreter.
 
-`recorder.cpp` writes entries and ends; what is left to Python happens once for a group, or on the
-background thread. Kernels stay registered for the life of the process: they pass everything on
-once nobody records.
+`recorder.cpp` writes entries and ends; Python runs once for each group, and on the background
+thread. Kernels stay registered for the life of the process: they pass every call through when
+nothing is recorded.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "capture": (None, (_Pointer, _u64)),
     "failure": (ctypes.c_char_p, (_Pointer,)),
 }
-#: The same of those that may take long: they let go of the interpreter's lock.
+#: Functions that may take long: they release the interpreter's lock.
 _SLOW: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "poll": (None, (_Pointer,)),
     "rest": (None, (_Pointer, _Pointer, _u64, _u64, ctypes.c_int)),
@@ -72,7 +72,7 @@ class Functions:
 
 
 class Session:
-    """One spool's recording by compiled kernels; made before anything is recorded in it."""
+    """Compiled recording into one spool; made before anything is recorded in it."""
 
     def __init__(self, functions: Functions, spool: Spool) -> None:
         self.functions = functions
@@ -89,26 +89,26 @@ class Session:
             lambda: functions.thread(handle),
             None if spool.buffered else lambda *until: rest(handle, beat, *until),
         )
-        self.give_up: Callable[[Exception], None] | None = None  # what is told of our failures
-        self._called: dict[tuple[str, int], Any] = {}  # what the kernels call must stay alive
+        self.give_up: Callable[[Exception], None] | None = None  # gets our failures
+        self._called: dict[tuple[str, int], Any] = {}  # keeps alive what the kernels call
 
     def arm(self) -> None:
         """Record from now on."""
         self.functions.arm(self.handle, self._ring)
 
     def close(self) -> None:
-        """Record nothing more. A collective still under way may write its end: the ring stays."""
+        """Stop recording. The ring stays mapped while a running collective may write its end."""
         if self.functions.close(self.handle):
             self.spool.keep_mapped()
 
     def gate_by(self, gate: Callable[[], None] | None) -> None:
-        """Call this before each collective: it enters Python, where pacing asks for it."""
+        """Call `gate` before each collective, in Python; None: nothing."""
         made = None if gate is None else ctypes.CFUNCTYPE(None)(self._safely(gate))
         self.functions.gate(self.handle, made)
-        self._called["gate", id(made)] = made  # one that is gone may be on its way yet
+        self._called["gate", id(made)] = made  # a replaced one may still be about to be called
 
     def meet_by(self, meet: Callable[[str, int], None]) -> None:
-        """Call this with the name and size of a group at its first use: Python is entered once."""
+        """Call `meet` with the name and size of a group at its first use."""
 
         def met(name: bytes, size: int) -> None:
             meet(name.decode(), size)
@@ -132,7 +132,7 @@ class Session:
 
 
 def new_session(torch: Any, spool: Spool) -> tuple[Session | None, str]:
-    """A session for this torch, or why Python's own kernels have to do. Before any record."""
+    """A session for this torch, made before any record; or why Python's kernels are used."""
     where = library.find_recorder(Path(torch.__file__).parent)
     if where.path is None:
         return None, where.reason
@@ -143,16 +143,16 @@ def new_session(torch: Any, spool: Spool) -> tuple[Session | None, str]:
 
 
 class NativeGroups(Groups):
-    """Groups that compiled kernels ask for when they meet one; from then on they know it."""
+    """Groups that compiled kernels ask for at the first use of each."""
 
     def __init__(self, session: Session, distributed: Any) -> None:
         super().__init__(session.spool, distributed)
         self._session = session
         self._handles: dict[str, int] = {}
-        session.meet_by(self._tell)
+        session.meet_by(self._pass_to_kernels)
 
     def renew(self, name: str) -> None:
-        """A group of this name is made: one known by it exists no more."""
+        """A group of this name is made: the one known by it has been destroyed."""
         handle = self._handles.pop(name, None)
         if handle is not None:
             functions = self._session.functions
@@ -160,18 +160,18 @@ class NativeGroups(Groups):
             self._known[name].count_from(functions.sequence(handle))
         super().renew(name)
 
-    def _tell(self, name: str, size: int) -> None:
-        state = self._of(name, size)
+    def _pass_to_kernels(self, name: str, size: int) -> None:
+        state = self._state_by_name(name, size)
         functions, members = self._session.functions, len(state.ranks)
         self._handles[name] = functions.group(
             self._session.handle, name.encode(), state.index,
             (ctypes.c_int32 * members)(*state.ranks), members, state.sequence,
         )  # fmt: skip
 
-    def _of(self, name: str, size: int) -> GroupState:
+    def _state_by_name(self, name: str, size: int) -> GroupState:
         try:
             group = self._distributed.distributed_c10d._resolve_process_group(name)
-        except Exception:  # made outside torch's registry: a member's number is its rank
+        except Exception:  # made outside torch's registry: members are numbered by themselves
             ranks = tuple(range(size))
             described = {"uid": group_uid(ranks, name), "name": name, "ranks": format_ranks(ranks)}
             index = self._spool.add_group(described | {"base": 0, "backend": ""})
@@ -188,7 +188,7 @@ class NativeKernels:
         self.session = session
         self.unseen: list[str] = []
         self._recorder = recorder
-        self._told = (0, 0)  # of our own cost so far: ns, samples
+        self._passed_cost = (0, 0)  # passed to the recorder so far: ns, samples
         session.give_up = give_up
 
     def install(self) -> None:
@@ -197,44 +197,44 @@ class NativeKernels:
         self.session.arm()
 
     def disarm(self) -> None:
-        """Pass everything on from now on; also in a forked child, whose memory is its own."""
+        """Pass every call through from now on; also in a forked child, which has its own words."""
         self.session.words[_ARMED] = 0
 
     def pass_on(self) -> None:
-        """Have what this thread calls pass through: it is none of the program's."""
+        """Pass the calls of this thread through: they are not the program's."""
         self.session.functions.pass_by(True)
 
     def look(self) -> None:
-        """Look for the ends of works that have no future."""
+        """Look for the ends of works without a future."""
         self.session.functions.look(self.session.handle)
 
     def capture(self, captures: int) -> None:
-        """So many CUDA graphs are being captured: while there are any, no event is asked for."""
+        """Set the number of CUDA graphs being captured: meanwhile no event is queried."""
         self.session.functions.capture(self.session.handle, captures)
 
     def remove(self) -> None:
-        """Record nothing more, and say what is left to say."""
+        """Stop recording, and pass on the rest of our cost."""
         self.session.close()
-        self._tell_cost()
+        self._pass_cost()
 
     def poll(self) -> None:
-        """For the background thread: devices, works nobody waits for, groups, our own cost."""
+        """For the background thread: poll devices and works without a future; pass on our cost."""
         functions, handle, words = self.session.functions, self.session.handle, self.session.words
         if words[_DEVICES]:
             functions.poll(handle)
         if words[_KEPT]:
             functions.look(handle)
-        self._tell_cost()
+        self._pass_cost()
         if words[_FAILURES]:
             raise RuntimeError(functions.failure(handle).decode(errors="replace"))
 
-    def _tell_cost(self) -> None:
+    def _pass_cost(self) -> None:
         words, cost = self.session.words, self._recorder.cost
         spent_ns, samples = words[Word.COST_NS], words[Word.COST_SAMPLES]
-        before_ns, before = self._told
+        before_ns, before = self._passed_cost
         for _ in range(min(samples - before, COST_WINDOW)):
             cost.add((spent_ns - before_ns) / (samples - before))
-        self._told = spent_ns, samples
+        self._passed_cost = spent_ns, samples
 
 
 _registered: list[str] | None = None  # operations this torch does not have, once registered

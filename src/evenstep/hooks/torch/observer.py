@@ -1,7 +1,7 @@
-"""What happens around one collective, whichever mechanism noticed it.
+"""Record a collective, whichever mechanism observes it.
 
-`begin` runs on the issuing thread before the backend gets the call, `end` right after it has
-returned; the exit comes later, from the thread that waits, from a completion callback, or from the
+`begin` runs on the issuing thread before the backend gets the call, `end` after the call has
+returned; the exit is recorded later, by the thread that waits, by a completion callback, or by the
 device's events.
 """
 
@@ -24,12 +24,12 @@ from evenstep.trace.spool.layout import HOST_DEVICE, Flag
 
 _ASYNC, _ON_DEVICE = int(Flag.ASYNC), int(Flag.ON_DEVICE)
 _MESSAGE = _ASYNC | int(Flag.EXIT_UPPER_BOUND)
-WAITED_FOR_LIMIT = 64  # works of messages kept until somebody waits: they hold their tensors
+WAITED_FOR_LIMIT = 64  # works of messages kept until they are waited for: they hold tensors
 
 #: A begun call: record and flags.
 Token = tuple[int, int]
 
-_OURS = 2  # references to a kept work that are ours: the entry's, and the argument's
+_OURS = 2  # our references to a kept work: that of the entry, and the argument's
 _BLOCKING, _KEPT, _LAST_ENTRY = int(Word.BLOCKING), int(Word.KEPT), int(Word.LAST_ENTRY)
 
 _get_ident = threading.get_ident
@@ -38,8 +38,8 @@ _get_ident = threading.get_ident
 class Observer:
     """Turns begin, end and wait of collectives into records.
 
-    `armed` False makes every mechanism pass calls through untouched. `on_failure` is told once,
-    with the error, when our own code has failed; it detaches the agent.
+    Unless `armed`, every mechanism passes calls through. `on_failure` gets an error of our own
+    code, and detaches the agent.
     """
 
     def __init__(
@@ -50,18 +50,18 @@ class Observer:
         on_failure: Callable[[Exception], None],
         gate: Callable[[], None] | None = None,
     ) -> None:
-        #: called before each collective is issued, and may sleep; it comes and goes with pacing
+        #: Called before each collective is issued; may sleep, and may change at any time.
         self.gate = gate
         self.armed = True
         self.recorder = recorder
         self.groups = groups
-        #: makes or returns the timer of a device
+        #: Returns the timer of a device.
         self.device_timer: Callable[[int], Any] | None = None
         self._on_failure = on_failure
         self.dtypes = dtype_codes(torch)
         self._backward = torch._C._current_graph_task_id
         self._at_its_end = torch.autograd.Variable._execution_engine.queue_callback
-        self._asked = -1  # the backward whose end of compute will be told
+        self._asked = -1  # the backward for whose end of compute a callback is queued
         self._close = recorder.spool.close
         self._orders = MessageOrders()
         self._waited_for: OrderedDict[int, tuple[Any, int]] = OrderedDict()
@@ -69,7 +69,7 @@ class Observer:
 
     @property
     def messages(self) -> bool:
-        """Whether there were any."""
+        """Whether any messages were recorded."""
         return self._orders.counted
 
     # -- around the call -------------------------------------------------------------------------
@@ -85,8 +85,8 @@ class Observer:
         peer: int,
         tensor: Any,
     ) -> Token:
-        """Record the entry of a collective that works on `tensor`, among others; the result is
-        for `end` or `failed`.
+        """Record the entry of a collective on `tensor`, among others; return a token for `end` or
+        `failed`.
         """
         dtype, device, mark = self.dtypes.get(tensor.dtype, 0), HOST_DEVICE, None
         if tensor.is_cuda:
@@ -110,7 +110,7 @@ class Observer:
         tensor: Any,
         tag: int,
     ) -> Token:
-        """The same for a send or receive, which has a peer and an order of its own."""
+        """The same for a send or receive, which has a peer and a number of its own."""
         flags, device, mark = _MESSAGE, HOST_DEVICE, None
         if tensor.is_cuda:
             flags |= _ON_DEVICE
@@ -129,10 +129,11 @@ class Observer:
         return None if self.device_timer is None else self.device_timer(device).begin()
 
     def end(self, token: Token, work: Any) -> None:
-        """The backend has the call: see to it that its end is noticed.
+        """Arrange for the end of a call to be recorded, once the backend has it.
 
-        Whoever makes a blocking call waits next, in Python: a completion callback would tell
-        nothing more, and handing the interpreter lock over costs such a call 20-30 microseconds.
+        A thread that makes a blocking call waits next, in Python: a completion callback would add
+        no information, and handing over the interpreter's lock costs such a call 20-30
+        microseconds.
         """
         seq, flags = token
         if flags & _ON_DEVICE:
@@ -149,7 +150,7 @@ class Observer:
             self._at_its_end(self._computed)
         try:
             future = work.get_future()
-        except RuntimeError:  # gloo's point to point has none: it ends when somebody waits
+        except RuntimeError:  # gloo's messages have none: they end when they are waited for
             self._keep(work, seq)
             return
         close = self._close
@@ -163,16 +164,16 @@ class Observer:
         future.add_done_callback(completed)
 
     def _computed(self) -> None:
-        """A backward has nothing left to compute: from now on it waits.
+        """A backward has computed everything: from now on it waits.
 
-        What waits for gradients is asked for after the first of them is issued, so later than this.
+        The wait for gradients is queued after the first of them is issued, so it runs after this.
         """
         words = self.recorder.words
         if words[_LAST_ENTRY]:
             words[_LAST_ENTRY] = monotonic_ns()
 
     def _returned(self, seq: int, flags: int) -> None:
-        """The backend had no Work to hand back: the call itself was the wait."""
+        """End a call without a Work: the call itself was the wait."""
         now = monotonic_ns()
         self._close(seq, now)
         if not flags & _ASYNC:
@@ -180,7 +181,7 @@ class Observer:
 
     def _end_on_device(self, seq: int, work: Any) -> None:
         mark = self._marks.pop(seq, None)
-        if mark is None:  # no device times can be had: the host knows only that it was issued
+        if mark is None:  # without device times the host knows only that it was issued
             self._close(seq, monotonic_ns())
         else:
             mark.timer.end(seq, mark, work)
@@ -190,29 +191,29 @@ class Observer:
         self._waited_for[id(work)] = (work, seq)
 
     def let_go(self, *, full: bool = False) -> None:
-        """Forget works that nobody can wait for any more: they hold their tensors."""
+        """Drop works that only we hold: they hold their tensors."""
         kept = self._waited_for
         for key, entry in list(kept.items()):
             if (full or getrefcount(entry[0]) <= _OURS) and kept.pop(key, None) is not None:
                 self._close(entry[1], monotonic_ns())
-                full = False  # the oldest goes in any case
+                full = False  # only the oldest is dropped in any case
 
     def failed(self, token: Token) -> None:
-        """The backend refused or broke: that, too, is an end."""
+        """End a call that the backend refused or failed."""
         seq = token[0]
         try:
             self.recorder.spool.add_flags(seq, Flag.FAILED)
             self._close(seq, monotonic_ns())
             self._marks.pop(seq, None)
             blocking, ident = self.recorder.blocking, _get_ident()
-            if blocking.get(ident) == seq:  # nobody will wait for it
+            if blocking.get(ident) == seq:  # it will not be waited for
                 del blocking[ident]
         except Exception as error:
             self.give_up(error)
 
     def give_up(self, error: Exception) -> None:
-        """Our own code has failed: pass everything through from here on."""
-        self._on_failure(error)  # raises what is the script's own
+        """Pass every call through, after a failure of our own code."""
+        self._on_failure(error)  # raises an error of the script's signal handler
         self.armed = False
 
     # -- waiting ---------------------------------------------------------------------------------
@@ -231,9 +232,9 @@ class Observer:
         recorder.host_waited(enter_ns, now, ident=ident)
 
     def waited_natively(self, look: Callable[[], None], enter_ns: int) -> None:
-        """The same where compiled kernels see the ends: what is left is the phase.
+        """The same where compiled kernels record the ends: only the phase is left to record.
 
-        `look` has them look for the ends of works that have no future.
+        `look` makes them look for the ends of works without a future.
         """
         words, recorder = self.recorder.words, self.recorder
         if words[_KEPT]:
@@ -256,10 +257,10 @@ class Observer:
         look: Callable[[], None] | None = None,
         then: Callable[[], None] | None = None,
     ) -> Callable[[], None]:
-        """Replace `Work.wait`, so that a blocked thread is seen; returns how to restore it.
+        """Replace `Work.wait`, to record blocked threads; return how to restore it.
 
-        `look` is given where compiled kernels record (see `waited_natively`); `then` is called
-        after each wait.
+        `look`: see `waited_natively`, where compiled kernels record. `then` is called after each
+        wait.
         """
         original, recorder = work_type.wait, self.recorder
 
@@ -270,7 +271,7 @@ class Observer:
             enter_ns = monotonic_ns()
             failed = True
             try:
-                if began_ns:  # what the wait itself takes is not ours
+                if began_ns:  # the wait itself is not our cost
                     began_ns -= thread_time_ns()
                 result = original(work, *args, **kwargs)
                 failed = False

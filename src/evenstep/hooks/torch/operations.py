@@ -1,6 +1,6 @@
-"""The c10d operations: which of ours each one is, and how to read its arguments.
+"""The c10d operations: our operation for each, and how to read its arguments.
 
-Kept apart from the kernels, compiled or Python's own, and free of torch imports.
+Used by compiled kernels and Python's own; imports no torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class DispatcherOperation:
 
     @property
     def reading(self) -> int:
-        """Number of the way its arguments are read."""
+        """The index of `sizes` in `_READINGS`."""
         return _READINGS.index(self.sizes)
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Phases and steps seen in torch itself, so that nobody has to edit a script.
+"""Observe phases and steps in torch itself, without edits to a script.
 
-Each hook reports to the `StepClock` of the training thread and does nothing on other threads. What
-is replaced is the smallest thing that everybody goes through; `remove` puts it back, or leaves a
-wrapper that passes everything on where somebody else has wrapped ours in the meantime.
+Each hook reports to the `StepClock` of the training thread and does nothing on other threads. The
+replaced functions are the innermost that all callers use; `remove` restores them, or leaves a
+wrapper that passes every call through where other code has wrapped it in the meantime.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class PhaseHooks:
     """Reports input, forward, backward, optimizer, checkpoint and evaluation to a `StepClock`.
 
     `on_step` is called when the marking optimizer has finished, on the training thread, with the
-    time; it may sleep (pacing). `on_optimizer` is called when one is made, `on_failure` once when
-    our own code has failed.
+    time; it may sleep (pacing). `on_optimizer` is called when an optimizer is made, `on_failure`
+    with an error of our own code.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class PhaseHooks:
         self._undo: list[Callable[[], None]] = []
         self._marking: Callable[[], Any] | None = None  # weak reference to the marking optimizer
         self._stepping: list[StepFrame] = []  # calls of `step`, the outermost first
-        self._ended = False  # a step, with the call of the optimizer that just returned
+        self._ended = False  # whether the optimizer's call that just returned ended a step
         self._mode_depth = 0
         self._saving = 0
 
     def install(self) -> None:
-        """Put every hook in place; those of modules not imported yet follow when they are."""
+        """Install all hooks; those of modules that are not imported yet follow later."""
         torch = self._torch
         self._around(torch.autograd, "_engine_run_backward", self._backward_in, self._backward_out)
         self._around(torch.nn.Module, "train", self._train_in, self._train_out)
@@ -97,11 +97,11 @@ class PhaseHooks:
         self._when_imported("torch.distributed.checkpoint", self._checkpoints)
 
     def remove(self) -> None:
-        """Take every hook out again."""
+        """Remove all hooks."""
         self.armed = False
         undo(self._undo)
 
-    # -- where they go ---------------------------------------------------------------------------
+    # -- hooked functions ------------------------------------------------------------------------
 
     def _optimizers(self) -> None:
         from torch.optim.optimizer import (
@@ -151,7 +151,7 @@ class PhaseHooks:
             if hasattr(checkpoint, name):
                 self._around(checkpoint, name, self._save_in, self._save_out)
 
-    # -- what they say ---------------------------------------------------------------------------
+    # -- reports ---------------------------------------------------------------------------------
 
     def _backward_in(self, _: tuple[Any, ...]) -> None:
         clock, entry_ns = self._clock, self._words[_LAST_ENTRY]
@@ -184,7 +184,7 @@ class PhaseHooks:
         self._forward(args[0].submod)
 
     def _forward(self, module: Any, awaits_all: bool = False) -> None:
-        """It begins; backward may follow it in eval mode, too: so fine-tuning does."""
+        """A forward begins; backward may follow in eval mode as well, as in fine-tuning."""
         training = bool(module.training or self._torch.is_grad_enabled())
         begins = self._clock.forward_begins
         self._recorder.note((begins, monotonic_ns(), training, awaits_all))
@@ -219,7 +219,7 @@ class PhaseHooks:
         frame, optimizer = call
         stepping = self._stepping
         while stepping and not stepping[-1].calls(frame):
-            stepping.pop()  # it raised, and had no end
+            stepping.pop()  # its `step` raised, and has no end
         nested = any(outer.optimizer == id(optimizer) for outer in stepping)
         stepping.append(StepFrame(id(frame), frame.f_code, id(optimizer)))
         if nested:  # a subclass's step calls the one it replaces
@@ -256,7 +256,7 @@ class PhaseHooks:
         self._on_failure(error)
         self.armed = False
 
-    # -- how they get there ----------------------------------------------------------------------
+    # -- installation ----------------------------------------------------------------------------
 
     def _before(self, owner: Any, name: str, before: Before) -> None:
         self._around(owner, name, before, None)
@@ -317,20 +317,20 @@ class PhaseHooks:
 
 
 def skipped_by_scaler(optimizer: Any) -> bool:
-    """Whether a gradient scaler told a fused optimizer to leave the parameters as they are.
+    """Whether a gradient scaler made a fused optimizer skip its update.
 
-    Other optimizers are not called at all then. On a device the answer would cost a
-    synchronisation, so there such a step counts.
+    Other optimizers are not called then. On a device the test would need a synchronisation, so
+    there such a step counts.
     """
     found = getattr(optimizer, "found_inf", None)
     return found is not None and not found.is_cuda and bool(found)
 
 
 def batch_length(batch: Any) -> int:
-    """Samples in a batch as a loader returns it: length of its first tensor, 0 where none is."""
+    """Samples in a batch of a loader: the length of its first tensor, 0 without one."""
     try:
         return _length(batch, 0)
-    except Exception:  # a class of the script's own, which means something else by these names
+    except Exception:  # a class of the script's own with other meanings of these names
         return 0
 
 

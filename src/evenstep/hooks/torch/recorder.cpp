@@ -1,12 +1,12 @@
-// Collectives of torch.distributed recorded without the interpreter.
+// Record collectives of torch.distributed without the interpreter.
 //
 // A boxed kernel on the BackendSelect key of each c10d operation writes the entry into the spool's
-// ring, hands the call on, and has the work's future write the end. Nothing here calls Python, takes
-// its lock or frees what a kernel may still look at. `evenstep.hooks.torch.native` loads it, tells it
-// which operations there are and which groups, and reads the words at the end of `Session`.
+// ring, passes the call on, and lets the work's future write the end. Nothing here calls Python, takes
+// its lock or frees memory that a kernel may still read. `evenstep.hooks.torch.native` loads it,
+// registers the operations and groups, and shares the words of `Session`.
 //
-// Layout of a record: `evenstep.trace.layout`. A reader takes a record only if its sequence number
-// is the same before and after the copy, so it is cleared first and released last.
+// Layout of a record: `evenstep.trace.layout`. A reader accepts a record only if its sequence number
+// is the same before and after the copy, so it is cleared first and written last.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
@@ -54,25 +54,24 @@ constexpr uint8_t COLLECTIVE = 1, POINT_TO_POINT = 2;
 constexpr uint16_t EXIT_UPPER_BOUND = 1, ASYNC = 2, FAILED = 32, ON_DEVICE = 128;
 constexpr int32_t NO_PEER = -1;
 
-// What Python reads and writes: the order of `native.Word`.
+// The words that Python reads and writes, in the order of `phases.Word`.
 enum Word {
   ARMED,         // 0: every call passes through
   NUMBER,        // last sequence number taken
   STEP,          // of new records
-  PARENT,        // record that new records lie in
-  TRAINING,      // the training thread, as pthread_self names it
-  LAST_ENTRY,    // ns, of the newest collective that did not block its caller, or from when its
-                 // backward had nothing left to compute
-  BLOCKING,      // the training thread's newest one that did
-  CAPTURES,      // CUDA graphs being captured: no event may be asked for
-  KEPT,          // works without a future, whose end somebody has to look for
+  PARENT,        // of new records
+  TRAINING,      // the training thread's pthread_self
+  LAST_ENTRY,    // ns: entry of the newest non-blocking collective, or end of backward's compute
+  BLOCKING,      // record of the training thread's newest blocking collective
+  CAPTURES,      // CUDA graphs being captured: no event may be queried
+  KEPT,          // works without a future, whose end has to be polled
   FAILURES,      // of our own code; the first disarms
-  COST_NS,       // thread time of our code in the calls that were sampled
+  COST_NS,       // thread time of our code in sampled calls
   COST_SAMPLES,
   CALLS,         // so far
-  BEGAN,         // ns, of the step that is open on the training thread
-  DEVICES,       // whose times are read
-  WAITS,         // pairs (enter_ns, exit_ns) below, of waits for functional collectives
+  BEGAN,         // ns: beginning of the step that is open on the training thread
+  DEVICES,       // devices with timers
+  WAITS,         // number of pairs (enter_ns, exit_ns) below: waits for functional collectives
   WAIT_PAIRS,
   WORDS = WAIT_PAIRS + 2 * 64
 };
@@ -80,12 +79,12 @@ constexpr uint64_t MOST_WAITS = 64;
 constexpr uint64_t COST_EVERY = 16;          // calls, of which one is sampled
 constexpr uint64_t SHORTEST_WAIT_NS = 20000;
 constexpr size_t MOST_KEPT = 64;             // works: they hold their tensors
-constexpr size_t MOST_ORDERS = 4096;         // kinds of messages counted; the longest unused goes
+constexpr size_t MOST_ORDERS = 4096;         // kinds of messages counted; the least recent is dropped
 constexpr size_t MOST_PENDING = 8192;        // marks of one device; beyond it, no device times
-constexpr int MOST_UNFINISHED = 32;          // end a poll: later ones are hardly done
-constexpr uint64_t BEAT_NS = 200000000;      // a quarter of a second is what readers may count on
+constexpr int MOST_UNFINISHED = 32;          // end a poll: later ones are hardly finished
+constexpr uint64_t BEAT_NS = 200000000;      // readers rely on a quarter of a second
 constexpr uint64_t SHORTEST_REST_NS = 1000000;
-constexpr uint64_t REFERENCE_LIFE_NS = 900000000;  // 32-bit ms tell a second to 61 ns
+constexpr uint64_t REFERENCE_LIFE_NS = 900000000;  // 32-bit ms resolve 61 ns in a second
 
 uint64_t clock_ns(clockid_t which) {
   timespec t;
@@ -95,7 +94,7 @@ uint64_t clock_ns(clockid_t which) {
 uint64_t now_ns() { return clock_ns(CLOCK_MONOTONIC); }
 uint64_t thread_ns() { return clock_ns(CLOCK_THREAD_CPUTIME_ID); }
 
-// What it costs to read the thread's clock, which every interval between two readings holds once.
+// Cost of reading the thread's clock, which every measured interval includes once.
 uint64_t reading_ns() {
   uint64_t least = ~uint64_t(0);
   for (int at = 0; at < 32; ++at) {
@@ -111,7 +110,7 @@ struct Group {
   std::vector<int32_t> ranks;       // global, of each member
   std::atomic<uint64_t> sequence;   // collectives so far
   std::atomic<bool> retired{false};
-  Group* next = nullptr;            // in its bucket; never freed, kernels walk it without a lock
+  Group* next = nullptr;            // in its bucket; never freed: kernels read the list without a lock
 
   int32_t global(int64_t member) const {
     return member >= 0 && size_t(member) < ranks.size() ? ranks[size_t(member)] : int32_t(member);
@@ -125,10 +124,10 @@ struct Kept {
 
 struct Session;
 
-// An event that times of a device are measured from, `offset_ns` after its first one.
+// An event from which times of a device are measured, `offset_ns` after the first one.
 struct Reference {
   c10::Event event;
-  std::shared_ptr<Reference> previous;  // until its distance has been read
+  std::shared_ptr<Reference> previous;  // until the distance to it has been read
   uint64_t made_ns;
   double offset_ns = 0;
 
@@ -191,7 +190,7 @@ class Timer {
 
   c10::Device device_;
   c10::impl::VirtualGuardImpl impl_;
-  c10::Stream side_;  // idle but for references: they do not queue behind work
+  c10::Stream side_;  // for references only: they do not queue behind work
   std::mutex mutex_;
   std::deque<std::unique_ptr<Mark>> pending_;
   std::shared_ptr<Reference> reference_;
@@ -199,7 +198,7 @@ class Timer {
 
 using Like = std::tuple<uint32_t, int32_t, uint8_t, int64_t>;  // group, peer, operation, tag
 
-// One attached agent's recording. Never freed: a callback may come long after the agent has gone.
+// The recording of one attached agent. Never freed: a callback may run long after the agent's end.
 struct Session {
   static constexpr size_t BUCKETS = 1024;
 
@@ -222,7 +221,7 @@ struct Session {
     return seq;
   }
 
-  // Write an end into a record that is still there; the first one stays.
+  // Write the end of a record that is still in the ring, if it has none.
   void close(uint64_t seq, uint64_t exit_ns, uint16_t flags = 0) {
     Record& record = slot(seq);
     if (__atomic_load_n(&record.seq, __ATOMIC_ACQUIRE) != seq) return;
@@ -232,7 +231,7 @@ struct Session {
                                 __ATOMIC_RELAXED);
   }
 
-  // The backend refused it or broke: nobody will wait for it.
+  // The backend refused or failed the call: it will not be waited for.
   void failed(uint64_t seq) {
     close(seq, now_ns(), FAILED);
     words[BLOCKING].compare_exchange_strong(seq, 0);
@@ -244,14 +243,14 @@ struct Session {
     words[ARMED].store(0);
   }
 
-  // Fowler, Noll and Vo's hash: a line of our own, where the library's is a page that nobody has used.
+  // Fowler, Noll and Vo's hash: one line, where the library's is a page of cold code.
   std::atomic<Group*>& bucket(const std::string& name) {
     uint64_t hash = 0xcbf29ce484222325ull;
     for (const char letter : name) hash = (hash ^ uint8_t(letter)) * 0x100000001b3ull;
     return buckets[hash % BUCKETS];
   }
 
-  // The memory that the next record goes to, fetched while the call is read.
+  // Prefetch the memory of the next record while the call's arguments are read.
   void prepare() {
     const char* next = reinterpret_cast<const char*>(&slot(load(NUMBER) + 1));
     __builtin_prefetch(next, 1);
@@ -274,7 +273,7 @@ struct Session {
     return group;
   }
 
-  // The group of a call. At its first use, and only then, Python is asked: it knows the members.
+  // The group of a call. At its first use Python is called, which knows the members.
   Group& group_of(const c10d::ProcessGroup& members) {
     const std::string& name = members.getGroupName();
     Group* group = find(name);
@@ -313,7 +312,7 @@ struct Session {
     return found->second.first++;
   }
 
-  // A work that has no future ends when somebody waits for it, or when nobody can any more.
+  // A work without a future ends when it is waited for, or when only we hold it.
   void keep(c10::intrusive_ptr<c10d::Work> work, uint64_t seq) {
     look();
     std::vector<Kept> dropped;  // destroyed without the lock: a work frees tensors
@@ -327,7 +326,7 @@ struct Session {
     store(KEPT, kept.size());
   }
 
-  // Without the lock while works are asked: one defined in Python wants the interpreter's.
+  // Works are queried without our lock: one defined in Python takes the interpreter's.
   void look() {
     std::vector<Kept> asked, open;
     {
@@ -364,7 +363,7 @@ struct Session {
     return found.get();
   }
 
-  // What every call looks at lies together.
+  // Read by every call, so together in memory.
   alignas(64) std::array<std::atomic<uint64_t>, WORDS> words{};
   Record* ring = nullptr;
   const uint64_t capacity;
@@ -372,7 +371,7 @@ struct Session {
   std::atomic<void (*)()> gate{nullptr};
   std::atomic<void (*)(const char* name, int size)> meet{nullptr};
   std::mutex mutex;
-  std::mutex capture;  // held while a device is asked for anything, and while a capture begins
+  std::mutex capture;  // held while an event is queried, and while a capture begins
   std::array<std::atomic<Group*>, BUCKETS> buckets{};
   std::atomic<uint32_t> threads{0};
   std::map<Like, std::pair<uint64_t, std::list<Like>::iterator>> orders;
@@ -383,11 +382,11 @@ struct Session {
 };
 
 std::atomic<Session*> current{nullptr};
-thread_local bool passing = false;  // this thread's calls are none of the program's
+thread_local bool passing = false;  // whether this thread's calls are not the program's
 
 Session* recording() { return passing ? nullptr : current.load(std::memory_order_acquire); }
 
-// A call's or a callback's hold on the ring; empty where nothing is recorded.
+// Keeps the ring in place during a call or a callback; empty where nothing is recorded.
 class Hold {
  public:
   explicit Hold(Session* session) : session_(session) {
@@ -419,7 +418,7 @@ void Timer::poll(Session& session) {
   }
   std::deque<std::unique_ptr<Mark>> unfinished;
   for (auto& mark : marks) {
-    std::lock_guard<std::mutex> lock(session.capture);  // one question at a time: a capture may begin
+    std::lock_guard<std::mutex> lock(session.capture);  // for one query only: a capture may begin
     if (session.load(CAPTURES) || unfinished.size() >= MOST_UNFINISHED ||
         !mark->reference->settled() || !mark->end.query()) {
       unfinished.push_back(std::move(mark));
@@ -449,7 +448,7 @@ void Timer::poll(Session& session) {
 // -- reading a call -------------------------------------------------------------------------------
 
 enum Reading { IN_PLACE, FROM_FIRST, LISTS, NOTHING };  // the order of `operations.Reading`
-enum Kind { ORDINARY, MESSAGE, BLOCKS };                // has an async argument, or is one of two that do not
+enum Kind { ORDINARY, MESSAGE, BLOCKS };                // the last two have no async argument
 
 struct Sizes {
   uint64_t bytes = 0;
@@ -488,7 +487,7 @@ uint8_t dtype_code(at::ScalarType type) {  // `evenstep.trace.layout.DType`
   }
 }
 
-// What a kernel reads of a call, however its arguments came.
+// The arguments of a call, boxed or not.
 struct Facts {
   const c10d::ProcessGroup* group = nullptr;
   Sizes in, out;
@@ -513,13 +512,13 @@ const WorkPointer& work_of(const std::tuple<Tensors, WorkPointer>& result) {
   return std::get<1>(result);
 }
 
-// The rest of the keys of a call that has come to us.
+// The dispatch keys below ours.
 c10::DispatchKeySet below(c10::DispatchKeySet keys) {
   return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect);
 }
 
-// One operation's part in a call. Where its arguments stand is read from its schema, which differs
-// between torch's versions. Our part may fail; the collective must not notice.
+// Records the calls of one operation. The positions of its arguments are read from its schema, which
+// differs between torch's versions. A failure of our part must not affect the collective.
 class Watch {
  public:
   Watch(const c10::FunctionSchema& schema, uint8_t op, Reading reading, uint16_t flags, Kind kind)
@@ -536,12 +535,12 @@ class Watch {
     TORCH_CHECK(group_ >= 0, schema.name(), " has no process group");
   }
 
-  // `facts` reads the arguments, `call` hands them on, `work` finds what came back.
+  // `facts` reads the arguments, `call` passes them on, `work` finds the returned work.
   template <typename Read, typename Call, typename Work>
   void around(const Hold& session, Read facts, Call call, Work work) const {
     if (const auto gate = session->gate.load(std::memory_order_relaxed)) gate();
     session->prepare();
-    // not the first, which meets its group
+    // not the first one, which enters its group
     const bool sampled = session->add(CALLS, 1) % COST_EVERY == COST_EVERY / 2;
     const uint64_t start = sampled ? thread_ns() : 0;
     Begun begun;
@@ -605,7 +604,7 @@ class Watch {
     std::unique_ptr<Mark> mark;
   };
 
-  // Where the sizes of an argument, the first or the second, belong.
+  // Whether the first or second argument is input or output.
   Sizes& sizes(Facts& found, int at) const {
     return at == 1 || reading_ == IN_PLACE || reading_ == NOTHING ? found.in : found.out;
   }
@@ -683,11 +682,11 @@ class Watch {
       session->keep(std::move(work), call.seq);
       return;
     }
-    if (call.flags & ON_DEVICE && !call.mark) {  // the host knows only that it was issued
+    if (call.flags & ON_DEVICE && !call.mark) {  // without device times only the issue is known
       session->close(call.seq, now_ns());
       return;
     }
-    if (!call.mark) {  // small and plain: it is kept without an allocation
+    if (!call.mark) {  // a small capture, which is stored without an allocation
       session->users.fetch_add(1);
       future->addCallback([session = &*session, seq = call.seq](c10::ivalue::Future& done) {
         session->close(seq, now_ns(), done.hasError() ? FAILED : 0);
@@ -699,7 +698,7 @@ class Watch {
     future->addCallback([session, timer = call.timer, mark](c10::ivalue::Future&) {
       try {  // torch runs this on a stream that waits for the collective
         timer->end(std::make_unique<Mark>(std::move(*mark)));
-      } catch (const std::exception&) {  // the device is broken, which the job hears from itself
+      } catch (const std::exception&) {  // the device has failed, and the job gets its own error
       }
     });
   }
@@ -715,8 +714,8 @@ class Watch {
     }
   }
 
-  // A backward may compute long after its last collective: it waits from when that is done. What
-  // waits for gradients at the end is asked for after the first of them is issued, so later than this.
+  // A backward may compute long after its last collective: it waits from the end of compute. The wait
+  // for gradients is queued after the first of them is issued, so it runs after this callback.
   static void computing(Session& session) {
     thread_local int asked = -1;
     const int task = torch::autograd::get_current_graph_task_id();
@@ -734,7 +733,7 @@ class Watch {
   int count_ = 0, group_ = -1, async_ = -1, peer_ = -1, tag_ = -1;
 };
 
-// The kernel of any operation. To get here and on, torch puts its arguments into boxes twice.
+// The kernel of any operation: torch boxes its arguments twice.
 class Boxed final : public c10::OperatorKernel {
  public:
   explicit Boxed(const Watch& watch) : watch_(watch) {}
@@ -750,7 +749,7 @@ class Boxed final : public c10::OperatorKernel {
   Watch watch_;
 };
 
-// The kernel of one that is called as this torch's own headers call it: nothing is boxed.
+// The kernel of an operation with the signature of this torch's headers: nothing is boxed.
 template <typename Signature>
 class Plain;
 template <typename Result, typename... Args>
@@ -775,7 +774,7 @@ class Plain<Result(Args...)> {
   c10::TypedOperatorHandle<Result(Args...)> op_;
 };
 
-// Waits of functional collectives, which go past Python's `Work.wait`.
+// Waits of functional collectives, which do not use Python's `Work.wait`.
 void wait_tensor(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const Hold session(recording());
   const uint64_t enter = session ? now_ns() : 0;
@@ -783,7 +782,7 @@ void wait_tensor(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   if (session) session->waited(enter, now_ns());
 }
 
-// The operations of every step, as this torch's headers call them.
+// Signatures of the most frequent operations in this torch's headers.
 using ReduceOpPointer = c10::intrusive_ptr<c10d::ReduceOp>;
 using Tensors = std::tuple<std::vector<at::Tensor>, WorkPointer>;
 using OneTensor = std::tuple<at::Tensor, WorkPointer>;
@@ -794,8 +793,8 @@ using AllGather = OneTensor(at::Tensor&, at::Tensor&, const GroupPointer&, bool,
 using ReduceScatter =
     OneTensor(at::Tensor&, at::Tensor&, const GroupPointer&, const ReduceOpPointer&, bool, int64_t);
 
-// An operation of this torch, and where its kernel goes; empty where it does not have it. Kernels stay
-// for the life of the process: taking one back races with who is inside it.
+// An operation of this torch, if it has it, and the library for kernels. Kernels stay for the life of
+// the process: removing one races with calls inside it.
 std::optional<c10::OperatorHandle> operation(const char* space, const char* name) {
   return c10::Dispatcher::singleton().findSchema({std::string(space) + "::" + name, ""});
 }
@@ -804,7 +803,7 @@ torch::Library& kernels(const char* space) {
       torch::Library::IMPL, space, c10::DispatchKey::BackendSelect, __FILE__, __LINE__);
 }
 
-// Whether the operation is called that way in this torch, and now by our kernel.
+// Register an unboxed kernel; false where this torch's signature differs.
 template <typename Signature>
 bool plainly(const char* name, const Watch& watch, const c10::OperatorHandle& op) {
   try {
@@ -841,7 +840,7 @@ bool evenstep_observe_waits() {
   return found;
 }
 
-// A session for a ring of so many records; it numbers them from now on, and records once armed.
+// Make a session for a ring of `records`; it numbers them from now on, and records once armed.
 Session* evenstep_open(uint64_t records) { return new Session(records); }
 void evenstep_arm(Session* session, void* ring) {
   session->ring = static_cast<Record*>(ring);
@@ -850,7 +849,7 @@ void evenstep_arm(Session* session, void* ring) {
 }
 void* evenstep_words(Session* session) { return session->words.data(); }
 
-// Ends it; how many calls and callbacks may still write into its ring.
+// End a session; return the number of calls and callbacks that may still write into its ring.
 uint64_t evenstep_close(Session* session) {
   session->words[ARMED].store(0);
   Session* mine = session;
@@ -867,22 +866,22 @@ Group* evenstep_group(Session* session, const char* name, uint32_t index, const 
 void evenstep_retire(Group* group) { group->retired.store(true); }
 uint64_t evenstep_sequence(Group* group) { return group->sequence.load(); }
 
-// Whether calls of this thread pass through, as where nothing is recorded.
+// Set whether calls of this thread pass through.
 void evenstep_pass_by(bool pass) { passing = pass; }
 void evenstep_gate(Session* session, void (*gate)()) { session->gate.store(gate); }
 void evenstep_capture(Session* session, uint64_t captures) {
   std::lock_guard<std::mutex> lock(session->capture);
   session->store(CAPTURES, captures);
 }
-// Where it is closed already, its ring may be gone.
+// Without effect once the session is closed: its ring may be unmapped.
 void evenstep_look(Session* session) {
   if (const Hold hold(session); hold) session->look();
 }
 const char* evenstep_failure(Session* session) { return session->failure.c_str(); }
 
-// Rests until `due`, until the step has lasted `overdue` (0: however long), or until `bell` can be
-// read; meanwhile it says that the process lives.
-void evenstep_rest(Session* session, uint64_t* beat, uint64_t due, uint64_t overdue, int bell) {
+// Rest until `due`, until the step has lasted `overdue` (0: no limit), or until `wake` can be read;
+// meanwhile write the heartbeat.
+void evenstep_rest(Session* session, uint64_t* beat, uint64_t due, uint64_t overdue, int wake) {
   const uint64_t least = now_ns() + SHORTEST_REST_NS;
   for (;;) {
     const uint64_t now = now_ns();
@@ -891,12 +890,12 @@ void evenstep_rest(Session* session, uint64_t* beat, uint64_t due, uint64_t over
     if (now >= std::max(end, least)) return;
     const uint64_t rest = std::min(std::max(end, now + SHORTEST_REST_NS) - now, BEAT_NS);
     const timespec timeout{time_t(rest / 1000000000), long(rest % 1000000000)};
-    pollfd ear{bell, POLLIN, 0};
-    if (ppoll(&ear, 1, &timeout, nullptr)) return;
+    pollfd wakes{wake, POLLIN, 0};
+    if (ppoll(&wakes, 1, &timeout, nullptr)) return;
   }
 }
 
-// Reads what the devices have finished; for a thread in the background.
+// Record the finished collectives of all devices; for the background thread.
 void evenstep_poll(Session* session) {
   const Hold hold(session);
   if (!hold) return;

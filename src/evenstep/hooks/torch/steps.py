@@ -1,7 +1,7 @@
-"""Steps of a loop that marks none: no optimizer of torch, no `evenstep.step()`.
+"""Infer the steps of a loop that marks none: no optimizer of torch, no `evenstep.step()`.
 
-Whoever waits for a collective enters Python, whatever recorded it. There the training thread looks
-at what it has issued since, in the ring of its own spool; what repeats is a step.
+A wait for a collective always enters Python. There the training thread reads the collectives that
+it has issued since the last wait from the ring of its own spool; what repeats is a step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from evenstep.trace.spool.layout import (
     Kind,
 )
 
-MOST_OPEN = 1024  # calls whose end is looked for
+MOST_OPEN = 1024  # calls whose end is awaited
 
 _COLLECTIVE, _POINT_TO_POINT = int(Kind.COLLECTIVE), int(Kind.POINT_TO_POINT)
 
@@ -33,22 +33,22 @@ class RepeatedSteps:
         self._recorder = recorder
         self._spool = recorder.spool
         self._groups = groups
-        self._widths: dict[int, int] = {}  # of the groups met so far, by their index
-        self._looked = recorder.spool.last_number()  # at all records up to this one
+        self._widths: dict[int, int] = {}  # sizes of groups, by index
+        self._looked = recorder.spool.last_number()  # the last record that was read
         self._open: list[int] = []  # calls that have not ended
 
     @property
     def known(self) -> bool:
-        """Whether steps end by what repeats, and nothing else."""
+        """Whether steps end by repetition."""
         return self._steps.known
 
     def leave(self) -> None:
-        """Something else marks the steps: from now on, only that does."""
+        """End no more steps, because other code marks them."""
         self._steps.leave()
         self._open.clear()
 
     def waited(self) -> None:
-        """A thread has returned from a wait."""
+        """Read new records, after a wait on any thread."""
         if self._steps.off or get_ident() != self._recorder.ident:
             return
         now, spool = monotonic_ns(), self._spool
@@ -62,11 +62,11 @@ class RepeatedSteps:
             self._steps.left(seq, now)
 
     def _look(self, seq: int, now_ns: int) -> None:
-        """Take a record in, if it is a call of this thread."""
+        """Enter a record, if it is a call of the training thread."""
         words, base = self._spool.words, self._spool.word_of(seq)
         last = words[base + WORD_KIND]
         kind = last >> 48 & 0xFF
-        ours = words[base] == seq and not words[base + WORD_THREAD] & 0xFFFF  # its thread is 0
+        ours = words[base] == seq and not words[base + WORD_THREAD] & 0xFFFF  # number 0
         if not ours or kind not in (_COLLECTIVE, _POINT_TO_POINT):
             return
         group = words[base + WORD_STEP] >> 32
@@ -76,7 +76,7 @@ class RepeatedSteps:
         if width == 1:
             return
         like = (group, last >> 56, last & 0xFFFFFFFF, words[base + WORD_BYTES_IN])
-        learns = not self._steps.known  # and wants the end of every call
+        learns = not self._steps.known  # the end of every call is needed
         if learns and len(self._open) < MOST_OPEN:
             self._open.append(seq)
         self._steps.entered(seq, width, like, now_ns)

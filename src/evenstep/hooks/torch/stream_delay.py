@@ -1,13 +1,13 @@
-"""A delay on a device's stream: what is queued behind it starts later, and no host waits.
+"""Delay a device's stream: work queued later starts later, and the host does not wait.
 
 A sleeping host does not hold a device that still has work queued. So the current stream gets a
 kernel that waits (`torch.cuda._sleep`, which counts clock cycles) between two events. The first
-ones go to a stream of their own to learn how long a cycle is: what was to be held meanwhile is not.
-Every later one corrects that, since clocks change with power and heat.
+delays run on a side stream, to measure the length of a cycle; until then the job is not delayed.
+Each later one corrects it, since clocks change with power and heat.
 
 All are launched by the training thread, which knows that it captures no graph: the first launch
 loads the kernel, and no lock may be held that long. Events are polled from the background thread,
-never synchronised, and what a delay really took is written into its record then.
+never synchronised; then the realised delay is written into its record.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from evenstep.trace.spool.spool import Spool
 
 FIRST_CYCLES = 200_000  # of the calibration: about .1 ms at 2 GHz
 CALIBRATIONS = 3  # a first launch loads the kernel and is left out
-RATES = 7  # the newest, of which the median counts
-LEAST_NS = 20_000  # a shorter delay says too little about a cycle: the events cost about as much
-MOST_PENDING = 512  # between two looks, a second apart: quick steps have hundreds
+RATES = 7  # the newest measurements, of which the median is used
+LEAST_NS = 20_000  # shorter delays are no measurement: the events cost about as much
+MOST_PENDING = 512  # between two polls, a second apart: quick steps have hundreds
 LONGEST_NS = 1_000_000_000
 
 
 class _Pending(NamedTuple):
-    """A wait on the stream that has not been seen to end."""
+    """A delay whose end has not been recorded."""
 
     begin: Any
     end: Any
@@ -56,9 +56,9 @@ class StreamDelay:
         self.cycles_per_ns = 0.0  # 0: not known yet
 
     def hold(self, delay_ns: int, seq: int) -> bool:
-        """Let what is queued from now on begin `delay_ns` later; False where that cannot be.
+        """Delay work queued from now on by `delay_ns`; False where that is not possible.
 
-        `seq` is the record that the realised delay is written to.
+        The realised delay is written to record `seq`.
         """
         if not self._free():
             return False
@@ -71,7 +71,7 @@ class StreamDelay:
         return True
 
     def poll(self) -> None:
-        """Read what waits have ended; never waits for them."""
+        """Record the delays that have ended; never waits."""
         for _ in range(len(self._pending)):
             with self._gate.lock:
                 if self._gate.captures or not self._pending[0].end.query():
@@ -79,7 +79,7 @@ class StreamDelay:
                 self._settle(self._pending.popleft())
 
     def _free(self) -> bool:
-        """Whether something may be put on a stream now."""
+        """Whether a delay may be queued now."""
         room = len(self._pending) < MOST_PENDING
         captures = self._gate.captures or self._cuda.is_current_stream_capturing()
         return room and not captures
@@ -106,14 +106,14 @@ class StreamDelay:
 
 
 class CaptureGate:
-    """Keeps the background thread away from the driver while a CUDA graph is captured.
+    """Keeps the background thread from querying the driver while a CUDA graph is captured.
 
-    A capture fails when another thread asks for an event meanwhile (`cudaStreamCaptureModeGlobal`,
+    A capture fails when another thread queries an event meanwhile (`cudaStreamCaptureModeGlobal`,
     torch's default). `lock` is held for single queries only, so a capture begins without delay.
     """
 
-    def __init__(self, graph_type: Any, told: Callable[[int], None] | None = None) -> None:
-        self._told = told  # how many there are, after each change
+    def __init__(self, graph_type: Any, on_change: Callable[[int], None] | None = None) -> None:
+        self._on_change = on_change  # gets the number of captures
         self.lock = threading.Lock()
         self.captures = 0
         self._type = graph_type
@@ -123,15 +123,15 @@ class CaptureGate:
         ]
 
     def remove(self) -> None:
-        """Put torch's own methods back."""
+        """Restore torch's own methods."""
         while self._undo:
             self._undo.pop()()
 
     def _count(self, by: int) -> None:
         with self.lock:
             self.captures = max(self.captures + by, 0)
-            if self._told is not None:
-                self._told(self.captures)
+            if self._on_change is not None:
+                self._on_change(self.captures)
 
     def _around(
         self, name: str, *, before: int = 0, after: int = 0, on_error: int = 0

@@ -1,10 +1,10 @@
-"""A budget for Python's own kernels: collectives are recorded in some windows of steps only.
+"""A cost budget for Python's own kernels: record collectives in some windows of steps only.
 
-What they cost is being called at all. So once a window of steps has shown that this takes more than
-`BUDGET` of them, the dispatcher passes the kernels by in the next ones: every n-th window is
-recorded, n a power of two, so that the windows of the rank that records least are windows of all.
-Collectives that nobody saw are counted by the group's own counter, where that counts as we do. What
-needs every collective (pacing, an action, messages, which have no such counter) is not spared.
+The cost is that of the call itself. So once it takes more than `BUDGET` of a window of steps, the
+dispatcher bypasses the kernels in the next ones: every n-th window is recorded, n a power of two,
+so that the windows of the rank that records least are recorded by all. Collectives that were not
+recorded are counted by the group's own counter, where that counts as ours does. Nothing is bypassed
+where every collective is needed (pacing, an action, messages, which have no such counter).
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Callable
 
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.torch.dispatcher import DispatcherHooks
-from evenstep.hooks.torch.groups import Groups, Standing
+from evenstep.hooks.torch.groups import Counts, Groups
 from evenstep.trace.spool.layout import FIRST_WINDOWS, WINDOW_STEPS
 
 BUDGET = 0.003  # of the training thread's time
-CHANGE_NS = 300_000  # what it costs to have the kernels passed by, and called again
-MOST_EVERY = 64  # windows, of which one is recorded at least
+CHANGE_NS = 300_000  # cost of bypassing the kernels and of calling them again
+MOST_EVERY = 64  # largest n
 
 
 class Thrift:
-    """Lets the kernels rest, and calls them again. On the training thread, between two steps.
+    """Bypasses the kernels, and calls them again. On the training thread, between two steps.
 
-    `told` is called when it is less often than ever before: `most`.
+    `on_change` is called when n (`every`) is larger than ever before (`most`).
     """
 
     def __init__(
@@ -32,42 +32,42 @@ class Thrift:
         kernels: DispatcherHooks,
         recorder: Recorder,
         groups: Groups,
-        told: Callable[[], None],
+        on_change: Callable[[], None],
     ) -> None:
         self.every = self.most = 1
         self._kernels = kernels
         self._recorder = recorder
         self._groups = groups
-        self._told = told
-        self._before: Standing = {}  # of the groups, when the running window began
+        self._on_change = on_change
+        self._before: Counts = {}  # at the beginning of the running window
         self._began_ns = recorder.clock.start_ns
 
     def begins(self, step: int, *, spared: bool) -> None:
-        """A step begins; `spared`: nothing needs every collective."""
+        """A step begins; `spared`: not every collective is needed."""
         kernels, groups = self._kernels, self._groups
         if step % WINDOW_STEPS and (spared or not kernels.resting):
             return
         now_ns, window = self._recorder.clock.start_ns, step // WINDOW_STEPS
         if not kernels.resting:
-            standing = groups.standing()
-            self._reckon(standing, now_ns - self._began_ns)
-            self._before = standing
+            counts = groups.counts()
+            self._choose(counts, now_ns - self._began_ns)
+            self._before = counts
         rests = spared and window >= FIRST_WINDOWS and window % self.every > 0
         if rests and not kernels.resting:
             kernels.rest()
         elif kernels.resting and not rests:
             groups.skip(self._before)
             kernels.resume()
-            self._before = groups.standing()
+            self._before = groups.counts()
         self._began_ns = now_ns
 
-    def _reckon(self, standing: Standing, lasted_ns: int) -> None:
-        """How often a window like the last one can be paid for."""
+    def _choose(self, counts: Counts, lasted_ns: int) -> None:
+        """Choose n by the cost of the last window."""
         issued = 0
-        for name, (ours, theirs) in standing.items():
+        for name, (ours, theirs) in counts.items():
             was_ours, was_theirs = self._before.get(name, (ours, theirs))
             if ours - was_ours != theirs - was_theirs:
-                return  # a backend that counts otherwise: its collectives cannot be left out
+                return  # a backend that counts otherwise: none can be left out
             issued += ours - was_ours
         cost_ns, every = self._recorder.cost.of(issued, lasted_ns), 1
         if cost_ns > BUDGET * lasted_ns:
@@ -76,4 +76,4 @@ class Thrift:
         self.every = every
         if every > self.most:
             self.most = every
-            self._told()
+            self._on_change()

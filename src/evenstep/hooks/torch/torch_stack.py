@@ -32,7 +32,7 @@ class TorchStack:
         self.groups: Groups | None = None  # of the agent's trace
         self._session: Session | None = None  # of the same, where compiled kernels record it
         self._instead = "torch was imported after something else had begun to record"
-        self.meetings = 0  # default process groups there have been, as far as we know
+        self.meetings = 0  # default process groups so far
 
     @property
     def available(self) -> bool:
@@ -40,12 +40,12 @@ class TorchStack:
         return bool(_distributed().is_available())
 
     def arm(self, ready: Callable[[], None]) -> None:
-        """Follow the process group, whoever in torch holds a reference to what makes it."""
+        """Follow the process group: wrap the functions that make and destroy it, in all modules."""
         if self._wrapped or not self.available:
             return
         from torch.distributed import distributed_c10d
 
-        if self.place() is not None:  # made before anybody looked
+        if self.place() is not None:  # made before
             self.meetings = max(self.meetings, 1)
 
         def made() -> None:
@@ -60,7 +60,7 @@ class TorchStack:
             self._wrapped.around(distributed_c10d, name, after=after, holders="torch.distributed")
 
     def disarm(self) -> None:
-        """Take back what `arm` did."""
+        """Undo `arm`."""
         self._wrapped.restore()
 
     def place(self) -> RankInWorld | None:
@@ -71,7 +71,7 @@ class TorchStack:
         return RankInWorld(distributed.get_rank(), distributed.get_world_size())
 
     def compiled(self, spool: Spool, *, allowed: bool) -> Compiled | None:
-        """Have compiled kernels record into a new spool; None where there are none."""
+        """Make compiled kernels record into a new spool; None where there are none."""
         if not (self.available and allowed):
             self._instead = "the setting `compiled` is off"
             return None
@@ -79,7 +79,7 @@ class TorchStack:
         return None if self._session is None else self._session.compiled
 
     def hooks(self, agent: ObservedRank) -> Hooks:
-        """Collectives, phases and steps of torch."""
+        """Hooks of collectives, phases and steps."""
         session = self._session
         if session is None or session.spool is not agent.spool:
             self.groups, session = Groups(agent.spool, _distributed()), None
@@ -98,10 +98,10 @@ class TorchStack:
         )
 
     def store(self) -> Any:
-        """A client of the job's own store for a background thread. Raises where there is none."""
+        """Make a client of the job's own store for a background thread. Raises where it cannot."""
         return second_client(_distributed().distributed_c10d._get_default_store())
 
 
 def _distributed() -> Any:
-    """torch.distributed, which `torch` has no name for yet while it is being imported."""
+    """torch.distributed, which is no attribute of `torch` yet while that is being imported."""
     return importlib.import_module("torch.distributed")

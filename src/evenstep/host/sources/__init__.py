@@ -8,10 +8,10 @@ __all__ = ["Source", "SourceUnavailable", "all_sources"]
 
 
 def all_sources(*, thread_id: int, device_index: int | None) -> list[Source]:
-    """Every source there is; which of them exist on this host shows when they are opened.
+    """All sources; each finds out when it is opened whether this host has it.
 
-    `thread_id` is the training thread's native id; `device_index` its GPU as torch counts them, or
-    None for all that the process can see.
+    `thread_id` is the training thread's native number; `device_index` its GPU in torch's numbering,
+    or None for all visible GPUs.
     """
     from evenstep.host.sources.allocator import AllocatorSource
     from evenstep.host.sources.amdgpu import AmdgpuSource

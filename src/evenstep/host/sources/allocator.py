@@ -1,6 +1,6 @@
 """Torch's caching allocator on CUDA or ROCm: retries, out-of-memory events, calls to the driver.
 
-Only looks once the job itself has initialised CUDA, and never does so for it.
+Read only once the job itself has initialised CUDA.
 """
 
 from __future__ import annotations

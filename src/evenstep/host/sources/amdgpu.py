@@ -1,10 +1,9 @@
-"""AMD GPUs from sysfs: clocks and what holds them back, temperature, power, how busy they are.
+"""AMD GPUs from sysfs: clocks and reasons for throttling, temperature, power, utilization.
 
-Files and units are those of the kernel's amdgpu documentation (thermal.rst). Why a clock is low is
-told by models whose `gpu_metrics` has version 1.3 only. Its layout and bits are those of
-`kgd_pp_interface.h` (struct gpu_metrics_v1_3) and `amdgpu_smu.h` (SMU_THROTTLER_…_BIT); in tables
-of another version the fields lie elsewhere, and most have no bits that mean the same on every
-model.
+Files and units are those of the kernel's amdgpu documentation (thermal.rst). Reasons for throttling
+are read on models with version 1.3 of `gpu_metrics` only. Its layout and bits are those of
+`kgd_pp_interface.h` (struct gpu_metrics_v1_3) and `amdgpu_smu.h` (SMU_THROTTLER_…_BIT); in other
+versions the fields are elsewhere, and most have no bits with the same meaning on every model.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ def _bits(first: int, last: int) -> int:
 
 POWER = _bits(0, 7) | _bits(16, 23)  # package power; current of a rail
 THERMAL = _bits(32, 45)  # a sensor or a voltage regulator is too hot
-HARDWARE = _bits(46, 47)  # PROCHOT: somebody outside pulled the line
+HARDWARE = _bits(46, 47)  # PROCHOT: requested by another component
 
 
 def throttled(device: Path) -> int | None:
-    """What holds the clocks back, as bits of the kernel's; None where this GPU does not say."""
+    """Reasons for throttling as bits of the kernel's; None where this GPU does not report them."""
     try:
         table = (device / "gpu_metrics").read_bytes()
     except OSError:
@@ -78,7 +77,7 @@ def cards(sysroot: str = "/") -> list[Path]:
 
 
 class AmdgpuSource(FileSource):
-    """`gpu.*` of one GPU as torch numbers it, or of all that the process can see."""
+    """`gpu.*` of one GPU in torch's numbering, or of all visible ones."""
 
     name = "amdgpu"
 
@@ -93,7 +92,7 @@ class AmdgpuSource(FileSource):
         self._device_index = device_index
         self._environ = environ
         self._constant: list[Reading] = []
-        self._throttled: list[tuple[int, Path]] = []  # device, folder: those that tell
+        self._throttled: list[tuple[int, Path]] = []  # device and folder, of GPUs that report it
 
     def open(self) -> None:
         found = cards(str(self._sysroot))
@@ -130,7 +129,7 @@ class AmdgpuSource(FileSource):
 
 
 def throttling(index: int, bits: int) -> list[Reading]:
-    """Whether heat, power or the hardware's own protection hold the clocks, as on NVIDIA."""
+    """Whether heat, power or the hardware's own protection limit the clocks, as on NVIDIA."""
     return [
         ("gpu.thermal_throttle_flag", index, bool(bits & THERMAL)),
         ("gpu.power_throttle_flag", index, bool(bits & POWER)),

@@ -28,7 +28,7 @@ class CpuSource(Source):
         return [(f"cpu.{key}", HOST_DEVICE, v) for key, v in self.runnable().items()]
 
     def runnable(self) -> dict[str, float]:
-        """Cores allowed against tasks that want one; what cannot be read is left out.
+        """Allowed cores and runnable tasks; values that cannot be read are left out.
 
         `allowed_cores` of `online_cores`, `quota_cores` (control group), `running_tasks` (whole
         host, at this instant), and counters that only grow: `throttled_periods` and `throttled_ns`

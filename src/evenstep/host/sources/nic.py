@@ -1,9 +1,9 @@
-"""Network adapters. Interfaces: bytes, drops, errors, and what TCP and IP noticed of congestion.
+"""Network adapters. Interfaces: bytes, drops, errors, and signs of congestion in TCP and IP.
 Ports of InfiniBand, RoCE and EFA: bytes, time spent waiting to send, losses, congestion marks.
 
 Counters of ports have the names of the Linux drivers: sysfs-class-infiniband of the kernel's ABI
-for `counters`, mlx5, bnxt_re and efa for `hw_counters`. Several drivers' names lead to one metric;
-the first that exists is taken.
+for `counters`, mlx5, bnxt_re and efa for `hw_counters`. Several drivers' names belong to one
+metric; the first that exists is read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MOST_INTERFACES = 32  # a Kubernetes node has a virtual one per pod
 
 
 def interfaces(sysroot: str = "/") -> list[str]:
-    """Names in the order their readings are numbered: the loopback and every physical interface.
+    """Names in the order of their readings' devices: the loopback and all physical interfaces.
 
     Where none is physical, as in a container, all virtual ones instead.
     """
@@ -90,7 +90,7 @@ _WORD_BYTES = 4  # port_*_data count 32-bit words
 _COUNTERS = (  # metric, files of which the first that exists is read
     ("ib.sent_bytes", ("counters/port_xmit_data", "hw_counters/tx_bytes")),
     ("ib.received_bytes", ("counters/port_rcv_data", "hw_counters/rx_bytes")),
-    ("ib.transmit_wait_ticks", ("counters/port_xmit_wait",)),  # had data, was not let to send
+    ("ib.transmit_wait_ticks", ("counters/port_xmit_wait",)),  # had data and could not send
     ("ib.send_discarded_packets", ("counters/port_xmit_discards",)),
     ("ib.receive_error_packets", ("counters/port_rcv_errors", "hw_counters/rx_drops")),
     ("ib.symbol_errors_count", ("counters/symbol_error",)),
@@ -123,7 +123,7 @@ _COUNTERS = (  # metric, files of which the first that exists is read
 
 
 def ports(sysroot: str = "/") -> list[tuple[str, str]]:
-    """(Device, port) pairs in the order their readings are numbered."""
+    """(Device, port) pairs in the order of their readings' devices."""
     base = Path(sysroot) / "sys/class/infiniband"
     return [(d, port) for d in children(str(base)) for port in children(str(base / d / "ports"))]
 

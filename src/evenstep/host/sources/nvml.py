@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: clocks and what holds them back, temperature, power and energy."""
+"""NVIDIA GPUs: clocks and reasons for throttling, temperature, power and energy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GPU_SENSOR = 0  # NVML_TEMPERATURE_GPU
 #: Bits of `gpu.throttle_reasons_bits` (nvmlClocksEventReasons)
 POWER_CAP, HARDWARE_SLOWDOWN = 0x04, 0x08
 THERMAL = 0x20 | 0x40  # by software, by hardware
-POWER_BRAKE = 0x80  # the supply asked for it
+POWER_BRAKE = 0x80  # requested by the power supply
 
 _READINGS = (  # metric, function, selectors, wide, factor to the unit in the name
     ("gpu.sm_clock_mhz", "nvmlDeviceGetClockInfo", (_SM,), False, 1),
@@ -38,11 +38,10 @@ _REASONS_BEFORE_535 = "nvmlDeviceGetCurrentClocksThrottleReasons"
 
 
 class NvmlSource(Source):
-    """`gpu.*` of one GPU as torch numbers it, or of all that the process can see.
+    """`gpu.*` of one GPU in torch's numbering, or of all visible ones.
 
-    The numbering follows CUDA_VISIBLE_DEVICES in PCI order; it differs from CUDA's on a host that
-    mixes models while CUDA_DEVICE_ORDER is not PCI_BUS_ID. What a GPU does not tell is listed in
-    `missing`.
+    The numbering follows CUDA_VISIBLE_DEVICES in PCI order; it differs from CUDA's on a host with
+    different models unless CUDA_DEVICE_ORDER is PCI_BUS_ID. `missing`: metrics that a GPU lacks.
     """
 
     name = "nvml"
@@ -97,7 +96,7 @@ class NvmlSource(Source):
         return found if reasons is None else found + throttling(index, reasons)
 
     def _ask(self, metric: str, call: Callable[[], int]) -> int | None:
-        """A lost GPU ends the source, with that as its reason; anything else costs one value."""
+        """The value of a call, None if it fails; a lost GPU ends the source."""
         try:
             return call()
         except NvmlError as error:
@@ -117,7 +116,7 @@ def _reasons(nvml: Nvml, handle: Handle) -> int:
 
 
 def throttling(index: int, reasons: int) -> list[Reading]:
-    """The mask as it is, and whether heat, power or the hardware's own protection hold clocks."""
+    """The mask, and whether heat, power or the hardware's own protection limit the clocks."""
     return [
         ("gpu.throttle_reasons_bits", index, reasons),
         ("gpu.thermal_throttle_flag", index, bool(reasons & THERMAL)),
@@ -127,7 +126,7 @@ def throttling(index: int, reasons: int) -> list[Reading]:
 
 
 def visible_handles(nvml: Nvml, environ: Mapping[str, str]) -> list[Any]:
-    """Handles of the GPUs this process can see, in its own numbering."""
+    """Handles of the GPUs that this process can see, in its own numbering."""
     tokens = visible(environ, NVIDIA)
     if tokens and tokens[0].startswith("MIG-"):  # a process gets one slice at most
         return [nvml.mig_parent(tokens[0])]

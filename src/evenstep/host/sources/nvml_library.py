@@ -1,4 +1,4 @@
-"""NVIDIA's management library through ctypes: just the calls evenstep makes, as Python values.
+"""NVIDIA's management library through ctypes: the calls that evenstep makes, with Python values.
 
 Signatures, units and codes are those of `nvml.h` (NVML API reference, release 550). NVML creates no
 CUDA context and needs none.
@@ -55,7 +55,7 @@ class Utilization(ctypes.Structure):
 
 
 class NvmlError(Exception):
-    """A call was refused; `code` is the `nvmlReturn_t`."""
+    """A failed call; `code` is the `nvmlReturn_t`."""
 
     def __init__(self, function: str, code: int) -> None:
         super().__init__(f"{function}: {_MEANING.get(code, 'failed')} (NVML error {code})")
@@ -74,7 +74,7 @@ class Nvml:
 
     @classmethod
     def load(cls) -> Nvml:
-        """The driver's own copy. Raises `SourceUnavailable` where there is none."""
+        """Load the driver's library. Raises `SourceUnavailable` where there is none."""
         try:
             library = ctypes.CDLL("libnvidia-ml.so.1")
         except OSError as error:
@@ -82,7 +82,7 @@ class Nvml:
         return cls(library)
 
     def close(self) -> None:
-        """Give the driver back; each `Nvml` counts once."""
+        """Shut the library down; it counts its users."""
         self.call("nvmlShutdown")
 
     def call(self, function: str, *arguments: Any) -> None:
@@ -110,7 +110,7 @@ class Nvml:
         return handle
 
     def mig_parent(self, uuid: str) -> Handle:
-        """The GPU that a slice (`MIG-…`) is cut from: clocks and power belong to the whole."""
+        """The GPU of a slice (`MIG-…`): clocks and power are those of the whole GPU."""
         part, whole = ctypes.c_void_p(), ctypes.c_void_p()
         self.call("nvmlDeviceGetHandleByUUID", ctypes.c_char_p(uuid.encode()), ctypes.byref(part))
         self.call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", part, ctypes.byref(whole))
@@ -135,7 +135,7 @@ class Nvml:
         return sysfs_address(out.busId.decode())
 
     def nvlinks(self, handle: Handle) -> dict[str, int]:
-        """Active NVLinks by what they lead to: `switch`, or the PCI address of the other GPU."""
+        """Number of active NVLinks by peer: `switch`, or the PCI address of the other GPU."""
         peers: dict[str, int] = {}
         for link in range(NVLINK_MAX_LINKS):
             try:

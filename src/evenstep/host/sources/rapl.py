@@ -29,11 +29,11 @@ class Zone:
         self._total_uj = self._last_uj
 
     def counter_uj(self) -> int | None:
-        """The counter as it stands, or None if it may not be read."""
+        """The counter's value; None if unreadable."""
         return read_int(f"{self._path}/energy_uj")
 
     def joules(self) -> float | None:
-        """Energy used since the counter's zero, wraps since `open` taken out."""
+        """Energy since the counter's zero, corrected for wraps since `open`."""
         now_uj = self.counter_uj()
         if now_uj is None:
             return None
@@ -61,9 +61,9 @@ class RaplSource(Source):
             raise SourceUnavailable("the RAPL energy counters of this host are for root only")
 
     def _zone(self, folder: str) -> Zone | None:
-        """The zone `intel-rapl:PACKAGE[:PART]`, if it is one whose energy is told.
+        """The zone `intel-rapl:PACKAGE[:PART]`, if it has one of our metrics.
 
-        `intel-rapl-mmio` shows the same packages a second time.
+        `intel-rapl-mmio` has the same packages a second time.
         """
         control, _, numbers = folder.partition(":")
         label = (read_text(f"{self._base}/{folder}/name") or "").partition("-")[0]

@@ -1,5 +1,5 @@
-"""A place facts about the host or a device come from: opened once, then read about every second;
-and which of a host's GPUs a process may use, without asking any driver.
+"""A source of measurements of the host or a device: opened once, then read about every second;
+and the GPUs of a host that a process may use, found without any driver.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ Reading = tuple[str, int, float]
 
 
 class SourceUnavailable(EvenstepError):  # noqa: N818 (a state, not a mistake)
-    """A source gives nothing here, and why, in one plain sentence for the report.
+    """A source has no readings here, for a reason in one plain sentence for the report.
 
-    `may_come` marks a state that can pass, such as CUDA not being in use yet.
+    `may_come`: the state can change, such as CUDA not being in use yet.
     """
 
     def __init__(self, reason: str, *, may_come: bool = False) -> None:
@@ -27,32 +27,32 @@ class SourceUnavailable(EvenstepError):  # noqa: N818 (a state, not a mistake)
 
 
 class Source:
-    """One source. Lives on the background thread: its methods may be slow, never noisy."""
+    """One source. Lives on the background thread: its methods may be slow."""
 
     name: ClassVar[str]
 
     def open(self) -> None:
-        """Find out what there is to read. Raises `SourceUnavailable`."""
+        """Find the available readings. Raises `SourceUnavailable`."""
 
     def read(self) -> list[Reading]:
-        """Values as they are now; counters as the raw running total, for others to subtract."""
+        """Current values; counters as their raw running totals."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Give back what `open` took; most take nothing."""
+        """Release what `open` acquired, if anything."""
 
 
 class FileSource(Source):
-    """Of files below `sysroot` with one number each, those that exist when it is opened."""
+    """Files below `sysroot` with one number each, of those that exist when it is opened."""
 
-    held = False  # whether no driver is asked: see `read_text`
+    held = False  # whether no driver is involved: see `read_text`
 
     def __init__(self, *, sysroot: str = "/") -> None:
         self._sysroot = Path(sysroot)
         self._files: list[tuple[str, int, str, float]] = []  # metric, device, file, factor
 
     def add(self, metric: str, device: int, files: Iterable[tuple[Path, float]]) -> None:
-        """Read the first of the files that can be read, times its factor to the metric's unit."""
+        """Read a metric from the first readable file, times its factor to the metric's unit."""
         for file, factor in files:
             if read_int(str(file)) is not None:
                 self._files.append((metric, device, str(file), factor))
@@ -87,9 +87,9 @@ def visible(environ: Mapping[str, str], variables: Sequence[str]) -> list[str] |
 
 
 def pick(tokens: list[str] | None, names: Sequence[str]) -> list[int]:
-    """Positions among the host's GPUs, whose unique names are given, of those that are visible.
+    """Positions of the visible GPUs among the host's, which have the unique `names`.
 
-    A unique name may be shortened. The list ends at the first token that fits no GPU.
+    A token may be the beginning of a name. The list ends at the first token that matches no GPU.
     """
     if tokens is None:
         return list(range(len(names)))

@@ -1,1 +1,1 @@
-"""MPI programs in any language: a shim built on demand, and its files made into spools."""
+"""Observe MPI programs in any language: a shim built on demand, its files made into spools."""

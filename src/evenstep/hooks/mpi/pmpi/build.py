@@ -1,4 +1,4 @@
-"""The shim as a library: compiled with the MPI's own compiler wrapper, once for each MPI."""
+"""Build the shim with the MPI's own compiler wrapper, once for each MPI."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOURCE = Path(__file__).with_name("evenstep_pmpi.c")
 
 
 def library(environ: Mapping[str, str]) -> Path:
-    """The shim for the MPI whose `mpicc` comes first on PATH; compiled if need be.
+    """The shim for the MPI whose `mpicc` is first on PATH; compiled if necessary.
 
     Raises `UsageError` where there is no such wrapper, or it cannot compile.
     """

@@ -1,7 +1,7 @@
-"""What the shim wrote, made into spools: steps found, waits shown as phases, groups named.
+"""Convert the shim's files into spools: infer steps, record waits as phases, name groups.
 
-Standard library only, like everything that records; a rank's calls are read one by one, which takes
-about 5 microseconds each.
+Standard library only, like all code that records; a rank's calls are read one by one, at about 5
+microseconds each.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ LIMIT = (
 )
 
 
-#: What reading files that others have changed since can end in.
+#: Errors of damaged files.
 _DAMAGE = (struct.error, LookupError, TypeError, ValueError, AttributeError, EvenstepError)
 
 
 class RingCall(NamedTuple):
-    """One line of the ring."""
+    """One call of the ring."""
 
     seq: int
     enter_ns: int
@@ -57,10 +57,10 @@ class RingCall(NamedTuple):
 
 
 def collect(folder: Path, *, run_id: str) -> int:
-    """Make a spool of every rank's calls; how many were made.
+    """Make a spool of every rank's calls; return how many were made.
 
-    A rank that has one was observed from inside Python as well, which sees more: that one stays. Of
-    files that are damaged no spool is made.
+    A rank with a spool was observed inside Python as well, which records more: that spool stays.
+    Damaged files make no spool.
     """
     made = 0
     for calls in sorted(folder.glob("attempt-*/rank-*.calls")):
@@ -91,7 +91,7 @@ def _converted(calls: Path, spool: Path, run_id: str) -> bool:
 
 
 def read(path: Path) -> Iterator[RingCall]:
-    """The calls of a ring; those being written when the program was killed are left out."""
+    """The calls of a ring, without those that were being written when the program was killed."""
     data = path.read_bytes()
     for fields in CALL.iter_unpack(data[: len(data) // CALL.size * CALL.size]):
         if fields[0]:
@@ -99,7 +99,7 @@ def read(path: Path) -> Iterator[RingCall]:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a description; the last may have been cut off."""
+    """The complete lines of a description; the last may be cut off."""
     try:
         text = path.read_text(errors="replace")
     except OSError:
@@ -122,7 +122,7 @@ def _identity(described: dict[str, Any], run_id: str, attempt: int) -> dict[str,
 
 
 def step_ends(calls: list[RingCall], groups: dict[int, Communicator]) -> tuple[list[RingCall], str]:
-    """The calls with which a step ended, and in words how that was told; none where it cannot."""
+    """The calls with which steps ended, and in words how they were found or why there are none."""
     marks = [call for call in calls if call.kind == _STEP]
     if marks:
         return marks, ""
@@ -217,7 +217,7 @@ def _put_calls(
 
 
 def _put_steps(spool: Spool, calls: list[RingCall], ends: list[RingCall]) -> None:
-    """A record and a summary for every step that ended; the first begins with the first call."""
+    """A record and a summary of every step that ended; the first begins with the first call."""
     if not calls:
         return
     summaries = SummaryLog(spool.summary_view(), spool.regions.summary_capacity)
@@ -249,7 +249,7 @@ def _blocked(calls: list[RingCall], ends_ns: list[int]) -> list[int]:
 
 
 class Communicator(NamedTuple):
-    """Who takes part, under which name."""
+    """A communicator's members and name."""
 
     name: str  # the same on every member, and of no other communicator
     shown: str
@@ -261,7 +261,7 @@ class Communicator(NamedTuple):
         return group_uid(self.ranks, self.name)
 
     def described(self) -> dict[str, Any]:
-        """As a spool's table of groups has it."""
+        """The entry of a spool's table of groups."""
         return {
             "uid": self.uid, "name": self.shown, "ranks": format_ranks(self.ranks), "base": 0,
             "backend": "mpi",
@@ -271,8 +271,8 @@ class Communicator(NamedTuple):
 def communicators(lines: list[dict[str, Any]]) -> dict[int, Communicator]:
     """The communicators of a description, by the rank's own number.
 
-    One is named by its origin, by the call that made it and, of those made alike with the same
-    ranks, by its number: its members have seen the same calls in the same order.
+    A name has the parent, the call, and the number among those made alike with the same ranks: its
+    members have made the same calls in the same order.
     """
     found: dict[int, Communicator] = {}
     counts: dict[tuple[str, tuple[int, ...]], int] = {}

@@ -1,11 +1,11 @@
-/* Every collective and message of an MPI program, noted and passed on to the library (PMPI).
+/* Record every collective and message of an MPI program and pass it on to the library (PMPI).
  *
  * Preloaded, it writes two files per rank into EVENSTEP_OUT/attempt-NNN: rank-NNNNN.calls, a mapped
- * ring of `struct call`, and rank-NNNNN.ranks, lines of JSON saying who this rank is and which
- * communicators it has. `evenstep run` makes a spool of them when the program has ended. What was
- * written before a kill is read as well: a call is noted when it begins, its end when it ends.
+ * ring of `struct call`, and rank-NNNNN.ranks, lines of JSON that describe the rank and its
+ * communicators. `evenstep run` makes a spool of them when the program has ended, killed or not: a
+ * call is written when it begins, its end when it ends.
  *
- * It adds no communication. Where its files cannot be made it passes every call on and says so once.
+ * It adds no communication. Where it cannot make its files it passes every call on and says so once.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -348,11 +348,11 @@ SENDING_LATER(Irsend)
 int MPI_Recv(void *buf, int count, MPI_Datatype datatype, int source, int tag, MPI_Comm comm,
              MPI_Status *status) {
     MPI_Status own;
-    MPI_Status *told = status == MPI_STATUS_IGNORE ? &own : status;
+    MPI_Status *filled = status == MPI_STATUS_IGNORE ? &own : status;
     uint64_t nbytes = size_of(count, datatype);
     uint64_t seq = begin(MESSAGE, RECV, 0, comm, source, tag, nbytes, nbytes, 0);
-    int result = PMPI_Recv(buf, count, datatype, source, tag, comm, told);
-    finish_message(seq, now_ns(CLOCK_MONOTONIC), told);
+    int result = PMPI_Recv(buf, count, datatype, source, tag, comm, filled);
+    finish_message(seq, now_ns(CLOCK_MONOTONIC), filled);
     return result;
 }
 
@@ -367,15 +367,15 @@ int MPI_Sendrecv(const void *sendbuf, int sendcount, MPI_Datatype sendtype, int 
                  void *recvbuf, int recvcount, MPI_Datatype recvtype, int source, int recvtag,
                  MPI_Comm comm, MPI_Status *status) {
     MPI_Status own;
-    MPI_Status *told = status == MPI_STATUS_IGNORE ? &own : status;
+    MPI_Status *filled = status == MPI_STATUS_IGNORE ? &own : status;
     uint64_t sent = size_of(sendcount, sendtype), received = size_of(recvcount, recvtype);
     uint64_t first = begin(MESSAGE, SEND, 0, comm, dest, sendtag, sent, sent, 0);
     uint64_t second = begin(MESSAGE, RECV, 0, comm, source, recvtag, received, received, 0);
     int result = PMPI_Sendrecv(sendbuf, sendcount, sendtype, dest, sendtag, recvbuf, recvcount,
-                               recvtype, source, recvtag, comm, told);
+                               recvtype, source, recvtag, comm, filled);
     int64_t exit_ns = now_ns(CLOCK_MONOTONIC);
     finish(first, exit_ns);
-    finish_message(second, exit_ns, told);
+    finish_message(second, exit_ns, filled);
     return result;
 }
 
@@ -383,22 +383,22 @@ int MPI_Sendrecv(const void *sendbuf, int sendcount, MPI_Datatype sendtype, int 
 
 int MPI_Wait(MPI_Request *request, MPI_Status *status) {
     MPI_Status own;
-    MPI_Status *told = status == MPI_STATUS_IGNORE ? &own : status;
+    MPI_Status *filled = status == MPI_STATUS_IGNORE ? &own : status;
     uint64_t seq = ring ? take(*request) : 0;
     uint64_t wait = seq ? begin(WAIT, 0, 0, MPI_COMM_NULL, 0, 0, 0, 0, 0) : 0;
-    int result = PMPI_Wait(request, told);
+    int result = PMPI_Wait(request, filled);
     int64_t exit_ns = now_ns(CLOCK_MONOTONIC);
     finish(wait, exit_ns);
-    finish_message(seq, exit_ns, told);
+    finish_message(seq, exit_ns, filled);
     return result;
 }
 
 int MPI_Test(MPI_Request *request, int *flag, MPI_Status *status) {
     MPI_Status own;
-    MPI_Status *told = status == MPI_STATUS_IGNORE ? &own : status;
+    MPI_Status *filled = status == MPI_STATUS_IGNORE ? &own : status;
     MPI_Request before = *request;
-    int result = PMPI_Test(request, flag, told);
-    if (ring && *flag) finish_message(take(before), now_ns(CLOCK_MONOTONIC), told);
+    int result = PMPI_Test(request, flag, filled);
+    if (ring && *flag) finish_message(take(before), now_ns(CLOCK_MONOTONIC), filled);
     return result;
 }
 
@@ -408,68 +408,68 @@ int MPI_Request_free(MPI_Request *request) {
 }
 
 /* Several requests: `chosen` lists the indices of the `ended` ones; NULL means the first ones. */
-struct several { MPI_Request *before; MPI_Status *told; uint64_t wait; };
+struct several { MPI_Request *before; MPI_Status *filled; uint64_t wait; };
 
-static struct several look(int count, MPI_Request requests[], MPI_Status *statuses, int room, int waits) {
-    struct several those = {NULL, statuses, 0};
-    if (!ring || count < 1) return those;
-    those.before = malloc(count * sizeof(MPI_Request));
-    if (those.before) memcpy(those.before, requests, count * sizeof(MPI_Request));
-    if (statuses == MPI_STATUSES_IGNORE) those.told = malloc(room * sizeof(MPI_Status));
-    if (!those.told) those.told = statuses;
-    if (waits) those.wait = begin(WAIT, 0, 0, MPI_COMM_NULL, 0, 0, 0, 0, 0);
-    return those;
+static struct several collect(int count, MPI_Request requests[], MPI_Status *statuses, int room, int waits) {
+    struct several batch = {NULL, statuses, 0};
+    if (!ring || count < 1) return batch;
+    batch.before = malloc(count * sizeof(MPI_Request));
+    if (batch.before) memcpy(batch.before, requests, count * sizeof(MPI_Request));
+    if (statuses == MPI_STATUSES_IGNORE) batch.filled = malloc(room * sizeof(MPI_Status));
+    if (!batch.filled) batch.filled = statuses;
+    if (waits) batch.wait = begin(WAIT, 0, 0, MPI_COMM_NULL, 0, 0, 0, 0, 0);
+    return batch;
 }
 
-static void over(struct several those, MPI_Status *statuses, int ended, const int *chosen) {
+static void over(struct several batch, MPI_Status *statuses, int ended, const int *chosen) {
     int64_t exit_ns = now_ns(CLOCK_MONOTONIC);
-    finish(those.wait, exit_ns);
-    for (int i = 0; those.before && i < ended; i++)
-        finish_message(take(those.before[chosen ? chosen[i] : i]), exit_ns,
-                       those.told == MPI_STATUSES_IGNORE ? NULL : &those.told[i]);
-    if (those.told != statuses) free(those.told);
-    free(those.before);
+    finish(batch.wait, exit_ns);
+    for (int i = 0; batch.before && i < ended; i++)
+        finish_message(take(batch.before[chosen ? chosen[i] : i]), exit_ns,
+                       batch.filled == MPI_STATUSES_IGNORE ? NULL : &batch.filled[i]);
+    if (batch.filled != statuses) free(batch.filled);
+    free(batch.before);
 }
 
 int MPI_Waitall(int count, MPI_Request requests[], MPI_Status statuses[]) {
-    struct several those = look(count, requests, statuses, count, 1);
-    int result = PMPI_Waitall(count, requests, those.told);
-    over(those, statuses, count, NULL);
+    struct several batch = collect(count, requests, statuses, count, 1);
+    int result = PMPI_Waitall(count, requests, batch.filled);
+    over(batch, statuses, count, NULL);
     return result;
 }
 
 int MPI_Testall(int count, MPI_Request requests[], int *flag, MPI_Status statuses[]) {
-    struct several those = look(count, requests, statuses, count, 0);
-    int result = PMPI_Testall(count, requests, flag, those.told);
-    over(those, statuses, *flag ? count : 0, NULL);
+    struct several batch = collect(count, requests, statuses, count, 0);
+    int result = PMPI_Testall(count, requests, flag, batch.filled);
+    over(batch, statuses, *flag ? count : 0, NULL);
     return result;
 }
 
 int MPI_Waitany(int count, MPI_Request requests[], int *index, MPI_Status *status) {
-    struct several those = look(count, requests, status, 1, 1);
-    int result = PMPI_Waitany(count, requests, index, those.told);
-    over(those, status, *index != MPI_UNDEFINED, index);
+    struct several batch = collect(count, requests, status, 1, 1);
+    int result = PMPI_Waitany(count, requests, index, batch.filled);
+    over(batch, status, *index != MPI_UNDEFINED, index);
     return result;
 }
 
 int MPI_Testany(int count, MPI_Request requests[], int *index, int *flag, MPI_Status *status) {
-    struct several those = look(count, requests, status, 1, 0);
-    int result = PMPI_Testany(count, requests, index, flag, those.told);
-    over(those, status, *flag && *index != MPI_UNDEFINED, index);
+    struct several batch = collect(count, requests, status, 1, 0);
+    int result = PMPI_Testany(count, requests, index, flag, batch.filled);
+    over(batch, status, *flag && *index != MPI_UNDEFINED, index);
     return result;
 }
 
 int MPI_Waitsome(int count, MPI_Request requests[], int *ended, int indices[], MPI_Status statuses[]) {
-    struct several those = look(count, requests, statuses, count, 1);
-    int result = PMPI_Waitsome(count, requests, ended, indices, those.told);
-    over(those, statuses, *ended == MPI_UNDEFINED ? 0 : *ended, indices);
+    struct several batch = collect(count, requests, statuses, count, 1);
+    int result = PMPI_Waitsome(count, requests, ended, indices, batch.filled);
+    over(batch, statuses, *ended == MPI_UNDEFINED ? 0 : *ended, indices);
     return result;
 }
 
 int MPI_Testsome(int count, MPI_Request requests[], int *ended, int indices[], MPI_Status statuses[]) {
-    struct several those = look(count, requests, statuses, count, 0);
-    int result = PMPI_Testsome(count, requests, ended, indices, those.told);
-    over(those, statuses, *ended == MPI_UNDEFINED ? 0 : *ended, indices);
+    struct several batch = collect(count, requests, statuses, count, 0);
+    int result = PMPI_Testsome(count, requests, ended, indices, batch.filled);
+    over(batch, statuses, *ended == MPI_UNDEFINED ? 0 : *ended, indices);
     return result;
 }
 
