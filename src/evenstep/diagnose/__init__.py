@@ -1,18 +1,17 @@
-"""Trace to findings: what a run lost, to whom, why, and what would help.
+"""Trace to findings: what a run lost, to which rank, why, and what would help.
 
-The nouns, in the order data flows through them:
+The nouns, in the order of data flow:
 
-    Graph      host threads, device streams, messages: who had to wait    graph/
+    Graph      host threads, device streams, messages and their waits     graph/
     StepGrid   steps x ranks: lengths, waits, phases, pauses              measure/grid.py
-    Case       the trace with its graph and grid, asked by every mode     lateness/case.py
-    Mode       a failure mode: finds, names, says what would help         modes/
-    Finding    one of them at work, with its title, cost and remedies     finding.py
-    Verdict    what all of it comes to, in four parts                     verdict.py, engine.py
+    Case       the trace with its graph and grid, given to every mode     lateness/case.py
+    Mode       a failure mode: finds culprits, cost and remedies          modes/
+    Finding    a failure mode at work, with title, cost and remedies      finding.py
+    Verdict    the whole diagnosis in four parts                          verdict.py, engine.py
 
-Beside them: what_if/ and operations/ (a run replayed with a change), sizes/ (other numbers of
-ranks), compare/ (runs beside each other). Limits stand in `Diagnosis.limits`. The package can be
-called: `evenstep.diagnose(run)`. To add a mode: a module with `find`, named in
-modes/catalog.py, and its words in sentences.toml.
+Also: what_if/ (a run replayed with a change), sizes/ (other numbers of ranks), compare/ (several
+runs). Limits are in `Diagnosis.limits`. The package can be called: `evenstep.diagnose(run)`. A new
+mode is a module with `find`, named in modes/catalog.py, and its sentences in sentences.toml.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class _Callable(ModuleType):
-    """This package, which is also the function of that name."""
+    """This package, callable as a function of the same name."""
 
     def __call__(self, run: str | Path | Trace) -> Diagnosis:
-        """Diagnose a run's folder, another tool's file, or a trace that is loaded already.
+        """Diagnose a run's folder, another tool's file, or a loaded trace.
 
         Raises `TraceError` where nothing usable is found.
         """

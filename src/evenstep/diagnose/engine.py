@@ -1,4 +1,5 @@
-"""All modes asked, findings ranked, and the whole said in one sentence."""
+"""The diagnosis: all modes asked, findings attributed and ranked, and the summary with its
+verdict."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ Array = npt.NDArray[Any]
 
 
 def diagnose(run: Trace | Case) -> Diagnosis:
-    """Explain a trace, or one that is open already: what it lost, to whom, why, what would help."""
+    """Diagnose a trace or an opened case: what it lost, to which rank, why, and what would help."""
     case = run if isinstance(run, Case) else open_case(run)
     trace, findings = case.trace, find(case)
     numbers = summary(trace, case.grid) | dynamics(case)
@@ -52,19 +53,19 @@ def diagnose(run: Trace | Case) -> Diagnosis:
 
 
 def find(case: Case) -> list[Finding]:
-    """All modes asked: what each found with its part of the loss, in the order of the verdict."""
+    """The findings of all modes, each with its part of the loss, in the order of the verdict."""
     found: list[Finding] = []
     for mode in MODES:
         if len(case.grid.steps) or mode.without_steps:
             found += [one for one in mode.find(case) if worth_telling(case, one)]
     in_order = ranked(attributed(case, found))
-    said = [with_stacks(case.trace, with_probe(case.trace, one)) for one in in_order]
+    told = [with_stacks(case.trace, with_probe(case.trace, one)) for one in in_order]
     complete = case.trace.elapsed_known
-    return [replace(one if complete else _at_most(one), change=None) for one in said]
+    return [replace(one if complete else _at_most(one), change=None) for one in told]
 
 
 def _at_most(finding: Finding) -> Finding:
-    """The finding where only part of the time is on record: shares of all of it may be smaller."""
+    """The finding with shares as upper bounds, as only part of the elapsed time is recorded."""
     options = [one if one.gain is None else replace(one, low=0.0) for one in finding.options]
     projected = [replace(one, low=0.0) for one in finding.effect.projected]
     effect = replace(finding.effect, projected=projected)
@@ -73,9 +74,8 @@ def _at_most(finding: Finding) -> Finding:
 
 
 def ranked(findings: Sequence[Finding]) -> list[Finding]:
-    """What ended the job first, then the costliest; but what is nobody's in particular behind a
-    culprit, who can be dealt with: noise behind one of half its cost, what hosts and their cores
-    do behind all."""
+    """Findings that ended the job first, then the costliest; but those without culprits behind
+    those with: noise behind a culprit of half its cost, jitter of hosts and cores behind all."""
     least = min((one.severity for one in findings if _culprit(one)), default=1.0)
 
     def place(finding: Finding) -> tuple[bool, float, bool]:
@@ -94,7 +94,7 @@ def _culprit(finding: Finding) -> bool:
 
 
 def dynamics(case: Case) -> dict[str, Any]:
-    """How a run moves: its critical path, who waits for whom, and what checkpoints change."""
+    """Dynamics for the summary: critical path, blame, effects of checkpoints, asynchrony."""
     if not len(case.grid.steps):
         return dict.fromkeys(("critical_path", "blame", "checkpoints", "asynchrony"))
     return {
@@ -120,10 +120,11 @@ def _run(trace: Trace) -> dict[str, Any]:
 
 
 def _fabric(case: Case, numbers: dict[str, Any]) -> str:
-    """Whether the fabric has a part in it: exposed transfer, where it can be told from waits."""
+    """A sentence on the part of the fabric: exposed transfer, where it is known apart from
+    waits."""
     shares = numbers.get("shares")
-    if not shares or case.stuck or not _seen(case.trace):
-        return ""  # of collectives that nobody saw nothing follows for the fabric
+    if not shares or case.stuck or not _collectives_seen(case.trace):
+        return ""
     transfer = shares["exposed_communication"]
     share = words.percent(transfer)
     if not case.waits_known:
@@ -136,19 +137,20 @@ def _fabric(case: Case, numbers: dict[str, Any]) -> str:
     return f" Exposed transfer is {share} of step time."
 
 
-def _seen(trace: Trace) -> bool:
-    """Whether any collective was, and is not only taken to have been."""
+def _collectives_seen(trace: Trace) -> bool:
+    """Whether any collective was recorded and not only inferred."""
     calls = trace.of_kind(Kind.COLLECTIVE)
     if len(calls) and not trace.flagged(Kind.COLLECTIVE, Flag.INFERRED):
         return True
     return bool(((calls.flags & int(Flag.INFERRED)) == 0).any())
 
 
-# -- what the trace cannot tell --------------------------------------------------------------------
+# -- limits ----------------------------------------------------------------------------------------
 
 
 def _limits(case: Case) -> list[str]:
-    """Sentences of `[limits]` that hold of this trace, after what its parts say themselves."""
+    """What the trace cannot tell: limits of its parts, then the sentences of `[limits]` that
+    hold."""
     trace, grid = case.trace, case.grid
     steps, unplaced, late = len(grid.steps), _unplaced(grid), case.late_start_ns
     notice = trace.run.get(PREEMPTED)
@@ -185,12 +187,12 @@ def _limits(case: Case) -> list[str]:
         "unseen": "input" if device else "compute and input",
         "partial": partial,
     }
-    said = [say(f"limits.{name}", **numbers) for name, holds in holding.items() if holds]
-    return [*trace.limits, *grid.limits, *endings.endings(trace), *_facts(trace), *said]
+    own = [say(f"limits.{name}", **numbers) for name, holds in holding.items() if holds]
+    return [*trace.limits, *grid.limits, *endings.endings(trace), *_facts(trace), *own]
 
 
 def _matched(grid: StepGrid) -> tuple[int, bool]:
-    """Collectives that are not on record on every member, and whether any is that has several."""
+    """Number of collectives not recorded on every member; whether any of several members is."""
     if grid.graph is None or not len(grid.steps):
         return 0, True
     seen = grid.graph.operations
@@ -199,61 +201,58 @@ def _matched(grid: StepGrid) -> tuple[int, bool]:
 
 
 def _unplaced(grid: StepGrid) -> list[int]:
-    """Hosts whose times compare with nobody's, and whose devices do not tell either."""
+    """Ranks whose host times do not compare with others', and that are no device streams."""
     if grid.graph is None:
         return list(grid.clocks.unplaced)
     streams = set(grid.ranks[grid.graph.device].tolist())
     return [rank for rank in grid.clocks.unplaced if rank not in streams]
 
 
-#: Facts in which an agent says what it could not see or do.
-TOLD = (
+#: Facts in which an agent states what it could not see or do.
+LIMITING_FACTS = (
     "spool", "pacing", "sharing", "nccl", "background", "callback", "framework", "stack", "steps",
 )  # fmt: skip
 
 
 def _facts(trace: Trace) -> list[str]:
-    """What the agents said they could not see or do, each once."""
+    """What the agents could not see or do, each once with its ranks."""
     lines: dict[str, list[int]] = defaultdict(list)
-    alone = trace.one_host  # which needs no adapter
     for rank, info in trace.ranks.items():
         facts = info.facts
-        told = {f"{key}: ": facts[key] for key in TOLD if isinstance(facts.get(key), str)}
-        absent = (facts.get("absent") or {}).items()
-        missing = [f"{name}: {why}" for name, why in absent if not alone or name != "infiniband"]
+        limits = {f"{k}: ": facts[k] for k in LIMITING_FACTS if isinstance(facts.get(k), str)}
+        absent = dict(facts.get("absent") or {})
+        if trace.one_host:  # which needs no adapter
+            absent.pop("infiniband", None)
+        missing = [f"{name}: {why}" for name, why in absent.items()]
         unseen = ", ".join((facts.get("hooks") or {}).get("unseen") or ())
-        told |= {
+        limits |= {
             "evenstep failed and stopped observing: ": facts.get("failure"),
             "operations this torch does not show: ": unseen,
             "not sampled: ": "; ".join(missing),
             "the ring has overwritten the oldest records": info.dropped and " ",
         }
-        for text, what in told.items():
+        for text, what in limits.items():
             if what:
                 lines[f"{text}{what}".rstrip()].append(rank)
-    everywhere = len(trace.ranks)
     return [
-        text if len(ranks) == everywhere else f"{words.ranks(ranks)}: {text}"
+        text if len(ranks) == len(trace.ranks) else f"{words.ranks(ranks)}: {text}"
         for text, ranks in lines.items()
     ]
 
 
-# -- what each is worth beside the others ----------------------------------------------------------
-# The share of a finding is its Shapley value: what its change saves on average over all orders in
-# which the changes could be made. All together they save what all at once save, and no order of
-# asking has any meaning. What a remedy gives back is what its own change saves once those of larger
-# parts are made: of the first, alone. Of very many findings the smallest are made last, in order of
-# size. What only says of the rest of the work that it should be otherwise comes after all that is
-# definite.
+# -- attribution of the loss -----------------------------------------------------------------------
+# The part of a finding is its Shapley value: what its change saves, averaged over all orders of
+# making the changes. Parts add up to what all changes save, and the order of the modes has no
+# effect. The gain of a finding is what its change saves once those of larger parts are made. Beyond
+# `ORDERED` findings the smaller ones are made last, in order of size; changes that depend on all
+# others come at the very end.
 
 ORDERED = 4  # findings of which all orders are replayed
 
 
 def worth_telling(case: Case, finding: Finding) -> bool:
-    """Whether its part of all lateness, or what the job is spared without it, is large enough: of
-    many that are late at once each has a part, and one alone may cost more than in proportion.
-
-    What is less than the replay misses of the run is not known to be lost."""
+    """Whether a finding's part of the loss, or what its change alone saves, is at least the
+    smallest share worth telling and the error of the replay."""
     least = max(SMALLEST_SHARE, case.unexplained or 0.0)
     if finding.severity >= least or finding.mode in TERMINAL:
         return True
@@ -262,7 +261,7 @@ def worth_telling(case: Case, finding: Finding) -> bool:
 
 
 def attributed(case: Case, findings: Sequence[Finding]) -> list[Finding]:
-    """The findings, the costliest first, each with its own part of what all of them cost."""
+    """The findings, the costliest first, each with its part of what all of them cost."""
     largest = sorted(findings, key=lambda finding: -finding.severity)
     changing = [one for one in largest if isinstance(one.change, Change)]
     last = [one for one in findings if callable(one.change)]
@@ -270,15 +269,15 @@ def attributed(case: Case, findings: Sequence[Finding]) -> list[Finding]:
         return largest
     changes = [one.change for one in changing]
     parts = dict(zip(map(id, changing), _values(case, changes), strict=True))
-    left = _left(case, changes, last)
+    left = _saved_last(case, changes, last)
     parts |= dict(zip(map(id, last), zip(left, left, strict=True), strict=True))
-    told = [_scaled(case, one, *parts[id(one)]) if id(one) in parts else one for one in largest]
-    worth = [one for one in told if one.change is None or one.severity >= SMALLEST_SHARE]
+    scaled = [_scaled(case, one, *parts[id(one)]) if id(one) in parts else one for one in largest]
+    worth = [one for one in scaled if one.change is None or one.severity >= SMALLEST_SHARE]
     return sorted(worth, key=lambda finding: -finding.severity)
 
 
-def _left(case: Case, changes: Sequence[Change], last: Sequence[Finding]) -> list[Array]:
-    """What those save that change whatever is left once everything else has been changed."""
+def _saved_last(case: Case, changes: Sequence[Change], last: Sequence[Finding]) -> list[Array]:
+    """What the findings whose change depends on all others save of each step, after these."""
     assert case.costs is not None
     steps = [case.costs.combined(changes)]
     for finding in last:
@@ -287,8 +286,8 @@ def _left(case: Case, changes: Sequence[Change], last: Sequence[Finding]) -> lis
 
 
 def _values(case: Case, changes: Sequence[Change]) -> list[tuple[Array, Array]]:
-    """Of each change its part of what all save of each step; and what it saves itself once those
-    are made that have a larger part."""
+    """Each change's part of what all save of each step, and what it saves once those of larger
+    parts are made."""
     assert case.costs is not None
     few = range(min(len(changes), ORDERED))
     sets = [chosen for size in range(len(few) + 1) for chosen in combinations(few, size)]
@@ -307,7 +306,7 @@ def _values(case: Case, changes: Sequence[Change]) -> list[tuple[Array, Array]]:
 
 
 def _shapley(saved: dict[tuple[int, ...], Array], number: int, count: int) -> Array:
-    """Shapley (1953): the mean of what one adds to those before it, over all orders."""
+    """Shapley (1953): what a change adds to those before it, averaged over all orders."""
     total: Array = np.zeros_like(saved[()])
     for chosen, value in saved.items():
         if number in chosen and max(chosen) < count:
@@ -318,7 +317,7 @@ def _shapley(saved: dict[tuple[int, ...], Array], number: int, count: int) -> Ar
 
 
 def _scaled(case: Case, finding: Finding, part_ns: Array, saved_ns: Array) -> Finding:
-    """The finding with its part; its effect and its options with what it saves in its turn."""
+    """The finding with its part as severity; effect and options scaled to what it saves in turn."""
     part, saved = (round(case.share(each).value, 4) for each in (part_ns, saved_ns))
     if max(abs(part - finding.severity), abs(saved - finding.severity)) < 0.01 * finding.severity:
         return finding

@@ -1,6 +1,6 @@
-"""A finding, and the diagnosis that collects them: what `evenstep diagnose --json` prints.
+"""Findings and the diagnosis that holds them: what `evenstep diagnose --json` prints.
 
-Every finding answers four questions in this order: what is seen (`observation`), what causes it
+A finding answers four questions in this order: what is seen (`observation`), what causes it
 (`cause`, `layer`, `mode`), what it costs (`effect`) and what can be done (`options`).
 """
 
@@ -35,7 +35,7 @@ class Where:
 
 @dataclass(slots=True, frozen=True)
 class When:
-    """Steps concerned as closed ranges, and how they recur (one of `PATTERNS`, None unknown)."""
+    """Steps concerned, as closed ranges, and how they recur (one of `PATTERNS`, None unknown)."""
 
     steps: Sequence[tuple[Natural, Natural]] = ()
     pattern: Annotated[str | None, Meta(enum=(*PATTERNS, None))] = None
@@ -53,8 +53,8 @@ class Projection:
 
 @dataclass(slots=True, frozen=True)
 class Effect:
-    """Share of step time that being without it gives back, once what has a larger part is gone; and
-    the share lost at other sizes."""
+    """Share of step time gained without the cause, once causes with a larger part are gone; and the
+    share lost at other sizes."""
 
     now: Portion
     projected: Sequence[Projection] = ()
@@ -62,7 +62,7 @@ class Effect:
 
 @dataclass(slots=True, frozen=True)
 class Option:
-    """A remedy: the share of step time it gives back, what it costs, how that was predicted."""
+    """A remedy: the share of step time that it gives back, its cost, and how it was predicted."""
 
     action: str
     gain: float | None
@@ -82,7 +82,7 @@ class Evidence:
     unit: str
 
     def rounded(self) -> Evidence:
-        """As it is reported: nanoseconds and bytes whole, four digits of everything else."""
+        """The evidence as reported: whole nanoseconds and bytes, four digits of everything else."""
         measured, expected = (_rounded(one, self.unit) for one in (self.measured, self.expected))
         return Evidence(self.metric, measured, expected, self.unit)
 
@@ -98,10 +98,10 @@ def _rounded(value: float | None, unit: str) -> float | None:
 
 @dataclass(slots=True, frozen=True)
 class CallStack:
-    """What a rank's training thread was in when it was late: innermost frame first."""
+    """A call stack of a late rank's training thread, innermost frame first."""
 
     rank: int
-    share: Portion  # of the looks at this rank
+    share: Portion  # of this rank's stack samples
     frames: Sequence[str] = ()  # "file:line function", files of Python and torch in brackets
 
 
@@ -141,13 +141,13 @@ class Finding(Document):
         Sequence[CallStack],
         Meta("What a rank's training thread was in when it was late, where that was looked at."),
     ] = ()
-    #: A graph's `Change` to be without it, or what makes one of all other changes together.
+    #: The graph's `Change` that removes the cause, or a function from all other changes to one.
     change: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(slots=True)
 class Diagnosis(Document):
-    """Findings worst first, the summary they rest on, and what the trace cannot tell."""
+    """Findings, worst first, the summary they rest on, and what the trace cannot tell."""
 
     schema: ClassVar[str] = SCHEMA
 
@@ -158,11 +158,11 @@ class Diagnosis(Document):
 
     @property
     def verdict(self) -> str:
-        """The whole diagnosis in one sentence: who, how much, why, what to do."""
+        """The diagnosis in a sentence or two: culprits, cost, cause, action."""
         return str(self.summary["verdict"])
 
     def rows(self) -> list[dict[str, Any]]:
-        """Findings as flat rows, worst first: for a table of any kind."""
+        """Findings as flat rows for a table, worst first."""
         return [
             {
                 "title": one.title, "mode": one.mode, "layer": one.layer,
@@ -186,12 +186,12 @@ class Diagnosis(Document):
         return polars.DataFrame(self.rows())
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The diagnosis as shown in a notebook."""
         return _html(self)
 
 
 def _html(diagnosis: Diagnosis) -> str:
-    """The verdict, the numbers and the findings; whatever a trace's names contain stays text."""
+    """The verdict, the numbers and the findings; names from the trace are escaped."""
     parts = [f"<p><strong>{_text(diagnosis.verdict)}</strong></p>", _numbers(diagnosis.summary)]
     rows = [_row(finding) for finding in diagnosis.findings[:LISTED]]
     if rows:
@@ -203,7 +203,7 @@ def _html(diagnosis: Diagnosis) -> str:
 
 
 def _numbers(summary: dict[str, Any]) -> str:
-    """Step time and shares on one line each, as far as they are known."""
+    """Step time and shares, a paragraph each, where known."""
     lines = []
     time, rate = summary.get("step_time") or {}, summary.get("throughput") or {}
     if time.get("mean_ns") is not None:

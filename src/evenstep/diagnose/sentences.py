@@ -1,9 +1,8 @@
-"""What findings say: every sentence of every mode stands in `sentences.toml`, around its numbers.
+"""Sentences of findings: templates in `sentences.toml`, filled with the numbers of a mode.
 
-A mode hands over numbers and culprits. In braces stands a number and how it is written:
-`{took:time}`, `{part:percent}`, `{those:ranks}`, or a format of Python's; `{those:waits|wait}` is
-the first word of one and the second of several. An option is what to do, what that costs, and how
-its gain was predicted.
+A field in braces is a number and its format: `{took:time}`, `{part:percent}`, `{those:ranks}`, or a
+format of Python's; `{those:waits|wait}` is the first word for one and the second for several. An
+option has three sentences: the action, its cost, and how its gain was predicted.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _UNKNOWN = Share(nan, nan, nan)
 
 class _Sentence(Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
-        """A number as the diagnosis writes numbers; or the word for one or for several of them."""
+        """A number in its format, or the word for one or for several."""
         one, several, more = format_spec.partition("|")
         if several:
             count = len(value) if isinstance(value, Sized) else value
@@ -44,7 +43,7 @@ class _Sentence(Formatter):
 
 
 def say(sentence: str, **numbers: Any) -> str:
-    """The sentence of this name ("incast.cause") with its numbers put in."""
+    """The sentence of this name ("incast.cause") with its numbers."""
     found: Any = TEXTS
     for name in sentence.split("."):
         found = found[name]

@@ -1,8 +1,8 @@
-"""The verdict in four parts that each stand alone: who, what it costs, why, and what to do.
+"""The verdict in four parts that each stand alone: culprit, cost, cause and action.
 
-One number stands for one loss, its part of what all of them cost; what being without it gives back
-by itself is said as step times before and after. The JSON's sentence, the terminal's first lines
-and the page's head all come from here.
+The cost is the finding's part of what all findings cost; the gain of its removal alone is given as
+step times before and after. The JSON's sentence, the terminal's first lines and the page's head
+come from here.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from evenstep.diagnose.finding import TERMINAL, Finding, Option
 from evenstep.diagnose.levels import NAMED, SMALLEST_SHARE
 
 CERTAIN, LIKELY = 0.95, 0.7  # confidence from which a finding is called so
-MOST_WORDS = 35  # of all four parts; numbers and signs are none
+MOST_WORDS = 35  # of all four parts, without numbers and signs
 _NAMED_BEFORE = re.compile(r"^ranks? [\d, and-]+(?: and \d+ more)?(?: \([^()]*\))?:? ")
 NOTHING = "no step was finished by every rank: there is nothing to judge yet"
 
 
 @dataclass(slots=True, frozen=True)
 class Verdict:
-    """What a run's diagnosis comes to. Parts that do not apply are empty; times are ns or None."""
+    """The verdict on a run. Parts that do not apply are empty; times are ns, None unknown."""
 
     who: str
     cost: str
     why: str = ""
     action: str = ""
-    before_ns: float | None = None  # a mean step
-    after_ns: float | None = None  # the same, once the action has worked
+    before_ns: float | None = None  # mean step
+    after_ns: float | None = None  # mean step without the cause, or with the remedy
     healthy: bool = False
-    when: str = "without it"  # what the second of the two times is of
+    when: str = "without it"  # the condition of `after_ns`
 
     @property
     def head(self) -> str:
-        """Who and what it costs: "Rank 3 (gpu012) costs 22 % of step time"."""
+        """Culprit and cost: "Rank 3 (gpu012) costs 22 % of step time"."""
         between = "" if self.cost.startswith(":") else " "
         return words.capital(f"{self.who}{between}{self.cost}".rstrip())
 
     @property
     def change(self) -> str:
-        """ "806 → 516 ms a step without it"; empty where either time is not known."""
+        """ "806 → 516 ms a step without it"; empty where either time is unknown."""
         times = _change(self.before_ns, self.after_ns)
         return f"{times} {self.when}" if times else ""
 
@@ -71,21 +71,21 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
     verb = "cost" if len(first.where.ranks) > 1 and not takes_turns(first) else "costs"
     of = "step time" if before_ns is not None else "the time in collectives"
     share = f"{words.percent(first.severity)} of {of}"
-    cost = f"{verb} {share}" if first.where.ranks else f": {share}"  # a title may be no subject
+    cost = f"{verb} {share}" if first.where.ranks else f": {share}"  # a title is no subject
     gain, when = _given_back(first, remedy)
     after_ns = before_ns and before_ns * (1 - gain)
-    said = Verdict(who(first), cost, "", "", before_ns, after_ns, when=when)
-    left = MOST_WORDS - words.count_words(f"{said.head} {said.change}")
+    found = Verdict(who(first), cost, "", "", before_ns, after_ns, when=when)
+    left = MOST_WORDS - words.count_words(f"{found.head} {found.change}")
     action = words.shortened(action, left // 2)
     why = words.shortened(
         _NAMED_BEFORE.sub("", first.cause.partition(";")[0]), left - words.count_words(action)
     )
-    return replace(said, why=why, action=action)
+    return replace(found, why=why, action=action)
 
 
 def _given_back(finding: Finding, remedy: Option | None) -> tuple[float, str]:
-    """What of the step a remedy gives back, and when: it may be less than being without the cause
-    would be, and that less, or more, than its part of what all causes do."""
+    """The gain to report as a share of the step, and its condition: that of the remedy where it is
+    smaller than the gain without the cause, which may differ from the cause's part of all costs."""
     now = finding.effect.now
     if remedy is not None and remedy.gain is not None and (remedy.high or remedy.gain) < now:
         return remedy.gain, "with this remedy"
@@ -111,7 +111,7 @@ def _healthy(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict
             "time their parts or their collectives",
         )
     coupling = ", as far as this trace shows"
-    if wait:  # without any, nobody was seen waiting: nothing is known of the coupling
+    if wait:  # without any, no waits were recorded: nothing is known of the coupling
         coupling = f": the parts are healthy, waiting for each other takes {words.percent(wait)}"
     largest = findings[0] if findings else None
     why = f"the largest loss: {largest.title}, {words.percent(largest.severity)}" if largest else ""
@@ -121,7 +121,7 @@ def _healthy(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict
 
 
 def who(finding: Finding) -> str:
-    """The culprits as the subject of a sentence; the cause where nobody is one."""
+    """The culprits as the subject of a sentence; without any, the title."""
     ranks, nodes = list(finding.where.ranks), list(finding.where.nodes)
     if not ranks:
         return finding.title
@@ -131,12 +131,12 @@ def who(finding: Finding) -> str:
 
 
 def takes_turns(finding: Finding) -> bool:
-    """Whether another rank is late each time."""
+    """Whether a different rank is late each time."""
     return finding.when.pattern == "rotating"
 
 
 def best(finding: Finding) -> Option | None:
-    """The first remedy that gives something back, or whose gain nobody knows."""
+    """The first remedy with a positive or unknown gain."""
     return next((one for one in finding.options if one.gain is None or one.gain > 0), None)
 
 
@@ -146,7 +146,7 @@ def sureness(confidence: float) -> str:
 
 
 def _change(before_ns: float | None, after_ns: float | None) -> str:
-    """Two times, the unit once where both share it."""
+    """Two times as text, with one unit where both share it."""
     if before_ns is None or after_ns is None:
         return ""
     before, after = words.duration(before_ns), words.duration(after_ns)

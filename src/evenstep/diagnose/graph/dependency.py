@@ -1,12 +1,12 @@
-"""What waits for what within a step of a pipeline- and data-parallel job.
+"""Dependencies within a step of a pipeline- and data-parallel job.
 
 The model is that of Lin et al. (OSDI 2025, section 3.2). A worker runs its computes in order, each
 of the four kinds of messages in order, and its data-parallel collectives in order. A message is
-sent after the compute it carries the result of; one is received after the compute before and before
+sent after the compute whose result it carries, and received after the previous compute and before
 the one that needs it. Parameters are gathered before the first forward of their virtual stage, or
-at the end of the step before. After the last compute come, in this order, whatever there is of:
-garbage collection, the shared gradients, the optimizer, such parameters. A message or a collective
-begins when its last member does.
+ahead, at the end of the previous step. After the last compute come, in this order, if present:
+garbage collection, the shared gradients, the optimizer, parameters gathered ahead. A message or a
+collective begins when its last member does.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Array = npt.NDArray[Any]
 
 
 class Dependencies(NamedTuple):
-    """What waits for what among the operations of a table."""
+    """Dependencies among the operations of a table."""
 
     source: Array  # of each edge, an operation
     target: Array  # ascending
@@ -70,7 +70,7 @@ def dependencies(ops: Columns, *, overlapping: bool) -> Dependencies:
 
 
 def _circular(source: Array, target: Array, group: Array) -> Array:
-    """Operations whose group waits for itself, through others or at once."""
+    """Mask of operations whose group depends on itself, directly or through others."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -100,7 +100,7 @@ def _numbered(key: Array) -> Array:
     return np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
 
 
-# -- what comes after what -------------------------------------------------------------------------
+# -- edges -----------------------------------------------------------------------------------------
 
 
 def _edges(ops: Columns, sent: OperationMessages, *, overlapping: bool) -> Pairs:
@@ -119,8 +119,8 @@ def _edges(ops: Columns, sent: OperationMessages, *, overlapping: bool) -> Pairs
 
 
 def _of_messages(ops: Columns, sent: OperationMessages) -> list[Pairs]:
-    """Sends after their computes, computes after what they receive, and that after the compute that
-    it was asked for after."""
+    """Sends after their computes, computes after the messages they receive, and receives after the
+    compute after which they were posted."""
     found = []
     for role in MESSAGES:
         mine = np.flatnonzero((ops.role == role) & (sent.compute >= 0))
@@ -133,22 +133,23 @@ def _of_messages(ops: Columns, sent: OperationMessages) -> list[Pairs]:
 
 
 def _seen_after(ops: Columns, before: Array, after: Array) -> Pairs:
-    """These edges, or none where most of what is to come after began earlier: receives may be asked
-    for ahead of the compute before them."""
+    """These edges; none where most targets began before their sources ended, as receives may be
+    posted ahead of the previous compute."""
     early = ops.start_s[after] < ops.end_s[before] - STAMPS_S
     kept = slice(0) if len(early) and early.mean() > MOST else slice(None)
     return before[kept], after[kept]
 
 
 def _computing(ops: Columns) -> Array:
-    """What runs in order with the computes: operations nobody knows, too, until the last ends."""
+    """Mask of operations that run in order with the computes: also unknown ones, until the last
+    compute ends."""
     last = latest(np.isin(ops.role, COMPUTES), ops.end_s, ops.worker)
     unknown = np.isin(ops.role, ANYWHERE) & (ops.start_s < last)
     return np.asarray(np.isin(ops.role, COMPUTES) | unknown)
 
 
 def _chain(ops: Columns, where: Array, key: Array, rank: Array | None = None) -> Pairs:
-    """Each operation after the one before it of the same key, by `rank` and then by time."""
+    """Each operation after the previous one of the same key, by `rank` and then by time."""
     nodes = np.flatnonzero(where)
     orders = [ops.role[nodes], ops.seq_id[nodes], ops.start_s[nodes]]
     if rank is not None:
@@ -200,7 +201,7 @@ def _reduced_behind(ops: Columns) -> Pairs:
 
 
 def _after_computes(ops: Columns, *, overlapping: bool) -> list[Pairs]:
-    """The row of operations that ends a worker's step, and what it begins after."""
+    """The chain of operations that ends a worker's step, and what it begins after."""
     rank = ops.role.astype(float)
     late = np.isin(ops.role, ANYWHERE) & ~_computing(ops)
     known = (ops.role >= Role.GC) & ~(overlapping & (ops.role == Role.GRADS))
@@ -226,7 +227,7 @@ def _after_computes(ops: Columns, *, overlapping: bool) -> list[Pairs]:
 
 
 def _ranks_by_time(ops: Columns, late: Array, known: Array) -> Array:
-    """Places of operations nobody knows: right after the known one that started before them."""
+    """Places of unknown operations: right after the last known one that started before them."""
     span = 1.0 + ops.end_s.max() - ops.start_s.min()
     line = ops.worker * span + ops.start_s - ops.start_s.min()
     nodes = np.flatnonzero(known)

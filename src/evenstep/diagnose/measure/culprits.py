@@ -1,9 +1,9 @@
-"""What else is on record of a finding's culprits: where their threads were, how fast machines are.
+"""Further evidence of a finding's culprits: call stacks, speed of their machines, stopped
+processes.
 
-What a rank does in a step that others do as long is no reason for being late. So a place in which
-looks (`Kind.STACK`) saw its thread counts by the time that it takes of a step beyond what it takes
-on the median of the other ranks. Machines are compared by the probe inside the job
-(`--probe-every`).
+A place in the code that takes as long on other ranks is no reason for being late. So a place that
+stack samples (`Kind.STACK`) saw counts by the time it takes of a step beyond the median of the
+other ranks. Machines are compared by the probe inside the job (`--probe-every`).
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from evenstep.trace.trace import Trace
 SEPARATOR = " < "
 
 
-class Looks(NamedTuple):
-    """The looks at one rank: how many, and how many of them saw which stack, by its innermost
-    function; a rank's step takes `step_ns`, 1 where no summary tells."""
+class StackSamples(NamedTuple):
+    """The stack samples of one rank."""
 
     total: int
-    places: Mapping[str, Counter[str]]
-    step_ns: float
+    places: Mapping[str, Counter[str]]  # by innermost function: samples of each stack
+    step_ns: float  # mean step of the rank; 1 where no summary tells
 
     def spent_ns(self, place: str) -> float:
-        """Of a step there."""
+        """Time of a step in a place."""
         return self.share(place) * self.step_ns
 
     def share(self, place: str) -> float:
-        """Of the looks, in which the thread was there."""
+        """Share of the samples in a place."""
         return self.places[place].total() / max(self.total, 1) if place in self.places else 0.0
 
 
 def with_stacks(trace: Trace, finding: Finding) -> Finding:
-    """The finding with what its culprits were seen in; of a hang, what everybody was; of a death,
-    where the exception came from."""
+    """The finding with the call stacks of its culprits: of late ranks the places they were in
+    longer than others, of a hang the last stack of every rank, of a death that of the exception."""
     if finding.mode == "rank_failed":
-        frames = {rank: _raised(trace, rank) for rank in finding.where.ranks}
+        raised = {rank: trace.ranks[rank].facts.get("raised") or {} for rank in finding.where.ranks}
+        frames = {rank: list(error.get("frames") or ()) for rank, error in raised.items()}
         stacks = [CallStack(rank, 1.0, found) for rank, found in frames.items() if found]
         return replace(finding, stacks=stacks)
     stopped = with_stop(trace, finding)
@@ -64,13 +64,9 @@ def with_stacks(trace: Trace, finding: Finding) -> Finding:
         return stopped
     if finding.mode in TERMINAL:
         stacks = _at_the_end(trace, rows, finding.when.steps[-1][1] if finding.when.steps else 0)
-        told = [each for each in stacks if each.rank in finding.where.ranks]
-        cause = (
-            f"{finding.cause}; it was in {words.own_place(told[0].frames)}"
-            if told
-            else finding.cause
-        )
-        return replace(finding, stacks=stacks, cause=cause)
+        own = [each for each in stacks if each.rank in finding.where.ranks]
+        place = f"; it was in {words.own_place(own[0].frames)}" if own else ""
+        return replace(finding, stacks=stacks, cause=finding.cause + place)
     stacks = _of_late(trace, rows, finding.where.ranks[: levels.LISTED])
     if not stacks:
         return finding
@@ -80,14 +76,9 @@ def with_stacks(trace: Trace, finding: Finding) -> Finding:
     return replace(finding, stacks=stacks, cause=finding.cause + seen)
 
 
-def _raised(trace: Trace, rank: int) -> list[str]:
-    """The frames of the exception that ended a rank."""
-    return list((trace.ranks[rank].facts.get("raised") or {}).get("frames") or ())
-
-
 def _at_the_end(trace: Trace, rows: Columns, step: int) -> list[CallStack]:
-    """The last look at each rank from this step on, or from the last that the rank has begun: who
-    is missing may stand in one before."""
+    """The last stack of each rank from this step on, or from the last step that the rank began: a
+    missing rank may be in an earlier one."""
     steps = trace.of_kind(Kind.STEP)
     own = {rank: (steps.step[steps["rank"] == rank] + 1).max(initial=0) for rank in trace.ranks}
     begun = [min(step, own[int(rank)]) for rank in rows["rank"]]
@@ -100,12 +91,12 @@ def _at_the_end(trace: Trace, rows: Columns, step: int) -> list[CallStack]:
 
 
 def _of_late(trace: Trace, rows: Columns, ranks: Sequence[int]) -> list[CallStack]:
-    """What these ranks were in for longer than the others, the most first."""
-    looks = {int(rank): _looks(trace, rows, int(rank)) for rank in np.unique(rows["rank"])}
-    others = [each for rank, each in looks.items() if rank not in ranks]
+    """Stacks of the places in which these ranks were longer than the others, the longest first."""
+    samples = {int(rank): _samples(trace, rows, int(rank)) for rank in np.unique(rows["rank"])}
+    others = [each for rank, each in samples.items() if rank not in ranks]
     found = []
-    for rank in (rank for rank in ranks if rank in looks):
-        mine = looks[rank]
+    for rank in (rank for rank in ranks if rank in samples):
+        mine = samples[rank]
         usual = {place: [other.spent_ns(place) for other in others] for place in mine.places}
         excess = {
             place: mine.spent_ns(place) - float(np.median(times or [0.0]))
@@ -120,7 +111,7 @@ def _of_late(trace: Trace, rows: Columns, ranks: Sequence[int]) -> list[CallStac
     return found
 
 
-def _looks(trace: Trace, rows: Columns, rank: int) -> Looks:
+def _samples(trace: Trace, rows: Columns, rank: int) -> StackSamples:
     mine = rows.select(rows["rank"] == rank)
     places: dict[str, Counter[str]] = defaultdict(Counter)
     for name, count in zip(mine.name, mine.payload, strict=True):
@@ -131,10 +122,10 @@ def _looks(trace: Trace, rows: Columns, rank: int) -> Looks:
     steps = trace.summaries[trace.summary_rank == rank]
     count = int(steps["count"].sum()) if len(steps) else 0
     step_ns = float(steps["step_sum_ns"].sum()) / count if count else 1.0
-    return Looks(int(mine.payload.sum()), places, step_ns)
+    return StackSamples(int(mine.payload.sum()), places, step_ns)
 
 
-# -- its own machine, by the probe -----------------------------------------------------------------
+# -- speed of machines, by the probe ---------------------------------------------------------------
 
 
 MEASURED = {
@@ -145,7 +136,7 @@ MEASURED = {
 
 
 class SlowMachine(NamedTuple):
-    """A rank whose machine stands out in one measurement, ns."""
+    """A rank whose machine is slow in one measurement of the probe, ns."""
 
     rank: int
     measured: str
@@ -154,12 +145,12 @@ class SlowMachine(NamedTuple):
 
     @property
     def slower(self) -> float:
-        """By what share of the usual time it takes longer."""
+        """Excess over the usual time, as a share of it."""
         return self.median_ns / self.usual_ns - 1
 
 
 def with_probe(trace: Trace, finding: Finding) -> Finding:
-    """The finding with what the probe says of its culprits' machines while they were late."""
+    """The finding with the machines of its culprits that the probe found slow in its steps."""
     ranks = finding.where.ranks
     if not ranks or finding.mode in TERMINAL or not finding.when.steps:
         return finding
@@ -179,7 +170,8 @@ def with_probe(trace: Trace, finding: Finding) -> Finding:
 
 
 def slow_machines(trace: Trace, steps: tuple[int, int]) -> list[SlowMachine]:
-    """Ranks slower in a probe between two steps than peers of the same hardware, slowest first."""
+    """Ranks slower in the probe between two steps than peers of the same hardware, slowest
+    first."""
     hardware = {rank: place.hardware[0] for rank, place in layouts(trace).items()}
     found = []
     for measured in MEASURED:
@@ -195,7 +187,7 @@ def slow_machines(trace: Trace, steps: tuple[int, int]) -> list[SlowMachine]:
 
 
 def _probed(trace: Trace, metric: str, steps: tuple[int, int]) -> Mapping[int, Series]:
-    """What each rank's probes measured in these steps, where they are enough."""
+    """Each rank's probe measurements in these steps, where there are `SEVERAL`."""
     numbers = sampled(trace, metric)
     inside = (numbers.step >= steps[0]) & (numbers.step <= steps[1])
     found = {}
@@ -207,7 +199,7 @@ def _probed(trace: Trace, metric: str, steps: tuple[int, int]) -> Mapping[int, S
 
 
 def _sentence(trace: Trace, first: SlowMachine, slow: list[int], culprits: int) -> str:
-    """That the machine is slow, and whether its whole host is."""
+    """The end of a cause: the machine is slow, and whether its whole host is."""
     node = node_of(trace, first.rank)
     who = "its own machine" if culprits == 1 else f"rank {first.rank}'s own machine"
     on_it = [rank for rank, info in trace.ranks.items() if info.node == node]
@@ -217,12 +209,12 @@ def _sentence(trace: Trace, first: SlowMachine, slow: list[int], culprits: int) 
     return f"; {who}{host} {does} {by} slower than its peers in the probe"
 
 
-# -- whether it ran at all -------------------------------------------------------------------------
+# -- stopped processes -----------------------------------------------------------------------------
 
 
 def with_stop(trace: Trace, finding: Finding) -> Finding:
-    """A delay of one rank said as a stop of its process, where its sampler stood still as well: for
-    three rounds of sampling, and as many seconds."""
+    """A straggler's single delay as a stop of its process, where its sampler stood still as well:
+    for most of the step, `SEVERAL` usual longest gaps between samples and `SEVERAL` seconds."""
     ranks, steps = finding.where.ranks, trace.of_kind(Kind.STEP)
     if finding.mode != "straggler" or len(ranks) != 1:
         return finding

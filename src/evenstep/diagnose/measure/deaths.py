@@ -1,8 +1,8 @@
-"""Which ranks did not end as they should, when, and whose end came first.
+"""Deaths: which ranks ended wrongly, when, and which death led to the others.
 
-A rank writes down the exception that ended its script, and several times a second that it is alive;
-the launcher writes down how each process of its machine ended. Together they order the ends of a
-job's ranks, so that the first can be told from those that followed from it.
+A rank records the exception that ended its script, and a heartbeat several times a second; the
+launcher records how each process of its machine ended. Both order the ends of a job's ranks, so
+that the first is told from those that followed from it.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any, NamedTuple
 from evenstep.diagnose.measure.stuck import Stuck, limit_ns, long_enough
 from evenstep.trace.trace import RankInfo, Trace
 
-RESOLUTION_NS = 500_000_000  # ends closer together than two heartbeats are told apart by more
-SILENT_NS = 2 * RESOLUTION_NS  # a rank not heard of for so long while others were is gone
+RESOLUTION_NS = 500_000_000  # ends closer together than two heartbeats need other evidence
+SILENT_NS = 2 * RESOLUTION_NS  # without a heartbeat for so long, a rank stood still
 INTERRUPTED = "KeyboardInterrupt"
 
 
 class Death(NamedTuple):
-    """The end of a rank that was not to end."""
+    """The wrong end of a rank."""
 
     rank: int
-    at_ns: int  # of the wall clock; where nothing tells, when it was last heard of
+    at_ns: int  # on the wall clock; where unknown, its last heartbeat
     facts: dict[str, Any]  # of the rank: `ended`, `raised`, `closed`
 
 
 def deaths(trace: Trace) -> list[Death]:
-    """The ranks that ended wrongly, in the order in which they did.
+    """The ranks that ended wrongly, in the order of their ends.
 
-    Ends that follow one on request (Ctrl-C reaches some ranks, the others lose a peer) are none.
+    Ends that follow one on request do not count: Ctrl-C reaches some ranks, the others lose a peer.
     """
     asked = [wall_ns(info, ended_ns(info) or 0) for info in trace.ranks.values() if _stopped(info)]
     before_ns = min(asked, default=math.inf) - RESOLUTION_NS
@@ -41,7 +41,7 @@ def deaths(trace: Trace) -> list[Death]:
     ]
     if all(_interrupted(death.facts) for death in found):
         return []
-    if found:  # the job is over: who has not ended its trace was not let, or left without a word
+    if found:  # the job is over: a rank that did not close its trace died, too
         known = {death.rank for death in found}
         cut = {rank: info for rank, info in trace.ranks.items() if _cut(info)}
         found += [
@@ -53,11 +53,11 @@ def deaths(trace: Trace) -> list[Death]:
 
 
 def first_of(found: Sequence[Death], awaited: Iterable[int]) -> list[Death]:
-    """Whose end led to the others': one rank, or those that raised the very same at one place.
+    """The deaths that led to the others: one, and those that raised the same error at its place.
 
-    A process that is killed closes its connections a moment before it has ended, and its peers may
-    raise within that moment. So of ends that lie close together comes first that of a rank the
-    others waited for (`awaited`), and then that of a process that was gone before the others'.
+    A killed process closes its connections a moment before it has ended, and its peers may raise
+    within that moment. So of ends close together the first is that of a rank the others waited for
+    (`awaited`), else that of a process that was gone before the others.
     """
     if not found:
         return []
@@ -75,16 +75,17 @@ def first_of(found: Sequence[Death], awaited: Iterable[int]) -> list[Death]:
 def hung_first(
     trace: Trace, places: Sequence[Stuck], found: Sequence[Death], step_ns: float
 ) -> list[Stuck]:
-    """The places where the job hung, whatever ended it later: a timeout, a person, a scheduler.
+    """The operations in which the job hung, whatever ended it later: a timeout, a person, a
+    scheduler. The longest steps take `step_ns`.
 
-    What stood still only because who was to come, or somebody within, had died or been stopped
-    before it could be called a hang, is none; but a process that was not heard of before it died
-    had stood still, however long steps are. A call that differs, or a rank that had left in good
-    order, is one as soon as somebody died of it. The longest steps take `step_ns`.
+    An operation whose missing ranks (or, without any, a waiting one) had died or been stopped
+    before it was in flight for long enough is no hang; but a missing process without heartbeats
+    before it ended is one. Where ranks died, so are differing calls and missing ranks that had left
+    in order.
     """
     hung = []
     for place in places:
-        if place.pause_ns is not None:  # of a dump, which is always of living processes
+        if place.pause_ns is not None:  # a dump, whose processes are alive
             hung += [place] if long_enough(place, step_ns) else []
             continue
         entered_ns = wall_ns(trace.ranks[place.waiting[0]], place.entered_ns)
@@ -94,19 +95,17 @@ def hung_first(
         left = {rank for rank, info in over.items() if not (_wrong(info) or _cut(info))} - stopped
         died = {death.rank for death in found if death.at_ns <= soon_ns} | stopped
         awaited = set(place.missing)
-        came_to_nothing = place.different or (awaited and awaited <= left)
+        mismatched = place.different or (awaited and awaited <= left)
         bereft = awaited <= died if awaited else not died.isdisjoint(place.waiting)
         frozen = any(_stood_still(trace.ranks[rank]) for rank in place.missing)
-        if (found and came_to_nothing) or (long_enough(place, step_ns) and not bereft) or frozen:
+        if (found and mismatched) or (long_enough(place, step_ns) and not bereft) or frozen:
             hung.append(place)
     return hung
 
 
 def _stood_still(info: RankInfo) -> bool:
-    """Whether nothing was heard of a process for a while before it ended.
-
-    One that has raised or ended its trace is silent from then on: leaving may take it seconds.
-    """
+    """Whether a process had no heartbeats for `SILENT_NS` before it raised, closed its trace or
+    died; after that it is silent, and leaving may take seconds."""
     beat_ns = int(info.facts.get("heartbeat_ns", 0))
     return bool(beat_ns) and (ended_ns(info) or 0) - beat_ns > SILENT_NS
 
@@ -125,23 +124,23 @@ def wall_ns(info: RankInfo, monotonic_ns: int) -> int:
 
 
 def ended_ns(info: RankInfo) -> int | None:
-    """When a rank is known to have ended, on its own clock: raised, closed its trace, or died."""
+    """When a rank raised, closed its trace or died, whichever is first, on its own clock."""
     facts = (info.facts.get(name) or {} for name in ("raised", "closed", "ended"))
     moments = [int(each["monotonic_ns"]) for each in facts if "monotonic_ns" in each]
     return min(moments, default=None)
 
 
 def _wrong(info: RankInfo) -> bool:
-    """Whether it was a death, by what is written down of it."""
+    """Whether the recorded end is a death."""
     ended, raised = info.facts.get("ended") or {}, info.facts.get("raised") or {}
     if _stopped(info):
         return False
-    told = ended.get("signal") or ended.get("exit_code") or raised
-    return bool(told) or ("ended" in info.facts and not info.closed and "exit_code" not in ended)
+    failed = ended.get("signal") or ended.get("exit_code") or raised
+    return bool(failed) or ("ended" in info.facts and not info.closed and "exit_code" not in ended)
 
 
 def _stopped(info: RankInfo) -> bool:
-    """Whether a person or a scheduler ended it, as far as its launcher, if any, was told."""
+    """Whether a person or a scheduler ended it, by its launcher, or without one by itself."""
     ended = info.facts.get("ended")
     return bool(ended.get("asked")) if ended else _interrupted(info.facts)
 
@@ -151,17 +150,17 @@ def _interrupted(facts: dict[str, Any]) -> bool:
 
 
 def _cut(info: RankInfo) -> bool:
-    """Whether its trace was not ended, though it was heard of and nobody asked it to end."""
+    """Whether its trace was not closed, though it had heartbeats and was not asked to end."""
     ended = info.facts.get("ended") or {}
     return not info.closed and not ended.get("asked") and "heartbeat_ns" in info.facts
 
 
 def _gone_ns(death: Death) -> float:
-    """When its process had ended, where a launcher saw it."""
+    """When a launcher saw that its process had ended; else inf."""
     return float((death.facts.get("ended") or {}).get("realtime_ns", math.inf))
 
 
 def _raised(death: Death) -> tuple[str, str] | None:
-    """What was raised and where."""
+    """Type and innermost frame of the exception raised."""
     raised = death.facts.get("raised") or {}
     return (raised["type"], raised["frames"][0]) if raised.get("frames") else None

@@ -1,8 +1,8 @@
-"""How a loss recurs: over steps, as a pattern of late cells, and at other sizes, by closed form.
+"""Recurrence of a loss: over steps, as a pattern of late cells; at other sizes, by closed form.
 
-A chronically late rank costs the same share whatever the size. Independent delays do not: with
-probability p a step per rank, a step of n ranks has one with 1 − (1 − p)^n. Noise without outliers
-grows with the expected maximum of n normal draws (Blom 1958: Φ⁻¹((n − .375)/(n + .25))).
+A chronically late rank costs the same share at any size. Independent delays with probability p per
+rank and step hit a step of n ranks with probability 1 − (1 − p)^n. Noise without outliers grows
+with the expected maximum of n normal draws (Blom 1958: Φ⁻¹((n − .375)/(n + .25))).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from evenstep.statistics.interval import Share
 
 Array = npt.NDArray[Any]
 
-FEWEST_STEPS = 5  # steps, below which nothing can be said to recur
+FEWEST_STEPS = 5  # with fewer, nothing has a pattern
 
 
 def pattern_of(late: Array) -> str | None:
-    """Pattern of a (steps, ranks) mask; None where nothing is late, or there are too few steps.
+    """Pattern of late cells (steps, ranks); None without any, or with too few steps.
 
-    chronic: the same ranks in most steps; rotating: most steps, but another rank each time;
-    bursty: stretches of steps (three in a row, on average); transient: single steps.
+    chronic: the same ranks in most steps; rotating: most steps, another rank each time; bursty:
+    runs of steps (`SEVERAL` on average); transient: single steps.
     """
     per_rank = late.sum(axis=0)
     any_late = np.asarray(late.any(axis=1))
@@ -51,10 +51,10 @@ def _mean_run(flags: Array) -> float:
 
 
 def when(late: Array, steps: Array) -> When:
-    """The steps in which anything is late, as ranges, and the pattern.
+    """The steps with late cells, as ranges, and their pattern.
 
-    A chronic or rotating state is one range; of single steps at most `LISTED` ranges are listed,
-    the longest ones, in order.
+    A chronic or rotating pattern is one range; of others the `LISTED` longest ranges are listed, in
+    order.
     """
     pattern = pattern_of(late)
     concerned = steps[late.any(axis=1)]
@@ -70,7 +70,7 @@ def when(late: Array, steps: Array) -> When:
 
 
 def throughout(steps: Array, pattern: str = "chronic") -> When:
-    """All steps that were seen."""
+    """All of these steps."""
     return When([(int(steps[0]), int(steps[-1]))], pattern)
 
 
@@ -85,7 +85,7 @@ def expected_maximum(ranks: int) -> float:
 
 
 def _projected(share: Share, ranks: int, grown: Callable[[float, int], float]) -> list[Projection]:
-    """`grown` says what a share becomes with so many times the ranks."""
+    """The share at other sizes; `grown` gives it for a multiple of the ranks."""
     return [
         Projection(ranks * factor, *(min(max(grown(value, factor), 0.0), 1.0) for value in share))
         for factor in FACTORS
@@ -98,7 +98,7 @@ def constant(share: Share, ranks: int) -> list[Projection]:
 
 
 def by_growth(share: Share, ranks: int, growth: Callable[[int, int], float]) -> list[Projection]:
-    """What takes `growth(ranks, factor)` times as long with that many times the ranks."""
+    """A cause that takes `growth(ranks, factor)` times as long with `factor` times the ranks."""
 
     def grown(value: float, factor: int) -> float:
         times = growth(ranks, factor)
@@ -108,16 +108,14 @@ def by_growth(share: Share, ranks: int, growth: Callable[[int, int], float]) -> 
 
 
 def by_noise(share: Share, ranks: int) -> list[Projection]:
-    """Noise that everybody has: grows like the expected maximum."""
+    """Noise of all ranks: it grows like the expected maximum."""
     now = expected_maximum(max(ranks, 2))
     return _projected(share, ranks, lambda value, f: value * expected_maximum(ranks * f) / now)
 
 
 def by_chance(share: Share, ranks: int, hits: Share) -> list[Projection]:
-    """Independent delays; `hits` is the probability that a step has one now, with its interval.
-
-    Every rank's chance stays, and there are more of them.
-    """
+    """Independent delays; `hits` is the probability, with its interval, that a step has one now.
+    Each rank keeps its probability."""
     if share.value <= 0 or hits.value <= 0:
         return []
     cost = share.value / (1 - share.value) / hits.value if share.value < 1 else 0.0

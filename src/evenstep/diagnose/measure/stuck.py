@@ -1,14 +1,15 @@
-"""What a job stands still in, and for whom.
+"""Operations in which a job is stuck, and the ranks that it waits for.
 
-A rank that waits in a collective waits for the members that have not entered it, or that entered
-something else in its place; one that waits in a message waits for its peer. Who waits himself is a
-victim: followed from rank to rank, this leads to those who wait for nobody.
+A rank in a collective waits for the members that have not entered it, or entered another one in its
+place; a rank in a message waits for its peer. A rank that waits is a victim itself; following the
+waits from rank to rank leads to ranks that wait for nobody.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,14 +21,14 @@ from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-SHORTEST_NS = 500_000_000  # in flight for less than this may just be a slow step
-STEPS = 20  # … and for less than so many of the longest steps (their 99 % quantile)
-SHORTEST_IN_DUMP_NS = 100_000_000  # a dump is written because something is wrong
-HISTORY = 4096  # calls looked back at
-PAUSES = 3  # … and for less than so many of the longest pauses between operations
+SHORTEST_NS = 500_000_000  # a hang is in flight for longer than this …
+STEPS = 20  # … and than so many of the longest steps (their 99 % quantile)
+SHORTEST_IN_DUMP_NS = 100_000_000  # in a dump, which is written because something is wrong …
+PAUSES = 3  # … and longer than so many of the longest pauses between operations
+HISTORY = 4096  # previous calls that are searched for a repetition
 
 
-#: The side of a call whose size all members must bring alike.
+#: The side of a call whose size must be equal on all members.
 _ALIKE: Mapping[int, str] = {
     int(op): side
     for side, ops in (
@@ -39,7 +40,7 @@ _ALIKE: Mapping[int, str] = {
 
 
 class EnteredCall(NamedTuple):
-    """What a rank entered. `size` is None where members may differ in it."""
+    """The call that a rank entered. `size` is None where members may differ in it."""
 
     op: int
     size: int | None
@@ -48,7 +49,7 @@ class EnteredCall(NamedTuple):
 
 
 class Stuck(NamedTuple):
-    """The first operation of a group that was never left by somebody."""
+    """The first operation of a group that some member never left."""
 
     group: int
     sequence: int
@@ -56,59 +57,56 @@ class Stuck(NamedTuple):
     step: int
     waiting: list[int]
     missing: list[int]
-    different: list[int]  # ranks that entered another operation, or another size, at that place
-    since_ns: int  # in flight for so long at the end of the trace
+    different: list[int]  # ranks that entered another operation or size in its place
+    since_ns: int  # time in flight at the end of the trace
     calls: Mapping[int, EnteredCall] = {}  # what each rank entered there
     untraced: tuple[int, ...] = ()  # members without a trace
     pause_ns: int | None = None  # of a dump: the longest pause between operations before
     timed: bool = True  # whether since_ns is known, not only a lower bound
     peer: int = -1  # of a message
-    entered_ns: int = 0  # when the first of the waiting entered it, on its own clock
+    entered_ns: int = 0  # when the first waiting rank entered it, on its own clock
 
 
 def stuck(trace: Trace) -> list[Stuck]:
-    """The earliest open operation of each group, without those that only wait for another's.
+    """The earliest open operation of each group, without those held up by another one.
 
-    A rank that hangs in one group and so keeps the next one waiting is a victim. Where all wait
-    for one another in a circle, all are told.
+    A missing rank that itself waits in another operation is a victim. Where all operations wait for
+    one another in a circle, all are returned.
     """
     found = _collectives(trace) + _messages(trace)
     held_up = {rank for place in found for rank in place.waiting}
     roots = [place for place in found if not place.missing or set(place.missing) - held_up]
-    told = [place for place in roots if place.missing or place.different or place.untraced] or roots
-    free = [not set(place.missing) & held_up for place in told]
-    named = {r for place, alone in zip(told, free, strict=True) if alone for r in place.missing}
-    told = [p._replace(missing=[r for r in p.missing if r not in held_up]) for p in told]
+    roots = [one for one in roots if one.missing or one.different or one.untraced] or roots
+    clear = [place for place in roots if not set(place.missing) & held_up]
+    named = {rank for place in clear for rank in place.missing}
+    own = [[rank for rank in place.missing if rank not in held_up] for place in roots]
     return [
-        place
-        for place, alone in zip(told, free, strict=True)
-        if alone or set(place.missing) - named
+        place._replace(missing=missing)
+        for place, missing in zip(roots, own, strict=True)
+        if place in clear or set(missing) - named
     ] or found
 
 
 def long_enough(place: Stuck, step_ns: float) -> bool:
-    """Whether it was stuck for much longer than a step takes.
-
-    A dump has no steps: there the longest pause between operations stands in. Calls that differ, or
-    a dump that does not tell how long, are reason enough.
-    """
+    """Whether it was stuck for much longer than a step takes, or in a dump, without steps, than the
+    longest pause between operations. Of a dump, differing calls or an unknown time are enough."""
     differs = place.pause_ns is not None and bool(place.different)
     return not place.timed or differs or place.since_ns > limit_ns(place, step_ns)
 
 
 def limit_ns(place: Stuck, step_ns: float) -> float:
-    """What is in flight for longer than this hangs, where the longest steps take `step_ns`."""
+    """Time in flight beyond which an operation hangs; the longest steps take `step_ns`."""
     if place.pause_ns is None:
         return max(SHORTEST_NS, STEPS * step_ns)
     return max(SHORTEST_IN_DUMP_NS, PAUSES * place.pause_ns)
 
 
 def unfinished(trace: Trace, kind: Kind = Kind.COLLECTIVE) -> Columns:
-    """Operations that nobody finished: without an exit on ranks that did not end their trace
-    themselves or ended by an exception, or ended by an error (a timeout, a peer that is gone)."""
+    """Unfinished operations: without an exit on ranks that did not close their trace or raised, or
+    ended by an error (a timeout, a lost peer)."""
     events = trace.of_kind(kind)
     still = [r for r, info in trace.ranks.items() if not info.closed or "raised" in info.facts]
-    # the columns of a large run are read from its files: no more of them than needed
+    # columns of a large run are read from files: none without need
     if not still and not trace.flagged(kind, Flag.FAILED):
         return events.select(slice(0, 0))
     wanted = (events.flags & int(Flag.FAILED)) != 0
@@ -120,11 +118,8 @@ def unfinished(trace: Trace, kind: Kind = Kind.COLLECTIVE) -> Columns:
 
 
 def _without_all(events: Columns) -> Array:
-    """Collectives that end when all have entered, and that a member of the group had not reached.
-
-    However they ended, it was by an error: a backend's threads do not always say so. A member that
-    was never seen in the group tells nothing.
-    """
+    """Mask of synchronizing collectives that a member of the group had not reached: they ended by
+    an error, even if it is not recorded. A member without any call in the group does not count."""
     found = np.zeros(len(events), bool)
     waits = np.isin(events.op, [int(op) for op in SYNCHRONIZING_OPS])
     for group in np.unique(events.group[events.group >= 0]):
@@ -136,7 +131,7 @@ def _without_all(events: Columns) -> Array:
 
 
 def call_of(rows: Columns, index: int) -> EnteredCall:
-    """What the rank of a row entered."""
+    """The call that a row records."""
     op = int(rows.op[index])
     side = _ALIKE.get(op)
     size = int(rows[side][index]) if side else None
@@ -145,8 +140,8 @@ def call_of(rows: Columns, index: int) -> EnteredCall:
 
 
 def in_flight(trace: Trace, waiting: Columns) -> tuple[int, bool]:
-    """How long the first of them had waited when the last rank on its clock is heard of, and
-    whether that is all: a dump that was copied does not tell when it was written."""
+    """How long the first of these records was in flight until the last sign of any rank on its
+    clock; and whether that is exact: a copied dump does not tell when it was written."""
     enter_ns, exit_ns = int(waiting.enter_ns[0]), int(waiting.exit_ns[0])
     if exit_ns > 0:  # it ended by an error
         return exit_ns - enter_ns, True
@@ -159,7 +154,7 @@ def in_flight(trace: Trace, waiting: Columns) -> tuple[int, bool]:
 
 
 def _last_heard(trace: Trace, clock: str) -> int:
-    """The last moment on a clock that any record, heartbeat or launcher knows of."""
+    """The last moment on a clock in any record, heartbeat or launcher's note."""
     near = {rank: info for rank, info in trace.ranks.items() if info.clock == clock}
     events = trace.events
     mine = np.isin(events["rank"], list(near))
@@ -171,10 +166,8 @@ def _last_heard(trace: Trace, clock: str) -> int:
 
 
 def longest_pause(trace: Trace, ranks: Iterable[int]) -> int | None:
-    """The longest pause between operations of these ranks in the last half of their dumps.
-
-    The first half may hold start-up and compilation. None for a trace that is no dump.
-    """
+    """The longest pause between operations in the second half of these ranks' dumps, as the first
+    half may hold start-up and compilation. None if not all are dumps."""
     pauses = []
     for rank in ranks:
         if "dump" not in trace.ranks[rank].facts:
@@ -185,11 +178,11 @@ def longest_pause(trace: Trace, ranks: Iterable[int]) -> int | None:
     return max(pauses, default=0)
 
 
-def _of(trace: Trace, waiting: Columns, **told: Any) -> Stuck:
-    """The operation that these records wait in; `told`: for whom."""
+def _stuck_in(trace: Trace, waiting: Columns, **known: Any) -> Stuck:
+    """The operation of these waiting records; `known`: its other fields."""
     ranks = [int(rank) for rank in waiting["rank"]]
     since_ns, timed = in_flight(trace, waiting)
-    known: dict[str, Any] = {
+    usual: dict[str, Any] = {
         "op": int(waiting.op[0]),
         "calls": {rank: call_of(waiting, index) for index, rank in enumerate(ranks)},
     }
@@ -202,7 +195,7 @@ def _of(trace: Trace, waiting: Columns, **told: Any) -> Stuck:
         timed=timed,
         pause_ns=longest_pause(trace, ranks),
         entered_ns=int(waiting.enter_ns.min()),
-        **known | told,
+        **usual | known,
     )
 
 
@@ -215,16 +208,14 @@ def _collectives(trace: Trace) -> list[Stuck]:
     for group in np.unique(pending.group[pending.group >= 0]):
         mine = pending.select(pending.group == group)
         each = (mine.select(mine.group_seq == sequence) for sequence in np.unique(mine.group_seq))
-        places = (_place(trace, events, waiting) for waiting in each)
-        found += [next((place for place in places if place), None)]
-    return [place for place in found if place]
+        places = filter(None, (_place(trace, events, waiting) for waiting in each))
+        found += list(islice(places, 1))
+    return found
 
 
 def _place(trace: Trace, events: Columns, waiting: Columns) -> Stuck | None:
-    """Who waits for whom in a collective; None where some have finished it.
-
-    A dump may be written on one rank a moment before the next: what others have left is no hang.
-    """
+    """The stuck collective of these records; None where another member has left it, as ranks may
+    write their dumps at different moments."""
     group, sequence = int(waiting.group[0]), int(waiting.group_seq[0])
     entered = events.select((events.group == group) & (events.group_seq == sequence))
     calls = {int(r): call_of(entered, i) for i, r in enumerate(entered["rank"])}
@@ -237,7 +228,7 @@ def _place(trace: Trace, events: Columns, waiting: Columns) -> Stuck | None:
     if left and not different and common in SYNCHRONIZING_OPS:
         return None
     absent = [r for r in trace.groups[group].ranks if r not in calls and r not in passed]
-    return _of(
+    return _stuck_in(
         trace,
         waiting,
         op=int(common),
@@ -249,10 +240,8 @@ def _place(trace: Trace, events: Columns, waiting: Columns) -> Stuck | None:
 
 
 def _different(calls: Mapping[int, EnteredCall]) -> tuple[Op, list[int]]:
-    """The operation most ranks entered, and who entered another one, or another size of it.
-
-    Without a majority all of them differ.
-    """
+    """The operation that most ranks entered, and the ranks that entered another one or another
+    size; all ranks, where no call is the most frequent."""
     kinds = {rank: call[:3] for rank, call in calls.items()}
     (usual, votes), *others = Counter(kinds.values()).most_common()
     tied = bool(others) and others[0][1] == votes
@@ -261,10 +250,8 @@ def _different(calls: Mapping[int, EnteredCall]) -> tuple[Op, list[int]]:
 
 
 def _unusual(events: Columns, waiting: Columns, calls: Mapping[int, EnteredCall]) -> list[int]:
-    """Where no majority tells: who did not call what followed when the same was called before.
-
-    Training repeats its collectives; the longest repetition of the calls that led here counts.
-    """
+    """Without a majority, the ranks whose call is not the one that followed the longest repetition
+    of the previous calls; training repeats its collectives."""
     group, sequence, rank = (waiting[name][0] for name in ("group", "group_seq", "rank"))
     own = events.select((events.group == group) & (events["rank"] == rank))
     own = own.select(own.group_seq < sequence).sorted_by("group_seq")
@@ -284,7 +271,7 @@ def _unusual(events: Columns, waiting: Columns, calls: Mapping[int, EnteredCall]
 
 
 def _passed(trace: Trace, events: Columns, group: int, sequence: int) -> set[int]:
-    """Ranks that are known to have got beyond a collective their ring no longer holds."""
+    """Ranks known to have passed a collective that their ring no longer holds."""
     found = {
         rank
         for rank, info in trace.ranks.items()
@@ -298,12 +285,12 @@ def _passed(trace: Trace, events: Columns, group: int, sequence: int) -> set[int
 
 
 # -- messages whose other end was never called -----------------------------------------------------
-# One is known by its group, ends, direction, tag and number. Where a ring has lost its oldest
-# records numbers do not compare; then an open call of the other direction counts as the other end.
+# A message is identified by group, ends, direction, tag and number. Where a ring has lost its
+# oldest records, numbers do not compare; any open call of the other direction then stands for it.
 
 
 def _messages(trace: Trace) -> list[Stuck]:
-    """Messages whose other end was never called, one place per peer that is waited for."""
+    """Messages whose other end was never called, one per peer that is waited for."""
     pending = unfinished(trace, Kind.POINT_TO_POINT)
     if not len(pending):
         return []
@@ -312,7 +299,7 @@ def _messages(trace: Trace) -> list[Stuck]:
     awaited: dict[tuple[int, ...], list[int]] = {}
     for index in np.sort(np.unique(calls, axis=1, return_index=True)[1]).tolist():
         ends, numbered = _other_ends(trace, pending, index)
-        if not (numbered and (ends.exit_ns > 0).any()):  # else it was merely not seen to end here
+        if not (numbered and (ends.exit_ns > 0).any()):  # else only its end here was not recorded
             key = int(pending.group[index]), *map(int, calls[1:, index])
             awaited.setdefault(key, []).append(index)
     places = [_message(trace, pending.select(np.array(rows))) for rows in awaited.values()]
@@ -320,7 +307,7 @@ def _messages(trace: Trace) -> list[Stuck]:
 
 
 def _mirrored(place: Stuck, before: Sequence[Stuck]) -> bool:
-    """Whether it is the other end of a message that has been told: both called, neither left."""
+    """Whether it is the other end of an earlier entry's message: both called, neither left."""
     return not place.missing and any(
         not other.missing and other.peer in place.waiting and place.peer in other.waiting
         for other in before
@@ -328,7 +315,8 @@ def _mirrored(place: Stuck, before: Sequence[Stuck]) -> bool:
 
 
 def _other_ends(trace: Trace, pending: Columns, index: int) -> tuple[Columns, bool]:
-    """The peer's calls of the same message, and whether numbers tell so; else all that are open."""
+    """The peer's calls of the same message, and True; its open calls of that direction, and False,
+    where message numbers do not compare."""
     events = trace.of_kind(Kind.POINT_TO_POINT)
     rank, peer = int(pending["rank"][index]), int(pending.peer_or_root[index])
     op = int(Op.RECV if pending.op[index] == int(Op.SEND) else Op.SEND)
@@ -344,7 +332,7 @@ def _message(trace: Trace, waiting: Columns) -> Stuck:
     peer, rank = int(waiting.peer_or_root[0]), int(waiting["rank"][0])
     ends, numbered = _other_ends(trace, waiting, 0)
     sizes = {max(int(rows.bytes_in[0]), int(rows.bytes_out[0])) for rows in (waiting, ends) if rows}
-    return _of(
+    return _stuck_in(
         trace,
         waiting,
         missing=[peer] if peer in trace.ranks and not len(ends) else [],

@@ -1,7 +1,6 @@
-"""What a question changes in a run's graph: ranks' own work, pauses, input, or transfers.
+"""Changes to a run's graph that what-if questions ask for: own work, pauses, input, transfers.
 
-Each question is answered with a `Change`, or with the reason why the trace cannot tell. Work is
-changed where a rank has it: row by row of the graph.
+Each question gives a `Change`, or the reason why the trace cannot answer it.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ FEW_SIZES = (
 
 
 def _ranks(case: Case, spec: Spec) -> Change | str:
-    """These ranks' work at the median of the others', place by place and step, or multiplied."""
+    """The ranks' own work set to the median of the others', by place and step, or multiplied."""
     assert case.costs is not None
     if spec.change == "ideal":
         return _computes(case, spec)
@@ -51,7 +50,7 @@ def _ranks(case: Case, spec: Spec) -> Change | str:
             here = part.by_place(own)
             here[:, chosen] = np.median(here[:, ~chosen], axis=1, keepdims=True)
             part.assign(own, here)
-        elif chosen.any():  # nobody else has their program
+        elif chosen.any():  # no other rank has their program
             work = np.median(case.grid.work_ns, axis=0)
             own[part.rows] *= np.median(work[~mine]) / max(np.median(work[mine]), 1.0)
     return _changed(case, own)
@@ -76,7 +75,7 @@ def _changed(case: Case, own_ns: Array) -> Change:
 
 
 def _even(case: Case, _: Spec) -> Change | str:
-    """Each stretch of own work at the mean of all ranks of the same program."""
+    """Each row's own work at the mean of all ranks of the same program."""
     assert case.costs is not None
     if len(case.grid.ranks) < 2:
         return "there is one rank only"
@@ -88,7 +87,7 @@ def _even(case: Case, _: Spec) -> Change | str:
 
 
 def _removed(case: Case, spec: Spec) -> Change | str:
-    """These ranks with nothing to do: nobody waits for them."""
+    """The ranks without own work, so that no rank waits for them."""
     if np.count_nonzero(~_columns(case, spec)) < 2:
         return "fewer than two ranks would be left"
     return _ranks(case, spec._replace(change="x", factor=0.0))
@@ -100,7 +99,7 @@ _COLUMN = {"stage": "stage", "dp": "dp_rank"}
 
 
 def _in_table(case: Case, ranks: Array, column: str) -> Array:
-    """What an operation table has of these ranks in a column."""
+    """Values of these ranks in a column of the operation table."""
     table = case.trace.operations
     assert table is not None
     known, first = np.unique(table["rank"], return_index=True)
@@ -108,8 +107,8 @@ def _in_table(case: Case, ranks: Array, column: str) -> Array:
 
 
 def _computes(case: Case, spec: Spec) -> Change | str:
-    """Computes as long as their type usually is, multiplied, or those of a stage as long on average
-    as those of all stages."""
+    """Computes with the usual duration of their type, multiplied, or with those of each stage as
+    long on average as those of all stages."""
     assert case.costs is not None
     graph, records = case.costs.graph, case.grid.records.of_kind(Kind.PHASE)
     mine = (records.op != int(Phase.SYNC)) & np.isin(records.step, graph.steps)
@@ -124,7 +123,7 @@ def _computes(case: Case, spec: Spec) -> Change | str:
 
 
 def _lengths(case: Case, spec: Spec, records: Columns, length_ns: Array) -> Array | str:
-    """How long these computes are to be."""
+    """The new durations of these computes, ns."""
     if spec.change == "balanced":
         stage = _in_table(case, records["rank"], "stage")
         place = np.unique(stage * len(Phase) + records.op, return_inverse=True)[1]
@@ -144,7 +143,7 @@ def _lengths(case: Case, spec: Spec, records: Columns, length_ns: Array) -> Arra
 
 
 def _means(values: Array, kind: Array) -> Array:
-    """Mean of each kind's values; 0 of kinds without any."""
+    """Mean of each kind's values; 0 for kinds without any."""
     return np.asarray(np.bincount(kind, values) / np.maximum(np.bincount(kind), 1))
 
 
@@ -166,7 +165,7 @@ def _rows_of(case: Case, records: Columns) -> Array:
 
 
 def _collector(case: Case, spec: Spec) -> Change | str:
-    """Without pauses; aligned, with the longest of each n-th one on all ranks at a time."""
+    """Without pauses; or aligned, with the longest n-th pause on all ranks at the same time."""
     if not case.grid.pause_ns.any():
         return "no pause of a garbage collector was recorded"
     if spec.change == "aligned":
@@ -184,7 +183,7 @@ def _input(case: Case, _: Spec) -> Change | str:
 
 
 def _operation(case: Case, spec: Spec) -> Change | str:
-    """Transfers of one operation at the low end of their kind's, or multiplied."""
+    """Transfers of one operation at the floor of their kind, or multiplied."""
     rows = case.transfers.rows
     mine = rows.op == int(Op[spec.target.upper()])
     if not mine.any():
@@ -197,7 +196,7 @@ def _operation(case: Case, spec: Spec) -> Change | str:
 
 
 def _algorithm(case: Case, spec: Spec) -> Change | str:
-    """All-reduces by another algorithm, of the latency and bandwidth a ring would have here."""
+    """All-reduces by another algorithm, with the latency and bandwidth of a ring here."""
     rows = case.transfers.rows
     reduces = rows.op == int(Op.ALL_REDUCE)
     line = _line(case, reduces) if reduces.any() else None
@@ -233,7 +232,7 @@ _ALGORITHMS: dict[str, Callable[[Case, int, Link], Cost]] = {
 
 
 def _buckets(case: Case, spec: Spec) -> Change | str:
-    """Gradients in buckets of this size: as many bytes, with another number of latencies."""
+    """Gradients in buckets of this size: the same bytes with another number of latencies."""
     rows = case.transfers.rows
     mine = _reductions(rows)
     line = _line(case, mine) if mine.any() else None
@@ -250,7 +249,7 @@ def _buckets(case: Case, spec: Spec) -> Change | str:
 
 
 def _reductions(rows: Columns) -> Array:
-    """Reductions of gradients: of the groups that reduce most bytes."""
+    """Mask of reductions of gradients: those of the groups that reduce most bytes."""
     mine = np.isin(rows.op, (int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER)))
     if not mine.any():
         return np.asarray(mine)
@@ -260,7 +259,7 @@ def _reductions(rows: Columns) -> Array:
 
 
 def _line(case: Case, mine: Array) -> TransferLine | None:
-    """Line through the usual times of the kinds these transfers are of."""
+    """The line through the undisturbed times of the kinds of these transfers."""
     kinds = case.transfers.kinds.select(np.unique(case.transfers.rows.kind[mine]))
     return line_through(kinds.size_bytes, kinds.quiet_ns, kinds["count"])
 

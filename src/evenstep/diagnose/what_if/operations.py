@@ -1,12 +1,12 @@
-"""Operation tables made ready for replay: what each operation took, and would usually take.
+"""Operation tables prepared for replay: the own and the usual duration of each operation.
 
-A compute takes its duration. A message or collective is transferred from when its last member
-began; what its members waited before is not its own. Usual durations are those of Lin et al. (OSDI
-2025, section 3.2): the mean over all computes of a type, the median over all transfers of one.
+A compute takes its duration; a message or collective, the time since its last member began. Usual
+durations are those of Lin et al. (OSDI 2025, section 3.2): the mean over all computes of a type,
+the median over all transfers of a type.
 
-The run's own graph has of each collective the end that was seen first, and begins a message when it
-is sent; these figures take every member by itself. So the table has a graph of its own, made of
-the same rows and operations by the same hand: steps alike are one, under several scenarios.
+The graph of the run takes the earliest end of a collective and begins a message when it is sent;
+the published figures use every member's own duration. So a table has graphs of its own, built and
+replayed by the same code, with equal steps as scenarios of one.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ Array = npt.NDArray[Any]
 
 
 class Pattern(NamedTuple):
-    """Steps alike, each a scenario of one; or all steps, where one begins before another ends."""
+    """Equal steps, each a scenario of one graph; or all steps, where they overlap."""
 
     steps: Array  # (copies, steps of the graph), by index
     rows: Array  # (operations, copies) of the table
     graph: Graph
-    place: Array  # in the graph's operations, of each operation …
-    ready: Array  # … and of what is over when it could begin: the same where it begins alone
+    place: Array  # of each operation, in the graph's operations
+    ready: Array  # likewise, the one over when it could begin: the same where it begins alone
 
 
 class OperationJob(NamedTuple):
@@ -57,13 +57,13 @@ class OperationJob(NamedTuple):
     patterns: list[Pattern]
     own_s: Array  # what the operation itself took
     usual_s: Array  # what one of its type usually takes
-    delay_s: Array  # from when it could have begun to when it did: work that was not recorded
-    measured_s: Array  # (steps,) from the first start, or the end of the step before, to its end
+    delay_s: Array  # from when it could have begun until it did: unrecorded work
+    measured_s: Array  # (steps,) from its first start, or the end of the previous step, to its end
     names: tuple[str, ...]  # of types, by `optype`
 
 
 def job(operations: Columns, names: tuple[str, ...]) -> OperationJob:
-    """Work out dependencies and durations of a table with the columns of `trace.operations`."""
+    """Dependencies and durations of a table with the columns of `trace.operations`."""
     table = prepared(operations)
     _, begun, over = extent(operations)
     apart = not on_one_line(operations) or bool((begun[1:] >= over[:-1]).all())
@@ -82,9 +82,9 @@ def job(operations: Columns, names: tuple[str, ...]) -> OperationJob:
 
 
 def prepared(operations: Columns) -> Columns:
-    """The table in order, steps alike in the same, with `turn` (of the step), `column` (of the
-    rank), `worker` (of both), `lane` (tells apart those of one stage and data-parallel rank, for
-    tensor parallelism), and `start_s` and `end_s`, which count from the start of their step.
+    """The table sorted, equal steps alike, with `turn` (index of the step), `column` (of the rank),
+    `worker` (of both), `lane` (among ranks of one stage and data-parallel rank, for tensor
+    parallelism), and `start_s` and `end_s` since the start of the step.
     """
     turn, begun, _ = extent(operations)
     ranks, column = np.unique(operations["rank"], return_inverse=True)
@@ -111,7 +111,8 @@ _WHOLE = ("rank", "step", "role", *_FORM[1:])
 
 
 def _left(table: Columns, begun_s: Array) -> Array:
-    """Of each row, when its worker had ended the step before; as late as the first step begins."""
+    """When each row's worker ended the previous step, at least the beginning of the first step; s
+    since the start of the row's step."""
     ended = np.full((len(begun_s) + 1, int(table.column.max()) + 1), begun_s[0])
     np.maximum.at(ended, (table.turn + 1, table.column), table.end_s + begun_s[table.turn])
     ended = np.maximum.accumulate(ended)
@@ -119,7 +120,7 @@ def _left(table: Columns, begun_s: Array) -> Array:
 
 
 def _alike(table: Columns) -> list[Array]:
-    """Rows of steps of one structure, (operations, steps)."""
+    """For each structure of steps, the rows of its steps: (operations, steps)."""
     form = np.stack([table[name] for name in _FORM], axis=1).astype(np.int32)
     bounds = np.append(_firsts(table.turn), len(table)).tolist()
     alike: dict[bytes, list[int]] = {}
@@ -130,7 +131,7 @@ def _alike(table: Columns) -> list[Array]:
 
 
 def _pattern(table: Columns, rows: Array, found: Dependencies) -> Pattern:
-    """The graph of these rows, which begin together with others by way of one more operation."""
+    """The graph of these rows; operations that begin together depend on one more operation."""
     ops = table.select(rows[:, 0])
     together = np.bincount(found.group)[found.group] > 1
     place = np.cumsum(1 + together) - 1
@@ -154,9 +155,10 @@ def _pattern(table: Columns, rows: Array, found: Dependencies) -> Pattern:
 def _entered(
     ops: Columns, found: Dependencies, nodes: tuple[Array, Array, Array], together: Array
 ) -> Columns:
-    """Rows of a graph: a lane enters all operations when it begins its step, to begin after what
-    they wait for, and ends the step when all are over. `nodes` are the operation of each row, what
-    is over when it could begin, and of those `together` with others what begins them."""
+    """Rows of a graph: a lane enters all operations at the beginning of its step, each to begin
+    after its dependencies, and ends the step when all are over. `nodes`: the operation of each row,
+    the one over when it could begin, and for those `together` with others the one that begins
+    them."""
     place, ready, begin = nodes
     count, grouped = len(ops), np.flatnonzero(together)
     apart = found.source != found.target - 1  # else it queues
@@ -188,9 +190,9 @@ def _entered(
 
 
 def _measured(table: Columns, rows: Array, waits: Dependencies, left: Array) -> tuple[Array, Array]:
-    """What each operation itself took, and how long after it could have begun it did.
+    """The own duration of each operation, and the delay from when it could have begun.
 
-    `rows` (operations, steps) of the table, and when their workers had `left` the step before.
+    `rows` (operations, steps) of the table; `left`: when their workers ended the previous step.
     """
     start, end = table.start_s[rows], table.end_s[rows]
     role = table.role[rows[:, 0]]
@@ -208,7 +210,7 @@ def _measured(table: Columns, rows: Array, waits: Dependencies, left: Array) -> 
 
 
 def _firsts(ascending: Array) -> Array:
-    """Where each value begins."""
+    """Indices at which a new value begins."""
     return np.flatnonzero(np.diff(ascending, prepend=-1))
 
 
@@ -224,10 +226,10 @@ def _usual(table: Columns, own: Array) -> Array:
 
 
 def replayed(plan: OperationJob, durations_s: Array, delays_s: Array | None = None) -> Array:
-    """Length of each step, in seconds, were its operations to take these durations.
+    """Length of each step in seconds if its operations took these durations.
 
-    `durations_s` is (rows, scenarios), the result (steps, scenarios). Nothing begins before what it
-    depends on has ended, nor for `delays_s` after that; without them nothing else takes time.
+    `durations_s` is (rows, scenarios), the result (steps, scenarios). An operation begins
+    `delays_s` (default 0) after its dependencies have ended.
     """
     found = np.zeros((len(plan.steps), durations_s.shape[1]))
     for one in plan.patterns:

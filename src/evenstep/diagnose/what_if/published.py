@@ -1,9 +1,9 @@
-"""What stragglers cost a job of which every operation is known (Lin et al., OSDI 2025).
+"""Cost of stragglers in a job with a full operation table (Lin et al., OSDI 2025).
 
-The step is replayed as it was, and with every operation taking what one of its type usually does
-(the ideal). What a part of the job costs is the ideal step with only that part as it was, relative
-to the ideal step (equations 2 and 4); M_W and M_S are the shares of the slowdown that go away when
-the slowest workers (equation 5), or the last stage (section 5.2), become ideal.
+The step is replayed as it was, and with the usual duration of every operation (the ideal). The cost
+of a part of the job is the ideal step with only that part as it was, relative to the ideal step
+(equations 2 and 4); M_W and M_S are the shares of the slowdown that go away when the slowest
+workers (equation 5), or the last stage (section 5.2), become ideal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 Parts = dict[Any, Array]  # by label of a part of the job: (steps,) seconds
 
 SLOWEST = 0.03  # of the workers make up M_W
-UNRECORDED = 1.03  # slowdown by unrecorded work from which its place is looked for
+UNRECORDED = 1.03  # slowdown by unrecorded work from which it is attributed to parts
 MERGED = {
     "forward-send": "forward-pp-comm",
     "forward-recv": "forward-pp-comm",
@@ -33,10 +33,10 @@ FIRST = "first-op"
 
 
 def published(plan: OperationJob) -> dict[str, Any]:
-    """The results under the names that the authors' own tool prints them by; times in seconds.
+    """The results under the names of the authors' own tool; times in seconds.
 
-    A ratio to a step that would take no time is None, and so is where work was lost that was not
-    recorded, if that is too little to place.
+    A ratio to a step without any duration is None, and so is the attribution of unrecorded work
+    where there is too little of it.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         return {name: _known(value) for name, value in _published(plan).items()}
@@ -71,19 +71,19 @@ def _published(plan: OperationJob) -> dict[str, Any]:
 
 
 def _known(value: Any) -> Any:
-    """A result with None for what is no number."""
+    """A result with None for values that are not finite."""
     if isinstance(value, dict):
         return {key: _known(item) for key, item in value.items()}
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _ratio(one_s: Array, other_s: Array) -> float:
-    """Of mean steps (equation 1)."""
+    """Ratio of mean steps (equation 1)."""
     return float(one_s.mean() / other_s.mean())
 
 
 def _decomposed(name: str, parts: Parts | None, base: Array, steps: list[int]) -> dict[str, Any]:
-    """What each part costs relative to a step without, on average and in every step."""
+    """The cost of each part relative to the base step, on average and in every step."""
     if parts is None:
         return dict.fromkeys((name, f"{name}_per_step"))
     ratios = {label: (lengths / base).tolist() for label, lengths in parts.items()}
@@ -102,15 +102,15 @@ def _sorted(values: dict[Any, float]) -> dict[Any, float]:
 
 
 def _lengths(plan: OperationJob, keep: Array) -> Array:
-    """Step lengths with the kept rows of each scenario as they were, the others ideal."""
+    """Step lengths with the rows in `keep` (rows, scenarios) as they were, the others ideal."""
     return replayed(plan, np.where(keep, plan.own_s[:, None], plan.usual_s[:, None]))
 
 
 def _explained(
     name: str, mended_s: Array, broken_s: Array, was: Array, ideal: Array
 ) -> dict[str, float | None]:
-    """What a part explains of the slowdown: mean step with it ideal and the rest as it was, and
-    the reverse; the share that goes with it (above 1 where others profit too), and that it adds."""
+    """The part's contribution to the slowdown: mean step with it ideal and the rest as it was, and
+    the reverse; the share that it removes (above 1 where others profit too), and that it adds."""
     mended, broken, before, best = (
         float(length.mean()) for length in (mended_s, broken_s, was, ideal)
     )
@@ -127,10 +127,8 @@ def _explained(
 def _each(
     plan: OperationJob, labels: list[str], types: Array, replay: Callable[[Array], Array]
 ) -> dict[str, Parts]:
-    """Step lengths by type (number of its label), stage and data-parallel rank.
-
-    `replay` is given the rows of the parts, a few parts at a time.
-    """
+    """Step lengths by type, stage and data-parallel rank; `replay` is given masks of the rows of
+    several parts at a time."""
     kinds = {"optype": types, "stage": plan.table.stage, "dp_rank": plan.table.dp_rank}
     found: dict[str, Parts] = {}
     width = max(1, CELLS // len(plan.table))
@@ -145,7 +143,7 @@ def _each(
 
 
 def _optypes(plan: OperationJob) -> tuple[list[str], Array]:
-    """Labels of types, the two ends of a message being one, and the number of each row's."""
+    """Labels of types, both ends of a message being one, and the index of each row's label."""
     labels, number = np.unique(
         np.array([MERGED.get(name, name) for name in plan.names]), return_inverse=True
     )
@@ -153,7 +151,7 @@ def _optypes(plan: OperationJob) -> tuple[list[str], Array]:
 
 
 def _workers(plan: OperationJob, alone: dict[str, Parts], ideal: Array) -> dict[int, float]:
-    """Equation 4 by its upper bound: a worker costs no more than its stage, or its dp rank."""
+    """Upper bound of equation 4: a worker costs at most as much as its stage, or its dp rank."""
     rows = np.unique(plan.table["rank"], return_index=True)[1]
     of = plan.table.select(rows)
     places = zip(of["rank"].tolist(), of.dp_rank.tolist(), of.stage.tolist(), strict=True)

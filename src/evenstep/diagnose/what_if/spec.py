@@ -1,4 +1,4 @@
-"""What a user may ask to be different: `rank:3=median`, `op:all_reduce=floor`, `bucket=25MB`."""
+"""Specifications of changes: `rank:3=median`, `op:all_reduce=floor`, `bucket=25MB`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.spool.layout import Op
 from evenstep.values import bytes_of
 
-#: What can be asked about, an example of which one (none where there is only one), and what it can
-#: become. In place of 1.5 and .5 stands any factor, in place of 25MB any size.
+#: Subjects, an example of which one (none where there is only one), and their possible changes. 1.5
+#: and 0.5 stand for any factor, 25MB for any size.
 _SUBJECTS = {
     "rank": ("3", ("median", "ideal", "x1.5")),
     "node": ("gpu012", ("median", "x1.5")),
@@ -30,7 +30,7 @@ _SUBJECTS = {
 }
 _NUMBERED = ("rank", "stage", "dp")
 _REMOVAL = "remove:rank:7"
-#: One example of everything that can be asked, as a message names it.
+#: An example of every form, for messages.
 FORMS: tuple[str, ...] = (
     *(
         f"{subject}:{which}={change}" if which else f"{subject}={change}"
@@ -42,7 +42,7 @@ FORMS: tuple[str, ...] = (
 
 
 class Spec(NamedTuple):
-    """One change: what of (`subject`, `target` or `numbers`), and how it is to be."""
+    """One change: of what (`subject`, `target` or `numbers`), and to what."""
 
     text: str
     subject: str
@@ -93,7 +93,7 @@ def _factor(text: str) -> float | None:
 
 
 def _size_bytes(text: str) -> int:
-    """Bytes of "25MB"; 0 where it is no size with a unit."""
+    """Bytes of "25MB"; 0 for text that is no size with a unit."""
     with suppress(ValueError):
         return bytes_of(text) if text.endswith("B") else 0
     return 0

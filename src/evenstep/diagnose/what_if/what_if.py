@@ -1,6 +1,6 @@
-"""What if a part of the job were different: the step replayed with it, and what that gives back.
+"""What-if questions: the run replayed with a change, and the share of step time that it gives back.
 
-Where a trace cannot carry a question the answer says why instead of a number.
+Where a trace cannot answer a question, the answer says why.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _mean(step_ns: Array) -> int | None:
 
 
 def _check(trace: Trace, spec: Spec) -> None:
-    """Whether what is asked about is in the trace."""
+    """Raise `UsageError` where the trace lacks what is asked about."""
     there: dict[str, list[Any]] = {"rank": sorted(trace.ranks), "node": list(trace.nodes)}
     table = trace.operations
     if table is not None:
@@ -123,14 +123,14 @@ def added(diagnosis: dict[str, Any], trace: Trace, specs: Sequence[str]) -> dict
 
 
 class WhatIfRun:
-    """A case to ask. `step_ns` (steps,) are its measured steps."""
+    """A case that answers questions. `step_ns` (steps,): its measured steps."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
         self.step_ns: Array = case.grid.step_ns.astype(float)
 
     def changed(self, spec: Spec) -> Change | str:
-        """What it changes, or why the trace cannot tell."""
+        """The change that is asked for, or why the trace cannot tell."""
         if not len(self.case.grid.steps):
             return "no step was finished by every rank"
         graph = self.case.grid.graph
@@ -146,5 +146,5 @@ class WhatIfRun:
         return self.case.saved(self.case.combined(changes))
 
     def method(self, spec: Spec) -> str:
-        """How it was predicted, in words."""
+        """The method of the prediction, in words."""
         return say(f"what_if.graph.{'ideal' if spec.change == 'ideal' else spec.subject}")
