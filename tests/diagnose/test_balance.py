@@ -2,16 +2,20 @@
 
 import json
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.measure import transfer
+from evenstep.diagnose.measure.grid import step_grid
 from evenstep.diagnose.measure.samples import ports
 from evenstep.importers.draft import Draft
 from evenstep.importers.opening import open_trace
 from evenstep.report.terminal.sentences import movement
-from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spool.layout import Kind, Op
+from tests.diagnose.synthetic import World
 from tests.importers.profiles import Profile
 
 TOKENS = {0: 1000, 1: 1000, 2: 4000}  # elements that each rank receives
@@ -67,3 +71,13 @@ def test_a_port_carries_what_its_counter_grew_by():
     assert not list(movement({"ports": found}))  # of one host: they carry nothing of the job
     (sentence,) = movement({"ports": [found[1], {**found[0], "node": "gpu02"}]})
     assert "send 3 to 12.5 GB/s; least: port 1 of gpu01" in sentence
+
+
+def test_a_rank_that_receives_nothing_counts_among_those_that_share_the_tokens():
+    trace = World(ranks=4, after_backward=((Op.ALL_TO_ALL, 4000),)).trace()
+    calls = trace.events.op == int(Op.ALL_TO_ALL)
+    received = np.where(calls & (trace.events["rank"] > 0), 0, trace.events.bytes_out)
+    received = np.where(calls & (trace.events["rank"] == 0), 4000, received)
+    trace = replace(trace, events=trace.events.with_column("bytes_out", received))
+    found = transfer.tokens(trace, step_grid(trace))
+    assert (found["imbalance"], found["fullest"]) == (4.0, [{"rank": 0, "share": 1.0}])

@@ -1,5 +1,8 @@
 """Whose end ended the job."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
@@ -190,3 +193,22 @@ def test_one_of_two_ranks_that_left_a_call_out_is_told_from_the_other():
             )  # fmt: skip
     finding = first(trace)
     assert (finding.mode, finding.where.ranks) == ("hang", [1])
+
+
+def test_a_host_that_booted_later_does_not_make_a_hang_of_a_death():
+    """Stamps of hosts do not compare: rank 3 entered the collective when ranks 0 and 2 did."""
+    left = {"raised": raised(5 * SECOND), "closed": (5 * SECOND, {})}
+    world = World(nodes=(0, 0, 0, 1))
+    trace, end = broken(world, {1: {"ended": (10 * MS, GONE)}, 0: left, 2: left, 3: left})
+    trace, info, later = waits(trace, end, 0, 2, 3), trace.ranks[3], 3600 * SECOND
+    info.identity |= {"anchor_realtime_ns": later, "anchor_monotonic_ns": 0}
+    info.facts["heartbeat_ns"] -= later
+    for name in left:
+        info.facts[name]["monotonic_ns"] -= later
+    moved = trace.events["rank"] == 3
+    for name in ("enter_ns", "exit_ns"):
+        stamps = trace.events[name]
+        column = np.where(moved & (stamps > 0), stamps - later, stamps)
+        trace = replace(trace, events=trace.events.with_column(name, column))
+    finding = first(trace)
+    assert (finding.mode, finding.where.ranks) == ("rank_failed", [1])

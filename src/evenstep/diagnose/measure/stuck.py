@@ -64,7 +64,7 @@ class Stuck(NamedTuple):
     pause_ns: int | None = None  # of a dump: the longest pause between operations before
     timed: bool = True  # whether since_ns is known, not only a lower bound
     peer: int = -1  # of a message
-    entered_ns: int = 0  # when the first waiting rank entered it, on its own clock
+    entered_ns: int = 0  # first entry of the waiting ranks on the clock of `waiting[0]`
 
 
 def stuck(trace: Trace) -> list[Stuck]:
@@ -181,6 +181,8 @@ def longest_pause(trace: Trace, ranks: Iterable[int]) -> int | None:
 def _stuck_in(trace: Trace, waiting: Columns, **known: Any) -> Stuck:
     """The operation of these waiting records; `known`: its other fields."""
     ranks = [int(rank) for rank in waiting["rank"]]
+    clock = trace.ranks[ranks[0]].clock
+    near = [trace.ranks[rank].clock == clock for rank in ranks]
     since_ns, timed = in_flight(trace, waiting)
     usual: dict[str, Any] = {
         "op": int(waiting.op[0]),
@@ -194,7 +196,7 @@ def _stuck_in(trace: Trace, waiting: Columns, **known: Any) -> Stuck:
         since_ns=since_ns,
         timed=timed,
         pause_ns=longest_pause(trace, ranks),
-        entered_ns=int(waiting.enter_ns.min()),
+        entered_ns=int(waiting.enter_ns[near].min()),
         **usual | known,
     )
 

@@ -139,17 +139,17 @@ def tokens(trace: Trace, grid: StepGrid) -> dict[str, Any] | None:
     if grid.graph is None or int(Op.ALL_TO_ALL) not in grid.graph.operations.op:
         return None
     rows = trace.of_kind(Kind.COLLECTIVE)
-    rows = rows.select((rows.op == int(Op.ALL_TO_ALL)) & (rows.bytes_out > 0) & (rows.group >= 0))
+    rows = rows.select((rows.op == int(Op.ALL_TO_ALL)) & (rows.group >= 0))
     call = np.stack([rows.group.astype(np.int64), rows.group_seq.astype(np.int64)])
     calls, place, members = np.unique(call, axis=1, return_inverse=True, return_counts=True)
     place, received = place.reshape(-1), rows.bytes_out.astype(float)
     most = np.zeros(calls.shape[1])
     np.maximum.at(most, place, received)
-    ratio = most / (np.bincount(place, received) / members)
-    ratio = ratio[members > 1]
+    known = (members > 1) & (most > 0)  # a member of such a call may receive nothing
+    ratio = (most * members)[known] / np.bincount(place, received)[known]
     if not len(ratio) or ratio.mean() < 1 + SMALLEST_SHARE:
         return None
-    fullest = rows["rank"][(received == most[place]) & (members[place] > 1)]
+    fullest = rows["rank"][(received == most[place]) & known[place]]
     ranks, counts = np.unique(fullest, return_counts=True)
     order = np.argsort(-counts, kind="stable")[:4]
     return {
