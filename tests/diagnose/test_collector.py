@@ -88,3 +88,15 @@ def test_pauses_of_which_few_are_long_are_told_by_what_they_add_up_to(worst):
     world = World(noise=0.005).delayed(Phase.BACKWARD, table, collector=True)
     mean_ms = table[3:, 1].mean() / MS
     assert f"collects for {mean_ms:.1f} ms inside backward" in worst(world).cause
+
+
+def test_collections_inside_loading_are_not_loading():
+    """Each rank collects in another fifth of the steps, while it fetches its batch."""
+    world = World(noise=0.005)
+    table = world.everywhere()
+    for rank in range(world.ranks):
+        table[5 + rank :: 5, rank] = 40 * MS
+    world = world.delayed(Phase.INPUT, table, collector=True)
+    findings = {each.mode: each.severity for each in diagnose(world.trace()).findings}
+    assert findings["runtime_jitter"] == pytest.approx(world.injected_share(), rel=0.1)
+    assert "input_pipeline" not in findings

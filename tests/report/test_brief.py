@@ -89,6 +89,16 @@ def test_without_the_others_traces_nobody_is_called_healthy(diagnosis: Diagnosis
     assert lines(diagnosis)[0].startswith("Healthy")
 
 
+def test_a_run_that_mostly_communicates_is_not_called_healthy(diagnosis: Diagnosis) -> None:
+    diagnosis.findings.clear()
+    diagnosis.summary["shares"]["exposed_communication"] = 0.71
+    first = lines(diagnosis)[0]
+    assert first.startswith("Communication takes 71 % of step time")
+    assert "Healthy" not in markdown.render(diagnosis)
+    diagnosis.summary["shares"]["exposed_communication"] = 0.1
+    assert lines(diagnosis)[0].startswith("Healthy")
+
+
 def test_a_preempted_attempt_says_so_though_it_was_healthy(diagnosis: Diagnosis) -> None:
     notice = {"attempt": 0, "signal": "SIGUSR1", "at": "2026-01-01T00:00:00.000+00:00"}
     diagnosis = replace(diagnosis, run=dict(diagnosis.run) | {"preempted": notice})

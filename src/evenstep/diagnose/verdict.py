@@ -14,7 +14,7 @@ from typing import Any
 
 from evenstep import words
 from evenstep.diagnose.finding import TERMINAL, Finding, Option
-from evenstep.diagnose.levels import NAMED, SMALLEST_SHARE
+from evenstep.diagnose.levels import CHANGED, NAMED, SMALLEST_SHARE
 
 CERTAIN, LIKELY = 0.95, 0.7  # confidence from which a finding is called so
 MOST_WORDS = 35  # of all four parts, without numbers and signs
@@ -110,13 +110,21 @@ def _healthy(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict
             "the steps of workers that wait for each other within them are equally long",
             "time their parts or their collectives",
         )
+    mean_ns = (summary.get("step_time") or {}).get("mean_ns")
+    if moving >= 1 - 1 / CHANGED:
+        return Verdict(
+            "communication",
+            f"takes {words.percent(moving)} of step time",
+            "how much of that is waiting, latency or bytes, this trace cannot tell",
+            "measure these sizes alone: nccl-tests, or `evenstep probe`",
+            mean_ns,
+        )
     coupling = ", as far as this trace shows"
     if wait:  # without any, no waits were recorded: nothing is known of the coupling
         coupling = f": the parts are healthy, waiting for each other takes {words.percent(wait)}"
     largest = findings[0] if findings else None
     why = f"the largest loss: {largest.title}, {words.percent(largest.severity)}" if largest else ""
     cost = f"costs {words.percent(NAMED)} of step time or more{coupling}"
-    mean_ns = (summary.get("step_time") or {}).get("mean_ns")
     return Verdict("nothing", cost, why, before_ns=mean_ns, healthy=True)
 
 

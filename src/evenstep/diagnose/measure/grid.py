@@ -280,15 +280,31 @@ def _fill_phases(grid: StepGrid, trace: Trace) -> None:
     phases = trace.of_kind(Kind.PHASE)
     phases = phases.select((phases.exit_ns > 0) & ~_inside_evaluation(phases))
     cell, inside = grid.cell(phases)
+    pauses = trace.of_kind(Kind.PAUSE)
+    leaf_ns = np.maximum(phases.group_seq.astype(np.int64) - _stopped_ns(phases, pauses), 0)
     for phase in Phase:
         mine = inside & (phases.op == int(phase))
-        leaf = np.bincount(cell[mine], weights=phases.group_seq[mine], minlength=cells)
+        leaf = np.bincount(cell[mine], weights=leaf_ns[mine], minlength=cells)
         grid.phase_ns[phase] = grid.shaped(leaf.astype(np.int64))
-    pauses = trace.of_kind(Kind.PAUSE)
     cell, inside = grid.cell(pauses)
     length = (pauses.exit_ns - pauses.enter_ns)[inside]
     total = np.bincount(cell[inside], weights=length, minlength=cells).astype(np.int64)
     grid.pause_ns = grid.shaped(total)
+
+
+def _stopped_ns(phases: Columns, pauses: Columns) -> Array:
+    """Of each phase of loading, saving or evaluating, the collector's pauses within: causes that
+    are recorded are disjoint. 0 for other phases."""
+    found = np.zeros(len(phases), np.int64)
+    rows = np.flatnonzero(np.isin(phases.op, (Phase.INPUT, Phase.CHECKPOINT, Phase.EVALUATION)))
+    rows = rows[np.lexsort([phases.enter_ns[rows], phases["rank"][rows]])]
+    for rank in np.unique(pauses["rank"]) if len(rows) else []:
+        mine, own = pauses.select(pauses["rank"] == rank), rows[phases["rank"][rows] == rank]
+        at = np.searchsorted(phases.enter_ns[own], mine.enter_ns, side="right") - 1
+        within = at >= 0
+        within[within] = mine.exit_ns[within] <= phases.exit_ns[own[at[within]]]
+        np.add.at(found, own[at[within]], (mine.exit_ns - mine.enter_ns)[within].astype(np.int64))
+    return found
 
 
 def _inside_evaluation(phases: Columns) -> Array:
