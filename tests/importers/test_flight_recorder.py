@@ -410,6 +410,13 @@ def test_durations_of_any_length_give_a_trace_or_a_sentence(tmp_path_factory, le
     survives(write(folder, {rank: dump(ring or [entry(0)]) for rank in (0, 1)}))
 
 
+def test_durations_that_exceed_all_time_together_are_left_out(tmp_path):
+    ring = [entry(0), entry(1, duration_ms=4e12), entry(2)]
+    trace = read(write(tmp_path, {rank: dump(ring) for rank in (0, 1)}))
+    assert len(trace.events) == 4
+    assert any("duration_ms is 4000000000000.0, not a duration" in one for one in trace.limits)
+
+
 @given(st.dictionaries(FIELDS, VALUES, max_size=6), st.booleans(), VALUES)
 def test_entries_of_any_content_give_a_trace_or_a_sentence(
     tmp_path_factory, fields, as_json, other

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenstep.errors import TraceError
 from evenstep.trace import loading as trace_module
 from evenstep.trace import spools
 from evenstep.trace.loading import load
@@ -50,6 +51,25 @@ def both(tmp_path, monkeypatch):
             patch.setattr(module, "LARGE_RECORDS", 0)
         large = load(tmp_path)
     return large, load(tmp_path)
+
+
+def test_records_that_a_live_rank_overwrites_while_they_are_read_are_a_sentence(
+    tmp_path, monkeypatch
+):
+    live = Spool.create(
+        tmp_path / "rank-00000.spool", identity(0), ring_bytes=RECORD_BYTES * 100, summary_bytes=1
+    )
+    for step in range(90):
+        live.put(1000 * step, 1000 * step + 9, Kind.PHASE, 2, step)
+    for module in (spools, trace_module):
+        monkeypatch.setattr(module, "LARGE_RECORDS", 0)
+    trace = load(tmp_path)
+    assert len(trace.events.op) == 90
+    for step in range(90, 120):
+        live.put(1000 * step, 1000 * step + 9, Kind.PHASE, 2, step)
+    with pytest.raises(TraceError, match="written to while it was read; give a copy"):
+        trace.events["enter_ns"]
+    live.shut()
 
 
 def same(one, other, names=EVENT_COLUMNS):

@@ -167,14 +167,9 @@ def _shared_groups(contents: Iterable[SpoolContents]) -> tuple[tuple[Group, ...]
             uid = str(described["uid"])
             if uid not in numbers:
                 numbers[uid] = len(groups)
-                groups.append(
-                    Group(
-                        uid,
-                        str(described.get("name", "")).removeprefix(MESH),
-                        parse_ranks(str(described.get("ranks", ""))),
-                        str(described.get("backend", "")),
-                    )
-                )
+                told = (str(described.get(key, "")) for key in ("name", "ranks", "backend"))
+                name, ranks, backend = told
+                groups.append(Group(uid, name.removeprefix(MESH), parse_ranks(ranks), backend))
             mapping[index] = numbers[uid]
         maps.append(mapping)
     return tuple(groups), maps
@@ -212,11 +207,8 @@ def step_shifts(events: Columns) -> dict[int, int]:
     same = (np.diff(rows.group) == 0) & (np.diff(rows.group_seq.astype(np.int64)) == 0)
     instance = np.cumsum(np.concatenate([[0], ~same]))
     first = np.searchsorted(instance, np.arange(int(instance[-1]) + 1))
-    lead_rank, lead_step = (
-        rows["rank"][first][instance],
-        rows.step[first].astype(np.int64)[instance],
-    )
-    ahead = lead_step - rows.step.astype(np.int64)
+    lead_rank, step = rows["rank"][first][instance], rows.step.astype(np.int64)
+    ahead = step[first][instance] - step
     kin = {rank: rank for rank in shifts}  # lowest rank it can be compared with, over others too
     for rank in sorted(shifts):
         mine = (rows["rank"] == rank) & (lead_rank != rank)

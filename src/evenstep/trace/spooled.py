@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.errors import TraceError
 from evenstep.trace.columns import Columns
 from evenstep.trace.cores import each
 from evenstep.trace.reader import CHUNK, RECORD, Ring
@@ -54,13 +55,21 @@ class RankRows(NamedTuple):
         return int(where.steps[where.first == where.first[0]].max()) + self.shift
 
     def chunks(self, kinds: Array) -> Iterator[Array]:
-        """Records of these kinds (a mask by code), in order of sequence."""
+        """Records of these kinds (a mask by code), in order of sequence. Raises `TraceError` if a
+        live rank has overwritten some since the survey."""
         if not len(self.where.steps) or not self.counts[kinds].any():
             return
         first, end = int(self.where.first[0]), int(self.where.end.max())
+        left = int(self.counts[kinds].sum())
         for begin in range(first, end, CHUNK):
             data = self.ring.between(begin, min(begin + CHUNK, end))
-            yield data[kinds[data["kind"]]]
+            chosen = data[kinds[data["kind"]]]
+            left -= len(chosen)
+            yield chosen
+        if left:
+            raise TraceError(
+                f"{self.ring.path} was written to while it was read; give a copy of the folder"
+            )
 
     def table(self, records: Array, names: Sequence[str]) -> Columns:
         """Records of this rank as a table, with the trace's group, name and step numbers."""

@@ -20,6 +20,7 @@ from evenstep.trace.spool.layout import DType, Op
 
 _PEERS = re.compile(r"(\d{1,9})\s*(->|<-)\s*(\d{1,9})")
 _COALESCED = "coalesced"
+LONGEST_MS = LATEST_NS / 1e6 / 65_536  # of an operation: all of a ring's together are a time
 _LONGEST_NAME = 200
 _MOST_DIMENSIONS = 64
 
@@ -90,8 +91,8 @@ def entry(raw: Any) -> Entry:
         completed_ns=completed,
         done=done,
         timed_out=retired and not done,
-        duration_ns=_milliseconds(raw, "duration_ms"),
-        timeout_ns=_milliseconds(raw, "timeout_ms"),
+        duration_ns=_milliseconds(raw, "duration_ms", LONGEST_MS),
+        timeout_ns=_milliseconds(raw, "timeout_ms", LATEST_NS / 1e6),
         site=_site(raw.get("frames")),
     )
 
@@ -146,11 +147,11 @@ def _whole(raw: Mapping[Any, Any], field: str, default: int | None = None) -> in
     return value
 
 
-def _milliseconds(raw: Mapping[Any, Any], field: str) -> int:
+def _milliseconds(raw: Mapping[Any, Any], field: str, most: float) -> int:
     value = raw.get(field)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0
-    if not math.isfinite(value) or not 0 <= value < LATEST_NS / 1e6:
+    if not 0 <= value < most:
         raise ValueError(f"{field} is {_shown(value)}, not a duration")
     return round(value * 1e6)
 

@@ -201,7 +201,7 @@ def _issued(file: KinetoFile, announced: Sequence[Annotation | None]) -> Columns
     bare = (op < 0) & (note_of >= 0)
     op[bare] = codes[notes.name[note_of[bare]]]
     args = np.where(bare, notes.args[note_of], calls.args) if len(notes) else calls.args
-    peer = _peers(announced, notes, note_of)
+    peer = np.append(announced_peers(announced, notes), -1)[note_of]
     calls = _with(calls, op=op, args=args, peer=peer)
     alone = notes.select(inside < 0)
     alone = _with(
@@ -220,11 +220,6 @@ def _stated(file: KinetoFile, index: int) -> int:
 
 def _with(rows: Columns, *, op: Array, args: Array, peer: Array) -> Columns:
     return rows.with_column("op", op).with_column("args", args).with_column("peer", peer)
-
-
-def _peers(announced: Sequence[Annotation | None], notes: Columns, note_of: Array) -> Array:
-    own = np.append(announced_peers(announced, notes), -1)
-    return np.asarray(own[note_of])
 
 
 def _enclosing(outer: Columns, thread: Array, time: Array) -> Array:

@@ -296,7 +296,10 @@ class BufferedSpool(Spool):
         """Write out what changed. Raises OSError; the caller logs it once and goes on."""
         head = bytes(self._view[: self.regions.ring_offset])
         if head != self._fixed:
-            self._write_changed_pages(head)
+            page = 1 << 16
+            for start in range(0, len(head), page):
+                if head[start : start + page] != self._fixed[start : start + page]:
+                    os.pwrite(self._fd, head[start : start + page], start)
             self._fixed = bytearray(head)
         last = self._last()
         capacity = self.regions.ring_capacity
@@ -304,12 +307,6 @@ class BufferedSpool(Spool):
         if last:
             self._write_slots((first - 1) % capacity, min(last - first + 1, capacity))
         self._flushed = last
-
-    def _write_changed_pages(self, head: bytes) -> None:
-        page = 1 << 16
-        for start in range(0, len(head), page):
-            if head[start : start + page] != self._fixed[start : start + page]:
-                os.pwrite(self._fd, head[start : start + page], start)
 
     def _write_slots(self, first: int, number: int) -> None:
         capacity = self.regions.ring_capacity
