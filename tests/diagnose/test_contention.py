@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.trace.spool.layout import Phase
+from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.synthetic import MS, World, with_scheduler
 
 SEEDS = range(8)
@@ -36,6 +36,17 @@ def test_a_real_sleeper_among_them_is_named(seed):
     finding = diagnose(sampled(crowded(seed).slow(1, Phase.BACKWARD, 50 * MS))).findings[0]
     assert (finding.mode, finding.where.ranks) == ("straggler", [1])
     assert finding.when.pattern == "chronic"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_too_few_cores_cost_no_more_than_the_waits_for_them_beside_a_sleeper(seed):
+    world = crowded(seed).slow(1, Phase.BACKWARD, 50 * MS)
+    trace = sampled(world)
+    steps = trace.of_kind(Kind.STEP)
+    waits = sum(delay.ns.sum() for delay in world.delays if delay.without_core)
+    found = diagnose(trace).findings
+    cores = sum(one.severity for one in found if one.mode == "runtime_jitter")
+    assert 0 < cores <= waits / (steps.exit_ns - steps.enter_ns)[steps["rank"] == 0].sum()
 
 
 def test_a_rotating_sleeper_among_them_is_told_from_the_crowd():

@@ -205,12 +205,10 @@ class Case:
     def relieved(self, cells: Array, cause: Cause = Cause.WORK) -> Change:
         """The change that removes the lateness for a cause from cells (steps × ranks, boolean)."""
         assert self.costs is not None
-        sampled = self.grid.sampled
-        late = np.where(cells, self.delays.late_ns[cause], 0.0)[sampled]
-        change = self.costs.relieved(cause, late, self.delays.chronic)
+        change = self.without(np.where(cells, self.delays.late_ns[cause], 0.0), cause)
         if cause is not Cause.COLLECTOR:
             return change
-        return self.costs.combined([change, self.costs.held_up(cells[sampled])])
+        return self.costs.combined([change, self.costs.held_up(cells[self.grid.sampled])])
 
     def all_relieved(self, cells: Array, but: Array | None = None) -> Change:
         """The change that removes all lateness from cells, but for the work of cells in `but`."""
@@ -235,7 +233,8 @@ class Case:
     def without(self, cells_ns: Array, cause: Cause) -> Change:
         """The change that removes this much (steps × ranks) of what is recorded for a cause."""
         assert self.costs is not None
-        return self.costs.relieved(cause, cells_ns[self.grid.sampled], self.delays.chronic)
+        chronic = self.delays.chronic & (cause == Cause.WORK)
+        return self.costs.relieved(cause, cells_ns[self.grid.sampled], chronic)
 
     def combined(self, changes: Sequence[Change]) -> Change:
         """The change that makes all of these changes."""

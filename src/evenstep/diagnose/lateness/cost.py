@@ -84,8 +84,8 @@ class Costs:
 
     def relieved(self, cause: int, late_ns: Array, chronic: Array) -> Change:
         """Cells (steps × lanes) without their lateness for this cause: taken from where its records
-        lie, if there are any, else from where the cell does more than others. `chronic`
-        (lanes,)."""
+        lie, if there are any, else from where the cell does more than others, or always does more
+        (`chronic`, lanes)."""
         if cause not in self.on_record_ns:
             return self._like_others(late_ns, chronic)
         recorded = self.on_record_ns[cause]

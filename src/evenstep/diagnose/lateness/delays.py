@@ -135,7 +135,10 @@ def _cost(
     A cause costs the mean of what it saves when it is removed first and when it is removed last.
     """
     present = [cause for cause, cells in late.items() if cells.any()]
-    changes = [costs.relieved(cause, late[cause][grid.sampled], chronic) for cause in present]
+    changes = [
+        costs.relieved(cause, late[cause][grid.sampled], chronic & (cause == Cause.WORK))
+        for cause in present
+    ]
     others = [costs.combined([*changes[:at], *changes[at + 1 :]]) for at in range(len(changes))]
     whole = costs.combined(changes)
     asked = [whole, costs.even(whole), *([*changes, *others] if len(present) > 1 else [])]

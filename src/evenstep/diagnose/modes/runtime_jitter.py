@@ -111,9 +111,14 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
     others = (case.loss(case.delays.any, cause) for cause in Cause if cause != Cause.CONTENTION)
     attributed = case.share(np.sum(list(others), axis=0))
     room = max(0.0, 1.0 - attributed.value)
+    change = None
     if scheduler.recoverable:
-        waited = case.without(case.grid.run_delay_ns, Cause.CONTENTION)
-        share = max(share, case.share(case.saved(waited)))
+        # a wait for a core is as likely within a pause, which has a name, as outside
+        outside = 1 - np.minimum(case.grid.pause_ns / np.maximum(case.grid.duration_ns, 1), 1)
+        waited = case.without(case.grid.run_delay_ns * outside, Cause.CONTENTION)
+        replayed = case.share(case.saved(waited))
+        if replayed > share:
+            share, change = replayed, lambda base: case.combined([base, waited])
     interval = Share(*(min(value, room) for value in share))
     severity = interval.value
     # also what ranks lose beyond lateness: transports without a core look like slow transfer
@@ -125,7 +130,7 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
     return finding_of(
         case,
         mode,
-        Gain(interval),
+        Gain(interval, change),
         confidence=min(MOST_CERTAIN, 0.5 + scheduler.run_delay_share * 4),
         numbers={
             "delay": scheduler.run_delay_share,
