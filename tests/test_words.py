@@ -89,6 +89,7 @@ def test_a_unit_of_one_is_no_word_and_a_factor_a_sign() -> None:
 def test_a_shortened_sentence_ends_with_no_word_that_leads_on():
     text = "rank 1 entered broadcast where the others entered reduce; it was in train.py"
     assert words.shortened(text, 9) == text.partition(";")[0]
+    assert words.shortened("find what stopped it (SIGSTOP)", 4) == "find what stopped it"
 
 
 @pytest.mark.parametrize(

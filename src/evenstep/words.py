@@ -262,11 +262,14 @@ def shortened(text: str, most: int) -> str:
         kept = f"{kept} {clause}"
     if count_words(kept) < most / 2:
         kept = text
+    broken = kept != text and kept[-1] not in ",;:"
     kept = kept.partition(" than ")[0]
-    words_of = kept.rstrip(" ,;:").split(" ")
-    while count_words(" ".join(words_of)) > most or words_of[-1].lower() in _LEADING_ON:
+    words_of, long = kept.rstrip(" ,;:").split(" "), count_words(kept) > most
+    while count_words(" ".join(words_of)) > most or (
+        (broken or long) and words_of[-1].lower() in _LEADING_ON
+    ):
         words_of.pop()
-    return " ".join(words_of).rstrip(" ,;:") + " …" * (count_words(kept) > most)
+    return " ".join(words_of).rstrip(" ,;:") + " …" * long
 
 
 def count_words(text: str) -> int:

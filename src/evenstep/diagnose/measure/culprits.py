@@ -214,24 +214,24 @@ def _sentence(trace: Trace, first: SlowMachine, slow: list[int], culprits: int) 
 
 def with_stop(trace: Trace, finding: Finding) -> Finding:
     """A straggler's single delay as a stop of its process, where its sampler stood still as well:
-    for most of the step, `SEVERAL` usual longest gaps between samples and `SEVERAL` seconds."""
+    for most of the step, `SEVERAL` longest gaps of other ranks in it, and `SEVERAL` seconds."""
     ranks, steps = finding.where.ranks, trace.of_kind(Kind.STEP)
     if finding.mode != "straggler" or len(ranks) != 1:
         return finding
     concerned = [(steps.step >= first) & (steps.step <= last) for first, last in finding.when.steps]
     steps = steps.select((steps["rank"] == ranks[0]) & np.any(concerned, axis=0))
-    samples = trace.of_kind(Kind.SAMPLE)
-    times = {rank: np.sort(samples.enter_ns[samples["rank"] == rank]) for rank in trace.ranks}
-    others = [each for rank, each in times.items() if rank != ranks[0] and len(each) > 1]
-    usual_ns = [np.diff(each).max() for each in others]
-    if not len(steps) or not usual_ns or not len(times[ranks[0]]):
+    if not len(steps):
         return finding
-    longest = int((steps.exit_ns - steps.enter_ns).argmax())
+    samples, longest = trace.of_kind(Kind.SAMPLE), int((steps.exit_ns - steps.enter_ns).argmax())
     edges = int(steps.enter_ns[longest]), int(steps.exit_ns[longest])
-    inside = np.clip(times[ranks[0]], *edges)
-    stood_ns = int(np.diff(inside, prepend=edges[0], append=edges[1]).max())
+    gaps = {}
+    for rank in np.unique(samples["rank"]).tolist():
+        inside = np.clip(np.sort(samples.enter_ns[samples["rank"] == rank]), *edges)
+        gaps[rank] = int(np.diff(inside, prepend=edges[0], append=edges[1]).max())
+    stood_ns = gaps.pop(ranks[0], 0)
+    usual_ns = np.median([*gaps.values()] or [np.inf])
     whole = levels.DOMINANT * (edges[1] - edges[0])
-    if stood_ns < max(whole, levels.SEVERAL * max(float(np.median(usual_ns)), SILENT_NS)):
+    if stood_ns < max(whole, levels.SEVERAL * max(float(usual_ns), SILENT_NS)):
         return finding
     numbers = {"those": ranks, "stood": edges[1] - edges[0]}
     action, cost, _ = TEXTS["straggler"]["stopped"]["find"]
