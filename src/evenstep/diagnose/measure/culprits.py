@@ -229,9 +229,9 @@ def with_stop(trace: Trace, finding: Finding) -> Finding:
         inside = np.clip(np.sort(samples.enter_ns[samples["rank"] == rank]), *edges)
         gaps[rank] = int(np.diff(inside, prepend=edges[0], append=edges[1]).max())
     stood_ns = gaps.pop(ranks[0], 0)
-    usual_ns = np.median([*gaps.values()] or [np.inf])
+    usual_ns = float(np.median([*gaps.values()])) if gaps else np.inf
     whole = levels.DOMINANT * (edges[1] - edges[0])
-    if stood_ns < max(whole, levels.SEVERAL * max(float(usual_ns), SILENT_NS)):
+    if stood_ns < max(whole, levels.SEVERAL * max(usual_ns, SILENT_NS)):
         return finding
     numbers = {"those": ranks, "stood": edges[1] - edges[0]}
     action, cost, _ = TEXTS["straggler"]["stopped"]["find"]
