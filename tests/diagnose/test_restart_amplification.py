@@ -5,6 +5,7 @@ import pytest
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure import attempts
 from evenstep.diagnose.measure.restarts import account, restarts, running_share
+from evenstep.diagnose.verdict import verdict
 from evenstep.trace.loading import load
 from tests.diagnose.attempts_run import Start, write
 
@@ -47,6 +48,15 @@ def test_a_logged_count_of_steps_tells_what_was_done_again(known):
     total = account(known(Start(0, 50, first_progress=0), Start(60, 50, first_progress=30)))
     assert total.lost_steps == 20
     assert total.net_steps == 80
+
+
+def test_the_larger_part_is_the_cause_and_no_step_is_said_to_get_shorter(finding):
+    found, _ = finding(Start(0, 50, [19, 39]), Start(100, 40))  # 46 s of waiting, 10 of work again
+    assert found.cause.startswith("after a failure 46 s pass until steps go on")
+    assert "attempt-000" in found.cause
+    said = verdict([found], {"step_time": {"mean_ns": 10**9}, "steps": 40})
+    assert said.cost == ": 40 % of the job's time"
+    assert not said.change
 
 
 def test_without_any_checkpoint_only_the_gap_counts_and_the_rest_is_said(finding):

@@ -48,7 +48,9 @@ def _numbers(attempts: Sequence[Attempt], total: AttemptsAccount) -> dict[str, A
     preempted = [one.preempted for one in before if one.preempted]
     verdicts = [one["verdict"] for one in restarts(attempts)]
     steadiness = next((word for word in ("amplified", "reset") if word in verdicts), None)
+    gap_s = sum(loss.gap_s for loss in total.losses)
     why = "seen" if any(loss.seen for loss in total.losses) else "unseen"
+    why = "slow" if why == "seen" and gap_s > sum(loss.work_s for loss in total.losses) else why
     return {
         "attempts": len(attempts),
         "elapsed": total.elapsed_s * 1e9,
@@ -56,9 +58,12 @@ def _numbers(attempts: Sequence[Attempt], total: AttemptsAccount) -> dict[str, A
         "up_to": "up to " if total.unsure_steps else "",
         "steps": total.steps,
         "restarts": words.plural(len(total.losses), "restart"),
-        "gap": 1e9 * sum(loss.gap_s for loss in total.losses),
+        "gap": 1e9 * gap_s,
         "amplification": total.amplification,
-        "why": say(f"restart_amplification.{why}"),
+        "why": say(
+            f"restart_amplification.{why}",
+            each=1e9 * gap_s / len(total.losses), first=f"attempt-{attempts[0].number:03d}",
+        ),
         "preempted": say(
             "restart_amplification.preempted",
             number=len(preempted), of=len(before), signals=" and ".join(sorted(set(preempted))),
