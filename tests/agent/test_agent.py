@@ -106,10 +106,18 @@ def test_bad_settings_are_one_line_each_and_a_good_call_afterwards_works(solo):
     assert not left_behind
 
 
+def test_why_nothing_is_attached_is_said_once_however_often_it_is_tried(caplog):
+    for text in ("no disk", "no disk", "no file"):
+        attaching._log_not_attached(OSError(text))
+    assert [line.getMessage() for line in caplog.records] == [
+        "evenstep: not attached: no disk", "evenstep: not attached: no file",
+    ]  # fmt: skip
+
+
 def test_a_folder_that_cannot_be_written_is_one_line(solo):
     told, losses, lines = solo["unwritable"]
     assert (told, losses) == (False, solo["without"])
-    assert re.search("cannot create .* choose a writable folder with EVENSTEP_OUT", *lines)
+    assert re.search("cannot create .* choose a writable folder with --out or EVENSTEP_OUT", *lines)
 
 
 def test_a_full_disk_is_one_line(solo, full_disk):

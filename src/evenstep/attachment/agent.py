@@ -43,6 +43,7 @@ _agent: Agent | None = None
 _stacks: dict[str, Stack] = {}
 _arguments: dict[str, object] = {}
 _passive = False
+_refusal = ""  # why the last attempt to attach failed
 _at_detach: list[Callable[[], None]] = []
 _opening = threading.Lock()  # never waited for: see `_open_once`
 
@@ -305,7 +306,11 @@ def _set_up_log(config: Config) -> None:
 
 
 def _log_not_attached(error: Exception) -> None:
-    log.error("evenstep: not attached: %s", error)
+    """Say why, once: the same is tried again for every process group."""
+    global _refusal
+    if str(error) != _refusal:
+        log.error("evenstep: not attached: %s", error)
+    _refusal = str(error)
     log.debug("evenstep: the failure was", exc_info=error)
 
 

@@ -39,7 +39,8 @@ def claim(path: Path) -> int | None:
 def cannot_create(path: Path, error: OSError) -> SpoolError:
     """The error of a file that cannot be created in a run's folder."""
     return SpoolError(
-        f"cannot create {path} ({error.strerror}); choose a writable folder with EVENSTEP_OUT"
+        f"cannot create {path} ({error.strerror}); "
+        "choose a writable folder with --out or EVENSTEP_OUT"
     )
 
 
