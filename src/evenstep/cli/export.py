@@ -195,8 +195,10 @@ def _serve(args: argparse.Namespace) -> int:
         args.serve, lambda: running(args.run, node=node, anonymous=args.anonymise), token=token
     )
     host, port = args.serve[0], endpoint.server_address[1]
-    needs = f' (needs "Authorization: Bearer {token}")' if token else ""
-    print(f"Serving http://{host}:{port}/metrics{needs} until Ctrl-C", file=sys.stderr, flush=True)
+    auth = f' (needs "Authorization: Bearer {token}")' if token else ""
+    print(
+        f"Serving http://{host}:{port}/metrics{auth} until interrupted", file=sys.stderr, flush=True
+    )
     with endpoint, until_interrupted():
         endpoint.serve_forever()
     return 0

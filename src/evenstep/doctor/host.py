@@ -159,7 +159,7 @@ def kernel_log(host: Host) -> list[str] | None:
     except OSError:
         return None
     content = record = b"\n"
-    with os.fdopen(descriptor, buffering=0), suppress(OSError):  # it ends with EAGAIN
+    with os.fdopen(descriptor, "rb", 0), suppress(OSError):  # it ends with EAGAIN
         while record and len(content) < _LOG_BYTES:
             with suppress(BrokenPipeError):  # the next record was overwritten; later ones remain
                 content += (record := os.read(descriptor, 8_192))
