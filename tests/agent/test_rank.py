@@ -63,3 +63,9 @@ def test_actions_are_told_how_long_a_rank_waits(agent, monkeypatch):
     for step in range(6):
         agent.end_step(agent.recorder.began_ns + 1000 * (step + 1))
     assert seen == [200]
+
+
+def test_a_forked_child_ends_actions_without_a_search_for_their_intervals(agent, monkeypatch):
+    monkeypatch.setattr(agent._conductor, "account", pytest.fail)
+    agent.disarm()
+    assert agent.stopped

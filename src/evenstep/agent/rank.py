@@ -231,7 +231,7 @@ class Agent:
         self._background.close()
         self._heartbeat.disarm()
         self._pace.pacer.kill()
-        self._conductor.stop()
+        self._conductor.end_all()
         self._stopped = True
 
     def give_up(self, error: Exception) -> None:
