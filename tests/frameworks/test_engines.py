@@ -13,7 +13,7 @@ from benchmarks import corpus
 from evenstep.cli.main import main
 from evenstep.errors import ConfigError, EvenstepError, MissingExtra, UsageError
 from evenstep.workers import ray_engine
-from evenstep.workers.engines import MOST_LIVES, Local, answered
+from evenstep.workers.engines import MOST_KILLS, Local, run_piece
 from evenstep.workers.ray_engine import RayEngine
 from tests.diagnose.attempts_run import Start, write
 
@@ -80,7 +80,7 @@ def test_a_killed_worker_loses_nothing(engine, tmp_path):
 
 
 def test_a_piece_that_no_worker_survives_is_named(engine):
-    with pytest.raises(EvenstepError, match=rf"killed {MOST_LIVES} times .*\(3\)"):
+    with pytest.raises(EvenstepError, match=rf"killed {MOST_KILLS} times .*\(3\)"):
         list(engine.carried(range(6), killed_always))
 
 
@@ -100,7 +100,7 @@ def test_an_error_that_cannot_be_sent_becomes_one_that_can():
     def missing(_):
         raise MissingExtra("numpy", extra="analyze", purpose="a sweep")
 
-    error = answered(missing, 0).error
+    error = run_piece(missing, 0).error
     assert type(error) is EvenstepError
     assert "evenstep[analyze]" in str(error)
 
@@ -108,7 +108,7 @@ def test_an_error_that_cannot_be_sent_becomes_one_that_can():
 def test_a_worker_of_another_version_is_refused():
     answer = ray_engine._checked("0.0", squared, 2)
     with pytest.raises(UsageError, match=r"this machine 0\.0: install the same version"):
-        answer.opened()
+        answer.unwrap()
 
 
 def test_a_worker_without_evenstep_is_one_sentence():

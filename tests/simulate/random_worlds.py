@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.simulate.wires.told import (
+from evenstep.simulate.wires.interface import (
     COLLECTIVE,
     COMPUTE,
     Carriage,

@@ -3,7 +3,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from evenstep.simulate.fabric.noise import Weather
+from evenstep.simulate.fabric.noise import NoiseSources
 from evenstep.simulate.simulation import set_up, simulate
 from evenstep.trace.spool.layout import Phase
 from tests.simulate.worlds import MS, scenario
@@ -14,8 +14,8 @@ JOB = (
 )  # fmt: skip
 
 
-def weather(asked):
-    return Weather(asked, set_up(asked).placement)
+def noise_sources(asked):
+    return NoiseSources(asked, set_up(asked).placement)
 
 
 def forward(disturbance):
@@ -27,7 +27,7 @@ def forward(disturbance):
 def drawn(number, world=64, **noise):
     """Length of a forward of 1 ns in every step, on every rank."""
     asked = scenario(f"cluster.nodes={world}", *JOB, noise=[noise])
-    noises = weather(asked)
+    noises = noise_sources(asked)
     now = np.zeros(world)
     return np.array([forward(noises.at(s, now + s * 1e8)) * np.ones(world) for s in range(number)])
 
@@ -78,7 +78,7 @@ def test_heat_builds_up():
 def test_what_a_node_has_in_common_its_ranks_have_in_common():
     asked = scenario("cluster.nodes=4", "cluster.gpus_per_node=2", *JOB,
                      noise=[{"kind": "normal", "sigma": 0.1, "scope": "node"}])  # fmt: skip
-    found = forward(Weather(asked, set_up(asked).placement).at(0, np.zeros(8)))
+    found = forward(NoiseSources(asked, set_up(asked).placement).at(0, np.zeros(8)))
     assert (found[::2] == found[1::2]).all()
     assert len(set(found)) == 4
 
@@ -115,7 +115,7 @@ def test_samples_of_unequal_length_take_as_long_as_their_lengths_and_squares_say
     asked = scenario(
         "cluster.nodes=2000", "work.sequence_lengths=[1, 3]", "work.attention_share=0.5"
     )
-    found = weather(asked).at(0, np.zeros(2000)).factor
+    found = noise_sources(asked).at(0, np.zeros(2000)).factor
     assert np.unique(found[Phase.FORWARD]) == pytest.approx([0.35, 1.65])
     assert (found[Phase.FORWARD] == found[Phase.BACKWARD]).all()
 
@@ -126,6 +126,6 @@ def test_ranks_with_more_samples_are_less_unequal():
         "cluster.nodes=4000", "work.sequence_lengths=[1, 3]", "work.attention_share=0.5",
         "work.samples_per_rank=16",
     )  # fmt: skip
-    found = weather(asked).at(0, np.zeros(4000)).factor[Phase.FORWARD]
+    found = noise_sources(asked).at(0, np.zeros(4000)).factor[Phase.FORWARD]
     assert found.std() == pytest.approx(0.65 / 4, rel=0.05)
     assert found.mean() == pytest.approx(1, abs=0.01)

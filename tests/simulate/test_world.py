@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from evenstep.simulate.wires.carriage import one_by_one
-from evenstep.simulate.wires.told import COLLECTIVE, STUCK, Carriage, MessageVolley
+from evenstep.simulate.wires.interface import COLLECTIVE, STUCK, Carriage, MessageVolley
 from evenstep.simulate.wires.world import CompiledWorld
 from evenstep.simulate.wires.world_python import PythonWorld
 from tests.simulate.random_worlds import Drawn, Spliced, furthest

@@ -65,7 +65,7 @@ def main(args: argparse.Namespace) -> int:
     with progress.counting("compared {} of {} options") as report:
         table = compare(
             asked, limits, axes=axes, workers=workers, progress=report,
-            told=lambda seconds: progress.announce("every strategy", seconds / workers),
+            estimate=lambda seconds: progress.announce("every strategy", seconds / workers),
         )  # fmt: skip
     from evenstep.report.terminal import decision as decision_table
 

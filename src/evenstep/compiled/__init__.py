@@ -1,8 +1,8 @@
-"""Sources in C and C++ that the package ships, compiled once for a user and a machine.
+"""C and C++ sources of the package, compiled once for a user and a machine.
 
-A launcher calls `build` before its processes start; they call `find`, which starts nothing, and
-load what it names with `ctypes`. Both say why where there is no library: the caller then goes on
-without it. Nothing here raises.
+A launcher calls `build` before its processes start; these call `find`, which starts no process, and
+load the library with `ctypes`. Neither raises: without a library they give the reason, and the
+caller goes on without it.
 """
 
 from evenstep.compiled.library import Library, LibrarySource, build, find

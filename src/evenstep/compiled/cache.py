@@ -1,7 +1,7 @@
-"""The folder of one user's compiled libraries, which nobody else may have had a hand in.
+"""The folder of a user's compiled libraries, which no other user may write.
 
-A library is code that our processes run, so that a folder or a file that another user could have
-written is refused, and no symbolic link is followed in place of either.
+A library is code that our processes run, so a folder or file that another user could have written
+is refused, and so is a symbolic link.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PRIVATE = 0o700
 def folder(environ: Mapping[str, str], *, make: bool) -> Path:
     """`evenstep` in the user's cache (XDG_CACHE_HOME, ~/.cache), else below the temporary folder.
 
-    `make` creates it. Raises OSError, in words, where none can be had or one cannot be trusted.
+    `make` creates it. Raises OSError with a message where there is none or it cannot be trusted.
     """
     refused: OSError | None = None
     for place in _places(environ):
@@ -36,7 +36,7 @@ def folder(environ: Mapping[str, str], *, make: bool) -> Path:
 
 
 def trusted(path: Path) -> bool:
-    """Whether a library is there. Raises OSError where it is not ours alone."""
+    """Whether a library exists. Raises OSError where another user could have written it."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -46,7 +46,7 @@ def trusted(path: Path) -> bool:
 
 
 def _places(environ: Mapping[str, str]) -> list[Path]:
-    """Where the folder may be, best first; the XDG specification ignores a relative path."""
+    """Candidate folders, best first; the XDG specification ignores relative paths."""
     asked = environ.get("XDG_CACHE_HOME", "")
     home = environ.get("HOME", "")
     places = [Path(asked)] if Path(asked).is_absolute() else []

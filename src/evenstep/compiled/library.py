@@ -1,8 +1,8 @@
-"""One shipped source as a shared library: found in the cache, or compiled into it.
+"""A source as a shared library: found in the cache, or compiled into it.
 
-A library's name holds what it was made from: the source, the flags, the machine and the C library,
-what the caller names besides (a torch's version and ABI), and the compiler's own version. It is
-written in a folder of its own, which nobody else can enter, and renamed into place whole.
+A library's name has digests of its inputs: source, flags, machine and C library, inputs that the
+caller names (version and ABI of torch), and the compiler's version. It is written in a private
+folder and renamed into place.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import NamedTuple
 from evenstep.compiled import cache
 
 TIMEOUT_S = 600.0
-SAID_LINES = 12  # of a compiler that failed
+SAID_LINES = 12  # of a failed compiler's messages
 _FLAGS = ("-O2", "-fPIC", "-shared", "-pthread")
 
-#: The variable that names a compiler, and the names it has where the variable is not set.
+#: The variable that names a compiler, and default names.
 _COMPILERS = {
     ".c": ("CC", ("cc", "gcc", "clang")),
     ".cpp": ("CXX", ("c++", "g++", "clang++")),
@@ -34,7 +34,7 @@ _COMPILERS = {
 
 
 class Library(NamedTuple):
-    """A library to load, or None and in one sentence the reason."""
+    """A library to load, or None and the reason in one sentence."""
 
     path: Path | None
     reason: str = ""
@@ -44,8 +44,8 @@ class Library(NamedTuple):
 class LibrarySource:
     """A `.c` or `.cpp` file and how it is compiled.
 
-    `flags` come after ours; `against` is what else the result depends on. `compiler` replaces the
-    one that CC or CXX names.
+    `flags` follow the default ones; `against`: other inputs of the result. `compiler` replaces that
+    of CC or CXX.
     """
 
     path: Path
@@ -55,7 +55,7 @@ class LibrarySource:
 
 
 def find(source: LibrarySource, environ: Mapping[str, str] = os.environ) -> Library:
-    """The newest library that fits, whichever compiler made it; starts no process."""
+    """The newest matching library of any compiler; starts no process."""
     try:
         folder = cache.folder(environ, make=False)
         stem = _stem(source)
@@ -70,7 +70,7 @@ def find(source: LibrarySource, environ: Mapping[str, str] = os.environ) -> Libr
 
 
 def build(source: LibrarySource, environ: Mapping[str, str] = os.environ) -> Library:
-    """The library of the compiler at hand, compiled if need be."""
+    """The library of the available compiler, compiled if necessary."""
     compiler = _compiler(source, environ)
     if not compiler:
         variable, names = _COMPILERS[source.path.suffix]
@@ -91,11 +91,11 @@ def build(source: LibrarySource, environ: Mapping[str, str] = os.environ) -> Lib
 
 @contextmanager
 def _turn(folder: Path) -> Iterator[None]:
-    """One builder of a user at a time: a node's launchers would all compile the same."""
+    """A lock, so that a node's launchers do not all compile the same library."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(folder / ".turn", flags, 0o600)
     try:
-        with suppress(OSError):  # a filesystem without locks: several may build, and all is well
+        with suppress(OSError):  # a filesystem without locks: several may build, harmlessly
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
@@ -103,7 +103,7 @@ def _turn(folder: Path) -> Iterator[None]:
 
 
 def _compiler(source: LibrarySource, environ: Mapping[str, str]) -> list[str]:
-    """The command that compiles, with the arguments its variable gives; empty without one."""
+    """The compile command, with the arguments in its variable; empty without a compiler."""
     variable, names = _COMPILERS[source.path.suffix]
     asked = source.compiler or environ.get(variable, "")
     for command in [shlex.split(asked)] if asked else [[name] for name in names]:
@@ -122,7 +122,7 @@ def _version(compiler: list[str], environ: Mapping[str, str]) -> str:
 
 
 def _stem(source: LibrarySource) -> str:
-    """What a library's name begins with. Raises OSError where the source cannot be read."""
+    """The stem of a library's name. Raises OSError where the source cannot be read."""
     text = source.path.read_text(encoding="utf-8")
     machine = (os.uname().machine, _libc())
     return f"{source.path.stem}-{_digest(text, *_FLAGS, *source.flags, *source.against, *machine)}"
@@ -142,7 +142,7 @@ def _digest(*parts: str) -> str:
 def _compile(
     compiler: list[str], source: LibrarySource, target: Path, environ: Mapping[str, str]
 ) -> str:
-    """Make the library; returns what the compiler said where it failed. Raises OSError."""
+    """Compile the library; return the messages of a failed compiler. Raises OSError."""
     with tempfile.TemporaryDirectory(prefix=".build-", dir=target.parent) as private:
         scratch = Path(private) / target.name
         command = [*compiler, *_FLAGS, "-o", str(scratch), str(source.path), *source.flags]

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.simulate.wires.carriage import one_by_one
-from evenstep.simulate.wires.told import COLLECTIVE, COMPUTE, Carriage, MessageVolley
+from evenstep.simulate.wires.interface import COLLECTIVE, COMPUTE, Carriage, MessageVolley
 from evenstep.simulate.wires.world import World, make_world
 
 Array = npt.NDArray[Any]

@@ -1,4 +1,4 @@
-"""What is asked of a simulation: dataclasses that mirror one TOML file.
+"""The input of a simulation: dataclasses that mirror one TOML file.
 
     Scenario   cluster, fabric, job, noise, neighbours; none contradicts  scenario.py, hardware.py,
                another                                                    parts.py

@@ -1,4 +1,4 @@
-"""What a scenario may say, generated from the settings themselves."""
+"""Documentation of a scenario's fields, generated from the settings."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class FieldsDocument(TypedDict):
 
 
 def described(settings: Any = Scenario) -> str:
-    """Every field with its default, what it may be and what it means, as commented TOML."""
+    """Every field with its default, allowed values and meaning, as commented TOML."""
     return "".join(f"{line}\n" for line in _lines(settings, ""))
 
 
 def document(settings: Any = Scenario) -> FieldsDocument:
-    """The same as JSON has it; a table has no default."""
+    """Every field for JSON; a table has no default."""
     return {"schema": "evenstep.fields/1", "fields": list(_entries(settings, ""))}
 
 
@@ -64,7 +64,7 @@ def rows(settings: Any = Scenario) -> Iterator[tuple[str, str, str, str]]:
 
 
 def literal(value: Any) -> str:
-    """A default as TOML would have it."""
+    """A default as TOML text."""
     return schema.to_toml({"x": list(value) if isinstance(value, tuple) else value})[4:-1]
 
 

@@ -1,4 +1,4 @@
-"""What a scenario says of its machines and of the network between them."""
+"""The tables of a scenario for its machines and the network between them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The tables of a scenario beside its hardware: the job, its work, what disturbs it, how long.
+"""The tables of a scenario besides hardware: job, work, noise, neighbours, strategy, run.
 
-Every field says what it means in its metadata; `schema.checks` lists them.
+The meaning of every field is in its metadata.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""A scenario: the cluster, its fabric, the job on it, and what disturbs it. One TOML file.
+"""A scenario: cluster, fabric, job, and disturbances. One TOML file.
 
-What one field alone cannot show wrong, such as more ranks than GPUs, is checked by `Scenario` when
-it is made.
+Contradictions between fields, such as more ranks than GPUs, are checked when a `Scenario` is made.
 """
 
 # ruff: noqa: RUF009 - the fields of a settings class are made by functions of `schema`
@@ -38,7 +37,7 @@ MOST_GPUS = 1_000_000  # of a cluster: what a machine's memory holds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Everything a simulation needs. Raises `ConfigError` for what contradicts itself."""
+    """The input of a simulation. Raises `ConfigError` where fields contradict each other."""
 
     name: str = text("", "what it is called")
     cluster: Cluster = table(Cluster, "the machines")
@@ -76,7 +75,7 @@ class Scenario:
 
 
 def load(path: Path, assignments: Sequence[str] = ()) -> Scenario:
-    """A scenario from its file, with `a.b=c` assignments carried out on it."""
+    """A scenario from its file, with `a.b=c` assignments."""
     data = read(path)
     try:
         return parse(data, assignments)
@@ -85,7 +84,7 @@ def load(path: Path, assignments: Sequence[str] = ()) -> Scenario:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The plain values of a scenario's file, as they stand there."""
+    """The plain values of a scenario's file."""
     try:
         return read_toml(path)
     except OSError as error:
@@ -95,7 +94,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def parse(data: dict[str, Any], assignments: Sequence[str] = ()) -> Scenario:
-    """A scenario from plain values; those of the presets it names lie below its own."""
+    """A scenario from plain values, over those of the presets it names."""
     from evenstep.scenario import presets
 
     for assignment in assignments:
@@ -104,14 +103,14 @@ def parse(data: dict[str, Any], assignments: Sequence[str] = ()) -> Scenario:
 
 
 def nodes_in(ranges: str, place: str) -> tuple[int, ...]:
-    """Numbers in text such as "0-3,8", in the order given; negative and reversed are refused."""
+    """Numbers in text such as "0-3,8", in the order given. Raises `ConfigError`."""
     try:
         return tuple(dict.fromkeys(parse_ranks(ranges.replace(" ", ""))))
     except ValueError:
         raise refused(place, 'ranges of whole numbers such as "0-3,8"', ranges) from None
 
 
-# -- what contradicts itself; each raises `ConfigError` naming the field and its mend --------------
+# -- checks; each raises `ConfigError` that names the field and what to do -------------------------
 
 
 def _check_cluster(cluster: Cluster) -> None:
@@ -135,7 +134,7 @@ def _check_cluster(cluster: Cluster) -> None:
 
 
 def _check_layout(layout: Cluster | NodeKind, cluster: Cluster, place: str) -> None:
-    """A list of a layout has an entry for each part, and names only what there is."""
+    """Check that a list of a layout has an entry for each part, within range."""
     gpus, cards = cluster.gpus_per_node, cluster.nics_per_node
     for name, parts, what, limit in (
         ("gpu_nics", gpus, "GPUs", cards),

@@ -1,8 +1,8 @@
-"""Settings that document and check themselves, and their way to and from TOML.
+"""Settings that document and check themselves, and conversion from and to TOML.
 
-A settings class is a frozen dataclass whose fields are made by the functions below. Each field
-knows what it means and what it may be (`evenstep.values`); docs and error messages are generated
-from that.
+A settings class is a frozen dataclass whose fields are made by the functions below. The metadata of
+a field has its meaning and allowed values (`evenstep.values`), from which documentation and error
+messages are generated.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def flag(default: bool, meaning: str) -> Any:
 
 
 def text(default: str, meaning: str) -> Any:
-    """Free text, or text with a syntax of its own that its user checks."""
+    """Text; where it has a syntax, its user checks that."""
     return setting(default, values.TEXT, meaning)
 
 
@@ -90,8 +90,8 @@ def tables(settings: type, meaning: str) -> Any:
 def read(
     settings: type[Settings], data: Mapping[str, Any], where: str = "", whole: Any = None
 ) -> Settings:
-    """Settings from plain values. Raises `ConfigError` naming the field, what is allowed, and for
-    an unknown name the nearest one there is, in this table or elsewhere in the `whole`."""
+    """Settings from plain values. Raises `ConfigError` that names the field and the allowed values,
+    or for an unknown name the nearest one in this table or elsewhere in the `whole`."""
     known, whole = _kinds(settings), whole or settings
     for name in data:
         if name not in known:
@@ -105,12 +105,11 @@ def read(
 
 
 def _kinds(settings: Any) -> dict[str, ValueKind | TableKind]:
-    """What each field of a settings class may be, in order."""
     return {field.name: field.metadata["kind"] for field in dataclasses.fields(settings)}
 
 
 def _places(settings: Any, prefix: str = "") -> dict[str, list[str]]:
-    """Every field below the top by its own name: where it stands, with dots."""
+    """Full names, with dots, of every field below the top, by its own name."""
     found: dict[str, list[str]] = {}
     for name, kind in _kinds(settings).items():
         if prefix:
@@ -139,9 +138,9 @@ def _value(kind: ValueKind | TableKind, value: Any, place: str, whole: Any) -> A
 
 
 def assign(data: dict[str, Any], assignment: str) -> None:
-    """Carry out `a.b=c` on plain values; list entries by number, as in `noise.0.sigma=0.1`.
+    """Assign `a.b=c` in plain values; list entries by number, as in `noise.0.sigma=0.1`.
 
-    The value is read as TOML, and as text where it is not that.
+    The value is parsed as TOML, else taken as text.
     """
     path, equals, value = assignment.partition("=")
     if not equals or not path.strip():
@@ -157,7 +156,7 @@ def assign(data: dict[str, Any], assignment: str) -> None:
 
 
 def _child(place: Any, part: str, path: str, empty: Any) -> Any:
-    """What is there under a name or number; `empty` where there is nothing yet."""
+    """The table or list under a name or number; `empty` is inserted where there is none."""
     if isinstance(place, list):
         if part == str(len(place)):
             place.append(empty)
@@ -179,7 +178,7 @@ def _index(place: list[Any], part: str, path: str) -> int:
 
 
 def parsed(value: str) -> Any:
-    """A value from the command line: TOML, also .5 where TOML wants 0.5; else text."""
+    """A value from the command line: TOML, or a number such as .5, else text."""
     try:
         return parse_toml(f"value = {value}")["value"]
     except (ValueError, RecursionError):
@@ -191,7 +190,7 @@ def parsed(value: str) -> Any:
 
 
 def plain(settings: Any) -> dict[str, Any]:
-    """Plain values again, for JSON and TOML; what is at its default is left out."""
+    """Settings as plain values for JSON and TOML, without those at their defaults."""
     found = {
         field.name: _plain_value(getattr(settings, field.name))
         for field in dataclasses.fields(settings)
@@ -230,7 +229,7 @@ def _literal(value: Any) -> str:
     return json.dumps(value)
 
 
-# -- names that do not exist -----------------------------------------------------------------------
+# -- unknown names ---------------------------------------------------------------------------------
 
 
 def unknown(
@@ -239,8 +238,8 @@ def unknown(
     known: Iterable[str],
     elsewhere: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
-    """There is no such thing, and the nearest one that there is; `elsewhere`: names of all tables,
-    with where they stand."""
+    """The message for an unknown name, with the nearest known one; `elsewhere`: names of all tables
+    with their full names."""
     here, there = _nearest(name, known, 0.6), _nearest(name, elsewhere or {}, 0.8)
     if there.likeness > here.likeness and elsewhere:
         places = sorted(elsewhere[there.name], key=lambda place: place.count(".0."))
@@ -258,6 +257,6 @@ class _Near(NamedTuple):
 
 
 def _nearest(name: str, known: Iterable[str], least: float) -> _Near:
-    """The name most like another; none where all are less like it than `least`."""
+    """The known name most like `name`, of at least the likeness `least`; else empty."""
     near = get_close_matches(name, known, n=1, cutoff=least)
     return _Near(near[0], SequenceMatcher(None, near[0], name).ratio()) if near else _Near("", 0.0)

@@ -1,4 +1,4 @@
-"""What a person wants to know of a simulated run, and the same as JSON."""
+"""The result of a simulated run, and its JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SPARING = ("backup_workers", "partial_reduce")  # strategies that leave the late
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Step time of the job, from end to end of its last rank. CV is population σ over mean."""
+    """Step time of the job, from end to end of its last rank. CV: population σ over mean."""
 
     mean_ns: float
     cv: float
@@ -40,7 +40,7 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Where the ranks' time goes; sums to 1. Communication is what compute does not hide."""
+    """Shares of the ranks' time, which sum to 1. Communication that compute hides is not in it."""
 
     compute: float
     exposed_communication: float
@@ -138,7 +138,7 @@ def summed_up(
     pacing: dict[str, Any] | None,
     staleness: StalenessDistribution | None,
 ) -> Result:
-    """The result of what was added up. Links are counted over all steps."""
+    """Build the result from the sums of a run. Links are counted over all steps."""
     step = account.step_ns[account.counted]
     amount, unit = _amount(scenario)
     weeks = outlook.operated(scenario)
@@ -171,8 +171,8 @@ def summed_up(
 
 
 def _amount(scenario: Scenario) -> tuple[float, str]:
-    """What a step brings: samples of the ranks that are waited for, or one step, of which
-    those who are left out are missing."""
+    """Progress of a step: samples of the ranks that are waited for; without samples, one step less
+    the share of ranks that are not."""
     samples, strategy = scenario.work.samples_per_rank, scenario.strategy
     spared = strategy.backups if strategy.kind in SPARING else 0
     if not samples:
@@ -221,7 +221,7 @@ def _use(flow: Flow) -> CollectiveUse:
 
 
 def _links(loads: LinkLoads) -> tuple[LinkUse, ...]:
-    """The busiest links of the run, the worst first."""
+    """The busiest links of the run, the busiest first."""
     network, carried, mean, peak = loads.network, loads.bytes, loads.mean, loads.peak
     worst = np.argsort(-mean, kind="stable")[:MOST_LINKS]
     return tuple(

@@ -1,4 +1,4 @@
-"""A scenario run from beginning to end: builds everything, steps through it, sums it up."""
+"""Run a scenario from beginning to end: set up, simulate every step, sum up."""
 
 from __future__ import annotations
 
@@ -12,45 +12,56 @@ from evenstep.errors import ConfigError
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.flows import CollectiveLibrary, Flow
 from evenstep.simulate.fabric.network import Network
-from evenstep.simulate.fabric.noise import Weather
+from evenstep.simulate.fabric.noise import NoiseSources
 from evenstep.simulate.fabric.placement import Placement, place
 from evenstep.simulate.job import program, strategies
-from evenstep.simulate.job.archive import Cast, FolderArchive
-from evenstep.simulate.job.engine import Done, JobEngine, StepSums, carried, shares
+from evenstep.simulate.job.archive import FolderArchive, RunInfo
+from evenstep.simulate.job.engine import (
+    FinishedStep,
+    JobEngine,
+    StepSums,
+    distinct_flows,
+    step_shares,
+)
 from evenstep.simulate.job.fabric_map import link_loads
 from evenstep.simulate.job.graph import AVERAGING, JobGraph
-from evenstep.simulate.job.neighbours import Other, others, ring_messages, within_reach
-from evenstep.simulate.job.recording import Extra, Keeper, SimulatedRecorder
-from evenstep.simulate.job.rows import Scribe, pauses
+from evenstep.simulate.job.neighbours import (
+    NeighbourJob,
+    neighbour_jobs,
+    ring_messages,
+    within_reach,
+)
+from evenstep.simulate.job.recording import BlockSink, Extra, SimulatedRecorder
+from evenstep.simulate.job.rows import StepRows, pauses
 from evenstep.simulate.job.strategies import Pace
 from evenstep.simulate.result import Result, summed_up
-from evenstep.simulate.wires.carriage import Used, carriage, closed, most_hops, shared_links
-from evenstep.simulate.wires.told import STUCK
+from evenstep.simulate.wires.carriage import FlowUse, carriage, closed, most_hops, shared_links
+from evenstep.simulate.wires.interface import STUCK
 from evenstep.simulate.wires.world import make_world
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.trace import Trace
 
-#: told the number of finished steps and of all steps
+#: Called with the number of finished steps and of all steps.
 Progress = Callable[[int, int], None]
 
-SETTLING = 8  # steps at most until a calm job's are all alike
-SETTLED = 1e-10  # of a step: ranks that begin it so much sooner or later do so as before
+SETTLING = 8  # most steps until those of a calm job are alike
+SETTLED = 1e-10  # of a step: entries of ranks that differ by less are equal
 AT_A_TIME = 1_000_000  # messages, between two looks at what is finished
-#: What a run costs, in seconds on one core: a message on shared links, an operation of a rank.
+#: Cost of a run, in seconds on one core: of a message on shared links, of an operation of a rank.
 MESSAGE_S, OPERATION_S = 1.5e-6, 1e-7
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A scenario made ready: everything that does not change from step to step."""
+    """A scenario that is set up: everything that does not change from step to step."""
 
     scenario: Scenario
     network: Network
     placement: Placement
     library: CollectiveLibrary
     graph: JobGraph
-    between: JobGraph  # of the steps between two averages of parameters; the same, without any
-    cast: Cast
+    between: JobGraph  # of steps between two averages of parameters; else the same as `graph`
+    info: RunInfo
 
     def graph_of(self, number: int) -> JobGraph:
         """The graph of a step."""
@@ -59,14 +70,14 @@ class Setup:
 
     @property
     def flows(self) -> list[Flow]:
-        """The collectives of a step, each kind once."""
-        return carried(self.graph)
+        """The distinct collectives of a step."""
+        return distinct_flows(self.graph)
 
 
 def set_up(scenario: Scenario, *, load_gBps: float = 0.0) -> Setup:  # noqa: N803
-    """Build network, placement and graph. Raises `ConfigError` for what does not fit.
+    """Build network, placement and graph. Raises `ConfigError` where these do not fit.
 
-    `load_gBps` is sent all the time by each card of the job's nodes to the next, and never yields.
+    `load_gBps`: background traffic in a ring over the cards of the job's nodes, which never yields.
     """
     network = Network(scenario.cluster, scenario.fabric, scenario.run.seed)
     placement = place(scenario, network)
@@ -77,8 +88,8 @@ def set_up(scenario: Scenario, *, load_gBps: float = 0.0) -> Setup:  # noqa: N80
     if scenario.strategy.kind in AVERAGING:
         between = program.build(scenario, library, exchanges=False)
     names = strategies.REASONS if scenario.strategy.kind == "paced" else ()
-    cast = Cast(scenario, placement, graph.partitions, names)
-    return Setup(scenario, network, placement, library, graph, between, cast)
+    info = RunInfo(scenario, placement, graph.partitions, names)
+    return Setup(scenario, network, placement, library, graph, between, info)
 
 
 def simulate(scenario: Scenario, *, progress: Progress | None = None) -> Result:
@@ -112,16 +123,15 @@ def simulate_to(folder: Path, scenario: Scenario, *, progress: Progress | None =
     singles = len(scenario.noise) + 1  # pauses, and a decision of pacing
     widest = max(len(role.operations) for role in setup.graph.roles)
     most = (1 + 2 * widest + singles) * scenario.run.steps
-    archive = FolderArchive(setup.cast, RunFolder(folder), most=most, steps=scenario.run.steps)
+    archive = FolderArchive(setup.info, RunFolder(folder), most=most, steps=scenario.run.steps)
     run = _Run(setup, archive)
     result = run.result(progress)
-    archive.close(setup.cast, run.extras)
+    archive.close(setup.info, run.extras)
     return result
 
 
 def expected(setup: Setup) -> tuple[int, float]:
-    """How many messages a run will follow, after its first step, and about how many seconds it will
-    take."""
+    """Estimate the messages that a run will follow, and its seconds, from its first step."""
     scenario = setup.scenario
     first = replace(scenario, run=replace(scenario.run, steps=1, warm_up=0))
     run = _Run(replace(setup, scenario=first), None)
@@ -136,12 +146,12 @@ def expected(setup: Setup) -> tuple[int, float]:
 
 
 def steps_within(setup: Setup, messages: int) -> int:
-    """Over how many steps a run follows no more messages than that."""
+    """Number of steps over which a run follows at most `messages`."""
     return int(messages / max(expected(setup)[0] / setup.scenario.run.steps, 1.0))
 
 
 def shortened(setup: Setup, steps: int) -> Setup:
-    """The same over so many steps behind the warm-up, where it has more."""
+    """The same with at most `steps` steps after the warm-up."""
     run = setup.scenario.run
     if run.warm_up + steps >= run.steps:
         return setup
@@ -150,7 +160,7 @@ def shortened(setup: Setup, steps: int) -> Setup:
 
 
 def step_ns(setup: Setup) -> float:
-    """How long a step is that nothing disturbs."""
+    """Duration of an undisturbed step."""
     found = _Run(setup, None).settled(setup.graph, SETTLING)
     return found[1] if found is not None else 0.0
 
@@ -162,30 +172,30 @@ def _check_takes_time(setup: Setup) -> None:
 
 
 class _Run:
-    """One run: the world with all jobs in it, and what is kept of it."""
+    """One run: its jobs in a world, and the sums and records of its steps."""
 
-    def __init__(self, setup: Setup, keeper: Keeper | None) -> None:
+    def __init__(self, setup: Setup, sink: BlockSink | None) -> None:
         self._setup, scenario = setup, setup.scenario
         self._near = within_reach(
-            setup.flows, others(scenario, setup.network, setup.placement),
+            setup.flows, neighbour_jobs(scenario, setup.network, setup.placement),
             len(setup.network.capacity),
         )  # fmt: skip
-        self._pace = strategies.pace_of(scenario, setup.cast.run_id)
+        self._pace = strategies.pace_of(scenario, setup.info.run_id)
         self._account = StepSums(scenario.run.steps, scenario.ranks, scenario.run.warm_up)
         self._peak = np.zeros(len(setup.network.capacity))
         self.followed = 0  # messages, see `World`
-        self._times: dict[int, tuple[Flow, int]] = {}  # how often each collective was carried
+        self._times: dict[int, tuple[Flow, int]] = {}  # how often each collective was run
         self.extras: list[Extra] = []
-        self._scribes: list[tuple[Scribe, SimulatedRecorder]] = []
-        for number in range(len(setup.graph.roles)) if keeper is not None else ():
-            assert keeper is not None
+        self._recorders: list[tuple[StepRows, SimulatedRecorder]] = []
+        for number in range(len(setup.graph.roles)) if sink is not None else ():
+            assert sink is not None
             mine = np.flatnonzero(setup.graph.role == number)
             samples = scenario.work.samples_per_rank
-            scribe = Scribe(number, mine, setup.graph.partitions, samples)
-            self._scribes.append((scribe, SimulatedRecorder(mine, keeper)))
+            step_rows = StepRows(number, mine, setup.graph.partitions, samples)
+            self._recorders.append((step_rows, SimulatedRecorder(mine, sink)))
 
     def result(self, progress: Progress | None) -> Result:
-        """Go through all steps and sum them up."""
+        """Simulate all steps and sum them up."""
         setup, account = self._setup, self._account
         try:
             for done in self._calm() if _is_calm(setup.scenario) else self._steps():
@@ -193,8 +203,8 @@ class _Run:
                 if progress is not None:
                     progress(account.done, setup.scenario.run.steps)
         except KeyboardInterrupt:
-            pass  # what is finished is kept, and the result says how much that is
-        for _, recorder in self._scribes:
+            pass  # finished steps are kept, and the result says how many they are
+        for _, recorder in self._recorders:
             recorder.flush()
         elapsed_ns = float(account.end_ns[account.done - 1]) if account.done else 0.0
         return summed_up(
@@ -212,45 +222,45 @@ class _Run:
 
     # -- steps -------------------------------------------------------------------------------------
 
-    def _steps(self) -> Iterator[Done]:
-        """Every step, one after the other."""
+    def _steps(self) -> Iterator[FinishedStep]:
+        """Every step in turn."""
         setup, pace = self._setup, self._pace
         eager = not isinstance(pace, strategies.Paced) and not any(
             noise.kind == "daemon" for noise in setup.scenario.noise
         )
         graphs = [setup.graph] + ([setup.between] if setup.between is not setup.graph else [])
         jobs = _Jobs(setup, graphs, self._near, eager=eager)
-        engine = JobEngine(jobs.world, setup.graph_of, jobs.number, Weather(
+        engine = JobEngine(jobs.world, setup.graph_of, jobs.number, NoiseSources(
             setup.scenario, setup.placement), pace, np.zeros(setup.scenario.ranks))  # fmt: skip
         for done in jobs.run(engine, setup.scenario.run.steps):
             engine.learn(done)
             yield done
         self._peak, self.followed = jobs.world.peak_gBps, jobs.world.followed
 
-    def _calm(self) -> Iterator[Done]:
-        """The one step that all are like: what the first few settle to, else one of ranks that
-        begin together."""
+    def _calm(self) -> Iterator[FinishedStep]:
+        """The step that all steps are like: the one the first few settle to, else one that all
+        ranks begin together."""
         setup = self._setup
         found = self.settled(setup.graph, SETTLING)
         if found is None:
             again = program.build(setup.scenario, setup.library)
-            found = self.settled(program.together(again, setup.library), 2)
+            found = self.settled(program.in_lockstep(again, setup.library), 2)
         assert found is not None
         step, length = found
         begin = step.begin - step.begin.min()
         step = step.moved(begin, -float(step.begin.min()))
         for number in range(setup.scenario.run.steps):
             ahead = number * length
-            yield Done(
+            yield FinishedStep(
                 number, step.graph, begin + ahead, step.enter + ahead, step.end + ahead,
                 step.held, step.disturbance,
             )  # fmt: skip
 
-    def settled(self, graph: JobGraph, most: int) -> tuple[Done, float] | None:
-        """A step that leaves its ranks as it found them, and how long it is."""
+    def settled(self, graph: JobGraph, most: int) -> tuple[FinishedStep, float] | None:
+        """The first step that is equally long on all ranks, and its duration; None after `most`."""
         setup = self._setup
         jobs = _Jobs(setup, [graph], [], eager=True)
-        engine = JobEngine(jobs.world, lambda _: graph, jobs.number, Weather(
+        engine = JobEngine(jobs.world, lambda _: graph, jobs.number, NoiseSources(
             setup.scenario, setup.placement), Pace(), np.zeros(setup.scenario.ranks))  # fmt: skip
         for done in jobs.run(engine, most):
             self._peak, self.followed = jobs.world.peak_gBps, jobs.world.followed
@@ -260,31 +270,31 @@ class _Run:
                 return done, length
         return None
 
-    def _keep(self, done: Done) -> None:
-        """Add a step up and write it down."""
-        spent = shares(done)
+    def _keep(self, done: FinishedStep) -> None:
+        """Add a step to the sums and record it."""
+        spent = step_shares(done)
         self._account.add(spent)
         for flow in done.graph.flows:
             if flow.stages:
                 self._times[id(flow)] = (flow, self._times.get(id(flow), (flow, 0))[1] + 1)
-        for scribe, recorder in self._scribes:
-            recorder.step(done.number, scribe.rows(done, spent.work, done.held))
-        if self._scribes:
+        for step_rows, recorder in self._recorders:
+            recorder.step(done.number, step_rows.rows(done, spent.work, done.held))
+        if self._recorders:
             self.extras += pauses(done) + self._pace.records(done.number, done.begin)
 
 
 class _Jobs:
-    """Our job and those that can touch it, in one world."""
+    """The job and the neighbours that can delay it, in one world."""
 
     def __init__(
-        self, setup: Setup, graphs: list[JobGraph], near: list[Other], *, eager: bool
+        self, setup: Setup, graphs: list[JobGraph], near: list[NeighbourJob], *, eager: bool
     ) -> None:
         self._setup, self._near = setup, near
         theirs = [other.graph() for other in near]
         sizes = (setup.scenario.ranks, *(other.ranks for other in near))
         firsts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).tolist()
         uses = [
-            Used(flow, job, graph.streams[instance], firsts[job])
+            FlowUse(flow, job, graph.streams[instance], firsts[job])
             for job, graph in [(0, graph) for graph in graphs] + list(enumerate(theirs, 1))
             for instance, flow in {id(flow): (n, flow) for n, flow in enumerate(graph.flows)
                                    if n in graph.streams}.values()
@@ -304,7 +314,7 @@ class _Jobs:
         self._graphs = {
             id(graph): self.world.graph(graph.plan(self._numbers)) for graph in [*graphs, *theirs]
         }
-        self._kept = graphs  # so that no other graph gets their identities
+        self._kept = graphs  # alive, so that no other graph gets their identities
         self._theirs = [self._graphs[id(graph)] for graph in theirs]
         strategy, work = setup.scenario.strategy, setup.scenario.work
         lag = strategy.bound if strategy.kind == "stale_synchronous" else 1
@@ -315,11 +325,11 @@ class _Jobs:
             self.world.job(job, np.zeros(size), eager=True)
 
     def number(self, graph: JobGraph) -> int:
-        """What the world calls a graph."""
+        """The world's number of a graph."""
         return self._graphs[id(graph)]
 
-    def run(self, engine: JobEngine, steps: int) -> Iterator[Done]:
-        """Steps of our job as they are finished."""
+    def run(self, engine: JobEngine, steps: int) -> Iterator[FinishedStep]:
+        """Yield the job's steps as they finish."""
         while engine.over < steps:
             wants = self.world.run(AT_A_TIME)
             for job, other in enumerate(self._near, 1):
@@ -339,7 +349,7 @@ class _Jobs:
 
 
 def _is_calm(scenario: Scenario) -> bool:
-    """Whether steps should be like each other: nothing disturbs them, and ranks keep together."""
+    """Whether all steps should be alike: no noise, no neighbours, synchronous ranks."""
     work = scenario.work
     unequal = work.batch_spread or work.sequence_lengths
     disturbed = scenario.noise or scenario.neighbours or unequal

@@ -1,9 +1,8 @@
-"""Who carries out independent pieces of work: processes of this machine, or a Ray cluster.
+"""Engines for independent pieces of work: processes of this machine, or a Ray cluster.
 
-A piece and its result are values that can be pickled; what is done with a piece is a function of a
-module. Results come in the order in which they are finished. A worker that is killed loses nothing:
-its piece is given to another, and only a piece that takes one worker after the other with it ends
-the whole.
+A piece and its result can be pickled; the work is a function of a module. Results come in the order
+in which they finish. The piece of a worker that is killed goes to another worker; a piece that
+kills `MOST_KILLS` workers raises an error.
 """
 
 from __future__ import annotations
@@ -24,44 +23,44 @@ from evenstep.errors import EvenstepError
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
-MOST_LIVES = 4  # workers that one piece may take with it
+MOST_KILLS = 4  # workers killed at one piece
 
 
 class Engine(Protocol):
-    """Something that carries pieces out."""
+    """Carries out pieces of work."""
 
     def carried(
         self, pieces: Sequence[Piece], work: Callable[[Piece], Result]
     ) -> Generator[Result, None, None]:
-        """Results in the order in which they are finished; workers end with the iterator.
+        """Yield results as they finish; closing the iterator ends the workers.
 
-        Raises what `work` raises, and `EvenstepError` for a piece that kills its workers.
+        Raises errors of `work`, and `EvenstepError` for a piece that kills its workers.
         """
 
 
 class TaskResult(NamedTuple):
-    """What became of a piece: its result, or the error it raised."""
+    """The result of a piece, or the error it raised."""
 
     result: Any
     error: BaseException | None = None
 
-    def opened(self) -> Any:
-        """The result; raises the error."""
+    def unwrap(self) -> Any:
+        """Return the result or raise the error."""
         if self.error is not None:
             raise self.error
         return self.result
 
 
-def answered(work: Callable[[Any], Any], piece: Any) -> TaskResult:
-    """Carry a piece out where a worker is, so that the answer can be sent back."""
+def run_piece(work: Callable[[Any], Any], piece: Any) -> TaskResult:
+    """Carry out a piece in a worker; the answer can be pickled."""
     try:
         return TaskResult(work(piece))
     except Exception as error:
-        return TaskResult(None, sendable(error))
+        return TaskResult(None, picklable(error))
 
 
-def sendable(error: Exception) -> Exception:
-    """The error, or one of our own with its text where it would not survive being pickled."""
+def picklable(error: Exception) -> Exception:
+    """The error, or one with its text where it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -71,9 +70,9 @@ def sendable(error: Exception) -> Exception:
 
 
 def fatal(piece: object) -> EvenstepError:
-    """A piece that no worker survives."""
+    """The error for a piece that kills its workers."""
     return EvenstepError(
-        f"a worker was killed {MOST_LIVES} times over at the same piece of work "
+        f"a worker was killed {MOST_KILLS} times over at the same piece of work "
         f"({_named(piece)}), perhaps by lack of memory; what was finished before is kept. "
         "Give it more memory, or fewer workers"
     )
@@ -90,7 +89,7 @@ def usable_cores() -> int:
 
 
 class Local:
-    """Processes of this machine; with one worker, this process itself."""
+    """Processes of this machine; with one worker, this process."""
 
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or usable_cores()
@@ -102,17 +101,17 @@ class Local:
         if self.workers <= 1 or len(pieces) <= 1:
             yield from map(work, pieces)
             return
-        crew = Crew(pieces, work)
+        pool = WorkerPool(pieces, work)
         try:
-            crew.hire(min(self.workers, len(pieces)))
-            while crew.workers:
-                yield from crew.next_results()
+            pool.start(min(self.workers, len(pieces)))
+            while pool.workers:
+                yield from pool.next_results()
         finally:
-            crew.dismiss()
+            pool.stop()
 
 
 class Worker:
-    """A process, our end of its pipe, and the number of the piece it is at."""
+    """A process, this end of its pipe, and the number of its piece."""
 
     def __init__(self, context: SpawnContext, work: Callable[[Any], Any]) -> None:
         self.pipe, theirs = context.Pipe()
@@ -126,30 +125,30 @@ class Worker:
         self.number = -1
 
     def end(self) -> None:
-        """Stop the process, whatever it is at."""
+        """Stop the process at once."""
         self.pipe.close()
         self.process.terminate()
         self.process.join()
 
 
-class Crew:
+class WorkerPool:
     """Local workers and what they have left to do."""
 
     def __init__(self, pieces: Sequence[Any], work: Callable[[Any], Any]) -> None:
         self.workers: list[Worker] = []
         self._pieces = pieces
         self._left = deque(range(len(pieces)))
-        self._lives = [0] * len(pieces)  # workers that died of a piece
+        self._kills = [0] * len(pieces)  # workers that died of a piece
         self._work = work
         self._context = multiprocessing.get_context("spawn")  # a fork would copy numpy's threads
 
-    def hire(self, number: int) -> None:
+    def start(self, number: int) -> None:
         """So many more workers, as far as there is work for them."""
         for _ in range(number):
             if self._left:
                 worker = Worker(self._context, self._work)
                 self.workers.append(worker)
-                self._give(worker)
+                self._assign_next(worker)
 
     def next_results(self) -> list[Any]:
         """Wait for somebody to finish; none where somebody has died instead."""
@@ -161,12 +160,12 @@ class Crew:
             except (EOFError, OSError):
                 self._replace(worker)
                 continue
-            self._give(worker)
-            results.append(answer.opened())
+            self._assign_next(worker)
+            results.append(answer.unwrap())
         return results
 
-    def _give(self, worker: Worker) -> None:
-        """The next piece; a worker for whom there is none goes."""
+    def _assign_next(self, worker: Worker) -> None:
+        """Send a worker its next piece, or end it where none is left."""
         if not self._left:
             self.workers.remove(worker)
             worker.end()
@@ -178,26 +177,26 @@ class Crew:
             return  # it has died: its pipe ends, and `next_results` sees to it
 
     def _replace(self, dead: Worker) -> None:
-        self._lives[dead.number] += 1
-        if self._lives[dead.number] >= MOST_LIVES:
+        self._kills[dead.number] += 1
+        if self._kills[dead.number] >= MOST_KILLS:
             raise fatal(self._pieces[dead.number])
         self._left.appendleft(dead.number)
         self.workers.remove(dead)
         dead.end()
-        self.hire(1)
+        self.start(1)
 
-    def dismiss(self) -> None:
-        """End all workers; what they were at is lost."""
+    def stop(self) -> None:
+        """End all workers at once."""
         for worker in self.workers:
             worker.end()
         self.workers.clear()
 
 
 def _serve(pipe: Connection, work: Callable[[Any], Any]) -> None:
-    """A worker's life: pieces in, answers out, until the pipe ends."""
+    """Main loop of a worker: receive pieces and send answers until the pipe ends."""
     while True:
         try:
             piece = pipe.recv()
         except (EOFError, OSError):
             return
-        pipe.send(answered(work, piece))
+        pipe.send(run_piece(work, piece))

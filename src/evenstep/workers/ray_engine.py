@@ -1,7 +1,7 @@
-"""Pieces of work on a Ray cluster: one of its own on this machine, or one at an address.
+"""Pieces of work on a Ray cluster: one started on this machine, or one at an address.
 
-Ray gives a piece whose worker or node has died to another one by itself. Every worker must have
-this very version of evenstep, or results would not be the same bytes: each piece checks that.
+Ray retries a piece whose worker or node has died. Each piece checks that its worker has this
+version of evenstep, since another may give different results.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from evenstep.errors import EvenstepError, MissingExtra, UsageError
 from evenstep.version import __version__
-from evenstep.workers.engines import MOST_LIVES, Piece, Result, TaskResult, answered, fatal
+from evenstep.workers.engines import MOST_KILLS, Piece, Result, TaskResult, fatal, run_piece
 
 AHEAD = 2  # pieces handed out for each core, so that none waits for the next one
 
@@ -33,13 +33,13 @@ class RayEngine:
         joined = bool(ray.is_initialized())
         if not joined:
             self._join(ray)
-        crowd = Crowd(ray, pieces, work, self._most(ray))
+        tasks = RayTasks(ray, pieces, work, self._most(ray))
         try:
-            while crowd.waiting():
-                yield crowd.next_result()
+            while tasks.waiting():
+                yield tasks.next_result()
         finally:
             if joined:
-                crowd.dismiss()
+                tasks.stop()
             else:
                 ray.shutdown()  # which ends what we have begun on a cluster at an address
 
@@ -65,8 +65,8 @@ class RayEngine:
         return AHEAD * max(int(ray.cluster_resources().get("CPU", 1)), 1)
 
 
-class Crowd:
-    """Pieces in flight on a cluster, and those that are left."""
+class RayTasks:
+    """Pieces in flight on a cluster, and those not yet submitted."""
 
     def __init__(
         self, ray: Any, pieces: Sequence[Any], work: Callable[[Any], Any], most: int
@@ -77,10 +77,10 @@ class Crowd:
         self._most = most
         self._work = work
         self._flying: dict[Any, int] = {}
-        self._task = ray.remote(num_cpus=1, max_retries=MOST_LIVES - 1)(_checked)
+        self._task = ray.remote(num_cpus=1, max_retries=MOST_KILLS - 1)(_checked)
 
     def waiting(self) -> bool:
-        """Hand out what may be in flight; whether a result is still to come."""
+        """Submit pieces up to the limit; return whether a result is still to come."""
         while self._next < len(self._pieces) and len(self._flying) < self._most:
             piece = self._pieces[self._next]
             self._flying[self._task.remote(__version__, self._work, piece)] = self._next
@@ -88,7 +88,7 @@ class Crowd:
         return bool(self._flying)
 
     def next_result(self) -> Any:
-        """Wait for the next piece that is finished."""
+        """Wait for the next finished piece."""
         ray = self._ray
         (done,), _ = ray.wait(list(self._flying), num_returns=1)
         number = self._flying.pop(done)
@@ -98,23 +98,23 @@ class Crowd:
             raise fatal(self._pieces[number]) from error
         except ray.exceptions.RayError as error:
             raise EvenstepError(_unable(str(error))) from error
-        return answer.opened()
+        return answer.unwrap()
 
-    def dismiss(self) -> None:
-        """Drop what is still in flight."""
+    def stop(self) -> None:
+        """Cancel all pieces in flight."""
         for reference in self._flying:
             self._ray.cancel(reference)
         self._flying.clear()
 
 
 def _checked(version: str, work: Callable[[Any], Any], piece: Any) -> TaskResult:
-    """What a worker does with a piece."""
+    """Carry out a piece in a worker, after the check of versions."""
     if version != __version__:
         return TaskResult(None, UsageError(
             f"a worker of the Ray cluster has evenstep {__version__}, this machine {version}: "
             "install the same version on all of its nodes"
         ))  # fmt: skip
-    return answered(work, piece)
+    return run_piece(work, piece)
 
 
 def _unable(text: str) -> str:

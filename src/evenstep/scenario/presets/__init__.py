@@ -1,8 +1,8 @@
 """Real systems and models as parts of scenarios: TOML files with the origin of every number.
 
-A scenario names one or several in `preset`; what it says itself goes over them. A preset may name
-others in the same way. Its first line says what it is, the comment below it where its numbers are
-from.
+A scenario names one or several in `preset`; its own values override theirs. A preset may name
+others in the same way. Its first line describes it; the comment below gives the origin of its
+numbers.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from evenstep.values import refused
 
 
 def names() -> tuple[str, ...]:
-    """The presets there are."""
+    """Names of all presets."""
     found = (file.name for file in files(__name__).iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml")))
 
 
 def merged(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A scenario's plain values over those of the presets it names; `preset` itself is taken out.
+    """A scenario's plain values over those of its presets, without the field `preset`.
 
-    Tables are merged field by field; lists and values replace. Raises `ConfigError` for a preset
-    that does not exist.
+    Tables are merged field by field; lists and values replace. Raises `ConfigError` for an unknown
+    preset.
     """
     own = dict(data)
     named = own.pop("preset", [])
@@ -50,19 +50,19 @@ class PresetsDocument(TypedDict):
 
 
 def summaries() -> dict[str, str]:
-    """What each preset is, in its own first line."""
+    """The first line of each preset, its description."""
     return {name: text(name).partition("\n")[0].removeprefix("# ") for name in names()}
 
 
 def text(name: str) -> str:
-    """A preset as it stands in its file. Raises `ConfigError` for one that does not exist."""
+    """The text of a preset's file. Raises `ConfigError` for an unknown preset."""
     if name not in names():
         raise ConfigError(schema.unknown(f"preset {name!r}", name, names()))
     return (files(__name__) / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Two sets of plain values, the second having the last word."""
+    """Merge two sets of plain values; the second overrides the first."""
     found = dict(below)
     for name, value in above.items():
         old = found.get(name)

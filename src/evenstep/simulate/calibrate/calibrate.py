@@ -1,8 +1,8 @@
 """A scenario that behaves like a measured run: compute, noise, collectives and links of its trace.
 
-What was seen comes in as plain arrays; a scenario goes out, with the fits behind it and the limits
-of what they can say. The cluster is as flat as the trace: one link for each rank within nodes, one
-between them, with the latency and bandwidth at which a ring takes as long as was measured.
+Measurements come in as plain arrays; the result is a scenario with its fits and their limits. The
+cluster has one link for each rank within nodes and one between them, with the latency and bandwidth
+at which a ring takes as long as measured.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Array = npt.NDArray[Any]
 
 FEWEST_STEPS = 8
 PHASES = ("input", "forward", "backward", "optimizer")
-SLOW = 0.01  # ranks that differ by less than this from the usual are not told apart
+SLOW = 0.01  # relative: ranks that differ by less from the median count as equal
 UNSEEN = 0.01  # share of the work below which a phase is not there
 MOST_SLOW = 32  # groups of slow ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What a trace shows of some steady steps. Arrays are (steps, ranks), in ns."""
+    """Measurements of steady steps of a trace. Arrays are (steps, ranks), in ns."""
 
     name: str
     node: tuple[str, ...]  # of each rank
@@ -47,12 +47,12 @@ class Observed:
 
     @property
     def ranks(self) -> int:
-        """Ranks that were traced."""
+        """Number of traced ranks."""
         return int(self.work_ns.shape[1])
 
 
 class SteadyTimes(TypedDict):
-    """Of a number of steps; CV is population σ over mean."""
+    """Step times; CV is population σ over mean."""
 
     steps: Natural
     mean_ns: Amount
@@ -61,7 +61,7 @@ class SteadyTimes(TypedDict):
 
 
 class Fits(TypedDict):
-    """What a scenario was fitted by."""
+    """The fits behind a scenario."""
 
     links: FittedLinks
     collectives: list[ObservedCollectives]
@@ -69,7 +69,7 @@ class Fits(TypedDict):
 
 
 class CalibrationDocument(TypedDict):
-    """What `--json` prints."""
+    """The output of `--json`."""
 
     schema: Literal["evenstep.calibration/1"]
     run: RunName
@@ -86,7 +86,7 @@ class CalibrationDocument(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A scenario, what was measured, and what neither can tell."""
+    """A fitted scenario, its measurements, and its limits."""
 
     scenario: Scenario
     measured: SteadyTimes
@@ -144,7 +144,7 @@ def calibrate(seen: Observed) -> Calibration:
 
 
 def step_times(step_ns: Array) -> SteadyTimes:
-    """Those of a job."""
+    """Mean, CV and p99 of step times."""
     mean = float(step_ns.mean())
     return {
         "steps": len(step_ns),
@@ -158,8 +158,8 @@ def step_times(step_ns: Array) -> SteadyTimes:
 
 
 def _phases(seen: Observed) -> dict[str, Array]:
-    """Leaf times that add up to the work. What no phase claims counts with the optimizer; where
-    leaf times have blocked time in them, they are cut back together."""
+    """Leaf times scaled to add up to the work. Work outside phases counts as optimizer; leaf times
+    that include blocked time are scaled down together."""
     claimed = sum(seen.phase_ns[name] for name in PHASES)
     scale = np.minimum(seen.work_ns / np.maximum(claimed, 1.0), 1.0)
     phases = {name: seen.phase_ns[name] * scale for name in PHASES}
@@ -168,14 +168,13 @@ def _phases(seen: Observed) -> dict[str, Array]:
 
 
 def _shares(phases: Mapping[str, Array], factor: Array) -> dict[str, float]:
-    """Of the compute, in each phase."""
     totals = {name: float((phases[name] / factor).mean()) for name in PHASES[1:]}
     whole = sum(totals.values()) or 1.0
     return {name: total / whole for name, total in totals.items()}
 
 
 def _noises(seen: Observed, compute: Array) -> tuple[list[Noise], Array, float]:
-    """Noise of the compute, each rank's own factor, and the usual length behind both."""
+    """Noise of the compute, the factor of each rank, and the length without both."""
     factor = _rank_factors(compute)
     steady = compute / factor
     found = fit_noise(
@@ -188,7 +187,7 @@ def _noises(seen: Observed, compute: Array) -> tuple[list[Noise], Array, float]:
 
 
 def _rank_factors(compute: Array) -> Array:
-    """How much longer each rank's compute usually takes; 1 where noise could explain it."""
+    """Each rank's median compute over that of all; 1 where noise could explain the difference."""
     usual = np.median(compute, axis=0)
     middle = max(float(np.median(usual)), 1.0)
     spread = np.median(np.abs(compute - usual), axis=0) * 1.4826
@@ -199,7 +198,7 @@ def _rank_factors(compute: Array) -> Array:
 
 
 def _slow(factor: Array) -> Iterator[Noise]:
-    """Ranks that are slower or faster than the others, those alike together."""
+    """Noise of ranks that are slower or faster than the others, grouped by factor."""
     from evenstep.trace.ranks import format_ranks
 
     rounded = np.round(factor, 2)
@@ -213,7 +212,7 @@ def _slow(factor: Array) -> Iterator[Noise]:
 
 
 def _collector(pause_ns: Array) -> list[Noise]:
-    """Garbage collection: how long and how often, and whether all ranks pause together."""
+    """Noise of garbage collection: duration, interval, and whether ranks pause together."""
     paused = pause_ns > 0
     if not paused.any():
         return []
@@ -230,7 +229,7 @@ def _collector(pause_ns: Array) -> list[Noise]:
 
 
 def _collective_work(work: Work) -> Work:
-    """A benchmark's step has one phase."""
+    """The work of a benchmark, whose step has one phase."""
     from dataclasses import replace
 
     whole = work.forward_ms + work.backward_ms + work.optimizer_ms
@@ -245,7 +244,6 @@ def _ms(length_ns: float) -> float:
 
 
 def _places(node: tuple[str, ...]) -> Array:
-    """Number of each rank's node."""
     return np.unique(np.array(node), return_inverse=True)[1].reshape(-1)
 
 

@@ -1,4 +1,4 @@
-"""What a step's collectives say: the kind of work, and the links that make them as long as seen.
+"""The kind of work from the collectives of a step, and links fitted to their durations.
 
 A ring of n ranks takes t = r α + w/B, with r = 2(n-1) rounds and w = 2S(n-1)/n bytes for an
 all-reduce, half of both for a half. α and B are fitted to the means of all kinds of collective,
@@ -20,8 +20,8 @@ from evenstep.documents import Amount, Document, Positive
 Array = npt.NDArray[Any]
 
 HALVES = ("all_gather", "reduce_scatter")
-OFTEN = 0.5  # in a step: what is rarer is not part of it
-FASTEST_GBPS = 10_000.0  # where no bytes show
+OFTEN = 0.5  # in a step: a rarer collective is not part of it
+FASTEST_GBPS = 10_000.0  # where bytes take no time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +35,12 @@ class ObservedCollectives(Document):
     bytes: Amount  # as nccl-tests counts them: of the whole
     per_step: Amount
     transfer_ns: float  # mean
-    floor_ns: float  # of those nothing disturbed
+    floor_ns: float  # of undisturbed ones
     blocking: bool = field(repr=False)
 
     @property
     def rounds(self) -> float:
-        """Messages that follow each other in a ring."""
+        """Number of rounds of a ring."""
         return (len(self.members) - 1) * (2.0 if self.operation == "all_reduce" else 1.0)
 
     @property
@@ -50,7 +50,7 @@ class ObservedCollectives(Document):
 
     @property
     def ranks(self) -> Positive:
-        """How many take part."""
+        """Number of ranks in the group."""
         return len(self.members)
 
 
@@ -58,7 +58,7 @@ class ObservedCollectives(Document):
 
 
 class WorkPlan(NamedTuple):
-    """The kind of work, its fields, the collectives it is made of, and what it leaves out."""
+    """The kind of work, its fields, its collectives, and the collectives it leaves out."""
 
     kind: str
     fields: dict[str, Any]
@@ -70,7 +70,7 @@ class WorkPlan(NamedTuple):
 def work_of(
     seen: Sequence[ObservedCollectives], ranks: int, *, overlapped: bool, phased: bool = True
 ) -> WorkPlan:
-    """The work that has these collectives; not `phased`: a step has no backward of its own."""
+    """The work that has these collectives; not `phased`: without a backward phase."""
     usual = [one for one in seen if one.per_step >= OFTEN and one.bytes > 0]
     inner = [one for one in usual if one.blocking and len(one.members) < ranks]
     mixed = [one for one in usual if one.operation == "all_to_all"]
@@ -89,7 +89,6 @@ def work_of(
 
 
 def _repeated(usual: Sequence[ObservedCollectives]) -> WorkPlan:
-    """One collective after another, as a benchmark does."""
     main = max(usual, key=lambda one: one.per_step * one.bytes)
     fields = {
         "operation": main.operation,
@@ -101,12 +100,12 @@ def _repeated(usual: Sequence[ObservedCollectives]) -> WorkPlan:
 
 
 def _total(seen: Sequence[ObservedCollectives]) -> float:
-    """Bytes of a step, of one group of each operation."""
+    """Bytes in a step, counting one group of each operation."""
     return sum(one.bytes * one.per_step for one in _one_group(seen))
 
 
 def _one_group(seen: Sequence[ObservedCollectives]) -> list[ObservedCollectives]:
-    """Of groups that do the same side by side, the first."""
+    """The first of groups with the same collective side by side."""
     first: dict[tuple[str, float], ObservedCollectives] = {}
     for one in seen:
         first.setdefault((one.operation, one.bytes), one)
@@ -116,7 +115,7 @@ def _one_group(seen: Sequence[ObservedCollectives]) -> list[ObservedCollectives]
 def _layered(
     kind: str, inner: Sequence[ObservedCollectives], outer: Sequence[ObservedCollectives]
 ) -> WorkPlan:
-    """Layers with collectives among few ranks, and gradients among the others."""
+    """Layers with collectives in small groups, and gradients among the replicas."""
     mine = _one_group(inner)
     calls = sum(one.per_step for one in mine)
     layers = max(1, round(calls / 4))
@@ -169,7 +168,7 @@ def _reduced(
 
 
 class FittedLink(NamedTuple):
-    """What a message takes, and how fast its bytes follow."""
+    """Latency of a message, and bandwidth."""
 
     latency_ns: Amount
     bandwidth_gBps: Amount  # noqa: N815 - as JSON calls it
@@ -177,7 +176,7 @@ class FittedLink(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FittedLinks(Document):
-    """Links within nodes and between them; None where nothing was seen."""
+    """Links within nodes and between them; None without measurements."""
 
     within_node: FittedLink | None
     between_nodes: FittedLink | None
@@ -197,7 +196,7 @@ class FittedLinks(Document):
 
 
 def fit_links(seen: Sequence[ObservedCollectives], node: Array) -> FittedLinks:
-    """α and B within nodes and between them."""
+    """Fit α and B within nodes and between them."""
     inside = [one for one in seen if len(set(node[list(one.members)].tolist())) == 1]
     across = [one for one in seen if one not in inside]
     limits = []
@@ -216,9 +215,9 @@ def fit_links(seen: Sequence[ObservedCollectives], node: Array) -> FittedLinks:
 
 
 def fit_line(seen: Sequence[ObservedCollectives]) -> FittedLink | None:
-    """α in ns and B in GB/s with t = rα + w/B, least squares of the relative error, none negative.
+    """Fit α in ns and B in GB/s of t = rα + w/B: non-negative least squares of the relative error.
 
-    With one kind alone α is 0.
+    With collectives of one size α is 0.
     """
     if not seen:
         return None

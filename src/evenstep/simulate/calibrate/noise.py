@@ -1,8 +1,8 @@
-"""Which noise makes a table of factors look as it does.
+"""Fit noise to a table of factors by step and rank.
 
-First what ranks have in common in a step, then what of the rest lasts from step to step, then the
-distribution of what is left: normal, lognormal, Pareto or normal with rare hits, by likelihood less
-one for each parameter (Akaike 1974); the values themselves where none of them is near.
+First the part that all ranks share in a step, then the part that lasts from step to step, then the
+distribution of the rest: normal, lognormal, Pareto or normal with rare hits, by log likelihood less
+the number of parameters (Akaike 1974); recorded values where no family fits.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from evenstep.statistics.interval import MAD_SIGMA
 Array = npt.NDArray[Any]
 
 SILENT = 1e-4  # standard deviation below which there is no noise
-COMMON = 0.1  # share of the variance below which nothing is taken as common, or as lasting
+COMMON = 0.1  # share of the variance below which no part counts as common or lasting
 FEWEST = 40  # values, below which only a normal distribution is fitted
-FEWEST_LASTING = 50  # steps, below which nothing is said about what lasts
+FEWEST_LASTING = 50  # steps, below which no lasting part is fitted
 OUTLYING = 6.0  # robust standard deviations above which a value is a hit
 MOST_HITS = 0.2
-NEAR = 0.08  # distance of distributions (Kolmogorov) up to which a family stands
+NEAR = 0.08  # largest distance (Kolmogorov) of a family that fits
 CERTAIN = 5.0  # standard deviations
 KEPT = 256  # values of a recorded distribution
 
 
 class Fit(NamedTuple):
-    """Noises that together make the factors, and how far their distribution is from them."""
+    """Noises that together give the factors, and the distance of the distributions."""
 
     noises: list[Noise]
     distance: float
 
 
 def fit_noise(factor: Array, *, phase: str = "compute", length_ns: float = 0.0) -> Fit:
-    """Noises of factors (steps, ranks) around 1. `length_ns` is what they multiply: delays are in
-    units of it, and there are none where it is not given."""
+    """Fit noises to factors (steps, ranks) around 1. `length_ns`: the time that factors multiply;
+    0: no delays are fitted."""
     spread = float(factor.std())
     if not spread > SILENT:
         return Fit([], 0.0)
@@ -58,9 +58,9 @@ def fit_noise(factor: Array, *, phase: str = "compute", length_ns: float = 0.0) 
 
 
 def common_part(factor: Array) -> Array | None:
-    """Factor of each step that all ranks share; None where they vary independently.
+    """Factor of each step that all ranks share; None where ranks vary independently.
 
-    Judged by the order of each rank's steps, which no outlier and no skew disturbs.
+    The test is of the order of each rank's steps, so that outliers and skew do not matter.
     """
     steps, ranks = factor.shape
     if ranks < 4 or steps < FEWEST:
@@ -75,7 +75,7 @@ def common_part(factor: Array) -> Array | None:
 
 
 def _shared(shared: Array, phase: str) -> list[Noise]:
-    """One switch is one rack: what a rack has in common, all have."""
+    """Noise common to all ranks. On one switch, these are one rack."""
     lasting = lasting_part(shared[:, None])
     sigma = float(shared.std())
     if lasting is None:
@@ -89,9 +89,9 @@ def _shared(shared: Array, phase: str) -> list[Noise]:
 
 
 def lasting_part(factor: Array) -> tuple[float, float] | None:
-    """Standard deviation and length in steps of what lasts: autocovariance σ² e^(-k/steps).
+    """Standard deviation and length in steps of lasting noise: autocovariance σ² e^(-k/steps).
 
-    From lags 1 and 2, so that what does not last is left out of it. Outliers are cut off first.
+    Fitted to lags 1 and 2, which noise of single steps does not enter. Outliers are clipped first.
     """
     if len(factor) < FEWEST_LASTING:
         return None
@@ -110,11 +110,11 @@ def lasting_part(factor: Array) -> tuple[float, float] | None:
     return math.sqrt(variance), -1 / math.log(keep)
 
 
-# -- what is left ----------------------------------------------------------------------------------
+# -- distribution of the rest ----------------------------------------------------------------------
 
 
 class _Family(NamedTuple):
-    """Noises, and of the distribution they are: log likelihood, parameters, how far it is off."""
+    """Noises, and of their distribution: log likelihood, parameters, distance."""
 
     noises: list[Noise]
     log_likelihood: float
@@ -123,7 +123,7 @@ class _Family(NamedTuple):
 
 
 def _own(values: Array, phase: str, length_ns: float, *, sigma: float) -> tuple[list[Noise], float]:
-    """Noise of each rank in each step; `sigma` of it is accounted for already."""
+    """Noise of each rank in each step; `sigma` of it is lasting noise."""
     if len(values) < FEWEST:
         left = math.sqrt(max(float(values.var()) - sigma**2, 0.0))
         return _plain(left, phase), 0.0
@@ -178,7 +178,7 @@ def _pareto(values: Array, phase: str) -> _Family:
 
 
 def _fitted(values: Array, found: Any, parameters: int, noises: list[Noise]) -> _Family:
-    """A family with this distribution of SciPy's."""
+    """A family with this SciPy distribution."""
     likelihood = float(found.logpdf(values).sum())
     return _Family(noises, likelihood, parameters, float(stats.kstest(values, found.cdf).statistic))
 
@@ -205,7 +205,7 @@ def _hits(values: Array, phase: str, sigma: float, length_ns: float) -> list[_Fa
 
 
 def mean_of(noises: list[Noise], length_ns: float) -> float:
-    """What these noises multiply a length by on average."""
+    """Mean factor of these noises on a length."""
     factor, delay = 1.0, 0.0
     for noise in noises:
         if noise.kind == "pareto":
@@ -218,5 +218,5 @@ def mean_of(noises: list[Noise], length_ns: float) -> float:
 
 
 def short(value: float) -> float:
-    """To five digits: what a scenario's reader sees."""
+    """A value rounded to five digits for the scenario."""
     return float(f"{value:.5g}")

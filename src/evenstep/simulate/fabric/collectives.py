@@ -1,4 +1,4 @@
-"""Collectives as rounds of messages: who sends how much to whom, and how often.
+"""Collectives as rounds of messages: sources, targets, bytes and repeats.
 
 A function of `ALGORITHMS` lays out one collective of several equal groups at once. `members` is
 (groups, size): the ranks of each group in the order of a ring.
@@ -22,14 +22,14 @@ TREE_CHUNK_BYTES = 128 * 1024  # but no smaller pieces than this
 
 
 class Round(NamedTuple):
-    """Messages that are under way together; `repeats` of it follow each other.
+    """Messages that are under way together, `repeats` times in a row.
 
-    `bytes` is the size of one message (a number, or one for each). `card` is the card of both
-    nodes a message takes, -1 for each GPU's own. A `posted` message leaves when its target, too, is
-    in the round: large messages wait for the buffer that they go to.
+    `bytes`: size of one message (a number, or one for each). `card`: the card of both nodes that a
+    message takes, -1 for each GPU's own. A `posted` message leaves when its target, too, is in the
+    round: large messages wait for their receive buffer.
 
-    A rank takes part once in every `lane`: those of a collective go on independently, as channels
-    do. A message may lead into another lane, `to_lane`.
+    A rank takes part once in each `lane`; the lanes of a collective progress independently, as
+    channels do. A message may end in another lane, `to_lane`.
     """
 
     source: Array
@@ -42,7 +42,7 @@ class Round(NamedTuple):
     lane: Array | int = 0
     to_lane: Array | int | None = None  # None: the same
     latency_ns: float | None = None  # of each message; None: that of its route
-    joined: bool = False  # nobody sends before the last of its group is there
+    joined: bool = False  # no rank sends before the last of its group has entered
 
     @property
     def ends(self) -> tuple[Array, Array]:
@@ -62,7 +62,7 @@ class Request:
     bytes: float  # of all_gather and reduce_scatter: of the whole
     channels: int = 1
     servers: int = 1
-    imbalance: float = 0.0  # of all_to_all: what the first of a group gets more than the others
+    imbalance: float = 0.0  # of all_to_all: additional share of the first rank of a group
 
     @property
     def size(self) -> int:
@@ -75,7 +75,7 @@ Algorithm = Callable[[Request], Pattern]
 
 
 def ring(request: Request) -> Pattern:
-    """Everybody sends to the next: 2(n-1) rounds of S/n for an all-reduce, half for a half."""
+    """Each rank sends to the next: 2(n-1) rounds of S/n for an all-reduce, n-1 for a half of it."""
     n = request.size
     rounds = {"all_reduce": 2 * (n - 1), "reduce_scatter": n - 1, "all_gather": n - 1}
     if request.operation == "broadcast":
@@ -86,8 +86,8 @@ def ring(request: Request) -> Pattern:
 
 
 def _ring(request: Request, message_bytes: float, repeats: int) -> Round:
-    """Rings side by side, each through another GPU at a node's border and over another card; a
-    rank goes on when it is through a round of all of them."""
+    """Parallel rings, each leaving a node by a GPU and a card of its own; a rank begins a round
+    once it has finished the round before in all rings."""
     order, channels = _channel_orders(request)
     following = np.roll(order, -1, axis=1)
     channel = np.repeat(np.tile(np.arange(channels), len(request.members)), request.size)
@@ -102,7 +102,7 @@ def _ring(request: Request, message_bytes: float, repeats: int) -> Round:
 
 
 def _channel_orders(request: Request) -> tuple[Array, int]:
-    """(groups × channels, size): the members, turned by a share of the node for each channel."""
+    """(groups × channels, size): the members, rotated within nodes for each channel."""
     each = per_node(request)
     channels = min(request.channels, each) if request.size > each > 1 else 1
     blocks = request.members.reshape(len(request.members), -1, each if channels > 1 else 1)
@@ -114,7 +114,7 @@ def _channel_orders(request: Request) -> tuple[Array, int]:
 
 
 def per_node(request: Request) -> int:
-    """Members on a node, where it is the same number on all and they are neighbours; else 1."""
+    """Members on each node, where the number is equal and they are neighbours; else 1."""
     node = request.node[request.members]
     first = int((node[0] == node[0, 0]).sum())
     if request.size % first:
@@ -128,8 +128,8 @@ def per_node(request: Request) -> int:
 def halving_doubling(request: Request) -> Pattern:
     """Recursive halving, then doubling: 2 log2(n) rounds (Thakur et al. 2005).
 
-    Ranks beyond a power of two fold in before and are told after; who they fold into takes nothing
-    else meanwhile.
+    Ranks beyond a power of two send their data to a partner before and get the result after; the
+    partner receives nothing else meanwhile.
     """
     if request.operation not in ("all_reduce", "reduce_scatter", "all_gather"):
         return ring(request)
@@ -163,9 +163,9 @@ def _messages(source: Array, target: Array, message_bytes: float, repeats: int =
 
 
 def tree(request: Request) -> Pattern:
-    """Two binary trees over nodes, chains within them, each for half of the data, in pieces.
+    """Two binary trees over nodes, chains within nodes, each tree for half of the data, in pieces.
 
-    A node is inside one tree and a leaf of the other (Sanders et al. 2009), as in NCCL.
+    A node is an inner node of one tree and a leaf of the other (Sanders et al. 2009), as in NCCL.
     """
     if request.operation != "all_reduce":
         return ring(request)
@@ -180,8 +180,7 @@ def _tree_rounds(
 ) -> Iterator[Round]:
     """Piece q leaves depth l upwards in round q + deepest - l, downwards in q + deepest + l.
 
-    Each tree has a lane up and a lane down; at its root a piece passes from one to the other once
-    it is up.
+    Each tree has a lane up and a lane down; its root passes a piece from one to the other.
     """
     for number in range(pieces + 2 * deepest):
         parts = []
@@ -252,7 +251,7 @@ def _replaced(request: Request, members: Array, operation: str, total: float) ->
 
 
 def direct(request: Request) -> Pattern:
-    """Everybody to everybody, all at once, as NCCL posts it; an all-reduce does it twice."""
+    """Every rank to every other in one round, as NCCL posts it; in two for an all-reduce."""
     n = request.size
     source, target = (place.reshape(-1) for place in np.divmod(np.arange(n * n), n))
     other = source != target
@@ -267,7 +266,7 @@ def direct(request: Request) -> Pattern:
 
 
 def server(request: Request) -> Pattern:
-    """Push to the parameter servers, pull from them; a server has an equal part of the data."""
+    """Push to the parameter servers and pull from them; each holds an equal part of the data."""
     if request.operation != "all_reduce":
         return direct(request)
     count = min(request.servers, request.size)
@@ -299,7 +298,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 
 
 def candidates(request: Request, *, switch_reduces: bool) -> tuple[str, ...]:
-    """What a library chooses from, as NCCL does: rings, trees, and the switch within a node."""
+    """Algorithms that a library chooses from, as NCCL: rings, trees, and the switch in a node."""
     if request.operation == "all_to_all":
         return ("direct",)
     if request.operation != "all_reduce":
@@ -310,7 +309,7 @@ def candidates(request: Request, *, switch_reduces: bool) -> tuple[str, ...]:
 
 
 def lay_out(algorithm: str, request: Request) -> Pattern:
-    """The rounds of a collective. A group of one has none."""
+    """The rounds of a collective; none for a group of one. Raises `ConfigError`."""
     if request.size < 2 or request.bytes <= 0:
         return ()
     if request.operation not in OPERATIONS:

@@ -1,7 +1,7 @@
-"""A collective laid on the network: which links its messages take, and how long each takes alone.
+"""Collectives laid on the network: links of each message, and its duration without other traffic.
 
-Alone on the network, a message takes the latencies of its route plus, at its narrowest link, all
-bytes of its round over the link's capacity: equal messages that start together share it equally.
+Without other traffic a message takes the latencies of its route plus the largest quotient, over its
+links, of a round's bytes on a link and its capacity: messages of a round share links equally.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class FlowRound:
     round: Round
     routes: Routes
     latency_ns: Array  # of each message
-    hop_ns: Array  # of each message, under the round's own load
+    hop_ns: Array  # duration of each message, with the round's other messages
     load: Array  # bytes on each link in one round
 
     @property
     def duration_ns(self) -> float:
-        """All its repeats, everybody starting together."""
+        """Duration of all repeats where all ranks enter together."""
         return float(self.hop_ns.max(initial=0.0)) * self.round.repeats
 
 
@@ -49,22 +49,22 @@ class Flow:
     stages: tuple[FlowRound, ...]
     launch_ns: float
     capacity: Array = field(repr=False)  # of the network's links
-    spared: int = 0  # of a group's ranks are not waited for
-    steady: float = 0.0  # GB/s that each message takes whatever others do; 0: its fair share
-    apart: bool = False  # nobody waits for anybody: each takes as long as if all came at once
-    joined: bool = False  # nobody begins before the last of the group is there
-    alone_ns: float | None = None  # how long it takes by itself, once that is worked out
+    spared: int = 0  # ranks of a group that are not waited for
+    steady: float = 0.0  # GB/s of each message regardless of other traffic; 0: its fair share
+    apart: bool = False  # no rank waits for others: each takes `alone_ns`
+    joined: bool = False  # no rank begins before the last of the group has entered
+    alone_ns: float | None = None  # duration where all ranks enter together, once known
     variants: dict[str, Flow] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def link_bytes(self) -> Array:
-        """Bytes on each link, in all."""
+        """Bytes of all rounds on each link."""
         loads = [stage.load * stage.round.repeats for stage in self.stages]
         return np.asarray(sum(loads)) if loads else np.zeros(len(self.capacity))
 
 
 class CollectiveLibrary:
-    """Chooses algorithms and lays collectives out, each once."""
+    """Chooses the algorithm of each collective and lays it on the network, once."""
 
     def __init__(self, network: Network, placement: Placement, settings: Collectives) -> None:
         self.network = network
@@ -75,8 +75,8 @@ class CollectiveLibrary:
     def flow(
         self, operation: str, size_bytes: float, members: Array, *, imbalance: float = 0.0
     ) -> Flow:
-        """A collective of these groups. With `imbalance`, the first of a group gets that share more
-        than the others, as the expert that most tokens are for."""
+        """A collective of these groups. `imbalance`: additional share of the first rank of a group,
+        as of the expert that most tokens go to."""
         key = (operation, float(size_bytes), imbalance, members.tobytes())
         if key not in self._known:
             self._known[key] = self._chosen(operation, size_bytes, members, imbalance)
@@ -91,7 +91,7 @@ class CollectiveLibrary:
         return Flow("pair", "send", size_bytes, members, laid, launch_ns, self.network.capacity)
 
     def storage(self, size_bytes: float) -> Flow:
-        """Every rank reads so much over the link that all share, behind those of the network."""
+        """Every rank reads over the storage link that all share, numbered after the network's."""
         capacity = self.network.with_storage
         ranks, zero = np.arange(len(self.placement.gpu)), np.zeros(len(self.placement.gpu))
         item = Round(ranks, np.full(len(ranks), -1), np.asarray(float(size_bytes)))
@@ -102,7 +102,7 @@ class CollectiveLibrary:
         return Flow("storage", "read", size_bytes, ranks[:, None], (laid,), 0.0, capacity)
 
     def barrier(self, members: Array, wait_ns: float = 0.0) -> Flow:
-        """Everybody of a group waits for the others, and then so long."""
+        """A barrier of each group, followed by `wait_ns`."""
         return Flow("barrier", "barrier", 0.0, members, (), wait_ns, self.network.capacity)
 
     def _chosen(self, operation: str, size_bytes: float, members: Array, imbalance: float) -> Flow:
@@ -128,7 +128,7 @@ class CollectiveLibrary:
         return min(found, key=_rounds_ns)
 
     def _as_nccl(self, request: Request, launch_ns: float) -> Flow:
-        """With the algorithm and protocol that NCCL takes."""
+        """Lay a collective out with the algorithm and protocol that NCCL chooses."""
         first, node = self.placement.gpu[request.members[0]], request.node[request.members[0]]
         after, there = np.roll(first, -1), np.roll(node, -1)
         routes = self.network.routes(first[node != there], after[node != there])
@@ -145,7 +145,7 @@ class CollectiveLibrary:
 
 
 def _rounds_ns(flow: Flow) -> float:
-    """One round after the other: what a library compares."""
+    """Sum of the rounds' durations, by which algorithms are compared."""
     return sum(stage.duration_ns for stage in flow.stages)
 
 
@@ -175,7 +175,6 @@ def _flow(
 
 
 def _stages(network: Network, placement: Placement, pattern: Pattern) -> tuple[FlowRound, ...]:
-    """Every round on the network; the same round twice is laid once."""
     laid: dict[int, FlowRound] = {}
     for item in pattern:
         if id(item) not in laid:
@@ -184,7 +183,7 @@ def _stages(network: Network, placement: Placement, pattern: Pattern) -> tuple[F
 
 
 def stage(network: Network, gpu: Array, item: Round) -> FlowRound:
-    """One round on the network. What a rank tells itself without bytes takes no time."""
+    """Lay one round on the network. A rank's message to itself without bytes takes no time."""
     routes = network.routes(gpu[item.source], gpu[item.target], item.card)
     sizes = np.broadcast_to(item.bytes, item.source.shape)
     told = (sizes == 0) & (item.source == item.target)
@@ -199,6 +198,6 @@ def stage(network: Network, gpu: Array, item: Round) -> FlowRound:
 
 
 def time_on(load: Array, network: Network) -> Array:
-    """How long each link needs for a load; 0 where there is none."""
+    """Transfer time of a load on each link; 0 without load."""
     time: Array = np.divide(load, network.capacity, out=np.zeros(len(load)), where=load > 0)
     return time

@@ -1,9 +1,9 @@
-"""What a fabric is made of: tiers of machines and switches, links between them, ways to go.
+"""The parts of a fabric: tiers of machines and switches, their links and paths, and the machines.
 
-A core numbers its links from 0 and knows, for pairs of ports, the path of each choice. A port is
-a network card, numbered node × cards + card; on a torus, whose nodes forward, it is the node. In a
-machine are cards, NUMA nodes and cores of its GPUs, and how fast these are. Machines of one kind
-are alike; what a kind does not say is as in the rest of the cluster.
+A core numbers its links from 0 and gives, for pairs of ports, the path of each choice. A port is
+a network card, numbered node × cards + card; on a torus, whose nodes forward, it is numbered the
+same, and stands for its node. A machine has GPUs with their cards, NUMA nodes and cores, and their
+speeds. Machines of one kind are alike; settings that a kind lacks are the cluster's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 
 class Tier(NamedTuple):
-    """Machines or switches of one level; `together` neighbouring ones belong to each other."""
+    """Machines or switches of one level, in groups of `together` neighbours."""
 
     name: str
     plural: str
@@ -32,7 +32,7 @@ class Tier(NamedTuple):
 
 
 class End(NamedTuple):
-    """Where links begin or end: a tier, and which of it by the number of the link."""
+    """One end of links: a tier, and the machine or switch of it by the number of the link."""
 
     tier: str
     of: Callable[[Array], Array]
@@ -50,12 +50,12 @@ class LinkBlock(NamedTuple):
 
     @property
     def pattern(self) -> str:
-        """What matches all their names, as `fabric.changes.links` takes it."""
+        """A pattern of all their names, as `fabric.changes.links` takes it."""
         return re.sub(r"\d+|(?<=->)[xyz][+-]$", "*", self.name(0))
 
 
 class Core(Protocol):
-    """The switches' side of a fabric."""
+    """The switches of a fabric and the links between them."""
 
     @property
     def blocks(self) -> list[LinkBlock]:
@@ -63,11 +63,11 @@ class Core(Protocol):
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
-        """What there is, from the machines upwards."""
+        """Its tiers, from the machines upwards."""
 
     @property
     def choices(self) -> int:
-        """Ways between two ports that are as good as each other."""
+        """Number of equally good paths between two ports."""
 
     @property
     def by_flow(self) -> bool:
@@ -79,17 +79,17 @@ class Core(Protocol):
 
     @property
     def above(self) -> End:
-        """What the cards of machines are connected to."""
+        """The tier that the cards of machines are connected to."""
 
     def place(self, port: Array) -> Array:
-        """The leaf, router or node that a port hangs on: what a rack is here."""
+        """The leaf, router or node that a port is connected to: its rack."""
 
     def paths(self, source: Array, target: Array, choice: Array) -> Array:
-        """Links of each path, filled up with -1. Shape (pairs, longest)."""
+        """Links of each path, padded with -1. Shape (pairs, longest)."""
 
 
 def machines(cluster: Cluster, together: int) -> Tier:
-    """The nodes, of which so many are under one switch."""
+    """The tier of the nodes, `together` of which are under one switch."""
     return Tier("node", "nodes", cluster.nodes, together)
 
 
@@ -104,20 +104,20 @@ class Machines:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.kind = np.zeros(cluster.nodes, np.int64)  # of each node; 0: as the cluster says
+        self.kind = np.zeros(cluster.nodes, np.int64)  # of each node; 0: the cluster's settings
         for number, kind in enumerate(cluster.kinds, 1):
             self.kind[list(nodes_in(kind.nodes, "cluster.kinds.nodes"))] = number
         self._kinds = (NodeKind(), *cluster.kinds)
 
     @property
     def described(self) -> bool:
-        """Whether anything is said of where parts are."""
+        """Whether the scenario says where parts are."""
         own = self.cluster
         return bool(own.gpu_nics or own.gpu_numa or own.nic_numa or own.core_numa or own.kinds)
 
     @property
     def maps_cards(self) -> bool:
-        """Whether it is said which card a GPU uses."""
+        """Whether the scenario says which card a GPU uses."""
         return bool(self.cluster.gpu_nics) or any(kind.gpu_nics for kind in self._kinds)
 
     @cached_property
@@ -165,14 +165,14 @@ class Machines:
         return np.asarray(of_kind * np.where(far, self.cluster.far_cores_factor, 1.0))
 
     def capacities(self, name: str) -> Array:
-        """GB/s of each node's links of a kind, `name` being that of the setting."""
+        """GB/s of each node's links of a kind; `name`: of the setting."""
         usual = getattr(self.cluster, name)
         return np.array([getattr(kind, name) or usual for kind in self._kinds])[self.kind]
 
     # -- as a rank's agent would describe it ---------------------------------------------------
 
     def locality(self, gpu: int) -> dict[str, Any]:
-        """Where a rank runs: its GPU, the node's GPUs and cards, and how far these are apart."""
+        """Where a rank runs: its GPU, the node's GPUs and cards, and their distances."""
         node, local = divmod(gpu, self.cluster.gpus_per_node)
         kind = int(self.kind[node])
         gpus = range(self.cluster.gpus_per_node)
@@ -201,7 +201,7 @@ class Machines:
         }
 
     def _level(self, kind: int, gpu: int, card: int) -> str:
-        """From near to far: on one switch with its own card, on one NUMA node, on another."""
+        """Distance of a GPU and a card: one PCIe switch, one NUMA node, or across NUMA nodes."""
         if self.gpu_numa[kind, gpu] != self.nic_numa[kind, card]:
             return "SYS"
         return "PIX" if self.card[kind, gpu] == card else "NODE"
@@ -225,7 +225,7 @@ def pcie_switches(cluster: Cluster) -> int:
 
 
 class MachinePart(NamedTuple):
-    """A kind of part inside machines, so many of each, and the setting that tells its speed."""
+    """A kind of part inside machines: number in each machine, and the setting of its speed."""
 
     name: str
     each: int
@@ -233,8 +233,8 @@ class MachinePart(NamedTuple):
     latency_ns: float
 
     def blocks(self, nodes: int, above: End) -> list[LinkBlock]:
-        """Its links in all machines: what they send, then what they receive. Cards send to what is
-        above them; everything else stays inside its machine."""
+        """Links of the part in all machines: sending, then receiving. Cards are connected to the
+        fabric; other parts stay inside their machine."""
         links, machine = nodes * self.each, End("node", lambda i: i // self.each)
         other = above if self.name == "nic" else machine
         send, receive = (_named(self.name, self.each, way) for way in ("send", "receive"))
@@ -245,7 +245,7 @@ class MachinePart(NamedTuple):
 
 
 def parts_of(machines: Machines, *, injects: bool) -> list[MachinePart]:
-    """GPUs, then cards, NUMA nodes and PCIe switches."""
+    """The parts of machines that have links: GPUs, cards, NUMA nodes and PCIe switches."""
     cluster, parts = machines.cluster, []
     if cluster.gpus_per_node > 1:
         half = cluster.gpu_link_latency_us * 500

@@ -25,7 +25,7 @@ class Torus:
         ways = self._ways = 2 * len(self._shape)
         capacity = fabric.link_gBps or cluster.nic_gBps
         self.tiers = (machines(cluster, 1),)
-        self.above = End("node", self.place)  # of no use: nothing enters through the cards
+        self.above = End("node", self.place)  # unused: no traffic enters through cards
         self.blocks = [
             LinkBlock(
                 cluster.nodes * ways,

@@ -1,9 +1,9 @@
-"""What NCCL does with a collective: algorithm and protocol by size, GPUs of a machine, machines.
+"""NCCL's choice of algorithm and protocol, by size, GPUs of a machine and number of machines.
 
 NCCL compares latency + S/bandwidth of every pair and takes the least. The tables are its own
 (NVIDIA/nccl 2.28, src/graph/tuning.cc, topo.h and search.cc), none is fitted here. Rings go over
-the links round by round. Of trees and of the switch's reductions, which are pipelined, what each
-link carries is put on it at once: all bytes a GPU sends to its machine's others, and over its card.
+the links round by round. Trees and reductions in the switch are pipelined: their bytes are put on
+the links in one round, those between GPUs of a machine and those over each GPU's card.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from evenstep.simulate.fabric.collectives import Pattern, Request, Round
 Array = npt.NDArray[Any]
 
 LL, LL128, SIMPLE = PROTOCOLS = ("LL", "LL128", "Simple")
-#: µs, by protocol: what a launch takes, and a step between GPUs of a machine and between machines.
+#: µs, by protocol: of a launch, of a step between GPUs of a machine, and between machines.
 BASE_US = {"tree": (6.8, 14.0, 8.4), "ring": (6.6, 14.0, 8.4)}
 INSIDE_US = {"tree": (0.6, 1.25, 4.0), "ring": (0.6, 1.9, 3.4)}
 ACROSS_US = {"tree": (5.0, 8.5, 14.0), "ring": (2.7, 4.0, 14.0)}
 NVLS_US, NVLS_TREE_US = 25.0, 20.9  # of the switch; of a step of its tree between machines
-POSTS = 3  # of the network a step of Simple makes, where the others make one
+POSTS = 3  # network posts of a step of Simple; the other protocols make one
 PLATEAU = 1.4  # of the latency of Simple rings across machines
-#: What a protocol leaves of the bandwidth, and a tree's own share of it.
+#: Share of the bandwidth by protocol, of rings and of trees.
 RING_SHARE = {LL: 0.5, LL128: 0.92, SIMPLE: 1.0}
 TREE_SHARE, TREE_LL, TREE_LL128_INSIDE, TREE_LL128_ACROSS = 0.92, 1 / 3.8, 7 / 9, 120 / 128
 #: Trees of middling sizes: of 64 B, 128 B, 256 B …
@@ -50,13 +50,13 @@ NVLS_TREE_CHUNKS = ((4, 65536), (1, 32768))
 
 
 class Generation(NamedTuple):
-    """What depends on the GPUs, and on the CPUs that machines with them have."""
+    """Constants of a generation of GPUs, and of the CPUs of machines with them."""
 
     link_share: float  # of an NVLink's speed, counted as payload
     ll_gBps: tuple[float, float, float]  # noqa: N815 - of LL at most: one, two, more machines
     post_us: float  # to the network
-    speeds: tuple[float, ...]  # GB/s that are tried for a channel, in a machine
-    net_speeds: tuple[float, ...]  # and where there are several
+    speeds: tuple[float, ...]  # GB/s tried for a channel within a machine
+    net_speeds: tuple[float, ...]  # and between machines
 
 
 AMPERE = Generation(
@@ -70,11 +70,11 @@ HOPPER = Generation(  # the first whose switches reduce
 
 
 class Team(NamedTuple):
-    """The ranks of a group and what carries their data. GB/s of payload."""
+    """The ranks of a group and the speeds of their links. GB/s of payload."""
 
     ranks: int
     machines: int
-    even: bool  # as many on each machine, side by side
+    even: bool  # equal numbers on each machine, as neighbours
     link: float  # of a GPU to the others of its machine
     cards: float  # of a machine, for each of its GPUs
     net: float  # of a GPU's part of these
@@ -88,7 +88,7 @@ class Team(NamedTuple):
         return self.ranks / self.machines
 
     def speed(self, limit: float) -> float:
-        """What a channel gets of at most so much: one of those that are tried."""
+        """Speed of a channel: the highest of those tried within the limit."""
         tried = self.made.speeds if self.machines == 1 else self.made.net_speeds
         return next((speed for speed in tried if speed <= limit), tried[-1])
 
@@ -99,8 +99,8 @@ class Team(NamedTuple):
 
 
 class Way(NamedTuple):
-    """How a collective can go. `inside` and `across` are what a GPU sends to those of its machine
-    and over its card for each byte; `gBps` is what NCCL expects, of bytes of the collective."""
+    """An algorithm and protocol for a collective. `inside`, `across`: ns for each byte of it on a
+    GPU's links within its machine and over its card; `gBps`: NCCL's own estimate."""
 
     algorithm: str
     protocol: str
@@ -111,17 +111,17 @@ class Way(NamedTuple):
     across: float = 0.0
 
     def ns(self, size_bytes: float) -> float:
-        """How long NCCL takes it to take."""
+        """NCCL's estimate of its duration."""
         return self.latency_us * 1e3 + size_bytes / self.gBps
 
     @property
     def name(self) -> str:
-        """As NCCL's log has it."""
+        """Its name in NCCL's log."""
         return f"{self.algorithm}/{self.protocol}"
 
 
 def team_of(request: Request, cluster: Cluster, network_us: float) -> Team:
-    """The first group stands for all."""
+    """The team of the first group, which stands for all."""
     machines = len(np.unique(request.node[request.members[0]]))
     even = machines * collectives.per_node(request) == request.size
     made = HOPPER if cluster.gpu_link_reduces else AMPERE
@@ -133,7 +133,7 @@ def team_of(request: Request, cluster: Cluster, network_us: float) -> Team:
 
 
 def ways(team: Team, operation: str, size_bytes: float) -> Iterator[Way]:
-    """All that NCCL compares."""
+    """Every algorithm and protocol that NCCL compares."""
     for number, protocol in enumerate(PROTOCOLS):
         yield _ring(team, operation, number, protocol)
         if operation == "all_reduce" and team.even:
@@ -143,7 +143,7 @@ def ways(team: Team, operation: str, size_bytes: float) -> Iterator[Way]:
 
 
 def _across_us(team: Team, table_us: float) -> float:
-    """A step between machines: the table's is InfiniBand's, a slower network's is its own."""
+    """Latency of a step between machines: the table's (InfiniBand), or a slower network's."""
     return max(table_us, team.network_us)
 
 
@@ -190,7 +190,7 @@ def _tree(team: Team, size_bytes: float, number: int, protocol: str) -> Way:
 
 
 def _slowest(*parts: tuple[float, float]) -> float:
-    """Bytes a ns where each part, of a speed, carries so much for each."""
+    """Speed of the slowest of (speed, bytes carried for each byte); unused parts are left out."""
     return min(speed / amount for speed, amount in parts if amount > 0)
 
 
@@ -232,14 +232,14 @@ def _chunks(team: Team, size_bytes: float) -> float:
 
 
 def chosen(team: Team, operation: str, size_bytes: float, *, only: str = "") -> Way:
-    """What takes least, as NCCL has it; `only` that algorithm where it can be had (NCCL_ALGO)."""
+    """The way with NCCL's least estimate; of algorithm `only` where possible (NCCL_ALGO)."""
     found = list(ways(team, operation, size_bytes))
     asked = [way for way in found if way.algorithm == only]
     return min(asked or found, key=lambda way: way.ns(size_bytes))
 
 
 def lay_out(way: Way, team: Team, request: Request) -> Pattern:
-    """The rounds of a collective: messages grow by what links and protocol do not leave it."""
+    """The rounds of a collective; messages grow by the overhead of links and protocol."""
     if way.algorithm == "ring":
         rounds = collectives.ring(request)
         repeats = sum(one.repeats for one in rounds)

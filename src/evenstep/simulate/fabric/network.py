@@ -21,7 +21,7 @@ from evenstep.simulate.fabric.machines import Machines, parts_of, pcie_switches
 
 Array = npt.NDArray[Any]
 
-LEAST_SHARE = 0.05  # of a link, left by what does not yield
+LEAST_SHARE = 0.05  # of a link, left by traffic that does not yield
 PACKET_BYTES = 4096  # the largest payload of RoCE and InfiniBand
 
 
@@ -37,7 +37,7 @@ class Routes(NamedTuple):
         return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
 
     def without(self, messages: Array) -> Routes:
-        """The same, but that these messages take no link."""
+        """The same routes, with none for these messages (a mask)."""
         hops = np.where(messages, 0, np.diff(self.start))
         start = np.concatenate([[0], np.cumsum(hops)])
         return Routes(start, self.link[~messages[self.message]])
@@ -86,7 +86,7 @@ class Network:
 
     @cached_property
     def with_storage(self) -> Array:
-        """Capacity of every link, and last of what all ranks together can read."""
+        """Capacity of every link, and last of the storage that all ranks read from."""
         return np.append(self.capacity, self.cluster.storage_gBps or np.inf)
 
     @cached_property
@@ -120,7 +120,7 @@ class Network:
             self.capacity[chosen] = 0.0
 
     def take(self, rate_gBps: Array) -> None:  # noqa: N803
-        """Give so much of each link to what never yields."""
+        """Take background traffic that never yields off the capacity of each link."""
         self.capacity = np.maximum(self.capacity - rate_gBps, LEAST_SHARE * self.capacity)
 
     # -- routes ------------------------------------------------------------------------------------
@@ -128,8 +128,9 @@ class Network:
     def routes(self, source: Array, target: Array, card: Array | None = None) -> Routes:
         """Routes between GPUs, numbered node × GPUs + GPU.
 
-        `card` says which card of both nodes a message takes; -1, or none given: each GPU's own. A
-        message of a GPU to itself goes to the switch between the GPUs and back.
+        `card`: the card of both nodes that a message takes, counted modulo the cards of a node; -1,
+        or none given: each GPU's own. A message of a GPU to itself goes to the switch between the
+        GPUs and back.
         """
         size = self.cluster.gpus_per_node
         outside = source // size != target // size
@@ -190,22 +191,22 @@ class Network:
         return np.asarray(self.machines.kind[gpu // self.cluster.gpus_per_node])
 
     def _card(self, gpu: Array, asked: Array | None) -> Array:
-        """The card each GPU's message takes: its own, where it is said which that is."""
+        """The card of each GPU's message: its own where the scenario names it, else the asked."""
         own = np.asarray(self.machines.card[self._kind(gpu), gpu % self.cluster.gpus_per_node])
         if asked is None or self.machines.maps_cards:
             return own
         return np.where(asked >= 0, asked % self.cluster.nics_per_node, own)
 
     def _crossing(self, gpu: Array, card: Array) -> Array:
-        """The NUMA node that a GPU's message to a card leaves, counted over all machines; -1 where
-        both are at the same one."""
+        """The NUMA node, counted over all machines, that a GPU's message to a card leaves; -1 where
+        GPU and card are on the same one."""
         kind, machines = self._kind(gpu), self.machines
         here = machines.gpu_numa[kind, gpu % self.cluster.gpus_per_node]
         place = gpu // self.cluster.gpus_per_node * self._numa + here
         return np.where(here != machines.nic_numa[kind, card], place, -1)
 
     def _through(self, source: Array, target: Array) -> Array:
-        """Links of the fabric, around those that failed."""
+        """Links of the fabric on each path, around failed links."""
         choice = self._choice(source, target)
         path = self.core.paths(source, target, choice)
         for _ in range(self.core.choices):
@@ -238,12 +239,12 @@ class Network:
         if self.fabric.routing == "destination":
             return np.asarray(target % self.core.choices)
         if self.fabric.routing == "adaptive":
-            return _in_turn(self.core.place(source)) % self.core.choices
+            return in_turn(self.core.place(source)) % self.core.choices
         mixed = hashed(self._seed, source, target)
         return np.asarray(mixed % np.uint64(self.core.choices)).astype(np.int64)
 
     def check_usable(self, routes: Routes) -> None:
-        """Raise where a card or GPU link on the way carries nothing."""
+        """Raise `ConfigError` where a route has a failed card or GPU link."""
         dead = np.flatnonzero(self.capacity[routes.link] == 0)
         if len(dead):
             name = self.name(int(routes.link[dead[0]]))
@@ -265,7 +266,7 @@ def hashed(seed: int, *keys: Array) -> Array:
 
 
 def go_back_n(loss: float, capacity: Array, latency_ns: Array) -> Array:
-    """Share of a link's capacity that arrives when a lost packet repeats the window after it.
+    """Share of a link's capacity left when a lost packet repeats the window after it.
 
     (1 - p) / (1 - p + p w), w the packets in flight (Bertsekas & Gallager 1992, 2.4.3).
     """
@@ -273,8 +274,8 @@ def go_back_n(loss: float, capacity: Array, latency_ns: Array) -> Array:
     return np.asarray((1 - loss) / (1 - loss + loss * window))
 
 
-def _in_turn(place: Array) -> Array:
-    """0, 1, 2 … among those with the same place."""
+def in_turn(place: Array) -> Array:
+    """Count 0, 1, 2 … among entries of the same place."""
     order = np.argsort(place, kind="stable")
     first = np.flatnonzero(np.diff(place[order], prepend=-1))
     counted = np.arange(len(place)) - np.repeat(first, np.diff(np.append(first, len(place))))

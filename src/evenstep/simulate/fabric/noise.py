@@ -1,4 +1,4 @@
-"""What makes steps differ: factors on a rank's phases and delays added to them.
+"""Noise: factors on the phases of ranks, and delays added to them, step by step.
 
 Random numbers are counter-based (Philox, Salmon et al. 2011): a draw is a function of seed, source
 and step alone, so neither the order of evaluation nor the number of threads changes a byte.
@@ -23,7 +23,7 @@ from evenstep.trace.spool.layout import Phase
 Array = npt.NDArray[Any]
 
 _FIRST_STREAM = 1000
-_SMALLEST = 0.05  # no noise makes a phase shorter than this share of it
+_SMALLEST = 0.05  # least factor
 _AFFECTED = {
     "compute": (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER),
     "model": (Phase.FORWARD, Phase.BACKWARD),
@@ -41,7 +41,7 @@ def generator(seed: int, stream: int, step: int) -> np.random.Generator:
 
 @dataclass(slots=True)
 class Disturbance:
-    """Of one step: what each phase is multiplied by and what is added, (ranks,) or a number.
+    """Noise of one step: factor and delay of each phase, (ranks,) or a number.
 
     `pause_ns` is the part of the forward's delay that is garbage collection.
     """
@@ -53,11 +53,11 @@ class Disturbance:
 
 @dataclass(frozen=True, slots=True)
 class NoiseContext:
-    """What a source is made from: its settings, its units (ranks, nodes or racks) and the seed."""
+    """Settings of a noise source, its units (ranks, nodes or racks) and its random numbers."""
 
     noise: Noise
     unit: Array  # of each rank
-    mask: Array  # ranks concerned
+    mask: Array  # affected ranks
     seed: int
     stream: int
     ranks: int
@@ -68,7 +68,7 @@ class NoiseContext:
         return int(self.unit.max()) + 1
 
     def random(self, step: int) -> np.random.Generator:
-        """This source's random numbers of a step."""
+        """Random numbers of this source in a step."""
         return generator(self.seed, self.stream, step)
 
 
@@ -104,8 +104,8 @@ def _hits(setting: NoiseContext) -> Draw:
 
 
 def _daemon(setting: NoiseContext) -> Draw:
-    """Runs every period, at a phase of its own on each unit; a step pays for the runs since the
-    one before."""
+    """A daemon runs once a period, with a phase of its own on each unit; a step is delayed by
+    the runs since the step before."""
     period = setting.noise.period_ms * 1e6
     phase = setting.random(0).random(setting.units)
     before = np.floor(phase[setting.unit])
@@ -135,7 +135,7 @@ def _drift(setting: NoiseContext) -> Draw:
 
 
 def _thermal(setting: NoiseContext) -> Draw:
-    """Approaches its factor as the device warms up; where no ranks are named, to varying degree."""
+    """The factor is approached as the device warms up; without named ranks, to varying degree."""
     noise = setting.noise
     reach = (noise.factor - 1) * (
         np.ones(setting.units) if noise.ranks else setting.random(0).random(setting.units)
@@ -154,7 +154,7 @@ def _slow(setting: NoiseContext) -> Draw:
 
 
 def _rotating(setting: NoiseContext) -> Draw:
-    """One unit is slow, another one every so many steps, in an order drawn once."""
+    """One unit is slow at a time, the next after `every` steps, in an order drawn once."""
     order = setting.random(0).permutation(setting.units)
 
     def draw(step: int, _: Array) -> Array:
@@ -166,7 +166,7 @@ def _rotating(setting: NoiseContext) -> Draw:
 
 
 def _collector(setting: NoiseContext) -> Draw:
-    """A pause every so many steps, in steps of its own on each unit unless they are aligned."""
+    """A pause every few steps, in different steps on each unit unless aligned."""
     noise = setting.noise
     offset = setting.random(0).integers(0, noise.every, setting.units)
     if noise.aligned:
@@ -197,8 +197,8 @@ SOURCES: dict[str, Callable[[NoiseContext], Draw]] = {
 DELAYS = frozenset({"hits", "daemon", "collector"})  # the others are factors
 
 
-class Weather:
-    """All noises of a scenario; ask for the steps in order."""
+class NoiseSources:
+    """All noise sources of a scenario; steps have to be asked for in order."""
 
     def __init__(self, scenario: Scenario, placement: Placement) -> None:
         noises = [*scenario.noise, *_implied(scenario)]
@@ -231,7 +231,7 @@ class Weather:
 
 
 def _delay(found: Disturbance, noise: Noise, value: Array) -> None:
-    """Add a delay to the first phase it concerns."""
+    """Add a delay to the first phase that it affects."""
     phase = _AFFECTED[noise.phase][0]
     found.delay_ns[phase] = found.delay_ns.get(phase, 0.0) + value
     if noise.kind == "collector":
@@ -252,7 +252,7 @@ def _setting(noise: Noise, placement: Placement, seed: int, stream: int) -> Nois
 
 
 def _implied(scenario: Scenario) -> list[Noise]:
-    """Unequal batches: more work in forward and backward for some, others in every step."""
+    """Noise of unequal batches: work in forward and backward that varies by rank and step."""
     work = scenario.work
     found = []
     if work.batch_spread:
@@ -264,7 +264,7 @@ def _implied(scenario: Scenario) -> list[Noise]:
 
 
 def _lengthened(work: Work) -> Array:
-    """What a sample of each length takes, over the mean of them all: a part with the length, a part
+    """Work of a sample of each length over the mean of all: a part grows with the length, a part
     with its square."""
     lengths = np.array(work.sequence_lengths, float)
     square = lengths**2 / (lengths**2).mean()
@@ -274,7 +274,7 @@ def _lengthened(work: Work) -> Array:
 
 
 def _fixed(scenario: Scenario, placement: Placement) -> dict[Phase, Array | float]:
-    """What ranks are slower by in every step, for the machines they are on."""
+    """Factors of every step, of the machines that ranks are on."""
     cluster = scenario.cluster
     factor = Machines(cluster).factor(placement.gpu)
     slow = np.isin(placement.node, nodes_in(cluster.slow_nodes, "cluster.slow_nodes"))

@@ -1,4 +1,4 @@
-"""Which GPU each rank has, and which nodes the neighbours have."""
+"""The GPU of each rank and the nodes of each neighbour."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from evenstep.errors import ConfigError
 from evenstep.scenario.parts import Neighbour
 from evenstep.scenario.scenario import Scenario, nodes_in
-from evenstep.simulate.fabric.network import Network
+from evenstep.simulate.fabric.network import Network, in_turn
 
 Array = npt.NDArray[Any]
 
@@ -29,7 +29,7 @@ class Placement:
 
 
 def place(scenario: Scenario, network: Network) -> Placement:
-    """Put neighbours and ranks on nodes."""
+    """Place neighbours and ranks on nodes."""
     cluster = scenario.cluster
     neighbours = _neighbours(scenario)
     taken = np.concatenate([np.zeros(0, np.int64), *neighbours]).astype(np.int64)
@@ -42,7 +42,7 @@ def place(scenario: Scenario, network: Network) -> Placement:
 
 
 def _nodes(scenario: Scenario, network: Network, taken: Array, need: int) -> Array:
-    """The job's nodes in order of its ranks: free ones, and others only where those run out."""
+    """The job's nodes in order of its ranks: free ones, or all where too few are free."""
     job, everything = scenario.job, np.arange(scenario.cluster.nodes)
     if job.placement == "given":
         return np.array(nodes_in(job.nodes, "job.nodes"), np.int64)[:need]
@@ -58,15 +58,12 @@ def _nodes(scenario: Scenario, network: Network, taken: Array, need: int) -> Arr
 
 
 def _dealt(nodes: Array, leaf: Array) -> Array:
-    """One node of each leaf in turn."""
-    order = np.argsort(leaf, kind="stable")
-    first = np.flatnonzero(np.diff(leaf[order], prepend=-1))
-    depth = np.arange(len(nodes)) - np.repeat(first, np.diff(np.append(first, len(nodes))))
-    return nodes[order][np.lexsort([leaf[order], depth])]
+    """Nodes dealt out: one of each leaf in turn."""
+    return nodes[np.lexsort([leaf, in_turn(leaf)])]
 
 
 def _neighbours(scenario: Scenario) -> tuple[Array, ...]:
-    """Nodes of every neighbour: as given, or drawn from those that nobody has."""
+    """Nodes of every neighbour: as given, or drawn from free nodes."""
     given = [_given(other) for other in scenario.neighbours]
     free = np.arange(scenario.cluster.nodes)
     for nodes in given:

@@ -1,11 +1,10 @@
-"""What is left for training after checkpoints, failures, missing spares and slow nodes.
+"""Goodput: the share of time left for training after checkpoints, failures and slow nodes.
 
-One job on a fixed number of nodes. It works for `interval_ns` and then writes a checkpoint for
-`write_ns`. Failures come at random; each throws away what was done since the last complete
-checkpoint, is noticed after `detect_ns`, and the job is back `restart_ns` later. A share of
-failures takes a node out for `repair_ns`; with no spare left the job waits for one to come back.
-Slow nodes turn up at random too, slow everybody down by `slowdown` until somebody notices, and are
-then replaced, which costs a restart but no work.
+One job on a fixed number of nodes works for `interval_ns`, then writes a checkpoint for `write_ns`.
+Failures come at random; each loses the work since the last complete checkpoint, is detected after
+`detect_ns`, and the job restarts within `restart_ns`. A share of failures takes a node out for
+`repair_ns`; without a spare the job waits for its repair. Slow nodes also come at random: each
+slows the job by `slowdown` for `notice_ns`, then is replaced, which costs a restart but no work.
 
 `expected` is the closed form; the tests hold it against the same job event by event.
 """
@@ -25,12 +24,12 @@ MOST_SPARES = 100_000
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class OperatingConditions:
-    """How a job is run, and what happens to it. Times in nanoseconds."""
+    """Checkpoints, failures, repairs and slow nodes of a job. Times in nanoseconds."""
 
     interval_ns: float
     write_ns: float
     mtbf_ns: float
-    detect_ns: float = 0.0  # from a failure until somebody or something notices
+    detect_ns: float = 0.0  # from a failure to its detection
     restart_ns: float = 0.0  # scheduling, starting, loading the checkpoint
     node_share: float = 0.0  # of the failures take a node out; 0 to 1
     repair_ns: float = 0.0
@@ -55,7 +54,7 @@ class OperatingConditions:
 
     @property
     def down_ns(self) -> float:
-        """From a failure until training goes on, given a node."""
+        """From a failure until training resumes, given a node."""
         return self.detect_ns + self.restart_ns
 
 
@@ -64,15 +63,15 @@ class Goodput(NamedTuple):
 
     useful: float
     writing: float  # completed checkpoints
-    lost: float  # work and unfinished checkpoints that failures threw away, done again
-    restarting: float  # noticing failures, too
-    waiting: float  # for a node, no spare being left
-    slowed: float  # time a slow node added
+    lost: float  # work and unfinished checkpoints lost to failures
+    restarting: float  # including detection
+    waiting: float  # for a node, without a spare
+    slowed: float  # added by slow nodes
     interruptions_per_day: float
 
     @property
     def reruns(self) -> float:
-        """Share of all work that is done a second time."""
+        """Share of all work that is repeated."""
         return self.lost / (self.lost + self.useful) if self.useful else 1.0
 
 

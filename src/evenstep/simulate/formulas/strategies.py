@@ -1,4 +1,4 @@
-"""What it buys not to wait for everybody, every step, with everything.
+"""Time per step and staleness of strategies that do not wait for all ranks.
 
 Step times of a rank are independent and normal with mean μ and CV σ/μ unless said otherwise. Any
 one unit of time.
@@ -34,7 +34,7 @@ def stale_synchronous(n: int, bound: int, *, mean: float, cv: float) -> Bounds:
 
 
 class Asynchronous(NamedTuple):
-    """A parameter server that waits for nobody."""
+    """Asynchronous updates of a parameter server."""
 
     rate: float  # gradients per unit of time
     staleness: float  # mean updates between reading parameters and applying the gradient

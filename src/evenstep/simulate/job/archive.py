@@ -1,4 +1,4 @@
-"""Where the blocks of a recording go: a run folder that every command reads."""
+"""The sink of a recording: a run folder that every command reads."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _FILE_MODE = "r+b"
 
 
 @dataclass(frozen=True)
-class Cast:
-    """Who takes part: the run, its ranks and the groups of their collectives."""
+class RunInfo:
+    """The run, its ranks and the groups of their collectives."""
 
     scenario: Scenario
     placement: Placement
@@ -46,12 +46,12 @@ class Cast:
 
     @property
     def run_id(self) -> str:
-        """The same for the same scenario."""
+        """An id derived from the scenario."""
         text = json.dumps(schema.plain(self.scenario), sort_keys=True)
         return f"simulated-{blake2b(text.encode(), digest_size=6).hexdigest()}"
 
     def facts(self) -> dict[str, Any]:
-        """What `run.json` says."""
+        """Contents of `run.json`."""
         nodes = np.unique(self.placement.node)
         return {
             "run_id": self.run_id,
@@ -62,7 +62,7 @@ class Cast:
         }
 
     def identity(self, rank: int) -> dict[str, Any]:
-        """What a spool's header says of its writer."""
+        """The writer's identity in a spool's header."""
         node = int(self.placement.node[rank])
         return {
             "run_id": self.run_id,
@@ -86,8 +86,8 @@ class Cast:
         return Machines(self.scenario.cluster)
 
     def closing(self, rank: int) -> dict[str, Any]:
-        """Facts that end a rank's spool: where it ran, as far as the scenario tells, and why it
-        was closed."""
+        """Facts at the end of a rank's spool: locality, where the scenario describes it, and the
+        reason of closing."""
         facts: dict[str, Any] = {"closed": "simulated"}
         if self._machines.described:
             facts["locality"] = self._machines.locality(int(self.placement.gpu[rank]))
@@ -114,37 +114,37 @@ def _group(name: str, ranks: tuple[int, ...]) -> Group:
 class FolderArchive:
     """A run folder with a spool for each rank, written block by block.
 
-    Whatever was written when a simulation is interrupted can be read: slots not yet written are
-    empty, in files that are as long as they will ever be.
+    An interrupted simulation can be read: files have their full length, and slots that were not
+    written are empty.
     """
 
-    def __init__(self, cast: Cast, folder: RunFolder, *, most: int, steps: int) -> None:
+    def __init__(self, info: RunInfo, folder: RunFolder, *, most: int, steps: int) -> None:
         self._folder = folder
         self._capacity = most  # records, until it is known how many there are
-        self._first_summary = _PAGE + _tables_room(cast)
+        self._first_summary = _PAGE + _tables_room(info)
         self._summaries = _summary_capacity(steps)
         self._first_record = self._first_summary + self._summaries * layout.SUMMARY_BYTES
-        self._records = np.zeros(cast.ranks, np.int64)
-        self._steps = np.zeros(cast.ranks, np.int64)
+        self._records = np.zeros(info.ranks, np.int64)
+        self._steps = np.zeros(info.ranks, np.int64)
         self._ends: list[int] = []
-        folder.write(cast.facts())
-        groups = cast.groups()
-        place = [_row_of_rank(members, cast.ranks) for _, members in cast.partitions]
-        for rank in range(cast.ranks):
+        folder.write(info.facts())
+        groups = info.groups()
+        place = [_row_of_rank(members, info.ranks) for _, members in info.partitions]
+        for rank in range(info.ranks):
             mine = [items[at[rank]] for items, at in zip(groups, place, strict=True)]
-            self._ends.append(self._create(cast, rank, mine))
+            self._ends.append(self._create(info, rank, mine))
 
-    def _create(self, cast: Cast, rank: int, groups: list[Group]) -> int:
+    def _create(self, info: RunInfo, rank: int, groups: list[Group]) -> int:
         """Write header and tables; returns where the next table entry goes."""
         path = self._folder.spool_path(0, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
-        identity = _text(cast.identity(rank))
+        identity = _text(info.identity(rank))
         tables = [
             layout.pack_entry(layout.TABLE_GROUP, n, _described(g)) for n, g in enumerate(groups, 1)
         ]
         tables += [
             layout.pack_entry(layout.TABLE_NAME, n, name.encode())
-            for n, name in enumerate(cast.names, 1)
+            for n, name in enumerate(info.names, 1)
         ]
         head = self._header(self._capacity, len(identity))
         data = head.ljust(layout.HEADER_TEXT_OFFSET, b"\0") + identity
@@ -172,7 +172,7 @@ class FolderArchive:
         self._records[block.ranks] += block.records.shape[1]
         self._steps[block.ranks] += block.steps
 
-    def close(self, cast: Cast, alone: list[Extra]) -> None:
+    def close(self, info: RunInfo, alone: list[Extra]) -> None:
         """Write records of single ranks and the facts that end a spool; cut files to their length.
 
         The ring of a spool is then exactly as long as its records.
@@ -182,7 +182,7 @@ class FolderArchive:
             records = int(self._records[rank])
             with self._folder.spool_path(0, rank).open(_FILE_MODE) as file:
                 file.seek(end)
-                file.write(_facts(cast, rank))
+                file.write(_facts(info, rank))
                 file.seek(self._first_record + records * layout.RECORD_BYTES)
                 mine = extras.get(rank, np.zeros(0, RECORD))
                 file.write(mine.view(np.uint8).data if len(mine) else b"")
@@ -201,16 +201,16 @@ def _summary_capacity(steps: int) -> int:
     return capacity
 
 
-def _tables_room(cast: Cast) -> int:
-    longest = sum(max(len(_described(group)) for group in groups) + 32 for groups in cast.groups())
-    names = sum(len(name) + 16 for name in cast.names)
-    return -(-(longest + names + len(_facts(cast, 0)) + 4096) // _PAGE) * _PAGE
+def _tables_room(info: RunInfo) -> int:
+    longest = sum(max(len(_described(group)) for group in groups) + 32 for groups in info.groups())
+    names = sum(len(name) + 16 for name in info.names)
+    return -(-(longest + names + len(_facts(info, 0)) + 4096) // _PAGE) * _PAGE
 
 
-def _facts(cast: Cast, rank: int) -> bytes:
+def _facts(info: RunInfo, rank: int) -> bytes:
     return b"".join(
         layout.pack_entry(layout.TABLE_FACT, 0, _text({"key": key, "value": value}))
-        for key, value in cast.closing(rank).items()
+        for key, value in info.closing(rank).items()
     )
 
 
@@ -226,7 +226,6 @@ def _text(value: Mapping[str, Any]) -> bytes:
 
 
 def _row_of_rank(members: Array, ranks: int) -> Array:
-    """Row of each rank in a partition."""
     row = np.zeros(ranks, np.int64)
     row[members.reshape(-1)] = np.repeat(np.arange(len(members)), members.shape[1])
     return row

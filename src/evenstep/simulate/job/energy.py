@@ -1,7 +1,7 @@
-"""Energy and money: power by what a rank is doing, price by the hour, per unit of progress.
+"""Energy and cost of a job: power by state of a rank, price by the hour, per unit of progress.
 
-A waiting rank that polls draws nearly as much as one that communicates; that is why time lost to
-waiting costs energy, not only time.
+A rank that polls while waiting draws nearly as much as one that communicates, so waiting costs
+energy, too.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from evenstep.simulate.formulas.reliability import HOUR_NS
 
 
 class State(NamedTuple):
-    """What ranks do for some of the time, all of them together, and what one draws meanwhile."""
+    """A state of ranks: time spent in it by all ranks together, and power of one in it."""
 
-    time_ns: float  # of a rank
+    time_ns: float
     watts: float
     waits: bool = False  # spinning or idle
 
 
 class Bill(NamedTuple):
-    """What a job used, and what each unit of progress did."""
+    """Energy and cost of a job, in total and for each unit of progress."""
 
     joules: float
     joules_waiting: float  # of them while spinning or idle

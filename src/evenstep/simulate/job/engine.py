@@ -1,7 +1,7 @@
-"""A job in the world: fed step by step, read back operation by operation.
+"""A job in the world: feed its steps, read their operations back, add them up.
 
-The world says when each operation was entered and over. What a step was spent on, what pacing saw
-of it, what the trace records and what a run adds up follow from that and the graph.
+The world returns entry and end of each operation. The shares of a step, the signals of pacing, the
+records of the trace and the sums of a run follow from these and the graph.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.simulate.fabric.flows import Flow
-from evenstep.simulate.fabric.noise import Disturbance, Weather
+from evenstep.simulate.fabric.noise import Disturbance, NoiseSources
 from evenstep.simulate.job.graph import MAIN, JobGraph, Operation, RankProgram
 from evenstep.simulate.job.strategies import Pace, StepSignals
 from evenstep.simulate.wires.carriage import alone_ns
-from evenstep.simulate.wires.told import COLLECTIVE, COMPUTE, SLOWED
+from evenstep.simulate.wires.interface import COLLECTIVE, COMPUTE, SLOWED
 from evenstep.simulate.wires.world import World
 from evenstep.trace.spool.layout import Phase
 
@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class FinishedStep:
     """A finished step: `enter` and `end` of every operation, (widest role, ranks)."""
 
     number: int
@@ -39,15 +39,15 @@ class Done:
 
     @property
     def over(self) -> Array:
-        """When each rank was through."""
+        """End of the step on each rank."""
         return np.asarray(self.end[self.graph.last_main, np.arange(len(self.begin))])
 
     def entries(self, instance: int) -> Array:
-        """When each rank entered a collective; NaN for those that have no part in it."""
+        """Entry of each rank into a collective; NaN for ranks without a part in it."""
         return self._of(self.enter, instance)
 
     def ends(self, instance: int) -> Array:
-        """When it was over for each rank."""
+        """End of a collective on each rank; NaN for ranks without a part in it."""
         return self._of(self.end, instance)
 
     def _of(self, times: Array, instance: int) -> Array:
@@ -60,7 +60,7 @@ class Done:
         return np.asarray(found)
 
     def last_entry(self, instance: int) -> Array:
-        """When the last of each rank's group entered a collective; NaN outside of it."""
+        """Entry of the last of each rank's group into a collective; NaN outside of it."""
         entered, flow = self.entries(instance), self.graph.flows[instance]
         if flow.apart:
             return entered
@@ -70,32 +70,32 @@ class Done:
         found[flow.members] = np.fmax.reduce(entered[flow.members], axis=1)[:, None]
         return found
 
-    def moved(self, begin: Array, ahead: float) -> Done:
-        """The same step so much later, as a step like this one."""
-        return Done(
+    def moved(self, begin: Array, ahead: float) -> FinishedStep:
+        """The next step, like this one but `ahead` later."""
+        return FinishedStep(
             self.number + 1, self.graph, begin, self.enter + ahead, self.end + ahead, self.held,
             self.disturbance,
         )  # fmt: skip
 
 
 class JobEngine:
-    """Our own job: number 0 of the world."""
+    """The simulated job: number 0 of the world."""
 
     def __init__(
         self, world: World, graphs: Callable[[int], JobGraph], numbers: Callable[[JobGraph], int],
-        weather: Weather, pace: Pace, begin_ns: Array,
+        noise_sources: NoiseSources, pace: Pace, begin_ns: Array,
     ) -> None:  # fmt: skip
         self._world, self._graphs, self._numbers = world, graphs, numbers
-        self._weather, self._pace = weather, pace
+        self._noise_sources, self._pace = noise_sources, pace
         self._begin = begin_ns
         self._fed: list[tuple[Array, Disturbance]] = []  # held, disturbance of steps under way
         self._value: Array = np.empty((0, 0))  # of the step that is fed
         self.fed = self.over = 0
 
     def feed(self) -> None:
-        """Give the world the next step."""
+        """Feed the world the next step."""
         graph = self._graphs(self.fed)
-        disturbance = self._weather.at(self.fed, self._begin)
+        disturbance = self._noise_sources.at(self.fed, self._begin)
         held = self._pace.before(self.fed)
         value = self._values(graph, disturbance)
         if held is not None:
@@ -123,21 +123,21 @@ class JobEngine:
                     value[index, mine] += _of(disturbance.delay_ns[one.phase], mine)
         return value
 
-    def take(self) -> Done | None:
+    def take(self) -> FinishedStep | None:
         """The next finished step."""
         found = self._world.take(0)
         if found is None:
             return None
         held, disturbance = self._fed.pop(0)
         number = self.over
-        done = Done(number, self._graphs(number), self._begin, *found, held, disturbance)
+        done = FinishedStep(number, self._graphs(number), self._begin, *found, held, disturbance)
         self.over += 1
         self._begin = done.over
         return done
 
-    def learn(self, done: Done) -> None:
-        """Tell pacing what there was to see of a step."""
-        seen = seen_of(done)
+    def learn(self, done: FinishedStep) -> None:
+        """Give pacing the signals of a finished step."""
+        seen = pacing_signals(done)
         self._pace.after(done.number, seen, done.begin, done.over, done.held)
 
 
@@ -145,8 +145,8 @@ def _of(value: Array | float, mine: Any) -> Array | float:
     return np.asarray(value[mine]) if isinstance(value, np.ndarray) else value
 
 
-def seen_of(done: Done) -> StepSignals | None:
-    """A step as pacing sees it: its first collective, and the end of its last."""
+def pacing_signals(done: FinishedStep) -> StepSignals | None:
+    """The signals that pacing has of a step: its first collective and the end of its last."""
     numbers = [
         one.instance for one in done.graph.roles[0].operations if one.instance >= 0
         and done.graph.flows[one.instance].stages
@@ -161,8 +161,8 @@ def seen_of(done: Done) -> StepSignals | None:
     )  # fmt: skip
 
 
-def shares(done: Done) -> StepShares:
-    """What the ranks spent a step on."""
+def step_shares(done: FinishedStep) -> StepShares:
+    """Split a step of every rank into its shares."""
     ranks = len(done.begin)
     found = {name: np.zeros(ranks) for name in ("input", "blocked", "waited")}
     for number, role in enumerate(done.graph.roles):
@@ -189,9 +189,8 @@ def shares(done: Done) -> StepShares:
     )
 
 
-def _waited(done: Done, role: RankProgram, one: Operation, now: Array, mine: Any) -> Array:
-    """Of the time blocked, what others were late; what is over before the last entry is theirs.
-    NaN where a rank has no part."""
+def _waited(done: FinishedStep, role: RankProgram, one: Operation, now: Array, mine: Any) -> Array:
+    """Of the blocked time, the part until the last entry; NaN where a rank has no part."""
     if one.kind == COLLECTIVE:
         return np.asarray(done.last_entry(one.instance)[mine] - now)
     waited, reached = np.zeros(len(now)), now
@@ -203,12 +202,12 @@ def _waited(done: Done, role: RankProgram, one: Operation, now: Array, mine: Any
     return np.asarray(waited)
 
 
-def carried(graph: JobGraph) -> list[Flow]:
-    """The collectives of a step, each kind once."""
+def distinct_flows(graph: JobGraph) -> list[Flow]:
+    """The distinct collectives of a step."""
     return list({id(flow): flow for flow in graph.flows if flow.stages}.values())
 
 
-# -- what steps add up to --------------------------------------------------------------------------
+# -- sums over steps -------------------------------------------------------------------------------
 
 
 class StepShares(NamedTuple):
@@ -224,7 +223,7 @@ class StepShares(NamedTuple):
 
 
 class StepSums:
-    """Sums over ranks for each step, and totals of each rank behind the warm-up."""
+    """Begin and end of each step, and totals of each rank after the warm-up."""
 
     def __init__(self, steps: int, ranks: int, warm_up: int) -> None:
         self.ranks = ranks
@@ -235,7 +234,7 @@ class StepSums:
         self.totals = {name: np.zeros(ranks) for name in StepShares._fields[2:]}
 
     def add(self, shares: StepShares) -> None:
-        """Take the next step."""
+        """Add the next step."""
         index = self.done
         self.begin_ns[index], self.end_ns[index] = shares.begin.max(), shares.end.max()
         self.done += 1
@@ -245,20 +244,20 @@ class StepSums:
 
     @property
     def counted(self) -> slice:
-        """The finished steps behind the warm-up."""
+        """The finished steps after the warm-up."""
         return slice(min(self.warm_up, self.done), self.done)
 
     @property
     def step_ns(self) -> Array:
-        """Length of each finished step of the job: from the end of the one before to its own, each
-        that of the rank that is last. They add up to the time the run takes."""
+        """Duration of each finished step, between the ends of two steps on their last ranks. They
+        add up to the time of the run."""
         end = self.end_ns[: self.done]
         return np.diff(end, prepend=self.begin_ns[0]) if self.done else end
 
     @property
     def steps_per_s(self) -> float:
-        """Steps of a rank per second, on average over the ranks: where they do not keep together,
-        the slow ones do not count more than the fast."""
+        """Steps per second, averaged over the ranks, so that slow ranks that run apart do not count
+        more than fast ones."""
         spent = self.totals["work"] + self.totals["blocked"] + self.totals["held"]
         counted = self.counted.stop - self.counted.start
         return float(np.mean(counted * 1e9 / spent)) if counted and spent.all() else 0.0

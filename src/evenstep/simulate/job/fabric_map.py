@@ -1,4 +1,4 @@
-"""What every link carried over a run, and a map of it, small enough to hand over and to draw.
+"""The load of every link over a run, and a map of it that is small enough to draw.
 
 A link's peak is its rate in the round that loads it most. The link that sets a round's pace is
 then full, but for the latency of the messages; the others show how far they are from that. On the
@@ -20,7 +20,7 @@ from evenstep.simulate.fabric.flows import Flow, FlowRound
 from evenstep.simulate.fabric.machines import Tier
 from evenstep.simulate.fabric.network import Network
 from evenstep.simulate.fabric.placement import Placement
-from evenstep.simulate.job.neighbours import Other
+from evenstep.simulate.job.neighbours import NeighbourJob
 from evenstep.trace.columns import Columns
 from evenstep.trace.ranks import format_ranks
 
@@ -39,7 +39,7 @@ class LinkLoads:
 
     @property
     def bytes(self) -> Array:
-        """What the job and its neighbours carried."""
+        """Bytes of the job and its neighbours."""
         return np.asarray(self.own_bytes + self.others_bytes)
 
     @property
@@ -61,13 +61,13 @@ class LinkLoads:
 def link_loads(
     network: Network,
     carried: Iterable[tuple[Flow, int]],
-    others: Sequence[Other],
+    others: Sequence[NeighbourJob],
     peak_gBps: Array,  # noqa: N803
     elapsed_ns: float,
 ) -> LinkLoads:
-    """The loads of collectives that were each carried so many times, and of neighbours.
+    """The loads of collectives, each with its number of runs, and of neighbours.
 
-    `peak_gBps` is what the network saw of messages that it followed.
+    `peak_gBps`: highest rates of messages that the engine followed; 0 on other links.
     """
     nothing = np.zeros(len(network.capacity))
     laid = [(flow, times) for flow, times in carried if flow.operation != "read"]
@@ -116,7 +116,7 @@ class FabricMap:
     bundles: Columns
 
     def summary(self) -> list[dict[str, Any]]:
-        """The links of each kind together, as plain values."""
+        """Totals of the links of each kind, as plain values."""
         return [
             _in_short(kind, self.bundles.select(self.bundles.kind == number), self.elapsed_ns)
             for number, kind in enumerate(self.kinds)
@@ -191,7 +191,7 @@ def fabric_map(network: Network, placement: Placement, loads: LinkLoads) -> Fabr
 
 
 def _grid(nodes: tuple[int, ...]) -> tuple[tuple[int, ...], Array]:
-    """Of a torus: places in each dimension, and the place of each node."""
+    """Places of a torus in each dimension, and the place of each node."""
     width = [1] * len(nodes)
 
     def sides() -> tuple[int, ...]:
@@ -211,7 +211,7 @@ def _places(tier: Tier, first: int, of: Array) -> _Places:
 
 
 def _width(tier: Tier) -> int:
-    """Machines or switches that share a place: where they must, those that belong together."""
+    """Number of machines or switches in a place: whole groups where there are too many."""
     most = MOST_PLACES.get(tier.name, MOST_PLACES_ELSE)
     if tier.size <= most:
         return 1
@@ -237,7 +237,7 @@ def _sizes(places: _Places) -> dict[str, Any]:
 
 
 def _described(tiers: dict[str, _Places], placement: Placement) -> list[dict[str, Any]]:
-    """Every place in words, with who is on it."""
+    """Every place with its ranks and neighbours' nodes."""
     others = np.unique(np.concatenate([np.zeros(0, np.int64), *placement.neighbours]))
     found = []
     for tier in tiers.values():
@@ -257,7 +257,7 @@ def _described(tiers: dict[str, _Places], placement: Placement) -> list[dict[str
 def _bundles(
     network: Network, loads: LinkLoads, number: int, tiers: dict[str, _Places]
 ) -> tuple[str, Columns]:
-    """The kind of a block's links, and the sums and maxima of what lies between two places."""
+    """The kind of a block's links, and its bundles: sums and maxima between two places."""
     block = network.blocks[number]
     numbers = np.arange(block.links)
     one, other = tiers[block.source.tier], tiers[block.target.tier]

@@ -1,8 +1,8 @@
-"""A step of a job as a graph of operations: what each rank computes, exchanges and waits for.
+"""A step of a job as a graph of operations: computations, collectives and waits of each rank.
 
-Ranks with the same operations have one `RankProgram`. A rank has streams, each of which does its
-operations in order; stream 0 computes, the others carry collectives and messages behind it. An
-operation may need others of its rank, in this step or in one before.
+Ranks with the same operations have one `RankProgram`. Each stream of a rank carries out its
+operations in order; stream 0 computes, the others carry collectives and messages. An operation may
+need others of its rank, of this step or of an earlier one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.flows import CollectiveLibrary, Flow
-from evenstep.simulate.wires.told import COLLECTIVE, COMPUTE, DROP, SLOWED, URGENT, StepPlan
+from evenstep.simulate.wires.interface import COLLECTIVE, COMPUTE, DROP, SLOWED, URGENT, StepPlan
 from evenstep.trace.spool.layout import Phase
 
 Array = npt.NDArray[Any]
@@ -28,7 +28,7 @@ MAIN, EXCHANGE, ONWARD, BACKWARD = range(4)  # streams
 
 @dataclass(slots=True)
 class Operation:
-    """`needs` are (operation, steps before). `begins` a phase, whose delays fall on it."""
+    """One operation. `needs`: (operation, steps back). One that `begins` a phase has its delays."""
 
     kind: int
     stream: int
@@ -36,10 +36,10 @@ class Operation:
     length_ns: float = 0.0
     needs: tuple[tuple[int, int], ...] = ()
     instance: int = -1
-    soft: int = -1  # of what is slowed: the collective in flight
+    soft: int = -1  # the collective that slows a computation while in flight
     begins: bool = False
-    waits: tuple[int, ...] = ()  # collectives that it is blocked on
-    receives: bool = False  # of a message between two ranks: the one it is for
+    waits: tuple[int, ...] = ()  # collectives that it waits for
+    receives: bool = False  # of a message between two ranks: this rank is its target
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class PhaseSpan:
 
 
 class RankProgram:
-    """What ranks of one kind do in a step, in the order in which it is written down."""
+    """The operations of one kind of rank in a step, in the order in which they are added."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -61,7 +61,7 @@ class RankProgram:
         self._begun: set[Phase] = set()
 
     def compute(self, length_ns: float, *needs: int, slowed_by: int = -1) -> int:
-        """Work of the phase; slower while a collective is in flight, where one is named."""
+        """Work of the phase; slower while the collective `slowed_by` is in flight."""
         kind = COMPUTE if slowed_by < 0 else SLOWED
         begins = self._phase not in self._begun
         self._begun.add(self._phase)
@@ -72,13 +72,13 @@ class RankProgram:
         )
 
     def exchange(self, instance: int, *needs: int, stream: int = EXCHANGE) -> int:
-        """A collective behind what it needs, while the main stream goes on."""
+        """A collective after its needs, while the main stream goes on."""
         return self._add(
             Operation(COLLECTIVE, stream, self._phase, needs=_here(needs), instance=instance)
         )
 
     def urgent(self, instance: int, *needs: int) -> int:
-        """A collective of which later ones go first."""
+        """A collective that gives way to later ones of its kind."""
         return self._add(
             Operation(URGENT, EXCHANGE, self._phase, needs=_here(needs), instance=instance)
         )
@@ -90,7 +90,7 @@ class RankProgram:
         )
 
     def wait(self, *collectives: int, back: int = 0, drops: bool = False) -> int:
-        """Until these are over, of this step or one before. One that `drops` goes back to then."""
+        """Wait for collectives of `back` steps ago; with `drops`, discard work since their end."""
         needs = tuple((one, back) for one in collectives)
         kind = DROP if drops else COMPUTE
         waits = () if back else tuple(collectives)
@@ -98,7 +98,7 @@ class RankProgram:
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        """What is written down inside belongs to a phase."""
+        """A phase around the operations that are added inside."""
         span = PhaseSpan(phase, len(self.operations))
         before, self._phase = self._phase, phase
         yield
@@ -120,8 +120,8 @@ def _here(needs: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
 class JobGraph:
     """One step of all ranks, and the partitions of the ranks into groups that it uses.
 
-    With `together`, ranks begin a step when the last is through the one before. An operation's
-    instance is one collective of the step; ranks that name the same one take part in it together.
+    The instance of an operation is one collective of the step; operations of several ranks with the
+    same instance take part in it.
     """
 
     roles: tuple[RankProgram, ...]
@@ -138,7 +138,7 @@ class JobGraph:
 
     @cached_property
     def compute_ns(self) -> float:
-        """What a rank computes without noise; of the role with most of it."""
+        """Compute without noise, of the role with most of it."""
         return max(
             sum(one.length_ns for one in role.operations if one.stream == MAIN)
             for role in self.roles
@@ -154,7 +154,7 @@ class JobGraph:
 
     @cached_property
     def place(self) -> Array:
-        """(instances, roles): which operation of a role takes part in an instance, -1: none."""
+        """(instances, roles): the operation of a role that takes part in an instance, -1: none."""
         found = np.full((len(self.flows), len(self.roles)), -1)
         for number, role in enumerate(self.roles):
             for index, one in enumerate(role.operations):
@@ -167,7 +167,7 @@ class JobGraph:
         return operation.instance >= 0 and self.flows[operation.instance].operation == "read"
 
     def plan(self, numbers: dict[int, int]) -> StepPlan:
-        """As the engine takes it; `numbers` says what it calls each flow, by identity."""
+        """The graph for the engine; `numbers`: the engine's number of each flow, by identity."""
         operations = [one for role in self.roles for one in role.operations]
         needs = [need for one in operations for need in one.needs]
         sizes = [len(role.operations) for role in self.roles]
@@ -189,13 +189,13 @@ class JobGraph:
         )
 
 
-# -- writing one down -----------------------------------------------------------------------------
+# -- building a graph ------------------------------------------------------------------------------
 
-AVERAGING = ("local_sgd", "diloco")  # strategies that exchange parameters, every so many steps
+AVERAGING = ("local_sgd", "diloco")  # strategies that average parameters every few steps
 
 
 class GraphDraft:
-    """A graph being written: its instances so far, and what every kind of work needs."""
+    """A graph under construction, and the parts that every kind of work has."""
 
     def __init__(self, scenario: Scenario, library: CollectiveLibrary) -> None:
         self.scenario, self.library = scenario, library
@@ -204,24 +204,24 @@ class GraphDraft:
         self.partitions: list[tuple[str, Array]] = []
 
     def use(self, flow: Flow) -> int:
-        """One more instance of a collective; -1 where it moves nothing."""
+        """Add an instance of a collective and return its number; -1 where it moves nothing."""
         if not flow.stages and flow.algorithm != "barrier":
             return -1
         self.flows.append(flow)
         return len(self.flows) - 1
 
     def partition(self, name: str, members: Array) -> Array:
-        """Groups that the trace knows by a name."""
+        """Name the groups of a partition for the trace; return them."""
         if not any(np.array_equal(members, known) for _, known in self.partitions):
             self.partitions.append((name, members))
         return members
 
     def graph(self, *roles: RankProgram, role: Array | None = None) -> JobGraph:
-        """What was written."""
+        """The finished graph."""
         of_rank = np.zeros(self.scenario.ranks, np.int64) if role is None else role
         return JobGraph(roles, of_rank, self.flows, tuple(self.partitions))
 
-    # -- what all steps have -----------------------------------------------------------------------
+    # -- parts of every step -----------------------------------------------------------------------
 
     @property
     def everybody(self) -> Array:
@@ -230,16 +230,16 @@ class GraphDraft:
 
     @property
     def sent_bytes(self) -> float:
-        """Gradients as they are sent."""
+        """Bytes of the compressed gradients."""
         return self.work.gradient_bytes * self.strategy.compression
 
     @property
     def exchanges(self) -> bool:
-        """Whether gradients are exchanged; else parameters are, now and then."""
+        """Whether gradients are exchanged in every step; else parameters are averaged."""
         return self.strategy.kind not in AVERAGING
 
     def before(self, role: RankProgram) -> None:
-        """Being held by pacing, and the input."""
+        """Add the delay of pacing and the input phase."""
         if self.strategy.kind == "paced":
             role.compute(0.0)
         work = self.work
@@ -250,25 +250,31 @@ class GraphDraft:
                 role.compute(work.input_ms * 1e6)
 
     def after(self, role: RankProgram) -> None:
-        """The optimizer."""
+        """Add the optimizer phase."""
         length = (self.work.optimizer_ms + self.strategy.encode_ms) * 1e6
         if length:
             with role.phase(Phase.OPTIMIZER):
                 role.compute(length)
 
     def reduced(self, role: RankProgram, exchanges: list[int]) -> None:
-        """Wait for what was issued; who is spared does not."""
+        """Add the wait for exchanges; with backup workers it drops late work."""
         if exchanges:
             role.wait(*exchanges, drops=self.strategy.kind == "backup_workers")
 
     def gradients(self, members: Array, parts: int = 1) -> int:
-        """One of so many parts of the gradients, all-reduced among groups."""
+        """Add the all-reduce of one of `parts` parts of the gradients among groups."""
         flow = self.library.flow("all_reduce", self.sent_bytes / parts, members)
         return self.use(as_kept(flow, self.scenario))
 
+    def reduce_gradients(self, members: Array, *roles: RankProgram) -> None:
+        """Add the all-reduce of all gradients among groups after the backward, and its wait."""
+        number = self.gradients(members) if self.exchanges else -1
+        for role in roles if number >= 0 else ():
+            self.reduced(role, [role.exchange(number, role.compute(0.0))])
+
 
 def as_kept(flow: Flow, scenario: Scenario) -> Flow:
-    """The flow as a strategy exchanges it: without the latest ranks, or each rank by itself."""
+    """The flow under the strategy: without its latest ranks, or unsynchronised."""
     strategy = scenario.strategy
     if strategy.kind in ("backup_workers", "partial_reduce") and flow.stages:
         return _known(flow, "spared", lambda: replace(flow, spared=strategy.backups))
@@ -278,14 +284,14 @@ def as_kept(flow: Flow, scenario: Scenario) -> Flow:
 
 
 def _known(flow: Flow, name: str, make: Callable[[], Flow]) -> Flow:
-    """A variant of a flow, made once."""
+    """A variant of a flow, built once."""
     if name not in flow.variants:
         flow.variants[name] = make()
     return flow.variants[name]
 
 
 def repeated(flow: Flow, times: int) -> Flow:
-    """A collective so many times in a row, as one."""
+    """A collective repeated `times` times, as one."""
 
     def make() -> Flow:
         stages = flow.stages * times

@@ -1,4 +1,4 @@
-"""Other jobs on the same links: they compute, exchange around a ring, and begin again together."""
+"""Other jobs on the same links: compute, a ring all-reduce, a barrier, and the same again."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _STREAM = 500
 
 
 @dataclass
-class Other:
-    """One neighbour: its settings, its exchange on the network, and how many it has begun."""
+class NeighbourJob:
+    """One neighbour: its settings, its exchange on the network, and its progress."""
 
     settings: Neighbour
     flow: Flow
     seed: int
     stream: int
-    turn: int = 0
-    moved: float = 0.0  # in exchanges of mean size, for the bytes on links
-    under_way: list[float] = field(default_factory=list)  # sizes of exchanges, likewise
+    turn: int = 0  # exchanges begun
+    moved: float = 0.0  # finished exchanges, in multiples of the mean size
+    under_way: list[float] = field(default_factory=list)  # sizes of unfinished exchanges, likewise
 
     @property
     def ranks(self) -> int:
@@ -41,7 +41,7 @@ class Other:
         return int(self.flow.members.size)
 
     def graph(self) -> JobGraph:
-        """A step: compute, exchange, wait for everybody."""
+        """A step: compute, exchange, barrier."""
         role = RankProgram()
         role.compute(0.0)
         role.block(0)
@@ -51,7 +51,7 @@ class Other:
         return JobGraph((role,), np.zeros(self.ranks, np.int64), [self.flow, barrier], ())
 
     def feed(self, world: World, job: int, graph: int) -> None:
-        """The next step, with its own pause and size."""
+        """Feed the next step, with a pause and an exchange size of its own."""
         value = np.zeros((3, self.ranks))
         offset = self.settings.offset_ms * 1e6 if self.turn == 0 else 0.0
         value[0] = offset + self._pause_ns()
@@ -63,13 +63,13 @@ class Other:
         self.turn += 1
 
     def count(self, world: World, job: int) -> None:
-        """Add up what is over."""
+        """Add up the finished exchanges."""
         while world.take(job) is not None:
             self.moved += self.under_way.pop(0)
 
     @property
     def link_bytes(self) -> Array:
-        """What its exchanges so far have put on each link."""
+        """Bytes that the finished exchanges put on each link."""
         return self.moved * self.flow.link_bytes
 
     def _pause_ns(self) -> float:
@@ -80,7 +80,9 @@ class Other:
         return mean * max(0.05, 1 + self.settings.jitter * float(random.standard_normal()))
 
 
-def others(scenario: Scenario, network: Network, placement: Placement) -> list[Other]:
+def neighbour_jobs(
+    scenario: Scenario, network: Network, placement: Placement
+) -> list[NeighbourJob]:
     """The neighbours of a scenario."""
     found = []
     for index, settings in enumerate(scenario.neighbours):
@@ -88,12 +90,12 @@ def others(scenario: Scenario, network: Network, placement: Placement) -> list[O
         if not settings.responsive:
             card = network.cluster.nic_gBps
             flow = replace(flow, steady=min(settings.rate_gBps or card, card))
-        found.append(Other(settings, flow, scenario.run.seed, _STREAM + 2 * index))
+        found.append(NeighbourJob(settings, flow, scenario.run.seed, _STREAM + 2 * index))
     return found
 
 
 def ring_messages(network: Network, node: Array) -> Array:
-    """How many messages of a ring over all GPUs of these nodes take each link."""
+    """Number of messages on each link, of a ring over all GPUs of these nodes."""
     (stage,) = _ring(network, np.array(list(dict.fromkeys(node.tolist()))), 1).stages
     return np.bincount(stage.routes.link, minlength=len(network.capacity))
 
@@ -107,14 +109,14 @@ def _ring(network: Network, nodes: Array, message_bytes: float) -> Flow:
     return lay_on(network, seats, request, "ring")
 
 
-def within_reach(own: list[Flow], found: list[Other], links: int) -> list[Other]:
-    """Those that can touch us: on our links, or on those of others that can."""
+def within_reach(own: list[Flow], found: list[NeighbourJob], links: int) -> list[NeighbourJob]:
+    """Neighbours that can delay the job: they use its links, or links of a neighbour that can."""
     touched = np.zeros(links, bool)
     for flow in own:
         for stage in flow.stages:
             touched[stage.routes.link[stage.routes.link < links]] = True
     left = list(found)
-    near: list[Other] = []
+    near: list[NeighbourJob] = []
     while True:
         mine = [one for one in left if any(touched[s.routes.link].any() for s in one.flow.stages)]
         if not mine:

@@ -1,4 +1,4 @@
-"""Beyond the simulated steps: what they cost, and what failures leave of them over weeks."""
+"""Beyond the simulated steps: energy and cost, and goodput over weeks with failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from evenstep.simulate.job.energy import Bill, State, bill
 from evenstep.simulate.job.engine import StepSums
 
 NODE = "node"
-MOST_NS = 36_500.0 * DAY_NS  # a hundred years: what never fails, in numbers
+MOST_NS = 36_500.0 * DAY_NS  # a hundred years: MTBF of a job without failures
 SECOND_NS = 1e9
 HOUR_NS = 3600 * SECOND_NS
 
@@ -73,7 +73,7 @@ def _broken_share(parts: tuple[Part, ...], given: Reliability) -> float:
 
 
 def _parts(given: Reliability) -> tuple[Part, ...]:
-    """What fails: whole nodes, at their own rate, and the parts named."""
+    """Parts that fail: those named, and whole nodes at their own rate."""
     parts = [
         replace(part, name=part.name or f"part {index}") for index, part in enumerate(given.parts)
     ]
@@ -84,7 +84,7 @@ def _parts(given: Reliability) -> tuple[Part, ...]:
 def energy(
     scenario: Scenario, account: StepSums, amount: float, weeks: dict[str, Any] | None
 ) -> dict[str, float | None] | None:
-    """What the counted steps used and cost; None where no power is given.
+    """Energy and cost of the counted steps; None where no power is given.
 
     A useful unit also carries its part of what failures, checkpoints and restarts use over weeks.
     """

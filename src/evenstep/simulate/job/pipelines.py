@@ -1,10 +1,10 @@
-"""A model in parts: stages that pass micro-batches on, and what is exchanged inside a stage.
+"""Pipelines: stages that pass micro-batches on, and the collectives inside a stage.
 
-One forward one backward (PipeDream-Flush, Narayanan et al. 2021): at most as many micro-batches are
-under way as there are stages behind. Interleaved (ibid., section 2.2), a rank holds several chunks
-of layers, every p-th one of p ranks: a micro-batch passes each rank several times, which shortens
-the bubble. Zero bubble (Qi et al. 2023, ZB-H1) takes the backward apart: the gradients of
-weights, for which no other stage waits, fill what would be idle.
+One forward one backward (PipeDream-Flush, Narayanan et al. 2021): a stage has at most as many
+micro-batches under way as stages follow it. Interleaved (ibid., section 2.2), each of p ranks holds
+every p-th chunk of layers: a micro-batch passes each rank several times, which shortens the bubble.
+Zero bubble (Qi et al. 2023, ZB-H1) splits the backward: gradients of weights, for which no other
+stage waits, fill idle time.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Array = npt.NDArray[Any]
 
 
 def grid(scenario: Scenario) -> Array:
-    """(data, stages, context, tensor): ranks; those that share a layer are neighbours."""
+    """Ranks as (data, stages, context, tensor); ranks that share a layer are neighbours."""
     work = scenario.work
     shape = (-1, work.pipeline_parallel, work.context_parallel, work.tensor_parallel)
     return np.arange(scenario.ranks).reshape(shape)
 
 
 def replicas(scenario: Scenario) -> Array:
-    """Ranks that hold the same parameters: (groups, size)."""
+    """Groups of ranks that hold the same parameters. (groups, size)"""
     places = grid(scenario).transpose(1, 3, 0, 2)
     return places.reshape(places.shape[0] * places.shape[1], -1)
 
@@ -51,8 +51,8 @@ def pipeline(draft: GraphDraft) -> JobGraph:
     stages = places.transpose(0, 2, 3, 1).reshape(-1, work.pipeline_parallel)
     draft.partition("pipeline", stages)
     outer = draft.partition("data", replicas(scenario))
-    inside = _Inside(draft, places)
-    messages = _Messages(draft, stages)
+    inside = _StageCollectives(draft, places)
+    messages = _StageMessages(draft, stages)
     roles = []
     for tasks in tasks_of(
             work.schedule, work.pipeline_parallel, work.micro_batches, work.interleaved,
@@ -63,10 +63,7 @@ def pipeline(draft: GraphDraft) -> JobGraph:
         for task in tasks:
             _carry_out(draft, role, task, messages, inside)
         roles.append(role)
-    if draft.exchanges:
-        reduced = draft.gradients(outer)
-        for role in roles if reduced >= 0 else ():
-            draft.reduced(role, [role.exchange(reduced, role.compute(0.0))])
+    draft.reduce_gradients(outer, *roles)
     for role in roles:
         draft.after(role)
     of_rank = np.zeros(scenario.ranks, np.int64)
@@ -74,7 +71,7 @@ def pipeline(draft: GraphDraft) -> JobGraph:
     return draft.graph(*roles, role=of_rank)
 
 
-class _Messages:
+class _StageMessages:
     """Activations and their gradients between the stages of a pipeline."""
 
     def __init__(self, draft: GraphDraft, stages: Array) -> None:
@@ -84,7 +81,7 @@ class _Messages:
         self._known: dict[tuple[int, int, int], int] = {}
 
     def between(self, source: int, target: int, batch: int) -> int:
-        """The message of a micro-batch from a chunk of layers to the next; -1: on one rank."""
+        """Instance of a micro-batch's message from a chunk of layers to the next; -1: one rank."""
         one, other = source % self._count, target % self._count
         if one == other:
             return -1
@@ -99,8 +96,8 @@ class _Messages:
         return self._known[key]
 
 
-class _Inside:
-    """What the ranks of a stage exchange in a micro-batch's pass through a chunk of its layers."""
+class _StageCollectives:
+    """Collectives inside a stage, for a micro-batch's pass through a chunk of its layers."""
 
     def __init__(self, draft: GraphDraft, places: Array) -> None:
         work = draft.work
@@ -127,7 +124,7 @@ class _Inside:
             self._flows.append(repeated(flow, 2 * layers))
 
     def instances(self, task: Task, stages: int) -> list[int]:
-        """The collectives of a task, the same for the stages of one chunk."""
+        """Instances of a task's collectives, common to the stages of one chunk."""
         key = (task.kind, task.chunk // stages, task.batch)
         if key not in self._known:
             self._known[key] = [self._draft.use(flow) for flow in self._flows]
@@ -135,15 +132,19 @@ class _Inside:
 
 
 def _carry_out(
-    draft: GraphDraft, role: RankProgram, task: Task, messages: _Messages, inside: _Inside
+    draft: GraphDraft,
+    role: RankProgram,
+    task: Task,
+    messages: _StageMessages,
+    inside: _StageCollectives,
 ) -> None:
-    """Receive, compute with what the stage exchanges, and send on."""
+    """Add the operations of a task: receive, compute with collectives, and send on."""
     work, stages = draft.work, draft.work.pipeline_parallel
     chunks = stages * work.interleaved
-    step = -1 if task.kind == FORTH else 1
+    step = -1 if task.kind == FORWARD_PASS else 1
     near, far = task.chunk + step, task.chunk - step
-    ends = task.kind != WEIGHTS
-    forward = task.kind == FORTH
+    ends = task.kind != WEIGHT_GRADIENTS
+    forward = task.kind == FORWARD_PASS
     phase = Phase.FORWARD if forward else Phase.BACKWARD
     if ends and 0 <= near < chunks:
         number = messages.between(near, task.chunk, task.batch)
@@ -161,14 +162,14 @@ def _carry_out(
             role.exchange(number, done, stream=ONWARD if forward else BACKWARD)
 
 
-# -- in what order stages take their micro-batches -------------------------------------------------
+# -- schedules -------------------------------------------------------------------------------------
 
-FORTH, BACK, WEIGHTS = range(3)  # kinds of tasks
+FORWARD_PASS, BACKWARD_PASS, WEIGHT_GRADIENTS = range(3)  # kinds of tasks
 
 
 class Task(NamedTuple):
-    """A micro-batch's way through one chunk of layers, of which `chunk` counts along the model.
-    `share` is the part of a forward or backward that it takes."""
+    """A micro-batch's pass through one chunk of layers, counted along the model. `share`: its part
+    of a whole forward or backward."""
 
     kind: int
     chunk: int
@@ -180,7 +181,7 @@ def tasks_of(
     schedule: str, stages: int, micro_batches: int, interleaved: int, *, forward: float,
     backward: float,
 ) -> tuple[tuple[Task, ...], ...]:  # fmt: skip
-    """What each stage does, in order. `forward` and `backward` are a micro-batch's times."""
+    """The tasks of each stage, in order. `forward`, `backward`: times of a micro-batch."""
     if schedule == "zero_bubble":
         return _zero_bubble(stages, micro_batches, forward, backward)
     return tuple(
@@ -192,14 +193,14 @@ def tasks_of(
 def _of_stage(
     schedule: str, stages: int, stage: int, micro_batches: int, interleaved: int
 ) -> Iterator[Task]:
-    """Forwards to fill the pipeline, one of each, the rest."""
+    """Tasks of a stage: forwards that fill the pipeline, then one of each, then backwards."""
     total = micro_batches * interleaved
     ahead = stages - stage - 1
     if interleaved > 1:
         ahead = 2 * ahead + (interleaved - 1) * stages
     ahead = total if schedule == "gpipe" else min(ahead, total)
-    forwards = [_turn(stages, stage, interleaved, k, FORTH) for k in range(total)]
-    backwards = [_turn(stages, stage, interleaved, k, BACK) for k in range(total)]
+    forwards = [_turn(stages, stage, interleaved, k, FORWARD_PASS) for k in range(total)]
+    backwards = [_turn(stages, stage, interleaved, k, BACKWARD_PASS) for k in range(total)]
     yield from forwards[:ahead]
     for onward, back in zip(forwards[ahead:], backwards, strict=False):
         yield from (onward, back)
@@ -207,11 +208,11 @@ def _of_stage(
 
 
 def _turn(stages: int, stage: int, interleaved: int, k: int, kind: int) -> Task:
-    """The k-th forward or backward of a rank: groups of as many micro-batches as stages pass one of
-    its chunks after the other."""
+    """The k-th forward or backward of a rank: micro-batches pass its chunks in groups as large as
+    the number of stages."""
     group, place = divmod(k, stages * interleaved)
     turn = place // stages
-    chunk = turn if kind == FORTH else interleaved - 1 - turn
+    chunk = turn if kind == FORWARD_PASS else interleaved - 1 - turn
     return Task(kind, chunk * stages + stage, group * stages + place % stages)
 
 
@@ -219,8 +220,8 @@ def _turn(stages: int, stage: int, interleaved: int, k: int, kind: int) -> Task:
 def _zero_bubble(
     stages: int, micro_batches: int, forward: float, backward: float
 ) -> tuple[tuple[Task, ...], ...]:
-    """Each stage in turn takes a backward that has come, else a forward if not too many are under
-    way, else the gradients of weights; worked out once with the times given."""
+    """A stage takes a backward that has arrived, else a forward if not too many are under way, else
+    gradients of weights; the order is simulated with the given times."""
     length = (forward, backward / 2, backward / 2)
     over: dict[tuple[int, int, int], float] = {}
     done: list[list[Task]] = [[] for _ in range(stages)]
@@ -228,17 +229,19 @@ def _zero_bubble(
     count = [[0, 0, 0] for _ in range(stages)]
 
     def ready(stage: int, kind: int) -> float:
-        """When the next task of a kind could begin; infinite where it cannot be told yet."""
+        """When the next task of a kind could begin; infinite where that is not known yet."""
         batch = count[stage][kind]
-        if batch == micro_batches or (kind == WEIGHTS and batch == count[stage][BACK]):
+        if batch == micro_batches or (
+            kind == WEIGHT_GRADIENTS and batch == count[stage][BACKWARD_PASS]
+        ):
             return float("inf")
-        if kind == WEIGHTS:
+        if kind == WEIGHT_GRADIENTS:
             return free[stage]
-        if kind == FORTH and batch - count[stage][BACK] > stages - stage - 1:
+        if kind == FORWARD_PASS and batch - count[stage][BACKWARD_PASS] > stages - stage - 1:
             return float("inf")
-        if kind == BACK and batch == count[stage][FORTH]:
+        if kind == BACKWARD_PASS and batch == count[stage][FORWARD_PASS]:
             return float("inf")
-        near = stage + (-1 if kind == FORTH else 1)
+        near = stage + (-1 if kind == FORWARD_PASS else 1)
         came = over.get((near, kind, batch), float("inf")) if 0 <= near < stages else 0.0
         return max(free[stage], came)
 
@@ -246,11 +249,11 @@ def _zero_bubble(
         at, _, kind, stage = min(
             (ready(stage, kind), order, kind, stage)
             for stage in range(stages)
-            for order, kind in enumerate((BACK, FORTH, WEIGHTS))
+            for order, kind in enumerate((BACKWARD_PASS, FORWARD_PASS, WEIGHT_GRADIENTS))
         )
         batch = count[stage][kind]
         count[stage][kind] += 1
         free[stage] = over[stage, kind, batch] = at + length[kind]
-        share = 1.0 if kind == FORTH else 0.5
+        share = 1.0 if kind == FORWARD_PASS else 0.5
         done[stage].append(Task(kind, stage, batch, share))
     return tuple(tuple(of) for of in done)

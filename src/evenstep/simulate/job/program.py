@@ -1,7 +1,7 @@
-"""Steps of jobs, written down as graphs of operations: one function for each kind of work.
+"""Graphs of a step, built by one function for each kind of work.
 
-Lengths are before noise. A collective is laid on the network once, over all groups of a partition,
-and is an instance of the graph each time it is used.
+Durations are before noise. A collective is laid on the network once, for all groups of a partition;
+each use of it is an instance of the graph.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Array = npt.NDArray[Any]
 
 
 def _ddp(draft: GraphDraft) -> JobGraph:
-    """Gradients in buckets, all-reduced behind the backward of the last micro-batch."""
+    """Gradients in buckets, all-reduced during or after the last micro-batch's backward."""
     work, role = draft.work, RankProgram()
     members = draft.everybody
     if draft.strategy.kind == "priority":
@@ -55,7 +55,7 @@ def _ddp(draft: GraphDraft) -> JobGraph:
 def _bucketed(
     draft: GraphDraft, role: RankProgram, members: Array, length_ns: float, *, sends: bool
 ) -> list[int]:
-    """A backward, with the all-reduces of its buckets behind its parts or after it."""
+    """Add a backward, with the all-reduces of its buckets during it or after it."""
     work = draft.work
     parts = work.buckets if work.overlap and sends else 1
     issued: list[int] = []
@@ -69,7 +69,7 @@ def _bucketed(
 
 
 def _urgent(draft: GraphDraft, numbers: list[int]) -> JobGraph:
-    """What the next forward needs first is sent first, awaited only there (Peng et al. 2019)."""
+    """Buckets that the next forward needs first go first; it waits for each (Peng et al. 2019)."""
     work, role, parts = draft.work, RankProgram(), len(numbers)
     draft.before(role)
     layers = 2 * parts  # operations of the forward: a wait and a layer for each
@@ -86,7 +86,7 @@ def _urgent(draft: GraphDraft, numbers: list[int]) -> JobGraph:
 
 
 def _collective(draft: GraphDraft) -> JobGraph:
-    """One collective a step, as a benchmark does; `forward_ms` before it."""
+    """Collectives in sequence, as in a benchmark, each after a part of `forward_ms`."""
     work, role, members = draft.work, RankProgram(), draft.everybody
     draft.before(role)
     with role.phase(Phase.FORWARD):
@@ -100,7 +100,7 @@ def _collective(draft: GraphDraft) -> JobGraph:
 
 
 def _fsdp(draft: GraphDraft) -> JobGraph:
-    """Layers are gathered twice, ahead of use; no gather waits for what replicas reduce (FSDP2)."""
+    """Layers gathered twice, ahead of use; gathers do not wait for all-reduces (FSDP2)."""
     work, role = draft.work, RankProgram()
     size = work.shard_ranks or draft.scenario.ranks
     shards = np.arange(draft.scenario.ranks).reshape(-1, size)
@@ -132,7 +132,7 @@ def _gathered(
     sends: bool,
     last: bool,
 ) -> list[int]:
-    """Layers, each of which needs its gather; the next one's is issued when a layer begins."""
+    """Add layers, each after its gather; the gather of the next is issued when a layer begins."""
     library, issued = draft.library, []
 
     def gather(*needs: int) -> int:
@@ -159,7 +159,7 @@ def _gathered(
     return issued
 
 
-# -- models in parts -------------------------------------------------------------------------------
+# -- model parallel --------------------------------------------------------------------------------
 
 
 def _tensor(draft: GraphDraft) -> JobGraph:
@@ -185,26 +185,16 @@ def _layered(draft: GraphDraft, operation: str) -> JobGraph:
                 role.compute(length_ms * 1e6 / number)
                 if (instance := draft.use(flow)) >= 0:
                     role.block(instance)
-    _exchanged(draft, role, outer)
+    draft.reduce_gradients(outer, role)
     draft.after(role)
     return draft.graph(role)
-
-
-def _exchanged(draft: GraphDraft, role: RankProgram, outer: Array) -> None:
-    """Gradients among replicas, all at once behind the backward, and the wait for them."""
-    if not draft.exchanges:
-        return
-    number = draft.gradients(outer)
-    if number >= 0:
-        done = role.compute(0.0)
-        draft.reduced(role, [role.exchange(number, done)])
 
 
 # -- exchanges of parameters -----------------------------------------------------------------------
 
 
 def _averaged(draft: GraphDraft, graph: JobGraph) -> JobGraph:
-    """The step behind which replicas average parameters: nothing is left to hide that behind."""
+    """Add the averaging of parameters among replicas after a step, which nothing overlaps."""
     strategy, members = draft.strategy, replicas(draft.scenario)
     members = draft.everybody if len(members) == 1 else draft.partition("data", members)
     if strategy.kind == "diloco" and strategy.island_ranks > 1:
@@ -253,8 +243,8 @@ def _bounded(draft: GraphDraft, graph: JobGraph) -> None:
         role.wait(role.exchange(number, over, stream=ONWARD), back=draft.strategy.bound)
 
 
-def together(graph: JobGraph, library: CollectiveLibrary) -> JobGraph:
-    """The same step, but that ranks begin the next when the last is through."""
+def in_lockstep(graph: JobGraph, library: CollectiveLibrary) -> JobGraph:
+    """The same step with a barrier at its end."""
     everybody = np.arange(len(graph.role))[None, :]
     flows = [*graph.flows, library.barrier(everybody)]
     for role in graph.roles:

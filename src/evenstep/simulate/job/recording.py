@@ -1,7 +1,7 @@
-"""What a simulation leaves behind: rows of a step become records of every rank.
+"""Recording of a simulation: rows of a step become records of every rank.
 
-Rows of all ranks are collected for a block of steps, in 14 words of 8 bytes a record (see
-`evenstep.trace.spool.layout`), and handed to whoever keeps them: memory, or a run folder.
+Records of all ranks are collected for a block of steps, 14 words of 8 bytes each (see
+`evenstep.trace.spool.layout`), and handed to a sink, such as a run folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OPERATIONS = {
     "all_to_all": Op.ALL_TO_ALL,
     "broadcast": Op.BROADCAST,
 }
-#: Operations of which each rank puts in or gets out one part, and which it is.
+#: Operations in which each rank has one part of the bytes, as input or as output.
 PARTED: dict[int, str] = {Op.ALL_GATHER: "bytes_in", Op.REDUCE_SCATTER: "bytes_out"}
 
 
@@ -46,19 +46,19 @@ class RecordRow(NamedTuple):
     group: int = 0  # number of the partition, from 1
     flags: int = 0
     payload: int = 0
-    parts: int = 1  # of the bytes, one on each rank: before a gather, behind a scatter
+    parts: int = 1  # of the bytes, one on each rank: input of a gather, output of a scatter
     peer: Array | None = None  # of a message: the other rank
 
 
 class MessageCounts:
-    """How many messages each rank has passed to, or got from, each of its few peers."""
+    """Number of messages between each rank and each of its few peers."""
 
     def __init__(self, ranks: int) -> None:
         self._peers: Array = np.zeros((ranks, 0), np.int64)
         self._counts: Array = np.zeros((ranks, 0), np.int64)
 
     def next(self, peer: Array) -> Array:
-        """The number of the next one with this peer of each rank, from 0. (ranks,)"""
+        """Number of the next message between each rank and its peer, from 0. (ranks,)"""
         known = self._peers == peer[:, None]
         if not known.any(axis=1).all():
             self._peers = np.column_stack([self._peers, peer])
@@ -93,19 +93,19 @@ class Block(NamedTuple):
     steps: int
 
 
-class Keeper(Protocol):
-    """Takes blocks of steps."""
+class BlockSink(Protocol):
+    """Receives blocks of steps."""
 
     def keep(self, block: Block) -> None:
-        """Take the next block; its memory is used again afterwards."""
+        """Keep the next block, whose memory is reused afterwards."""
 
 
 class SimulatedRecorder:
-    """Collects the rows of ranks that all do the same, and hands on whole blocks of steps."""
+    """Collects the records of ranks of one role, and hands blocks of whole steps to a sink."""
 
-    def __init__(self, which: Array, keeper: Keeper) -> None:
+    def __init__(self, which: Array, sink: BlockSink) -> None:
         self._which, self._ranks = which, len(which)
-        self._keeper = keeper
+        self._sink = sink
         self._templates: dict[tuple[int, ...], Array] = {}
         self._sequence: dict[int, int] = {}  # collectives of each partition so far
         self._messages: dict[tuple[int, int], MessageCounts] = {}
@@ -115,7 +115,7 @@ class SimulatedRecorder:
         self._summaries: list[Array] = []
 
     def step(self, number: int, rows: list[RecordRow]) -> None:
-        """Take a step: the first row is the step's own, collectives follow in order of issue."""
+        """Add a step: the first row is the step's own, collectives follow in order of issue."""
         if self._used + len(rows) > self._buffer.shape[1]:
             self.flush()
             if len(rows) > self._buffer.shape[1]:
@@ -175,14 +175,14 @@ class SimulatedRecorder:
         summaries = np.zeros((self._ranks, self._steps), SUMMARY)  # what pads a summary is written
         for index, each in enumerate(self._summaries[: self._steps]):
             summaries[:, index] = each
-        self._keeper.keep(Block(self._which, self._buffer[:, : self._used], summaries, self._steps))
+        self._sink.keep(Block(self._which, self._buffer[:, : self._used], summaries, self._steps))
         self._written += self._used
         self._used = self._whole = self._steps = 0
         self._summaries = []
 
 
 def extra_records(extras: list[Extra], written: Array) -> dict[int, Array]:
-    """Records of single ranks, numbered behind the others that each rank has `written`."""
+    """Records of single ranks, numbered after the `written` ones of each rank."""
     by_rank: dict[int, list[Extra]] = {}
     for extra in extras:
         by_rank.setdefault(extra.rank, []).append(extra)
@@ -246,8 +246,8 @@ def collective_row(
     waits: bool,
     synchronizing: bool,
 ) -> RecordRow:
-    """A collective; `waits`: the thread that issued it is blocked until its end. One in which
-    ranks do not wait for one another is recorded as an operation of its own kind."""
+    """A collective; `waits`: its thread is blocked until the end. One that is not `synchronizing`
+    is recorded as another operation."""
     flags = Flag.HOST_BLOCKED if waits else Flag.ASYNC
     return RecordRow(
         Kind.COLLECTIVE,
@@ -264,7 +264,7 @@ def collective_row(
 def message_row(
     size_bytes: float, peer: Array, group: int, enter_ns: Array, exit_ns: Array, *, receives: bool
 ) -> RecordRow:
-    """A message to or from another rank; who receives it is blocked until it is there."""
+    """A message to or from another rank; its receiver is blocked until its arrival."""
     return RecordRow(
         Kind.POINT_TO_POINT,
         int(Op.RECV if receives else Op.SEND),

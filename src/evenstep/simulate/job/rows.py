@@ -1,4 +1,4 @@
-"""What the trace records of a step: phases, collectives and messages, in the order of a rank."""
+"""Records of a step: phases, collectives and messages, in the order of a rank."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.simulate.fabric.flows import Flow
-from evenstep.simulate.job.engine import Done
+from evenstep.simulate.job.engine import FinishedStep
 from evenstep.simulate.job.graph import MAIN, Operation, RankProgram
 from evenstep.simulate.job.recording import Extra, RecordRow, collective_row, message_row, phase_row
-from evenstep.simulate.wires.told import COMPUTE, SLOWED
+from evenstep.simulate.wires.interface import COMPUTE, SLOWED
 from evenstep.trace.spool.layout import Kind, Phase
 
 Array = npt.NDArray[Any]
 
-_HIDDEN = ("read", "barrier")  # operations of which a trace shows nothing
+_HIDDEN = ("read", "barrier")  # operations that are not recorded
 
 
-class Scribe:
-    """Writes down the steps of one role of a job."""
+class StepRows:
+    """Turns the steps of one role of a job into rows of records."""
 
     def __init__(
         self, number: int, ranks: Array, partitions: tuple[tuple[str, Array], ...], samples: int
@@ -32,8 +32,8 @@ class Scribe:
         self._partitions = partitions
         self._known: dict[int, int] = {}
 
-    def rows(self, done: Done, work: Array, held: Array) -> list[RecordRow]:
-        """The step itself, then everything in it."""
+    def rows(self, done: FinishedStep, work: Array, held: Array) -> list[RecordRow]:
+        """Rows of the step itself, then of everything in it."""
         mine = self._ranks
         role = done.graph.roles[self._number]
         begin, over = done.begin[mine], done.over[mine]
@@ -56,8 +56,8 @@ class Scribe:
                 found.append(phase_row(Phase.SYNC, before[index], end, end - before[index]))
         return found
 
-    def _before(self, done: Done, role: RankProgram, begin: Array) -> dict[int, Array]:
-        """When the main stream came to each operation."""
+    def _before(self, done: FinishedStep, role: RankProgram, begin: Array) -> dict[int, Array]:
+        """When the main stream reached each operation."""
         found, now = {}, begin
         for index, one in enumerate(role.operations):
             found[index] = now
@@ -67,14 +67,14 @@ class Scribe:
 
     def _phase(
         self,
-        done: Done,
+        done: FinishedStep,
         role: RankProgram,
         phase: Phase,
         first: int,
         last: int,
         before: dict[int, Array],
     ) -> RecordRow:
-        """A phase, and of it what was work."""
+        """The row of a phase, with the part of it that was work."""
         mine, leaf, end = self._ranks, np.zeros(len(self._ranks)), before[first]
         for index in range(first, last):
             one = role.operations[index]
@@ -86,7 +86,7 @@ class Scribe:
                 leaf = leaf + end - before[index]
         return phase_row(phase, before[first], end, leaf)
 
-    def _exchanged(self, done: Done, one: Operation, index: int) -> list[RecordRow]:
+    def _exchanged(self, done: FinishedStep, one: Operation, index: int) -> list[RecordRow]:
         flow, mine = done.graph.flows[one.instance], self._ranks
         if flow.operation in _HIDDEN or not flow.stages:
             return []
@@ -102,7 +102,7 @@ class Scribe:
         ]  # fmt: skip
 
     def _message(
-        self, done: Done, one: Operation, flow: Flow, enter: Array, end: Array
+        self, done: FinishedStep, one: Operation, flow: Flow, enter: Array, end: Array
     ) -> RecordRow:
         ends = flow.members[:, ::-1] if one.receives else flow.members
         peer = np.full(len(done.begin), -1)
@@ -116,7 +116,7 @@ class Scribe:
         return next(n for n, (found, _) in enumerate(self._partitions, 1) if found == name)
 
     def _group(self, flow: Flow) -> int:
-        """Number of the partition; a ring's own order of the members does not matter."""
+        """Number of the flow's partition, in whatever order its ring has the members."""
         if id(flow) not in self._known:
             found = self._groups.get(flow.members.tobytes())
             if found is None:
@@ -125,8 +125,8 @@ class Scribe:
         return self._known[id(flow)]
 
 
-def pauses(done: Done) -> list[Extra]:
-    """Garbage collections, each on its rank."""
+def pauses(done: FinishedStep) -> list[Extra]:
+    """Records of garbage collections."""
     pause = done.disturbance.pause_ns
     if pause is None:
         return []

@@ -1,9 +1,8 @@
-"""How ranks keep together between steps, not at all or by pacing, and how old gradients are then.
+"""Pacing between steps, and the staleness of gradients where ranks are not synchronous.
 
-Gradient collectives are barriers in themselves; a bound on how far a rank may be ahead is part of
-the step's graph. What pacing does, it does before a step. A rank reads the parameters, works, and
-its gradient is applied: it is as stale as the number of updates that others applied in between.
-Staleness says something of stability, never of accuracy.
+Gradient collectives synchronise ranks themselves; a bound on a rank's lead is part of the graph;
+pacing holds ranks before a step. The staleness of a gradient is the number of updates by other
+ranks between reading the parameters and applying it. It indicates stability, never accuracy.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ NOTE = "an indicator of stability, not of accuracy"
 
 
 class StalenessBin(NamedTuple):
-    """Updates between which and their reading so many others came, as a share of all."""
+    """Share of updates with a staleness from `first` to `last`."""
 
     first: Natural
     last: Natural
@@ -38,7 +37,7 @@ class StalenessBin(NamedTuple):
 
 
 class StalenessDistribution(NamedTuple):
-    """Distribution over updates of how many others came between reading and applying."""
+    """Distribution of the staleness of updates."""
 
     mean: Amount
     p50: Amount
@@ -48,8 +47,8 @@ class StalenessDistribution(NamedTuple):
 
 
 class Convergence(NamedTuple):
-    """What a strategy does to the optimisation: steps of which size stay stable at the mean and at
-    the oldest gradients."""
+    """Effect of a strategy on the optimisation: staleness, and the share of the step size that
+    stays stable at its mean and 99th percentile."""
 
     staleness: StalenessDistribution | None
     stable_step_share: Amount | None
@@ -61,7 +60,7 @@ class Convergence(NamedTuple):
 
 
 class Updates:
-    """When each rank read the parameters and when its update was applied, step by step."""
+    """Times at which each rank read the parameters and its update was applied, step by step."""
 
     def __init__(self, ranks: int) -> None:
         kept = max(8, MOST_UPDATES // ranks)
@@ -69,12 +68,12 @@ class Updates:
         self._applied: deque[Array] = deque(maxlen=kept)
 
     def add(self, read_ns: Array, applied_ns: Array) -> None:
-        """One step of every rank."""
+        """Add a step of every rank."""
         self._read.append(read_ns)
         self._applied.append(applied_ns)
 
     def staleness(self) -> StalenessDistribution | None:
-        """Over the time for which every rank's updates are known; None where there is none."""
+        """Staleness over the time for which the updates of all ranks are known; None without."""
         if not self._applied:
             return None
         read, applied = np.array(self._read), np.array(self._applied)
@@ -88,7 +87,7 @@ class Updates:
 
 
 def summed_up(found: Array) -> StalenessDistribution:
-    """The distribution of whole numbers, in at most `MOST_BINS` bins of one width."""
+    """The distribution of whole numbers in at most `MOST_BINS` bins of equal width."""
     width = -(-(int(found.max()) + 1) // MOST_BINS)
     counts = np.bincount(found // width) / len(found)
     bins = tuple(
@@ -103,7 +102,7 @@ def summed_up(found: Array) -> StalenessDistribution:
 def convergence(
     staleness: StalenessDistribution | None, *, local_steps: int = 1, discarded: float = 0.0
 ) -> Convergence | None:
-    """None where a strategy computes what waiting for all would."""
+    """The effect on the optimisation; None where it is that of a synchronous strategy."""
     if staleness is None and local_steps == 1 and not discarded:
         return None
     if staleness is None:
@@ -112,15 +111,15 @@ def convergence(
     return Convergence(staleness, *stable, local_steps, discarded)
 
 
-# -- how old gradients are -------------------------------------------------------------------------
+# -- pacing ----------------------------------------------------------------------------------------
 
 
-MARGIN = 0.02  # of the first collective's length: what a rank cannot tell from no wait
+MARGIN = 0.02  # of the first collective's duration: a shorter wait cannot be told from none
 REASONS = tuple(str(reason) for reason in Reason)  # names in the trace, from 1
 
 
 class StepSignals(NamedTuple):
-    """What pacing sees of a step on every rank: its first collective, the end of its last."""
+    """Signals of a step on every rank: its first collective, and the end of its last."""
 
     enter_ns: Array
     last_ns: Array  # when the last rank entered
@@ -130,7 +129,7 @@ class StepSignals(NamedTuple):
 
 
 class Pace:
-    """Nobody is held, nobody is kept: collectives alone keep ranks together."""
+    """No pacing: ranks are synchronised by collectives alone."""
 
     def before(self, step: int) -> Array | None:  # noqa: ARG002
         """Delay of each rank before a step, in ns."""
@@ -139,28 +138,28 @@ class Pace:
     def after(
         self, step: int, seen: StepSignals | None, begin: Array, end: Array, held: Array
     ) -> None:
-        """What there was to see of a step, on every rank."""
+        """Take the signals of a finished step."""
 
     def records(self, step: int, start: Array) -> list[Extra]:  # noqa: ARG002
-        """Decisions to be recorded."""
+        """Records of decisions."""
         return []
 
     def summary(self) -> dict[str, Any] | None:
-        """What pacing did, for the result."""
+        """Summary of pacing for the result."""
         return None
 
     def staleness(self) -> StalenessDistribution | None:
-        """How old gradients were when applied; None where everybody waits for everybody."""
+        """Staleness of gradients; None where ranks are synchronous."""
         return None
 
 
-class Loose(Pace):
-    """Nobody waits: a rank reads the parameters as its update is applied."""
+class Unsynchronised(Pace):
+    """Ranks that do not wait: each reads the parameters as its update is applied."""
 
     def __init__(self, ranks: int, *, bounded: bool = False) -> None:
         self._updates = Updates(ranks)
         self._read = np.zeros(ranks)
-        self._bounded = bounded  # they are read as the next step begins, which may be held
+        self._bounded = bounded  # parameters are read as the next step begins
 
     def after(
         self,
@@ -170,18 +169,18 @@ class Loose(Pace):
         end: Array,
         held: Array,  # noqa: ARG002
     ) -> None:
-        """Remember when what was read was applied, and when the next is read."""
+        """Add the step's reading and update; remember the next reading."""
         applied = end if seen is None else np.array(seen.over_ns)
         self._updates.add(self._read, applied)
         self._read = np.maximum(applied, end) if self._bounded else applied
 
     def staleness(self) -> StalenessDistribution | None:
-        """Over all updates."""
+        """Staleness over all updates."""
         return self._updates.staleness()
 
 
 class Paced(Pace):
-    """A pacer for each rank, the same object that runs in a live job."""
+    """Pacing: one pacer for each rank, of the class that runs in a live job."""
 
     def __init__(self, scenario: Scenario, run_id: str) -> None:
         settings, ranks = scenario.strategy, scenario.ranks
@@ -210,7 +209,7 @@ class Paced(Pace):
         self._new: list[tuple[int, str, int]] = []
 
     def before(self, step: int) -> Array:
-        """Ask every pacer; a plan that the leader publishes reaches all at once."""
+        """Delays that the pacers decide; a published plan reaches all pacers at once."""
         decisions = [pacer.decide(step) for pacer in self._pacers]
         for plan in [decision.plan for decision in decisions if decision.plan is not None]:
             for pacer in self._pacers:
@@ -225,7 +224,7 @@ class Paced(Pace):
     def after(
         self, step: int, seen: StepSignals | None, begin: Array, end: Array, held: Array
     ) -> None:
-        """Tell every pacer what its rank could see."""
+        """Give every pacer the signals of its rank."""
         work, table = self._seen(seen, begin, end, held)
         for rank, pacer in enumerate(self._pacers):
             wait, margin, flight, floor, spread = table[rank]
@@ -244,7 +243,7 @@ class Paced(Pace):
                     slowest=self._slowest,
                 )
             )
-        if self._sharing:  # what is shared arrives a step later
+        if self._sharing:  # shared values arrive a step later
             most = (work.max(), (work + held).max(), held.max())
             self._slowest = Slowest(step, step, *(int(value) for value in most))
 
@@ -266,7 +265,7 @@ class Paced(Pace):
         ]
 
     def records(self, step: int, start: Array) -> list[Extra]:
-        """Decisions that differ from the rank's last."""
+        """Records of decisions that differ from the rank's last."""
         found = [
             Extra(
                 rank,
@@ -285,7 +284,7 @@ class Paced(Pace):
         return found
 
     def summary(self) -> dict[str, Any]:
-        """Sums over ranks, and what the guard of rank 0 concluded."""
+        """Sums over ranks, and the verdict of rank 0's guard."""
         accounts = [pacer.account for pacer in self._pacers]
         return {
             "held_steps": sum(account.held_steps for account in accounts),
@@ -296,12 +295,12 @@ class Paced(Pace):
 
 
 def pace_of(scenario: Scenario, run_id: str) -> Pace:
-    """What a strategy holds and keeps."""
+    """The pacing of a scenario's strategy."""
     kind = scenario.strategy.kind
     if kind == "paced":
         return Paced(scenario, run_id)
     if kind == "stale_synchronous":
-        return Loose(scenario.ranks, bounded=True)
+        return Unsynchronised(scenario.ranks, bounded=True)
     if kind == "asynchronous":
-        return Loose(scenario.ranks)
+        return Unsynchronised(scenario.ranks)
     return Pace()

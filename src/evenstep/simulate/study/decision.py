@@ -1,8 +1,8 @@
-"""Which strategy, algorithm and layout to use on a cluster: every one of them run on it.
+"""Recommend a strategy, algorithm or layout for a cluster: simulate every option.
 
-All options are run with the same noise and the same neighbours. The recommendation is the most
-throughput within the limits given among those that leave the mathematics as it is; its reason says
-what was refused and what it costs.
+All options have the same noise and neighbours. The recommendation is the option with the most
+throughput within the limits among those that do not change the training result; its reason names
+faster options that were refused.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from evenstep.simulate.study.margin import Edges, Margin
 from evenstep.workers.engines import Local
 
 SCHEMA = "evenstep.strategies/1"
-EQUAL = 1e-3  # throughput within this share is the same: the simpler option is taken
+EQUAL = 1e-3  # relative: throughputs that differ by less are equal, and the simpler option wins
 CV = 0.10  # the limit where none is given
-LEAST_STEPS, MOST_MESSAGES = 20, 3_000_000  # of an option that would follow more messages than that
+LEAST_STEPS, MOST_MESSAGES = 20, 3_000_000  # an option with more messages gets fewer steps
 
-#: told the number of finished options and of all
+#: Called with the number of finished options and of all.
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What an option must keep to; None: anything. Times in nanoseconds."""
+    """Limits of an option; None: no limit. Times in nanoseconds."""
 
     cv: float | None = None
     p99_ns: float | None = None
@@ -43,7 +43,7 @@ class Limits:
 
     @property
     def edges(self) -> Edges:
-        """Those that margins look for, at their usual values where not given."""
+        """The limits that margins are measured to, with defaults."""
         usual = Edges()
         return Edges(
             usual.cv if self.cv is None else self.cv,
@@ -51,12 +51,12 @@ class Limits:
         )
 
     def to_json(self) -> dict[str, float]:
-        """Those that are given."""
+        """The given limits."""
         rows = ((name, getattr(self, name)) for name in self.__dataclass_fields__)
         return {name: value for name, value in rows if value is not None}
 
     def broken(self, row: DecisionRow) -> tuple[str, ...]:
-        """Names of those that an option does not keep to."""
+        """Names of the limits that an option breaks."""
         found = {
             "cv": self.cv is not None and row.cv > self.cv,
             "p99": self.p99_ns is not None and row.p99_ns > self.p99_ns,
@@ -67,7 +67,7 @@ class Limits:
 
 
 class DecisionRow(NamedTuple):
-    """One option, run."""
+    """The result of one option."""
 
     option: DecisionOption
     throughput: float
@@ -76,7 +76,7 @@ class DecisionRow(NamedTuple):
     cv: float
     p99_ns: float
     efficiency: float
-    staleness: float  # mean; 0 where everybody waits for everybody
+    staleness: float  # mean; 0 where ranks are synchronous
     convergence: Convergence | None
     joules_per_unit: float | None
     cost_per_unit: float | None
@@ -84,7 +84,7 @@ class DecisionRow(NamedTuple):
     margins: dict[str, Margin]
 
     def to_json(self, first: DecisionRow, limits: Limits) -> dict[str, Any]:
-        """With its gain over waiting for everybody and the limits it breaks."""
+        """The row with its gain over the synchronous strategy and the limits it breaks."""
         option = self.option
         return {
             "name": option.name,
@@ -110,18 +110,18 @@ class DecisionRow(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What is recommended and why; never what changes the mathematics. `other_training` is the best
-    that does so, where it is faster."""
+    """The recommended option and the reason. `other_training`: the best option that changes the
+    training result, where it is faster; never recommended."""
 
     row: DecisionRow
-    within: bool  # the limits are kept; if none keeps them, the one nearest to it
+    within: bool  # whether it keeps the limits; else it is the option nearest to them
     reason: str
     other_training: DecisionRow | None
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionTable:
-    """Every option of a scenario, and what to do."""
+    """Every option of a scenario, and the recommendation."""
 
     scenario: Scenario
     limits: Limits
@@ -159,20 +159,22 @@ def compare(
     axes: Sequence[str] = tuple(margins.AXES),
     workers: int = 1,
     progress: Progress | None = None,
-    told: Callable[[float], None] | None = None,
+    estimate: Callable[[float], None] | None = None,
 ) -> DecisionTable:
-    """Run every option. Raises `ConfigError` if not even waiting for everybody can be run. `told`
-    hears before about how many seconds of one core it will take."""
+    """Run every option. Raises `ConfigError` where the synchronous one cannot be run. `estimate` is
+    called first, with the expected seconds on one core."""
     if not limits.to_json():
         limits = Limits(cv=CV)
     data = neutral(scenario)
     wanted, notes = options(scenario)
-    simulate(changed(data, ("run.steps=1", "run.warm_up=0")))  # what is wrong is said at once
+    simulate(changed(data, ("run.steps=1", "run.warm_up=0")))  # raises errors at once
     if (steps := min(_steps(data, option) for option in wanted)) < scenario.run.steps:
         data["run"] = {**data.get("run", {}), "steps": steps}
         notes.append(f"over {steps} of {scenario.run.steps} steps: more would take long")
-    if told is not None:
-        told(margins.looks(steps, len(axes)) * _expected_s(data, wanted[0]) * len(wanted))
+    if estimate is not None:
+        estimate(
+            margins.relative_cost(steps, len(axes)) * _expected_s(data, wanted[0]) * len(wanted)
+        )
     units = [OptionRun(data, option, limits.edges, tuple(axes)) for option in wanted]
     found = _carried_out(units, workers, progress)
     rows = [one for one in found if isinstance(one, DecisionRow)]
@@ -181,22 +183,20 @@ def compare(
 
 
 def _steps(data: dict[str, Any], option: DecisionOption) -> int:
-    """Over how many steps an option can be compared."""
     run = changed(data, ()).run
     try:
         steps = steps_within(set_up(changed(data, option.sets)), MOST_MESSAGES)
-    except ConfigError:  # it is said where it is run
+    except ConfigError:  # reported where it is run
         return run.steps
     return min(run.steps, run.warm_up + max(LEAST_STEPS, steps))
 
 
 def _expected_s(data: dict[str, Any], option: DecisionOption) -> float:
-    """About how long an option's run takes."""
     return expected(set_up(changed(data, option.sets)))[1]
 
 
 class OptionRun(NamedTuple):
-    """What is done for one option, by itself, in any process."""
+    """The input of one option's run, for any process."""
 
     data: dict[str, Any]
     option: DecisionOption
@@ -207,7 +207,7 @@ class OptionRun(NamedTuple):
 def _carried_out(
     units: Sequence[OptionRun], workers: int, progress: Progress | None
 ) -> list[DecisionRow | str]:
-    """What came of each, in their order, whoever finished first."""
+    """Rows in the order of the units; a sentence for one that cannot be run."""
     found: list[tuple[int, DecisionRow | str]] = []
     with closing(Local(workers).carried(list(enumerate(units)), _numbered)) as finished:
         for one in finished:
@@ -222,7 +222,7 @@ def _numbered(piece: tuple[int, OptionRun]) -> tuple[int, DecisionRow | str]:
 
 
 def run(unit: OptionRun) -> DecisionRow | str:
-    """One option, run; a sentence where it cannot be on this cluster."""
+    """Run one option; a sentence where this cluster cannot run it."""
     try:
         scenario = changed(unit.data, unit.option.sets)
         result = simulate(scenario)
@@ -252,11 +252,11 @@ def _row(option: DecisionOption, result: Result, found: dict[str, Margin]) -> De
     )
 
 
-# -- what to do ------------------------------------------------------------------------------------
+# -- recommendation --------------------------------------------------------------------------------
 
 
 def choose(rows: Sequence[DecisionRow], limits: Limits) -> Choice:
-    """The most throughput within the limits; among equals the first, which is the simpler."""
+    """Choose the most throughput within the limits; of equal options the first, the simplest."""
     same = [row for row in rows if not row.option.training]
     allowed = [row for row in same if not limits.broken(row)]
     if not allowed:
@@ -270,14 +270,14 @@ def choose(rows: Sequence[DecisionRow], limits: Limits) -> Choice:
 
 
 def most(rows: Iterable[DecisionRow]) -> DecisionRow:
-    """The most throughput; the first of those within `EQUAL` of it."""
+    """The first row within `EQUAL` of the most throughput."""
     found = list(rows)
     enough = max(row.throughput for row in found) * (1 - EQUAL)
     return next(row for row in found if row.throughput >= enough)
 
 
 def _excess(row: DecisionRow, limits: Limits) -> float:
-    """By how much the worst of the broken limits is exceeded, as a share of it."""
+    """Relative excess over the limit that is broken most."""
     shares = [0.0]
     for value, limit in (
         (row.cv, limits.cv), (row.p99_ns, limits.p99_ns), (row.staleness, limits.staleness),

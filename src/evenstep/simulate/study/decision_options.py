@@ -1,6 +1,6 @@
-"""What could be done instead on a cluster: strategies, algorithms, layouts, as changed fields.
+"""Options on a cluster: repairs, strategies, algorithms and layouts, as changed fields.
 
-Every option is a list of assignments to the scenario, so that `evenstep simulate --set` repeats it.
+An option is a list of assignments to the scenario, which `evenstep simulate --set` repeats.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ AGENT, LAUNCH, CODE, OPERATORS = "the agent", "the launch", "the training code",
 
 @dataclass(frozen=True, slots=True)
 class DecisionOption:
-    """One thing that could be done. `sets` are assignments to the scenario with a synchronous
-    strategy; `training` says whether the optimisation is another one."""
+    """One option. `sets`: assignments to the scenario with a synchronous strategy; `training`:
+    whether it changes the training result."""
 
     name: str
     family: str  # repair, strategy, collective or layout
@@ -39,7 +39,7 @@ class DecisionOption:
 
 
 def neutral(scenario: Scenario) -> dict[str, Any]:
-    """The scenario's plain values with everybody waiting for everybody, nothing compressed."""
+    """The scenario's plain values with the synchronous strategy and no compression."""
     data = schema.plain(scenario)
     data.pop("strategy", None)
     data.setdefault("job", {})["ranks"] = scenario.ranks
@@ -47,14 +47,14 @@ def neutral(scenario: Scenario) -> dict[str, Any]:
 
 
 def changed(data: dict[str, Any], sets: tuple[str, ...]) -> Scenario:
-    """A scenario from plain values with assignments carried out; `data` stays as it is."""
+    """A scenario from a copy of plain values, with assignments."""
     from copy import deepcopy
 
     return scenarios.parse(deepcopy(data), sets)
 
 
 def options(scenario: Scenario) -> tuple[list[DecisionOption], list[str]]:
-    """All options, waiting for everybody first, and what could not be compared and why."""
+    """All options, the synchronous one first, and notes on what is not compared."""
     found = [DecisionOption("synchronous", "strategy", (), False, LAUNCH)]
     found += _repairs(scenario)
     found += _as_written(scenario)
@@ -66,7 +66,7 @@ def options(scenario: Scenario) -> tuple[list[DecisionOption], list[str]]:
 
 
 def _repairs(scenario: Scenario) -> Iterator[DecisionOption]:
-    """What is slow for good replaced, left out, or mended, where the scenario has such parts."""
+    """Slow GPUs or nodes replaced or left out, and links mended, where the scenario has such."""
     plain = schema.plain(scenario)
     noises = plain.get("noise", [])
     slow = [noise for noise in scenario.noise if noise.kind == "slow"]
@@ -93,7 +93,7 @@ def _repairs(scenario: Scenario) -> Iterator[DecisionOption]:
 
 
 def _as_written(scenario: Scenario) -> Iterator[DecisionOption]:
-    """The scenario's own strategy, unless it is the first."""
+    """The scenario's own strategy, unless synchronous."""
     written = schema.plain(scenario).get("strategy", {})
     if written.get("kind", "synchronous") == "synchronous" and "compression" not in written:
         return
@@ -107,7 +107,7 @@ def _literal(value: Any) -> str:
 
 
 def _paced(scenario: Scenario) -> Iterator[DecisionOption]:
-    """Every controller, with the scenario's own bounds where it gives any."""
+    """Every controller of pacing, with the scenario's own bounds where given."""
     written = schema.plain(scenario).get("strategy", {})
     bounds = ("objective", "max_delay", "imbalance", "sharing")
     kept = tuple(f"strategy.{n}={_literal(written[n])}" for n in bounds if n in written)
@@ -146,7 +146,7 @@ def _looser(scenario: Scenario) -> Iterator[DecisionOption]:
 
 
 def _served(scenario: Scenario) -> tuple[str, ...]:
-    """Parameter servers: the scenario's, else one at every card."""
+    """Parameter servers: the scenario's, else one for each card."""
     if scenario.collectives.algorithm == "server":
         return ()
     cards = -(-scenario.ranks // scenario.cluster.gpus_per_node) * scenario.cluster.nics_per_node
@@ -155,7 +155,7 @@ def _served(scenario: Scenario) -> tuple[str, ...]:
 
 
 def _compressed(scenario: Scenario) -> DecisionOption:
-    """As the scenario compresses, else to 8 bits."""
+    """Compression as in the scenario, else to 8 bits."""
     own = scenario.strategy
     ratio = own.compression if own.compression < 1 else RATIO
     encode_ms = own.encode_ms
@@ -166,7 +166,7 @@ def _compressed(scenario: Scenario) -> DecisionOption:
 
 
 def _collectives(scenario: Scenario) -> Iterator[DecisionOption]:
-    """Algorithms of the all-reduce, and rings in the order of the nodes' places."""
+    """Algorithms of the all-reduce, and a ring in topology order."""
     if scenario.ranks < 2 or scenario.work.kind in ("fsdp", "experts"):
         return
     for name in _algorithms(scenario):
@@ -195,7 +195,7 @@ def _algorithms(scenario: Scenario) -> Iterator[str]:
 
 
 def _layouts(scenario: Scenario) -> tuple[list[DecisionOption], list[str]]:
-    """dp × tp × pp with the same global batch: powers of two, tensor parallel within a node."""
+    """dp × tp × pp of the same global batch: powers of two, tensor parallel within a node."""
     work = scenario.work
     if work.kind not in ("ddp", "tensor", "pipeline") or scenario.ranks < 2:
         return [], []
@@ -226,7 +226,7 @@ def _powers(most: int) -> list[int]:
 def _layout(
     scenario: Scenario, layers: int, own: tuple[int, int], tensor: int, stages: int
 ) -> DecisionOption:
-    """The same batch and the same compute for each rank; what is exchanged changes.
+    """The same batch and compute of each rank in another layout; exchanged bytes change.
 
     A replica of t·p ranks works on t·p ranks' batches; its parameters are spread over them.
     """
@@ -255,7 +255,7 @@ def _layout(
 
 
 def _left_out(scenario: Scenario) -> list[str]:
-    """Strategies that make no sense for this work, and what no strategy's row says."""
+    """Notes on strategies that do not apply to this work, and on assumptions."""
     found = []
     if scenario.work.gradient_bytes and scenario.strategy.compression == 1:
         found.append(

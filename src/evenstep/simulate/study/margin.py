@@ -1,7 +1,7 @@
-"""How far a job is from the edge: where ranks, jitter, oversubscription or load cross a limit.
+"""Margins: how far ranks, jitter, oversubscription or load can grow before a limit is crossed.
 
-Each axis grows from what the scenario says, everything else unchanged, until CV or efficiency
-crosses its limit; the place is then found by bisection.
+Each axis grows from the scenario's value, all else unchanged, until CV or efficiency crosses its
+limit; bisection then finds the crossing.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.simulation import Setup, set_up, shortened, simulate_set_up, steps_within
 from evenstep.simulate.study.scaling_sizes import split
 
-MOST_STEPS = 50  # of a run that only looks for an edge
-LEAST_STEPS, MOST_MESSAGES = 10, 1_000_000  # of one that would follow more messages than that
-MOST_RANKS = 512  # tried, or twice as many as there are
+MOST_STEPS = 50  # of a trial run
+LEAST_STEPS, MOST_MESSAGES = 10, 1_000_000  # a trial run with more messages gets fewer steps
+MOST_RANKS = 512  # tried, or twice the scenario's
 MOST_OVERSUBSCRIPTION = 64.0
 MOST_JITTER = 1.0
 MOST_LOAD = 0.95
 MOST_SERVERS = 64  # messages are ranks × servers
 RESOLUTION = 0.05  # of the value found, relative
-LOOKS = 8  # at an axis, about, until its edge is found
-TOO_LONG = "too long"  # said of a place where a look would follow too many messages
+TRIALS = 8  # of an axis, about
+TOO_LONG = "too long"  # result of a trial run that would follow too many messages
 
 
 class Edges(NamedTuple):
@@ -37,14 +37,14 @@ class Edges(NamedTuple):
     efficiency: Amount = 0.5
 
     def crossed(self, cv: float, efficiency: float) -> str | None:
-        """Which of them is crossed, if any."""
+        """The name of the crossed limit; None: neither."""
         if cv > self.cv:
             return "cv"
         return "efficiency" if efficiency < self.efficiency else None
 
 
 class Margin(NamedTuple):
-    """Where an axis crosses an edge. `value` is None where it does not up to `tried`."""
+    """The value at which an axis crosses a limit; None where it does not up to `tried`."""
 
     now: float
     value: float | None
@@ -54,9 +54,9 @@ class Margin(NamedTuple):
 
 
 class GrowthAxis(NamedTuple):
-    """One thing that may grow: from `now` to `most`, and the job with it at a value.
+    """A quantity that may grow from `now` to `most`, and the job at a value of it.
 
-    With a `unit`, only whole multiples of it are tried.
+    With a `unit`, only its multiples are tried.
     """
 
     now: float
@@ -65,12 +65,12 @@ class GrowthAxis(NamedTuple):
     unit: float = 0.0
 
     def place(self, value: float) -> float:
-        """The nearest value that can be."""
+        """The nearest possible value."""
         return round(value / self.unit) * self.unit if self.unit else value
 
 
 def margins(scenario: Scenario, edges: Edges, axes: tuple[str, ...]) -> dict[str, Margin]:
-    """The margin on every axis asked for. All begin at the same place, which is looked at once."""
+    """The margin on each axis. The trial run at their common start is made once."""
     here = cache(lambda: _crossed(set_up(scenarios.parse(_plain(scenario))), edges))
 
     def margin(axis: GrowthAxis | str) -> Margin:
@@ -83,14 +83,14 @@ def margins(scenario: Scenario, edges: Edges, axes: tuple[str, ...]) -> dict[str
     return {name: margin(AXES[name](scenario)) for name in axes}
 
 
-def looks(steps: int, axes: int) -> float:
-    """What a run of so many steps and its margins take, for one of the run."""
-    return 1 + LOOKS * axes * min(1.0, MOST_STEPS / steps)
+def relative_cost(steps: int, axes: int) -> float:
+    """Cost of a run of `steps` steps with its margins, relative to the run alone."""
+    return 1 + TRIALS * axes * min(1.0, MOST_STEPS / steps)
 
 
 def search(axis: GrowthAxis, crossed: Callable[[float], str | None]) -> Margin:
-    """The smallest value that crosses, to the resolution: steps that double, as far as looks are
-    not too long, then bisection."""
+    """Find the smallest value that crosses, to the resolution: by steps that double while trial
+    runs are not too long, then by bisection."""
     found = crossed(axis.now)
     if found:
         return Margin(axis.now, axis.now, found, axis.now, "crossed already")
@@ -112,8 +112,8 @@ def search(axis: GrowthAxis, crossed: Callable[[float], str | None]) -> Margin:
 
 
 def _crossed(setup: Setup, edges: Edges, *, least: bool = False) -> str | None:
-    """What a look says; with `least`, one that would follow too many messages even over the fewest
-    steps is not taken."""
+    """Make a trial run and return the crossed limit; with `least`, `TOO_LONG` instead of a run that
+    would follow too many messages even over the fewest steps."""
     steps = steps_within(setup, MOST_MESSAGES)
     if least and steps < LEAST_STEPS:
         return TOO_LONG
@@ -127,7 +127,7 @@ def _crossed(setup: Setup, edges: Edges, *, least: bool = False) -> str | None:
 
 
 def _plain(scenario: Scenario) -> dict[str, Any]:
-    """Plain values of a shorter run, every table there."""
+    """Plain values of a shorter run, with all tables that axes change."""
     data = schema.plain(scenario)
     for name in ("cluster", "fabric", "job", "run"):
         data.setdefault(name, {})
@@ -137,7 +137,7 @@ def _plain(scenario: Scenario) -> dict[str, Any]:
 
 
 def _ranks(scenario: Scenario) -> GrowthAxis | str:
-    """More nodes of the same kind, the same work for each rank."""
+    """More nodes of the same kind; the work of a rank stays."""
     cluster = scenario.cluster
     if scenario.job.placement == "given":
         return "the job's nodes are given"
@@ -162,13 +162,13 @@ def _ranks(scenario: Scenario) -> GrowthAxis | str:
 
 
 def _least_nodes(scenario: Scenario) -> int:
-    """Nodes that a replica fills, so that every size tried has whole replicas."""
+    """Nodes that whole replicas fill, so that every size tried has whole replicas."""
     size = scenario.cluster.gpus_per_node
     return math.lcm(split(scenario.work), size) // size
 
 
 def _jitter(scenario: Scenario) -> GrowthAxis | str:
-    """Independent normal noise of every rank's compute, beside what there is already."""
+    """Independent normal noise of every rank's compute, in addition to the scenario's."""
 
     def at(value: float) -> Setup:
         data = _plain(scenario)
@@ -198,7 +198,7 @@ def _oversubscription(scenario: Scenario) -> GrowthAxis | str:
 
 
 def _load(scenario: Scenario) -> GrowthAxis | str:
-    """Traffic that does not yield, in a ring over the job's own nodes: a share of every card."""
+    """Background traffic in a ring over the job's nodes, as a share of every card."""
     if len(set(set_up(scenario).placement.node.tolist())) == 1:
         return "the job is on one node"
     asked = scenarios.parse(_plain(scenario))

@@ -1,7 +1,7 @@
-"""How far a job scales: throughput over sizes, ideal and predicted, and what ends it.
+"""Scaling of a job: throughput by size, ideal and predicted, and the cause of its limit.
 
-Efficiency is throughput per rank over that of the smallest size. Each size is simulated as it is
-and, where a control is given, with that control, under the same random numbers.
+Efficiency is throughput per rank over that of the smallest size. Each size is simulated without
+and, where one is given, with a control, under the same random numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from evenstep.simulate.study.sweep import SweepRun, interval
 Row = Mapping[str, Any]
 
 BEFORE, AFTER = "before", "after"
-#: What the step's growth is split into, and how it is called.
+#: Parts of the step's growth, and their descriptions.
 CAUSES = {
     "compute_ns": "compute itself gets slower (noise, heat, input)",
     "wait_ns": "ranks wait for the slowest of more of them",
@@ -38,16 +38,16 @@ CAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What is simulated: sizes, weak or strong, with which control, how often."""
+    """A scaling study: sizes, weak or strong, control, repeats."""
 
     scenario: Scenario
     sizes: tuple[int, ...]
     strong: bool
-    control: Scenario | None  # the scenario as it is with the control
+    control: Scenario | None  # the scenario with the control
     repeats: int
 
     def units(self) -> list[SweepRun]:
-        """Every simulation; raises `ConfigError` for a size that does not fit."""
+        """Every simulation. Raises `ConfigError` for a size that does not fit."""
         found: list[SweepRun] = []
         states = [(BEFORE, self.scenario)]
         if self.control is not None:
@@ -62,7 +62,7 @@ class Study:
         return found
 
     def amount(self, ranks: int) -> tuple[float, str]:
-        """What a step brings at a size, over what its row counts; and the unit."""
+        """Progress of a step at a size, over that counted in its row; and the unit."""
         samples, strategy = self.scenario.work.samples_per_rank, self.scenario.strategy
         spared = strategy.backups if strategy.kind in SPARING else 0
         awaited = (ranks - spared) / ranks
@@ -77,7 +77,7 @@ def _unit(samples: int, otherwise: str) -> str:
 
 
 def measured(unit: SweepRun) -> dict[str, Any] | None:
-    """A row of `sweep.outcome`, and what the step's communication consists of."""
+    """A row of `sweep.outcome` with the parts of the step's communication."""
     setup = set_up(schema.read(Scenario, unit.scenario))
     row = sweeps.row_of(unit, simulate_set_up(setup))
     if row is not None:
@@ -89,7 +89,7 @@ def measured(unit: SweepRun) -> dict[str, Any] | None:
 
 
 def curve(study: Study, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """One point for each size that is finished, the smallest first."""
+    """One point for each finished size, the smallest first."""
     points = []
     for ranks in study.sizes:
         before = _of(rows, ranks, BEFORE)
@@ -143,8 +143,8 @@ def _over(value: float | None, amount: float) -> float | None:
 
 
 def split_up(rows: list[Row]) -> dict[str, float]:
-    """The mean step in parts that add up to it. What is exposed of the communication is shared out
-    as all of it is; what links alone do not explain is others'."""
+    """The mean step in parts that add up to it. Exposed communication is divided in proportion to
+    all communication; the excess over that is attributed to other traffic."""
     step = _mean(rows, "step_mean_ns") or 0.0
     busy = sum(_mean(rows, f"share_{name}") or 0.0 for name in ("compute", "input", "held"))
     wait = (_mean(rows, "share_wait") or 0.0) * step
@@ -162,7 +162,7 @@ def split_up(rows: list[Row]) -> dict[str, float]:
 
 
 def _ratios(rows: list[Row], after: list[Row]) -> dict[str, float | None]:
-    """After the control over before it; below 1 is less."""
+    """Ratios of measures with the control over those without."""
     names = {
         "throughput": "throughput", "step": "step_mean_ns", "cv": "step_cv", "p99": "step_p99_ns",
         "wait": "share_wait", "useful": "goodput",
@@ -176,7 +176,6 @@ def _ratios(rows: list[Row], after: list[Row]) -> dict[str, float | None]:
 
 
 def _effective(rows: list[Row]) -> float:
-    """Throughput with what failures leave of the time."""
     useful = _mean(rows, "goodput")
     return (_mean(rows, "throughput") or 0.0) * (1.0 if useful is None else useful)
 
@@ -185,11 +184,11 @@ def _ratio(after: float | None, before: float | None) -> float | None:
     return None if after is None or not before else after / before
 
 
-# -- what it says ----------------------------------------------------------------------------------
+# -- conclusions -----------------------------------------------------------------------------------
 
 
 def peak(points: Sequence[Mapping[str, Any]], *, strong: bool = False) -> dict[str, Any]:
-    """Where throughput is highest, whether it still rises there, and what eats the efficiency."""
+    """Size of the highest throughput, whether it still rises, and what limits efficiency."""
     best = max(points, key=lambda point: float(point["effective"]))
     last = points[-1]
     inside = best is not last
@@ -225,7 +224,7 @@ def outlay(
     price_per_hour: float,
     deadline_hours: float | None = None,
 ) -> dict[str, Any]:
-    """Hours and money to a number of units at each size; the cheapest one that is in time.
+    """Hours and cost of `target` units at each size, and the cheapest size in time.
 
     Raises `ConfigError` for a target that is not positive.
     """

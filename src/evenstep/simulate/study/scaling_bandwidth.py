@@ -1,7 +1,7 @@
-"""What a planner would predict from compute, bytes and link speeds alone, and what that leaves out.
+"""A prediction of the step from compute, bytes and link speeds alone, and the parts it leaves out.
 
-The step is compute plus the communication that no compute is left to hide; a collective takes its
-bytes over the speed of the cards. No latency, no link that several use, nobody who is late.
+A collective takes its bytes over the speed of the cards, and compute overlaps with it as in the
+work's graph. Latencies, shared links and late ranks are left out.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _DISTURBING = ("noise", "neighbours", "strategy")
 
 
 class Parts(NamedTuple):
-    """A step's communication in ns, hidden or not; and the step that bandwidth predicts."""
+    """A step's communication in ns, overlapped or not, and the step that bandwidth predicts."""
 
     bytes_ns: float  # at the speed of the cards
-    latency_ns: float  # of all rounds, and of starting
-    shared_ns: float  # more, because the collective's own messages share links
-    fixed_ns: float  # work that a rank's share of the batch does not decide
-    bubble_ns: float  # while a pipeline fills and drains
+    latency_ns: float  # of all rounds and launches
+    shared_ns: float  # added where messages of a collective share links
+    fixed_ns: float  # work that does not depend on a rank's batch
+    bubble_ns: float  # of a pipeline
     bandwidth_only_step_ns: float
 
 
 def parts(setup: Setup) -> Parts:
-    """Of one step of a scenario that is set up."""
+    """The parts of one step of a scenario that is set up."""
     flows = [flow for flow in setup.graph.flows if flow.stages]
     moved = sum(wire_ns(flow, setup) for flow in flows)
     latency = sum(_latency_ns(flow) for flow in flows)
@@ -51,8 +51,8 @@ def parts(setup: Setup) -> Parts:
 
 
 def bubble_ns(work: Work) -> float:
-    """(p - 1)/v micro-batches (Narayanan et al. 2021), of which only forwards are left where the
-    gradients of weights fill the rest (Qi et al. 2023)."""
+    """(p - 1)/v micro-batches (Narayanan et al. 2021); of zero bubble only their forwards (Qi et
+    al. 2023)."""
     if work.kind != "pipeline":
         return 0.0
     each = work.forward_ms + (0.0 if work.schedule == "zero_bubble" else work.backward_ms)
@@ -60,7 +60,7 @@ def bubble_ns(work: Work) -> float:
 
 
 def _bandwidth_only_ns(setup: Setup) -> float:
-    """The step if a collective were nothing but its bytes over the speed of the cards."""
+    """The step if a collective took its bytes over the speed of the cards."""
     known: dict[int, Flow] = {}
 
     def bare(flow: Flow) -> Flow:
@@ -76,7 +76,7 @@ def _bandwidth_only_ns(setup: Setup) -> float:
 
 
 def wire_ns(flow: Flow, setup: Setup) -> float:
-    """A ring's bytes over the speed at which this group's ranks of a node can send together."""
+    """A ring's bytes over the joint sending speed of a group's ranks on a node."""
     size = int(flow.members.shape[1])
     if size < 2:
         return 0.0
@@ -85,7 +85,7 @@ def wire_ns(flow: Flow, setup: Setup) -> float:
 
 
 def _speed(cluster: Cluster, node: Array) -> float:
-    """In GB/s; `node` is that of each member of the groups, of which the first stands for all."""
+    """GB/s; `node`: of each member of the groups, of which the first stands for all."""
     _, counts = np.unique(node[0], return_counts=True)
     if len(counts) == 1:
         return cluster.gpu_link_gBps

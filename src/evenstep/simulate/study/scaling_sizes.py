@@ -1,9 +1,9 @@
 """The same scenario at another number of ranks.
 
-Everything around the job grows with it: the cluster, and neighbours that are given by their number
-of nodes. Weak scaling leaves every rank its batch. Strong scaling divides what the batch decides:
-compute of forward and backward, input, activations that are exchanged, and in a pipeline the number
-of micro-batches rather than their size. The optimizer and the gradients stay as they are.
+The cluster grows with the job, and so do neighbours given by their number of nodes. Weak scaling
+keeps the batch of a rank. Strong scaling divides the batch: compute of forward and backward, input,
+exchanged activations, and in a pipeline the number of micro-batches instead of their size. The
+optimizer and the gradients stay.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SMALLER, LARGER = 5, 2  # doublings around the scenario's own size, unless sizes
 
 
 def default_sizes(scenario: Scenario) -> tuple[int, ...]:
-    """Halves of the scenario's ranks as far as they fit its nodes and layout, and doubles."""
+    """Sizes around the scenario's ranks: halved as far as its layout allows, and doubled."""
     ranks, least = scenario.ranks, split(scenario.work)
     found = [ranks << k for k in range(LARGER + 1)]
     while len(found) < SMALLER + LARGER + 1 and ranks % 2 == 0 and (ranks // 2) % least == 0:
@@ -33,12 +33,12 @@ def default_sizes(scenario: Scenario) -> tuple[int, ...]:
 
 
 def split(work: Work) -> int:
-    """Ranks that one copy of the model takes."""
+    """Ranks of one replica of the model."""
     return work.tensor_parallel * work.context_parallel * work.pipeline_parallel
 
 
 def resized(scenario: Scenario, ranks: int, *, strong: bool) -> Scenario:
-    """The scenario with this number of ranks. Raises `ConfigError` where that is not possible."""
+    """The scenario with this number of ranks. Raises `ConfigError` where it does not fit."""
     if scenario.job.placement == "given":
         raise ConfigError("job.placement given fits one size; take packed, scattered or random")
     now = scenario.ranks
@@ -69,7 +69,7 @@ def _growth(scenario: Scenario, ranks: int) -> float:
 
 
 def _nodes(scenario: Scenario, ranks: int) -> int:
-    """Nodes of the cluster: as much larger as the job, and enough for its neighbours."""
+    """Nodes of the cluster: grown like the job, and enough for its neighbours."""
     if scenario.fabric.kind == "torus":
         return _need(scenario, ranks)
     others = sum(
@@ -105,7 +105,7 @@ def torus_shape(nodes: int, dimensions: int) -> tuple[int, ...]:
 
 
 def _shared(work: Work, now: int, ranks: int) -> Work:
-    """The same batch for another number of ranks."""
+    """The work of a rank where the same batch is divided among another number of ranks."""
     share = now / ranks
     micro_batches, message_bytes = work.micro_batches, work.message_bytes
     if work.kind == "pipeline":
@@ -131,7 +131,7 @@ def _shared(work: Work, now: int, ranks: int) -> Work:
 
 
 def _noises(noises: Sequence[Noise], ranks: int) -> tuple[Noise, ...]:
-    """Noise of those ranks that there are; what only others had is gone."""
+    """Noise of the remaining ranks."""
     kept = (
         (noise, replace(noise, ranks=_below(noise.ranks, ranks, "noise.ranks"))) for noise in noises
     )

@@ -1,7 +1,7 @@
 """A sweep: one scenario in every combination of some values, each repeated with other seeds.
 
-The unit of work is a small value that can be pickled: what to simulate as plain data, and what to
-call it. `outcome` turns it into one row of numbers. Repeat r of every combination has the seed of
+A unit of work is a small value that can be pickled: the scenario as plain data, and its place in
+the sweep. `outcome` turns it into one row of numbers. Repeat r of every combination has the seed of
 the scenario plus r, so that combinations are compared under the same random numbers.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-#: Short names of fields that are often varied; any other is named in full.
+#: Short names of fields that are often varied; all others are named in full.
 SHORT = {
     "nodes": "cluster.nodes",
     "gpus_per_node": "cluster.gpus_per_node",
@@ -44,7 +44,7 @@ SHORT = {
     "steps": "run.steps",
 }
 MOST_UNITS = 100_000
-VERSION = 1  # of what a row says: rows of another version are simulated again
+VERSION = 1  # of the rows: those of another version are simulated again
 _BRACKETS = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
@@ -56,7 +56,7 @@ class Axis(NamedTuple):
 
 
 class SweepRun(NamedTuple):
-    """One simulation: its place in the sweep, what was varied, and the scenario as plain data."""
+    """One simulation: place in the sweep, varied values, and scenario as plain data."""
 
     number: int
     combination: int
@@ -66,7 +66,7 @@ class SweepRun(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The same for the same simulation, whatever sweep it is part of."""
+        """A digest of the simulation, independent of the sweep."""
         text = json.dumps([VERSION, self.scenario], sort_keys=True)
         return blake2b(text.encode(), digest_size=12).hexdigest()
 
@@ -103,7 +103,7 @@ def axis(text: str) -> Axis:
 
 
 def _split(values: str) -> list[str]:
-    """At commas that are not inside brackets: lists are values too."""
+    """Split at commas outside brackets, since lists are values too."""
     parts, depth = [""], 0
     for letter in values:
         depth += _BRACKETS.get(letter, 0)
@@ -123,7 +123,7 @@ def plan(
 ) -> SweepPlan:
     """All units of a sweep over a scenario's plain values.
 
-    Raises `ConfigError` for a combination that is no scenario, and says which one it is.
+    Raises `ConfigError`, naming the combination, for one that is no valid scenario.
     """
     _check(axes, repeats)
     units: list[SweepRun] = []
@@ -160,13 +160,13 @@ def _asked(data: Mapping[str, Any], assignments: Sequence[str], fields: list[str
 
 
 def _in_full(assignment: str) -> str:
-    """An assignment whose field is named with its table."""
+    """An assignment with the full name of its field."""
     label, equals, value = assignment.partition("=")
     return f"{SHORT.get(label, label)}{equals}{value}"
 
 
 def _shown(value: str) -> Any:
-    """A number as a number, anything else as it was given."""
+    """A number where the value is one, else the text."""
     found = schema.parsed(value)
     return found if isinstance(found, (int, float)) and not isinstance(found, bool) else value
 
@@ -180,7 +180,7 @@ def seeded(asked: Scenario, repeat: int) -> dict[str, Any]:
 
 
 def expected_s(units: Sequence[SweepRun]) -> float:
-    """About how many seconds units take on one core, as the first, the middle and the last do."""
+    """Estimated seconds of units on one core, from the first, the middle and the last."""
     from evenstep.simulate.simulation import expected, set_up
 
     looked = {0, len(units) // 2, len(units) - 1} if units else set()
@@ -188,11 +188,11 @@ def expected_s(units: Sequence[SweepRun]) -> float:
     return sum(each) / max(len(each), 1) * len(units)
 
 
-# -- the work itself -------------------------------------------------------------------------------
+# -- simulations -----------------------------------------------------------------------------------
 
 
 def outcome(unit: SweepRun) -> dict[str, Any] | None:
-    """The row of a unit; None where it was interrupted."""
+    """Simulate a unit and return its row; None where it was interrupted."""
     from evenstep.simulate.simulation import simulate
 
     return row_of(unit, simulate(schema.read(Scenario, unit.scenario)))
@@ -281,10 +281,10 @@ def carried(
     engine: Engine | int,
     work: Callable[[SweepRun], Row | None] = outcome,
 ) -> Generator[Row, None, None]:
-    """The rows of units, in the order in which they are finished; a number is local workers.
+    """Yield the rows of units as they finish; a number as `engine` means local workers.
 
-    Workers end with the iterator: what they were at when it is closed is lost. Raises
-    `KeyboardInterrupt` where this process was interrupted.
+    Closing the iterator ends the workers and discards unfinished units. Raises `KeyboardInterrupt`
+    where this process was interrupted.
     """
     carrier = Local(engine) if isinstance(engine, int) else engine
     finished = carrier.carried(units, work)
@@ -297,11 +297,11 @@ def carried(
         finished.close()
 
 
-# -- what came of it -------------------------------------------------------------------------------
+# -- summary ---------------------------------------------------------------------------------------
 
 
 def summed_up(rows: Iterable[Mapping[str, Any]], axes: Iterable[str]) -> list[Combination]:
-    """One entry for each combination: what was varied, and measures as value, low and high."""
+    """One entry for each combination: varied values, and measures as value, low and high."""
     by_combination: dict[int, list[Mapping[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: int(row["number"])):
         by_combination.setdefault(int(row["combination"]), []).append(row)

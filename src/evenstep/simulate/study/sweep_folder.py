@@ -1,7 +1,7 @@
-"""Where a sweep is kept: what was asked, a journal of what is finished, and all rows as one table.
+"""The folder of a sweep: its plan, a journal of finished simulations, and all rows as one table.
 
-DIR/sweep.json       what is varied; another sweep is not mixed with it
-DIR/journal.jsonl    a line for each finished simulation, in order of their ends
+DIR/sweep.json       the plan; rows of another sweep are refused
+DIR/journal.jsonl    a line for each finished simulation, as they finish
 DIR/results.parquet  one row each, in order of the sweep (results.jsonl where DuckDB is absent)
 """
 
@@ -27,9 +27,9 @@ class SweepFolder:
         self._plan, self._journal = path / "sweep.json", path / "journal.jsonl"
 
     def begin(self, plan: SweepPlan, *, force: bool) -> list[Row]:
-        """Make the folder this sweep's; returns the rows that an earlier run has finished.
+        """Prepare the folder for this sweep; return the rows that an earlier run has finished.
 
-        Raises `UsageError` where it holds another sweep, unless `force` says to remove that.
+        Raises `UsageError` where it holds another sweep; `force` replaces that.
         """
         asked = plan.described()
         if self.path.exists() and not self.path.is_dir():
@@ -52,7 +52,7 @@ class SweepFolder:
         return self._finished(plan)
 
     def _finished(self, plan: SweepPlan) -> list[Row]:
-        """Rows of the journal that belong to the plan; a line that was cut short is left out."""
+        """Rows of the journal that belong to the plan; a truncated line is left out."""
         wanted = {unit.number: unit.key for unit in plan.units}
         try:
             lines = self._journal.read_bytes().splitlines(keepends=True)
@@ -72,12 +72,12 @@ class SweepFolder:
         return list(rows.values())
 
     def add(self, row: Row) -> None:
-        """Put down one that is finished."""
+        """Append a finished row to the journal."""
         with self._journal.open("a") as journal:
             journal.write(json.dumps(row) + "\n")
 
     def write_results(self, rows: Iterable[Row]) -> Path:
-        """All rows as one table, in order of their numbers; the same bytes for the same rows."""
+        """Write all rows as one table in order of their numbers, byte for byte reproducible."""
         ordered = sorted(rows, key=lambda row: int(row["number"]))
         lines = self.path / "results.jsonl"
         write_whole(lines, "".join(json.dumps(row) + "\n" for row in ordered))
@@ -100,10 +100,9 @@ class SweepFolder:
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, str]:
-    """Names and types of the table's columns."""
     found: dict[str, str] = {}
     names = {name.lower(): name for row in reversed(rows) for name in reversed(row)}
-    for name in reversed(names.values()):  # the first of those that SQL takes for one
+    for name in reversed(names.values()):  # the first of names that SQL takes as equal
         values = [row[name] for row in rows if row.get(name) is not None]
         if all(isinstance(value, int) for value in values) and values:
             found[name] = "BIGINT"
@@ -115,7 +114,6 @@ def _columns(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a table can hold it."""
     return (
         abs(value) < 1 << 63 if type(value) is int else isinstance(value, bool | str | float | None)
     )

@@ -1,8 +1,8 @@
-"""Flows as the engine takes them, and which of them share a link with nobody.
+"""Flows converted for the engine, and the flows whose links carry no other traffic.
 
-A link belongs to whoever sends on it: a rank, in a lane of a stream of its job. Where that is one
-and the same for all that a link ever carries, nothing is ever there at the same time, and a
-collective all of whose links are such is `closed`: its ends follow from its entries.
+A link is shared unless one sender, a rank in a lane of one stream of its job, sends all of its
+messages, all of the same duration: then only one is under way at a time. A collective without
+shared links is `closed`: its ends follow from its entries.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.simulate.fabric.flows import Flow, FlowRound
-from evenstep.simulate.wires.told import (
+from evenstep.simulate.wires.interface import (
     COLLECTIVE,
     STREAMS,
     STUCK,
@@ -27,11 +27,11 @@ from evenstep.simulate.wires.world import make_world
 
 Array = npt.NDArray[Any]
 
-SAME = 1e-12  # of times: messages that take so nearly as long end together
+SAME = 1e-12  # relative: messages whose durations differ by less end together
 
 
-class Used(NamedTuple):
-    """A flow of a job, on one of its streams; `first` is the number of the job's rank 0."""
+class FlowUse(NamedTuple):
+    """A flow on a stream of a job; `first` is the world's number of the job's rank 0."""
 
     flow: Flow
     job: int
@@ -39,8 +39,8 @@ class Used(NamedTuple):
     first: int
 
 
-def shared_links(uses: Sequence[Used], links: int) -> Array:
-    """Links that more than one sender may be on at a time, or messages that end one by one."""
+def shared_links(uses: Sequence[FlowUse], links: int) -> Array:
+    """Whether several senders, or messages of different durations, may be on each link at once."""
     owner = np.full(links, -1, np.int64)
     shared = np.zeros(links, bool)
     laid = {
@@ -60,11 +60,11 @@ def shared_links(uses: Sequence[Used], links: int) -> Array:
     return shared
 
 
-def closed(uses: Sequence[Used], shared: Array) -> list[bool]:
-    """Of each use, whether nobody else is ever on its links.
+def closed(uses: Sequence[FlowUse], shared: Array) -> list[bool]:
+    """Whether each use is closed: none of its links is shared.
 
-    Beside flows that are followed message by message only those are closed that nobody leaves
-    before the last has entered: ends of others would be known too late.
+    Beside flows that are followed message by message, a flow is closed only if no rank leaves it
+    before the last has entered: the engine would know the ends of early ranks too late.
     """
     alone = [
         use.flow.apart
@@ -77,7 +77,7 @@ def closed(uses: Sequence[Used], shared: Array) -> list[bool]:
 
 
 def _differ(value: Array, link: Array, links: int) -> Array:
-    """Links whose messages do not all have the same value."""
+    """Links whose messages have different values."""
     low, high = np.full(links, np.inf), np.full(links, -np.inf)
     np.minimum.at(low, link, value)
     np.maximum.at(high, link, value)
@@ -85,7 +85,7 @@ def _differ(value: Array, link: Array, links: int) -> Array:
 
 
 def _binds(flow: Flow) -> bool:
-    """Whether every end depends on every entry: rings that go all the way around."""
+    """Whether every end depends on every entry: rings of at least n - 1 rounds."""
     stages = flow.stages
     if len(stages) != 1 or stages[0].round.ring is None:
         return not stages or all(stage.round.ring is not None for stage in stages)
@@ -93,7 +93,7 @@ def _binds(flow: Flow) -> bool:
 
 
 def carriage(flow: Flow, shared: Array, *, first: int, ranks: int, is_closed: bool) -> Carriage:
-    """A flow of a job whose rank 0 is `first` of the world's so many ranks."""
+    """Convert a flow of a job whose rank 0 is number `first` of the world's `ranks`."""
     laid = {id(stage): stage for stage in flow.stages}
     lanes = 1 + max((int(np.max(np.stack(s.round.ends), initial=0)) for s in laid.values()),
                     default=0)  # fmt: skip
@@ -142,7 +142,7 @@ def _messages(stage: FlowRound, inside: Array, lanes: int, shared: Array) -> Mes
 
 
 def most_hops(carriages: Iterable[Carriage]) -> int:
-    """Links of the longest route."""
+    """The number of links of the longest route."""
     return max(
         (int(np.diff(stage.route).max(initial=1)) for one in carriages for stage in one.stages),
         default=1,
@@ -150,7 +150,7 @@ def most_hops(carriages: Iterable[Carriage]) -> int:
 
 
 def alone_ns(flow: Flow) -> float:
-    """How long a collective takes where all enter together and nobody else is there."""
+    """Duration of a collective that all ranks enter together, without other traffic."""
     if flow.alone_ns is None:
         flow.alone_ns = _by_itself(replace(flow, apart=False)) if flow.stages else flow.launch_ns
     return flow.alone_ns
@@ -158,7 +158,7 @@ def alone_ns(flow: Flow) -> float:
 
 def _by_itself(flow: Flow) -> float:
     ranks = 1 + int(flow.members.max())
-    use = Used(flow, 0, 0, 0)
+    use = FlowUse(flow, 0, 0, 0)
     shared = shared_links([use], len(flow.capacity))
     is_closed = all(closed([use], shared))
     made = carriage(flow, shared, first=0, ranks=ranks, is_closed=is_closed)
@@ -176,7 +176,7 @@ def _by_itself(flow: Flow) -> float:
 
 
 def one_by_one(ranks: int, kinds: Sequence[int], flows: Sequence[int]) -> StepPlan:
-    """A step in which all ranks do the same, one after the other; a flow for each collective."""
+    """A step of operations in sequence, the same on all ranks; one flow for each collective."""
     kind, nothing = np.array(kinds), np.zeros(0, np.int64)
     count = len(kind)
     instance = np.full(count, -1)

@@ -1,10 +1,10 @@
 /* Jobs as graphs of operations, on links that are shared max-min fairly.
 
-   Two parts. The data flow: every rank works through the streams of its graph as far as it can,
-   whatever the clock says, and stops where an operation waits for others. The network: messages
-   that may share a link are a fluid whose rates change only where something came or went, from
-   event to event. A collective none of whose links anybody else can use at the same time needs no
-   events: when the last rank of a group is there, all its ends follow from one recurrence.
+   Two parts. The data flow: every rank carries out the streams of its graph as far as possible,
+   ahead of the clock, and stops where an operation waits for others. The network: messages that may
+   share a link are a fluid; rates change only at events, when a message comes or goes. A collective
+   whose links carry no other traffic needs no events: once the last rank of a group has entered, all
+   ends follow from one recurrence.
 
    Times are ns and rates bytes per ns (GB/s), both double. Compiled without contraction of
    multiplications and additions, so that the same world gives the same bytes everywhere.
@@ -24,23 +24,23 @@ enum { STUCK = -1, PAUSED = -2 };
 static const double SAME_NS = 1e-6, SAME_SHARE = 1e-15; /* moments closer than this are one */
 static const double EQUAL = 1e-10;                      /* of rates */
 static const double STEADY = 1e-14;                     /* of a round's length */
-static const double LEAST_SHARE = 0.05; /* of a link, left by what does not yield */
+static const double LEAST_SHARE = 0.05; /* of a link, left by steady messages */
 
-static double larger(double a, double b) { return a > b ? a : b; } /* neither is NaN: as one move */
+static double larger(double a, double b) { return a > b ? a : b; } /* neither is NaN */
 static double smaller(double a, double b) { return a < b ? a : b; }
 
-static void *some(i64 count, size_t size) {
+static void *allocate(i64 count, size_t size) {
     void *found = calloc(count > 0 ? (size_t)count : 1, size);
     if (!found) abort();
     return found;
 }
-static void *more(void *old, i64 count, size_t size) {
+static void *resize(void *old, i64 count, size_t size) {
     void *found = realloc(old, (size_t)count * size);
     if (!found) abort();
     return found;
 }
-static void *copied(const void *from, i64 count, size_t size) {
-    void *found = some(count, size);
+static void *copy_of(const void *from, i64 count, size_t size) {
+    void *found = allocate(count, size);
     if (count > 0) memcpy(found, from, (size_t)count * size);
     return found;
 }
@@ -71,20 +71,20 @@ typedef struct { /* deliveries of rounds from `round` on, a period apart */
 typedef struct { /* messages that are under way together */
     i32 count, ring; /* ring: length of each row, 0 where it is none */
     int posted;
-    i32 *gate, *other; /* participant that sends it; that waits for it too, -1 none */
-    double *bytes, *latency, *hop, *narrow; /* hop: how long it takes by itself, closed */
+    i32 *gate, *other; /* participant that sends; participant that also waits, -1 none */
+    double *bytes, *latency, *hop, *narrow; /* hop: duration without other traffic, closed */
     i64 *route;                             /* count + 1 */
     i32 *link, *delay;                      /* delay: number of its latency */
     char *shared;                           /* of a ring: whether others may be on its links */
-    i32 points;                             /* how many are */
-    Hops *hops;                             /* of those rings whose points alone are followed */
+    i32 points;                             /* number of shared messages */
+    Hops *hops;                             /* of rings of which only points are followed */
     Lists by_gate, by_other, by_group;      /* messages; by_group: rows of a ring */
     i32 *need;                              /* of each participant: messages to wait for */
 } Stage;
 
 typedef struct {
     i32 participants, groups, rounds, spared;
-    int closed, joined; /* joined: nobody begins before the last of the group is there */
+    int closed, joined; /* joined: no rank begins before the last of the group has entered */
     int spliced;        /* few messages of its rings share links; -1: not looked at yet */
     i32 *rank, *of_rank;   /* rank of each participant; first participant of each rank, ranks + 1 */
     i32 *group;            /* of each rank, -1: no member */
@@ -93,7 +93,7 @@ typedef struct {
     i32 *repeats, *stage_of;
     i32 stage_count;
     double launch, steady, weight; /* weight: of its messages, in shares of a link */
-    int lasting; /* its messages take their shares for so many ns as they have bytes */
+    int lasting; /* messages keep their shares for as many ns as they have bytes */
 } Flow;
 
 typedef struct {
@@ -102,7 +102,7 @@ typedef struct {
     i32 *start; /* operations of each role */
     i32 *kind, *instance, *soft;
     i32 *lane_start, *lane; /* operations of (role, stream) in order */
-    i32 *plain;             /* of each of these: how many from it on only compute, and need nothing */
+    i32 *plain;             /* of each of these: computations without needs from it on */
     i32 *need_start, *need, *back; /* operations needed, and of how many steps before */
     i32 *flow;              /* of each instance */
 } Graph;
@@ -115,7 +115,7 @@ typedef struct Point Point;
 typedef struct { /* one collective of one step */
     Flow *flow;
     Step *step;
-    i32 job, open; /* ranks that are not through */
+    i32 job, open; /* open: ranks that have no end yet */
     double scale;
     double *entry; /* of each participant */
     i32 *operation, *inside, *count, *at, **need, *left;
@@ -126,8 +126,7 @@ typedef struct { /* one collective of one step */
 
 struct Step {
     Graph *graph;
-    /* the caller's, of each operation a row of ranks: what it takes; when it was entered; when it was
-       over, NAN not yet */
+    /* memory of the caller, a row of ranks for each operation: duration, entry, end (NAN: none) */
     double *value, *enter, *end;
     i64 stride; /* from row to row */
     Instance **instance;
@@ -137,7 +136,7 @@ struct Step {
 };
 
 typedef struct {
-    i32 first, ranks, fed, taken, lag, hungry, streams; /* streams: in use so far */
+    i32 first, ranks, fed, taken, lag, wanting, streams; /* streams: in use so far */
     int eager, final;
     double slowdown, soonest, free; /* free: when the last urgent collective was over */
     Step **steps; /* by number; NULL once taken */
@@ -145,53 +144,53 @@ typedef struct {
 
 typedef struct { /* a stream of a rank */
     double until, ready;
-    const double *awaited; /* an end that it cannot go on without; NULL: none that is known */
-    i32 step, at; /* where it is */
-    i32 met; /* of what its next operation needs, how many are over; `ready`: the last of these */
-    i32 flies; /* its operation is a collective in flight: what is awaited is its end */
+    const double *awaited; /* the end that it waits for; NULL: none known */
+    i32 step, at; /* of its next operation */
+    i32 needs_met; /* needs of its next operation that are over; `ready`: the latest of these */
+    i32 in_collective; /* its operation is a collective in flight, whose end is awaited */
 } Lane;
 
 typedef struct {
     double begun; /* when it began its step */
     i32 job;
-    char queued, is_hungry;
+    char queued, wants_step;
 } Rank;
 
 typedef struct { /* a message under way */
-    Point *point, *pair; /* that sends it; a train that it shares links with */
+    Point *point, *pair; /* its sender; the train that it shares links with */
     Instance *of;
     Stage *stage;
     const i32 *link; /* of its route */
     i32 hops, message, round, place, bottleneck;
-    double weight; /* in shares of a link; 0: it takes what it takes */
+    double weight; /* in shares of a link; 0: a steady rate */
     double left, rate, since;
 } Active;
 
-typedef struct { /* when a message will be off the wire */
+typedef struct { /* the time at which a message leaves the wire */
     double finish;
     i32 active;
 } Ending;
 
 typedef struct {
-    i32 *active, count, room, stopped; /* stopped: those it is the bottleneck of */
+    i32 *active, count, room, stopped; /* stopped: messages whose bottleneck it is */
     double capacity, load, steady, peak;
     int dirty, all;
     Point **point; /* trains on it */
     i32 points, point_room;
 } Link;
 
-typedef struct { /* of a link, while rates are worked out: what members can have, what is not yet given */
+typedef struct { /* of a link, while rates are solved: capacity for members, and what is left of it */
     double left, rest;
-    double weigh, heavy; /* of all members on it; of those not frozen */
-    double top;          /* the highest level of those that are */
+    double weigh, heavy; /* weight of all members on it; of those not frozen */
+    double top;          /* highest level of frozen members */
     i32 mark, on, unfrozen, head;
 } Filling;
-typedef struct { /* a message whose rate is worked out */
+typedef struct { /* a message whose rate is solved */
     double rate, weight;
     const i32 *link;
-    i32 active, hops, own, stop; /* own: its narrowest link that no other member is on */
+    i32 active, hops, own, stop; /* own: its narrowest link without other members */
 } Member;
-typedef struct { /* a member on a link, and the cell of the one before it there */
+typedef struct { /* a member on a link; next: seat of the member before it there */
     i32 member, next;
 } Seat;
 typedef struct {
@@ -217,7 +216,7 @@ typedef struct {
     i32 rank;
 } Timed;
 
-typedef struct { /* what a point does next */
+typedef struct { /* the next event of a point */
     double time;
     i64 number;
     Point *point;
@@ -249,8 +248,8 @@ typedef struct {
     Delay *delays;
     i32 delay_count;
     i32 *dirty, dirty_count, *fresh, fresh_count, fresh_room;
-    i64 messages, followed; /* sent; of these one by one, and trains of them */
-    Point **points, **point_dirty; /* by number; trains whose links somebody came to or left */
+    i64 messages, followed; /* sent; of these one by one, plus trains */
+    Point **points, **point_dirty; /* by number; trains on whose links traffic came or went */
     i32 *spare, spare_count, point_room, point_dirty_count, point_dirty_room;
     /* work space of the solver */
     Filling *filling;
@@ -270,24 +269,24 @@ struct Point {
     i32 id, message, mode;
     i32 first, length, row, ring; /* messages since the point before: first of them, how many */
     i32 due;                      /* place of its event among the due, -1: none */
-    i64 told;                     /* number of the timed event that is meant */
+    i64 publish_event;            /* number of its valid timed event */
     /* rounds `round` to `round + count - 1` begin at `begin`, a period apart */
     i32 round, count;
     double begin, period, on, hop, rate; /* on: of a hop, the time on the wire */
-    double alone;                        /* that, with nobody beside it */
-    double came;                         /* when the round before was delivered */
-    i32 partner;                         /* message that its rate is shared with */
-    double met, beside, apart;           /* since when; the partner's rate beside it, and apart */
+    double alone;                        /* the same without other traffic */
+    double came;                         /* delivery of the round before */
+    i32 partner;                         /* message that it shares its links with */
+    double met, beside, apart;           /* since when; rates of the partner beside it and apart */
     Piece *piece;
-    i32 pieces, room, known; /* known: rounds that have been delivered, or are sure to be */
-    i32 read;                /* piece of the point before that arrivals are at */
-    double folded;           /* the best of those before it */
-    i32 near, missing, left; /* entries not yet taken in; not there; ends not yet told */
+    i32 pieces, room, known; /* known: rounds whose deliveries are known */
+    i32 read;                /* piece of the point before that was read last */
+    double folded;           /* the latest chain from pieces before that */
+    i32 near, missing, left; /* entries not yet used; not known; ends not yet published */
     double best[KINDS];
-    i32 took, took_kind; /* entry that a look ahead took in, to be given back */
+    i32 took, took_kind; /* entry that a look ahead used, to be restored */
     double took_best;
     int waits, is_dirty;
-    double *early; /* of each end: what follows from the segment's own entries */
+    double *early; /* ends as far as entries of the segment decide them */
 };
 
 
@@ -302,10 +301,10 @@ static Lane *lane_of(const World *w, i32 rank, i32 stream) {
 static void lists_free(Lists *lists) { free(lists->start); free(lists->entry); }
 
 static Lists lists_of(i32 items, i32 count, const i32 *key) {
-    Lists found = {some(items + 1, sizeof(i32)), some(count, sizeof(i32))};
+    Lists found = {allocate(items + 1, sizeof(i32)), allocate(count, sizeof(i32))};
     for (i32 i = 0; i < count; i++) if (key[i] >= 0) found.start[key[i] + 1]++;
     for (i32 i = 0; i < items; i++) found.start[i + 1] += found.start[i];
-    i32 *fill = copied(found.start, items + 1, sizeof(i32));
+    i32 *fill = copy_of(found.start, items + 1, sizeof(i32));
     for (i32 i = 0; i < count; i++) if (key[i] >= 0) found.entry[fill[key[i]]++] = i;
     free(fill);
     return found;
@@ -315,65 +314,65 @@ static Lists lists_of(i32 items, i32 count, const i32 *key) {
 
 World *world_new(i64 links, const double *capacity, double goodput, i64 jobs, const i64 *job_ranks,
                  i64 streams, i64 hops) {
-    World *w = some(1, sizeof(World));
+    World *w = allocate(1, sizeof(World));
     w->links = (i32)links, w->jobs = (i32)jobs, w->goodput = goodput;
     w->hops = (i32)(hops > 0 ? hops : 1), w->streams = (i32)streams;
-    w->link = some(links, sizeof(Link));
+    w->link = allocate(links, sizeof(Link));
     for (i64 l = 0; l < links; l++) w->link[l].capacity = capacity[l];
-    w->job = some(jobs, sizeof(Job));
+    w->job = allocate(jobs, sizeof(Job));
     for (i64 j = 0; j < jobs; j++) {
         w->job[j].first = w->ranks, w->job[j].ranks = (i32)job_ranks[j];
         w->job[j].soonest = INFINITY;
         w->ranks += (i32)job_ranks[j];
     }
-    w->rank = some(w->ranks, sizeof(Rank));
+    w->rank = allocate(w->ranks, sizeof(Rank));
     for (i32 j = 0; j < w->jobs; j++)
         for (i32 r = 0; r < w->job[j].ranks; r++) w->rank[w->job[j].first + r].job = j;
-    if (goodput < 1) w->present = some(links * jobs, sizeof(i32));
+    if (goodput < 1) w->present = allocate(links * jobs, sizeof(i32));
     i64 lanes = (i64)w->ranks * streams;
-    w->lane = some(lanes, sizeof(Lane));
+    w->lane = allocate(lanes, sizeof(Lane));
     for (i64 l = 0; l < lanes; l++) w->lane[l].ready = -INFINITY;
-    w->queue = some(w->ranks, sizeof(i32));
-    w->dirty = some(links, sizeof(i32)), w->touched = some(links, sizeof(i32));
-    w->filling = some(links, sizeof(Filling)), w->levels = some(links, sizeof(Level));
+    w->queue = allocate(w->ranks, sizeof(i32));
+    w->dirty = allocate(links, sizeof(i32)), w->touched = allocate(links, sizeof(i32));
+    w->filling = allocate(links, sizeof(Filling)), w->levels = allocate(links, sizeof(Level));
     return w;
 }
 
 static i32 delay_number(World *w, double latency) {
     for (i32 d = 0; d < w->delay_count; d++) if (w->delays[d].latency == latency) return d;
-    w->delays = more(w->delays, w->delay_count + 1, sizeof(Delay));
-    w->delays[w->delay_count] = (Delay){latency, some(64, sizeof(Delivery)), 0, 0, 64};
+    w->delays = resize(w->delays, w->delay_count + 1, sizeof(Delay));
+    w->delays[w->delay_count] = (Delay){latency, allocate(64, sizeof(Delivery)), 0, 0, 64};
     return w->delay_count++;
 }
 
 i64 world_flow(World *w, i64 participants, const i32 *rank, i64 groups, const i32 *group,
                i64 closed, i64 joined, i64 spared, double launch, double steady, double weight,
                i64 lasting) {
-    Flow *f = some(1, sizeof(Flow));
+    Flow *f = allocate(1, sizeof(Flow));
     f->participants = (i32)participants, f->groups = (i32)groups;
     f->closed = (int)closed, f->joined = (int)joined, f->spliced = -1;
     f->spared = (i32)spared, f->launch = launch, f->steady = steady;
     f->weight = weight, f->lasting = (int)lasting;
-    f->rank = copied(rank, participants, sizeof(i32));
-    f->group = copied(group, w->ranks, sizeof(i32));
-    f->of_rank = some(w->ranks + 1, sizeof(i32));
+    f->rank = copy_of(rank, participants, sizeof(i32));
+    f->group = copy_of(group, w->ranks, sizeof(i32));
+    f->of_rank = allocate(w->ranks + 1, sizeof(i32));
     for (i64 p = 0; p < participants; p++) f->of_rank[rank[p] + 1]++;
     for (i32 r = 0; r < w->ranks; r++) f->of_rank[r + 1] += f->of_rank[r];
     f->members = lists_of(f->groups, w->ranks, group);
-    i32 *of = some(participants, sizeof(i32));
+    i32 *of = allocate(participants, sizeof(i32));
     for (i64 p = 0; p < participants; p++) of[p] = group[rank[p]];
     f->inside = lists_of(f->groups, f->participants, of);
     free(of);
-    w->flows = more(w->flows, w->flow_count + 1, sizeof(Flow *));
+    w->flows = resize(w->flows, w->flow_count + 1, sizeof(Flow *));
     w->flows[w->flow_count] = f;
     return w->flow_count++;
 }
 
-/* Of messages between the same two, the one that takes longest is all that counts. */
+/* Of messages between the same two participants only the longest counts. */
 static void merge(Stage *s) {
     Lists by_gate = s->by_gate;
     i32 kept = 0;
-    char *gone = some(s->count, 1);
+    char *gone = allocate(s->count, 1);
     for (i32 m = 0; m < s->count; m++)
         for (i32 k = by_gate.start[s->gate[m]]; k < by_gate.start[s->gate[m] + 1]; k++) {
             i32 n = by_gate.entry[k];
@@ -394,17 +393,17 @@ void world_stage(World *w, i64 flow, i64 count, const i32 *gate, const i32 *othe
                  const double *bytes, const double *latency, const double *hop, const i64 *route,
                  const i32 *link, const char *shared, i64 ring, i64 posted, i64 repeats) {
     Flow *f = w->flows[flow];
-    Stage *s = some(1, sizeof(Stage));
+    Stage *s = allocate(1, sizeof(Stage));
     s->count = (i32)count, s->ring = (i32)ring, s->posted = (int)posted;
-    s->gate = copied(gate, count, sizeof(i32)), s->other = copied(other, count, sizeof(i32));
-    s->bytes = copied(bytes, count, sizeof(double)), s->hop = copied(hop, count, sizeof(double));
-    s->latency = copied(latency, count, sizeof(double));
-    s->route = copied(route, count + 1, sizeof(i64));
-    s->link = copied(link, route[count], sizeof(i32));
-    s->shared = copied(shared, count, 1);
+    s->gate = copy_of(gate, count, sizeof(i32)), s->other = copy_of(other, count, sizeof(i32));
+    s->bytes = copy_of(bytes, count, sizeof(double)), s->hop = copy_of(hop, count, sizeof(double));
+    s->latency = copy_of(latency, count, sizeof(double));
+    s->route = copy_of(route, count + 1, sizeof(i64));
+    s->link = copy_of(link, route[count], sizeof(i32));
+    s->shared = copy_of(shared, count, 1);
     for (i64 m = 0; m < count; m++) s->points += shared[m] != 0;
-    s->delay = some(count, sizeof(i32)), s->narrow = some(count, sizeof(double));
-    s->need = some(f->participants, sizeof(i32));
+    s->delay = allocate(count, sizeof(i32)), s->narrow = allocate(count, sizeof(double));
+    s->need = allocate(f->participants, sizeof(i32));
     for (i64 m = 0; m < count; m++) {
         s->need[gate[m]]++;
         if (other[m] >= 0) s->need[other[m]]++;
@@ -417,17 +416,17 @@ void world_stage(World *w, i64 flow, i64 count, const i32 *gate, const i32 *othe
     s->by_other = lists_of(f->participants, s->count, other);
     if (f->closed && !s->ring) merge(s);
     i32 rows = s->ring ? s->count / s->ring : s->count;
-    i32 *of = some(rows, sizeof(i32));
+    i32 *of = allocate(rows, sizeof(i32));
     for (i32 row = 0; row < rows; row++)
         of[row] = f->group[f->rank[s->gate[s->ring ? row * s->ring : row]]];
     s->by_group = lists_of(f->groups, rows, of);
     free(of);
     i32 n = f->stage_count++;
-    f->stages = more(f->stages, n + 1, sizeof(Stage *));
-    f->repeats = more(f->repeats, n + 1, sizeof(i32));
+    f->stages = resize(f->stages, n + 1, sizeof(Stage *));
+    f->repeats = resize(f->repeats, n + 1, sizeof(i32));
     f->stages[n] = s, f->repeats[n] = (i32)repeats;
     if (!f->closed) {
-        f->stage_of = more(f->stage_of, f->rounds + repeats, sizeof(i32));
+        f->stage_of = resize(f->stage_of, f->rounds + repeats, sizeof(i32));
         for (i64 k = 0; k < repeats; k++) f->stage_of[f->rounds + k] = n;
     }
     f->rounds += (i32)repeats;
@@ -436,23 +435,23 @@ void world_stage(World *w, i64 flow, i64 count, const i32 *gate, const i32 *othe
 i64 world_graph(World *w, i64 ranks, const i32 *role, i64 roles, const i32 *start, const i32 *kind,
                 const i32 *stream, const i32 *instance, const i32 *soft, const i32 *need_start,
                 const i32 *need, const i32 *back, i64 instances, const i32 *flow) {
-    Graph *g = some(1, sizeof(Graph));
+    Graph *g = allocate(1, sizeof(Graph));
     i32 total = start[roles];
     g->roles = (i32)roles, g->streams = w->streams, g->instances = (i32)instances;
-    g->role = copied(role, ranks, sizeof(i32)), g->start = copied(start, roles + 1, sizeof(i32));
-    g->kind = copied(kind, total, sizeof(i32)), g->soft = copied(soft, total, sizeof(i32));
-    g->instance = copied(instance, total, sizeof(i32));
-    g->need_start = copied(need_start, total + 1, sizeof(i32));
-    g->need = copied(need, need_start[total], sizeof(i32));
-    g->back = copied(back, need_start[total], sizeof(i32));
-    g->flow = copied(flow, instances, sizeof(i32));
-    i32 *key = some(total, sizeof(i32));
+    g->role = copy_of(role, ranks, sizeof(i32)), g->start = copy_of(start, roles + 1, sizeof(i32));
+    g->kind = copy_of(kind, total, sizeof(i32)), g->soft = copy_of(soft, total, sizeof(i32));
+    g->instance = copy_of(instance, total, sizeof(i32));
+    g->need_start = copy_of(need_start, total + 1, sizeof(i32));
+    g->need = copy_of(need, need_start[total], sizeof(i32));
+    g->back = copy_of(back, need_start[total], sizeof(i32));
+    g->flow = copy_of(flow, instances, sizeof(i32));
+    i32 *key = allocate(total, sizeof(i32));
     for (i32 r = 0; r < g->roles; r++) {
         if (start[r + 1] - start[r] > g->widest) g->widest = start[r + 1] - start[r];
         for (i32 o = start[r]; o < start[r + 1]; o++) key[o] = r * g->streams + stream[o];
     }
     Lists lanes = lists_of(g->roles * g->streams, total, key);
-    g->lane_start = lanes.start, g->lane = lanes.entry, g->plain = some(total, sizeof(i32));
+    g->lane_start = lanes.start, g->lane = lanes.entry, g->plain = allocate(total, sizeof(i32));
     for (i32 place = total; place-- > 0;) {
         i32 o = g->lane[place];
         if (kind[o] != COMPUTE || need_start[o] < need_start[o + 1]) continue;
@@ -460,12 +459,12 @@ i64 world_graph(World *w, i64 ranks, const i32 *role, i64 roles, const i32 *star
         g->plain[place] = is_last ? 1 : g->plain[place + 1] + 1;
     }
     free(key);
-    char *seen = some(g->instances, 1);
+    char *seen = allocate(g->instances, 1);
     for (i32 o = 0; o < total; o++) if (stream[o] >= g->used) g->used = stream[o] + 1;
     for (i32 o = 0; o < total; o++)
         if (kind[o] == URGENT && !seen[instance[o]]) seen[instance[o]] = 1, g->urgent++;
     free(seen);
-    w->graphs = more(w->graphs, w->graph_count + 1, sizeof(Graph *));
+    w->graphs = resize(w->graphs, w->graph_count + 1, sizeof(Graph *));
     w->graphs[w->graph_count] = g;
     return w->graph_count++;
 }
@@ -485,22 +484,22 @@ void world_job(World *w, i64 job, i64 eager, i64 lag, double slowdown, const dou
     }
 }
 
-/* `rows` are three times (widest role, stride), see `Step`, which last until the step is freed;
-   `scale` is of each collective. */
+/* `rows`: three matrices (widest role, stride), see `Step`, valid until the step is freed; `scale`:
+   of each instance. */
 void world_feed(World *w, i64 job, i64 graph, double *rows, i64 stride, const double *scale) {
     Job *j = &w->job[job];
-    Step *s = some(1, sizeof(Step));
+    Step *s = allocate(1, sizeof(Step));
     Graph *g = s->graph = w->graphs[graph];
     s->stride = stride, s->value = rows;
     s->enter = s->value + g->widest * stride, s->end = s->enter + g->widest * stride;
-    s->instance = some(g->instances, sizeof(Instance *));
-    s->scale = copied(scale, g->instances, sizeof(double));
+    s->instance = allocate(g->instances, sizeof(Instance *));
+    s->scale = copy_of(scale, g->instances, sizeof(double));
     for (i32 r = 0; r < j->ranks; r++) s->open += g->start[g->role[r] + 1] - g->start[g->role[r]];
-    j->steps = more(j->steps, j->fed + 1, sizeof(Step *));
+    j->steps = resize(j->steps, j->fed + 1, sizeof(Step *));
     j->steps[j->fed++] = s;
-    j->hungry = 0, j->soonest = INFINITY;
+    j->wanting = 0, j->soonest = INFINITY;
     if (g->used > j->streams) j->streams = g->used;
-    for (i32 r = 0; r < j->ranks; r++) w->rank[j->first + r].is_hungry = 0, wake(w, j->first + r);
+    for (i32 r = 0; r < j->ranks; r++) w->rank[j->first + r].wants_step = 0, wake(w, j->first + r);
 }
 
 void world_final(World *w, i64 job) { w->job[job].final = 1; }
@@ -510,7 +509,7 @@ void world_final(World *w, i64 job) { w->job[job].final = 1; }
 static int sooner(const Ending *a, const Ending *b) {
     return a->finish < b->finish || (a->finish == b->finish && a->active < b->active);
 }
-/* Puts an item at a place of the heap, or where it belongs above or below that. */
+/* Insert an item at a place of the heap and move it up or down from there. */
 static void heap_put(World *w, Ending item, i32 place) {
     Ending *heap = w->heap;
     while (place && sooner(&item, &heap[(place - 1) / 4])) {
@@ -543,7 +542,7 @@ static int earlier(const Timed *a, const Timed *b) {
 }
 static void at_time(World *w, double time, Instance *of, i32 rank) {
     if (w->timed_count == w->timed_room)
-        w->timed = more(w->timed, w->timed_room = 2 * w->timed_room + 64, sizeof(Timed));
+        w->timed = resize(w->timed, w->timed_room = 2 * w->timed_room + 64, sizeof(Timed));
     Timed item = {time, w->timed_number++, of, rank};
     i64 place = w->timed_count++;
     while (place && earlier(&item, &w->timed[(place - 1) / 2]))
@@ -605,7 +604,7 @@ static double available(const World *w, i32 l) {
     }
     return link->steady > 0 ? larger(capacity - link->steady, LEAST_SHARE * capacity) : capacity;
 }
-static void soil(World *w, i32 l, int all) {
+static void mark_dirty(World *w, i32 l, int all) {
     Link *link = &w->link[l];
     if (!link->dirty) link->dirty = 1, w->dirty[w->dirty_count++] = l;
     link->all |= all;
@@ -632,7 +631,7 @@ static void level_down(Level *heap, i32 count, i32 place) {
     heap[place] = item;
 }
 
-/* The links of the members from `from` on, what the others leave of them, and who is on each. */
+/* Collect the links of members from `from` on, what other messages leave of each, and its members. */
 static i32 gather(World *w, i32 from, i32 count, i32 touched) {
     for (i32 i = from; i < count; i++) {
         const Member *m = &w->member[i];
@@ -662,7 +661,7 @@ static void freeze(World *w, Member *m, double rate, i32 stop) {
     }
 }
 
-/* The link with the least for a member that has it to itself; -1 where there is none. */
+/* Of the links without other members the narrowest; -1 where there is none. */
 static i32 narrowest(const World *w, const Member *m) {
     i32 found = -1;
     for (i32 h = 0; h < m->hops; h++) {
@@ -673,8 +672,9 @@ static i32 narrowest(const World *w, const Member *m) {
     return found;
 }
 
-/* Progressive filling (Bertsekas & Gallager 1992, 6.5.2) of what the others leave. Only links that
-   members share are ordered: one that stops a single member is looked at when its turn comes. */
+/* Progressive filling (Bertsekas & Gallager 1992, 6.5.2) of what other messages leave. The heap has
+   only links shared by members; a link that stops one member is checked when that member's turn
+   comes. */
 static void fill(World *w, i32 count, i32 touched) {
     Level *heap = w->levels;
     Member *member = w->member;
@@ -717,7 +717,7 @@ static void fill(World *w, i32 count, i32 touched) {
         if (m->rate < 0) freeze(w, m, larger(w->filling[m->own].left, 0), m->own);
 }
 
-/* Takes in those whose bottleneck is none any more; returns how many members there are then. */
+/* Add messages whose bottleneck no longer stops them; return the number of members. */
 static i32 widen(World *w, i32 touched, i32 count) {
     for (i32 t = 0; t < touched; t++) {
         i32 l = w->touched[t];
@@ -771,8 +771,8 @@ static void settle(World *w, i32 count, i32 touched) {
     }
 }
 
-/* A message that has all its links to itself needs no filling. */
-static int alone(World *w, i32 a) {
+/* Set the rate of a message that has all its links to itself; 0 where it has not. */
+static int runs_alone(World *w, i32 a) {
     Active *x = &w->active[a];
     for (i32 h = 0; h < x->hops; h++)
         if (w->link[x->link[h]].count > 1) return 0;
@@ -787,15 +787,15 @@ static int alone(World *w, i32 a) {
     return 1;
 }
 
-static void points_again(World *w);
+static void retime_trains(World *w);
 
 static void share(World *w) {
     i32 count = 0;
-    points_again(w);
+    retime_trains(w);
     w->stamp++, w->seat_count = 0;
     for (i32 i = 0; i < w->fresh_count; i++) {
         i32 a = w->fresh[i];
-        if (!w->active[a].pair && !alone(w, a)) include(w, &count, a);
+        if (!w->active[a].pair && !runs_alone(w, a)) include(w, &count, a);
     }
     for (i32 d = 0; d < w->dirty_count; d++) {
         i32 l = w->dirty[d];
@@ -820,26 +820,26 @@ static void share(World *w) {
 
 static void make_room(World *w) {
     i32 old = w->active_room, room = w->active_room = old ? 2 * old : 256;
-    w->active = more(w->active, room, sizeof(Active));
-    w->slot = more(w->slot, (i64)room * w->hops, sizeof(i32));
-    w->free_list = more(w->free_list, room, sizeof(i32));
-    w->heap = more(w->heap, room, sizeof(Ending));
-    w->seen = more(w->seen, room, sizeof(i32));
-    w->member = more(w->member, room, sizeof(Member));
-    w->seats = more(w->seats, (i64)room * w->hops, sizeof(Seat));
-    w->fresh = more(w->fresh, room, sizeof(i32));
+    w->active = resize(w->active, room, sizeof(Active));
+    w->slot = resize(w->slot, (i64)room * w->hops, sizeof(i32));
+    w->free_list = resize(w->free_list, room, sizeof(i32));
+    w->heap = resize(w->heap, room, sizeof(Ending));
+    w->seen = resize(w->seen, room, sizeof(i32));
+    w->member = resize(w->member, room, sizeof(Member));
+    w->seats = resize(w->seats, (i64)room * w->hops, sizeof(Seat));
+    w->fresh = resize(w->fresh, room, sizeof(i32));
     memset(w->seen + old, 0, (size_t)(room - old) * sizeof(i32));
     for (i32 a = room; a-- > old;) w->free_list[w->free_count++] = a;
 }
 
 static void point_dirty(World *w, Point *p);
 
-/* Whether goodput is lost to it: not to what takes its share of a link whatever others do. */
+/* Whether a message costs other jobs goodput: a lasting one does not. */
 static int is_counted(const World *w, const Active *x) {
     return w->present && !x->of->flow->lasting;
 }
 
-static void join(World *w, i32 a, int job) {
+static void enter_links(World *w, i32 a, int job) {
     Active *x = &w->active[a];
     double steady = x->of->flow->steady;
     w->followed++;
@@ -847,18 +847,18 @@ static void join(World *w, i32 a, int job) {
         i32 l = x->link[h];
         Link *link = &w->link[l];
         if (link->count == link->room)
-            link->active = more(link->active, link->room = 2 * link->room + 4, sizeof(i32));
+            link->active = resize(link->active, link->room = 2 * link->room + 4, sizeof(i32));
         for (i32 i = 0; i < link->points; i++) point_dirty(w, link->point[i]);
         for (i32 i = 0; i < link->count; i++)
             if (w->active[link->active[i]].pair) point_dirty(w, w->active[link->active[i]].pair);
         w->slot[(i64)a * w->hops + h] = link->count;
         link->active[link->count++] = a;
-        if (is_counted(w, x) && w->present[(i64)l * w->jobs + job]++ == 0) soil(w, l, 1);
-        if (steady > 0) link->steady += steady, soil(w, l, 1);
+        if (is_counted(w, x) && w->present[(i64)l * w->jobs + job]++ == 0) mark_dirty(w, l, 1);
+        if (steady > 0) link->steady += steady, mark_dirty(w, l, 1);
     }
 }
 
-static void part(World *w, i32 a, int job) {
+static void leave_links(World *w, i32 a, int job) {
     Active *x = &w->active[a];
     double steady = x->of->flow->steady;
     for (i32 h = 0; h < x->hops; h++) {
@@ -876,13 +876,13 @@ static void part(World *w, i32 a, int job) {
                 }
         }
         double taken = steady > 0 ? steady : x->rate;
-        if (steady > 0) link->steady = link->count ? link->steady - taken : 0, soil(w, l, 1);
+        if (steady > 0) link->steady = link->count ? link->steady - taken : 0, mark_dirty(w, l, 1);
         else link->load -= taken;
         if (x->bottleneck == l) link->stopped--;
         for (i32 i = 0; i < link->points; i++) point_dirty(w, link->point[i]);
         if (!link->count) link->load = link->stopped = 0;
-        else if (link->stopped) soil(w, l, 0);
-        if (is_counted(w, x) && --w->present[(i64)l * w->jobs + job] == 0) soil(w, l, 1);
+        else if (link->stopped) mark_dirty(w, l, 0);
+        if (is_counted(w, x) && --w->present[(i64)l * w->jobs + job] == 0) mark_dirty(w, l, 1);
     }
 }
 
@@ -893,12 +893,12 @@ static void deliver_later(World *w, Instance *of, i32 round, i32 message) {
             memmove(d->queue, d->queue + d->head, (size_t)(d->tail - d->head) * sizeof(Delivery));
             d->tail -= d->head, d->head = 0;
         } else
-            d->queue = more(d->queue, d->room *= 2, sizeof(Delivery));
+            d->queue = resize(d->queue, d->room *= 2, sizeof(Delivery));
     }
     d->queue[d->tail++] = (Delivery){w->now + d->latency, of, round, message};
 }
 
-/* Puts a message on its links, and says which it is among those under way. */
+/* Put a message on its links; return its number among active messages. */
 static i32 set_off(World *w, Point *point, Instance *of, i32 round, i32 message, double bytes) {
     if (!w->free_count) make_room(w);
     i32 a = w->free_list[--w->free_count];
@@ -911,7 +911,7 @@ static i32 set_off(World *w, Point *point, Instance *of, i32 round, i32 message,
         .place = -1, .bottleneck = -1, .weight = f->steady > 0 ? 0 : f->weight,
         .left = bytes, .since = w->now,
     };
-    join(w, a, of->job);
+    enter_links(w, a, of->job);
     return a;
 }
 
@@ -935,8 +935,8 @@ static void send(World *w, Instance *of, i32 round, i32 message) {
         w->fresh[w->fresh_count++] = a;
 }
 
-/* A message of a point that is followed by itself, of which a part is sent. */
-static void fly(World *w, Point *p, double part) {
+/* Send the message of a point by itself; `part` of it was sent in a train. */
+static void send_single(World *w, Point *p, double part) {
     double left = p->of->flow->stages[0]->bytes[p->message] * p->of->scale * (1 - part);
     w->messages++;
     i32 a = set_off(w, p, p->of, p->round, p->message, left); /* may move `fresh` */
@@ -950,7 +950,7 @@ static void sent(World *w, i32 a) {
     Point *point = x->point;
     if (x->pair) x->pair->partner = -1;
     heap_remove(w, a);
-    part(w, a, x->of->job);
+    leave_links(w, a, x->of->job);
     w->free_list[w->free_count++] = a;
     if (point) point_sent(w, point);
     else deliver_later(w, x->of, x->round, x->message);
@@ -970,7 +970,7 @@ static void instance_free(World *w, Instance *of) {
 static i32 *needs(Instance *of, i32 round) {
     Flow *f = of->flow;
     if (!of->need[round])
-        of->need[round] = copied(f->stages[f->stage_of[round]]->need, f->participants, sizeof(i32));
+        of->need[round] = copy_of(f->stages[f->stage_of[round]]->need, f->participants, sizeof(i32));
     return of->need[round];
 }
 
@@ -979,7 +979,7 @@ static void ended(World *w, Instance *of, i32 rank, double end) {
     *cell(of->step, of->step->end, rank - j->first, of->operation[of->flow->of_rank[rank]]) = end;
 }
 
-static void through(World *w, Instance *of, i32 rank, double end) {
+static void finish_rank(World *w, Instance *of, i32 rank, double end) {
     ended(w, of, rank, end);
     of->step->open--;
     of->open--;
@@ -988,7 +988,7 @@ static void through(World *w, Instance *of, i32 rank, double end) {
 
 static void begin_round(World *w, Instance *of, i32 p, i32 round);
 
-static void passed(World *w, Instance *of, i32 p) {
+static void finish_round(World *w, Instance *of, i32 p) {
     Flow *f = of->flow;
     i32 round = of->at[p];
     if (round >= 0 && --of->left[round] == 0) free(of->need[round]), of->need[round] = NULL;
@@ -998,7 +998,7 @@ static void passed(World *w, Instance *of, i32 p) {
     }
     of->at[p] = f->rounds;
     i32 rank = f->rank[p];
-    if (--of->inside[f->of_rank[rank]] == 0) through(w, of, rank, w->now);
+    if (--of->inside[f->of_rank[rank]] == 0) finish_rank(w, of, rank, w->now);
 }
 
 static void begin_round(World *w, Instance *of, i32 p, i32 round) {
@@ -1020,7 +1020,7 @@ static void begin_round(World *w, Instance *of, i32 p, i32 round) {
         if (round + 1 == f->rounds) break;
         if (--of->left[round] == 0) free(of->need[round]), of->need[round] = NULL;
     }
-    passed(w, of, p);
+    finish_round(w, of, p);
 }
 
 static void deliver(World *w, Delivery *d) {
@@ -1032,13 +1032,13 @@ static void deliver(World *w, Delivery *d) {
         if (ends[e] >= 0 && --need[ends[e]] == 0 && of->at[ends[e]] == d->round) done |= 1 << e;
     if (done == 3 && ends[0] == ends[1]) done = 1;
     for (int e = 0; e < 2; e++)
-        if (done & 1 << e) passed(w, of, ends[e]);
+        if (done & 1 << e) finish_round(w, of, ends[e]);
 }
 
 static void enter_network(World *w, Instance *of, i32 rank) {
     Flow *f = of->flow;
     if (!f->rounds || f->of_rank[rank] == f->of_rank[rank + 1]) {
-        through(w, of, rank, w->now);
+        finish_rank(w, of, rank, w->now);
         return;
     }
     for (i32 p = f->of_rank[rank]; p < f->of_rank[rank + 1]; p++)
@@ -1047,19 +1047,19 @@ static void enter_network(World *w, Instance *of, i32 rank) {
 
 /* -- rings of which few messages share links ------------------------------------------------------
 
-   A message that nobody else's can meet takes the same time in every round, and so does a chain of
-   them: what leaves a shared message (a point) reaches the next point a constant later, or later by
-   whole rounds spent where the chain is slowest. All that is followed is points. Between two events
-   on their links these go on in trains: rounds that begin a period apart. A train ends where what
-   arrives changes its pace, and is cut where somebody comes or goes on its links. Alone on them, or
-   with one message that meets nobody else, it needs no events; else its messages are followed one
-   by one. */
+   A message that meets no other traffic takes the same time in every round, and so does a chain of
+   such messages: a delivery of a shared message (a point) reaches the next point a constant time
+   later, plus whole rounds spent at the slowest hop of the chain. So only points are followed.
+   Between two events on its links a point sends a train: rounds that begin a period apart. A train
+   ends where arrivals change their period, and is cut when traffic comes or goes on its links. Alone
+   on them, or with one message that meets no other traffic, a train needs no events; otherwise its
+   messages are followed one by one. */
 
 static void point_start(World *w, Point *p, double begin);
-static void point_cut(World *w, Point *p);
-static void ends_told(World *w, Point *p);
+static void cut_train(World *w, Point *p);
+static void publish_ends(World *w, Point *p);
 
-static i32 seat(const Point *p, i32 i) {
+static i32 message_at(const Point *p, i32 i) {
     i32 m = p->first + i;
     return m < p->row + p->ring ? m : m - p->ring;
 }
@@ -1074,11 +1074,11 @@ static void hops_free(Hops *h) {
 
 /* Chains between points; NULL where hops have too many lengths. */
 static Hops *hops_of(const Stage *s, double scale) {
-    Hops *h = some(1, sizeof(Hops));
+    Hops *h = allocate(1, sizeof(Hops));
     i32 n = s->count;
-    h->hop = some(n, sizeof(double)), h->rest = some(n, sizeof(double));
-    h->worst = some(n, sizeof(double)), h->lead = some(n, sizeof(double));
-    h->top = some(n, sizeof(double)), h->kind = some(n, sizeof(i32));
+    h->hop = allocate(n, sizeof(double)), h->rest = allocate(n, sizeof(double));
+    h->worst = allocate(n, sizeof(double)), h->lead = allocate(n, sizeof(double));
+    h->top = allocate(n, sizeof(double)), h->kind = allocate(n, sizeof(i32));
     for (i32 m = 0; m < n; m++) {
         double hop = s->latency[m] + (s->hop[m] - s->latency[m]) * scale;
         if (scale == 1) hop = s->hop[m];
@@ -1115,7 +1115,7 @@ static Hops *hops_of(const Stage *s, double scale) {
     return h;
 }
 
-/* Whether a flow is carried so: rings that go all the way around, each a group of its own. */
+/* Whether only the points of a flow are followed: rings of n - 1 rounds or more, one to a group. */
 static int is_spliced(World *w, Flow *f) {
     if (f->spliced >= 0) return f->spliced;
     f->spliced = 0;
@@ -1152,10 +1152,10 @@ static void overtake(Arrival *found, double time, double slope) {
     }
 }
 
-/* What follows from the entries since the point before; 0 where one is not there. */
+/* Arrivals from entries since the point before; 0 where a needed entry is not known. */
 static int entries_arrive(Point *p, i32 round, const Hops *h, Arrival *found) {
     for (; p->near >= 0; p->near--) {
-        i32 m = seat(p, p->near), moves = p->length - p->near - 1, c = h->kind[m];
+        i32 m = message_at(p, p->near), moves = p->length - p->near - 1, c = h->kind[m];
         double entry = entry_of(p, m);
         if (isnan(entry)) {
             if (moves <= round) return 0;
@@ -1178,7 +1178,7 @@ static int entries_arrive(Point *p, i32 round, const Hops *h, Arrival *found) {
     return 1;
 }
 
-/* What the point before has sent. */
+/* Arrivals from what the point before has sent; 0 where that is not known. */
 static int sent_arrives(Point *p, i32 round, const Hops *h, Arrival *found) {
     Point *q = p->before;
     i32 of = round - p->length;
@@ -1211,7 +1211,7 @@ static int sent_arrives(Point *p, i32 round, const Hops *h, Arrival *found) {
     return 1;
 }
 
-/* When message `round` of the one before a point arrives, for as many rounds as that is a line. */
+/* Arrival of message `round` of the message before a point, and how many rounds it is linear for. */
 static int arrival(Point *p, i32 round, Arrival *found) {
     const Hops *h = p->of->hops;
     *found = (Arrival){-INFINITY, 0, p->of->flow->rounds - round};
@@ -1221,15 +1221,15 @@ static int arrival(Point *p, i32 round, Arrival *found) {
 
 /* -- on the links */
 
-static void tell_at(World *w, double time, Point *p) {
-    p->told = w->timed_number;
+static void publish_at(World *w, double time, Point *p) {
+    p->publish_event = w->timed_number;
     at_time(w, time, NULL, -1 - p->id);
 }
 
 static void point_dirty(World *w, Point *p) {
     if (p->is_dirty || p->mode != TRAIN) return;
     if (w->point_dirty_count == w->point_dirty_room)
-        w->point_dirty = more(w->point_dirty, w->point_dirty_room = 2 * w->point_dirty_room + 64,
+        w->point_dirty = resize(w->point_dirty, w->point_dirty_room = 2 * w->point_dirty_room + 64,
                               sizeof(Point *));
     p->is_dirty = 1, w->point_dirty[w->point_dirty_count++] = p;
 }
@@ -1239,7 +1239,7 @@ static void on_links(World *w, Point *p) {
     for (i64 k = s->route[p->message]; k < s->route[p->message + 1]; k++) {
         Link *link = &w->link[s->link[k]];
         if (link->points == link->point_room)
-            link->point = more(link->point, link->point_room = 2 * link->point_room + 2, sizeof(Point *));
+            link->point = resize(link->point, link->point_room = 2 * link->point_room + 2, sizeof(Point *));
         for (i32 i = 0; i < link->points; i++) point_dirty(w, link->point[i]);
         link->point[link->points++] = p;
     }
@@ -1255,8 +1255,8 @@ static void off_links(World *w, Point *p) {
     }
 }
 
-/* The partner goes on by itself from here. */
-static void part_with(World *w, Point *p) {
+/* Account for what the partner of a train has sent so far, and detach it. */
+static void release_partner(World *w, Point *p) {
     if (p->partner < 0) return;
     Active *x = &w->active[p->partner];
     double moved = 0, now = w->now;
@@ -1277,7 +1277,7 @@ static void part_with(World *w, Point *p) {
     heap_set(w, (i32)(x - w->active), now + larger(x->left, 0) / x->rate);
 }
 
-/* When the partner is through: it moves slower while a message of the train is on the wire. */
+/* Set the end of the partner, which is slower while a message of the train is on the wire. */
 static void partner_ends(World *w, Point *p) {
     Active *x = &w->active[p->partner];
     double left = larger(x->left, 0), now = p->met, into = 0;
@@ -1309,9 +1309,9 @@ static void partner_ends(World *w, Point *p) {
     heap_set(w, p->partner, now);
 }
 
-/* The one other message on a point's links, where it and the point meet nobody else; -1: nobody
-   is there, -2: more are. */
-static i32 company(const World *w, const Point *p) {
+/* The one other message on a point's links, where the two meet no other traffic; -1: no message,
+   -2: more traffic. */
+static i32 only_companion(const World *w, const Point *p) {
     const Stage *s = p->of->flow->stages[0];
     i32 found = -1;
     for (i64 k = s->route[p->message]; k < s->route[p->message + 1]; k++) {
@@ -1332,9 +1332,9 @@ static i32 company(const World *w, const Point *p) {
     return found;
 }
 
-/* Other trains on a train's links: 1 where it gives way to one, whose rounds are shorter; 2 where
-   those there give way to it. */
-static int rivals(const World *w, const Point *p) {
+/* Other trains on a train's links: 1 where this one gives way to one with shorter rounds, 2 where
+   all others give way to it, 0 without any. */
+static int rival_trains(const World *w, const Point *p) {
     const Stage *s = p->of->flow->stages[0];
     int found = 0;
     for (i64 k = s->route[p->message]; k < s->route[p->message + 1]; k++) {
@@ -1349,7 +1349,7 @@ static int rivals(const World *w, const Point *p) {
     return found;
 }
 
-/* Two on shared links get half each, or what one's other links leave. */
+/* Rates of a point and a message on shared links: half each, or what another link of one leaves. */
 static void halves(const World *w, const Point *p, const Active *x, double *mine, double *theirs) {
     const Stage *s = p->of->flow->stages[0], *t = x->stage;
     double both = INFINITY, own = INFINITY, other = INFINITY;
@@ -1371,8 +1371,8 @@ static void halves(const World *w, const Point *p, const Active *x, double *mine
 
 static void notify(World *w, Point *p, i32 round);
 
-/* Deliveries from `round` on are these. */
-static void delivers(World *w, Point *p, i32 round, double first, double period, i32 known) {
+/* Set deliveries from `round` on. */
+static void set_deliveries(World *w, Point *p, i32 round, double first, double period, i32 known) {
     i32 limit = p->of->flow->rounds;
     if (known > limit) known = limit;
     Piece *last = p->pieces ? &p->piece[p->pieces - 1] : NULL;
@@ -1380,7 +1380,7 @@ static void delivers(World *w, Point *p, i32 round, double first, double period,
                && fabs(piece_at(last, round) - first) <= SAME_NS * 1e-2;
     if (!same) {
         while (p->pieces && p->piece[p->pieces - 1].round >= round) p->pieces--;
-        if (p->pieces == p->room) p->piece = more(p->piece, p->room = 2 * p->room + 4, sizeof(Piece));
+        if (p->pieces == p->room) p->piece = resize(p->piece, p->room = 2 * p->room + 4, sizeof(Piece));
         p->piece[p->pieces++] = (Piece){round, first, period};
     }
     if (same && known == p->known) return;
@@ -1389,50 +1389,50 @@ static void delivers(World *w, Point *p, i32 round, double first, double period,
     notify(w, p->after, from);
 }
 
-/* From `round` on nothing is known of what is sent. */
-static void unsure(World *w, Point *p, i32 round) {
+/* Forget deliveries from `round` on. */
+static void forget_after(World *w, Point *p, i32 round) {
     if (p->known <= round) return;
     p->known = round;
     notify(w, p->after, round);
 }
 
-/* The ends of the chain behind a point are told once they follow from what it has sent. */
-static void tell_when_due(World *w, Point *p) {
+/* Schedule the ends of the chain behind a point once its deliveries decide them. */
+static void publish_when_due(World *w, Point *p) {
     Point *next = p->after;
     if (next->waits || !next->length || p->round <= p->of->flow->rounds - next->length) return;
     next->waits = 1;
-    tell_at(w, w->now + p->of->hops->lead[seat(next, next->length - 1)], next);
+    publish_at(w, w->now + p->of->hops->lead[message_at(next, next->length - 1)], next);
 }
 
 static void point_over(World *w, Point *p, double end) {
     p->mode = OVER;
-    through(w, p->of, p->of->flow->rank[p->of->flow->stages[0]->gate[p->message]], end);
+    finish_rank(w, p->of, p->of->flow->rank[p->of->flow->stages[0]->gate[p->message]], end);
 }
 
-/* Its own round is delivered: the next begins when what it waits for is there, too. */
+/* After the delivery of a round: start the next once the message it waits for has arrived. */
 static void point_next(World *w, Point *p) {
     Arrival next;
     i32 rounds = p->of->flow->rounds;
     p->mode = STALLED;
     if (!arrival(p, p->round - 1, &next)) {
-        unsure(w, p, p->round);
-        if (p->round == rounds) ends_told(w, p->after);
-        else tell_when_due(w, p);
+        forget_after(w, p, p->round);
+        if (p->round == rounds) publish_ends(w, p->after);
+        else publish_when_due(w, p);
         return;
     }
     double begin = larger(p->came, next.time);
     if (p->round < rounds) {
         point_start(w, p, begin);
-        tell_when_due(w, p);
+        publish_when_due(w, p);
         return;
     }
-    ends_told(w, p->after);
+    publish_ends(w, p->after);
     p->mode = AWAITING, p->begin = begin;
     if (begin > w->now + SAME_NS) due_at(w, begin, p);
     else point_over(w, p, begin);
 }
 
-/* How many rounds follow each other in the same way. */
+/* Find period and number of rounds of a train. */
 static void train_of(Point *p) {
     Arrival next;
     i32 rounds = p->of->flow->rounds, report = rounds - p->after->length + 1 - p->round;
@@ -1462,7 +1462,7 @@ static void point_due(World *w, Point *p) {
     due_at(w, p->begin + (p->count - 1) * p->period + p->hop, p);
 }
 
-/* Its round begins then, and has all its links to itself or shares them with one. */
+/* Start or retime a train that is alone on its links or shares them with one message. */
 static void train_goes(World *w, Point *p, double rate, i32 partner, double beside) {
     Stage *s = p->of->flow->stages[0];
     double bytes = s->bytes[p->message] * p->of->scale;
@@ -1494,19 +1494,19 @@ static void train_goes(World *w, Point *p, double rate, i32 partner, double besi
         link->peak = larger(link->peak, link->count ? peak : rate);
     }
     point_due(w, p);
-    delivers(w, p, p->round, p->begin + p->hop, p->period, p->of->flow->rounds);
+    set_deliveries(w, p, p->round, p->begin + p->hop, p->period, p->of->flow->rounds);
 }
 
-/* A round begins at `begin`, which may be ahead. Of two trains on a link one gives way at once: what
-   would give way does not become one. */
+/* Start a round at `begin`, which may be ahead of the clock. Of two trains on a link one has to give
+   way: a point that would does not start a train. */
 static void point_start(World *w, Point *p, double begin) {
     Stage *s = p->of->flow->stages[0];
     p->alone = s->bytes[p->message] * p->of->scale / s->narrow[p->message];
     p->begin = begin, p->mode = AWAITING;
-    i32 other = company(w, p);
-    int meets = rivals(w, p);
+    i32 other = only_companion(w, p);
+    int meets = rival_trains(w, p);
     if (other == -2 || meets == 1) {
-        unsure(w, p, p->round);
+        forget_after(w, p, p->round);
         due_at(w, begin, p);
         return;
     }
@@ -1518,7 +1518,7 @@ static void point_start(World *w, Point *p, double begin) {
     if (meets) point_dirty(w, p);
 }
 
-/* Where a train is now: rounds that are delivered or off the wire are done with. */
+/* Advance a train to the present: drop the rounds whose successors have begun. */
 static void train_now(World *w, Point *p) {
     if (p->begin >= w->now) return;
     i32 k = (i32)floor((w->now - p->begin) / p->period + 1e-9);
@@ -1531,9 +1531,9 @@ static int is_sent(const World *w, const Point *p) {
     return w->now >= p->begin + p->on * (1 - 1e-12) - SAME_NS * 1e-3;
 }
 
-/* The train ends here; its message goes on by itself, if one is on the wire. */
-static void point_cut(World *w, Point *p) {
-    part_with(w, p);
+/* End a train; a message on the wire goes on by itself. */
+static void cut_train(World *w, Point *p) {
+    release_partner(w, p);
     train_now(w, p);
     off_links(w, p);
     due_drop(w, p);
@@ -1544,27 +1544,27 @@ static void point_cut(World *w, Point *p) {
         return;
     }
     p->mode = AWAITING;
-    unsure(w, p, p->round);
+    forget_after(w, p, p->round);
     if (p->begin > w->now + SAME_NS) {
         due_at(w, p->begin, p);
         return;
     }
     p->mode = FLYING;
-    fly(w, p, smaller(larger((w->now - p->begin) / p->on, 0), 1));
+    send_single(w, p, smaller(larger((w->now - p->begin) / p->on, 0), 1));
 }
 
-/* Somebody came or went on the links of a train. */
-static void point_again(World *w, Point *p) {
-    int meets = rivals(w, p);
-    i32 other = company(w, p);
+/* Traffic came or went on the links of a train. */
+static void retime_train(World *w, Point *p) {
+    int meets = rival_trains(w, p);
+    i32 other = only_companion(w, p);
     if (meets == 2 && other != -2) return; /* the others are cut, and this one is asked again */
     if (meets || other == -2) {
-        point_cut(w, p);
+        cut_train(w, p);
         return;
     }
     if (other == -1 && p->partner < 0 && p->rate == p->of->flow->stages[0]->narrow[p->message])
         return;
-    part_with(w, p);
+    release_partner(w, p);
     train_now(w, p);
     if (is_sent(w, p)) {
         p->came = p->begin + p->hop;
@@ -1579,15 +1579,15 @@ static void point_again(World *w, Point *p) {
     train_goes(w, p, rate, other, beside);
 }
 
-static void points_again(World *w) {
+static void retime_trains(World *w) {
     while (w->point_dirty_count) {
         Point *p = w->point_dirty[--w->point_dirty_count];
         p->is_dirty = 0;
-        if (p->mode == TRAIN) point_again(w, p);
+        if (p->mode == TRAIN) retime_train(w, p);
     }
 }
 
-/* What the point before sends from `round` on has changed. */
+/* Deliveries of the point before have changed from `round` on. */
 static void notify(World *w, Point *p, i32 round) {
     if (p->mode == ABSENT || p->mode == OVER || p->mode == FLYING) return;
     i32 based = p->round - 1 - p->length; /* round of the one before that this one began with */
@@ -1596,7 +1596,7 @@ static void notify(World *w, Point *p, i32 round) {
         return;
     }
     if (p->round && based >= round && p->begin > w->now) {
-        if (p->mode == TRAIN) part_with(w, p), off_links(w, p);
+        if (p->mode == TRAIN) release_partner(w, p), off_links(w, p);
         due_drop(w, p);
         point_next(w, p);
         return;
@@ -1608,7 +1608,7 @@ static void notify(World *w, Point *p, i32 round) {
     point_due(w, p);
 }
 
-/* A train, or what was waited for, is over. */
+/* The end of a train, or of a wait. */
 static void point_event(World *w, Point *p) {
     due_drop(w, p);
     if (p->mode == AWAITING) {
@@ -1620,22 +1620,22 @@ static void point_event(World *w, Point *p) {
         if (p->mode != AWAITING || p->due < 0) return;
         due_drop(w, p);
         p->mode = FLYING;
-        fly(w, p, 0);
+        send_single(w, p, 0);
         return;
     }
-    part_with(w, p);
+    release_partner(w, p);
     off_links(w, p);
     p->came = p->begin + (p->count - 1) * p->period + p->hop;
     w->messages += p->count, p->round += p->count;
     point_next(w, p);
 }
 
-/* A message that was followed by itself has left the wire. */
+/* A message of a point, sent by itself, has left the wire. */
 static void point_sent(World *w, Point *p) {
     Stage *s = p->of->flow->stages[0];
     p->came = w->now + s->latency[p->message];
     p->round++;
-    delivers(w, p, p->round - 1, p->came, 0, p->round);
+    set_deliveries(w, p, p->round - 1, p->came, 0, p->round);
     point_next(w, p);
 }
 
@@ -1644,23 +1644,23 @@ static void point_sent(World *w, Point *p) {
 static void points_of(World *w, Instance *of) {
     Flow *f = of->flow;
     Stage *s = f->stages[0];
-    of->point_of = some(s->count, sizeof(Point *));
+    of->point_of = allocate(s->count, sizeof(Point *));
     of->point_count = s->points;
-    Point *all = of->points = some(s->points, sizeof(Point));
+    Point *all = of->points = allocate(s->points, sizeof(Point));
     i32 number = 0;
     for (i32 row = 0; row < s->count; row += s->ring) {
         i32 first = number;
         for (i32 m = row; m < row + s->ring; m++) {
             if (!s->shared[m]) continue;
             Point *p = &all[number++];
-            *p = (Point){.of = of, .message = m, .row = row, .ring = s->ring, .due = -1, .told = -1,
+            *p = (Point){.of = of, .message = m, .row = row, .ring = s->ring, .due = -1, .publish_event = -1,
                          .partner = -1, .folded = -INFINITY};
             if (!w->spare_count) {
                 i32 old = w->point_room;
                 w->point_room = 2 * old + 64;
-                w->points = more(w->points, w->point_room, sizeof(Point *));
-                w->due = more(w->due, w->point_room, sizeof(Due));
-                w->spare = more(w->spare, w->point_room, sizeof(i32));
+                w->points = resize(w->points, w->point_room, sizeof(Point *));
+                w->due = resize(w->due, w->point_room, sizeof(Due));
+                w->spare = resize(w->spare, w->point_room, sizeof(i32));
                 for (i32 i = w->point_room; i-- > old;) w->spare[w->spare_count++] = i;
             }
             p->id = w->spare[--w->spare_count], w->points[p->id] = p;
@@ -1673,7 +1673,7 @@ static void points_of(World *w, Instance *of) {
             p->length = (p->message - q->message - 1 + s->ring) % s->ring;
             if (p == q) p->length = s->ring - 1;
             p->near = p->length - 1, p->missing = p->left = p->length;
-            for (i32 i = 0; i < p->length; i++) of->point_of[seat(p, i)] = p;
+            for (i32 i = 0; i < p->length; i++) of->point_of[message_at(p, i)] = p;
             of->point_of[p->message] = p;
         }
     }
@@ -1689,7 +1689,7 @@ static void points_free(World *w, Instance *of) {
     free(of->points), free(of->point_of);
 }
 
-/* A rank enters at `begin`, which may be ahead. */
+/* A rank enters at `begin`, which may be ahead of the clock. */
 static void enter_ring(World *w, Instance *of, i32 participant, double begin) {
     Stage *s = of->flow->stages[0];
     i32 m = s->by_gate.entry[s->by_gate.start[participant]];
@@ -1701,20 +1701,20 @@ static void enter_ring(World *w, Instance *of, i32 participant, double begin) {
         return;
     }
     p->missing--;
-    if (p->mode == STALLED && p->near >= 0 && seat(p, p->near) == m) point_next(w, p);
-    if (!p->missing && p->waits) ends_told(w, p);
+    if (p->mode == STALLED && p->near >= 0 && message_at(p, p->near) == m) point_next(w, p);
+    if (!p->missing && p->waits) publish_ends(w, p);
 }
 
-/* What the segment's own entries make of its ends. */
+/* Ends as far as entries of the segment decide them. */
 static void early_ends(Point *p) {
     const Hops *h = p->of->hops;
     i32 rounds = p->of->flow->rounds;
-    p->early = some(p->length, sizeof(double));
+    p->early = allocate(p->length, sizeof(double));
     for (i32 i = 0; i < p->length; i++) p->early[i] = -INFINITY;
     for (i32 c = 0; c < h->kinds; c++) {
         double best = -INFINITY, length = h->length[c], run = -INFINITY;
         for (i32 i = 0; i < p->length; i++) {
-            i32 m = seat(p, i);
+            i32 m = message_at(p, i);
             run = larger(run, entry_of(p, m) - h->lead[m] + i * length);
             if (fabs(h->hop[m] - length) <= 1e-13 * length) best = run;
             if (best > -INFINITY)
@@ -1732,8 +1732,8 @@ static i32 rounds_known(const World *w, const Point *q) {
     return q->round + (k < q->count ? k : q->count);
 }
 
-/* Ends of the ranks of a point's segment, as far as they follow from what was delivered. */
-static void ends_told(World *w, Point *p) {
+/* Publish the ends of a point's segment, as far as deliveries decide them. */
+static void publish_ends(World *w, Point *p) {
     Flow *f = p->of->flow;
     const Hops *h = p->of->hops;
     Point *q = p->before;
@@ -1744,10 +1744,10 @@ static void ends_told(World *w, Point *p) {
     double worst = -1, *top = NULL;
     i32 at = 0;
     for (; p->left && p->left - 1 >= rounds - known; p->left--) {
-        i32 i = p->left - 1, m = seat(p, i), last = rounds - 1 - i;
+        i32 i = p->left - 1, m = message_at(p, i), last = rounds - 1 - i;
         if (h->top[m] != worst) { /* the best of the pieces before each */
             worst = h->top[m];
-            top = w->scratch = more(w->scratch, q->pieces + 1, sizeof(double));
+            top = w->scratch = resize(w->scratch, q->pieces + 1, sizeof(double));
             top[0] = -INFINITY;
             for (i32 k = 0; k + 1 < q->pieces; k++) {
                 i32 end = q->piece[k + 1].round - 1;
@@ -1760,11 +1760,11 @@ static void ends_told(World *w, Point *p) {
         double sent = larger(top[at], piece_at(&q->piece[at], last) - last * worst);
         sent = larger(sent, q->piece[at].first - q->piece[at].round * worst);
         double end = larger(p->early[i], sent + h->lead[m] + last * worst);
-        through(w, p->of, f->rank[f->stages[0]->gate[m]], end);
+        finish_rank(w, p->of, f->rank[f->stages[0]->gate[m]], end);
     }
     if (p->left && known < rounds) {
-        double lead = h->lead[seat(p, p->left - 1)];
-        if (lead > 0) tell_at(w, w->now + lead, p);
+        double lead = h->lead[message_at(p, p->left - 1)];
+        if (lead > 0) publish_at(w, w->now + lead, p);
     }
 }
 
@@ -1774,7 +1774,7 @@ static void ends_told(World *w, Point *p) {
    in n - 1 moves at most, or, where `whole` allows it, in n more. `key` is the value of a chain by
    its start; a start in the lap before adds `lap`. The chain has to pass a position of that length:
    before the first of a lap, that is the last of the lap before. */
-static void stay(World *w, const double *x, double *out, const double *hop, i32 n, i32 k,
+static void staying_ends(World *w, const double *x, double *out, const double *hop, i32 n, i32 k,
                  double length, int whole) {
     const double *sum = w->sum;
     double *key = w->here + w->space - n, *behind = w->there, lap = sum[n] - n * length;
@@ -1841,7 +1841,7 @@ static void row_through(World *w, const double *x, double *out, const double *ho
     sum[0] = 0;
     for (i32 i = 0; i < n; i++) sum[i + 1] = sum[i] + hop[i], out[i] = -INFINITY;
     for (i32 c = 0; c < kinds; c++)
-        stay(w, x, out, hop, n, rounds, lengths[c], whole && lengths[c] == longest);
+        staying_ends(w, x, out, hop, n, rounds, lengths[c], whole && lengths[c] == longest);
     rounds_through(w, out, hop, n, k - rounds);
 }
 
@@ -1880,7 +1880,7 @@ static void stage_through(World *w, Flow *f, Stage *s, i32 repeats, i32 group, d
             x[p] = next[p];
         }
         if (most - least > STEADY * most) continue;
-        /* all are as much later: so they will be in every round from here */
+        /* all ranks are later by the same: and so in every round from here */
         for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++)
             x[f->inside.entry[k]] += (repeats - 1 - round) * most;
         return;
@@ -1892,8 +1892,8 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Those that are spared are not waited for: a group ends as if they had come with its last. */
-static double spare(World *w, Instance *of, i32 group) {
+/* Entry of the last rank that is waited for: spared ranks count as entering with it. */
+static double spared_entry(World *w, Instance *of, i32 group) {
     Flow *f = of->flow;
     i32 first = f->members.start[group], size = f->members.start[group + 1] - first;
     for (i32 k = 0; k < size; k++)
@@ -1903,11 +1903,11 @@ static double spare(World *w, Instance *of, i32 group) {
     return w->there[last > 0 ? last : 0];
 }
 
-static int follow(World *w, Instance *of, i32 group);
+static int close_next(World *w, Instance *of, i32 group);
 
 static void close_group(World *w, Instance *of, i32 group) {
     Flow *f = of->flow;
-    double awaited = f->spared ? spare(w, of, group) : INFINITY, latest = -INFINITY;
+    double awaited = f->spared ? spared_entry(w, of, group) : INFINITY, latest = -INFINITY;
     for (i32 k = f->inside.start[group]; k < f->inside.start[group + 1]; k++)
         latest = larger(latest, of->entry[f->inside.entry[k]]);
     latest = smaller(latest, awaited);
@@ -1926,14 +1926,14 @@ static void close_group(World *w, Instance *of, i32 group) {
         ended(w, of, rank, end);
     }
     of->open -= to - from, of->step->open -= to - from;
-    if (follow(w, of, group)) return;
+    if (close_next(w, of, group)) return;
     for (i32 k = from; k < to; k++) wake(w, f->members.entry[k]);
 }
 
-/* One at a time; of those that all ranks are ready for, the last first (Peng et al. 2019). */
-static void urgent(World *w, Job *j, Step *step) {
+/* One at a time; of those ready on all ranks, the last first (Peng et al. 2019). */
+static void close_urgent(World *w, Job *j, Step *step) {
     i32 left = step->graph->urgent, count = step->graph->instances;
-    double *begin = some(count, sizeof(double));
+    double *begin = allocate(count, sizeof(double));
     for (i32 k = 0; k < count; k++) {
         Instance *of = step->instance[k];
         begin[k] = of && step->graph->flow[k] >= 0 && of->entry && of->open ? -INFINITY : NAN;
@@ -1962,13 +1962,13 @@ static Instance *instance_of(World *w, i32 job, Step *step, i32 number) {
     Instance *of = step->instance[number];
     if (of) return of;
     Flow *f = w->flows[step->graph->flow[number]];
-    of = step->instance[number] = some(1, sizeof(Instance));
+    of = step->instance[number] = allocate(1, sizeof(Instance));
     of->flow = f, of->step = step, of->job = job, of->scale = step->scale[number];
     of->open = f->members.start[f->groups];
-    of->operation = some(f->participants, sizeof(i32));
+    of->operation = allocate(f->participants, sizeof(i32));
     if (f->closed || f->joined) {
-        of->entry = some(f->participants, sizeof(double));
-        of->count = some(f->groups, sizeof(i32));
+        of->entry = allocate(f->participants, sizeof(double));
+        of->count = allocate(f->groups, sizeof(i32));
     }
     if (f->closed) return of;
     if (is_spliced(w, f)) {
@@ -1976,14 +1976,14 @@ static Instance *instance_of(World *w, i32 job, Step *step, i32 number) {
         of->hops = of->scale == 1 ? s->hops : hops_of(s, of->scale);
     }
     if (of->hops) {
-        of->entry = some(f->participants, sizeof(double));
-        of->count = some(f->groups, sizeof(i32));
+        of->entry = allocate(f->participants, sizeof(double));
+        of->count = allocate(f->groups, sizeof(i32));
         for (i32 p = 0; p < f->participants; p++) of->entry[p] = NAN;
         points_of(w, of);
         return of;
     }
-    of->inside = some(f->participants, sizeof(i32)), of->at = some(f->participants, sizeof(i32));
-    of->need = some(f->rounds, sizeof(i32 *)), of->left = some(f->rounds, sizeof(i32));
+    of->inside = allocate(f->participants, sizeof(i32)), of->at = allocate(f->participants, sizeof(i32));
+    of->need = allocate(f->rounds, sizeof(i32 *)), of->left = allocate(f->rounds, sizeof(i32));
     for (i32 p = 0; p < f->participants; p++) of->at[p] = -1;
     for (i32 r = 0; r < f->rounds; r++) of->left[r] = f->participants;
     return of;
@@ -2018,10 +2018,10 @@ static void issue(World *w, i32 job, Step *step, i32 rank, i32 operation, i32 nu
         for (i32 k = from; k < to; k++) enter_at(w, of, f->members.entry[k], begin);
     } else if (!is_urgent) close_group(w, of, group);
     else if (group == f->groups - 1 && ++step->urgent == step->graph->urgent)
-        urgent(w, &w->job[job], step);
+        close_urgent(w, &w->job[job], step);
 }
 
-/* End of a computation that is slower while a collective is in flight; NAN while that is open. */
+/* End of a computation that a collective in flight slows; NAN while that is not known. */
 static double slowed(World *w, Job *j, double begin, double length, double busy, i32 rank) {
     double whole = begin + length * (1 + j->slowdown);
     if (isnan(busy)) {
@@ -2033,16 +2033,16 @@ static double slowed(World *w, Job *j, double begin, double length, double busy,
     return begin + under + length - under / (1 + j->slowdown);
 }
 
-/* A stream is through with an operation. */
-static void onward(Lane *lane, double end) {
+/* Complete the operation of a stream. */
+static void complete(Lane *lane, double end) {
     lane->until = end, lane->ready = -INFINITY;
-    lane->at++, lane->met = 0;
+    lane->at++, lane->needs_met = 0;
 }
 
-/* Whether all that an operation needs is over; what is need not be asked again. The last is asked
-   first: mostly it is what there is to wait for. */
+/* Whether all needs of an operation are over. The last is checked first: mostly it is the one to wait
+   for. Needs found to be over are not checked again. */
 static int is_ready(Job *j, const Graph *g, i32 o, i32 local, Lane *lane) {
-    for (i32 k = g->need_start[o + 1] - lane->met; k-- > g->need_start[o]; lane->met++) {
+    for (i32 k = g->need_start[o + 1] - lane->needs_met; k-- > g->need_start[o]; lane->needs_met++) {
         i32 of = lane->step - g->back[k];
         if (of < 0) continue;
         Step *past = j->steps[of];
@@ -2057,20 +2057,20 @@ static int is_ready(Job *j, const Graph *g, i32 o, i32 local, Lane *lane) {
     return 1;
 }
 
-/* The stream of a rank whose collective this is; -1: none waits for it. */
+/* The stream of a rank that waits for this collective; -1: none. */
 static i32 stream_of(const World *w, const Instance *of, i32 rank) {
     const Step *step = of->step;
     i32 operation = of->operation[of->flow->of_rank[rank]];
     const double *end = cell(step, step->end, rank - w->job[of->job].first, operation);
     for (i32 s = 0; s < step->graph->used; s++) {
         const Lane *lane = lane_of(w, rank, s);
-        if (lane->flies && lane->awaited == end) return s;
+        if (lane->in_collective && lane->awaited == end) return s;
     }
     return -1;
 }
 
-/* When all that an operation needs is over for these ranks, -INFINITY: it needs nothing; 0 where
-   that is not known of all. */
+/* `ready` of each rank: when all needs of an operation are over, -INFINITY without needs. Return 0
+   where that is not known for all ranks. */
 static int are_ready(const Job *j, const Graph *g, i32 o, i32 number, const i32 *rank, i32 count,
                      double *ready) {
     for (i32 i = 0; i < count; i++) ready[i] = -INFINITY;
@@ -2087,9 +2087,9 @@ static int are_ready(const Job *j, const Graph *g, i32 o, i32 number, const i32 
     return 1;
 }
 
-/* What a group that is through does next, all at once: of all the same, a collective that closes.
-   0 where it is something else, or one of them has to wait before it. */
-static int follow(World *w, Instance *of, i32 group) {
+/* Close the next collective of a group at once where it is the same closed one for all its ranks, and
+   none has to wait before it; 0 where that is not so. */
+static int close_next(World *w, Instance *of, i32 group) {
     const Job *j = &w->job[of->job];
     Step *step = of->step;
     const Graph *g = step->graph;
@@ -2119,7 +2119,7 @@ static int follow(World *w, Instance *of, i32 group) {
     for (i32 i = 0; i < count; i++) {
         i32 local = rank[i] - j->first, p = f->of_rank[rank[i]];
         Lane *lane = lane_of(w, rank[i], stream);
-        onward(lane, *lane->awaited);
+        complete(lane, *lane->awaited);
         lane->awaited = &over[local];
         enter[local] = ready[i] == -INFINITY ? lane->until : ready[i];
         double begin = larger(ready[i], lane->until) + value[local] + f->launch;
@@ -2131,7 +2131,7 @@ static int follow(World *w, Instance *of, i32 group) {
     return 1;
 }
 
-/* Computations that need nothing, one after the other. */
+/* Carry out computations without needs, in sequence. */
 static void compute(Step *step, i32 local, const i32 *operations, i32 first, i32 count, Lane *lane) {
     double now = lane->until;
     for (i32 k = 0; k < count; k++) {
@@ -2142,7 +2142,7 @@ static void compute(Step *step, i32 local, const i32 *operations, i32 first, i32
     step->open -= count, lane->at += count, lane->until = now;
 }
 
-/* The next operation of a stream; 0 where it has to wait. */
+/* Carry out the next operation of a stream; 0 where it has to wait. */
 static int operate(World *w, Job *j, Step *step, i32 rank, i32 o, Lane *lane) {
     Graph *g = step->graph;
     i32 local = rank - j->first, operation = o - g->start[g->role[local]];
@@ -2164,8 +2164,8 @@ static int operate(World *w, Job *j, Step *step, i32 rank, i32 o, Lane *lane) {
     case URGENT: {
         int is_urgent = g->kind[o] == URGENT;
         *enter = ready == -INFINITY ? begin : ready;
-        if (is_urgent) onward(lane, lane->until);
-        else lane->awaited = over, lane->flies = 1;
+        if (is_urgent) complete(lane, lane->until);
+        else lane->awaited = over, lane->in_collective = 1;
         Flow *f = w->flows[g->flow[g->instance[o]]];
         if (f->group[rank] < 0) *over = begin, step->open--;
         else issue(w, w->rank[rank].job, step, rank, operation, g->instance[o],
@@ -2174,19 +2174,19 @@ static int operate(World *w, Job *j, Step *step, i32 rank, i32 o, Lane *lane) {
     }
     }
     *enter = begin, *over = end, step->open--;
-    onward(lane, end);
+    complete(lane, end);
     return 1;
 }
 
-/* Whether what a stream awaited is over. */
+/* Whether the end that a stream awaits is known; if so, resume it. */
 static int resumes(Lane *lane) {
     if (isnan(*lane->awaited)) return 0;
-    if (lane->flies) onward(lane, *lane->awaited);
-    lane->awaited = NULL, lane->flies = 0;
+    if (lane->in_collective) complete(lane, *lane->awaited);
+    lane->awaited = NULL, lane->in_collective = 0;
     return 1;
 }
 
-/* A stream as far as it gets; whether that is anywhere. */
+/* Carry out a stream as far as possible; return whether it moved. */
 static int proceed(World *w, Job *j, i32 rank, i32 stream) {
     Lane *lane = lane_of(w, rank, stream);
     i32 local = rank - j->first;
@@ -2222,8 +2222,8 @@ static void advance(World *w, i32 rank) {
         idle = proceed(w, j, rank, s) ? 1 : idle + 1;
     }
     const Lane *lane = lane_of(w, rank, 0);
-    if (!j->final && !w->rank[rank].is_hungry && lane->step >= j->fed) {
-        w->rank[rank].is_hungry = 1, j->hungry++;
+    if (!j->final && !w->rank[rank].wants_step && lane->step >= j->fed) {
+        w->rank[rank].wants_step = 1, j->wanting++;
         j->soonest = smaller(j->soonest, lane->until);
     }
 }
@@ -2276,15 +2276,15 @@ static void pass(World *w, double now) {
             Timed item = timed_pop(w);
             if (item.of) enter_network(w, item.of, item.rank);
             else if (item.rank >= 0) wake(w, item.rank);
-            else if (w->points[-1 - item.rank] && w->points[-1 - item.rank]->told == item.number)
-                ends_told(w, w->points[-1 - item.rank]);
+            else if (w->points[-1 - item.rank] && w->points[-1 - item.rank]->publish_event == item.number)
+                publish_ends(w, w->points[-1 - item.rank]);
         }
         flow_on(w);
     }
     share(w);
 }
 
-/* Whether every job that has an end has reached it; those without are neighbours. */
+/* Whether all jobs that end have ended; neighbours do not. */
 static int all_over(const World *w) {
     for (i32 n = 0; n < w->jobs; n++) {
         const Job *j = &w->job[n];
@@ -2293,8 +2293,8 @@ static int all_over(const World *w) {
     return w->job[0].final;
 }
 
-/* Runs until a job wants its next step (its number), nothing is left to do, or so many messages
-   have been sent. */
+/* Run until a job needs its next step (return its number), nothing is left to do, or `most` messages
+   are sent. */
 i64 world_run(World *w, i64 most) {
     i64 last = w->messages + most;
     for (;;) {
@@ -2307,8 +2307,8 @@ i64 world_run(World *w, i64 most) {
         double soonest = next + SAME_NS + SAME_SHARE * w->now;
         for (i32 j = 0; j < w->jobs; j++) {
             Job *job = &w->job[j];
-            if (job->final || !job->hungry) continue;
-            if (!job->eager && job->hungry == job->ranks) return j;
+            if (job->final || !job->wanting) continue;
+            if (!job->eager && job->wanting == job->ranks) return j;
             if (job->eager && job->soonest <= soonest && (first < 0 || job->soonest < soonest))
                 first = j, soonest = job->soonest;
         }
@@ -2330,7 +2330,7 @@ static void step_free(World *w, Step *s) {
     free(s->instance), free(s->scale), free(s);
 }
 
-/* The oldest step, which is over; frees the one that no operation needs any more. */
+/* Take the oldest step, which is over; free the step that no operation needs any more. */
 void world_take(World *w, i64 job) {
     Job *j = &w->job[job];
     i32 old = j->taken++ - j->lag;
@@ -2341,8 +2341,8 @@ void world_space(World *w, i64 ring, i64 participants) {
     i64 size = 5 * ring + participants + w->ranks + 8;
     if (size <= w->space) return;
     w->space = (i32)size;
-    w->sum = more(w->sum, size, sizeof(double)), w->there = more(w->there, size, sizeof(double));
-    w->here = more(w->here, size, sizeof(double));
+    w->sum = resize(w->sum, size, sizeof(double)), w->there = resize(w->there, size, sizeof(double));
+    w->here = resize(w->here, size, sizeof(double));
 }
 
 i64 world_messages(World *w) { return w->messages; }

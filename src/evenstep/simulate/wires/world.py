@@ -1,8 +1,8 @@
-"""The wire and everything on it: jobs whose operations wait for each other and share links.
+"""All jobs on all links: operations that wait for each other and messages that share links.
 
-`World` is told its links once, then flows (collectives laid on the links), graphs (what the ranks
-of a job do in a step), and is fed step by step. It carries out what `world.c` says; without a
-compiler `world_python` does the same, slowly. Times are ns, rates GB/s.
+A `World` is built with its links; flows (collectives laid on links) and graphs (the operations of a
+step) are added, and its jobs are fed step by step. `world.c` is the engine; without a compiler
+`world_python` gives the same results, slowly. Times are ns, rates GB/s.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.compiled import LibrarySource, build
-from evenstep.simulate.wires.told import STREAMS, Carriage, StepPlan
+from evenstep.simulate.wires.interface import STREAMS, Carriage, StepPlan
 from evenstep.simulate.wires.world_python import PythonWorld
 
 Array = npt.NDArray[Any]
@@ -28,7 +28,7 @@ _SOURCE = LibrarySource(Path(__file__).with_name("world.c"), flags=("-ffp-contra
 
 
 class CompiledWorld:
-    """In C; `PythonWorld` says the same."""
+    """The engine in C; `PythonWorld` gives the same results."""
 
     def __init__(
         self, capacity: Array, ranks: tuple[int, ...], hops: int, goodput: float = 1.0
@@ -56,7 +56,7 @@ class CompiledWorld:
             self._c.world_free(self._world)
 
     def flow(self, carriage: Carriage) -> int:
-        """Make a collective known; returns its number."""
+        """Add a collective; return its number."""
         groups = int(carriage.group.max(initial=-1)) + 1
         number = int(
             self._c.world_flow(
@@ -80,7 +80,7 @@ class CompiledWorld:
         return number
 
     def graph(self, plan: StepPlan) -> int:
-        """Make a step known; returns its number."""
+        """Add the graph of a step; return its number."""
         columns = (plan.start, plan.kind, plan.stream, plan.instance, plan.soft, plan.need_start)
         self._widths.append(int(np.diff(plan.start).max(initial=0)))
         return int(
@@ -94,14 +94,14 @@ class CompiledWorld:
     def job(
         self, number: int, begin_ns: Array, *, eager: bool, lag: int = 0, slowdown: float = 0.0
     ) -> None:
-        """How a job is fed: `eager` when its first rank wants it, in order of time, else when all
-        do. `lag` steps are kept for those that need them; `slowdown` is what a collective in flight
-        costs compute."""
+        """How a job runs: `run` asks for a step when the first rank needs it (`eager`), in order
+        of time, else when all do. `lag` finished steps are kept for operations that need them;
+        `slowdown` is the relative growth of compute while a collective is in flight."""
         self._lag[number] = max(lag, 1)  # what was taken is looked at until the next is
         self._c.world_job(self._world, number, eager, lag, slowdown, _doubles(begin_ns))
 
     def feed(self, job: int, graph: int, value: Array, scale: Array) -> None:
-        """The next step: what each operation takes, (widest, ranks), and each instance's scale."""
+        """Feed the next step: durations of operations, (widest, ranks), and scales of instances."""
         widest, ranks = value.shape
         assert (widest, ranks) == (self._widths[graph], self._of_job[job])
         rows = self._room(job, widest)
@@ -112,7 +112,7 @@ class CompiledWorld:
         )
 
     def _room(self, job: int, widest: int) -> Array:
-        """Rows for a step: those of one that nobody needs any more, else new ones."""
+        """Memory for the rows of a step: that of a step no longer needed, else new."""
         for place, spare in enumerate(self._spare[job]):
             if spare.shape[1] == widest:
                 return self._spare[job].pop(place)
@@ -120,16 +120,16 @@ class CompiledWorld:
         return np.empty((3, widest, LINE * lines))
 
     def final(self, job: int) -> None:
-        """There are no more steps."""
+        """Mark the last fed step of a job as its last."""
         self._c.world_final(self._world, job)
 
     def run(self, most: int) -> int:
-        """Until a job wants a step (its number), so many messages were sent, or all is over."""
+        """Run until a job needs a step (its number), `most` messages are sent, or the end."""
         return int(self._c.world_run(self._world, most))
 
     def take(self, job: int) -> tuple[Array, Array] | None:
-        """(entered, over) of the oldest step's operations, (widest, ranks), once all are over; they
-        stand until the next was taken and another is fed."""
+        """(entry, end) of the oldest step's operations, (widest, ranks), once all are over. The
+        arrays stay valid until the next step is taken and another is fed."""
         if not self._c.world_is_over(self._world, job):
             return None
         self._c.world_take(self._world, job)
@@ -147,12 +147,12 @@ class CompiledWorld:
 
     @property
     def followed(self) -> int:
-        """Of these one by one, and trains of them: what a run costs."""
+        """Messages simulated one by one, and trains of messages: the cost of a run."""
         return int(self._c.world_followed(self._world))
 
     @property
     def peak_gBps(self) -> Array:  # noqa: N802
-        """What each link carried at most."""
+        """The highest rate on each link."""
         peak = np.empty(self._links)
         self._c.world_peaks(self._world, _pointer(peak))
         return peak
@@ -163,10 +163,10 @@ World = CompiledWorld | PythonWorld
 
 
 def make_world(capacity: Array, ranks: tuple[int, ...], hops: int, goodput: float = 1.0) -> World:
-    """A world of jobs of so many ranks, on links of these capacities in GB/s.
+    """Build a world: jobs of these numbers of ranks, links of these capacities in GB/s.
 
-    `hops` is the most links of a route; `goodput` what a link keeps of its capacity for each
-    further job on it.
+    `hops` is the largest number of links of a route; `goodput` the factor on a link's capacity for
+    each further job on it.
     """
     if _library() is not None:
         return CompiledWorld(capacity, ranks, hops, goodput)
@@ -207,7 +207,7 @@ def _library() -> ctypes.CDLL | None:
 
 
 class _Kept(ctypes.c_void_p):
-    """A pointer that keeps the array it points into."""
+    """A pointer that keeps its array alive."""
 
 
 def _pointer(array: Array) -> ctypes.c_void_p:

@@ -1,8 +1,7 @@
-"""`World` without a compiler: the same jobs and the same network, some hundred times as slow.
+"""`World` without a compiler: the same results, some hundred times as slow.
 
-What `world.c` says of data flow and network holds here too, but every collective is followed
-message by message unless the caller says that it shares nothing, and rates are worked out anew at
-every event.
+Data flow and network are those of `world.c`, but every collective that is not closed is followed
+message by message, and all rates are computed anew at every event.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.simulate.fabric.network import LEAST_SHARE
-from evenstep.simulate.wires.told import (
+from evenstep.simulate.wires.interface import (
     COLLECTIVE,
     COMPUTE,
     DROP,
@@ -74,7 +73,7 @@ class _Job:
     final: bool = False
     steps: list[_Step | None] = field(default_factory=list)
     taken: int = 0
-    hungry: dict[int, float] = field(default_factory=dict)  # ranks that want a step, since when
+    wanting: dict[int, float] = field(default_factory=dict)  # ranks that need a step, since when
     free: float = 0.0  # end of the last urgent collective
 
 
@@ -91,12 +90,12 @@ class _Flight:
 
     @property
     def pace(self) -> float:
-        """What is taken off `left` in a ns."""
+        """Decrease of `left` in a ns."""
         return 1.0 if self.of.flow.lasting else self.rate
 
 
 class PythonWorld:
-    """`World` in Python."""
+    """The engine in Python; see `CompiledWorld` for its methods."""
 
     def __init__(self, capacity: Array, ranks: tuple[int, ...], goodput: float = 1.0) -> None:
         self._capacity, self._goodput = np.asarray(capacity, float), goodput
@@ -120,10 +119,10 @@ class PythonWorld:
         self._sent = 0
         self._peak = np.zeros(len(capacity))
 
-    # -- told --------------------------------------------------------------------------------------
+    # -- building ----------------------------------------------------------------------------------
 
     def flow(self, carriage: Carriage) -> int:
-        """Make a collective known."""
+        """Add a collective; return its number."""
         self._flows.append(carriage)
         groups = int(carriage.group.max(initial=-1)) + 1
         self._members.append([np.flatnonzero(carriage.group == g) for g in range(groups)])
@@ -131,14 +130,14 @@ class PythonWorld:
         return len(self._flows) - 1
 
     def graph(self, plan: StepPlan) -> int:
-        """Make a step known."""
+        """Add the graph of a step; return its number."""
         self._plans.append(plan)
         return len(self._plans) - 1
 
     def job(
         self, number: int, begin_ns: Array, *, eager: bool, lag: int = 0, slowdown: float = 0.0
     ) -> None:
-        """How a job is fed."""
+        """Set how a job runs."""
         job = self._jobs[number]
         job.eager, job.lag, job.slowdown = eager, lag, slowdown
         mine = slice(job.first, job.first + job.ranks)
@@ -146,22 +145,22 @@ class PythonWorld:
         self._queue.update(dict.fromkeys(range(mine.start, mine.stop)))
 
     def feed(self, job: int, graph: int, value: Array, scale: Array) -> None:
-        """The next step."""
+        """Feed the next step."""
         plan, which = self._plans[graph], self._jobs[job]
         sizes = np.diff(plan.start)[plan.role]
         nothing = np.full(value.shape, np.nan)
         which.steps.append(
             _Step(plan, value.copy(), scale, nothing, nothing.copy(), int(sizes.sum()))
         )
-        which.hungry.clear()
+        which.wanting.clear()
         self._queue.update(dict.fromkeys(range(which.first, which.first + which.ranks)))
 
     def final(self, job: int) -> None:
-        """There are no more steps."""
+        """Mark the last fed step of a job as its last."""
         self._jobs[job].final = True
 
     def take(self, job: int) -> tuple[Array, Array] | None:
-        """The oldest step, once it is over."""
+        """(entry, end) of the oldest step, once it is over."""
         which = self._jobs[job]
         step = which.steps[which.taken] if which.taken < len(which.steps) else None
         if step is None or step.open:
@@ -178,18 +177,18 @@ class PythonWorld:
 
     @property
     def followed(self) -> int:
-        """All of them."""
+        """All messages: there are no trains here."""
         return self._sent
 
     @property
     def peak_gBps(self) -> Array:  # noqa: N802
-        """What each link carried at most."""
+        """The highest rate on each link."""
         return self._peak.copy()
 
     # -- running -----------------------------------------------------------------------------------
 
     def run(self, most: int) -> int:
-        """Go on."""
+        """Run until a job needs a step, `most` messages are sent, or the end."""
         last = self._sent + most
         while True:
             self._flow_on()
@@ -204,14 +203,14 @@ class PythonWorld:
             self._pass(soonest)
 
     def _wants(self, limit: float) -> int | None:
-        """The job whose next step is needed by then; of those that are eager, who asked first."""
+        """The job that needs a step by `limit`; of eager jobs the one that needed it first."""
         asked = []
         for number, job in enumerate(self._jobs):
-            if job.final or not job.hungry:
+            if job.final or not job.wanting:
                 continue
-            if not job.eager and len(job.hungry) == job.ranks:
+            if not job.eager and len(job.wanting) == job.ranks:
                 return number
-            since = min(job.hungry.values())
+            since = min(job.wanting.values())
             if job.eager and since <= limit:
                 asked.append((since, number))
         return min(asked)[1] if asked else None
@@ -279,7 +278,7 @@ class PythonWorld:
         np.maximum(self._peak, carried, out=self._peak)
 
     def _available(self) -> tuple[Array, Array]:
-        """Of each link: what can be shared, and what is taken without being shared."""
+        """Of each link: capacity to be shared fairly, and the rate of steady messages."""
         capacity, steady = self._capacity.copy(), np.zeros(len(self._capacity))
         if self._goodput < 1:
             present = np.zeros((len(self._jobs), len(capacity)), bool)
@@ -365,7 +364,7 @@ class PythonWorld:
     # -- collectives that share nothing ------------------------------------------------------------
 
     def _close(self, of: _Instance, members: Array) -> float:
-        """The ends of a group from its entries; returns the last."""
+        """Compute the ends of a closed group from its entries; return the last."""
         flow = of.flow
         entries = sorted(of.entry[int(rank)] for rank in members)
         latest = entries[max(len(entries) - 1 - flow.spared, 0)]
@@ -393,7 +392,7 @@ class PythonWorld:
         return float(times[inside].max(initial=-np.inf))
 
     def _urgent(self, job: _Job, step: _Step) -> None:
-        """One at a time; of those that all ranks are ready for, the last first."""
+        """Run urgent collectives one at a time; of those ready on all ranks, the last first."""
         waiting = {n: max(of.entry.values()) for n, of in step.instances.items() if of.entry}
         while waiting:
             now = max(min(waiting.values()), job.free)
@@ -415,10 +414,10 @@ class PythonWorld:
                 moved = sum(self._proceed(rank, stream) for stream in range(STREAMS)) > 0
             job = self._jobs[self._job_of[rank]]
             if not job.final and self._at_step[rank, 0] >= len(job.steps):
-                job.hungry.setdefault(rank, float(self._until[rank, 0]))
+                job.wanting.setdefault(rank, float(self._until[rank, 0]))
 
     def _proceed(self, rank: int, stream: int) -> bool:
-        """The next operation of a stream; False where it has to wait."""
+        """Carry out the next operation of a stream; return False where it has to wait."""
         job = self._jobs[self._job_of[rank]]
         number, lane = int(self._at_step[rank, stream]), (rank, stream)
         step = job.steps[number] if number < len(job.steps) else None
@@ -460,7 +459,7 @@ class PythonWorld:
         return True
 
     def _ready(self, job: _Job, plan: StepPlan, o: int, number: int, local: int) -> float:
-        """When all that an operation needs is over; NaN where that is not known."""
+        """When all needs of an operation are over; NaN where that is not known yet."""
         ready = -math.inf
         for k in range(int(plan.need_start[o]), int(plan.need_start[o + 1])):
             of = number - int(plan.back[k])
@@ -476,7 +475,7 @@ class PythonWorld:
     def _ended(
         self, job: _Job, step: _Step, o: int, place: int, local: int, begin: float, ready: float
     ) -> float:
-        """End of what is no collective; NaN where it depends on one that is in flight."""
+        """End of an operation other than a collective; NaN where one in flight decides it."""
         value, kind = float(step.value[place, local]), int(step.plan.kind[o])
         rank = job.first + local
         if kind == DROP:
