@@ -479,3 +479,29 @@ def test_a_collective_of_an_unknown_kind_is_of_those_who_leave_it_together(writt
     assert {(0, 1), (2, 3)} <= {group.ranks for group in trace.groups}
     finding = diagnose(trace).findings[0]
     assert (finding.mode, finding.where.ranks) == ("straggler", [3])
+
+
+def test_lanes_that_always_leave_together_are_one_group(written):
+    """Shards (0, 1) and (2, 3) labelled as lanes, whose gradients are reduced layer by layer over
+    (0, 2) and (1, 3): all leave at once, and whoever is late is so for all."""
+    header, *rows = sharded({3: 13})[0]
+    ends = np.array([float(row.split(",")[5]) + float(row.split(",")[6]) for row in rows])
+    lines_, over = [header], 0.0
+    for row, end in zip(rows, ends, strict=True):
+        cells = row.split(",")
+        rank, kind = int(cells[2]), cells[4]
+        cells[0] = str(rank % 2)
+        if kind == "grads-sync":
+            begin, over = float(cells[5]), end
+            middle = max(begin, over - 0.002)
+            tail = [f"{begin:.6f}", f"{middle - begin:.6f}", "0", "0", "0", "-1"]
+            lines_.append(",".join([*cells[:4], "grads-all-reduce", *tail]))
+            tail = [f"{middle:.6f}", "0.002000", "1", "0", "0", "-1"]
+            lines_.append(",".join([*cells[:4], "grads-all-reduce", *tail]))
+            continue
+        lines_.append(",".join(cells))
+    trace = opened(written(lines_))
+    assert (0, 1, 2, 3) in {group.ranks for group in trace.groups}
+    finding = diagnose(trace).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("straggler", [3])
+    assert finding.severity == pytest.approx(1 - sharded({})[1] / sharded({3: 13})[1], abs=0.02)

@@ -197,7 +197,7 @@ def _first_of_group(rows: Columns) -> Array | None:
     """For collectives of one type and stage, the lowest rank of each row's group.
 
     Ranks that leave together are a group: their ends differ by a constant (of their clocks) within
-    each step. None where each lane is one group, or a rank would be alone.
+    each step. None where each lane is one group and not all lanes together, or a rank is alone.
     """
     ranks, first, column = np.unique(rows["rank"], return_index=True, return_inverse=True)
     calls, call = np.unique(np.stack([rows.step, rows.seq_id]), axis=1, return_inverse=True)
@@ -214,7 +214,10 @@ def _first_of_group(rows: Columns) -> Array | None:
 
     lane = rows.lane[first]
     heads = np.unique(lane, return_index=True)[1]
-    if np.isnan(ends).any() or all(together(at)[lane == lane[at]].all() for at in heads):
+    if np.isnan(ends).any():
+        return None
+    joint = len(heads) > 1 and bool((count > 1).any()) and bool(together(0).all())
+    if not joint and all(together(at)[lane == lane[at]].all() for at in heads):
         return None
     found = np.full(len(ranks), -1)
     while (left := np.flatnonzero(found < 0)).size:
