@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.graph.streams import AT_ONCE_NS, CROSSING_NS, kernels
-from evenstep.diagnose.graph.structure import row_hash
+from evenstep.diagnose.graph.structure import means, row_hash
 from evenstep.diagnose.levels import MINOR, MOST, SEVERAL
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Op
@@ -70,7 +70,7 @@ def _awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
     gaps = _gaps(rows, over, place)
     share = _usual_shares(rows, operations, gaps)
     received = operations.message[rows.operation[gaps.row - 1]] & np.isnan(gaps.computed)
-    sure = (_means(received, gaps.kind) > MOST) & (share[:, 0] == 0)
+    sure = (means(received, gaps.kind) > MOST) & (share[:, 0] == 0)
     seen, told = _shares_by_idle_time(rows, gaps)
     share = np.where(told[:, None], seen, share)
     return _waits_of_rows(rows, gaps, _best_shares(gaps, share, sure | told))
@@ -82,9 +82,9 @@ def _usual_shares(rows: Columns, operations: Columns, gaps: _Gaps) -> Array:
     number = rows.operation[gaps.row - 1]
     reduces = np.isin(operations.op, _REDUCTIONS)
     more = reduces[number] & reduces[rows.operation[gaps.row]] & ~gaps.opens
-    waits = _means(~more & ~rows.sends[gaps.row - 1], gaps.kind) > MOST
+    waits = means(~more & ~rows.sends[gaps.row - 1], gaps.kind) > MOST
     went_on = gaps.lasted < gaps.over[0] - CROSSING_NS
-    waits &= _means(went_on, gaps.kind) <= MINOR
+    waits &= means(went_on, gaps.kind) <= MINOR
     share = np.full((len(waits), FURTHEST), np.nan)
     share[waits, 0] = 0.0
     return share
@@ -113,8 +113,8 @@ def _shares_by_idle_time(rows: Columns, gaps: _Gaps) -> tuple[Array, Array]:
     length = np.maximum(rows.leave_ns[first] - since, 0)
     part = (rows.freed_ns[first] - rows.computed_ns[row - 1]) / np.maximum(gaps.computed[gap], 1.0)
     explained = np.minimum(np.bincount(gap, length, len(idle)), idle)
-    told = _means(explained, gaps.kind) > MOST * _means(idle, gaps.kind)
-    told &= _means(idle, gaps.kind) > AT_ONCE_NS
+    told = means(explained, gaps.kind) > MOST * means(idle, gaps.kind)
+    told &= means(idle, gaps.kind) > AT_ONCE_NS
     place = gaps.kind[gap] * FURTHEST + row - first - 1
     of_kind = np.bincount(gaps.kind[gap], length, len(share))
     much = np.bincount(place, length, share.size).reshape(share.shape) > MINOR * of_kind[:, None]
@@ -202,7 +202,7 @@ def _misfit(gaps: _Gaps, share: Array, pace: Array) -> tuple[Array, Array]:
     length = _median(work / pace, ~unseen, gaps.kind)
     work = np.where(np.isnan(gaps.computed), length[gaps.kind] * pace, gaps.computed)
     apart = np.abs(gaps.lasted - _expected(gaps, share, work))
-    return _means(apart, gaps.kind), length
+    return means(apart, gaps.kind), length
 
 
 def _best_shares(gaps: _Gaps, share: Array, sure: Array) -> Array:
@@ -229,9 +229,9 @@ def _fitted(gaps: _Gaps, share: Array, free: Array) -> tuple[Array, Array]:
         whole, square = (np.bincount(gaps.cell, length[gaps.kind] ** power) for power in (1, 2))
         paced = whole * whole >= SEVERAL * square
         told = paced[gaps.cell] | ~np.isnan(gaps.computed)
-        known = _means(told, gaps.kind) > MOST
+        known = means(told, gaps.kind) > MOST
         floor = np.maximum(TELLING * length, AT_ONCE_NS)
-        opens = _means(gaps.opens, gaps.kind) > 0
+        opens = means(gaps.opens, gaps.kind) > 0
         best = np.full(share.shape, np.nan)
         least = _misfit(gaps, best, pace)[0]
         for _turn in range(2):
@@ -250,7 +250,7 @@ def _fitted(gaps: _Gaps, share: Array, free: Array) -> tuple[Array, Array]:
     misfit, _ = _misfit(gaps, share, _paces(gaps, share))
     count = np.maximum(np.bincount(gaps.cell), 1)
     each = np.bincount(gaps.cell, misfit[gaps.kind]) / count
-    return share, _means(each[gaps.cell], gaps.kind)
+    return share, means(each[gaps.cell], gaps.kind)
 
 
 def _with(share: Array, ahead: int, part: float) -> Array:
@@ -319,7 +319,3 @@ def _places(rows: Columns, operations: Columns) -> Array:
     ends = np.append(first[1:], len(rows)) - 1
     whole = code[ends] - np.where(first > 0, code[first - 1], np.uint64(0))
     return np.unique(row_hash([whole[step], place]), return_inverse=True)[1].reshape(-1)
-
-
-def _means(values: Array, kind: Array) -> Array:
-    return np.asarray(np.bincount(kind, values) / np.maximum(np.bincount(kind), 1))

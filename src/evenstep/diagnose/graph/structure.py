@@ -138,7 +138,7 @@ def times(graph: Graph) -> Times:
     """Sums over the rows of each step and lane."""
     at, over = _reached(graph)
     found = _waits(graph, at)
-    enters = graph.rows.enter >= 0
+    shared = ~graph.operations.message & (graph.operations.members > 1)
     took = np.append(graph.took_ns, 0.0)  # -1, none, takes nothing
     moving = by_step_and_lane(graph, took[graph.rows.enter])
     blocked, wait = np.zeros(len(graph.rows)), np.zeros(len(graph.rows))
@@ -150,7 +150,7 @@ def times(graph: Graph) -> Times:
         exposed,
         waited,
         np.maximum(moving - (exposed - waited), 0),
-        by_step_and_lane(graph, enters & np.append(_shared(graph), False)[graph.rows.enter]),
+        by_step_and_lane(graph, np.append(shared, False)[graph.rows.enter]),
     )
 
 
@@ -164,11 +164,6 @@ def _seen_later(graph: Graph, over_ns: Array) -> Array:
     follows &= (rows.wait >= 0) & ~graph.device[rows.lane]
     own_after = np.append(graph.own_ns[1:], 0.0)
     return np.where(follows, np.clip(rows.until_ns - over_ns, 0, own_after), 0.0)
-
-
-def _shared(graph: Graph) -> Array:
-    """Whether each operation is a collective of several ranks."""
-    return np.asarray(~graph.operations.message & (graph.operations.members > 1))
 
 
 def overlap(graph: Graph, lane: Array, start: Array, end: Array) -> Array:
@@ -192,6 +187,11 @@ def quantiles(values: Array, group: Array, share: float, count: int) -> Array:
     place = np.cumsum(size) - size + (share * (size - 1)).astype(int)
     values = np.append(values[order], 0)
     return np.where(size > 0, values[np.clip(place, 0, len(order))], 0)
+
+
+def means(values: Array, kind: Array) -> Array:
+    """Mean of each kind's values; 0 for kinds without any."""
+    return np.asarray(np.bincount(kind, values) / np.maximum(np.bincount(kind), 1))
 
 
 def grouped_order(group: Array, *keys: Array) -> Array:

@@ -125,14 +125,15 @@ def pacing(trace: Trace) -> dict[str, Any] | None:
         return None
     held = steps.select(steps.held_ns > 0)
     booked = [accounts[rank].get("booked_ns") for rank in paced]
+    verdicts = [accounts[rank].get("verdict") or {} for rank in paced]
     return {
         "ranks": paced,
         "held_ranks": [int(rank) for rank in np.unique(held.rank)],
         "held_share": len(held) / len(steps),
         "held_mean_ns": float(held.held_ns.mean()) if len(held) else 0.0,
         "lost_at_most": _share(booked, float((steps.exit_ns - steps.enter_ns).sum())),
-        "verdicts": dict(Counter(_word(accounts[rank]) for rank in paced)),
-        "effect": _effect([accounts[rank].get("verdict") or {} for rank in paced]),
+        "verdicts": dict(Counter(str(one.get("word") or ENDED_EARLY) for one in verdicts)),
+        "effect": _effect(verdicts),
         "part": next((str(one["part"]) for one in accounts.values() if one.get("part")), ""),
         "beside": _beside(trace, paced),
     }
@@ -184,10 +185,6 @@ def _account(facts: Mapping[str, Any]) -> dict[str, Any]:
 def _share(booked: Sequence[int | None], total_ns: float) -> float | None:
     known = [value for value in booked if value is not None]
     return sum(known) / total_ns if len(known) == len(booked) and total_ns > 0 else None
-
-
-def _word(account: Mapping[str, Any]) -> str:
-    return str((account.get("verdict") or {}).get("word") or ENDED_EARLY)
 
 
 def _effect(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

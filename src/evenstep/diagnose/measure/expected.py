@@ -151,16 +151,13 @@ def _by_speed(measured: Transfers, op: int, groups: list[int]) -> list[list[int]
     if len(groups) < 2 or not mine.any():
         return [groups]
     group, size, floor = kinds.group[mine], kinds.size_bytes[mine], kinds.floor_ns[mine]
-    usual = {one: _faster_half(floor[size == one]) for one in np.unique(size)}
-    ratio = floor / np.maximum([usual[one] for one in size], 1.0)
+    sizes, at = np.unique(size, return_inverse=True)
+    usual = [np.quantile(floor[size == one], 0.5, method="lower") for one in sizes]
+    ratio = floor / np.maximum(np.array(usual)[at], 1.0)
     slow = [one for one in groups if _middle(ratio[group == one]) > 1 / GOOD]
     if not slow or len(slow) > len(groups) / 2:
         return [groups]
     return [[one for one in groups if one not in slow], slow]
-
-
-def _faster_half(floors_ns: Array) -> float:
-    return float(np.quantile(floors_ns, 0.5, method="lower"))
 
 
 def _middle(values: Array) -> float:

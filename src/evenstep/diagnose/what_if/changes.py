@@ -14,6 +14,7 @@ import numpy.typing as npt
 from evenstep import allreduce
 from evenstep.allreduce import Cost, Link
 from evenstep.diagnose.graph.replay import Change
+from evenstep.diagnose.graph.structure import means
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.expected import TransferLine, line_through
@@ -128,9 +129,9 @@ def _lengths(case: Case, spec: Spec, records: Columns, length_ns: Array) -> Arra
         stage = _in_table(case, records["rank"], "stage")
         place = np.unique(stage * len(Phase) + records.op, return_inverse=True)[1]
         layers = np.isin(records.op, (int(Phase.FORWARD), int(Phase.BACKWARD)))
-        mean = _means(length_ns, place)
+        mean = means(length_ns, place)
         first = np.unique(place, return_index=True)[1]
-        all_stages = _means(mean, records.op[first].astype(np.int64))[records.op]
+        all_stages = means(mean, records.op[first].astype(np.int64))[records.op]
         return np.where(layers, length_ns * all_stages / np.maximum(mean[place], 1.0), length_ns)
     if spec.subject == "optype":
         mine = records.name == case.trace.names.index(spec.target)
@@ -138,13 +139,8 @@ def _lengths(case: Case, spec: Spec, records: Columns, length_ns: Array) -> Arra
             return f"{spec.target} is no compute; of transfers ask op:all_reduce=floor"
     else:
         mine = _columns(case, spec)[np.searchsorted(case.grid.ranks, records["rank"])]
-    usual = _means(length_ns, records.name.astype(np.int64))[records.name]
+    usual = means(length_ns, records.name.astype(np.int64))[records.name]
     return np.where(mine, usual if spec.change == "ideal" else length_ns * spec.factor, length_ns)
-
-
-def _means(values: Array, kind: Array) -> Array:
-    """Mean of each kind's values; 0 for kinds without any."""
-    return np.asarray(np.bincount(kind, values) / np.maximum(np.bincount(kind), 1))
 
 
 def _rows_of(case: Case, records: Columns) -> Array:
