@@ -118,7 +118,7 @@ def test_a_broken_file_leaves_the_other_ranks(ranks):
     ranks[1].write_text(ranks[1].read_text()[:-100])
     trace = open_trace(ranks)
     assert list(trace.ranks) == [0]
-    assert "1.json is no JSON at byte" in trace.limits[0]
+    assert "1.json is not JSON at byte" in trace.limits[0]
 
 
 def test_in_a_folder_what_is_empty_or_damaged_is_named_and_notes_are_not(ranks):
@@ -161,7 +161,7 @@ def test_a_log_beside_a_trace_is_merged_into_its_run(ranks, log, companion):
 
 
 def test_a_log_alone_gets_a_sentence(log, companion):
-    with pytest.raises(TraceError, match="is a test log: it tells of the fabric, not of a run"):
+    with pytest.raises(TraceError, match="is a test log: it describes the fabric, not a run"):
         open_trace([log])
 
 
@@ -211,7 +211,7 @@ def test_an_archive_is_what_it_holds(tmp_path):
 def test_a_damaged_archive_is_a_sentence(tmp_path):
     path = tmp_path / "traces.tar"
     path.write_bytes(b"a".ljust(257, b"\0") + b"ustar" + b"\xff" * 900)
-    with pytest.raises(EvenstepError, match="no whole tar archive"):
+    with pytest.raises(EvenstepError, match="not a whole tar archive"):
         open_trace([path])
 
 
@@ -228,7 +228,7 @@ def test_a_name_that_would_fill_memory_is_not_read(tmp_path, kind):
     header = tarfile.TarInfo("a")
     header.type, header.size = kind, 1 << 30
     (tmp_path / "traces.tar").write_bytes(header.tobuf() + bytes(1 << 12))
-    with pytest.raises(EvenstepError, match=r"no whole tar archive .*take 1073741824 bytes"):
+    with pytest.raises(EvenstepError, match=r"not a whole tar archive .*take 1073741824 bytes"):
         open_trace([tmp_path / "traces.tar"])
 
 

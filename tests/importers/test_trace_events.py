@@ -80,7 +80,8 @@ def test_any_bytes_are_an_error_in_words_or_events(path, data):
 
 def test_the_byte_of_a_malformed_event_is_named(path):
     text = b'{"traceEvents": [{"name": "a"}, {"name" 1}]}'
-    with pytest.raises(TraceError, match=f"no JSON at byte {text.index(b' 1}') + 1}: expected ':'"):
+    place = text.index(b" 1}") + 1
+    with pytest.raises(TraceError, match=f"not JSON at byte {place}: expected ':'"):
         read(path, text)
 
 
@@ -143,7 +144,7 @@ def test_brackets_in_names_are_not_taken_for_boundaries(path):
 
 
 def test_a_claim_of_depth_is_refused(path):
-    with pytest.raises(TraceError, match=r"no JSON|no list"):
+    with pytest.raises(TraceError, match=r"not JSON|no list"):
         read(path, b'{"traceEvents": [{"args": {"Seq": ' + b"[" * 100_000)
 
 

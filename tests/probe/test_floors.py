@@ -42,7 +42,7 @@ def test_diagnose_takes_them_as_an_option(file, tmp_path, capsys):
 
 def test_floors_alone_are_no_trace(file, capsys):
     assert main(["diagnose", str(file)]) == 2
-    assert "tells of the fabric, not of a run" in capsys.readouterr().err
+    assert "describes the fabric, not a run" in capsys.readouterr().err
 
 
 def test_where_nothing_was_measured_there_are_none():

@@ -151,7 +151,7 @@ def test_a_store_that_is_there_is_replaced_only_with_force(trace, tmp_path):
 
 def test_nothing_but_a_store_is_ever_replaced(trace, tmp_path):
     (tmp_path / "mine").write_text("precious")
-    with pytest.raises(UsageError, match="is no store"):
+    with pytest.raises(UsageError, match="is not a store"):
         write_store(trace, tmp_path, force=True)
     assert (tmp_path / "mine").read_text() == "precious"
 

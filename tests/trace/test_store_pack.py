@@ -91,7 +91,7 @@ def test_a_damaged_pack_is_left_out_and_named(collected):
     broken.write_bytes(broken.read_bytes()[:-40])
     trace = load(collected)
     assert sorted(trace.ranks) == list(range(WORLD))[:2]
-    assert any("node-h1.pack is no pack" in limit for limit in trace.limits)
+    assert any("node-h1.pack is not a pack" in limit for limit in trace.limits)
 
 
 @pytest.mark.parametrize("at", [6, 8, 24])  # version, flags, size of a member (APPNOTE 4.3.12)

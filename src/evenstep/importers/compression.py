@@ -155,7 +155,7 @@ def unpacked(path: Path) -> TemporaryDirectory[str]:
                 if member.isreg() and not member.issparse():  # whose holes would fill a disk
                     _write(archive, member, Path(folder.name))
     except (tarfile.TarError, OSError, ValueError) as error:
-        raise TraceError(f"{path} is no whole tar archive ({str(error)[:80]})") from None
+        raise TraceError(f"{path} is not a whole tar archive ({str(error)[:80]})") from None
     return folder
 
 

@@ -276,7 +276,7 @@ def _nothing(given: InputPaths) -> str:
     if given.companions:
         known, sources = given.companions[0]
         return (
-            f"{sources[0].path} is a {known.name}: it tells of the fabric, not of a run; give it "
+            f"{sources[0].path} is a {known.name}: it describes the fabric, not a run; give it "
             "beside a trace"
         )
     reasons = "; ".join(line.removeprefix("left out: ") for line in given.limits[:3])

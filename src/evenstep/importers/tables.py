@@ -193,7 +193,7 @@ def _rejected(connection: duckdb.DuckDBPyConnection, path: Path) -> list[str]:
     count, first = connection.execute(query).fetchall()[0]
     if not count:
         return []
-    return [f"{path}: {count} lines were left out that are no rows; the first is line {first}"]
+    return [f"{path}: {count} lines that are not rows were left out; the first is line {first}"]
 
 
 def _fetched(
@@ -235,7 +235,7 @@ def _of_lines(
         if line.number >= MOST_ROWS:
             break
     if wrong:
-        limits.append(f"{file.path}: {wrong} lines were left out that are no JSON objects")
+        limits.append(f"{file.path}: {wrong} lines that are not JSON objects were left out")
     found = Table({name: np.array(column, float) for name, column in values.items()}, {})
     for name, told in spoken.items():
         kinds = sorted(set(told) - {""})

@@ -300,7 +300,7 @@ class TraceEvents:
         if place is None and "truncated" in what:
             what = "the file ends in the middle of an event"
         raise TraceError(
-            f"{self._stream.path} is no JSON at byte {max(at, 0)}: {what}; "
+            f"{self._stream.path} is not JSON at byte {max(at, 0)}: {what}; "
             "it was cut short or damaged, export it again"
         ) from error
 

@@ -119,7 +119,7 @@ def extents(pack: Path) -> list[Extent]:
     except OSError as error:
         raise SpoolError(f"cannot read {pack}: {error.strerror}") from error
     except _ZIP_DAMAGE as error:
-        raise SpoolError(f"{pack} is no pack of spools, or is cut short: {error}") from error
+        raise SpoolError(f"{pack} is not a pack of spools, or is cut short: {error}") from error
 
 
 def _extent(pack: Path, file: io.BufferedReader, info: zipfile.ZipInfo) -> Extent:

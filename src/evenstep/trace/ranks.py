@@ -43,7 +43,7 @@ def parse_ranks(text: str) -> tuple[int, ...]:
         first, _, last = part.partition("-")
         begin, end = int(first), int(last or first)
         if not 0 <= begin <= end < MOST_RANKS or len(ranks) > MOST_RANKS:
-            raise ValueError(f"{part!r} is no range of ranks")
+            raise ValueError(f"{part!r} is not a range of ranks")
         ranks.extend(range(begin, end + 1))
     return tuple(ranks)
 

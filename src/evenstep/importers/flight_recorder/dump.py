@@ -66,7 +66,7 @@ def read_dump(path: Path, taken: Mapping[int, Dump], named: Mapping[Path, int]) 
     if isinstance(value, list):  # version 1: entries only
         value = {"version": "1", "entries": value}
     if not isinstance(value, dict) or not ({"entries", "pg_config", "pg_status"} & value.keys()):
-        raise TraceError(f"{path} is no flight recorder dump: it has neither entries nor groups")
+        raise TraceError(f"{path} is not a flight recorder dump: it has neither entries nor groups")
     raw = value.get("entries") or []
     if not isinstance(raw, list | tuple):
         raise TraceError(f"{path}: entries is a {type(raw).__name__}, expected a list")

@@ -63,7 +63,7 @@ class Entry:
 def entry(raw: Any) -> Entry:
     """Parse an entry of a dump. Raises ValueError naming the invalid field."""
     if not isinstance(raw, Mapping):
-        raise ValueError("is no dictionary")
+        raise ValueError("is not a dictionary")
     backend, name = _profiling_name(raw)
     op = operation(name) or Op.OTHER
     message = raw.get("is_p2p") is True or op in MESSAGES
@@ -189,7 +189,7 @@ def _tensors(raw: Mapping[Any, Any], side: str) -> tuple[int, DType]:
     """Bytes of all input or output tensors, and the element type of the first."""
     shapes, types = raw.get(f"{side}_sizes") or [], raw.get(f"{side}_dtypes") or []
     if not isinstance(shapes, list | tuple) or not isinstance(types, list | tuple):
-        raise ValueError(f"{side}_sizes is no list of shapes")
+        raise ValueError(f"{side}_sizes is not a list of shapes")
     known = [element_type(str(name)[:40]) for name in types[: len(shapes)]]
     widths = [size for _, size in known] + [known[-1][1] if known else 4] * len(shapes)
     pairs = zip(shapes, widths, strict=False)
@@ -201,9 +201,9 @@ def _tensors(raw: Mapping[Any, Any], side: str) -> tuple[int, DType]:
 
 def _elements(shape: Any, side: str) -> int:
     if not isinstance(shape, list | tuple) or len(shape) > _MOST_DIMENSIONS:
-        raise ValueError(f"{side}_sizes is no list of shapes")
+        raise ValueError(f"{side}_sizes is not a list of shapes")
     if not all(type(size) is int and 0 <= size < MOST_BYTES for size in shape):
-        raise ValueError(f"{side}_sizes has {_shown(shape)}, which is no shape")
+        raise ValueError(f"{side}_sizes has {_shown(shape)}, which is not a shape")
     return math.prod(shape)
 
 

@@ -85,9 +85,9 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     _enter(draft, table)
     draft.limits.append(
         "only durations of collectives are known: a rank's wait is its own less the shortest of "
-        "the members', which is taken for transfer; what lies between collectives is not in it, so "
-        "that nobody knows how long steps took: shares are of the time in collectives, and of step "
-        "time at most as much"
+        "the members', which is taken for transfer; the time between collectives, and so the "
+        "length of steps, is unknown: shares are of the time in collectives, and of step time at "
+        "most as much"
     )
     return stepped(draft.trace({"source": NAME, "between_calls": UNKNOWN}), "no steps are known")
 
@@ -99,7 +99,7 @@ def _rows(source: SourceFile, draft: Draft) -> Columns:
     """The usable rows of a table: rank, group (its number among the names), sequence, op, …"""
     layout = layout_of(source)
     if layout is None:
-        raise TraceError(f"{source.path} is no table any more; it was changed while it was read")
+        raise TraceError(f"{source.path} is not a table any more; it was changed while it was read")
     numbers = [name for name in (layout.rank, layout.sequence, layout.size) if name]
     texts = [name for name in (layout.group, layout.op) if name]
     table = read_table(layout.file, [*numbers, layout.duration], texts, draft.limits)
@@ -139,8 +139,8 @@ def _enter(draft: Draft, table: Columns) -> None:
     found = _ends(table, call, table.row) if _in_turn(table) else None
     if found is None:
         draft.limits.append(
-            "rows are not in the order in which ranks made their calls: which call of one group "
-            "came before which of another is not known, and so who held up whom across groups"
+            "rows are not in the order in which ranks made their calls: the order of calls of "
+            "different groups, and so which rank delayed which across groups, is not known"
         )
         found = _ends(table, call, _shares(table, call))
     assert found is not None  # a single order of all calls has no cycle

@@ -70,7 +70,7 @@ def read_export(path: Path) -> Export:
             return _Reader(path, database).export()
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of a damaged schema
         raise TraceError(
-            f"{path} is no whole SQLite database ({str(error)[:80]}); export it again with "
+            f"{path} is not a whole SQLite database ({str(error)[:80]}); export it again with "
             "nsys export --type sqlite"
         ) from None
 

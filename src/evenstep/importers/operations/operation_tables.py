@@ -69,7 +69,7 @@ def _table(source: SourceFile, draft: Draft) -> Columns:
     """The rows of one file; types of operations are entered as names."""
     file = table_file(source, REQUIRED)
     if file is None:
-        raise TraceError(f"{source.path} is no table any more; it was changed while it was read")
+        raise TraceError(f"{source.path} is not a table any more; it was changed while it was read")
     numbers = [name for name in (*WHOLE, "start_ts", "duration") if name in file.names]
     read = read_table(file, numbers, ["optype"], draft.limits)
     kinds, optype = read.texts["optype"]

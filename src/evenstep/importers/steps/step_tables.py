@@ -172,7 +172,7 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
     if len(runs) > 1:
         places += runs
     if relative := [each.name for each in layout.durations if each.name.endswith(RELATIVE)]:
-        limits.append(f"{relative[0]} is no time but a share of one: durations have no known unit")
+        limits.append(f"{relative[0]} is a share of time: durations have no known unit")
     told = {layout.rank, layout.step, layout.time, layout.phase, *names}
     if others := [name for name in layout.file.names if name not in told and _lasts(name)]:
         limits.append(f"columns of durations that are none of a known part: {', '.join(others)}")

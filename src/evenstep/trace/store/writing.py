@@ -87,7 +87,7 @@ def _check(trace: Trace, folder: Path, *, force: bool) -> None:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not is_store(folder):
-        raise UsageError(f"{folder} is there and is no store; give another folder")
+        raise UsageError(f"{folder} exists and is not a store; give another folder")
     if not force:
         raise UsageError(f"{folder} exists; give another folder, or --force to replace it")
 
