@@ -92,6 +92,11 @@ def test_a_shortened_sentence_ends_with_no_word_that_leads_on():
     assert words.shortened("find what stopped it (SIGSTOP)", 4) == "find what stopped it"
 
 
+def test_a_shortened_sentence_keeps_the_object_of_its_verb():
+    text = "find what else runs there (daemons) and move it, or bind ranks to cores of their own"
+    assert words.shortened(text, 9) == "find what else runs there and move it"
+
+
 @pytest.mark.parametrize(
     ("most", "kept"),
     [

@@ -51,19 +51,14 @@ def shares(write: float, mtbf: float, *, interval: float, restart: float = 0.0) 
     """
     _check(write, mtbf, interval=interval, restart=restart)
     if (interval + write + restart) / mtbf > 700:  # e^700: nothing ever completes
-        return CheckpointShares(0.0, 0.0, *_hopeless(mtbf, restart))
+        lost = math.exp(-min(restart / mtbf, 700.0))
+        return CheckpointShares(0.0, 0.0, lost, 1 - lost)
     failures = math.expm1((interval + write) / mtbf)
     total = mtbf * math.exp(restart / mtbf) * failures
     down = failures * mtbf * math.expm1(restart / mtbf)
     return CheckpointShares(
         interval / total, write / total, 1 - (interval + write + down) / total, down / total
     )
-
-
-def _hopeless(mtbf: float, restart: float) -> tuple[float, float]:
-    """Shares lost and down where no cycle is ever completed."""
-    up = math.exp(-min(restart / mtbf, 700.0))
-    return up, 1 - up
 
 
 def best_interval(write: float, mtbf: float) -> float:

@@ -34,7 +34,8 @@ def main(argv: Sequence[str]) -> int:
         print(f"evenstep: there is no script {argv[0]!r} in {Path.cwd()}", file=sys.stderr)
         return 2
     sys.argv[:] = argv
-    sys.path[0] = str(script.resolve().parent)  # in place of the current folder, by `-m`
+    if not getattr(sys.flags, "safe_path", False):  # then `-m` has put the current folder there
+        sys.path[0] = str(script.resolve().parent)
     runpy.run_path(argv[0], run_name="__main__")
     return 0
 

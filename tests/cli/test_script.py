@@ -57,6 +57,16 @@ def test_without_a_script_it_says_how_to_use_it(observed, arguments):
     assert done.stderr.startswith("usage: python -m evenstep.run")
 
 
+@pytest.mark.parametrize("safe", ["", "1"])  # the variable is of Python 3.11
+def test_a_script_imports_from_where_it_would_without_us(observed, environ, tmp_path, safe):
+    (tmp_path / "path.py").write_text("import sys\nprint(sys.path)\n")
+    plain = subprocess.run(
+        [sys.executable, "path.py"], cwd=tmp_path, env=environ | {"PYTHONSAFEPATH": safe},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert observed("path.py", PYTHONSAFEPATH=safe).stdout == plain.stdout
+
+
 def test_a_script_that_is_not_there_is_named(observed):
     done = observed("none.py")
     assert done.returncode == 2

@@ -191,7 +191,7 @@ SLOWEST = Topic(
 )  # fmt: skip
 STALENESS = Topic(
     "staleness",
-    "how old gradients are when nobody waits",
+    "how old gradients are in asynchronous training",
     (
         _RANKS, _STEP, _CV_ZERO,
         Parameter("slow-ranks", COUNT, "ranks that are slower for good", "0"),

@@ -47,7 +47,8 @@ def periodic(series: Array) -> Peak | None:
     tested = power.copy()
     tested[: FEWEST_CYCLES - 1] = 0
     at = int(np.argmax(tested))
-    chance = max(_fisher(tested, at), _beside(power, at))
+    g = float(tested[at] / tested.sum()) if tested.any() else 0.0
+    chance = max(min(1.0, len(tested) * (1 - g) ** (len(tested) - 1)), _beside(power, at))
     if chance > SURE:
         return None
     period = _fundamental(values, _between(values, at + 1))
@@ -71,12 +72,6 @@ def _between(values: Array, at: int) -> float:
     cycles = np.clip(at + np.linspace(-0.75, 0.75, 31), 1, len(values) / 2)
     turn = np.exp(-2j * np.pi * cycles[:, None] / len(values) * np.arange(len(values))[None, :])
     return float(len(values) / cycles[np.argmax(np.abs(turn @ (values - values.mean())))])
-
-
-def _fisher(power: Array, at: int) -> float:
-    whole = float(power.sum())
-    share = float(power[at]) / whole if whole > 0 else 0.0
-    return float(min(1.0, len(power) * (1 - share) ** (len(power) - 1)))
 
 
 def _beside(power: Array, at: int) -> float:

@@ -60,8 +60,8 @@ Numbers = dict[str, float]
 
 def _drawn(
     baseline: Account, other: Account, of: Callable[[Account, Array], Numbers]
-) -> tuple[Numbers, Numbers, dict[str, Array], dict[str, Array]]:
-    """Numbers of both runs, and of their draws, which are independent of each other."""
+) -> dict[str, tuple[float, float, Array, Array]]:
+    """Each number of both runs, and of their draws, which are independent of each other."""
     tables = []
     for stream, run in enumerate((baseline, other)):
         rows = [of(run, at) for at in run.draws(stream)]
@@ -74,7 +74,8 @@ def _drawn(
         }
         tables.append((point, spread))
     (first, first_drawn), (second, second_drawn) = tables
-    return first, second, first_drawn, second_drawn
+    return {name: (first[name], second[name], first_drawn[name], second_drawn[name])
+            for name in first}  # fmt: skip
 
 
 def _changes(baseline: Account, other: Account, unit: str) -> list[MetricChange]:
@@ -84,12 +85,8 @@ def _changes(baseline: Account, other: Account, unit: str) -> list[MetricChange]
             found["throughput_per_rank"] = found["throughput"] / run.world
         return found
 
-    before, after, drawn_before, drawn_after = _drawn(baseline, other, of)
-    found = {
-        name: _change(name, unit, before[name], after[name], drawn_before[name], drawn_after[name])
-        for name in DIRECTIONS
-        if name in before
-    }
+    drawn = _drawn(baseline, other, of)
+    found = {name: _change(name, unit, *drawn[name]) for name in DIRECTIONS if name in drawn}
     whole = found["step_time"]
     return [
         replace(one, verdict=NO_EVIDENCE) if one.unit == "share" and _diluted(one, whole) else one
@@ -146,13 +143,12 @@ def _parts(baseline: Account, other: Account) -> list[StepTimePart]:
     def of(run: Account, at: Array) -> Numbers:
         return parts(run, at, split=split, locality=locality(run.diagnosis))
 
-    before, after, drawn_before, drawn_after = _drawn(baseline, other, of)
-    found = []
+    drawn, found = _drawn(baseline, other, of), []
     for name in PARTS:
-        if name in before:
-            drawn = drawn_after[name] - drawn_before[name]
-            change = of_draws(after[name] - before[name], drawn)
-            found.append(StepTimePart(name, before[name], after[name], *change))
+        if name in drawn:
+            before, after, draws_before, draws_after = drawn[name]
+            change = of_draws(after - before, draws_after - draws_before)
+            found.append(StepTimePart(name, before, after, *change))
     return found
 
 

@@ -9,6 +9,7 @@ energy and cost, but not as progress.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -191,7 +192,7 @@ def past_run(
     price = price_per_rank_hour
     return PastRun(
         name=name,
-        script=_script(_facts(folder)),
+        script=_script(folder),
         ranks=ranks,
         started_s=attempts[0].started_s,
         elapsed_s=total.elapsed_s,
@@ -214,18 +215,15 @@ def _with_warm_up(attempts: Sequence[Attempt]) -> float:
     return sum(one.steps * one.step_ns for one in attempts) / steps
 
 
-def _script(facts: Mapping[str, Any]) -> str:
-    """The script of a run, or the scenario of a simulation."""
+def _script(folder: Path) -> str:
+    """The script of a run, or the scenario of a simulation; "" unknown."""
+    try:
+        facts = RunFolder(folder).read()
+    except TraceError:
+        return ""
     if "scenario" in facts:
         return f"{facts['scenario'].get('name') or 'a scenario'} (simulated)"
     return script(facts.get("command") or [])
-
-
-def _facts(folder: Path) -> dict[str, Any]:
-    try:
-        return RunFolder(folder).read()
-    except TraceError:
-        return {}
 
 
 @dataclass(slots=True, frozen=True)
@@ -259,13 +257,9 @@ def _tables(folder: Path, attempt: int) -> list[Array]:
     """Step summaries of a few ranks of an attempt."""
     tables = []
     for file in some_spools(folder, attempt):
-        try:
-            table = open_spool(file)[0].summaries
-        except TraceError:
-            continue
-        if len(table):
-            tables.append(table)
-    return tables
+        with suppress(TraceError):
+            tables.append(open_spool(file)[0].summaries)
+    return [table for table in tables if len(table)]
 
 
 # -- workloads -------------------------------------------------------------------------------------

@@ -138,18 +138,19 @@ def locality(diagnosis: Diagnosis) -> float:
 
 def _match(wanted: Finding, among: Sequence[Finding]) -> Finding | None:
     """The finding of the same cause with most culprits in common, if any has that cause."""
+    ours = set(wanted.where.ranks)
     same = [finding for finding in among if _cause(finding) == _cause(wanted)]
-    return max(same, key=lambda finding: _common(wanted, finding), default=None)
+
+    def common(finding: Finding) -> float:
+        theirs = set(finding.where.ranks)
+        return len(ours & theirs) / max(len(ours | theirs), 1)
+
+    return max(same, key=common, default=None)
 
 
 def _cause(finding: Finding) -> str:
     """The title without its place."""
     return finding.title.removesuffix(place_of(finding.where, finding.when))
-
-
-def _common(one: Finding, other: Finding) -> float:
-    ours, theirs = set(one.where.ranks), set(other.where.ranks)
-    return len(ours & theirs) / max(len(ours | theirs), 1)
 
 
 def _changed(before: Finding | None, after: Finding | None) -> Changed:
@@ -253,8 +254,6 @@ def met(condition: Condition, comparison: Comparison) -> str | None:
 def _finding(condition: Condition, comparison: Comparison) -> str | None:
     for item in comparison.findings:
         if item.verdict == WORSE and item.difference > condition.limit:
-            return (
-                f"{condition.text}: {item.title} of {comparison.name} weighs "
-                f"{100 * item.difference:.3g} % of step time more"
-            )
+            more = f"{100 * item.difference:.3g} % of step time more"
+            return f"{condition.text}: {item.title} of {comparison.name} weighs {more}"
     return None

@@ -166,9 +166,8 @@ def _fewer_hops(case: Case, small: list[SmallCollectives]) -> dict[str, Share | 
     ranks = small[0].shape.members
     if ranks < 8:
         return {}
-    fewer = np.sum([part.latency_ns for part in small], axis=0) * (
-        1 - allreduce.depth(ranks) / (ranks - 1)
-    )
+    saved = 1 - allreduce.depth(ranks) / (ranks - 1)
+    fewer = saved * np.sum([part.latency_ns for part in small], axis=0)
     return {"tree": case.share(np.minimum(case.gained(fewer), case.grid.step_ns))}
 
 
@@ -208,13 +207,15 @@ def bandwidth_bound(case: Case) -> list[Finding]:
     rows, whole = case.transfers.rows, np.sum([part.bytes_ns for part in heavy], axis=0)
     missing = np.sum([part.missing_ns for part in heavy], axis=0)
     between = rows.step % ROUND_STEPS != ROUND_STEPS // 2
+    size = rows.size_bytes.astype(float)
+    wide = size[rows.dtype == int(DType.FLOAT32)].sum() >= MOST * size.sum()
     shorter = {
         **({"tune": missing} if missing.any() else {}),
         "overlap": whole,
-        **({"halve": whole / 2} if _wide(case) else {}),
+        **({"halve": whole / 2} if wide else {}),
         "rarely": whole * (between & np.isin(rows.op, REDUCTIONS)),
     }
-    changes = [case.transferred(each) for each in shorter.values()]  # the largest first
+    changes = [case.transferred(each) for each in shorter.values()]  # the intervention first
     saved = dict(zip(shorter, case.all_saved(changes), strict=True))
     lost, exposed, short = next(iter(saved.values())), saved["overlap"], "tune" in saved
     gain = Gain(case.share(lost), changes[0])
@@ -294,13 +295,6 @@ def _of_bandwidth(
             Evidence("bytes_per_step", moved, None, "bytes"),
         ],
     )
-
-
-def _wide(case: Case) -> bool:
-    """Whether gradients travel in four-byte floats."""
-    rows = case.transfers.rows
-    wide = float(rows.size_bytes[rows.dtype == int(DType.FLOAT32)].sum())
-    return wide >= MOST * float(rows.size_bytes.sum())
 
 
 def _groups(case: Case, heavy: list[HeavyTransfers]) -> list[str]:

@@ -1,9 +1,9 @@
-"""Every failure mode there is, in the order in which they are asked.
+"""All failure modes, in the order in which they are asked.
 
-The order is that of naming: who has evidence of his own comes before who only sees lateness (see
-`evenstep.diagnose.lateness.case`). What each costs beside the others no order decides: see
-`evenstep.diagnose.engine`. A mode is a function, and what `sentences.toml` says of it: the one
-source of `evenstep explain MODE`, of the page of principles and of findings' words.
+Modes with evidence of their own come before those that only see lateness, as each late cell is
+claimed once (see `evenstep.diagnose.lateness.case`). The order does not decide what each costs (see
+`evenstep.diagnose.engine`). A mode is a function and its table in `sentences.toml`, the one source
+of `evenstep explain MODE`, of the page of principles and of the sentences of findings.
 """
 
 from __future__ import annotations
@@ -38,54 +38,46 @@ class Mode(NamedTuple):
 
     name: str
     find: Callable[[Case], list[Finding]]
-    without_steps: bool  # can be asked of a trace in which no step was finished by all
-    layer: str  # where it usually lives: one of `finding.LAYERS`
+    without_steps: bool  # applies to a trace without a step that all ranks finished
+    layer: str  # the usual one of `finding.LAYERS`
     symptom: str  # what a user sees, one sentence
     look_at: Sequence[str]  # numbers and pictures that show it, in order
     remedy: Sequence[str]  # best first
     confirm: str  # the experiment that proves it
 
 
-def _mode(find: Callable[[Case], list[Finding]], *, alone: bool = False) -> Mode:
-    """A mode of the name of its function, or of the module whose `find` it is."""
-    name = find.__name__
-    if name == "find":
-        name = find.__module__.rpartition(".")[2]
-    return Mode(name, find, alone, **{one: TEXTS[name][one] for one in Mode._fields[3:]})
+def _mode(number: int, find: Callable[[Case], list[Finding]]) -> Mode:
+    """A mode with the name of its function, or of the module whose `find` it is."""
+    name = find.__name__ if find.__name__ != "find" else find.__module__.rpartition(".")[2]
+    fields = {one: TEXTS[name][one] for one in Mode._fields[3:]}
+    return Mode(name, find, number < WITHOUT_STEPS, **fields)
 
 
-#: Those that need no step come first: they can be asked of a trace in which none was finished.
-WITHOUT_STEPS = (
+WITHOUT_STEPS = 4  # the first modes, which need no step
+_FINDERS = (
     endings.rank_failed,
     endings.hang,
     restart_amplification.find,
     async_staleness.find,
+    runtime_jitter.find,
+    phases.input_pipeline,
+    phases.checkpoint_stall,
+    thermal_drift.find,
+    workload_imbalance.find,
+    synchronization.synchronization_oscillation,
+    locality.find,
+    straggler.find,
+    incast.find,
+    collective_topology_mismatch.find,
+    fabric_contention.find,
+    bound.latency_bound,
+    bound.bandwidth_bound,
+    synchronization.synchronization_amplification,
+    scaling_collapse.find,
 )
-MODES: tuple[Mode, ...] = (
-    *(_mode(find, alone=True) for find in WITHOUT_STEPS),
-    *map(
-        _mode,
-        (
-            runtime_jitter.find,
-            phases.input_pipeline,
-            phases.checkpoint_stall,
-            thermal_drift.find,
-            workload_imbalance.find,
-            synchronization.synchronization_oscillation,
-            locality.find,
-            straggler.find,
-            incast.find,
-            collective_topology_mismatch.find,
-            fabric_contention.find,
-            bound.latency_bound,
-            bound.bandwidth_bound,
-            synchronization.synchronization_amplification,
-            scaling_collapse.find,
-        ),
-    ),
-)
+MODES: tuple[Mode, ...] = tuple(_mode(number, find) for number, find in enumerate(_FINDERS))
 
 
 def by_name(name: str) -> Mode:
-    """The mode of this name; raises `KeyError` where there is none."""
+    """The mode of this name; raises `KeyError` without one."""
     return {mode.name: mode for mode in MODES}[name]

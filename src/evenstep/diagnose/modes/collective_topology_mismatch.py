@@ -79,10 +79,10 @@ def _orders_itself(case: Case, group: int) -> bool:
 def _mismatch(case: Case, crossing: list[CrossingRing], gain: Gain) -> list[Finding]:
     first = crossing[0]
     shape, trace = first.shape, case.trace
-    kind = "racks" if _by_rack(case, first.group) else "nodes"
     names = dict.fromkeys(trace.groups[g].name for part in crossing for g in part.shape.groups)
     where = places_of(trace, first.group)
     ranks = [rank for rank in trace.groups[first.group].ranks if rank in trace.ranks]
+    kind = "racks" if where[0] == places.rack_of(trace, ranks[0]) != "" else "nodes"
     order = places.grouped(ranks, where)
     layered = _hierarchy_saves(case, first) * case.transfers.rows.size_bytes
     layered_ns = case.gained(np.where(shape.rows, layered, 0.0))
@@ -115,11 +115,6 @@ def _mismatch(case: Case, crossing: list[CrossingRing], gain: Gain) -> list[Find
             *_curves(case, first),
         ],
     )
-
-
-def _by_rack(case: Case, group: int) -> bool:
-    first = case.trace.groups[group].ranks[0]
-    return places_of(case.trace, group)[0] == places.rack_of(case.trace, first) != ""
 
 
 def _curves(case: Case, first: CrossingRing) -> list[Evidence]:

@@ -43,7 +43,7 @@ def hang(case: Case) -> list[Finding]:
 
 
 def _of_places(case: Case, places: list[Stuck]) -> Finding:
-    """The finding of operations that wait for the same ranks, told by the longest wait."""
+    """The finding of operations that wait for the same ranks; its sentences are of the longest."""
     place, trace = max(places, key=lambda one: one.since_ns), case.trace
     culprits = place.missing or place.different or list(place.untraced)
     traced = all(rank in trace.ranks for rank in culprits)
@@ -159,7 +159,7 @@ def _circle(case: Case, place: Stuck) -> str:
 
 
 def _disagreement(case: Case, place: Stuck) -> str:
-    """Who entered what, and what the others did where they are the majority."""
+    """The calls of the differing ranks, and that of the others where these are the majority."""
     trace, some = case.trace, place.different[:SEVERAL]
     calls = ", ".join(
         f"{case.ranks_in_words([rank])} entered {_in_words(trace, place.calls[rank])}"
@@ -247,13 +247,14 @@ def rank_failed(case: Case) -> list[Finding]:
     theirs = words.ranks([death.rank for death in others])
     followed = f"; {theirs} followed within {within}" if others else ""
     in_call = last_of(case.trace, first.rank)
+    out_of_memory = (first.facts.get("ended") or {}).get("out_of_memory_kills")
     finding = _ending(
         "rank_failed",
         round(1.0 - case.running_share, 4),
         last,
         _remedy(first),
         "how the rank ended",
-        layer=_layer(first),
+        layer="model" if first.facts.get("raised") else "node" if out_of_memory else "framework",
         confidence=CERTAIN if ended_ns(case.trace.ranks[first.rank]) else LIKELY,
         observation=f"{case.ranks_in_words(ranks)} died after step {last}{followed}",
         cause=words.ended(first.facts)
@@ -266,12 +267,6 @@ def rank_failed(case: Case) -> list[Finding]:
         ],
     )
     return [finding]
-
-
-def _layer(first: Death) -> str:
-    if first.facts.get("raised"):
-        return "model"
-    return "node" if (first.facts.get("ended") or {}).get("out_of_memory_kills") else "framework"
 
 
 def _remedy(first: Death) -> str:

@@ -200,7 +200,7 @@ def _late_issue(case: Case) -> list[Finding]:
     """Devices, most of them, that are idle in their own time, as hosts issue their work too late.
 
     A profile shows it: nothing ran, and no record explains the host's delay. Without one, a stream
-    that enters a collective as soon as it is issued was idle before, nobody knows for how long."""
+    that enters a collective as soon as it is issued was idle before, for an unknown time."""
     costs = case.costs
     if costs is None or not costs.graph.device.any() or not case.trace.elapsed_known:
         return []

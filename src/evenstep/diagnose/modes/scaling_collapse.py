@@ -68,8 +68,8 @@ def _why(curve: Curve) -> str:
     n, law = float(curve.ranks[-1]), curve.law
     shapes = [one.shape for one in stretches(curve)]
     coupled = law.coherency * n * (n - 1) > law.contention * (n - 1)
-    told = [shape for shape in ("oscillatory", "cliff") if shape in shapes]
-    return say(f"scaling_collapse.{[*told, 'coupled' if coupled else 'serial'][0]}")
+    named = [shape for shape in ("oscillatory", "cliff") if shape in shapes]
+    return say(f"scaling_collapse.{[*named, 'coupled' if coupled else 'serial'][0]}")
 
 
 def _projected(curve: Curve) -> list[Projection]:
@@ -126,7 +126,9 @@ def diagnose_together(runs: Sequence[tuple[Trace, Diagnosis]]) -> Diagnosis:
     means = np.array([float(one.step_ns.mean()) for one in usable])
     draws = amounts / workload.resampled(usable) * 1e9
     measured = curve([one.ranks for one in usable], list(amounts / means * 1e9), draws)
-    findings = collapse(measured, unit, _largest(usable[-1]))
+    worst = [one for one in usable[-1].diagnosis.findings if one.severity >= NAMED]
+    largest = max(worst, key=lambda one: one.severity, default=None)
+    findings = collapse(measured, unit, largest)
     scripts, moved = [one.script for one in usable], [one.bytes_per_rank for one in usable]
     limits += [*workload.differences(scripts, moved), *_limits(usable, sizes, kind)]
     scaling = {"kind": kind, **describe(measured, unit)}
@@ -142,11 +144,6 @@ def _amounts(points: Sequence[ScalingPoint], kind: str | None) -> tuple[str, Arr
     if kind == "strong":
         return "steps/s", np.ones(len(points))
     return "rank-steps/s", np.array([point.ranks for point in points], float)
-
-
-def _largest(point: ScalingPoint) -> Finding | None:
-    worst = max(point.diagnosis.findings, key=lambda one: one.severity, default=None)
-    return worst if worst is not None and worst.severity >= NAMED else None
 
 
 def _run(runs: Sequence[tuple[Trace, Diagnosis]]) -> dict[str, Any]:

@@ -160,9 +160,9 @@ def _phases(case: Case, period: float) -> tuple[int, float]:
 # -- amplification ---------------------------------------------------------------------------------
 
 
-def amplification(case: Case) -> float | None:
-    """Growth of the step by waiting over a rank's mean delay; None without any delay."""
-    work = _unattributed(case)
+def amplification(work: Array) -> float | None:
+    """Growth of the step by waiting over a rank's mean delay; None without any delay. `work` is
+    (steps, ranks), nan where it does not count."""
     if work.shape[1] < 2 or not len(work):
         return None
     delay = np.maximum(work - np.nanquantile(work, 0.05, axis=0), 0)
@@ -182,10 +182,10 @@ def synchronization_amplification(case: Case) -> list[Finding]:
     """The loss that is left when every delay with a culprit is taken out."""
     if case.contended or not len(case.grid.steps) or not case.trace.elapsed_known:
         return []  # without recorded work its noise is unknown
-    share, factor = case.share(case.claims.rest_ns), amplification(case)
+    share, work = case.share(case.claims.rest_ns), _unattributed(case)
+    factor = amplification(work)
     if factor is None:
         return []
-    work = _unattributed(case)
     spread = float(np.median(np.nanmax(work, axis=1) - np.nanmin(work, axis=1)))
     total = float(case.grid.duration_ns.sum())
     waited = float(case.grid.wait_ns.sum()) / total if total else 0.0

@@ -165,7 +165,8 @@ def _cut(graph: Graph) -> tuple[Array, int, Array, Array] | None:
     often = (wide & (blocked > 0)).mean(axis=(0, 1)) >= 0.5
     if not often.any():
         return None
-    pending = own + _before(np.where(wide, 0.0, blocked))
+    narrow_ns = np.where(wide, 0.0, blocked)  # counts with the work after it
+    pending = own + np.concatenate([np.zeros_like(own[:, :, :1]), narrow_ns[:, :, :-1]], axis=2)
     cuts = np.flatnonzero(often)
     parts = [chunk.sum(axis=2) for chunk in np.split(pending, cuts + 1, axis=2)]
     after = parts.pop()
@@ -184,8 +185,3 @@ def _places(graph: Graph, part: Peers) -> tuple[Array, Array, Array]:
     over = np.where(known, graph.operations.over_ns[np.maximum(wait, 0)], 0)
     blocked = np.where(known, np.maximum(over - graph.rows.at_ns[part.rows], 0), 0)
     return part.by_place(graph.own_ns), members == int(graph.operations.members.max()), blocked
-
-
-def _before(blocked: Array) -> Array:
-    """Time blocked at the place before each one."""
-    return np.concatenate([np.zeros_like(blocked[:, :, :1]), blocked[:, :, :-1]], axis=2)

@@ -156,18 +156,19 @@ def project(
     weights = [part.noise.weights for part in fit(cut).parts]
     runs: dict[int, list[tuple[float, float, float]]] = {size: [] for size in sizes}
     for _ in range(RESAMPLES):
-        again = fit(_resampled(cut, random), [_one_of(each, random) for each in weights])
+        (rows,) = blocks(len(cut.step_ns), random, draws=1).indices()
+        resampled = cut._replace(own_ns=cut.own_ns[rows], step_ns=cut.step_ns[rows])
+        again = fit(resampled, [_one_of(each, random) for each in weights])
         for size in sizes:
             factor = growth.drawn(size, random)
-            runs[size].append(_measures(_run(again, size, factor, random, strong=strong)))
+            step_ns = _run(again, size, factor, random, strong=strong)
+            mean = float(step_ns.mean())
+            p99 = float(np.quantile(step_ns, 0.99))
+            runs[size].append((mean, float(step_ns.std()) / mean, p99))
     likeliest = fit(cut, [next(iter(each), "normal") for each in weights])
+    means = [expected(likeliest, size, growth.factor(size), strong=strong) for size in sizes]
     return [
-        _point(
-            size,
-            np.array(runs[size]),
-            expected(likeliest, size, growth.factor(size), strong=strong),
-        )
-        for size in sizes
+        _point(size, np.array(runs[size]), mean) for size, mean in zip(sizes, means, strict=True)
     ]
 
 
@@ -177,11 +178,6 @@ def _one_of(weights: dict[str, float], random: np.random.Generator) -> str:
         return "normal"
     share = np.array(list(weights.values()))
     return str(random.choice(list(weights), p=share / share.sum()))
-
-
-def _resampled(cut: Segments, random: np.random.Generator) -> Segments:
-    (rows,) = blocks(len(cut.step_ns), random, draws=1).indices()
-    return cut._replace(own_ns=cut.own_ns[rows], step_ns=cut.step_ns[rows])
 
 
 def _run(
@@ -261,11 +257,6 @@ def _merged(values: Array) -> tuple[Array, Array]:
     places = np.concatenate([[float(part.mean()) for part in parts], top])
     counts = np.concatenate([[float(len(part)) for part in parts], np.ones(len(top))])
     return places, counts
-
-
-def _measures(step_ns: Array) -> tuple[float, float, float]:
-    mean = float(step_ns.mean())
-    return mean, float(step_ns.std()) / mean, float(np.quantile(step_ns, 0.99))
 
 
 def _point(ranks: int, runs: Array, mean_ns: float) -> ForecastPoint:

@@ -46,11 +46,13 @@ def point(trace: Trace, diagnosis: Diagnosis) -> ScalingPoint:
     middle = (length[order][first + (count - 1) // 2] + length[order][first + count // 2]) / 2
     whole = middle[count == count.max()] if len(count) else middle
     step_ns = whole[3:] if len(whole) > 15 else whole  # warm-up, as in the grid
+    time = diagnosis.summary.get("step_time") or {}
+    share = (diagnosis.summary.get("shares") or {}).get("compute") or 0.0
     return ScalingPoint(
         ranks=trace.world,
         step_ns=step_ns,
         samples=_samples(diagnosis),
-        compute_ns=_compute(diagnosis),
+        compute_ns=share * (time.get("mean_ns") or 0.0) or None,
         bytes_per_rank=bytes_per_rank(trace),
         script=script(trace.run.get("command") or []),
         diagnosis=diagnosis,
@@ -63,13 +65,6 @@ def _samples(diagnosis: Diagnosis) -> float | None:
     if rate.get("unit") != "samples/s" or not rate.get("value"):
         return None
     return float(rate["value"]) * float(time["mean_ns"]) / 1e9
-
-
-def _compute(diagnosis: Diagnosis) -> float | None:
-    shares = diagnosis.summary.get("shares") or {}
-    time = diagnosis.summary.get("step_time") or {}
-    found = (shares.get("compute") or 0.0) * (time.get("mean_ns") or 0.0)
-    return float(found) if found > 0 else None
 
 
 def bytes_per_rank(trace: Trace) -> float:
