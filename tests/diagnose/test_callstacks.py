@@ -46,6 +46,18 @@ def test_of_a_wait_in_pythons_own_code_the_line_that_called_it_is_named(late):
     assert finding.cause.endswith("it was in train.py:25 batch")
 
 
+def test_a_place_seen_in_every_burst_is_surer_than_one_that_fills_a_single_burst():
+    trace = World().slow(2, Phase.BACKWARD, 50 * MS).trace()
+    shared, nap = "train.py:9 main", "train.py:31 nap < train.py:9 main"
+    for rank in range(4):
+        for mine in (28, 0, 14):
+            counts = {shared: mine, nap: 10, "comm.py:1 wait": 30 - mine}
+            others = {shared: 3, "comm.py:1 wait": 37}
+            trace = seen(trace, rank, counts if rank == 2 else others)
+    finding = diagnose(trace).findings[0]
+    assert finding.stacks[0].frames[0] == "train.py:31 nap"
+
+
 def test_a_function_is_one_place_whatever_its_line(late):
     late = seen(late, 2, {"train.py:32 nap < train.py:9 main": 45})
     assert diagnose(late).findings[0].stacks[0].share == pytest.approx(85 / 130, abs=1e-3)

@@ -35,7 +35,15 @@ class StackSamples(NamedTuple):
 
     total: int
     places: Mapping[str, Counter[str]]  # by innermost function: samples of each stack
-    step_ns: float  # mean step of the rank; 1 where no summary tells
+    step_ns: float  # mean step of the rank without the collector's pauses; 1 where none is known
+    bursts: Sequence[Counter[str]]  # samples of each place in each burst
+
+    def error_ns(self, place: str) -> float:
+        """Standard error of `spent_ns` (ratio estimator over bursts); 0 of a single burst."""
+        off = [burst[place] - self.share(place) * burst.total() for burst in self.bursts]
+        if len(off) < 2:
+            return 0.0
+        return self.step_ns * float(np.std(off, ddof=1) * np.sqrt(len(off))) / max(self.total, 1)
 
     def spent_ns(self, place: str) -> float:
         """Time of a step in a place."""
@@ -102,7 +110,8 @@ def _of_late(trace: Trace, rows: Columns, ranks: Sequence[int]) -> list[CallStac
             place: mine.spent_ns(place) - float(np.median(times or [0.0]))
             for place, times in usual.items()
         }
-        worst = sorted((p for p in excess if excess[p] > 0), key=lambda p: (-excess[p], p))
+        sure = {place: more - mine.error_ns(place) for place, more in excess.items()}
+        worst = sorted((p for p in excess if excess[p] > 0), key=lambda p: (-sure[p], p))
         for place in worst[: levels.SEVERAL]:
             share, seen = mine.share(place), mine.places[place]
             text = max(sorted(seen), key=lambda each: seen[each])
@@ -114,15 +123,21 @@ def _of_late(trace: Trace, rows: Columns, ranks: Sequence[int]) -> list[CallStac
 def _samples(trace: Trace, rows: Columns, rank: int) -> StackSamples:
     mine = rows.select(rows["rank"] == rank)
     places: dict[str, Counter[str]] = defaultdict(Counter)
-    for name, count in zip(mine.name, mine.payload, strict=True):
+    bursts: list[Counter[str]] = []
+    whole = 0
+    for name, count, total in zip(mine.name, mine.payload, mine.bytes_in, strict=True):
         text = trace.names[int(name)]
         file, _, rest = text.partition(SEPARATOR)[0].rpartition(":")
         function = f"{file} {rest.partition(' ')[2]}"  # without its line: a loop is one place
         places[function][text] += int(count)
+        if not bursts or bursts[-1].total() >= whole or total != whole:
+            bursts.append(Counter())
+            whole = int(total)
+        bursts[-1][function] += int(count)
     steps = trace.summaries[trace.summary_rank == rank]
     count = int(steps["count"].sum()) if len(steps) else 0
-    step_ns = float(steps["step_sum_ns"].sum()) / count if count else 1.0
-    return StackSamples(int(mine.payload.sum()), places, step_ns)
+    running_ns = float((steps["step_sum_ns"] - steps["pause_ns"]).sum()) if count else 1.0
+    return StackSamples(int(mine.payload.sum()), places, running_ns / max(count, 1), bursts)
 
 
 # -- speed of machines, by the probe ---------------------------------------------------------------
