@@ -143,6 +143,26 @@ def test_a_full_name_table_costs_the_name_and_nothing_else(spool):
     assert spool.put(1, 2, Kind.SPAN, name=ids[-1]) == 1
 
 
+def test_a_handler_that_interrupts_an_entry_gets_no_name_and_leaves_the_table_whole(
+    spool, monkeypatch
+):
+    inner = []
+    pack = layout.pack_entry
+
+    def interrupted(*entry):
+        if not inner:
+            inner.append(None)
+            inner[0] = (spool.name_id("inner"), spool.add_group({}), spool.add_fact("key", 1))
+        return pack(*entry)
+
+    monkeypatch.setattr(layout, "pack_entry", interrupted)
+    outer = spool.name_id("outer")
+    assert inner == [(0, 0, False)]
+    assert spool.name_id("inner") == outer + 1
+    names = read_spool(spool.path).names
+    assert (names[outer], names[outer + 1]) == ("outer", "inner")
+
+
 def test_a_second_claimant_is_refused(spool):
     with pytest.raises(SpoolError, match="another process records this rank"):
         Spool.create(spool.path, IDENTITY, ring_bytes=1, summary_bytes=1)

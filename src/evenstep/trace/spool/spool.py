@@ -15,7 +15,8 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,8 @@ class Spool:
         self._last: Callable[[], int] = lambda: int(repr(self._count)[6:-1]) - 1
         self._kept = False
         self._table_end = layout.PAGE_BYTES
-        self._table_lock = threading.Lock()
+        self._table_lock = threading.RLock()
+        self._table_free = True  # no entry is being written
         self._names: dict[str, int] = {"": 0}
         self._group_count = 0
         self._write_by(self._count.__next__)
@@ -189,6 +191,16 @@ class Spool:
 
     # -- tables ----------------------------------------------------------------------------------
 
+    @contextmanager
+    def _tables(self) -> Iterator[bool]:
+        """Hold the tables; False in a signal handler that interrupts its own thread's entry."""
+        with self._table_lock:
+            free, self._table_free = self._table_free, False
+            try:
+                yield free
+            finally:
+                self._table_free = free
+
     def name_id(self, name: str) -> int:
         """Index of a name in the table, entered at first use; 0 where the table is full."""
         known = self._names.get(name)
@@ -196,7 +208,9 @@ class Spool:
             return known
         if len(self._names) > NAME_LIMIT:
             return 0
-        with self._table_lock:
+        with self._tables() as free:
+            if not free:
+                return 0
             if name not in self._names:
                 number = len(self._names)
                 fits = number < NAME_LIMIT and self._append(
@@ -207,8 +221,8 @@ class Spool:
 
     def add_group(self, description: Mapping[str, Any]) -> int:
         """Enter a process group; returns its index (from 1), 0 where there are too many."""
-        with self._table_lock:
-            if self._group_count >= INDEX_LIMIT:
+        with self._tables() as free:
+            if not free or self._group_count >= INDEX_LIMIT:
                 return 0
             self._group_count += 1
             text = json.dumps(dict(description), separators=(",", ":")).encode()
@@ -217,8 +231,8 @@ class Spool:
 
     def add_fact(self, key: str, value: Any) -> bool:
         """Write a JSON-able fact about the rank; a later one of the same key replaces it."""
-        with self._table_lock:
-            return self._append(layout.TABLE_FACT, 0, _fact(key, value))
+        with self._tables() as free:
+            return free and self._append(layout.TABLE_FACT, 0, _fact(key, value))
 
     def beat(self, now_ns: int) -> None:
         """Note that the rank is alive now (`time.monotonic_ns()`). Raises ValueError once shut."""
