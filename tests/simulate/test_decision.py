@@ -148,7 +148,7 @@ def test_what_the_agent_cannot_do_is_left_to_words(tmp_path, table):
     text = decision_table.settings(table)
     (tmp_path / "evenstep.toml").write_text(text)
     assert config.load(environ={}, folder=tmp_path).pace_mode == "observe"
-    assert "To be applied by the operators" in text
+    assert "Applied by the operators, not by the agent" in text
 
 
 @pytest.fixture
