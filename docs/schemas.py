@@ -55,10 +55,10 @@ PAGE = Path(__file__).with_suffix(".md")
 HEAD = """\
 # JSON
 
-With `--json` every command prints one object to standard output; messages, progress and `Wrote
-FILE` go to standard error. (`evenstep watch --json` prints one object per line, and `evenstep
-diagnose` a list if it is given several traces.) `evenstep run --json` and `evenstep export --json`
-print a diagnosis.
+With `--json` every command prints one object to standard output; messages, progress and
+`Wrote FILE` go to standard error. (`evenstep watch --json` prints one object per line, and
+`evenstep diagnose` a list if it is given several traces.) `evenstep run --json` and
+`evenstep export --json` print a diagnosis.
 
 The key `schema` of each object names its schema: `evenstep.diagnosis/1` is described by the schema
 `diagnosis-1`, which is part of the package:

@@ -76,7 +76,7 @@ def test_a_log_tells_what_is_new_once(start, tmp_path):
     assert "Rank 2 is late" in lines_until(child, "is late")[-1]
     LiveRank(tmp_path / "made", 0, attempt=1, world=1).steps(20)
     (tmp_path / "made" / "attempt-001").rename(tmp_path / "run" / "attempt-001")
-    assert len(lines_until(child, "Nobody")) == 1
+    assert len(lines_until(child, "No rank is late")) == 1
     assert ranks
 
 
