@@ -49,7 +49,7 @@ def test_the_reference_shows_what_docstrings_say(site):
     for names in site_reference.PYTHON.values():
         for name in names:
             assert f'id="{name}"' in page
-    assert "True if it is observed, now or" in page
+    assert "Observe this rank from now on" in page
 
 
 def test_the_reference_has_the_help_of_every_command(site):
