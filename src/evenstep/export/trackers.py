@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,7 @@ Point = tuple[int, dict[str, float]]  # a step and its scalars
 
 
 def points(trace: Trace) -> list[Point]:
-    """Return mean step time, mean wait and greatest lateness (s) over ranks, per bin of steps.
-
-    Values that the trace does not know are left out.
-    """
+    """Return mean step time, mean wait and greatest lateness (s) of bins of steps, where known."""
     table = step_table(trace)
     if not len(table):
         return []
@@ -30,15 +26,14 @@ def points(trace: Trace) -> list[Point]:
     width = -(-len(steps) // MOST_POINTS)
     bins = place.reshape(-1) // width
     columns = {
-        "step_time_s": _means(table.end_ns - table.start_ns, bins),
-        "wait_s": _means(table.wait_ns, bins),
-        "latest_s": _maxima(table.lateness_ns, bins),
+        "evenstep/step_time_s": _means(table.end_ns - table.start_ns, bins),
+        "evenstep/wait_s": _means(table.wait_ns, bins),
+        "evenstep/latest_s": _maxima(table.lateness_ns, bins),
     }
-    found = []
-    for at, step in enumerate(steps[::width]):
-        values = {name: float(column[at]) / 1e9 for name, column in columns.items()}
-        known = {f"evenstep/{name}": value for name, value in values.items() if isfinite(value)}
-        found.append((int(step), known))
+    found: list[Point] = [(int(step), {}) for step in steps[::width]]
+    for name, column in columns.items():
+        for at in np.flatnonzero(np.isfinite(column)):
+            found[at][1][name] = float(column[at]) / 1e9
     return found
 
 

@@ -1,7 +1,6 @@
 """Layout of slices in a Perfetto trace: lanes, nesting, and arrows.
 
-Slices of a track must nest, so overlapping ones need several lanes; an arrow leads from the rank
-that a collective waited for to each waiting rank.
+Overlapping slices need several lanes. An arrow leads from the awaited rank to each waiting rank.
 """
 
 from __future__ import annotations
@@ -67,10 +66,9 @@ def side_by_side(rank: Array, start: Array, end: Array) -> tuple[Array, Array]:
 
 @dataclass(slots=True, frozen=True)
 class Flows:
-    """Arrows of rows: groups of rows with equally many outgoing arrows, and numbers of arrows.
+    """Arrows of rows: masks of rows with equally many outgoing arrows, and these arrows.
 
-    `groups` are masks, `out` the outgoing arrows of each group; `into`, (n,), is the incoming
-    arrow of each row, 0 if none.
+    `into`, (n,), is the incoming arrow of each row, 0 if none.
     """
 
     groups: list[Array]
