@@ -64,8 +64,8 @@ def with_ranks(
     store = connect(identity, first | {"TORCHELASTIC_USE_AGENT_STORE": "False"}, plan.timeout_s)
     children: list[subprocess.Popen[Any]] = []
     try:
-        null = subprocess.DEVNULL
         for one in environs:
+            null = subprocess.DEVNULL
             children.append(subprocess.Popen(command, env=one, stdin=null, stdout=null))
         board = Board(second_client(store), number, str(identity.attempt))
         return _gather(board, number, plan, report, lambda: _one_failed(children))
