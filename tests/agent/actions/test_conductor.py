@@ -122,6 +122,20 @@ def test_when_it_is_over_nothing_acts(end) -> None:
     assert not job.actions[0].acts
 
 
+def test_what_an_action_did_is_on_record_when_it_is_ended_and_survives_toggles() -> None:
+    job = Job(0.05).go(1500)
+    pairs = job.conductor.account()[0]["pairs"]
+    assert pairs > 0
+    job.conductor.ask([], job.step)
+    (fact,) = job.spool.facts["actions"]
+    assert (fact["action"], fact["pairs"]) == ("made-0", pairs)
+    job.conductor.ask(["made-0"], job.step)
+    job.go(40).conductor.ask([], job.step)
+    assert job.spool.facts["actions"] == [fact]
+    job.conductor.stop()
+    assert job.conductor.outcomes == [fact]
+
+
 def test_around_a_checkpoint_nothing_acts() -> None:
     job = Job(0.05).go(1500).go(1, unsteady=True)
     assert not job.actions[0].acts

@@ -53,6 +53,7 @@ class Conductor:
         self.parts: list[TriedAction] = []
         self.turns: list[LinkToken | StorageTurns] = []  # while the token is requested
         self.outcomes: list[dict[str, Any]] = []  # of all actions, once stopped
+        self._ended: dict[str, dict[str, Any]] = {}  # by action: what it did until it was ended
         self._calm = 0
         self._seen: list[tuple[int, ...]] = []  # per steady step, the values of `Facts`
 
@@ -68,6 +69,7 @@ class Conductor:
         for part in self.parts:
             if part.action.name not in wanted:
                 self._end(part, step)
+                self._keep(part)
                 part.trial.reset()
         self._take_turns(TOKEN in names)
         kept = {part.action.name: part for part in self.parts}
@@ -162,6 +164,15 @@ class Conductor:
         self.outcomes = self.outcomes or self.account()
         self.end_all(step)
 
+    def _keep(self, part: TriedAction) -> None:
+        """Write what an ended action did: a job that is killed later has no other moment. Of one
+        that ended several times, the longest trial is kept."""
+        outcome = _outcome(part)
+        before = self._ended.get(part.action.name)
+        if before is None or outcome["pairs"] > before["pairs"]:
+            self._ended[part.action.name] = outcome
+            self.spool.add_fact("actions", list(self._ended.values()))
+
     def end_all(self, step: int = 0) -> None:
         """End all actions; cheap, for a forked child."""
         for part in self.parts:
@@ -171,13 +182,14 @@ class Conductor:
     def account(self) -> list[dict[str, Any]]:
         """What each action did, with the verdict of its trial; JSON-able."""
         turns = [turn.account() for each in self.turns for turn in each.turns if turn.token.steps]
-        return turns + [
-            {
-                "action": part.action.name,
-                "reason": part.reason,
-                "note": part.action.note,
-                "acted_steps": part.acted_steps,
-                **part.trial.verdict.plain,
-            }
-            for part in self.parts
-        ]
+        return [*turns, *self._ended.values(), *map(_outcome, self.parts)]
+
+
+def _outcome(part: TriedAction) -> dict[str, Any]:
+    return {
+        "action": part.action.name,
+        "reason": part.reason,
+        "note": part.action.note,
+        "acted_steps": part.acted_steps,
+        **part.trial.verdict.plain,
+    }
