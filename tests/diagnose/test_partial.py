@@ -47,7 +47,7 @@ def test_the_noise_of_one_step_is_not_taken_for_a_culprit():
 def test_one_rank_alone_waits_for_nobody():
     diagnosis = diagnose(World(ranks=1, noise=0.05).trace())
     assert diagnosis.findings == []
-    assert "one rank alone: nobody waits for anybody" in diagnosis.limits
+    assert "only one rank: no rank waits for another" in diagnosis.limits
 
 
 def test_a_missing_victim_does_not_hide_the_culprit():
