@@ -9,7 +9,7 @@ def test_a_constant_has_its_value_and_what_is_said_of_it():
     named = found["diagnose.levels", "NAMED"]
     assert (named.value, named.origin) == (
         levels.NAMED,
-        "of the step time: from here on a finding makes the headline",
+        "of the step time: larger findings make the headline",
     )
 
 

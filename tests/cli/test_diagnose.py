@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +12,19 @@ import pytest
 from evenstep.cli.main import main
 from tests.cli.simulated import simulate
 from tests.importers.profiles import two_steps
+
+
+@dataclass
+class Read:
+    """A trace that knows its path."""
+
+    path: Path
+    operations: None = None
+    world: int = 2
+    attempt: int = 0
+    events: tuple[()] = ()
+    limits: list[str] = field(default_factory=list)
+    run: dict[str, object] = field(default_factory=dict)
 
 
 class Diagnosis:
@@ -32,9 +47,7 @@ def severities():
 def fakes(monkeypatch, severities):
     """Stand-ins for reading, diagnosing and rendering; a trace knows its path."""
     parts = {
-        "evenstep.trace.loading.load": lambda path, *, attempt: SimpleNamespace(
-            path=path, operations=None, world=2, attempt=0, events=()
-        ),
+        "evenstep.trace.loading.load": lambda path, *, attempt: Read(path),
         "evenstep.diagnose.engine.diagnose": lambda trace: Diagnosis(trace.path, severities),
         "evenstep.report.terminal.brief.render": lambda diagnosis: f"verdict on {diagnosis.path}\n",
         "evenstep.report.page.html.write": lambda d, trace, path, **_: path.write_text(

@@ -80,7 +80,7 @@ def test_the_timeline_shows_each_rank_busy_from_the_first_step_to_the_last(data)
 def test_the_figure_draws_the_ranks_before_and_after(data):
     text = (data[1] / "t.svg").read_text()
     assert text.count("rank 3") == 2 * len(data[0]["families"])
-    assert "nobody paces" in text
+    assert "without pacing" in text
 
 
 def test_the_tables_fit_their_schema(data):

@@ -50,4 +50,4 @@ def test_a_price_replaces_rank_hours():
 
 def test_what_runs_tell_together_is_a_sentence():
     text = " ".join(shown([run_of(str(i), step_ns=1e8 * 1.1**i) for i in range(4)]).split())
-    assert "4 runs of train.py with 16384 ranks: the step time rises by 10 % a run" in text
+    assert "4 runs of train.py with 16,384 ranks: the step time rises by 10 % a run" in text

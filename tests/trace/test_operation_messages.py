@@ -232,8 +232,8 @@ def test_parameters_gathered_after_all_else_are_for_the_step_that_follows():
     assert gathered_ahead(ops).tolist() == [False, False, False, True, False, False]
 
 
-@pytest.mark.parametrize(("begins", "behind"), [((1.0, 3.0), False), ((1.0, 2.0), True)])
-def test_most_gradients_reduced_before_the_last_compute_ends_are_reduced_behind_it(begins, behind):
+@pytest.mark.parametrize(("begins", "behind"), [((3.0, 3.5), False), ((1.0, 3.0), True)])
+def test_reductions_overlap_where_the_first_begins_before_the_last_compute_ends(begins, behind):
     rows = [(0, Role.GRADS, begin, 4.0) for begin in begins]
     ops = operations((0, Role.BACKWARD, 0.0, 3.0), *rows, (1, Role.BACKWARD, 0.0, 1.5))
     assert reduces_behind(ops, ops.worker) is behind
