@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import tempfile
@@ -21,6 +22,7 @@ def main() -> None:
     args = parser.parse_args()
     if not torch.distributed.is_available():
         raise RuntimeError("this torch has no torch.distributed")
+    gc.collect()  # due since `import torch`, whoever allocates next
     before = set(sys.modules)
     with tempfile.TemporaryDirectory() as folder:
         start = time.process_time_ns()
