@@ -137,14 +137,16 @@ def test_what_nobody_knows_is_named_and_left_out(ranks, tmp_path):
     (tmp_path / "empty.json").touch()
     trace = open_trace([*ranks, tmp_path / "notes.txt", tmp_path / "empty.json"])
     assert trace.limits[-2:] == [
-        f"left out: {tmp_path / 'notes.txt'} is none of what is expected here",
+        f"left out: {tmp_path / 'notes.txt'} is in no format that evenstep reads",
         f"left out: {tmp_path / 'empty.json'} is empty",
     ]
 
 
 def test_nothing_but_what_nobody_knows_says_where_formats_are_listed(tmp_path):
     (tmp_path / "notes.txt").write_text("lunch at noon")
-    with pytest.raises(TraceError, match=r"notes.txt is none .* `evenstep diagnose --help` lists"):
+    with pytest.raises(
+        TraceError, match=r"notes.txt is in no format .* `evenstep diagnose --help` lists"
+    ):
         open_trace([tmp_path / "notes.txt"])
 
 

@@ -238,7 +238,7 @@ def _unknown(source: SourceFile, folder: Path | None) -> list[str]:
     """Why a file is not used; nothing of a file in a folder, where any file may lie."""
     if not source.head:
         return [f"{source.path} is empty"]
-    return [] if folder else [f"{source.path} is none of what is expected here"]
+    return [] if folder else [f"{source.path} is in no format that evenstep reads"]
 
 
 def _recognised(path: Path) -> tuple[SourceFile, dict[str, TraceFormat | CompanionFormat]]:
@@ -280,7 +280,7 @@ def _nothing(given: InputPaths) -> str:
             "beside a trace"
         )
     reasons = "; ".join(line.removeprefix("left out: ") for line in given.limits[:3])
-    return f"nothing to read: {reasons}; `evenstep diagnose --help` lists what can be"
+    return f"nothing to read: {reasons}; `evenstep diagnose --help` lists the formats"
 
 
 def _merged(run: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

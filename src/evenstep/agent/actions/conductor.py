@@ -1,7 +1,7 @@
 """Run the trials of one rank's actions: one at a time, with one budget for all.
 
-The trace gets a record whenever the verdict on an action changes, and a fact at the end. All ranks
-draw the same order of blocks from the run's name and the number of the step.
+The trace gets a record whenever the verdict on an action changes, and a fact when one is ended. All
+ranks draw the same order of blocks from the run's name and the number of the step.
 """
 
 from __future__ import annotations
@@ -167,10 +167,9 @@ class Conductor:
     def _keep(self, part: TriedAction) -> None:
         """Write what an ended action did: a job that is killed later has no other moment. Of one
         that ended several times, the longest trial is kept."""
-        outcome = _outcome(part)
         before = self._ended.get(part.action.name)
-        if before is None or outcome["pairs"] > before["pairs"]:
-            self._ended[part.action.name] = outcome
+        if before is None or len(part.trial.gains) > before["pairs"]:
+            self._ended[part.action.name] = _outcome(part)
             self.spool.add_fact("actions", list(self._ended.values()))
 
     def end_all(self, step: int = 0) -> None:
