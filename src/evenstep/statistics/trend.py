@@ -69,10 +69,9 @@ def _variance(values: Array, detrended: Array) -> float:
 
 
 def ranked(values: Array) -> Array:
-    """Rank of each value; equal values share the mean of theirs."""
-    from scipy.stats import rankdata
-
-    return np.asarray(rankdata(values))
+    """Rank of each value from 1; equal values share the mean of theirs. Flattened."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(count) - (count - 1) / 2)[place.reshape(-1)])
 
 
 def _bounds(slopes: Array, half: float) -> tuple[float, float]:
@@ -132,11 +131,11 @@ def association(one: Array, other: Array) -> Association | None:
     first, second = ranked(_detrended(one)), ranked(_detrended(other))
     if first.std() == 0 or second.std() == 0:
         return None
-    rho = _rho(first, second)
+    rho = linear(first, second)
     shifts = np.arange(1, len(first))
     if len(shifts) > SHIFTS:
         shifts = np.random.default_rng(SEED).choice(shifts, SHIFTS, replace=False)
-    chance = np.array([_rho(first, np.roll(second, int(shift))) for shift in shifts])
+    chance = np.array([linear(first, np.roll(second, int(shift))) for shift in shifts])
     as_large = int(np.count_nonzero(np.abs(chance) >= abs(rho) - 1e-12))
     return Association(rho, (1 + as_large) / (1 + len(shifts)))
 
@@ -148,5 +147,8 @@ def _detrended(values: Array) -> Array:
     return np.asarray(values - median_filter(values.astype(float), WINDOW, mode="nearest"))
 
 
-def _rho(one: Array, other: Array) -> float:
-    return float(np.corrcoef(one, other)[0, 1])
+def linear(one: Array, other: Array) -> float:
+    """Pearson's correlation of all values; 0 for a constant. Of ranks, it is Spearman's."""
+    if not one.std() or not other.std():
+        return 0.0
+    return float(np.corrcoef(one.reshape(-1), other.reshape(-1))[0, 1])

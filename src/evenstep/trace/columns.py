@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,9 +91,19 @@ def positions_by_key(*keys: Array) -> Array:
     return positions
 
 
+def run_numbers(*keys: Array) -> Array:
+    """Number runs of adjacent rows with equal keys, 0, 1, 2 …"""
+    return np.cumsum(_new(keys)) - 1
+
+
 def _by_keys(keys: tuple[Array, ...]) -> tuple[Array, Array]:
     """The order of rows by their keys, and whether each has other keys than the one before."""
     order = np.lexsort(keys[::-1])
-    new = np.ones(len(order), bool)
-    new[1:] = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
-    return order, new
+    return order, _new([key[order] for key in keys])
+
+
+def _new(keys: Sequence[Array]) -> Array:
+    """Whether each row has other keys than the one before."""
+    new = np.ones(len(keys[0]), bool)
+    new[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
+    return new

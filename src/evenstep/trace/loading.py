@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import TraceError
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Columns, run_numbers
 from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.reader import RECORD, SpoolContents
 from evenstep.trace.repetition import with_steps
@@ -204,8 +204,7 @@ def step_shifts(events: Columns) -> dict[int, int]:
     shifts = dict.fromkeys((int(rank) for rank in np.unique(events["rank"])), 0)
     if not len(rows):
         return shifts
-    same = (np.diff(rows.group) == 0) & (np.diff(rows.group_seq.astype(np.int64)) == 0)
-    instance = np.cumsum(np.concatenate([[0], ~same]))
+    instance = run_numbers(rows.group, rows.group_seq)
     first = np.searchsorted(instance, np.arange(int(instance[-1]) + 1))
     lead_rank, step = rows["rank"][first][instance], rows.step.astype(np.int64)
     ahead = step[first][instance] - step

@@ -56,6 +56,8 @@ class RankInfo:
 #: where waiting cannot be told from work.
 UNKNOWN = "unknown"
 
+COMPUTE, COPY = "compute", "copy"  # names of the spans in which a device computed or copied
+
 
 @dataclass(slots=True)
 class Trace:

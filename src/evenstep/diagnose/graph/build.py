@@ -16,7 +16,6 @@ from evenstep.diagnose.graph import streams
 from evenstep.diagnose.graph.entries import Entries, entered_on_device, entries
 from evenstep.diagnose.graph.lanes import BETWEEN_NS, LaneExtent, TimeLine, rows_of
 from evenstep.diagnose.graph.segments import segments
-from evenstep.diagnose.graph.streams import COMPUTE
 from evenstep.diagnose.graph.structure import (
     Graph,
     Intervals,
@@ -29,7 +28,7 @@ from evenstep.diagnose.levels import LOW, NEARLY_ALL
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
-from evenstep.trace.trace import Trace
+from evenstep.trace.trace import COMPUTE, Trace
 
 Array = npt.NDArray[Any]
 

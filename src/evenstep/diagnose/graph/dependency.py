@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.levels import MOST
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Columns, key_numbers
 from evenstep.trace.operation_messages import (
     STAMPS_S,
     OperationMessages,
@@ -64,7 +64,7 @@ def dependencies(ops: Columns, *, overlapping: bool) -> Dependencies:
         source, target = source[possible], target[possible]
     for roles in (MESSAGES, COLLECTIVES):  # what was not each other's is taken apart
         apart = _circular(source, target, group) & np.isin(ops.role, roles)
-        group = _numbered(np.where(apart, len(ops) + np.arange(len(ops)), group)[None])
+        group = key_numbers(np.where(apart, len(ops) + np.arange(len(ops)), group))
     order = np.argsort(target, kind="stable")
     return Dependencies(source[order], target[order], group)
 
@@ -92,12 +92,7 @@ def _groups(ops: Columns, sent: OperationMessages) -> Array:
     alone = [np.arange(len(ops)), *[none - 1] * 4]
     collective = [-1 - ops.optype, ops.turn, place, lane, ops.seq_id]
     message = [none - 2**40, sent.pair, none, none, none]
-    return _numbered(np.where(sent.pair >= 0, message, np.where(together, collective, alone)))
-
-
-def _numbered(key: Array) -> Array:
-    """Number of each column of `key`: equal ones have the same."""
-    return np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
+    return key_numbers(*np.where(sent.pair >= 0, message, np.where(together, collective, alone)))
 
 
 # -- edges -----------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from evenstep.diagnose.graph.structure import row_hash
 from evenstep.diagnose.levels import MINOR
 from evenstep.trace.clocks.clocks import Clocks
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Columns, run_numbers
 from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op, Phase
 from evenstep.trace.trace import Trace, matched
 
@@ -64,7 +64,7 @@ def collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     """Every collective that any of these ranks took part in."""
     events = trace.of_kind(Kind.COLLECTIVE)
     events = _in_order(_finished(events, ranks, events.group >= 0))
-    number = _numbered(events.group, events.group_seq)
+    number = run_numbers(events.group, events.group_seq)
     single = _unrelated(events, number)
     if single.any():
         number = _singled_out(number, single)
@@ -147,16 +147,6 @@ def _in_order(events: Columns) -> Columns:
                 {name: events[name].reshape(ranks, places).T.reshape(-1) for name in events}
             )
     return events.sorted_by("group", "group_seq", "rank")
-
-
-def _numbered(*keys: Array) -> Array:
-    """A number per row, equal for equal keys; rows are sorted by the keys."""
-    if not len(keys[0]):
-        return np.zeros(0, np.int64)
-    changes = np.zeros(len(keys[0]), bool)
-    for key in keys:
-        changes[1:] |= key[1:] != key[:-1]
-    return np.cumsum(changes)
 
 
 def _unrelated(events: Columns, number: Array) -> Array:
@@ -298,7 +288,7 @@ def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     channel = np.unique(channel, return_inverse=True)[1].reshape(-1)
     order = np.lexsort([~sending, number, events.group_seq, events.payload, channel])
     events, channel, sending = events.select(order), channel[order], sending[order]
-    number = _numbered(number[order])
+    number = run_numbers(number[order])
     placed = stamps(trace, events, clocks)
     enter, leave = placed[:2]
     both = np.bincount(number)[number] == 2 if len(number) else np.zeros(0, bool)

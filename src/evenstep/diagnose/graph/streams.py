@@ -14,11 +14,10 @@ import numpy.typing as npt
 
 from evenstep.diagnose.graph.structure import Intervals, row_hash
 from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Columns, run_numbers
 
 Array = npt.NDArray[Any]
 
-COMPUTE = "compute"  # name of the spans in which a device computed
 FASTEST_DRIFT = 200e-6  # of a device's clock against its host's
 STRETCH = 64  # ends in each piece of the curve that follows a wandering clock
 CROSSING_NS = 20_000  # by which stamps of dependent events on different streams may cross
@@ -140,8 +139,8 @@ def _on_streams(rows: Columns) -> tuple[Array, Array]:
     """
     order = np.lexsort([rows.seq, rows.step, rows.stream, rows.lane])
     rows = rows.select(order)
-    runs = _run_numbers(row_hash([rows.lane, rows.stream, rows.step]))
-    kernel = _run_numbers(kernels(rows))
+    runs = run_numbers(rows.lane, rows.stream, rows.step)
+    kernel = run_numbers(kernels(rows))
     first = np.flatnonzero(np.diff(kernel, prepend=-1))
     last = first[kernel] - 1
     there = (rows.stream > 0) & (last >= 0) & (runs[last] == runs)
@@ -152,11 +151,6 @@ def _on_streams(rows: Columns) -> tuple[Array, Array]:
     after[order] = np.where(there, rows.operation[before], -1)
     busy[order] = there & (rows.leave_ns[before] >= began - CROSSING_NS)
     return after, busy
-
-
-def _run_numbers(keys: Array) -> Array:
-    """Number of the run of equal keys that each row is in."""
-    return np.cumsum(np.append(0, keys[1:] != keys[:-1])) if len(keys) else np.zeros(0, np.int64)
 
 
 WINDOWS = 16  # of a run; in each some entry is taken to have begun as soon as it was issued

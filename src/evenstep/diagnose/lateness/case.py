@@ -64,10 +64,6 @@ class Claims:
         self.claimed |= mine
         return mine
 
-    def explain(self, explained_ns: Array) -> None:
-        """Take explained loss (steps,) off the unexplained."""
-        self.rest_ns = self.rest_ns - np.minimum(explained_ns, self.rest_ns)
-
 
 @dataclass(frozen=True)  # no slots: the properties are cached in its dictionary
 class Case:

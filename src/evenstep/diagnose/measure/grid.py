@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.graph.build import graph
-from evenstep.diagnose.graph.streams import COMPUTE
 from evenstep.diagnose.graph.structure import (
     Graph,
     Intervals,
@@ -27,7 +26,7 @@ from evenstep.trace.clocks.clocks import Clocks, align, sharpened
 from evenstep.trace.columns import Columns
 from evenstep.trace.cores import each
 from evenstep.trace.spool.layout import Flag, Kind, Phase
-from evenstep.trace.trace import Trace
+from evenstep.trace.trace import COMPUTE, Trace
 
 Array = npt.NDArray[Any]
 

@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.streams import COMPUTE
 from evenstep.diagnose.graph.structure import Intervals, overlap_length, union_length
 from evenstep.diagnose.measure.grid import FEWEST_STEPS, StepGrid, step_grid
 from evenstep.diagnose.measure.restarts import goodput
@@ -17,7 +16,7 @@ from evenstep.documents import Amount, Natural
 from evenstep.statistics.spectrum import periodic
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Kind, Phase
-from evenstep.trace.trace import Trace
+from evenstep.trace.trace import COMPUTE, Trace
 
 Array = npt.NDArray[Any]
 

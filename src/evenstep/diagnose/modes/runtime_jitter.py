@@ -106,7 +106,7 @@ def _cores(case: Case) -> list[Finding]:
 
 def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
     lost_ns = case.loss(cells, Cause.CONTENTION) + case.claims.rest_ns
-    case.claims.explain(case.claims.rest_ns)
+    case.claims.rest_ns = np.zeros_like(case.claims.rest_ns)
     share = case.share(lost_ns)
     others = (case.loss(case.delays.any, cause) for cause in Cause if cause != Cause.CONTENTION)
     attributed = case.share(np.sum(list(others), axis=0))

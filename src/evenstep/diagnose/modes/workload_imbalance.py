@@ -27,6 +27,7 @@ from evenstep.diagnose.measure.recurrence import FEWEST_STEPS, by_noise, through
 from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.diagnose.modes.stage_imbalance import slow_stage
 from evenstep.statistics.interval import z
+from evenstep.statistics.trend import linear, ranked
 from evenstep.trace.spool.layout import Phase
 
 VARYING = 0.03  # deviation of a rank's compute, as a share of it, below which nothing is imbalanced
@@ -174,7 +175,7 @@ def _stretches(case: Case) -> WorkVariation | None:
     alone = float((weight**2).sum())
     common = max((float(spent.var()) - each) / (1 - alone), 0.0)
     others = (spent[:, :, None] - weight * over) / (1 - weight)
-    correlation = [_linear(over[:, :, at], others[:, :, at]) for at in range(len(weight))]
+    correlation = [linear(over[:, :, at], others[:, :, at]) for at in range(len(weight))]
     noise = _share_of_variance(each - alone * common, spent)
     return WorkVariation(spent, float(np.median(correlation)), float(np.sqrt(common)), noise)
 
@@ -182,13 +183,6 @@ def _stretches(case: Case) -> WorkVariation | None:
 def _share_of_variance(variance: float, spent: Array) -> float:
     """A variance as a share of that of `spent`, from 0 to 1."""
     return min(max(variance / max(float(spent.var()), 1e-12), 0.0), 1.0)
-
-
-def _linear(one: Array, other: Array) -> float:
-    """Pearson's correlation; 0 for a constant."""
-    if not one.std() or not other.std():
-        return 0.0
-    return float(np.corrcoef(one.reshape(-1), other.reshape(-1))[0, 1])
 
 
 COMPUTE_PHASES = (Phase.FORWARD, Phase.BACKWARD)
@@ -202,5 +196,4 @@ def _relative(phase: Array) -> Array:
 
 def _rank_correlation(some: Array, others: Array) -> float:
     """Spearman's correlation, which a few late cells do not make: lengths differ in all batches."""
-    place, other = (np.argsort(np.argsort(values, axis=None)) for values in (some, others))
-    return float(np.corrcoef(place, other)[0, 1])
+    return linear(ranked(some), ranked(others))

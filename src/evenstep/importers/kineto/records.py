@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.importers.draft import COMPUTE, COPY, FIRST_NS, Draft
+from evenstep.importers.draft import FIRST_NS, Draft
 from evenstep.importers.kineto.calls import CallArguments, GroupKey
 from evenstep.importers.kineto.device import completion_of, compute_of, copies_of
 from evenstep.importers.kineto.file import KinetoFile
@@ -19,6 +19,7 @@ from evenstep.importers.kineto.table import UNKNOWN_NS, host_waits, in_sequence
 from evenstep.importers.merging import Completion, at_once, united
 from evenstep.trace.columns import Columns, key_numbers
 from evenstep.trace.spool.layout import Kind, Op, ReduceOp
+from evenstep.trace.trace import COMPUTE, COPY
 
 Array = npt.NDArray[Any]
 

@@ -21,7 +21,7 @@ from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
 from evenstep.importers.kineto.names import operation
 from evenstep.importers.tables import TableFile, column_of, read_table, spelled, table_file
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Columns, run_numbers
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.repetition import stepped
 from evenstep.trace.spool.layout import Flag, Op
@@ -133,9 +133,7 @@ def _enter(draft: Draft, table: Columns) -> None:
     """
     table = table.with_column("row", np.arange(len(table)))
     table = table.sorted_by("group_seq", "group", "rank", "row")
-    call = np.cumsum(
-        (np.diff(table.group_seq, prepend=-1) != 0) | (np.diff(table.group, prepend=-1) != 0)
-    ) - 1  # fmt: skip
+    call = run_numbers(table.group_seq, table.group)
     found = _ends(table, call, table.row) if _in_turn(table) else None
     if found is None:
         draft.limits.append(

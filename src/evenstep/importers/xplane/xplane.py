@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from evenstep.errors import TraceError
 from evenstep.importers.content import Progress, SourceFile, TraceFormat, content, usable
-from evenstep.importers.draft import COMPUTE, FIRST_NS, LATEST_NS, Draft
+from evenstep.importers.draft import FIRST_NS, LATEST_NS, Draft
 from evenstep.importers.file_ranks import natural, ranks_by_paths
 from evenstep.importers.merging import united
 from evenstep.importers.protobuf import messages, parsed
@@ -28,7 +28,7 @@ from evenstep.importers.xplane.programs import Instruction, instructions
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.repetition import stepped
 from evenstep.trace.spool.layout import Kind, Op
-from evenstep.trace.trace import Trace
+from evenstep.trace.trace import COMPUTE, Trace
 
 NAME = "XPlane profile"
 MOST_FILE_BYTES = 1 << 29

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Columns, run_numbers
 from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op
 from evenstep.trace.trace import Trace, matched
 
@@ -108,12 +108,10 @@ def _collectives(trace: Trace, *, together: bool) -> _Rows:
         usable &= events.group_seq % np.uint64(-(-len(events) // MOST_ROWS)) == 0
     events = _stamped(trace, events.select(usable), loosely=not together)
     events = events.sorted_by("group", "group_seq")
-    changes = np.zeros(len(events), bool)
-    changes[1:] = (np.diff(events.group) != 0) | (np.diff(events.group_seq.astype(np.int64)) != 0)
     is_root = events["rank"] == events.peer_or_root
     from_root, to_root = np.isin(events.op, FROM_ROOT), np.isin(events.op, TO_ROOT)
     return _Rows(
-        np.cumsum(changes),
+        run_numbers(events.group, events.group_seq),
         events["rank"].astype(np.int64),
         events.enter_ns,
         events.exit_ns,
