@@ -76,7 +76,44 @@ class RankRows(NamedTuple):
         return _table([self], np.zeros(len(records), np.intp), records, slice(None), names)
 
 
-class ByKind(Columns):
+class EventTable(Columns):
+    """A table of events in memory; the others below answer the same."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def of(columns: Columns) -> EventTable:
+        """The same columns as an event table."""
+        return EventTable({name: columns[name] for name in columns})
+
+    def of_kind(self, *kinds: Kind) -> Columns:
+        """Select rows of these kinds."""
+        return self.select(np.isin(self.kind, [int(kind) for kind in kinds]))
+
+    def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> ByKind:
+        """Records of steps [first, last), of each wanted kind with at least its columns."""
+        inside = self.select((self.step >= first) & (self.step < last))
+        return ByKind({kind: inside.select(inside.kind == int(kind)) for kind in wanted})
+
+    def step_numbers(self) -> Array:
+        """Every step with a record, ascending."""
+        return np.unique(self.step).astype(np.int64)
+
+    def oldest_steps(self) -> dict[int, int]:
+        """Step of each rank's oldest remaining record."""
+        ranks, first = np.unique(self["rank"], return_index=True)
+        return dict(zip(ranks.tolist(), self.step[first].tolist(), strict=True))
+
+    def per_step(self) -> float:
+        """Approximate number of records of a step, all ranks together."""
+        return len(self) / max(len(np.unique(self.step)), 1)
+
+    def flagged(self, kind: Kind, flag: Flag) -> bool:
+        """Whether any record of a kind has a flag."""
+        return bool(((self.of_kind(kind).flags & int(flag)) != 0).any())
+
+
+class ByKind(EventTable):
     """Events in one table per kind, each with its own columns: only `of_kind` yields columns."""
 
     __slots__ = ("_tables",)
@@ -92,8 +129,8 @@ class ByKind(Columns):
         return tables[0] if len(tables) == 1 else Columns.concatenate(tables)
 
 
-class OnDisk(Columns):
-    """A table of events too large for memory: what a trace needs of it, however it is stored."""
+class OnDisk(EventTable):
+    """A table of events too large for memory, however it is stored."""
 
     __slots__ = ("_cache", "_oldest", "_steps", "_views", "on_device")
 
@@ -111,18 +148,6 @@ class OnDisk(Columns):
     def __iter__(self) -> Iterator[str]:
         return iter(EVENT_COLUMNS)
 
-    def of_kind(self, *kinds: Kind) -> Columns:
-        """Select rows of these kinds."""
-        raise NotImplementedError
-
-    def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> ByKind:
-        """Records of steps [first, last), of each wanted kind with the columns named for it."""
-        raise NotImplementedError
-
-    def step_numbers(self) -> Array:
-        """Every step with a record, ascending."""
-        raise NotImplementedError
-
     def oldest_steps(self) -> dict[int, int]:
         """Step of each rank's oldest remaining record."""
         return dict(self._oldest)
@@ -130,10 +155,6 @@ class OnDisk(Columns):
     def per_step(self) -> float:
         """Approximate number of records of a step, all ranks together."""
         return self._length / max(self._steps, 1)
-
-    def flagged(self, kind: Kind, flag: Flag) -> bool:
-        """Whether any record of a kind has a flag."""
-        return bool(((self.of_kind(kind).flags & int(flag)) != 0).any())
 
     def in_memory(self) -> Columns:
         """Read the whole table."""

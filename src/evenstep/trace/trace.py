@@ -16,7 +16,7 @@ from evenstep.trace.columns import Columns, key_numbers
 from evenstep.trace.reader import SUMMARY
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.layout import Op
-from evenstep.trace.spooled import ByKind, OnDisk
+from evenstep.trace.spooled import EventTable
 
 Array = npt.NDArray[Any]
 
@@ -85,27 +85,18 @@ class Trace:
 
     def of_kind(self, *kinds: layout.Kind) -> Columns:
         """The rows of these kinds."""
-        if isinstance(self.events, (ByKind, OnDisk)):
-            return self.events.of_kind(*kinds)
-        return self.events.select(np.isin(self.events.kind, [int(kind) for kind in kinds]))
+        return self._table.of_kind(*kinds)
 
     def flagged(self, kind: layout.Kind, flag: layout.Flag) -> bool:
         """Whether any record of a kind has a flag."""
-        if isinstance(self.events, OnDisk):
-            return self.events.flagged(kind, flag)
-        return bool(((self.of_kind(kind).flags & int(flag)) != 0).any())
+        return self._table.flagged(kind, flag)
 
     def window(self, first: int, last: int, wanted: Mapping[layout.Kind, Sequence[str]]) -> Trace:
         """The trace of steps [first, last), with the kinds in `wanted` and at least their columns.
 
         Other kinds of records are not available.
         """
-        if isinstance(self.events, OnDisk):
-            return replace(self, events=self.events.window(first, last, wanted))
-        step = self.events.step
-        inside = self.events.select((step >= first) & (step < last))
-        tables = {kind: inside.select(inside.kind == int(kind)) for kind in wanted}
-        return replace(self, events=ByKind(tables))
+        return replace(self, events=self._table.window(first, last, wanted))
 
     @property
     def elapsed_known(self) -> bool:
@@ -120,22 +111,20 @@ class Trace:
     @property
     def records_per_step(self) -> float:
         """Approximate number of records of a step, all ranks together."""
-        if isinstance(self.events, OnDisk):
-            return self.events.per_step()
-        return len(self.events) / max(len(np.unique(self.events.step)), 1)
+        return self._table.per_step()
 
     def oldest_steps(self) -> dict[int, int]:
         """Step of each rank's oldest remaining record."""
-        if isinstance(self.events, OnDisk):
-            return self.events.oldest_steps()
-        ranks, first = np.unique(self.events["rank"], return_index=True)
-        return dict(zip(ranks.tolist(), self.events.step[first].tolist(), strict=True))
+        return self._table.oldest_steps()
 
     def step_numbers(self) -> Array:
         """Every step with a record, ascending."""
-        if isinstance(self.events, OnDisk):
-            return self.events.step_numbers()
-        return np.unique(self.events.step).astype(np.int64)
+        return self._table.step_numbers()
+
+    @property
+    def _table(self) -> EventTable:
+        """The events, wherever they are, with what a trace asks of them."""
+        return self.events if isinstance(self.events, EventTable) else EventTable.of(self.events)
 
     @property
     def host_clock_ranks(self) -> list[int]:

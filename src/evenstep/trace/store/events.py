@@ -22,6 +22,7 @@ from evenstep.trace.spooled import (
     EVENT_TYPES,
     KEPT_BYTES,
     ByKind,
+    EventTable,
     OnDisk,
     empty,
     row_numbers,
@@ -185,7 +186,7 @@ class StoredEvents(OnDisk):
         return Columns({name: found[name][order] for name in EVENT_COLUMNS})
 
 
-class Picked(Columns):
+class Picked(EventTable):
     """Some rows of a table on disk, read column by column on demand."""
 
     __slots__ = ("_of", "_rows")
