@@ -11,7 +11,8 @@ from evenstep.errors import TraceError
 from evenstep.trace import loading as trace_module
 from evenstep.trace import spools
 from evenstep.trace.loading import load
-from evenstep.trace.reader import SUMMARY, coarsened
+from evenstep.trace.reader import RECORD, SUMMARY, coarsened
+from evenstep.trace.spool import layout
 from evenstep.trace.spool.layout import RECORD_BYTES, Flag, Kind, Op
 from evenstep.trace.spool.spool import Spool
 from evenstep.trace.spooled import EVENT_COLUMNS, Spooled
@@ -45,12 +46,16 @@ def both(tmp_path, monkeypatch):
     """The same run, left on disk and in memory."""
     for rank in range(3):
         write(tmp_path / f"rank-{rank:05d}.spool", rank)
+    return loaded(tmp_path, monkeypatch)
+
+
+def loaded(place, monkeypatch):
     monkeypatch.setattr(spools, "COMPARED", 1)
     with monkeypatch.context() as patch:
         for module in (spools, trace_module):
             patch.setattr(module, "LARGE_RECORDS", 0)
-        large = load(tmp_path)
-    return large, load(tmp_path)
+        large = load(place)
+    return large, load(place)
 
 
 def test_records_that_a_live_rank_overwrites_while_they_are_read_are_a_sentence(
@@ -112,6 +117,22 @@ def test_ranks_are_numbered_alike_and_what_a_ring_lost_is_counted(both):
         assert any("rank 2 began to count 2 steps after" in limit for limit in trace.limits)
         assert trace.ranks[1].dropped == 5 * STEPS - RINGS[1]
         assert [group.name for group in trace.groups] == ["dp"]
+
+
+def test_records_whose_times_are_of_no_run_are_left_out_of_a_large_run_too(tmp_path, monkeypatch):
+    path = tmp_path / "rank-00000.spool"
+    write(path, 0)
+    data = bytearray(path.read_bytes())
+    ring = layout.HEADER.unpack_from(data)[5]
+    for slot in (0, 3, 4):  # a collective, a phase and a step
+        at = ring + (50 + slot) * RECORD_BYTES + RECORD.fields["exit_ns"][1]
+        data[at : at + 8] = (2**62).to_bytes(8, "little")
+    path.write_bytes(data)
+    large, small = loaded(tmp_path, monkeypatch)
+    assert len(large.events) == len(small.events) == 5 * STEPS - 3
+    assert same(large.events, small.events)
+    assert large.limits == small.limits
+    assert "times of 3 records are not of this run" in large.limits[-1]
 
 
 def test_the_oldest_step_of_each_rank_is_known(both):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +33,7 @@ def _padded(fields: Iterable[tuple[str, str]], itemsize: int) -> np.dtype[Any]:
 RECORD = _padded(layout.RECORD_FIELDS, layout.RECORD_BYTES)
 SUMMARY = _padded(summary.SUMMARY_FIELDS, layout.SUMMARY_BYTES)
 
+TIMES = ("enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns")
 LONGEST_NS = 100 * 86_400 * 10**9  # a time farther from a ring's median time is damage
 CHUNK = 16_384  # records read at a time: as many as the processor's cache holds
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -72,6 +73,7 @@ class Ring(NamedTuple):
     offset: int
     slots: int
     settled: bool  # no process writes to it any more
+    damaged: frozenset[int] = frozenset()  # sequence numbers of records that are left out
 
     def chunks(self, records: int) -> Iterator[Array]:
         """Yield all whole records, `records` slots at a time, in order of slot (not sequence)."""
@@ -104,6 +106,8 @@ class Ring(NamedTuple):
                 again = _read_at(file.fileno(), self.offset, first, last)["seq"]
                 data = data[: len(again)]
                 data["seq"][data["seq"] != again[: len(data)]] = 0
+        if self.damaged:
+            data["seq"][np.isin(data["seq"], list(self.damaged))] = 0
         return data
 
 
@@ -123,11 +127,7 @@ def read_spool(path: Path | Extent) -> SpoolContents:
     """
     contents, ring = open_spool(path)
     records = in_order([np.empty(0, RECORD), *ring.chunks(CHUNK)])
-    timely = _timely(records)
-    contents.records = records[timely]
-    if not timely.all():
-        odd = np.count_nonzero(~timely)
-        contents.damage = f"{contents.path}: times of {odd} records are not of this run"
+    contents.records = records[timely(contents, {name: records[name] for name in TIMES})]
     if contents.records.size:
         contents.dropped = max(0, int(contents.records["seq"][-1]) - contents.records.size)
     return contents
@@ -202,15 +202,18 @@ def _header(path: Path, data: Array) -> tuple[Any, ...]:
     return header
 
 
-def _timely(records: Array) -> Array:
-    """Which records have all times within `LONGEST_NS` of the median."""
-    timely = np.ones(len(records), bool)
-    for name in ("enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns"):
-        times = records[name].astype(float)
-        known = times != 0
+def timely(contents: SpoolContents, times: Mapping[str, Array]) -> Array:
+    """Mask of the records with all `TIMES` within `LONGEST_NS` of the median; others are damage."""
+    mask = np.ones(len(times[TIMES[0]]), bool)
+    for values in times.values():
+        known = values != 0
         if known.any():
-            timely &= ~known | (np.abs(times - np.median(times[known])) <= LONGEST_NS)
-    return timely
+            median = np.median(values[known].astype(float))
+            mask &= ~known | (np.abs(values - median) <= LONGEST_NS)
+    if not mask.all():
+        odd = np.count_nonzero(~mask)
+        contents.damage = f"{contents.path}: times of {odd} records are not of this run"
+    return mask
 
 
 def whole_slots(live: Array, ring: int) -> Array:

@@ -20,12 +20,14 @@ from evenstep.trace.pack import SUFFIX, Extent, extents
 from evenstep.trace.reader import (
     CHUNK,
     RECORD,
+    TIMES,
     Ring,
     SpoolContents,
     coarsened,
     in_order,
     open_spool,
     read_spool,
+    timely,
 )
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.folder import read_facts
@@ -87,11 +89,15 @@ def survey(path: Path | Extent) -> Survey:
     """Read a spool once, chunk by chunk. Raises like `read_spool`."""
     contents, ring = open_spool(path)
     contents.summaries = coarsened(contents.summaries, SUMMARY_ROWS)
+    return _surveyed(contents, ring)
+
+
+def _surveyed(contents: SpoolContents, ring: Ring) -> Survey:
     light, rare, matched = [], [], []
     flags = np.zeros(256, np.uint16)
     for chunk in ring.chunks(CHUNK):
         kind = chunk["kind"]
-        light.append((chunk["seq"].copy(), chunk["step"].copy(), kind.copy()))
+        light.append([chunk[name].copy() for name in ("seq", "step", "kind", *TIMES)])
         rare.append(chunk[_RARE[kind]])
         collective = kind == int(Kind.COLLECTIVE)
         np.bitwise_or.at(flags, kind, chunk["flags"])
@@ -100,7 +106,11 @@ def survey(path: Path | Extent) -> Survey:
     if not light:
         none = np.empty(0, RECORD)
         return Survey(contents, ring, NO_STEPS, np.zeros(256, np.int64), none, flags)
-    seq, step, kinds = (np.concatenate(parts) for parts in zip(*light, strict=True))
+    seq, step, kinds, *times = (np.concatenate(parts) for parts in zip(*light, strict=True))
+    if not ring.damaged:
+        sound = timely(contents, dict(zip(TIMES, times, strict=True)))
+        if not sound.all():  # again, without them
+            return _surveyed(contents, ring._replace(damaged=frozenset(seq[~sound].tolist())))
     order = np.argsort(seq, kind="stable")
     contents.records = in_order(rare)
     contents.dropped = max(0, int(seq[order[-1]]) - len(seq))
