@@ -148,7 +148,7 @@ def test_a_rank_that_never_came_is_told_from_those_that_wait_for_it(watched, run
     assert watched.modes(5.0) == []
     seen = watched.look(20.0)
     assert (seen.state, [f.ranks for f in seen.findings]) == ("silent", [(2,)])
-    assert "ranks 0-1,3 wait in all-reduce" in seen.verdict
+    assert "ranks 0, 1 and 3 wait in all-reduce" in seen.verdict
 
 
 def test_steps_after_a_silence_end_the_finding(watched, run):

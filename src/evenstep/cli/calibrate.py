@@ -99,9 +99,7 @@ def _apart(measured: SteadyTimes, simulated: SteadyTimes) -> list[str]:
 
 
 def _page(document: CalibrationDocument) -> str:
-    import textwrap
-
-    from evenstep.report.terminal.style import precise
+    from evenstep.report.terminal.style import PLAIN, precise
 
     lines = [f"{'':10} {'step time':>12} {'CV':>7} {'p99':>12}"]
     for name in ("measured", "simulated"):
@@ -109,9 +107,7 @@ def _page(document: CalibrationDocument) -> str:
         lines.append(
             f"{name:10} {precise(one['mean_ns']):>12} {one['cv']:7.3f} {precise(one['p99_ns']):>12}"
         )
-    for limit in document["limits"]:
-        lines += textwrap.wrap(limit, 80, initial_indent=" - ", subsequent_indent="   ")
-    return "\n".join(lines)
+    return "\n".join([*lines, *PLAIN.items(document["limits"])])
 
 
 # -- observations from the trace -------------------------------------------------------------------

@@ -90,13 +90,14 @@ def add_part(parser: argparse.ArgumentParser, what: str, *, prefix: str = "") ->
 
 def main(args: argparse.Namespace) -> int:
     """Print the variables."""
-    settings = config.load(parse_settings(args))
+    given = parse_settings(args)
+    settings = config.load(given)
     rows: Any = config.describe(settings)
-    document = Environment(variables(os.environ, parse_settings(args)), rows, settings.warnings)
+    document = Environment(variables(os.environ, given), rows, settings.warnings)
     after = {"PYTHONPATH": '"${PYTHONPATH:+:$PYTHONPATH}"'}
     lines = [
         f"export {name}={shlex.quote(value)}{after.get(name, '')}"
-        for name, value in variables({}, parse_settings(args)).items()
+        for name, value in variables({}, given).items()
     ]
     show(document.to_json(), lambda: "\n".join(lines), as_json=args.json)
     return 0

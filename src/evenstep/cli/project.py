@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +20,6 @@ TRACE is any input of `evenstep diagnose`: a run folder, an attempt or a single 
 fitted to it predicts each value with an interval and lists what the trace cannot tell. Of several
 runs of one workload the largest is projected; the others show how contention grows with ranks."""
 
-WIDEST = 80
 ROWS = ("ranks", "throughput", "step time", "CV", "p99", "efficiency")
 
 
@@ -53,21 +50,17 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _page(document: ProjectionDocument) -> Iterator[str]:
-    """Render the table and its limits in at most 80 columns."""
-    from evenstep.report.terminal.style import table, wants_color
+    """Render the table and its limits."""
+    from evenstep.report.terminal.style import Style, table
 
-    bold = ("\x1b[1m", "\x1b[0m") if wants_color() else ("", "")
-    width = min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)
-    for line in textwrap.wrap(_headline(document), width):
-        yield f"{bold[0]}{line}{bold[1]}"
+    style = Style.of(None, None)
+    yield from style.wrap(_headline(document), code="1")
     yield ""
     head, *body = table([ROWS, *map(_row, document["projected"])])
-    yield f"{bold[0]}{head}{bold[1]}"
-    yield from body
+    yield from (style.paint(head, "1"), *body)
     yield ""
     yield "What this cannot tell"
-    for limit in document["limits"]:
-        yield from textwrap.wrap(limit, width, initial_indent=" - ", subsequent_indent="   ")
+    yield from style.items(document["limits"])
 
 
 def _headline(document: ProjectionDocument) -> str:

@@ -35,7 +35,6 @@ DuckDB's; traces are read-only. Without --json or --csv the first rows are print
 
 SCHEMA = "evenstep.sql/1"
 MOST_ROWS = 200  # of a printed table
-LINE = 80  # characters of a wrapped line
 WIDEST = 40  # characters of a cell
 
 
@@ -219,14 +218,13 @@ def _print_tables(*, as_json: bool) -> None:
         }
         print_json({"schema": SCHEMA, "tables": found})
         return
-    from evenstep.report.terminal.style import Style
+    from evenstep.report.terminal.style import PLAIN
 
-    style = Style(LINE, color=False)
     for table in TABLES:
-        print("\n".join(style.wrap(f"{table.name}: {table.meaning}")))
+        print("\n".join(PLAIN.wrap(f"{table.name}: {table.meaning}")))
         width = max(len(column.name) for column in table.columns)
         for column in table.columns:
             head = f"  {column.name:{width}}  "
-            print("\n".join(style.wrap(column.meaning, first=head, indent=len(head))))
+            print("\n".join(PLAIN.wrap(column.meaning, first=head, indent=len(head))))
         print()
     print('"group" is an SQL keyword: write the column in double quotes.')

@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evenstep.cli.arguments import seconds
+from evenstep.cli.arguments import seconds, whole
 from evenstep.cli.terminal import say, until_interrupted
 from evenstep.errors import TraceError, UsageError
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--web", action="store_true", help="serve a page on 127.0.0.1")
     add("--aggregate", action="store_true", help="summarize this node's ranks for other watchers")
     add("--into", metavar="DIR", type=Path, help="run folder that --aggregate writes to (RUN)")
-    add("--port", metavar="N", type=_port, default=0, help="port of --web (default: a free one)")
+    add("--port", metavar="N", type=whole(65_535), default=0, help="port of --web (default: a free one)")
     add(
         "--every",
         metavar="SECONDS",
@@ -211,9 +211,3 @@ def _serve(views: Iterator[tuple[Frame, Journal, list[str]]], port: int) -> int:
         for frame, journal, _ in views:
             server.publish(frame.to_json() | {"past": list(journal.past)})
     return 0
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
-        raise argparse.ArgumentTypeError(f"must be a port from 1 to 65535, found {text!r}")
-    return int(text)

@@ -12,18 +12,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from evenstep import lateness
-from evenstep.trace.ranks import format_ranks
 from evenstep.trace.spool.layout import Phase
 from evenstep.watch.frame import LiveFinding, lateness_ns
 from evenstep.watch.run import FollowedRun, SeenRank
 from evenstep.watch.window import FEWEST_STEPS, WINDOW_STEPS, RankWindow
-from evenstep.words import duration, percent, printable
+from evenstep.words import duration, percent, printable, ranks as named
 
 TURNS = 0.05  # smallest share of a step lost to ranks that are late in turns
 PAUSES = 0.02
 INPUT = 0.10
 CHECKPOINT = 0.05
-RANKS_NAMED = 8
 KEPT = 5  # past findings that are still shown
 
 
@@ -44,7 +42,7 @@ def _silent(states: Sequence[SeenRank]) -> Iterator[LiveFinding]:
     if gone:
         ranks = _ranks(gone)
         verb = "has" if len(gone) == 1 else "have"
-        yield LiveFinding("hang", ranks, None, f"{_named(ranks)} {verb} died: no such process now")
+        yield LiveFinding("hang", ranks, None, f"{named(ranks)} {verb} died: no such process now")
     silent = [state for state in states if state.silent_s and not state.gone]
     if not silent:
         return
@@ -53,12 +51,12 @@ def _silent(states: Sequence[SeenRank]) -> Iterator[LiveFinding]:
     absent = [state for state in silent if not state.inside]
     if waiting and absent:
         ranks = _ranks(absent)
-        others = _named(_ranks(waiting))
-        text = f"{_named(ranks)} did not enter: no step for {longest}; {others} {_inside(waiting)}"
+        others = named(_ranks(waiting))
+        text = f"{named(ranks)} did not enter: no step for {longest}; {others} {_inside(waiting)}"
         yield LiveFinding("hang", ranks, None, text)
         return
     culprits = () if len(silent) == len(states) else _ranks(silent)
-    text = f"{_named(_ranks(silent))}: no step for {longest}"
+    text = f"{named(_ranks(silent))}: no step for {longest}"
     yield LiveFinding("hang", culprits, None, text + (f"; {_inside(waiting)}" if waiting else ""))
 
 
@@ -72,7 +70,7 @@ def _failed(states: Sequence[SeenRank]) -> Iterator[LiveFinding]:
     if failed:
         ranks = _ranks(failed)
         why = printable(failed[0].facts["failure"])
-        yield LiveFinding("agent", ranks, None, f"{_named(ranks)} not recorded any more: {why}")
+        yield LiveFinding("agent", ranks, None, f"{named(ranks)} not recorded any more: {why}")
 
 
 def _lost_nodes(run: FollowedRun) -> Iterator[LiveFinding]:
@@ -97,7 +95,7 @@ def _late(run: FollowedRun, window: RankWindow) -> Iterator[LiveFinding]:
         largest = float(late.max())
         ranks = tuple(int(rank) for rank in window.ranks[chosen])
         verb = "is" if len(ranks) == 1 else "are"
-        text = f"{_named(ranks)}{_host(run, ranks)} {verb} late by {duration(largest)}, "
+        text = f"{named(ranks)}{_host(run, ranks)} {verb} late by {duration(largest)}, "
         text += f"{percent(largest / step_ns)} of a step; {_waiting(window, len(ranks))}"
         yield LiveFinding("straggler", ranks, largest / step_ns, text)
 
@@ -141,7 +139,7 @@ def _pauses(window: RankWindow) -> Iterator[LiveFinding]:
     chosen = share > PAUSES
     if chosen.any():
         ranks, worst = tuple(map(int, window.ranks[chosen])), float(share.max())
-        text = f"garbage collection takes {percent(worst)} of a step on {_named(ranks)}"
+        text = f"garbage collection takes {percent(worst)} of a step on {named(ranks)}"
         yield LiveFinding("runtime_jitter", ranks, worst, text)
 
 
@@ -155,7 +153,7 @@ def _phases(window: RankWindow) -> Iterator[LiveFinding]:
         if chosen.any():
             every = chosen.all()
             ranks = () if every else tuple(map(int, window.ranks[chosen]))
-            where = "every rank" if every else _named(ranks)
+            where = "every rank" if every else named(ranks)
             verb = "takes" if phase is Phase.INPUT else "take"
             worst = float(share.max())
             text = f"{words} {verb} {percent(worst)} of a step on {where}"
@@ -164,15 +162,6 @@ def _phases(window: RankWindow) -> Iterator[LiveFinding]:
 
 def _ranks(states: Sequence[SeenRank]) -> tuple[int, ...]:
     return tuple(state.rank for state in states)
-
-
-def _named(ranks: Sequence[int]) -> str:
-    """Render ranks: rank 7; ranks 0-3; the first few of many."""
-    word = "rank" if len(ranks) == 1 else "ranks"
-    text = format_ranks(ranks)
-    if text.count(",") >= RANKS_NAMED:
-        text = ",".join(text.split(",")[:RANKS_NAMED]) + f" and others, {len(ranks):,} in all"
-    return f"{word} {text}"
 
 
 def _host(run: FollowedRun, ranks: Sequence[int]) -> str:

@@ -93,20 +93,9 @@ class SpoolTail:
     def _open_header(self, page: bytes) -> bool:
         if len(page) < layout.PAGE_BYTES:
             return False
-        (
-            magic,
-            version,
-            _,
-            record_bytes,
-            _,
-            ring,
-            ring_slots,
-            first,
-            slots,
-            tables,
-            size,
-            length,
-        ) = layout.HEADER.unpack_from(page)
+        header = layout.HEADER.unpack_from(page)
+        magic, version, _, record_bytes, _, ring, ring_slots, first, slots, *rest = header
+        tables, size, length = rest
         if (magic, version, record_bytes) != (layout.MAGIC, layout.VERSION, layout.RECORD_BYTES):
             return False
         start = layout.HEADER_TEXT_OFFSET

@@ -16,7 +16,7 @@ from evenstep.diagnose.compare.result import (
     StepTimePart,
 )
 from evenstep.diagnose.finding import TERMINAL
-from evenstep.report.terminal.style import Style
+from evenstep.report.terminal.style import PLAIN, Style
 from evenstep.words import UNKNOWN, capital, duration, number, percent, plural, printable
 
 WIDTH = 80
@@ -68,8 +68,7 @@ def _one(baseline: str, found: Comparison, normalised: bool, style: Style) -> It
         yield "findings, share of step time"
         for item in found.findings:
             yield _finding(item, normalised, style)
-    for limit in found.limits:
-        yield from style.wrap(printable(limit), first=" - ", indent=3)
+    yield from style.items(found.limits)
 
 
 def _table(baseline: str, found: Comparison, normalised: bool, style: Style) -> Iterator[str]:
@@ -170,7 +169,6 @@ def _short(name: str) -> str:
 
 # -- past runs -------------------------------------------------------------------------------------
 
-LINES = Style(80, color=False)
 NAME = 12
 SIMULATED_S = 1e6  # simulations start at Unix time 0
 
@@ -191,8 +189,7 @@ def _lines(found: History) -> Iterator[str]:
     for workload in found.workloads:
         yield ""
         yield from _workload(workload)
-    for limit in found.limits:
-        yield from LINES.wrap(printable(limit), first=" - ")
+    yield from PLAIN.items(found.limits)
 
 
 def _row(run: PastRun) -> str:
@@ -213,13 +210,13 @@ def _culprit(run: PastRun) -> Iterator[str]:
     if run.culprit is None:
         return
     share = "" if run.culprit.mode in TERMINAL else f", {percent(run.culprit.severity)}"
-    yield from LINES.wrap(f"{printable(run.culprit.title)}{share}", first="  ", indent=2)
+    yield from PLAIN.wrap(f"{printable(run.culprit.title)}{share}", first="  ", indent=2)
 
 
 def _workload(found: Workload) -> Iterator[str]:
-    yield from LINES.wrap(printable(found.sentence))
+    yield from PLAIN.wrap(printable(found.sentence))
     spread = found.spread.get("step_ns")
     text = plural(found.restarts, "restart")
     if spread is not None:
         text += f"; step time differs by {percent(spread)} (CV) from run to run"
-    yield from LINES.wrap(text, first="  ", indent=2)
+    yield from PLAIN.wrap(text, first="  ", indent=2)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from evenstep.report.terminal.style import precise
+from evenstep.report.terminal.style import PLAIN, precise
 from evenstep.simulate.study.decision import DecisionRow, DecisionTable
 from evenstep.simulate.study.decision_options import AGENT
 from evenstep.simulate.study.margin import Margin
 
-WIDTH = 80
 MODE_OFF = "observe"
 SHORT = {"oversubscription": "oversubs."}  # column headings
 #: Fields of a scenario's strategy and the corresponding agent settings.
@@ -70,8 +69,7 @@ def _margins(table: DecisionTable) -> Iterator[str]:
         for axis, found in row.margins.items()
         if found.note and found.crosses is None
     }
-    for note in sorted(notes):
-        yield from _item(note)
+    yield from PLAIN.items(sorted(notes))
 
 
 def _cell(axis: str, found: Margin) -> str:
@@ -92,23 +90,10 @@ def _amount(axis: str, value: float) -> str:
 def _advice(table: DecisionTable) -> Iterator[str]:
     choice = table.choice
     yield f"recommended: {choice.row.option.name}, applied by {choice.row.option.by}"
-    yield from _indented(choice.reason)
-    if choice.row.option.sets:
-        arguments = (f"--set {text}".replace(" ", "\u00a0") for text in choice.row.option.sets)
-        yield from (line.replace("\u00a0", " ") for line in _indented(" ".join(arguments)))
-    for note in table.notes:
-        yield from _item(note)
-
-
-def _item(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent="  - ", subsequent_indent="    ")
-
-
-def _indented(text: str) -> list[str]:
-    return textwrap.wrap(
-        text, WIDTH, initial_indent="  ", subsequent_indent="  ",
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
+    arguments = (f"--set {text}".replace(" ", "\u00a0") for text in choice.row.option.sets)
+    for text in filter(None, (choice.reason, " ".join(arguments))):
+        yield from PLAIN.wrap(text, first="  ", indent=2)
+    yield from PLAIN.items(table.notes)
 
 
 def settings(table: DecisionTable) -> str:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from evenstep.report.terminal.style import precise, table
+from evenstep.report.terminal.style import PLAIN, precise, table
 from evenstep.words import is_known, number, percent
-
-WIDEST = 80
 
 
 def page(document: dict[str, Any]) -> Iterator[str]:
@@ -23,18 +20,17 @@ def page(document: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield from table(_rows(document))
     yield ""
-    yield from textwrap.wrap(verdict(document), WIDEST)
+    yield from PLAIN.wrap(verdict(document))
     if document["control"]:
         yield ""
         changes = ", ".join(document["control"])
-        yield from textwrap.wrap(f"With {changes}, as ratios to without:", WIDEST)
+        yield from PLAIN.wrap(f"With {changes}, as ratios to without:")
         yield from table(_ratio_rows(points))
     if document["outlay"]:
         yield ""
         yield from _outlay(document["outlay"], points[0]["unit"])
     yield ""
-    for limit in document["limits"]:
-        yield from textwrap.wrap(limit, WIDEST, initial_indent=" - ", subsequent_indent="   ")
+    yield from PLAIN.items(document["limits"])
 
 
 def _rows(document: dict[str, Any]) -> list[list[str]]:

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from evenstep.words import duration, printable, shortened
@@ -68,6 +68,11 @@ class Style:
         )
         return [self.paint(line.replace("\u00a0", " "), code) for line in lines]
 
+    def items(self, sentences: Iterable[str]) -> Iterator[str]:
+        """Render sentences as the items of a list."""
+        for sentence in sentences:
+            yield from self.wrap(printable(sentence), first=" - ", indent=3)
+
     def field(self, label: str, text: str, *, code: str = "", most: int | None = None) -> list[str]:
         """Render a labelled paragraph of a finding, shortened to at most `most` lines."""
         if not text:
@@ -81,3 +86,6 @@ class Style:
         head, rest = lines[0][: len(head)], lines[0][len(head) :]
         tail = [self.paint(rest, code), *(self.paint(line, code) for line in lines[1:])]
         return [self.paint(head, "2") + tail[0], *tail[1:]]
+
+
+PLAIN = Style(80, color=False)  # of what is as wide on every terminal

@@ -6,7 +6,6 @@ The text is the same with and without colour: files, pipes and `NO_COLOR` get pl
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from evenstep.diagnose.finding import Diagnosis, Finding, Option
@@ -54,7 +53,7 @@ def render(diagnosis: Diagnosis, *, width: int | None = None, color: bool | None
         list(_summary(diagnosis, style)),
         list(scaling(diagnosis, style)),
         *(list(_finding(*item, style)) for item in enumerate(diagnosis.findings, start=1)),
-        *(_listed(title, list(lines), style) for title, lines in _lists(diagnosis)),
+        *(_listed(title, lines, style) for title, lines in _lists(diagnosis)),
         list(_agent(diagnosis, style)),
     ]
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
@@ -221,8 +220,7 @@ def scaling(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     kind = f"{found['kind']} scaling" if found.get("kind") else "scaling"
     yield style.paint(f"Throughput by ranks, {kind}", "1")
     yield from (f"  {printable(line)}" for line in measured_table(found))
-    for note in measured_notes(found):
-        yield from style.wrap(printable(note), first=" - ", indent=3)
+    yield from style.items(measured_notes(found))
 
 
 def _lists(diagnosis: Diagnosis) -> Iterator[tuple[str, Iterable[str]]]:
@@ -234,9 +232,9 @@ def _lists(diagnosis: Diagnosis) -> Iterator[tuple[str, Iterable[str]]]:
     yield "What this trace cannot tell", diagnosis.limits
 
 
-def _listed(title: str, sentences: Sequence[str], style: Style) -> list[str]:
-    lines = [style.wrap(printable(one), first=" - ", indent=3) for one in sentences]
-    return [style.paint(title, "1"), *chain(*lines)] if lines else []
+def _listed(title: str, sentences: Iterable[str], style: Style) -> list[str]:
+    lines = list(style.items(sentences))
+    return [style.paint(title, "1"), *lines] if lines else []
 
 
 def _agent(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
