@@ -44,7 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--web", action="store_true", help="serve a page on 127.0.0.1")
     add("--aggregate", action="store_true", help="summarize this node's ranks for other watchers")
     add("--into", metavar="DIR", type=Path, help="run folder that --aggregate writes to (RUN)")
-    add("--port", metavar="N", type=whole(65_535), default=0, help="port of --web (default: a free one)")
+    add(
+        "--port",
+        metavar="N",
+        type=whole(65_535),
+        default=0,
+        help="port of --web (default: a free one)",
+    )
     add(
         "--every",
         metavar="SECONDS",

@@ -16,7 +16,8 @@ from evenstep.trace.spool.layout import Phase
 from evenstep.watch.frame import LiveFinding, lateness_ns
 from evenstep.watch.run import FollowedRun, SeenRank
 from evenstep.watch.window import FEWEST_STEPS, WINDOW_STEPS, RankWindow
-from evenstep.words import duration, percent, printable, ranks as named
+from evenstep.words import duration, percent, printable
+from evenstep.words import ranks as named
 
 TURNS = 0.05  # smallest share of a step lost to ranks that are late in turns
 PAUSES = 0.02
