@@ -22,6 +22,7 @@ from evenstep.trace.reader import CHUNK, RECORD, Ring
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.spools import BULK, NO_STEPS, StepIndex
+from evenstep.trace.trace import ByKind, EventTable
 
 Array = npt.NDArray[Any]
 
@@ -74,59 +75,6 @@ class RankRows(NamedTuple):
     def table(self, records: Array, names: Sequence[str]) -> Columns:
         """Records of this rank as a table, with the trace's group, name and step numbers."""
         return _table([self], np.zeros(len(records), np.intp), records, slice(None), names)
-
-
-class EventTable(Columns):
-    """A table of events in memory; the others below answer the same."""
-
-    __slots__ = ()
-
-    @staticmethod
-    def of(columns: Columns) -> EventTable:
-        """The same columns as an event table."""
-        return EventTable({name: columns[name] for name in columns})
-
-    def of_kind(self, *kinds: Kind) -> Columns:
-        """Select rows of these kinds."""
-        return self.select(np.isin(self.kind, [int(kind) for kind in kinds]))
-
-    def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> ByKind:
-        """Records of steps [first, last), of each wanted kind with at least its columns."""
-        inside = self.select((self.step >= first) & (self.step < last))
-        return ByKind({kind: inside.select(inside.kind == int(kind)) for kind in wanted})
-
-    def step_numbers(self) -> Array:
-        """Every step with a record, ascending."""
-        return np.unique(self.step).astype(np.int64)
-
-    def oldest_steps(self) -> dict[int, int]:
-        """Step of each rank's oldest remaining record."""
-        ranks, first = np.unique(self["rank"], return_index=True)
-        return dict(zip(ranks.tolist(), self.step[first].tolist(), strict=True))
-
-    def per_step(self) -> float:
-        """Approximate number of records of a step, all ranks together."""
-        return len(self) / max(len(np.unique(self.step)), 1)
-
-    def flagged(self, kind: Kind, flag: Flag) -> bool:
-        """Whether any record of a kind has a flag."""
-        return bool(((self.of_kind(kind).flags & int(flag)) != 0).any())
-
-
-class ByKind(EventTable):
-    """Events in one table per kind, each with its own columns: only `of_kind` yields columns."""
-
-    __slots__ = ("_tables",)
-
-    def __init__(self, tables: Mapping[Kind, Columns]) -> None:
-        super().__init__({})
-        self._tables = dict(tables)
-        self._length = sum(len(table) for table in tables.values())
-
-    def of_kind(self, *kinds: Kind) -> Columns:
-        """Select rows of these kinds."""
-        tables = [self._tables[kind] for kind in kinds]
-        return tables[0] if len(tables) == 1 else Columns.concatenate(tables)
 
 
 class OnDisk(EventTable):

@@ -14,9 +14,7 @@ import numpy.typing as npt
 
 from evenstep.trace.columns import Columns, key_numbers
 from evenstep.trace.reader import SUMMARY
-from evenstep.trace.spool import layout
-from evenstep.trace.spool.layout import Op
-from evenstep.trace.spooled import EventTable
+from evenstep.trace.spool.layout import Flag, Kind, Op
 
 Array = npt.NDArray[Any]
 
@@ -59,6 +57,59 @@ UNKNOWN = "unknown"
 COMPUTE, COPY = "compute", "copy"  # names of the spans in which a device computed or copied
 
 
+class EventTable(Columns):
+    """A table of events in memory; `evenstep.trace.spooled` has those on disk."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def of(columns: Columns) -> EventTable:
+        """The same columns as an event table."""
+        return EventTable({name: columns[name] for name in columns})
+
+    def of_kind(self, *kinds: Kind) -> Columns:
+        """Select rows of these kinds."""
+        return self.select(np.isin(self.kind, [int(kind) for kind in kinds]))
+
+    def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> ByKind:
+        """Records of steps [first, last), of each wanted kind with at least its columns."""
+        inside = self.select((self.step >= first) & (self.step < last))
+        return ByKind({kind: inside.select(inside.kind == int(kind)) for kind in wanted})
+
+    def step_numbers(self) -> Array:
+        """Every step with a record, ascending."""
+        return np.unique(self.step).astype(np.int64)
+
+    def oldest_steps(self) -> dict[int, int]:
+        """Step of each rank's oldest remaining record."""
+        ranks, first = np.unique(self["rank"], return_index=True)
+        return dict(zip(ranks.tolist(), self.step[first].tolist(), strict=True))
+
+    def per_step(self) -> float:
+        """Approximate number of records of a step, all ranks together."""
+        return len(self) / max(len(np.unique(self.step)), 1)
+
+    def flagged(self, kind: Kind, flag: Flag) -> bool:
+        """Whether any record of a kind has a flag."""
+        return bool(((self.of_kind(kind).flags & int(flag)) != 0).any())
+
+
+class ByKind(EventTable):
+    """Events in one table per kind, each with its own columns: only `of_kind` yields columns."""
+
+    __slots__ = ("_tables",)
+
+    def __init__(self, tables: Mapping[Kind, Columns]) -> None:
+        super().__init__({})
+        self._tables = dict(tables)
+        self._length = sum(len(table) for table in tables.values())
+
+    def of_kind(self, *kinds: Kind) -> Columns:
+        """Select rows of these kinds."""
+        tables = [self._tables[kind] for kind in kinds]
+        return tables[0] if len(tables) == 1 else Columns.concatenate(tables)
+
+
 @dataclass(slots=True)
 class Trace:
     """All ranks of one attempt of a run.
@@ -83,15 +134,15 @@ class Trace:
     limits: list[str] = field(default_factory=list)
     operations: Columns | None = None  # of an operation table: see `evenstep.trace.operations`
 
-    def of_kind(self, *kinds: layout.Kind) -> Columns:
+    def of_kind(self, *kinds: Kind) -> Columns:
         """The rows of these kinds."""
         return self._table.of_kind(*kinds)
 
-    def flagged(self, kind: layout.Kind, flag: layout.Flag) -> bool:
+    def flagged(self, kind: Kind, flag: Flag) -> bool:
         """Whether any record of a kind has a flag."""
         return self._table.flagged(kind, flag)
 
-    def window(self, first: int, last: int, wanted: Mapping[layout.Kind, Sequence[str]]) -> Trace:
+    def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> Trace:
         """The trace of steps [first, last), with the kinds in `wanted` and at least their columns.
 
         Other kinds of records are not available.

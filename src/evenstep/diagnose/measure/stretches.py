@@ -12,9 +12,9 @@ import numpy.typing as npt
 from evenstep.statistics.interval import BLOCK_STEPS
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
-from evenstep.trace.spooled import ByKind, OnDisk
+from evenstep.trace.spooled import OnDisk
 from evenstep.trace.spools import LARGE_RECORDS
-from evenstep.trace.trace import Trace
+from evenstep.trace.trace import ByKind, Trace
 
 Array = npt.NDArray[Any]
 

@@ -18,8 +18,8 @@ from evenstep.diagnose.measure.transfer import arrivals
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
-from evenstep.trace.spooled import EVENT_COLUMNS, ByKind
-from evenstep.trace.trace import Trace
+from evenstep.trace.spooled import EVENT_COLUMNS
+from evenstep.trace.trace import ByKind, Trace
 
 Array = npt.NDArray[Any]
 

@@ -21,14 +21,13 @@ from evenstep.trace.spooled import (
     EVENT_COLUMNS,
     EVENT_TYPES,
     KEPT_BYTES,
-    ByKind,
-    EventTable,
     OnDisk,
     empty,
     row_numbers,
 )
 from evenstep.trace.store import database as store_database
 from evenstep.trace.store.layout import StoredPart
+from evenstep.trace.trace import ByKind, EventTable
 
 Array = npt.NDArray[Any]
 
