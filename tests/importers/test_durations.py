@@ -10,7 +10,7 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.importers.content import SourceFile
 from evenstep.importers.nccl.durations import layout_of
 from evenstep.importers.opening import open_trace
-from evenstep.trace.spool.layout import Kind, Op
+from evenstep.trace.spool.layout import Flag, Kind, Op
 
 LATE_US, MOVED_US, WORLD, CALLS, LATE = 900, 100, 4, 12, 2
 
@@ -64,20 +64,25 @@ def test_the_rank_that_is_late_is_named_though_no_clock_is_known(trace):
 
 
 class Clock:
-    """Calls of a job run one after the other: durations of each rank, in its own order."""
+    """Calls of a job, one after the other or behind others: durations of each rank in order."""
 
     def __init__(self, ranks):
         self.free, self.count, self.rows = [0.0] * ranks, defaultdict(int), []
+        self.over = [0.0] * ranks
 
     def compute(self, cost):
         self.free = [now + cost(rank) for rank, now in enumerate(self.free)]
 
-    def call(self, group, members, moved):
+    def call(self, group, members, moved, behind=False):
         end = max(self.free[rank] for rank in members) + moved
         for rank in members:
             self.rows.append((rank, group, self.count[group], round(end - self.free[rank], 3)))
-            self.free[rank] = end
+            self.over[rank] = end
+            self.free[rank] = self.free[rank] if behind else end
         self.count[group] += 1
+
+    def wait(self):
+        self.free = [max(pair) for pair in zip(self.free, self.over, strict=True)]
 
 
 def two_dimensions(slow, steps=12, layers=3):
@@ -90,6 +95,21 @@ def two_dimensions(slow, steps=12, layers=3):
                 job.call(f"tp{replica}", (2 * replica, 2 * replica + 1), 1)
         for lane in range(2):
             job.call(f"dp{lane}", range(lane, 8, 2), 2)
+    return job.rows
+
+
+def overlapped(slow, steps=12, layers=4):
+    """4 replicas of 2 ranks: after each layer a call of each replica, in the second half of a step
+    also one across them, which the replicas wait for at the end of the step only."""
+    job = Clock(8)
+    for step in range(steps):
+        for layer in range(2 * layers):
+            job.compute(lambda rank, at=step + layer: slow.get(rank, 10) + (3 * rank + at) % 5 / 20)
+            for replica in range(4):
+                job.call(f"tp{replica}", (2 * replica, 2 * replica + 1), 1)
+            for lane in range(2 * (layer >= layers)):
+                job.call(f"dp{lane}", range(lane, 8, 2), 2, behind=True)
+        job.wait()
     return job.rows
 
 
@@ -108,14 +128,25 @@ def test_a_damaged_table_among_others_is_left_out(tmp_path):
     assert any("left out" in limit and "b.jsonl" in limit for limit in trace.limits)
 
 
+@pytest.mark.parametrize("job", [two_dimensions, overlapped])
 @pytest.mark.parametrize("slow", [{5: 13}, {2: 12, 3: 12}, {4: 13, 5: 13, 6: 13, 7: 13}])
-def test_who_is_late_in_one_group_because_of_another_is_not_to_blame(tmp_path, slow):
-    finding = told(tmp_path / "timer.csv", two_dimensions(slow)).findings[0]
+def test_who_is_late_in_one_group_because_of_another_is_not_to_blame(tmp_path, slow, job):
+    (finding,) = told(tmp_path / "timer.csv", job(slow)).findings
     assert (finding.mode, sorted(finding.where.ranks)) == ("straggler", sorted(slow))
+
+
+def test_calls_behind_others_delay_them_at_the_end_of_a_step_only(tmp_path):
+    told(tmp_path / "timer.csv", overlapped({5: 13}))
+    trace = open_trace([tmp_path / "timer.csv"])
+    calls = trace.of_kind(Kind.COLLECTIVE)
+    apart = {trace.groups[group].name for group in calls.group[calls.flags & Flag.ASYNC > 0]}
+    assert apart == {"dp0", "dp1"}
+    assert len(trace.of_kind(Kind.PHASE)) == 12 * 8
 
 
 def test_without_slow_ranks_nobody_is(tmp_path):
     assert told(tmp_path / "timer.csv", two_dimensions({})).findings == []
+    assert told(tmp_path / "timer.csv", overlapped({})).findings == []
 
 
 def test_calls_in_no_order_are_said_to_be(tmp_path):

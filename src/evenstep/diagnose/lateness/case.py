@@ -141,9 +141,13 @@ class Case:
 
     @property
     def late_start_ns(self) -> Array:
-        """How much later than the median rank each rank began the first traced step. (ranks,)"""
-        graph = self.grid.graph
-        if graph is None or not len(self.grid.steps):
+        """How much later than the median rank each rank began the first traced step, (ranks,);
+        empty where that is an inferred one, with traced calls before it."""
+        graph, steps = self.grid.graph, self.grid.steps
+        if graph is None or not len(steps):
+            return np.zeros(0)
+        before = self.trace.of_kind(Kind.COLLECTIVE).step < steps[0]
+        if before.any() and self.trace.flagged(Kind.STEP, Flag.INFERRED):
             return np.zeros(0)
         start = graph.starts_ns[0][: len(self.grid.ranks)]
         return np.asarray(start - np.median(start))

@@ -21,10 +21,10 @@ from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
 from evenstep.importers.kineto.names import operation
 from evenstep.importers.tables import TableFile, column_of, read_table, spelled, table_file
-from evenstep.trace.columns import Columns, run_numbers
+from evenstep.trace.columns import Columns, key_numbers, run_numbers
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.repetition import stepped
-from evenstep.trace.spool.layout import Flag, Op
+from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.trace import UNKNOWN, Trace
 
 Array = npt.NDArray[Any]
@@ -38,6 +38,10 @@ OPS = ("op", "operation", "collective", "coll", "func", "kernel", "name", "primi
 SIZES = ("bytes", "size", "size_bytes", "msg_size", "message_size", "msg_size_bytes", "data_size")
 _DURATION = re.compile(r"\b(?:duration|elapsed|latency|(?:exec|execution|run|kernel|coll) time)\b")
 ORIGIN_NS = 1_000_000_000  # first time: an end at 0 would mean unknown
+SAMPLE = 50_000  # rows that tell which calls run behind others
+#: How a call runs: a rank goes on when it has ended; at once; at once, but waits for it and all
+#: those before it when it next makes a call that runs alone.
+ALONE, BEHIND, AWAITED = range(3)
 
 
 class DurationColumns(NamedTuple):
@@ -128,21 +132,25 @@ def _rows(source: SourceFile, draft: Draft) -> Columns:
 def _enter(draft: Draft, table: Columns) -> None:
     """Enter calls on a constructed clock: each ends as early as all durations before it allow.
 
-    All members leave a call together, and enter it after they have left the one before. So the
-    time between calls is what a rank needs in excess of the others.
+    All members leave a call together, and enter it after they have left the one before, if they
+    waited for that. So the time between calls is what a rank needs in excess of the others.
     """
     table = table.with_column("row", np.arange(len(table)))
     table = table.sorted_by("group_seq", "group", "rank", "row")
     call = run_numbers(table.group_seq, table.group)
-    found = _ends(table, call, table.row) if _in_turn(table) else None
+    runs, found = np.zeros(len(table), np.int8), None
+    if _in_turn(table):
+        runs = _run(table, call)
+        found = _placed(table, call, table.row, runs)
     if found is None:
         draft.limits.append(
             "rows are not in the order in which ranks made their calls: the order of calls of "
             "different groups, and so which rank delayed which across groups, is not known"
         )
-        found = _ends(table, call, _shares(table, call))
+        runs[:] = ALONE
+        found = _placed(table, call, _shares(table, call), runs)
     assert found is not None  # a single order of all calls has no cycle
-    end = ORIGIN_NS + found
+    enter, end = (ORIGIN_NS + times for times in found[:2])
     names = draft.names
     pairs = np.unique(np.stack([table.group, table["rank"]]), axis=1)
     groups, first = np.unique(pairs[0], return_index=True)
@@ -153,10 +161,12 @@ def _enter(draft: Draft, table: Columns) -> None:
         table["rank"],
         {
             "op": table.op, "group": numbers[table.group], "group_seq": table.group_seq,
-            "bytes_in": table.bytes, "enter_ns": end - table.length, "exit_ns": end,
-            "flags": int(Flag.HOST_BLOCKED),
+            "bytes_in": table.bytes, "enter_ns": enter, "exit_ns": end,
+            "flags": np.where(runs > ALONE, int(Flag.ASYNC), int(Flag.HOST_BLOCKED)),
         },
     )  # fmt: skip
+    waits = {"kind": int(Kind.PHASE), "op": int(Phase.SYNC), "enter_ns": enter[runs == AWAITED]}
+    draft.rows(table["rank"][runs == AWAITED], {**waits, "exit_ns": end[runs == AWAITED]})
 
 
 def _in_turn(table: Columns) -> bool:
@@ -184,9 +194,62 @@ def _shares(table: Columns, call: Array) -> Array:
     return np.asarray(((place - begin + 0.5) / np.bincount(group)[group])[call])
 
 
-def _ends(table: Columns, call: Array, turn: Array) -> Array | None:
-    """When the call of each row ends, ns; None if calls wait for each other in a cycle. `turn`
-    orders the rows of each rank."""
+def _run(table: Columns, call: Array) -> Array:
+    """How each call runs. Calls of a kind run behind the others if that leaves less of the
+    durations to work that nothing else shows."""
+    line = np.lexsort([table.row, table["rank"]])
+    first = np.searchsorted(table["rank"][line], table["rank"][line])
+    some = np.zeros(len(table), bool)
+    some[line[np.arange(len(line)) - first < SAMPLE // len(np.unique(first))]] = True
+    sample, its = table.select(some), np.unique(call[some], return_inverse=True)[1].reshape(-1)
+
+    def excess(runs: Array) -> float:
+        found = _placed(sample, its, sample.row, runs[some])
+        return np.inf if found is None else found[2]
+
+    best, left = np.zeros(len(table), np.int8), _kinds(table)
+    least = excess(best)
+    while left:
+        tries = [np.maximum(best, _behind(table["rank"], line, kind)) for kind in left]
+        sums = [excess(one) for one in tries]
+        at = int(np.argmin(sums))
+        if sums[at] >= least:
+            break
+        best, least = tries[at], sums[at]
+        del left[at]
+    return best
+
+
+def _kinds(table: Columns) -> list[Array]:
+    """Masks of the calls of one operation in groups of one size with equally many calls; without
+    the most frequent ones, which no others can run before."""
+    pairs = np.unique(np.stack([table.group, table["rank"]]), axis=1)
+    members, rows = np.bincount(pairs[0]), np.bincount(table.group)
+    number = key_numbers(table.op, members[table.group], rows[table.group])
+    usual = np.bincount(number).argmax()
+    return [number == one for one in np.unique(number) if one != usual]
+
+
+def _behind(rank: Array, line: Array, kind: Array) -> Array:
+    """How calls run if those of a kind run behind others and are awaited before the longest runs
+    of these; if all such runs are equally long, one after the other."""
+    at = np.flatnonzero(kind[line])
+    last = np.diff(rank[line[at]], append=-1) != 0
+    others = np.where(last, 0, np.diff(at, append=0) - 1)
+    awaited = last | (2 * others > others.max(initial=0))
+    runs = np.full(len(line), ALONE, np.int8)
+    runs[line[at]] = ALONE if awaited.all() else np.where(awaited, AWAITED, BEHIND)
+    return runs
+
+
+def _placed(
+    table: Columns, call: Array, turn: Array, runs: Array
+) -> tuple[Array, Array, int] | None:
+    """When the call of each row was entered and ended, ns, and the sum of what ranks need in
+    excess; None if calls wait for each other in a cycle. `turn` orders the rows of each rank.
+
+    When a call behind others was made is not known if one before it was then still under way.
+    """
     line = np.lexsort([call, turn, table["rank"]])
     follows = (np.diff(table["rank"][line]) == 0) & (np.diff(call[line]) != 0)
     following = np.full(len(call), -1)
@@ -194,16 +257,30 @@ def _ends(table: Columns, call: Array, turn: Array) -> Array | None:
     waiting = np.bincount(call[line[1:][follows]], minlength=int(call[-1]) + 1).tolist()
     members = np.searchsorted(call, np.arange(len(waiting) + 1)).tolist()
     rank, length, after = table["rank"].tolist(), table.length.tolist(), following.tolist()
-    free, calls, ends = dict.fromkeys(rank, 0), call.tolist(), [0] * len(waiting)
+    calls, how = call.tolist(), runs.tolist()
+    free, over, due = (dict.fromkeys(rank, 0) for _ in range(3))
+    enter, ends, excess = [0] * len(calls), [0] * len(waiting), 0
     ready, left = [at for at, count in enumerate(waiting) if not count], len(waiting)
     while ready:
         at, left = ready.pop(), left - 1
         rows = range(members[at], members[at + 1])
-        ends[at] = 1 + max(free[rank[row]] + length[row] for row in rows)
         for row in rows:
-            free[rank[row]] = ends[at]
+            if not how[row]:
+                free[rank[row]] = max(free[rank[row]], due[rank[row]])
+        ends[at] = end = 1 + max(free[rank[row]] + length[row] for row in rows)
+        for row in rows:
+            mine, begun = rank[row], end - length[row]
+            if not how[row] or begun > over[mine]:
+                excess += begun - free[mine]
+                free[mine] = begun
+            enter[row] = free[mine]
+            if not how[row]:
+                free[mine] = end
+            else:
+                over[mine] = max(over[mine], end)
+                due[mine] = over[mine] if how[row] == AWAITED else due[mine]
             if after[row] >= 0:
                 waiting[calls[after[row]]] -= 1
                 if not waiting[calls[after[row]]]:
                     ready.append(calls[after[row]])
-    return None if left else np.array(ends)[call]
+    return None if left else (np.array(enter), np.array(ends)[call], excess)
