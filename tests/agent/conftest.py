@@ -5,30 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import evenstep
 from evenstep.trace.trace import Trace
-from tests.environment import plain
-
-ROOT = Path(__file__).parents[2]
-
-
-def environ(**more):
-    """A plain environment in which our package and these tests are importable."""
-    path = os.pathsep.join([str(Path(evenstep.__file__).parents[1]), str(ROOT)])
-    return plain(PYTHONPATH=path, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1") | more
-
-
-def start(module, *arguments, cwd=ROOT, **more):
-    """A Python process in the background, with pipes."""
-    return subprocess.Popen(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        env=environ(**more), cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+from tests.forks import start
 
 
 class Finished:

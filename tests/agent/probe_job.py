@@ -11,13 +11,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 
 import evenstep
 from evenstep.probe import kernels
 from tests.agent.training import leave, train
+from tests.forks import fork_ranks
 
-STEPS, EVERY = 24, 3
+STEPS, EVERY = 12, 3
 PAUSE_S = 0.02  # added to each matrix product: many times its length, also on a busy machine
 
 
@@ -43,5 +43,5 @@ def rank_main(rank, folder):
 
 
 if __name__ == "__main__":
-    torch.multiprocessing.spawn(rank_main, (Path(sys.argv[1]),), nprocs=2)
+    fork_ranks(rank_main, 2, Path(sys.argv[1]))
     Path(sys.argv[1], "results.json").write_text("{}")

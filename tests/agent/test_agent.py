@@ -12,9 +12,9 @@ import evenstep
 from evenstep.attachment import agent as attaching
 from evenstep.errors import TraceError
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
-from tests.agent.conftest import start
 from tests.agent.pair_job import LATE_STEPS, STEPS
 from tests.agent.training import BATCH
+from tests.forks import start
 
 SOLO_STEPS = 5  # of each scene of solo_job
 GRADIENT_BYTES = 4 * (8 * 8 + 8 + 8 + 1)  # float32, both layers of training.py in one bucket

@@ -6,8 +6,9 @@ import pytest
 
 from evenstep.diagnose.measure.samples import sampled
 from evenstep.trace.spool.layout import Kind
-from tests.agent.conftest import finish, start
+from tests.agent.conftest import finish
 from tests.agent.probe_job import EVERY, PAUSE_S, STEPS
+from tests.forks import start
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 
 import evenstep
 from tests.agent.training import leave, model_and_optimizer, train
+from tests.forks import fork_ranks
 
 SLOW_S = 0.01
 ROUND_STEPS = 16
@@ -64,4 +64,4 @@ def until(stop, rank):
 
 
 if __name__ == "__main__":
-    torch.multiprocessing.spawn(rank_main, (Path(sys.argv[1]),), nprocs=2)
+    fork_ranks(rank_main, 2, Path(sys.argv[1]))

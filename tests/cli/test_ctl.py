@@ -8,7 +8,8 @@ import pytest
 
 from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.watch.run import LiveRun
-from tests.agent.conftest import finish, start
+from tests.agent.conftest import finish
+from tests.forks import start
 from tests.trace.small_run import write_run
 
 PATIENCE_S = 120.0

@@ -1,6 +1,6 @@
 """One rank of a job that does everything once, each thing under a span of its name.
 
-python collectives_job.py FOLDER MECHANISM RANK WORLD
+python -m tests.hooks.collectives_job FOLDER MECHANISM RANK WORLD
 """
 
 from __future__ import annotations

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,9 +18,8 @@ from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Op
 from evenstep.trace.spool.spool import Spool
 from evenstep.trace.trace import Trace
+from tests.forks import start
 
-SOURCE = Path(__file__).parents[2] / "src"
-JOB = Path(__file__).with_name("collectives_job.py")
 MECHANISMS = [COMPILED, DISPATCHER]
 
 
@@ -86,22 +82,9 @@ def scenes(mechanism: str, tmp_path_factory: pytest.TempPathFactory) -> Scenes:
     if mechanism == COMPILED and built.path is None:
         pytest.skip(built.reason)
     folder = tmp_path_factory.mktemp("job")
-    environ = {
-        **os.environ,
-        "PYTHONPATH": f"{SOURCE}:{os.environ.get('PYTHONPATH', '')}",
-        "OMP_NUM_THREADS": "1",
-    }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(JOB), str(folder), mechanism, str(rank), "2"],
-            env=environ,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    ranks = [start("tests.hooks.collectives_job", folder, mechanism, rank, 2) for rank in range(2)]
     for rank in ranks:
-        _, errors = rank.communicate(timeout=300)
+        _, errors = rank.communicate()
         assert rank.returncode == 0, errors
     return Scenes(evenstep.load(folder))
 

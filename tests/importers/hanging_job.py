@@ -5,13 +5,14 @@ TORCH_FR_BUFFER_SIZE=64 python -m tests.importers.hanging_job FOLDER   (writes F
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+from tests.forks import fork_ranks
 
 RANKS = 3
 ABSENT = 2
@@ -36,20 +37,5 @@ def rank_main(rank: int, folder: Path) -> None:
         time.sleep(0.01)  # who left now would end the collective of those that have not dumped yet
 
 
-def main(folder: Path) -> None:
-    """Fork the ranks, so that torch is imported once."""
-    children = []
-    for rank in range(RANKS):
-        child = os.fork()
-        if child == 0:
-            try:
-                rank_main(rank, folder)
-            finally:
-                os._exit(0)
-        children.append(child)
-    for child in children:
-        os.waitpid(child, 0)
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    fork_ranks(rank_main, RANKS, Path(sys.argv[1]))

@@ -5,7 +5,6 @@ python -m tests.importers.profiled_job FOLDER   (writes FOLDER/rank-N.json.gz)
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -14,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, schedule
+
+from tests.forks import fork_ranks
 
 RANKS, SLOW, STEPS = 2, 1, 16
 WORK_S, LATE_S = 0.02, 0.02
@@ -45,19 +46,5 @@ def rank_main(rank: int, folder: Path) -> None:
             profiler.step()
 
 
-def main(folder: Path) -> None:
-    """Fork the ranks, so that torch is imported once."""
-    children = []
-    for rank in range(RANKS):
-        child = os.fork()
-        if child == 0:
-            rank_main(rank, folder)
-            sys.stdout.flush()
-            os._exit(0)
-        children.append(child)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    sys.exit(max(map(abs, codes)))
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    fork_ranks(rank_main, RANKS, Path(sys.argv[1]))

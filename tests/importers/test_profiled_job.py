@@ -1,26 +1,20 @@
 """Profiles that torch itself wrote of a gloo job whose slow rank is known."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from evenstep.importers.opening import open_trace
 from evenstep.trace.spool.layout import Kind, Op, Phase
+from tests.forks import start
 from tests.importers.profiled_job import LATE_S, RANKS, SLOW, STEPS
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
     folder = tmp_path_factory.mktemp("job")
-    command = [sys.executable, "-m", "tests.importers.profiled_job", str(folder)]
-    environment = {**os.environ, "KINETO_LOG_LEVEL": "5"}
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=300)
+    job = start("tests.importers.profiled_job", folder, KINETO_LOG_LEVEL="5")
+    _, error = job.communicate()
+    assert job.returncode == 0, error
     return open_trace(sorted(folder.glob("rank-*.json.gz")))
 
 

@@ -1,29 +1,24 @@
 """Dumps that torch itself wrote, and what torch's own analyzer says of the same dumps."""
 
 import copy
-import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from torch.distributed.flight_recorder import fr_trace
 
 from evenstep.diagnose.engine import diagnose
+from tests.forks import start
 from tests.importers.hanging_job import ABSENT, HUNG_S, RANKS, STEPS
 from tests.importers.recorded_ring import dump, entry, in_flight, read, write
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     """The dumps of a real job that hung."""
     folder = tmp_path_factory.mktemp("job")
-    environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "64"}
-    command = [sys.executable, "-m", "tests.importers.hanging_job", str(folder)]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=300)
+    job = start("tests.importers.hanging_job", folder, TORCH_FR_BUFFER_SIZE="64")
+    _, error = job.communicate()
+    assert job.returncode == 0, error
     paths = sorted(folder.glob("fr_rank_*"))
     assert len(paths) == RANKS
     return read(paths)

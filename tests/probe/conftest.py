@@ -1,16 +1,23 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-import evenstep
 from evenstep.probe.preflight import free_port
-from tests.environment import plain
+from tests import forks
+from tests.forks import start
 
-JOB = Path(__file__).with_name("probed_rank.py")
+
+def begin(words, before, folder, environ):
+    """A rank: behind another command, or forked from a process that has imported torch."""
+    if not before:
+        return start("tests.probe.probed_rank", *words, cwd=folder, **environ)
+    return subprocess.Popen(
+        [*before, sys.executable, "-m", "tests.probe.probed_rank", *words], cwd=folder, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=forks.environ(**environ),
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -18,27 +25,20 @@ def probe(tmp_path_factory):
     """Run so many ranks of `evenstep probe`, as a launcher would; what rank 0 says."""
     folder = tmp_path_factory.mktemp("probe")
 
-    def run(
-        ranks, *arguments, fault="none", at=0, local=None, before=lambda rank: [], address=None
-    ):
+    def run(ranks, *arguments, fault="none", at=0, local=None, before=None, address=None):
         environ = {
-            **plain(),
-            "PYTHONPATH": str(Path(evenstep.__file__).parents[1]), "OMP_NUM_THREADS": "1",
             "MASTER_ADDR": address or "127.0.0.1", "MASTER_PORT": str(free_port()),
             "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(local or ranks),
         }  # fmt: skip
-        command = [sys.executable, str(JOB), fault, str(at), "--", "probe", *map(str, arguments)]
+        words = [fault, str(at), "--", "probe", *map(str, arguments)]
         started = [
-            subprocess.Popen(
-                [*before(rank), *command], cwd=folder, text=True, stderr=subprocess.PIPE,
-                stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
-                env=environ | {"RANK": str(rank), "LOCAL_RANK": str(rank % (local or ranks))},
+            begin(
+                words, before and before(rank), folder,
+                environ | {"RANK": str(rank), "LOCAL_RANK": str(rank % (local or ranks))},
             )
             for rank in range(ranks)
         ]  # fmt: skip
-        out, err = started[0].communicate(timeout=300)
-        for one in started[1:]:
-            one.communicate(timeout=300)
+        (out, err), *_ = [one.communicate(timeout=300) for one in started]
         codes = [one.returncode for one in started]
         return SimpleNamespace(out=out, err=err, codes=codes, folder=folder)
 

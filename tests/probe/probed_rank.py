@@ -1,4 +1,4 @@
-"""A rank of a probe with a fault in it: `probed_rank.py FAULT RANK -- arguments of evenstep`."""
+"""A rank of a probe with a fault in it: `-m tests.probe.probed_rank FAULT RANK -- arguments`."""
 
 import os
 import sys

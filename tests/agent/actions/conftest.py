@@ -5,6 +5,17 @@ import gc
 import pytest
 
 
+@pytest.fixture(autouse=True, scope="module")
+def nothing_is_frozen():
+    """An action that finds the heap frozen leaves it so: here it is to find it as programs have it.
+
+    Back at the end, as `tests/conftest.py` has it.
+    """
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_collected(monkeypatch):
     """`gc.collect` does nothing; `monkeypatch.undo()` gives it back."""
