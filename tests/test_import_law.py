@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import evenstep
+from tests.sources import nodes
 
 ROOT = Path(evenstep.__file__).parent
 
@@ -151,7 +152,7 @@ def package_of(path):
 
 def imported(path):
     """Parts of evenstep that a file imports, anywhere in it, for types too."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -2,12 +2,14 @@
 
 import ast
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.sources import OLDEST, nodes
+
 ROOT = Path(__file__).parent.parent
-OLDEST = (3, 10)
 #: Names of the standard library that came later; "" is the module itself.
 NEWER = {
     "tomllib": {""}, "datetime": {"UTC"}, "enum": {"StrEnum", "ReprEnum", "verify"},
@@ -21,10 +23,10 @@ NEWER = {
 FILES = sorted(path for part in ("src", "lab") for path in (ROOT / part).rglob("*.py"))
 
 
-def guarded(tree: ast.Module) -> set[int]:
+def guarded(found: Iterable[ast.AST]) -> set[int]:
     """Lines of imports that are tried, or only for the type checker."""
     lines: set[int] = set()
-    for node in ast.walk(tree):
+    for node in found:
         if isinstance(node, ast.Try) or (
             isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         ):
@@ -34,10 +36,10 @@ def guarded(tree: ast.Module) -> set[int]:
     return lines
 
 
-def newer(tree: ast.Module) -> list[str]:
+def newer(code: Sequence[ast.AST]) -> list[str]:
     """What is imported, or asked of a module, that the oldest Python has not."""
-    safe, found = guarded(tree), []
-    for node in ast.walk(tree):
+    safe, found = guarded(code), []
+    for node in code:
         if getattr(node, "lineno", 0) in safe:
             continue
         if isinstance(node, ast.ImportFrom) and node.module in NEWER:
@@ -57,19 +59,22 @@ def newer(tree: ast.Module) -> list[str]:
 def test_every_file_is_what_the_oldest_python_reads_and_has():
     wrong = {}
     for path in FILES:
-        tree = ast.parse(path.read_text("utf-8"), str(path), feature_version=OLDEST)
-        if names := newer(tree):
+        if names := newer(nodes(path)):
             wrong[str(path.relative_to(ROOT))] = names
     assert wrong == {}
 
 
+def written(text: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(text)))
+
+
 @pytest.mark.parametrize("source", ["import tomllib", "from typing import Self", "os.unshare(1)"])
 def test_what_is_newer_is_seen(source):
-    assert newer(ast.parse(source))
+    assert newer(written(source))
 
 
 def test_what_is_tried_is_let_pass():
-    assert not newer(ast.parse("try:\n    import tomllib\nexcept ImportError:\n    pass"))
+    assert not newer(written("try:\n    import tomllib\nexcept ImportError:\n    pass"))
 
 
 def test_the_project_says_the_same():
