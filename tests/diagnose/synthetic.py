@@ -103,6 +103,10 @@ class World:
         """Time of the steps that are diagnosed."""
         return _Run(self).length_ns
 
+    def step_ns(self) -> Any:
+        """Length of each step that is diagnosed: the median over ranks."""
+        return np.array(_Run(self).steps_ns[WARM_UP:])
+
     def injected_share(self) -> float:
         """What the delays cost, as a share of the time: the counterfactual, replayed exactly."""
         return self.lost_against(self.without_delays())
@@ -139,6 +143,7 @@ class _Run:
         self.lags = np.random.default_rng(world.seed + 1)
         self.now = np.full(world.ranks, float(BOOT_NS))
         self.rows: list[dict[str, Any]] = []
+        self.steps_ns: list[float] = []
         self.sequence = {"dp": 0, "tp": 0}
         self.groups = [
             Group(f"{name}-{index}", f"{name}{index}", tuple(members), "gloo")
@@ -173,6 +178,7 @@ class _Run:
         self._forward()
         self._backward()
         self._phase(Phase.OPTIMIZER)
+        self.steps_ns.append(float(np.median(self.now - start)))
         self._record(
             kind=Kind.STEP, enter_ns=start, exit_ns=self.now, peer_or_root=self.ready // (4 * MS),
             group_seq=self.now - start - self.asleep - self.blocked, parent=self.ready // 1000,

@@ -19,7 +19,7 @@ WORLDS = st.builds(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(WORLDS)
 def test_noise_alone_never_has_a_culprit_nor_a_finding_above_the_threshold(world):
     found = diagnose(world.trace()).findings
@@ -27,7 +27,7 @@ def test_noise_alone_never_has_a_culprit_nor_a_finding_above_the_threshold(world
     assert not any(finding.where.ranks for finding in found if finding.severity >= 0.02)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(WORLDS, st.integers(0, 1), st.sampled_from(list(Phase)), st.floats(0, 200))
 def test_time_is_lost_once_and_shares_add_up(world, rank, phase, delay_ms):
     diagnosis = diagnose(world.slow(rank, phase, delay_ms * MS).trace())
