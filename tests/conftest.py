@@ -1,6 +1,7 @@
 """How hard the property tests look (the same cases every time, or with EVENSTEP_FUZZ many new), and
-that nothing is forked without need."""
+that nothing is forked, nor searched for garbage, without need."""
 
+import gc
 import os
 
 import pytest
@@ -14,6 +15,12 @@ settings.register_profile(
     "fuzz", deadline=None, max_examples=1000, suppress_health_check=list(HealthCheck)
 )
 settings.load_profile("fuzz" if os.environ.get("EVENSTEP_FUZZ") else "same")
+
+
+def pytest_collection_finish():
+    """Modules and tests stay: each collection of the whole heap would search them once more."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

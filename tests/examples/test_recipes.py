@@ -22,7 +22,7 @@ SCRIPTS = sorted(SLURM.glob("*.sbatch"))
 PATIENCE_S = 180.0
 RANKS = 2
 ENDLESS = 10_000_000  # steps: only the signal ends the first attempt, however late it is sent
-MORE = 300  # steps of the second attempt
+MORE = 40  # steps of the second attempt
 
 
 def free_port():
