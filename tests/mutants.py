@@ -4,9 +4,11 @@
 
 One change a time, drawn by chance from all there are in a package: a comparison, an operator, a
 number, a condition turned round, a result or a statement left out. Which tests a line needs is
-learned first, from one run of the package's tests under coverage; a line that only processes run by
-tests execute gets the package's `jobs`. What is changed lies in a copy of the tree. Settings in
-capitals, texts, what an exception says and annotations are let be: they are choices, not logic.
+learned first, from one run of the package's tests under coverage, and kept until its sources or
+tests change; a line that only processes run by tests execute gets the package's `jobs`. A test that
+fails with a change counts once it has passed without one. What is changed lies in a copy of the
+tree. Settings in capitals, texts, what an exception says and annotations are let be: they are
+choices, not logic.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import hashlib
 import json
 import multiprocessing
 import os
@@ -27,6 +30,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,9 +39,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LEAST = 0.85  # of the mutants have to be noticed
 ENOUGH_S = 12.0  # of tests for one mutant, the quickest first
-PATIENCE_S = 60.0  # a test that hangs has noticed
+PATIENCE_S = 60  # of processor time: a test that never ends has noticed
+STANDSTILL_S = 180.0  # the same of one that only waits, on a machine that has other work
 MEMORY_BYTES = 16 << 30
-LEARNED = "EVENSTEP_MUTANTS_LEARN"
+NOTHING_RAN = (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED)
+LEARNED = "EVENSTEP_MUTANTS_LEARN"  # PACKAGE:FILE, to learn
+CULPRIT = "EVENSTEP_MUTANTS_CULPRIT"  # the file that takes the name of the test that failed
+KEPT = Path(tempfile.gettempdir()) / "evenstep-mutants"
 
 
 class Package(NamedTuple):
@@ -176,12 +184,16 @@ def _setting(node: ast.Assign | ast.AnnAssign) -> bool:
     return bool(names) and all(name.isupper() or name.startswith("__") for name in names)
 
 
+def sources(package: str, root: Path) -> list[Path]:
+    """The files of a package in a tree."""
+    folder = root / "src" / "evenstep"
+    return sorted({path for glob in PACKAGES[package].sources for path in folder.glob(glob)})
+
+
 def mutants(package: str) -> list[Mutant]:
     """Everything that could be changed in a package."""
     found = []
-    folder = ROOT / "src" / "evenstep"
-    files = {path for glob in PACKAGES[package].sources for path in folder.glob(glob)}
-    for path in sorted(files):
+    for path in sources(package, ROOT):
         changes, statements = Changes(), _statements(path.read_text())
         changes.visit(ast.parse(path.read_text()))
         for index, (before, after) in enumerate(changes.found):
@@ -214,10 +226,14 @@ def changed(mutant: Mutant) -> str:
     return ast.unparse(ast.fix_missing_locations(Changes(mutant.index).visit(tree)))
 
 
-# As a plugin of pytest (`-p tests.mutants`): learns which tests execute a line, and how long they
-# take; without EVENSTEP_MUTANTS_LEARN it only keeps Hypothesis from making a failure small.
+# As a plugin of pytest (`-p tests.mutants`): with EVENSTEP_MUTANTS_LEARN learns which tests execute
+# a line, themselves or by a fixture that others share, and how long they take; else it names the
+# test that fails and keeps Hypothesis from making a failure small.
 
 _took: dict[str, float] = {}
+_failed: set[str] = set()
+_shared: dict[str, list[str]] = {}  # of each test the fixtures that it shares with others
+_WATCH: pytest.StashKey[Any] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -226,15 +242,13 @@ def pytest_configure(config: pytest.Config) -> None:
     phases = (Phase.explicit, Phase.generate)
     settings.register_profile("mutants", deadline=None, derandomize=True, phases=phases)
     settings.load_profile("mutants")
-    if os.environ.get(LEARNED):
+    if package := os.environ.get(LEARNED, "").partition(":")[0]:
         import coverage
 
-        watch = coverage.Coverage(data_file=None, config_file=False, source_pkgs=["evenstep"])
+        files = [str(path) for path in sources(package, Path.cwd())]
+        watch = coverage.Coverage(data_file=None, config_file=False, include=files)
         watch.start()
         config.stash[_WATCH] = watch
-
-
-_WATCH: pytest.StashKey[Any] = pytest.StashKey()
 
 
 def _spent_s() -> float:
@@ -247,8 +261,36 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     began = _spent_s()
     if _WATCH in item.config.stash:
         item.config.stash[_WATCH].switch_context(item.nodeid)
+        known = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009
+        _shared[item.nodeid] = [_name(one) for row in known for one in row if _is_shared(one)]
     yield
     _took[item.nodeid] = _spent_s() - began
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_fixture_setup(fixturedef: Any, request: pytest.FixtureRequest) -> Iterator[None]:
+    watch = request.config.stash.get(_WATCH, None)
+    if watch is None or not _is_shared(fixturedef):
+        yield
+        return
+    watch.switch_context(_name(fixturedef))
+    yield
+    watch.switch_context(os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0])
+
+
+def _is_shared(fixture: Any) -> bool:
+    return str(fixture.scope) != "function"
+
+
+def _name(fixture: Any) -> str:
+    return f"fixture {fixture.argname} of {fixture.baseid}"
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:
+        _failed.add(report.nodeid)
+        if file := os.environ.get(CULPRIT):
+            Path(file).write_text(report.nodeid)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -256,11 +298,20 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         watch = session.config.stash[_WATCH]
         watch.stop()
         data = watch.get_data()
+        sharing = defaultdict(list)
+        for test, fixtures in _shared.items():
+            for fixture in fixtures:
+                sharing[fixture].append(test)
         lines = {
-            str(Path(file).relative_to(Path.cwd())): data.contexts_by_lineno(file)
+            str(Path(file).relative_to(Path.cwd())): {
+                line: sorted({test for one in names for test in sharing.get(one, [one])})
+                for line, names in data.contexts_by_lineno(file).items()
+            }
             for file in data.measured_files()
         }
-        Path(os.environ[LEARNED]).write_text(json.dumps({"took": _took, "lines": lines}))
+        took = {test: spent for test, spent in _took.items() if test not in _failed}
+        file = os.environ[LEARNED].partition(":")[2]
+        Path(file).write_text(json.dumps({"took": took, "lines": lines}))
 
 
 class Learned(NamedTuple):
@@ -270,21 +321,25 @@ class Learned(NamedTuple):
     lines: dict[str, dict[str, list[str]]]
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """Quickest first, as many as fit; of a line no test executes itself, the jobs."""
+        """Quickest first, as many as fit, then their neighbours, which may judge what was kept from
+        the first use of a line; of a line no test executes itself, the jobs."""
         here = self.lines.get(mutant.file, {})
         rows = [here.get(str(line), []) for line in mutant.statement]
         names = {name for row in rows for name in row if name in self.took}
         if not names:
             whole = {name for row in here.values() for name in row if name in self.took}
-            names = sorted(whole, key=self.took.__getitem__)[:30]
+            quick = sorted(whole, key=self.took.__getitem__)[:30]
             jobs, folder = PACKAGES[mutant.package].jobs, Path(mutant.file).parent.name
-            return [*([job for job in jobs if folder in Path(job).stem] or jobs), *names]
+            return [*([job for job in jobs if folder in Path(job).stem] or jobs), *quick]
+        files = {name.partition("::")[0] for name in names}
+        beside = {name for name in self.took if name.partition("::")[0] in files} - names
         chosen, spent = [], 0.0
-        for name in sorted(names, key=self.took.__getitem__):
-            if chosen and spent + self.took[name] > ENOUGH_S:
-                break
-            chosen.append(name)
-            spent += self.took[name]
+        for some in (names, beside):
+            for name in sorted(some, key=self.took.__getitem__):
+                if chosen and spent + self.took[name] > ENOUGH_S:
+                    break
+                chosen.append(name)
+                spent += self.took[name]
         return chosen
 
 
@@ -305,60 +360,107 @@ def environment(folder: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def learn(package: str, folder: Path) -> Learned:
-    """Runs the package's tests once, under coverage."""
-    file = folder / f"learned-{package}.json"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.mutants", "-m", "not clock"]
-    subprocess.run(
-        [*command, *PACKAGES[package].tests], cwd=folder, check=False, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, env=environment(folder) | {LEARNED: str(file)},
-    )  # fmt: skip
+def learn(package: str) -> Learned:
+    """Runs the package's tests once, under coverage; what did not change since is remembered."""
+    KEPT.mkdir(exist_ok=True)
+    file = KEPT / f"{package}-{_state(package)}.json"
+    if not file.exists():
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.mutants", "-m", "not clock"]
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run(
+                [*command, *PACKAGES[package].tests], cwd=tree(Path(folder)), check=False,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                env=environment(Path(folder)) | {LEARNED: f"{package}:{file}"},
+            )  # fmt: skip
     return Learned(**json.loads(file.read_text()))
 
 
-def noticed(mutant: Mutant, tests: list[str], folder: Path) -> bool:
-    """Whether a test fails, or none ends, with the change. Forks: what tests import is there."""
-    if not tests:
+def _state(package: str) -> str:
+    """A name of what the package's sources and tests are now."""
+    tests = [ROOT / name for name in PACKAGES[package].tests]
+    found = {path for test in tests for path in (test, *test.rglob("*.py")) if path.is_file()}
+    found |= {ROOT / "tests" / "conftest.py", Path(__file__), *sources(package, ROOT)}
+    digest = hashlib.sha256()
+    for path in sorted(found):
+        digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class Trials:
+    """A worker's tree, in which one file after the other is changed and put back."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = tree(folder)
+        self._culprit = folder / "culprit"
+        self._sound: dict[str, bool] = {}  # whether a test passes here when nothing is changed
+
+    def noticed(self, mutant: Mutant, tests: list[str]) -> bool:
+        """Whether a test fails, or none ends, with the change."""
+        tests = list(tests)
+        while tests:
+            with self._changed(mutant):
+                ended = self._ended(tests)
+            if ended == 0 or ended is None:
+                return ended is None
+            if os.waitstatus_to_exitcode(ended) in NOTHING_RAN and self._ended(tests) == ended:
+                return False
+            culprit = self._culprit.read_text() if self._culprit.exists() else ""
+            if not culprit or self._is_sound(culprit):
+                return True
+            tests = [one for one in tests if one not in (culprit, culprit.partition("::")[0])]
         return False
-    target = folder / mutant.file
-    before = target.read_bytes()
-    target.write_text(changed(mutant))
-    for cached in (target.parent / "__pycache__").glob(f"{target.stem}.*"):
-        cached.unlink()
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        os._exit(_run(tests, folder))
-    try:
-        return _ended(child) != 0
-    finally:
-        target.write_bytes(before)
 
+    def _is_sound(self, test: str) -> bool:
+        if test not in self._sound:
+            self._sound[test] = self._ended([test]) == 0
+        return self._sound[test]
 
-def _run(tests: list[str], folder: Path) -> int:
-    silence = os.open(os.devnull, os.O_RDWR)
-    for number in range(3):
-        os.dup2(silence, number)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    os.chdir(folder)
-    os.environ.update(environment(folder))
-    sys.dont_write_bytecode = True
-    sys.path[:0] = [str(folder / "src"), str(folder)]
-    for name in [one for one in sys.modules if one.partition(".")[0] in ("evenstep", "tests")]:
-        del sys.modules[name]
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants", "-m", "not clock"]
-    return int(pytest.main([*options, *tests]))
+    @contextmanager
+    def _changed(self, mutant: Mutant) -> Iterator[None]:
+        target = self.folder / mutant.file
+        before = target.read_bytes()
+        target.write_text(changed(mutant))
+        self._forget(target)
+        try:
+            yield
+        finally:
+            target.write_bytes(before)
 
+    def _forget(self, target: Path) -> None:
+        for cached in (target.parent / "__pycache__").glob(f"{target.stem}.*"):
+            cached.unlink()
 
-def _ended(child: int) -> int:
-    due = time.monotonic() + PATIENCE_S
-    while time.monotonic() < due:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return status
-        time.sleep(0.02)
-    os.killpg(child, signal.SIGKILL)
-    return os.waitpid(child, 0)[1]
+    def _ended(self, tests: list[str]) -> int | None:
+        """How pytest ended, None where it had to be ended. Forks: what tests import is there."""
+        self._culprit.unlink(missing_ok=True)
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            os._exit(self._run(tests))
+        due = time.monotonic() + STANDSTILL_S
+        while time.monotonic() < due:
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                return status
+            time.sleep(0.02)
+        os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return None
+
+    def _run(self, tests: list[str]) -> int:
+        silence = os.open(os.devnull, os.O_RDWR)
+        for number in range(3):
+            os.dup2(silence, number)
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+        resource.setrlimit(resource.RLIMIT_CPU, (PATIENCE_S, PATIENCE_S))
+        os.chdir(self.folder)
+        os.environ.update(environment(self.folder) | {CULPRIT: str(self._culprit)})
+        sys.dont_write_bytecode = True
+        sys.path[:0] = [str(self.folder / "src"), str(self.folder)]
+        for name in [one for one in sys.modules if one.partition(".")[0] in ("evenstep", "tests")]:
+            del sys.modules[name]
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants", "-m", "not clock"]
+        return int(pytest.main([*options, *tests]))
 
 
 def work(share: list[tuple[Mutant, list[str]]]) -> list[tuple[Mutant, bool]]:
@@ -369,8 +471,8 @@ def work(share: list[tuple[Mutant, list[str]]]) -> list[tuple[Mutant, bool]]:
         except ImportError:
             continue
     with tempfile.TemporaryDirectory() as folder:
-        mine = tree(Path(folder))
-        return [(mutant, noticed(mutant, tests, mine)) for mutant, tests in share]
+        trials = Trials(Path(folder))
+        return [(mutant, trials.noticed(mutant, tests)) for mutant, tests in share]
 
 
 def main() -> int:
@@ -383,8 +485,7 @@ def main() -> int:
     args = parser.parse_args()
     result = 0
     for package in args.packages or PACKAGES:
-        with tempfile.TemporaryDirectory() as folder:
-            learned = learn(package, tree(Path(folder)))
+        learned = learn(package)
         everything = mutants(package)
         drawn = random.Random(args.seed).sample(everything, min(args.sample, len(everything)))
         tasks = [(mutant, learned.tests(mutant)) for mutant in drawn]
