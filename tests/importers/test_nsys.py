@@ -337,6 +337,63 @@ def test_calls_of_nccl_without_a_communicator_are_of_all_ranks(tmp_path):
     assert diagnose(trace).findings[0].where.ranks == [1]  # 2 of 8 ms, in each repetition
 
 
+def silent(rank: int, host: str, ahead_ms: float = 0.0) -> Session:
+    """Steps of 20 ms without any range: all-reduces of ranks 0 and 1, and of 2 and 3, which leave
+    at 5 and 10 ms, and 3 ms later or a little more; then one of all at 18. Rank 2 is early."""
+    session = Session(rank=rank, host=host, pid=70 + rank)
+    for step in range(12):
+        begin = 10.0 + 20 * step + ahead_ms + 0.1 * (step * step % 7)  # no two alike
+        for part in (0, 1):
+            end = begin + 5 + 5 * part + (3 + 0.2 * (step % 3)) * (rank > 1)
+            ready = end - 1 if rank != 2 else end - 4
+            session.kernel("gemm", begin + 0.1 * part, ready - 2, ready)
+            session.kernel(
+                "ncclDevKernel_AllReduce_Sum_f32_RING_LL(a)", begin + 0.1 * part + 0.01,
+                ready, end + 0.002 * rank, stream=20,
+            )  # fmt: skip
+        session.kernel(
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(a)", begin + 0.3, end, begin + 18, stream=24
+        )
+    return session
+
+
+def test_ranks_that_leave_together_are_a_group_where_no_range_tells(tmp_path):
+    sessions = [silent(0, "a"), silent(1, "b", 3.0), silent(2, "a"), silent(3, "b", 3.0)]
+    sessions[2].kernels.pop(6)  # a profiler drops events: the others keep their partners
+    paths = [each.write(tmp_path / f"rank_{each.rank}.sqlite") for each in sessions]
+    trace = read(*paths)
+    assert sorted(group.ranks for group in trace.groups) == [(0, 1), (0, 1, 2, 3), (2, 3)]
+    rows = trace.of_kind(Kind.COLLECTIVE)
+    count = np.unique(
+        np.stack([rows.group, rows.group_seq.astype(int)]), axis=1, return_counts=True
+    )[1]
+    assert (len(count), sorted(set(count.tolist()))) == (12 * 5, [1, 2, 4])
+    assert any("ranks that left it together" in limit for limit in trace.limits)
+
+
+def test_stages_that_leave_together_are_matched_in_pairs(tmp_path):
+    sessions = [Session(rank=rank, pid=70 + rank) for rank in range(3)]
+    for call in range(40):
+        end = 10 + 7 * call + 0.3 * (call * call % 5)
+        for rank in (0, 1) if call % 2 else (1, 2):
+            sessions[rank].kernel("ncclDevKernel_SendRecv(a)", end - 5, end - 1 - rank, end)
+    trace = read(*(each.write(tmp_path / f"rank_{each.rank}") for each in sessions))
+    assert sorted(group.ranks for group in trace.groups) == [(0, 1), (1, 2)]
+    rows = trace.of_kind(Kind.COLLECTIVE)
+    assert np.bincount(rows.group).tolist() == [40, 40]
+
+
+def test_collectives_that_nobody_leaves_together_are_not_matched(tmp_path):
+    sessions = [Session(rank=rank, pid=70 + rank) for rank in range(3)]
+    for rank, session in enumerate(sessions):
+        for call in range(30):
+            begin = 10 + call * (7 + rank) + (call * call * (rank + 2)) % 11 / 5
+            session.kernel("ncclDevKernel_SendRecv(a)", begin - 1, begin, begin + 1)
+    trace = read(*(each.write(tmp_path / f"rank_{each.rank}") for each in sessions))
+    assert not trace.groups
+    assert any("90 of 90 were left by no ranks together" in limit for limit in trace.limits)
+
+
 def test_a_session_without_any_mark_is_one_step(tmp_path):
     session = Session()
     session.kernel("gemm", 5, 10, 20)

@@ -112,8 +112,9 @@ def _launched(file: KinetoFile, kernels: Columns) -> Columns:
     """Thread and start of the launch of each kernel.
 
     The launch with its correlation; else the host's event with its external id; else, on no thread,
-    the kernel itself. Kernels of a stream before its first one with a known launch were launched
-    before anything in the file.
+    that of the kernel before it on its stream, which keeps the order of launches. Kernels of a
+    stream before its first one with a known launch were launched before anything in the file; on a
+    stream without any, kernels themselves count as their launches.
     """
     found = Columns(
         {
@@ -131,10 +132,12 @@ def _launched(file: KinetoFile, kernels: Columns) -> Columns:
     if known.all():
         return found
     stream = key_numbers(kernels.device, kernels.stream)
-    first = np.full(len(kernels), _NEVER)
-    np.minimum.at(first, stream[known], kernels.start_ns[known])
-    first = np.where(known | (first[stream] == _NEVER), -_NEVER, first[stream])
-    earlier = np.flatnonzero(kernels.start_ns < first)
+    order = np.lexsort([kernels.start_ns, stream])
+    before = np.maximum.accumulate(np.where(known[order], np.arange(len(order)), -1))
+    follows = (before >= 0) & (stream[order[before]] == stream[order])
+    found.start_ns[order[follows]] = found.start_ns[order[before[follows]]]
+    early = ~follows & np.isin(stream[order], stream[known])
+    earlier = np.sort(order[early])
     earlier = earlier[np.argsort(kernels.start_ns[earlier], kind="stable")]
     found.start_ns[earlier] = file.rows.start_ns.min() - np.arange(len(earlier), 0, -1)
     return found

@@ -24,6 +24,7 @@ from evenstep.importers.kineto.places import by_process, info_of, places_of
 from evenstep.importers.kineto.records import FACTS, Profile, enter
 from evenstep.importers.kineto.steps import StepMarks, steps_of
 from evenstep.importers.kineto.table import host_calls
+from evenstep.importers.kineto.together import grouped
 from evenstep.trace.columns import Columns
 from evenstep.trace.loading import renumbered, shifts_in_words
 from evenstep.trace.ranks import format_ranks
@@ -69,10 +70,11 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     if not ranks:
         reasons = (line.removeprefix("left out: ") for line in draft.limits)
         raise TraceError("nothing to read: " + "; ".join(reasons))
+    ranks, unsaid = grouped(ranks)
     together = _on_one_host(ranks)
     for each in ranks:
         _enter_rank(draft, each, origin, "the one host" if together else "")
-    draft.limits += spoken(told, len(ranks))
+    draft.limits += spoken(told, len(ranks)) + unsaid
     if together:
         draft.limits.append(
             "the files name no host; their devices are all different: they are taken to be of one"

@@ -91,7 +91,6 @@ def _communication(draft: Draft, each: Profile, origin: int, done: Completion) -
             "device_exit_ns": _since(calls.device_exit_ns, origin),
             "step": each.steps.at(calls.enter_ns),
             "group": np.array([groups[call.group] for call in said], np.int64),
-            "assumed": np.array([call.group is None for call in said], bool),
             "stated": np.array([call.sequence for call in said], np.int64),
             "bytes_in": np.array([call.bytes_in for call in said], np.int64),
             "bytes_out": np.array([call.bytes_out for call in said], np.int64),
@@ -126,16 +125,10 @@ def _entered(each: Profile, done: Completion) -> Array:
 
 
 def _groups(draft: Draft, each: Profile) -> dict[GroupKey | None, int]:
-    """Numbers of the groups. A call without a group is in none if other calls have one; if no call
-    has one, all are in the default group.
-    """
+    """Numbers of the groups; -1 of none."""
     backend = str(info_of(each.file).get("backend") or "")
     keys = dict.fromkeys(call.group for call in each.said)
-    numbers: dict[GroupKey | None, int] = {}
-    numbers |= {key: draft.group(*key, backend) for key in keys if key is not None}
-    everybody = range(each.place.world)
-    unsaid = -1 if numbers or None not in keys else draft.group("default_pg", everybody, backend)
-    return {**numbers, None: unsaid}
+    return {key: -1 if key is None else draft.group(*key, backend) for key in keys}
 
 
 def _peers(calls: Columns, said: list[CallArguments]) -> Array:

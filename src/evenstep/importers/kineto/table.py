@@ -146,11 +146,6 @@ def _agreeing(table: Columns) -> tuple[Columns, list[str]]:
             f"{known} collectives have no number in the files and are not the "
             "same on all ranks of a step: they are not matched between ranks"
         )
-    elif table.assumed.any() and len(np.unique(table["rank"])) > 1:
-        limits.append(
-            "the files do not say which group a collective belongs to: those of the same order are "
-            "taken to be of all ranks"
-        )
     lonely = np.arange(len(table))  # distinct numbers, so that no two are matched
     alone = wrong | (table.group < 0)
     table = table.with_column("group_seq", np.where(alone, lonely, table.group_seq))

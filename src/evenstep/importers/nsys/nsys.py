@@ -24,6 +24,7 @@ from evenstep.importers.kineto.kineto import repeating, spoken
 from evenstep.importers.kineto.places import FilePlace
 from evenstep.importers.kineto.records import FACTS, Profile, enter
 from evenstep.importers.kineto.steps import steps_of
+from evenstep.importers.kineto.together import grouped
 from evenstep.importers.nsys.database import MAGIC
 from evenstep.importers.nsys.process import (
     MARKS,
@@ -68,7 +69,8 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
         profiles.append(_profile(each, file, groups, world, origins[each.clock]))
         for text in profiles[-1].steps.limits:
             told.setdefault(text, []).append(each.rank)
-    draft.limits += spoken(told, len(ranks))
+    profiles, unsaid = grouped(profiles)
+    draft.limits += spoken(told, len(ranks)) + unsaid
     if profiles:
         enter(draft, profiles, 0)
     draft.limits += _missing(ranks)
