@@ -165,7 +165,7 @@ class Drawn:
         first = 0
         for job, size in enumerate(self.sizes):
             ranks = range(first, first + size)
-            world.job(job, np.array(self.begin[first : first + size]), eager=True)
+            world.job(job, np.array(self.begin[first : first + size]))
             plan, value = self._plan(ranks, flows)
             world.feed(job, world.graph(plan), value, np.ones(len(flows)))
             world.final(job)

@@ -28,8 +28,11 @@ def drawn(number, world=64, **noise):
     """Length of a forward of 1 ns in every step, on every rank."""
     asked = scenario(f"cluster.nodes={world}", *JOB, noise=[noise])
     noises = noise_sources(asked)
-    now = np.zeros(world)
-    return np.array([forward(noises.at(s, now + s * 1e8)) * np.ones(world) for s in range(number)])
+    steps = [
+        noises.with_daemons(s, noises.at(s), *np.full((2, world), [[(s - 1) * 1e8], [s * 1e8]]))
+        for s in range(number)
+    ]
+    return np.array([forward(step) * np.ones(world) for step in steps])
 
 
 @pytest.mark.parametrize(
@@ -78,7 +81,7 @@ def test_heat_builds_up():
 def test_what_a_node_has_in_common_its_ranks_have_in_common():
     asked = scenario("cluster.nodes=4", "cluster.gpus_per_node=2", *JOB,
                      noise=[{"kind": "normal", "sigma": 0.1, "scope": "node"}])  # fmt: skip
-    found = forward(NoiseSources(asked, set_up(asked).placement).at(0, np.zeros(8)))
+    found = forward(NoiseSources(asked, set_up(asked).placement).at(0))
     assert (found[::2] == found[1::2]).all()
     assert len(set(found)) == 4
 
@@ -115,7 +118,7 @@ def test_samples_of_unequal_length_take_as_long_as_their_lengths_and_squares_say
     asked = scenario(
         "cluster.nodes=2000", "work.sequence_lengths=[1, 3]", "work.attention_share=0.5"
     )
-    found = noise_sources(asked).at(0, np.zeros(2000)).factor
+    found = noise_sources(asked).at(0).factor
     assert np.unique(found[Phase.FORWARD]) == pytest.approx([0.35, 1.65])
     assert (found[Phase.FORWARD] == found[Phase.BACKWARD]).all()
 
@@ -126,6 +129,6 @@ def test_ranks_with_more_samples_are_less_unequal():
         "cluster.nodes=4000", "work.sequence_lengths=[1, 3]", "work.attention_share=0.5",
         "work.samples_per_rank=16",
     )  # fmt: skip
-    found = noise_sources(asked).at(0, np.zeros(4000)).factor[Phase.FORWARD]
+    found = noise_sources(asked).at(0).factor[Phase.FORWARD]
     assert found.std() == pytest.approx(0.65 / 4, rel=0.05)
     assert found.mean() == pytest.approx(1, abs=0.01)

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from evenstep.simulate.wires.carriage import one_by_one
-from evenstep.simulate.wires.interface import COLLECTIVE, STUCK, Carriage, MessageVolley
+from evenstep.simulate.wires.interface import (
+    COLLECTIVE,
+    COMPUTE,
+    STUCK,
+    Carriage,
+    MessageVolley,
+)
 from evenstep.simulate.wires.world import CompiledWorld
 from evenstep.simulate.wires.world_python import PythonWorld
 from tests.simulate.random_worlds import Drawn, Spliced, furthest
@@ -48,7 +54,7 @@ def test_a_ring_that_shares_nothing_ends_as_round_by_round(seed):
     )  # fmt: skip
     world = CompiledWorld(np.ones(ranks), (ranks,), 1)
     flow = world.flow(Carriage(place, np.zeros(ranks, int), (volley,), closed=True))
-    world.job(0, entry, eager=False)
+    world.job(0, entry)
     plan = one_by_one(ranks, [COLLECTIVE], [flow])
     world.feed(0, world.graph(plan), np.zeros((1, ranks)), np.ones(1))
     world.final(0)
@@ -59,3 +65,37 @@ def test_a_ring_that_shares_nothing_ends_as_round_by_round(seed):
     found = world.take(0)
     assert found is not None
     np.testing.assert_allclose(found[1][0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "make", [CompiledWorld, lambda capacity, ranks, _: PythonWorld(capacity, ranks)]
+)
+def test_durations_that_are_known_late_delay_nobody(make):
+    """A byte a ns, two ranks that send 50 bytes each in both steps, each on its own.
+
+    Rank 0 computes 10 and sends until 60; its second compute of 20, worked out then, ends at 80,
+    while rank 1 computes until 100. From there both have half: rank 0's other 30 bytes are sent at
+    160, rank 1 has sent 30 by then and is over at 180; it computes 20 and sends alone until 250.
+    """
+    zero, ranks = np.zeros(2, int), np.arange(2)
+    volley = MessageVolley(
+        ranks, zero - 1, np.full(2, 50.0), zero * 0.0, np.full(2, 50.0), np.arange(3), zero
+    )
+    world = make(np.ones(1), (2,), 1)
+    flow = world.flow(Carriage(ranks, ranks, (volley,)))
+    plan = one_by_one(2, [COMPUTE, COLLECTIVE], [flow])
+    world.job(0, np.zeros(2))
+    graph = world.graph(plan)
+    assert world.run(1 << 40) == 0
+    world.feed(0, graph, np.array([[10.0, 100.0], [0, 0]]), np.ones(1))
+    assert world.run(1 << 40) == 0
+    world.feed(0, graph, np.array([[np.nan] * 2, [0, 0]]), np.ones(1))
+    world.final(0)
+    for rank in ranks:
+        assert world.run(1 << 40) == 0
+        begun = np.flatnonzero(~np.isnan(world.under_way(0, 0)[1][1]))
+        assert begun.tolist() == list(range(rank + 1))
+        world.reveal(0, 1, begun[-1:], np.array([[20.0] * 2, [0, 0]]))
+    assert world.run(1 << 40) == STUCK
+    ends = [found[1][1].tolist() for found in (world.take(0), world.take(0))]
+    np.testing.assert_allclose(ends, [[60, 180], [160, 250]], atol=1e-6)

@@ -166,7 +166,7 @@ class _Running:
             one_by_one(ranks, [COLLECTIVE] * (BUCKETS + 1), [*buckets, barrier])
         )
         self._nothing = np.zeros((BUCKETS + 1, ranks))
-        engine.job(number, np.zeros(ranks), eager=True)
+        engine.job(number, np.zeros(ranks))
 
     def go_on(self) -> LinkStep | None:
         """Give the engine the job's next work, as the driver says; return a step that is over."""
@@ -231,7 +231,7 @@ class _Background:
         first, total = _place(world, self._number)
         flow = engine.flow(_bucket(first, total, weight=world.flows, lasting=True))
         self._graph = engine.graph(one_by_one(1, [COMPUTE, COLLECTIVE], [flow]))
-        engine.job(self._number, np.zeros(1), eager=True)
+        engine.job(self._number, np.zeros(1))
 
     def feed(self) -> None:
         """Give the engine the next time off, and on."""

@@ -224,16 +224,13 @@ class _Run:
 
     def _steps(self) -> Iterator[FinishedStep]:
         """Every step in turn."""
-        setup, pace = self._setup, self._pace
-        eager = not isinstance(pace, strategies.Paced) and not any(
-            noise.kind == "daemon" for noise in setup.scenario.noise
-        )
+        setup, everybody = self._setup, np.arange(self._setup.scenario.ranks)
         graphs = [setup.graph] + ([setup.between] if setup.between is not setup.graph else [])
-        jobs = _Jobs(setup, graphs, self._near, eager=eager)
+        jobs = _Jobs(setup, graphs, self._near)
         engine = JobEngine(jobs.world, setup.graph_of, jobs.number, NoiseSources(
-            setup.scenario, setup.placement), pace, np.zeros(setup.scenario.ranks))  # fmt: skip
+            setup.scenario, setup.placement), self._pace, np.zeros(len(everybody)))  # fmt: skip
         for done in jobs.run(engine, setup.scenario.run.steps):
-            engine.learn(done)
+            engine.learn(done, everybody)
             yield done
         self._peak, self.followed = jobs.world.peak_gBps, jobs.world.followed
 
@@ -259,7 +256,7 @@ class _Run:
     def settled(self, graph: JobGraph, most: int) -> tuple[FinishedStep, float] | None:
         """The first step that is equally long on all ranks, and its duration; None after `most`."""
         setup = self._setup
-        jobs = _Jobs(setup, [graph], [], eager=True)
+        jobs = _Jobs(setup, [graph], [])
         engine = JobEngine(jobs.world, lambda _: graph, jobs.number, NoiseSources(
             setup.scenario, setup.placement), Pace(), np.zeros(setup.scenario.ranks))  # fmt: skip
         for done in jobs.run(engine, most):
@@ -286,9 +283,7 @@ class _Run:
 class _Jobs:
     """The job and the neighbours that can delay it, in one world."""
 
-    def __init__(
-        self, setup: Setup, graphs: list[JobGraph], near: list[NeighbourJob], *, eager: bool
-    ) -> None:
+    def __init__(self, setup: Setup, graphs: list[JobGraph], near: list[NeighbourJob]) -> None:
         self._setup, self._near = setup, near
         theirs = [other.graph() for other in near]
         sizes = (setup.scenario.ranks, *(other.ranks for other in near))
@@ -318,11 +313,9 @@ class _Jobs:
         self._theirs = [self._graphs[id(graph)] for graph in theirs]
         strategy, work = setup.scenario.strategy, setup.scenario.work
         lag = strategy.bound if strategy.kind == "stale_synchronous" else 1
-        self.world.job(
-            0, np.zeros(sizes[0]), eager=eager, lag=max(lag, 1), slowdown=work.overlap_slowdown
-        )
+        self.world.job(0, np.zeros(sizes[0]), lag=max(lag, 1), slowdown=work.overlap_slowdown)
         for job, size in enumerate(sizes[1:], 1):
-            self.world.job(job, np.zeros(size), eager=True)
+            self.world.job(job, np.zeros(size))
 
     def number(self, graph: JobGraph) -> int:
         """The world's number of a graph."""
@@ -338,10 +331,8 @@ class _Jobs:
             while engine.over < engine.fed and (done := engine.take()) is not None:
                 found = True
                 yield done
-            if wants == 0 and engine.fed < steps:
-                engine.feed()
-            elif wants == 0:
-                self.world.final(0)
+            if wants == 0:
+                engine.serve(steps)
             elif wants > 0:
                 self._near[wants - 1].feed(self.world, wants, self._theirs[wants - 1])
             elif wants == STUCK and not found:

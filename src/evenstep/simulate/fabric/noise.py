@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -72,18 +72,19 @@ class NoiseContext:
         return generator(self.seed, self.stream, step)
 
 
-#: (step, moment in ns of each rank) to a factor or a delay in ns for each unit or rank
-Draw = Callable[[int, Array], Array]
+#: (step, moments in ns at which each rank began the step before, and begins it; NaN: not yet) to a
+#: factor or a delay in ns for each unit or rank
+Draw = Callable[[int, Array, Array], Array]
 
 
 def _normal(setting: NoiseContext) -> Draw:
     sigma = setting.noise.sigma
-    return lambda step, _: 1 + sigma * setting.random(step).standard_normal(setting.units)
+    return lambda step, *_: 1 + sigma * setting.random(step).standard_normal(setting.units)
 
 
 def _lognormal(setting: NoiseContext) -> Draw:
     sigma = setting.noise.sigma
-    return lambda step, _: np.exp(
+    return lambda step, *_: np.exp(
         sigma * setting.random(step).standard_normal(setting.units) - sigma**2 / 2
     )
 
@@ -91,14 +92,14 @@ def _lognormal(setting: NoiseContext) -> Draw:
 def _pareto(setting: NoiseContext) -> Draw:
     """1 + scale × (X - 1) / E[X - 1], X Pareto: the mean excess is `scale`."""
     alpha, scale = setting.noise.alpha, setting.noise.scale
-    return lambda step, _: np.asarray(
+    return lambda step, *_: np.asarray(
         1 + scale * (alpha - 1) * setting.random(step).pareto(alpha, setting.units)
     )
 
 
 def _hits(setting: NoiseContext) -> Draw:
     noise = setting.noise
-    return lambda step, _: (
+    return lambda step, *_: (
         (setting.random(step).random(setting.units) < noise.probability) * noise.delay_ms * 1e6
     )
 
@@ -107,15 +108,11 @@ def _daemon(setting: NoiseContext) -> Draw:
     """A daemon runs once a period, with a phase of its own on each unit; a step is delayed by
     the runs since the step before."""
     period = setting.noise.period_ms * 1e6
-    phase = setting.random(0).random(setting.units)
-    before = np.floor(phase[setting.unit])
+    phase = setting.random(0).random(setting.units)[setting.unit]
 
-    def draw(_: int, now: Array) -> Array:
-        nonlocal before
-        runs = np.floor(now / period + phase[setting.unit])
-        length = (runs - before) * setting.noise.delay_ms * 1e6
-        before = runs
-        return np.asarray(length)
+    def draw(_: int, since: Array, now: Array) -> Array:
+        runs = np.floor(now / period + phase) - np.floor(since / period + phase)
+        return np.nan_to_num(runs) * setting.noise.delay_ms * 1e6
 
     return draw
 
@@ -125,7 +122,7 @@ def _drift(setting: NoiseContext) -> Draw:
     keep = math.exp(-1 / setting.noise.steps)
     state = setting.random(2**40).standard_normal(setting.units)
 
-    def draw(step: int, _: Array) -> Array:
+    def draw(step: int, *_: Array) -> Array:
         nonlocal state
         fresh = setting.random(step).standard_normal(setting.units)
         state = keep * state + math.sqrt(1 - keep**2) * fresh
@@ -141,7 +138,7 @@ def _thermal(setting: NoiseContext) -> Draw:
         np.ones(setting.units) if noise.ranks else setting.random(0).random(setting.units)
     )
 
-    def draw(step: int, _: Array) -> Array:
+    def draw(step: int, *_: Array) -> Array:
         warmth = 1 - math.exp(-max(step - noise.first_step, 0) / noise.steps)
         return np.asarray(1 + reach * warmth)
 
@@ -157,7 +154,7 @@ def _rotating(setting: NoiseContext) -> Draw:
     """One unit is slow at a time, the next after `every` steps, in an order drawn once."""
     order = setting.random(0).permutation(setting.units)
 
-    def draw(step: int, _: Array) -> Array:
+    def draw(step: int, *_: Array) -> Array:
         factor = np.ones(setting.units)
         factor[order[step // setting.noise.every % setting.units]] = setting.noise.factor
         return factor
@@ -171,12 +168,12 @@ def _collector(setting: NoiseContext) -> Draw:
     offset = setting.random(0).integers(0, noise.every, setting.units)
     if noise.aligned:
         offset = np.full(setting.units, noise.every - 1)
-    return lambda step, _: np.asarray((step % noise.every == offset) * noise.delay_ms * 1e6)
+    return lambda step, *_: np.asarray((step % noise.every == offset) * noise.delay_ms * 1e6)
 
 
 def _recorded(setting: NoiseContext) -> Draw:
     values, shape = np.array(setting.noise.values), (setting.noise.draws, setting.units)
-    return lambda step, _: np.asarray(
+    return lambda step, *_: np.asarray(
         values[setting.random(step).integers(0, len(values), shape)].mean(axis=0)
     )
 
@@ -210,13 +207,28 @@ class NoiseSources:
             )
         ]
         self._fixed = _fixed(scenario, placement)
+        self._nothing = np.zeros(scenario.ranks)
+        self.reads_clock = any(noise.kind == "daemon" for noise in noises)
 
-    def at(self, step: int, now: Array) -> Disturbance:
-        """The disturbance of a step that ranks begin at `now`."""
+    def at(self, step: int) -> Disturbance:
+        """The disturbance of a step, without daemons."""
         found = Disturbance(dict(self._fixed), {})
+        return self._added(found, step, self._nothing, self._nothing, daemons=False)
+
+    def with_daemons(self, step: int, found: Disturbance, since: Array, now: Array) -> Disturbance:
+        """The same with daemons, where ranks began the step before at `since` and this at `now`;
+        none where that is NaN."""
+        found = replace(found, delay_ns=dict(found.delay_ns))
+        return self._added(found, step, since, now, daemons=True)
+
+    def _added(
+        self, found: Disturbance, step: int, since: Array, now: Array, *, daemons: bool
+    ) -> Disturbance:
         for setting, draw in self._sources:
-            value = draw(step, now)
             noise = setting.noise
+            if (noise.kind == "daemon") != daemons:
+                continue
+            value = draw(step, since, now)
             if step < noise.first_step or (noise.last_step and step > noise.last_step):
                 continue
             if len(value) == setting.units:

@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class FinishedStep:
-    """A finished step: `enter` and `end` of every operation, (widest role, ranks)."""
+    """A step: `enter` and `end` of every operation, (widest role, ranks); NaN while not known."""
 
     number: int
     graph: JobGraph
@@ -65,7 +65,7 @@ class FinishedStep:
         if flow.apart:
             return entered
         if flow.members.size == len(entered) and len(flow.members) == 1:
-            return np.full(len(entered), entered.max())
+            return np.full(len(entered), np.fmax.reduce(entered))
         found = np.full(len(entered), np.nan)
         found[flow.members] = np.fmax.reduce(entered[flow.members], axis=1)[:, None]
         return found
@@ -79,7 +79,11 @@ class FinishedStep:
 
 
 class JobEngine:
-    """The simulated job: number 0 of the world."""
+    """The simulated job: number 0 of the world.
+
+    Pacing and daemons delay a rank by what it saw before, and by when it begins a step: durations
+    of its operations are then worked out as it begins.
+    """
 
     def __init__(
         self, world: World, graphs: Callable[[int], JobGraph], numbers: Callable[[JobGraph], int],
@@ -87,22 +91,57 @@ class JobEngine:
     ) -> None:  # fmt: skip
         self._world, self._graphs, self._numbers = world, graphs, numbers
         self._noise_sources, self._pace = noise_sources, pace
-        self._begin = begin_ns
-        self._fed: list[tuple[Array, Disturbance]] = []  # held, disturbance of steps under way
+        self._begin = begin_ns  # of the oldest step under way
+        self._last: FinishedStep | None = None  # before that
+        self._under_way: list[FinishedStep] = []  # NaN: not over, or not begun
         self._value: Array = np.empty((0, 0))  # of the step that is fed
         self.fed = self.over = 0
 
-    def feed(self) -> None:
-        """Feed the world the next step."""
-        graph = self._graphs(self.fed)
-        disturbance = self._noise_sources.at(self.fed, self._begin)
-        held = self._pace.before(self.fed)
+    def serve(self, steps: int) -> None:
+        """Give the world what it asked for: durations, the next step, or word that it was the
+        last."""
+        if sum(self._reveal(place) for place in range(len(self._under_way))):
+            return
+        if self.fed == steps:
+            self._world.final(0)
+        else:
+            self._feed()
+
+    def _feed(self) -> None:
+        graph, number = self._graphs(self.fed), len(self._under_way)
+        disturbance = self._noise_sources.at(self.fed)
         value = self._values(graph, disturbance)
-        if held is not None:
-            value[0] += held
+        if self._waits:
+            value[graph.first_main, np.arange(len(self._begin))] = np.nan
         self._world.feed(0, self._numbers(graph), value, np.ones(len(graph.flows)))
-        self._fed.append((np.zeros(len(self._begin)) if held is None else held, disturbance))
+        begin, held = np.full(len(self._begin), np.nan), np.zeros(len(self._begin))
+        times = self._world.under_way(0, number)
+        self._under_way.append(FinishedStep(self.fed, graph, begin, *times, held, disturbance))
         self.fed += 1
+        self._reveal(number)
+
+    @property
+    def _waits(self) -> bool:
+        return self._pace.holds or self._noise_sources.reads_clock
+
+    def _reveal(self, place: int) -> bool:
+        """Work out durations of ranks that have come to a step; return whether there are any."""
+        step, last = self._under_way[place], self._under_way[place - 1] if place else self._last
+        begin = last.over if place and last else self._begin
+        ranks = np.flatnonzero(np.isnan(step.begin) & ~np.isnan(begin))
+        if not self._waits or not len(ranks):
+            return False
+        step.begin[ranks] = begin[ranks]
+        if self._pace.holds and last is not None:
+            self.learn(last, ranks)
+        if self._pace.holds:
+            step.held[ranks] = self._pace.before(step.number, ranks)
+        since = np.zeros(len(begin)) if last is None else last.begin
+        noise = self._noise_sources.with_daemons(step.number, step.disturbance, since, step.begin)
+        value = self._values(step.graph, noise)
+        value[step.graph.first_main, np.arange(len(begin))] += step.held
+        self._world.reveal(0, place, ranks, value)
+        return True
 
     def _values(self, graph: JobGraph, disturbance: Disturbance) -> Array:
         shape = max(len(role.operations) for role in graph.roles), len(graph.role)
@@ -125,20 +164,18 @@ class JobEngine:
 
     def take(self) -> FinishedStep | None:
         """The next finished step."""
-        found = self._world.take(0)
-        if found is None:
+        if self._world.take(0) is None:
             return None
-        held, disturbance = self._fed.pop(0)
-        number = self.over
-        done = FinishedStep(number, self._graphs(number), self._begin, *found, held, disturbance)
+        done = self._last = self._under_way.pop(0)
+        done.begin[:] = self._begin
         self.over += 1
         self._begin = done.over
         return done
 
-    def learn(self, done: FinishedStep) -> None:
-        """Give pacing the signals of a finished step."""
+    def learn(self, done: FinishedStep, ranks: Array) -> None:
+        """Give pacing the signals of ranks that finished a step."""
         seen = pacing_signals(done)
-        self._pace.after(done.number, seen, done.begin, done.over, done.held)
+        self._pace.after(done.number, seen, done.begin, done.over, done.held, ranks)
 
 
 def _of(value: Array | float, mine: Any) -> Array | float:

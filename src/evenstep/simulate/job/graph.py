@@ -145,10 +145,18 @@ class JobGraph:
         )
 
     @cached_property
+    def first_main(self) -> Array:
+        """The first operation of each rank's main stream. (ranks,)"""
+        return self._of_main(0)
+
+    @cached_property
     def last_main(self) -> Array:
         """The last operation of each rank's main stream. (ranks,)"""
+        return self._of_main(-1)
+
+    def _of_main(self, place: int) -> Array:
         return np.array([
-            max(i for i, one in enumerate(role.operations) if one.stream == MAIN)
+            [i for i, one in enumerate(role.operations) if one.stream == MAIN][place]
             for role in self.roles
         ])[self.role]  # fmt: skip
 

@@ -131,14 +131,17 @@ class StepSignals(NamedTuple):
 class Pace:
     """No pacing: ranks are synchronised by collectives alone."""
 
-    def before(self, step: int) -> Array | None:  # noqa: ARG002
-        """Delay of each rank before a step, in ns."""
-        return None
+    holds = False  # whether it delays ranks
+
+    def before(self, step: int, ranks: Array) -> Array:  # noqa: ARG002
+        """Delays of these ranks before a step, in ns."""
+        return np.zeros(len(ranks))
 
     def after(
-        self, step: int, seen: StepSignals | None, begin: Array, end: Array, held: Array
-    ) -> None:
-        """Take the signals of a finished step."""
+        self, step: int, seen: StepSignals | None, begin: Array, end: Array, held: Array,
+        ranks: Array,
+    ) -> None:  # fmt: skip
+        """Take the signals of these ranks, which finished a step."""
 
     def records(self, step: int, start: Array) -> list[Extra]:  # noqa: ARG002
         """Records of decisions."""
@@ -162,14 +165,10 @@ class Unsynchronised(Pace):
         self._bounded = bounded  # parameters are read as the next step begins
 
     def after(
-        self,
-        step: int,  # noqa: ARG002
-        seen: StepSignals | None,
-        begin: Array,  # noqa: ARG002
-        end: Array,
-        held: Array,  # noqa: ARG002
-    ) -> None:
-        """Add the step's reading and update; remember the next reading."""
+        self, step: int, seen: StepSignals | None, begin: Array, end: Array,  # noqa: ARG002
+        held: Array, ranks: Array,  # noqa: ARG002
+    ) -> None:  # fmt: skip
+        """Add the step's reading and update of all ranks; remember the next reading."""
         applied = end if seen is None else np.array(seen.over_ns)
         self._updates.add(self._read, applied)
         self._read = np.maximum(applied, end) if self._bounded else applied
@@ -181,6 +180,8 @@ class Unsynchronised(Pace):
 
 class Paced(Pace):
     """Pacing: one pacer for each rank, of the class that runs in a live job."""
+
+    holds = True
 
     def __init__(self, scenario: Scenario, run_id: str) -> None:
         settings, ranks = scenario.strategy, scenario.ranks
@@ -205,34 +206,43 @@ class Paced(Pace):
         self._samples = scenario.work.samples_per_rank or None
         self._slowest: Slowest | None = None
         self._ended = np.zeros(ranks)  # when the last collective of the step before ended
+        self._observed = np.full(ranks, -1)  # the last step that each pacer knows
+        self._work, self._held = np.zeros((2, ranks))  # of that step
         self._said: list[tuple[str, int]] = [("", 0)] * ranks
-        self._new: list[tuple[int, str, int]] = []
+        self._new: list[tuple[int, int, str, int]] = []
 
-    def before(self, step: int) -> Array:
+    def before(self, step: int, ranks: Array) -> Array:
         """Delays that the pacers decide; a published plan reaches all pacers at once."""
-        decisions = [pacer.decide(step) for pacer in self._pacers]
-        for plan in [decision.plan for decision in decisions if decision.plan is not None]:
+        decisions = {rank: self._pacers[rank].decide(step) for rank in ranks.tolist()}
+        for plan in [one.plan for one in decisions.values() if one.plan is not None]:
             for pacer in self._pacers:
                 pacer.adopt(plan)
-        for rank, decision in enumerate(decisions):
+        for rank, decision in decisions.items():
             said = (str(decision.reason), decision.delay_ns)
             if said != self._said[rank]:
                 self._said[rank] = said
-                self._new.append((rank, *said))
-        return np.array([float(decision.delay_ns) for decision in decisions])
+                self._new.append((step, rank, *said))
+        return np.array([float(decision.delay_ns) for decision in decisions.values()])
 
     def after(
-        self, step: int, seen: StepSignals | None, begin: Array, end: Array, held: Array
-    ) -> None:
-        """Give every pacer the signals of its rank."""
-        work, table = self._seen(seen, begin, end, held)
-        for rank, pacer in enumerate(self._pacers):
-            wait, margin, flight, floor, spread = table[rank]
-            pacer.observe(
+        self, step: int, seen: StepSignals | None, begin: Array, end: Array, held: Array,
+        ranks: Array,
+    ) -> None:  # fmt: skip
+        """Give the pacers of these ranks its signals; those that have them already do not."""
+        if self._sharing and 0 <= self._observed.max() < step:  # arrives a step later
+            most = (self._work.max(), (self._work + self._held).max(), self._held.max())
+            self._slowest = Slowest(step - 1, step - 1, *(int(value) for value in most))
+        ranks = ranks[self._observed[ranks] < step]
+        self._observed[ranks] = step
+        work, table = self._seen(seen, begin, end, held, ranks)
+        self._work[ranks], self._held[ranks] = work, held[ranks]
+        for place, rank in enumerate(ranks.tolist()):
+            wait, margin, flight, floor, spread = table[place]
+            self._pacers[rank].observe(
                 StepObservation(
                     step=step,
                     step_ns=int(end[rank] - begin[rank]),
-                    work_ns=int(work[rank]),
+                    work_ns=int(work[place]),
                     wait_ns=wait,
                     margin_ns=margin or 0,
                     in_flight_ns=flight,
@@ -243,22 +253,20 @@ class Paced(Pace):
                     slowest=self._slowest,
                 )
             )
-        if self._sharing:  # shared values arrive a step later
-            most = (work.max(), (work + held).max(), held.max())
-            self._slowest = Slowest(step, step, *(int(value) for value in most))
 
     def _seen(
-        self, seen: StepSignals | None, begin: Array, end: Array, held: Array
+        self, seen: StepSignals | None, begin: Array, end: Array, held: Array, ranks: Array
     ) -> tuple[Array, list[tuple[int | None, ...]]]:
-        """Own work, and (wait, margin, in flight, floor, spread) of each rank."""
+        """Own work, and (wait, margin, in flight, floor, spread) of each of these ranks."""
         if seen is None:
-            return end - begin - held, [(None,) * 5] * len(begin)
-        work = seen.enter_ns - np.maximum(self._ended, 0.0) - held
-        self._ended = seen.over_ns
+            return (end - begin - held)[ranks], [(None,) * 5] * len(ranks)
+        entered = seen.enter_ns[ranks]
+        work = entered - np.maximum(self._ended[ranks], 0.0) - held[ranks]
+        self._ended[ranks] = seen.over_ns[ranks]
         margin = int(MARGIN * seen.floor_ns)
-        spread = int(seen.enter_ns.max() - seen.enter_ns.min())
-        wait = np.maximum(seen.last_ns - seen.enter_ns, 0.0)
-        flight = seen.end_ns - seen.enter_ns
+        spread = int(np.fmax.reduce(seen.enter_ns) - np.fmin.reduce(seen.enter_ns))
+        wait = np.maximum(seen.last_ns[ranks] - entered, 0.0)
+        flight = seen.end_ns[ranks] - entered
         return np.maximum(work, 0.0), [
             (int(w), margin, int(f), int(seen.floor_ns), spread)
             for w, f in zip(wait, flight, strict=True)
@@ -278,9 +286,10 @@ class Paced(Pace):
                 REASONS.index(reason) + 1,
                 int(Flag.APPLIED) if held else 0,
             )
-            for rank, reason, held in self._new
+            for number, rank, reason, held in self._new
+            if number == step
         ]
-        self._new = []
+        self._new = [one for one in self._new if one[0] != step]
         return found
 
     def summary(self) -> dict[str, Any]:

@@ -165,7 +165,7 @@ def _by_itself(flow: Flow) -> float:
     world = make_world(flow.capacity, (ranks,), most_hops([made]))
     number = world.flow(made)
     plan = one_by_one(ranks, [COLLECTIVE], [number])
-    world.job(0, np.zeros(ranks), eager=False)
+    world.job(0, np.zeros(ranks))
     world.feed(0, world.graph(plan), np.zeros((1, ranks)), np.ones(1))
     world.final(0)
     while world.run(1 << 40) != STUCK:

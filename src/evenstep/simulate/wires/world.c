@@ -103,6 +103,7 @@ typedef struct {
     i32 *kind, *instance, *soft;
     i32 *lane_start, *lane; /* operations of (role, stream) in order */
     i32 *plain;             /* of each of these: computations without needs from it on */
+    i32 *unseen;            /* of each role: how many of its first stream 0 does before any is needed */
     i32 *need_start, *need, *back; /* operations needed, and of how many steps before */
     i32 *flow;              /* of each instance */
 } Graph;
@@ -136,9 +137,10 @@ struct Step {
 };
 
 typedef struct {
-    i32 first, ranks, fed, taken, lag, wanting, streams; /* streams: in use so far */
-    int eager, final;
-    double slowdown, soonest, free; /* free: when the last urgent collective was over */
+    i32 first, ranks, fed, taken, lag, streams; /* streams: in use so far */
+    int final;
+    double slowdown, free; /* free: when the last urgent collective was over */
+    double soonest;        /* when a rank needs a step, or its durations in it */
     Step **steps; /* by number; NULL once taken */
 } Job;
 
@@ -153,7 +155,7 @@ typedef struct { /* a stream of a rank */
 typedef struct {
     double begun; /* when it began its step */
     i32 job;
-    char queued, wants_step;
+    char queued;
 } Rank;
 
 typedef struct { /* a message under way */
@@ -161,15 +163,16 @@ typedef struct { /* a message under way */
     Instance *of;
     Stage *stage;
     const i32 *link; /* of its route */
-    i32 hops, message, round, place, bottleneck;
+    i32 hops, message, round, bottleneck;
     double weight; /* in shares of a link; 0: a steady rate */
     double left, rate, since;
 } Active;
 
-typedef struct { /* the time at which a message leaves the wire */
-    double finish;
-    i32 active;
-} Ending;
+typedef struct { /* the first of some items: by key, then by `order`, or by number without it */
+    struct { double key; i32 item; } *entry;
+    i32 count, room, *place; /* place: of each item, -1: it is not there */
+    i64 *order;
+} Heap;
 
 typedef struct {
     i32 *active, count, room, stopped; /* stopped: messages whose bottleneck it is */
@@ -194,11 +197,6 @@ typedef struct { /* a member on a link; next: seat of the member before it there
     i32 member, next;
 } Seat;
 typedef struct {
-    double level;
-    i32 link;
-} Level;
-
-typedef struct {
     double time;
     Instance *of;
     i32 round, message;
@@ -209,18 +207,11 @@ typedef struct {
     i64 head, tail, room;
 } Delay;
 
-typedef struct {
-    double time;
-    i64 number;
+typedef struct { /* what happens at a time: a rank enters, or goes on; a point goes on, or publishes */
     Instance *of;
-    i32 rank;
-} Timed;
-
-typedef struct { /* the next event of a point */
-    double time;
-    i64 number;
     Point *point;
-} Due;
+    i32 rank, *slot; /* slot: where its number is kept, NULL: nowhere */
+} Event;
 
 typedef struct {
     i32 links, ranks, jobs, hops;
@@ -239,23 +230,21 @@ typedef struct {
     /* network */
     Active *active;
     i32 *slot, *free_list, active_room, free_count;
-    Ending *heap;
-    i32 heap_count;
-    Timed *timed;
-    i64 timed_count, timed_room, timed_number;
-    Due *due; /* a heap, of each point at most one */
-    i32 due_count;
+    Heap endings, events; /* active messages by when they leave the wire; events by time */
+    Event *event;
+    i32 *event_free, event_free_count;
+    i64 event_number;
     Delay *delays;
     i32 delay_count;
     i32 *dirty, dirty_count, *fresh, fresh_count, fresh_room;
     i64 messages, followed; /* sent; of these one by one, plus trains */
-    Point **points, **point_dirty; /* by number; trains on whose links traffic came or went */
-    i32 *spare, spare_count, point_room, point_dirty_count, point_dirty_room;
+    Point **point_dirty; /* trains on whose links traffic came or went */
+    i32 point_number, point_dirty_count, point_dirty_room;
     /* work space of the solver */
     Filling *filling;
     Member *member;
     Seat *seats;
-    Level *levels; /* a heap */
+    Heap levels; /* links by level */
     i32 *seen, *touched, stamp, seat_count;
     /* and of recurrences */
     double *here, *there, *sum;
@@ -268,8 +257,7 @@ struct Point {
     Point *before, *after;
     i32 id, message, mode;
     i32 first, length, row, ring; /* messages since the point before: first of them, how many */
-    i32 due;                      /* place of its event among the due, -1: none */
-    i64 publish_event;            /* number of its valid timed event */
+    i32 due, publish;             /* its events: the next of its own, and to publish ends; -1: none */
     /* rounds `round` to `round + count - 1` begin at `begin`, a period apart */
     i32 round, count;
     double begin, period, on, hop, rate; /* on: of a hop, the time on the wire */
@@ -310,6 +298,80 @@ static Lists lists_of(i32 items, i32 count, const i32 *key) {
     return found;
 }
 
+/* -- heaps -------------------------------------------------------------------------------------- */
+
+static void heap_room(Heap *h, i32 room, int is_ordered) {
+    h->entry = resize(h->entry, room, sizeof *h->entry);
+    h->place = resize(h->place, room, sizeof(i32));
+    if (is_ordered) h->order = resize(h->order, room, sizeof(i64));
+    while (h->room < room) h->place[h->room++] = -1;
+}
+static void heap_free(Heap *h) { free(h->entry), free(h->place), free(h->order); }
+
+static double soonest_of(const Heap *h) { return h->count ? h->entry[0].key : INFINITY; }
+
+static int precedes(const Heap *h, double key, i32 item, i32 place) {
+    double other = h->entry[place].key;
+    i32 than = h->entry[place].item;
+    if (key != other) return key < other;
+    return h->order ? h->order[item] < h->order[than] : item < than;
+}
+static void heap_move(Heap *h, i32 from, i32 to) {
+    h->entry[to] = h->entry[from], h->place[h->entry[to].item] = to;
+}
+/* Insert an item at a place and move it up or down from there. */
+static void heap_insert(Heap *h, double key, i32 item, i32 place) {
+    for (; place && precedes(h, key, item, (place - 1) / 4); place = (place - 1) / 4)
+        heap_move(h, (place - 1) / 4, place);
+    for (;;) {
+        i32 first = 4 * place + 1, best = first;
+        if (first >= h->count) break;
+        for (i32 c = first + 1; c < first + 4 && c < h->count; c++)
+            if (precedes(h, h->entry[c].key, h->entry[c].item, best)) best = c;
+        if (precedes(h, key, item, best)) break;
+        heap_move(h, best, place);
+        place = best;
+    }
+    h->entry[place].key = key, h->entry[place].item = item, h->place[item] = place;
+}
+/* Set the key of an item, which may be new. */
+static void heap_set(Heap *h, i32 item, double key) {
+    heap_insert(h, key, item, h->place[item] < 0 ? h->count++ : h->place[item]);
+}
+static void heap_drop(Heap *h, i32 item) {
+    i32 place = h->place[item], last = h->entry[--h->count].item;
+    double key = h->entry[h->count].key;
+    h->place[item] = -1;
+    if (last != item) heap_insert(h, key, last, place);
+}
+
+/* Let something happen at a time; where its slot has a number, that event moves there. */
+static void happen_at(World *w, double time, Event event) {
+    i32 n = event.slot ? *event.slot : -1;
+    if (n < 0) {
+        if (!w->event_free_count) {
+            i32 old = w->events.room, room = 2 * old + 64;
+            heap_room(&w->events, room, 1);
+            w->event = resize(w->event, room, sizeof(Event));
+            w->event_free = resize(w->event_free, room, sizeof(i32));
+            for (i32 i = room; i-- > old;) w->event_free[w->event_free_count++] = i;
+        }
+        n = w->event_free[--w->event_free_count];
+    }
+    if (event.slot) *event.slot = n;
+    w->event[n] = event, w->events.order[n] = w->event_number++;
+    heap_set(&w->events, n, time);
+}
+static void event_drop(World *w, i32 n) {
+    if (n < 0) return;
+    if (w->event[n].slot) *w->event[n].slot = -1;
+    heap_drop(&w->events, n);
+    w->event_free[w->event_free_count++] = n;
+}
+static void due_at(World *w, double time, Point *p) {
+    happen_at(w, time, (Event){.point = p, .slot = &p->due});
+}
+
 /* -- building ----------------------------------------------------------------------------------- */
 
 World *world_new(i64 links, const double *capacity, double goodput, i64 jobs, const i64 *job_ranks,
@@ -334,7 +396,7 @@ World *world_new(i64 links, const double *capacity, double goodput, i64 jobs, co
     for (i64 l = 0; l < lanes; l++) w->lane[l].ready = -INFINITY;
     w->queue = allocate(w->ranks, sizeof(i32));
     w->dirty = allocate(links, sizeof(i32)), w->touched = allocate(links, sizeof(i32));
-    w->filling = allocate(links, sizeof(Filling)), w->levels = allocate(links, sizeof(Level));
+    w->filling = allocate(links, sizeof(Filling)), heap_room(&w->levels, (i32)(links > 0 ? links : 1), 0);
     return w;
 }
 
@@ -459,6 +521,15 @@ i64 world_graph(World *w, i64 ranks, const i32 *role, i64 roles, const i32 *star
         g->plain[place] = is_last ? 1 : g->plain[place + 1] + 1;
     }
     free(key);
+    char *needed = allocate(total, 1);
+    g->unseen = allocate(g->roles, sizeof(i32));
+    for (i32 r = 0; r < g->roles; r++) {
+        i32 first = g->lane_start[r * g->streams], last = g->lane_start[r * g->streams + 1];
+        for (i32 k = need_start[start[r]]; k < need_start[start[r + 1]]; k++) needed[start[r] + need[k]] = 1;
+        i32 most = first < last ? g->plain[first] : 0;
+        while (g->unseen[r] < most && !needed[g->lane[first + g->unseen[r]]]) g->unseen[r]++;
+    }
+    free(needed);
     char *seen = allocate(g->instances, 1);
     for (i32 o = 0; o < total; o++) if (stream[o] >= g->used) g->used = stream[o] + 1;
     for (i32 o = 0; o < total; o++)
@@ -475,13 +546,20 @@ static void wake(World *w, i32 rank) {
     w->queue[w->queue_count++] = rank;
 }
 
-void world_job(World *w, i64 job, i64 eager, i64 lag, double slowdown, const double *begin) {
+void world_job(World *w, i64 job, i64 lag, double slowdown, const double *begin) {
     Job *j = &w->job[job];
-    j->eager = (int)eager, j->lag = (i32)lag, j->slowdown = slowdown;
+    j->lag = (i32)lag, j->slowdown = slowdown;
     for (i32 r = 0; r < j->ranks; r++) {
         wake(w, j->first + r);
         for (i32 s = 0; s < w->streams; s++) lane_of(w, j->first + r, s)->until = begin[r];
     }
+}
+
+/* Durations that ranks of a job waited for are there. */
+void world_reveal(World *w, i64 job) {
+    Job *j = &w->job[job];
+    j->soonest = INFINITY;
+    for (i32 r = 0; r < j->ranks; r++) wake(w, j->first + r);
 }
 
 /* `rows`: three matrices (widest role, stride), see `Step`, valid until the step is freed; `scale`:
@@ -497,100 +575,11 @@ void world_feed(World *w, i64 job, i64 graph, double *rows, i64 stride, const do
     for (i32 r = 0; r < j->ranks; r++) s->open += g->start[g->role[r] + 1] - g->start[g->role[r]];
     j->steps = resize(j->steps, j->fed + 1, sizeof(Step *));
     j->steps[j->fed++] = s;
-    j->wanting = 0, j->soonest = INFINITY;
     if (g->used > j->streams) j->streams = g->used;
-    for (i32 r = 0; r < j->ranks; r++) w->rank[j->first + r].wants_step = 0, wake(w, j->first + r);
+    world_reveal(w, job);
 }
 
-void world_final(World *w, i64 job) { w->job[job].final = 1; }
-
-/* -- the network: heaps ------------------------------------------------------------------------- */
-
-static int sooner(const Ending *a, const Ending *b) {
-    return a->finish < b->finish || (a->finish == b->finish && a->active < b->active);
-}
-/* Insert an item at a place of the heap and move it up or down from there. */
-static void heap_put(World *w, Ending item, i32 place) {
-    Ending *heap = w->heap;
-    while (place && sooner(&item, &heap[(place - 1) / 4])) {
-        heap[place] = heap[(place - 1) / 4], w->active[heap[place].active].place = place;
-        place = (place - 1) / 4;
-    }
-    for (;;) {
-        i32 first = 4 * place + 1, best = first;
-        if (first >= w->heap_count) break;
-        for (i32 c = first + 1; c < first + 4 && c < w->heap_count; c++)
-            if (sooner(&heap[c], &heap[best])) best = c;
-        if (!sooner(&heap[best], &item)) break;
-        heap[place] = heap[best], w->active[heap[place].active].place = place;
-        place = best;
-    }
-    heap[place] = item, w->active[item.active].place = place;
-}
-static void heap_set(World *w, i32 a, double finish) {
-    i32 place = w->active[a].place;
-    heap_put(w, (Ending){finish, a}, place < 0 ? w->heap_count++ : place);
-}
-static void heap_remove(World *w, i32 a) {
-    i32 place = w->active[a].place;
-    Ending last = w->heap[--w->heap_count];
-    if (last.active != a) heap_put(w, last, place);
-}
-
-static int earlier(const Timed *a, const Timed *b) {
-    return a->time < b->time || (a->time == b->time && a->number < b->number);
-}
-static void at_time(World *w, double time, Instance *of, i32 rank) {
-    if (w->timed_count == w->timed_room)
-        w->timed = resize(w->timed, w->timed_room = 2 * w->timed_room + 64, sizeof(Timed));
-    Timed item = {time, w->timed_number++, of, rank};
-    i64 place = w->timed_count++;
-    while (place && earlier(&item, &w->timed[(place - 1) / 2]))
-        w->timed[place] = w->timed[(place - 1) / 2], place = (place - 1) / 2;
-    w->timed[place] = item;
-}
-static Timed timed_pop(World *w) {
-    Timed found = w->timed[0], item = w->timed[--w->timed_count];
-    i64 place = 0;
-    for (;;) {
-        i64 child = 2 * place + 1;
-        if (child >= w->timed_count) break;
-        if (child + 1 < w->timed_count && earlier(&w->timed[child + 1], &w->timed[child])) child++;
-        if (!earlier(&w->timed[child], &item)) break;
-        w->timed[place] = w->timed[child], place = child;
-    }
-    if (w->timed_count) w->timed[place] = item;
-    return found;
-}
-
-static int sooner_due(const Due *a, const Due *b) {
-    return a->time < b->time || (a->time == b->time && a->number < b->number);
-}
-static void due_put(World *w, Due item, i32 place) {
-    while (place && sooner_due(&item, &w->due[(place - 1) / 4])) {
-        w->due[place] = w->due[(place - 1) / 4], w->due[place].point->due = place;
-        place = (place - 1) / 4;
-    }
-    for (;;) {
-        i32 first = 4 * place + 1, best = -1;
-        for (i32 c = first; c < first + 4 && c < w->due_count; c++)
-            if (best < 0 || sooner_due(&w->due[c], &w->due[best])) best = c;
-        if (best < 0 || !sooner_due(&w->due[best], &item)) break;
-        w->due[place] = w->due[best], w->due[place].point->due = place;
-        place = best;
-    }
-    w->due[place] = item, item.point->due = place;
-}
-static void due_at(World *w, double time, Point *p) {
-    due_put(w, (Due){time, w->timed_number++, p}, p->due < 0 ? w->due_count++ : p->due);
-}
-static void due_drop(World *w, Point *p) {
-    i32 place = p->due;
-    if (place < 0) return;
-    p->due = -1;
-    Due last = w->due[--w->due_count];
-    if (last.point != p) due_put(w, last, place);
-}
+void world_final(World *w, i64 job) { w->job[job].final = 1, world_reveal(w, job); }
 
 /* -- the network: max-min fair rates ------------------------------------------------------------ */
 
@@ -614,21 +603,6 @@ static void include(World *w, i32 *count, i32 a) {
     w->seen[a] = w->stamp;
     const Active *x = &w->active[a];
     w->member[(*count)++] = (Member){.weight = x->weight, .link = x->link, .hops = x->hops, .active = a};
-}
-
-static int lower(const Level *a, const Level *b) {
-    return a->level < b->level || (a->level == b->level && a->link < b->link);
-}
-static void level_down(Level *heap, i32 count, i32 place) {
-    Level item = heap[place];
-    for (;;) {
-        i32 child = 2 * place + 1;
-        if (child >= count) break;
-        if (child + 1 < count && lower(&heap[child + 1], &heap[child])) child++;
-        if (!lower(&heap[child], &item)) break;
-        heap[place] = heap[child], place = child;
-    }
-    heap[place] = item;
 }
 
 /* Collect the links of members from `from` on, what other messages leave of each, and its members. */
@@ -676,29 +650,25 @@ static i32 narrowest(const World *w, const Member *m) {
    only links shared by members; a link that stops one member is checked when that member's turn
    comes. */
 static void fill(World *w, i32 count, i32 touched) {
-    Level *heap = w->levels;
+    Heap *heap = &w->levels; /* empty */
     Member *member = w->member;
-    i32 shared = 0;
     for (i32 t = 0; t < touched; t++) {
         Filling *at = &w->filling[w->touched[t]];
         at->rest = at->left, at->unfrozen = at->on, at->heavy = at->weigh, at->top = 0;
-        if (at->on > 1) heap[shared++] = (Level){larger(at->rest, 0) / at->heavy, w->touched[t]};
+        if (at->on > 1) heap_set(heap, w->touched[t], larger(at->rest, 0) / at->heavy);
     }
     for (i32 i = 0; i < count; i++) member[i].rate = -1, member[i].own = narrowest(w, &member[i]);
-    for (i32 i = shared / 2; i-- > 0;) level_down(heap, shared, i);
-    while (shared) {
-        i32 l = heap[0].link;
+    while (heap->count) {
+        i32 l = heap->entry[0].item;
         Filling *at = &w->filling[l];
         if (!at->unfrozen) {
-            heap[0] = heap[--shared];
-            if (shared) level_down(heap, shared, 0);
+            heap_drop(heap, l);
             continue;
         }
         double level = larger(at->rest, 0) / at->heavy;
-        if (level > heap[0].level) { /* what was frozen since has left more to each */
-            heap[0].level = level;
-            level_down(heap, shared, 0);
-            if (heap[0].link != l) continue;
+        if (level > heap->entry[0].key) { /* what was frozen since has left more to each */
+            heap_set(heap, l, level);
+            if (heap->entry[0].item != l) continue;
         }
         int stopped = 0; /* before, by a link of their own */
         for (i32 k = at->head; k >= 0; k = w->seats[k].next) {
@@ -751,7 +721,7 @@ static void set_rate(World *w, i32 a, double rate) {
     int lasting = x->of->flow->lasting;
     x->left -= (lasting ? 1 : x->rate) * (w->now - x->since);
     x->since = w->now, x->rate = rate;
-    heap_set(w, a, w->now + larger(x->left, 0) / (lasting ? 1 : rate));
+    heap_set(&w->endings, a, w->now + larger(x->left, 0) / (lasting ? 1 : rate));
 }
 
 static void settle(World *w, i32 count, i32 touched) {
@@ -761,7 +731,7 @@ static void settle(World *w, i32 count, i32 touched) {
         if (x->bottleneck >= 0) w->link[x->bottleneck].stopped--;
         x->bottleneck = m->stop, w->link[m->stop].stopped++;
         double change = m->rate - x->rate;
-        if (x->place >= 0 && fabs(change) <= 1e-14 * x->rate) continue;
+        if (w->endings.place[m->active] >= 0 && fabs(change) <= 1e-14 * x->rate) continue;
         for (i32 h = 0; h < m->hops; h++) w->link[m->link[h]].load += change;
         set_rate(w, m->active, m->rate);
     }
@@ -823,7 +793,7 @@ static void make_room(World *w) {
     w->active = resize(w->active, room, sizeof(Active));
     w->slot = resize(w->slot, (i64)room * w->hops, sizeof(i32));
     w->free_list = resize(w->free_list, room, sizeof(i32));
-    w->heap = resize(w->heap, room, sizeof(Ending));
+    heap_room(&w->endings, room, 0);
     w->seen = resize(w->seen, room, sizeof(i32));
     w->member = resize(w->member, room, sizeof(Member));
     w->seats = resize(w->seats, (i64)room * w->hops, sizeof(Seat));
@@ -908,7 +878,7 @@ static i32 set_off(World *w, Point *point, Instance *of, i32 round, i32 message,
     w->active[a] = (Active){
         .point = point, .of = of, .stage = s, .link = s->link + first,
         .hops = (i32)(s->route[message + 1] - first), .message = message, .round = round,
-        .place = -1, .bottleneck = -1, .weight = f->steady > 0 ? 0 : f->weight,
+        .bottleneck = -1, .weight = f->steady > 0 ? 0 : f->weight,
         .left = bytes, .since = w->now,
     };
     enter_links(w, a, of->job);
@@ -949,7 +919,7 @@ static void sent(World *w, i32 a) {
     Active *x = &w->active[a];
     Point *point = x->point;
     if (x->pair) x->pair->partner = -1;
-    heap_remove(w, a);
+    heap_drop(&w->endings, a);
     leave_links(w, a, x->of->job);
     w->free_list[w->free_count++] = a;
     if (point) point_sent(w, point);
@@ -1222,8 +1192,7 @@ static int arrival(Point *p, i32 round, Arrival *found) {
 /* -- on the links */
 
 static void publish_at(World *w, double time, Point *p) {
-    p->publish_event = w->timed_number;
-    at_time(w, time, NULL, -1 - p->id);
+    happen_at(w, time, (Event){.point = p, .slot = &p->publish});
 }
 
 static void point_dirty(World *w, Point *p) {
@@ -1274,7 +1243,7 @@ static void release_partner(World *w, Point *p) {
     }
     x->left -= moved, x->since = now, x->pair = NULL;
     p->partner = -1;
-    heap_set(w, (i32)(x - w->active), now + larger(x->left, 0) / x->rate);
+    heap_set(&w->endings, (i32)(x - w->active), now + larger(x->left, 0) / x->rate);
 }
 
 /* Set the end of the partner, which is slower while a message of the train is on the wire. */
@@ -1284,7 +1253,7 @@ static void partner_ends(World *w, Point *p) {
     if (now < p->begin) {
         double wait = p->begin - now;
         if (left <= wait * p->apart) {
-            heap_set(w, p->partner, now + left / p->apart);
+            heap_set(&w->endings, p->partner, now + left / p->apart);
             return;
         }
         left -= wait * p->apart, now = p->begin;
@@ -1306,7 +1275,7 @@ static void partner_ends(World *w, Point *p) {
         now += left <= able ? left / p->beside : (p->on - into) + (left - able) / p->apart;
     } else
         now += left / p->apart;
-    heap_set(w, p->partner, now);
+    heap_set(&w->endings, p->partner, now);
 }
 
 /* The one other message on a point's links, where the two meet no other traffic; -1: no message,
@@ -1536,7 +1505,7 @@ static void cut_train(World *w, Point *p) {
     release_partner(w, p);
     train_now(w, p);
     off_links(w, p);
-    due_drop(w, p);
+    event_drop(w, p->due);
     if (is_sent(w, p)) {
         p->came = p->begin + p->hop;
         p->round++, w->messages++;
@@ -1569,7 +1538,7 @@ static void retime_train(World *w, Point *p) {
     if (is_sent(w, p)) {
         p->came = p->begin + p->hop;
         p->round++, w->messages++;
-        due_drop(w, p);
+        event_drop(w, p->due);
         off_links(w, p);
         point_next(w, p);
         return;
@@ -1597,7 +1566,7 @@ static void notify(World *w, Point *p, i32 round) {
     }
     if (p->round && based >= round && p->begin > w->now) {
         if (p->mode == TRAIN) release_partner(w, p), off_links(w, p);
-        due_drop(w, p);
+        event_drop(w, p->due);
         point_next(w, p);
         return;
     }
@@ -1610,7 +1579,6 @@ static void notify(World *w, Point *p, i32 round) {
 
 /* The end of a train, or of a wait. */
 static void point_event(World *w, Point *p) {
-    due_drop(w, p);
     if (p->mode == AWAITING) {
         if (p->round == p->of->flow->rounds) {
             point_over(w, p, p->begin);
@@ -1618,7 +1586,7 @@ static void point_event(World *w, Point *p) {
         }
         point_start(w, p, p->begin);
         if (p->mode != AWAITING || p->due < 0) return;
-        due_drop(w, p);
+        event_drop(w, p->due);
         p->mode = FLYING;
         send_single(w, p, 0);
         return;
@@ -1653,17 +1621,8 @@ static void points_of(World *w, Instance *of) {
         for (i32 m = row; m < row + s->ring; m++) {
             if (!s->shared[m]) continue;
             Point *p = &all[number++];
-            *p = (Point){.of = of, .message = m, .row = row, .ring = s->ring, .due = -1, .publish_event = -1,
-                         .partner = -1, .folded = -INFINITY};
-            if (!w->spare_count) {
-                i32 old = w->point_room;
-                w->point_room = 2 * old + 64;
-                w->points = resize(w->points, w->point_room, sizeof(Point *));
-                w->due = resize(w->due, w->point_room, sizeof(Due));
-                w->spare = resize(w->spare, w->point_room, sizeof(i32));
-                for (i32 i = w->point_room; i-- > old;) w->spare[w->spare_count++] = i;
-            }
-            p->id = w->spare[--w->spare_count], w->points[p->id] = p;
+            *p = (Point){.of = of, .message = m, .row = row, .ring = s->ring, .due = -1, .publish = -1,
+                         .partner = -1, .folded = -INFINITY, .id = w->point_number++};
             for (i32 c = 0; c < KINDS; c++) p->best[c] = -INFINITY;
         }
         for (i32 k = first; k < number; k++) {
@@ -1681,8 +1640,7 @@ static void points_of(World *w, Instance *of) {
 
 static void points_free(World *w, Instance *of) {
     for (i32 k = 0; k < of->point_count; k++) {
-        due_drop(w, &of->points[k]);
-        w->spare[w->spare_count++] = of->points[k].id, w->points[of->points[k].id] = NULL;
+        event_drop(w, of->points[k].due), event_drop(w, of->points[k].publish);
         free(of->points[k].piece), free(of->points[k].early);
     }
     if (of->hops != of->flow->stages[0]->hops) hops_free(of->hops);
@@ -1991,7 +1949,7 @@ static Instance *instance_of(World *w, i32 job, Step *step, i32 number) {
 
 static void enter_at(World *w, Instance *of, i32 rank, double begin) {
     if (begin <= w->now + SAME_NS + SAME_SHARE * w->now) enter_network(w, of, rank);
-    else at_time(w, begin, of, rank);
+    else happen_at(w, begin, (Event){.of = of, .rank = rank});
 }
 
 static void issue(World *w, i32 job, Step *step, i32 rank, i32 operation, i32 number, double begin,
@@ -2026,7 +1984,7 @@ static double slowed(World *w, Job *j, double begin, double length, double busy,
     double whole = begin + length * (1 + j->slowdown);
     if (isnan(busy)) {
         if (w->now >= whole - SAME_NS) return whole;
-        at_time(w, whole, NULL, rank);
+        happen_at(w, whole, (Event){.rank = rank});
         return NAN;
     }
     double under = smaller(length * (1 + j->slowdown), larger(busy - begin, 0));
@@ -2178,6 +2136,32 @@ static int operate(World *w, Job *j, Step *step, i32 rank, i32 o, Lane *lane) {
     return 1;
 }
 
+/* Whether a rank is at the first operation of a step, whose duration is not known. */
+static int is_unknown(const Job *j, i32 local, const Lane *lane) {
+    const Step *step = j->steps[lane->step];
+    if (lane->at || !step) return 0;
+    i32 role = step->graph->role[local], place = step->graph->lane_start[role * step->graph->streams];
+    if (place == step->graph->lane_start[role * step->graph->streams + 1]) return 0;
+    return isnan(*cell(step, step->value, local, step->graph->lane[place] - step->graph->start[role]));
+}
+
+/* Until when a rank can do without a step, or its durations in it; INFINITY: it has both. Nobody
+   learns before that when it began: a duration is not negative. */
+static double can_wait(const World *w, const Job *j, i32 rank) {
+    const Lane *lane = lane_of(w, rank, 0);
+    i32 local = rank - j->first;
+    if (lane->step >= j->fed) return j->final ? INFINITY : lane->until;
+    if (lane->at || !is_unknown(j, local, lane)) return INFINITY;
+    const Step *step = j->steps[lane->step];
+    const Graph *g = step->graph;
+    i32 role = g->role[local];
+    const i32 *operation = &g->lane[g->lane_start[role * g->streams]];
+    double until = lane->until;
+    for (i32 k = 1; k <= g->unseen[role] && k < g->plain[g->lane_start[role * g->streams]]; k++)
+        until += *cell(step, step->value, local, operation[k] - g->start[role]);
+    return until;
+}
+
 /* Whether the end that a stream awaits is known; if so, resume it. */
 static int resumes(Lane *lane) {
     if (isnan(*lane->awaited)) return 0;
@@ -2205,7 +2189,10 @@ static int proceed(World *w, Job *j, i32 rank, i32 stream) {
             lane->step++, lane->at = 0;
             continue;
         }
-        if (stream == 0 && lane->at == 0) w->rank[rank].begun = lane->until;
+        if (stream == 0 && lane->at == 0) {
+            if (is_unknown(j, local, lane)) return moved;
+            w->rank[rank].begun = lane->until;
+        }
         if (g->plain[place])
             compute(step, local, &g->lane[place], g->start[role], g->plain[place], lane);
         else if (!operate(w, j, step, rank, g->lane[place], lane))
@@ -2221,11 +2208,7 @@ static void advance(World *w, i32 rank) {
         s = (s ? s : j->streams) - 1;
         idle = proceed(w, j, rank, s) ? 1 : idle + 1;
     }
-    const Lane *lane = lane_of(w, rank, 0);
-    if (!j->final && !w->rank[rank].wants_step && lane->step >= j->fed) {
-        w->rank[rank].wants_step = 1, j->wanting++;
-        j->soonest = smaller(j->soonest, lane->until);
-    }
+    j->soonest = smaller(j->soonest, can_wait(w, j, rank));
 }
 
 static void flow_on(World *w) {
@@ -2239,9 +2222,7 @@ static void flow_on(World *w) {
 /* -- running ------------------------------------------------------------------------------------ */
 
 static double upcoming(World *w) {
-    double soonest = w->heap_count ? w->heap[0].finish : INFINITY;
-    if (w->timed_count) soonest = smaller(soonest, w->timed[0].time);
-    if (w->due_count) soonest = smaller(soonest, w->due[0].time);
+    double soonest = smaller(soonest_of(&w->endings), soonest_of(&w->events));
     for (i32 d = 0; d < w->delay_count; d++)
         if (w->delays[d].head < w->delays[d].tail)
             soonest = smaller(soonest, w->delays[d].queue[w->delays[d].head].time);
@@ -2254,7 +2235,7 @@ static void pass(World *w, double now) {
     int more_now = 1;
     while (more_now) {
         more_now = 0;
-        while (w->heap_count && w->heap[0].finish <= until) sent(w, w->heap[0].active);
+        while (soonest_of(&w->endings) <= until) sent(w, w->endings.entry[0].item);
         for (i32 d = 0; d < w->delay_count; d++)
             while (w->delays[d].head < w->delays[d].tail
                    && w->delays[d].queue[w->delays[d].head].time <= until) {
@@ -2263,21 +2244,14 @@ static void pass(World *w, double now) {
                 deliver(w, &item);
                 more_now = 1;
             }
-        for (;;) {
-            const Due *due = w->due_count && w->due[0].time <= until ? w->due : NULL;
-            const Timed *timed = w->timed_count && w->timed[0].time <= until ? w->timed : NULL;
-            if (!due && !timed) break;
-            more_now = 1;
-            if (due && (!timed || due->time < timed->time
-                        || (due->time == timed->time && due->number < timed->number))) {
-                point_event(w, due->point);
-                continue;
-            }
-            Timed item = timed_pop(w);
-            if (item.of) enter_network(w, item.of, item.rank);
-            else if (item.rank >= 0) wake(w, item.rank);
-            else if (w->points[-1 - item.rank] && w->points[-1 - item.rank]->publish_event == item.number)
-                publish_ends(w, w->points[-1 - item.rank]);
+        for (; soonest_of(&w->events) <= until; more_now = 1) {
+            i32 n = w->events.entry[0].item;
+            Event event = w->event[n];
+            event_drop(w, n);
+            if (!event.point && event.of) enter_network(w, event.of, event.rank);
+            else if (!event.point) wake(w, event.rank);
+            else if (event.slot == &event.point->publish) publish_ends(w, event.point);
+            else point_event(w, event.point);
         }
         flow_on(w);
     }
@@ -2303,13 +2277,11 @@ i64 world_run(World *w, i64 most) {
             if (w->fresh_count || w->dirty_count || w->point_dirty_count) share(w);
         } while (w->queue_count);
         double next = upcoming(w);
-        i32 first = -1; /* of those that are eager: who asked first */
+        i32 first = -1; /* who asked first */
         double soonest = next + SAME_NS + SAME_SHARE * w->now;
         for (i32 j = 0; j < w->jobs; j++) {
             Job *job = &w->job[j];
-            if (job->final || !job->wanting) continue;
-            if (!job->eager && job->wanting == job->ranks) return j;
-            if (job->eager && job->soonest <= soonest && (first < 0 || job->soonest < soonest))
+            if (job->soonest < INFINITY && job->soonest <= soonest && (first < 0 || job->soonest < soonest))
                 first = j, soonest = job->soonest;
         }
         if (first >= 0) return first;
@@ -2374,16 +2346,17 @@ void world_free(World *w) {
     for (i32 k = 0; k < w->graph_count; k++) {
         Graph *g = w->graphs[k];
         free(g->role), free(g->start), free(g->kind), free(g->instance), free(g->soft);
-        free(g->lane_start), free(g->lane), free(g->plain), free(g->need_start), free(g->need), free(g->back);
+        free(g->lane_start), free(g->lane), free(g->plain), free(g->unseen), free(g->need_start), free(g->need), free(g->back);
         free(g->flow), free(g);
     }
     for (i32 l = 0; l < w->links; l++) free(w->link[l].active), free(w->link[l].point);
     for (i32 d = 0; d < w->delay_count; d++) free(w->delays[d].queue);
     void *rest[] = {w->job, w->link, w->present, w->flows, w->graphs, w->rank, w->lane, w->queue,
         w->active, w->slot, w->free_list,
-        w->heap, w->timed, w->due, w->delays, w->dirty, w->fresh, w->member, w->filling, w->seats,
-        w->levels, w->seen, w->touched,
-        w->here, w->there, w->sum, w->points, w->point_dirty, w->spare, w->scratch};
+        w->event, w->event_free, w->delays, w->dirty, w->fresh, w->member, w->filling, w->seats,
+        w->seen, w->touched,
+        w->here, w->there, w->sum, w->point_dirty, w->scratch};
     for (size_t k = 0; k < sizeof rest / sizeof *rest; k++) free(rest[k]);
+    heap_free(&w->endings), heap_free(&w->events), heap_free(&w->levels);
     free(w);
 }

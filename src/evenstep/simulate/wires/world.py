@@ -91,17 +91,17 @@ class CompiledWorld:
             )
         )  # fmt: skip
 
-    def job(
-        self, number: int, begin_ns: Array, *, eager: bool, lag: int = 0, slowdown: float = 0.0
-    ) -> None:
-        """How a job runs: `run` asks for a step when the first rank needs it (`eager`), in order
-        of time, else when all do. `lag` finished steps are kept for operations that need them;
-        `slowdown` is the relative growth of compute while a collective is in flight."""
+    def job(self, number: int, begin_ns: Array, *, lag: int = 0, slowdown: float = 0.0) -> None:
+        """How a job runs: `lag` finished steps are kept for operations that need them; `slowdown`
+        is the relative growth of compute while a collective is in flight."""
         self._lag[number] = max(lag, 1)  # what was taken is looked at until the next is
-        self._c.world_job(self._world, number, eager, lag, slowdown, _doubles(begin_ns))
+        self._c.world_job(self._world, number, lag, slowdown, _doubles(begin_ns))
 
     def feed(self, job: int, graph: int, value: Array, scale: Array) -> None:
-        """Feed the next step: durations of operations, (widest, ranks), and scales of instances."""
+        """Feed the next step: durations of operations, (widest, ranks), and scales of instances.
+
+        NaN for the first of a rank's main stream: not known before it begins. Its other durations
+        are then the least they can be, until `reveal`."""
         widest, ranks = value.shape
         assert (widest, ranks) == (self._widths[graph], self._of_job[job])
         rows = self._room(job, widest)
@@ -119,12 +119,23 @@ class CompiledWorld:
         lines = -(-self._of_job[job] // LINE) | 1  # odd: rows do not compete for places in a cache
         return np.empty((3, widest, LINE * lines))
 
+    def reveal(self, job: int, step: int, ranks: Array, value: Array) -> None:
+        """Durations of some ranks in a step under way; 0 is the oldest."""
+        self._rows[job][step][0][:, ranks] = value[:, ranks]
+        self._c.world_reveal(self._world, job)
+
+    def under_way(self, job: int, step: int) -> tuple[Array, Array]:
+        """(entry, end) of a step's operations, as `take`; NaN for those that are not over."""
+        _, enter, end = self._rows[job][step][:, :, : self._of_job[job]]
+        return enter, end
+
     def final(self, job: int) -> None:
         """Mark the last fed step of a job as its last."""
         self._c.world_final(self._world, job)
 
     def run(self, most: int) -> int:
-        """Run until a job needs a step (its number), `most` messages are sent, or the end."""
+        """Run until a job needs a step, or durations in one (its number), `most` messages are sent,
+        or the end."""
         return int(self._c.world_run(self._world, most))
 
     def take(self, job: int) -> tuple[Array, Array] | None:
@@ -189,7 +200,8 @@ def _library() -> ctypes.CDLL | None:
         ),
         ("stage", None, (pointer, whole, whole, *(pointer,) * 8, whole, whole, whole)),
         ("graph", whole, (pointer, whole, pointer, whole, *(pointer,) * 8, whole, pointer)),
-        ("job", None, (pointer, whole, whole, whole, real, pointer)),
+        ("job", None, (pointer, whole, whole, real, pointer)),
+        ("reveal", None, (pointer, whole)),
         ("feed", None, (pointer, whole, whole, pointer, whole, pointer)),
         ("final", None, (pointer, whole)),
         ("run", whole, (pointer, whole)),

@@ -67,13 +67,12 @@ class _Instance:
 class _Job:
     first: int
     ranks: int
-    eager: bool = True
     lag: int = 0
     slowdown: float = 0.0
     final: bool = False
     steps: list[_Step | None] = field(default_factory=list)
     taken: int = 0
-    wanting: dict[int, float] = field(default_factory=dict)  # ranks that need a step, since when
+    soonest: float = math.inf  # when a rank needs a step, or its durations in it
     free: float = 0.0  # end of the last urgent collective
 
 
@@ -134,12 +133,10 @@ class PythonWorld:
         self._plans.append(plan)
         return len(self._plans) - 1
 
-    def job(
-        self, number: int, begin_ns: Array, *, eager: bool, lag: int = 0, slowdown: float = 0.0
-    ) -> None:
+    def job(self, number: int, begin_ns: Array, *, lag: int = 0, slowdown: float = 0.0) -> None:
         """Set how a job runs."""
         job = self._jobs[number]
-        job.eager, job.lag, job.slowdown = eager, lag, slowdown
+        job.lag, job.slowdown = lag, slowdown
         mine = slice(job.first, job.first + job.ranks)
         self._until[mine] = begin_ns[:, None]
         self._queue.update(dict.fromkeys(range(mine.start, mine.stop)))
@@ -152,12 +149,31 @@ class PythonWorld:
         which.steps.append(
             _Step(plan, value.copy(), scale, nothing, nothing.copy(), int(sizes.sum()))
         )
-        which.wanting.clear()
-        self._queue.update(dict.fromkeys(range(which.first, which.first + which.ranks)))
+        self._ask_again(which)
+
+    def reveal(self, job: int, step: int, ranks: Array, value: Array) -> None:
+        """Durations of some ranks in a step under way; 0 is the oldest."""
+        self._under_way(job, step).value[:, ranks] = value[:, ranks]
+        self._ask_again(self._jobs[job])
+
+    def under_way(self, job: int, step: int) -> tuple[Array, Array]:
+        """(entry, end) of a step's operations; NaN for those that are not over."""
+        found = self._under_way(job, step)
+        return found.enter, found.end
+
+    def _under_way(self, job: int, step: int) -> _Step:
+        found = self._jobs[job].steps[self._jobs[job].taken + step]
+        assert found is not None
+        return found
+
+    def _ask_again(self, job: _Job) -> None:
+        job.soonest = math.inf
+        self._queue.update(dict.fromkeys(range(job.first, job.first + job.ranks)))
 
     def final(self, job: int) -> None:
         """Mark the last fed step of a job as its last."""
         self._jobs[job].final = True
+        self._ask_again(self._jobs[job])
 
     def take(self, job: int) -> tuple[Array, Array] | None:
         """(entry, end) of the oldest step, once it is over."""
@@ -203,17 +219,9 @@ class PythonWorld:
             self._pass(soonest)
 
     def _wants(self, limit: float) -> int | None:
-        """The job that needs a step by `limit`; of eager jobs the one that needed it first."""
-        asked = []
-        for number, job in enumerate(self._jobs):
-            if job.final or not job.wanting:
-                continue
-            if not job.eager and len(job.wanting) == job.ranks:
-                return number
-            since = min(job.wanting.values())
-            if job.eager and since <= limit:
-                asked.append((since, number))
-        return min(asked)[1] if asked else None
+        """The job that needs something by `limit`, and first."""
+        soonest, number = min((job.soonest, number) for number, job in enumerate(self._jobs))
+        return number if soonest <= limit and soonest < math.inf else None
 
     @property
     def _same(self) -> float:
@@ -413,8 +421,22 @@ class PythonWorld:
             while moved:
                 moved = sum(self._proceed(rank, stream) for stream in range(STREAMS)) > 0
             job = self._jobs[self._job_of[rank]]
-            if not job.final and self._at_step[rank, 0] >= len(job.steps):
-                job.wanting.setdefault(rank, float(self._until[rank, 0]))
+            if job.final and self._at_step[rank, 0] >= len(job.steps):
+                continue
+            if self._at_step[rank, 0] >= len(job.steps) or self._is_unknown(job, rank):
+                job.soonest = min(job.soonest, float(self._until[rank, 0]))
+
+    def _is_unknown(self, job: _Job, rank: int) -> bool:
+        """Whether a rank is at the first operation of a step, whose duration is not known."""
+        step = job.steps[int(self._at_step[rank, 0])]
+        if self._at[rank, 0] or step is None:
+            return False
+        mine = self._stream(step.plan, rank - job.first, 0)
+        return len(mine) > 0 and bool(np.isnan(step.value[mine[0], rank - job.first]))
+
+    def _stream(self, plan: StepPlan, local: int, stream: int) -> Array:
+        role = int(plan.role[local])
+        return np.flatnonzero(plan.stream[plan.start[role] : plan.start[role + 1]] == stream)
 
     def _proceed(self, rank: int, stream: int) -> bool:
         """Carry out the next operation of a stream; return False where it has to wait."""
@@ -425,13 +447,15 @@ class PythonWorld:
             return False
         plan, local = step.plan, rank - job.first
         role = int(plan.role[local])
-        mine = np.flatnonzero(plan.stream[plan.start[role] : plan.start[role + 1]] == stream)
+        mine = self._stream(plan, local, stream)
         if self._at[lane] == len(mine):
             self._at_step[lane], self._at[lane] = number + 1, 0
             return True
         place = int(mine[self._at[lane]])
         o = int(plan.start[role]) + place
         if stream == 0 and self._at[lane] == 0:
+            if math.isnan(step.value[place, local]):
+                return False
             self._begun[rank] = self._until[lane]
         kind = int(plan.kind[o])
         if kind == COLLECTIVE and not math.isnan(step.enter[place, local]):
