@@ -1,4 +1,4 @@
-"""The job of `evenstep.simulate.formulas.goodput` event by event, to judge its closed form by.
+"""The job of `evenstep.simulate.formulas.reliability` event by event, to judge its closed form by.
 
 Checkpoints between two events are counted in one go, so the cost grows with failures, not with
 checkpoints. Counter-based randomness (Philox): the same seed gives the same numbers everywhere.
@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evenstep.simulate.formulas.goodput import Goodput, OperatingConditions
-from evenstep.simulate.formulas.reliability import DAY_NS
+from evenstep.simulate.formulas.reliability import DAY_NS, Goodput, OperatingConditions
 
 Floats = NDArray[np.float64]
 

@@ -4,8 +4,7 @@ import pytest
 
 from evenstep import checkpoints
 from evenstep.simulate.formulas import maxima, strategies
-from evenstep.simulate.formulas.goodput import OperatingConditions
-from evenstep.simulate.formulas.reliability import DAY_NS
+from evenstep.simulate.formulas.reliability import DAY_NS, OperatingConditions
 from evenstep.simulate.simulation import simulate
 from tests.simulate.goodput_events import simulate as simulate_weeks
 from tests.simulate.worlds import MS, scenario

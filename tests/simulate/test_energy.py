@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.simulate.job.energy import State, bill
+from evenstep.simulate.job.outlook import State, bill
 
 HOURS = st.floats(0, 1000).map(lambda hours: hours * 3.6e12)
 

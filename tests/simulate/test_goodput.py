@@ -7,8 +7,13 @@ from hypothesis import strategies as st
 
 from evenstep import checkpoints
 from evenstep.errors import ConfigError
-from evenstep.simulate.formulas.goodput import OperatingConditions, erlang_b, expected
-from evenstep.simulate.formulas.reliability import DAY_NS, HOUR_NS
+from evenstep.simulate.formulas.reliability import (
+    DAY_NS,
+    HOUR_NS,
+    OperatingConditions,
+    erlang_b,
+    expected,
+)
 from tests.simulate.goodput_events import simulate
 
 PLAIN = OperatingConditions(

@@ -6,8 +6,7 @@ from evenstep.reproduce.published.rows import PublishedRow
 from evenstep.reproduce.published.table import estimate, systems
 from evenstep.reproduce.systems import CLAIMS
 from evenstep.scenario import scenario
-from evenstep.simulate.formulas.goodput import OperatingConditions
-from evenstep.simulate.formulas.reliability import DAY_NS
+from evenstep.simulate.formulas.reliability import DAY_NS, OperatingConditions
 from tests.simulate.goodput_events import simulate
 
 SYSTEMS = {system.name: system for system in systems()}

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from evenstep.errors import ConfigError
 from evenstep.simulate.simulation import set_up
 from evenstep.simulate.study import scaling
-from evenstep.simulate.study.scaling import Study
-from evenstep.simulate.study.scaling_bandwidth import parts
+from evenstep.simulate.study.scaling import Study, parts
 from evenstep.simulate.study.scaling_sizes import default_sizes, resized, torus_shape
 from tests.simulate.worlds import scenario
 

@@ -20,7 +20,7 @@ from evenstep.explain.measures import (
 )
 from evenstep.explain.topic import Answer, CitedFormula, Parameter, Quantity, Topic
 from evenstep.simulate.formulas import reliability
-from evenstep.simulate.formulas.goodput import Goodput, OperatingConditions, expected
+from evenstep.simulate.formulas.reliability import Goodput, OperatingConditions, expected
 
 _DALY = CitedFormula(
     "τ = √(2CM)(1 + ⅓√(C/2M) + C/(18M)) − C", "Daly 2006; √(2CM) alone is Young 1974"

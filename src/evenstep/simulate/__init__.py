@@ -11,7 +11,7 @@ The nouns, in the order data flows through them:
     World      all jobs on all links: when each operation is over         wires/world.c, world.py
     Engine     feeds our job to the world, step by step, and reads it     job/engine.py
     Other      another job on the same links                              job/neighbours.py
-    Scribe     rows of a step become records: a `Trace`, a run folder     job/rows.py, recording.py
+    Recorder   rows of a step become records: a `Trace`, a run folder     job/recording.py
     Result     what a person wants to know of the run                     result.py
     Updates    how stale gradients are where nobody waits for them        job/strategies.py
     Table      every strategy, algorithm and layout, and which to take    study/decision.py

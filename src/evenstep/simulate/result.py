@@ -111,8 +111,8 @@ class Result(Document):
             "everybody."
         ),
     ]  # staleness and stability; never accuracy
-    energy: dict[str, float | None] | None  # as `energy.Bill`, per unit of throughput
-    goodput: dict[str, Any] | None  # shares of weeks, as `goodput.Goodput`
+    energy: dict[str, float | None] | None  # as `outlook.Bill`, per unit of throughput
+    goodput: dict[str, Any] | None  # shares of weeks, as `reliability.Goodput`
     step_ns: Array = field(repr=False, compare=False)  # of every step
     loads: LinkLoads = field(repr=False, compare=False)
     placement: Placement = field(repr=False, compare=False)

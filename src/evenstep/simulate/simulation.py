@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from evenstep.errors import ConfigError
+from evenstep.scenario.parts import Run
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.flows import CollectiveLibrary, Flow
 from evenstep.simulate.fabric.network import Network
@@ -20,7 +22,6 @@ from evenstep.simulate.job.engine import (
     FinishedStep,
     JobEngine,
     StepSums,
-    distinct_flows,
     step_shares,
 )
 from evenstep.simulate.job.fabric_map import link_loads
@@ -31,9 +32,8 @@ from evenstep.simulate.job.neighbours import (
     ring_messages,
     within_reach,
 )
-from evenstep.simulate.job.recording import BlockSink, Extra, SimulatedRecorder
-from evenstep.simulate.job.rows import StepRows, pauses
-from evenstep.simulate.job.strategies import Pace
+from evenstep.simulate.job.recording import BlockSink, SimulatedRecorder, StepRows, pauses
+from evenstep.simulate.job.strategies import Extra, Pace
 from evenstep.simulate.result import Result, summed_up
 from evenstep.simulate.wires.carriage import FlowUse, carriage, closed, most_hops, shared_links
 from evenstep.simulate.wires.interface import STUCK
@@ -71,7 +71,7 @@ class Setup:
     @property
     def flows(self) -> list[Flow]:
         """The distinct collectives of a step."""
-        return distinct_flows(self.graph)
+        return list({id(flow): flow for flow in self.graph.flows if flow.stages}.values())
 
 
 def set_up(scenario: Scenario, *, load_gBps: float = 0.0) -> Setup:  # noqa: N803
@@ -79,17 +79,28 @@ def set_up(scenario: Scenario, *, load_gBps: float = 0.0) -> Setup:  # noqa: N80
 
     `load_gBps`: background traffic in a ring over the cards of the job's nodes, which never yields.
     """
-    network = Network(scenario.cluster, scenario.fabric, scenario.run.seed)
-    placement = place(scenario, network)
-    if load_gBps:
-        network.take(load_gBps * ring_messages(network, placement.node))
-    library = CollectiveLibrary(network, placement, scenario.collectives)
+    library = _library(Scenario(
+        cluster=scenario.cluster, fabric=scenario.fabric, job=scenario.job,
+        collectives=scenario.collectives, neighbours=scenario.neighbours,
+        run=Run(seed=scenario.run.seed),
+    ), load_gBps)  # fmt: skip
+    network, placement = library.network, library.placement
     graph = between = program.build(scenario, library)
     if scenario.strategy.kind in AVERAGING:
         between = program.build(scenario, library, exchanges=False)
     names = strategies.REASONS if scenario.strategy.kind == "paced" else ()
     info = RunInfo(scenario, placement, graph.partitions, names)
     return Setup(scenario, network, placement, library, graph, between, info)
+
+
+@lru_cache(maxsize=2)
+def _library(place_of: Scenario, load_gBps: float) -> CollectiveLibrary:  # noqa: N803
+    """Collectives on a network; scenarios that differ in nothing else have the same."""
+    network = Network(place_of.cluster, place_of.fabric, place_of.run.seed)
+    placement = place(place_of, network)
+    if load_gBps:
+        network.take(load_gBps * ring_messages(network, placement.node))
+    return CollectiveLibrary(network, placement, place_of.collectives)
 
 
 def simulate(scenario: Scenario, *, progress: Progress | None = None) -> Result:
@@ -124,7 +135,7 @@ def simulate_to(folder: Path, scenario: Scenario, *, progress: Progress | None =
     widest = max(len(role.operations) for role in setup.graph.roles)
     most = (1 + 2 * widest + singles) * scenario.run.steps
     archive = FolderArchive(setup.info, RunFolder(folder), most=most, steps=scenario.run.steps)
-    run = _Run(setup, archive)
+    run = _Run(setup, archive.keep)
     result = run.result(progress)
     archive.close(setup.info, run.extras)
     return result
@@ -176,10 +187,10 @@ class _Run:
 
     def __init__(self, setup: Setup, sink: BlockSink | None) -> None:
         self._setup, scenario = setup, setup.scenario
-        self._near = within_reach(
-            setup.flows, neighbour_jobs(scenario, setup.network, setup.placement),
-            len(setup.network.capacity),
-        )  # fmt: skip
+        self._near: list[NeighbourJob] = []
+        if scenario.neighbours:
+            found = neighbour_jobs(scenario, setup.network, setup.placement)
+            self._near = within_reach(setup.flows, found, len(setup.network.capacity))
         self._pace = strategies.pace_of(scenario, setup.info.run_id)
         self._account = StepSums(scenario.run.steps, scenario.ranks, scenario.run.warm_up)
         self._peak = np.zeros(len(setup.network.capacity))
@@ -187,12 +198,12 @@ class _Run:
         self._times: dict[int, tuple[Flow, int]] = {}  # how often each collective was run
         self.extras: list[Extra] = []
         self._recorders: list[tuple[StepRows, SimulatedRecorder]] = []
-        for number in range(len(setup.graph.roles)) if sink is not None else ():
-            assert sink is not None
-            mine = np.flatnonzero(setup.graph.role == number)
-            samples = scenario.work.samples_per_rank
-            step_rows = StepRows(number, mine, setup.graph.partitions, samples)
-            self._recorders.append((step_rows, SimulatedRecorder(mine, sink)))
+        if sink is not None:
+            for number in range(len(setup.graph.roles)):
+                mine = np.flatnonzero(setup.graph.role == number)
+                samples = scenario.work.samples_per_rank
+                step_rows = StepRows(number, mine, setup.graph.partitions, samples)
+                self._recorders.append((step_rows, SimulatedRecorder(mine, sink)))
 
     def result(self, progress: Progress | None) -> Result:
         """Simulate all steps and sum them up."""

@@ -21,6 +21,8 @@ from evenstep.simulate.fabric.placement import Placement
 
 Array = npt.NDArray[Any]
 
+MOST_KNOWN = 256  # collectives that a library remembers
+
 
 @dataclass(slots=True)
 class FlowRound:
@@ -79,6 +81,8 @@ class CollectiveLibrary:
         as of the expert that most tokens go to."""
         key = (operation, float(size_bytes), imbalance, members.tobytes())
         if key not in self._known:
+            if len(self._known) == MOST_KNOWN:
+                self._known.clear()
             self._known[key] = self._chosen(operation, size_bytes, members, imbalance)
         return self._known[key]
 

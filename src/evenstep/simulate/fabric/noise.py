@@ -72,19 +72,19 @@ class NoiseContext:
         return generator(self.seed, self.stream, step)
 
 
-#: (step, moments in ns at which each rank began the step before, and begins it; NaN: not yet) to a
-#: factor or a delay in ns for each unit or rank
-Draw = Callable[[int, Array, Array], Array]
+#: Step, and of daemons the moments in ns at which each rank began the step before and begins it
+#: (NaN: not yet), to a factor or a delay in ns for each unit or rank
+Draw = Callable[..., Array]
 
 
 def _normal(setting: NoiseContext) -> Draw:
     sigma = setting.noise.sigma
-    return lambda step, *_: 1 + sigma * setting.random(step).standard_normal(setting.units)
+    return lambda step: 1 + sigma * setting.random(step).standard_normal(setting.units)
 
 
 def _lognormal(setting: NoiseContext) -> Draw:
     sigma = setting.noise.sigma
-    return lambda step, *_: np.exp(
+    return lambda step: np.exp(
         sigma * setting.random(step).standard_normal(setting.units) - sigma**2 / 2
     )
 
@@ -92,14 +92,14 @@ def _lognormal(setting: NoiseContext) -> Draw:
 def _pareto(setting: NoiseContext) -> Draw:
     """1 + scale × (X - 1) / E[X - 1], X Pareto: the mean excess is `scale`."""
     alpha, scale = setting.noise.alpha, setting.noise.scale
-    return lambda step, *_: np.asarray(
+    return lambda step: np.asarray(
         1 + scale * (alpha - 1) * setting.random(step).pareto(alpha, setting.units)
     )
 
 
 def _hits(setting: NoiseContext) -> Draw:
     noise = setting.noise
-    return lambda step, *_: (
+    return lambda step: (
         (setting.random(step).random(setting.units) < noise.probability) * noise.delay_ms * 1e6
     )
 
@@ -112,7 +112,7 @@ def _daemon(setting: NoiseContext) -> Draw:
 
     def draw(_: int, since: Array, now: Array) -> Array:
         runs = np.floor(now / period + phase) - np.floor(since / period + phase)
-        return np.nan_to_num(runs) * setting.noise.delay_ms * 1e6
+        return np.asarray(np.nan_to_num(runs) * setting.noise.delay_ms * 1e6)
 
     return draw
 
@@ -122,7 +122,7 @@ def _drift(setting: NoiseContext) -> Draw:
     keep = math.exp(-1 / setting.noise.steps)
     state = setting.random(2**40).standard_normal(setting.units)
 
-    def draw(step: int, *_: Array) -> Array:
+    def draw(step: int) -> Array:
         nonlocal state
         fresh = setting.random(step).standard_normal(setting.units)
         state = keep * state + math.sqrt(1 - keep**2) * fresh
@@ -138,7 +138,7 @@ def _thermal(setting: NoiseContext) -> Draw:
         np.ones(setting.units) if noise.ranks else setting.random(0).random(setting.units)
     )
 
-    def draw(step: int, *_: Array) -> Array:
+    def draw(step: int) -> Array:
         warmth = 1 - math.exp(-max(step - noise.first_step, 0) / noise.steps)
         return np.asarray(1 + reach * warmth)
 
@@ -147,14 +147,14 @@ def _thermal(setting: NoiseContext) -> Draw:
 
 def _slow(setting: NoiseContext) -> Draw:
     factor = np.full(setting.units, setting.noise.factor)
-    return lambda *_: factor
+    return lambda _: factor
 
 
 def _rotating(setting: NoiseContext) -> Draw:
     """One unit is slow at a time, the next after `every` steps, in an order drawn once."""
     order = setting.random(0).permutation(setting.units)
 
-    def draw(step: int, *_: Array) -> Array:
+    def draw(step: int) -> Array:
         factor = np.ones(setting.units)
         factor[order[step // setting.noise.every % setting.units]] = setting.noise.factor
         return factor
@@ -168,12 +168,12 @@ def _collector(setting: NoiseContext) -> Draw:
     offset = setting.random(0).integers(0, noise.every, setting.units)
     if noise.aligned:
         offset = np.full(setting.units, noise.every - 1)
-    return lambda step, *_: np.asarray((step % noise.every == offset) * noise.delay_ms * 1e6)
+    return lambda step: np.asarray((step % noise.every == offset) * noise.delay_ms * 1e6)
 
 
 def _recorded(setting: NoiseContext) -> Draw:
     values, shape = np.array(setting.noise.values), (setting.noise.draws, setting.units)
-    return lambda step, *_: np.asarray(
+    return lambda step: np.asarray(
         values[setting.random(step).integers(0, len(values), shape)].mean(axis=0)
     )
 
@@ -207,28 +207,23 @@ class NoiseSources:
             )
         ]
         self._fixed = _fixed(scenario, placement)
-        self._nothing = np.zeros(scenario.ranks)
         self.reads_clock = any(noise.kind == "daemon" for noise in noises)
 
     def at(self, step: int) -> Disturbance:
         """The disturbance of a step, without daemons."""
-        found = Disturbance(dict(self._fixed), {})
-        return self._added(found, step, self._nothing, self._nothing, daemons=False)
+        return self._added(Disturbance(dict(self._fixed), {}), step)
 
     def with_daemons(self, step: int, found: Disturbance, since: Array, now: Array) -> Disturbance:
         """The same with daemons, where ranks began the step before at `since` and this at `now`;
         none where that is NaN."""
-        found = replace(found, delay_ns=dict(found.delay_ns))
-        return self._added(found, step, since, now, daemons=True)
+        return self._added(replace(found, delay_ns=dict(found.delay_ns)), step, since, now)
 
-    def _added(
-        self, found: Disturbance, step: int, since: Array, now: Array, *, daemons: bool
-    ) -> Disturbance:
+    def _added(self, found: Disturbance, step: int, *moments: Array) -> Disturbance:
         for setting, draw in self._sources:
             noise = setting.noise
-            if (noise.kind == "daemon") != daemons:
+            if (noise.kind == "daemon") != bool(moments):
                 continue
-            value = draw(step, since, now)
+            value = draw(step, *moments)
             if step < noise.first_step or (noise.last_step and step > noise.last_step):
                 continue
             if len(value) == setting.units:

@@ -16,7 +16,8 @@ from evenstep.scenario import schema
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.machines import Machines
 from evenstep.simulate.fabric.placement import Placement
-from evenstep.simulate.job.recording import START_NS, Block, Extra, extra_records
+from evenstep.simulate.job.recording import START_NS, Block, extra_records
+from evenstep.simulate.job.strategies import Extra
 from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.reader import RECORD
 from evenstep.trace.spool import layout

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.simulate.fabric.flows import Flow
 from evenstep.simulate.fabric.noise import Disturbance, NoiseSources
 from evenstep.simulate.job.graph import MAIN, JobGraph, Operation, RankProgram
-from evenstep.simulate.job.strategies import Pace, StepSignals
+from evenstep.simulate.job.strategies import Pace, Paced, StepSignals
 from evenstep.simulate.wires.carriage import alone_ns
 from evenstep.simulate.wires.interface import COLLECTIVE, COMPUTE, SLOWED
 from evenstep.simulate.wires.world import World
@@ -91,6 +90,7 @@ class JobEngine:
     ) -> None:  # fmt: skip
         self._world, self._graphs, self._numbers = world, graphs, numbers
         self._noise_sources, self._pace = noise_sources, pace
+        self._waits = isinstance(pace, Paced) or noise_sources.reads_clock
         self._begin = begin_ns  # of the oldest step under way
         self._last: FinishedStep | None = None  # before that
         self._under_way: list[FinishedStep] = []  # NaN: not over, or not begun
@@ -120,10 +120,6 @@ class JobEngine:
         self.fed += 1
         self._reveal(number)
 
-    @property
-    def _waits(self) -> bool:
-        return self._pace.holds or self._noise_sources.reads_clock
-
     def _reveal(self, place: int) -> bool:
         """Work out durations of ranks that have come to a step; return whether there are any."""
         step, last = self._under_way[place], self._under_way[place - 1] if place else self._last
@@ -132,9 +128,9 @@ class JobEngine:
         if not self._waits or not len(ranks):
             return False
         step.begin[ranks] = begin[ranks]
-        if self._pace.holds and last is not None:
-            self.learn(last, ranks)
-        if self._pace.holds:
+        if isinstance(self._pace, Paced):
+            if last is not None:
+                self.learn(last, ranks)
             step.held[ranks] = self._pace.before(step.number, ranks)
         since = np.zeros(len(begin)) if last is None else last.begin
         noise = self._noise_sources.with_daemons(step.number, step.disturbance, since, step.begin)
@@ -237,11 +233,6 @@ def _waited(done: FinishedStep, role: RankProgram, one: Operation, now: Array, m
         waited = waited + np.fmax(last - reached, 0.0)
         reached = np.maximum(reached, done.end[collective, mine])
     return np.asarray(waited)
-
-
-def distinct_flows(graph: JobGraph) -> list[Flow]:
-    """The distinct collectives of a step."""
-    return list({id(flow): flow for flow in graph.flows if flow.stages}.values())
 
 
 # -- sums over steps -------------------------------------------------------------------------------

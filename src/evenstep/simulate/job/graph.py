@@ -285,7 +285,8 @@ def as_kept(flow: Flow, scenario: Scenario) -> Flow:
     """The flow under the strategy: without its latest ranks, or unsynchronised."""
     strategy = scenario.strategy
     if strategy.kind in ("backup_workers", "partial_reduce") and flow.stages:
-        return _known(flow, "spared", lambda: replace(flow, spared=strategy.backups))
+        name = f"{strategy.backups} spared"
+        return _known(flow, name, lambda: replace(flow, spared=strategy.backups))
     if strategy.kind in ("asynchronous", "stale_synchronous") and flow.stages:
         return _known(flow, "alone", lambda: replace(flow, apart=True))
     return flow

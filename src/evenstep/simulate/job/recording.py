@@ -1,4 +1,5 @@
-"""Recording of a simulation: rows of a step become records of every rank.
+"""Recording of a simulation: steps become rows, phases and collectives in the order of a rank, and
+rows become records of every rank.
 
 Records of all ranks are collected for a block of steps, 14 words of 8 bytes each (see
 `evenstep.trace.spool.layout`), and handed to a sink, such as a run folder.
@@ -6,11 +7,17 @@ Records of all ranks are collected for a block of steps, 14 words of 8 bytes eac
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.simulate.fabric.flows import Flow
+from evenstep.simulate.job.engine import FinishedStep
+from evenstep.simulate.job.graph import MAIN, Operation, RankProgram
+from evenstep.simulate.job.strategies import Extra
+from evenstep.simulate.wires.interface import COMPUTE, SLOWED
 from evenstep.trace.reader import RECORD, SUMMARY
 from evenstep.trace.spool import layout, summary
 from evenstep.trace.spool.layout import DType, Flag, Kind, Op, Phase, ReduceOp
@@ -21,6 +28,7 @@ START_NS = 1_000_000_000  # the clock of a simulation does not begin at zero
 BLOCK_BYTES = 1 << 28
 _SEQ, _STEP = 0, 9  # words; the second holds the step below the group
 _PEER = 24  # of 4 bytes, in a record
+_HIDDEN = ("read", "barrier")  # operations that are not recorded
 
 OPERATIONS = {
     "all_reduce": Op.ALL_REDUCE,
@@ -70,20 +78,6 @@ class MessageCounts:
         return number
 
 
-class Extra(NamedTuple):
-    """A record of one rank alone."""
-
-    rank: int
-    kind: Kind
-    op: int
-    enter_ns: float
-    exit_ns: float
-    step: int
-    held_ns: int = 0
-    name: int = 0
-    flags: int = 0
-
-
 class Block(NamedTuple):
     """Whole steps of some ranks: records (ranks, records, words), summaries (ranks, steps)."""
 
@@ -93,11 +87,8 @@ class Block(NamedTuple):
     steps: int
 
 
-class BlockSink(Protocol):
-    """Receives blocks of steps."""
-
-    def keep(self, block: Block) -> None:
-        """Keep the next block, whose memory is reused afterwards."""
+#: Keeps the next block, whose memory is reused afterwards.
+BlockSink = Callable[[Block], None]
 
 
 class SimulatedRecorder:
@@ -175,7 +166,7 @@ class SimulatedRecorder:
         summaries = np.zeros((self._ranks, self._steps), SUMMARY)  # what pads a summary is written
         for index, each in enumerate(self._summaries[: self._steps]):
             summaries[:, index] = each
-        self._sink.keep(Block(self._which, self._buffer[:, : self._used], summaries, self._steps))
+        self._sink(Block(self._which, self._buffer[:, : self._used], summaries, self._steps))
         self._written += self._used
         self._used = self._whole = self._steps = 0
         self._summaries = []
@@ -230,48 +221,128 @@ def _summary(number: int, rows: list[RecordRow], ranks: int) -> Array:
     return found
 
 
-def phase_row(phase: Phase, enter_ns: Array, exit_ns: Array, leaf_ns: Array) -> RecordRow:
+# -- rows of a step -------------------------------------------------------------------------------
+
+
+class StepRows:
+    """Turns the steps of one role of a job into rows of records."""
+
+    def __init__(
+        self, number: int, ranks: Array, partitions: tuple[tuple[str, Array], ...], samples: int
+    ) -> None:
+        self._number, self._ranks, self._samples = number, ranks, samples
+        self._groups = {
+            members.tobytes(): index for index, (_, members) in enumerate(partitions, 1)
+        }
+        self._partitions = partitions
+        self._known: dict[int, int] = {}
+
+    def rows(self, done: FinishedStep, work: Array, held: Array) -> list[RecordRow]:
+        """Rows of the step itself, then of everything in it."""
+        mine = self._ranks
+        role = done.graph.roles[self._number]
+        begin, over = done.begin[mine], done.over[mine]
+        found = [
+            RecordRow(
+                Kind.STEP, 0, begin, over, group_seq=np.rint(np.maximum(work[mine], 0.0)),
+                held_ns=held[mine], payload=self._samples,
+            )
+        ]  # fmt: skip
+        before = self._before(done, role, begin)
+        first = {span.first: span for span in role.spans}
+        for index, one in enumerate(role.operations):
+            if index in first:
+                span = first[index]
+                found.append(self._phase(done, role, span.phase, index, span.last, before))
+            if one.instance >= 0:
+                found += self._exchanged(done, one, index)
+            elif one.waits:
+                end = done.end[index, mine]
+                found.append(_phase_row(Phase.SYNC, before[index], end, end - before[index]))
+        return found
+
+    def _before(self, done: FinishedStep, role: RankProgram, begin: Array) -> dict[int, Array]:
+        """When the main stream reached each operation."""
+        found, now = {}, begin
+        for index, one in enumerate(role.operations):
+            found[index] = now
+            if one.stream == MAIN:
+                now = done.end[index, self._ranks]
+        return found
+
+    def _phase(
+        self,
+        done: FinishedStep,
+        role: RankProgram,
+        phase: Phase,
+        first: int,
+        last: int,
+        before: dict[int, Array],
+    ) -> RecordRow:
+        """The row of a phase, with the part of it that was work."""
+        mine, leaf, end = self._ranks, np.zeros(len(self._ranks)), before[first]
+        for index in range(first, last):
+            one = role.operations[index]
+            if one.stream != MAIN:
+                continue
+            end = done.end[index, mine]
+            works = one.kind in (COMPUTE, SLOWED) and one.phase is phase
+            if works or done.graph.reads(one):
+                leaf = leaf + end - before[index]
+        return _phase_row(phase, before[first], end, leaf)
+
+    def _exchanged(self, done: FinishedStep, one: Operation, index: int) -> list[RecordRow]:
+        flow, mine = done.graph.flows[one.instance], self._ranks
+        if flow.operation in _HIDDEN or not flow.stages:
+            return []
+        enter = done.enter[index, mine]
+        end = np.maximum(done.end[index, mine], enter)
+        blocks = one.receives or (flow.operation != "send" and one.stream == MAIN)
+        flags = int(Flag.HOST_BLOCKED if blocks else Flag.ASYNC)
+        if flow.operation == "send":
+            ends = flow.members[:, ::-1] if one.receives else flow.members
+            peer = np.full(len(done.begin), -1)
+            peer[ends[:, 0]] = ends[:, 1]
+            row = RecordRow(
+                Kind.POINT_TO_POINT, int(Op.RECV if one.receives else Op.SEND), enter, end,
+                bytes=int(flow.bytes), group=self._of_name("pipeline"), flags=flags,
+                peer=peer[mine],
+            )  # fmt: skip
+            return [row]
+        op = Op.OTHER if flow.apart else OPERATIONS[flow.operation]  # apart: it synchronizes nobody
+        row = RecordRow(
+            Kind.COLLECTIVE, int(op), enter, end, bytes=int(flow.bytes),
+            parts=flow.members.shape[1], group=self._group(flow), flags=flags,
+        )  # fmt: skip
+        return [row]
+
+    def _of_name(self, name: str) -> int:
+        return next(n for n, (found, _) in enumerate(self._partitions, 1) if found == name)
+
+    def _group(self, flow: Flow) -> int:
+        """Number of the flow's partition, in whatever order its ring has the members."""
+        if id(flow) not in self._known:
+            found = self._groups.get(flow.members.tobytes())
+            if found is None:
+                found = self._groups.get(np.sort(flow.members, axis=1).tobytes(), 1)
+            self._known[id(flow)] = found
+        return self._known[id(flow)]
+
+
+def pauses(done: FinishedStep) -> list[Extra]:
+    """Records of garbage collections."""
+    pause = done.disturbance.pause_ns
+    if pause is None:
+        return []
+    found = []
+    for rank in np.flatnonzero(pause):
+        start = float(done.begin[rank] + done.held[rank])
+        found.append(
+            Extra(int(rank), Kind.PAUSE, 2, start, start + float(pause[rank]), done.number)
+        )
+    return found
+
+
+def _phase_row(phase: Phase, enter_ns: Array, exit_ns: Array, leaf_ns: Array) -> RecordRow:
     """A phase with its leaf time."""
     return RecordRow(Kind.PHASE, int(phase), enter_ns, exit_ns, np.maximum(leaf_ns, 0.0))
-
-
-def collective_row(
-    operation: str,
-    size_bytes: float,
-    members: int,
-    group: int,
-    enter_ns: Array,
-    exit_ns: Array,
-    *,
-    waits: bool,
-    synchronizing: bool,
-) -> RecordRow:
-    """A collective; `waits`: its thread is blocked until the end. One that is not `synchronizing`
-    is recorded as another operation."""
-    flags = Flag.HOST_BLOCKED if waits else Flag.ASYNC
-    return RecordRow(
-        Kind.COLLECTIVE,
-        int(OPERATIONS[operation] if synchronizing else Op.OTHER),
-        enter_ns,
-        exit_ns,
-        bytes=int(size_bytes),
-        parts=members,
-        group=group,
-        flags=int(flags),
-    )
-
-
-def message_row(
-    size_bytes: float, peer: Array, group: int, enter_ns: Array, exit_ns: Array, *, receives: bool
-) -> RecordRow:
-    """A message to or from another rank; its receiver is blocked until its arrival."""
-    return RecordRow(
-        Kind.POINT_TO_POINT,
-        int(Op.RECV if receives else Op.SEND),
-        enter_ns,
-        exit_ns,
-        bytes=int(size_bytes),
-        group=group,
-        flags=int(Flag.HOST_BLOCKED if receives else Flag.ASYNC),
-        peer=peer,
-    )

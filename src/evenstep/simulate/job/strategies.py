@@ -17,7 +17,6 @@ from evenstep.documents import Amount, Natural, Portion, Positive
 from evenstep.pacing import Pacer, PacerSettings, Reason, Slowest, StepObservation
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.formulas.strategies import stable_step_share
-from evenstep.simulate.job.recording import Extra
 from evenstep.trace.spool.layout import Actuator, Flag, Kind
 
 Array = npt.NDArray[Any]
@@ -26,6 +25,20 @@ MOST_UPDATES = 4_000_000  # kept, the latest; 64 MB
 MOST_BINS = 32
 SOURCE = "delayed gradient descent on a quadratic, sin(π/(4τ+2)) (Levin and May 1976)"
 NOTE = "an indicator of stability, not of accuracy"
+
+
+class Extra(NamedTuple):
+    """A record of one rank alone."""
+
+    rank: int
+    kind: Kind
+    op: int
+    enter_ns: float
+    exit_ns: float
+    step: int
+    held_ns: int = 0
+    name: int = 0
+    flags: int = 0
 
 
 class StalenessBin(NamedTuple):
@@ -131,12 +144,6 @@ class StepSignals(NamedTuple):
 class Pace:
     """No pacing: ranks are synchronised by collectives alone."""
 
-    holds = False  # whether it delays ranks
-
-    def before(self, step: int, ranks: Array) -> Array:  # noqa: ARG002
-        """Delays of these ranks before a step, in ns."""
-        return np.zeros(len(ranks))
-
     def after(
         self, step: int, seen: StepSignals | None, begin: Array, end: Array, held: Array,
         ranks: Array,
@@ -180,8 +187,6 @@ class Unsynchronised(Pace):
 
 class Paced(Pace):
     """Pacing: one pacer for each rank, of the class that runs in a live job."""
-
-    holds = True
 
     def __init__(self, scenario: Scenario, run_id: str) -> None:
         settings, ranks = scenario.strategy, scenario.ranks

@@ -218,14 +218,8 @@ def _library() -> ctypes.CDLL | None:
     return library
 
 
-class _Kept(ctypes.c_void_p):
-    """A pointer that keeps its array alive."""
-
-
 def _pointer(array: Array) -> ctypes.c_void_p:
-    pointer = _Kept(array.ctypes.data)
-    pointer.array = array  # type: ignore[attr-defined]
-    return pointer
+    return array.ctypes.data_as(ctypes.c_void_p)  # keeps the array alive
 
 
 def _ints(array: Array) -> ctypes.c_void_p:
