@@ -21,7 +21,8 @@ from tests.diagnose.synthetic import BOOT_NS, MS, TYPES
 
 class Do(NamedTuple):
     """An instruction: work, enter (a collective behind the thread), call (one that blocks), wait
-    (for all entered), next (wait for the first of those entered), send, receive."""
+    (for all entered), next (wait for the first of those entered), send, receive, shift (send to the
+    next rank, receive from the one before, work meanwhile, and wait for both)."""
 
     what: str
     ns: float = 0.0
@@ -108,7 +109,7 @@ class _Run:
         if do.what in ("wait", "next"):
             return self._wait(rank, len(self.open[rank]) if do.what == "wait" else 1)
         if do.what == "shift":
-            return self._shift(rank, moves[:, at])
+            return self._shift(rank, do, draws[rank, at], moves[:, at])
         key = self._key(rank, at, do)
         members = self._members(rank, do)
         entered = self.entered.setdefault(key, {})
@@ -161,11 +162,16 @@ class _Run:
             self._phase(rank, Phase.SYNC, enter, self.now[rank], self.now[rank] - enter)
         return True
 
-    def _shift(self, rank: int, moves: Any) -> bool:
+    def _shift(self, rank: int, do: Do, draw: float, moves: Any) -> bool:
         after, before = (rank + 1) % self.job.ranks, (rank - 1) % self.job.ranks
         turn = self.count[rank].get("shift", 0)
         ways = {"receive": ("message", before, rank, turn), "send": ("message", rank, after, turn)}
-        begun = self.now[rank]
+        posted = ("posted", turn) in self.count[rank]
+        begun = self.count[rank].setdefault(("posted", turn), self.now[rank])
+        if do.ns and not posted:
+            length = do.ns * draw * self.job.slow.get(rank, 1.0)
+            self._phase(rank, do.phase, begun + 1000, begun + length, length)
+            self.now[rank] = begun + length
         for key in ways.values():
             entered = self.entered.setdefault(key, {})
             entered.setdefault(rank, begun)
@@ -174,10 +180,11 @@ class _Run:
         if any(key not in self.over for key in ways.values()):
             return False
         self.count[rank]["shift"] = turn + 1
+        both = max(self.now[rank] + 2000, *(self.over[key] for key in ways.values()))
         for what, key in ways.items():
-            over, since = self.over[key], self.now[rank]
-            do = Do(what, peer=after if what == "send" else before)
-            self._communication(rank, key, do, begun, over, blocking=False)
+            over, since = both if do.ns else self.over[key], self.now[rank]
+            way = Do(what, peer=after if what == "send" else before)
+            self._communication(rank, key, way, begun, over, blocking=False)
             if over > since:
                 self._phase(rank, Phase.SYNC, since, over, over - since)
                 self.now[rank] = over
@@ -412,5 +419,17 @@ def ring(ranks: int = 6, **how: Any) -> Job:
         work = [Do("work", 20 * MS), Do("work", 40 * MS, Phase.BACKWARD)]
         around = [Do("shift")] * (2 * (ranks - 1))
         return [*work, *around, Do("work", 4 * MS, Phase.OPTIMIZER)]
+
+    return Job(ranks=ranks, groups=[("world", tuple(range(ranks)))], program=program, **how)
+
+
+def ring_attention(ranks: int = 6, **how: Any) -> Job:
+    """Keys and values go around a ring while each rank attends to those that came before; it waits
+    for both of its messages at once, so that neither end of a hidden one is seen."""
+
+    def program(rank: int) -> list[Do]:
+        del rank
+        around = [Do("shift", 8 * MS), Do("shift", 8 * MS), Do("work", 8 * MS)]
+        return [Do("work", 5 * MS), *around, *around, Do("call", group=0)]
 
     return Job(ranks=ranks, groups=[("world", tuple(range(ranks)))], program=program, **how)

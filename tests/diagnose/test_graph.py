@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 from functools import lru_cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.graph.awaited import awaited
 from evenstep.diagnose.graph.build import graph
+from evenstep.diagnose.graph.peers import peers
 from evenstep.diagnose.graph.replay import Change, combined, replay, step_lengths
 from evenstep.diagnose.graph.streams import with_stream_order
 from evenstep.diagnose.graph.structure import row_hash, times
@@ -20,7 +22,15 @@ from evenstep.diagnose.measure.grid import _common_steps, step_grid
 from evenstep.trace.clocks.clocks import align, sharpened
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
-from tests.diagnose.programs import data_parallel, handed_over, pipeline, prefetched, ring, sharded
+from tests.diagnose.programs import (
+    data_parallel,
+    handed_over,
+    pipeline,
+    prefetched,
+    ring,
+    ring_attention,
+    sharded,
+)
 from tests.diagnose.synthetic import MS, World
 
 #: Few seeds: every law holds of the same jobs, each run once.
@@ -146,6 +156,36 @@ def test_in_a_ring_of_messages_the_slow_rank_is_named_and_not_those_it_holds_up(
     finding = diagnose(faulty.trace()).findings[0]
     assert (finding.mode, finding.where.ranks) == ("straggler", [4])
     assert finding.severity == pytest.approx(1 - well.length_ns / faulty.length_ns, rel=0.05)
+
+
+def test_messages_hidden_behind_compute_do_not_hide_a_slow_rank():
+    faulty, well = (ring_attention(noise=0.02, slow=slow).run() for slow in ({4: 1.3}, {}))
+    finding = diagnose(faulty.trace()).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("straggler", [4])
+    assert finding.severity == pytest.approx(1 - well.length_ns / faulty.length_ns, rel=0.05)
+
+
+def test_messages_that_nobody_was_blocked_for_take_as_long_as_others():
+    table = graph_of(ring_attention(noise=0.02, slow={4: 1.3}).run().trace()).operations
+    took = table.took_ns[table.message]  # most are over 7.5 ms before anybody waits for them
+    assert np.quantile(took, [0.1, 0.9]) == pytest.approx(0.5 * MS, rel=0.05)
+
+
+def test_lanes_that_wait_for_the_same_in_another_order_keep_their_work_each():
+    rows = {"lane": [0, 0, 0, 1, 1, 1], "wait": [0, 1, -1, 1, 0, -1], "enter": [-1] * 6}
+    rows |= {"ends": np.array([0, 0, 1] * 2, bool), "segment": [0] * 6}
+    table = {"op": [1, 4], "members": [2, 2], "root": [-1, -1], "message": np.zeros(2, bool)}
+    batch = SimpleNamespace(links=SimpleNamespace(previous=np.zeros(6)), first_row=[0])
+    found = SimpleNamespace(
+        ranks=np.arange(2), batches=[batch], batch_of=np.zeros(1, int),
+        rows=Columns({name: np.array(of) for name, of in rows.items()}),
+        operations=Columns({name: np.array(of) for name, of in table.items()}),
+    )  # fmt: skip
+    own = np.array([5.0, 0.0, 1.0, 7.0, 2.0, 1.0])
+    (both,) = peers(found)
+    again = own.copy()
+    both.assign(again, both.by_place(own))
+    assert again.tolist() == own.tolist()
 
 
 def test_who_waits_for_what_it_sends_is_held_up_by_a_late_receiver():

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.graph import streams
 from evenstep.diagnose.graph.entries import Entries, entered_on_device, entries
-from evenstep.diagnose.graph.lanes import BETWEEN_NS, LaneExtent, TimeLine, rows_of
+from evenstep.diagnose.graph.lanes import BETWEEN_NS, TELLING_NS, LaneExtent, TimeLine, rows_of
 from evenstep.diagnose.graph.segments import segments
 from evenstep.diagnose.graph.structure import (
     Graph,
@@ -185,7 +185,7 @@ def _over(span: LaneExtent, found: Entries, ended: Array) -> tuple[Array, Array]
     """End of each operation, and whether it begins only after the one before it in its queue."""
     operations, over = found.operations, ended
     if operations.message.any():
-        over = _with_usual_messages(found, ended, _noticed(span, found))
+        over = _with_usual_messages(span, found, ended)
     follows = (np.diff(operations.queue, prepend=-1) == 0) & ~operations.message
     if not follows.any():
         return over, follows
@@ -209,35 +209,56 @@ def _running_maximum(over: Array, follows: Array) -> Array:
     )
 
 
-def _noticed(span: LaneExtent, found: Entries) -> Array:
-    """Whether each row's end may be that of a wait: a wait of its thread ended while the operation
-    was in flight. True where no waits are recorded."""
+def _blocked(span: LaneExtent, found: Entries) -> Array:
+    """Whether each row's thread was blocked in a wait that ended while the operation was in flight;
+    True where no waits are recorded."""
     rows, waits = found.rows, span.waits()
+    unrecorded = rows.calls | rows.on_device | ~np.isin(rows.lane, waits.lane)
+    waits = waits.select(waits.leave_ns - waits.enter_ns >= TELLING_NS)
     if not len(waits):
-        return np.ones(len(rows), bool)
+        return np.asarray(unrecorded)
     ended = waits.leave_ns[grouped_order(waits.lane, waits.leave_ns)]
     line = TimeLine(np.sort(waits.lane), ended)
     during = line.before(rows.lane, rows.leave_ns + BETWEEN_NS)
     during -= line.before(rows.lane, _last_entries(found)[rows.operation])
-    return np.asarray((during > 0) | rows.calls | rows.on_device | ~np.isin(rows.lane, waits.lane))
+    return np.asarray((during > 0) | unrecorded)
 
 
-def _with_usual_messages(found: Entries, ended: Array, noticed: Array) -> Array:
-    """Ends of operations; a message that arrived before anybody waited for it takes at most what
-    messages of its size usually take, on its channel where any message there was waited for."""
+def _with_usual_messages(span: LaneExtent, found: Entries, ended: Array) -> Array:
+    """Ends of operations; a message whose end nobody was blocked for takes at most what messages of
+    its channel usually take, or else those of its size within nodes or between them.
+
+    A wait for several messages tells the end of the one that is expected to end last. A message
+    surely ended with a wait that was for it alone, or that both its ends were blocked in.
+    """
     rows, operations = found.rows, found.operations
-    begin = _last_entries(found)
-    receiving = operations.message[rows.operation] & ~rows.sends
+    begin, number = _last_entries(found), rows.operation
+    receiving = operations.message[number] & ~rows.sends
     entered = _reduced(found, rows.enter_ns, receiving, np.maximum, -(2**62))
     took = np.maximum(ended - begin, 0).astype(float)
-    seen = np.bincount(rows.operation, receiving & noticed, len(operations)) > 0
-    late = operations.message & ((entered > begin) | ~seen)
-    size = np.unique(operations.size_bytes, return_inverse=True)[1].reshape(-1)
-    channel = np.unique(row_hash([operations.queue, size]), return_inverse=True)[1].reshape(-1)
-    awaited = operations.message & ~late
-    usual = _undisturbed(took, size, operations.message, took)
-    for kind in (size, channel):
-        usual = _undisturbed(took, kind, awaited, usual)
+    names = [span.trace.ranks[int(rank)].node for rank in span.ranks]
+    node = np.unique(names, return_inverse=True)[1].reshape(-1)[rows.lane]
+    ends = (_reduced(found, node, node >= 0, of, 0) for of in (np.minimum, np.maximum))
+    kind = row_hash([operations.size_bytes, np.equal(*ends)])
+    channel = row_hash([kind, operations.queue])
+    kind, channel = (np.unique(one, return_inverse=True)[1].reshape(-1) for one in (kind, channel))
+    blocked = rows.waits & _blocked(span, found)
+    wait = np.unique(row_hash([rows.lane, rows.leave_ns]), return_inverse=True)[1].reshape(-1)
+    alone = np.bincount(number, blocked & (np.bincount(wait)[wait] == 1)) > 0
+    soonest = _reduced(found, rows.leave_ns, blocked, np.minimum, 2**62)
+    latest = _reduced(found, rows.leave_ns, blocked, np.maximum, -(2**62))
+    both = (np.bincount(number, blocked) > 1) & (latest - soonest <= TELLING_NS)
+    sure = operations.message & (alone | both)
+    usual = most = _undisturbed(took, channel, operations.message, took)  # an end is a bound
+    for _ in range(2):
+        expected = np.minimum(_undisturbed(took, channel, sure, usual), most) + begin
+        last = np.full(len(rows), -np.inf)
+        np.maximum.at(last, wait, expected[number])
+        seen = np.bincount(number, blocked & (expected[number] == last[wait])) > 0
+        awaited = operations.message & seen & (entered <= begin)
+        usual = _undisturbed(took, kind, awaited, most)
+    usual = np.minimum(_undisturbed(took, channel, awaited, usual), most)
+    late = operations.message & ~awaited
     return np.where(late, begin + np.minimum(took, usual), ended).astype(np.int64)
 
 

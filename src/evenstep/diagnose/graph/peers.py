@@ -78,9 +78,9 @@ def _pool(
     of, lanes = np.unique(batch), np.unique(cell % len(graph.ranks))
     table = np.full((len(of) * len(lanes), width), -1)
     table[line, column] = index
-    latest = np.where(table < 0, len(index), table)[:, ::-1]  # rows of a lane ascend
-    after = np.minimum.accumulate(latest, axis=1)[:, ::-1]
-    held = local[np.where(after < len(index), after, table.max(axis=1, keepdims=True))]
+    after = np.where(table < 0, table.max(axis=1, keepdims=True), table)
+    after = np.minimum.accumulate(after[:, ::-1], axis=1)[:, ::-1]
+    held = local[np.where(table < 0, after, table)]  # rows of one place may come in any order
     segments = np.flatnonzero(np.isin(graph.batch_of, of))
     begin = np.searchsorted(graph.rows.segment, segments)[:, None, None]
     turn = np.searchsorted(of, graph.batch_of[segments])
