@@ -33,6 +33,7 @@ _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 
 BEFORE_BACKWARD = "before backward (in forward, or in the script around it)"
+BESIDE_BACKWARD = "outside backward and optimizer.step() (in your training loop or a forward)"
 SOMEWHERE = "somewhere in the step (no phases tell where)"
 #: Places of an excess, to complete "… more".
 PLACES = {
@@ -43,7 +44,7 @@ PLACES = {
     Phase.CHECKPOINT: "writing checkpoints",
     Phase.EVALUATION: "in evaluation",
     Phase.SYNC: "blocked",
-    Phase.OTHER: "in your training loop, between optimizer.step() and forward",
+    Phase.OTHER: "in your training loop, outside forward, backward and optimizer.step()",
 }
 
 

@@ -113,6 +113,22 @@ def test_the_one_that_had_left_is_told_of_before_the_one_that_waited_for_it(tmp_
     assert _death_message(victim, {"exit_code": 1}, None).startswith("rank 0 (process 10) died")
 
 
+def test_who_was_in_no_collective_is_told_of_before_the_one_that_gave_up_waiting(tmp_path):
+    ranks = []
+    for number, flags in enumerate((Flag.FAILED, 0, Flag.FAILED)):
+        spool = Spool.create(
+            RunFolder(tmp_path).spool_path(0, number), {"rank": number},
+            ring_bytes=1000, summary_bytes=1,
+        )  # fmt: skip
+        spool.put(5, 6, Kind.COLLECTIVE, Op.ALL_REDUCE, 3, flags=int(flags), group_seq=7)
+        if number == 0:
+            spool.add_fact("raised", {"type": "RuntimeError", "message": "Timed out waiting"})
+        spool.shut()
+        ranks.append(_Rank(spool.path, number, 10 + number, 0))
+    told = _death_message(ranks[0], {"exit_code": 1}, None, ranks[1:])
+    assert told.startswith("rank 1 did not come, in no collective; rank 0 (process 10) died")
+
+
 def test_of_an_end_in_good_order_nothing_is_said(ends, tmp_path):
     watch, said = ends
     assert how(watch, tmp_path, "")["exit_code"] == 0

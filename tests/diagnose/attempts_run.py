@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.spool.spool import Spool
@@ -24,6 +24,7 @@ class Start(NamedTuple):
     first_progress: int | None = None  # logged as global_step
     uneven_ns: int = 0  # every other step is so much longer
     joules: float = 0.0
+    facts: Mapping[int, Mapping[str, Any]] = {}  # of the ranks that did not end in order
 
 
 def write(root: Path, attempts: Sequence[Start], *, world: int = 2) -> Path:
@@ -60,7 +61,8 @@ def _rank(path: Path, rank: int, world: int, start: Start) -> None:
         wall += length
         log.append(StepSummary(step, step, now, end, wall, phase_ns=phases))
         now = end
-    spool.add_fact("closed", {"reason": "exit"})
+    for name, fact in start.facts.get(rank, {"closed": {"reason": "exit"}}).items():
+        spool.add_fact(name, fact)
     log.release()
     spool.shut()
 

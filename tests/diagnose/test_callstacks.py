@@ -63,6 +63,23 @@ def test_a_function_is_one_place_whatever_its_line(late):
     assert diagnose(late).findings[0].stacks[0].share == pytest.approx(85 / 130, abs=1e-3)
 
 
+def test_in_a_function_that_all_are_in_the_line_that_takes_longer_is_named():
+    """The script's own level: all sleep in line 15, rank 2 in line 13 as well."""
+    trace = World().slow(2, Phase.OTHER, 50 * MS).trace()
+    for rank in range(4):
+        own = {"train.py:13 <module>": 20} if rank == 2 else {"comm.py:1 wait": 40}
+        trace = seen(trace, rank, {"train.py:15 <module>": 22} | own)
+    assert diagnose(trace).findings[0].stacks[0].frames[0] == "train.py:13 <module>"
+
+
+def test_what_a_collection_happens_to_interrupt_is_not_its_cause():
+    trace = World().slow(2, Phase.FORWARD, 30 * MS, collector=True).trace()
+    finding = diagnose(seen(trace, 2, {"train.py:31 batch": 40})).findings[0]
+    assert finding.mode == "runtime_jitter"
+    assert not finding.stacks
+    assert "train.py" not in finding.cause
+
+
 @pytest.mark.parametrize("behind", [0, 1])
 def test_of_a_hang_every_rank_is_told_where_it_was(behind):
     """Also who stands before the end of a step that the others have ended."""

@@ -150,6 +150,24 @@ def test_a_hang_stays_a_hang_when_a_timeout_ends_it():
     assert (finding.mode, finding.where.ranks) == ("hang", [1])
 
 
+@pytest.mark.parametrize(
+    ("message", "hung"),
+    [
+        ("[unbound_buffer.cc:81] Timed out waiting 2000ms for recv operation to complete", True),
+        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7) ran for 2 s", True),
+        ("[Rank 0]: Rank 1 failed to pass monitoredBarrier in 2000 ms", True),
+        ("invalid scalar type", False),
+    ],
+)
+def test_who_gives_up_waiting_is_not_the_one_at_fault(message, hung):
+    """Twenty steps take longer than the timeout; rank 1 lives until it is sent a signal."""
+    sent = {"ended": (3 * SECOND, {"signal": "SIGTERM"})}
+    own = {"raised": raised(2 * SECOND, message=message)}
+    trace, end = broken(World(pace=4), {0: own, 1: sent, 2: sent, 3: sent})
+    finding = first(waits(trace, end, 0, 2, 3))
+    assert (finding.mode, finding.where.ranks) == (("hang", [1]) if hung else ("rank_failed", [0]))
+
+
 @pytest.mark.parametrize(("stood_ms", "hung"), [(50, False), (5000, True)])
 @pytest.mark.parametrize("within", [False, True])
 def test_a_healthy_job_that_is_interrupted_does_not_hang(stood_ms, hung, within):

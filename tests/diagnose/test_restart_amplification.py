@@ -117,3 +117,19 @@ def test_an_unreadable_spool_does_not_hide_the_other_ranks(tmp_path):
     root = write(tmp_path / "run", [Start(0, 50, [19]), Start(100, 40)])
     (root / "attempt-000/rank-00000.spool").write_bytes(b"not a spool")
     assert [one.steps for one in attempts.read_attempts(root)] == [50, 40]
+
+
+def test_who_failed_before_the_restart_and_how_comes_first(finding):
+    raised = {"type": "OSError", "message": "no shard 17", "frames": ["data.py:31 batch"]}
+    died = {1: {"raised": raised | {"monotonic_ns": 60 * 10**9}}}
+    found, _ = finding(Start(0, 50, [19, 39], facts=died), Start(100, 40))
+    assert found.cause.startswith(
+        "attempt 0: rank 1 died: OSError at data.py:31 batch: no shard 17; after a failure 46 s"
+    )
+
+
+def test_who_failed_before_the_first_step_is_told_though_no_step_was_lost(tmp_path):
+    died = {0: {"ended": {"signal": "SIGKILL", "monotonic_ns": 1, "realtime_ns": 1}}}
+    root = write(tmp_path / "run", [Start(0, 0, facts=died), Start(100, 40)])
+    trace = attempts.with_attempts(load(root), root)
+    assert "attempt 0 finished no step: rank 0 died: SIGKILL" in trace.limits

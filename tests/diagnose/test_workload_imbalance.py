@@ -195,6 +195,20 @@ def test_sequences_of_different_lengths_cost_what_equal_ones_save(style):
     assert findings[0].severity == pytest.approx(want, rel=0.1)
 
 
+def test_a_stop_beside_sequences_of_different_lengths_stays_a_stop():
+    """It is in neither forward nor backward, so no length of data explains it."""
+    world = World(noise=0.01, ranks=2)
+    extra = np.random.default_rng(1).exponential(10 * MS, (world.steps, world.ranks))
+    for phase, ns in ((Phase.FORWARD, extra), (Phase.BACKWARD, 2 * extra)):
+        world = world.delayed(phase, ns, computing=True)
+    stop = world.everywhere()
+    stop[40, 1] = 10_000 * MS
+    findings = diagnose(world.delayed(Phase.OTHER, stop).trace()).findings
+    assert (findings[0].mode, findings[0].where.ranks) == ("straggler", [1])
+    assert list(findings[0].when.steps) == [(40, 40)]
+    assert "workload_imbalance" in [finding.mode for finding in findings]
+
+
 def test_sequences_are_told_from_a_long_stage_in_a_table():
     pipeline = replace(EVEN, dp=8)
     findings = diagnose(trace_from(pipeline.table(with_lengths(pipeline, 0.3)))).findings

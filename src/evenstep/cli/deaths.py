@@ -16,7 +16,7 @@ import signal
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -170,7 +170,8 @@ class RankExits:
             self._say(f"how rank {rank.rank} ended is not in its trace: {error}")
         if wrong and not self._asked and rank.attempt not in self._reported:
             self._reported.add(rank.attempt)
-            self._say(_death_message(rank, ended, self._clean_exit.get(rank.attempt)))
+            living = [each for each in self._ranks.values() if each.attempt == rank.attempt]
+            self._say(_death_message(rank, ended, self._clean_exit.get(rank.attempt), living))
         elif not wrong:
             self._clean_exit.setdefault(rank.attempt, rank)
 
@@ -279,13 +280,17 @@ def _out_of_memory_kills() -> int:
     return next((int(row.split()[1]) for row in rows if row.startswith("oom_kill ")), 0)
 
 
-def _death_message(rank: _Rank, ended: dict[str, Any], clean_exit: _Rank | None) -> str:
+def _death_message(
+    rank: _Rank, ended: dict[str, Any], clean_exit: _Rank | None, living: Sequence[_Rank] = ()
+) -> str:
     """Describe a death: rank, step, open collective and cause, as far as its spool tells.
 
-    `clean_exit`, a rank that ended before with code 0, comes first if this rank waited for it.
+    `clean_exit`, a rank that ended before with code 0, comes first if this rank waited for it. If
+    it gave up waiting, those of the `living` come first that were in no collective.
     """
     death = f"rank {rank.rank} (process {rank.pid}) died"
     try:
+        from evenstep.diagnose.measure.deaths import gave_up
         from evenstep.watch.spool import SpoolTail
     except ImportError:  # the extra that reads traces is not installed
         return f"{death}: {words.ended({'ended': ended})}"
@@ -295,6 +300,10 @@ def _death_message(rank: _Rank, ended: dict[str, Any], clean_exit: _Rank | None)
     death += f" in step {step}" if step is not None else ""
     death += f", in {inside.op} {inside.group_seq}" if inside else ""
     death += f": {words.ended(tail.facts)}"
+    if gave_up(tail.facts):
+        tails = {each: SpoolTail(each.path) for each in living}
+        if absent := [each.rank for each, its in tails.items() if its.is_outside()]:
+            return f"{words.ranks(sorted(absent))} did not come, in no collective; {death}"
     if clean_exit is None or not (inside or tail.last_operation_failed()):
         return death
     first = f"rank {clean_exit.rank} (process {clean_exit.pid})"

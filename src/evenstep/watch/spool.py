@@ -193,6 +193,12 @@ class SpoolTail:
         rows = rows[np.isin(rows["kind"], _OPERATIONS)]
         return bool(len(rows)) and bool(rows["flags"][-1] & int(Flag.FAILED))
 
+    def is_outside(self) -> bool:
+        """Whether the rank goes on, in no operation."""
+        self.refresh()
+        over = self.closed or "raised" in self.facts or self.last_operation_failed()
+        return not over and self.inside() is None
+
     def current_step(self) -> int | None:
         """Return the step of the latest record; summaries are some steps behind."""
         rows = self._records()

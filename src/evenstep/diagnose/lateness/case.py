@@ -24,7 +24,7 @@ from evenstep.diagnose.measure.deaths import Death, deaths, first_of, hung_first
 from evenstep.diagnose.measure.expected import Shape, shapes
 from evenstep.diagnose.measure.grid import StepGrid, during, step_grid
 from evenstep.diagnose.measure.samples import Contention, contention
-from evenstep.diagnose.measure.stuck import Stuck, stuck
+from evenstep.diagnose.measure.stuck import LONG, Stuck, stuck
 from evenstep.diagnose.measure.transfer import Transfers, transfers
 from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.spool.layout import Flag, Kind, Phase
@@ -37,7 +37,6 @@ _PHASES = {
     Cause.INPUT: (int(Phase.INPUT),),
     Cause.CHECKPOINT: (int(Phase.CHECKPOINT), int(Phase.EVALUATION)),
 }
-LONG = 0.99  # quantile of the step lengths that a hang is compared with
 IDLE = 0.25  # of the lateness: with less CPU time in it, the rank stands still
 
 
@@ -330,9 +329,11 @@ class Case:
         return Phase(int(np.argmax(weight)))
 
     def phase_in_words(self, phase: Phase) -> str:
-        """Where a phase is, in words; an inferred forward is called the time before backward."""
-        if phase is Phase.FORWARD and self.forward_inferred:
-            return words.BEFORE_BACKWARD
+        """Where a phase is, in words; an inferred forward is called the time before backward, and
+        may lie in what is no phase, too: before a message, say."""
+        if self.forward_inferred and phase in (Phase.FORWARD, Phase.OTHER):
+            before = phase is Phase.FORWARD
+            return words.BEFORE_BACKWARD if before else words.BESIDE_BACKWARD
         if phase is Phase.OTHER and not self.grid.phase_ns[Phase.FORWARD].any():
             return words.SOMEWHERE
         return words.PLACES[phase]

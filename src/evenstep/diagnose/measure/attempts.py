@@ -14,9 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep import words
+from evenstep.diagnose.measure.deaths import deaths, first_of, hung_first
 from evenstep.diagnose.measure.grid import WARM_UP_STEPS
+from evenstep.diagnose.measure.stuck import LONG, stuck, title
 from evenstep.errors import TraceError
 from evenstep.statistics.interval import BLOCK_STEPS
+from evenstep.trace.loading import load
 from evenstep.trace.pack import Extent
 from evenstep.trace.reader import SpoolContents, read_spool
 from evenstep.trace.spool.folder import RunFolder, read_facts
@@ -57,6 +61,7 @@ class Attempt:
     rate_at_end: float | None
     energy_joules: float | None  # of all ranks
     preempted: str | None = None  # the signal of its preemption
+    failure: str = ""  # who ended it, and how; of the attempt before the last restart
 
 
 def with_attempts(trace: Trace, path: Path, *, price_per_rank_hour: float | None = None) -> Trace:
@@ -66,14 +71,36 @@ def with_attempts(trace: Trace, path: Path, *, price_per_rank_hour: float | None
     """
     if not path.is_dir():
         return trace
-    run, found = dict(trace.run), read_attempts(path)
+    run, found, limits = dict(trace.run), read_attempts(path), trace.limits
     if notice := preemption(path, trace.attempt):
         run[PREEMPTED] = notice
+    before = max((n for n in RunFolder(path).attempts() if n < trace.attempt), default=-1)
+    if failure := _failure(path, before) if before >= 0 else "":
+        if len(found) > 1 and found[-2].number == before:
+            found[-2] = replace(found[-2], failure=failure)
+        else:
+            limits = [*limits, f"attempt {before} finished no step: {failure}"]
     if len(found) > 1:
         run[KEY] = [asdict(one) for one in found]
         if price_per_rank_hour is not None:
             run[PRICE] = price_per_rank_hour
-    return replace(trace, run=run)
+    return replace(trace, run=run, limits=limits)
+
+
+def _failure(folder: Path, number: int) -> str:
+    """Who ended an attempt, and how; "" where nobody failed, or its trace cannot be read."""
+    try:
+        trace = load(folder, attempt=number)
+    except TraceError:
+        return ""
+    steps_ns = trace.summaries["step_sum_ns"] / np.maximum(trace.summaries["count"], 1)
+    longest_ns = float(np.quantile(steps_ns, LONG)) if len(steps_ns) else 0.0
+    places, dead = stuck(trace), deaths(trace)
+    if hung := hung_first(trace, places, dead, longest_ns):
+        return title(max(hung, key=lambda place: place.since_ns))
+    first = first_of(dead, [rank for place in places for rank in place.missing])
+    those = words.ranks([death.rank for death in first])
+    return f"{those} died: {words.ended(first[0].facts)}" if first else ""
 
 
 def attempts_of(run: Mapping[str, Any]) -> list[Attempt]:

@@ -53,10 +53,18 @@ class StackSamples(NamedTuple):
         """Share of the samples in a place."""
         return self.places[place].total() / max(self.total, 1) if place in self.places else 0.0
 
+    def lines(self, place: str) -> Counter[str]:
+        """Samples of each line of a place."""
+        found: Counter[str] = Counter()
+        for text, looks in self.places.get(place, Counter()).items():
+            found[text.partition(SEPARATOR)[0]] += looks
+        return found
+
 
 def with_stacks(trace: Trace, finding: Finding) -> Finding:
     """The finding with the call stacks of its culprits: of late ranks the places they were in
-    longer than others, of a hang the last stack of every rank, of a death that of the exception."""
+    longer than others, of a hang the last stack of every rank, of a death that of the exception.
+    What the interpreter or the system does is not due to the line it happens to interrupt."""
     if finding.mode == "rank_failed":
         raised = {rank: trace.ranks[rank].facts.get("raised") or {} for rank in finding.where.ranks}
         frames = {rank: list(error.get("frames") or ()) for rank, error in raised.items()}
@@ -66,6 +74,7 @@ def with_stacks(trace: Trace, finding: Finding) -> Finding:
     rows = trace.of_kind(Kind.STACK)
     if (
         stopped is not finding
+        or finding.mode == "runtime_jitter"
         or not len(rows)
         or not (finding.where.ranks or finding.mode in TERMINAL)
     ):
@@ -113,11 +122,25 @@ def _of_late(trace: Trace, rows: Columns, ranks: Sequence[int]) -> list[CallStac
         sure = {place: more - mine.error_ns(place) for place, more in excess.items()}
         worst = sorted((p for p in excess if excess[p] > 0), key=lambda p: (-sure[p], p))
         for place in worst[: levels.SEVERAL]:
-            share, seen = mine.share(place), mine.places[place]
-            text = max(sorted(seen), key=lambda each: seen[each])
-            if share >= levels.MINOR:
+            longer, seen = _longer_lines(mine, others, place), mine.places[place]
+            share = sum(mine.lines(place)[line] for line in longer) / mine.total
+            there = [text for text in sorted(seen) if text.partition(SEPARATOR)[0] == longer[0]]
+            text = max(there, key=lambda each: seen[each])
+            if mine.share(place) >= levels.MINOR:
                 found.append(CallStack(rank, round(share, 3), text.split(SEPARATOR)))
     return found
+
+
+def _longer_lines(mine: StackSamples, others: Sequence[StackSamples], place: str) -> list[str]:
+    """Lines of a place in which a rank is longer than the others, the longest first: they may have
+    something else to do in the same function, as in a script without any."""
+    lines, theirs = mine.lines(place), [(other, other.lines(place)) for other in others]
+    more = {}
+    for line, looks in lines.items():
+        usual = [other.step_ns * seen[line] / max(other.total, 1) for other, seen in theirs]
+        more[line] = mine.step_ns * looks / mine.total - float(np.median(usual or [0.0]))
+    most = sorted(more, key=lambda line: (-more[line], line))
+    return [line for line in most if more[line] > 0] or most[:1]
 
 
 def _samples(trace: Trace, rows: Columns, rank: int) -> StackSamples:

@@ -8,7 +8,7 @@ that the first is told from those that followed from it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from evenstep.diagnose.measure.stuck import Stuck, limit_ns, long_enough
@@ -17,6 +17,8 @@ from evenstep.trace.trace import RankInfo, Trace
 RESOLUTION_NS = 500_000_000  # ends closer together than two heartbeats need other evidence
 SILENT_NS = 2 * RESOLUTION_NS  # without a heartbeat for so long, a rank stood still
 INTERRUPTED = "KeyboardInterrupt"
+#: Of the messages of gloo, of NCCL's watchdog and of `monitored_barrier`, in lower case.
+TIMEOUTS = ("timed out", "timing out", "timeout", "failed to pass monitoredbarrier")
 
 
 class Death(NamedTuple):
@@ -79,9 +81,9 @@ def hung_first(
     scheduler. The longest steps take `step_ns`.
 
     An operation whose missing ranks (or, without any, a waiting one) had died or been stopped
-    before it was in flight for long enough is no hang; but a missing process without heartbeats
-    before it ended is one. Where ranks died, so are differing calls and missing ranks that had left
-    in order.
+    before it was in flight for long enough, or a waiting one gave up, is no hang; but a missing
+    process without heartbeats before it ended is one. Where ranks died, so are differing calls and
+    missing ranks that had left in order.
     """
     hung = []
     for place in places:
@@ -89,18 +91,33 @@ def hung_first(
             hung += [place] if long_enough(place, step_ns) else []
             continue
         entered_ns = wall_ns(trace.ranks[place.waiting[0]], place.entered_ns)
-        soon_ns = entered_ns + limit_ns(place, step_ns)
+        gave_up_ns = min(_gave_up_ns(trace.ranks[rank]) for rank in place.waiting)
+        soon_ns = min(entered_ns + limit_ns(place, step_ns), gave_up_ns)
         over = {rank: info for rank, info in trace.ranks.items() if _over(info, soon_ns)}
         stopped = {rank for rank, info in over.items() if _stopped(info)}
         left = {rank for rank, info in over.items() if not (_wrong(info) or _cut(info))} - stopped
-        died = {death.rank for death in found if death.at_ns <= soon_ns} | stopped
+        died = {death.rank for death in found if death.at_ns < soon_ns} | stopped
         awaited = set(place.missing)
         mismatched = place.different or (awaited and awaited <= left)
         bereft = awaited <= died if awaited else not died.isdisjoint(place.waiting)
         frozen = any(_stood_still(trace.ranks[rank]) for rank in place.missing)
-        if (found and mismatched) or (long_enough(place, step_ns) and not bereft) or frozen:
+        long = long_enough(place, step_ns) or gave_up_ns < math.inf
+        if (found and mismatched) or (long and not bereft) or frozen:
             hung.append(place)
     return hung
+
+
+def gave_up(facts: Mapping[str, Any]) -> bool:
+    """Whether a timeout ended a rank: what it waited for did not come."""
+    raised = facts.get("raised") or {}
+    text = f"{raised.get('type')} {raised.get('message')}".lower()
+    return any(words in text for words in TIMEOUTS)
+
+
+def _gave_up_ns(info: RankInfo) -> float:
+    """When a rank gave up, on the wall clock of its host; inf where it did not."""
+    at_ns = (info.facts.get("raised") or {}).get("monotonic_ns")
+    return wall_ns(info, int(at_ns)) if at_ns and gave_up(info.facts) else math.inf
 
 
 def _stood_still(info: RankInfo) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.diagnose.sentences import say
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op
 from evenstep.trace.trace import Trace
@@ -22,6 +23,7 @@ from evenstep.trace.trace import Trace
 Array = npt.NDArray[Any]
 
 SHORTEST_NS = 500_000_000  # a hang is in flight for longer than this …
+LONG = 0.99  # quantile of the step lengths that a hang is compared with
 STEPS = 20  # … and than so many of the longest steps (their 99 % quantile)
 SHORTEST_IN_DUMP_NS = 100_000_000  # in a dump, which is written because something is wrong …
 PAUSES = 3  # … and longer than so many of the longest pauses between operations
@@ -85,6 +87,15 @@ def stuck(trace: Trace) -> list[Stuck]:
         for place, missing in zip(roots, own, strict=True)
         if place in clear or set(missing) - named
     ] or found
+
+
+def title(place: Stuck) -> str:
+    """Who kept the others waiting in it, or entered another call, in a few words."""
+    return say(
+        f"hang.{'absent' if place.missing else 'mismatch' if place.different else 'hung'}",
+        those=place.missing or place.different or place.waiting,
+        operation=Op(place.op).name.lower(),
+    )
 
 
 def long_enough(place: Stuck, step_ns: float) -> bool:

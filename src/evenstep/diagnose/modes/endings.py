@@ -11,7 +11,7 @@ from evenstep import words
 from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When, Where
 from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.deaths import INTERRUPTED, SILENT_NS, Death, ended_ns, wall_ns
-from evenstep.diagnose.measure.stuck import EnteredCall, Stuck, call_of, stuck
+from evenstep.diagnose.measure.stuck import EnteredCall, Stuck, call_of, stuck, title
 from evenstep.diagnose.sentences import say
 from evenstep.diagnose.verdict import CERTAIN, LIKELY
 from evenstep.trace.spool.layout import DType, Kind, Op
@@ -72,11 +72,7 @@ def _of_places(case: Case, places: list[Stuck]) -> Finding:
         ),
         cause=_cause(case, place),
         where=case.where(culprits) if traced else Where(ranks=culprits),
-        title=say(
-            f"hang.{'absent' if place.missing else 'mismatch' if place.different else 'hung'}",
-            those=place.missing or place.different or place.waiting,
-            operation=Op(place.op).name.lower(),
-        ),
+        title=title(place),
         evidence=[
             Evidence("in_flight_at_the_end", place.since_ns if place.timed else None, 0, "ns"),
             Evidence("ranks_waiting", len(waiting), 0, "ranks"),

@@ -64,6 +64,9 @@ def _numbers(attempts: Sequence[Attempt], total: AttemptsAccount) -> dict[str, A
             f"restart_amplification.{why}",
             each=1e9 * gap_s / len(total.losses), first=f"attempt-{attempts[0].number:03d}",
         ),
+        "failed": f"attempt {before[-1].number}: {failure}; "
+        if (failure := before[-1].failure)
+        else "",
         "preempted": say(
             "restart_amplification.preempted",
             number=len(preempted), of=len(before), signals=" and ".join(sorted(set(preempted))),

@@ -27,6 +27,7 @@ TITLES = {
     words.PLACES[Phase.EVALUATION]: "slow evaluation",
     words.PLACES[Phase.OTHER]: "delay in the training loop",
     words.BEFORE_BACKWARD: "delay before backward",
+    words.BESIDE_BACKWARD: "delay outside backward",
 }
 
 

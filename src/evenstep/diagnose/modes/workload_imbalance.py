@@ -122,13 +122,15 @@ def _without_lengths(case: Case, batches: MicroBatches, base: Change) -> Change:
 
 
 def _late_at_even_lengths(case: Case, batches: MicroBatches | None) -> Array:
-    """Cells that keep most of their excess with all micro-batches as long as the mean one."""
-    left = np.zeros(case.grid.shape)
-    if batches is None or case.costs is None:
-        return left > 0
-    own = case.costs.graph.own_ns.copy()
-    own[batches.rows] /= batches.common
-    left[case.grid.sampled] = above_others(by_step_and_lane(case.costs.graph, own))
+    """Cells that keep most of their excess with all micro-batches as long as the mean one; without
+    micro-batches, those whose excess is mostly outside the recorded forward and backward."""
+    left, computing = np.zeros(case.grid.shape), [case.grid.phase_ns[p] for p in COMPUTE_PHASES]
+    if batches is not None and case.costs is not None:
+        own = case.costs.graph.own_ns.copy()
+        own[batches.rows] /= batches.common
+        left[case.grid.sampled] = above_others(by_step_and_lane(case.costs.graph, own))
+    elif all(phase.all() for phase in computing):
+        left = case.delays.excess_ns - above_others(computing[0] + computing[1])
     return np.asarray((left > 0) & (left >= MOST * case.delays.excess_ns))
 
 
