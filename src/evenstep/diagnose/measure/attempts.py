@@ -61,7 +61,7 @@ class Attempt:
     rate_at_end: float | None
     energy_joules: float | None  # of all ranks
     preempted: str | None = None  # the signal of its preemption
-    failure: str = ""  # who ended it, and how; of the attempt before the last restart
+    failure: str = ""  # who ended it, and how: of the attempt before the last restart
 
 
 def with_attempts(trace: Trace, path: Path, *, price_per_rank_hour: float | None = None) -> Trace:
@@ -172,6 +172,7 @@ def _summarized(number: int, spools: Sequence[SpoolContents], *, preempted: str 
         **_windows(single),
         energy_joules=_energy(spools, world),
         preempted=preempted,
+        failure="",
     )
 
 
