@@ -44,7 +44,7 @@ PLACES = {
     Phase.CHECKPOINT: "writing checkpoints",
     Phase.EVALUATION: "in evaluation",
     Phase.SYNC: "blocked",
-    Phase.OTHER: "in your training loop, outside forward, backward and optimizer.step()",
+    Phase.OTHER: "in your training loop (outside forward, backward and optimizer.step())",
 }
 
 
@@ -222,7 +222,7 @@ def ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:
         return text
     if raised:
         text += f" at {own_place(raised['frames'])}" if raised.get("frames") else ""
-        text += f": {raised['message']}" if raised.get("message") else ""
+        text += f": {raised['message'].strip()}" if raised.get("message") else ""
     return "; ".join([text, *end.get("xid", ())[-1:], *end.get("nccl_warnings", ())[-1:]])
 
 

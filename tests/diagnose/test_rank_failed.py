@@ -109,6 +109,12 @@ def test_an_exception_is_told_with_its_place():
     assert "ValueError at data.py:31 batch: no labels" in finding.cause
 
 
+def test_a_workers_death_is_looked_for_at_the_worker():
+    own = raised(MS, message="DataLoader worker (pid 7) is killed by signal: Killed. ")
+    trace, _ = broken(World(), {2: {"raised": own}, 0: {"raised": raised(900 * MS)}})
+    assert "DataLoader: out-of-memory kills" in first(trace).options[0].action
+
+
 def test_ranks_that_raise_the_very_same_fail_together():
     own = raised(MS, "ValueError", "no labels", "data.py:31 batch")
     trace, _ = broken(World(), {rank: {"raised": own} for rank in range(4)})

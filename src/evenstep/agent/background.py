@@ -76,12 +76,9 @@ class Background:
             thread_id=threading.get_native_id(), device_index=self.device_index
         )
         return Sampler(
-            sources,
-            self._recorder.sample,
-            period_s=self._config.sample_period_s,
-            tasks=[self._round],
-            between=self._between_rounds,
-        )
+            sources, self._recorder.sample, period_s=self._config.sample_period_s,
+            tasks=[self._round], between=self._between_rounds,
+        )  # fmt: skip
 
     @property
     def device_index(self) -> int | None:
@@ -116,17 +113,11 @@ class Background:
         self._meeting = meeting
         self._alarm.store = store
         self._work.sharing = Sharing(
-            store,
-            prefix=prefix,
-            rank=identity.rank,
-            world=identity.world,
-            local_rank=identity.local_rank,
-            local_world=self._local_world,
-            threshold=self._config.pace_threshold,
-            period_s=self._exchange_s,
-            on_window=self._on_window,
-            on_orders=self._take_orders if together else None,
-        )
+            store, prefix=prefix, rank=identity.rank, world=identity.world,
+            local_rank=identity.local_rank, local_world=self._local_world,
+            threshold=self._config.pace_threshold, period_s=self._exchange_s,
+            on_window=self._on_window, on_orders=self._take_orders if together else None,
+        )  # fmt: skip
 
     def close(self) -> None:
         """Close the store's connections; also in a forked child."""

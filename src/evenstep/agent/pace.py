@@ -136,15 +136,10 @@ class PaceHost:
         spool = self._recorder.spool
         actuator = Actuator.BEFORE_STEP if decision.delay_ns > 0 else Actuator.NONE
         return spool.put(
-            begin_ns,
-            time.monotonic_ns(),
-            _PACING,
-            int(actuator),
-            step,
-            held_ns=decision.delay_ns or decision.proposed_ns,
-            flags=_APPLIED if applied else 0,
+            begin_ns, time.monotonic_ns(), _PACING, int(actuator), step,
+            held_ns=decision.delay_ns or decision.proposed_ns, flags=_APPLIED if applied else 0,
             name=spool.name_id(str(decision.reason)),
-        )
+        )  # fmt: skip
 
     def _finished(self, closed: ClosedStep) -> list[Collective]:
         """The step's collectives that have ended on the host, as the estimator takes them."""

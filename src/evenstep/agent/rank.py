@@ -11,14 +11,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.actions.action import OFF
-from evenstep.agent.actions.conductor import Conductor
-from evenstep.agent.actions.cores import Cores
-from evenstep.agent.actions.garbage import Garbage
-from evenstep.agent.actions.link import LinkToken, StorageTurns
-from evenstep.agent.actions.power import Power
 from evenstep.agent.background import Background
 from evenstep.agent.control import Control
 from evenstep.agent.exchange.live import LiveView
@@ -43,6 +39,8 @@ from evenstep.trace.spool.layout import HOST_DEVICE
 from evenstep.trace.spool.spool import Spool
 
 if TYPE_CHECKING:
+    from evenstep.agent.actions.conductor import Conductor
+    from evenstep.agent.actions.link import LinkToken, StorageTurns
     from evenstep.probe.kernels import PeriodicProbe
 
 log = logging.getLogger("evenstep")
@@ -74,7 +72,7 @@ class Agent:
         self.gate: Callable[[], None] | None = None  # called before every collective
         self._hooks: dict[str, Hooks] = {stack.name: stack.hooks(self) for stack in stacks}
         self._pauses = PauseWatch(self.recorder.pause)
-        account = TrialBudget()  # shared by all trials of this rank
+        account = self._account = TrialBudget()  # shared by all trials of this rank
         self._pace = PaceHost(
             Pacer(replace(pacer_settings(config, identity), mode=start.mode), account),
             self.recorder,
@@ -86,27 +84,17 @@ class Agent:
             folder.path, identity.run_id, leads=identity.rank == 0, attempt=identity.attempt
         )
         self._work = StepWork(
-            self.recorder,
-            self._pace,
-            rank=identity.rank,
-            samples_per_step=config.samples_per_step,
+            self.recorder, self._pace, rank=identity.rank, samples_per_step=config.samples_per_step,
             at_once=start.mode == "on",
-        )
+        )  # fmt: skip
         self._probe: PeriodicProbe | None = None  # made when the first step has ended
         self._probe_every = config.probe_every  # None: never, or no longer
         self._vigil = Vigil(self.recorder, self._work.durations)
         self._heartbeat = Heartbeat(self.recorder, self._vigil.look if config.stacks else None)
-        self._conductor = Conductor(
-            spool,
-            seed=f"{identity.run_id}/{identity.attempt}",
-            budget=account,
-            place=(identity.local_rank, local_world(os.environ), identity.world),
-            makers={"gc": Garbage, "cores": Cores, "power": Power},
-            make_turns=(self._link, self._storage) if identity.rank == 0 else (self._storage,),
-        )
         self._steering = Steering(
-            start, control, self._work, self._pace, self.recorder, notes, self._conductor
-        )
+            start, control, self._work, self._pace, self.recorder, notes,
+            lambda names, step: self._conductor.ask(names, step),
+        )  # fmt: skip
         self._background = Background(
             config, identity, self.recorder, self._hooks, self._work, control,
             LiveView(folder.path, config.pace_threshold), notes, self._pace.take_orders,
@@ -114,6 +102,29 @@ class Agent:
         )  # fmt: skip
         if control.fd >= 0:
             self._background.sampler.wake_on(control.fd)
+
+    @cached_property
+    def _conductor(self) -> Conductor:
+        """Tries actions. Made when the first is asked for: most jobs ask for none."""
+        from evenstep.agent.actions.conductor import Conductor
+        from evenstep.agent.actions.cores import Cores
+        from evenstep.agent.actions.garbage import Garbage
+        from evenstep.agent.actions.power import Power
+
+        place = self.identity
+        return Conductor(
+            self.spool,
+            seed=f"{place.run_id}/{place.attempt}",
+            budget=self._account,
+            place=(place.local_rank, local_world(os.environ), place.world),
+            makers={"gc": Garbage, "cores": Cores, "power": Power},
+            make_turns=(self._link, self._storage) if place.rank == 0 else (self._storage,),
+        )
+
+    @property
+    def _asked(self) -> Conductor | None:
+        """The conductor, if any action was asked for."""
+        return vars(self).get("_conductor")
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -159,17 +170,19 @@ class Agent:
 
     def _link(self) -> LinkToken:
         """The job's turns on a shared link. Raises `EvenstepError`."""
+        from evenstep.agent.actions.link import LinkToken
+
         return LinkToken(
-            self.recorder, self._conductor.budget, group=self.config.link_group,
+            self.recorder, self._account, group=self.config.link_group,
             gate_by=self.gate_by, held=self._pace.held,
         )  # fmt: skip
 
     def _storage(self) -> StorageTurns:
         """This rank's turns on shared storage. Raises `EvenstepError`."""
-        return StorageTurns(
-            self.recorder, self._conductor.budget, group=self.config.link_group,
-            held=self._pace.held,
-        )  # fmt: skip
+        from evenstep.agent.actions.link import StorageTurns
+
+        group, held = self.config.link_group, self._pace.held
+        return StorageTurns(self.recorder, self._account, group=group, held=held)
 
     def gate_by(self, gate: Callable[[], None] | None) -> None:
         """Call `gate` before every collective; None: nothing."""
@@ -199,7 +212,7 @@ class Agent:
         self._stopped = True
         for part, end in (
             *((f"{name} hooks", hooks.remove) for name, hooks in self._hooks.items()),
-            ("actions", self._conductor.stop),
+            ("actions", lambda: self._asked and self._asked.stop()),
             ("collector", self._pauses.remove),
             ("sampler", lambda: self._background.sampler.stop(CLOSING_TIMEOUT_S)),
             ("store", self._background.close),
@@ -231,7 +244,8 @@ class Agent:
         self._background.close()
         self._heartbeat.disarm()
         self._pace.pacer.kill()
-        self._conductor.end_all()
+        if self._asked:
+            self._asked.end_all()
         self._stopped = True
 
     def give_up(self, error: Exception) -> None:
@@ -249,7 +263,8 @@ class Agent:
             hooks.disarm()
         self._pauses.disarm()
         self._pace.pacer.kill()
-        self._conductor.stop()
+        if self._asked:
+            self._asked.stop()
         log.error("evenstep: stopped observing rank %d: %s", self.identity.rank, self.failure)
         log.debug("evenstep: the failure was", exc_info=error)
         try:
@@ -263,14 +278,14 @@ class Agent:
         """End a step. On the training thread; may sleep when pacing."""
         began_ns = time.thread_time_ns() if self.recorder.sampled else 0
         step = self._work.end(now_ns)
-        acts = self._conductor.acts
+        acts = (conductor := self._asked) is not None and conductor.acts
         spared = not (acts or self._work.at_once)
         for hooks in tuple(self._hooks.values()):
             hooks.begins_step(step, spared=spared)
         if began_ns:
             self.recorder.end_cost.add(time.thread_time_ns() - began_ns, readings=1)
-        if acts and (closed := self._work.newest_step()) is not None:
-            self._conductor.end_step(closed, self._work.waited_ns)
+        if conductor and acts and (closed := self._work.newest_step()) is not None:
+            conductor.end_step(closed, self._work.waited_ns)
         if self._control.due or self._work.at_once:
             self._steering.apply_due(step)
         if self._probe_every is not None:
@@ -310,8 +325,8 @@ class Agent:
                 "background_cpu_ns": self._background.sampler.cost_ns + self._heartbeat.cost_ns,
             },
         )
-        if self._conductor.outcomes:
-            self.spool.add_fact("actions", self._conductor.outcomes)
+        if self._asked and self._asked.outcomes:
+            self.spool.add_fact("actions", self._asked.outcomes)
         account = self._pace.pacer.account
         self.spool.add_fact(
             "pacing_account",
@@ -335,16 +350,9 @@ def _make_probe(index: int | None, every: int) -> PeriodicProbe:
 def pacer_settings(config: Config, identity: Identity) -> PacerSettings:
     """The pacer's part of the configuration."""
     return PacerSettings(
-        mode=config.pace_mode,
-        controller=config.pace_controller,
-        objective=config.pace_objective,
-        imbalance=config.pace_threshold,
-        max_delay=config.pace_max_delay,
-        stability_cost=config.pace_stability_cost,
-        sharing=config.pace_sharing,
-        exchange_ns=int(config.sample_period_s * 1e9),
-        run_id=identity.run_id,
-        attempt=identity.attempt,
-        rank=identity.rank,
-        world=identity.world,
-    )
+        mode=config.pace_mode, controller=config.pace_controller, objective=config.pace_objective,
+        imbalance=config.pace_threshold, max_delay=config.pace_max_delay,
+        stability_cost=config.pace_stability_cost, sharing=config.pace_sharing,
+        exchange_ns=int(config.sample_period_s * 1e9), run_id=identity.run_id,
+        attempt=identity.attempt, rank=identity.rank, world=identity.world,
+    )  # fmt: skip

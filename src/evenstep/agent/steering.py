@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from evenstep.agent.actions.conductor import Conductor
 from evenstep.agent.control import Control, mode_fact, record
 from evenstep.agent.notes import Notes
 from evenstep.agent.pace import PaceHost
@@ -30,7 +30,8 @@ class StartingMode:
 
 @dataclass
 class Steering:
-    """Applies requests while the job runs; on the training thread."""
+    """Applies requests while the job runs; on the training thread. `_ask` takes the names of
+    actions, and the step from which on they are requested."""
 
     _start: StartingMode
     _control: Control
@@ -38,7 +39,7 @@ class Steering:
     _pace: PaceHost
     _recorder: Recorder
     _notes: Notes
-    _conductor: Conductor
+    _ask: Callable[[Iterable[str], int], None]
 
     def __post_init__(self) -> None:
         self._part = self._start.part
@@ -64,7 +65,7 @@ class Steering:
         chosen = self._part.holds(self._start.place)
         if change.act is not None:
             names = change.act.split(",")
-            self._conductor.ask(names, step)
+            self._ask(names, step)
             change = change._replace(mode="on" if PACE in names else "observe")
         pacer.settings = change.applied_to(pacer.settings, chosen=chosen)
         mode = pacer.settings.mode

@@ -233,26 +233,18 @@ def _make_spool(config: Config, identity: Identity, folder: RunFolder, descripto
         "versions": loaded_versions(__version__),
     }
     return Spool.create(
-        folder.spool_path(identity.attempt, identity.rank),
-        header,
-        ring_bytes=config.ring_bytes,
-        summary_bytes=config.summary_bytes,
-        mode=config.spool,
-        fd=descriptor,
-    )
+        folder.spool_path(identity.attempt, identity.rank), header, ring_bytes=config.ring_bytes,
+        summary_bytes=config.summary_bytes, mode=config.spool, fd=descriptor,
+    )  # fmt: skip
 
 
 def _write_run(folder: RunFolder, identity: Identity) -> None:
     """Write `run.json` on rank 0, or complete that of the launcher."""
     facts = run_facts(
-        run_id=identity.run_id,
-        command=sys.orig_argv,
-        environ=os.environ,
-        versions=loaded_versions(__version__),
-        world=identity.world,
-        nodes=identity.nodes,
+        run_id=identity.run_id, command=sys.orig_argv, environ=os.environ,
+        versions=loaded_versions(__version__), world=identity.world, nodes=identity.nodes,
         python=sys.executable,
-    )
+    )  # fmt: skip
     try:
         if not folder.write(facts):
             folder.complete(facts)

@@ -45,19 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--aggregate", action="store_true", help="summarize this node's ranks for other watchers")
     add("--into", metavar="DIR", type=Path, help="run folder that --aggregate writes to (RUN)")
     add(
-        "--port",
-        metavar="N",
-        type=whole(65_535),
-        default=0,
+        "--port", metavar="N", type=whole(65_535), default=0,
         help="port of --web (default: a free one)",
-    )
+    )  # fmt: skip
     add(
-        "--every",
-        metavar="SECONDS",
-        type=seconds(0.1, 3600),
-        default=1.0,
+        "--every", metavar="SECONDS", type=seconds(0.1, 3600), default=1.0,
         help="time between refreshes (1)",
-    )
+    )  # fmt: skip
 
 
 def main(args: argparse.Namespace) -> int:

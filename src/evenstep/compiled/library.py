@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import shlex
 import shutil
 import subprocess
 import tempfile
@@ -104,6 +103,8 @@ def _turn(folder: Path) -> Iterator[None]:
 
 def _compiler(source: LibrarySource, environ: Mapping[str, str]) -> list[str]:
     """The compile command, with the arguments in its variable; empty without a compiler."""
+    import shlex  # by launchers alone: a rank only finds
+
     variable, names = _COMPILERS[source.path.suffix]
     asked = source.compiler or environ.get(variable, "")
     for command in [shlex.split(asked)] if asked else [[name] for name in names]:

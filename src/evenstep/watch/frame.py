@@ -146,23 +146,15 @@ def frame(run: FollowedRun, findings: Sequence[LiveFinding], window: RankWindow)
     latest = curve[-WINDOW_STEPS:]
     state = _state(run, window)
     return Frame(
-        run=str(run.path),
-        state=state,
-        verdict=_verdict(run, state, findings, window),
-        attempt=run.attempt,
-        attempts=run.attempts,
-        world=run.world,
-        ranks_seen=len(run.states),
+        run=str(run.path), state=state, verdict=_verdict(run, state, findings, window),
+        attempt=run.attempt, attempts=run.attempts, world=run.world, ranks_seen=len(run.states),
         hosts=len({rank.host for rank in run.states}),
         step=int(np.median(window.last_step)) if len(window.ranks) else None,
         steps_per_s=1e9 / float(latest.mean()) if len(latest) and latest.mean() > 0 else None,
-        step_time=_step_time(latest),
-        curve_ns=[float(value) for value in curve],
+        step_time=_step_time(latest), curve_ns=[float(value) for value in curve],
         shares=_named(shares.mean(axis=0), window.wait_ns) if len(shares) else {},
-        rows=_rows(run, window, shares),
-        findings=list(findings),
-        pacing=pacing(run, window),
-    )
+        rows=_rows(run, window, shares), findings=list(findings), pacing=pacing(run, window),
+    )  # fmt: skip
 
 
 def _named(shares: Array, wait_ns: Array) -> LiveShares:
@@ -211,18 +203,13 @@ def _row(
     known = index is not None
     step_ns = float(window.step_ns[index]) if known else None
     return RankRow(
-        rank=state.rank,
-        host=state.host,
-        step=int(window.last_step[index]) if known else None,
-        step_ns=step_ns,
-        late_ns=float(late[index]) if known else None,
+        rank=state.rank, host=state.host, step=int(window.last_step[index]) if known else None,
+        step_ns=step_ns, late_ns=float(late[index]) if known else None,
         shares=_named(shares[index], window.wait_ns[index]) if known else {},
         wait_known=known and bool(np.isfinite(window.wait_ns[index])),
-        held=float(window.held_ns[index]) / step_ns if step_ns else None,
-        state=rank_state(state),
-        silent_s=state.silent_s,
-        inside=inside,
-    )
+        held=float(window.held_ns[index]) / step_ns if step_ns else None, state=rank_state(state),
+        silent_s=state.silent_s, inside=inside,
+    )  # fmt: skip
 
 
 def rank_state(state: SeenRank) -> RankState:

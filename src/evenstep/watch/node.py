@@ -206,11 +206,6 @@ def _state(row: Any, head: Head) -> SeenRank:
             row["op"].decode(errors="replace"), int(row["group_seq"]), int(row["enter_ns"])
         )
     return SeenRank(
-        rank=int(row["rank"]),
-        host=head.node,
-        facts=facts,
-        closed=bool(bits & CLOSED),
-        gone=bool(bits & GONE),
-        silent_s=float(row["silent_s"]),
-        inside=inside,
-    )
+        rank=int(row["rank"]), host=head.node, facts=facts, closed=bool(bits & CLOSED),
+        gone=bool(bits & GONE), silent_s=float(row["silent_s"]), inside=inside,
+    )  # fmt: skip

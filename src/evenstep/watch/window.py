@@ -91,18 +91,11 @@ def rank_window(steps: Mapping[int, Array]) -> RankWindow:
         waits = np.where(known > 0, np.minimum(wait / known, sync), np.nan)
         error = np.sqrt(mean(apart**2) / (counts - 1))
     return RankWindow(
-        ranks=np.array(list(steps), np.int64),
-        step_ns=step,
-        work_ns=work,
-        error_ns=error,
-        sync_ns=sync,
-        wait_ns=waits,
-        held_ns=held,
-        pause_ns=mean(rows["pause_ns"]),
-        phase_ns=phases,
+        ranks=np.array(list(steps), np.int64), step_ns=step, work_ns=work, error_ns=error,
+        sync_ns=sync, wait_ns=waits, held_ns=held, pause_ns=mean(rows["pause_ns"]), phase_ns=phases,
         last_step=np.array([int(rows_["first_step"][-1]) for rows_ in tails], np.int64),
         counts=counts,
-    )
+    )  # fmt: skip
 
 
 def _in_the_loop(steps: Array) -> Array:
@@ -148,12 +141,9 @@ def merge_steps(tables: Sequence[StepTable]) -> StepTable:
     numbers = np.sort(step)[begins]
     order = np.argsort(step, kind="stable")
     return StepTable(
-        numbers,
-        np.add.reduceat(ranks[order], begins),
-        _weighted_median(step, time, ranks, begins),
-        _weighted_median(step, work, ranks, begins),
-        np.maximum.reduceat(most[order], begins),
-    )
+        numbers, np.add.reduceat(ranks[order], begins), _weighted_median(step, time, ranks, begins),
+        _weighted_median(step, work, ranks, begins), np.maximum.reduceat(most[order], begins),
+    )  # fmt: skip
 
 
 def _by_step(step: Array, values: Array) -> tuple[Array, Array]:

@@ -112,22 +112,13 @@ def summarize(rows: Sequence[StepRow], *, rank: int, end: int, begun: int = 0) -
     alike = len({row.first and row.first[:2] for row in rows}) == 1
     firsts = sorted(row.first for row in rows if row.first) if alike else []
     return WindowReport(
-        rank=rank,
-        end=end,
-        steps=len(rows),
-        waits_known=len(waits),
-        work_ns=work[last // 2],
-        entry_low_ns=entries[last // 10],
-        wait_ns=sum(waits) // len(waits) if waits else 0,
-        delay_ns=delays[last // 2],
-        delay_high_ns=delays[-1],
-        step_ns=steps[last // 2],
-        first_op=firsts[0].op if firsts else -1,
-        first_bytes=firsts[0].nbytes if firsts else 0,
+        rank=rank, end=end, steps=len(rows), waits_known=len(waits), work_ns=work[last // 2],
+        entry_low_ns=entries[last // 10], wait_ns=sum(waits) // len(waits) if waits else 0,
+        delay_ns=delays[last // 2], delay_high_ns=delays[-1], step_ns=steps[last // 2],
+        first_op=firsts[0].op if firsts else -1, first_bytes=firsts[0].nbytes if firsts else 0,
         first_low_ns=firsts[last // 10].in_flight_ns if firsts else 0,
-        first_high_ns=firsts[(9 * last + 9) // 10].in_flight_ns if firsts else 0,
-        begun=begun,
-    )
+        first_high_ns=firsts[(9 * last + 9) // 10].in_flight_ns if firsts else 0, begun=begun,
+    )  # fmt: skip
 
 
 class Late(NamedTuple):

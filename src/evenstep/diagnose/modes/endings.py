@@ -271,6 +271,7 @@ def _remedy(first: Death) -> str:
     message = f"{raised.get('type', '')} {raised.get('message', '')}"
     holding = {
         "memory": ended.get("out_of_memory_kills") or any(word in message for word in MEMORY),
+        "worker": "DataLoader worker" in message,
         "raised": raised and raised.get("type") != INTERRUPTED,
         "invalid": ended.get("signal") in INVALID,
         "signal": ended.get("signal"),

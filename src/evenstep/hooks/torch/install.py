@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.arming import arm, disarm
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.repeating import InferredSteps
 from evenstep.hooks.torch import mechanism
 from evenstep.hooks.torch.call_sites import CallSites
-from evenstep.hooks.torch.device import DeviceTimer
-from evenstep.hooks.torch.dispatcher import DispatcherHooks, FunctionalWaits
 from evenstep.hooks.torch.groups import Groups, watch_groups
 from evenstep.hooks.torch.native import NativeGroups, NativeKernels, Session
 from evenstep.hooks.torch.observer import Observer
 from evenstep.hooks.torch.phases import PhaseHooks
 from evenstep.hooks.torch.steps import RepeatedSteps
-from evenstep.hooks.torch.stream_delay import CaptureGate
-from evenstep.hooks.torch.thrift import BUDGET, Thrift
 from evenstep.hooks.wrapping import undo
 from evenstep.trace.spool.layout import WINDOW_STEPS
+
+if TYPE_CHECKING:
+    from evenstep.hooks.torch.device import DeviceTimer
+    from evenstep.hooks.torch.stream_delay import CaptureGate
 
 DISPATCHER = "dispatcher"
 COMPILED = "compiled kernels"
@@ -54,13 +54,17 @@ class TorchHooks:
         self._observer = Observer(torch, recorder, groups, on_failure, gate)
         self._instead = instead
         self._native: NativeKernels | None = None
-        self._kernels = DispatcherHooks(torch, self._observer)
-        self._waits = FunctionalWaits(torch, self._observer)
         self._sites = CallSites(torch, recorder)
-        self._thrift = Thrift(self._kernels, recorder, groups, self._record_description)
         if session is not None and isinstance(groups, NativeGroups):
             self._native = NativeKernels(session, recorder, self._observer.give_up)
             session.gate_by(gate)
+        else:  # else not imported: each module costs a starting process most of a millisecond
+            from evenstep.hooks.torch.dispatcher import DispatcherHooks, FunctionalWaits
+            from evenstep.hooks.torch.thrift import Thrift
+
+            self._kernels = DispatcherHooks(torch, self._observer)
+            self._waits = FunctionalWaits(torch, self._observer)
+            self._thrift = Thrift(self._kernels, recorder, groups, self._record_description)
         self._repeated = RepeatedSteps(steps, recorder, groups) if steps else None
         self._phases = PhaseHooks(torch, recorder, on_step, on_failure, self._optimizer_made)
         self._undo: list[Callable[[], None]] = []
@@ -93,6 +97,8 @@ class TorchHooks:
             self._undo.append(lambda: self._recorder.defer(later=False))
             self._recorder.defer(later=True)
             if self._torch.backends.cuda.is_built():
+                from evenstep.hooks.torch.stream_delay import CaptureGate
+
                 gate = self._gate = CaptureGate(self._torch.cuda.CUDAGraph, self._native.capture)
                 self._undo.append(gate.remove)
         look = None if self._native is None else self._native.look
@@ -171,6 +177,8 @@ class TorchHooks:
         """The mechanism, and the operations that are not recorded, for the trace."""
         if self._native is not None:
             return {"mechanism": COMPILED, "unseen": self._native.unseen}
+        from evenstep.hooks.torch.thrift import BUDGET
+
         every, instead = self._thrift.most, self._instead
         if every > 1:
             instead += (
@@ -193,6 +201,8 @@ class TorchHooks:
     def _device_timer(self, device: int) -> DeviceTimer:
         timer = self._timers.get(device)
         if timer is None:
+            from evenstep.hooks.torch.device import CaptureGate, DeviceTimer
+
             cuda = self._torch.cuda
             if self._gate is None:
                 self._gate = CaptureGate(cuda.CUDAGraph)

@@ -10,7 +10,6 @@ recorded.
 from __future__ import annotations
 
 import signal
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -74,7 +73,7 @@ class Measurement:
                     return 0.0
                 spent.append(call())
             found.append(spent[1] - spent[0])
-        return max(statistics.median(found), 0.0)
+        return max(sorted(found)[len(found) // 2], 0.0)
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from statistics import median
 from typing import Any, NamedTuple
 
 from evenstep.trace.spool.layout import WORD_HELD
@@ -102,7 +101,7 @@ class StreamDelay:
         first = not done.seq and self._calibrated == 1
         if took_ns >= LEAST_NS and not first:
             self._rates.append(done.cycles / took_ns)
-            self.cycles_per_ns = median(self._rates)
+            self.cycles_per_ns = sorted(self._rates)[len(self._rates) // 2]
 
 
 class CaptureGate:

@@ -86,16 +86,10 @@ class TorchStack:
         else:
             self.groups = NativeGroups(session, _distributed())
         return TorchHooks(
-            self._torch,
-            agent.recorder,
-            self.groups,
-            agent.end_step,
-            agent.give_up,
-            gate=agent.gate,
-            session=session,
-            instead=self._instead,
+            self._torch, agent.recorder, self.groups, agent.end_step, agent.give_up,
+            gate=agent.gate, session=session, instead=self._instead,
             steps=InferredSteps(agent, "torch", int(Flag.INFERRED)),
-        )
+        )  # fmt: skip
 
     def store(self) -> Any:
         """Make a client of the job's own store for a background thread. Raises where it cannot."""
