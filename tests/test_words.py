@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep import words
+from evenstep.trace.spool.layout import Phase
 
 SHARE = st.floats(0.001, 1.0)
 
@@ -135,3 +136,14 @@ def test_one_of_what_is_counted_is_single():
 )
 def test_ranks_read_like_a_sentence(numbers, text):
     assert words.ranks(list(numbers)) == text
+
+
+@pytest.mark.parametrize("most", range(9, 16))
+def test_what_is_cut_does_not_say_the_opposite(most):
+    """With its end, "do not" would lose the not; a bracket is left out whole."""
+    action = (
+        f"find what rank 2 does {words.PLACES[Phase.OTHER]} that the others do not, and remove it"
+    )
+    told = words.shortened(action, most)
+    assert "not" in told or "others" not in told
+    assert ("(" in told) == (")" in told)

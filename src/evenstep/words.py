@@ -44,7 +44,7 @@ PLACES = {
     Phase.CHECKPOINT: "writing checkpoints",
     Phase.EVALUATION: "in evaluation",
     Phase.SYNC: "blocked",
-    Phase.OTHER: "in your training loop (outside forward, backward and optimizer.step())",
+    Phase.OTHER: "in your training loop (outside forward, backward and the optimizer)",
 }
 
 
@@ -266,10 +266,13 @@ def shortened(text: str, most: int) -> str:
     broken = kept != text and kept[-1] not in ",;:"
     kept = kept.partition(" than ")[0]
     words_of, long = kept.rstrip(" ,;:").split(" "), count_words(kept) > most
+    dropped: list[str] = []
     while count_words(" ".join(words_of)) > most or (
         (broken or long) and words_of[-1].lower() in _LEADING_ON
     ):
-        words_of.pop()
+        dropped.append(words_of.pop().rstrip(",;:"))
+    if "not" in dropped and "that" in words_of:  # else the clause would say the opposite
+        del words_of[-1 - words_of[::-1].index("that") :]
     return " ".join(words_of).rstrip(" ,;:") + " …" * long
 
 

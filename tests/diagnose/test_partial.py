@@ -96,3 +96,15 @@ def test_the_step_table_adds_up_to_the_step():
 def test_collectives_without_steps_are_told_how_to_mark_them():
     unmarked = without(World().trace(), int(Kind.STEP))
     assert any("evenstep.step()" in limit for limit in diagnose(unmarked).limits)
+
+
+def test_who_went_on_alone_is_told_of():
+    """Batches that ran out on ranks 0 and 2: of sixty steps they ended forty."""
+    trace = World(steps=60, ranks=3).trace()
+    ends = trace.events.kind == Kind.STEP
+    alone = ends & (trace.events["rank"] != 1) & (trace.events.step >= 40)
+    trace.events = trace.events.select(~alone)
+    told = "rank 1 went on for 20 steps after another had ended its last"
+    assert any(line.startswith(told) for line in diagnose(trace).limits)
+    trace.ranks[0].closed = False  # it is only behind
+    assert not any(line.startswith(told) for line in diagnose(trace).limits)

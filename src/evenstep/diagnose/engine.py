@@ -157,6 +157,7 @@ def _limits(case: Case) -> list[str]:
     device = grid.graph is not None and grid.graph.device.any()
     late_ns = float(late.max()) if len(late) else 0.0
     partial, met = _matched(grid)
+    going_on, alone_steps = _uneven(case)
     attempts = attempts_of(trace.run)
     lost = account(attempts) if len(attempts) > 1 else None
     holding = {
@@ -173,6 +174,7 @@ def _limits(case: Case) -> list[str]:
         "device": device,
         "partial": partial,
         "apart": len(trace.ranks) > 1 and not met,
+        "uneven": alone_steps,
     }
     numbers = {
         "again": lost and lost.unsure_steps,
@@ -186,6 +188,8 @@ def _limits(case: Case) -> list[str]:
         "those": unplaced,
         "unseen": "input" if device else "compute and input",
         "partial": partial,
+        "going_on": going_on,
+        "alone_steps": alone_steps,
     }
     own = [say(f"limits.{name}", **numbers) for name, holds in holding.items() if holds]
     return [*trace.limits, *grid.limits, *endings.endings(trace), *_facts(trace), *own]
@@ -198,6 +202,19 @@ def _matched(grid: StepGrid) -> tuple[int, bool]:
     seen = grid.graph.operations
     seen = seen.select(~seen.message & (seen.group >= 0))
     return int(np.count_nonzero(~seen.whole)), bool((seen.whole & (seen.members > 1)).any())
+
+
+def _uneven(case: Case) -> tuple[list[int], int]:
+    """Ranks that went on after another had ended its last step in order, and for how many steps,
+    where that is worth naming: batches that ran out, say."""
+    steps, last = case.trace.of_kind(Kind.STEP), case.grid.steps[-1:]
+    if not len(last) or case.dead or case.stuck:
+        return [], 0
+    later = steps.select(steps.step > last[0])
+    more = int(later.step.max(initial=last[0]) - last[0])
+    over = all(case.trace.ranks[rank].closed for rank in case.trace.ranks)
+    named = over and more >= NAMED * len(case.grid.steps)
+    return (np.unique(later["rank"]).tolist(), more) if named else ([], 0)
 
 
 def _unplaced(grid: StepGrid) -> list[int]:
