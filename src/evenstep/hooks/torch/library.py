@@ -25,7 +25,7 @@ def installed() -> Path | None:
 
 
 def built(torch_folder: Path) -> Library:
-    """The recorder for a torch, compiled if necessary: about ten seconds."""
+    """The recorder for a torch, compiled if necessary: about half a minute of processor time."""
     return _with(torch_folder, build)
 
 
