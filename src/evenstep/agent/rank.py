@@ -212,7 +212,7 @@ class Agent:
         self._stopped = True
         for part, end in (
             *((f"{name} hooks", hooks.remove) for name, hooks in self._hooks.items()),
-            ("actions", lambda: self._asked and self._asked.stop()),
+            *([("actions", self._asked.stop)] if self._asked else []),
             ("collector", self._pauses.remove),
             ("sampler", lambda: self._background.sampler.stop(CLOSING_TIMEOUT_S)),
             ("store", self._background.close),

@@ -157,23 +157,16 @@ def _summarized(number: int, spools: Sequence[SpoolContents], *, preempted: str 
     writing = _checkpoints(spools)
     again, again_ns = _since(rows, writing[-1][0] if writing else -1)
     return Attempt(
-        number=number,
-        ranks=world,
+        number=number, ranks=world,
         started_s=min(_wall_s(spool.summaries[0], "start_ns") for spool in spools),
-        ended_s=max(_wall_s(spool.summaries[-1], "end_ns") for spool in spools),
-        steps=steps,
-        step_ns=float(rows["step_sum_ns"].sum()) / max(steps, 1),
-        checkpoints=len(writing),
+        ended_s=max(_wall_s(spool.summaries[-1], "end_ns") for spool in spools), steps=steps,
+        step_ns=float(rows["step_sum_ns"].sum()) / max(steps, 1), checkpoints=len(writing),
         checkpoint_ns=float(np.mean([length for _, length in writing])) if writing else None,
-        steps_since_checkpoint=again,
-        since_checkpoint_ns=again_ns,
+        steps_since_checkpoint=again, since_checkpoint_ns=again_ns,
         first_progress=progress[0] if progress else None,
-        last_progress=progress[1] if progress else None,
-        **_windows(single),
-        energy_joules=_energy(spools, world),
-        preempted=preempted,
-        failure="",
-    )
+        last_progress=progress[1] if progress else None, **_windows(single),
+        energy_joules=_energy(spools, world), preempted=preempted, failure="",
+    )  # fmt: skip
 
 
 def _wall_s(row: Any, name: str) -> float:

@@ -163,14 +163,9 @@ def grid_of(trace: Trace, clocks: Clocks, numbers: Array, ranks: Array) -> StepG
     shape = (len(numbers), len(ranks))
     cells: dict[str, Any] = {name: np.zeros(shape, np.int64) for name in _CELLS}
     grid = StepGrid(
-        steps=numbers,
-        ranks=ranks,
-        phase_ns={phase: np.zeros(shape, np.int64) for phase in Phase},
-        clocks=clocks,
-        records=trace,
-        sampled=np.ones(len(numbers), bool),
-        **cells,
-    )
+        steps=numbers, ranks=ranks, phase_ns={phase: np.zeros(shape, np.int64) for phase in Phase},
+        clocks=clocks, records=trace, sampled=np.ones(len(numbers), bool), **cells,
+    )  # fmt: skip
     if len(numbers):
         _fill_steps(grid, steps)
         _fill_phases(grid, trace)

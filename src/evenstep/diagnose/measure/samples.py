@@ -209,11 +209,7 @@ def contention(trace: Trace, grid: StepGrid) -> Contention | None:
     wanted_ns = (grid.cpu_ns + grid.run_delay_ns)[:, mine].sum()
     own = len(there) * float(wanted_ns) / float(grid.duration_ns[:, mine].sum())
     return Contention(
-        run_delay_share=float(grid.run_delay_ns.sum()) / spent_ns,
-        runnable=worst * allowed,
-        cores=allowed,
-        node=node,
-        switches_per_step=float(grid.switches.mean()),
-        ranks=len(there),
+        run_delay_share=float(grid.run_delay_ns.sum()) / spent_ns, runnable=worst * allowed,
+        cores=allowed, node=node, switches_per_step=float(grid.switches.mean()), ranks=len(there),
         own=own if grid.cpu_ns.any() else np.inf,
-    )
+    )  # fmt: skip

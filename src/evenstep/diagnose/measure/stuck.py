@@ -200,16 +200,10 @@ def _stuck_in(trace: Trace, waiting: Columns, **known: Any) -> Stuck:
         "calls": {rank: call_of(waiting, index) for index, rank in enumerate(ranks)},
     }
     return Stuck(
-        group=int(waiting.group[0]),
-        sequence=int(waiting.group_seq[0]),
-        step=int(waiting.step[0]),
-        waiting=ranks,
-        since_ns=since_ns,
-        timed=timed,
-        pause_ns=longest_pause(trace, ranks),
-        entered_ns=int(waiting.enter_ns[near].min()),
-        **usual | known,
-    )
+        group=int(waiting.group[0]), sequence=int(waiting.group_seq[0]), step=int(waiting.step[0]),
+        waiting=ranks, since_ns=since_ns, timed=timed, pause_ns=longest_pause(trace, ranks),
+        entered_ns=int(waiting.enter_ns[near].min()), **usual | known,
+    )  # fmt: skip
 
 
 # -- collectives -----------------------------------------------------------------------------------
@@ -242,14 +236,10 @@ def _place(trace: Trace, events: Columns, waiting: Columns) -> Stuck | None:
         return None
     absent = [r for r in trace.groups[group].ranks if r not in calls and r not in passed]
     return _stuck_in(
-        trace,
-        waiting,
-        op=int(common),
-        missing=[rank for rank in absent if rank in trace.ranks],
-        different=different,
-        calls=calls,
+        trace, waiting, op=int(common), missing=[rank for rank in absent if rank in trace.ranks],
+        different=different, calls=calls,
         untraced=tuple(r for r in trace.groups[group].ranks if r not in trace.ranks),
-    )
+    )  # fmt: skip
 
 
 def _different(calls: Mapping[int, EnteredCall]) -> tuple[Op, list[int]]:
@@ -346,10 +336,7 @@ def _message(trace: Trace, waiting: Columns) -> Stuck:
     ends, numbered = _other_ends(trace, waiting, 0)
     sizes = {max(int(rows.bytes_in[0]), int(rows.bytes_out[0])) for rows in (waiting, ends) if rows}
     return _stuck_in(
-        trace,
-        waiting,
-        missing=[peer] if peer in trace.ranks and not len(ends) else [],
+        trace, waiting, missing=[peer] if peer in trace.ranks and not len(ends) else [],
         different=sorted({rank, peer}) if numbered and len(sizes) > 1 else [],
-        untraced=(peer,) if peer >= 0 and peer not in trace.ranks else (),
-        peer=peer,
-    )
+        untraced=(peer,) if peer >= 0 and peer not in trace.ranks else (), peer=peer,
+    )  # fmt: skip

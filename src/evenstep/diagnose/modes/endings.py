@@ -83,13 +83,9 @@ def _of_places(case: Case, places: list[Stuck]) -> Finding:
 def _ending(mode: str, share: float, step: int, do: str, method: str, **fields: Any) -> Finding:
     """The finding of what ended the job in a step, with a remedy of unknown gain."""
     return Finding(
-        mode=mode,
-        severity=share,
-        effect=Effect(share),
-        when=When([(step, step)], "transient"),
-        options=[Option(do, None, None, None, "none", method)],
-        **fields,
-    )
+        mode=mode, severity=share, effect=Effect(share), when=When([(step, step)], "transient"),
+        options=[Option(do, None, None, None, "none", method)], **fields,
+    )  # fmt: skip
 
 
 def _share(case: Case, place: Stuck) -> float:

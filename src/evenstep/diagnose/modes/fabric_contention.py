@@ -244,12 +244,9 @@ def _slow_link(case: Case, slow: Array, usual: Array, ends: Array, judged: Array
     late[np.searchsorted(case.grid.steps, table.step[slow])] = True
     took, calm = (float(np.median(part)) for part in (table.took_ns[slow], usual))
     return finding_of(
-        case,
-        "fabric_contention.rank" if of_rank else "fabric_contention.link",
-        Change.of_transfers(slow, usual),
-        numbers={"took": took, "usual": calm, "ends": worst},
+        case, "fabric_contention.rank" if of_rank else "fabric_contention.link",
+        Change.of_transfers(slow, usual), numbers={"took": took, "usual": calm, "ends": worst},
         where=Where(ranks=worst if of_rank else [], links=list(dict.fromkeys(links))),
-        at=when(late[:, None], case.grid.steps),
-        options=["adapter" if of_rank else "path"],
+        at=when(late[:, None], case.grid.steps), options=["adapter" if of_rank else "path"],
         evidence=[Evidence("message_time", took, calm, "ns")],
-    )
+    )  # fmt: skip

@@ -68,18 +68,12 @@ def finding_of(
         return []
     share = gain.share
     finding = make_finding(
-        name,
-        share,
-        numbers=numbers,
-        where=where,
-        when=at or throughout(case.grid.steps),
-        layer=layer,
-        confidence=confidence,
+        name, share, numbers=numbers, where=where, when=at or throughout(case.grid.steps),
+        layer=layer, confidence=confidence,
         projected=projected(share, len(case.grid.ranks)) if projected else (),
         options=options if isinstance(options, Mapping) else dict.fromkeys(options, share),
-        evidence=evidence,
-        change=gain.change,
-    )
+        evidence=evidence, change=gain.change,
+    )  # fmt: skip
     return [finding]
 
 

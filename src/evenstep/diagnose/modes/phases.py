@@ -91,14 +91,10 @@ def _all_waiting(case: Case) -> list[Finding]:
     values = case.grid.phase_ns[Phase.INPUT]
     usual = np.median(values)
     finding = finding_of(
-        case,
-        "input_pipeline.everybody",
-        case.without(values, Cause.INPUT),
-        numbers={"usual": usual},
-        projected=constant,
-        options=["workers", "storage"],
+        case, "input_pipeline.everybody", case.without(values, Cause.INPUT),
+        numbers={"usual": usual}, projected=constant, options=["workers", "storage"],
         evidence=[Evidence("input_per_step", usual, 0, "ns")],
-    )
+    )  # fmt: skip
     return [one for one in finding if one.severity >= NAMED]
 
 

@@ -26,14 +26,9 @@ def find(case: Case) -> list[Finding]:
         return []
     share = _share(total)
     return finding_of(
-        case,
-        "restart_amplification",
-        Gain(share),
-        numbers=_numbers(attempts, total),
-        at=When(),
-        options=_options(attempts, total, share),
-        evidence=_evidence(case, attempts, total),
-    )
+        case, "restart_amplification", Gain(share), numbers=_numbers(attempts, total), at=When(),
+        options=_options(attempts, total, share), evidence=_evidence(case, attempts, total),
+    )  # fmt: skip
 
 
 def _share(total: AttemptsAccount) -> Share:

@@ -39,13 +39,10 @@ def _collector(case: Case) -> list[Finding]:
     if at_once > np.count_nonzero(cells) / 2:  # no rank waits, but the pauses take time
         paused = np.any(cells, axis=1)
         return finding_of(
-            case,
-            "runtime_jitter.aligned",
-            Gain(share, case.relieved(cells, Cause.COLLECTOR)),
+            case, "runtime_jitter.aligned", Gain(share, case.relieved(cells, Cause.COLLECTOR)),
             numbers={"steps": float(paused.mean()), "pause": pause},
-            at=when(paused[:, None], case.grid.steps),
-            options={"away": share, "freeze": None},
-        )
+            at=when(paused[:, None], case.grid.steps), options={"away": share, "freeze": None},
+        )  # fmt: skip
     aligned = case.share(case.saved(aligned_pauses(case)))
     first = ("away", "align") if share.value >= aligned.value else ("align", "away")
     gains = {"away": share, "align": aligned}

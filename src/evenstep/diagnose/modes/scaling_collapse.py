@@ -52,15 +52,10 @@ def collapse(curve: Curve, unit: str, largest: Finding | None = None) -> list[Fi
         numbers |= {"fewer": fewer, "speed": there / x[-1], "cost": fewer / n[-1]}
     remedy = list(largest.options[:1]) if largest else []
     finding = make_finding(
-        "scaling_collapse",
-        share,
-        numbers=numbers,
-        where=Where(),
-        when=When(),
-        projected=_projected(curve),
-        options=options if remedy else options | {"alone": share},
+        "scaling_collapse", share, numbers=numbers, where=Where(), when=When(),
+        projected=_projected(curve), options=options if remedy else options | {"alone": share},
         evidence=_evidence(curve),
-    )
+    )  # fmt: skip
     return [replace(finding, options=[*finding.options, *remedy])]
 
 

@@ -83,15 +83,11 @@ def _late_entry(case: Case) -> list[Finding]:
     culprits = case.grid.ranks[ranks].tolist()
     step, more = int(case.grid.steps[0]), float(behind[ranks[0]])
     return finding_of(
-        case,
-        "straggler.entry",
-        sooner,
+        case, "straggler.entry", sooner,
         numbers={"who": case.ranks_in_words(culprits), "those": culprits, "more": more},
-        where=case.where(culprits),
-        at=When([(step, step)], "transient"),
-        options=["before"],
+        where=case.where(culprits), at=When([(step, step)], "transient"), options=["before"],
         evidence=[Evidence("late_into_the_first_step", more, 0, "ns")],
-    )
+    )  # fmt: skip
 
 
 def _by_cost(case: Case, cells: Array) -> tuple[Array, ...]:

@@ -201,7 +201,8 @@ class TorchHooks:
     def _device_timer(self, device: int) -> DeviceTimer:
         timer = self._timers.get(device)
         if timer is None:
-            from evenstep.hooks.torch.device import CaptureGate, DeviceTimer
+            from evenstep.hooks.torch.device import DeviceTimer
+            from evenstep.hooks.torch.stream_delay import CaptureGate
 
             cuda = self._torch.cuda
             if self._gate is None:
