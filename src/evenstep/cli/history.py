@@ -12,12 +12,12 @@ from evenstep.errors import TraceError
 
 HELP = """Report how step time and cost of the runs in a folder developed.
 
-DIR holds run folders (or folders of them). For each run: attempts, step time, CV, rank-hours per
-1000 units of progress, and joules per unit where the accelerators measure energy; below it, unless
-the run is healthy, the first finding of `evenstep diagnose` and its share of step time. A unit is a
-sample if the batch size is known, else a step; steps repeated after a restart cost time but are no
-progress. Runs of one script with equally many ranks are compared as re-runs: their spread and trend
-are reported with intervals."""
+DIR holds run folders (or folders of them). For each run: attempts, step time and CV as `evenstep
+diagnose` reports them, rank-hours per 1000 units of progress, and joules per unit where the
+accelerators measure energy; below it, unless the run is healthy, the first finding and its share of
+step time. A unit is a sample if the batch size is known, else a step; steps repeated after a
+restart cost time but are no progress. Runs of one script with equally many ranks are compared as
+re-runs: their spread and trend are reported with intervals."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -22,7 +22,6 @@ from evenstep.diagnose.compare.comparison import NEGLIGIBLE
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.attempts import Attempt, read_attempts, some_spools, with_attempts
-from evenstep.diagnose.measure.grid import WARM_UP_STEPS
 from evenstep.diagnose.measure.restarts import account
 from evenstep.diagnose.sizes.workload import script
 from evenstep.diagnose.verdict import verdict
@@ -162,10 +161,14 @@ def find(folder: Path) -> list[Path]:
 
 
 def diagnosed(run: PastRun, folder: Path) -> PastRun:
-    """A run with its goodput, and the first finding on its last attempt, if that is not healthy.
-    Raises `TraceError`."""
+    """A run with goodput, step time and CV of its diagnosis, and the first finding unless healthy.
+
+    All but the goodput are those of the last attempt. Raises `TraceError`.
+    """
     found = diagnose(with_attempts(load(folder), folder))
-    run = replace(run, goodput=found.summary["goodput"])
+    step, goodput = found.summary["step_time"], found.summary["goodput"]
+    mean_ns = float(step["mean_ns"] or run.step_ns)
+    run = replace(run, goodput=goodput, step_ns=mean_ns, cv=step["cv"])
     if not found.findings or verdict(found.findings, found.summary).healthy:
         return run
     first = found.findings[0]
@@ -182,11 +185,11 @@ def past_run(
         return None
     total = account(attempts)
     ranks = attempts[-1].ranks
-    lengths = _lengths(folder, attempts)
+    samples = _samples(folder, attempts)
     counts = total.net_steps / max(total.steps, 1)
     unit, progress = "step", float(total.net_steps)
-    if lengths.samples > 0:
-        unit, progress = "sample", lengths.samples * counts
+    if samples > 0:
+        unit, progress = "sample", samples * counts
     hours = total.elapsed_s / 3600 * ranks
     joules = [one.energy_joules for one in attempts if one.energy_joules is not None]
     price = price_per_rank_hour
@@ -201,18 +204,12 @@ def past_run(
         steps_again=total.lost_steps,
         unit=unit,
         progress=progress,
-        step_ns=lengths.mean_ns or _with_warm_up(attempts),
-        cv=lengths.cv,
+        step_ns=sum(one.steps * one.step_ns for one in attempts) / max(total.steps, 1),
+        cv=None,
         rank_hours_per_unit=hours / progress,
         joules_per_unit=sum(joules) / progress if len(joules) == len(attempts) else None,
         cost_per_unit=None if price is None else price * hours / progress,
     )
-
-
-def _with_warm_up(attempts: Sequence[Attempt]) -> float:
-    """Mean step of a run that is too short to leave its first steps out."""
-    steps = max(sum(one.steps for one in attempts), 1)
-    return sum(one.steps * one.step_ns for one in attempts) / steps
 
 
 def _script(folder: Path) -> str:
@@ -226,31 +223,14 @@ def _script(folder: Path) -> str:
     return script(facts.get("command") or [])
 
 
-@dataclass(slots=True, frozen=True)
-class _Lengths:
-    """Steps of a run after the warm-up, on one rank, and the samples of all ranks (0 unknown)."""
-
-    mean_ns: float | None
-    cv: float | None
-    samples: float
-
-
-def _lengths(folder: Path, attempts: Sequence[Attempt]) -> _Lengths:
-    count = total = square = samples = 0.0
+def _samples(folder: Path, attempts: Sequence[Attempt]) -> float:
+    """Samples of all ranks and attempts; 0 where the batch size is unknown."""
+    samples = 0.0
     for attempt in attempts:
-        tables = _tables(folder, attempt.number)
-        if not tables:
-            continue
-        samples += float(np.mean([table["samples"].sum() for table in tables])) * attempt.ranks
-        rows = tables[0][tables[0]["last_step"] >= WARM_UP_STEPS]
-        count += float(rows["count"].sum())
-        total += float(rows["step_sum_ns"].sum()) / 1e9
-        square += float(rows["step_square_sum"].sum())
-    if count < 2:
-        return _Lengths(None, None, samples)
-    mean = total / count
-    spread = float(np.sqrt(max(square / count - mean**2, 0.0)) / mean)
-    return _Lengths(1e9 * mean, spread, samples)
+        if tables := _tables(folder, attempt.number):
+            each = float(np.mean([table["samples"].sum() for table in tables]))
+            samples += each * attempt.ranks
+    return samples
 
 
 def _tables(folder: Path, attempt: int) -> list[Array]:
