@@ -64,6 +64,11 @@ def test_an_interval_needs_both_ends() -> None:
     assert words.interval(0.08, None) == ""
 
 
+def test_an_interval_whose_ends_read_alike_is_not_told() -> None:
+    assert words.interval(0.196, 0.204) == ""
+    assert words.interval(0.194, 0.204) == "(19 to 20 %)"
+
+
 def test_many_ranges_are_cut_short_and_say_so() -> None:
     assert words.ranges([(1, 3), (5, 5), (7, 9), (11, 12)]) == "1-3, 5, 7-9 and 1 more"
 

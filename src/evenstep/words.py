@@ -99,8 +99,8 @@ def percent(share: float | None) -> str:
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """A range of shares, empty when either end is unknown: (8 to 12 %)."""
-    if not (is_known(low) and is_known(high)):
+    """A range of shares: (8 to 12 %); empty if an end is unknown, or both read alike."""
+    if not (is_known(low) and is_known(high)) or percent(low) == percent(high):
         return ""
     return f"({percent(low).removesuffix(' %')} to {percent(high)})"
 

@@ -86,5 +86,5 @@ def _row(point: ProjectedSize) -> tuple[str, ...]:
         duration(point["step_time_ns"]["value"]),
         percent(cv["value"]),
         duration(point["p99_ns"]["value"]),
-        f"{percent(efficiency['value'])} {interval(efficiency['low'], efficiency['high'])}",
+        f"{percent(efficiency['value'])} {interval(efficiency['low'], efficiency['high'])}".rstrip(),
     )

@@ -238,7 +238,8 @@ def acted(summary: Mapping[str, Any]) -> Iterator[str]:
             pairs, sign = plural(one["pairs"], "pair"), -1 if one["gain"] < 0 else 1
             ends = ", no interval yet"
             if is_known(one.get("low")):
-                ends = f" {interval(*sorted((sign * one['low'], sign * one['high'])))}"
+                both = sorted((sign * one["low"], sign * one["high"]))
+                ends = f" {interval(*both)}".rstrip()
             words += f"; a step is {'longer' if sign < 0 else 'shorter'} by "
             words += f"{percent(abs(one['gain']))}{ends}, from {pairs} of blocks"
         yield words + (f"; {one['reason']}" if one.get("reason") else "")

@@ -73,7 +73,7 @@ function findingPicture(canvas, finding, cells, curve) {
       context.stroke();
     }
     stepAxis(context, { ...plot, bottom: plot.bottom + 2 }, first, last, x);
-    axisTitles(context, { ...plot, bottom: plot.bottom + 2 }, "step", told ? "late by" : "step time");
+    axisTitles(context, { ...plot, bottom: plot.bottom + 2 }, "step", told ? "lateness" : "step time");
   }
   return { draw };
 }
