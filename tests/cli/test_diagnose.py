@@ -1,6 +1,7 @@
 """The command around the diagnosis, on a fake one: what it reads, prints and exits with."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -168,6 +169,12 @@ def test_a_file_of_no_known_format_is_bad_input(tmp_path, capsys):
     (tmp_path / "notes.txt").write_text("lunch at noon")
     assert main(["diagnose", str(tmp_path / "notes.txt")]) == 2
     assert capsys.readouterr().err.startswith("evenstep: nothing to read: ")
+
+
+def test_a_pipe_that_nobody_writes_to_is_refused_and_not_waited_for(tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["diagnose", str(tmp_path / "pipe")]) == 2
+    assert "it is a pipe; save it as a file first" in capsys.readouterr().err
 
 
 def test_a_reader_that_leaves_early_still_gets_the_page(start, tmp_path):

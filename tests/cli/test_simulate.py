@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,18 @@ def test_one_field_can_be_changed(scenario, capsys):
     result = json.loads(capsys.readouterr().out)
     assert result["steps"] == 3
     assert result["step_time"]["mean_ns"] > 20e6
+
+
+def test_a_full_disk_leaves_no_part_of_a_run(scenario, tmp_path, capsys, monkeypatch):
+    def full(folder, asked, progress):
+        (folder / "attempt-000").mkdir(parents=True)
+        (folder / "attempt-000" / "rank-00000.spool").write_bytes(b"part")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(simulation, "simulate_to", full)
+    assert main(["simulate", scenario, "--out", str(tmp_path / "run")]) == 2
+    assert f"cannot write {tmp_path / 'run'}: No space left" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_trace_can_be_diagnosed(scenario, tmp_path, capsys):

@@ -8,7 +8,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import evenstep
@@ -76,8 +75,8 @@ def main(args: argparse.Namespace) -> int:
     except OSError as error:
         message, code = child.start_failure(command, error)
         say(message)
-        if first:  # else another launcher of the job may have started
-            _remove_unstarted(folder)
+        if first and not folder.attempts():  # else another launcher of the job may have started
+            folder.remove()
         return code
     if args.mpi_shim and reports_for_job(os.environ):
         from evenstep.hooks.mpi.pmpi.collect import collect
@@ -157,14 +156,6 @@ def _compile_recorder() -> None:
     reason = library.built(torch).reason
     if reason:
         say(f"ranks record with the slower Python kernels: {reason}")
-
-
-def _remove_unstarted(folder: RunFolder) -> None:
-    """Remove the folder of a run that never started."""
-    if not folder.attempts():
-        folder.clear()
-        with suppress(OSError):  # the folder holds other files
-            folder.path.rmdir()
 
 
 def reports_for_job(environ: Mapping[str, str]) -> bool:

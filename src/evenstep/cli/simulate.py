@@ -15,6 +15,7 @@ from evenstep.cli import files, progress, traces
 from evenstep.cli.arguments import add_files, add_json, add_set
 from evenstep.cli.terminal import show, tell_written
 from evenstep.errors import UsageError
+from evenstep.trace.spool.folder import RunFolder
 
 if TYPE_CHECKING:
     from evenstep.scenario.scenario import Scenario
@@ -131,13 +132,15 @@ def _simulated(asked: Scenario, args: argparse.Namespace, folder: Path | None) -
     with progress.counting("simulated {} of {} steps") as report:
         if folder is None:
             return simulation.simulate(asked, progress=report)
-        return simulation.simulate_to(folder, asked, progress=report)
+        try:
+            return simulation.simulate_to(folder, asked, progress=report)
+        except OSError as error:
+            RunFolder(folder).remove()
+            raise UsageError(f"cannot write {folder}: {error.strerror}; name another") from error
 
 
 def _make_room(path: Path, *, force: bool) -> None:
     """Raise `UsageError` if the folder holds a run; with `force`, remove that run."""
-    from evenstep.trace.spool.folder import RunFolder
-
     folder = RunFolder(path)
     files.check_folder(path)
     if folder.exists() and not force:

@@ -40,14 +40,15 @@ class Stream:
         self.path = path
         self.limit_bytes = limit_from_environment() if limit_bytes is None else limit_bytes
         self.read_bytes = 0  # handed out so far, decompressed
+        if path.is_fifo():
+            raise TraceError(f"cannot read {path}: it is a pipe; save it as a file first")
         try:
             self._raw = path.open("rb")
             self.size_bytes = os.fstat(self._raw.fileno()).st_size
             magic = self._raw.read(4)
             self._raw.seek(0)
         except OSError as error:
-            why = error.strerror or "it is a pipe; save it as a file first"
-            raise TraceError(f"cannot read {path}: {why}") from error
+            raise TraceError(f"cannot read {path}: {error.strerror}") from error
         self._file = _decompressed(self._raw, magic, path)
 
     def __enter__(self) -> Stream:

@@ -159,6 +159,8 @@ def is_run(path: Path) -> bool:
         return any(any(path.glob(place)) for place in places)
     if path.suffix in (".spool", ".pack"):
         return True
+    if path.is_fifo():  # it may never be opened
+        return False
     try:
         with path.open("rb") as file:
             return file.read(len(SPOOL_MAGIC)) == SPOOL_MAGIC

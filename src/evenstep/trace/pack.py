@@ -99,8 +99,8 @@ def write_pack(spools: Sequence[Path], target: Path) -> int:
                     _add(archive, file, spool)
             size = os.fstat(new.fileno()).st_blocks * 512
     except OSError as error:
-        place = error.filename or target
-        raise SpoolError(f"cannot collect into {target}: {place}: {error.strerror}") from error
+        place = f" ({error.filename})" if error.filename else ""
+        raise SpoolError(f"cannot collect into {target}: {error.strerror}{place}") from error
     return size
 
 

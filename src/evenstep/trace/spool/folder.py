@@ -17,6 +17,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,12 @@ class RunFolder:
         for folder in [*self.path.glob("attempt-*"), self.path / "live"]:
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
+
+    def remove(self) -> None:
+        """Remove the files of a run, and the folder unless it holds other files."""
+        self.clear()
+        with suppress(OSError):
+            self.path.rmdir()
 
     def files(self) -> list[Path]:
         """The files of a run that exist; any other file beside them belongs to somebody else."""
