@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from evenstep.errors import UsageError
+from evenstep.export import parquet
 from evenstep.export.parquet import write
 from evenstep.trace.spool.layout import Kind
 from tests.report.small_run import LATE_NS, LATE_RANK, RANKS, STEPS
@@ -78,3 +79,17 @@ def test_nothing_is_overwritten_without_force(folder, trace, diagnosis):
 def test_a_run_without_findings_has_an_empty_table(tmp_path, trace, diagnosis):
     diagnosis.findings.clear()
     assert [each.rows for each in write(trace, diagnosis, tmp_path)][2] == 0
+
+
+def test_a_full_disk_leaves_no_file_behind(tmp_path, trace, diagnosis, monkeypatch):
+    def full(connection, name, path):
+        path.write_bytes(b"part")
+        if name == "findings":
+            inner = r"Could not write file \"steps\": No space left on device"
+            raise duckdb.IOException(f'IO Error: {{"exception_message":"{inner}","errno":"28"}}')
+        return 1
+
+    monkeypatch.setattr(parquet, "_copied", full)
+    with pytest.raises(UsageError, match=r'pq: Could not write file "steps": No space left on dev'):
+        write(trace, diagnosis, tmp_path / "pq")
+    assert list((tmp_path / "pq").iterdir()) == []

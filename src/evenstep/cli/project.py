@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,7 +54,7 @@ def _page(document: ProjectionDocument) -> Iterator[str]:
     """Render the table and its limits."""
     from evenstep.report.terminal.style import Style, table
 
-    style = Style.of(None, None)
+    style = Style.of(min(shutil.get_terminal_size((80, 24)).columns, 80), None)
     yield from style.wrap(_headline(document), code="1")
     yield ""
     head, *body = table([ROWS, *map(_row, document["projected"])])
@@ -80,11 +81,12 @@ def _row(point: ProjectedSize) -> tuple[str, ...]:
     from evenstep.words import duration, interval, number, percent
 
     rate, efficiency, cv = point["throughput"], point["efficiency"], point["cv"]
+    ends = interval(efficiency["low"], efficiency["high"])
     return (
         f"{point['ranks']:,}",
         number(rate["value"], rate["unit"]),
         duration(point["step_time_ns"]["value"]),
         percent(cv["value"]),
         duration(point["p99_ns"]["value"]),
-        f"{percent(efficiency['value'])} {interval(efficiency['low'], efficiency['high'])}".rstrip(),
+        f"{percent(efficiency['value'])} {ends}".rstrip(),
     )

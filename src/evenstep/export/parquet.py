@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,8 +19,6 @@ from evenstep.trace.trace import Trace
 if TYPE_CHECKING:
     import duckdb
 
-_ORDER = "order by rank, seq"
-
 
 class Written(NamedTuple):
     """A written file."""
@@ -32,9 +31,10 @@ class Written(NamedTuple):
 def write(
     trace: Trace, diagnosis: Diagnosis, folder: Path, *, force: bool = False
 ) -> list[Written]:
-    """Write the files into a folder, which is created if needed.
+    """Write the files into a folder, which is created if needed; all of them or none.
 
-    Raises `UsageError` if a file exists without `force`, and `MissingExtra` without DuckDB.
+    Raises `UsageError` if a file exists without `force` or cannot be written, and `MissingExtra`
+    without DuckDB.
     """
     names = ("events", "steps", "findings")
     targets = {name: folder / f"{name}.parquet" for name in names}
@@ -47,14 +47,21 @@ def write(
         raise MissingExtra("duckdb", extra="analyze", purpose="Parquet") from error
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with store_database.connect() as connection:
+        with (
+            TemporaryDirectory(prefix=".parquet-", dir=folder) as scratch,
+            store_database.connect() as connection,
+        ):
             _register(connection, trace, diagnosis)
-            return [
-                _copied(connection, name, _ORDER if name == "events" else "", path)
+            rows = {
+                name: _copied(connection, name, Path(scratch) / path.name)
                 for name, path in targets.items()
-            ]
+            }
+            for path in targets.values():
+                (Path(scratch) / path.name).replace(path)
     except (OSError, duckdb.IOException) as error:
-        raise UsageError(f"cannot write into {folder}: {error}; name another folder") from error
+        why = store_database.reason(error)
+        raise UsageError(f"cannot write into {folder}: {why}; name another folder") from error
+    return [Written(path, rows[name], path.stat().st_size) for name, path in targets.items()]
 
 
 def _register(connection: duckdb.DuckDBPyConnection, trace: Trace, diagnosis: Diagnosis) -> None:
@@ -79,9 +86,9 @@ def _findings(diagnosis: Diagnosis) -> dict[str, Any]:
     return found
 
 
-def _copied(connection: duckdb.DuckDBPyConnection, name: str, order: str, path: Path) -> Written:
-    query = f"select * from {name} {order}"
-    place = str(path).replace("'", "''")
-    connection.execute(f"copy ({query}) to '{place}' (format parquet, compression zstd)")
-    count = connection.execute("select count(*) from read_parquet(?)", [str(path)]).fetchone()
-    return Written(path, int(count[0]) if count else 0, path.stat().st_size)
+def _copied(connection: duckdb.DuckDBPyConnection, name: str, path: Path) -> int:
+    """Copy a table to a file; return its number of rows."""
+    query = f"select * from {name}{' order by rank, seq' if name == 'events' else ''}"
+    place = store_database.literal(path)
+    copied = connection.execute(f"copy ({query}) to {place} (format parquet, compression zstd)")
+    return int(copied.fetchall()[0][0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,8 +72,14 @@ def explained(done: str) -> Iterator[None]:
     try:
         yield
     except (duckdb.Error, UnicodeDecodeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise TraceError(f"a file of the store cannot be {done}: {reason}") from error
+        raise TraceError(f"a file of the store cannot be {done}: {reason(error)}") from error
+
+
+def reason(error: Exception) -> str:
+    """The message of an error of DuckDB in one line, taken out of the JSON that may surround it."""
+    text = str(error).partition("\n")[0]
+    inner = re.search(r'"exception_message":("(?:[^"\\]|\\.)*")', text)
+    return str(json.loads(inner[1])) if inner else text
 
 
 def write(connection: duckdb.DuckDBPyConnection, table: Mapping[str, Any], path: Path) -> None:
