@@ -373,7 +373,7 @@ def _job(
                 )
             )  # fmt: skip
         if chosen.get("sharing"):
-            shared = Slowest(step, step, int(max(own) * MS), int(last * MS), int(max(held) * MS))
+            shared = Slowest(step, step, int(max(own) * MS))
     return total / steps
 
 

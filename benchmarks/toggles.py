@@ -184,11 +184,12 @@ def _killed(args: argparse.Namespace, how: str) -> Row:
             left += one.end()
         left += ", ".join(map(str, FOLDER.glob(f"evenstep-*-{group}-*")))
         trace = evenstep.load(other.out)
-    steps, waits, shares = _waits(trace)
+    steps, waits, shares, own = _waits(trace)
     since = waits[steps > at].max(initial=0) / 1e6
     measured = (
         f"{len(waits)} waits, the longest {waits.max(initial=0) / 1e6:.1f} ms, at most "
-        f"{shares.max(initial=0):.2f} of a step of then; {since:.1f} ms in the "
+        f"{shares.max(initial=0):.2f} of a step of then ({own.max(initial=0):.2f} without the time "
+        f"it was kept from a core); {since:.1f} ms in the "
         f"{other.steps - at} steps since; {_said(left)}"
     )
     what = f"two jobs of {args.ranks} gloo ranks on one link, {how}"
@@ -196,14 +197,17 @@ def _killed(args: argparse.Namespace, how: str) -> Row:
                bool(shares.max(initial=0) <= MOST_WAIT) and not left, COMMAND)  # fmt: skip
 
 
-def _waits(trace: evenstep.Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each wait for the token: its step, its ns, and those over the mean step before it."""
+def _waits(trace: evenstep.Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Of each wait for the token: its step, its ns, those over the mean step before it, and the
+    same less the time for which the rank was ready without a core in that step."""
     held, steps = trace.of_kind(Kind.PACING), trace.of_kind(Kind.STEP)
     held = held.select(held.op == int(Actuator.BEFORE_EXCHANGE))
     steps = steps.select(steps["rank"] == 0).sorted_by("step")
     took = steps.exit_ns - steps.enter_ns
     means = np.array([took[max(1, n - LOOK_STEPS) : n].mean() for n in held.step])
-    return held.step, held.held_ns, held.held_ns / means
+    kept_ns = np.array([steps.parent[steps.step == n].sum() for n in held.step]) * 1000
+    own_ns = np.maximum(held.held_ns - kept_ns, 0)
+    return held.step, held.held_ns, held.held_ns / means, own_ns / means
 
 
 @contextmanager

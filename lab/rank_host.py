@@ -61,7 +61,7 @@ class RankHost:
         self.spool = spool
         self.rank = rank
         self.plan: Plan | None = None  # to be told to all ranks of the job, when set
-        self.work_ns = self.held_ns = 0  # of the last step, for those who share them
+        self.work_ns = 0  # of the last step, for those who share it
         self._ident = self.recorder.ident
         self._group = _entered(spool, world)
         self._block = 0
@@ -121,7 +121,7 @@ class RankHost:
         self._block = block
         row, _, decision = pace.after_step(closed)
         recorder.store_summary(closed)
-        self.plan, self.work_ns, self.held_ns = decision.plan, row.entry_ns, row.delay_ns
+        self.plan, self.work_ns = decision.plan, row.entry_ns
         begin = now_ns()
         pace.hold(decision, closed.number + 1)
         return now_ns() - begin if decision.delay_ns > 0 else 0

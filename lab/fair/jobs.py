@@ -81,10 +81,4 @@ def slowest_of(reports: Sequence[Report]) -> Slowest | None:
     """The step's slowest rank; None unless all speak of the same step."""
     if len({report.step for report in reports}) != 1:
         return None
-    return Slowest(
-        reports[0].step,
-        reports[0].step,
-        max(report.work_ns for report in reports),
-        max(report.work_ns + report.held_ns for report in reports),
-        max(report.held_ns for report in reports),
-    )
+    return Slowest(reports[0].step, reports[0].step, max(report.work_ns for report in reports))

@@ -18,7 +18,6 @@ class Report(NamedTuple):
 
     step: int = -1  # there was none
     work_ns: int = 0
-    held_ns: int = 0
 
 
 class Ask(NamedTuple):

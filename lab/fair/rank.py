@@ -140,7 +140,7 @@ class Rank:
     def _end_step(self, grant: Grant, step: int) -> None:
         host = self.host
         self._planned_ns += host.end_step(grant.block, Orders(grant.plan, grant.slowest))
-        self._report = Report(step, host.work_ns, host.held_ns)
+        self._report = Report(step, host.work_ns)
 
     def _outside(self, step: int) -> None:
         """What happens between two steps: pauses, checkpoints, evaluations."""

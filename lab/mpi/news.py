@@ -19,20 +19,17 @@ _MOST_BYTES = 64  # of a packed plan: one number each, and one for how many ther
 
 
 class News(NamedTuple):
-    """One rank's part. Work and delay are those of the step before."""
+    """One rank's part. Work is that of the step before."""
 
     block: int | None  # on from the next step; rank 0 says
     step: int  # -1: there was none
     work_ns: int
-    held_ns: int
     plan: Plan | None
 
     def pack(self) -> npt.NDArray[np.float64]:
         """As numbers."""
         block = _SILENT if self.block is None else float(self.block)
-        arrival = self.work_ns + self.held_ns
-        head = [block, self.step, self.work_ns, arrival, self.held_ns]
-        return np.array([*head, *_plan_numbers(self.plan)], np.float64)
+        return np.array([block, self.step, self.work_ns, *_plan_numbers(self.plan)], np.float64)
 
 
 class Heard(NamedTuple):
@@ -44,9 +41,9 @@ class Heard(NamedTuple):
     @classmethod
     def of(cls, numbers: npt.NDArray[np.float64]) -> Heard:
         """From the maxima."""
-        block, step, work, arrival, held = (int(value) for value in numbers[:5])
-        slowest = Slowest(step, step, work, arrival, held) if step >= 0 else None
-        return cls(block, Orders(_plan(numbers[5:]), slowest))
+        block, step, work = (int(value) for value in numbers[:3])
+        slowest = Slowest(step, step, work) if step >= 0 else None
+        return cls(block, Orders(_plan(numbers[3:]), slowest))
 
 
 def _plan_numbers(plan: Plan | None) -> list[float]:

@@ -75,7 +75,7 @@ class Rank:
         self._sampler = Sampler(
             [CpuSource(threading.get_native_id())], self._host.recorder.sample, period_s=SAMPLED_S
         )
-        self._report = (-1, 0, 0)  # step, work and delay of the step before
+        self._report = (-1, 0)  # step and work of the step before
 
     def run(self) -> None:
         """Step until rank 0 has seen that it is over: the ranks end together."""
@@ -89,7 +89,7 @@ class Rank:
             with self._host.phase(Phase.OPTIMIZER):
                 self._spend(OPTIMIZER, "optimizer", step)
             self._host.end_step(heard.block, heard.orders)
-            self._report = (step, self._host.work_ns, self._host.held_ns)
+            self._report = (step, self._host.work_ns)
             block = heard.block
             self._exchange = self._ways[self._arms[self._arm_at(block)].own]
             step += 1

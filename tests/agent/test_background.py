@@ -129,7 +129,7 @@ def test_what_should_have_come_is_looked_for_after_half_as_long_again(
 
 
 def test_hooks_that_cannot_be_polled_are_said_and_the_round_goes_on(background):
-    background._once.clear()
+    background.once.clear()
     background._hooks["torch"] = SimpleNamespace(poll=gone)
     background._alarm = SimpleNamespace(round=lambda: background.facts.update(alarm=True))
     background._sources = []

@@ -26,7 +26,7 @@ PLANS = st.builds(
 ORDERS = st.builds(
     Orders,
     st.none() | PLANS,
-    st.none() | st.builds(Slowest, *[SIGNED] * 5),
+    st.none() | st.builds(Slowest, *[SIGNED] * 3),
     st.none() | st.builds(SharedFloor, *[SIGNED] * 4),
 )
 

@@ -228,7 +228,7 @@ def test_every_rank_hears_how_long_the_slowest_rank_works_before_it_enters(world
     job.post(64, late=world - 1, step_ms=100)
     for _ in range(3):
         job.exchange(range(world - 1, -1, -1))
-    told = Slowest(48, 63, 90 * MS, 90 * MS, 0)
+    told = Slowest(48, 63, 90 * MS)
     assert job.heard == [[Orders(slowest=told)]] * world
 
 

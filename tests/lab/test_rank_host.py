@@ -58,7 +58,7 @@ def test_an_exchange_that_fails_has_an_end(host):
 def test_orders_are_for_arms_that_share(host, monkeypatch):
     heard = []
     monkeypatch.setattr(Pacer, "observe", lambda self, seen: heard.append(seen.slowest))
-    slowest = Slowest(0, 0, 5 * MS, 5 * MS, 0)
+    slowest = Slowest(0, 0, 5 * MS)
     step(host, 1, Orders(slowest=slowest))  # of the baseline, the next is of the other
     step(host, 0, Orders(slowest=slowest))
     assert heard == [None, slowest]

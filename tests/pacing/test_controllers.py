@@ -29,7 +29,7 @@ def shared(work_ns: list[int], slowest_ns: int, *, world: int = 4, lag: int = 1)
     rule = SharedSlack(world)
     for step, work in enumerate(work_ns):
         past = step - lag
-        news = Slowest(past, past, slowest_ns, slowest_ns, 0) if past >= 0 else None
+        news = Slowest(past, past, slowest_ns) if past >= 0 else None
         rule.learn(StepObservation(step, 100 * MS, work, slowest=news), due=True)
     return rule
 
@@ -93,7 +93,7 @@ def test_slack_is_learned_for_as_many_steps_as_two_per_rank() -> None:
 def test_a_window_shared_at_once_counts_for_each_of_its_steps() -> None:
     rule = SharedSlack(4)
     for step in range(40):
-        news = Slowest(0, 39, 100 * MS, 100 * MS, 0) if step == 39 else None
+        news = Slowest(0, 39, 100 * MS) if step == 39 else None
         rule.learn(StepObservation(step, 100 * MS, 90 * MS, slowest=news), due=True)
     assert propose(rule)[0] == 8 * MS
 

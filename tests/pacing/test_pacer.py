@@ -68,10 +68,7 @@ OBSERVATIONS = st.builds(
     spread_ns=st.none() | st.integers(0, 10**11),
     steady=st.booleans(),
     batch=st.sampled_from([None, 32, 32, 64]),
-    slowest=st.none()
-    | st.builds(
-        Slowest, *[st.integers(0, 500)] * 2, *[st.integers(0, 10**11)] * 2, st.integers(0, 10**9)
-    ),
+    slowest=st.none() | st.builds(Slowest, *[st.integers(0, 500)] * 2, st.integers(0, 10**11)),
 )
 
 
@@ -278,8 +275,6 @@ def test_only_the_leading_rank_publishes() -> None:
     lead, other = pacer(sharing=True, rank=0), pacer(sharing=True, rank=1)
     assert lead.decide(32).plan == Plan(96, 127, 0, 4, ALWAYS)
     assert other.decide(32).plan is None
-    other.leads = True
-    assert other.decide(64).plan is not None
 
 
 @pytest.mark.parametrize(("share", "held"), [(0.02, True), (0.3, False)])

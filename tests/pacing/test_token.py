@@ -1,6 +1,8 @@
 """Whose turn it is on a link: told from outside, in nanoseconds of one clock."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from evenstep.pacing import TrialBudget
 from evenstep.pacing.random_trial import BLOCK_STEPS, LEARNING_STEPS
@@ -54,10 +56,20 @@ def test_who_is_ahead_is_waited_for_while_that_is_worth_it(token, other, waits):
     assert bool(token.post.entered_ns) is not waits
 
 
-def test_it_is_asked_again_soon_and_nobody_waits_longer_than_the_bound(token):
+def test_it_is_asked_again_after_half_of_what_is_left(token):
+    now = NOW
+    while wait := token.ask(now, [THERE]):  # it will have left in 30 ms, and does in 29
+        ahead = max(30 * MS - (now - NOW), 50 * MS // 16)
+        assert wait == max(ahead // 2, ALONE_NS // 64)
+        now += wait
+        if now > NOW + 29 * MS:
+            break
+    assert now - NOW < 32 * MS
+
+
+def test_nobody_waits_longer_than_the_bound(token):
     now = NOW
     while wait := token.ask(now, [THERE._replace(entered_ns=now)]):
-        assert wait <= ALONE_NS // 64
         now += wait
     assert now - NOW == token.waited_ns == MOST_WAIT * STEP_NS
 
@@ -67,6 +79,29 @@ def test_a_host_that_sleeps_for_longer_than_told_keeps_the_bound_too(token):
     while wait := token.ask(now, [THERE._replace(entered_ns=now)]):
         now += wait + 3 * MS
     assert 0.8 * MOST_WAIT * STEP_NS < token.waited_ns <= MOST_WAIT * STEP_NS
+
+
+def test_few_long_steps_do_not_lengthen_the_bound(token):
+    for step in range(LOOK_STEPS):
+        token.end_step(step, 20 * STEP_NS if step % 3 == 0 else STEP_NS, NOW, [])
+    assert token.post.step_ns == STEP_NS
+
+
+@given(st.lists(st.lists(st.integers(0, 20 * MS), max_size=40), min_size=2, max_size=20))
+def test_a_wait_exceeds_its_bound_only_by_more_oversleep_than_ever_before(exchanges):
+    token = Token(TrialBudget(), guarded=False)
+    token._acts, token.post = True, Post(alone_ns=ALONE_NS, step_ns=STEP_NS)
+    now, known_ns = NOW, 0
+    for oversleeps in exchanges:
+        left_ns, began, new_ns = iter(oversleeps), now, 0
+        while wait := token.ask(now, [THERE._replace(entered_ns=now)]):
+            late_ns = next(left_ns, 0)
+            now, new_ns = now + wait + late_ns, max(new_ns, late_ns)
+        assert token.waited_ns <= MOST_WAIT * STEP_NS + max(0, new_ns - known_ns)
+        assert now == began + token.waited_ns
+        known_ns = max(known_ns, new_ns)
+        token.leave(now + ALONE_NS)
+        now += STEP_NS
 
 
 def test_a_job_that_does_not_act_never_waits(token):

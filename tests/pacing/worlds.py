@@ -59,7 +59,7 @@ def run(world: World, pacers: list[Pacer], steps: int, *, share: bool = False) -
             seen = (step, times[-1], work[i], wait, 100_000, wait + TRANSFER_NS, TRANSFER_NS)
             pacer.observe(StepObservation(*seen, delay_ns=delays[i], slowest=shared))
         if share:  # what is shared arrives one step late
-            shared = Slowest(step, step, max(work), last, max(delays))
+            shared = Slowest(step, step, max(work))
         credit = credit or 2 * max(pacer.bound_ns for pacer in pacers)
         elapsed += times[-1]
         over = max(over, lost - 0.005 * elapsed - credit)

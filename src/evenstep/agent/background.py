@@ -65,7 +65,7 @@ class Background:
         self._absent: dict[str, str] = {}
         self._nccl = ""  # NCCL's last report
         self._parted: tuple[int, str] | None = None  # step in which sharing ended, and why
-        self._once: list[Callable[[], None]] = [self._record_locality]
+        self.once: list[Callable[[], object]] = [self._record_locality]  # tasks of the next round
         self.sampler = self._make_sampler()
         self._work.wake = self.sampler.wake
 
@@ -143,8 +143,8 @@ class Background:
 
     def _round(self) -> None:
         """Once per sampling period."""
-        while self._once:
-            task = self._once.pop()
+        while self.once:
+            task = self.once.pop()
             try:
                 task()
             except Exception as error:

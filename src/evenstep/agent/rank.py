@@ -119,6 +119,7 @@ class Agent:
             place=(place.local_rank, local_world(os.environ), place.world),
             makers={"gc": Garbage, "cores": Cores, "power": Power},
             make_turns=(self._link, self._storage) if place.rank == 0 else (self._storage,),
+            soon=self._background.once.append,
         )
 
     @property

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import exp, inf, log, log1p
 
-ALPHA = 0.05
+ALPHA, LOG_2 = 0.05, log(2)
 FIRST_LOOK = 5  # differences; fewer can reject no effect
+PRECISION = 1e-3  # of an interval, as a share of its width
 _RATES = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0)  # λ: from noisy differences to quiet ones
 
 
@@ -34,19 +35,14 @@ class EvidenceProcess:
         return _log_mean_exp(self._logs)
 
 
-def interval(gains: Sequence[float], alpha: float = ALPHA) -> tuple[float, float, float]:
+def interval(gains: Sequence[float]) -> tuple[float, float, float]:
     """Mean and confidence interval (low, high) of paired differences in random order.
 
     The test inverted: under a constant effect of m, the signs of D - m are fair coins. Valid at all
-    times, at level 1 - alpha.
+    times, at level 1 - `ALPHA`.
     """
-    if not gains:
-        return 0.0, -inf, inf
-    mean = sum(gains) / len(gains)
-    reach = max(abs(gain - mean) for gain in gains) + 1e-9
-    below = _nearest_rejected(gains, alpha, mean, -reach)
-    above = _nearest_rejected(gains, alpha, mean, reach)
-    return mean, mean + below, mean + above
+    mean = sum(gains) / max(1, len(gains))
+    return mean, _rejected(gains, -1.0, -inf), _rejected(gains, 1.0, inf)
 
 
 def running_interval(gains: Sequence[float]) -> tuple[float, float, float]:
@@ -59,35 +55,33 @@ def running_interval(gains: Sequence[float]) -> tuple[float, float, float]:
     mean, low, high = last = interval(gains)
     looks = FIRST_LOOK
     while looks < len(gains):
-        _, below, above = interval(gains[:looks])
-        low, high = max(low, below), min(high, above)
+        low, high = _rejected(gains[:looks], -1.0, low), _rejected(gains[:looks], 1.0, high)
         looks += 1 + looks // 8
     return (mean, low, high) if low <= high else last
 
 
-def _nearest_rejected(gains: Sequence[float], alpha: float, mean: float, reach: float) -> float:
-    """Distance from the mean to the nearest rejected effect on one side; infinite if none is."""
-    sign = 1.0 if reach > 0 else -1.0
-    far, near = sign + 16 * reach, 0.0
-    limit = log(2 / alpha)
+def _rejected(gains: Sequence[float], sign: float, known: float) -> float:
+    """The nearest rejected effect above (`sign` 1) or below (-1) the mean; `known` if nearer."""
+    mean = sum(gains) / max(1, len(gains))
+    reach = max((abs(gain - mean) for gain in gains), default=0.0)
+    near, far = 0.0, min(1.0 + 16.0 * reach, sign * (known - mean))  # distances from the mean
 
-    def evidence(effect: float) -> float:
-        return _log_mean_exp(
-            [sum(_log_factor(sign * rate * (effect - gain)) for gain in gains) for rate in _RATES]
-        )
+    def rejects(distance: float) -> bool:
+        away = [distance - sign * (gain - mean) for gain in gains]
+        logs = [sum([_log_factor(rate * each) for each in away]) for rate in _RATES]
+        return _log_mean_exp(logs) >= log(2 / ALPHA)
 
-    if evidence(mean + far) < limit:
-        return sign * inf
-    for _ in range(50):
-        middle = (near + far) / 2
-        near, far = (near, middle) if evidence(mean + middle) >= limit else (middle, far)
-    return far
+    if far <= 0 or not rejects(far):
+        return known
+    while far - near > max(PRECISION * far, 1e-9):
+        middle = (near + far) / 2 if near else far / 8
+        near, far = (near, middle) if rejects(middle) else (middle, far)
+    return mean + sign * far
 
 
 def _log_factor(value: float) -> float:
     """log(exp(x) / cosh(x)), without overflow."""
-    size = abs(value)
-    return value - (size + log1p(exp(-2 * size)) - log(2))
+    return LOG_2 - log1p(exp(-2 * value)) if value > -300.0 else LOG_2 + 2 * value
 
 
 def _log_mean_exp(logs: Sequence[float]) -> float:

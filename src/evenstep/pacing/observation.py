@@ -9,17 +9,15 @@ from evenstep.pacing.plans import Plan
 
 
 class Slowest(NamedTuple):
-    """Shared maxima over the ranks in steps `first_step` to `last_step`; may arrive steps later.
+    """The slowest rank in steps `first_step` to `last_step`; may arrive steps later.
 
-    For one step (first = last) the values are exact. For a window, `work_ns` must be a low quantile
-    of the slowest rank's work, so that slack derived from it is too small rather than too large.
+    For one step (first = last) its work is exact. For a window it must be a low quantile, so that
+    slack derived from it is too small rather than too large.
     """
 
     first_step: int
     last_step: int
     work_ns: int  # M1 = max over ranks of own work u_i
-    arrival_ns: int  # M2 = max over ranks of u_i + d_i
-    held_ns: int  # max over ranks of the realised delay d_i
 
 
 class StepObservation(NamedTuple):

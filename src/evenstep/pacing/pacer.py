@@ -25,6 +25,7 @@ RESCALE_STEPS = 8  # steps between two looks at the median step
 SAMPLE = 4  # every fourth step counts for the median, once there is one
 CALM_STEPS = 2  # steady steps in a row before a delay after an unsteady one
 SHORTEST_DELAY_NS = 10_000  # about the shortest sleep of a host
+LOSS_SHARE = 0.005  # of the time, that the ledger allows to be lost
 CREDIT_BOUNDS = 2  # initial allowance of the ledger, in longest delays
 LONGEST_DELAY_NS = 1_000_000_000
 OBJECTIVES = ("throughput", "stability")
@@ -53,7 +54,6 @@ class PacerSettings:
     imbalance: float = 0.03  # no delay while slack is below this share of a step
     max_delay: float = 0.10  # longest delay before a step
     stability_cost: float = 0.006  # share of throughput that steadier steps may cost
-    loss_share: float = 0.005  # ε of the ledger
     sharing: bool = False  # decide by the published plan and shared work, not alone
     exchange_ns: int = 0  # period of the ranks' exchange of messages; a plan lasts two
     guarded: bool = True
@@ -71,7 +71,6 @@ class Pacer:
 
     def __init__(self, settings: PacerSettings, account: TrialBudget | None = None) -> None:
         self.settings = settings
-        self.leads = settings.rank == 0  # publishes plans; the host gives the role to another rank
         self.killed = False
         self._batch: int | None = None
         self._odd_batch: int | None = None  # a differing batch size, seen once
@@ -85,26 +84,22 @@ class Pacer:
         self._steps = self._held_steps = self._held_ns = 0
         self._idle = Decision(0, Reason.LEARNING)  # the last decision without a delay
         self._controller = self._fresh_controller()
+        steadier = settings.objective == "stability"
         self._seed = f"{settings.run_id}/{settings.attempt}/pace"
         self.trial = RandomTrial(
             TrialBudget() if account is None else account,
             seed=self._seed,
             objective=settings.objective,
-            share=SHARE if settings.objective == "throughput" else settings.stability_cost,
+            share=settings.stability_cost if steadier else SHARE,
         )
-        self._ledger = self._fresh_ledger()
+        share = max(LOSS_SHARE, settings.stability_cost) if steadier else LOSS_SHARE
+        self._ledger = RankLedger(share=share, ranks=settings.world)
 
     def _fresh_controller(self) -> PaperRule | SharedSlack | LocalSlack:
         if self.settings.controller == "paper":
             return PaperRule()
         world = self.settings.world
         return SharedSlack(world) if self.settings.sharing else LocalSlack(world)
-
-    def _fresh_ledger(self) -> RankLedger:
-        share = self.settings.loss_share
-        if self.settings.objective == "stability":
-            share = max(share, self.settings.stability_cost)
-        return RankLedger(share=share, ranks=self.settings.world)
 
     @property
     def bound_ns(self) -> int:
@@ -195,7 +190,7 @@ class Pacer:
     def decide(self, step: int) -> Decision:
         """Decide how long to hold `step`, and which plan this rank should publish now."""
         settings = self.settings
-        plan = self._publishable(step) if settings.sharing and self.leads else None
+        plan = self._publishable(step) if settings.sharing and settings.rank == 0 else None
         if settings.mode == "off" or self.killed:
             reason = Reason.KILLED if self.killed else Reason.OFF
             self._asked = (step, False, False)

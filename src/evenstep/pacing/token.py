@@ -23,12 +23,12 @@ from evenstep.pacing.random_trial import BLOCK_STEPS, RandomTrial
 from evenstep.pacing.window import RollingWindow
 
 TOKEN = "token"
-MOST_WAIT = 0.25  # of a step
+MOST_WAIT = 0.25  # of the median step
 WINDOW, QUICK = 256, 0.1  # exchanges, and the quantile taken as the length of one alone
 FEWEST_EXCHANGES = 8
 WORTH = 1.5  # longest wait in own exchanges: free for us at η = .8, for both jobs at any η < 1
 OVERDUE = 3.0  # exchanges alone by which a job overstays before it counts as dead
-POLL_SHARE = 1 / 64  # longest poll interval, in own exchanges
+POLL_SHARE = 1 / 64  # shortest poll interval, in own exchanges, but at least:
 SHORTEST_POLL_NS = 50_000
 SHORTEST_BLOCK_NS = 1_000_000
 LOOK_STEPS = 64
@@ -44,7 +44,7 @@ class Post(NamedTuple):
     asked_ns: int = 0  # 0: the job is not at its exchange
     entered_ns: int = 0  # 0: the job is not on the link
     alone_ns: int = 0  # length of its exchange on an idle link; 0: not known yet
-    step_ns: int = 0  # 0: the job takes no part
+    step_ns: int = 0  # median of its last steps; 0: the job takes no part
     pairs: int = 0  # compared so far
     gain: int = 0  # of the last pair, in millionths of a step
     cost: int = 0  # of the last pair, in millionths of a step
@@ -61,10 +61,13 @@ class Token:
         self.trial = RandomTrial(account, seed=SEED)
         self.trial.wanted = False
         self.waited_ns = 0  # in the running step
+        self._deadline_ns = 0  # of this one's beginning
         self._again_ns = 0  # when to ask again
-        self._overslept_ns = 0  # recent oversleeping of the host
+        self._overslept_ns = 0  # the host's longest oversleep before this exchange …
         self._guarded = guarded
         self._exchanges = RollingWindow(WINDOW)
+        self._oversleeps = RollingWindow(LOOK_STEPS)  # … and before the last ones
+        self._steps_ns = RollingWindow(LOOK_STEPS)
         self._block, self._acts = 0, False
         self.steps = self._met = 0
         self._block_ns = 0
@@ -76,18 +79,21 @@ class Token:
         if not post.asked_ns:
             self._met += any(other.entered_ns for other in others)
             post = self.post = post._replace(asked_ns=now_ns)
-            self._overslept_ns -= self._overslept_ns >> 3
+            longest_ns = int(MOST_WAIT * post.step_ns) if self._acts else 0
+            self._deadline_ns = now_ns + longest_ns
+            self._overslept_ns = 0
         else:
             self._overslept_ns = max(self._overslept_ns, now_ns - self._again_ns)
-        self.waited_ns = waited_ns = now_ns - post.asked_ns
-        most_ns = int(MOST_WAIT * post.step_ns) - self._overslept_ns if self._acts else 0
-        room_ns = most_ns - waited_ns
+        self.waited_ns = now_ns - post.asked_ns
+        late_ns = max(self._overslept_ns, self._oversleeps.quantile(1.0))
+        room_ns = self._deadline_ns - late_ns - now_ns
         ahead_ns = _ahead_ns(post, now_ns, others) if room_ns > 0 and post.alone_ns else 0
         if not ahead_ns:
             self.post = post._replace(entered_ns=now_ns)
             return 0
         poll_ns = max(SHORTEST_POLL_NS, int(POLL_SHARE * post.alone_ns))
-        wait_ns = min(ahead_ns, poll_ns, room_ns)
+        # Half of what is left: few sleeps, of which a host may end each late.
+        wait_ns = min(max(ahead_ns // 2, poll_ns), room_ns)
         self._again_ns = now_ns + wait_ns
         return wait_ns
 
@@ -96,6 +102,7 @@ class Token:
         post = self.post
         if post.entered_ns:
             self._exchanges.push(now_ns - post.entered_ns)
+            self._oversleeps.push(self._overslept_ns)
         alone_ns = post.alone_ns
         if len(self._exchanges) >= FEWEST_EXCHANGES:
             alone_ns = self._exchanges.quantile(QUICK)
@@ -118,34 +125,34 @@ class Token:
         trial.account.tick(step)
         trial.leads = leader is None
         trial.learn(self._block, step_ns, self._acts, exchange_ns)
-        mean_ns = self.post.step_ns
-        mean_ns += (step_ns - mean_ns) // min(self.steps + 1, LOOK_STEPS)
+        self._steps_ns.push(step_ns)
+        usual_ns = max(1, self._steps_ns.quantile(0.5))
         self.steps += 1
         if self.steps % LOOK_STEPS == 0:
-            matters = self.post.alone_ns >= LEAST * mean_ns
+            matters = self.post.alone_ns >= LEAST * usual_ns
             trial.wanted = matters and self._met >= MET * LOOK_STEPS
             self._met = 0
         if leader is None:
-            self._lead(mean_ns, others)
+            self._lead(usual_ns, others)
         else:
             self._block_ns = leader.block_ns
             trial.follow(leader.span, leader.scale)
         pairs, gain, cost = trial.last_pair
         self.post = self.post._replace(
-            step_ns=max(1, mean_ns), pairs=pairs, gain=int(MILLION * gain),
+            step_ns=usual_ns, pairs=pairs, gain=int(MILLION * gain),
             cost=int(MILLION * cost), span=trial.span, scale=trial.scale, block_ns=self._block_ns,
         )  # fmt: skip
         self._block = now_ns // self._block_ns if self._block_ns else 0
         self._acts = trial.acts(self._block) if self._guarded else self.steps > LOOK_STEPS
 
-    def _lead(self, mean_ns: int, others: Sequence[Post]) -> None:
+    def _lead(self, usual_ns: int, others: Sequence[Post]) -> None:
         """Take the other jobs' new pairs; set the length of a block."""
         for number, other in enumerate(others):
             if other.pairs != self._counted_pairs.get(number, other.pairs):
                 self.trial.peer_pairs.append((other.gain / MILLION, other.cost / MILLION))
             self._counted_pairs[number] = other.pairs
         if not self.trial.span:
-            longest_ns = max([mean_ns, *(other.step_ns for other in others)])
+            longest_ns = max([usual_ns, *(other.step_ns for other in others)])
             self._block_ns = SHORTEST_BLOCK_NS
             while self._block_ns < BLOCK_STEPS * longest_ns:
                 self._block_ns *= 2

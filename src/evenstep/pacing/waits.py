@@ -23,13 +23,9 @@ Collective: TypeAlias = tuple[int, int, int, int, int, bool]
 Pause: TypeAlias = tuple[int, int]
 """(start_ns, end_ns) of a collector pause of this rank, in order."""
 
-NO_COLLECTIVE = "no collective in this step"
-PAUSED = "the end fell into or right after a collector pause"
-FIRST_ONLY = "only ever the first of a step: wait and slow transfer look the same"
-
 
 class StepWait(NamedTuple):
-    """How long a rank waited in one step; None, with the reason, where that is unknown."""
+    """How long a rank waited in one step; None where that is unknown."""
 
     first_ns: int | None  # before the first byte of the first collective
     total_ns: int | None  # in the whole step; overlapped collectives share one wait
@@ -37,7 +33,6 @@ class StepWait(NamedTuple):
     floor_lower_ns: int | None  # of the same
     margin_ns: int  # a transfer without wait rarely takes longer than floor_lower_ns + margin_ns
     since_last_ns: int | None  # first entry less the last end before it: own work and own delay
-    reason: str = ""
 
 
 class WaitEstimator:
@@ -65,7 +60,7 @@ class WaitEstimator:
                     busy = ended
                 continue
             if upper and pauses and _held_back(end, pauses):
-                sums.leave_out(PAUSED)
+                sums.leave_out()
             else:
                 key = (group, op, nbytes, 1)
                 samples = find(key) or floors.samples_of(*key)
@@ -109,7 +104,7 @@ class WaitEstimator:
             after += 1
         last, end = collectives[after - 1][3], collectives[after - 1][4]
         if pauses and _held_back(end, pauses):
-            sums.leave_out(PAUSED)
+            sums.leave_out()
             return after, reach
         samples = self.floors.samples_of(group, op, nbytes, after - at)
         if last >= busy:
@@ -124,7 +119,7 @@ class WaitEstimator:
 class _StepSums:
     """The waits of one step so far."""
 
-    __slots__ = ("began", "first", "first_floor", "in_flight", "reason", "total")
+    __slots__ = ("began", "first", "first_floor", "in_flight", "known", "total")
 
     def __init__(self) -> None:
         self.began = False
@@ -132,18 +127,17 @@ class _StepSums:
         self.first_floor: Floor | None = None
         self.in_flight: int | None = None
         self.total = 0
-        self.reason = ""
+        self.known = True  # whether all waits are
 
-    def leave_out(self, reason: str) -> None:
-        """Enter a collective whose wait is unknown."""
-        self.began = True
-        self.reason = self.reason or reason
+    def leave_out(self) -> None:
+        """Enter one that ended in or right after a collector pause: its wait is unknown."""
+        self.began, self.known = True, False
 
     def add(self, in_flight: int, spread: int, floor: Floor | None) -> None:
         """Enter a collective, or a burst with `spread` between its first and last entry."""
         wait = None
-        if floor is None:
-            self.reason = self.reason or FIRST_ONLY
+        if floor is None:  # only ever the first of a step: wait and slow transfer look the same
+            self.known = False
         else:
             wait = max(0, in_flight - floor.value_ns)
             if wait > floor.margin_ns + spread:
@@ -155,9 +149,8 @@ class _StepSums:
     def close(self, since_ns: int | None) -> StepWait:
         floor = self.first_floor
         lower, margin = (None, 0) if floor is None else (floor.lower_ns, floor.margin_ns)
-        reason = self.reason if self.began else NO_COLLECTIVE
-        total = None if reason else self.total
-        return StepWait(self.first, total, self.in_flight, lower, margin, since_ns, reason)
+        total = self.total if self.began and self.known else None
+        return StepWait(self.first, total, self.in_flight, lower, margin, since_ns)
 
 
 def _held_back(end: int, pauses: Sequence[Pause]) -> bool:

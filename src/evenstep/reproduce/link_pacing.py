@@ -70,8 +70,7 @@ class PacedRanks(Free):
                 )
             )
         if self.pacers[0].settings.sharing:  # shared values arrive a step later
-            arrivals = [w + d for w, d in zip(work, held, strict=True)]
-            self._shared = Slowest(step, step, max(work), max(arrivals), max(held))
+            self._shared = Slowest(step, step, max(work))
 
 
 class TokenJob(Free):

@@ -136,6 +136,17 @@ def test_what_an_action_did_is_on_record_when_it_is_ended_and_survives_toggles()
     assert job.conductor.outcomes == [fact]
 
 
+def test_the_interval_of_an_ended_action_is_searched_off_the_training_thread() -> None:
+    later = []
+    job = Job(0.05)
+    job.conductor.soon = later.append
+    job.go(1500).conductor.ask([], job.step)
+    assert "actions" not in job.spool.facts
+    (task,) = later
+    task()
+    assert job.spool.facts["actions"] == job.conductor.account()
+
+
 def test_around_a_checkpoint_nothing_acts() -> None:
     job = Job(0.05).go(1500).go(1, unsteady=True)
     assert not job.actions[0].acts

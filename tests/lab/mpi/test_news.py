@@ -16,17 +16,16 @@ PLANS = st.tuples(
 ).map(lambda fields: Plan(*fields))  # fmt: skip
 
 
-@given(st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=8), st.none() | PLANS)
+@given(st.lists(TIMES, min_size=1, max_size=8), st.none() | PLANS)
 def test_all_hear_the_slowest_and_what_rank_0_says(works, plan):
     said = [
-        News(7 if rank == 0 else None, 40, work, held, plan if rank == 0 else None).pack()
-        for rank, (work, held) in enumerate(works)
+        News(7 if rank == 0 else None, 40, work, plan if rank == 0 else None).pack()
+        for rank, work in enumerate(works)
     ]
     heard = Heard.of(np.max(said, axis=0))
-    longest, arrival = max(w for w, _ in works), max(w + h for w, h in works)
     assert (heard.block, heard.orders.plan) == (7, plan)
-    assert heard.orders.slowest == Slowest(40, 40, longest, arrival, max(h for _, h in works))
+    assert heard.orders.slowest == Slowest(40, 40, max(works))
 
 
 def test_before_the_first_step_there_is_nothing_to_tell():
-    assert Heard.of(News(-1, -1, 0, 0, None).pack()).orders.slowest is None
+    assert Heard.of(News(-1, -1, 0, None).pack()).orders.slowest is None

@@ -48,12 +48,13 @@ class Conductor:
     place: tuple[int, int, int]  # local rank, local world, world
     makers: dict[str, Callable[[], Action]]
     make_turns: Sequence[Callable[[], LinkToken | StorageTurns]] = ()
+    soon: Callable[[Callable[[], object]], object] = lambda task: task()  # run off this thread
 
     def __post_init__(self) -> None:
         self.parts: list[TriedAction] = []
         self.turns: list[LinkToken | StorageTurns] = []  # while the token is requested
         self.outcomes: list[dict[str, Any]] = []  # of all actions, once stopped
-        self._ended: dict[str, dict[str, Any]] = {}  # by action: what it did until it was ended
+        self._ended: dict[str, TriedAction] = {}  # of each action, the longest trial ended before
         self._calm = 0
         self._seen: list[tuple[int, ...]] = []  # per steady step, the values of `Facts`
 
@@ -69,8 +70,8 @@ class Conductor:
         for part in self.parts:
             if part.action.name not in wanted:
                 self._end(part, step)
+                self.budget.close(part.trial)
                 self._keep(part)
-                part.trial.reset()
         self._take_turns(TOKEN in names)
         kept = {part.action.name: part for part in self.parts}
         self.parts = [kept.get(name) or self._made(name) for name in wanted]
@@ -165,12 +166,14 @@ class Conductor:
         self.end_all(step)
 
     def _keep(self, part: TriedAction) -> None:
-        """Write what an ended action did: a job that is killed later has no other moment. Of one
-        that ended several times, the longest trial is kept."""
+        """Have written what an ended action did: a job that is killed later has no other moment."""
         before = self._ended.get(part.action.name)
-        if before is None or len(part.trial.gains) > before["pairs"]:
-            self._ended[part.action.name] = _outcome(part)
-            self.spool.add_fact("actions", list(self._ended.values()))
+        if before is None or len(part.trial.gains) > len(before.trial.gains):
+            self._ended[part.action.name] = part
+            self.soon(lambda: self.spool.add_fact("actions", self._ended_outcomes()))
+
+    def _ended_outcomes(self) -> list[dict[str, Any]]:
+        return [_outcome(part) for part in tuple(self._ended.values())]
 
     def end_all(self, step: int = 0) -> None:
         """End all actions; cheap, for a forked child."""
@@ -181,7 +184,7 @@ class Conductor:
     def account(self) -> list[dict[str, Any]]:
         """What each action did, with the verdict of its trial; JSON-able."""
         turns = [turn.account() for each in self.turns for turn in each.turns if turn.token.steps]
-        return [*turns, *self._ended.values(), *map(_outcome, self.parts)]
+        return [*turns, *self._ended_outcomes(), *map(_outcome, self.parts)]
 
 
 def _outcome(part: TriedAction) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class Turn:
         shift_ns = board.shift_ns
         while wait_ns := token.ask(now_ns + shift_ns, self._others(now_ns)):
             board.publish(token.post, now_ns + shift_ns)
-            time.sleep(wait_ns * 1e-9)
+            time.sleep(max(0, now_ns + wait_ns - time.monotonic_ns()) * 1e-9)
             now_ns = time.monotonic_ns()
         board.publish(token.post, now_ns + shift_ns)
         if token.waited_ns:

@@ -15,12 +15,12 @@ from typing import NamedTuple
 from evenstep import lateness
 from evenstep.pacing import Plan, Slowest
 
-_MESSAGE = struct.Struct("<BxHIIIqqqqqqqqqqq")
-VERSION = 4
+_MESSAGE = struct.Struct("<BxHIIIqqqqqqqqqq")
+VERSION = 5
 MESSAGE_BYTES = _MESSAGE.size  # invariant: <= 256
-#: version, whether slowest and floor are known, the five values of the one, four of the other
-_ORDERS = struct.Struct("<BBBqqqqqqqqq")
-ORDERS_VERSION = 1
+#: version, whether slowest and floor are known, the three values of the one, four of the other
+_ORDERS = struct.Struct("<BBBqqqqqqq")
+ORDERS_VERSION = 2
 MOST_BYTES = 256  # of orders
 
 
@@ -35,7 +35,6 @@ class WindowReport(NamedTuple):
     entry_low_ns: int  # 10 % quantile of the work before the step's first collective
     wait_ns: int
     delay_ns: int  # median of the pacing delay
-    delay_high_ns: int
     step_ns: int  # median
     first_op: int  # of each step's first collective if that is always the same, else -1
     first_bytes: int
@@ -104,7 +103,6 @@ def summarize(rows: Sequence[StepRow], *, rank: int, end: int, begun: int = 0) -
     """Summarize a window of at least one step; `end` is the step after its last, which may only
     have `begun`."""
     work = sorted(row.work_ns for row in rows)
-    delays = sorted(row.delay_ns for row in rows)
     entries = sorted(row.entry_ns for row in rows)
     waits = [row.wait_ns for row in rows if row.wait_ns is not None]
     steps = sorted(row.step_ns for row in rows)
@@ -114,7 +112,7 @@ def summarize(rows: Sequence[StepRow], *, rank: int, end: int, begun: int = 0) -
     return WindowReport(
         rank=rank, end=end, steps=len(rows), waits_known=len(waits), work_ns=work[last // 2],
         entry_low_ns=entries[last // 10], wait_ns=sum(waits) // len(waits) if waits else 0,
-        delay_ns=delays[last // 2], delay_high_ns=delays[-1], step_ns=steps[last // 2],
+        delay_ns=sorted(row.delay_ns for row in rows)[last // 2], step_ns=steps[last // 2],
         first_op=firsts[0].op if firsts else -1, first_bytes=firsts[0].nbytes if firsts else 0,
         first_low_ns=firsts[last // 10].in_flight_ns if firsts else 0,
         first_high_ns=firsts[(9 * last + 9) // 10].in_flight_ns if firsts else 0, begun=begun,
@@ -180,7 +178,7 @@ class Orders(NamedTuple):
     def pack(self) -> bytes:
         """Encode in at most `MOST_BYTES` bytes."""
         known = self.slowest is not None, self.floor is not None
-        values = *(self.slowest or (0,) * 5), *(self.floor or (0,) * 4)
+        values = *(self.slowest or (0,) * 3), *(self.floor or (0,) * 4)
         return _ORDERS.pack(ORDERS_VERSION, *known, *values) + (
             self.plan.pack() if self.plan else b""
         )
@@ -197,8 +195,8 @@ class Orders(NamedTuple):
             return None
         return cls(
             plan,
-            Slowest(*values[:5]) if slowest else None,
-            SharedFloor(*values[5:]) if floor else None,
+            Slowest(*values[:3]) if slowest else None,
+            SharedFloor(*values[3:]) if floor else None,
         )
 
     def since(self, before: Orders) -> Orders:
@@ -218,13 +216,8 @@ def slowest_of(reports: Sequence[WindowReport]) -> Slowest | None:
     """
     if not reports:
         return None
-    return Slowest(
-        reports[0].first,
-        reports[0].end - 1,
-        max(report.entry_low_ns for report in reports),
-        max(report.entry_low_ns + report.delay_ns for report in reports),
-        max(report.delay_high_ns for report in reports),
-    )
+    slowest_ns = max(report.entry_low_ns for report in reports)
+    return Slowest(reports[0].first, reports[0].end - 1, slowest_ns)
 
 
 def floor_of(reports: Sequence[WindowReport]) -> SharedFloor | None:

@@ -158,10 +158,8 @@ class Sharing:
         ordered = sorted(reports, key=lambda report: report.work_ns)
         node = self.rank // self.local_world
         window = ordered[0].window
-        latest = ordered[-1]._replace(
-            entry_low_ns=max(report.entry_low_ns for report in reports),
-            delay_high_ns=max(report.delay_high_ns for report in reports),
-        )
+        slowest_ns = max(report.entry_low_ns for report in reports)
+        latest = ordered[-1]._replace(entry_low_ns=slowest_ns)
         self._write(f"{window}/n{node}max", latest)
         self._write(f"{window}/n{node}mid", ordered[(len(ordered) - 1) // 2])
 

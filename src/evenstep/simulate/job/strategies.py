@@ -212,7 +212,7 @@ class Paced(Pace):
         self._slowest: Slowest | None = None
         self._ended = np.zeros(ranks)  # when the last collective of the step before ended
         self._observed = np.full(ranks, -1)  # the last step that each pacer knows
-        self._work, self._held = np.zeros((2, ranks))  # of that step
+        self._work = np.zeros(ranks)  # of that step
         self._said: list[tuple[str, int]] = [("", 0)] * ranks
         self._new: list[tuple[int, int, str, int]] = []
 
@@ -235,12 +235,11 @@ class Paced(Pace):
     ) -> None:  # fmt: skip
         """Give the pacers of these ranks its signals; those that have them already do not."""
         if self._sharing and 0 <= self._observed.max() < step:  # arrives a step later
-            most = (self._work.max(), (self._work + self._held).max(), self._held.max())
-            self._slowest = Slowest(step - 1, step - 1, *(int(value) for value in most))
+            self._slowest = Slowest(step - 1, step - 1, int(self._work.max()))
         ranks = ranks[self._observed[ranks] < step]
         self._observed[ranks] = step
         work, table = self._seen(seen, begin, end, held, ranks)
-        self._work[ranks], self._held[ranks] = work, held[ranks]
+        self._work[ranks] = work
         for place, rank in enumerate(ranks.tolist()):
             wait, margin, flight, floor, spread = table[place]
             self._pacers[rank].observe(
