@@ -131,7 +131,10 @@ def test_a_folder_that_is_not_there_is_one_sentence(tmp_path):
 def test_folders_that_only_look_like_attempts_do_no_harm(run):
     for name in ("attempt-²", "attempt-old"):
         shutil.copytree(run / "attempt-000", run / name)
-    assert sorted(load(run).ranks) == [0, 1, 2]
+        (run / name / "rank-00001.spool").unlink()
+    found = load(run)
+    assert (found.attempt, sorted(found.ranks), found.limits) == (0, [0, 1, 2], [])
+    assert load(run / "attempt-old").attempt == 0
 
 
 def test_a_killed_rank_is_open_and_an_ended_one_closed(run, tmp_path):

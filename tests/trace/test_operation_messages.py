@@ -170,6 +170,17 @@ def test_without_its_compute_a_message_at_either_end_of_the_step_is_of_none(comp
     assert messages(by_hand(rows)).doubtful
 
 
+@pytest.mark.parametrize(
+    "outside", [(1, "forward-recv", 2.6, 2.7, 2), (0, "forward-send", 0.1, 0.2, 2)]
+)
+def test_a_message_beside_all_that_its_worker_computed_is_of_none(outside):
+    """Received after the last compute began, or sent before the first ended."""
+    found = belongs([*BY_HAND, outside])
+    stage, name, *_, mb = outside
+    assert found.pop((name, stage, mb)) is None
+    assert all(own == mb for (_, _, own), mb in found.items())
+
+
 def test_without_micro_batches_messages_arrive_in_the_order_they_were_sent():
     ops = by_hand(BY_HAND)
     found = messages(ops.with_column("mb_id", np.full(len(ops), -1)))

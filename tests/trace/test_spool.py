@@ -280,6 +280,15 @@ def test_a_disk_that_fills_up_later_cannot_touch_an_open_spool(small_disk):
     spool.shut()
 
 
+def test_a_spool_is_allocated_to_the_end_of_its_ring_and_no_further(tmp_path):
+    spool = Spool.create(tmp_path / "s", IDENTITY, ring_bytes=1_000_000, summary_bytes=500_000)
+    offset, capacity = layout.HEADER.unpack_from(spool.path.read_bytes())[5:7]
+    found, page = spool.path.stat(), os.sysconf("SC_PAGE_SIZE")
+    assert found.st_size == -(-(offset + 112 * capacity) // page) * page
+    assert 512 * found.st_blocks >= found.st_size
+    spool.shut()
+
+
 def test_where_stores_may_overtake_each_other_the_number_goes_behind_a_fence():
     fence = writing._store_fence()
     threads = [threading.Thread(target=lambda: [fence() for _ in range(2000)]) for _ in range(4)]

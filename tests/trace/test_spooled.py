@@ -85,6 +85,7 @@ def test_a_large_run_stays_on_disk_and_reads_the_same(both):
     large, small = both
     assert isinstance(large.events, Spooled)
     assert len(large.events) == len(small.events)
+    assert list(large.events) == list(EVENT_COLUMNS)
     assert same(large.events, small.events)
 
 

@@ -78,6 +78,7 @@ def test_a_small_store_is_read_into_memory(folder, trace):
 
 def test_a_large_one_stays_on_disk_and_reads_the_same(stored, trace):
     assert isinstance(stored.events, StoredEvents)
+    assert list(stored.events) == list(EVENT_COLUMNS)
     assert same(stored.events, trace.events)
 
 
@@ -112,6 +113,13 @@ def test_a_window_has_the_records_of_its_steps(stored, trace, steps):
     for kind, names in wanted.items():
         one = stored.window(*steps, wanted).of_kind(kind)
         assert same(one, trace.window(*steps, wanted).of_kind(kind), ("rank", *names))
+
+
+def test_a_window_leaves_out_its_last_step_wherever_files_are_cut(folder, stored):
+    for part in read_manifest(folder).parts:
+        found = stored.window(part.first_step, part.last_step, {Kind.STEP: ("step",)})
+        steps = found.of_kind(Kind.STEP).step
+        assert sorted(set(steps.tolist())) == list(range(part.first_step, part.last_step))
 
 
 @pytest.mark.parametrize("few", [0, 1 << 30])

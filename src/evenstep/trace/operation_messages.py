@@ -142,7 +142,7 @@ def _by_count(ops: Columns, role: Role, sent: Array, computes: Array) -> Array:
     result = np.full(len(sent), -1)
     whole = (have == all_of)[at]
     result[whole] = (begin[at] + place)[whole]
-    wanted = ((have == needy) & (have < all_of))[at]
+    wanted = (have == needy)[at]
     result[wanted] = np.flatnonzero(needed)[((np.cumsum(needy) - needy)[at] + place)[wanted]]
     edge = begin if role in RECVS else begin + all_of - 1
     spare = np.zeros(workers, bool)

@@ -177,9 +177,8 @@ def _spool_files(root: Path, attempt: int | None) -> tuple[list[Extent], int, li
     if holds_spools(root):
         found, limits = spools_in(root)
         return found, _attempt_number(root), limits
-    folders = {
-        _attempt_number(folder): folder for folder in root.glob("attempt-*") if holds_spools(folder)
-    }
+    named = sorted(root.glob("attempt-*"), reverse=True)  # a number wins over any other name
+    folders = {_attempt_number(folder): folder for folder in named if holds_spools(folder)}
     if not folders:
         return [], 0, []
     if attempt is not None and attempt not in folders:

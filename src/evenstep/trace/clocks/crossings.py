@@ -72,7 +72,7 @@ def crossings(trace: Trace, clock_of: Mapping[int, int], *, together: bool = Fal
         rows = _Rows(*(np.concatenate(pair) for pair in zip(rows, messages, strict=True)))
     number = np.full(int(max(clock_of, default=0)) + 1, -1)
     number[list(clock_of)] = list(clock_of.values())
-    clock = own = number[np.minimum(rows.rank, len(number) - 1)]
+    clock = own = number[rows.rank]
     clocks = int(number.max()) + 1
     base = np.zeros(clocks, np.int64)
     for one in range(clocks):
