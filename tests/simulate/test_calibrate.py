@@ -7,11 +7,11 @@ from evenstep.cli.calibrate import observed
 from evenstep.errors import TraceError
 from evenstep.scenario import schema
 from evenstep.scenario.scenario import parse
-from evenstep.simulate.calibrate.calibrate import calibrate
+from evenstep.simulate.calibrate.calibrate import PHASES, Observed, calibrate
 from evenstep.simulate.calibrate.links import ObservedCollectives, fit_line, work_of
 from evenstep.simulate.calibrate.noise import common_part, fit_noise, lasting_part
 from evenstep.simulate.simulation import simulate, simulate_trace
-from tests.simulate.worlds import scenario
+from tests.simulate.worlds import MS, scenario
 
 BASE = ("cluster.nodes=8", "cluster.gpus_per_node=2", "cluster.nics_per_node=2",
         "work.input_ms=3", "work.forward_ms=30", "work.backward_ms=60", "work.optimizer_ms=5",
@@ -72,6 +72,22 @@ def test_slow_ranks_are_found():
     noise = [CALM, {"kind": "slow", "ranks": "3,5", "factor": 1.2}]
     slow = [one for one in calibrated(noise=noise)[1].scenario.noise if one.kind == "slow"]
     assert [(one.ranks, round(one.factor, 2)) for one in slow] == [("3,5", 1.2)]
+
+
+@pytest.mark.parametrize("load_ms", [3.0, 0.0])
+def test_a_loader_that_is_slow_on_one_rank_is_slow_there_alone(load_ms):
+    """Eight ranks, one of which loads 30 ms longer; the others 3 ms, or not at all."""
+    loaded, nothing = np.full((20, 8), load_ms * MS), np.zeros((20, 8))
+    loaded[:, 5] += 30 * MS
+    phase = dict.fromkeys(PHASES, nothing) | {"input": loaded, "forward": nothing + 50 * MS}
+    found = calibrate(Observed(
+        name="", node=("a",) * 8, work_ns=loaded + 50 * MS, phase_ns=phase, pause_ns=nothing,
+        step_ns=np.full(20, 80.0 * MS), collectives=(), overlapped=False,
+    )).scenario  # fmt: skip
+    (slow,) = found.noise
+    assert (slow.kind, slow.phase, slow.ranks) == ("slow", "input", "5")
+    assert slow.factor * found.work.input_ms == pytest.approx(30 + load_ms, rel=0.001)
+    assert found.work.input_ms == pytest.approx(load_ms, abs=0.01 * 30)
 
 
 def test_too_few_steps_are_refused():

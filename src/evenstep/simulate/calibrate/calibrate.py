@@ -109,16 +109,15 @@ def calibrate(seen: Observed) -> Calibration:
     plan = work_of(seen.collectives, seen.ranks, overlapped=seen.overlapped, phased=phased)
     links = fit_links(plan.used, _places(seen.node))
     share = _shares(phases, factor)
-    input_ns = phases["input"]
+    loading, input_ns = _input(phases["input"])
     lengths: dict[str, Any] = {f"{name}_ms": _ms(share[name] * base) for name in PHASES[1:]}
     work = Work(
         kind=plan.kind,
         **lengths,
-        input_ms=_ms(float(input_ns.mean())),
+        input_ms=_ms(input_ns),
         **plan.fields,
         samples_per_rank=seen.samples,
     )
-    noises += fit_noise(input_ns / max(float(input_ns.mean()), 1.0), phase="input").noises
     nodes, per_node, even = _layout(seen.node)
     scenario = Scenario(
         name=f"{seen.name}, calibrated",
@@ -129,7 +128,7 @@ def calibrate(seen: Observed) -> Calibration:
         job=Job(ranks=seen.ranks),
         work=_collective_work(work) if plan.kind == "collective" else work,
         collectives=Collectives(algorithm=plan.algorithm, channels=1),
-        noise=tuple(noises),
+        noise=(*noises, *loading),
         run=Run(steps=max(steps, 100)),
     )
     fits: Fits = {
@@ -186,10 +185,21 @@ def _noises(seen: Observed, compute: Array) -> tuple[list[Noise], Array, float]:
     return [*found.noises, *slow, *pauses], factor, base
 
 
+def _input(loaded: Array) -> tuple[list[Noise], float]:
+    """Noise of loading, also of ranks that load longer, and the mean without both. Less than a
+    hundredth of what the slowest rank loads counts as that: factors are finite."""
+    loaded = np.maximum(loaded, SLOW * float(np.median(loaded, axis=0).max()))
+    factor = _rank_factors(loaded)
+    steady = loaded / factor
+    mean = float(steady.mean())
+    noises = fit_noise(steady / max(mean, 1.0), phase="input").noises
+    return [*noises, *_slow(factor, "input")], mean
+
+
 def _rank_factors(compute: Array) -> Array:
     """Each rank's median compute over that of all; 1 where noise could explain the difference."""
-    usual = np.median(compute, axis=0)
-    middle = max(float(np.median(usual)), 1.0)
+    usual = np.maximum(np.median(compute, axis=0), 1.0)
+    middle = float(np.median(usual))
     spread = np.median(np.abs(compute - usual), axis=0) * 1.4826
     error = 1.2533 * spread / np.sqrt(len(compute))  # of a median of normal values
     factor = usual / middle
@@ -197,7 +207,7 @@ def _rank_factors(compute: Array) -> Array:
     return np.where(apart, factor, 1.0)
 
 
-def _slow(factor: Array) -> Iterator[Noise]:
+def _slow(factor: Array, phase: str = "compute") -> Iterator[Noise]:
     """Noise of ranks that are slower or faster than the others, grouped by factor."""
     from evenstep.trace.ranks import format_ranks
 
@@ -206,9 +216,8 @@ def _slow(factor: Array) -> Iterator[Noise]:
     effect = np.abs(values - 1) * counts
     for value in values[np.argsort(-effect, kind="stable")[:MOST_SLOW]]:
         mine = np.flatnonzero(rounded == value)
-        yield Noise(
-            kind="slow", ranks=format_ranks(mine.tolist()), factor=short(float(factor[mine].mean()))
-        )
+        slower = short(float(factor[mine].mean()))
+        yield Noise(kind="slow", phase=phase, ranks=format_ranks(mine.tolist()), factor=slower)
 
 
 def _collector(pause_ns: Array) -> list[Noise]:

@@ -96,16 +96,13 @@ class RunInfo:
 
     def groups(self) -> list[list[Group]]:
         """The groups of each partition, in the order of its rows."""
-        found = []
-        for name, members in self.partitions:
-            single = len(members) == 1
-            found.append(
-                [
-                    _group(name if single else f"{name}{index}", tuple(int(r) for r in row))
-                    for index, row in enumerate(members)
-                ]
-            )
-        return found
+        return [
+            [
+                _group(name if len(members) == 1 else f"{name}{index}", tuple(row))
+                for index, row in enumerate(members.tolist())
+            ]
+            for name, members in self.partitions
+        ]
 
 
 def _group(name: str, ranks: tuple[int, ...]) -> Group:

@@ -111,21 +111,14 @@ def _ring(network: Network, nodes: Array, message_bytes: float) -> Flow:
 
 def within_reach(own: list[Flow], found: list[NeighbourJob], links: int) -> list[NeighbourJob]:
     """Neighbours that can delay the job: they use its links, or links of a neighbour that can."""
-    touched = np.zeros(links, bool)
-    for flow in own:
-        for stage in flow.stages:
-            touched[stage.routes.link[stage.routes.link < links]] = True
-    left = list(found)
-    near: list[NeighbourJob] = []
-    while True:
-        mine = [one for one in left if any(touched[s.routes.link].any() for s in one.flow.stages)]
-        if not mine:
-            return [one for one in found if any(one is other for other in near)]
-        for one in mine:
-            for stage in one.flow.stages:
-                touched[stage.routes.link] = True
-        near += mine
-        left = [one for one in left if not any(one is other for other in mine)]
+    touched, near = np.zeros(links, bool), list[NeighbourJob]()
+    for stage in [stage for flow in own for stage in flow.stages]:
+        touched[stage.routes.link[stage.routes.link < links]] = True
+    for _ in found:  # one more is reached by those before it, as long as any is
+        near = [one for one in found if any(touched[s.routes.link].any() for s in one.flow.stages)]
+        for stage in [stage for one in near for stage in one.flow.stages]:
+            touched[stage.routes.link] = True
+    return near
 
 
 def _seats(network: Network, nodes: Array) -> Placement:
