@@ -98,6 +98,11 @@ def test_a_shortened_sentence_ends_with_no_word_that_leads_on():
     assert words.shortened("find what stopped it (SIGSTOP)", 4) == "find what stopped it"
 
 
+def test_a_list_is_shortened_to_what_it_is_a_list_of():
+    text = "look for what slows rank 3 down in every phase: clocks, temperature, power limit"
+    assert words.shortened(text, 11) == "look for what slows rank 3 down in every phase"
+
+
 def test_a_shortened_sentence_keeps_the_object_of_its_verb():
     text = "find what else runs there (daemons) and move it, or bind ranks to cores of their own"
     assert words.shortened(text, 9) == "find what else runs there and move it"

@@ -263,6 +263,8 @@ def shortened(text: str, most: int) -> str:
         kept = f"{kept} {clause}"
     if count_words(kept) < most / 2:
         kept = text
+    if kept[-1] == "," and count_words(head := kept.partition(":")[0]) >= most / 2:
+        kept = head  # a part of a list reads like all of it
     broken = kept != text and kept[-1] not in ",;:"
     kept = kept.partition(" than ")[0]
     words_of, long = kept.rstrip(" ,;:").split(" "), count_words(kept) > most
