@@ -1,11 +1,11 @@
-"""Findings that cost too much, told to a function or a webhook."""
+"""Findings that cost too much, told to a webhook."""
 
 from dataclasses import replace
 
 import pytest
 
 from evenstep.report.schema import schema
-from evenstep.watch.alerts import on_finding, webhook
+from evenstep.watch.alerts import webhook
 from tests.report.receiver import receiving
 
 
@@ -16,9 +16,9 @@ def two(diagnosis, finding):
 
 
 def test_only_findings_above_the_threshold_are_told(two):
-    told = []
-    assert on_finding(two, told.append, above=0.05) == told == two.findings[:1]
-    assert on_finding(two, told.append, above=0.02) == two.findings
+    with receiving() as server:
+        assert webhook(server.url, two, above=0.05) == 1
+    assert [document["finding"]["mode"] for _, _, document in server.got] == ["straggler"]
 
 
 def test_a_webhook_gets_each_finding_as_its_schema_says(two):

@@ -11,7 +11,8 @@ from evenstep.explain.shown import BY_NAME, TOPICS
 
 
 def ask(topic, **given):
-    return BY_NAME[topic].ask(**given)[1]
+    named = {name.replace("_", "-"): text for name, text in given.items()}
+    return BY_NAME[topic].answer(BY_NAME[topic].values(named))
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,8 @@ def test_gradient_exchange_outweighs_compute_on_512_gpus_at_200_gigabits():
 
 @pytest.mark.parametrize(("delay", "lost"), [("11.2%", 0.1), ("25.2%", 0.2)])
 def test_a_99th_percentile_11_to_25_percent_up_costs_10_to_20_percent(delay, lost):
-    _, answer = BY_NAME["slowest"].ask(ranks="512", probability="1%", delay_share=delay)
+    slowest, given = BY_NAME["slowest"], {"ranks": "512", "probability": "1%"}
+    answer = slowest.answer(slowest.values({**given, "delay-share": delay}))
     assert answer.value("lost") == pytest.approx(lost, abs=0.001)
 
 

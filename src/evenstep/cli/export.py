@@ -165,7 +165,7 @@ def _sent(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
         from evenstep.watch.alerts import webhook
 
         told = webhook(args.webhook, diagnosis, above=args.above)
-        print(f"Sent {len(told)} findings to {redacted_url(args.webhook)}", file=sys.stderr)
+        print(f"Sent {told} findings to {redacted_url(args.webhook)}", file=sys.stderr)
     if args.wandb or args.mlflow or args.tensorboard:
         _tracked(args, trace, diagnosis)
 

@@ -104,7 +104,8 @@ def _train(*, held: bool) -> None:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    model = DistributedDataParallel(torch.nn.Sequential(*map(_layer, range(3))))
+    layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(3)]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(STEPS):
         hidden = model(torch.randn(8, WIDTH))
@@ -113,12 +114,6 @@ def _train(*, held: bool) -> None:
         hidden.square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-
-
-def _layer(_: int) -> Any:
-    import torch
-
-    return torch.nn.Linear(WIDTH, WIDTH)
 
 
 def _hold(gradient: Any) -> Any:

@@ -30,7 +30,6 @@ from evenstep.host.sources.nvml_library import NvmlError
 from evenstep.report.terminal.style import Style
 from evenstep.words import printable
 
-SCHEMA = "evenstep.doctor/1"
 ROOMS: tuple[tuple[str, Callable[[Host], Iterable[Check]]], ...] = (
     ("versions", versions.checks),
     ("variables", variables.checks),
@@ -56,7 +55,7 @@ class ForeignFiles(NamedTuple):
 class Examination(Document):
     """The checks of a host and of files given in addition."""
 
-    schema: ClassVar[str] = SCHEMA
+    schema: ClassVar[str] = "evenstep.doctor/1"
     computed: ClassVar[tuple[str, ...]] = ("severity", "counts")
 
     host: str

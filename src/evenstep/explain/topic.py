@@ -86,8 +86,3 @@ class Topic:
             return parameter.kind.parse(text)
         except ValueError as error:
             raise UsageError(f"--{parameter.name}: {error}") from None
-
-    def ask(self, **given: str) -> tuple[dict[str, Any], Answer]:
-        """The parsed inputs and the answer; option names have underscores for dashes."""
-        values = self.values({name.replace("_", "-"): text for name, text in given.items()})
-        return values, self.answer(values)

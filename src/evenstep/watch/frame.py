@@ -24,7 +24,6 @@ from evenstep.words import capital
 
 Array = npt.NDArray[Any]
 
-SCHEMA = "evenstep.watch/1"
 CURVE_STEPS = 60
 MOST_ROWS = 64  # as the schema says
 
@@ -104,7 +103,7 @@ RunState = Literal["waiting", "starting", "running", "silent", "ended"]  # waiti
 class Frame(Document):
     """The state of the whole job."""
 
-    schema: ClassVar[str] = SCHEMA
+    schema: ClassVar[str] = "evenstep.watch/1"
 
     run: str
     state: RunState
