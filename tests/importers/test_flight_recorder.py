@@ -372,6 +372,34 @@ def test_a_ring_with_durations_tells_who_is_waited_for(tmp_path):
     assert finding.severity == pytest.approx(50 / 150, rel=0.1)  # ms of a step
 
 
+def ahead(rank: int) -> list[dict]:
+    """Steps of 110 ms whose hosts issue both calls in the first millisecond, by clocks that are a
+    second apart. Rank 2 reaches the first call, which takes 5 ms, 20 ms after the others."""
+    ring = []
+    for number in range(48):
+        step, second = divmod(number, 2)
+        issued = START_NS + 1000 * MS * rank + 110 * MS * step + second * MS
+        noticed = issued + 200 * MS
+        waited = 0 if rank == 2 or second else 20
+        fields = {"time_created_ns": issued, "time_discovered_completed_ns": noticed}
+        sizes = {"input_sizes": [[256 * (1 + second)]]}
+        ring.append(entry(number, duration_ms=5 + waited, **fields, **sizes))
+    return ring
+
+
+def test_hosts_that_are_ahead_of_their_devices_hide_no_slow_rank(tmp_path):
+    dumps = {rank: dump(ahead(rank), world=4) for rank in range(4)}
+    for rank in (0, 3):  # their watchdogs have not noticed the last ends
+        for item in dumps[rank]["entries"][-3:]:
+            item |= {"state": "scheduled", "retired": False, "duration_ms": None}
+            item["time_discovered_completed_ns"] = None
+    trace = read(write(tmp_path, dumps))
+    finding = next(each for each in diagnose(trace).findings if each.mode != "hang")
+    assert (finding.mode, finding.where.ranks) == ("straggler", [2])
+    assert finding.severity == pytest.approx(20 / 110, rel=0.1)  # ms of a step
+    assert any("costs are upper bounds" in limit for limit in trace.limits)
+
+
 def test_without_durations_no_steps_are_claimed(tmp_path):
     trace = read(write(tmp_path, {r: dump([entry(n) for n in range(40)]) for r in range(2)}))
     assert not len(trace.of_kind(Kind.STEP))

@@ -43,6 +43,10 @@ def with_steps(trace: Trace) -> tuple[Trace, str]:
     if len(cuts) <= FEWEST_STEPS:
         return trace, ""
     found = _of_all(calls, reference, cuts)
+    whole = min(map(_whole, found.values()))
+    if whole <= FEWEST_STEPS:
+        return trace, ""
+    cuts, found = cuts[:whole], {place: cut[:whole] for place, cut in found.items()}
     events = trace.events.select(trace.events.kind != int(Kind.STEP))
     step, begun = events.step.astype(np.int64), _begun(events, trace)
     tables = []
@@ -156,20 +160,31 @@ class _Calls(NamedTuple):
 
 
 def _calls(trace: Trace) -> _Calls | None:
-    """All calls; None if there are too few, or a rank's collectives before its last lack ends."""
+    """All calls; None if there are too few, or a rank's collectives before those in flight at its
+    end lack ends."""
     if isinstance(trace.events, OnDisk) or len(trace.ranks) < 2:
         return None
     rows = trace.of_kind(Kind.COLLECTIVE, Kind.POINT_TO_POINT)
     rows = rows.select((rows.group >= 0) & np.isin(rows["rank"], list(trace.ranks)))
     rows = rows.sorted_by("rank", "seq")
+    on_device = (rows.flags & int(Flag.ON_DEVICE)) != 0
+    collective = rows.kind == int(Kind.COLLECTIVE)
+    timed = ~collective | (np.where(on_device, rows.device_exit_ns, rows.exit_ns) > 0)
+    place = np.unique(rows["rank"], return_inverse=True)[1]
+    done = np.zeros(int(place.max(initial=0)) + 1, np.int64)
+    np.maximum.at(done, place, np.where(timed, np.arange(len(rows)), 0))
+    kept = np.arange(len(rows)) <= done[place] + 1  # one in flight closes the last step
+    rows, timed, on_device, collective = (
+        rows.select(kept),
+        timed[kept],
+        on_device[kept],
+        collective[kept],
+    )
     ranks, first = np.unique(rows["rank"], return_index=True)
     if len(ranks) < 2 or len(rows) < FEWEST_STEPS * len(ranks):
         return None
-    on_device = (rows.flags & int(Flag.ON_DEVICE)) != 0
-    timed = np.where(on_device, rows.device_exit_ns, rows.exit_ns) > 0
-    collective = rows.kind == int(Kind.COLLECTIVE)
     last = np.append(first[1:], len(rows)) - 1
-    if not np.delete(timed | ~collective, last).all():
+    if not np.delete(timed, last).all():
         return None
     placed = _on_host_clock(rows, trace)
     ended = np.where(placed, rows.device_exit_ns, np.where(on_device, 0, rows.exit_ns))
@@ -298,6 +313,13 @@ def _of_all(calls: _Calls, reference: int, cuts: Array) -> dict[int, Array]:
             found[other] = _cuts(calls, other)
             waiting = {other} if len(found[other]) == len(cuts) else set()
     return {place: each for place, each in found.items() if len(each) == len(cuts)}
+
+
+def _whole(cuts: Array) -> int:
+    """How many cuts there are up to the last step in which a rank has its usual number of calls:
+    records of some ranks may end before those of others."""
+    calls = np.diff(cuts)
+    return int(np.flatnonzero(calls >= np.median(calls))[-1]) + 2
 
 
 def _like(calls: _Calls, place: int, step: Array, count: int) -> Array:

@@ -205,9 +205,9 @@ def _late_issue(case: Case) -> list[Finding]:
         return []
     graph = costs.graph
     lane, own, slack = graph.rows.lane, graph.own_ns, graph.rows.slack_ns
-    profiled = graph.device & np.isin(graph.ranks, entered_on_device(case.trace))
-    profiled &= case.grid.device_ns.any(axis=0)
-    at_once = (slack >= 0) & (slack <= AT_ONCE_NS) & graph.device[lane]
+    entered = np.isin(graph.ranks, entered_on_device(case.trace))  # that hides when it was issued
+    profiled = graph.device & entered & case.grid.device_ns.any(axis=0)
+    at_once = (slack >= 0) & (slack <= AT_ONCE_NS) & (graph.device & ~entered)[lane]
     idle_ns = np.where(profiled[lane], _idle_ns(case), own * at_once * (1 - COMPUTING))
     whole, idle, ended = (
         np.bincount(lane, each, len(graph.ranks)) for each in (own, idle_ns, own * at_once)

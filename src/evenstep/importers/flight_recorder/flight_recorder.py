@@ -2,7 +2,8 @@
 
 One file per rank: a pickle, as the watchdog writes it when a collective times out, or JSON. The
 ring has no steps and few times: when an operation was issued, sometimes when its end was noticed,
-and which operations are unfinished. That is enough to diagnose a hang.
+and which operations are unfinished. That is enough to diagnose a hang. With
+TORCH_NCCL_ENABLE_TIMING it has durations, too, from which waits follow.
 
 Differences that matter (torch 2.1 to 2.13): gloo's recorder has no members of groups, marks ended
 operations by retiring them, and omits messages; JSON has 0 for an unknown time, a pickle has None;
@@ -17,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
-from evenstep.importers.draft import LATEST_NS, Draft
+from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import ranks_or_numbers
 from evenstep.importers.flight_recorder.dump import PICKLE, Dump, of_other_worlds, read_dump
 from evenstep.importers.flight_recorder.entries import Entry
+from evenstep.importers.flight_recorder.timeline import placed
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.repetition import NOTHING_ELSE, with_steps
 from evenstep.trace.spool.layout import Flag, Kind, Op
@@ -29,6 +31,7 @@ from evenstep.trace.trace import Trace
 NAME = "flight recorder dump"
 APART_NS = 3_600_000_000_000  # dumps whose latest times differ by more are not of one hang
 
+_HIDDEN = ": where compute runs beside collectives it may hide waits, and costs are upper bounds"
 _FIELDS = (b'"collective_seq_id"', b'"pg_config"', b'"pg_status"', b'"comm_lib_version"')
 
 
@@ -59,9 +62,9 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     run = {"source": NAME, "format": first.version, "library": first.library} if first else {}
     trace, inferred = draft.trace(run), ""
     if trace.events.device_exit_ns.any():  # without durations, waiting is unknown
-        trace, inferred = with_steps(trace)
+        trace, inferred = with_steps(placed(trace))
     nothing = "a flight recorder holds no steps: shares of step time cannot be given"
-    trace.limits.append(f"{inferred}; {NOTHING_ELSE}" if inferred else nothing)
+    trace.limits.append(f"{inferred}; {NOTHING_ELSE}{_HIDDEN}" if inferred else nothing)
     return trace
 
 
@@ -182,13 +185,13 @@ def _columns(
     """Columns of the records of some entries. An unknown end is the latest time in the dump."""
     ends = [max(_end(dump, item), item.created_ns + 1) if _ended(item) else 0 for item in rows]
     timed = [item.duration_ns > 0 and item.done for item in rows]
-    device_enter, device_exit = _on_device(dump, rows, groups)
+    lengths = np.array([item.duration_ns for item in rows]) * timed
     sequences, peers = _order(draft, rows, groups)
     return {
         "enter_ns": [item.created_ns for item in rows],
         "exit_ns": ends,
-        "device_enter_ns": device_enter,
-        "device_exit_ns": device_exit,
+        "device_enter_ns": np.where(timed, 1, 0),  # until all dumps together place them
+        "device_exit_ns": np.where(timed, 1 + lengths, 0),
         "device": np.where(timed, 0, -1),
         "group": groups,
         "group_seq": sequences,
@@ -200,24 +203,6 @@ def _columns(
         "name": [draft.name(item.site) for item in rows],
         "flags": [_flags(item, known) for item, known in zip(rows, timed, strict=True)],
     }
-
-
-def _on_device(
-    dump: Dump, rows: Sequence[Entry], groups: Sequence[int]
-) -> tuple[list[int], list[int]]:
-    """Device times of entries with a known duration: in each group one after the other, from the
-    issue. Their start is not recorded, and their end is noticed about 100 ms late."""
-    origin = min(item.created_ns for item in dump.entries) - 1_000_000_000
-    free: dict[int, int] = {}
-    enter, leave = [], []
-    for item, group in zip(rows, groups, strict=True):
-        known = item.duration_ns > 0 and item.done
-        start = max(item.created_ns - origin, free.get(group, 0)) if known else 0
-        start = min(start, LATEST_NS - item.duration_ns)
-        enter.append(start)
-        leave.append(start + item.duration_ns if known else 0)
-        free[group] = max(leave[-1], free.get(group, 0))
-    return enter, leave
 
 
 def _ended(item: Entry) -> bool:
