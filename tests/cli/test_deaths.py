@@ -129,6 +129,21 @@ def test_who_was_in_no_collective_is_told_of_before_the_one_that_gave_up_waiting
     assert told.startswith("rank 1 did not come, in no collective; rank 0 (process 10) died")
 
 
+@pytest.mark.parametrize(("raised_ns", "first"), [((9, 7), 1), ((7, 9), 0)])
+def test_who_raised_first_is_told_of_first_though_it_ends_later(tmp_path, raised_ns, first):
+    """An interpreter with a thousand modules takes seconds to end."""
+    ranks = []
+    for number, at_ns in enumerate(raised_ns):
+        path = RunFolder(tmp_path).spool_path(0, number)
+        spool = Spool.create(path, {"rank": number}, ring_bytes=1000, summary_bytes=1)
+        spool.add_fact("raised", {"type": f"Error{number}", "monotonic_ns": at_ns})
+        spool.shut()
+        ranks.append(_Rank(path, number, 10 + number, 0))
+    told = _death_message(ranks[0], {"exit_code": 1}, None, ranks[1:])
+    begins = "rank 1 (process 11) raised first: Error1; rank 0 (process 10) died"
+    assert told.startswith(begins if first else "rank 0 (process 10) died")
+
+
 def test_of_an_end_in_good_order_nothing_is_said(ends, tmp_path):
     watch, said = ends
     assert how(watch, tmp_path, "")["exit_code"] == 0

@@ -131,14 +131,11 @@ def observed(trace: Trace) -> Observed:
     return Observed(
         name=str(trace.run.get("name") or trace.run.get("run_id") or "a run"),
         node=tuple(trace.ranks[int(rank)].node for rank in grid.ranks),
-        work_ns=grid.work_ns[steady].astype(float),
-        phase_ns=phases,
-        pause_ns=grid.pause_ns[steady].astype(float),
-        step_ns=_step_ns(grid, steady),
-        collectives=_collectives(trace, grid),
-        overlapped=_overlapped(trace, grid),
+        work_ns=grid.work_ns[steady].astype(float), phase_ns=phases,
+        pause_ns=grid.pause_ns[steady].astype(float), step_ns=_step_ns(grid, steady),
+        collectives=_collectives(trace, grid), overlapped=_overlapped(trace, grid),
         samples=int(samples[0]) if len(samples) == 1 else 0,
-    )
+    )  # fmt: skip
 
 
 def _step_ns(grid: StepGrid, steady: Any) -> Any:

@@ -59,11 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("run", metavar="RUN", type=Path)
     add("--into", metavar="DIR", type=Path, required=True)
     add(
-        "--every",
-        metavar="SECONDS",
-        type=seconds(0.1, 86_400),
-        help="repeat until the job ends",
-    )
+        "--every", metavar="SECONDS", type=seconds(0.1, 86_400), help="repeat until the job ends",
+    )  # fmt: skip
     add_json(parser, "the collected files")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import select
 import signal
@@ -286,7 +287,8 @@ def _death_message(
     """Describe a death: rank, step, open collective and cause, as far as its spool tells.
 
     `clean_exit`, a rank that ended before with code 0, comes first if this rank waited for it. If
-    it gave up waiting, those of the `living` come first that were in no collective.
+    it gave up waiting, those of the `living` come first that were in no collective; so does one
+    that raised before and takes longer to end.
     """
     death = f"rank {rank.rank} (process {rank.pid}) died"
     try:
@@ -300,11 +302,21 @@ def _death_message(
     death += f" in step {step}" if step is not None else ""
     death += f", in {inside.op} {inside.group_seq}" if inside else ""
     death += f": {words.ended(tail.facts)}"
-    if gave_up(tail.facts):
-        tails = {each: SpoolTail(each.path) for each in living}
-        if absent := [each.rank for each, its in tails.items() if its.is_outside()]:
-            return f"{words.ranks(sorted(absent))} did not come, in no collective; {death}"
+    tails = {each: SpoolTail(each.path) for each in living}
+    absent = sorted(each.rank for each, its in tails.items() if its.is_outside())
+    if absent and gave_up(tail.facts):
+        return f"{words.ranks(absent)} did not come, in no collective; {death}"
+    before = min(tails, key=lambda each: _raised_ns(tails[each].facts), default=rank)
+    theirs = tails.get(before, tail).facts
+    if "raised" in tail.facts and _raised_ns(theirs) < _raised_ns(tail.facts):
+        how = words.ended(theirs)
+        return f"rank {before.rank} (process {before.pid}) raised first: {how}; {death}"
     if clean_exit is None or not (inside or tail.last_operation_failed()):
         return death
     first = f"rank {clean_exit.rank} (process {clean_exit.pid})"
     return f"{first} ended first, with exit code 0, and was awaited; {death}"
+
+
+def _raised_ns(facts: Mapping[str, Any]) -> float:
+    """When a rank raised, on the clock of this machine; inf where it did not."""
+    return float((facts.get("raised") or {}).get("monotonic_ns", math.inf))

@@ -37,12 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--nproc", metavar="N", type=whole(1024), help="start N ranks on this machine")
     add(
-        "--seconds",
-        metavar="S",
-        type=seconds(0.1, 86_400),
-        default=_SECONDS,
+        "--seconds", metavar="S", type=seconds(0.1, 86_400), default=_SECONDS,
         help="duration of the measurement (60)",
-    )
+    )  # fmt: skip
     add("--timeout", metavar="S", type=seconds(0.1, 86_400), default=_TIMEOUT_S,
         help="time to wait for missing or silent ranks (60)")  # fmt: skip
     add(

@@ -219,13 +219,9 @@ def _evaluation(args: argparse.Namespace) -> int:
     from evenstep.workers.engines import usable_cores
 
     units = evaluation.planned(
-        nodes=args.nodes,
-        oversubscription=args.oversubscription,
-        placements=args.placement,
-        controllers=args.coordination,
-        repeats=args.repeats,
-        steps=args.steps,
-    )
+        nodes=args.nodes, oversubscription=args.oversubscription, placements=args.placement,
+        controllers=args.coordination, repeats=args.repeats, steps=args.steps,
+    )  # fmt: skip
     rows = []
     with progress.counting() as tell:
         for row in carried(units, args.workers or usable_cores()):

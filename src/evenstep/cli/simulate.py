@@ -113,13 +113,9 @@ def _draw(args: argparse.Namespace, result: Result, folder: Path) -> None:
 
     trace, mapped = traces.read(folder), result.fabric_map()
     html.write(
-        traces.judge(trace),
-        trace,
-        args.html,
-        force=args.force,
-        links=result.to_json()["links"],
+        traces.judge(trace), trace, args.html, force=args.force, links=result.to_json()["links"],
         link_map=LinkMap(mapped.facts(), mapped.bundles),
-    )
+    )  # fmt: skip
 
 
 def _simulated(asked: Scenario, args: argparse.Namespace, folder: Path | None) -> Result:

@@ -115,21 +115,13 @@ def account(name: str, trace: Trace) -> Account:
     grid, diagnosis = case.grid, diagnose(case)
     known = bool(len(grid.steps)) and bool((grid.samples > 0).all()) and not trace.missing_ranks
     return Account(
-        name=name,
-        diagnosis=diagnosis,
-        world=trace.world,
-        nodes=len(trace.nodes),
-        script=script(trace.run.get("command") or []),
-        bytes_per_rank=bytes_per_rank(trace),
-        step_ns=grid.step_ns,
-        length_ns=_mean(grid.duration_ns),
-        compute_ns=_mean(compute_ns(grid)),
-        blocked_ns=_mean(grid.blocked_ns),
-        wait_ns=_mean(grid.wait_ns),
-        input_ns=_mean(grid.phase_ns[Phase.INPUT]),
-        above_floor=_above_floor(case),
+        name=name, diagnosis=diagnosis, world=trace.world, nodes=len(trace.nodes),
+        script=script(trace.run.get("command") or []), bytes_per_rank=bytes_per_rank(trace),
+        step_ns=grid.step_ns, length_ns=_mean(grid.duration_ns), compute_ns=_mean(compute_ns(grid)),
+        blocked_ns=_mean(grid.blocked_ns), wait_ns=_mean(grid.wait_ns),
+        input_ns=_mean(grid.phase_ns[Phase.INPUT]), above_floor=_above_floor(case),
         samples=grid.samples.sum(axis=1).astype(float) if known else None,
-    )
+    )  # fmt: skip
 
 
 def _mean(cells: Array) -> Array:

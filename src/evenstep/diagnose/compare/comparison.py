@@ -42,15 +42,11 @@ def compare(baseline: Account, other: Account) -> Comparison:
     unit = "samples/s" if known else "steps/s"
     changes = _changes(baseline, other, unit)
     return Comparison(
-        name=other.name,
-        verdict=changes[0].verdict,
-        sentence=sentence(baseline, other, changes, findings),
-        changes=changes,
-        findings=findings,
+        name=other.name, verdict=changes[0].verdict,
+        sentence=sentence(baseline, other, changes, findings), changes=changes, findings=findings,
         difference_ns=float(other.length_ns.mean() - baseline.length_ns.mean()),
-        parts=_parts(baseline, other),
-        limits=limits(baseline, other, unit),
-    )
+        parts=_parts(baseline, other), limits=limits(baseline, other, unit),
+    )  # fmt: skip
 
 
 # -- differences and their intervals ---------------------------------------------------------------
@@ -115,18 +111,10 @@ def _change(
         relative, relative_low, relative_high = of_draws(after / before - 1, ratios - 1)
     negligible = NEGLIGIBLE * (1.0 if own_unit == "share" else before)
     return MetricChange(
-        metric=name,
-        unit=own_unit or unit,
-        baseline=before,
-        value=after,
-        difference=difference,
-        low=low,
-        high=high,
-        relative=relative,
-        relative_low=relative_low,
-        relative_high=relative_high,
-        verdict=judged(low, high, direction, negligible=negligible),
-    )
+        metric=name, unit=own_unit or unit, baseline=before, value=after, difference=difference,
+        low=low, high=high, relative=relative, relative_low=relative_low,
+        relative_high=relative_high, verdict=judged(low, high, direction, negligible=negligible),
+    )  # fmt: skip
 
 
 def judged(low: float, high: float, direction: int, *, negligible: float) -> str:

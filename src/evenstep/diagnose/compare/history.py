@@ -194,22 +194,14 @@ def past_run(
     joules = [one.energy_joules for one in attempts if one.energy_joules is not None]
     price = price_per_rank_hour
     return PastRun(
-        name=name,
-        script=_script(folder),
-        ranks=ranks,
-        started_s=attempts[0].started_s,
-        elapsed_s=total.elapsed_s,
-        attempts=len(attempts),
-        steps=total.net_steps,
-        steps_again=total.lost_steps,
-        unit=unit,
-        progress=progress,
-        step_ns=sum(one.steps * one.step_ns for one in attempts) / max(total.steps, 1),
-        cv=None,
+        name=name, script=_script(folder), ranks=ranks, started_s=attempts[0].started_s,
+        elapsed_s=total.elapsed_s, attempts=len(attempts), steps=total.net_steps,
+        steps_again=total.lost_steps, unit=unit, progress=progress,
+        step_ns=sum(one.steps * one.step_ns for one in attempts) / max(total.steps, 1), cv=None,
         rank_hours_per_unit=hours / progress,
         joules_per_unit=sum(joules) / progress if len(joules) == len(attempts) else None,
         cost_per_unit=None if price is None else price * hours / progress,
-    )
+    )  # fmt: skip
 
 
 def _script(folder: Path) -> str:
@@ -256,14 +248,11 @@ def workloads(runs: Sequence[PastRun]) -> list[Workload]:
 def _workload(runs: Sequence[PastRun]) -> Workload:
     found = [trend for name in TRENDS if (trend := _trend(name, runs)) is not None]
     return Workload(
-        script=runs[0].script,
-        ranks=runs[0].ranks,
-        runs=[run.name for run in runs],
+        script=runs[0].script, ranks=runs[0].ranks, runs=[run.name for run in runs],
         restarts=sum(run.attempts - 1 for run in runs),
-        spread={name: _spread(name, runs) for name in TRENDS},
-        trends=found,
+        spread={name: _spread(name, runs) for name in TRENDS}, trends=found,
         sentence=_sentence(runs, found),
-    )
+    )  # fmt: skip
 
 
 def _values(name: str, runs: Sequence[PastRun]) -> Array | None:

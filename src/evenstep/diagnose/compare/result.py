@@ -162,18 +162,12 @@ def _changed(before: Finding | None, after: Finding | None) -> Changed:
     low, high = difference - half, difference + half
     verdict = NO_EVIDENCE if low <= 0 <= high else WORSE if low > 0 else BETTER
     return Changed(
-        mode=seen.mode,
-        title=seen.title,
-        ranks=tuple(seen.where.ranks),
+        mode=seen.mode, title=seen.title, ranks=tuple(seen.where.ranks),
         nodes=tuple(seen.where.nodes),
-        change="gone" if after is None else "new" if before is None else "kept",
-        baseline=first,
-        value=second,
-        difference=difference,
-        low=max(low, -1.0),
-        high=min(high, 1.0),
+        change="gone" if after is None else "new" if before is None else "kept", baseline=first,
+        value=second, difference=difference, low=max(low, -1.0), high=min(high, 1.0),
         verdict=verdict,
-    )
+    )  # fmt: skip
 
 
 def _weight(finding: Finding | None) -> tuple[float, float]:

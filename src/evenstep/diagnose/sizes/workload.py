@@ -49,14 +49,11 @@ def point(trace: Trace, diagnosis: Diagnosis) -> ScalingPoint:
     time = diagnosis.summary.get("step_time") or {}
     share = (diagnosis.summary.get("shares") or {}).get("compute") or 0.0
     return ScalingPoint(
-        ranks=trace.world,
-        step_ns=step_ns,
-        samples=_samples(diagnosis),
+        ranks=trace.world, step_ns=step_ns, samples=_samples(diagnosis),
         compute_ns=share * (time.get("mean_ns") or 0.0) or None,
-        bytes_per_rank=bytes_per_rank(trace),
-        script=script(trace.run.get("command") or []),
+        bytes_per_rank=bytes_per_rank(trace), script=script(trace.run.get("command") or []),
         diagnosis=diagnosis,
-    )
+    )  # fmt: skip
 
 
 def _samples(diagnosis: Diagnosis) -> float | None:
