@@ -11,7 +11,7 @@ import unicodedata
 import pytest
 
 from evenstep.cli import demo
-from evenstep.cli.main import COMMANDS, main
+from evenstep.cli.main import COMMANDS, main, module_of, parser_of
 from evenstep.report.schema import published, schema
 from tests.cli.every_command import LINES, made
 
@@ -78,6 +78,13 @@ def test_every_schema_is_held_against_what_is_printed(said):
     names = {schema_of(json.loads(said(name, "--json"))) for name in LINES}
     assert names | ELSEWHERE == set(published())
     assert not names & ELSEWHERE
+
+
+@pytest.mark.parametrize("row", COMMANDS, ids=lambda row: row.name)
+def test_help_fits_80_columns(row, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = parser_of(module_of(row), f"evenstep {row.name}").format_help().splitlines()
+    assert [line for line in lines if len(line) > 80] == []
 
 
 @pytest.mark.parametrize("row", COMMANDS, ids=lambda row: row.name)

@@ -12,7 +12,8 @@ from evenstep.errors import UsageError
 HELP = """Run the token server through which jobs on several hosts take turns on a shared link.
 
     evenstep link team-a@10.0.0.7:7717
-    EVENSTEP_LINK_GROUP=team-a@10.0.0.7:7717 evenstep run --act token -- torchrun …
+    export EVENSTEP_LINK_GROUP=team-a@10.0.0.7:7717
+    evenstep run --act token -- torchrun …
 
 Every job reports its exchanges to the server by UDP and receives those of the others. No job waits
 for the server: if it cannot be reached, jobs continue as without it. Datagrams that do not carry

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 HELP = """Query a run in SQL.
 
-    evenstep sql "select rank, median(step_ns) / 1e6 as ms from steps group by rank order by ms" RUN
+    evenstep sql "select rank, median(step_ns) / 1e6 as ms from steps
+                  group by rank order by ms" RUN
 
 RUN is any input of `evenstep diagnose`, or a store (`evenstep export RUN --store DIR`), of which
 only the parts that the query needs are read. --tables lists tables and columns. The SQL dialect is

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 HELP = """Simulate a scenario with every combination of some values, on all cores of this machine
 or, with --engine ray, of a cluster.
 
-  evenstep sweep job.toml --vary nodes=4,8,16 --vary fabric.oversubscription=1,2,4 \\
-      --vary strategy=synchronous,paced --repeats 5 --out sweep
+  evenstep sweep job.toml --repeats 5 --out sweep --vary nodes=4,8,16 \\
+      --vary fabric.oversubscription=1,2,4 --vary strategy=synchronous,paced
 
 Fields are named as in the scenario; nodes, ranks, placement, oversubscription, strategy,
 controller, algorithm, buckets, seed and steps can be given without their table. With --out every

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from evenstep.diagnose.finding import TERMINAL, Diagnosis, Finding
-from evenstep.diagnose.levels import NAMED, SMALLEST_SHARE
+from evenstep.diagnose.levels import NAMED
 from evenstep.diagnose.verdict import Verdict, best, sureness, verdict
 from evenstep.report.terminal.sentences import growth
 from evenstep.report.terminal.style import Style
 from evenstep.report.terminal.terminal import bar, legend, scaling, step_time
 from evenstep.words import (
     capital,
+    cells,
     duration,
     is_known,
     own_place,
@@ -84,8 +85,9 @@ def _numbers(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     shares = diagnosis.summary.get("shares") or {}
     known = {key: value for key, value in shares.items() if is_known(value)}
     if known:
+        drawn = cells(known, style.width)
         yield bar(known, style)
-        yield from legend({k: v for k, v in known.items() if v >= SMALLEST_SHARE}, style)
+        yield from legend({name: share for name, share in known.items() if drawn[name]}, style)
     if diagnosis.summary.get("steps"):
         yield from style.wrap(step_time(diagnosis, brief=True))
 
