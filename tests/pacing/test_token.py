@@ -104,6 +104,16 @@ def test_a_wait_exceeds_its_bound_only_by_more_oversleep_than_ever_before(exchan
         now += STEP_NS
 
 
+@pytest.mark.parametrize(("starved_ms", "most_ms"), [(0, 50), (20, 30), (60, 0)])
+def test_a_rank_that_waits_for_cores_waits_less_for_its_turn(token, starved_ms, most_ms):
+    for step in range(5):
+        token.end_step(step, STEP_NS, NOW, [], starved_ns=starved_ms * MS)
+    token._acts, now = True, NOW
+    while wait := token.ask(now, [THERE._replace(entered_ns=now)]):
+        now += wait
+    assert now - NOW == most_ms * MS
+
+
 def test_a_job_that_does_not_act_never_waits(token):
     token._acts = False
     assert token.ask(NOW, [THERE]) == 0

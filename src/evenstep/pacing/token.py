@@ -68,6 +68,7 @@ class Token:
         self._exchanges = RollingWindow(WINDOW)
         self._oversleeps = RollingWindow(LOOK_STEPS)  # … and before the last ones
         self._steps_ns = RollingWindow(LOOK_STEPS)
+        self._starved_ns = RollingWindow(LOOK_STEPS)
         self._block, self._acts = 0, False
         self.steps = self._met = 0
         self._block_ns = 0
@@ -85,7 +86,8 @@ class Token:
         else:
             self._overslept_ns = max(self._overslept_ns, now_ns - self._again_ns)
         self.waited_ns = now_ns - post.asked_ns
-        late_ns = max(self._overslept_ns, self._oversleeps.quantile(1.0))
+        late_ns = max(self._oversleeps.quantile(1.0), self._starved_ns.quantile(0.5))
+        late_ns = max(late_ns, self._overslept_ns)
         room_ns = self._deadline_ns - late_ns - now_ns
         ahead_ns = _ahead_ns(post, now_ns, others) if room_ns > 0 and post.alone_ns else 0
         if not ahead_ns:
@@ -116,16 +118,19 @@ class Token:
         others: Sequence[Post],
         leader: Post | None = None,
         exchange_ns: int | None = None,
+        starved_ns: int = 0,
     ) -> None:
         """Take a finished steady step; `leader`: the leading job, None where this job leads.
 
-        `exchange_ns`: the part of the step that the token can change (exchange and wait for it).
+        `exchange_ns`: the part of the step that the token can change (exchange and wait for it);
+        `starved_ns`: in which the rank was ready without a core, as it would be after a sleep.
         """
         trial = self.trial
         trial.account.tick(step)
         trial.leads = leader is None
         trial.learn(self._block, step_ns, self._acts, exchange_ns)
         self._steps_ns.push(step_ns)
+        self._starved_ns.push(starved_ns)
         usual_ns = max(1, self._steps_ns.quantile(0.5))
         self.steps += 1
         if self.steps % LOOK_STEPS == 0:

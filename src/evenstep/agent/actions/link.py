@@ -77,13 +77,16 @@ class Turn:
         self.token.leave(end_ns + self.board.shift_ns)
         self.board.publish(self.token.post, end_ns + self.board.shift_ns)
 
-    def end_step(self, number: int, step_ns: int, exchange_ns: int | None = None) -> None:
-        """Take a finished steady step; `exchange_ns`: the part of it that turns can change."""
+    def end_step(
+        self, number: int, step_ns: int, *, exchange_ns: int | None = None, starved_ns: int = 0
+    ) -> None:
+        """Take a finished steady step; arguments as of `Token.end_step`."""
         board, now_ns = self.board, time.monotonic_ns() + self.board.shift_ns
         posts = board.posts(now_ns)
         ours, first = next((each for each in posts if each[1].step_ns), (True, None))
         others = [post for mine, post in posts if not mine]
-        self.token.end_step(number, step_ns, now_ns, others, None if ours else first, exchange_ns)
+        leader = None if ours else first
+        self.token.end_step(number, step_ns, now_ns, others, leader, exchange_ns, starved_ns)
         board.publish(self.token.post, now_ns)
         board.sync_clock()
 
@@ -140,7 +143,8 @@ class LinkToken:
             return
         self._left = False
         if not closed.unsteady:
-            turn.end_step(closed.number, closed.end_ns - closed.start_ns)
+            step_ns = closed.end_ns - closed.start_ns
+            turn.end_step(closed.number, step_ns, starved_ns=closed.run_delay_ns)
 
     def _over_ns(self, closed: ClosedStep) -> int:
         """When the last of the step's collectives ended, of those with an exit on the host."""
@@ -193,13 +197,14 @@ class StorageTurns:
         turn.leave(now_ns)
         if phase == CHECKPOINT:
             if self._saved_ns:
-                turn.end_step(turn.token.steps, now_ns - self._saved_ns, took_ns)
+                turn.end_step(turn.token.steps, now_ns - self._saved_ns, exchange_ns=took_ns)
             self._saved_ns = now_ns
 
     def end_step(self, closed: ClosedStep) -> None:
         """End a step."""
         if closed.phase_ns[INPUT] and not closed.unsteady:
-            self._turns[INPUT].end_step(closed.number, closed.end_ns - closed.start_ns)
+            step_ns, starved_ns = closed.end_ns - closed.start_ns, closed.run_delay_ns
+            self._turns[INPUT].end_step(closed.number, step_ns, starved_ns=starved_ns)
 
     def stop(self) -> None:
         """Ask no more."""
