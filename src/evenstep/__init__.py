@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.arming import arm_when_asked as _arm_when_asked
+from evenstep.agent.arming import undisturbed as _undisturbed
 from evenstep.attachment import arm as _arm
 from evenstep.version import __version__
 
@@ -30,9 +31,13 @@ def attach(**settings: Any) -> bool:
     Idempotent, before or after `init_process_group`; never raises. Settings are those of the
     configuration table (`evenstep env --json` lists them), dots written as underscores.
     """
-    from evenstep.attachment import agent
 
-    return agent.attach(**settings)
+    def attached() -> bool:
+        from evenstep.attachment import agent
+
+        return agent.attach(**settings)
+
+    return bool(_undisturbed(attached))
 
 
 def detach() -> None:

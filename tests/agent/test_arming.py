@@ -1,5 +1,6 @@
 """The post-import hook and the bootstrap, on a fake `torch.distributed` and a fake agent."""
 
+import gc
 import importlib
 import os
 import shutil
@@ -215,3 +216,16 @@ def test_a_loader_is_wrapped_if_it_executes_modules(monkeypatch):
         monkeypatch.setattr(sys, "meta_path", [other])
         arming.ArmingFinder("awaited", print).find_spec("awaited")
         assert (found.loader is loader) == hasattr(loader, "load_module")
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_nothing_is_collected_while_it_arms_and_the_script_finds_its_collector_as_it_was(collects):
+    seen = []
+    try:
+        (gc.enable if collects else gc.disable)()
+        assert arming.undisturbed(lambda: seen.append(gc.isenabled())) is None
+        with pytest.raises(ZeroDivisionError):
+            arming.undisturbed(lambda: 1 / 0)
+        assert (seen, gc.isenabled()) == ([False], collects)
+    finally:
+        gc.enable()

@@ -164,9 +164,23 @@ def load_package() -> None:
         raise
 
 
-def _quietly(action: Callable[[], object]) -> None:
-    """Run the action; a failure is one line on standard error."""
+def undisturbed(action: Callable[[], Any]) -> Any:
+    """Run the action with the collector off: while our modules are imported it would look through
+    torch's objects again and again, and nothing of ours is garbage."""
+    import gc
+
+    collects = gc.isenabled()
+    gc.disable()
     try:
-        action()
+        return action()
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _quietly(action: Callable[[], object]) -> None:
+    """Run the action undisturbed; a failure is one line on standard error."""
+    try:
+        undisturbed(action)
     except Exception as error:
         print(f"evenstep: not attached: {type(error).__name__}: {error}", file=sys.stderr)

@@ -304,7 +304,7 @@ def _death_message(
     death += f": {words.ended(tail.facts)}"
     tails = {each: SpoolTail(each.path) for each in living}
     absent = sorted(each.rank for each, its in tails.items() if its.is_outside())
-    if absent and gave_up(tail.facts):
+    if absent and any(gave_up(its.facts) for its in (tail, *tails.values())):
         return f"{words.ranks(absent)} did not come, in no collective; {death}"
     before = min(tails, key=lambda each: _raised_ns(tails[each].facts), default=rank)
     theirs = tails.get(before, tail).facts
