@@ -6,6 +6,7 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.trace.spool.layout import Op
+from tests.diagnose.programs import Do, Job
 from tests.diagnose.synthetic import MS, World
 
 SIZES = (20_000, 40_000, 160_000)
@@ -71,3 +72,23 @@ def test_many_ranks_are_offered_an_algorithm_of_fewer_hops(worst):
     assert tree.gain == pytest.approx(
         replace(WORLD, ranks=16).lost_against(replace(faster, ranks=16)), rel=0.1
     )
+
+
+def test_collectives_that_work_waits_for_in_turn_cannot_be_merged(worst):
+    """Sixteen layers, each followed by a reduction of 4 kB that takes .3 ms whatever its size."""
+
+    def layers(rank):
+        return [
+            one for _ in range(16) for one in (Do("work", 2 * MS), Do("call", group=0, size=4096))
+        ]
+
+    def job(latency_ns):
+        world = [("tensor", tuple(range(4)))]
+        takes = {"transfer": lambda do, step: latency_ns, "noise": 0.005}
+        return Job(ranks=4, groups=world, program=layers, **takes)
+
+    finding = diagnose(job(0.3 * MS).run().trace()).findings[0]
+    lost = 1 - job(0.0).run().length_ns / job(0.3 * MS).run().length_ns
+    assert finding.mode == "latency_bound"
+    assert finding.severity == pytest.approx(lost, rel=0.05)
+    assert "larger micro-batches" in finding.options[0].action

@@ -57,7 +57,7 @@ def find(case: Case) -> list[Finding]:
     found: list[Finding] = []
     for mode in MODES:
         if len(case.grid.steps) or mode.without_steps:
-            found += [one for one in mode.find(case) if worth_telling(case, one)]
+            found += mode.find(case)
     in_order = ranked(attributed(case, found))
     told = [with_stacks(case.trace, with_probe(case.trace, one)) for one in in_order]
     complete = case.trace.elapsed_known
@@ -130,10 +130,8 @@ def _fabric(case: Case, numbers: dict[str, Any]) -> str:
     if not case.waits_known:
         apart = f" Transfer and waiting, which this trace cannot tell apart, take {share}."
         return apart if transfer >= NAMED else ""
-    if case.trace.one_host:
-        return ""
     if transfer < NAMED:
-        return " The fabric is not at fault."
+        return "" if case.trace.one_host else " The fabric is not at fault."
     return f" Exposed transfer is {share} of step time."
 
 
@@ -267,29 +265,21 @@ def _facts(trace: Trace) -> list[str]:
 ORDERED = 4  # findings of which all orders are replayed
 
 
-def worth_telling(case: Case, finding: Finding) -> bool:
-    """Whether a finding's part of the loss, or what its change alone saves, is at least the
-    smallest share worth telling and the error of the replay."""
-    least = max(SMALLEST_SHARE, case.unexplained or 0.0)
-    if finding.severity >= least or finding.mode in TERMINAL:
-        return True
-    change = finding.change
-    return isinstance(change, Change) and case.share(case.saved(change)).value >= least
-
-
 def attributed(case: Case, findings: Sequence[Finding]) -> list[Finding]:
-    """The findings, the costliest first, each with its part of what all of them cost."""
+    """The findings, the costliest first, each with its part of what all of them cost; those whose
+    part is smaller than the smallest share worth telling, or the error of the replay, left out."""
     largest = sorted(findings, key=lambda finding: -finding.severity)
     changing = [one for one in largest if isinstance(one.change, Change)]
     last = [one for one in findings if callable(one.change)]
-    if case.costs is None or not (changing or last):
-        return largest
+    parts: dict[int, tuple[Array, Array]] = {}
     changes = [one.change for one in changing]
-    parts = dict(zip(map(id, changing), _values(case, changes), strict=True))
-    left = _saved_last(case, changes, last)
-    parts |= dict(zip(map(id, last), zip(left, left, strict=True), strict=True))
+    if case.costs is not None and (changing or last):
+        parts = dict(zip(map(id, changing), _values(case, changes), strict=True))
+        left = _saved_last(case, changes, last)
+        parts |= dict(zip(map(id, last), zip(left, left, strict=True), strict=True))
     scaled = [_scaled(case, one, *parts[id(one)]) if id(one) in parts else one for one in largest]
-    worth = [one for one in scaled if one.change is None or one.severity >= SMALLEST_SHARE]
+    least = max(SMALLEST_SHARE, case.unexplained or 0.0)
+    worth = [one for one in scaled if one.severity >= least or one.mode in TERMINAL]
     return sorted(worth, key=lambda finding: -finding.severity)
 
 
@@ -338,18 +328,19 @@ def _scaled(case: Case, finding: Finding, part_ns: Array, saved_ns: Array) -> Fi
     part, saved = (round(case.share(each).value, 4) for each in (part_ns, saved_ns))
     if max(abs(part - finding.severity), abs(saved - finding.severity)) < 0.01 * finding.severity:
         return finding
-    scale = saved / finding.severity if finding.severity > 0 else 0.0
+    scale = saved / finding.severity if finding.severity >= SMALLEST_SHARE else None
     return replace(
         finding,
         severity=part,
         effect=Effect(max(saved, 0.0), finding.effect.projected),
-        options=[_option(option, scale) for option in finding.options],
+        options=[_option(option, scale, saved) for option in finding.options],
     )
 
 
-def _option(option: Option, scale: float) -> Option:
+def _option(option: Option, scale: float | None, saved: float) -> Option:
+    """The option with its gain scaled, or what is saved in turn where it gains nothing alone."""
     gain, low, high = (
-        None if value is None else round(min(max(value * scale, 0.0), 1.0), 4)
+        value and round(min(max(saved if scale is None else value * scale, 0.0), 1.0), 4)
         for value in (option.gain, option.low, option.high)
     )
     return replace(option, gain=gain, low=low, high=high)

@@ -16,7 +16,15 @@ from evenstep import allreduce
 from evenstep.allreduce import bus_factor
 from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.lateness.case import Array, Case
-from evenstep.diagnose.levels import CHANGED, MINOR, MOST, NAMED, ROUND_STEPS, SMALLEST_SHARE
+from evenstep.diagnose.levels import (
+    CHANGED,
+    MINOR,
+    MOST,
+    NAMED,
+    ROUND_STEPS,
+    SEVERAL,
+    SMALLEST_SHARE,
+)
 from evenstep.diagnose.measure.expected import (
     GOOD,
     SLOWEST_GBPS,
@@ -50,10 +58,10 @@ def of_slow_shapes(
     """The finding of all shapes judged slow, where they cost enough; the cost is claimed."""
     shapes = case.shapes if case.transfers_known else ()
     slow = [one for shape in shapes if (one := judge(case, shape)) is not None]
-    shorter_ns = np.sum([one.shorter_ns for one in slow], axis=0)
-    gain = gain_of(case, case.transferred(shorter_ns)) if slow else None
-    if gain is None:
+    if not slow:
         return []
+    shorter_ns = np.sum([one.shorter_ns for one in slow], axis=0)
+    gain = gain_of(case, case.transferred(shorter_ns))
     case.claims.slow_ns += gain.saved_ns
     return finding(case, slow, gain)
 
@@ -65,7 +73,8 @@ BUCKET_BYTES = 25_000_000  # DDP's default, and large against latency on any fab
 
 
 class SmallCollectives(NamedTuple):
-    """Collectives of a shape that are bound by latency and could be merged into buckets."""
+    """Collectives of a shape that are bound by latency: they could be merged into buckets, or each
+    is needed for the work that follows it (`in_turn`), as in tensor parallelism."""
 
     shape: Shape
     rows: Array  # mask of the transfers
@@ -74,15 +83,18 @@ class SmallCollectives(NamedTuple):
     per_step: float
     merged_per_step: float
     latency_ns: Array  # of each transfer; 0 for others
+    in_turn: bool
 
     @property
     def shorter_ns(self) -> Array:
-        """By how much each transfer would be shorter with one latency for each bucket."""
-        return self.latency_ns * (1 - self.merged_per_step / self.per_step)
+        """By how much each transfer would be shorter with one latency for each bucket, or, where
+        none can be merged, without latency."""
+        rest = 0.0 if self.in_turn else self.merged_per_step / self.per_step
+        return self.latency_ns * (1 - rest)
 
 
 def latency_bound(case: Case) -> list[Finding]:
-    """What merging small collectives into buckets would give back."""
+    """What merging small collectives into buckets would give back, or links without latency."""
     return of_slow_shapes(case, _small, _of_latency)
 
 
@@ -103,7 +115,29 @@ def _small(case: Case, shape: Shape) -> SmallCollectives | None:
     together = float(rows.size_bytes[small].sum()) / steps / groups
     merged = max(1.0, float(np.ceil(together / BUCKET_BYTES)))
     latency_ns = np.where(small, rows.transfer_ns * np.minimum(alpha / usual, 1), 0.0)
-    return SmallCollectives(shape, small, alpha, basis, per_step, merged, latency_ns)
+    in_turn = _in_turn(case, small, per_step)
+    return SmallCollectives(shape, small, alpha, basis, per_step, merged, latency_ns, in_turn)
+
+
+def _in_turn(case: Case, small: Array, per_step: float) -> bool:
+    """Whether these transfers are spread over a step from its beginning: work waits for each.
+    Gradients, which could be merged, come after a forward without any."""
+    assert case.costs is not None
+    graph, rows = case.costs.graph, case.costs.graph.rows
+    mine = np.zeros(len(graph.operations) + 1, bool)
+    mine[case.transfers.rows.operation[small]] = True
+    cell = rows["index"] * len(graph.ranks) + rows.lane
+    order = np.argsort(cell, kind="stable")
+    cell, entered = cell[order], np.cumsum(mine[rows.enter[order]])
+    opens = np.diff(cell, prepend=-1) != 0
+    since = entered - mine[rows.enter[order]]  # before each row
+    begun = since > since[opens][np.cumsum(opens) - 1]
+    own = graph.own_ns[order]
+    before, whole = np.bincount(cell, own * ~begun), np.bincount(cell, own)
+    return bool(np.median(before[whole > 0] / whole[whole > 0]) < SEVERAL / per_step)
+
+
+SLOWER = "; 1 Gb/s would not explain it either"
 
 
 def _latency(case: Case, shape: Shape) -> tuple[float, str] | None:
@@ -115,13 +149,17 @@ def _latency(case: Case, shape: Shape) -> tuple[float, str] | None:
     alike = [one for one in case.shapes if one.lies == shape.lies and size in one.sizes[:1]]
     time = min(float(one.floors_ns[0]) for one in alike)  # slower links are no latency
     known = reference(case.trace, shape, case.shapes)
+    wider = max((one.busbw_gBps for one in case.shapes if one.nodes > shape.nodes), default=0.0)
+    if known is None and wider > shape.busbw_gBps:  # links are no slower than those further out
+        known = Reference(wider, "groups of more nodes", False)
     if known is not None:
         alpha = time - shape.factor * size / known.gBps
         return (alpha, f"its time less that of its bytes by {known.source}") if alpha > 0 else None
-    if shape.factor * size / SLOWEST_GBPS > (1 - MOST) * time:
+    slowest = SLOWEST_GBPS if shape.nodes > 1 else USUAL_GBPS  # no host is slower within
+    if shape.factor * size / slowest > (1 - MOST) * time:
         return None
     alpha = time - shape.factor * size / USUAL_GBPS
-    return alpha, "its time less that of its bytes at 10 Gb/s; 1 Gb/s would not explain it either"
+    return alpha, f"its time less that of its bytes at 10 Gb/s{SLOWER * (shape.nodes > 1)}"
 
 
 def _of_latency(case: Case, small: list[SmallCollectives], gain: Gain) -> list[Finding]:
@@ -132,7 +170,7 @@ def _of_latency(case: Case, small: list[SmallCollectives], gain: Gain) -> list[F
     groups = [group for part in small for group in part.shape.groups]
     return finding_of(
         case,
-        "latency_bound",
+        f"latency_bound{'.in_turn' * first.in_turn}",
         gain,
         numbers={
             "per_step": first.per_step,
@@ -146,7 +184,10 @@ def _of_latency(case: Case, small: list[SmallCollectives], gain: Gain) -> list[F
         },
         where=Where(groups=case.groups_named(groups)),
         projected=partial(by_growth, growth=_hops),
-        options={"buckets": gain.share, **_fewer_hops(case, small)},
+        options={
+            "larger" if first.in_turn else "buckets": gain.share,
+            **_fewer_hops(case, small),
+        },
         evidence=[
             Evidence("collectives_per_step", first.per_step, first.merged_per_step, "1"),
             Evidence("latency_of_one", first.alpha_ns, None, "ns"),

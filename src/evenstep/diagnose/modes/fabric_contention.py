@@ -62,7 +62,7 @@ def _episodes(case: Case) -> list[Finding]:
         return []
     slow = slow_transfers(case.transfers, case.claims.moves)
     gain = gain_of(case, case.transferred(slow.excess_ns))
-    if gain is None or not (clustered(case.transfers, slow) or two_states(slow)):
+    if not slow.mask.any() or not (clustered(case.transfers, slow) or two_states(slow)):
         return []
     case.claims.slow_ns += gain.saved_ns
     return _of_episodes(case, slow, gain)

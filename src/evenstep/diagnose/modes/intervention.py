@@ -18,7 +18,6 @@ from evenstep.diagnose.finding import Evidence, Finding, Projection, When, Where
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.levels import SMALLEST_SHARE
 from evenstep.diagnose.measure.recurrence import by_chance, constant, throughout, when
 from evenstep.diagnose.sentences import make_finding
 from evenstep.statistics.interval import Share, share_of
@@ -35,17 +34,16 @@ class Gain(NamedTuple):
     saved_ns: Array | float = 0.0  # of each step; 0 where only the share is known
 
 
-def gain_of(case: Case, change: Change) -> Gain | None:
-    """What the replay gains by a change; None where that is too little for a finding."""
+def gain_of(case: Case, change: Change) -> Gain:
+    """What the replay gains by a change alone; beside another cause it may gain more."""
     saved_ns = case.saved(change)
-    share = case.share(saved_ns)
-    return Gain(share, change, saved_ns) if share.value >= SMALLEST_SHARE else None
+    return Gain(case.share(saved_ns), change, saved_ns)
 
 
 def finding_of(
     case: Case,
     name: str,
-    gain: Change | Gain | None,
+    gain: Change | Gain,
     *,
     numbers: Mapping[str, Any],
     options: Sequence[str] | Mapping[str, Share | None],
@@ -56,7 +54,7 @@ def finding_of(
     layer: str = "",
     confidence: float | None = None,
 ) -> list[Finding]:
-    """The finding of a cause; none where a change gains too little, or there is no gain.
+    """The finding of a cause, as a list.
 
     `name`, `numbers`, `layer` and `confidence` are those of `make_finding`. Options without a gain
     of their own give back the whole gain. `at` defaults to all steps; `projected` takes the share
@@ -64,8 +62,6 @@ def finding_of(
     """
     if isinstance(gain, Change):
         gain = gain_of(case, gain)
-    if gain is None:
-        return []
     share = gain.share
     finding = make_finding(
         name, share, numbers=numbers, where=where, when=at or throughout(case.grid.steps),

@@ -224,7 +224,7 @@ def _late_issue(case: Case) -> list[Finding]:
     return finding_of(
         case,
         mode,
-        gain and gain._replace(change=lambda base: case.combined([base, change])),
+        gain._replace(change=lambda base: case.combined([base, change])),
         confidence=None if seen else 0.5,
         numbers={
             "seen": say(f"{mode}.{'idle' if seen else 'issued'}", part=part, at_once=AT_ONCE_NS),
