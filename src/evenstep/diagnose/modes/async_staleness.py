@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.lateness.case import Case
+from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.diagnose.levels import CHANGED, NAMED, SMALLEST_SHARE, SURE
 from evenstep.diagnose.measure.grid import StepGrid
@@ -64,9 +65,7 @@ def staleness(trace: Trace, grid: StepGrid) -> Staleness | None:
     logged = _logged(trace)
     if logged is not None:
         return logged
-    if len(trace.ranks) < 2 or not _uncoupled(trace, grid):
-        return None
-    return _counted(trace, grid)
+    return _counted(trace, grid) if uncoupled(trace, grid) else None
 
 
 def _logged(trace: Trace) -> Staleness | None:
@@ -78,34 +77,49 @@ def _logged(trace: Trace) -> Staleness | None:
     return Staleness(logged.rank[order], logged.step[order], logged.value[order], logged=True)
 
 
-def _uncoupled(trace: Trace, grid: StepGrid) -> bool:
-    """Whether ranks pass messages and have collectives in few steps only, as for checkpoints."""
+def uncoupled(trace: Trace, grid: StepGrid) -> bool:
+    """Whether no rank waits for another: collectives are in few steps only, as for checkpoints, and
+    ranks do not go in step, as in a pipeline."""
     if len(grid.steps):
         rare = float((grid.collectives > 0).any(axis=1).mean()) <= NAMED
     else:
         rare = not len(trace.of_kind(Kind.COLLECTIVE))
-    return rare and bool(len(trace.of_kind(Kind.POINT_TO_POINT)))
+    steps = _finished_steps(trace)
+    return rare and len(np.unique(steps["rank"])) > 1 and not _in_step(steps, _since(steps)[1])
 
 
-def _counted(trace: Trace, grid: StepGrid) -> Staleness | None:
-    """Steps that other ranks finished during each step; None without common clocks, or where ranks
-    go in step."""
-    if grid.clocks.unplaced:
-        return None
+def _finished_steps(trace: Trace) -> Columns:
     steps = trace.of_kind(Kind.STEP)
-    steps = steps.select(steps.exit_ns > 0)
-    start, end = (grid.clocks.common(steps["rank"], at) for at in (steps.enter_ns, steps.exit_ns))
-    if len(steps) < 2 or _in_step(steps, end):
-        return None
+    return steps.select(steps.exit_ns > 0)
+
+
+def _since(steps: Columns) -> tuple[Array, Array]:
+    """Begin and end of each step, since the rank's first one."""
+    ranks, place = np.unique(steps["rank"], return_inverse=True)
+    first = np.full(len(ranks), np.iinfo(np.int64).max)
+    np.minimum.at(first, place, steps.enter_ns)
+    return steps.enter_ns - first[place], steps.exit_ns - first[place]
+
+
+def _counted(trace: Trace, grid: StepGrid) -> Staleness:
+    """Steps that other ranks finished during each step, while all ranks make steps; without common
+    clocks, as if all had begun at once."""
+    steps = _finished_steps(trace)
+    if grid.clocks.unplaced:
+        start, end = _since(steps)
+    else:
+        start, end = (grid.clocks.common(steps["rank"], t) for t in (steps.enter_ns, steps.exit_ns))
     order = np.argsort(end, kind="stable")
     ends = end[order]  # strictly within a step: not its own
     within = np.searchsorted(ends, ends, "left") - np.searchsorted(ends, start[order], "right")
-    step = steps.step.astype(np.int64)[order]
-    return Staleness(steps["rank"][order], step, np.maximum(within, 0.0), logged=False)
+    rank, step = steps["rank"][order], steps.step.astype(np.int64)[order]
+    together = ends <= min(ends[rank == one].max() for one in np.unique(rank))
+    within = np.maximum(within, 0.0)
+    return Staleness(rank[together], step[together], within[together], logged=False)
 
 
 def _in_step(steps: Columns, end: Array) -> bool:
-    """Whether ranks finish the steps that all of them made at the same time, as in a pipeline."""
+    """Whether ranks finish the steps that all of them made at the same time."""
     order = np.argsort(steps.step, kind="stable")
     first = np.flatnonzero(np.diff(steps.step[order].astype(np.int64), prepend=-1))
     members = np.diff(np.append(first, len(order)))
@@ -119,8 +133,11 @@ OUTCOMES = ("loss", "grad_norm", "gradient_norm", "grad_norm_total", "train_loss
 
 
 def find(case: Case) -> list[Finding]:
-    """Updates staler than they need to be."""
+    """Updates staler than they need to be. Where no rank waits for another, none is late."""
     updates = staleness(case.trace, case.grid)
+    if uncoupled(case.trace, case.grid):
+        case.claims.claim(case.delays.cells(Cause.WORK))
+        case.claims.rest_ns = np.zeros(len(case.grid.steps))
     if updates is None or len(updates.value) < 2:
         return []
     bounds, ranks = allowed(case, updates)
