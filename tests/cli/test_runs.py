@@ -25,6 +25,11 @@ def test_the_latest_run_is_the_one_that_began_last(three):
     assert runs.latest().name == "newest"
 
 
+def test_a_run_that_recorded_no_rank_does_not_hide_the_one_before(three):
+    (three / "evenstep-runs" / "newest" / "attempt-000").rmdir()
+    assert runs.latest().name == "older"
+
+
 def test_the_latest_run_may_lie_in_a_folder_of_runs_as_the_demos_do(three):
     demo = three / "evenstep-runs" / "demo-1" / "disturbed"
     (demo / "attempt-000").mkdir(parents=True)

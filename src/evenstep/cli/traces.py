@@ -36,10 +36,14 @@ def judge(trace: Trace) -> Diagnosis:
 
 
 def latest(place: Path = Path()) -> Path | None:
-    """Return the latest run: the folder itself, else in its `evenstep-runs`, else in the folder."""
+    """Return the latest run: the folder itself, else in its `evenstep-runs`, else in the folder.
+
+    A run in which a rank has started comes before runs that recorded none.
+    """
     if RunFolder(place).exists():
         return place
-    return next(iter(inside(place / RUNS, "*", "*/*") or inside(place)), None)
+    runs = inside(place / RUNS, "*", "*/*") or inside(place)
+    return next((run for run in runs if RunFolder(run).attempts()), next(iter(runs), None))
 
 
 def inside(place: Path, *patterns: str) -> list[Path]:

@@ -62,7 +62,7 @@ def write_store(trace: Trace, folder: Path, *, force: bool = False) -> Stored:
         raise _unwritable(folder, error) from error
     try:
         parts = _write(_numbered(trace), private / "store")
-        if folder.is_dir():
+        if force and folder.is_dir():
             shutil.rmtree(folder)
         (private / "store").rename(folder)
     except OSError as error:
