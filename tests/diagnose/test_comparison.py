@@ -160,7 +160,8 @@ def test_findings_are_matched_by_their_cause_wherever_it_is(slowed):
     other = run_of("other", CALM.slow(1, Phase.BACKWARD, 8 * MS))
     assert {item.change for item in changed(slowed.diagnosis, slowed.diagnosis)} == {"kept"}
     moved = changed(slowed.diagnosis, other.diagnosis)
-    assert next(item for item in moved if item.mode == "straggler").ranks == (1,)
+    straggler = next(item for item in moved if item.mode == "straggler")
+    assert (straggler.title, straggler.ranks) == ("Slow backward", (1,))  # rank 2 before
 
 
 def test_runs_of_different_sizes_are_compared_per_rank_too():

@@ -122,6 +122,15 @@ def test_where_waits_cannot_be_told_all_blocking_is_communication(watched, run):
     assert "wait" not in row.shares | watched.look().shares
 
 
+def test_waits_that_one_rank_alone_can_tell_are_no_share_of_all(watched, run):
+    for rank in range(2):
+        LiveRank(run, rank, world=2).steps(20, known=rank == 0)
+    seen = watched.look()
+    assert [row.wait_known for row in seen.rows] == [True, False]
+    assert seen.shares["exposed_communication"] == pytest.approx(0.4)
+    assert "wait" not in seen.shares
+
+
 def test_ranks_that_take_turns_are_not_called_stragglers(watched, run):
     ranks = [LiveRank(run, rank) for rank in range(4)]
     for step in range(40):

@@ -157,10 +157,12 @@ def frame(run: FollowedRun, findings: Sequence[LiveFinding], window: RankWindow)
 
 
 def _named(shares: Array, wait_ns: Array) -> LiveShares:
-    """Name the shares; unknown waits are left out, and are part of communication."""
+    """Name the shares; unless all ranks know their waits, waits are part of communication."""
     compute, transfer, wait, given, other = map(float, shares)
     known = LiveShares(compute=compute, exposed_communication=transfer, input=given, other=other)
-    return known | LiveShares(wait=wait) if np.isfinite(wait_ns).any() else known
+    if np.isfinite(wait_ns).all():
+        return known | LiveShares(wait=wait)
+    return known | LiveShares(exposed_communication=transfer + wait)
 
 
 def _step_time(latest: Array) -> StepTimes:

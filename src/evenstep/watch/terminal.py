@@ -73,8 +73,10 @@ def _steps(frame: Frame, view: View) -> Iterator[str]:
     text += f", CV {percent(time['cv'])}"
     yield f"{text}   {sparkline(frame.curve_ns, view.width - len(text) - 3)}"
     yield next(legend(frame.shares, view))
-    if frame.world > 1 and not any(row.wait_known for row in frame.rows):
-        yield from view.filled("communication includes waits: the two cannot be told apart yet")
+    if frame.world > 1 and "wait" not in frame.shares:
+        yield from view.filled(
+            "communication includes waits: not every rank can tell the two apart yet"
+        )
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

@@ -161,8 +161,9 @@ def _changed(before: Finding | None, after: Finding | None) -> Changed:
     half = hypot(first_half, second_half)
     low, high = difference - half, difference + half
     verdict = NO_EVIDENCE if low <= 0 <= high else WORSE if low > 0 else BETTER
+    moved = before is not None and before.title != seen.title  # its share is not of this place
     return Changed(
-        mode=seen.mode, title=seen.title, ranks=tuple(seen.where.ranks),
+        mode=seen.mode, title=_cause(seen) if moved else seen.title, ranks=tuple(seen.where.ranks),
         nodes=tuple(seen.where.nodes),
         change="gone" if after is None else "new" if before is None else "kept", baseline=first,
         value=second, difference=difference, low=max(low, -1.0), high=min(high, 1.0),
