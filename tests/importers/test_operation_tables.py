@@ -14,6 +14,7 @@ from evenstep.diagnose.lateness.case import open_case
 from evenstep.errors import TraceError
 from evenstep.importers.content import SourceFile
 from evenstep.importers.operations.operation_tables import FORMAT
+from evenstep.trace.operations import Role
 from evenstep.trace.spool.layout import Kind, Op, Phase
 from evenstep.trace.trace import matched
 
@@ -479,6 +480,35 @@ def test_a_collective_of_an_unknown_kind_is_of_those_who_leave_it_together(writt
     assert {(0, 1), (2, 3)} <= {group.ranks for group in trace.groups}
     finding = diagnose(trace).findings[0]
     assert (finding.mode, finding.where.ranks) == ("straggler", [3])
+
+
+@pytest.mark.parametrize(("recv", "since"), [(0.015, 0.015), (0.010, 0.0)])
+def test_a_rank_waits_for_what_was_sent_only_once_it_asks_for_it(written, recv, since):
+    """A forward of 10 ms on stage 0, sent to stage 1, which asks for it 5 ms late or in time."""
+    end = recv + 0.001
+    rows = [HEADER, "0,0,0,0,forward-compute,0.0,0.010,0,0,0,0",
+            f"0,0,0,0,forward-send,0.010,{end - 0.010},0,0,0,-1",
+            f"0,1,1,0,forward-recv,{recv},0.001,0,0,1,-1",
+            f"0,1,1,0,forward-compute,{end},0.010,0,0,1,0"]  # fmt: skip
+    phases = opened(written(rows)).of_kind(Kind.PHASE)
+    waits = phases.select((phases["rank"] == 1) & (phases.op == int(Phase.SYNC)))
+    assert waits.enter_ns[0] - phases.enter_ns.min() == pytest.approx(since * 1e9, abs=1e3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "begin", "role"),
+    [("expert-grads-sync", 0.010, Role.GRADS), ("replicate-all-reduce", 0.012, Role.GRADS),
+     ("replicate-all-reduce", 0.022, Role.MEETING)],
+)  # fmt: skip
+def test_what_runs_during_backward_reduces_gradients(written, kind, begin, role):
+    """A reduction of 4 ms, during the second of two backwards of 10 ms or after it."""
+    rows = [HEADER]
+    for rank in (0, 1):
+        rows += [f"{rank},0,{rank},0,backward-compute,0.0,0.010,0,0,0,0",
+                 f"{rank},0,{rank},0,backward-compute,0.010,0.010,1,0,0,1",
+                 f"{rank},0,{rank},0,{kind},{begin},0.004,0,0,-1,-1"]  # fmt: skip
+    trace = opened(written(rows))
+    assert trace.operations.role.tolist().count(int(role)) == 2
 
 
 def test_lanes_that_always_leave_together_are_one_group(written):

@@ -22,7 +22,8 @@ from evenstep.importers.draft import Draft
 from evenstep.importers.kineto.names import MESSAGES, operation
 from evenstep.importers.operations.operation_records import trace_of
 from evenstep.importers.tables import read_table, table_file
-from evenstep.trace.columns import Columns, positions_by_key
+from evenstep.trace.columns import Columns, key_numbers, positions_by_key
+from evenstep.trace.operation_messages import MOST, STAMPS_S
 from evenstep.trace.operations import COMPUTES, RECVS, ROLES, SENDS, Role, extent
 from evenstep.trace.spool.layout import Op
 from evenstep.trace.trace import Trace
@@ -55,7 +56,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     table = Columns.concatenate(list(usable(sources, progress, draft.limits, read_one)))
     if len(table):
         table = _without_duplicates(table, draft.limits)
-        table = _lasting(_begun(table), sources[0].path, draft.limits)
+        table = _lasting(_begun(_reducing(table)), sources[0].path, draft.limits)
     if not len(table):
         reasons = "; ".join(draft.limits) or "it has no rows"
         raise TraceError(f"{sources[0].path} has no operation that could be read: {reasons}")
@@ -100,6 +101,8 @@ def _role(kind: str) -> Role:
     back = bool(words & {"backward", "bwd", "bw", "grad", "grads"})
     if kind in ROLES or not (op or back or words & {"forward", "fwd", "fw"}):
         return ROLES.get(kind, Role.OTHER)
+    if op is None and "sync" in words:
+        op = Op.ALL_REDUCE
     if op is None or op in MESSAGES:
         return (COMPUTES if op is None else SENDS if op == Op.SEND else RECVS)[back]
     if words & {"norm", "clip"}:
@@ -170,6 +173,20 @@ def _without_duplicates(table: Columns, limits: list[str]) -> Columns:
             "seq_id); the first of each was used"
         )
     return table.select(np.sort(order[~again]))
+
+
+def _reducing(table: Columns) -> Columns:
+    """With collectives of other kinds as reductions of gradients where, during most of a kind, a
+    backward of its rank runs."""
+    cell = key_numbers(table.step, table["rank"])
+    begin, end = table.start_s, table.start_s + table.duration_s
+    line = cell * (end.max() - begin.min() + 1.0) - begin.min()
+    back = table.role == Role.BACKWARD
+    ended = np.searchsorted(np.sort((end + line)[back]), begin + line + STAMPS_S)
+    begun = np.searchsorted(np.sort((begin + line)[back]), end + line - STAMPS_S)
+    during = np.bincount(table.optype, begun > ended) > MOST * np.bincount(table.optype)
+    behind = (table.role == Role.MEETING) & during[table.optype]
+    return table.with_column("role", np.where(behind, Role.GRADS, table.role))
 
 
 def _begun(table: Columns) -> Columns:

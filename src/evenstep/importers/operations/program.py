@@ -110,7 +110,7 @@ def program(ops: Columns, sent: OperationMessages) -> Program:
     """
     flying = _beside(ops)
     thread, fly = np.flatnonzero(~flying), np.flatnonzero(flying)
-    free, ended = _free(ops, thread)
+    free, ended = _free(ops, thread, _begun(ops, sent))
     seen = ops.enter_ns
     ops = ops.with_column("enter_ns", np.where(flying, seen, np.maximum(seen, free)))
     ops = ops.with_column("exit_ns", np.where(flying, ops.exit_ns, ended))
@@ -143,12 +143,24 @@ def _beside(ops: Columns) -> Array:
 # -- times of issue --------------------------------------------------------------------------------
 
 
-def _free(ops: Columns, thread: Array) -> Pairs:
+def _begun(ops: Columns, sent: OperationMessages) -> Array:
+    """When each worker first did anything in its step: with its first operation; with the step
+    where that is a receive of what was not sent before, which need not show how long it waited."""
+    first = np.flatnonzero(np.diff(ops.worker, prepend=-1))
+    sends = np.flatnonzero(np.isin(ops.role, SENDS) & (sent.pair >= 0))
+    sent_ns = np.full(int(sent.pair.max(initial=-1)) + 2, 2**62)
+    sent_ns[sent.pair[sends]] = ops.enter_ns[sends]
+    unsent = np.isin(ops.role[first], RECVS)
+    unsent &= sent_ns[sent.pair[first]] > ops.enter_ns[first] - STAMPS_NS
+    return np.where(unsent, ops.begin_ns[first], ops.enter_ns[first])
+
+
+def _free(ops: Columns, thread: Array, begun: Array) -> Pairs:
     """When the thread had ended the operation before each one, and the operation itself."""
     line = ops.worker[thread] * (int(ops.exit_ns.max()) + 1)
     ended = np.maximum.accumulate(ops.exit_ns[thread] + line) - line
     opens = np.diff(ops.worker[thread], prepend=-1) != 0
-    before, after = ops.begin_ns.copy(), ops.exit_ns.copy()
+    before, after = begun[ops.worker], ops.exit_ns.copy()
     before[thread[1:]] = np.where(opens[1:], before[thread[1:]], ended[:-1])
     after[thread] = ended
     return before, after
