@@ -174,11 +174,13 @@ def test_without_its_compute_a_message_at_either_end_of_the_step_is_of_none(comp
     "outside", [(1, "forward-recv", 2.6, 2.7, 2), (0, "forward-send", 0.1, 0.2, 2)]
 )
 def test_a_message_beside_all_that_its_worker_computed_is_of_none(outside):
-    """Received after the last compute began, or sent before the first ended."""
+    """Received after the last compute began, or sent before the first ended: the rest agree in
+    number, and none of them is guessed."""
     found = belongs([*BY_HAND, outside])
     stage, name, *_, mb = outside
     assert found.pop((name, stage, mb)) is None
     assert all(own == mb for (_, _, own), mb in found.items())
+    assert not messages(by_hand([*BY_HAND, outside])).doubtful
 
 
 def test_without_micro_batches_messages_arrive_in_the_order_they_were_sent():
