@@ -30,7 +30,7 @@ test: $(VENV)/.ready
 # a machine that does nothing else: some six minutes.
 test-stacks: $(VENV)/.stacks
 	$(BIN)/python -m pytest tests/stacks tests/frameworks
-	$(BIN)/python -m pytest tests/probe -m clock
+	$(BIN)/python -m pytest tests/probe tests/agent -m clock
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check src lab tests benchmarks examples docs

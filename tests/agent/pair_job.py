@@ -1,6 +1,6 @@
 """Two ranks of one script, spawned by it. Rank 1 is slow.
 
-python -m tests.agent.pair_job FOLDER        (writes FOLDER/results.json)
+python -m tests.agent.pair_job FOLDER [shared]        (writes FOLDER/results.json)
 """
 
 from __future__ import annotations
@@ -22,30 +22,36 @@ SHARED_STEPS = 400
 LATE_STEPS = 4
 
 
-def rank_main(rank, folder):
+def rank_main(rank, folder, scene):
     torch.set_num_threads(1)
-    results = {}
     store = f"file://{folder}/store"
     dist.init_process_group("gloo", store, rank=rank, world_size=2)
-    for mode in ("without", "off", "observe", "on"):
-        if mode != "without":
-            evenstep.attach(out=folder / mode, pace_mode=mode, sample_period_s=0.1)
-        results[mode] = train(STEPS, rank=rank, between=lambda step: time.sleep(0.01 * rank))
-        evenstep.detach()
-    together(rank, folder)
-    results["late"] = late_attach(rank, folder)
-    evenstep.attach(out=None)  # the default folder; nobody detaches: the process ends
-    train(2, rank=rank)
+    results = together(rank, folder) if scene == "shared" else each_alone(rank, folder)
     if rank == 0:
         (folder / "results.json").write_text(json.dumps(results))
     leave()
 
 
+def each_alone(rank, folder):
+    """Losses in every mode, and with a rank that attaches late."""
+    results = {}
+    for mode in ("without", "off", "observe", "on"):
+        if mode != "without":
+            evenstep.attach(out=folder / mode, pace_mode=mode, sample_period_s=0.1)
+        results[mode] = train(STEPS, rank=rank, between=lambda step: time.sleep(0.01 * rank))
+        evenstep.detach()
+    results["late"] = late_attach(rank, folder)
+    evenstep.attach(out=None)  # the default folder; nobody detaches: the process ends
+    train(2, rank=rank)
+    return results
+
+
 def together(rank, folder):
     """The ranks pace by a shared plan; rank 1 always enters late."""
     evenstep.attach(out=folder / "shared", pace_mode="on", pace_sharing=True, sample_period_s=0.05)
-    train(SHARED_STEPS, rank=rank, between=lambda step: time.sleep(0.01 * rank))
+    losses = train(SHARED_STEPS, rank=rank, between=lambda step: time.sleep(0.01 * rank))
     evenstep.detach()
+    return {"shared": losses}
 
 
 def late_attach(rank, folder):
@@ -64,4 +70,5 @@ def late_attach(rank, folder):
 
 
 if __name__ == "__main__":
-    torch.multiprocessing.spawn(rank_main, (Path(sys.argv[1]),), nprocs=2)
+    folder, *scene = sys.argv[1:]
+    torch.multiprocessing.spawn(rank_main, (Path(folder), *(scene or ["alone"])), nprocs=2)

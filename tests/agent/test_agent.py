@@ -12,6 +12,7 @@ import evenstep
 from evenstep.attachment import agent as attaching
 from evenstep.errors import TraceError
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
+from tests.agent.conftest import finish
 from tests.agent.pair_job import LATE_STEPS, STEPS
 from tests.agent.training import BATCH
 from tests.forks import start
@@ -273,16 +274,26 @@ def test_the_early_rank_is_the_one_that_is_blocked(pair):
     assert blocked[0] > blocked[1]  # rank 1 sleeps in every step
 
 
-def test_with_a_shared_plan_the_early_rank_alone_is_held(pair):
-    trace = pair.trace("shared")
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """Two ranks with one plan. Whether holding pays is decided by what steps take: on a machine
+    that does nothing else, the delay of rank 1 decides."""
+    folder = tmp_path_factory.mktemp("shared")
+    return finish(start("tests.agent.pair_job", folder, "shared", cwd=folder), folder)
+
+
+@pytest.mark.clock
+def test_with_a_shared_plan_the_early_rank_alone_is_held(shared):
+    trace = shared.trace("shared")
     decisions = trace.of_kind(Kind.PACING)
     applied = decisions.select((decisions.flags & Flag.APPLIED) != 0)
     assert set(applied.rank) == {0}  # rank 1 is the one they wait for
     assert {trace.names[name] for name in applied.name} == {"spends persistent slack"}
 
 
-def test_what_is_booked_is_no_more_than_what_was_held(pair):
-    account = pair.trace("shared").ranks[0].facts["pacing_account"]
+@pytest.mark.clock
+def test_what_is_booked_is_no_more_than_what_was_held(shared):
+    account = shared.trace("shared").ranks[0].facts["pacing_account"]
     assert account["held_ns"] > 0
     assert account["booked_ns"] <= account["held_ns"]
 
