@@ -42,6 +42,16 @@ def test_the_documented_fields_lie_where_the_reader_looks(mark, dtype):
     assert documented(f"table: {mark}") == defined(dtype)
 
 
+@pytest.mark.parametrize(("prefix", "size"), [("WORD_", 8), ("HALF_", 2)])
+def test_what_is_patched_in_place_is_the_word_that_holds_the_field(prefix, size):
+    names = [name for name in vars(layout) if name.startswith(prefix)]
+    offsets = {field.removesuffix("_ns"): place[0]
+               for field, place in documented("table: record").items()}  # fmt: skip
+    assert names
+    for name in names:
+        assert getattr(layout, name) == offsets[name.removeprefix(prefix).lower()] // size
+
+
 @pytest.mark.parametrize("dtype", [RECORD, SUMMARY])
 def test_the_documented_sizes_are_those_of_the_code(dtype):
     last, offset = dtype.fields[dtype.names[-1]]
