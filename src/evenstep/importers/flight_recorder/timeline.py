@@ -9,6 +9,7 @@ in jobs whose hosts wait for their devices, and else is early by as much as the 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -83,10 +84,7 @@ def _ends(lane: Array, call: Array, issued: Array, length: Array) -> Array:
     np.maximum.at(longest, call, length)
     lanes = np.zeros(count, np.int64)
     lanes[call] = lane
-    for low, high in zip(
-        *(np.searchsorted(lanes, np.arange(lanes[-1] + 2))[i:][: lanes[-1] + 1] for i in (0, 1)),
-        strict=True,
-    ):
+    for low, high in pairwise(np.searchsorted(lanes, np.arange(lanes[-1] + 2))):
         busy = np.cumsum(longest[low:high])
         end[low:high] = np.maximum.accumulate(end[low:high] - busy) + busy
     return end

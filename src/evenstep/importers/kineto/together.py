@@ -40,7 +40,6 @@ _AROUND = 16  # calls that end next to another one, among which its partner is
 class _Lane(NamedTuple):
     """The calls of one stream of a profile, in order of their ends."""
 
-    number: int
     profile: int
     calls: Columns  # profile, lane, row (of the profile's calls), end, op, kind (of kernel)
 
@@ -49,17 +48,13 @@ class _Clocks:
     """What each profile's clock shows more than others', as common collectives have shown."""
 
     def __init__(self, profiles: Sequence[Profile]) -> None:
-        self._hosts = [each.place.host or str(each.file.path) for each in profiles]
+        self.hosts = [each.place.host or str(each.file.path) for each in profiles]
         self._more = [(each, 0) for each in range(len(profiles))]  # than a clock, by so much
 
     def between(self, one: int, other: int) -> int | None:
         """What the other clock shows more than the one; None if unknown."""
         (root, more), (other_root, other_more) = self._more[one], self._more[other]
         return other_more - more if root == other_root else None
-
-    def most(self, one: int, other: int) -> float:
-        """The largest possible difference of two clocks."""
-        return ONE_HOST_NS if self._hosts[one] == self._hosts[other] else np.inf
 
     def learn(self, one: int, other: int, more: int) -> None:
         """Connect two clocks, and those connected with either."""
@@ -110,7 +105,8 @@ def _match(profiles: list[Profile]) -> int:
     alone = []
     while left:
         first, *left = left
-        partners = _partners(first, left, clocks)
+        others = [lane for lane in left if lane.profile != first.profile]
+        partners = _partners(first, others, clocks)
         calls = _on_one_clock([first, *partners], clocks)
         meeting = _meetings(calls)
         whole = np.bincount(meeting)[meeting] == 1 + len(partners)
@@ -140,32 +136,30 @@ def _lanes(profiles: Sequence[Profile]) -> list[_Lane]:
                 "row": row, "end": calls.device_exit_ns[row],
                 "op": calls.op[row], "kind": np.array(names)[calls.name[row]],
             }  # fmt: skip
-            found.append(_Lane(len(found), index, Columns(columns)))
+            found.append(_Lane(index, Columns(columns)))
     return found
 
 
 def _partners(first: _Lane, others: Iterable[_Lane], clocks: _Clocks) -> list[_Lane]:
     """The lanes of other profiles whose calls end with those of the first, the best of each."""
-    best: dict[int, tuple[float, int, _Lane]] = {}
+    found = []
     for lane in others:
-        if lane.profile == first.profile:
-            continue
         known = clocks.between(first.profile, lane.profile)
         share, count, more = _coincidence(first, lane, clocks)
         if share >= _MOST and (count >= _FEWEST or known is not None):
-            best[lane.profile] = max(
-                best.get(lane.profile, (0.0, 0, lane)), (share, more, lane), key=lambda one: one[0]
-            )
-    for profile, (_, more, _) in best.items():
+            found.append((share, more, lane))
+    found.sort(key=lambda each: each[0])
+    best = {lane.profile: (more, lane) for _, more, lane in found}
+    for profile, (more, _) in best.items():
         clocks.learn(first.profile, profile, more)
-    return [lane for *_, lane in best.values()]
+    return [lane for _, lane in best.values()]
 
 
 def _coincidence(one: _Lane, other: _Lane, clocks: _Clocks) -> tuple[float, int, int]:
     """Share and number of the calls in common time that end together by the difference of the
     clocks, and this difference: the known one, or that by which most calls end together."""
     known = clocks.between(one.profile, other.profile)
-    most = clocks.most(one.profile, other.profile)
+    most = ONE_HOST_NS if clocks.hosts[one.profile] == clocks.hosts[other.profile] else np.inf
     more = _difference(one.calls, other.calls, most) if known is None else known
     ends, end = one.calls.end, other.calls.end - more
     after = np.minimum(np.searchsorted(ends, end), len(ends) - 1)
@@ -233,10 +227,7 @@ def _pairs(lanes: Sequence[_Lane], clocks: _Clocks) -> Iterator[tuple[Columns, A
     partner = _nearest(calls, met >= _RARE * met.sum(axis=1, keepdims=True).clip(1))
     paired = np.bincount(calls.lane, weights=partner >= 0) / np.bincount(calls.lane).clip(1)
     good = (partner >= 0) & (paired[calls.lane] >= _MOST) & (paired[calls.lane[partner]] >= _MOST)
-    low, high = (
-        np.minimum(np.arange(len(calls)), partner),
-        np.maximum(np.arange(len(calls)), partner),
-    )
+    low, high = np.sort([np.arange(len(calls)), partner], axis=0)
     pair = key_numbers(calls.lane[low], calls.lane[high])
     for number in np.unique(pair[good]):
         mine = np.flatnonzero(good & (pair == number))
@@ -268,9 +259,8 @@ def _enter(
     names[key] += 1
     if names[key] > 1:
         key = key._replace(name=f"{key.name} ({names[key]})")
-    for index, row, place in zip(
-        calls.profile.tolist(), calls.row.tolist(), number.tolist(), strict=True
-    ):
+    places = np.stack([calls.profile, calls.row, number], axis=1)
+    for index, row, place in places.tolist():
         said = profiles[index].said
         said[row] = said[row]._replace(group=key, sequence=place)
     return len(calls)
