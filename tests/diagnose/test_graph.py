@@ -304,3 +304,16 @@ def test_a_wait_inside_a_span_is_a_wait_for_what_it_would_be_outside():
     assert (found.mode, found.where.ranks, found.severity) == (
         plain.mode, plain.where.ranks, plain.severity,
     )  # fmt: skip
+
+
+def test_a_step_without_rows_after_the_last_segment_costs_nothing():
+    """Three steps in two segments, the last step without any row."""
+    rows = Columns(
+        {
+            "index": np.array([0, 1]), "lane": np.array([0, 0]),
+            "segment": np.array([0, 0]), "own_ns": np.array([5, 7]),
+        }
+    )  # fmt: skip
+    costs = Costs(SimpleNamespace(rows=rows, batch_of=np.zeros(2, np.int64)))
+    found = costs._by_segment(np.array([[5.0], [7.0], [0.0]]))
+    assert found.tolist() == [[12.0], [0.0]]

@@ -117,12 +117,13 @@ class Costs:
     def _by_segment(self, cells_ns: Array) -> Array:
         """Values of cells (steps × lanes) by segment and lane: of a cell with rows in a later
         step's segment, in the segment of its longest row."""
-        rows, home = self.graph.rows, np.indices(cells_ns.shape)[0]
+        rows, count = self.graph.rows, len(self.graph.batch_of)
+        home = np.minimum(np.indices(cells_ns.shape)[0], count - 1)  # of cells without rows, too
         if (rows.segment == rows["index"]).all():
             return cells_ns
         order = np.argsort(rows.own_ns, kind="stable")
         home[rows["index"][order], rows.lane[order]] = rows.segment[order]
-        found = np.zeros((len(self.graph.batch_of), cells_ns.shape[1]))
+        found = np.zeros((count, cells_ns.shape[1]))
         np.add.at(found, (home, np.arange(cells_ns.shape[1])), cells_ns)
         return found
 
