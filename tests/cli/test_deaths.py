@@ -122,7 +122,9 @@ def test_who_was_in_no_collective_is_told_of_before_the_one_that_gave_up_waiting
         )  # fmt: skip
         spool.put(5, 6, Kind.COLLECTIVE, Op.ALL_REDUCE, 3, flags=int(flags), group_seq=7)
         if number == 0:
-            spool.add_fact("raised", {"type": "RuntimeError", "message": "Timed out waiting"})
+            spool.add_fact(
+                "raised", {"type": "RuntimeError", "message": "Timed out waiting 8000ms"}
+            )
         spool.shut()
         ranks.append(_Rank(spool.path, number, 10 + number, 0))
     told = _death_message(ranks[0], {"exit_code": 1}, None, ranks[1:])

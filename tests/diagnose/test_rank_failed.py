@@ -174,6 +174,21 @@ def test_who_gives_up_waiting_is_not_the_one_at_fault(message, hung):
     assert (finding.mode, finding.where.ranks) == (("hang", [1]) if hung else ("rank_failed", [0]))
 
 
+@pytest.mark.parametrize(
+    ("message", "absent"),
+    [("wait timeout after 8000ms, keys: /default_pg/0//1//cpu//0/2", [2]), ("Read timed out", [])],
+)
+def test_of_a_wait_at_the_store_those_that_did_not_come_are_named(message, absent):
+    """new_group() on all ranks but one; a request of the script's own that timed out is no wait."""
+    own = {"raised": raised(SECOND, "DistStoreError", message), "ended": (2 * SECOND, GONE)}
+    sent = {"ended": (9 * SECOND, {"signal": "SIGTERM"})}
+    trace, _ = broken(World(ranks=3), {0: own, 1: own, 2: sent})
+    finding = first(trace)
+    assert (finding.mode, finding.where.ranks) == (
+        ("hang", absent) if absent else ("rank_failed", [0, 1])
+    )
+
+
 @pytest.mark.parametrize(("stood_ms", "hung"), [(50, False), (5000, True)])
 @pytest.mark.parametrize("within", [False, True])
 def test_a_healthy_job_that_is_interrupted_does_not_hang(stood_ms, hung, within):

@@ -8,6 +8,7 @@ that the first is told from those that followed from it.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,8 +18,13 @@ from evenstep.trace.trace import RankInfo, Trace
 RESOLUTION_NS = 500_000_000  # ends closer together than two heartbeats need other evidence
 SILENT_NS = 2 * RESOLUTION_NS  # without a heartbeat for so long, a rank stood still
 INTERRUPTED = "KeyboardInterrupt"
-#: Of the messages of gloo, of NCCL's watchdog and of `monitored_barrier`, in lower case.
-TIMEOUTS = ("timed out", "timing out", "timeout", "failed to pass monitoredbarrier")
+#: In messages of gloo, of NCCL's watchdog, of `monitored_barrier` and of torch's store; a script's
+#: own (a request that timed out) have none of these words.
+TIMEOUT = re.compile(
+    r"timed out (?:waiting \d+ ?ms|in blocking wait)|wait timeout after \d+ ?ms"
+    r"|collective operation timeout|timeout caused pair closure|failed to pass monitoredBarrier",
+    re.IGNORECASE,
+)
 
 
 class Death(NamedTuple):
@@ -109,9 +115,8 @@ def hung_first(
 
 def gave_up(facts: Mapping[str, Any]) -> bool:
     """Whether a timeout ended a rank: what it waited for did not come."""
-    raised = facts.get("raised") or {}
-    text = f"{raised.get('type')} {raised.get('message')}".lower()
-    return any(words in text for words in TIMEOUTS)
+    message = (facts.get("raised") or {}).get("message", "")
+    return TIMEOUT.search(message) is not None
 
 
 def _gave_up_ns(info: RankInfo) -> float:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from evenstep import words
 from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When, Where
 from evenstep.diagnose.levels import SEVERAL
-from evenstep.diagnose.measure.deaths import INTERRUPTED, SILENT_NS, Death, ended_ns, wall_ns
+from evenstep.diagnose.measure.deaths import (
+    INTERRUPTED,
+    SILENT_NS,
+    Death,
+    ended_ns,
+    gave_up,
+    wall_ns,
+)
 from evenstep.diagnose.measure.stuck import EnteredCall, Stuck, call_of, stuck, title
 from evenstep.diagnose.sentences import say
 from evenstep.diagnose.verdict import CERTAIN, LIKELY
@@ -233,6 +240,8 @@ def rank_failed(case: Case) -> list[Finding]:
     if not case.failed:
         return []
     first, ranks = case.failed[0], [death.rank for death in case.failed]
+    if absent := _absent(case, first):
+        return [_never_came(case, first, absent)]
     last = int(case.grid.steps[-1]) if len(case.grid.steps) else 0
     others = [death for death in case.dead if death.rank not in ranks]
     within = words.duration(max(others[-1].at_ns - first.at_ns, 0)) if others else ""
@@ -259,6 +268,29 @@ def rank_failed(case: Case) -> list[Finding]:
         ],
     )
     return [finding]
+
+
+def _absent(case: Case, first: Death) -> list[int]:
+    """The ranks that others gave up waiting for outside any collective, as at the store: those that
+    went on meanwhile."""
+    ends = {death.rank: death for death in case.dead}
+    over = {rank for rank, death in ends.items() if death.at_ns <= first.at_ns}
+    over |= {rank for rank, death in ends.items() if death.facts.get("raised")}
+    return sorted(set(case.trace.ranks) - over) if gave_up(first.facts) else []
+
+
+def _never_came(case: Case, first: Death, absent: list[int]) -> Finding:
+    """The finding of ranks that others gave up waiting for."""
+    last = int(case.grid.steps[-1]) if len(case.grid.steps) else 0
+    waited = words.ranks(sorted(death.rank for death in case.dead if gave_up(death.facts)))
+    return _ending(
+        "hang", round(1.0 - case.running_share, 4), last, say("hang.do.missing"),
+        "the last records of every rank", layer="framework", confidence=LIKELY,
+        observation=f"{waited} waited after step {last}, until a timeout ended the job",
+        cause=f"{case.ranks_in_words(absent)} did not come: {words.ended(first.facts)}",
+        where=case.where(absent), title=f"{words.ranks(absent)} did not come",
+        evidence=[Evidence("ranks_waiting", len(case.dead), 0, "ranks")],
+    )  # fmt: skip
 
 
 def _remedy(first: Death) -> str:
