@@ -113,14 +113,12 @@ class Agent:
 
         place = self.identity
         return Conductor(
-            self.spool,
-            seed=f"{place.run_id}/{place.attempt}",
-            budget=self._account,
+            self.spool, seed=f"{place.run_id}/{place.attempt}", budget=self._account,
             place=(place.local_rank, local_world(os.environ), place.world),
             makers={"gc": Garbage, "cores": Cores, "power": Power},
             make_turns=(self._link, self._storage) if place.rank == 0 else (self._storage,),
             soon=self._background.once.append,
-        )
+        )  # fmt: skip
 
     @property
     def _asked(self) -> Conductor | None:

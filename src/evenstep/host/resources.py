@@ -68,13 +68,11 @@ def used(before: ResourceCounters, after: ResourceCounters) -> ResourceUse:
     first, last = before.usage, after.usage
     seconds = last.ru_utime + last.ru_stime - first.ru_utime - first.ru_stime
     return ResourceUse(
-        max(round(seconds * 1e9), 0),
-        last.ru_minflt - first.ru_minflt,
-        last.ru_majflt - first.ru_majflt,
-        last.ru_nivcsw - first.ru_nivcsw,
+        max(round(seconds * 1e9), 0), last.ru_minflt - first.ru_minflt,
+        last.ru_majflt - first.ru_majflt, last.ru_nivcsw - first.ru_nivcsw,
         last.ru_nvcsw - first.ru_nvcsw,
         max(_run_delay_ns(after.schedule) - _run_delay_ns(before.schedule), 0),
-    )
+    )  # fmt: skip
 
 
 def _run_delay_ns(schedule: bytes) -> int:

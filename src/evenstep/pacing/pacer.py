@@ -87,11 +87,9 @@ class Pacer:
         steadier = settings.objective == "stability"
         self._seed = f"{settings.run_id}/{settings.attempt}/pace"
         self.trial = RandomTrial(
-            TrialBudget() if account is None else account,
-            seed=self._seed,
-            objective=settings.objective,
-            share=settings.stability_cost if steadier else SHARE,
-        )
+            TrialBudget() if account is None else account, seed=self._seed,
+            objective=settings.objective, share=settings.stability_cost if steadier else SHARE,
+        )  # fmt: skip
         share = max(LOSS_SHARE, settings.stability_cost) if steadier else LOSS_SHARE
         self._ledger = RankLedger(share=share, ranks=settings.world)
 
@@ -110,13 +108,9 @@ class Pacer:
     def account(self) -> PacingAccount:
         """Delays and cost so far."""
         return PacingAccount(
-            self._steps,
-            self._held_steps,
-            self._held_ns,
-            self._ledger.loss_ns,
-            max(0, int(self._ledger.allowance_ns)),
-            self.trial.verdict,
-        )
+            self._steps, self._held_steps, self._held_ns, self._ledger.loss_ns,
+            max(0, int(self._ledger.allowance_ns)), self.trial.verdict,
+        )  # fmt: skip
 
     def kill(self) -> None:
         """Apply no delay from now on, whatever the plan; irreversible."""

@@ -142,12 +142,10 @@ def decoded(data: bytes) -> NodeSummary:
     states = [_state(row, head) for row in ranks]
     stepped = ranks[ranks["counts"] > 0]
     window = RankWindow(
-        ranks=stepped["rank"].astype(np.int64),
-        phase_ns=stepped["phase_ns"].copy(),
-        last_step=stepped["last_step"].copy(),
-        counts=stepped["counts"].astype(np.int64),
+        ranks=stepped["rank"].astype(np.int64), phase_ns=stepped["phase_ns"].copy(),
+        last_step=stepped["last_step"].copy(), counts=stepped["counts"].astype(np.int64),
         **{name: stepped[name].copy() for name in _MEANS},
-    )
+    )  # fmt: skip
     table = StepTable(*(steps[name].copy() for name in StepTable._fields))
     return NodeSummary(head, states, window, table)
 

@@ -121,12 +121,10 @@ def step_table(steps: Sequence[Array]) -> StepTable:
     _, works = _by_step(step, time - blocked)
     sizes = np.diff(np.append(begins, len(step)))
     return StepTable(
-        np.sort(step)[begins],
-        sizes,
-        times[begins + sizes // 2],
+        np.sort(step)[begins], sizes, times[begins + sizes // 2],
         (works[begins + sizes // 2] + works[begins + (sizes - 1) // 2]) / 2,
         works[begins + sizes - 1],
-    )
+    )  # fmt: skip
 
 
 def merge_steps(tables: Sequence[StepTable]) -> StepTable:

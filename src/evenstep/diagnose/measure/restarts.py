@@ -61,12 +61,10 @@ def account(attempts: Sequence[Attempt]) -> AttemptsAccount:
     """The total cost of the restarts between these attempts."""
     losses = [between(before, after) for before, after in pairwise(attempts)]
     return AttemptsAccount(
-        losses,
-        elapsed_s=attempts[-1].ended_s - attempts[0].started_s,
+        losses, elapsed_s=attempts[-1].ended_s - attempts[0].started_s,
         running_s=sum(one.steps * one.step_ns for one in attempts) / 1e9,
-        steps=sum(one.steps for one in attempts),
-        lost_steps=sum(loss.steps for loss in losses),
-    )
+        steps=sum(one.steps for one in attempts), lost_steps=sum(loss.steps for loss in losses),
+    )  # fmt: skip
 
 
 def running_share(attempts: Sequence[Attempt]) -> float:

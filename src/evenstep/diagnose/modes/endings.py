@@ -240,9 +240,9 @@ def rank_failed(case: Case) -> list[Finding]:
     if not case.failed:
         return []
     first, ranks = case.failed[0], [death.rank for death in case.failed]
-    if absent := _absent(case, first):
-        return [_never_came(case, first, absent)]
     last = int(case.grid.steps[-1]) if len(case.grid.steps) else 0
+    if absent := _absent(case, first):
+        return [_never_came(case, first, absent, last)]
     others = [death for death in case.dead if death.rank not in ranks]
     within = words.duration(max(others[-1].at_ns - first.at_ns, 0)) if others else ""
     theirs = words.ranks([death.rank for death in others])
@@ -279,17 +279,16 @@ def _absent(case: Case, first: Death) -> list[int]:
     return sorted(set(case.trace.ranks) - over) if gave_up(first.facts) else []
 
 
-def _never_came(case: Case, first: Death, absent: list[int]) -> Finding:
+def _never_came(case: Case, first: Death, absent: list[int], step: int) -> Finding:
     """The finding of ranks that others gave up waiting for."""
-    last = int(case.grid.steps[-1]) if len(case.grid.steps) else 0
-    waited = words.ranks(sorted(death.rank for death in case.dead if gave_up(death.facts)))
+    gave = sorted(death.rank for death in case.dead if gave_up(death.facts))
     return _ending(
-        "hang", round(1.0 - case.running_share, 4), last, say("hang.do.missing"),
+        "hang", round(1.0 - case.running_share, 4), step, say("hang.do.missing"),
         "the last records of every rank", layer="framework", confidence=LIKELY,
-        observation=f"{waited} waited after step {last}, until a timeout ended the job",
+        observation=f"{words.ranks(gave)} waited after step {step}, until a timeout ended the job",
         cause=f"{case.ranks_in_words(absent)} did not come: {words.ended(first.facts)}",
         where=case.where(absent), title=f"{words.ranks(absent)} did not come",
-        evidence=[Evidence("ranks_waiting", len(case.dead), 0, "ranks")],
+        evidence=[Evidence("ranks_waiting", len(gave), 0, "ranks")],
     )  # fmt: skip
 
 
