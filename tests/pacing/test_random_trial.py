@@ -112,6 +112,14 @@ def test_an_interval_of_nothing_is_everything() -> None:
     assert interval([]) == (0.0, -math.inf, math.inf)
 
 
+def test_all_trials_of_an_action_share_the_error() -> None:
+    trial, shares = RandomTrial(TrialBudget(), seed="run"), []
+    for trial._trials in range(1, 2000):
+        shares.append(math.exp(-trial._needed))
+    assert 0.999 * ALPHA <= sum(shares) <= ALPHA  # 1/2 + 1/6 + 1/12 + … = 1
+    assert 2**4 < 1 / shares[0] < 2**5  # a pair doubles the evidence at most: five are enough
+
+
 @pytest.mark.parametrize("gain", [-0.01, -0.03, -0.10])
 def test_what_harms_is_stopped_within_its_allowance(gain: float) -> None:
     jobs = [Job(n, gain).go(3000) for n in range(12)]

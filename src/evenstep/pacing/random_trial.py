@@ -5,8 +5,9 @@ fair coin independent of the job. Two facts follow, however the steps are correl
 
 No effect: exchanging the two blocks only changes the sign of their difference D, so given |D| its
 sign is a coin, E[exp(λD) / cosh(λD)] = 1, and the product over pairs is a test martingale. It ever
-exceeds 1/α with probability at most α (Ville 1939). The n-th trial of an action has α / (n(n + 1))
-of the error, so all of them together say "pays" wrongly with probability at most α.
+exceeds 1/α with probability at most α (Ville 1939). The first trial of an action has .8 of the
+error, the n-th .2 / (n(n - 1)): together they say "pays" wrongly with probability at most α. A pair
+multiplies the evidence by 2 at most, so the first needs five pairs (six with half of the error).
 
 Loss: the mean of D over the coin is the effect of the pair. So the true loss less the booked loss
 is a martingale. As a trial ends when its bookings exceed `CREDIT` steps and `SHARE` of all steps,
@@ -35,6 +36,7 @@ FEWEST_STEPS = 4  # counted steps of a block without which its pair is ignored
 PAIR, LONGEST_SPAN = 2, 16  # blocks of which one is left out: on trial, and at most
 ALWAYS = 1  # the span of an action without a trial
 SPANS = (0, ALWAYS, 2, 4, 8, 16)
+FIRST = 0.8  # share of the error that an action's first trial has
 ALARM = 0.05  # probability of wrongly ending an action that pays, from any pair on
 LEARNING_STEPS = 64  # before the first trial
 FIRST_REST_STEPS, LONGEST_REST_STEPS = 300, 4000  # after a failed trial; doubled each time
@@ -322,7 +324,8 @@ class RandomTrial:
     @property
     def _needed(self) -> float:
         """Log of the evidence at which this trial finds that the action pays."""
-        return log(self._trials * (self._trials + 1) / ALPHA)
+        later = (1 - FIRST) / (self._trials * (self._trials - 1)) if self._trials > 1 else FIRST
+        return -log(ALPHA * later)
 
     def _go_on(self, gain: float) -> None:
         """Lengthen the span where the gains so far cover the error; shorten it after a loss."""
