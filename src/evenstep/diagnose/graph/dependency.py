@@ -18,12 +18,7 @@ import numpy.typing as npt
 
 from evenstep.diagnose.levels import MOST
 from evenstep.trace.columns import Columns, key_numbers
-from evenstep.trace.operation_messages import (
-    STAMPS_S,
-    OperationMessages,
-    in_order,
-    messages,
-)
+from evenstep.trace.operation_messages import STAMPS_S, OperationMessages, in_order, messages
 from evenstep.trace.operations import (
     ANYWHERE,
     COLLECTIVES,

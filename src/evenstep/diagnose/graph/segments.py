@@ -153,11 +153,7 @@ def _sorted(rows: Columns, operations: Columns) -> tuple[Columns, Columns]:
 
 
 def _batched(
-    rows: Columns,
-    operations: Columns,
-    steps: Array,
-    ranks: Array,
-    stretches: tuple[Array, Array],
+    rows: Columns, operations: Columns, steps: Array, ranks: Array, stretches: tuple[Array, Array]
 ) -> Graph:
     stretch, start = stretches
     count = int(max(rows.segment.max(initial=0), operations.segment.max(initial=0))) + 1

@@ -169,9 +169,7 @@ def _of_latency(case: Case, small: list[SmallCollectives], gain: Gain) -> list[F
     latency = float(first.latency_ns.sum() / max(float(moved.sum()), 1))
     groups = [group for part in small for group in part.shape.groups]
     return finding_of(
-        case,
-        f"latency_bound{'.in_turn' * first.in_turn}",
-        gain,
+        case, f"latency_bound{'.in_turn' * first.in_turn}", gain,
         numbers={
             "per_step": first.per_step,
             "name": first.shape.name,
@@ -182,19 +180,15 @@ def _of_latency(case: Case, small: list[SmallCollectives], gain: Gain) -> list[F
             "megabytes": BUCKET_BYTES // 1_000_000,
             "merged": first.merged_per_step,
         },
-        where=Where(groups=case.groups_named(groups)),
-        projected=partial(by_growth, growth=_hops),
-        options={
-            "larger" if first.in_turn else "buckets": gain.share,
-            **_fewer_hops(case, small),
-        },
+        where=Where(groups=case.groups_named(groups)), projected=partial(by_growth, growth=_hops),
+        options={"larger" if first.in_turn else "buckets": gain.share, **_fewer_hops(case, small)},
         evidence=[
             Evidence("collectives_per_step", first.per_step, first.merged_per_step, "1"),
             Evidence("latency_of_one", first.alpha_ns, None, "ns"),
             Evidence("latency_share_of_transfer", latency, 0.5, "1"),
             Evidence("median_size", size, BUCKET_BYTES, "bytes"),
         ],
-    )
+    )  # fmt: skip
 
 
 def _hops(ranks: int, factor: int) -> float:
@@ -316,9 +310,7 @@ def _of_bandwidth(
     shape, known, rows = first.shape, first.known, case.transfers.rows.select(first.shape.rows)
     moved = float(rows.size_bytes.sum()) / len(np.unique(rows.step)) / len(shape.groups)
     return finding_of(
-        case,
-        name,
-        gain,
+        case, name, gain,
         numbers={
             "exposed": exposed.value,
             "megabytes": moved / 1e6,
@@ -328,14 +320,13 @@ def _of_bandwidth(
             "round": ROUND_STEPS,
         },
         where=Where(nodes=_nodes(case, heavy), groups=_groups(case, heavy)),
-        projected=partial(by_growth, growth=partial(_grown, shape)),
-        options=gains,
+        projected=partial(by_growth, growth=partial(_grown, shape)), options=gains,
         evidence=[
             Evidence("bus_bandwidth", shape.busbw_gBps, known and known.gBps, "GB/s"),
             Evidence("exposed_transfer_of_bytes", exposed.value, 0.0, "share"),
             Evidence("bytes_per_step", moved, None, "bytes"),
         ],
-    )
+    )  # fmt: skip
 
 
 def _groups(case: Case, heavy: list[HeavyTransfers]) -> list[str]:

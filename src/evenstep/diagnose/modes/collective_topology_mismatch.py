@@ -87,9 +87,7 @@ def _mismatch(case: Case, crossing: list[CrossingRing], gain: Gain) -> list[Find
     layered = _hierarchy_saves(case, first) * case.transfers.rows.size_bytes
     layered_ns = case.gained(np.where(shape.rows, layered, 0.0))
     return finding_of(
-        case,
-        "collective_topology_mismatch",
-        gain,
+        case, "collective_topology_mismatch", gain,
         confidence=min(gain.share.confidence, 1.0 if first.known else UNSURE),
         numbers={
             "name": shape.name,
@@ -114,7 +112,7 @@ def _mismatch(case: Case, crossing: list[CrossingRing], gain: Gain) -> list[Find
             Evidence("bus_bandwidth", shape.busbw_gBps, first.ordered_gBps, "GB/s"),
             *_curves(case, first),
         ],
-    )
+    )  # fmt: skip
 
 
 def _curves(case: Case, first: CrossingRing) -> list[Evidence]:

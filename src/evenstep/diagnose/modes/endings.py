@@ -62,13 +62,9 @@ def _of_places(case: Case, places: list[Stuck]) -> Finding:
     rest = "missing" if place.missing else "untraced" if place.untraced else "transport"
     what = "different" if place.different else "ended" if ended else rest
     return _ending(
-        "hang",
-        round(min(sum(_share(case, one) for one in places), 1.0), 4),
-        place.step,
-        say(f"hang.do.{what}", those=place.untraced),
-        "the last records of every rank",
-        layer="framework" if culprits else "fabric",
-        confidence=_confidence(place),
+        "hang", round(min(sum(_share(case, one) for one in places), 1.0), 4), place.step,
+        say(f"hang.do.{what}", those=place.untraced), "the last records of every rank",
+        layer="framework" if culprits else "fabric", confidence=_confidence(place),
         observation=say(
             "hang.observation",
             those=sorted(set(place.waiting) - set(place.different)) or place.waiting,
@@ -77,14 +73,13 @@ def _of_places(case: Case, places: list[Stuck]) -> Finding:
             called=f"; called in {site}" if site else "",
             others=f"; {words.ranks(elsewhere)} elsewhere, for the same" if elsewhere else "",
         ),
-        cause=_cause(case, place),
-        where=case.where(culprits) if traced else Where(ranks=culprits),
+        cause=_cause(case, place), where=case.where(culprits) if traced else Where(ranks=culprits),
         title=title(place),
         evidence=[
             Evidence("in_flight_at_the_end", place.since_ns if place.timed else None, 0, "ns"),
             Evidence("ranks_waiting", len(waiting), 0, "ranks"),
         ],
-    )
+    )  # fmt: skip
 
 
 def _ending(mode: str, share: float, step: int, do: str, method: str, **fields: Any) -> Finding:
@@ -250,10 +245,7 @@ def rank_failed(case: Case) -> list[Finding]:
     in_call = last_of(case.trace, first.rank)
     out_of_memory = (first.facts.get("ended") or {}).get("out_of_memory_kills")
     finding = _ending(
-        "rank_failed",
-        round(1.0 - case.running_share, 4),
-        last,
-        _remedy(first),
+        "rank_failed", round(1.0 - case.running_share, 4), last, _remedy(first),
         "how the rank ended",
         layer="model" if first.facts.get("raised") else "node" if out_of_memory else "framework",
         confidence=CERTAIN if ended_ns(case.trace.ranks[first.rank]) else LIKELY,
@@ -266,7 +258,7 @@ def rank_failed(case: Case) -> list[Finding]:
             Evidence("ranks_failed_first", len(ranks), 0, "ranks"),
             Evidence("ranks_failed", len(case.dead), 0, "ranks"),
         ],
-    )
+    )  # fmt: skip
     return [finding]
 
 

@@ -138,9 +138,7 @@ def _of_episodes(case: Case, slow: SlowTransfers, gain: Gain) -> list[Finding]:
         Evidence("contention_period_explains", period.explained, 0.0, "share"),
     ] if period else []  # fmt: skip
     return finding_of(
-        case,
-        "fabric_contention",
-        gain,
+        case, "fabric_contention", gain,
         numbers={
             "factor": factor,
             "steps": float(late.mean()),
@@ -148,8 +146,7 @@ def _of_episodes(case: Case, slow: SlowTransfers, gain: Gain) -> list[Finding]:
             "again": f", every {words.duration(period.period * 1e9)}" if period else "",
             "neighbour": "another job with steps of its own" if period else "other traffic",
         },
-        where=where,
-        at=When(recurs.steps, "oscillating") if period else recurs,
+        where=where, at=When(recurs.steps, "oscillating") if period else recurs,
         options={"apart": gain.share} | ({"token": None} if period else {}),
         evidence=[
             Evidence("transfer_slowdown", factor, 1.0, "factor"),
@@ -158,7 +155,7 @@ def _of_episodes(case: Case, slow: SlowTransfers, gain: Gain) -> list[Finding]:
             *of_period,
             *congestion(case.trace, case.grid, late),
         ],
-    )
+    )  # fmt: skip
 
 
 # -- slow links ------------------------------------------------------------------------------------

@@ -108,9 +108,7 @@ def _collapsed(case: Case, parts: list[Collapse], gain: Gain) -> list[Finding]:
     groups = case.groups_named(group for part in parts for group in part.shape.groups)
     late, senders = case.steps_of(first.mask), first.shape.members - 1
     return finding_of(
-        case,
-        "incast",
-        gain,
+        case, "incast", gain,
         numbers={
             "name": first.shape.name,
             "took": took,
@@ -120,15 +118,14 @@ def _collapsed(case: Case, parts: list[Collapse], gain: Gain) -> list[Finding]:
             "whom": f"to {words.ranks(receivers)}" if receivers else "to every rank at once",
         },
         where=replace(case.where(receivers), groups=groups),
-        at=when(late[:, None], case.grid.steps),
-        options=["fewer", "lossless"],
+        at=when(late[:, None], case.grid.steps), options=["fewer", "lossless"],
         evidence=[
             Evidence("transfer_collapsed", took, usual, "ns"),
             Evidence("fan_in", senders, None, "senders"),
             Evidence("collapsed", int(first.mask.sum()), 0, "collectives"),
             *congestion(case.trace, case.grid, late),
         ],
-    )
+    )  # fmt: skip
 
 
 def _receivers(case: Case, parts: list[Collapse]) -> list[int]:

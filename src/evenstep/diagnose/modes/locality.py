@@ -50,24 +50,21 @@ def find(case: Case) -> list[Finding]:
     seen = [say("locality.late", those=late, more=case.mean_excess_ns(cells))] * bool(late)
     seen += [say("locality.slow", groups=names)] * bool(slow)
     return finding_of(
-        case,
-        "locality",
-        Gain(share, case.combined(parts)),
+        case, "locality", Gain(share, case.combined(parts)),
         numbers={
             "seen": "; ".join(seen),
             "who": case.ranks_in_words(ranks),
             "defects": "; ".join(worse[first]),
             "nodes": ", ".join(where.nodes) or "the node",
         },
-        where=where,
-        at=when((cells.any(axis=1) | (moving > 0))[:, None], case.grid.steps),
+        where=where, at=when((cells.any(axis=1) | (moving > 0))[:, None], case.grid.steps),
         projected=constant,
         options=[*(one for one in ("cores", "adapter") if one in all_defects), "replace"],
         evidence=[
             *_layout_evidence(first, places[first], peers[first]),
             *(case.wait_evidence(cells) if late else []),
         ],
-    )
+    )  # fmt: skip
 
 
 def _slow_groups(case: Case, worse: dict[int, list[str]]) -> tuple[list[int], Array]:

@@ -108,8 +108,7 @@ def _all_stopped(case: Case, phase: Phase) -> list[Finding]:
     length_ns = np.median(common[stopped])
     name, option, what = STOPPED[phase]
     return finding_of(
-        case,
-        f"checkpoint_stall.{name}",
+        case, f"checkpoint_stall.{name}",
         case.without(np.broadcast_to(common[:, None], lasted.shape), Cause.CHECKPOINT),
         numbers={
             "what": what,
@@ -118,8 +117,6 @@ def _all_stopped(case: Case, phase: Phase) -> list[Finding]:
             "who": "all ranks" if lasted[stopped].all() else "most ranks",
             "length": length_ns,
         },
-        at=when(stopped[:, None], case.grid.steps),
-        projected=constant,
-        options=[option],
+        at=when(stopped[:, None], case.grid.steps), projected=constant, options=[option],
         evidence=[Evidence("phase_length", length_ns, 0, "ns")],
-    )
+    )  # fmt: skip

@@ -125,9 +125,7 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
     switches = scheduler.switches_per_step
     mode = "runtime_jitter.oversubscribed"
     return finding_of(
-        case,
-        mode,
-        Gain(interval, change),
+        case, mode, Gain(interval, change),
         confidence=min(MOST_CERTAIN, 0.5 + scheduler.run_delay_share * 4),
         numbers={
             "delay": scheduler.run_delay_share,
@@ -139,15 +137,14 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
             "theirs": say(f"{mode}.theirs", own=scheduler.own) if scheduler.by_others else "",
             "place": scheduler.node or "this host",
         },
-        where=Where(nodes=several),
-        projected=by_noise,
+        where=Where(nodes=several), projected=by_noise,
         options=["others" if scheduler.by_others else "fewer"],
         evidence=[
             Evidence("run_queue_delay", scheduler.run_delay_share, 0.0, "share"),
             Evidence("runnable_tasks", scheduler.runnable, scheduler.cores, "tasks"),
             Evidence("involuntary_switches_per_step", switches, 0.0, "switches"),
         ],
-    )
+    )  # fmt: skip
 
 
 def _taken_away(case: Case, cells: Array) -> list[Finding]:
@@ -222,19 +219,16 @@ def _late_issue(case: Case) -> list[Finding]:
     gain = gain_of(case, change)
     mode = "runtime_jitter.launch"
     return finding_of(
-        case,
-        mode,
-        gain._replace(change=lambda base: case.combined([base, change])),
+        case, mode, gain._replace(change=lambda base: case.combined([base, change])),
         confidence=None if seen else 0.5,
         numbers={
             "seen": say(f"{mode}.{'idle' if seen else 'issued'}", part=part, at_once=AT_ONCE_NS),
             "unsure": "" if seen else say(f"{mode}.guess"),
             "basis": say(f"{mode}.{'replayed' if seen else 'guessed'}"),
         },
-        projected=constant,
-        options=["launches"],
+        projected=constant, options=["launches"],
         evidence=[Evidence("time_before_late_issue", part, 0.0, "share")],
-    )
+    )  # fmt: skip
 
 
 def _idle_ns(case: Case) -> Array:

@@ -45,9 +45,7 @@ def slow_stage(case: Case) -> list[Finding]:
     relieved = case.relieved(cells)
     place = "the last" if slow[0] == last else f"{slow[0] + 1}"
     return finding_of(
-        case,
-        "workload_imbalance.stage",
-        Gain(share, relieved),
+        case, "workload_imbalance.stage", Gain(share, relieved),
         numbers={
             "name": f"pipeline stage {slow[0]} ({place} of {last + 1})",
             "mine": own_ns,
@@ -65,7 +63,7 @@ def slow_stage(case: Case) -> list[Finding]:
             Evidence("work_of_the_stage", round(own_ns), round(others_ns), "ns"),
             *case.wait_evidence(cells),
         ],
-    )
+    )  # fmt: skip
 
 
 def _moved(case: Case, relieved: Change, mine: Array, stages: int) -> Change:

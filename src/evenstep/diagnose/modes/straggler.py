@@ -127,11 +127,8 @@ def _late(case: Case, cells: Array) -> list[Finding]:
     spread = "" if turning or alike else ".everywhere" * _everywhere(case, cells)
     everybody = pattern != "chronic" or len(ranks) == len(case.grid.ranks)
     return finding_of_late(
-        case,
-        f"straggler{'.turns' if turning else '.anyone' if alike else spread}",
-        cells,
-        layer="runtime" if alike else _layer(case, ranks, phase),
-        nobody=alike,
+        case, f"straggler{'.turns' if turning else '.anyone' if alike else spread}", cells,
+        layer="runtime" if alike else _layer(case, ranks, phase), nobody=alike,
         numbers={
             "waiting": case.waiting_in_words(cells) + waited_at(case.trace, case.victims(cells)[0]),
             "often": often.get(str(pattern), ""),
@@ -145,7 +142,7 @@ def _late(case: Case, cells: Array) -> list[Finding]:
         },
         options=["share" if turning or alike else "find", *([] if everybody else ["drain"])],
         evidence=[*_phase_evidence(case, cells, ranks), *_peer_evidence(case, ranks[0])],
-    )
+    )  # fmt: skip
 
 
 def _everywhere(case: Case, cells: Array) -> bool:

@@ -116,9 +116,7 @@ def _oscillating(case: Case, seen: Oscillation, gain: Gain, ranks: list[int]) ->
     swinging, spread = _phases(case, period)
     often = period > 2.5
     return finding_of(
-        case,
-        "synchronization_oscillation",
-        gain,
+        case, "synchronization_oscillation", gain,
         numbers={
             "fast": fast,
             "slow": slow,
@@ -128,9 +126,7 @@ def _oscillating(case: Case, seen: Oscillation, gain: Gain, ranks: list[int]) ->
             "every": f"every {period:.3g} steps" if often else "in every other step",
             "why": ": the period is the program's or the machine's, not chance" if often else "",
         },
-        where=case.where(ranks),
-        at=throughout(case.grid.steps, "oscillating"),
-        projected=constant,
+        where=case.where(ranks), at=throughout(case.grid.steps, "oscillating"), projected=constant,
         options=["find", "beside"],
         evidence=[
             Evidence("oscillation_period", period, None, "steps"),
@@ -140,7 +136,7 @@ def _oscillating(case: Case, seen: Oscillation, gain: Gain, ranks: list[int]) ->
             Evidence("ranks_oscillating", swinging, 0, "ranks"),
             Evidence("phase_between_ranks", spread, 0.0, "periods"),
         ],
-    )
+    )  # fmt: skip
 
 
 def _phases(case: Case, period: float) -> tuple[int, float]:
@@ -194,9 +190,7 @@ def synchronization_amplification(case: Case) -> list[Finding]:
     others = case.share(case.delays.all_loss_ns.sum(axis=1)).value >= SMALLEST_SHARE
     named = "apart from what other findings name, " if others else ""
     return finding_of(
-        case,
-        "synchronization_amplification",
-        Gain(share, case.costs.even if case.costs else None),
+        case, "synchronization_amplification", Gain(share, case.costs.even if case.costs else None),
         numbers={"spread": spread, "apart": named, "factor": 1 + factor, "round": ROUND_STEPS},
         projected=by_noise,
         options={"cores": share, "rounds": Share(gain, max(0.0, low), min(1.0, high))},
@@ -205,4 +199,4 @@ def synchronization_amplification(case: Case) -> list[Finding]:
             Evidence("spread_of_own_work", spread, 0, "ns"),
             Evidence("wait_share", waited, 0.0, "share"),
         ],
-    )
+    )  # fmt: skip

@@ -104,9 +104,7 @@ def _of_node(case: Case, place: list[Drift]) -> list[Finding]:
     ]
     start_ns = max(worst.start_ns, 1.0)
     return finding_of(
-        case,
-        "thermal_drift",
-        Gain(case.share(case.loss(cells)), case.relieved(cells)),
+        case, "thermal_drift", Gain(case.share(case.loss(cells)), case.relieved(cells)),
         numbers={
             "whose": f"{named}'s own work" if len(ranks) == 1 else f"the own work of {named}",
             "growth": worst.growth_ns,
@@ -117,9 +115,7 @@ def _of_node(case: Case, place: list[Drift]) -> list[Finding]:
             "nodes": ", ".join(where.nodes) or words.ranks(ranks),
             "proof": "" if signs else say("thermal_drift.sample"),
         },
-        where=where,
-        at=When([(onset, last)], "chronic"),
-        projected=constant,
+        where=where, at=When([(onset, last)], "chronic"), projected=constant,
         options=["cool", "drain"],
         evidence=[
             *case.wait_evidence(cells),
@@ -129,7 +125,7 @@ def _of_node(case: Case, place: list[Drift]) -> list[Finding]:
             Evidence("growth_after_as_long_again", 2 * worst.growth_ns, 0, "ns"),
             *signs,
         ],
-    )
+    )  # fmt: skip
 
 
 def _signs(case: Case, rank: int) -> list[Evidence]:

@@ -92,19 +92,16 @@ def _uneven_sequences(case: Case) -> list[Finding]:
     if theirs:
         case.claims.claim(late)
     return finding_of(
-        case,
-        "workload_imbalance.lengths",
-        Gain(share, evened),
+        case, "workload_imbalance.lengths", Gain(share, evened),
         numbers={"deviation": deviation, "correlation": correlation},
-        at=throughout(case.grid.steps, "rotating"),
-        projected=by_noise,
+        at=throughout(case.grid.steps, "rotating"), projected=by_noise,
         options={"squares": share, "bucket": None},
         evidence=[
             Evidence("forward_backward_correlation", round(correlation, 4), 0.0, "factor"),
             Evidence("variation_of_compute", round(deviation, 4), 0.0, "share"),
             Evidence("chronically_late_ranks", int(case.delays.chronic.sum()), 0, "ranks"),
         ],
-    )
+    )  # fmt: skip
 
 
 def _varies(correlation: float, deviation: float) -> bool:

@@ -209,12 +209,7 @@ def _rounded(time: Estimate) -> ProjectedTime:
 
 
 def _limits(
-    trace: Trace,
-    grid: StepGrid,
-    cut: Segments,
-    model: Model,
-    grows: Growth,
-    sizes: Sequence[int],
+    trace: Trace, grid: StepGrid, cut: Segments, model: Model, grows: Growth, sizes: Sequence[int]
 ) -> list[str]:
     largest, steps = max(sizes), len(grid.steps)
     draws = max(model.units * largest / model.ranks, 1.0)
