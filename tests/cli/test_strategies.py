@@ -53,6 +53,14 @@ def test_the_recommendation_is_the_fastest_row_that_breaks_nothing(scenario, cap
     assert found["limits"] == {"cv": 0.05, "staleness": 0.0}
 
 
+def test_a_lone_collective_has_no_note_on_training(scenario, capsys):
+    asked(scenario, "--set", "work.kind=collective")
+    told = capsys.readouterr().out
+    assert "  synchronous" in told
+    assert "compressed" not in told
+    assert "what is trained" not in told
+
+
 def test_the_table_says_why(scenario, capsys):
     asked(scenario)
     told = capsys.readouterr().out

@@ -46,7 +46,8 @@ def _lines(table: DecisionTable) -> Iterator[str]:
         )
         if broken := table.limits.broken(row):
             yield f"    breaks {', '.join(broken)}"
-    yield "  * what is trained differs from waiting for every gradient"
+    if any(row.option.training for row in table.rows):
+        yield "  * what is trained differs from waiting for every gradient"
     if any(row.margins for row in table.rows):
         yield ""
         yield from _margins(table)

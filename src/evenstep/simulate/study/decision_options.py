@@ -124,7 +124,7 @@ def _looser(scenario: Scenario) -> Iterator[DecisionOption]:
         for every in LOCAL_STEPS:
             sets: tuple[str, ...] = ("strategy.kind=local_sgd", f"strategy.every={every}")
             yield DecisionOption(f"local SGD, every {every}", "strategy", sets, True, CODE)
-    if scenario.work.gradient_bytes and scenario.work.kind != "collective":
+    if _compressible(scenario):
         yield _compressed(scenario)
     if scenario.work.kind != "ddp":
         return
@@ -143,6 +143,11 @@ def _looser(scenario: Scenario) -> Iterator[DecisionOption]:
         yield DecisionOption(
             "priority buckets", "strategy", ("strategy.kind=priority",), False, CODE
         )
+
+
+def _compressible(scenario: Scenario) -> bool:
+    """Whether there are gradients to compress."""
+    return bool(scenario.work.gradient_bytes) and scenario.work.kind != "collective"
 
 
 def _served(scenario: Scenario) -> tuple[str, ...]:
@@ -257,7 +262,7 @@ def _layout(
 def _left_out(scenario: Scenario) -> list[str]:
     """Notes on strategies that do not apply to this work, and on assumptions."""
     found = []
-    if scenario.work.gradient_bytes and scenario.strategy.compression == 1:
+    if _compressible(scenario) and scenario.strategy.compression == 1:
         found.append(
             f"compressed: 8 of 32 bits, encoded and decoded at {ENCODE_GBPS:g} GB/s of memory "
             "traffic, is an assumption; give strategy.compression and strategy.encode_ms"
