@@ -495,6 +495,21 @@ def test_a_rank_waits_for_what_was_sent_only_once_it_asks_for_it(written, recv, 
     assert waits.enter_ns[0] - phases.enter_ns.min() == pytest.approx(since * 1e9, abs=1e3)
 
 
+def test_tensor_parallel_ranks_send_what_they_have_summed(written):
+    """Forwards of 10 and 13 ms on stage 0, summed by 14 ms, then sent to stage 1 in 1 ms."""
+    rows = [HEADER]
+    for rank, took in ((0, 0.010), (1, 0.013)):
+        rows += [f"0,0,{rank},0,forward-compute,0.0,{took},0,0,0,0",
+                 f"0,0,{rank},0,tp-all-reduce,{took},{0.014 - took},0,0,-1,-1",
+                 f"0,0,{rank},0,forward-send,0.014,0.001,0,0,-1,-1",
+                 f"0,1,{rank + 2},0,forward-recv,0.0,0.015,0,0,-1,-1",
+                 f"0,1,{rank + 2},0,forward-compute,0.015,0.010,0,0,1,0"]  # fmt: skip
+    sent = opened(written(rows)).of_kind(Kind.POINT_TO_POINT)
+    sent = sent.select(sent.op == int(Op.SEND))
+    assert sent["rank"].tolist() == [0, 1]
+    assert (sent.enter_ns - 1e9).tolist() == [14e6, 14e6]
+
+
 @pytest.mark.parametrize(
     ("kind", "begin", "role"),
     [("expert-grads-sync", 0.010, Role.GRADS), ("replicate-all-reduce", 0.012, Role.GRADS),

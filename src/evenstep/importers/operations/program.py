@@ -124,6 +124,7 @@ def program(ops: Columns, sent: OperationMessages) -> Program:
     order[fly] = PLACES * np.where(there, at, fly) + np.where(begun, WITHIN, ISSUED)
     made, after = _follow(ops, sent, fly)
     made, after = (one[seen[made] >= ended[after] - STAMPS_NS] for one in (made, after))
+    after = _met(ops, thread, after, ended, seen[made])
     issued[made], order[made] = ended[after], PLACES * (after + 1) + ISSUED
     ahead, first = _ahead(ops, sent, thread, flying)
     issued[ahead], order[ahead] = free[first], PLACES * first + ISSUED
@@ -223,6 +224,16 @@ def _follow(ops: Columns, sent: OperationMessages, fly: Array) -> Pairs:
     backward = np.flatnonzero(ops.role == Role.BACKWARD)[::-1]
     last, first = in_chunks(ops, backward, reduced)
     return np.append(sends, first), np.append(sent.compute[sends], last)
+
+
+def _met(ops: Columns, thread: Array, after: Array, ended: Array, begun: Array) -> Array:
+    """These computes, or the last of the collectives that follow on each if all had ended before
+    what it made began: tensor-parallel ranks first sum what they send on."""
+    same = np.diff(ops.worker[thread], prepend=-1) == 0
+    opens = np.append(np.flatnonzero(~same | (ops.role[thread] != Role.MEETING)), len(thread))
+    following = np.searchsorted(opens, np.searchsorted(thread, after), side="right")
+    last = thread[opens[following] - 1]
+    return np.where(ended[last] <= begun + STAMPS_NS, last, after)
 
 
 def _ahead(ops: Columns, sent: OperationMessages, thread: Array, flying: Array) -> Pairs:
