@@ -334,7 +334,9 @@ def test_calls_of_nccl_without_a_communicator_are_of_all_ranks(tmp_path):
     trace = read(*paths)
     rows = trace.of_kind(Kind.COLLECTIVE)
     assert trace.groups[int(rows.group[0])].ranks == (0, 1)
-    assert diagnose(trace).findings[0].where.ranks == [1]  # 2 of 8 ms, in each repetition
+    finding = diagnose(trace).findings[0]
+    assert finding.where.ranks == [1]  # 2 of 8 ms, in each repetition
+    assert "no phases tell where" in finding.cause
 
 
 def silent(rank: int, host: str, ahead_ms: float = 0.0) -> Session:

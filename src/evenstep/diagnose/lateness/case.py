@@ -331,11 +331,11 @@ class Case:
     def phase_in_words(self, phase: Phase) -> str:
         """Where a phase is, in words; an inferred forward is called the time before backward, and
         may lie in what is no phase, too: before a message, say."""
+        if phase is Phase.OTHER and not self.grid.phase_ns[Phase.FORWARD].any():
+            return words.SOMEWHERE
         if self.forward_inferred and phase in (Phase.FORWARD, Phase.OTHER):
             before = phase is Phase.FORWARD
             return words.BEFORE_BACKWARD if before else words.BESIDE_BACKWARD
-        if phase is Phase.OTHER and not self.grid.phase_ns[Phase.FORWARD].any():
-            return words.SOMEWHERE
         return words.PLACES[phase]
 
     @property
