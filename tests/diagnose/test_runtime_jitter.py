@@ -1,10 +1,13 @@
 """Pauses that could be aligned, and an allocator that retries."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.trace.spool.layout import Kind, Phase
+from tests.diagnose.programs import data_parallel
 from tests.diagnose.synthetic import MS, World, with_rows
 
 WORLD = World(steps=120, noise=0.005)
@@ -59,3 +62,15 @@ def test_retries_in_other_steps_are_bystanders():
     world = WORLD.delayed(Phase.FORWARD, table)
     finding = diagnose(retrying(world, np.arange(13, 120, 12))).findings[0]
     assert finding.mode == "straggler"
+
+
+def test_a_late_device_that_begins_at_once_what_is_issued_has_a_late_host():
+    """Hosts issue .3 ms ahead; that of the slow rank, in a second trace, 10 µs ahead."""
+    trace = data_parallel(device=True, noise=0.01, slow={2: 1.4}).run().trace()
+    mine = (trace.events["rank"] == 2) & (trace.events.kind == int(Kind.COLLECTIVE))
+    issued = trace.events.enter_ns + np.where(mine, 290_000, 0)
+    behind = replace(trace, events=trace.events.with_column("enter_ns", issued))
+    slow, late = (diagnose(one).findings[0] for one in (trace, behind))
+    assert (slow.mode, slow.where.ranks) == ("straggler", [2])
+    assert (late.mode, late.where.ranks) == ("runtime_jitter", [2])
+    assert late.severity == pytest.approx(slow.severity, rel=0.02)

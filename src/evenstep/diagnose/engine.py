@@ -330,11 +330,9 @@ def _scaled(case: Case, finding: Finding, part_ns: Array, saved_ns: Array) -> Fi
         return finding
     scale = saved / finding.severity if finding.severity >= SMALLEST_SHARE else None
     return replace(
-        finding,
-        severity=part,
-        effect=Effect(max(saved, 0.0), finding.effect.projected),
+        finding, severity=part, effect=Effect(max(saved, 0.0), finding.effect.projected),
         options=[_option(option, scale, saved) for option in finding.options],
-    )
+    )  # fmt: skip
 
 
 def _option(option: Option, scale: float | None, saved: float) -> Option:

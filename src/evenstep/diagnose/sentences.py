@@ -76,21 +76,17 @@ def make_finding(
     useful = {one: gain for one, gain in options.items() if gain is None or gain.value > 0}
     told = [_option(texts["options"][one], gain, numbers) for one, gain in useful.items()]
     return Finding(
-        mode=mode,
-        layer=layer or texts["layer"],
-        severity=round(share.value, 4),
+        mode=mode, layer=layer or texts["layer"], severity=round(share.value, 4),
         confidence=round(share.confidence if confidence is None else confidence, 3),
         observation=_Sentence().vformat(texts["observation"], (), numbers),
-        cause=_Sentence().vformat(texts["cause"], (), numbers),
-        where=where,
-        when=when,
+        cause=_Sentence().vformat(texts["cause"], (), numbers), where=where, when=when,
         effect=Effect(round(share.value, 4), projected),
         options=sorted(told, key=lambda option: "convergence" in option.cost),
         evidence=[one.rounded() for one in evidence],
         title=words.capital(_Sentence().vformat(texts["title"], (), numbers))
         + place_of(where, when),
         change=change,
-    )
+    )  # fmt: skip
 
 
 def place_of(where: Where, when: When) -> str:

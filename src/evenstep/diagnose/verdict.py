@@ -101,26 +101,22 @@ def _healthy(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict
     if absent > 0 and moving >= NAMED:
         return Verdict(
             f"who is waited for cannot be told: {absent} of {summary['world']} ranks left no trace",
-            "here",
-            f"waits for them lie in communication: {words.percent(moving)} of step time",
+            "here", f"waits for them lie in communication: {words.percent(moving)} of step time",
             "bring all ranks' traces into one folder: `evenstep collect`",
-        )
+        )  # fmt: skip
     if not findings and not shares and summary.get("step_time") and summary.get("ranks", 0) > 1:
         return Verdict(
-            "who is slow cannot be told",
-            "here",
+            "who is slow cannot be told", "here",
             "the steps of workers that wait for each other within them are equally long",
             "time their parts or their collectives",
-        )
+        )  # fmt: skip
     mean_ns = (summary.get("step_time") or {}).get("mean_ns")
     if moving >= 1 - 1 / CHANGED:
         return Verdict(
-            "communication",
-            f"takes {words.percent(moving)} of step time",
+            "communication", f"takes {words.percent(moving)} of step time",
             "how much of that is waiting, latency or bytes, this trace cannot tell",
-            "measure these sizes alone: nccl-tests, or `evenstep probe`",
-            mean_ns,
-        )
+            "measure these sizes alone: nccl-tests, or `evenstep probe`", mean_ns,
+        )  # fmt: skip
     coupling = ", as far as this trace shows"
     if wait:  # without any, no waits were recorded: nothing is known of the coupling
         coupling = f": the parts are healthy, waiting for each other takes {words.percent(wait)}"

@@ -92,15 +92,11 @@ def _level(
     queued = links.queued[chosen]
     alike = len(sizes) > 0 and bool((sizes == sizes[0]).all())
     return Level(
-        slice(first, middle),
-        place[links.previous[mine]],
-        place[awaited] if (awaited != never).any() else None,
-        slice(middle, last),
-        place[links.entry_row[offsets]],
-        starts,
-        int(sizes[0]) if alike else 0,
+        slice(first, middle), place[links.previous[mine]],
+        place[awaited] if (awaited != never).any() else None, slice(middle, last),
+        place[links.entry_row[offsets]], starts, int(sizes[0]) if alike else 0,
         place[queued] if (queued != never).any() else None,
-    )
+    )  # fmt: skip
 
 
 def _forward(links: Links, depth: Array, count: int) -> Links:
@@ -113,11 +109,10 @@ def _forward(links: Links, depth: Array, count: int) -> Links:
         return np.where(level[source] < target, source, links.never)
 
     return links._replace(
-        previous=earlier(links.previous, own),
-        awaited=earlier(links.awaited, own),
+        previous=earlier(links.previous, own), awaited=earlier(links.awaited, own),
         entry_row=earlier(links.entry_row, operations[links.entry_operation]),
         queued=earlier(links.queued, operations),
-    )
+    )  # fmt: skip
 
 
 def _depths(links: Links, count: int, time_ns: Array) -> Array:

@@ -146,12 +146,10 @@ def times(graph: Graph) -> Times:
     seen_later = _seen_later(graph, over)
     exposed, waited = by_step_and_lane(graph, blocked + seen_later), by_step_and_lane(graph, wait)
     return Times(
-        by_step_and_lane(graph, graph.own_ns - np.append(0.0, seen_later[:-1])),
-        exposed,
-        waited,
+        by_step_and_lane(graph, graph.own_ns - np.append(0.0, seen_later[:-1])), exposed, waited,
         np.maximum(moving - (exposed - waited), 0),
         by_step_and_lane(graph, np.append(shared, False)[graph.rows.enter]),
-    )
+    )  # fmt: skip
 
 
 def _seen_later(graph: Graph, over_ns: Array) -> Array:

@@ -127,13 +127,12 @@ def _layout(facts: Mapping[str, Any], local: int) -> Layout:
     lanes = gpu.get("pcie_lanes"), gpu.get("pcie_lanes_max")
     name = str(gpu.get("name") or (facts.get("cpu") or {}).get("model") or "")
     return Layout(
-        hardware=(name, len(gpus), len(nics)),
-        local=local,
+        hardware=(name, len(gpus), len(nics)), local=local,
         nearest=_nearest(levels.get(own) or {})[0],
         sharing=_sharing(levels, own) if own in levels else None,
         far_cores=_far(facts, gpu.get("numa_node")),
         lanes=(int(lanes[0]), int(lanes[1])) if lanes[0] and lanes[1] else None,
-    )
+    )  # fmt: skip
 
 
 def _nearest(levels: Mapping[str, str]) -> tuple[str | None, frozenset[str]]:

@@ -9,7 +9,7 @@ from evenstep.diagnose.graph.entries import entered_on_device
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.levels import NAMED
+from evenstep.diagnose.levels import MOST, NAMED
 from evenstep.diagnose.measure.grid import during
 from evenstep.diagnose.measure.recurrence import FEWEST_STEPS, by_noise, constant, when
 from evenstep.diagnose.measure.samples import Contention, growth
@@ -211,7 +211,7 @@ def _late_issue(case: Case) -> list[Finding]:
     )
     lanes = idle >= NAMED * np.maximum(whole, 1)
     if np.count_nonzero(lanes) < np.count_nonzero(graph.device) / 2:
-        return []  # a few late devices are stragglers
+        return _late_hosts(case, ended > MOST * whole)
     seen = profiled.any()
     part = float(np.median((idle if seen else ended)[lanes] / whole[lanes]))
     rows = np.flatnonzero(idle_ns > 0)
@@ -229,6 +229,14 @@ def _late_issue(case: Case) -> list[Finding]:
         projected=constant, options=["launches"],
         evidence=[Evidence("time_before_late_issue", part, 0.0, "share")],
     )  # fmt: skip
+
+
+def _late_hosts(case: Case, lanes: Array) -> list[Finding]:
+    """A few late ranks whose devices, unlike the others', mostly begin what is issued at once: it
+    is their hosts that are late."""
+    cells = case.claims.claim(case.delays.cells(Cause.WORK) & lanes)
+    numbers = {"at_once": AT_ONCE_NS, "more": case.mean_excess_ns(cells)}
+    return finding_of_late(case, "runtime_jitter.issue", cells, numbers=numbers, options=["host"])
 
 
 def _idle_ns(case: Case) -> Array:

@@ -281,8 +281,6 @@ def last_doubling(curve: Curve) -> Doubling | None:
     each = (x[-1] - x[start]) / (n[-1] - n[start])
     marginal = float(each / (x[0] / n[0]))
     return Doubling(
-        [int(n[start]), int(n[-1])],
-        float(x[-1] / x[start] - 1),
-        marginal,
+        [int(n[start]), int(n[-1])], float(x[-1] / x[start] - 1), marginal,
         1 / marginal if marginal > 1e-6 else None,
-    )
+    )  # fmt: skip
