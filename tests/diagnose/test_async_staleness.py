@@ -136,13 +136,17 @@ def test_series_that_are_too_short_or_constant_have_no_association():
     assert association(np.ones(50), np.arange(50.0)) is None
 
 
-@pytest.mark.parametrize("hosts", [1, 2])
-def test_ranks_that_never_meet_are_late_for_nobody_though_no_message_is_on_record(hosts):
+def test_of_ranks_without_a_common_clock_the_slower_is_named():
     trace = serving(50, 150)
-    steps = trace.events.select(trace.events.kind == int(Kind.STEP))
-    names = [{"hostname": f"h{rank % hosts}", "boot_id": f"b{rank % hosts}"} for rank in (0, 1)]
+    names = [{"hostname": f"h{rank}", "boot_id": f"b{rank}"} for rank in (0, 1)]
     ranks = {rank: RankInfo(rank, {"rank": rank, **name}) for rank, name in enumerate(names)}
-    (finding,) = diagnose(replace(trace, events=steps, ranks=ranks)).findings
+    (finding,) = diagnose(replace(trace, ranks=ranks)).findings
     expected = (1 - (1 + 2 * np.sqrt(1 / 33)) / 3) / 2
     assert (finding.mode, finding.where.ranks) == ("async_staleness", [1])
     assert finding.severity == pytest.approx(expected, rel=0.1)
+
+
+def test_ranks_that_never_meet_and_send_nothing_are_late_for_nobody():
+    trace = serving(50, 150)
+    steps = trace.events.select(trace.events.kind == int(Kind.STEP))
+    assert diagnose(replace(trace, events=steps)).findings == []

@@ -65,7 +65,8 @@ def staleness(trace: Trace, grid: StepGrid) -> Staleness | None:
     logged = _logged(trace)
     if logged is not None:
         return logged
-    return _counted(trace, grid) if uncoupled(trace, grid) else None
+    updating = len(trace.of_kind(Kind.POINT_TO_POINT)) > 0  # else they may be jobs of their own
+    return _counted(trace, grid) if updating and uncoupled(trace, grid) else None
 
 
 def _logged(trace: Trace) -> Staleness | None:
