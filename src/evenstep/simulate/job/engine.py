@@ -78,11 +78,8 @@ class FinishedStep:
 
 
 class JobEngine:
-    """The simulated job: number 0 of the world.
-
-    Pacing and daemons delay a rank by what it saw before, and by when it begins a step: durations
-    of its operations are then worked out as it begins.
-    """
+    """The simulated job: number 0 of the world. Durations that depend on pacing or on when a rank
+    begins a step (daemons) are worked out as it begins."""
 
     def __init__(
         self, world: World, graphs: Callable[[int], JobGraph], numbers: Callable[[JobGraph], int],
@@ -98,8 +95,7 @@ class JobEngine:
         self.fed = self.over = 0
 
     def serve(self, steps: int) -> None:
-        """Give the world what it asked for: durations, the next step, or word that it was the
-        last."""
+        """Give the world what it asked for: durations, the next step, or that there is none."""
         if sum(self._reveal(place) for place in range(len(self._under_way))):
             return
         if self.fed == steps:
