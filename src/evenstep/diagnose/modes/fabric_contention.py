@@ -238,7 +238,7 @@ def _slow_link(case: Case, slow: Array, usual: Array, ends: Array, judged: Array
     nodes = [(info[int(a)].node, info[int(b)].node) for a, b in ordered]
     links = [f"{one}-{other}" for one, other in nodes if one != other]
     late = np.zeros(len(case.grid.steps), bool)
-    late[np.searchsorted(case.grid.steps, table.step[slow])] = True
+    late |= np.isin(case.grid.steps, table.step[slow])
     took, calm = (float(np.median(part)) for part in (table.took_ns[slow], usual))
     return finding_of(
         case, "fabric_contention.rank" if of_rank else "fabric_contention.link",
