@@ -168,7 +168,8 @@ def _stretches(case: Case) -> WorkVariation | None:
     weight = usual[:, long].mean(axis=0)
     weight = weight / weight.sum()
     over = own[:, :, long] / usual[None, :, long]
-    over = over / np.median(over, axis=1, keepdims=True)
+    level = np.median(over, axis=1, keepdims=True)
+    over = np.divide(over, level, out=np.ones_like(over), where=level > 0)
     spent = over @ weight
     each = float(over.var(axis=(0, 1)) @ weight**2)
     alone = float((weight**2).sum())

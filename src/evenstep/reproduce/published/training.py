@@ -208,7 +208,7 @@ def zero() -> System:
             for gpus, measured in ZERO_TFLOPS.items()
         ],
         limits="The simulated exchanges are hidden; gathers of DeepSpeed then waited for each other"
-               " and the device (its pull request 1188), at 20 GB/s over NVLink (issue 1174).",
+               " and the device (its pull request 1188), which is not simulated.",
     )  # fmt: skip
 
 
