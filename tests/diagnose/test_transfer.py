@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.diagnose.lateness.case import open_case
+from evenstep.diagnose.measure.expected import Shape
 from evenstep.trace.spool.layout import Op, Phase
 from tests.diagnose.synthetic import MS, World
 
@@ -25,6 +26,14 @@ def test_a_transfer_is_what_passes_after_the_last_entry(world):
     slow = replace(world, transfer_ns=3 * MS).slow(1, Phase.BACKWARD, 30 * MS)
     rows = open_case(slow.trace()).transfers.rows
     assert rows.transfer_ns == pytest.approx(3 * MS, abs=5)
+
+
+@pytest.mark.parametrize(("floors_ns", "gbps"), [([0, 0], 0), ([0, 2e6], 1.5), ([1e6, 2e6], 1.5)])
+def test_a_transfer_that_takes_no_time_says_nothing_of_its_links(floors_ns, gbps):
+    """4 ranks pass 1.5 times the size of an all-reduce; 2 MB in 2 ms are 1.5 GB/s of the bus."""
+    sizes, rows = np.array([1e6, 2e6]), np.ones(2, bool)
+    shape = Shape(Op.ALL_REDUCE, 4, 1, 0, (0,), rows, sizes, np.array(floors_ns, float), None)
+    assert shape.busbw_gBps == pytest.approx(gbps)
 
 
 def test_a_collective_in_a_queue_does_not_move_yet():

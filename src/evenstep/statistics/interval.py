@@ -39,7 +39,7 @@ class Estimate(NamedTuple):
     def confidence(self) -> float:
         """How far the value stands above the chance of being nothing, 0 to .99."""
         half = max(self.high - self.value, self.value - self.low, 1e-12 * self.value, 1e-12)
-        return float(min(MOST_CERTAIN, max(0.0, 1.0 - np.exp(-1.5 * self.value / half))))
+        return float(min(MOST_CERTAIN, max(0.0, 1.0 - np.exp(-1.5 * max(self.value, 0.0) / half))))
 
 
 Share = Estimate  # of the total step time

@@ -94,8 +94,9 @@ class Shape(NamedTuple):
 
     @property
     def busbw_gBps(self) -> float:  # noqa: N802
-        """Best bus bandwidth at any size, or that of the line if larger."""
-        best = self.factor * float(np.max(self.sizes / np.maximum(self.floors_ns, 1), initial=0))
+        """Best bus bandwidth at any size, or the line's if larger; 0 if no transfer took time."""
+        took = self.floors_ns > 0
+        best = self.factor * float(np.max(self.sizes[took] / self.floors_ns[took], initial=0))
         return max(best, self.factor * self.line.gBps) if self.line is not None else best
 
     @property

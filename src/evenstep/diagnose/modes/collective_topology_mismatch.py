@@ -146,7 +146,7 @@ def _hierarchical(case: Case, shape: Shape, size: float, stream: Link) -> Cost:
 
 def _inside_gBps(case: Case) -> float:  # noqa: N802
     """Bandwidth inside a node, if a group of the run lies in one; else infinite."""
-    inside = [shape.busbw_gBps for shape in case.shapes if shape.nodes == 1]
+    inside = [one.busbw_gBps for one in case.shapes if one.nodes == 1 and one.busbw_gBps > 0]
     return max(inside, default=float("inf"))
 
 

@@ -128,7 +128,7 @@ def _links(case: Case, groups: list[int]) -> set[tuple[str, str]]:
 
 def _of_episodes(case: Case, slow: SlowTransfers, gain: Gain) -> list[Finding]:
     rows, period = case.transfers.rows, _period(case.transfers, slow)
-    quiet = case.transfers.of_kind("quiet_ns")
+    quiet = np.maximum(case.transfers.of_kind("quiet_ns"), 1)
     busy = rows.transfer_ns[slow.mask].sum() / rows.transfer_ns[slow.judged].sum()
     factor = float(np.median(rows.transfer_ns[slow.mask] / quiet[slow.mask]))
     late = case.steps_of(slow.mask)
