@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from evenstep.diagnose.graph import awaited
 from evenstep.diagnose.measure.grid import step_grid
 from tests.stacks.pipelines import Pipeline
 
@@ -17,3 +18,17 @@ def test_waits_that_end_together_take_nothing_of_the_work_after_them(stage, earl
     assert np.median(grid.work_ns, axis=0) / 1e6 == pytest.approx(expected, abs=0.5)
     whole = grid.work_ns + grid.blocked_ns
     assert np.median(whole - grid.step_ns[:, None], axis=0) == pytest.approx(0, abs=0.1e6)
+
+
+def test_a_kind_that_no_sampled_step_has_keeps_what_was_known_of_it(monkeypatch):
+    """Of two steps one is looked at; the gap that only the other has is not searched for."""
+    monkeypatch.setattr(awaited, "MOST_GAPS", 2)
+    gaps = awaited._Gaps(
+        row=np.arange(4), kind=np.array([0, 0, 0, 1]), cell=np.array([0, 0, 1, 1]),
+        opens=np.zeros(4, bool), lasted=np.full(4, 1e6), computed=np.full(4, np.nan),
+        over=np.full((awaited.FURTHEST, 4), -np.inf),
+    )  # fmt: skip
+    share = np.full((2, awaited.FURTHEST), np.nan)
+    share[1, 0] = 1.0
+    found = awaited._best_shares(gaps, share, np.zeros(2, bool))
+    np.testing.assert_array_equal(found[1], share[1])

@@ -156,7 +156,7 @@ def test_an_address_without_ray_is_refused(sweep, tmp_path, capsys):
     (tmp_path / "two.toml").write_text(SCENARIO)
     command = ["sweep", str(tmp_path / "two.toml"), "--vary", "nodes=2", "--address", "head:6379"]
     assert main(command) == 2
-    assert "--address is of a Ray cluster: add --engine ray" in capsys.readouterr().err
+    assert "--address needs --engine ray" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

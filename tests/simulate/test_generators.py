@@ -176,3 +176,11 @@ def test_a_slow_rank_of_a_pipeline_is_found_in_what_it_recorded():
 def test_a_job_with_nothing_to_exchange_computes(sets):
     found = step_ms("cluster.nodes=4", "work.forward_ms=10", "work.backward_ms=20", *sets)
     assert found == pytest.approx(30)
+
+
+def test_a_job_takes_as_long_after_another_on_the_same_network():
+    """Two shards of four are no group of eight, though their members stand in one order."""
+    sets = (*QUICK, "cluster.nodes=8", "work.kind=fsdp", "work.gradient_bytes=100MB")
+    alone = step_ms(*sets, "work.shard_ranks=4", "work.forward_ms=10", "run.seed=7")
+    step_ms(*sets, "work.forward_ms=10")
+    assert step_ms(*sets, "work.shard_ranks=4", "work.forward_ms=10") == pytest.approx(alone)

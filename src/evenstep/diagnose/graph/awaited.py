@@ -209,6 +209,8 @@ def _best_shares(gaps: _Gaps, share: Array, sure: Array) -> Array:
     """The shares that fit the paces of lanes and steps best, searched from `share`, from no waits
     and from waits at once; `share` unless another is clearly better. Those of `sure` kinds stay."""
     some = gaps.sample()
+    share, unseen = np.split(share, [some.kind.max(initial=-1) + 1])  # those without any gap in it
+    sure = sure[: len(share)]
     never = np.where(sure[:, None], share, np.nan)
     share, misfit = _fitted(some, share, ~sure)
     for start in (never, _with(never, 0, 0.0)):
@@ -216,7 +218,7 @@ def _best_shares(gaps: _Gaps, share: Array, sure: Array) -> Array:
         better = _clearly(rest, misfit, AT_ONCE_NS)
         share = np.where(better[:, None], other, share)
         misfit = np.where(better, rest, misfit)
-    return share
+    return np.concatenate([share, unseen])
 
 
 def _fitted(gaps: _Gaps, share: Array, free: Array) -> tuple[Array, Array]:

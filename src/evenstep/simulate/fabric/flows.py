@@ -72,14 +72,14 @@ class CollectiveLibrary:
         self.network = network
         self.placement = placement
         self._settings = settings
-        self._known: dict[tuple[str, float, float, bytes], Flow] = {}
+        self._known: dict[tuple[object, ...], Flow] = {}
 
     def flow(
         self, operation: str, size_bytes: float, members: Array, *, imbalance: float = 0.0
     ) -> Flow:
         """A collective of these groups. `imbalance`: additional share of the first rank of a group,
         as of the expert that most tokens go to."""
-        key = (operation, float(size_bytes), imbalance, members.tobytes())
+        key = (operation, float(size_bytes), imbalance, members.shape, members.tobytes())
         if key not in self._known:
             if len(self._known) == MOST_KNOWN:
                 self._known.clear()

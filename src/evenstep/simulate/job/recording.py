@@ -231,9 +231,7 @@ class StepRows:
         self, number: int, ranks: Array, partitions: tuple[tuple[str, Array], ...], samples: int
     ) -> None:
         self._number, self._ranks, self._samples = number, ranks, samples
-        self._groups = {
-            members.tobytes(): index for index, (_, members) in enumerate(partitions, 1)
-        }
+        self._groups = {_key(members): index for index, (_, members) in enumerate(partitions, 1)}
         self._partitions = partitions
         self._known: dict[int, int] = {}
 
@@ -322,11 +320,15 @@ class StepRows:
     def _group(self, flow: Flow) -> int:
         """Number of the flow's partition, in whatever order its ring has the members."""
         if id(flow) not in self._known:
-            found = self._groups.get(flow.members.tobytes())
-            if found is None:
-                found = self._groups.get(np.sort(flow.members, axis=1).tobytes(), 1)
-            self._known[id(flow)] = found
+            ordered = _key(np.sort(flow.members, axis=1))
+            self._known[id(flow)] = self._groups.get(_key(flow.members)) or self._groups.get(
+                ordered, 1
+            )
         return self._known[id(flow)]
+
+
+def _key(members: Array) -> tuple[object, ...]:
+    return members.shape, members.tobytes()
 
 
 def pauses(done: FinishedStep) -> list[Extra]:
