@@ -19,6 +19,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+from evenstep.errors import EvenstepError
 from lab.board import OVER, Board, Pulse
 from lab.fair import disturbances
 from lab.fair.jobs import JobState, links_of
@@ -156,6 +157,8 @@ def _fork(work: Callable[[], object]) -> int:
         code = 0
     except SystemExit as error:
         code = int(error.code or 0)
+    except EvenstepError as error:
+        print(error, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:
