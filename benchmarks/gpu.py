@@ -1,6 +1,6 @@
-"""What one device can show: the cost of observing it, and its stamps beside Kineto's.
+"""What one device can show: the cost of observing it, its stamps beside Kineto's, and known waits.
 
-Where there is no device the row says so; nothing here has a result before it has run on one.
+Where there is no device the row says so. Several ranks share the device: see `jobs/device_job.py`.
 """
 
 from __future__ import annotations
@@ -8,28 +8,74 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import evenstep
 from benchmarks.measure import Row, paired_ratio
-from benchmarks.ranks import run_ranks
+from benchmarks.ranks import JobError, run_ranks
 
-JOB = "benchmarks.jobs.device_steps"
+JOB, WAITS_JOB = "benchmarks.jobs.device_steps", "benchmarks.jobs.device_job"
 COMMAND = "python -m benchmarks gpu"
-COST_BAR, STAMP_BAR_US = 1.003, 20.0
+COST_BAR, STAMP_BAR_US, WAIT_BAR = 1.003, 20.0, 0.1
 COST = "step of about 20 ms on one device, with evenstep ÷ without"
 STAMPS = "ends of collectives on the device beside Kineto's, 95 % of them"
+LATE_MS = 20.0
+JOB_LIMIT_S = 60.0
+
+
+class Known(NamedTuple):
+    """A job on one device, and where its last rank loses `LATE_MS` a step."""
+
+    way: str
+    backend: str
+    world: int
+    where: str  # "stream" or "loader"
+    profiled: bool = False  # its Kineto profile is diagnosed, too
+
+    def named(self) -> str:
+        """The row's name."""
+        return f"{self.way} on {self.world} ranks, {self.backend}: the last one's {self.where} late"
+
+
+KNOWN = (
+    Known("ddp", "nccl", 2, "stream", profiled=True),
+    Known("ddp", "nccl", 2, "loader", profiled=True),
+    Known("fsdp", "nccl", 2, "stream", profiled=True),
+    Known("pipeline", "nccl", 2, "stream", profiled=True),
+    Known("ring", "nccl", 3, "stream", profiled=True),
+    Known("ddp", "gloo", 2, "stream"),
+    Known("ddp", "gloo", 4, "stream"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark."""
     parser.add_argument("--blocks", type=int, default=40, help="of twenty steps, with and without")
     parser.add_argument("--python", default=sys.executable, help="interpreter with another torch")
+    parser.add_argument("--only", choices=("cost", "waits"), help="one half")
+    parser.add_argument("--keep", type=Path, help="keep the recorded runs in this folder")
 
 
 def run(args: argparse.Namespace) -> list[Row]:
-    """Cost and stamps; one row with the reason where there is no device."""
+    """Cost, stamps and known waits; one row with the reason where there is no device."""
     reason = unusable(args.python)
     if reason:
         return [Row("what one device can show", "", f"skipped: {reason}", None, COMMAND)]
+    rows = [] if args.only == "waits" else costs(args)
+    if args.only != "cost":
+        with tempfile.TemporaryDirectory(prefix="benchmark-") as scratch:
+            rows += [
+                row
+                for known in KNOWN
+                for row in waits(known, args.keep or Path(scratch), args.python)
+            ]
+    return rows
+
+
+def costs(args: argparse.Namespace) -> list[Row]:
+    """Steps with and without evenstep, and its stamps beside Kineto's."""
     found = run_ranks(JOB, "--blocks", str(args.blocks), world=1, python=args.python)
     ratio = paired_ratio(found["on"], found["off"])
     apart = sorted(abs(each["between_ends_us"]) for each in found["stamps"])
@@ -39,6 +85,46 @@ def run(args: argparse.Namespace) -> list[Row]:
         Row(COST, f"upper end ≤ {COST_BAR}", text, ratio.high <= COST_BAR, COMMAND),
         Row(STAMPS, f"≤ {STAMP_BAR_US:g} µs", f"{worst:.1f} µs", worst <= STAMP_BAR_US, COMMAND),
     ]
+
+
+def waits(known: Known, folder: Path, python: str) -> list[Row]:
+    """What the run and its profiles say of the last rank, beside the steps without its delay."""
+    name = f"{known.way}-{known.backend}-{known.world}-{known.where}"
+    options = [known.way, "--backend", known.backend]
+    late = ["--late-rank", str(known.world - 1), f"--{known.where}-ms", str(LATE_MS)]
+    kineto = folder / f"{name}-kineto"
+    if known.profiled:
+        late += ["--kineto", str(kineto)]
+    took = []
+    try:
+        for run, more in ((f"{name}-none", []), (name, late)):
+            place = str(folder / run)
+            found = run_ranks(
+                WAITS_JOB, *options, *more, "--out", place,
+                world=known.world, python=python, timeout_s=JOB_LIMIT_S,
+            )  # fmt: skip
+            took.append(found["step_ms"])
+    except JobError as error:
+        return [Row(known.named(), "", f"not measured: {str(error)[-400:]}", None, COMMAND)]
+    rows = [judged(known.named(), folder / name, known.world - 1, *took)]
+    if known.profiled:
+        rows.append(judged(f"{known.named()}, by Kineto", kineto, known.world - 1, *took))
+    return rows
+
+
+def judged(what: str, path: Path, late_rank: int, without_ms: float, with_ms: float) -> Row:
+    """The first finding of a trace beside what the delay really costs."""
+    cost_ms = with_ms - without_ms
+    diagnosis: Any = evenstep.diagnose(evenstep.load(path))
+    bar = f"it is named, its cost within {WAIT_BAR:.0%}"
+    text = f"{without_ms:.1f} → {with_ms:.1f} ms a step"
+    if not diagnosis.findings:
+        return Row(what, bar, f"nothing is found; {text}", False, COMMAND)
+    first = diagnosis.findings[0]
+    found_ms = first.severity * diagnosis.summary["step_time"]["mean_ns"] / 1e6
+    text = f"{first.mode} {list(first.where.ranks)}, {found_ms:.1f} of {cost_ms:.1f} ms; {text}"
+    right = list(first.where.ranks) == [late_rank] and abs(found_ms - cost_ms) <= WAIT_BAR * cost_ms
+    return Row(what, bar, text, right, COMMAND)
 
 
 def unusable(python: str) -> str:

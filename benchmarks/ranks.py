@@ -30,7 +30,9 @@ def environment(**added: str) -> dict[str, str]:
         if not name.startswith(("EVENSTEP", "TORCHELASTIC", "SLURM"))
         and name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "PYTHONDONTWRITEBYTECODE")
     }
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    path = os.pathsep.join(
+        filter(None, [str(ROOT / "src"), str(ROOT), inherited.get("PYTHONPATH")])
+    )
     return {**inherited, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **added}
 
 

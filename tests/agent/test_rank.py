@@ -20,9 +20,10 @@ class LateStack:
 
     def hooks(self, agent):
         del agent
-        self.steps = []
+        self.steps, self.calls = [], []
         return SimpleNamespace(
-            install=lambda: None, remove=lambda: None, poll=lambda: None, on_device=False,
+            install=lambda: None, remove=lambda: self.calls.append("remove"),
+            poll=lambda: self.calls.append("poll"), on_device=False,
             device_index=None, describe=lambda: {"mechanism": "none"},
             begins_step=lambda step, *, spared: self.steps.append((step, spared)),
         )  # fmt: skip
@@ -42,6 +43,13 @@ def test_a_stack_that_comes_later_hears_of_steps_too(agent):
     agent.add_stack(stack)
     agent.end_step(agent.recorder.began_ns + 1000)
     assert stack.steps == [(1, True)]
+
+
+def test_what_a_device_has_finished_is_read_once_more_before_the_hooks_are_removed(agent):
+    stack = LateStack()
+    agent.add_stack(stack)
+    agent.stop("detached")
+    assert stack.calls[-2:] == ["poll", "remove"]
 
 
 def test_actions_are_told_how_long_a_rank_waits(agent, monkeypatch):

@@ -1,12 +1,15 @@
 """Everything that one device and one rank can show."""
 
+import statistics
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from evenstep.hooks.torch.stream_delay import CALIBRATIONS, CaptureGate, StreamDelay
 from evenstep.host.sources.nvml import NvmlSource
 from evenstep.trace.spool.layout import Flag, Kind
 
@@ -76,6 +79,38 @@ def test_a_captured_graph_replays_under_observation(alone):
     graph.replay()
     assert torch.equal(result, module(batch))
     assert "failure" not in alone().ranks[0].facts
+
+
+def test_a_captured_collective_replays_under_observation(alone):
+    tensor, other = torch.ones(8, device="cuda"), torch.ones(8, device="cuda")
+    dist.all_reduce(tensor)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dist.all_reduce(tensor.mul_(2))
+    for _ in range(3):
+        graph.replay()
+        dist.all_reduce(other)
+    torch.cuda.synchronize()
+    assert tensor.tolist() == [8.0] * 8
+    trace = alone()
+    assert "failure" not in trace.ranks[0].facts
+    rows = collectives(trace)
+    assert (rows.device_exit_ns > 0).sum() >= 4  # of those outside the graph
+
+
+def test_a_stream_is_held_for_as_long_as_asked(alone):
+    held = {}
+    spool = SimpleNamespace(patch=lambda seq, word, value: held.update({seq: value}))
+    gate = CaptureGate(torch.cuda.CUDAGraph)
+    delay = StreamDelay(torch.cuda, 0, spool, gate)
+    for seq in range(1, 2 * CALIBRATIONS):
+        delay.hold(5_000_000, seq)
+        torch.cuda.synchronize()
+        delay.poll()
+    gate.remove()
+    assert len(held) == CALIBRATIONS - 1
+    assert statistics.median(held.values()) == pytest.approx(5_000_000, rel=0.1)
 
 
 def test_a_compiled_model_is_observed(alone):

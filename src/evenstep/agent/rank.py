@@ -209,22 +209,25 @@ class Agent:
         if self._stopped or os.getpid() != self._pid:
             return
         self._stopped = True
-        for part, end in (
-            *((f"{name} hooks", hooks.remove) for name, hooks in self._hooks.items()),
+        parts: list[tuple[str, Callable[[], object]]] = [
+            ("sampler", lambda: self._background.sampler.stop(CLOSING_TIMEOUT_S)),
+            # What has ended on a device since the sampler's last round is read before the hooks go.
+            *((f"last times of the {name} hooks", each.poll) for name, each in self._hooks.items()),
+            *((f"{name} hooks", each.remove) for name, each in self._hooks.items()),
             *([("actions", self._asked.stop)] if self._asked else []),
             ("collector", self._pauses.remove),
-            ("sampler", lambda: self._background.sampler.stop(CLOSING_TIMEOUT_S)),
             ("store", self._background.close),
             ("last steps", self._work.process_pending),
             ("scheduler", self._work.meter.close),
             ("control", self._control.close),
             ("heartbeat", lambda: self._heartbeat.stop(CLOSING_TIMEOUT_S)),
-        ):
+        ]
+        for part, end in parts:
             try:
                 end()
             except Exception as error:  # the other parts must still be stopped
                 self.spool.keep_mapped()  # a part that is left in place may still write
-                log.warning("evenstep: removing the %s: %s", part, error)
+                log.warning("evenstep: ending the %s: %s", part, error)
         try:
             self._background.record_absent()
             self._write_costs()
