@@ -6,11 +6,15 @@ Where there is no device the row says so. Several ranks share the device: see `j
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 import evenstep
 from benchmarks.measure import Row, paired_ratio
@@ -23,6 +27,7 @@ COST = "step of about 20 ms on one device, with evenstep ÷ without"
 STAMPS = "ends of collectives on the device beside Kineto's, 95 % of them"
 LATE_MS = 20.0
 JOB_LIMIT_S = 60.0
+BY_KINETO = "by Kineto"
 
 
 class Known(NamedTuple):
@@ -52,7 +57,7 @@ KNOWN = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark."""
-    parser.add_argument("--blocks", type=int, default=40, help="of twenty steps, with and without")
+    parser.add_argument("--blocks", type=int, default=20, help="pairs of blocks of fifty steps")
     parser.add_argument("--python", default=sys.executable, help="interpreter with another torch")
     parser.add_argument("--only", choices=("cost", "waits"), help="one half")
     parser.add_argument("--keep", type=Path, help="keep the recorded runs in this folder")
@@ -75,16 +80,31 @@ def run(args: argparse.Namespace) -> list[Row]:
 
 
 def costs(args: argparse.Namespace) -> list[Row]:
-    """Steps with and without evenstep, and its stamps beside Kineto's."""
+    """Steps with and without evenstep."""
     found = run_ranks(JOB, "--blocks", str(args.blocks), world=1, python=args.python)
     ratio = paired_ratio(found["on"], found["off"])
-    apart = sorted(abs(each["between_ends_us"]) for each in found["stamps"])
-    worst = apart[int(0.95 * (len(apart) - 1))] if apart else float("inf")
     text = f"{ratio.value:.4f} ({ratio.low:.4f} to {ratio.high:.4f}) on {found['device']}"
-    return [
-        Row(COST, f"upper end ≤ {COST_BAR}", text, ratio.high <= COST_BAR, COMMAND),
-        Row(STAMPS, f"≤ {STAMP_BAR_US:g} µs", f"{worst:.1f} µs", worst <= STAMP_BAR_US, COMMAND),
-    ]
+    return [Row(COST, f"upper end ≤ {COST_BAR}", text, ratio.high <= COST_BAR, COMMAND)]
+
+
+def stamps(known: Known, run: Path, kineto: Path) -> Row:
+    """Ends of collectives, as recorded and as Kineto has NCCL's kernels, of both the last ones.
+
+    The two clocks differ, so intervals between ends are compared.
+    """
+    events = evenstep.load(run).events
+    apart: list[float] = []
+    for rank in range(known.world):
+        with gzip.open(kineto / f"rank{rank}.json.gz") as file:
+            found = json.load(file)["traceEvents"]
+        kernels = (each for each in found if each.get("cat") == "kernel")
+        theirs = sorted(each["ts"] + each["dur"] for each in kernels if "nccl" in each["name"])
+        ours = events.device_exit_ns[(events.rank == rank) & (events.device_exit_ns > 0)] / 1e3
+        apart += abs(np.diff(np.sort(ours)[-len(theirs) :]) - np.diff(theirs)).tolist()
+    worst = float(np.percentile(apart, 95))
+    text = f"{worst:.1f} µs of {len(apart)} intervals"
+    what = f"{known.way} on {known.world} ranks: {STAMPS}"
+    return Row(what, f"≤ {STAMP_BAR_US:g} µs", text, worst <= STAMP_BAR_US, COMMAND)
 
 
 def waits(known: Known, folder: Path, python: str) -> list[Row]:
@@ -108,7 +128,9 @@ def waits(known: Known, folder: Path, python: str) -> list[Row]:
         return [Row(known.named(), "", f"not measured: {str(error)[-400:]}", None, COMMAND)]
     rows = [judged(known.named(), folder / name, known.world - 1, *took)]
     if known.profiled:
-        rows.append(judged(f"{known.named()}, by Kineto", kineto, known.world - 1, *took))
+        rows.append(judged(f"{known.named()}, {BY_KINETO}", kineto, known.world - 1, *took))
+        if known.way in ("ddp", "fsdp"):
+            rows.append(stamps(known, folder / name, kineto))
     return rows
 
 

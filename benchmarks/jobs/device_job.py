@@ -22,52 +22,56 @@ from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
 
-WIDTH, BATCH, LAYERS, REPEATS, MICRO_BATCHES = 2048, 512, 8, 4, 4
+WIDTH, BATCH, LAYERS, MICRO_BATCHES = 1024, 256, 8, 4
+LAYER_MS = 1.0  # of a layer's forward; backward takes twice as long
 WARM_UP, PROFILED = 10, 12
 
 
-class Late(torch.autograd.Function):
-    """Nothing forward; in backward the stream waits for so many cycles."""
+class Held(torch.autograd.Function):
+    """Nothing is computed; the stream waits for so many cycles forward and backward.
+
+    A device that computes for several ranks is slower for each: waiting takes as long as alone.
+    """
 
     @staticmethod
-    def forward(ctx: Any, batch: torch.Tensor, cycles: int) -> torch.Tensor:
-        """Pass the batch on."""
-        ctx.cycles = cycles
+    def forward(ctx: Any, batch: torch.Tensor, forward: int, backward: int) -> torch.Tensor:
+        """Hold the stream, and pass the batch on."""
+        ctx.cycles = backward
+        torch.cuda._sleep(forward)
         return batch.view_as(batch)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         """Hold the stream."""
         torch.cuda._sleep(ctx.cycles)
-        return gradient, None
+        return gradient, None, None
 
 
 class Layers(torch.nn.Module):
-    """Linear layers, each applied several times; late in the middle of backward."""
+    """Linear layers that take a known time; one of them is late in backward."""
 
-    def __init__(self, cycles: int) -> None:
+    def __init__(self, late_cycles: int) -> None:
         super().__init__()
-        self.cycles = cycles
         self.layers = torch.nn.ModuleList(
             torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)
         )
+        once = cycles_of(LAYER_MS / 1e3)
+        self.cycles = [[once, 2 * once] for _ in range(LAYERS)]
+        self.cycles[LAYERS // 2][1] += late_cycles
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         """Apply all layers."""
-        for index, layer in enumerate(self.layers):
-            for _ in range(REPEATS):
-                batch = torch.tanh(layer(batch))
-            if self.cycles and index == LAYERS // 2:
-                batch = Late.apply(batch, self.cycles)
+        for layer, cycles in zip(self.layers, self.cycles, strict=True):
+            batch = Held.apply(torch.tanh(layer(batch)), *cycles)
         return batch
 
 
 class Job:
     """One rank: its model, its place, and one way to train it."""
 
-    def __init__(self, way: str, cycles: int) -> None:
+    def __init__(self, way: str, late_cycles: int) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        model = Layers(cycles).cuda()
+        model = Layers(late_cycles).cuda()
         self.train = getattr(self, way)
         if way == "fsdp":
             from torch.distributed.fsdp import fully_shard
@@ -166,8 +170,8 @@ def main() -> None:
     dist.init_process_group(args.backend)
     evenstep.attach(out=args.out)
     late = rank == args.late_rank
-    parts = MICRO_BATCHES if args.way == "pipeline" else 1
-    job = Job(args.way, cycles_of(args.stream_ms / 1e3 / parts) if late and args.stream_ms else 0)
+    times = {"pipeline": MICRO_BATCHES, "ring": dist.get_world_size()}.get(args.way, 1)
+    job = Job(args.way, cycles_of(args.stream_ms / 1e3 / times) if late and args.stream_ms else 0)
     loader = batches(args.loader_ms / 1e3 if late else 0.0)
     times_s = []
     profile = torch.profiler.profile()

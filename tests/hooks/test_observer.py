@@ -19,11 +19,11 @@ import torch.distributed as dist
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.torch import library
-from evenstep.hooks.torch import observer as observing
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.install import COMPILED, DISPATCHER, TorchHooks
 from evenstep.hooks.torch.native import NativeGroups, Session, new_session
 from evenstep.hooks.torch.observer import Observer
+from evenstep.hooks.torch.works import Batches
 from evenstep.trace.spool.layout import HALF_FLAGS, HEARTBEAT_OFFSET, WORD_EXIT, Flag, Op
 from tests.test_walks import passed
 
@@ -237,7 +237,7 @@ def test_a_wait_that_raises_ends_its_collective_as_failed(recorder):
     observer = Observer(torch, recorder, Groups(recorder.spool, dist), print)
     state = GroupState(1, "uid", (0, 1), 0)
     observer.begin(1, state, Op.ALL_REDUCE, 4, 4, 0, -1, torch.ones(1))
-    observer.patch_wait(Work)
+    observer.patch_wait(Work, Batches(observer, pytest.fail))
     with pytest.raises(RuntimeError, match="the peer is gone"):
         Work().wait()
     assert recorder.spool.halves[HALF_FLAGS] & Flag.FAILED
@@ -262,11 +262,13 @@ def test_disarmed_hooks_record_nothing(hooked, spool):
 def test_removing_restores_what_was_replaced(hooks_of, recorder):
     c10d = torch._C._distributed_c10d
     held = dist.distributed_c10d
-    before = c10d.Work.wait, held._register_process_group
+    group = c10d.ProcessGroup
+    before = c10d.Work.wait, held._register_process_group, group._end_coalescing
     hooks = hooks_of()
     hooks.install()
+    assert group._end_coalescing is not before[2]
     hooks.remove()
-    assert (c10d.Work.wait, held._register_process_group) == before
+    assert (c10d.Work.wait, held._register_process_group, group._end_coalescing) == before
     dist.all_reduce(torch.ones(1))
     assert recorder.spool.words[0] == 0
 
@@ -291,12 +293,12 @@ def test_hooks_do_not_keep_a_destroyed_group_alive(hooked):
 
 
 def test_a_message_nobody_waits_for_is_let_go_of(recorder, monkeypatch):
-    monkeypatch.setattr(observing, "WAITED_FOR_LIMIT", 2)
+    monkeypatch.setattr("evenstep.hooks.torch.works.LIMIT", 2)
     observer = Observer(torch, recorder, Groups(recorder.spool, dist), print)
     works = [object() for _ in range(4)]
     for seq in range(1, 4):
         recorder.spool.put(1, 0, 2)
-        observer._keep(works[seq], seq)
+        observer._waited_for.keep(works[seq], seq)
     assert len(observer._waited_for) == 2
     assert recorder.spool.times(1)[1] > 0  # the oldest has an end
     assert recorder.spool.times(2)[1] == 0
@@ -305,7 +307,7 @@ def test_a_message_nobody_waits_for_is_let_go_of(recorder, monkeypatch):
 def test_a_message_nobody_can_wait_for_any_more_is_let_go_of(recorder):
     observer = Observer(torch, recorder, Groups(recorder.spool, dist), print)
     recorder.spool.put(1, 0, 2)
-    observer._keep(object(), 1)
+    observer._waited_for.keep(object(), 1)
     observer.let_go()
     assert (len(observer._waited_for), recorder.spool.times(1)[1] > 0) == (0, True)
 

@@ -4,6 +4,7 @@ An event on the current stream at issue marks the device's arrival. Its end:
 
 - Where the backend returns no Work, it ran on the current stream (NCCL, blocking calls, torch 2.8
   and later): an event there, right after the call.
+- In a batch, after the Work has been waited for: see `works`.
 - Else by the Work's future: NCCL completes it when the collective is enqueued, and torch runs its
   callbacks on a stream that already waits for the collective (`ivalue::Future`, `invokeCallback`).
   An event on that stream is passed when the collective ends.
@@ -111,12 +112,12 @@ class DeviceTimer:
         """Mark the end of an issued collective, now or by its future."""
         mark.seq = seq
         if work is None:
-            self._ended(mark)
+            self.passed(mark)
             return
 
         def completed(_: Any) -> None:
             try:
-                self._ended(mark)
+                self.passed(mark)
             except Exception:  # the device has failed, and the job gets its own error
                 self.skipped += 1
 
@@ -176,7 +177,8 @@ class DeviceTimer:
         event.record(self._side)
         return ReferenceEvent(event, previous, now_ns)
 
-    def _ended(self, mark: DeviceMark) -> None:
+    def passed(self, mark: DeviceMark) -> None:
+        """The collective has ended when the current stream gets here."""
         mark.end = self._recorded()
         self._pending.append(mark)
 

@@ -15,6 +15,7 @@ from evenstep.hooks.torch.native import NativeGroups, NativeKernels, Session
 from evenstep.hooks.torch.observer import Observer
 from evenstep.hooks.torch.phases import PhaseHooks
 from evenstep.hooks.torch.steps import RepeatedSteps
+from evenstep.hooks.torch.works import Batches
 from evenstep.hooks.wrapping import undo
 from evenstep.trace.spool.layout import WINDOW_STEPS
 
@@ -65,6 +66,7 @@ class TorchHooks:
             self._kernels = DispatcherHooks(torch, self._observer)
             self._waits = FunctionalWaits(torch, self._observer)
             self._thrift = Thrift(self._kernels, recorder, groups, self._record_description)
+        self._batches = Batches(self._native or self._observer, self._observer.give_up)
         self._repeated = RepeatedSteps(steps, recorder, groups) if steps else None
         self._phases = PhaseHooks(torch, recorder, on_step, on_failure, self._optimizer_made)
         self._undo: list[Callable[[], None]] = []
@@ -102,9 +104,10 @@ class TorchHooks:
                 gate = self._gate = CaptureGate(self._torch.cuda.CUDAGraph, self._native.capture)
                 self._undo.append(gate.remove)
         look = None if self._native is None else self._native.look
-        work_type = self._torch._C._distributed_c10d.Work
+        bindings = self._torch._C._distributed_c10d
         then = None if self._repeated is None else self._repeated.waited
-        self._undo.append(self._observer.patch_wait(work_type, look, then))
+        self._undo.append(self._batches.patch(bindings.ProcessGroup))
+        self._undo.append(self._observer.patch_wait(bindings.Work, self._batches, look, then))
         self._phases.install()
         self._undo.append(self._sites.remove)
         self._sites.begins(self._recorder.step)
@@ -155,6 +158,7 @@ class TorchHooks:
     def poll(self) -> None:
         """Read what the devices have finished; for the background thread."""
         self._observer.let_go()
+        self._batches.let_go()
         for timer in list(self._timers.values()):
             timer.poll()
         if self._native is not None and self._observer.armed:

@@ -46,6 +46,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "pass_by": (None, (ctypes.c_bool,)),
     "look": (None, (_Pointer,)),
     "capture": (None, (_Pointer, _u64)),
+    "batch": (_u64, (_Pointer, ctypes.c_bool)),
+    "batch_ended": (None, (_Pointer, _u64, ctypes.c_bool)),
     "failure": (ctypes.c_char_p, (_Pointer,)),
 }
 #: Functions that may take long: they release the interpreter's lock.
@@ -211,6 +213,18 @@ class NativeKernels:
     def capture(self, captures: int) -> None:
         """Set the number of CUDA graphs being captured: meanwhile no event is queried."""
         self.session.functions.capture(self.session.handle, captures)
+
+    def begin_batch(self) -> None:
+        """The operations of this thread are launched together from now on."""
+        self.session.functions.batch(self.session.handle, True)
+
+    def end_batch(self) -> int:
+        """Number of the batch that is launched; 0 where it has no operation on a device."""
+        return int(self.session.functions.batch(self.session.handle, False))
+
+    def batch_ended(self, batch: int, waited: bool) -> None:
+        """The current stream waits for a batch; or nobody will."""
+        self.session.functions.batch_ended(self.session.handle, batch, waited)
 
     def remove(self) -> None:
         """Stop recording, and pass on the rest of our cost."""

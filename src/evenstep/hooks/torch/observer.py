@@ -8,9 +8,7 @@ device's events.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
-from sys import getrefcount
 from time import monotonic_ns, thread_time_ns
 from typing import Any
 
@@ -20,16 +18,15 @@ from evenstep.agent.recording.recorder import SHORTEST_WAIT_NS, Recorder
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.message_orders import MessageOrders
 from evenstep.hooks.torch.operations import dtype_codes
+from evenstep.hooks.torch.works import Batches, KeptWorks
 from evenstep.trace.spool.layout import HOST_DEVICE, Flag
 
 _ASYNC, _ON_DEVICE = int(Flag.ASYNC), int(Flag.ON_DEVICE)
 _MESSAGE = _ASYNC | int(Flag.EXIT_UPPER_BOUND)
-WAITED_FOR_LIMIT = 64  # works of messages kept until they are waited for: they hold tensors
 
 #: A begun call: record and flags.
 Token = tuple[int, int]
 
-_OURS = 2  # our references to a kept work: that of the entry, and the argument's
 _BLOCKING, _KEPT, _LAST_ENTRY = int(Word.BLOCKING), int(Word.KEPT), int(Word.LAST_ENTRY)
 
 _get_ident = threading.get_ident
@@ -64,8 +61,9 @@ class Observer:
         self._asked = -1  # the backward for whose end of compute a callback is queued
         self._close = recorder.spool.close
         self._orders = MessageOrders()
-        self._waited_for: OrderedDict[int, tuple[Any, int]] = OrderedDict()
+        self._waited_for: KeptWorks[int] = KeptWorks(lambda seq: self._close(seq, monotonic_ns()))
         self._marks: dict[int, Any] = {}  # record -> the device's mark, until `end` or `failed`
+        self._batches: dict[int, list[Any]] = {}  # thread -> marks of the batch it has begun
 
     @property
     def messages(self) -> bool:
@@ -151,7 +149,7 @@ class Observer:
         try:
             future = work.get_future()
         except RuntimeError:  # gloo's messages have none: they end when they are waited for
-            self._keep(work, seq)
+            self._waited_for.keep(work, seq)
             return
         close = self._close
 
@@ -183,20 +181,31 @@ class Observer:
         mark = self._marks.pop(seq, None)
         if mark is None:  # without device times the host knows only that it was issued
             self._close(seq, monotonic_ns())
+        elif self._batches and (batch := self._batches.get(_get_ident())) is not None:
+            mark.seq = seq
+            batch.append(mark)
         else:
             mark.timer.end(seq, mark, work)
 
-    def _keep(self, work: Any, seq: int) -> None:
-        self.let_go(full=len(self._waited_for) >= WAITED_FOR_LIMIT)
-        self._waited_for[id(work)] = (work, seq)
+    def begin_batch(self) -> None:
+        """The operations of this thread are launched together from now on."""
+        self._batches[_get_ident()] = []
 
-    def let_go(self, *, full: bool = False) -> None:
+    def end_batch(self) -> list[Any]:
+        """Marks of the batch that is launched."""
+        return self._batches.pop(_get_ident(), [])
+
+    def batch_ended(self, batch: list[Any], waited: bool) -> None:
+        """The current stream waits for a batch; or nobody will, and its ends are unknown."""
+        for mark in batch:
+            if waited:
+                mark.timer.passed(mark)
+            else:
+                self._close(mark.seq, monotonic_ns())
+
+    def let_go(self) -> None:
         """Drop works that only we hold: they hold their tensors."""
-        kept = self._waited_for
-        for key, entry in list(kept.items()):
-            if (full or getrefcount(entry[0]) <= _OURS) and kept.pop(key, None) is not None:
-                self._close(entry[1], monotonic_ns())
-                full = False  # only the oldest is dropped in any case
+        self._waited_for.let_go()
 
     def failed(self, token: Token) -> None:
         """End a call that the backend refused or failed."""
@@ -222,13 +231,13 @@ class Observer:
         """A thread has returned from `Work.wait`, or it raised."""
         now, ident = monotonic_ns(), _get_ident()
         recorder = self.recorder
-        kept = self._waited_for.pop(id(work), None) if self._waited_for else None
+        kept = self._waited_for.waited(work) if self._waited_for else None
         if failed:
-            seq = kept[1] if kept is not None else recorder.blocking.get(ident)
+            seq = kept if kept is not None else recorder.blocking.get(ident)
             if seq is not None:
                 recorder.spool.add_flags(seq, Flag.FAILED)
         if kept is not None:
-            self._close(kept[1], now)
+            self._close(kept, now)
         recorder.host_waited(enter_ns, now, ident=ident)
 
     def waited_natively(self, look: Callable[[], None], enter_ns: int) -> None:
@@ -254,6 +263,7 @@ class Observer:
     def patch_wait(
         self,
         work_type: Any,
+        batches: Batches,
         look: Callable[[], None] | None = None,
         then: Callable[[], None] | None = None,
     ) -> Callable[[], None]:
@@ -280,6 +290,8 @@ class Observer:
                 try:
                     if began_ns:
                         began_ns += thread_time_ns()
+                    if batches.kept:
+                        batches.waited(work)
                     if look is None:
                         self.waited(work, enter_ns, failed=failed)
                     else:

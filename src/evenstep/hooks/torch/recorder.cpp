@@ -196,6 +196,10 @@ class Timer {
   std::shared_ptr<Reference> reference_;
 };
 
+// Marks of the operations that torch launches together, which end when their work is waited for.
+using Batch = std::vector<std::pair<Timer*, std::unique_ptr<Mark>>>;
+thread_local std::unique_ptr<Batch> open_batch;  // of this thread, between its beginning and end
+
 using Like = std::tuple<uint32_t, int32_t, uint8_t, int64_t>;  // group, peer, operation, tag
 
 // The recording of one attached agent. Never freed: a callback may run long after the agent's end.
@@ -378,6 +382,8 @@ struct Session {
   std::list<Like> used;
   std::vector<Kept> kept;
   std::map<int, std::unique_ptr<Timer>> timers;
+  std::map<uint64_t, Batch> batches;  // launched, and not waited for yet
+  uint64_t launched = 0;
   std::string failure;
 };
 
@@ -638,7 +644,7 @@ class Watch {
     record.device = -1;
     if (tensor) record.dtype = dtype_code(tensor->scalar_type());
     if (tensor && tensor->is_cuda()) {
-      record.flags |= ON_DEVICE | ASYNC;
+      record.flags |= ON_DEVICE | ASYNC | (open_batch ? EXIT_UPPER_BOUND : 0);
       record.device = int16_t(tensor->get_device());
     }
     record.step = uint32_t(session.load(STEP));
@@ -664,6 +670,10 @@ class Watch {
   }
 
   void end(const Hold& session, Begun& call, WorkPointer work) const {
+    if (open_batch && call.mark) {
+      open_batch->emplace_back(call.timer, std::move(call.mark));
+      return;
+    }
     if (!work) {  // the call itself was the wait, or it runs on the current stream
       if (call.mark)
         call.timer->end(std::move(call.mark));
@@ -876,6 +886,40 @@ void evenstep_capture(Session* session, uint64_t captures) {
 // Without effect once the session is closed: its ring may be unmapped.
 void evenstep_look(Session* session) {
   if (const Hold hold(session); hold) session->look();
+}
+
+// Begin a batch of this thread; or end it, and return its number, 0 where it has no marks.
+uint64_t evenstep_batch(Session* session, bool begins) {
+  const Hold hold(session);
+  if (begins && hold) open_batch = std::make_unique<Batch>();
+  if (begins) return 0;
+  const std::unique_ptr<Batch> batch = std::move(open_batch);
+  if (!hold || !batch || batch->empty()) return 0;
+  std::lock_guard<std::mutex> lock(session->mutex);
+  session->batches[++session->launched] = std::move(*batch);
+  return session->launched;
+}
+
+// The current stream waits for a batch; or nobody will, and the ends of its operations are unknown.
+void evenstep_batch_ended(Session* session, uint64_t number, bool waited) {
+  const Hold hold(session);
+  if (!hold) return;
+  Batch batch;
+  {
+    std::lock_guard<std::mutex> lock(session->mutex);
+    auto found = session->batches.extract(number);
+    if (found) batch = std::move(found.mapped());
+  }
+  try {
+    for (auto& [timer, mark] : batch) {
+      if (waited && !session->load(CAPTURES))
+        timer->end(std::move(mark));
+      else
+        session->close(mark->seq, now_ns());
+    }
+  } catch (const std::exception& error) {
+    session->fail(error.what());
+  }
 }
 const char* evenstep_failure(Session* session) { return session->failure.c_str(); }
 
