@@ -8,12 +8,13 @@ import pytest
 from evenstep.diagnose.lateness.blame import Blame
 from evenstep.diagnose.lateness.case import open_case
 from evenstep.report.page import waiting as module
-from evenstep.report.page.waiting import HostWaits, host_waits
+from evenstep.report.page.sheet import Chart
+from evenstep.report.page.waiting import host_waits
 from evenstep.trace.trace import Trace
 from tests.report.small_run import NODES, STEPS, WAIT_NS
 
 
-def found(trace: Trace) -> HostWaits | None:
+def found(trace: Trace) -> Chart | None:
     case = open_case(trace)
     return host_waits(trace, case)
 
@@ -21,12 +22,13 @@ def found(trace: Trace) -> HostWaits | None:
 def test_each_pair_has_what_its_ranks_waited(trace: Trace) -> None:
     result = found(trace)
     assert result is not None
+    pairs, facts = result.tables["host_waits"], result.facts["host_waits"]
     # ranks 0 and 1 of the first host and rank 2 of the second wait for rank 3 of the second
-    assert list(zip(result.pairs.waiting, result.pairs.awaited, strict=True)) == [(0, 1), (1, 1)]
-    assert result.pairs.lost_us == pytest.approx([2 * STEPS * WAIT_NS / 1e3, STEPS * WAIT_NS / 1e3])
-    assert (result.worst[0]["waiting"], result.worst[0]["awaited"]) == NODES
-    assert sum(pair["share"] for pair in result.worst) == pytest.approx(1.0)
-    assert [place["groups"] for place in result.places] == ["default_pg", "default_pg"]
+    assert list(zip(pairs.waiting, pairs.awaited, strict=True)) == [(0, 1), (1, 1)]
+    assert pairs.lost_us == pytest.approx([2 * STEPS * WAIT_NS / 1e3, STEPS * WAIT_NS / 1e3])
+    assert (facts["worst"][0]["waiting"], facts["worst"][0]["awaited"]) == NODES
+    assert sum(pair["share"] for pair in facts["worst"]) == pytest.approx(1.0)
+    assert [place["groups"] for place in facts["places"]] == ["default_pg", "default_pg"]
 
 
 def test_a_run_on_one_host_or_on_hosts_without_names_has_no_map(trace: Trace) -> None:
@@ -52,6 +54,7 @@ def test_of_many_hosts_neighbours_share_a_place(trace: Trace, monkeypatch) -> No
     }
     result = found(trace)
     assert result is not None
-    assert [place["name"] for place in result.places] == ["h0 to h1", "h2 to h3"]
-    assert [place["ranks"] for place in result.places] == ["0-1", "2-3"]
-    assert result.pairs.lost_us.sum() == pytest.approx(3 * STEPS * WAIT_NS / 1e3)
+    pairs, facts = result.tables["host_waits"], result.facts["host_waits"]
+    assert [place["name"] for place in facts["places"]] == ["h0 to h1", "h2 to h3"]
+    assert [place["ranks"] for place in facts["places"]] == ["0-1", "2-3"]
+    assert pairs.lost_us.sum() == pytest.approx(3 * STEPS * WAIT_NS / 1e3)

@@ -60,16 +60,16 @@ def test_a_small_run_keeps_one_cell_per_rank_and_step() -> None:
     steps = table(4, 3, wait)
     found = overview.drawn_map(steps, world=4)
     assert found is not None
-    assert (found.shape.rows, found.shape.columns) == (4, 3)
-    assert found.cells.wait_us.tolist() == (wait / 1e3).tolist()
-    assert (found.scales, found.order) == ({}, [0, 1, 2, 3])
+    assert (found.facts["grid"]["rows"], found.facts["grid"]["columns"]) == (4, 3)
+    assert found.tables["grid"].wait_us.tolist() == (wait / 1e3).tolist()
+    assert (found.facts["grid"]["scales"], found.facts["grid"]["order"]) == ({}, [0, 1, 2, 3])
 
 
 def test_a_rank_without_a_trace_keeps_its_row_empty() -> None:
     steps = table(2, 3, np.zeros(6))
     found = overview.drawn_map(steps, world=3)
     assert found is not None
-    assert np.isnan(found.cells.wait_us[6:]).all()
+    assert np.isnan(found.tables["grid"].wait_us[6:]).all()
 
 
 def test_waits_of_adjacent_steps_are_means_of_what_is_known() -> None:
@@ -79,8 +79,8 @@ def test_waits_of_adjacent_steps_are_means_of_what_is_known() -> None:
     rows = table(1, steps, wait)
     found = overview.drawn_map(rows, world=1)
     assert found is not None
-    assert found.shape.steps_per_bin == 2
-    assert found.cells.wait_us[:2].tolist() == [3.0, 2.0]
+    assert found.facts["grid"]["steps_per_bin"] == 2
+    assert found.tables["grid"].wait_us[:2].tolist() == [3.0, 2.0]
 
 
 def test_one_late_rank_among_many_does_not_vanish_in_its_cell() -> None:
@@ -91,11 +91,11 @@ def test_one_late_rank_among_many_does_not_vanish_in_its_cell() -> None:
     rows["lateness_ns"][late] = 30e6
     found = overview.drawn_map(rows, world=ranks, named=[7])
     assert found is not None
-    assert found.shape.ranks_per_bin == 2
-    assert found.order[:2] == [7, late]  # the named one, then the latest
-    assert np.flatnonzero(found.cells.wait_us == 0).tolist() == [0]
-    assert int(np.argmax(found.cells.lateness_us)) == 0
-    assert found.cells.lateness_us.max() == pytest.approx(30e3)
+    assert found.facts["grid"]["ranks_per_bin"] == 2
+    assert found.facts["grid"]["order"][:2] == [7, late]  # the named one, then the latest
+    assert np.flatnonzero(found.tables["grid"].wait_us == 0).tolist() == [0]
+    assert int(np.argmax(found.tables["grid"].lateness_us)) == 0
+    assert found.tables["grid"].lateness_us.max() == pytest.approx(30e3)
 
 
 def test_a_large_map_reads_back_within_two_percent() -> None:
@@ -110,8 +110,8 @@ def test_a_large_map_reads_back_within_two_percent() -> None:
     )  # fmt: skip
     found = overview.drawn_map(rows, ranks)
     assert found is not None
-    assert (found.shape.rows, found.shape.columns) == (ranks, steps)
-    read = decoded(found.cells.wait_us, found.scales["wait_us"])
+    assert (found.facts["grid"]["rows"], found.facts["grid"]["columns"]) == (ranks, steps)
+    read = decoded(found.tables["grid"].wait_us, found.facts["grid"]["scales"]["wait_us"])
     assert read == pytest.approx(rows.wait_ns / 1e3, rel=TWO_PERCENT)
 
 

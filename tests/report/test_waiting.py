@@ -5,31 +5,32 @@ import pytest
 
 from evenstep.diagnose.lateness.blame import Blame
 from evenstep.diagnose.lateness.case import open_case
-from evenstep.report.page.waiting import NO_RANK, Waiting, lost_between, waiting
+from evenstep.report.page.sheet import Chart
+from evenstep.report.page.waiting import NO_RANK, lost_between, waiting
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
 from tests.report.small_run import FIRST_STEP, LATE_RANK, RANKS, STEPS, WAIT_NS
 
 
 @pytest.fixture
-def found(trace: Trace) -> Waiting:
+def found(trace: Trace) -> Chart:
     case = open_case(trace)
     result = waiting(case)
     assert result is not None
     return result
 
 
-def test_every_wait_stands_in_the_column_of_the_late_rank(found: Waiting) -> None:
-    lost_us = found.matrix.lost_us.reshape(RANKS, RANKS)
+def test_every_wait_stands_in_the_column_of_the_late_rank(found: Chart) -> None:
+    lost_us = found.tables["matrix"].lost_us.reshape(RANKS, RANKS)
     expected = np.zeros((RANKS, RANKS))
     expected[:LATE_RANK, LATE_RANK] = STEPS * WAIT_NS / 1e3
     assert lost_us == pytest.approx(expected)
 
 
-def test_the_late_rank_bounds_every_step_in_backward(found: Waiting) -> None:
-    assert found.path.step.tolist() == list(range(FIRST_STEP, FIRST_STEP + STEPS))
-    assert set(found.path.rank.tolist()) == {LATE_RANK}
-    assert set(found.path.phase.tolist()) == {int(Phase.BACKWARD)}
+def test_the_late_rank_bounds_every_step_in_backward(found: Chart) -> None:
+    assert found.tables["bounds"].step.tolist() == list(range(FIRST_STEP, FIRST_STEP + STEPS))
+    assert set(found.tables["bounds"].rank.tolist()) == {LATE_RANK}
+    assert set(found.tables["bounds"].phase.tolist()) == {int(Phase.BACKWARD)}
 
 
 def test_neighbouring_ranks_share_a_cell_and_nothing_is_lost() -> None:
@@ -52,4 +53,4 @@ def test_a_step_that_nobody_holds_up_has_no_rank(trace: Trace) -> None:
     case.grid.wait_ns[:10] = 0
     found = waiting(case)
     assert found is not None
-    assert found.path.rank[:10].tolist() == [NO_RANK] * 10
+    assert found.tables["bounds"].rank[:10].tolist() == [NO_RANK] * 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Any
 
@@ -14,7 +14,7 @@ from evenstep.diagnose.lateness.case import Case, open_case
 from evenstep.diagnose.measure.overview import step_table
 from evenstep.report.page.fabric import hosts, places
 from evenstep.report.page.overview import PHASES_IN_ORDER, curve, distributions, drawn_map, per_rank
-from evenstep.report.page.sizes import ALGORITHMS, sizes
+from evenstep.report.page.sizes import sizes
 from evenstep.report.page.timeline import Timeline, timeline
 from evenstep.report.page.waiting import host_waits, waiting
 from evenstep.trace.columns import Columns
@@ -73,10 +73,11 @@ def contents(
         "places": located,
         **_names(trace, shown),
     }
-    parts = (_map(table, trace, culprits), _waiting(trace, case), _sizes(case))
-    for more_tables, more_facts in parts:
-        tables |= more_tables
-        facts |= more_facts
+    waits_apart = case.waits_known and min(case.grid.shape)
+    waits = (waiting(case), host_waits(trace, case)) if waits_apart else ()
+    for chart in filter(None, (drawn_map(table, trace.world, culprits), *waits, sizes(case))):
+        tables |= chart.tables
+        facts |= chart.facts
     known = case.waits_known or trace.world < 2  # a lone rank never waits
     return Contents(tables, facts, ranks, located, hosts(trace, case.grid.clocks), known)
 
@@ -85,46 +86,6 @@ def _compared(case: Case) -> int | None:
     """Return the number of steps whose collectives were compared; None if all were."""
     seen = int(np.count_nonzero(case.grid.sampled))
     return seen if seen < len(case.grid.steps) else None
-
-
-Part = tuple[dict[str, Columns], dict[str, Any]]
-
-
-def _map(table: Columns, trace: Trace, culprits: Sequence[int]) -> Part:
-    drawn = drawn_map(table, trace.world, culprits)
-    if drawn is None:
-        return {}, {}
-    shape = asdict(drawn.shape) | {"rows": drawn.shape.rows, "columns": drawn.shape.columns}
-    return {"grid": drawn.cells}, {"grid": shape | {"scales": drawn.scales, "order": drawn.order}}
-
-
-def _waiting(trace: Trace, case: Case) -> Part:
-    if not case.waits_known or not min(case.grid.shape):
-        return {}, {}
-    found = waiting(case)
-    if found is None:
-        return {}, {}
-    tables = {"matrix": found.matrix, "bounds": found.path}
-    facts: dict[str, Any] = {
-        "waiting": {"ranks": found.ranks, "ranks_per_bin": found.ranks_per_bin}
-    }
-    between = host_waits(trace, case)
-    if between is not None:
-        tables["host_waits"] = between.pairs
-        facts["host_waits"] = {
-            "places": between.places,
-            "worst": between.worst,
-            "hosts_per_place": between.hosts_per_place,
-        }
-    return tables, facts
-
-
-def _sizes(case: Case) -> Part:
-    found = sizes(case)
-    if found is None:
-        return {}, {}
-    tables = {"points": found.points, "floors": found.floors, "curves": found.curves}
-    return tables, {"sizes": found.shapes, "algorithms": ALGORITHMS}
 
 
 def _means(rows: Sequence[Row]) -> Columns:

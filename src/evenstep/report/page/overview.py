@@ -10,12 +10,13 @@ orders of magnitude. 0 is unknown, 1 is zero or below the scale.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.report.page.sheet import Chart
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Phase
 
@@ -51,18 +52,6 @@ class Bins:
         return -(-(self.last_step - self.first_step + 1) // self.steps_per_bin)
 
 
-class Map(NamedTuple):
-    """Cells of each metric, row by row, and the lowest and highest value (µs) if encoded.
-
-    Row r contains the ranks order[r * ranks_per_bin : (r + 1) * ranks_per_bin].
-    """
-
-    shape: Bins
-    cells: Columns
-    scales: dict[str, tuple[float, float]]
-    order: list[int]
-
-
 def bins(steps: Columns, world: int) -> Bins | None:
     """Return the finest grid within the limits for all steps; None without steps."""
     if not len(steps):
@@ -74,11 +63,13 @@ def bins(steps: Columns, world: int) -> Bins | None:
     return Bins(first, last, -(-(last - first + 1) // columns), ranks, -(-ranks // rows))
 
 
-def drawn_map(steps: Columns, world: int, named: Sequence[int] = ()) -> Map | None:
+def drawn_map(steps: Columns, world: int, named: Sequence[int] = ()) -> Chart | None:
     """Return the map of ranks and steps; None without steps.
 
     Each rank has a row if there is room; otherwise ranks of similar lateness share one, after the
-    ranks `named` in findings.
+    ranks `named` in findings. The table has the cells of each metric, row by row; row r contains
+    the ranks order[r * ranks_per_bin : (r + 1) * ranks_per_bin]. `scales`: the lowest and highest
+    value (µs) of the metrics, if they are encoded.
     """
     shape = bins(steps, world)
     if shape is None:
@@ -88,13 +79,14 @@ def drawn_map(steps: Columns, world: int, named: Sequence[int] = ()) -> Map | No
         late = np.nan_to_num(_cell_means(steps.lateness_ns, steps.rank, shape.ranks), nan=-1.0)
         late[[rank for rank in named if rank < shape.ranks]] = np.inf
         order = np.argsort(-late, kind="stable")
-    values = grid(steps, shape, order)
-    if shape.rows * shape.columns <= EXACT_CELLS:
-        return Map(shape, values, {}, order.tolist())
-    coded = {name: encoded(values[name]) for name in values}
-    scales = {name: scale for name, (_, scale) in coded.items()}
-    return Map(shape, Columns({name: code for name, (code, _) in coded.items()}), scales,
-               order.tolist())  # fmt: skip
+    cells, scales = grid(steps, shape, order), {}
+    if shape.rows * shape.columns > EXACT_CELLS:
+        coded = {name: encoded(cells[name]) for name in cells}
+        cells = Columns({name: code for name, (code, _) in coded.items()})
+        scales = {name: scale for name, (_, scale) in coded.items()}
+    size = {"rows": shape.rows, "columns": shape.columns}
+    facts = asdict(shape) | size | {"scales": scales, "order": order.tolist()}
+    return Chart({"grid": cells}, {"grid": facts})
 
 
 def curve(steps: Columns, *, points: int = CURVE_POINTS) -> Columns:

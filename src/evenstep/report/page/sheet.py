@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,14 @@ from evenstep.trace.columns import Columns
 from evenstep.trace.spool import files
 
 PAGE = Path(__file__).parent / "assets"
+
+
+class Chart(NamedTuple):
+    """The data of a chart as the page's script reads it: columns, and names and scales."""
+
+    tables: dict[str, Columns]
+    facts: dict[str, Any]
+
 
 _FILTERS = ("number", "duration", "percent", "interval", "measured", "plural", "printable")
 

@@ -6,7 +6,7 @@ nccl-tests, of the adapters, else of the run itself.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from evenstep import allreduce
 from evenstep.allreduce import Link
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.measure.expected import RINGS, Shape, reference
+from evenstep.report.page.sheet import Chart
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Op
 
@@ -28,36 +29,30 @@ _NO_LATENCY = "zero latency, since sizes this similar do not show it"
 ALGORITHMS = ("ring", "tree", "hierarchical")
 
 
-class Sizes(NamedTuple):
-    """`points`: shape, size_bytes, time_us. `floors`: the same for the floor of each size.
+def sizes(case: Case) -> Chart | None:
+    """Return the data of the chart; None if transfers cannot be told from waits.
 
-    `curves`: shape, algorithm (index into `ALGORITHMS`), size_bytes, time_us. `shapes`: the name of
-    each shape, and bandwidth and latency of its curves in words.
+    `points`: shape, size_bytes, time_us. `floors`: the same for the floor of each size. `curves`:
+    shape, algorithm (index into `algorithms`), size_bytes, time_us. `sizes`: the name of each
+    shape, and bandwidth and latency of its curves in words.
     """
-
-    points: Columns
-    floors: Columns
-    curves: Columns
-    shapes: list[dict[str, str]]
-
-
-def sizes(case: Case) -> Sizes | None:
-    """Return the data of the chart; None if transfers cannot be told from waits."""
     if not len(case.grid.steps) or not case.transfers_known:
         return None
     shown = [shape for shape in case.shapes if _drawable(case, shape).any()][:SHAPES]
     if not shown:
         return None
     expected = [_curves(case, number, shape) for number, shape in enumerate(shown)]
-    return Sizes(
-        Columns.concatenate([_points(case, *item) for item in enumerate(shown)]),
-        Columns.concatenate([_table(n, s.sizes, s.floors_ns) for n, s in enumerate(shown)]),
-        Columns.concatenate([table for table, _ in expected]),
-        [
-            {"name": shape.name.replace("_", "-"), "rests_on": words}
-            for shape, (_, words) in zip(shown, expected, strict=True)
-        ],
-    )
+    tables = {
+        "points": [_points(case, *item) for item in enumerate(shown)],
+        "floors": [_table(n, s.sizes, s.floors_ns) for n, s in enumerate(shown)],
+        "curves": [table for table, _ in expected],
+    }
+    named = [
+        {"name": shape.name.replace("_", "-"), "rests_on": words}
+        for shape, (_, words) in zip(shown, expected, strict=True)
+    ]
+    joined = {name: Columns.concatenate(parts) for name, parts in tables.items()}
+    return Chart(joined, {"sizes": named, "algorithms": ALGORITHMS})
 
 
 def _drawable(case: Case, shape: Shape) -> Array:

@@ -70,7 +70,9 @@ def timeline(
     ranks = _kept_ranks(shown, culprits, budget)
     kept = _kept_steps(shown.select(np.isin(shown.rank, ranks)), steps, budget)
     shown = _with_waits(shown.select(np.isin(shown.step, kept)), trace, clocks)
-    shown = _on_common_time(shown.select(np.isin(shown.rank, ranks)), clocks)
+    shown = shown.select(np.isin(shown.rank, ranks))
+    enter, leave = clocks.placed(shown)
+    shown = shown.with_column("enter_ns", enter).with_column("exit_ns", leave)
     return _since_step_start(shown, steps.select(np.isin(steps.step, kept)), kept, clocks)
 
 
@@ -118,17 +120,6 @@ def slowest(steps: Columns, most: int) -> list[int]:
     time_ns = steps.end_ns - steps.start_ns
     order = np.argsort(time_ns, kind="stable")[::-1]
     return list(dict.fromkeys(steps.step[order].tolist()))[:most]
-
-
-def _on_common_time(records: Columns, clocks: Clocks) -> Columns:
-    """Shift entry and exit to the common clock; an open exit stays 0."""
-    enter, leave = records.enter_ns.copy(), records.exit_ns.copy()
-    for rank, offset in clocks.by_rank.items():
-        if offset is not None and offset.offset_ns.any():
-            mine = records.rank == rank
-            enter[mine] = offset.shift(enter[mine])
-            leave[mine] = np.where(leave[mine] > 0, offset.shift(leave[mine]), 0)
-    return records.with_column("enter_ns", enter).with_column("exit_ns", leave)
 
 
 def _with_waits(records: Columns, trace: Trace, clocks: Clocks) -> Columns:

@@ -6,7 +6,6 @@ the findings tell whether a link is the cause.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from evenstep.diagnose.lateness.blame import Blame
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.dynamics import critical_path
+from evenstep.report.page.sheet import Chart
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace
 from evenstep.words import some, some_ranks
@@ -28,22 +28,12 @@ MOST_PLACES = 64
 PAIRS_LISTED = 8
 
 
-@dataclass(slots=True, frozen=True)
-class Waiting:
-    """Waits between ranks and the critical path.
+def waiting(case: Case) -> Chart | None:
+    """Return lost time by pair and the critical path; None without known waits.
 
-    `matrix`: lost_us, with rows of waiting and columns of awaited ranks, `ranks_per_bin` each.
-    `path`: step, rank (-1: no rank bounds it) and phase.
+    `matrix`: lost_us, with rows of waiting and columns of awaited ranks, `ranks_per_bin` each, of
+    which `ranks` are the first. `bounds`: step, rank (-1: no rank bounds it) and phase.
     """
-
-    matrix: Columns
-    path: Columns
-    ranks: list[int]  # first rank of each row and column
-    ranks_per_bin: int
-
-
-def waiting(case: Case) -> Waiting | None:
-    """Return lost time by pair and the critical path; None without known waits."""
     found, ranks = case.blame, case.grid.shape[1]
     if ranks < 2 or not case.waits_known or found.lost_ns.sum() <= 0:
         return None
@@ -51,7 +41,8 @@ def waiting(case: Case) -> Waiting | None:
     lost = lost_between(found, np.arange(ranks) // width)
     matrix = Columns({"lost_us": (lost / 1e3).astype(np.float32).reshape(-1)})
     firsts = [int(rank) for rank in case.grid.ranks[::width]]
-    return Waiting(matrix, _bounds(case), firsts, width)
+    facts = {"ranks": firsts, "ranks_per_bin": width}
+    return Chart({"matrix": matrix, "bounds": _bounds(case)}, {"waiting": facts})
 
 
 def lost_between(found: Blame, place: Array) -> Array:
@@ -80,22 +71,13 @@ def _bounds(case: Case) -> Columns:
 # -- hosts -----------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, frozen=True)
-class HostWaits:
-    """`pairs`: waiting and awaited (indices into `places`), and lost_us summed over ranks.
+def host_waits(trace: Trace, case: Case) -> Chart | None:
+    """Return the waits between hosts; None for a single host or without waits.
 
-    `places`: name, ranks, and process groups that also have members elsewhere. `worst`: the pairs
-    of hosts that lost most, with their share of all waiting.
+    The table: waiting and awaited (indices into `places`), and lost_us summed over ranks. `places`:
+    name, ranks, and process groups that also have members elsewhere. `worst`: the pairs of hosts
+    that lost most, with their share of all waiting.
     """
-
-    pairs: Columns
-    places: list[dict[str, Any]]
-    worst: list[dict[str, Any]]
-    hosts_per_place: int
-
-
-def host_waits(trace: Trace, case: Case) -> HostWaits | None:
-    """Return the waits between hosts; None for a single host or without waits."""
     names = [trace.ranks[int(rank)].node for rank in case.grid.ranks]
     hosts = list(dict.fromkeys(names))
     found = case.blame
@@ -113,8 +95,12 @@ def host_waits(trace: Trace, case: Case) -> HostWaits | None:
             "lost_us": (lost[waiting, awaited] / 1e3).astype(np.float32),
         }
     )
-    places = _places(trace, case, hosts, host, width)
-    return HostWaits(pairs, places, _worst(lost_between(found, host), hosts), width)
+    facts = {
+        "places": _places(trace, case, hosts, host, width),
+        "worst": _worst(lost_between(found, host), hosts),
+        "hosts_per_place": width,
+    }
+    return Chart({"host_waits": pairs}, {"host_waits": facts})
 
 
 def _places(
