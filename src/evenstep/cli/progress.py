@@ -25,40 +25,6 @@ LINE_S = 5.0  # between two lines elsewhere
 LONG_S = 60.0  # longer work is announced before it starts
 
 
-class Line:
-    """A progress line, updated at a limited rate. Thread-safe."""
-
-    def __init__(self) -> None:
-        self.begun_s = time.monotonic()
-        self._next_s = self.begun_s + QUIET_S
-        self._drawn = 0  # characters on the terminal now
-        self._lock = threading.Lock()
-
-    def update(self, words: Callable[[float], str]) -> None:
-        """Print `words(seconds since the start)` if an update is due."""
-        with self._lock:
-            now_s = time.monotonic()
-            if now_s < self._next_s:
-                return
-            terminal = sys.stderr.isatty()
-            self._next_s = now_s + (DRAWN_S if terminal else LINE_S)
-            text = words(now_s - self.begun_s)
-            if not terminal:
-                print(text, file=sys.stderr, flush=True)
-                return
-            sys.stderr.write("\r" + text.ljust(self._drawn))
-            sys.stderr.flush()
-            self._drawn = len(text)
-
-    def end(self) -> None:
-        """Clear the line on a terminal; print nothing afterwards."""
-        with self._lock:
-            if self._drawn:
-                sys.stderr.write("\r" + " " * self._drawn + "\r")
-                sys.stderr.flush()
-            self._drawn, self._next_s = 0, float("inf")
-
-
 def announce(what: str, seconds: float) -> None:
     """Print how long the work will take, if that is over a minute."""
     if seconds > LONG_S:
@@ -80,7 +46,7 @@ def ticking(what: str, about_s: float | None = None) -> Iterator[None]:
         known = f" of about {about_s:.0f} s" if about_s and about_s > passed_s else ""
         return f"{what}: {passed_s:.0f} s{known}"
 
-    with _line(words):
+    with _shown(words):
         yield
 
 
@@ -95,13 +61,11 @@ def counting(words: str = "simulated {} of {}") -> Iterator[Callable[[int, int],
             return f"{words.partition(' ')[0]} none yet: {passed_s:.0f} s"
         return words.format(done, total) + time_left(done, total, passed_s)
 
-    with _line(text) as line:
+    def report(done: int, total: int) -> None:
+        nonlocal state
+        state = (done, total)
 
-        def report(done: int, total: int) -> None:
-            nonlocal state
-            state = (done, total)
-            line.update(text)
-
+    with _shown(text):
         yield report
 
 
@@ -132,29 +96,38 @@ def reading_progress(total_bytes: int) -> Iterator[Callable[[str, int, int], Non
         share = f"{100 * done // max(total_bytes, 1)} % of {total_bytes / 1e6:,.0f} MB"
         return f"reading: {share}{time_left(done, total_bytes, passed_s)}"
 
-    with _line(text) as line:
+    def report(name: str, done: int, size: int) -> None:
+        done_by_name[name] = min(done, size)
 
-        def report(name: str, done: int, size: int) -> None:
-            done_by_name[name] = min(done, size)
-            line.update(text)
-
+    with _shown(text):
         yield report
 
 
 @contextmanager
-def _line(words: Callable[[float], str]) -> Iterator[Line]:
-    """Yield a line that a thread updates; clear it at the end."""
-    line, over = Line(), threading.Event()
-
-    def tick() -> None:
-        while not over.wait(DRAWN_S):
-            line.update(words)
-
-    thread = threading.Thread(target=tick, daemon=True, name="evenstep-progress")
+def _shown(words: Callable[[float], str]) -> Iterator[None]:
+    """Print `words(seconds since the start)` again and again, from a thread of its own."""
+    over = threading.Event()
+    thread = threading.Thread(
+        target=_show, args=(words, over), daemon=True, name="evenstep-progress"
+    )
     thread.start()
     try:
-        yield line
+        yield
     finally:
         over.set()
         thread.join()
-        line.end()
+
+
+def _show(words: Callable[[float], str], over: threading.Event) -> None:
+    begun_s, drawn, terminal = time.monotonic(), 0, sys.stderr.isatty()
+    pause_s = QUIET_S
+    while not over.wait(pause_s):
+        text = words(time.monotonic() - begun_s)
+        if terminal:
+            print("\r" + text.ljust(drawn), end="", file=sys.stderr, flush=True)
+            pause_s, drawn = DRAWN_S, len(text)
+        else:
+            print(text, file=sys.stderr, flush=True)
+            pause_s = LINE_S
+    if drawn:  # leave the terminal clean
+        print("\r" + " " * drawn + "\r", end="", file=sys.stderr, flush=True)
