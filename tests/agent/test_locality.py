@@ -3,13 +3,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from evenstep.host.locality import locality
 from evenstep.host.pci import PciPlace, distance
 from evenstep.host.sources.nvml_library import Nvml
-from evenstep.host.sysfs import format_cpus, natural, parse_cpus, read_int, read_text
+from evenstep.host.sysfs import natural, read_int, read_text
 from tests.agent.fake_host import GPU_0, NIC_0, plant, two_node_host
 from tests.agent.fake_nvml import FakeGpu, FakeNvml
 
@@ -167,11 +165,6 @@ def test_a_virtio_adapter_sits_where_its_pci_function_does(tmp_path):
     plant(tmp_path, {f"{folder}/net/eth0/mtu": 1500})
     found = PciPlace.of(str(tmp_path / folder))
     assert found == PciPlace("pci0000:00", (), "0000:00:03.0", None)
-
-
-@given(st.sets(st.integers(0, 300)))
-def test_cpu_lists_survive_writing_and_reading(cpus):
-    assert parse_cpus(format_cpus(cpus)) == sorted(cpus)
 
 
 def test_names_are_sorted_by_their_numbers():

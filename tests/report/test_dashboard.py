@@ -24,10 +24,11 @@ def emitted(diagnosis, tmp_path) -> Families:
     """Everything the exporter says of a finished run, its spools and its latest window."""
     found = of_diagnosis(diagnosis)
     folder = write_run(tmp_path / "run")
-    of_spools([read_spool(path) for path in folder.glob("attempt-*/*.spool")], found)
+    found |= of_spools([read_spool(path) for path in folder.glob("attempt-*/*.spool")])
     report = WindowReport(*range(len(WindowReport._fields)))
     window = {"ranks": [report._asdict()], "late_windows": {0: 1}}
-    return of_live(msgspec.convert(window | {"schema": "evenstep.live/1"}, Live), found)
+    found |= of_live(msgspec.convert(window | {"schema": "evenstep.live/1"}, Live))
+    return found
 
 
 def selectors(node: Any) -> Iterator[Any]:

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from evenstep.host.sources.nvml_library import Nvml
 from evenstep.host.sources.source import SourceUnavailable
-from evenstep.host.sysfs import children, parse_cpus, read_int, read_text
+from evenstep.host.sysfs import children, read_int, read_text
+from evenstep.trace.ranks import parse_ranks
 
 _LOCAL_WORLD = (
     "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE",
@@ -68,7 +69,7 @@ class Host:
         match = re.search(r"^Cpus_allowed_list:\s*(\S+)", status, re.MULTILINE)
         online = self.text("sys/devices/system/cpu/online") or ""
         try:
-            return parse_cpus(match[1] if match else online)
+            return list(parse_ranks(match[1] if match else online))
         except ValueError:
             return []
 

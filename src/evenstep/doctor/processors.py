@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from evenstep.doctor.check import Check, fine, or_ok, skipped, wrong
 from evenstep.doctor.host import Host
 from evenstep.host.cgroup import CpuController
-from evenstep.host.sysfs import format_cpus
+from evenstep.trace.ranks import format_ranks
 
 _MPI = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MPI_LOCALRANKID")
 _BUSY_PERCENT = 10.0  # of time in which a task waited for a core
@@ -92,7 +92,7 @@ def _binding(host: Host, ranks: int) -> Iterator[Check]:
         yield wrong("processors.binding.listed", bound=bound, ranks=ranks)
     allowed = host.cpus
     if ranks > 1 and len(allowed) == 1 and "LOCAL_RANK" not in host.environ:
-        yield wrong("processors.binding.one", cpus=format_cpus(allowed), ranks=ranks)
+        yield wrong("processors.binding.one", cpus=format_ranks(allowed), ranks=ranks)
 
 
 def _explicit(affinity: str) -> str:

@@ -56,9 +56,9 @@ class Families(dict[str, MetricFamily]):
 MEANINGS: Mapping[str, tuple[str, str, str]] = read_toml(Path(__file__).with_suffix(".toml"))
 
 
-def of_diagnosis(diagnosis: Diagnosis, into: Families | None = None) -> Families:
+def of_diagnosis(diagnosis: Diagnosis) -> Families:
     """Return the metrics of a diagnosis."""
-    found = Families() if into is None else into
+    found = Families()
     summary, run = diagnosis.summary, diagnosis.run
     found.add("evenstep_run_info", 1, run=run.get("run_id") or "", attempt=run.get("attempt", 0))
     found.add("evenstep_ranks", summary.get("ranks"))
@@ -95,9 +95,9 @@ def _findings(diagnosis: Diagnosis, found: Families) -> None:
             found.add("evenstep_finding_culprit", 1, **labels, rank=rank)
 
 
-def of_spools(spools: Iterable[SpoolContents], into: Families | None = None) -> Families:
+def of_spools(spools: Iterable[SpoolContents]) -> Families:
     """Return the counters in the step summaries of ranks, which cover all steps."""
-    found = Families() if into is None else into
+    found = Families()
     for spool in spools:
         rows = spool.summaries
         if not len(rows):
@@ -142,9 +142,9 @@ class Live(msgspec.Struct):
     late_windows: dict[int, int] = {}
 
 
-def of_live(live: Live, into: Families | None = None) -> Families:
+def of_live(live: Live) -> Families:
     """Return the metrics of the latest window."""
-    found = Families() if into is None else into
+    found = Families()
     for report in live.ranks:
         for name in ("step", "work", "wait", "delay"):
             value = _seconds(getattr(report, f"{name}_ns"))
@@ -216,9 +216,10 @@ def running(run: Path, *, node: str | None = None, anonymous: bool = False) -> F
     found = Families()
     found.add("evenstep_run_info", 1, run=name, attempt=attempts[-1] if attempts else 0)
     found.add("evenstep_ranks", len(spools))
-    of_spools(spools, found)
-    live = _live(run / "live.json")
-    return of_live(live, found) if live else found
+    found |= of_spools(spools)
+    if live := _live(run / "live.json"):
+        found |= of_live(live)
+    return found
 
 
 def _live(path: Path) -> Live | None:

@@ -17,7 +17,8 @@ from evenstep.host.sources.nic import interfaces, ports
 from evenstep.host.sources.nvml import visible_handles
 from evenstep.host.sources.nvml_library import Nvml, NvmlError
 from evenstep.host.sources.source import AMD, pick, visible
-from evenstep.host.sysfs import children, format_cpus, read_head, read_int, read_text, target
+from evenstep.host.sysfs import children, read_head, read_int, read_text, target
+from evenstep.trace.ranks import format_ranks
 
 _VENDORS = {0x10DE: "nvidia", 0x1002: "amd", 0x8086: "intel"}
 _GPU_CLASSES = (0x0300, 0x0302, 0x0380, 0x1200)  # VGA, 3D, other display, accelerator
@@ -88,7 +89,7 @@ def _cpu(
     return {
         "model": models[0] if models else None,
         "online": read_text(str(root / "sys/devices/system/cpu/online")),
-        "allowed": format_cpus(os.sched_getaffinity(0) if affinity is None else affinity),
+        "allowed": format_ranks(os.sched_getaffinity(0) if affinity is None else affinity),
         "quota_cores": CpuController(sysroot).quota_cores(),
     }
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 _CHUNK_BYTES = 65_536
@@ -112,23 +111,3 @@ def target(path: str) -> str | None:
     """The final target of a link, or None if it does not exist."""
     place = Path(path)
     return str(place.resolve()) if place.exists() else None
-
-
-def format_cpus(cpus: Iterable[int]) -> str:
-    """CPU numbers as the kernel lists them: `0-3,8`."""
-    runs: list[list[int]] = []
-    for cpu in sorted(set(cpus)):
-        if runs and cpu == runs[-1][1] + 1:
-            runs[-1][1] = cpu
-        else:
-            runs.append([cpu, cpu])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-
-
-def parse_cpus(text: str) -> list[int]:
-    """The kernel's list of CPUs as numbers; the inverse of `format_cpus`."""
-    cpus: list[int] = []
-    for part in filter(None, text.strip().split(",")):
-        first, _, last = part.partition("-")
-        cpus.extend(range(int(first), int(last or first) + 1))
-    return cpus

@@ -1,4 +1,4 @@
-"""Sets of ranks in text form: "0-3,8"."""
+"""Sets of ranks, or processors, in text form: "0-3,8"."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,22 +109,16 @@ def encoded(run: LiveRun, node: str, look: int) -> bytes:
         _fill_row(row, state, _place(paces, state.facts.get("pace")))
     _fill_window(ranks, run.window())
     facts = [state.facts for state in states]
-    head = {
-        "schema": SCHEMA,
-        "node": node,
-        "attempt": run.attempt or 0,
-        "attempts": run.attempts,
-        "world": run.world,
-        "look": look,
-        "rank_rows": rows,
-        "paces": paces,
-        "note": _first(facts, "pacing"),
-        "failure": _first(facts, "failure"),
-    }
-    text = json.dumps(head, separators=(",", ":")).encode()
+    told = paces, _first(facts, "pacing"), _first(facts, "failure")
+    head = Head(node, run.attempt or 0, run.attempts, run.world, look, rows, *told)
+    text = _packed(head)
     if len(text) > HEAD_BYTES:
-        text = json.dumps({**head, "paces": [], "note": "", "failure": ""}).encode()
+        text = _packed(replace(head, paces=(), note="", failure=""))
     return text.ljust(HEAD_BYTES) + ranks.tobytes() + _step_rows(run.step_table()).tobytes()
+
+
+def _packed(head: Head) -> bytes:
+    return json.dumps({"schema": SCHEMA, **asdict(head)}, separators=(",", ":")).encode()
 
 
 def decoded(data: bytes) -> NodeSummary:

@@ -6,6 +6,7 @@ version of evenstep, since another may give different results.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -33,13 +34,19 @@ class RayEngine:
         joined = bool(ray.is_initialized())
         if not joined:
             self._join(ray)
-        tasks = RayTasks(ray, pieces, work, self._most(ray))
+        task = ray.remote(num_cpus=1, max_retries=MOST_KILLS - 1)(_checked)
+        left, flying, most = deque(pieces), dict[Any, Piece](), self._most(ray)
         try:
-            while tasks.waiting():
-                yield tasks.next_result()
+            while left or flying:
+                while left and len(flying) < most:
+                    piece = left.popleft()
+                    flying[task.remote(__version__, work, piece)] = piece
+                (done,), _ = ray.wait(list(flying), num_returns=1)
+                yield _result(ray, done, flying.pop(done))
         finally:
             if joined:
-                tasks.stop()
+                for reference in flying:
+                    ray.cancel(reference)
             else:
                 ray.shutdown()  # which ends what we have begun on a cluster at an address
 
@@ -65,46 +72,15 @@ class RayEngine:
         return AHEAD * max(int(ray.cluster_resources().get("CPU", 1)), 1)
 
 
-class RayTasks:
-    """Pieces in flight on a cluster, and those not yet submitted."""
-
-    def __init__(
-        self, ray: Any, pieces: Sequence[Any], work: Callable[[Any], Any], most: int
-    ) -> None:
-        self._ray = ray
-        self._pieces = pieces
-        self._next = 0
-        self._most = most
-        self._work = work
-        self._flying: dict[Any, int] = {}
-        self._task = ray.remote(num_cpus=1, max_retries=MOST_KILLS - 1)(_checked)
-
-    def waiting(self) -> bool:
-        """Submit pieces up to the limit; return whether a result is still to come."""
-        while self._next < len(self._pieces) and len(self._flying) < self._most:
-            piece = self._pieces[self._next]
-            self._flying[self._task.remote(__version__, self._work, piece)] = self._next
-            self._next += 1
-        return bool(self._flying)
-
-    def next_result(self) -> Any:
-        """Wait for the next finished piece."""
-        ray = self._ray
-        (done,), _ = ray.wait(list(self._flying), num_returns=1)
-        number = self._flying.pop(done)
-        try:
-            answer: TaskResult = ray.get(done)
-        except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
-            raise fatal(self._pieces[number]) from error
-        except ray.exceptions.RayError as error:
-            raise EvenstepError(_unable(str(error))) from error
-        return answer.unwrap()
-
-    def stop(self) -> None:
-        """Cancel all pieces in flight."""
-        for reference in self._flying:
-            self._ray.cancel(reference)
-        self._flying.clear()
+def _result(ray: Any, done: Any, piece: Any) -> Any:
+    """The result of a finished piece."""
+    try:
+        answer: TaskResult = ray.get(done)
+    except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
+        raise fatal(piece) from error
+    except ray.exceptions.RayError as error:
+        raise EvenstepError(_unable(str(error))) from error
+    return answer.unwrap()
 
 
 def _checked(version: str, work: Callable[[Any], Any], piece: Any) -> TaskResult:
