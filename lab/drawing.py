@@ -60,10 +60,9 @@ def render(
     `predicted` is the simulator's gain of each job, by arm; None where it does not know the
     scenario. Raises `MissingExtra` without jinja2.
     """
-    script = sheet.script(SCRIPTS)
     packed = packed_steps(series)
     foretold = {arm: list(each) for arm, each in (predicted or {}).items() if each is not None}
-    template = sheet.template("lab.html.j2", "the page of a comparison", gain=gain,
+    template = sheet.template("lab.html.j2", "the page of a comparison", SCRIPTS, gain=gain,
                               cv=lambda interval: plain(interval) or "unknown")  # fmt: skip
     text: str = template.render(
         document=document,
@@ -73,9 +72,6 @@ def render(
         forest=forest(document["arms"], foretold),
         foretold=foretold,
         drawn=bool(series),
-        style=sheet.style(),
-        script=script,
-        script_hash=sheet.content_hash(script),
         comparison=sheet.embedded(document),
         facts=sheet.embedded(
             facts(packed.directory, [arm["arm"] for arm in document["arms"]], series, blocks)
@@ -139,18 +135,14 @@ def render_jobs(
 
     Raises `MissingExtra` without jinja2.
     """
-    script = sheet.script(SCRIPTS)
     packed = packed_steps(series)
     arm = document.get("arm", BASELINE)
-    template = sheet.template("lab_jobs.html.j2", "the page of a run of the laboratory")
+    template = sheet.template("lab_jobs.html.j2", "the page of a run of the laboratory", SCRIPTS)
     text: str = template.render(
         document=document,
         arm=arm,
         foretold="predicted_gain" in document,
         drawn=bool(series),
-        style=sheet.style(),
-        script=script,
-        script_hash=sheet.content_hash(script),
         result=sheet.embedded(document),
         facts=sheet.embedded(facts(packed.directory, [arm], series, blocks)),
         data=packed.data,

@@ -9,7 +9,7 @@ import pytest
 from evenstep.cli.main import main
 from evenstep.doctor import examination
 from evenstep.doctor.check import TEXTS, Severity, listed
-from evenstep.doctor.examination import ForeignFiles, examine
+from evenstep.doctor.examination import examine
 from evenstep.doctor.host import this_host
 from tests.doctor.fake_machine import PORT
 
@@ -63,7 +63,7 @@ def test_colour_changes_no_word(examined):
 
 def test_a_log_of_another_machine_is_judged(host, tmp_path):
     (tmp_path / "nccl.log").write_text(LOG)
-    found = examine(host(), ForeignFiles(nccl_log=tmp_path / "nccl.log"))
+    found = examine(host(), log=tmp_path / "nccl.log")
     wrong = {
         check.name for check in found.checks if check.name.startswith("nccl_log") and check.why
     }

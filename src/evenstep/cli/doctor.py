@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
     """Run the checks and print them."""
     from evenstep.agent.settings.config import load
     from evenstep.doctor.check import Severity
-    from evenstep.doctor.examination import ForeignFiles, examine, render
+    from evenstep.doctor.examination import examine, render
     from evenstep.doctor.host import this_host
 
     if not args.root.is_dir():
@@ -50,8 +50,8 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.root} holds neither proc nor sys; give a folder that holds both")
     spool = load().out or Path("evenstep-runs")
     host = this_host(root=args.root, ranks=args.ranks, spool=spool)
-    given = ForeignFiles(args.topology, args.lstopo, args.nccl_log)
-    found = examine(host, given, _recorder() if args.root == Path("/") else ())
+    also = _recorder() if args.root == Path("/") else ()
+    found = examine(host, also, matrix=args.topology, tree=args.lstopo, log=args.nccl_log)
     show(found.to_json(), lambda: render(found, every=args.all), as_json=args.json)
     return int(found.severity == Severity.PROBLEM)
 

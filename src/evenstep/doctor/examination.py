@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar
 
 from evenstep.doctor import (
     contradictions,
@@ -43,14 +43,6 @@ ROOMS: tuple[tuple[str, Callable[[Host], Iterable[Check]]], ...] = (
 )
 
 
-class ForeignFiles(NamedTuple):
-    """Output collected on another machine."""
-
-    matrix: Path | None = None  # output of `nvidia-smi topo -m`
-    lstopo: Path | None = None
-    nccl_log: Path | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Examination(Document):
     """The checks of a host and of files given in addition."""
@@ -76,21 +68,27 @@ class Examination(Document):
 
 def examine(
     host: Host,
-    given: ForeignFiles = ForeignFiles(),  # noqa: B008 - it is immutable
     also: Iterable[Check] = (),
+    *,
+    matrix: Path | None = None,
+    tree: Path | None = None,
+    log: Path | None = None,
 ) -> Examination:
-    """Make all checks and add those in `also`. Raises `UsageError` for an unusable file."""
+    """Make all checks and add those in `also`.
+
+    `matrix` (`nvidia-smi topo -m`), `tree` (lstopo) and `log` (NCCL) may be of another machine.
+    Raises `UsageError` for an unusable file.
+    """
     found: list[Check] = list(also)
     seen: list[topology.Topology] = []
-    if given.matrix is not None:
-        seen.append(topology.load(given.matrix))
-    if given.lstopo is not None:
-        layout, links = lstopo.load(given.lstopo)
+    if matrix is not None:
+        seen.append(topology.load(matrix))
+    if tree is not None:
+        layout, links = lstopo.load(tree)
         seen.append(layout)
         found += links
-    if given.nccl_log is not None:
-        facts = nccl_log.load(given.nccl_log)
-        found += nccl_log.checks(facts, str(given.nccl_log), host)
+    if log is not None:
+        found += nccl_log.checks(nccl_log.load(log), str(log), host)
     for name, checks in ROOMS:
         found += _made(name, checks, host)
     if not seen:

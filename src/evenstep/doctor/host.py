@@ -105,18 +105,14 @@ def this_host(*, root: Path = Path("/"), ranks: int | None = None, spool: Path =
             root=root, planned_ranks=ranks, spool=spool,
             nvml_reason=f"{root} is a copy of files without drivers",
         )  # fmt: skip
-    nvml, reason = _nvml()
+    try:
+        nvml, reason = Nvml.load(), ""
+    except SourceUnavailable as error:
+        nvml, reason = None, str(error)
     return Host(
         environ=dict(os.environ), packages=installed(), nvml=nvml, nvml_reason=reason,
         planned_ranks=ranks, spool=spool,
     )  # fmt: skip
-
-
-def _nvml() -> tuple[Nvml | None, str]:
-    try:
-        return Nvml.load(), ""
-    except SourceUnavailable as error:
-        return None, str(error)
 
 
 def installed() -> dict[str, str]:

@@ -72,23 +72,20 @@ class SpoolTail:
     def refresh(self) -> bool:
         """Read new steps and facts; return whether there was a new step."""
         try:
-            file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            with self.path.open("rb", buffering=0) as file:
+                return self._read(file.fileno())
         except OSError:
             return False
-        try:
-            page = os.pread(file, layout.PAGE_BYTES, 0)
-            page, self.heartbeat_ns = _without_heartbeat(page)
-            if page != self._page:
-                self._reset()
-                self._page = page
-            if not self.identity and not self._open_header(page):
-                return False
-            self._read_tables(file)  # before the steps: a closed trace gets no more steps
-            return self._read_steps(file)
-        except OSError:
+
+    def _read(self, file: int) -> bool:
+        page, self.heartbeat_ns = _without_heartbeat(os.pread(file, layout.PAGE_BYTES, 0))
+        if page != self._page:
+            self._reset()
+            self._page = page
+        if not self.identity and not self._open_header(page):
             return False
-        finally:
-            os.close(file)
+        self._read_tables(file)  # before the steps: a closed trace gets no more steps
+        return self._read_steps(file)
 
     def _open_header(self, page: bytes) -> bool:
         if len(page) < layout.PAGE_BYTES:
@@ -206,23 +203,18 @@ class SpoolTail:
 
     def _records(self) -> Array:
         """Return the latest records of the ring; none if the file cannot be read."""
-        try:
-            file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return np.empty(0, RECORD)
-        try:
-            return self._latest_records(file)
-        except OSError:
-            return np.empty(0, RECORD)
-        finally:
-            os.close(file)
-
-    def _latest_records(self, file: int) -> Array:
         size, slots = layout.RECORD_BYTES, self._ring_slots
-        newest = newest_number(lambda slot: _number(file, self._ring_at + slot * size), slots)
-        end = (newest - 1) % slots + 1 if newest else 0
-        begin = max(end - RECORDS_READ, 0)
-        data = os.pread(file, (end - begin) * size, self._ring_at + begin * size)
+        try:
+            with self.path.open("rb", buffering=0) as opened:
+                file = opened.fileno()
+                newest = newest_number(
+                    lambda slot: _number(file, self._ring_at + slot * size), slots
+                )
+                end = (newest - 1) % slots + 1 if newest else 0
+                begin = max(end - RECORDS_READ, 0)
+                data = os.pread(file, (end - begin) * size, self._ring_at + begin * size)
+        except OSError:
+            return np.empty(0, RECORD)
         rows = np.frombuffer(data, RECORD, len(data) // size)
         return np.asarray(rows[rows["seq"] != 0])
 

@@ -7,8 +7,6 @@ whose name resolves to 127.0.0.1 (DNS rebinding) get nothing.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import hmac
 import json
 import secrets
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from evenstep.errors import UsageError
+from evenstep.report.page.sheet import content_hash
 
 if TYPE_CHECKING:
     from typing import Self
@@ -69,11 +68,12 @@ class LiveServer:
         self.token = secrets.token_urlsafe(24)
         self._broadcast = Broadcast()
         try:
-            self._server = _Server((ADDRESS, port), _Handler, self.token, self._broadcast)
+            self._server = _Server((ADDRESS, port), _Handler)
         except OSError as error:
             raise UsageError(
                 f"cannot serve on {ADDRESS}:{port}: {error.strerror}; choose another --port"
             ) from error
+        self._server.token, self._server.broadcast = self.token.encode(), self._broadcast
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(POLL_S,), daemon=True
@@ -106,17 +106,8 @@ def tunnel_command(port: int) -> str:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True  # an open page must not keep the command running
-
-    def __init__(
-        self,
-        address: tuple[str, int],
-        handler: type[BaseHTTPRequestHandler],
-        token: str,
-        broadcast: Broadcast,
-    ) -> None:
-        super().__init__(address, handler)
-        self.token = token.encode()
-        self.broadcast = broadcast
+    token: bytes
+    broadcast: Broadcast
 
     @cached_property
     def page(self) -> tuple[bytes, str]:
@@ -125,8 +116,8 @@ class _Server(ThreadingHTTPServer):
         style, script = ((PAGE / name).read_text("utf-8") for name in ("live.css", "live.js"))
         policy = (
             f"default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-            f"frame-ancestors 'none'; script-src {_content_hash(script)}; "
-            f"style-src {_content_hash(style)}; img-src data:"
+            f"frame-ancestors 'none'; script-src '{content_hash(script)}'; "
+            f"style-src '{content_hash(style)}'; img-src data:"
         )
         return text.replace("/*STYLE*/", style).replace("/*SCRIPT*/", script).encode(), policy
 
@@ -189,8 +180,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log no requests."""
-
-
-def _content_hash(text: str) -> str:
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"

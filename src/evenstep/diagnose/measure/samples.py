@@ -33,15 +33,16 @@ class Numbers(NamedTuple):
 
 def sampled(trace: Trace, metric: str) -> Numbers:
     """A metric of all ranks, in order of time."""
-    return _numbers(_named(trace, Kind.SAMPLE, metric))
+    return _numbers(named(trace, Kind.SAMPLE, metric))
 
 
 def marked(trace: Trace, name: str) -> Numbers:
     """The values that `evenstep.log(name=value)` recorded, in order of time."""
-    return _numbers(_named(trace, Kind.MARKER, name))
+    return _numbers(named(trace, Kind.MARKER, name))
 
 
-def _named(trace: Trace, kind: Kind, name: str) -> Columns:
+def named(trace: Trace, kind: Kind, name: str) -> Columns:
+    """The records of a kind with this name."""
     rows = trace.of_kind(kind)
     return rows.select(rows.name == (trace.names.index(name) if name in trace.names else -1))
 
@@ -49,10 +50,10 @@ def _named(trace: Trace, kind: Kind, name: str) -> Columns:
 def _numbers(rows: Columns) -> Numbers:
     rows = rows.sorted_by("enter_ns")
     rank, step = rows["rank"].astype(np.int64), rows.step.astype(np.int64)
-    return Numbers(rank, step, rows.enter_ns, _values(rows))
+    return Numbers(rank, step, rows.enter_ns, values(rows))
 
 
-def _values(rows: Columns) -> Array:
+def values(rows: Columns) -> Array:
     """The values that records hold."""
     return np.ascontiguousarray(rows.bytes_in, np.uint64).view(np.float64)
 
@@ -95,18 +96,18 @@ def growth(trace: Trace, grid: StepGrid, metric: str) -> Array:
     grow.
     """
     found = np.zeros(grid.shape)
-    rows = _named(trace, Kind.SAMPLE, metric)
+    rows = named(trace, Kind.SAMPLE, metric)
     rows = rows.select(np.isin(rows["rank"], grid.ranks))
-    for rank, _, mine in _by_device(rows):
+    for rank, _, mine in by_device(rows):
         column = int(np.searchsorted(grid.ranks, rank))
-        grown = np.concatenate([[0.0], np.cumsum(np.maximum(np.diff(_values(mine)), 0))])
+        grown = np.concatenate([[0.0], np.cumsum(np.maximum(np.diff(values(mine)), 0))])
         at = grid.clocks.common(mine["rank"], mine.enter_ns)
         ends = np.interp(grid.end_ns[:, column], at, grown)
         found[:, column] += ends - np.interp(grid.start_ns[:, column], at, grown)
     return found
 
 
-def _by_device(rows: Columns) -> list[tuple[int, int, Columns]]:
+def by_device(rows: Columns) -> list[tuple[int, int, Columns]]:
     """Rank, device and rows of each, in order of time."""
     rows = rows.sorted_by("rank", "device", "enter_ns")
     changed = (np.diff(rows["rank"], prepend=-1) != 0) | (np.diff(rows.device, prepend=-9) != 0)
@@ -136,7 +137,7 @@ def ports(trace: Trace) -> list[dict[str, Any]]:
     names = next((pair for pair in PORTS if set(pair) & set(trace.names)), ())
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for metric, word in zip(names, ("sent", "received"), strict=False):
-        for rank, port, mine in _by_device(_named(trace, Kind.SAMPLE, metric)):
+        for rank, port, mine in by_device(named(trace, Kind.SAMPLE, metric)):
             node = trace.ranks[rank].node if rank in trace.ranks else ""
             entry = found.setdefault((node, port), {"node": node, "port": port})
             entry.setdefault(f"{word}_gBps", _rate(mine))
@@ -148,7 +149,7 @@ def _rate(rows: Columns) -> float | None:
     0."""
     if len(rows) < 2 or rows.enter_ns[-1] <= rows.enter_ns[0]:
         return None
-    grown = float(np.maximum(np.diff(_values(rows)), 0).sum())
+    grown = float(np.maximum(np.diff(values(rows)), 0).sum())
     return round(grown / int(rows.enter_ns[-1] - rows.enter_ns[0]), 6)
 
 

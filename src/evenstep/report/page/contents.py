@@ -90,17 +90,11 @@ def _compared(case: Case) -> int | None:
 
 def _means(rows: Sequence[Row]) -> Columns:
     """Return mean wait and lateness of each rank, for the map of nodes."""
-
-    def column(name: str) -> Any:
-        return np.array([np.nan if row[name] is None else row[name] for row in rows], float) / 1e3
-
-    return Columns(
-        {
-            "rank": np.array([row["rank"] for row in rows], np.int32),
-            "wait_us": column("wait_ns").astype(np.float32),
-            "lateness_us": column("lateness_ns").astype(np.float32),
-        }
-    )
+    means = {"rank": np.array([row["rank"] for row in rows], np.int32)}
+    for name in ("wait", "lateness"):  # None becomes NaN
+        column = np.array([row[f"{name}_ns"] for row in rows], float)
+        means[f"{name}_us"] = (column / 1e3).astype(np.float32)
+    return Columns(means)
 
 
 def _names(trace: Trace, shown: Timeline) -> dict[str, Any]:

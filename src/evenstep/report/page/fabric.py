@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from evenstep.diagnose.measure.places import LEVELS, node_of, rack_of
+from evenstep.diagnose.measure.samples import by_device, named, values
 from evenstep.trace.clocks.bounds import OffsetLine
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
@@ -51,16 +51,17 @@ class Load(NamedTuple):
 
 
 def loads(trace: Trace) -> list[Load]:
-    """Return the load of adapters that were not idle, busiest first, from one rank per host."""
-    numbers = {trace.names.index(name): name for name in COUNTERS if name in trace.names}
-    if not numbers:
-        return []
-    rows = trace.of_kind(Kind.SAMPLE)
-    rows = rows.select(np.isin(rows.name, list(numbers)))
-    found: list[Load] = []
-    for rank in _samplers(trace, rows):
-        mine = rows.select(rows["rank"] == rank).sorted_by("name", "device", "enter_ns")
-        found += _of_rank(trace, rank, mine, numbers)
+    """Return the load of adapters that were not idle, busiest first.
+
+    Of the ranks of a node that read an adapter, the one with most samples counts.
+    """
+    read: dict[tuple[str, str, int], tuple[int, Columns]] = {}
+    for counter in COUNTERS:
+        for rank, device, rows in by_device(named(trace, Kind.SAMPLE, counter)):
+            place = node_of(trace, rank), counter, device
+            if len(rows) > max(1, len(read[place][1]) if place in read else 0):
+                read[place] = rank, rows
+    found = (_load(trace, *place, *seen) for place, seen in read.items())
     return _busiest(load for load in found if load.mean_gBps > QUIET_GBPS)
 
 
@@ -85,40 +86,20 @@ def _busiest(found: Iterable[Load]) -> list[Load]:
     return ordered[:LISTED]
 
 
-def _samplers(trace: Trace, rows: Columns) -> list[int]:
-    """Return the rank with most samples of each node."""
-    ranks, counts = np.unique(rows["rank"], return_counts=True)
-    most: dict[str, tuple[int, int]] = {}
-    for rank, count in zip(ranks.tolist(), counts.tolist(), strict=True):
-        node = node_of(trace, rank)
-        most[node] = max(most.get(node, (0, 0)), (count, -rank))
-    return [-rank for _, rank in most.values()]
-
-
-def _of_rank(trace: Trace, rank: int, rows: Columns, numbers: Mapping[int, str]) -> Iterator[Load]:
-    changed = (np.diff(rows.name.astype(int), prepend=-1) != 0) | (
-        np.diff(rows.device.astype(int), prepend=-9) != 0
-    )
+def _load(trace: Trace, node: str, counter: str, device: int, rank: int, rows: Columns) -> Load:
     known = trace.ranks[rank].facts.get("locality")
     locality: Mapping[str, Any] = known if isinstance(known, Mapping) else {}
-    for first, last in pairwise(np.append(np.flatnonzero(changed), len(rows)).tolist()):
-        if last - first < 2:
-            continue
-        part = rows.select(slice(first, last))
-        listed, speed, way = COUNTERS[numbers[int(part.name[0])]]
-        device = int(part.device[0])
-        places: list[dict[str, Any]] = locality.get(listed) or []
-        place = next((one for one in places if one["index"] == device), {})
-        mean, peak = _rates(part)
-        name = place.get("name") or f"{listed[:-1].replace('_', ' ')} {device}"
-        capacity = place[speed] / 8 if place.get(speed) else None
-        yield Load(node_of(trace, rank), f"{name} {way}", mean, peak, capacity, None)
+    listed, speed, way = COUNTERS[counter]
+    places: list[dict[str, Any]] = locality.get(listed) or []
+    place = next((one for one in places if one["index"] == device), {})
+    name = place.get("name") or f"{listed[:-1].replace('_', ' ')} {device}"
+    capacity = place[speed] / 8 if place.get(speed) else None
+    return Load(node, f"{name} {way}", *_rates(rows), capacity, None)
 
 
 def _rates(rows: Columns) -> tuple[float, float]:
     """Return mean and highest rate in bytes per nanosecond; a counter that fell was reset."""
-    values = np.ascontiguousarray(rows.bytes_in).view(np.float64)
-    grown, took = np.maximum(np.diff(values), 0), np.maximum(np.diff(rows.enter_ns), 1)
+    grown, took = np.maximum(np.diff(values(rows)), 0), np.maximum(np.diff(rows.enter_ns), 1)
     return float(grown.sum() / took.sum()), float((grown / took).max())
 
 

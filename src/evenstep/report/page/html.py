@@ -82,7 +82,7 @@ def render(
     `MissingExtra` without jinja2.
     """
     template = sheet.template(
-        "page.html.j2", "the HTML report", where=terminal.where, effect=terminal.effect,
+        "page.html.j2", "the HTML report", SCRIPTS, where=terminal.where, effect=terminal.effect,
         sureness=sureness,
     )  # fmt: skip
     shown = contents(diagnosis, trace, case=case, steps=steps)
@@ -93,7 +93,6 @@ def render(
     loads = fabric.simulated(links) if links else []
     if not links and len(trace.nodes) > 1:
         loads = fabric.loads(trace)
-    script = sheet.script(SCRIPTS)
     text: str = template.render(
         diagnosis=diagnosis,
         summary=diagnosis.summary,
@@ -115,9 +114,6 @@ def render(
         between=None if link_map is not None else shown.facts["host_waits"],
         sections=_sections(diagnosis, shown, drawn, answers, loads, link_map),
         columns=_place_columns(shown),
-        style=sheet.style(),
-        script=script,
-        script_hash=sheet.content_hash(script),
         data=packed.data,
         facts=sheet.embedded(
             {

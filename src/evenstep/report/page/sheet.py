@@ -33,8 +33,9 @@ class Chart(NamedTuple):
 _FILTERS = ("number", "duration", "percent", "interval", "measured", "plural", "printable")
 
 
-def template(name: str, purpose: str, **known: Any) -> Any:
-    """Return a template with autoescaping; `known` are its globals.
+def template(name: str, purpose: str, scripts: Sequence[str] = (), **known: Any) -> Any:
+    """Return a template with autoescaping; its globals are `known`, the style sheet of all pages,
+    and the page's script with its hash.
 
     Raises `MissingExtra` for `purpose` without jinja2.
     """
@@ -51,13 +52,10 @@ def template(name: str, purpose: str, **known: Any) -> Any:
     )
     for each in _FILTERS:
         environment.filters[each] = getattr(words, each)
-    environment.globals.update(known)
+    text = script(scripts)
+    look = (PAGE / "page.css").read_text("utf-8")
+    environment.globals.update(known, style=look, script=text, script_hash=content_hash(text))
     return environment.get_template(name)
-
-
-def style() -> str:
-    """Return the style sheet of all pages."""
-    return (PAGE / "page.css").read_text("utf-8")
 
 
 @cache

@@ -50,9 +50,8 @@ def render(document: Document, name: str) -> str:
     """Render the JSON document of a sweep as a page. Raises `MissingExtra` without jinja2."""
     combinations = document["combinations"]
     known = [one for one in MEASURES if any(row[one.name] for row in combinations)]
-    script = sheet.script(SCRIPTS)
     template = sheet.template(
-        "sweep.html.j2", "the page of a sweep", said=format_measure, short=short
+        "sweep.html.j2", "the page of a sweep", SCRIPTS, said=format_measure, short=short
     )
     text: str = template.render(
         name=name,
@@ -62,9 +61,6 @@ def render(document: Document, name: str) -> str:
         verdict=_verdict(combinations, name),
         swings={field: swing(combinations, field) for field in document["vary"]},
         best=[(one, row) for one in known if one.name in NAMED for row in _best(one, combinations)],
-        style=sheet.style(),
-        script=script,
-        script_hash=sheet.content_hash(script),
         sweep=sheet.embedded(document),
         facts=sheet.embedded([one._asdict() for one in known]),
     )
