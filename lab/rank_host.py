@@ -111,8 +111,9 @@ class RankHost:
         """
         recorder, pace = self.recorder, self._pace
         before, self._standing = self._standing, self._meter.now()
-        closed = recorder.end_step(now_ns(), self._standing, pace.take_held())
-        recorder.settle(closed, used(before, self._standing))
+        closed = recorder.end_step(now_ns(), pace.take_held())
+        closed.used = used(before, self._standing)
+        recorder.settle(closed)
         if orders is not None:
             pace.take_orders(orders)
         closed.unsteady = closed.unsteady or self._turns.changed

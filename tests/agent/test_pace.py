@@ -52,7 +52,7 @@ def closed_step(recorder, *times):
     closed = ClosedStep(*times)
     closed.after, closed.upto = recorder.after, recorder.spool.last_number()
     recorder.after = closed.upto
-    recorder.settle(closed, ResourceUse(0, 0, 0, 0, 0, 0))
+    recorder.settle(closed)
     return closed
 
 
@@ -70,7 +70,7 @@ def early_steps(host, recorder, number, *, run_delay_ns=0):
         phases = [0] * len(Phase)
         phases[Phase.SYNC] = 50 * MS
         closed = closed_step(recorder, step, start, start + 100 * MS, phases)
-        closed.run_delay_ns = run_delay_ns
+        closed.used = ResourceUse(run_delay_ns=run_delay_ns)
         row, wait, decision = host.after_step(closed)
         host.hold(decision, step + 1)
     return row, wait, decision

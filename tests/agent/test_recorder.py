@@ -11,7 +11,7 @@ import pytest
 from evenstep.agent.recording import recorder as recording
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.recorder import LONGEST_NAME, SHORTEST_WAIT_NS, OwnCost, Recorder
-from evenstep.host.resources import ResourceUse
+from evenstep.host.resources import ResourceMeter, ResourceUse
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.spool.spool import Spool
@@ -45,8 +45,9 @@ def records(recorder, kind):
 
 def end_step(recorder, after=1000, held_ns=0):
     now = recorder.clock.start_ns + after
-    closed = recorder.end_step(now, None, held_ns)
-    recorder.settle(closed, ResourceUse(11, 12, 13, 14, 15, 16_000))
+    closed = recorder.end_step(now, held_ns)
+    closed.used = ResourceUse(11, 12, 13, 14, 15, 16_000)
+    recorder.settle(closed)
     recorder.store_summary(closed)
     return closed
 
@@ -242,15 +243,15 @@ def one_step(recorder, group, *, later):
             recorder.collective(start + 90, group, Op.ALL_REDUCE, 4, 4, Flag.ASYNC, -1, 1)
         recorder.note((event[0], start + at, *event[1:]))
     upto = recorder.spool.last_number()
-    seq = recorder.begin_step(start + 200, 7)[1]
+    seq = recorder.begin_step(start + 200, 7, ResourceMeter(recorder.ident))[1]
     assert records(recorder, Kind.STEP)[["step", "enter_ns", "exit_ns", "held_ns"]].tolist() == [
         (0, start, start + 200, 7)
     ]  # whatever is told later
     closed = []
-    recorder.note((lambda: closed.append(recorder.end_step(start + 200, None, 7, upto, seq)),))
+    recorder.note((lambda: closed.append(recorder.end_step(start + 200, 7, upto, seq)),))
     assert bool(recorder.behind) == later == (not closed)
     assert recorder.stack.step == 1
-    recorder.settle(closed[0], ResourceUse(11, 12, 13, 14, 15, 16_000))
+    recorder.settle(closed[0])
     told = records(recorder, Kind.PHASE)
     phases = [(row["op"], row["enter_ns"] - start, row["exit_ns"] - start, row["group_seq"])
               for row in np.sort(told, order="enter_ns")]  # fmt: skip
@@ -277,7 +278,7 @@ def test_what_is_told_later_is_recorded_as_if_it_had_been_told_at_once(tmp_path)
 def test_new_records_belong_to_the_step_that_runs_though_the_account_is_behind(recorder, group):
     recorder.defer(later=True)
     recorder.note((lambda: None,))
-    assert recorder.begin_step(100)[0] == 1
+    assert recorder.begin_step(100, 0, ResourceMeter(recorder.ident))[0] == 1
     recorder.collective(1, group, Op.ALL_REDUCE, 4, 4, 0, -1, 1)
     assert records(recorder, Kind.COLLECTIVE)["step"].tolist() == [1]
     assert recorder.behind == 1

@@ -9,7 +9,6 @@ import pytest
 
 from evenstep.host.cgroup import CpuController
 from evenstep.host.resources import (
-    ResourceCounters,
     ResourceMeter,
     ResourceUse,
     used,
@@ -31,12 +30,17 @@ def lowest_free_descriptor():
     return found
 
 
-def test_what_was_used_lies_between_two_moments():
-    before = ResourceCounters(usage(utime=1.0), b"5000 700 12\n")
-    after = ResourceCounters(
-        usage(utime=2.0, stime=0.5, nivcsw=3, nvcsw=4, minflt=5, majflt=6), b"9000 950 14\n"
-    )
-    assert used(before, after) == ResourceUse(1_500_000_000, 5, 6, 3, 4, 250)
+def test_what_was_used_lies_between_two_moments(tmp_path):
+    account = tmp_path / "proc/self/task/7/schedstat"
+    account.parent.mkdir(parents=True)
+    account.write_text("5000 700 12\n")
+    later = usage(utime=2.0, stime=0.5, nivcsw=3, nvcsw=4, minflt=5, majflt=6)
+    moments = iter([usage(utime=1.0), later])
+    meter = ResourceMeter(7, sysroot=str(tmp_path), usage=lambda _: next(moments))
+    before = meter.now()
+    account.write_text("9000 950 14\n")
+    assert used(before, meter.now()) == ResourceUse(1_500_000_000, 5, 6, 3, 4, 250)
+    meter.close()
 
 
 def test_a_thread_that_has_no_account_was_never_kept_waiting():

@@ -11,7 +11,6 @@ import pytest
 from evenstep.agent.recording.entries import GroupState
 from evenstep.hooks.repeating import FEWEST_CALLS, InferredSteps
 from evenstep.hooks.torch.steps import RepeatedSteps
-from evenstep.host.resources import ResourceMeter
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import Flag, Kind, Op
 
@@ -24,11 +23,10 @@ class Loop:
     def __init__(self, recorder, sizes):
         self.recorder, self.sizes = recorder, sizes
         self.group = GroupState(1, "g", (0, 1), 0)
-        standing = ResourceMeter(recorder.ident).now
         agent = SimpleNamespace(
-            recorder=recorder, counters=standing,
-            end_step=lambda now: recorder.end_step(now, standing()),
-            end_past_step=lambda end, there, upto: recorder.end_step(end, there, upto=upto),
+            recorder=recorder, counters=tuple,
+            end_step=lambda now: recorder.end_step(now),
+            end_past_step=lambda end, there, upto: recorder.end_step(end, upto=upto),
         )  # fmt: skip
         groups = SimpleNamespace(widths=lambda: {1: 2})
         steps = InferredSteps(agent, "torch", int(Flag.INFERRED))

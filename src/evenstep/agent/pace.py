@@ -90,7 +90,7 @@ class PaceHost:
         if wait.total_ns is not None:
             closed.counted["wait_ns"] += wait.total_ns
             closed.counted["wait_known"] += 1
-        work_ns = max(own_ns - closed.run_delay_ns, 0)
+        work_ns = max(own_ns - closed.used.run_delay_ns, 0)
         return StepRow(step_ns, work_ns, wait.total_ns, delay_ns, entry_ns, first), wait, decision
 
     def take_orders(self, orders: Orders) -> None:

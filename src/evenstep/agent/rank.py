@@ -31,7 +31,6 @@ from evenstep.agent.stacks import Hooks, RankInWorld, Stack, combined
 from evenstep.agent.steering import StartingMode, Steering
 from evenstep.agent.step_work import StepWork
 from evenstep.errors import EvenstepError
-from evenstep.host.resources import ResourceCounters
 from evenstep.pacing import Pacer, PacerSettings, TrialBudget
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import Identity
@@ -309,11 +308,11 @@ class Agent:
             self._notes.failed("periodic probe", error)
         self.recorder.own_ns += time.thread_time_ns() - began_ns
 
-    def end_past_step(self, end_ns: int, counters: ResourceCounters, upto: int) -> None:
+    def end_past_step(self, end_ns: int, counters: Sequence[int], upto: int) -> None:
         """Close a step that ended in the past, at `end_ns`, with record `upto` as its last."""
         self._work.end_past(end_ns, counters, upto)
 
-    def counters(self) -> ResourceCounters:
+    def counters(self) -> Sequence[int]:
         """The kernel's counters now."""
         return self._work.meter.now()
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from evenstep.agent.recording.recorder import Recorder
-    from evenstep.host.resources import ResourceCounters
     from evenstep.trace.spool.identity import Identity
     from evenstep.trace.spool.spool import Spool
 
@@ -37,10 +36,10 @@ class ObservedRank(Protocol):
     def end_step(self, now_ns: int) -> None:
         """A step has ended, on the training thread."""
 
-    def end_past_step(self, end_ns: int, counters: ResourceCounters, upto: int) -> None:
+    def end_past_step(self, end_ns: int, counters: Sequence[int], upto: int) -> None:
         """A step ended in the past, at `end_ns` with `counters`, with record `upto` as its last."""
 
-    def counters(self) -> ResourceCounters:
+    def counters(self) -> Sequence[int]:
         """The kernel's counters now."""
 
     def give_up(self, error: Exception) -> None:

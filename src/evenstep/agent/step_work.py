@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from evenstep.agent.exchange.messages import StepRow, summarize
 from evenstep.agent.exchange.sharing import Sharing
 from evenstep.agent.pace import PaceHost
 from evenstep.agent.recording.recorder import Recorder, give_way
 from evenstep.agent.recording.steps import ClosedStep
-from evenstep.host.resources import ResourceCounters, ResourceMeter, used
+from evenstep.host.resources import ResourceMeter, used
 from evenstep.pacing import Decision, Reason
 from evenstep.trace.spool.layout import WINDOW_STEPS
 
@@ -49,8 +49,7 @@ class StepWork:
         self._rank = rank
         self._samples_per_step = samples_per_step
         self.meter = ResourceMeter(threading.get_native_id())
-        self._counters = self.meter.now()  # at the end of the last processed step
-        self._before = self._latest = self._counters  # at the ends of the two latest steps
+        self._latest: Sequence[int] = self.meter.now()  # at the end of the latest step
         self._pending: deque[ClosedStep] = deque()  # ended, not processed yet
         self._newest: ClosedStep | None = None
         self._working = threading.Lock()  # of `process_pending`
@@ -79,11 +78,9 @@ class StepWork:
 
     def end(self, now_ns: int) -> int:
         """End a step and return the next one's number. May sleep when pacing."""
-        recorder = self._recorder
-        self._before, self._latest = self._latest, self.meter.now()
-        held_ns, upto = self._pace.take_held(), recorder.spool.last_number()
-        step, *ended = recorder.begin_step(now_ns, held_ns)
-        recorder.note((self._ended, now_ns, self._latest, held_ns, upto, *ended))
+        recorder, held_ns = self._recorder, self._pace.take_held()
+        step, *ended = recorder.begin_step(now_ns, held_ns, self.meter)
+        recorder.note((self._ended, now_ns, held_ns, *ended))
         if self.single_steps:
             self.wake()
         if self.at_once or len(self._pending) + recorder.behind >= MOST_PENDING:
@@ -92,11 +89,17 @@ class StepWork:
             self._pace.hold(self._decision, step)
         return step
 
-    def _ended(self, now_ns: int, at: ResourceCounters, held_ns: int, upto: int, *own: int) -> None:
-        seq, events, own_ns = own
-        closed = self._recorder.end_step(now_ns, at, held_ns, upto, seq)
+    def _ended(
+        self, now_ns: int, held_ns: int, seq: int, at: Sequence[int], events: int, own_ns: int
+    ) -> None:
+        closed = self._recorder.end_step(now_ns, held_ns, seq=seq)
         closed.events, closed.own_ns = events, own_ns
         self._newest = closed
+        self._queue(closed, at)
+
+    def _queue(self, closed: ClosedStep, at: Sequence[int]) -> None:
+        """Queue a step at whose end the kernel's counters stood `at`."""
+        closed.used, self._latest, closed.counters = used(self._latest, at), at, at
         self._pending.append(closed)
 
     def newest_step(self) -> ClosedStep | None:
@@ -104,15 +107,14 @@ class StepWork:
         self._recorder.catch_up()
         closed = self._newest
         if closed is not None and not closed.counted:
-            closed.run_delay_ns = used(self._before, self._latest).run_delay_ns
             pauses = tuple(self._recorder.pauses)
             closed.pauses = [one for one in pauses if one[0] >= closed.start_ns]
         return closed
 
-    def end_past(self, end_ns: int, counters: ResourceCounters, upto: int) -> None:
+    def end_past(self, end_ns: int, counters: Sequence[int], upto: int) -> None:
         """Close a step that ended in the past, at `end_ns`, with record `upto` as its last."""
         self._recorder.catch_up()
-        self._pending.append(self._recorder.end_step(end_ns, counters, upto=upto))
+        self._queue(self._recorder.end_step(end_ns, upto=upto), counters)
         if self.single_steps:
             self.wake()
 
@@ -140,7 +142,7 @@ class StepWork:
         if not exit_ns or self._recorder.step != number:
             return last.end_ns + self._first_ns
         self._first_ns = exit_ns - last.end_ns
-        waited = used(self._counters, self.meter.now()).run_delay_ns
+        waited = used(last.counters, self.meter.now()).run_delay_ns
         lasted_ns = enter_ns - last.end_ns
         before, self._entered = self._entered, (number, lasted_ns, max(lasted_ns - waited, 0))
         if before[0] == last.number:
@@ -152,11 +154,9 @@ class StepWork:
 
     def _process(self, closed: ClosedStep) -> None:
         recorder, sharing = self._recorder, self.sharing
-        counters = closed.counters or self._counters
         if self._samples_per_step is not None:
             closed.samples = self._samples_per_step
-        recorder.settle(closed, used(self._counters, counters))
-        self._counters = counters
+        recorder.settle(closed)
         row, _, self._decision = self._pace.after_step(closed)
         if self._decision.plan is not None and sharing is not None:
             sharing.publish(self._decision.plan)

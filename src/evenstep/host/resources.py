@@ -1,37 +1,36 @@
-"""This process's use of resources per step, by two system calls."""
+"""This process's use of resources, by two system calls."""
 
 from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from evenstep.host.sysfs import pread_held
 
 
-class ResourceCounters(NamedTuple):
-    """The kernel's counters at one moment, unparsed."""
-
-    usage: resource.struct_rusage  # of the whole process
-    schedule: bytes  # of the training thread, from /proc; empty where the kernel has none
-
-
 class ResourceUse(NamedTuple):
-    """Use of resources between two moments. Times in ns, processor time to the microsecond."""
+    """Use of resources, since the process began or between two moments (`used`).
 
-    cpu_ns: int
-    minor_faults: int
-    major_faults: int  # had to wait for the disk
-    involuntary_switches: int  # preempted
-    voluntary_switches: int  # went to sleep
-    run_delay_ns: int  # the training thread was ready to run but had no core
+    Times in ns, processor time to the microsecond. In the order of `USE` in recorder.cpp.
+    """
+
+    cpu_ns: int = 0  # this and the next four of the whole process
+    minor_faults: int = 0
+    major_faults: int = 0  # had to wait for the disk
+    involuntary_switches: int = 0  # preempted
+    voluntary_switches: int = 0  # went to sleep
+    run_delay_ns: int = 0  # the training thread was ready to run but had no core
 
 
 class ResourceMeter:
-    """Reads the counters of this process and its thread `thread_id` (the native number)."""
+    """Reads the counters of this process and its thread `thread_id` (the native number).
 
-    __slots__ = ("_fd", "_usage")
+    `fd` is the kernel's account of that thread; -1 where there is none.
+    """
+
+    __slots__ = ("_usage", "fd")
 
     def __init__(
         self,
@@ -43,39 +42,33 @@ class ResourceMeter:
         self._usage = usage
         try:
             path = f"{sysroot.rstrip('/')}/proc/self/task/{thread_id}/schedstat"
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            self._fd = -1
+            self.fd = -1
 
-    def now(self) -> ResourceCounters:
-        """The counters now; `used` gives the difference of two."""
-        schedule = b""
-        if self._fd >= 0:
-            schedule = pread_held(self._fd, 80) or b""
-            if not schedule:  # the thread has ended
-                self.close()
-        return ResourceCounters(self._usage(resource.RUSAGE_SELF), schedule)
+    def now(self) -> ResourceUse:
+        """The use so far."""
+        found = self._usage(resource.RUSAGE_SELF)
+        return ResourceUse(
+            round((found.ru_utime + found.ru_stime) * 1e9), found.ru_minflt, found.ru_majflt,
+            found.ru_nivcsw, found.ru_nvcsw, self._run_delay_ns(),
+        )  # fmt: skip
+
+    def _run_delay_ns(self) -> int:
+        """The second number of the scheduler's account (Linux, sched-stats.rst)."""
+        account = pread_held(self.fd, 80) if self.fd >= 0 else None
+        if not account:  # the thread has ended
+            self.close()
+            return 0
+        return int(account.split()[1])
 
     def close(self) -> None:
         """Close the file."""
-        fd, self._fd = self._fd, -1  # first: another thread may see the file fail and close it
+        fd, self.fd = self.fd, -1  # first: another thread may see the file fail and close it
         if fd >= 0:
             os.close(fd)
 
 
-def used(before: ResourceCounters, after: ResourceCounters) -> ResourceUse:
+def used(before: Sequence[int], after: Sequence[int]) -> ResourceUse:
     """Use of resources from one moment to another."""
-    first, last = before.usage, after.usage
-    seconds = last.ru_utime + last.ru_stime - first.ru_utime - first.ru_stime
-    return ResourceUse(
-        max(round(seconds * 1e9), 0), last.ru_minflt - first.ru_minflt,
-        last.ru_majflt - first.ru_majflt, last.ru_nivcsw - first.ru_nivcsw,
-        last.ru_nvcsw - first.ru_nvcsw,
-        max(_run_delay_ns(after.schedule) - _run_delay_ns(before.schedule), 0),
-    )  # fmt: skip
-
-
-def _run_delay_ns(schedule: bytes) -> int:
-    """The second number of the scheduler's account (Linux, sched-stats.rst)."""
-    fields = schedule.split()
-    return int(fields[1]) if len(fields) > 1 else 0
+    return ResourceUse(*(max(b - a, 0) for a, b in zip(before, after, strict=True)))

@@ -3,7 +3,6 @@
 import gc
 import os
 import random
-import resource
 import threading
 from types import SimpleNamespace
 
@@ -16,7 +15,6 @@ from evenstep.agent.actions.garbage import Garbage
 from evenstep.agent.actions.link import LinkToken, StorageTurns
 from evenstep.agent.actions.power import Power
 from evenstep.agent.recording.recorder import Recorder
-from evenstep.host.resources import ResourceCounters
 from evenstep.pacing import TrialBudget
 from evenstep.pacing.random_trial import ALWAYS
 from evenstep.pacing.token import MOST_WAIT, Post
@@ -25,7 +23,6 @@ from evenstep.trace.spool.spool import Spool
 from tests.agent.actions.test_actions import changed, masks_of_threads
 
 MS = 1_000_000
-NOTHING = ResourceCounters(resource.getrusage(resource.RUSAGE_SELF), b"")
 STEP_NS = 100 * MS
 FACTS = Facts(STEP_NS, MS, 10 * MS, 20 * MS, 60 * MS, 1, 2, 4)
 NAMES = ("gc", "cores", "power", "token")
@@ -107,7 +104,7 @@ class Job:
             act(self.time.now_ns)
             assert self.held_ns <= MOST_WAIT * STEP_NS
         self.time.now_ns += STEP_NS
-        self.conductor.end_step(self.recorder.end_step(self.time.now_ns, NOTHING), 0)
+        self.conductor.end_step(self.recorder.end_step(self.time.now_ns), 0)
 
 
 @pytest.fixture

@@ -118,7 +118,7 @@ class Conductor:
         """Every `FACTS_STEPS`, ask the actions not on trial whether they apply."""
         pauses = [end - start for start, end in closed.pauses]
         longest_ns = max(pauses, default=0)
-        self._seen.append((step_ns, sum(pauses), closed.run_delay_ns, waited_ns, longest_ns))
+        self._seen.append((step_ns, sum(pauses), closed.used.run_delay_ns, waited_ns, longest_ns))
         if len(self._seen) < FACTS_STEPS:
             return
         *sums, longest = zip(*self._seen, strict=True)

@@ -144,7 +144,7 @@ class LinkToken:
         self._left = False
         if not closed.unsteady:
             step_ns = closed.end_ns - closed.start_ns
-            turn.end_step(closed.number, step_ns, starved_ns=closed.run_delay_ns)
+            turn.end_step(closed.number, step_ns, starved_ns=closed.used.run_delay_ns)
 
     def _over_ns(self, closed: ClosedStep) -> int:
         """When the last of the step's collectives ended, of those with an exit on the host."""
@@ -203,7 +203,7 @@ class StorageTurns:
     def end_step(self, closed: ClosedStep) -> None:
         """End a step."""
         if closed.phase_ns[INPUT] and not closed.unsteady:
-            step_ns, starved_ns = closed.end_ns - closed.start_ns, closed.run_delay_ns
+            step_ns, starved_ns = closed.end_ns - closed.start_ns, closed.used.run_delay_ns
             self._turns[INPUT].end_step(closed.number, step_ns, starved_ns=starved_ns)
 
     def stop(self) -> None:

@@ -38,8 +38,9 @@ class Word(IntEnum):
     CALLS = 12  # of kernels so far
     BEGAN = 13  # ns: beginning of the step that is open on the training thread
     DEVICES = 14  # devices with timers
-    WAITS = 15  # number of pairs (enter_ns, exit_ns) below: waits not yet taken by Python
-    WAIT_PAIRS = 16
+    USE = 15  # six counters of the process when the latest step ended, as in `ResourceUse`
+    WAITS = 21  # number of pairs (enter_ns, exit_ns) below: waits not yet taken by Python
+    WAIT_PAIRS = 22
 
 
 WORDS = Word.WAIT_PAIRS + 2 * MOST_WAITS
@@ -55,6 +56,8 @@ class Compiled(NamedTuple):
 
     words: memoryview
     thread: Callable[[], int]  # our number of the calling thread
+    #: Ends a step (time, delay inside, flags, the kernel's account); returns its record.
+    end_step: Callable[[int, int, int, int], int]
     rest: Rest | None  # without the interpreter's lock; None where Python writes the beats
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from sys import getswitchinterval
 from time import monotonic_ns, sleep, thread_time_ns, time_ns
@@ -39,7 +39,7 @@ from evenstep.trace.spool.spool import Spool
 from evenstep.trace.spool.summary import COUNTERS, StepSummary, SummaryLog
 
 if TYPE_CHECKING:
-    from evenstep.host.resources import ResourceCounters, ResourceUse
+    from evenstep.host.resources import ResourceMeter, ResourceUse
 
 #: Collectives of one step kept for the online wait estimate: its first ones.
 STEP_COLLECTIVES = 4096
@@ -51,7 +51,7 @@ _SAMPLE, _MARKER = int(Kind.SAMPLE), int(Kind.MARKER)
 _HOST_BLOCKED = int(Flag.HOST_BLOCKED)
 _SYNC, _LAST_ENTRY = int(Phase.SYNC), int(Word.LAST_ENTRY)
 _STEP_WORD, _BEGAN = int(Word.STEP), int(Word.BEGAN)
-_WAITS, _PAIRS = int(Word.WAITS), int(Word.WAIT_PAIRS)
+_USE, _WAITS, _PAIRS = int(Word.USE), int(Word.WAITS), int(Word.WAIT_PAIRS)
 _IN_PHASES = (_COLLECTIVE, _POINT_TO_POINT, _PAUSE, _SPAN)  # records whose parent is a phase
 
 SHORTEST_WAIT_NS = 20_000
@@ -341,15 +341,14 @@ class Recorder:
     def end_step(
         self,
         now_ns: int,
-        counters: ResourceCounters,
         held_ns: int = 0,
         upto: int = 0,
         seq: int | None = None,
     ) -> ClosedStep:
         """Close the step; `settle` completes it later.
 
-        `counters` are the kernel's at its end, `held_ns` the pacing delay inside, `upto` its last
-        record (0: the newest), and `seq` its own record, where `begin_step` has written that.
+        `held_ns` is the pacing delay inside, `upto` its last record (0: its own), and `seq` its
+        own record, where `begin_step` has written that.
         """
         closed = self._clock.end_step(now_ns)
         if seq is None:
@@ -359,7 +358,7 @@ class Recorder:
         closed.seq = seq
         closed.after, closed.upto = self.after, upto or seq
         self.after = closed.upto
-        closed.held_ns, closed.counters = held_ns, counters
+        closed.held_ns = held_ns
         return closed
 
     def _put_step(self, number: int, start_ns: int, end_ns: int, held_ns: int) -> int:
@@ -370,29 +369,38 @@ class Recorder:
             start_ns, end_ns, _STEP, 0, number, peer=0, held_ns=held_ns, flags=self.step_flags
         )
 
-    def begin_step(self, now_ns: int, held_ns: int = 0) -> tuple[int, int, int, int]:
+    def begin_step(
+        self, now_ns: int, held_ns: int, meter: ResourceMeter
+    ) -> tuple[int, int, Sequence[int], int, int]:
         """Begin the next step: records from here on belong to it.
 
         Return its number, the record of the step that has ended (written at once, in case the
-        process dies), and that step's number of events and thread time of our probe.
+        process dies), and at its end the kernel's counters, our events and our probe's thread time.
         """
-        if self.words[_WAITS]:
+        words, compiled = self.words, self._compiled
+        if words[_WAITS]:
             self.take_waits()
-        ended = self.words[_STEP_WORD]
-        seq = self._put_step(ended, self.words[_BEGAN], now_ns, held_ns)
-        self.words[_STEP_WORD] = step = ended + 1
+        step = words[_STEP_WORD] + 1
+        if compiled is None:
+            counters: Sequence[int] = meter.now()
+            seq = self._put_step(step - 1, words[_BEGAN], now_ns, held_ns)
+            words[_STEP_WORD] = step
+        else:
+            seq = compiled.end_step(now_ns, held_ns, self.step_flags, meter.fd)
+            counters = words[_USE:_WAITS].tolist()
         events, self.events = self.events, 0
         own_ns, self.own_ns = self.own_ns, 0
         self.sampled = step % STEP_SAMPLE == 0
-        return step, seq, events, own_ns
+        return step, seq, counters, events, own_ns
 
-    def settle(self, closed: ClosedStep, used: ResourceUse) -> None:
+    def settle(self, closed: ClosedStep) -> None:
         """Complete a closed step and its record; steps are settled in the order they ended.
 
         Of its collectives the first `STEP_COLLECTIVES` are kept one by one.
         """
         if closed.phases:
             self._place(closed)
+        use = closed.used
         found = self.issued(closed.after, closed.upto)
         pauses = []
         while self.pauses and self.pauses[0][0] <= closed.end_ns:
@@ -400,12 +408,12 @@ class Recorder:
         counted = closed.counted = _NOTHING | {
             "pause_ns": sum(end - start for start, end in pauses),
             "pauses": len(pauses),
-            "cpu_ns": used.cpu_ns,
-            "minor_faults": used.minor_faults,
-            "major_faults": used.major_faults,
+            "cpu_ns": use.cpu_ns,
+            "minor_faults": use.minor_faults,
+            "major_faults": use.major_faults,
             "held_ns": closed.held_ns,
-            "involuntary_switches": used.involuntary_switches,
-            "voluntary_switches": used.voluntary_switches,
+            "involuntary_switches": use.involuntary_switches,
+            "voluntary_switches": use.voluntary_switches,
             "samples": closed.samples,
             "collectives": len(found),
             "bytes": sum(seen[3] for seen in found),
@@ -418,8 +426,7 @@ class Recorder:
             + self.cost.of(len(found), lasted_ns)
         )
         closed.collectives, closed.pauses = found[:STEP_COLLECTIVES], pauses
-        closed.run_delay_ns = used.run_delay_ns
-        self._write_use(closed.seq, used)
+        self._write_use(closed.seq, use)
 
     def _place(self, closed: ClosedStep) -> None:
         """Write the phase of each of a step's records as its parent."""
@@ -440,10 +447,10 @@ class Recorder:
         words, base = self.spool.words, self.spool.word_of(seq)
         if words[base] == seq:
             words[base + WORD_GROUP_SEQ] = used.cpu_ns
-            words[base + WORD_BYTES_IN] = max(used.minor_faults, 0)
-            words[base + WORD_BYTES_OUT] = max(used.major_faults, 0)
+            words[base + WORD_BYTES_IN] = used.minor_faults
+            words[base + WORD_BYTES_OUT] = used.major_faults
             words[base + WORD_PARENT] |= min(used.run_delay_ns // 1000, 0xFFFFFFFF)
-            words[base + WORD_KIND] |= min(max(used.involuntary_switches, 0), 0x7FFFFFFF)
+            words[base + WORD_KIND] |= min(used.involuntary_switches, 0x7FFFFFFF)
 
     def store_summary(self, closed: ClosedStep) -> None:
         """Write a settled step's summary."""

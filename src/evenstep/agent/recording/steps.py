@@ -16,13 +16,11 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from evenstep.agent.recording.phases import PhaseStack
+from evenstep.host.resources import ResourceUse
 from evenstep.trace.spool.layout import Flag, Phase
-
-if TYPE_CHECKING:
-    from evenstep.host.resources import ResourceCounters
 
 #: A collective of the step, for the wait estimate: (record, group, op, bytes, flags).
 StepCollective = tuple[int, int, int, int, int]
@@ -45,8 +43,8 @@ class ClosedStep:
 
     __slots__ = (
         "after", "collectives", "counted", "counters", "end_ns", "events", "held_ns", "number",
-        "own_ns", "pauses", "phase_ns", "phases", "run_delay_ns", "samples", "seq", "start_ns",
-        "unsteady", "upto",
+        "own_ns", "pauses", "phase_ns", "phases", "samples", "seq", "start_ns",
+        "unsteady", "upto", "used",
     )  # fmt: skip
 
     def __init__(self, number: int, start_ns: int, end_ns: int, phase_ns: list[int]) -> None:
@@ -61,11 +59,11 @@ class ClosedStep:
         self.seq = 0  # its own record
         self.after = self.upto = 0  # its records are those after `after`, up to `upto`
         self.phases: Sequence[tuple[int, int, int]] = ()  # enter, exit, record: parents to be set
-        self.counters: ResourceCounters | None = None  # the kernel's at its end
+        self.counters: Sequence[int] = ()  # the kernel's at its end
+        self.used = ResourceUse()  # inside
         #: Whether actions learn nothing from it; the first step includes the start of the process.
         self.unsteady = bool(number == 0 or phase_ns[_CHECKPOINT] or phase_ns[_EVALUATION])
         # Set by `settle`:
-        self.run_delay_ns = 0  # the training thread was ready but had no core
         self.collectives: Sequence[StepCollective] = ()
         self.pauses: Sequence[tuple[int, int]] = ()  # of the collector: start and end
         self.counted: dict[str, int] = {}  # by the names of `summary.COUNTERS`

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "arm": (None, (_Pointer, _Pointer)),
     "number": (_u64, (_Pointer,)),
     "thread": (ctypes.c_uint16, (_Pointer,)),
+    "step": (_u64, (_Pointer, _u64, ctypes.c_int64, ctypes.c_uint16, ctypes.c_int)),
     "meet": (None, (_Pointer, _Pointer)),
     "group": (_Pointer, (_Pointer, ctypes.c_char_p, ctypes.c_uint32, _Pointer, _u64, _u64)),
     "retire": (None, (_Pointer,)),
@@ -89,6 +91,7 @@ class Session:
         self.compiled = Compiled(
             self.words,
             lambda: functions.thread(handle),
+            partial(functions.step, handle),
             None if spool.buffered else lambda *until: rest(handle, beat, *until),
         )
         self.give_up: Callable[[Exception], None] | None = None  # gets our failures

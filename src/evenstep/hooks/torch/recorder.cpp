@@ -20,6 +20,8 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -50,7 +52,7 @@ struct Record {
 };
 static_assert(sizeof(Record) == 112 && offsetof(Record, flags) == 94 && offsetof(Record, op) == 103);
 
-constexpr uint8_t COLLECTIVE = 1, POINT_TO_POINT = 2;
+constexpr uint8_t COLLECTIVE = 1, POINT_TO_POINT = 2, STEP_RECORD = 6;
 constexpr uint16_t EXIT_UPPER_BOUND = 1, ASYNC = 2, FAILED = 32, ON_DEVICE = 128;
 constexpr int32_t NO_PEER = -1;
 
@@ -71,7 +73,8 @@ enum Word {
   CALLS,         // so far
   BEGAN,         // ns: beginning of the step that is open on the training thread
   DEVICES,       // devices with timers
-  WAITS,         // number of pairs (enter_ns, exit_ns) below: waits for functional collectives
+  USE,           // six counters of the process when the latest step ended, as in `ResourceUse`
+  WAITS = USE + 6,  // number of pairs (enter_ns, exit_ns) below: waits for functional collectives
   WAIT_PAIRS,
   WORDS = WAIT_PAIRS + 2 * 64
 };
@@ -868,6 +871,36 @@ uint64_t evenstep_close(Session* session) {
 }
 uint64_t evenstep_number(Session* session) { return session->add(NUMBER, 1) + 1; }
 uint16_t evenstep_thread(Session* session) { return session->thread(); }
+
+// End the step that is open: write its record and the process's counters, and begin the next one.
+// `schedule`: the kernel's account of the training thread, -1 where there is none.
+uint64_t evenstep_step(Session* session, uint64_t now, int64_t held, uint16_t flags, int schedule) {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  char text[80] = "";
+  if (schedule >= 0 && pread(schedule, text, sizeof text - 1, 0) < 0) text[0] = 0;
+  char* second = text;
+  strtoull(text, &second, 10);  // Linux, sched-stats.rst
+  const auto us = [](const timeval& t) { return uint64_t(t.tv_sec) * 1000000 + uint64_t(t.tv_usec); };
+  const uint64_t use[] = {(us(usage.ru_utime) + us(usage.ru_stime)) * 1000,
+                          uint64_t(usage.ru_minflt), uint64_t(usage.ru_majflt),
+                          uint64_t(usage.ru_nivcsw), uint64_t(usage.ru_nvcsw),
+                          strtoull(second, nullptr, 10)};
+  static_assert(std::size(use) == WAITS - USE);
+  for (size_t at = 0; at < std::size(use); ++at) session->store(Word(USE + at), use[at]);
+  Record record{};
+  record.enter_ns = int64_t(session->load(BEGAN));
+  record.exit_ns = int64_t(now);
+  record.held_ns = held;
+  record.step = uint32_t(session->load(STEP));
+  record.flags = flags;
+  record.device = -1;
+  record.kind = STEP_RECORD;
+  const uint64_t seq = session->put(record);
+  session->store(BEGAN, std::max(now, session->load(BEGAN)));
+  session->add(STEP, 1);
+  return seq;
+}
 void evenstep_meet(Session* session, void (*meet)(const char* name, int size)) { session->meet.store(meet); }
 Group* evenstep_group(Session* session, const char* name, uint32_t index, const int32_t* ranks,
                       uint64_t members, uint64_t sequence) {
