@@ -6,9 +6,9 @@ One change a time, drawn by chance from all there are in a package: a comparison
 number, a condition turned round, a result or a statement left out. Which tests a line needs is
 learned first, from one run of the package's tests under coverage, and kept until its sources or
 tests change; a line that only processes run by tests execute gets the package's `jobs`. A test that
-fails with a change counts once it has passed without one. What is changed lies in a copy of the
-tree. Settings in capitals, texts, what an exception says and annotations are let be: they are
-choices, not logic.
+fails with a change counts where it passes without, behind the same tests, and fails with it again.
+What is changed lies in a copy of the tree. Settings in capitals, texts, what an exception says and
+annotations are let be: they are choices, not logic.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,9 +40,8 @@ ROOT = Path(__file__).parents[1]
 LEAST = 0.85  # of the mutants have to be noticed
 ENOUGH_S = 12.0  # of tests for one mutant, the quickest first
 PATIENCE_S = 60  # of processor time: a test that never ends has noticed
-STANDSTILL_S = 180.0  # the same of one that only waits, on a machine that has other work
+STANDSTILL_S = 180.0  # the same of one that only waits; waiting for a processor does not count
 MEMORY_BYTES = 16 << 30
-NOTHING_RAN = (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED)
 LEARNED = "EVENSTEP_MUTANTS_LEARN"  # PACKAGE:FILE, to learn
 CULPRIT = "EVENSTEP_MUTANTS_CULPRIT"  # the file that takes the name of the test that failed
 KEPT = Path(tempfile.gettempdir()) / "evenstep-mutants"
@@ -394,28 +393,32 @@ class Trials:
     def __init__(self, folder: Path) -> None:
         self.folder = tree(folder)
         self._culprit = folder / "culprit"
-        self._sound: dict[str, bool] = {}  # whether a test passes here when nothing is changed
+        self._sound: dict[tuple[str, ...], bool] = {}  # whether these pass when nothing is changed
 
     def noticed(self, mutant: Mutant, tests: list[str]) -> bool:
-        """Whether a test fails, or none ends, with the change."""
-        tests = list(tests)
+        """Whether a test fails, or none ends, with the change: twice, and passes without it."""
         while tests:
             with self._changed(mutant):
                 ended = self._ended(tests)
-            if ended == 0 or ended is None:
-                return ended is None
-            if os.waitstatus_to_exitcode(ended) in NOTHING_RAN and self._ended(tests) == ended:
+            if ended == 0:
                 return False
             culprit = self._culprit.read_text() if self._culprit.exists() else ""
-            if not culprit or self._is_sound(culprit):
-                return True
+            at = [place for place, one in enumerate(tests) if culprit.startswith(one)]
+            until = [*tests[: at[0]], culprit] if at else tests
+            if self._are_sound(until):
+                with self._changed(mutant):
+                    if self._ended(until) != 0:
+                        return True
             tests = [one for one in tests if one not in (culprit, culprit.partition("::")[0])]
+            if not culprit:
+                return False
         return False
 
-    def _is_sound(self, test: str) -> bool:
-        if test not in self._sound:
-            self._sound[test] = self._ended([test]) == 0
-        return self._sound[test]
+    def _are_sound(self, tests: list[str]) -> bool:
+        """What fails behind others, or without their change, or by chance has noticed nothing."""
+        if (key := tuple(tests)) not in self._sound:
+            self._sound[key] = self._ended(tests) == 0
+        return self._sound[key]
 
     @contextmanager
     def _changed(self, mutant: Mutant) -> Iterator[None]:
@@ -440,7 +443,7 @@ class Trials:
             os.setsid()
             os._exit(self._run(tests))
         due = time.monotonic() + STANDSTILL_S
-        while time.monotonic() < due:
+        while time.monotonic() < due or time.monotonic() < due + _queued_s(child):
             pid, status = os.waitpid(child, os.WNOHANG)
             if pid:
                 return status
@@ -463,6 +466,17 @@ class Trials:
             del sys.modules[name]
         options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants", "-m", "not clock"]
         return int(pytest.main([*options, *tests]))
+
+
+def _queued_s(session: int) -> float:
+    """How long the processes of a session have waited for a processor that others had."""
+    waited = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError):
+            if os.getsid(int(folder.name)) == session:
+                tasks = folder.glob("task/*/schedstat")
+                waited += max(int(one.read_text().split()[1]) for one in tasks)
+    return waited / 1e9
 
 
 def work(share: list[tuple[Mutant, list[str]]]) -> list[tuple[Mutant, bool]]:

@@ -1,7 +1,10 @@
 import base64
 import gzip
 import json
+import os
 import re
+import shutil
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -33,6 +36,22 @@ from tests.report.small_run import (
     events,
     step_rows,
 )
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """The one Chromium that every test opens its pages in."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    if not found:
+        pytest.skip("no Chromium on this machine")
+    options = ["no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking"]
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(
+            executable_path=found, args=[f"--{option}" for option in options]
+        )
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The page in a real Chromium, opened from disk."""
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,6 @@ from evenstep.report.page import html
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace
 from tests.report.small_run import HOSTILE
-
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine")
-
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 
 #: Each colour once, as "red,green,blue,alpha"; a pixel is one little-endian word.
 COLORS = """(canvas) => {
@@ -56,14 +48,6 @@ class Opened:
 
     def read(self, chart: str) -> str:
         return str(self.page.inner_text(f"#{chart}-read"))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,7 @@ from evenstep.diagnose.what_if.what_if import WhatIfGain
 from evenstep.report.page import html
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import RankInfo, Trace
-from tests.report.test_browser import CHROMIUM, COLORS, Opened, browser
-
-__all__ = ["browser"]
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine")
-pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+from tests.report.test_browser import COLORS, Opened
 
 ASKED = WhatIfGain("rank:3=median", 0.25, 0.24, 0.26, 150_000_000, 112_000_000, "replay", None)
 

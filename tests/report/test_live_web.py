@@ -2,8 +2,6 @@
 
 import http.client
 import json
-import os
-import shutil
 
 import pytest
 
@@ -14,9 +12,6 @@ from evenstep.watch.run import LiveRun
 from evenstep.watch.web import LiveServer, tunnel_command
 from tests.report.live_ranks import LiveRank, job
 from tests.report.small_run import HOSTILE
-
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 
 
 @pytest.fixture
@@ -88,17 +83,6 @@ class Opened:
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("console", lambda message: self.complaints.append(message.text))
         page.goto(url)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if not CHROMIUM:
-        pytest.skip("no Chromium on this machine")
-    with playwright.sync_playwright() as running:
-        chromium = running.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

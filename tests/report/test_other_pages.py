@@ -12,7 +12,7 @@ from evenstep.report.page import sheet, sweep_page
 from lab import drawing as lab_page
 from lab.__main__ import main as lab
 from lab.drawing import Block, Series
-from tests.report.test_browser import ARGUMENTS, CHROMIUM, Opened, playwright
+from tests.report.test_browser import Opened
 from tests.report.test_lab_page import Steps
 from tests.report.test_lab_page import document as comparison  # noqa: F401 - a fixture
 from tests.report.test_sweep_page import document as sweep  # noqa: F401 - a fixture
@@ -27,16 +27,6 @@ gradient_bytes = "10MB"
 [run]
 steps = 5
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if not CHROMIUM:
-        pytest.skip("no Chromium on this machine")
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

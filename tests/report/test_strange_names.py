@@ -16,14 +16,13 @@ from evenstep.words import printable
 from lab import drawing as lab_page
 from lab.drawing import Block, Series
 from tests.report.small_run import HOSTILE
-from tests.report.test_browser import CHROMIUM, UNFOLD, browser
+from tests.report.test_browser import UNFOLD
 from tests.report.test_lab_page import document as lab_document
 from tests.report.test_live_web import picture
 from tests.report.test_sweep_page import combination
 from tests.report.test_sweep_page import document as sweep_document
 
-__all__ = ["browser", "lab_document", "sweep_document"]
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine")
+__all__ = ["lab_document", "sweep_document"]
 
 TURNS = "\u202e\u200f\u2066"  # right-to-left override, right-to-left mark, isolate
 NAME = f"{HOSTILE}😀{TURNS}שלום\u202c"

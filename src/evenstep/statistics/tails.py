@@ -33,21 +33,22 @@ FEWEST_HITS = 3
 
 
 class TailFamily(NamedTuple):
-    """A distribution that may continue a measured one: a mixture of SciPy's, with their weights."""
+    """A distribution that may continue a measured one: a mixture of SciPy's, with weights and
+    arguments."""
 
     name: str
     parameters: dict[str, float]
-    parts: tuple[tuple[float, Any], ...]
+    parts: tuple[tuple[float, Any, tuple[float, ...]], ...]
 
     def log_survival(self, x: Array) -> Array:
         """log P(X > x)."""
-        parts = [np.log(share) + one.logsf(x) for share, one in self.parts]
+        parts = [np.log(share) + one.logsf(x, *given) for share, one, given in self.parts]
         return np.asarray(np.logaddexp.reduce(parts))
 
     def given_above(self, values: Array, threshold: float) -> Array:
         """Log density of exceedances, given that they are above the threshold."""
         density = np.logaddexp.reduce(
-            [np.log(share) + one.logpdf(values) for share, one in self.parts]
+            [np.log(share) + one.logpdf(values, *given) for share, one, given in self.parts]
         )
         return np.asarray(density - self.log_survival(np.array([threshold], float)))
 
@@ -55,7 +56,7 @@ class TailFamily(NamedTuple):
 def normal(values: Array, _: float) -> TailFamily:
     """A normal distribution of all values: a light tail."""
     sd = spread_of(values)
-    return TailFamily("normal", {"sd_ns": sd}, ((1.0, stats.norm(values.mean(), sd)),))
+    return TailFamily("normal", {"sd_ns": sd}, ((1.0, stats.norm, (values.mean(), sd)),))
 
 
 def lognormal(values: Array, threshold: float) -> TailFamily:
@@ -69,26 +70,25 @@ def lognormal(values: Array, threshold: float) -> TailFamily:
 def _shifted(values: Array, shift: float) -> TailFamily:
     logs = np.log(values - shift)
     sd = max(float(logs.std()), 1e-9)
-    found = stats.lognorm(sd, loc=shift, scale=np.exp(logs.mean()))
-    return TailFamily("lognormal", {"shift_ns": shift, "log_sd": sd}, ((1.0, found),))
+    part = (1.0, stats.lognorm, (sd, shift, np.exp(logs.mean())))
+    return TailFamily("lognormal", {"shift_ns": shift, "log_sd": sd}, (part,))
 
 
 def pareto(values: Array, threshold: float) -> TailFamily:
     """Generalised Pareto of the exceedances by probability-weighted moments (Hosking 1987)."""
     excess = np.sort(values[values > threshold]) - threshold
     shape, scale = _pareto_moments(excess)
-    found = stats.genpareto(shape, loc=threshold, scale=scale)
+    part = (len(excess) / len(values), stats.genpareto, (shape, threshold, scale))
     name = "pareto" if shape > 0 else "bounded"
-    share = len(excess) / len(values)
-    return TailFamily(name, {"shape": shape, "scale_ns": scale}, ((share, found),))
+    return TailFamily(name, {"shape": shape, "scale_ns": scale}, (part,))
 
 
 def exponential(values: Array, threshold: float) -> TailFamily:
     """An exponential distribution of the exceedances: memoryless."""
     above = values[values > threshold]
     scale, share = max(float(above.mean()) - threshold, 1e-9), len(above) / len(values)
-    found = stats.expon(threshold, scale)
-    return TailFamily("exponential", {"scale_ns": scale}, ((share, found),))
+    part = (share, stats.expon, (threshold, scale))
+    return TailFamily("exponential", {"scale_ns": scale}, (part,))
 
 
 def _pareto_moments(excess: Array) -> tuple[float, float]:
@@ -111,7 +111,7 @@ def rare_hits(values: Array, _: float) -> TailFamily | None:
     if not FEWEST_HITS / len(values) <= share <= 0.5 or high[0] - low[0] < 3 * (low[1] + high[1]):
         return None
     found = {"probability": share, "delay_ns": high[0] - low[0], "sd_ns": low[1]}
-    parts = ((1 - share, stats.norm(*low)), (share, stats.norm(*high)))
+    parts = ((1 - share, stats.norm, low), (share, stats.norm, high))
     return TailFamily("rare_hits", found, parts)
 
 
