@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import sqrt
+from math import pi, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy.special import log_ndtr
 
 Array = npt.NDArray[Any]
 
@@ -33,30 +33,47 @@ FEWEST_HITS = 3
 
 
 class TailFamily(NamedTuple):
-    """A distribution that may continue a measured one: a mixture of SciPy's, with weights and
-    arguments."""
+    """A distribution that may continue a measured one. `parts` are a mixture: the weight of each,
+    log P(X > x) and log density as a function of x and more, and these arguments."""
 
     name: str
     parameters: dict[str, float]
-    parts: tuple[tuple[float, Any, tuple[float, ...]], ...]
+    parts: tuple[tuple[float, Callable[..., tuple[Array, Array]], tuple[float, ...]], ...]
 
-    def log_survival(self, x: Array) -> Array:
-        """log P(X > x)."""
-        parts = [np.log(share) + one.logsf(x, *given) for share, one, given in self.parts]
+    def logs(self, x: Array) -> Array:
+        """log P(X > x) and log density. Shape (2, values)."""
+        parts = [np.log(share) + np.stack(logs(x, *given)) for share, logs, given in self.parts]
         return np.asarray(np.logaddexp.reduce(parts))
 
     def given_above(self, values: Array, threshold: float) -> Array:
         """Log density of exceedances, given that they are above the threshold."""
-        density = np.logaddexp.reduce(
-            [np.log(share) + one.logpdf(values, *given) for share, one, given in self.parts]
-        )
-        return np.asarray(density - self.log_survival(np.array([threshold], float)))
+        return np.asarray(self.logs(values)[1] - self.logs(np.array([threshold], float))[0])
+
+
+def _gaussian(x: Array, mean: float, sd: float) -> tuple[Array, Array]:
+    z = (x - mean) / sd
+    return log_ndtr(-z), -(z**2) / 2 - np.log(sd * sqrt(2 * pi))
+
+
+def _log_gaussian(x: Array, shift: float, mean: float, sd: float) -> tuple[Array, Array]:
+    logs = np.log(x - shift)
+    survival, density = _gaussian(logs, mean, sd)
+    return survival, density - logs
+
+
+def _paretian(x: Array, threshold: float, scale: float, shape: float) -> tuple[Array, Array]:
+    """Generalised Pareto; of shape 0, exponential."""
+    z = (x - threshold) / scale
+    with np.errstate(divide="ignore", invalid="ignore"):  # beyond the end of a bounded one
+        survival = -np.log1p(np.maximum(shape * z, -1)) / shape if shape else -z
+        density = (1 + shape) * survival - np.log(scale)
+    return survival, np.where(np.isfinite(survival), density, -np.inf)
 
 
 def normal(values: Array, _: float) -> TailFamily:
     """A normal distribution of all values: a light tail."""
     sd = spread_of(values)
-    return TailFamily("normal", {"sd_ns": sd}, ((1.0, stats.norm, (values.mean(), sd)),))
+    return TailFamily("normal", {"sd_ns": sd}, ((1.0, _gaussian, (values.mean(), sd)),))
 
 
 def lognormal(values: Array, threshold: float) -> TailFamily:
@@ -70,7 +87,7 @@ def lognormal(values: Array, threshold: float) -> TailFamily:
 def _shifted(values: Array, shift: float) -> TailFamily:
     logs = np.log(values - shift)
     sd = max(float(logs.std()), 1e-9)
-    part = (1.0, stats.lognorm, (sd, shift, np.exp(logs.mean())))
+    part = (1.0, _log_gaussian, (shift, float(logs.mean()), sd))
     return TailFamily("lognormal", {"shift_ns": shift, "log_sd": sd}, (part,))
 
 
@@ -78,7 +95,7 @@ def pareto(values: Array, threshold: float) -> TailFamily:
     """Generalised Pareto of the exceedances by probability-weighted moments (Hosking 1987)."""
     excess = np.sort(values[values > threshold]) - threshold
     shape, scale = _pareto_moments(excess)
-    part = (len(excess) / len(values), stats.genpareto, (shape, threshold, scale))
+    part = (len(excess) / len(values), _paretian, (threshold, scale, shape))
     name = "pareto" if shape > 0 else "bounded"
     return TailFamily(name, {"shape": shape, "scale_ns": scale}, (part,))
 
@@ -87,7 +104,7 @@ def exponential(values: Array, threshold: float) -> TailFamily:
     """An exponential distribution of the exceedances: memoryless."""
     above = values[values > threshold]
     scale, share = max(float(above.mean()) - threshold, 1e-9), len(above) / len(values)
-    part = (share, stats.expon, (threshold, scale))
+    part = (share, _paretian, (threshold, scale, 0.0))
     return TailFamily("exponential", {"scale_ns": scale}, (part,))
 
 
@@ -111,7 +128,7 @@ def rare_hits(values: Array, _: float) -> TailFamily | None:
     if not FEWEST_HITS / len(values) <= share <= 0.5 or high[0] - low[0] < 3 * (low[1] + high[1]):
         return None
     found = {"probability": share, "delay_ns": high[0] - low[0], "sd_ns": low[1]}
-    parts = ((1 - share, stats.norm, low), (share, stats.norm, high))
+    parts = ((1 - share, _gaussian, low), (share, _gaussian, high))
     return TailFamily("rare_hits", found, parts)
 
 
@@ -133,8 +150,8 @@ def _two(values: Array, split: float) -> tuple[float, tuple[float, float], tuple
         share = min(max(float(belongs.mean()), 1e-9), 1 - 1e-9)
         low = _moments(values, 1 - belongs, least)
         high = _moments(values, belongs, low[1])  # a hit comes on top of the usual noise
-        upper = np.log(share) + stats.norm.logpdf(values, *high)
-        lower = np.log(1 - share) + stats.norm.logpdf(values, *low)
+        upper = np.log(share) + _gaussian(values, *high)[1]
+        lower = np.log(1 - share) + _gaussian(values, *low)[1]
         belongs = 1 / (1 + np.exp(np.clip(lower - upper, -500, 500)))
     return share, low, high
 
@@ -243,8 +260,7 @@ def _tail_points(
     """Distances above the threshold and log P(beyond | above it), down to `least`."""
 
     def beyond(steps: Array) -> Array:
-        start = tail.log_survival(np.array([threshold]))
-        return np.asarray(tail.log_survival(threshold + steps) - start)
+        return np.asarray(tail.logs(threshold + steps)[0] - tail.logs(np.array([threshold]))[0])
 
     coarse = spread * np.geomspace(NEAREST, FARTHEST, 101)
     ends = np.flatnonzero(beyond(coarse) < least)

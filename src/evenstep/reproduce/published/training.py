@@ -10,7 +10,7 @@ from evenstep.reproduce.published.rows import Fitted, PublishedRow, System
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.formulas.steps import megatron_flops, overlapped, pipeline, serial
-from evenstep.simulate.simulation import simulate
+from evenstep.simulate.simulation import set_up, simulate, step_ns
 from evenstep.simulate.study.scaling_sizes import resized
 
 #: Seconds per iteration by GPUs, 175B, batch 768 (Jiang et al. 2024, table 2).
@@ -229,7 +229,7 @@ def _simulated_megascale() -> Iterator[PublishedRow]:
         base = _preset(f"{framework.split('-')[0].lower()}-175b")
         rows = megascale(framework).rows
         for gpus, row in zip(MEGASCALE[framework], rows, strict=False):
-            found = simulate(resized(base, gpus, strong=True)).step_time.mean_ns / 1e9
+            found = step_ns(set_up(resized(base, gpus, strong=True))) / 1e9
             yield row._replace(what=f"{framework}, {row.what}", predicted=found)
 
 
@@ -237,7 +237,7 @@ def _simulated_overlap() -> Iterator[PublishedRow]:
     for model, backend in DDP:
         name = f"ddp-{model}-{backend}".lower()
         step, serial_step = (
-            simulate(_preset(name, f"work.overlap={flag}")).step_time.mean_ns
+            step_ns(set_up(_preset(name, f"work.overlap={flag}")))
             for flag in ("true", "false")
         )
         what, gain = f"gain of overlap, {model}, {backend}", serial_step / step - 1
