@@ -142,6 +142,22 @@ def test_the_paper_holds_half_of_the_wait_when_arrivals_are_spread() -> None:
     assert propose(rule)[0] == 4 * MS
 
 
+@pytest.mark.parametrize(
+    ("wait_ms", "held", "reason"),
+    [(8, 32, Reason.BALANCED), (4, 32, Reason.SPREAD), (8, 16, Reason.SPREAD)],
+)
+def test_the_papers_threshold_rises_by_half_where_holding_most_steps_did_not_help(
+    wait_ms: int, held: int, reason: Reason
+) -> None:
+    rule = PaperRule()
+    for step in range(64):  # two windows of 32: waits of 8 ms held in all steps, then these
+        wait, delay = (8, MS) if step < 32 else (wait_ms, MS * (step < 32 + held))
+        seen = StepObservation(step, 100 * MS, 90 * MS, wait * MS, delay_ns=delay)
+        rule.learn(seen, due=True)
+    rule.learn(StepObservation(64, 100 * MS, 90 * MS, 4 * MS), due=True)
+    assert propose(rule)[1] is reason  # 4 ms are above 3 and below 4.5
+
+
 def test_the_paper_acts_on_waits_that_vary_even_when_the_last_spread_is_small() -> None:
     rule = PaperRule()
     feed(rule, [0, 8 * MS] * 16, spread_ns=2 * MS)

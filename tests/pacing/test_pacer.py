@@ -179,6 +179,15 @@ def test_a_held_step_does_not_raise_the_bound() -> None:
     assert made.bound_ns == 10 * MS
 
 
+def test_the_first_two_steps_of_a_job_are_not_calm() -> None:
+    made = pacer()
+    assert made.decide(0).reason is made.decide(1).reason is Reason.UNSTEADY
+    made.observe(early(0))
+    assert made.decide(1).reason is Reason.UNSTEADY
+    made.observe(early(1))
+    assert made.decide(2).reason is Reason.LEARNING
+
+
 @pytest.mark.parametrize("steady_again", [1, 2])
 def test_around_a_checkpoint_nothing_is_held(steady_again: int) -> None:
     made = paced()

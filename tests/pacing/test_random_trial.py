@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.pacing.account import CREDIT, SHARE, TrialBudget
-from evenstep.pacing.evidence import ALPHA, PRECISION, interval, running_interval
+from evenstep.pacing.evidence import (
+    ALPHA,
+    PRECISION,
+    EvidenceProcess,
+    interval,
+    running_interval,
+)
 from evenstep.pacing.random_trial import (
     ALWAYS,
     BLOCK_STEPS,
@@ -106,6 +112,13 @@ def test_what_was_refuted_once_stays_refuted_unless_the_effect_changes() -> None
     assert low >= (1 - PRECISION) * before > 0.0 > interval(noisy)[1]
     turned = [*steady, *(-each for each in steady * 6)]
     assert running_interval(turned) == interval(turned)
+
+
+def test_before_the_first_pair_there_is_no_evidence_and_a_pair_at_most_doubles_it() -> None:
+    evidence = EvidenceProcess()
+    assert evidence.log == 0.0
+    evidence.add(1e6)
+    assert evidence.log == pytest.approx(math.log(2))
 
 
 def test_an_interval_of_nothing_is_everything() -> None:
@@ -276,6 +289,18 @@ def test_who_follows_says_what_the_leaders_orders_mean() -> None:
     for span, scale in ((3, 0), (2, -1), (2, LONGEST_SCALE + 1)):  # no orders of ours
         trial.follow(span, scale)
         assert (trial.span, trial.scale) == (2, 1)
+
+
+def test_who_follows_is_stopped_at_twice_its_allowance_where_nothing_is_proven() -> None:
+    # A block of 8 steps loses .9 each, the next .3 less than nothing, in units of the pair's mean:
+    # .9 · 8 / 1.45 = 4.97, .3 · 8 / .85 = 2.82, and 4.97 - 2.82 + 4.97 > 2 · 3.1 > 4.97.
+    job = Job(1, sd=0.0)
+    job.trial.leads = False
+    job.go(2 * LEARNING_STEPS).trial.follow(2, 0)
+    while job.trial.span and job.trial.last_pair[0] < 9:
+        job.gain = (-0.9, 0.3)[job.account.steps // (2 * BLOCK_STEPS) % 2]
+        job.go(1)
+    assert (job.trial.word, job.trial.last_pair[0]) == ("does not pay", 3)
 
 
 @pytest.mark.parametrize("span", [2, 16])

@@ -53,6 +53,16 @@ def test_of_three_overlapped_buckets_the_late_rank_waits_for_none() -> None:
     assert told.total_ns < 2 * MS
 
 
+@pytest.mark.parametrize(("apart", "total"), [(3, 0), (1, 2 * MS)])
+def test_what_two_overlapped_entries_are_apart_is_told_from_no_wait(apart: int, total: int) -> None:
+    # a burst of two takes 2 ms from its last entry on, or 2 more that may be the other's start
+    usual = [one(0, apart + 2), one(apart, apart + 2)]
+    again = [one(apart + 2.05, 2 * apart + 4.05), one(2 * apart + 2.05, 2 * apart + 4.05)]
+    estimator, _ = after(5, usual + again)
+    told = estimator.step([one(0, apart + 4), one(apart, apart + 4)])
+    assert (told.first_ns, told.total_ns) == (2 * MS, total)
+
+
 def test_exact_ends_that_queue_behind_each_other_are_no_wait() -> None:
     # Eight buckets entered at once, 10 ms each, one after the other on the wire.
     queued = [one(0.001 * i, 10 * (i + 1), exact=True) for i in range(8)]

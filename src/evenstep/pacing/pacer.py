@@ -76,8 +76,7 @@ class Pacer:
         self._odd_batch: int | None = None  # a differing batch size, seen once
         self._times = RollingWindow(STEP_WINDOW)  # of steady steps, own delay excluded
         self._calm = 0
-        self._bound_ns = 0
-        self._threshold_ns = 0
+        self._bound_ns = self._threshold_ns = 0
         # The step last decided, whether the controller learns from it, and whether it may act.
         self._asked = (-1, False, False)
         self._plans = PlanBook(attempt=settings.attempt, world=settings.world)
