@@ -237,8 +237,7 @@ def _simulated_overlap() -> Iterator[PublishedRow]:
     for model, backend in DDP:
         name = f"ddp-{model}-{backend}".lower()
         step, serial_step = (
-            step_ns(set_up(_preset(name, f"work.overlap={flag}")))
-            for flag in ("true", "false")
+            step_ns(set_up(_preset(name, f"work.overlap={flag}"))) for flag in ("true", "false")
         )
         what, gain = f"gain of overlap, {model}, {backend}", serial_step / step - 1
         yield PublishedRow(what, DDP[model, backend], gain, "share")
