@@ -72,6 +72,7 @@ MAY_IMPORT = {
     },
     "report": {
         "allreduce",
+        "documents",
         "errors",
         "words",
         "statistics",

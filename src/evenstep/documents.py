@@ -54,7 +54,8 @@ class Document:
 
 def plain(value: Any) -> Any:
     """A value in the types of JSON: an object for a dataclass or a named tuple, the name of an
-    enumeration's member in lower case, null for a number that is not finite."""
+    enumeration's member in lower case, null for a number that is not finite, Python's number for
+    one of numpy."""
     if is_dataclass(value):
         name = getattr(value, "schema", "")
         return ({"schema": name} if name else {}) | {
@@ -68,6 +69,7 @@ def plain(value: Any) -> Any:
         return plain(value._asdict())
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [plain(one) for one in value]
+    value = value.item() if hasattr(value, "item") else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

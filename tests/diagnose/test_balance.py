@@ -58,14 +58,17 @@ def test_even_sizes_say_nothing(tmp_path):
 
 def test_a_port_carries_what_its_counter_grew_by():
     draft = Draft()
-    draft.rank(0, hostname="gpu01")
+    for rank in (0, 1):
+        draft.rank(rank, hostname="gpu01")
     seconds = np.arange(5)
     for port, per_s in ((0, 12.5e9), (1, 3e9)):
         bits = [struct.unpack("<Q", struct.pack("<d", per_s * s))[0] for s in seconds]
-        draft.rows(0, {
-            "kind": int(Kind.SAMPLE), "name": draft.name("ib.sent_bytes"), "device": port,
-            "enter_ns": 10**9 * (1 + seconds), "bytes_in": np.array(bits, np.uint64),
-        })  # fmt: skip
+        for rank, samples in ((0, 1), (1, 5)):  # rank 0 has ended before its second one
+            draft.rows(rank, {
+                "kind": int(Kind.SAMPLE), "name": draft.name("ib.sent_bytes"), "device": port,
+                "enter_ns": 10**9 * (1 + seconds[:samples]),
+                "bytes_in": np.array(bits[:samples], np.uint64),
+            })  # fmt: skip
     found = ports(draft.trace({}))
     assert [(each["port"], each["sent_gBps"]) for each in found] == [(0, 12.5), (1, 3.0)]
     assert not list(movement({"ports": found}))  # of one host: they carry nothing of the job

@@ -42,7 +42,8 @@ def test_the_message_is_one_that_opentelemetry_reads(diagnosis):
 def test_a_path_that_is_given_is_kept():
     with receiving() as collector:
         push(Families(), f"{collector.url}/mine", time_ns=1, resource={})
-    assert collector.got[0][0] == "/mine"
+        push(Families(), f"{collector.url}?team=a", time_ns=1, resource={})
+    assert [path for path, *_ in collector.got] == ["/mine", "/v1/metrics?team=a"]
 
 
 def test_a_collector_that_refuses_is_one_sentence():

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from evenstep.cli.main import main
+from evenstep.cli.traces import listed
 from evenstep.errors import SpoolError
+from evenstep.export.prometheus import running
 from evenstep.trace.loading import load
 from evenstep.trace.pack import collectable, extents, write_pack
 from evenstep.trace.reader import read_spool
@@ -35,6 +37,14 @@ def test_a_collected_run_reads_the_same(run, collected):
     assert other.ranks == one.ranks
     assert other.limits == one.limits
     assert all(np.array_equal(other.events[name], one.events[name]) for name in EVENT_COLUMNS)
+
+
+def test_a_collected_run_is_counted_and_listed_with_its_ranks(run, collected):
+    counted, there = running(collected), running(run)
+    assert {name: one.samples for name, one in counted.items()} == {
+        name: one.samples for name, one in there.items()
+    }
+    assert f"{WORLD} ranks" in next(listed(collected.parent))
 
 
 def test_there_is_one_file_for_each_node(collected):

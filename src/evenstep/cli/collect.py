@@ -12,12 +12,13 @@ from typing import Annotated, ClassVar
 
 from evenstep.cli import files
 from evenstep.cli.arguments import add_json, seconds
-from evenstep.cli.terminal import print_json
+from evenstep.cli.terminal import print_json, tell_written
 from evenstep.documents import Document, Meta, Natural, Positive
 from evenstep.errors import TraceError, UsageError
 from evenstep.trace.pack import CollectableSpool, collectable, write_pack
 from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.folder import RunFolder
+from evenstep.words import plural
 
 HELP = """Copy the traces of a node to shared storage, as one file.
 
@@ -96,7 +97,9 @@ def _collected(
     for (attempt, node), found in spools.items():
         pack = target.pack_path(attempt, node)
         written = _collect(pack, found)
-        _copy_mark(source.preemption_path(attempt), target.preemption_path(attempt))
+        mark, copied = source.preemption_path(attempt), target.preemption_path(attempt)
+        if mark.exists() and not copied.exists():  # else another node has copied it
+            write_whole(copied, mark.read_bytes())
         size, ranks = pack.stat().st_size, len(found)
         packs.append(CollectedPack(str(pack), attempt, node, ranks, size, written))
     return packs
@@ -122,12 +125,5 @@ def _collect(pack: Path, spools: list[CollectableSpool]) -> bool:
             print(f"{pack} is complete", file=sys.stderr)
             return False
     size = write_pack([spool.path for spool in spools], pack)
-    word = "rank" if len(spools) == 1 else "ranks"
-    print(f"Wrote {pack} ({len(spools)} {word}, {size:,} bytes)", file=sys.stderr, flush=True)
+    tell_written(pack, f" ({plural(len(spools), 'rank')}, {size:,} bytes)")
     return True
-
-
-def _copy_mark(mark: Path, target: Path) -> None:
-    """Copy the preemption mark of an attempt, unless another node has copied one."""
-    if mark.exists() and not target.exists():
-        write_whole(target, mark.read_bytes())

@@ -138,7 +138,7 @@ def _page(document: SweepDocument) -> str:
 
 
 def _cells(entry: Mapping[str, Any]) -> list[str]:
-    from evenstep.report.terminal.style import precise
+    from evenstep.report.terminal.style import exact, precise
 
     rate, cv = entry["throughput"], entry["step_cv"]
     spread = "" if rate["low"] is None else f" ±{rate['high'] - rate['value']:.2g}"
@@ -149,5 +149,5 @@ def _cells(entry: Mapping[str, Any]) -> list[str]:
         precise(entry["step_mean_ns"]["value"]),
         f"{cv['value']:.3f}",
         precise(entry["step_p99_ns"]["value"]),
-        f"{100 * entry['efficiency']['value']:.1f} %",
+        exact(entry["efficiency"]["value"]),
     ]

@@ -55,11 +55,14 @@ def inside(place: Path, *patterns: str) -> list[Path]:
 
 def listed(place: Path, now_s: float | None = None) -> Iterator[str]:
     """Render the runs of a folder, latest first, and the command that opens the first."""
+    from evenstep.trace.spools import spools_in
+
     runs = inside(place)
     now_s = time.time() if now_s is None else now_s
     for path in runs[:MOST_LISTED]:
         attempts = RunFolder(path).attempts()
-        ranks = len(list(path.glob(f"attempt-{attempts[-1]:03d}/rank-*.spool"))) if attempts else 0
+        last = RunFolder(path).spool_path(attempts[-1], 0).parent if attempts else path
+        ranks = len(spools_in(last)[0])
         yield f"{_age(now_s - _began(path)):>12}  {ranks:>5} ranks  {path}"
     if len(runs) > MOST_LISTED:
         yield f"{'':>12}  and {len(runs) - MOST_LISTED} older"

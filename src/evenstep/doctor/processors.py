@@ -9,6 +9,7 @@ from evenstep.doctor.check import Check, fine, or_ok, skipped, wrong
 from evenstep.doctor.host import Host
 from evenstep.host.cgroup import CpuController
 from evenstep.trace.ranks import format_ranks
+from evenstep.words import plural
 
 _MPI = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MPI_LOCALRANKID")
 _BUSY_PERCENT = 10.0  # of time in which a task waited for a core
@@ -64,11 +65,8 @@ def _threads(host: Host, cores: float) -> Check:
     if host.gpu_count and cores < _PROXIES * ranks:
         wanted = _PROXIES * ranks
         return wrong("processors.threads.few", **room, wanted=wanted, each=_PROXIES)
-    said = f"{threads} thread{'s' if threads != 1 else ''}" if threads else "all cores as threads"
-    return fine(
-        "processors.threads",
-        f"{ranks} rank{('s' if ranks != 1 else '')} × {said} on {cores:g} cores",
-    )
+    said = plural(threads, "thread") if threads else "all cores as threads"
+    return fine("processors.threads", f"{plural(ranks, 'rank')} × {said} on {cores:g} cores")
 
 
 def _waiting(host: Host, cores: float) -> Iterator[Check]:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar
 from evenstep.doctor.check import Check, fine, listed, skipped, wrong
 from evenstep.documents import Document, Meta, Positive
 from evenstep.errors import UsageError
+from evenstep.words import plural
 
 #: From near to far, named as in `nvidia-smi topo -m`; NVLinks are "NV" and their number.
 LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
@@ -231,7 +232,4 @@ def _numa(topology: Topology, where: str) -> Check:
     if topology.nics and gpu_nodes - nic_nodes and topology.numa_nodes > 1:
         nodes = listed(sorted(str(n) for n in gpu_nodes - nic_nodes))
         return wrong("topology.numa.apart", nodes=nodes, where=where)
-    return fine(
-        "topology.numa",
-        f"{topology.numa_nodes} NUMA node{('s' if topology.numa_nodes > 1 else '')}{where}",
-    )
+    return fine("topology.numa", f"{plural(topology.numa_nodes, 'NUMA node')}{where}")

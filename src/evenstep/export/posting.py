@@ -78,8 +78,8 @@ def push(
     Raises `UsageError` if the collector cannot be reached or refuses.
     """
     purpose = "OTLP metrics"
-    bare = checked(url, purpose).path in ("", "/")
-    where = f"{url.rstrip('/')}/v1/metrics" if bare else url
+    parts = checked(url, purpose)
+    where = parts._replace(path="/v1/metrics").geturl() if parts.path in ("", "/") else url
     post(where, request(families, time_ns=time_ns, resource=resource), purpose=purpose)
 
 

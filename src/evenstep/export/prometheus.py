@@ -20,10 +20,12 @@ import msgspec
 
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.errors import TraceError, UsageError
+from evenstep.trace.pack import Extent
 from evenstep.trace.reader import SpoolContents, open_spool
 from evenstep.trace.spool.files import read_toml
 from evenstep.trace.spool.folder import RunFolder, read_facts
 from evenstep.trace.spool.layout import Phase
+from evenstep.trace.spools import spools_in
 
 COUNTER = "counter"
 S = 1e-9  # seconds in a nanosecond
@@ -204,8 +206,8 @@ def running(run: Path, *, node: str | None = None, anonymous: bool = False) -> F
     """
     folder = RunFolder(run)
     attempts = folder.attempts()
-    files = sorted((run / f"attempt-{attempts[-1]:03d}").glob("*.spool")) if attempts else []
-    spools = [spool for spool in map(_readable, files) if spool is not None]
+    places = spools_in(folder.spool_path(attempts[-1], 0).parent)[0] if attempts else []
+    spools = [spool for spool in map(_readable, places) if spool is not None]
     spools = [each for each in spools if each.identity.get("hostname") == node] or spools
     name = spools[0].identity.get("run_id", "") if spools else ""
     if anonymous:
@@ -230,9 +232,9 @@ def _live(path: Path) -> Live | None:
         return None
 
 
-def _readable(path: Path) -> SpoolContents | None:
+def _readable(place: Extent) -> SpoolContents | None:
     try:
-        return open_spool(path)[0]
+        return open_spool(place)[0]
     except TraceError:
         return None
 

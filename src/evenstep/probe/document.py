@@ -146,11 +146,9 @@ def document(outcome: ProbeResult, judged: Judgement, *, seconds: float) -> dict
 def verdict(outcome: ProbeResult, judged: Judgement) -> str:
     """Summarize the result in one sentence."""
     heard = len(outcome.places)
-    where = f"{outcome.nodes} node{'s' if outcome.nodes != 1 else ''}"
-    who = f"{heard} of {outcome.world} ranks" if heard < outcome.world else f"{heard} ranks"
-    if heard == outcome.world == 1:
-        who = "1 rank"
-    head = f"{who} on {where}" + (f", {outcome.backend}" if outcome.backend else "")
+    of = f"{heard} of " if heard < outcome.world else ""
+    head = f"{of}{words.plural(outcome.world, 'rank')} on {words.plural(outcome.nodes, 'node')}"
+    head += f", {outcome.backend}" if outcome.backend else ""
     if not judged.findings:
         return f"{head}: no slow ranks or links."
     first, *others = judged.findings

@@ -132,7 +132,8 @@ def congestion(trace: Trace, grid: StepGrid, late: Array) -> list[Evidence]:
 def ports(trace: Trace) -> list[dict[str, Any]]:
     """Bytes per second of each port of each node's adapters, where counters were sampled.
 
-    Ports have the numbers of `host.sources`; of several ranks that sample one, the first counts.
+    Ports have the numbers of `host.sources`; of several ranks that sample one, the first that has
+    done so twice counts.
     """
     names = next((pair for pair in PORTS if set(pair) & set(trace.names)), ())
     found: dict[tuple[str, int], dict[str, Any]] = {}
@@ -140,7 +141,8 @@ def ports(trace: Trace) -> list[dict[str, Any]]:
         for rank, port, mine in by_device(named(trace, Kind.SAMPLE, metric)):
             node = trace.ranks[rank].node if rank in trace.ranks else ""
             entry = found.setdefault((node, port), {"node": node, "port": port})
-            entry.setdefault(f"{word}_gBps", _rate(mine))
+            if entry.get(f"{word}_gBps") is None:
+                entry[f"{word}_gBps"] = _rate(mine)
     return [found[key] for key in sorted(found)][:MOST_PORTS]
 
 

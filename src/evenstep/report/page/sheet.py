@@ -6,7 +6,6 @@ import base64
 import gzip
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep import words
+from evenstep.documents import plain
 from evenstep.errors import MissingExtra, UsageError
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool import files
@@ -73,22 +73,8 @@ def content_hash(text: str) -> str:
 
 def embedded(value: object) -> str:
     """Return JSON that is safe in a script element: ASCII, without `<`, NaN as null."""
-    text = json.dumps(_finite(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(plain(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _finite(value: Any) -> Any:
-    """Convert numpy scalars to Python's, and NaN and infinity to None."""
-    scalar = getattr(value, "item", None)
-    if callable(scalar):
-        return _finite(scalar())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_finite(item) for item in value]
-    return value if value is None or isinstance(value, (str, int)) else str(value)
 
 
 def write(path: Path, render: Callable[[], str], *, force: bool = False) -> None:

@@ -161,10 +161,10 @@ def _finding(item: Changed, normalised: bool, style: Style) -> str:
     )
 
 
-def _short(name: str) -> str:
+def _short(name: str, width: int = COLUMN) -> str:
     """Shorten a run's name to its end."""
     text = printable(name)
-    return text if len(text) < COLUMN else "…" + text[-(COLUMN - 2) :]
+    return text if len(text) < width else "…" + text[-(width - 2) :]
 
 
 # -- past runs -------------------------------------------------------------------------------------
@@ -198,8 +198,7 @@ def _row(run: PastRun) -> str:
     energy = "" if run.joules_per_unit is None else number(run.joules_per_unit)
     cv = "" if run.cv is None else percent(run.cv)
     hours = run.rank_hours_per_unit if run.cost_per_unit is None else run.cost_per_unit
-    name = printable(run.name)
-    name = name if len(name) < NAME else "…" + name[-(NAME - 2) :]
+    name = _short(run.name, NAME)
     line = f"{name:<{NAME}}{started:>14}{run.ranks:>6}{run.attempts:>6}{duration(run.step_ns):>9}"
     good = percent(run.goodput["share"]).replace(" ", "") if run.goodput else ""
     return f"{line}{cv:>7}{good:>6}{number(1000 * hours):>12}{energy:>8}".rstrip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from evenstep.report.terminal.style import PLAIN, precise, table
+from evenstep.report.terminal.style import PLAIN, exact, precise, table
 from evenstep.words import is_known, number, percent
 
 
@@ -44,12 +44,12 @@ def _rows(document: dict[str, Any]) -> list[list[str]]:
             f"{point['ideal']:.4g}",
             f"{point['bandwidth_only']:.4g}",
             f"{point['throughput']['value']:.4g}",
-            _percent(point["efficiency"]),
+            exact(point["efficiency"]),
             precise(point["step_ns"]["value"]),
             f"{point['cv']['value']:.3f}",
             precise(point["p99_ns"]["value"]),
         ]
-        rows.append([*cells, _percent(point["goodput"])] if failing else cells)
+        rows.append([*cells, exact(point["goodput"])] if failing else cells)
     return rows
 
 
@@ -62,14 +62,14 @@ def verdict(document: dict[str, Any]) -> str:
     else:
         head = (
             f"Throughput still rises at {last['ranks']:,} ranks, the largest size here; a rank has "
-            f"{_percent(last['effective_efficiency'])} of what it has at {points[0]['ranks']:,}."
+            f"{exact(last['effective_efficiency'])} of what it has at {points[0]['ranks']:,}."
         )
     grown = peak["grown_ns"]
     if grown is not None and grown <= 0.001 * last["step_ns"]["value"]:
         return head
     reason = f" From {peak['from_ranks']:,} to {peak['to_ranks']:,} ranks: {peak['why']}"
     if grown is not None and peak["share"] is not None:
-        reason += f", {precise(grown)} a step, {_percent(peak['share'])} of what is lost"
+        reason += f", {precise(grown)} a step, {exact(peak['share'])} of what is lost"
     missed = last["bandwidth_only"] / last["throughput"]["value"]
     seen = f" Bandwidth alone would allow {missed:.2f} times the throughput predicted there."
     return f"{head}{reason}.{seen}"
@@ -98,10 +98,6 @@ def _outlay(outlay: dict[str, Any], unit: str) -> Iterator[str]:
         yield f"No size is fast enough{within}."
     else:
         yield f"Cheapest{within}: {outlay['cheapest']:,} ranks."
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
 
 
 # -- measured --------------------------------------------------------------------------------------

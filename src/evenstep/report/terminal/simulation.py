@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from evenstep.report.terminal.style import DIGITS, precise
+from evenstep.report.terminal.style import DIGITS, exact, precise
 from evenstep.reproduce.published.table import ErrorEstimate
 from evenstep.simulate.result import Result
 from evenstep.words import size
@@ -29,13 +29,13 @@ def render(result: Result) -> str:
         f"{title}: {result.ranks} ranks on {result.nodes} nodes, {result.steps} steps"
         + (", interrupted" if result.partial else ""),
         f"  throughput   {result.throughput:.4g} {result.unit}, "
-        f"{100 * result.efficiency:.1f} % of compute alone{_arithmetic(result)}",
+        f"{exact(result.efficiency)} of compute alone{_arithmetic(result)}",
         f"  step time    {precise(step.mean_ns)} on average, CV {step.cv:.3f}, "
         f"median {precise(step.p50_ns)}, p99 {precise(step.p99_ns)}",
-        f"  time spent   compute {_percent(shares.compute)}, "
-        f"exposed communication {_percent(shares.exposed_communication)}, "
-        f"waiting for others {_percent(shares.wait)}, input {_percent(shares.input)}"
-        + (f", pacing {_percent(shares.held)}" if shares.held else ""),
+        f"  time spent   compute {exact(shares.compute)}, "
+        f"exposed communication {exact(shares.exposed_communication)}, "
+        f"waiting for others {exact(shares.wait)}, input {exact(shares.input)}"
+        + (f", pacing {exact(shares.held)}" if shares.held else ""),
     ]
     for use in result.collectives:
         bus = f", bus bandwidth {use.busbw_gBps:.4g} GB/s" if use.busbw_gBps is not None else ""
@@ -44,14 +44,13 @@ def render(result: Result) -> str:
             f"{use.algorithm}: {precise(use.alone_ns)} alone{bus}"
         )
     lines += [
-        f"  busiest link {link.link}: {_percent(link.utilisation)} of "
-        f"{link.capacity_gBps:g} GB/s used"
+        f"  busiest link {link.link}: {exact(link.utilisation)} of {link.capacity_gBps:g} GB/s used"
         for link in result.links[:3]
     ]
     lines += [*_converges(result), *_uses(result), *_lasts(result)]
     if result.pacing is not None:
         lines.append(f"  pacing       {result.pacing['verdict']}")
-    return "".join(f"{line}\n" for long in lines for line in _folded(long))
+    return "".join(map(_folded, lines))
 
 
 def off_by(error: ErrorEstimate | None) -> str:
@@ -59,26 +58,24 @@ def off_by(error: ErrorEstimate | None) -> str:
     if error is None:
         return "  error        unknown: there is no measured system like this one\n"
     how = "calibrated on other rows" if error.calibrated else "with nothing calibrated"
-    long = (
-        f"  error        {_percent(error.median)} (median), {_percent(error.worst)} at worst, of "
+    return _folded(
+        f"  error        {exact(error.median)} (median), {exact(error.worst)} at worst, of "
         f"{error.rows} measured rows of kind {error.kind}, {how}"
     )
-    return "".join(f"{line}\n" for line in _folded(long))
 
 
 def _arithmetic(result: Result) -> str:
     """Render TFLOP/s and MFU, if the model's arithmetic is known."""
     if result.tflops_per_gpu is None:
         return ""
-    share = "" if result.mfu is None else f", MFU {100 * result.mfu:.1f} %"
+    share = "" if result.mfu is None else f", MFU {exact(result.mfu)}"
     return f", {result.tflops_per_gpu:.4g} TFLOP/s a GPU{share}"
 
 
-def _folded(line: str) -> list[str]:
+def _folded(line: str) -> str:
     """Wrap a line; continuation lines are indented by the label."""
-    if len(line) <= WIDTH:
-        return [line]
-    return textwrap.wrap(line, WIDTH, subsequent_indent=" " * LABEL, break_long_words=False)
+    folded = textwrap.wrap(line, WIDTH, subsequent_indent=" " * LABEL, break_long_words=False)
+    return "".join(f"{one}\n" for one in (folded if len(line) > WIDTH else [line]))
 
 
 def _converges(result: Result) -> Iterator[str]:
@@ -98,7 +95,7 @@ def _converges(result: Result) -> Iterator[str]:
     if found.local_steps > 1:
         yield f"  exchange     every {found.local_steps} steps; models differ in between"
     if found.discarded_share:
-        yield f"  gradients    {_percent(found.discarded_share)} are discarded"
+        yield f"  gradients    {exact(found.discarded_share)} are discarded"
 
 
 def _uses(result: Result) -> Iterator[str]:
@@ -123,14 +120,10 @@ def _lasts(result: Result) -> Iterator[str]:
         return
     useful = weeks["useful"]
     yield (
-        f"  over weeks   {_percent(useful)} of the time is useful work "
+        f"  over weeks   {exact(useful)} of the time is useful work "
         f"({result.throughput * useful:.4g} {result.unit}), "
         f"{weeks['interruptions_per_day']:.3g} interruptions a day"
     )
-    lost = ", ".join(f"{word} {_percent(weeks[name])}" for name, word in _LOSSES if weeks[name])
+    lost = ", ".join(f"{word} {exact(weeks[name])}" for name, word in _LOSSES if weeks[name])
     yield f"               lost: {lost}"
     yield f"               a checkpoint every {precise(weeks['checkpoint_interval_ns'])}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"

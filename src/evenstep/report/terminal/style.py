@@ -32,6 +32,11 @@ def precise(length_ns: float | None) -> str:
     return duration(length_ns, digits=DIGITS)
 
 
+def exact(share: float) -> str:
+    """Render a simulated share, always with one decimal."""
+    return f"{100 * share:.1f} %"
+
+
 def table(rows: Sequence[Sequence[str]], *, gap: str = "  ") -> list[str]:
     """Render rows as lines of right-aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
