@@ -98,16 +98,18 @@ def _run(name: str, options: Sequence[str], *, write: bool, as_json: bool) -> bo
     module.add_arguments(parser)
     args = parser.parse_args(options)
     print(f"{name}: load average {load_average():.2f} at the start", file=sys.stderr, flush=True)
+    where = machine(getattr(args, "python", sys.executable))
+    rows: list[Row] = []
     try:
-        rows: list[Row] = module.run(args)
+        for row in module.run(args):
+            rows.append(row)
+            if not as_json:
+                print(render([row], where, head=len(rows) == 1), flush=True)
     except JobError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return False
-    where = machine(getattr(args, "python", sys.executable))
     if as_json:
         print(json.dumps([{**row._asdict(), "machine": where} for row in rows], indent=2))
-    else:
-        print(render(rows, where), flush=True)
     if write:
         PAGE.write_text(renew(PAGE.read_text(), rows, where))
         print(f"Wrote {PAGE}", file=sys.stderr)

@@ -7,7 +7,9 @@ the brute-force fluid network of the tests, which shares no code with the engine
 from __future__ import annotations
 
 import argparse
+import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from typing import TYPE_CHECKING, Any
@@ -45,21 +47,26 @@ MESH = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark."""
     parser.add_argument("--worlds", type=int, default=WORLDS, help="drawn at random")
-    parser.add_argument("--quick", action="store_true", help="not the largest jobs")
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS))
 
 
-def run(args: argparse.Namespace) -> list[Row]:
-    """Exactness, then what each shape of job costs."""
-    rows = [_exact(args.worlds), _grown(), _grown_scattered()]
-    rows += [_ring(ranks, bar) for ranks, bar in RING_BARS.items()]
-    rows += [_noisy(), *_shared(), *_beside_smpi(), *_jobs()]
-    return rows if args.quick else rows + _large()
+def run(args: argparse.Namespace) -> Iterator[Row]:
+    """Exactness, then what each shape of job costs; each row as it is measured."""
+    for name in args.only:
+        print(f"simulator: {name}", file=sys.stderr, flush=True)
+        yield from PARTS[name](args)
 
 
 # -- exact -----------------------------------------------------------------------------------------
 
 
-def _exact(worlds: int) -> Row:
+def _exact(args: argparse.Namespace) -> Iterator[Row]:
+    yield _random(args.worlds)
+    yield _grown()
+    yield _grown_scattered()
+
+
+def _random(worlds: int) -> Row:
     from evenstep.simulate.wires.world import CompiledWorld
     from tests.simulate.random_worlds import Drawn, furthest
 
@@ -150,37 +157,37 @@ def _ring(ranks: int, bar: float) -> Row:
     )  # fmt: skip
 
 
-def _noisy() -> Row:
-    """Ranks that enter at random, and one slow link."""
+def _rings(_: argparse.Namespace) -> Iterator[Row]:
+    """Closed ones, then with ranks that enter at random and one slow link."""
+    for ranks, bar in RING_BARS.items():
+        yield _ring(ranks, bar)
     slow = "fabric.changes=[{links='node7.nic0.send', factor=0.5}]"
     found = _simulated(
         "ring", "cluster.nodes=1024", "work.forward_ms=10", "noise=[{kind='normal'}]", slow
     )
-    return _row("the same of 1,024 with noise and one slow link", RING_BARS[1024], found)
+    yield _row("the same of 1,024 with noise and one slow link", RING_BARS[1024], found)
 
 
-def _shared() -> list[Row]:
+def _shared(_: argparse.Namespace) -> Iterator[Row]:
     """Rings in random order on a 4:1 fabric: every message by itself."""
     found = _simulated(
         "ring", "cluster.nodes=1024", *SPINES, "job.placement=random", "work.forward_ms=10",
         "noise=[{kind='normal'}]",
     )  # fmt: skip
+    yield _row("ring of 1,024 in random order at 4:1, message by message", SHARED_BAR, found)
     each = {}
     for ranks, steps in FLAT:
         messages, seconds = _followed(ranks, steps)
         each[messages] = seconds / messages * 1e6
     growth = max(each.values()) / min(each.values())
-    return [
-        _row("ring of 1,024 in random order at 4:1, message by message", SHARED_BAR, found),
-        Row(
-            f"time per message of such rings, leaves of 8: {', '.join(f'{m:,}' for m in each)} "
-            "messages",
-            f"within {FLAT_BAR:g} ×",
-            ", ".join(f"{value:.2f}" for value in each.values()) + " µs",
-            growth <= FLAT_BAR,
-            COMMAND,
-        ),
-    ]
+    yield Row(
+        f"time per message of such rings, leaves of 8: {', '.join(f'{m:,}' for m in each)} "
+        "messages",
+        f"within {FLAT_BAR:g} ×",
+        ", ".join(f"{value:.2f}" for value in each.values()) + " µs",
+        growth <= FLAT_BAR,
+        COMMAND,
+    )
 
 
 def _scattered_ring(ranks: int, steps: int, *sets: str) -> Scenario:
@@ -220,10 +227,10 @@ def _followed(ranks: int, steps: int) -> tuple[int, float]:
     return round(messages), seconds
 
 
-def _beside_smpi() -> list[Row]:
+def _beside_smpi(_: argparse.Namespace) -> Iterator[Row]:
     """The same ring by SimGrid, where it is installed, one after the other."""
     if not smpi.can_run():
-        return []
+        return
     from evenstep.simulate.simulation import simulate
 
     asked = _scattered_ring(PEER_RANKS, 1)
@@ -232,44 +239,41 @@ def _beside_smpi() -> list[Row]:
     spent = time.process_time() - start
     peer = smpi.ring(asked)
     apart = abs(peer.end_ns / own_ns - 1)
-    return [
-        Row(
-            f"ring of {PEER_RANKS} in random order at 4:1, leaves of 8, beside SimGrid SMPI: "
-            "difference of their ends",
-            f"<= {100 * PEER_BAR:g} %",
-            f"{100 * apart:.4f} %; {spent:.2f} s of CPU, SMPI {peer.cpu_s:.2f} s",
-            apart <= PEER_BAR,
-            COMMAND,
-        )
-    ]
+    yield Row(
+        f"ring of {PEER_RANKS} in random order at 4:1, leaves of 8, beside SimGrid SMPI: "
+        "difference of their ends",
+        f"<= {100 * PEER_BAR:g} %",
+        f"{100 * apart:.4f} %; {spent:.2f} s of CPU, SMPI {peer.cpu_s:.2f} s",
+        apart <= PEER_BAR,
+        COMMAND,
+    )
 
 
-def _jobs() -> list[Row]:
-    found = [
-        ("sharded 8B on 128 H100, 100 steps", 1.0, _simulated("h100-fsdp")),
-        (
-            "1,024 GPUs, tensor 8 × pipeline 8 × data 16, 20 steps with noise", 10.0,
-            _simulated("h100-fsdp", *MESH),
-        ),
-    ]  # fmt: skip
-    return [_row(*one) for one in found]
+def _jobs(_: argparse.Namespace) -> Iterator[Row]:
+    yield _row("sharded 8B on 128 H100, 100 steps", 1.0, _simulated("h100-fsdp"))
+    yield _row(
+        "1,024 GPUs, tensor 8 × pipeline 8 × data 16, 20 steps with noise", 10.0,
+        _simulated("h100-fsdp", *MESH),
+    )  # fmt: skip
 
 
-def _large() -> list[Row]:
-    """Jobs of many messages, of which few share links, and many jobs."""
-    return [
-        _row("1,000 steps of 1,024 ranks, 25 buckets, two neighbours and noise", 5.0,
-             _oversubscribed(1024, 1000)),
-        _row("100 steps of 65,536 ranks, nobody beside them", 15.0,
-             _oversubscribed(65536, 100, "neighbours=[]")),
-        _row("the same beside two neighbours", 15.0, _oversubscribed(65536, 100)),
-        _row("every strategy of a job of 256 ranks", 5.0, _strategies(32)),
-        _row("the same with its margins, of 32 ranks", 5.0, _strategies(4, *AXES)),
-    ]  # fmt: skip
+def _large(_: argparse.Namespace) -> Iterator[Row]:
+    """Jobs of many messages, of which few share links."""
+    yield _row("1,000 steps of 1,024 ranks, 25 buckets, two neighbours and noise", 5.0,
+               _oversubscribed(1024, 1000))  # fmt: skip
+    yield _row("100 steps of 65,536 ranks, nobody beside them", 15.0,
+               _oversubscribed(65536, 100, "neighbours=[]"))  # fmt: skip
+    yield _row("the same beside two neighbours", 15.0, _oversubscribed(65536, 100))
 
 
-def _strategies(nodes: int, *axes: str) -> dict[str, Any]:
-    """All options of a job with a slow GPU, in this process."""
+def _strategies(_: argparse.Namespace) -> Iterator[Row]:
+    """Many jobs: all options of one with a slow GPU."""
+    yield _row("every strategy of a job of 256 ranks", 5.0, _compared(32))
+    yield _row("the same with its margins, of 32 ranks", 5.0, _compared(4, *AXES))
+
+
+def _compared(nodes: int, *axes: str) -> dict[str, Any]:
+    """In this process."""
     from evenstep.scenario import scenario
     from evenstep.simulate.study.decision import Limits, compare
 
@@ -285,3 +289,14 @@ def _oversubscribed(ranks: int, steps: int, *sets: str) -> dict[str, Any]:
         "oversubscribed", f"cluster.nodes={ranks + BESIDE}", f"job.ranks={ranks}",
         f"run.steps={steps}", *sets,
     )  # fmt: skip
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
+    "exact": _exact,
+    "rings": _rings,
+    "shared": _shared,
+    "smpi": _beside_smpi,
+    "jobs": _jobs,
+    "large": _large,
+    "strategies": _strategies,
+}

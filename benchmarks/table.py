@@ -20,10 +20,10 @@ def line(texts: Sequence[str]) -> str:
     return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
 
 
-def render(rows: Sequence[Row], machine: str) -> str:
-    """The rows as a Markdown table of their own."""
-    head = [line(COLUMNS), line(["---"] * len(COLUMNS))]
-    return "\n".join(head + [line(cells(row, machine)) for row in rows])
+def render(rows: Sequence[Row], machine: str, *, head: bool = True) -> str:
+    """The rows as a Markdown table of their own; without the head, more of its rows."""
+    lines = [line(COLUMNS), line(["---"] * len(COLUMNS))] if head else []
+    return "\n".join(lines + [line(cells(row, machine)) for row in rows])
 
 
 def renew(page: str, rows: Sequence[Row], machine: str) -> str:

@@ -160,7 +160,7 @@ class Drawn:
 
     def told(self, make: Any, *, closed: bool = False) -> list[list[float]]:
         """What a `World` says, each job's whole program being one step."""
-        world = make(self.capacity, tuple(self.sizes), 8)
+        world = make(self.capacity, tuple(self.sizes))
         flows = [world.flow(self._carriage(n, closed=closed)) for n in range(len(self.groups))]
         first = 0
         for job, size in enumerate(self.sizes):
@@ -202,7 +202,7 @@ class Drawn:
                     np.concatenate([[0], np.cumsum(hops)]),
                     np.array([link for m in messages for link in m.links], int),
                     ring, found.posted, repeats,
-                    np.array([self.common.intersection(m.links) != set() for m in messages])
+                    np.array([link in self.common for m in messages for link in m.links])
                     if ring else None,
                 )
             )  # fmt: skip

@@ -135,11 +135,7 @@ def test_the_link_is_shared_as_its_definition_says(shapes, goodput: float) -> No
 def test_the_engine_without_a_compiler_gives_the_same(monkeypatch, weights: str) -> None:
     asked = two(ranks=3, goodput=0.8, flows=1.5, weights=weights, seed=3)
     found = unpaced(asked, 12)
-    monkeypatch.setattr(
-        link_worlds,
-        "make_world",
-        lambda links, ranks, _, goodput: PythonWorld(links, ranks, goodput),
-    )
+    monkeypatch.setattr(link_worlds, "make_world", PythonWorld)
     for times, expected in zip(unpaced(asked, 12).times, found.times, strict=True):
         assert times == pytest.approx(expected, abs=1e-8)
 

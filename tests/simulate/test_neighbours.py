@@ -95,7 +95,7 @@ def test_a_link_that_a_neighbour_floods_never_carries_more_than_is_left_beside_i
 ):
     """12.5 GB/s never yield on an uplink of 12.5; a twentieth is left to others (`LEAST_SHARE`)."""
     if engine == "python":
-        monkeypatch.setattr(simulation, "make_world", lambda c, r, _, g=1.0: PythonWorld(c, r, g))
+        monkeypatch.setattr(simulation, "make_world", PythonWorld)
     loads = simulate(drifting(20, 20, responsive=False)).loads
     uplink = loads.network.names.index("leaf0->spine0")
     assert loads.peak_gBps[uplink] == pytest.approx(1.05 * 12.5)

@@ -28,7 +28,7 @@ def test_every_operation_is_over_when_the_definition_says(seed):
 @pytest.mark.parametrize("seed", range(60, 90))
 def test_without_a_compiler_it_is_the_same(seed):
     drawn = Drawn(seed)
-    slow = drawn.told(lambda capacity, ranks, _: PythonWorld(capacity, ranks))
+    slow = drawn.told(PythonWorld)
     assert furthest(slow, drawn.told(CompiledWorld)) <= 1e-12
 
 
@@ -52,7 +52,7 @@ def test_a_ring_that_shares_nothing_ends_as_round_by_round(seed):
         place, np.roll(place, -1), hop - 1, np.ones(ranks), hop, np.arange(ranks + 1), place,
         ring=ranks, repeats=rounds,
     )  # fmt: skip
-    world = CompiledWorld(np.ones(ranks), (ranks,), 1)
+    world = CompiledWorld(np.ones(ranks), (ranks,))
     flow = world.flow(Carriage(place, np.zeros(ranks, int), (volley,), closed=True))
     world.job(0, entry)
     plan = one_by_one(ranks, [COLLECTIVE], [flow])
@@ -67,9 +67,7 @@ def test_a_ring_that_shares_nothing_ends_as_round_by_round(seed):
     np.testing.assert_allclose(found[1][0], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "make", [CompiledWorld, lambda capacity, ranks, _: PythonWorld(capacity, ranks)]
-)
+@pytest.mark.parametrize("make", [CompiledWorld, PythonWorld])
 def test_durations_that_are_known_late_delay_nobody(make):
     """A byte a ns, two ranks that send 50 bytes each in both steps, each on its own.
 
@@ -81,7 +79,7 @@ def test_durations_that_are_known_late_delay_nobody(make):
     volley = MessageVolley(
         ranks, zero - 1, np.full(2, 50.0), zero * 0.0, np.full(2, 50.0), np.arange(3), zero
     )
-    world = make(np.ones(1), (2,), 1)
+    world = make(np.ones(1), (2,))
     flow = world.flow(Carriage(ranks, ranks, (volley,)))
     plan = one_by_one(2, [COMPUTE, COLLECTIVE], [flow])
     world.job(0, np.zeros(2))

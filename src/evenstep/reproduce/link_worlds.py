@@ -125,7 +125,7 @@ def run(
 ) -> Outcome:
     """Run all jobs until each has finished `steps` steps; `on_step` is called with each step."""
     sizes = [job.ranks for job in world.jobs] + [1] * (world.flows > 0)
-    engine = make_world(np.ones(1), tuple(sizes), 1, world.goodput)
+    engine = make_world(np.ones(1), tuple(sizes), world.goodput)
     jobs = [_Running(engine, world, number, driver) for number, driver in enumerate(drivers)]
     background = _Background(engine, world) if world.flows > 0 else None
     unfinished = len(jobs)

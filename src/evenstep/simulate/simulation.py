@@ -35,7 +35,7 @@ from evenstep.simulate.job.neighbours import (
 from evenstep.simulate.job.recording import BlockSink, SimulatedRecorder, StepRows, pauses
 from evenstep.simulate.job.strategies import Extra, Pace
 from evenstep.simulate.result import Result, summed_up
-from evenstep.simulate.wires.carriage import FlowUse, carriage, closed, most_hops, shared_links
+from evenstep.simulate.wires.carriage import FlowUse, carriage, closed, shared_links
 from evenstep.simulate.wires.interface import STUCK
 from evenstep.simulate.wires.world import make_world
 from evenstep.trace.spool.folder import RunFolder
@@ -307,15 +307,19 @@ class _Jobs:
         ]  # fmt: skip
         capacity = setup.network.with_storage
         shared = shared_links(uses, len(capacity))
-        ranks = sum(sizes)
+        ranks, are_closed = sum(sizes), closed(uses, shared)
+        if (
+            setup.scenario.strategy.kind == "priority"
+        ):  # whose collectives a stream does not wait for
+            shared[:] = True
         made = {
             id(use.flow): carriage(
                 use.flow, shared, first=use.first, ranks=ranks, is_closed=is_closed
             )
-            for use, is_closed in zip(uses, closed(uses, shared), strict=True)
+            for use, is_closed in zip(uses, are_closed, strict=True)
         }
         goodput = setup.scenario.fabric.incast_goodput
-        self.world = make_world(capacity, sizes, most_hops(made.values()), goodput)
+        self.world = make_world(capacity, sizes, goodput)
         self._numbers = {number: self.world.flow(one) for number, one in made.items()}
         self._graphs = {
             id(graph): self.world.graph(graph.plan(self._numbers)) for graph in [*graphs, *theirs]

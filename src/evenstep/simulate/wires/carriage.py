@@ -7,7 +7,7 @@ shared links is `closed`: its ends follow from its entries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -125,7 +125,7 @@ def carriage(flow: Flow, shared: Array, *, first: int, ranks: int, is_closed: bo
 
 def _messages(stage: FlowRound, inside: Array, lanes: int, shared: Array) -> MessageVolley:
     lane, other = stage.round.ends
-    item, rows = stage.round, stage.round.ring
+    item, rows, link = stage.round, stage.round.ring, stage.routes.link
     target = np.searchsorted(inside, item.target * lanes + other)
     return MessageVolley(
         np.searchsorted(inside, item.source * lanes + lane),
@@ -134,18 +134,10 @@ def _messages(stage: FlowRound, inside: Array, lanes: int, shared: Array) -> Mes
         stage.latency_ns,
         stage.hop_ns,
         stage.routes.start,
-        stage.routes.link,
+        link,
         ring=rows[1] if rows is not None and rows[0] * rows[1] == len(inside) else 0,
         posted=item.posted,
-        shared=np.maximum(stage.routes.worst(shared), 0) > 0,
-    )
-
-
-def most_hops(carriages: Iterable[Carriage]) -> int:
-    """The number of links of the longest route."""
-    return max(
-        (int(np.diff(stage.route).max(initial=1)) for one in carriages for stage in one.stages),
-        default=1,
+        shared=shared[link] | (np.bincount(link, minlength=len(shared))[link] > 1),
     )
 
 
@@ -162,7 +154,7 @@ def _by_itself(flow: Flow) -> float:
     shared = shared_links([use], len(flow.capacity))
     is_closed = all(closed([use], shared))
     made = carriage(flow, shared, first=0, ranks=ranks, is_closed=is_closed)
-    world = make_world(flow.capacity, (ranks,), most_hops([made]))
+    world = make_world(flow.capacity, (ranks,))
     number = world.flow(made)
     plan = one_by_one(ranks, [COLLECTIVE], [number])
     world.job(0, np.zeros(ranks))

@@ -39,7 +39,7 @@ class MessageVolley(NamedTuple):
     ring: int = 0
     posted: bool = False
     repeats: int = 1
-    shared: Array | None = None  # of a ring: which messages may meet other traffic; None: all
+    shared: Array | None = None  # of `link`: others may be there at the same time; None: on all
 
 
 class Carriage(NamedTuple):

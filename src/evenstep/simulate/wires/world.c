@@ -72,11 +72,13 @@ typedef struct { /* messages that are under way together */
     i32 count, ring; /* ring: length of each row, 0 where it is none */
     int posted;
     i32 *gate, *other; /* participant that sends; participant that also waits, -1 none */
-    double *bytes, *latency, *hop, *narrow; /* hop: duration without other traffic, closed */
-    i64 *route;                             /* count + 1 */
-    i32 *link, *delay;                      /* delay: number of its latency */
-    char *shared;                           /* of a ring: whether others may be on its links */
-    i32 points;                             /* number of shared messages */
+    double *bytes, *latency, *hop; /* hop: duration without other traffic, closed */
+    double *narrow, *own;          /* capacity of the narrowest link of a route, of its own ones */
+    double *peak;                  /* highest rate so far, for links of its own */
+    i64 *route;                    /* count + 1: links on which others may be at the same time */
+    i32 *link, *delay;             /* delay: number of its latency */
+    Lists alone;                   /* links of its own */
+    i32 points;                    /* number of messages that may meet others */
     Hops *hops;                             /* of rings of which only points are followed */
     Lists by_gate, by_other, by_group;      /* messages; by_group: rows of a ring */
     i32 *need;                              /* of each participant: messages to wait for */
@@ -159,13 +161,15 @@ typedef struct {
 } Rank;
 
 typedef struct { /* a message under way */
-    Point *point, *pair; /* its sender; the train that it shares links with */
-    Instance *of;
+    double rate, weight; /* in shares of a link; 0: a steady rate */
+    const i32 *link;     /* of its route */
+    i32 hops, bottleneck; /* -1: none of these links */
+    i32 seen, message;   /* seen: by the solver */
+    double left, since;
     Stage *stage;
-    const i32 *link; /* of its route */
-    i32 hops, message, round, bottleneck;
-    double weight; /* in shares of a link; 0: a steady rate */
-    double left, rate, since;
+    Instance *of;
+    Point *point, *pair; /* its sender; the train that it shares links with */
+    i32 round;
 } Active;
 
 typedef struct { /* the first of some items: by key, then by `order`, or by number without it */
@@ -176,6 +180,7 @@ typedef struct { /* the first of some items: by key, then by `order`, or by numb
 
 typedef struct {
     i32 *active, count, room, stopped; /* stopped: messages whose bottleneck it is */
+    i32 mark, at;                      /* while rates are solved: seen, and its place in `filling` */
     double capacity, load, steady, peak;
     int dirty, all;
     Point **point; /* trains on it */
@@ -186,15 +191,15 @@ typedef struct { /* of a link, while rates are solved: capacity for members, and
     double left, rest;
     double weigh, heavy; /* weight of all members on it; of those not frozen */
     double top;          /* highest level of frozen members */
-    i32 mark, on, unfrozen, head;
+    i32 link, on, unfrozen, head;
 } Filling;
 typedef struct { /* a message whose rate is solved */
-    double rate, weight;
-    const i32 *link;
-    i32 active, hops, own, stop; /* own: its narrowest link without other members */
+    double rate, weight, limit; /* limit: of the narrowest link without other members */
+    i32 active, own, stop;      /* own: that link, -1: none that others may be on */
+    i32 seat, last;             /* its seats: from `seat` to before `last` */
 } Member;
 typedef struct { /* a member on a link; next: seat of the member before it there */
-    i32 member, next;
+    i32 member, at, next;
 } Seat;
 typedef struct {
     double time;
@@ -214,7 +219,7 @@ typedef struct { /* what happens at a time: a rank enters, or goes on; a point g
 } Event;
 
 typedef struct {
-    i32 links, ranks, jobs, hops;
+    i32 links, ranks, jobs;
     double goodput, now;
     Job *job;
     Link *link;
@@ -229,7 +234,7 @@ typedef struct {
     i32 *queue, queue_count;
     /* network */
     Active *active;
-    i32 *slot, *free_list, active_room, free_count;
+    i32 *free_list, active_room, free_count, pairs; /* pairs: active messages that have one */
     Heap endings, events; /* active messages by when they leave the wire; events by time */
     Event *event;
     i32 *event_free, event_free_count;
@@ -245,7 +250,7 @@ typedef struct {
     Member *member;
     Seat *seats;
     Heap levels; /* links by level */
-    i32 *seen, *touched, stamp, seat_count;
+    i32 stamp, seat_count, seat_room;
     /* and of recurrences */
     double *here, *there, *sum;
     double *scratch;
@@ -375,10 +380,10 @@ static void due_at(World *w, double time, Point *p) {
 /* -- building ----------------------------------------------------------------------------------- */
 
 World *world_new(i64 links, const double *capacity, double goodput, i64 jobs, const i64 *job_ranks,
-                 i64 streams, i64 hops) {
+                 i64 streams) {
     World *w = allocate(1, sizeof(World));
     w->links = (i32)links, w->jobs = (i32)jobs, w->goodput = goodput;
-    w->hops = (i32)(hops > 0 ? hops : 1), w->streams = (i32)streams;
+    w->streams = (i32)streams;
     w->link = allocate(links, sizeof(Link));
     for (i64 l = 0; l < links; l++) w->link[l].capacity = capacity[l];
     w->job = allocate(jobs, sizeof(Job));
@@ -395,7 +400,7 @@ World *world_new(i64 links, const double *capacity, double goodput, i64 jobs, co
     w->lane = allocate(lanes, sizeof(Lane));
     for (i64 l = 0; l < lanes; l++) w->lane[l].ready = -INFINITY;
     w->queue = allocate(w->ranks, sizeof(i32));
-    w->dirty = allocate(links, sizeof(i32)), w->touched = allocate(links, sizeof(i32));
+    w->dirty = allocate(links, sizeof(i32));
     w->filling = allocate(links, sizeof(Filling)), heap_room(&w->levels, (i32)(links > 0 ? links : 1), 0);
     return w;
 }
@@ -430,6 +435,9 @@ i64 world_flow(World *w, i64 participants, const i32 *rank, i64 groups, const i3
     return w->flow_count++;
 }
 
+/* Whether others may be on links of a message. */
+static int shares(const Stage *s, i32 m) { return s->route[m] < s->route[m + 1]; }
+
 /* Of messages between the same two participants only the longest counts. */
 static void merge(Stage *s) {
     Lists by_gate = s->by_gate;
@@ -460,18 +468,26 @@ void world_stage(World *w, i64 flow, i64 count, const i32 *gate, const i32 *othe
     s->gate = copy_of(gate, count, sizeof(i32)), s->other = copy_of(other, count, sizeof(i32));
     s->bytes = copy_of(bytes, count, sizeof(double)), s->hop = copy_of(hop, count, sizeof(double));
     s->latency = copy_of(latency, count, sizeof(double));
-    s->route = copy_of(route, count + 1, sizeof(i64));
-    s->link = copy_of(link, route[count], sizeof(i32));
-    s->shared = copy_of(shared, count, 1);
-    for (i64 m = 0; m < count; m++) s->points += shared[m] != 0;
-    s->delay = allocate(count, sizeof(i32)), s->narrow = allocate(count, sizeof(double));
+    s->route = allocate(count + 1, sizeof(i64)), s->link = allocate(route[count], sizeof(i32));
+    s->alone.start = allocate(count + 1, sizeof(i32));
+    s->alone.entry = allocate(route[count], sizeof(i32));
+    s->delay = allocate(count, sizeof(i32)), s->peak = allocate(count, sizeof(double));
+    s->narrow = allocate(count, sizeof(double)), s->own = allocate(count, sizeof(double));
     s->need = allocate(f->participants, sizeof(i32));
     for (i64 m = 0; m < count; m++) {
+        i64 on = s->route[m];
+        i32 alone = s->alone.start[m];
         s->need[gate[m]]++;
         if (other[m] >= 0) s->need[other[m]]++;
-        s->narrow[m] = INFINITY;
-        for (i64 h = route[m]; h < route[m + 1]; h++)
-            s->narrow[m] = smaller(s->narrow[m], w->link[link[h]].capacity);
+        s->narrow[m] = s->own[m] = INFINITY;
+        for (i64 h = route[m]; h < route[m + 1]; h++) {
+            double capacity = w->link[link[h]].capacity;
+            s->narrow[m] = smaller(s->narrow[m], capacity);
+            if (shared[h]) s->link[on++] = link[h];
+            else s->alone.entry[alone++] = link[h], s->own[m] = smaller(s->own[m], capacity);
+        }
+        s->route[m + 1] = on, s->alone.start[m + 1] = alone;
+        s->points += shares(s, (i32)m);
         if (!f->closed) s->delay[m] = delay_number(w, latency[m]);
     }
     s->by_gate = lists_of(f->participants, s->count, gate);
@@ -599,28 +615,32 @@ static void mark_dirty(World *w, i32 l, int all) {
     link->all |= all;
 }
 static void include(World *w, i32 *count, i32 a) {
-    if (w->seen[a] == w->stamp) return;
-    w->seen[a] = w->stamp;
-    const Active *x = &w->active[a];
-    w->member[(*count)++] = (Member){.weight = x->weight, .link = x->link, .hops = x->hops, .active = a};
+    Active *x = &w->active[a];
+    if (x->seen == w->stamp) return;
+    x->seen = w->stamp;
+    w->member[(*count)++] = (Member){.weight = x->weight, .active = a};
 }
 
 /* Collect the links of members from `from` on, what other messages leave of each, and its members. */
 static i32 gather(World *w, i32 from, i32 count, i32 touched) {
     for (i32 i = from; i < count; i++) {
-        const Member *m = &w->member[i];
-        double rate = w->active[m->active].rate;
-        for (i32 h = 0; h < m->hops; h++) {
-            i32 l = m->link[h];
-            Filling *at = &w->filling[l];
-            if (at->mark != w->stamp) {
-                at->mark = w->stamp, w->touched[touched++] = l;
-                at->left = available(w, l) - w->link[l].load;
-                at->on = 0, at->weigh = 0, at->head = -1;
+        Member *m = &w->member[i];
+        const Active *x = &w->active[m->active];
+        if (w->seat_count + x->hops > w->seat_room)
+            w->seats = resize(w->seats, w->seat_room = 2 * w->seat_room + x->hops + 64, sizeof(Seat));
+        m->seat = w->seat_count;
+        for (i32 h = 0; h < x->hops; h++) {
+            Link *link = &w->link[x->link[h]];
+            if (link->mark != w->stamp) {
+                link->mark = w->stamp, link->at = touched++;
+                w->filling[link->at] = (Filling){
+                    .left = available(w, x->link[h]) - link->load, .link = x->link[h], .head = -1};
             }
-            at->left += rate, at->on++, at->weigh += m->weight;
-            w->seats[w->seat_count] = (Seat){i, at->head}, at->head = w->seat_count++;
+            Filling *at = &w->filling[link->at];
+            at->left += x->rate, at->on++, at->weigh += m->weight;
+            w->seats[w->seat_count] = (Seat){i, link->at, at->head}, at->head = w->seat_count++;
         }
+        m->last = w->seat_count;
     }
     return touched;
 }
@@ -628,22 +648,22 @@ static i32 gather(World *w, i32 from, i32 count, i32 touched) {
 static void freeze(World *w, Member *m, double rate, i32 stop) {
     double level = rate / m->weight;
     m->rate = rate, m->stop = stop;
-    for (i32 h = 0; h < m->hops; h++) {
-        Filling *at = &w->filling[m->link[h]];
+    for (i32 k = m->seat; k < m->last; k++) {
+        Filling *at = &w->filling[w->seats[k].at];
         at->rest -= rate, at->unfrozen--, at->heavy -= m->weight;
         if (level > at->top) at->top = level;
     }
 }
 
-/* Of the links without other members the narrowest; -1 where there is none. */
-static i32 narrowest(const World *w, const Member *m) {
-    i32 found = -1;
-    for (i32 h = 0; h < m->hops; h++) {
-        i32 l = m->link[h];
-        if (w->filling[l].on == 1 && (found < 0 || w->filling[l].left < w->filling[found].left))
-            found = l;
+/* Find the narrowest of the links of its own, and of those without other members. */
+static void find_limit(World *w, Member *m) {
+    const Active *x = &w->active[m->active];
+    m->rate = -1, m->own = -1, m->limit = x->stage->own[x->message];
+    for (i32 k = m->seat; k < m->last; k++) {
+        const Filling *at = &w->filling[w->seats[k].at];
+        if (at->on == 1 && at->left < m->limit) m->limit = at->left, m->own = at->link;
     }
-    return found;
+    m->limit = larger(m->limit, 0);
 }
 
 /* Progressive filling (Bertsekas & Gallager 1992, 6.5.2) of what other messages leave. The heap has
@@ -653,45 +673,44 @@ static void fill(World *w, i32 count, i32 touched) {
     Heap *heap = &w->levels; /* empty */
     Member *member = w->member;
     for (i32 t = 0; t < touched; t++) {
-        Filling *at = &w->filling[w->touched[t]];
+        Filling *at = &w->filling[t];
         at->rest = at->left, at->unfrozen = at->on, at->heavy = at->weigh, at->top = 0;
-        if (at->on > 1) heap_set(heap, w->touched[t], larger(at->rest, 0) / at->heavy);
+        if (at->on > 1) heap_set(heap, t, larger(at->rest, 0) / at->heavy);
     }
-    for (i32 i = 0; i < count; i++) member[i].rate = -1, member[i].own = narrowest(w, &member[i]);
+    for (i32 i = 0; i < count; i++) find_limit(w, &member[i]);
     while (heap->count) {
-        i32 l = heap->entry[0].item;
-        Filling *at = &w->filling[l];
+        i32 t = heap->entry[0].item;
+        Filling *at = &w->filling[t];
         if (!at->unfrozen) {
-            heap_drop(heap, l);
+            heap_drop(heap, t);
             continue;
         }
         double level = larger(at->rest, 0) / at->heavy;
         if (level > heap->entry[0].key) { /* what was frozen since has left more to each */
-            heap_set(heap, l, level);
-            if (heap->entry[0].item != l) continue;
+            heap_set(heap, t, level);
+            if (heap->entry[0].item != t) continue;
         }
         int stopped = 0; /* before, by a link of their own */
         for (i32 k = at->head; k >= 0; k = w->seats[k].next) {
             Member *m = &member[w->seats[k].member];
-            if (m->rate >= 0 || m->own < 0) continue;
-            if (w->filling[m->own].left >= level * m->weight) continue;
-            freeze(w, m, larger(w->filling[m->own].left, 0), m->own);
+            if (m->rate >= 0 || m->limit >= level * m->weight) continue;
+            freeze(w, m, m->limit, m->own);
             stopped = 1;
         }
         for (i32 k = at->head; k >= 0 && !stopped; k = w->seats[k].next) {
             Member *m = &member[w->seats[k].member];
-            if (m->rate < 0) freeze(w, m, level * m->weight, l);
+            if (m->rate < 0) freeze(w, m, level * m->weight, at->link);
         }
     }
     for (Member *m = member; m < member + count; m++)
-        if (m->rate < 0) freeze(w, m, larger(w->filling[m->own].left, 0), m->own);
+        if (m->rate < 0) freeze(w, m, m->limit, m->own);
 }
 
 /* Add messages whose bottleneck no longer stops them; return the number of members. */
 static i32 widen(World *w, i32 touched, i32 count) {
     for (i32 t = 0; t < touched; t++) {
-        i32 l = w->touched[t];
-        const Filling *at = &w->filling[l];
+        const Filling *at = &w->filling[t];
+        i32 l = at->link;
         const Link *link = &w->link[l];
         if (at->on == link->count) continue;
         double level = -1;
@@ -706,7 +725,7 @@ static i32 widen(World *w, i32 touched, i32 count) {
         for (i32 k = 0; k < link->count; k++) {
             i32 a = link->active[k];
             const Active *x = &w->active[a];
-            if (w->seen[a] == w->stamp || !x->weight) continue;
+            if (x->seen == w->stamp || !x->weight) continue;
             double own = x->rate / x->weight;
             if (level >= 0 && own > level * (1 + EQUAL)) include(w, &count, a);
             else if (x->bottleneck == l && (!full || at->top > own * (1 + EQUAL)))
@@ -721,6 +740,7 @@ static void set_rate(World *w, i32 a, double rate) {
     int lasting = x->of->flow->lasting;
     x->left -= (lasting ? 1 : x->rate) * (w->now - x->since);
     x->since = w->now, x->rate = rate;
+    x->stage->peak[x->message] = larger(x->stage->peak[x->message], rate);
     heap_set(&w->endings, a, w->now + larger(x->left, 0) / (lasting ? 1 : rate));
 }
 
@@ -729,14 +749,15 @@ static void settle(World *w, i32 count, i32 touched) {
         const Member *m = &w->member[i];
         Active *x = &w->active[m->active];
         if (x->bottleneck >= 0) w->link[x->bottleneck].stopped--;
-        x->bottleneck = m->stop, w->link[m->stop].stopped++;
+        x->bottleneck = m->stop;
+        if (m->stop >= 0) w->link[m->stop].stopped++;
         double change = m->rate - x->rate;
         if (w->endings.place[m->active] >= 0 && fabs(change) <= 1e-14 * x->rate) continue;
-        for (i32 h = 0; h < m->hops; h++) w->link[m->link[h]].load += change;
+        for (i32 h = 0; h < x->hops; h++) w->link[x->link[h]].load += change;
         set_rate(w, m->active, m->rate);
     }
     for (i32 t = 0; t < touched; t++) {
-        Link *link = &w->link[w->touched[t]];
+        Link *link = &w->link[w->filling[t].link];
         link->peak = larger(link->peak, link->load + link->steady);
     }
 }
@@ -791,14 +812,10 @@ static void share(World *w) {
 static void make_room(World *w) {
     i32 old = w->active_room, room = w->active_room = old ? 2 * old : 256;
     w->active = resize(w->active, room, sizeof(Active));
-    w->slot = resize(w->slot, (i64)room * w->hops, sizeof(i32));
     w->free_list = resize(w->free_list, room, sizeof(i32));
     heap_room(&w->endings, room, 0);
-    w->seen = resize(w->seen, room, sizeof(i32));
     w->member = resize(w->member, room, sizeof(Member));
-    w->seats = resize(w->seats, (i64)room * w->hops, sizeof(Seat));
     w->fresh = resize(w->fresh, room, sizeof(i32));
-    memset(w->seen + old, 0, (size_t)(room - old) * sizeof(i32));
     for (i32 a = room; a-- > old;) w->free_list[w->free_count++] = a;
 }
 
@@ -819,9 +836,8 @@ static void enter_links(World *w, i32 a, int job) {
         if (link->count == link->room)
             link->active = resize(link->active, link->room = 2 * link->room + 4, sizeof(i32));
         for (i32 i = 0; i < link->points; i++) point_dirty(w, link->point[i]);
-        for (i32 i = 0; i < link->count; i++)
+        for (i32 i = 0; w->pairs && i < link->count; i++)
             if (w->active[link->active[i]].pair) point_dirty(w, w->active[link->active[i]].pair);
-        w->slot[(i64)a * w->hops + h] = link->count;
         link->active[link->count++] = a;
         if (is_counted(w, x) && w->present[(i64)l * w->jobs + job]++ == 0) mark_dirty(w, l, 1);
         if (steady > 0) link->steady += steady, mark_dirty(w, l, 1);
@@ -834,17 +850,9 @@ static void leave_links(World *w, i32 a, int job) {
     for (i32 h = 0; h < x->hops; h++) {
         i32 l = x->link[h];
         Link *link = &w->link[l];
-        i32 place = w->slot[(i64)a * w->hops + h];
-        i32 moved = link->active[--link->count];
-        if (moved != a) {
-            link->active[place] = moved;
-            const i32 *there = w->active[moved].link;
-            for (i32 k = 0;; k++)
-                if (there[k] == l && w->slot[(i64)moved * w->hops + k] == link->count) {
-                    w->slot[(i64)moved * w->hops + k] = place;
-                    break;
-                }
-        }
+        i32 place = 0;
+        while (link->active[place] != a) place++;
+        link->active[place] = link->active[--link->count];
         double taken = steady > 0 ? steady : x->rate;
         if (steady > 0) link->steady = link->count ? link->steady - taken : 0, mark_dirty(w, l, 1);
         else link->load -= taken;
@@ -890,7 +898,7 @@ static void send(World *w, Instance *of, i32 round, i32 message) {
     Stage *s = f->stages[f->stage_of[round]];
     double bytes = s->bytes[message] * of->scale;
     w->messages++;
-    if (bytes <= 0 || s->route[message] == s->route[message + 1]) {
+    if (bytes <= 0 || s->narrow[message] == INFINITY) { /* without links */
         deliver_later(w, of, round, message);
         return;
     }
@@ -901,8 +909,10 @@ static void send(World *w, Instance *of, i32 round, i32 message) {
             link->peak = larger(link->peak, link->steady); /* with others: once they gave way */
         }
         set_rate(w, a, f->steady);
-    } else
+    } else if (w->active[a].hops)
         w->fresh[w->fresh_count++] = a;
+    else
+        set_rate(w, a, s->narrow[message]);
 }
 
 /* Send the message of a point by itself; `part` of it was sent in a train. */
@@ -918,7 +928,7 @@ static void point_sent(World *w, Point *p);
 static void sent(World *w, i32 a) {
     Active *x = &w->active[a];
     Point *point = x->point;
-    if (x->pair) x->pair->partner = -1;
+    if (x->pair) x->pair->partner = -1, w->pairs--;
     heap_drop(&w->endings, a);
     leave_links(w, a, x->of->job);
     w->free_list[w->free_count++] = a;
@@ -1063,19 +1073,19 @@ static Hops *hops_of(const Stage *s, double scale) {
     }
     for (i32 row = 0; row < n; row += s->ring) {
         i32 start = 0;
-        while (start < s->ring && !s->shared[row + start]) start++;
+        while (start < s->ring && !shares(s, row + start)) start++;
         if (start == s->ring) continue;
         double sum = 0, most = 0;
         for (i32 k = 1; k < s->ring; k++) {
             i32 m = row + (start + k) % s->ring;
-            if (s->shared[m]) { sum = most = 0; continue; }
+            if (shares(s, m)) { sum = most = 0; continue; }
             h->lead[m] = sum, sum += h->hop[m];
             h->top[m] = most = larger(most, h->hop[m]);
         }
         sum = most = 0;
         for (i32 k = s->ring; k-- > 1;) {
             i32 m = row + (start + k) % s->ring, c = 0;
-            if (s->shared[m]) { sum = most = 0; continue; }
+            if (shares(s, m)) { sum = most = 0; continue; }
             h->rest[m] = sum += h->hop[m];
             h->worst[m] = most = larger(most, h->hop[m]);
             while (h->length[c] != most) c++;
@@ -1096,7 +1106,7 @@ static int is_spliced(World *w, Flow *f) {
     for (i32 g = 0; g < f->groups; g++)
         if (s->by_group.start[g + 1] - s->by_group.start[g] != 1) return 0;
     for (i32 m = 0; m < s->count; m++)
-        if (s->shared[m] && (s->route[m] == s->route[m + 1] || s->bytes[m] <= 0)) return 0;
+        if (shares(s, m) && s->bytes[m] <= 0) return 0;
     if (!(s->hops = hops_of(s, 1))) return 0;
     return f->spliced = 1;
 }
@@ -1241,7 +1251,7 @@ static void release_partner(World *w, Point *p) {
         }
         moved = on * p->beside + apart * p->apart;
     }
-    x->left -= moved, x->since = now, x->pair = NULL;
+    x->left -= moved, x->since = now, x->pair = NULL, w->pairs--;
     p->partner = -1;
     heap_set(&w->endings, (i32)(x - w->active), now + larger(x->left, 0) / x->rate);
 }
@@ -1321,7 +1331,7 @@ static int rival_trains(const World *w, const Point *p) {
 /* Rates of a point and a message on shared links: half each, or what another link of one leaves. */
 static void halves(const World *w, const Point *p, const Active *x, double *mine, double *theirs) {
     const Stage *s = p->of->flow->stages[0], *t = x->stage;
-    double both = INFINITY, own = INFINITY, other = INFINITY;
+    double both = INFINITY, own = s->own[p->message], other = t->own[x->message];
     for (i64 k = s->route[p->message]; k < s->route[p->message + 1]; k++) {
         const Link *link = &w->link[s->link[k]];
         double *least = link->count ? &both : &own;
@@ -1447,7 +1457,7 @@ static void train_goes(World *w, Point *p, double rate, i32 partner, double besi
     if (partner >= 0) {
         Active *x = &w->active[partner];
         p->met = w->now, p->beside = beside, p->apart = x->stage->narrow[x->message];
-        x->left -= x->rate * (w->now - x->since), x->since = w->now, x->pair = p;
+        x->left -= x->rate * (w->now - x->since), x->since = w->now, x->pair = p, w->pairs++;
         for (i32 h = 0; h < x->hops; h++) {
             Link *link = &w->link[x->link[h]];
             link->load += p->apart - x->rate;
@@ -1455,6 +1465,7 @@ static void train_goes(World *w, Point *p, double rate, i32 partner, double besi
                 x->bottleneck = x->link[h], link->stopped = 1;
         }
         x->rate = p->apart;
+        x->stage->peak[x->message] = larger(x->stage->peak[x->message], x->rate);
         partner_ends(w, p);
         peak += beside;
     }
@@ -1462,6 +1473,7 @@ static void train_goes(World *w, Point *p, double rate, i32 partner, double besi
         Link *link = &w->link[s->link[k]];
         link->peak = larger(link->peak, link->count ? peak : rate);
     }
+    s->peak[p->message] = larger(s->peak[p->message], rate);
     point_due(w, p);
     set_deliveries(w, p, p->round, p->begin + p->hop, p->period, p->of->flow->rounds);
 }
@@ -1619,7 +1631,7 @@ static void points_of(World *w, Instance *of) {
     for (i32 row = 0; row < s->count; row += s->ring) {
         i32 first = number;
         for (i32 m = row; m < row + s->ring; m++) {
-            if (!s->shared[m]) continue;
+            if (!shares(s, m)) continue;
             Point *p = &all[number++];
             *p = (Point){.of = of, .message = m, .row = row, .ring = s->ring, .due = -1, .publish = -1,
                          .partner = -1, .folded = -INFINITY, .id = w->point_number++};
@@ -2321,15 +2333,23 @@ i64 world_messages(World *w) { return w->messages; }
 i64 world_followed(World *w) { return w->followed; }
 void world_peaks(World *w, double *peak) {
     for (i32 l = 0; l < w->links; l++) peak[l] = w->link[l].peak;
+    for (i32 k = 0; k < w->flow_count; k++)
+        for (i32 n = 0; n < w->flows[k]->stage_count; n++) {
+            const Stage *s = w->flows[k]->stages[n];
+            for (i32 m = 0; m < s->count; m++)
+                for (i32 h = s->alone.start[m]; h < s->alone.start[m + 1]; h++)
+                    peak[s->alone.entry[h]] = larger(peak[s->alone.entry[h]], s->peak[m]);
+        }
 }
 
 static void flow_free(Flow *f) {
     for (i32 n = 0; n < f->stage_count; n++) {
         Stage *s = f->stages[n];
-        lists_free(&s->by_gate), lists_free(&s->by_other), lists_free(&s->by_group);
+        lists_free(&s->by_gate), lists_free(&s->by_other), lists_free(&s->by_group), lists_free(&s->alone);
         free(s->gate), free(s->other), free(s->bytes), free(s->latency), free(s->hop);
         if (s->hops) hops_free(s->hops);
-        free(s->narrow), free(s->route), free(s->link), free(s->shared), free(s->delay), free(s->need), free(s);
+        free(s->narrow), free(s->own), free(s->peak), free(s->route), free(s->link), free(s->delay);
+        free(s->need), free(s);
     }
     lists_free(&f->members), lists_free(&f->inside);
     free(f->rank), free(f->of_rank), free(f->group), free(f->stages), free(f->repeats);
@@ -2352,9 +2372,8 @@ void world_free(World *w) {
     for (i32 l = 0; l < w->links; l++) free(w->link[l].active), free(w->link[l].point);
     for (i32 d = 0; d < w->delay_count; d++) free(w->delays[d].queue);
     void *rest[] = {w->job, w->link, w->present, w->flows, w->graphs, w->rank, w->lane, w->queue,
-        w->active, w->slot, w->free_list,
+        w->active, w->free_list,
         w->event, w->event_free, w->delays, w->dirty, w->fresh, w->member, w->filling, w->seats,
-        w->seen, w->touched,
         w->here, w->there, w->sum, w->point_dirty, w->scratch};
     for (size_t k = 0; k < sizeof rest / sizeof *rest; k++) free(rest[k]);
     heap_free(&w->endings), heap_free(&w->events), heap_free(&w->levels);

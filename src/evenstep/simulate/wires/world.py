@@ -30,9 +30,7 @@ _SOURCE = LibrarySource(Path(__file__).with_name("world.c"), flags=("-ffp-contra
 class CompiledWorld:
     """The engine in C; `PythonWorld` gives the same results."""
 
-    def __init__(
-        self, capacity: Array, ranks: tuple[int, ...], hops: int, goodput: float = 1.0
-    ) -> None:
+    def __init__(self, capacity: Array, ranks: tuple[int, ...], goodput: float = 1.0) -> None:
         library = _library()
         assert library is not None
         self._c = library
@@ -47,7 +45,7 @@ class CompiledWorld:
         self._world = ctypes.c_void_p(
             library.world_new(
                 len(capacity), _doubles(capacity), goodput, len(ranks),
-                _pointer(np.array(ranks, np.int64)), STREAMS, hops,
+                _pointer(np.array(ranks, np.int64)), STREAMS,
             )
         )  # fmt: skip
 
@@ -66,7 +64,7 @@ class CompiledWorld:
             )
         )  # fmt: skip
         for stage in carriage.stages:
-            shared = np.ones(len(stage.gate)) if stage.shared is None else stage.shared
+            shared = np.ones(len(stage.link)) if stage.shared is None else stage.shared
             self._c.world_stage(
                 self._world, number, len(stage.gate), _ints(stage.gate), _ints(stage.other),
                 _doubles(stage.bytes), _doubles(stage.latency_ns), _doubles(stage.hop_ns),
@@ -173,15 +171,13 @@ class CompiledWorld:
 World = CompiledWorld | PythonWorld
 
 
-def make_world(capacity: Array, ranks: tuple[int, ...], hops: int, goodput: float = 1.0) -> World:
+def make_world(capacity: Array, ranks: tuple[int, ...], goodput: float = 1.0) -> World:
     """Build a world: jobs of these numbers of ranks, links of these capacities in GB/s.
 
-    `hops` is the largest number of links of a route; `goodput` the factor on a link's capacity for
-    each further job on it.
+    `goodput` is the factor on a link's capacity for each further job on it.
     """
-    if _library() is not None:
-        return CompiledWorld(capacity, ranks, hops, goodput)
-    return PythonWorld(capacity, ranks, goodput)
+    made = PythonWorld if _library() is None else CompiledWorld
+    return made(capacity, ranks, goodput)
 
 
 @lru_cache(maxsize=1)
@@ -192,7 +188,7 @@ def _library() -> ctypes.CDLL | None:
     library = ctypes.CDLL(str(found.path))
     whole, real, pointer = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
     for name, result, arguments in (
-        ("new", pointer, (whole, pointer, real, whole, pointer, whole, whole)),
+        ("new", pointer, (whole, pointer, real, whole, pointer, whole)),
         (
             "flow",
             whole,
