@@ -174,7 +174,13 @@ def test_messages_that_nobody_was_blocked_for_take_as_long_as_others():
 def test_lanes_that_wait_for_the_same_in_another_order_keep_their_work_each():
     rows = {"lane": [0, 0, 0, 1, 1, 1], "wait": [0, 1, -1, 1, 0, -1], "enter": [-1] * 6}
     rows |= {"ends": np.array([0, 0, 1] * 2, bool), "segment": [0] * 6}
-    table = {"op": [1, 4], "members": [2, 2], "root": [-1, -1], "message": np.zeros(2, bool)}
+    table = {
+        "op": [1, 4],
+        "group": [-1, -1],
+        "members": [2, 2],
+        "root": [-1, -1],
+        "message": np.zeros(2, bool),
+    }
     batch = SimpleNamespace(links=SimpleNamespace(previous=np.zeros(6)), first_row=[0])
     found = SimpleNamespace(
         ranks=np.arange(2), batches=[batch], batch_of=np.zeros(1, int),

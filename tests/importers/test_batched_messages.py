@@ -13,10 +13,11 @@ LAUNCHED_US = 2_000  # of host time, for a whole step
 AWAY = (np.arange(RANKS) + 1) % RANKS
 
 
-def ring(tmp_path, block_us, sent_us, *, waits=True, named=True):
+def ring(tmp_path, block_us, sent_us, *, waits=True, named=True, late_us=0):
     """Every layer works on a block of each rank and hands on the last; a kernel begins when all
     work issued before it is done (`waits`), its stream is free and both neighbours have come.
-    `block_us` of each rank, `sent_us` of each to the next; a kernel bears the id of a call, or none
+    `block_us` of each rank, `sent_us` of each to the next; rank 2 begins each step `late_us` after
+    the others; a kernel bears the id of a call, or none
     (`named`). Returns the trace and the length of a step."""
     profiles = [Profile(rank, RANKS) for rank in range(RANKS)]
     done, random = np.zeros(RANKS), np.random.default_rng(5)
@@ -24,6 +25,7 @@ def ring(tmp_path, block_us, sent_us, *, waits=True, named=True):
         at = [LAUNCHED_US * step] * RANKS
         for rank, profile in enumerate(profiles):
             profile.step(step, at[rank], LAUNCHED_US - 1)
+        done = done + late_us * (np.arange(RANKS) == 2)
         for _ in range(LAYERS):
             done = work(profiles, at, done, np.full(RANKS, LAYER_US))
             came, free = done, np.zeros(RANKS)
@@ -100,3 +102,13 @@ def test_messages_slow_on_one_link_are_no_ranks(tmp_path):
     worst = diagnose(ring(tmp_path, np.full(RANKS, BLOCK_US), sent)[0]).findings[0]
     assert worst.title == "Slow messages between ranks 1 and 2"
     assert not worst.where.ranks
+
+
+def test_a_rank_of_a_ring_that_begins_its_steps_late_costs_what_it_costs(tmp_path):
+    """All ranks do the same, though the last one's next is the first."""
+    equal = np.full(RANKS, BLOCK_US)
+    _, usual_us = ring(tmp_path, equal, SENT_US)
+    trace, step_us = ring(tmp_path, equal, SENT_US, late_us=6_000)
+    worst = diagnose(trace).findings[0]
+    assert worst.where.ranks == [2]
+    assert worst.severity == pytest.approx(1 - usual_us / step_us, rel=0.1)

@@ -64,19 +64,19 @@ def test_moments_keep_their_order_and_never_come_earlier(kernels, moments):
 
 def test_a_call_is_entered_when_compute_has_come_to_it_whatever_its_stream_still_does():
     """Two calls after one kernel, the second behind the first in their stream; then one in another
-    stream that began as the second ended."""
+    stream, which was free, that began as the second ended: compute waited for that, also before a
+    receive."""
     kernels = Columns(
         {"launched_ns": np.array([0, 1, 2]), "start_ns": np.array([10, 110_000, 210_000]),
          "end_ns": np.array([110_000, 210_000, 310_000]), "stream": np.array([7, 20, 20])}
     )  # fmt: skip
     done = completion(kernels, np.array([False, True, True]))
     began = np.array([110_000, 210_000, 310_000])
-    stream, received = np.array([20, 20, 33]), np.zeros(3, bool)
-    entered = done.entered(np.array([1, 2, 3]), began, stream, received)
+    free, received = np.array([True, False, True]), np.zeros(3, bool)
+    entered = done.entered(np.array([1, 2, 3]), began, free, received)
     assert entered.tolist() == [110_000, 110_000, 310_000]
-    received[2] = True  # compute may not have waited for what went before
-    entered = done.entered(np.array([1, 2, 3]), began, stream, received)
-    assert entered.tolist() == [110_000, 110_000, 110_000]
+    received[2] = True
+    assert done.entered(np.array([1, 2, 3]), began, free, received).tolist() == entered.tolist()
 
 
 STAGES, MICRO, STAGE_US, SENT_US = 3, 6, 2_000, 50

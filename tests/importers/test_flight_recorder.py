@@ -257,6 +257,11 @@ def test_what_has_just_begun_is_not_stuck(tmp_path):
     assert not diagnose(read(paths)).findings
 
 
+def test_what_all_ranks_are_in_is_not_stuck_where_nobody_knows_for_how_long(tmp_path):
+    runs = dump([entry(0), in_flight(1)], world=2)
+    assert not diagnose(read(write(tmp_path, {0: runs, 1: runs}))).findings
+
+
 def test_the_call_is_named_by_the_programs_own_frame(tmp_path):
     frames = [
         {"name": "all_reduce", "filename": "/x/torch/distributed/d.py", "line": 3},

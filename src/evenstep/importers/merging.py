@@ -105,23 +105,24 @@ class Completion(NamedTuple):
     launched_ns: Array
     done_ns: Array  # when all kernels launched so far were done
     computed_ns: Array  # when all compute kernels launched so far were done
-    stream: Array  # of the kernel that was done last
 
     def at(self, times_ns: Array) -> Array:
         """Device times of these host moments; their order stays."""
         before = np.searchsorted(self.launched_ns, times_ns, side="left")
         return np.asarray(np.maximum(times_ns, np.append(_FIRST, self.done_ns)[before]))
 
-    def entered(self, issued_ns: Array, began_ns: Array, stream: Array, received: Array) -> Array:
-        """When devices entered calls: when all kernels before them were done, or the call began.
+    def entered(self, issued_ns: Array, began_ns: Array, free: Array, received: Array) -> Array:
+        """When devices reached calls, which are in order of issue.
 
-        Earlier kernels of the call's own stream do not show when compute reached the call. A
-        receive may begin and end long before compute reaches it, so its beginning does not count.
+        A kernel whose stream was `free`, and whose host was ahead, begins as its device reaches it.
+        Else it was reached at the earliest when all compute launched before it was done, and when
+        the calls issued before it were reached. A receive may begin and end long before its device
+        reaches it.
         """
-        before = np.searchsorted(self.launched_ns, issued_ns, side="left")
-        behind = np.append(-1, self.stream)[before] == stream
-        computed = self._replace(done_ns=self.computed_ns).at(issued_ns)
-        came = np.where(behind | received, computed, self.at(issued_ns))
+        came = self._replace(done_ns=self.computed_ns).at(issued_ns)
+        came = np.where(free & (came > issued_ns), np.maximum(came, began_ns), came)
+        before = np.maximum.accumulate(came)
+        came = np.where((before <= began_ns) | received, before, came)
         return np.where((began_ns < came - STAMP_NS) & ~received, began_ns, came)
 
 
@@ -133,8 +134,7 @@ def completion(kernels: Columns, moving: Array) -> Completion:
     computed = np.where(moving, _FIRST, kernels.end_ns)
     kernels = kernels.with_column("computed_ns", computed).select(counts).sorted_by("launched_ns")
     done, computed = (np.maximum.accumulate(kernels[end]) for end in ("end_ns", "computed_ns"))
-    last = np.maximum.accumulate(np.where(kernels.end_ns >= done, np.arange(len(done)), 0))
-    return Completion(kernels.launched_ns, done, computed, kernels.stream[last])
+    return Completion(kernels.launched_ns, done, computed)
 
 
 def _awaited(kernels: Columns, moving: Array) -> Array:

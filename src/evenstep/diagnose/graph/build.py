@@ -232,7 +232,8 @@ def _with_usual_messages(span: LaneExtent, found: Entries, ended: Array) -> Arra
     surely ended with a wait that was for it alone, or that both its ends were blocked in.
     """
     rows, operations = found.rows, found.operations
-    begin, number = _last_entries(found), rows.operation
+    begun = rows.enter_ns + rows.held_ns  # a stream may be busy when compute reaches the message
+    begin, number = _reduced(found, begun, rows.decides, np.maximum, -(2**62)), rows.operation
     receiving = operations.message[number] & ~rows.sends
     entered = _reduced(found, rows.enter_ns, receiving, np.maximum, -(2**62))
     took = np.maximum(ended - begin, 0).astype(float)

@@ -371,6 +371,7 @@ def _device_rows(span: LaneExtent, found: Entries, over: Array) -> list[Columns]
     """Entries of streams, the waits of their compute, and the ends of their steps."""
     rows = found.rows.select(found.rows.on_device)
     rows = rows.select(np.lexsort([rows.seq, ~rows.sends, rows.enter_ns, rows.lane]))
+    rows = rows.with_column("seq", np.arange(len(rows)))  # sends first on every rank of a ring
     waited = awaited(rows, found.operations, over)
     changes = (np.diff(rows.lane, append=-1) != 0) | (np.diff(rows.step, append=-1) != 0)
     last = np.flatnonzero(changes)

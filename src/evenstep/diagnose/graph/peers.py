@@ -96,13 +96,23 @@ def _kinds(graph: Graph, rows: Array, link: str) -> list[Array]:
         return [number]
     known, at = number >= 0, np.maximum(number, 0)
     parts = [np.where(known, table[name][at], -1) for name in ("op", "message", "members")]
-    lane = graph.rows.lane[rows]
-    source, target = (ends[number] for ends in message_ends(graph))
-    other = np.where(source == lane, target, source)
-    return [*parts, source == lane, np.where(other >= 0, np.sign(other - lane), 0)]
+    ends = message_ends(graph)
+    return [*parts, ends[0][number] == graph.rows.lane[rows], _away(graph, ends)[number]]
 
 
-def message_ends(graph: Graph) -> tuple[Array, Array]:
+def _away(graph: Graph, ends: Array) -> Array:
+    """How many members of its group further on the receiver of each message is, where the first
+    follows the last; 0 if unknown or no message. (operations + 1,)."""
+    line = (np.append(graph.operations.group, -1) + 1) * len(graph.ranks) + ends
+    known = (ends >= 0).all(axis=0)
+    members = np.unique(line[:, known])
+    group, own = members // len(graph.ranks), line[0] // len(graph.ranks)
+    size = np.searchsorted(group, own, side="right") - np.searchsorted(group, own)
+    source, target = np.searchsorted(members, line)
+    return np.where(known, (target - source) % np.maximum(size, 1), 0)
+
+
+def message_ends(graph: Graph) -> Array:
     """The lanes that each message goes from and to, -1 if unknown or no message; the last entry is
     that of no operation, -1. Two of (operations + 1,)."""
     rows, table = graph.rows, graph.operations
@@ -112,4 +122,4 @@ def message_ends(graph: Graph) -> tuple[Array, Array]:
         sends = sender[link] == graph.ranks[rows.lane]
         for ends, mine in ((source, message[link] & sends), (target, message[link] & ~sends)):
             ends[link[mine]] = rows.lane[mine]
-    return source, target
+    return np.stack([source, target])

@@ -100,9 +100,11 @@ def title(place: Stuck) -> str:
 
 def long_enough(place: Stuck, step_ns: float) -> bool:
     """Whether it was stuck for much longer than a step takes, or in a dump, without steps, than the
-    longest pause between operations. Of a dump, differing calls or an unknown time are enough."""
+    longest pause between operations. Of a dump, differing calls are enough; a copied one tells no
+    time, so that only a member that did not come does."""
     differs = place.pause_ns is not None and bool(place.different)
-    return not place.timed or differs or place.since_ns > limit_ns(place, step_ns)
+    absent = not place.timed and bool(place.missing or place.untraced)
+    return absent or differs or place.since_ns > limit_ns(place, step_ns)
 
 
 def limit_ns(place: Stuck, step_ns: float) -> float:

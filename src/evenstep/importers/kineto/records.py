@@ -16,7 +16,7 @@ from evenstep.importers.kineto.names import MESSAGES, ROOTED
 from evenstep.importers.kineto.places import FilePlace, info_of
 from evenstep.importers.kineto.steps import Steps, phases_of
 from evenstep.importers.kineto.table import UNKNOWN_NS, host_waits, in_sequence
-from evenstep.importers.merging import Completion, at_once, united
+from evenstep.importers.merging import STAMP_NS, Completion, at_once, united
 from evenstep.trace.columns import Columns, key_numbers
 from evenstep.trace.spool.layout import Kind, Op, ReduceOp
 from evenstep.trace.trace import COMPUTE, COPY
@@ -115,9 +115,13 @@ def _entered(each: Profile, done: Completion) -> Array:
     """
     calls = each.calls
     began = calls.device_enter_ns
-    kernel = key_numbers(calls.device, calls.stream, began)
-    sends = np.bincount(kernel, calls.op == int(Op.SEND))[kernel] > 0 if len(kernel) else kernel > 0
-    entered = done.entered(calls.enter_ns, began, calls.stream, (calls.op == int(Op.RECV)) & ~sends)
+    stream = key_numbers(calls.device, calls.stream)
+    kernel = key_numbers(stream, began)  # those of a stream follow each other
+    sends = np.bincount(kernel, calls.op == int(Op.SEND), 1)[kernel] > 0
+    line, end = np.full((2, int(kernel.max(initial=0)) + 2), UNKNOWN_NS)
+    line[kernel], end[kernel] = stream, calls.device_exit_ns
+    free = (line[kernel - 1] != stream) | (end[kernel - 1] < began - STAMP_NS)
+    entered = done.entered(calls.enter_ns, began, free, (calls.op == int(Op.RECV)) & ~sends)
     known = began != UNKNOWN_NS
     stamps = np.diff(np.unique(each.file.rows.start_ns))
     entered[known] = at_once(entered[known], int(stamps.min(initial=_COARSEST_NS)))
