@@ -115,9 +115,7 @@ def variables(environ: Mapping[str, str], settings: Mapping[str, str]) -> dict[s
     rest = environ.get("PYTHONPATH", "").split(os.pathsep)
     path = [str(BOOTSTRAP), *(entry for entry in rest if entry not in ("", str(BOOTSTRAP)))]
     found = {"EVENSTEP": "1", "PYTHONPATH": os.pathsep.join(path)}
-    if "out" in settings:
-        found["EVENSTEP_OUT"] = str(Path(settings["out"]).absolute())
-    if "pace" in settings:
-        found["EVENSTEP_PACE_MODE"] = settings["pace"]
-    parts = {name: value for name, value in settings.items() if name not in ("out", "pace")}
-    return found | {f"EVENSTEP_{name.upper()}": value for name, value in parts.items()}
+    for name, value in settings.items():
+        variable = "PACE_MODE" if name == "pace" else name.upper()
+        found[f"EVENSTEP_{variable}"] = str(Path(value).absolute()) if name == "out" else value
+    return found

@@ -152,16 +152,10 @@ def _print_table(answer: QueryResult) -> None:
 
 def _side_by_side(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Render rows as a table; numeric columns are right-aligned."""
-    right = [all(map(_is_number, column)) for column in zip(*rows, strict=True)]
-    right = right or [False] * len(names)
-    table = [names, *rows]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for line in table:
-        cells = (
-            text.rjust(width) if numeric else text.ljust(width)
-            for text, width, numeric in zip(line, widths, right, strict=True)
-        )
-        yield "  ".join(cells).rstrip()
+    from evenstep.report.terminal.style import table
+
+    left = {at for at, name in enumerate(names) if not all(_is_number(row[at]) for row in rows)}
+    yield from (line.rstrip() for line in table([names, *rows], left=left))
 
 
 def _one_below_another(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -20,13 +20,12 @@ _NET_CLASSES = ("0200", "0207")
 
 
 class PciDevice(NamedTuple):
-    """A PCI device and its path from the root of the tree."""
+    """A PCI device and the bridges from the root of the tree."""
 
     address: str
     name: str
     kind: str  # PCI class: "0302"
-    way: tuple[int, ...]  # objects above it, nearest last
-    bridges: tuple[int, ...]  # PCI bridges among them
+    bridges: tuple[int, ...]  # PCI bridges above it, nearest last
     package: int | None
     numa: int | None
     link_gBps: float  # noqa: N815
@@ -65,30 +64,27 @@ def read(path: Path) -> Tree:
         )
     devices: list[PciDevice] = []
     nodes: set[int] = set()
-    _walk(root, (), (), None, None, devices, nodes)
+    _walk(root, 0, (), None, None, devices, nodes)
     return Tree(tuple(devices), max(len(nodes), 1))
 
 
 def _walk(
-    element: Xml.Element, way: tuple[int, ...], bridges: tuple[int, ...], package: int | None,
+    element: Xml.Element, depth: int, bridges: tuple[int, ...], package: int | None,
     numa: int | None, devices: list[PciDevice], nodes: set[int],
 ) -> None:  # fmt: skip
     """Collect the devices and NUMA nodes below an object."""
-    if len(way) > _DEPTH:
+    if depth > _DEPTH:
         return
     for child in element.findall("object"):
         kind = child.get("type", "")
-        mine = (*way, id(child))
-        inner = package
-        if kind in ("Package", "Socket"):
-            inner = id(child)
+        inner = id(child) if kind in ("Package", "Socket") else package
         node = _node_of(child, numa)
         if kind == "NUMANode":
             nodes.add(_whole(child.get("os_index")) or 0)
         if kind == "PCIDev":
-            devices.append(_device(child, way, bridges, inner, node))
+            devices.append(_device(child, bridges, inner, node))
         over = (*bridges, id(child)) if kind == "Bridge" and child.get("bridge_type") else bridges
-        _walk(child, mine, over, inner, node, devices, nodes)
+        _walk(child, depth + 1, over, inner, node, devices, nodes)
 
 
 def _node_of(element: Xml.Element, above: int | None) -> int | None:
@@ -111,9 +107,8 @@ def _whole(text: str | None) -> int | None:
 
 
 def _device(
-    element: Xml.Element, way: tuple[int, ...], bridges: tuple[int, ...], package: int | None,
-    numa: int | None,
-) -> PciDevice:  # fmt: skip
+    element: Xml.Element, bridges: tuple[int, ...], package: int | None, numa: int | None
+) -> PciDevice:
     address = element.get("pci_busid", "")
     ours = [child for child in element.iter("object") if child.get("type") == "OSDev"]
     wanted = (_OPEN_FABRICS, _NETWORK)
@@ -128,7 +123,6 @@ def _device(
         address=address,
         name=named[0] if named else address,
         kind=element.get("pci_type", "")[:4].lower(),
-        way=way,
         bridges=bridges,
         package=package,
         numa=numa,

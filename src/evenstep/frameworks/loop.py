@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from time import monotonic_ns
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from evenstep.agent.rank import Agent
 from evenstep.attachment import agent
@@ -24,6 +24,8 @@ from evenstep.hooks.wrapping import undo
 from evenstep.trace.spool.layout import Kind, Phase
 
 log = logging.getLogger("evenstep")
+
+Told = TypeVar("Told")
 
 
 def callback(events: type, module: str, base: str) -> type:
@@ -146,14 +148,12 @@ class Loop:
 
     def mark(self) -> StepMark | None:
         """The account now, for `reclassify`."""
-        marks: list[StepMark] = []
 
-        def take(observed: Agent) -> None:
+        def take(observed: Agent) -> StepMark:
             stack = observed.recorder.stack
-            marks.append(StepMark(stack.step, monotonic_ns(), list(stack.leaf_ns)))
+            return StepMark(stack.step, monotonic_ns(), list(stack.leaf_ns))
 
-        self._report(take)
-        return marks[0] if marks else None
+        return self._report(take)
 
     def reclassify(self, phase: Phase, since: StepMark | None) -> None:
         """Count all time since a mark of this step as one phase."""
@@ -230,15 +230,16 @@ class Loop:
         """Restore the methods of the framework's objects."""
         undo(self._undo)
 
-    def _report(self, tell: Callable[[Agent], Any]) -> None:
+    def _report(self, tell: Callable[[Agent], Told]) -> Told | None:
         observed = agent.current()
         if observed is None or observed.failure:
-            return
+            return None
         if threading.get_ident() != observed.recorder.ident:
-            return
+            return None
         try:
             if self._marks_steps:  # also for an agent that was attached later
                 observed.recorder.manual = True
-            tell(observed)
+            return tell(observed)
         except Exception as error:
             observed.give_up(error)
+            return None

@@ -174,12 +174,8 @@ def _calls(trace: Trace) -> _Calls | None:
     done = np.zeros(int(place.max(initial=0)) + 1, np.int64)
     np.maximum.at(done, place, np.where(timed, np.arange(len(rows)), 0))
     kept = np.arange(len(rows)) <= done[place] + 1  # one in flight closes the last step
-    rows, timed, on_device, collective = (
-        rows.select(kept),
-        timed[kept],
-        on_device[kept],
-        collective[kept],
-    )
+    rows, timed = rows.select(kept), timed[kept]
+    on_device, collective = on_device[kept], collective[kept]
     ranks, first = np.unique(rows["rank"], return_index=True)
     if len(ranks) < 2 or len(rows) < FEWEST_STEPS * len(ranks):
         return None

@@ -9,13 +9,12 @@ numbers are those of protos/perfetto/trace/perfetto_trace.proto.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from evenstep.diagnose.finding import Diagnosis, Finding
 from evenstep.export.perfetto import wire
-from evenstep.export.perfetto.slices import SHOWN, TRACKS, Array, InternedStrings, Slices, slices
+from evenstep.export.perfetto.slices import SHOWN, TRACKS, Array, Numbered, Slices, slices
 from evenstep.trace.clocks.clocks import Clocks, align, sharpened
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spooled import EVENT_COLUMNS
@@ -30,23 +29,7 @@ EXPLICIT = 3  # TrackDescriptor.child_ordering
 TEXT_VALUES = frozenset({"group"})  # values that are indexes of strings
 
 
-@dataclass(slots=True)
-class Tracks:
-    """Track numbers, assigned on first use."""
-
-    numbers: dict[tuple[int, str, int], int] = field(default_factory=dict)
-
-    def of(self, one: Slices) -> Array:
-        """Return the track number of each slice."""
-        lanes = int(one.lane.max(initial=0)) + 1
-        key = one.rank.astype(np.int64) * lanes + one.lane
-        known, which = np.unique(key, return_inverse=True)
-        table = np.array([self(int(k) // lanes, one.track, int(k) % lanes) for k in known] or [0])
-        return np.asarray(table[which.reshape(-1)])
-
-    def __call__(self, rank: int, track: str, lane: int) -> int:
-        """Return the number of a track."""
-        return self.numbers.setdefault((rank, track, lane), FIRST_TRACK + len(self.numbers))
+Tracks = Numbered[tuple[int, str, int]]  # rank, name and lane
 
 
 def encode(
@@ -58,7 +41,7 @@ def encode(
     """
     clocks = sharpened(trace, align(trace))
     shown, partial = _excerpt(trace, steps)
-    names, tracks = InternedStrings(), Tracks()
+    names, tracks = Numbered[str](), Tracks(FIRST_TRACK)
     drawn = slices(shown, clocks, names)
     body = _events(drawn, tracks)
     start = _first_times(shown, clocks)
@@ -94,7 +77,7 @@ def _events(drawn: Sequence[Slices], tracks: Tracks) -> bytes:
     for one in drawn:
         if not len(one.rank):
             continue
-        track = tracks.of(one)
+        track = _tracks_of(one, tracks)
         tables.append(_begin(one, track, categories[one.category], values))
         times.append(one.start_ns)
         ties.append(1000 + one.depth)
@@ -107,6 +90,13 @@ def _events(drawn: Sequence[Slices], tracks: Tracks) -> bytes:
         return b""
     order = np.lexsort([np.concatenate(ties), np.concatenate(times)])
     return wire.interleaved(tables, order).tobytes()
+
+
+def _tracks_of(one: Slices, tracks: Tracks) -> Array:
+    """Return the track number of each slice."""
+    lanes = int(one.lane.max(initial=0)) + 1
+    key = one.rank.astype(np.int64) * lanes + one.lane
+    return tracks.of(key, lambda place: (place // lanes, one.track, place % lanes))
 
 
 def _begin(one: Slices, track: Array, category: int, values: dict[str, int]) -> Array:
@@ -152,7 +142,7 @@ def _packets(times: Array, events: Array) -> Array:
 # -- descriptors -----------------------------------------------------------------------------------
 
 
-def _interned(names: InternedStrings, categories: Sequence[str], values: Sequence[str]) -> bytes:
+def _interned(names: Numbered[str], categories: Sequence[str], values: Sequence[str]) -> bytes:
     """Encode the first packet: the interned strings of all events."""
     tables = (
         (1, list(dict.fromkeys(categories))),
@@ -218,7 +208,7 @@ def _finding(finding: Finding, start: dict[int, int], tracks: Tracks) -> bytes:
         return b""
     since = finding.when.steps[0][0] if finding.when.steps else min(start)
     time = start.get(since) or start[min(start, key=lambda step: abs(step - since))]
-    where = [tracks(int(rank), "findings", 0) for rank in finding.where.ranks] or [GROUPS_TRACK]
+    where = [tracks((int(rank), "findings", 0)) for rank in finding.where.ranks] or [GROUPS_TRACK]
     texts = {"observation": finding.observation, "cause": finding.cause, "layer": finding.layer}
     texts["remedy"] = finding.options[0].action if finding.options else ""
     notes = [

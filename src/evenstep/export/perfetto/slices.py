@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from evenstep.trace.spool.layout import Kind, Op, Phase
 from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
+Thing = TypeVar("Thing")
 
 TRACKS = ("steps", "collectives", "messages", "spans", "pauses", "pacing", "findings")
 SHOWN = (
@@ -31,17 +32,18 @@ SHOWN = (
 
 
 @dataclass(slots=True)
-class InternedStrings:
-    """Distinct strings, numbered from 1."""
+class Numbered(Generic[Thing]):
+    """Distinct things (strings, tracks), numbered in order of their first use."""
 
-    numbers: dict[str, int] = field(default_factory=dict)
+    first: int = 1
+    numbers: dict[Thing, int] = field(default_factory=dict)
 
-    def __call__(self, name: str) -> int:
-        """Return the number of a string."""
-        return self.numbers.setdefault(name, len(self.numbers) + 1)
+    def __call__(self, thing: Thing) -> int:
+        """Return the number of a thing."""
+        return self.numbers.setdefault(thing, self.first + len(self.numbers))
 
-    def of(self, keys: Array, called: Callable[[int], str]) -> Array:
-        """Return the numbers of the names of many keys; `called` names each key once."""
+    def of(self, keys: Array, called: Callable[[int], Thing]) -> Array:
+        """Return the numbers of the things of many keys; `called` is asked once for each key."""
         known, which = np.unique(keys, return_inverse=True)
         table = np.array([self(called(int(key))) for key in known], np.int64)
         return np.asarray(table[which.reshape(-1)]) if len(table) else np.zeros(0, np.int64)
@@ -68,7 +70,7 @@ class Slices:
     instant: bool = False
 
 
-def slices(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[Slices]:
+def slices(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices]:
     """Return all slices of a trace, without findings."""
     return [
         *_steps(trace, clocks, names),
@@ -121,7 +123,7 @@ def _drawn(track: str, category: str, rows: Columns, name: Array, **values: Arra
     )  # fmt: skip
 
 
-def _steps(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[Slices]:
+def _steps(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices]:
     """Return steps and the phases within them."""
     rows = trace.of_kind(Kind.STEP, Kind.PHASE)
     if not len(rows):
@@ -142,7 +144,7 @@ def _member(kinds: Any, value: int) -> str:
     return str(kinds(value).name).lower() if known else f"{kinds.__name__.lower()} {value}"
 
 
-def _pacing(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[Slices]:
+def _pacing(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices]:
     """Return pacing decisions as instants, named by their reason."""
     rows = trace.of_kind(Kind.PACING)
     if not len(rows):
@@ -159,7 +161,7 @@ def _flat(rows: Columns) -> Columns:
 
 
 def _named(
-    trace: Trace, clocks: Clocks, names: InternedStrings, kind: Kind, track: str
+    trace: Trace, clocks: Clocks, names: Numbered[str], kind: Kind, track: str
 ) -> list[Slices]:
     """Return spans of the script, or pauses of the garbage collector."""
     rows = trace.of_kind(kind)
@@ -176,7 +178,7 @@ def _named(
 # -- communication ---------------------------------------------------------------------------------
 
 
-def _messages(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[Slices]:
+def _messages(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices]:
     rows = trace.of_kind(Kind.POINT_TO_POINT)
     if not len(rows):
         return []
@@ -188,7 +190,7 @@ def _messages(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[Slic
     ]
 
 
-def _collectives(trace: Trace, clocks: Clocks, names: InternedStrings) -> list[Slices]:
+def _collectives(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices]:
     """Return collectives with wait and transfer, and arrows from the awaited rank."""
     rows = trace.of_kind(Kind.COLLECTIVE)
     if not len(rows):
@@ -240,7 +242,7 @@ def _matched(trace: Trace, rows: Columns, clocks: Clocks) -> Columns:
     return rows
 
 
-def _inside(rows: Columns, flows: Flows, names: InternedStrings) -> list[Slices]:
+def _inside(rows: Columns, flows: Flows, names: Numbered[str]) -> list[Slices]:
     """Return the wait until the last rank has entered, and the transfer after it."""
     ended = np.where(rows.end_ns > 0, rows.end_ns, 2**62)
     until = np.minimum(rows.start_ns + np.maximum(rows.wait_ns, 0), ended)

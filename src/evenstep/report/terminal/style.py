@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from evenstep.words import duration, printable, shortened
@@ -37,12 +37,13 @@ def exact(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def table(rows: Sequence[Sequence[str]], *, gap: str = "  ") -> list[str]:
-    """Render rows as lines of right-aligned columns."""
+def table(
+    rows: Sequence[Sequence[str]], *, gap: str = "  ", left: Container[int] = ()
+) -> list[str]:
+    """Render rows as lines of columns, right-aligned but for those in `left`."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        gap.join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
-    ]
+    forms = [f"{'<' if at in left else '>'}{width}" for at, width in enumerate(widths)]
+    return [gap.join(map(format, row, forms)) for row in rows]
 
 
 @dataclass(slots=True, frozen=True)
