@@ -74,6 +74,7 @@ MAY_IMPORT = {
         "allreduce",
         "documents",
         "errors",
+        "scenario",
         "words",
         "statistics",
         "trace",

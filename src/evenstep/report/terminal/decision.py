@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 from evenstep.report.terminal.style import PLAIN, precise
+from evenstep.scenario import schema
 from evenstep.simulate.study.decision import DecisionRow, DecisionTable
 from evenstep.simulate.study.decision_options import AGENT
 from evenstep.simulate.study.margin import Margin
@@ -110,26 +112,12 @@ def settings(table: DecisionTable) -> str:
             f"# Applied by {row.option.by}, not by the agent, which only observes:",
             *(f"#   {text}" for text in row.option.sets or ("no change",)),
         ]
-    lines += ["", "[pace]", *_pace(row)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + schema.to_toml({"pace": _pace(row)})
 
 
-def _pace(row: DecisionRow) -> Iterator[str]:
+def _pace(row: DecisionRow) -> dict[str, Any]:
     if row.option.by != AGENT:
-        yield f'mode = "{MODE_OFF}"'
-        return
-    yield 'mode = "on"'
-    for text in row.option.sets:
-        name, _, value = text.partition("=")
-        if name in SETTINGS:
-            plain = value.strip('"')
-            word = value if plain in ("true", "false") or _is_number(plain) else f'"{plain}"'
-            yield f"{SETTINGS[name]} = {word}"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        return {"mode": MODE_OFF}
+    pairs = (text.partition("=") for text in row.option.sets)
+    chosen = {SETTINGS[name]: schema.parsed(v) for name, _, v in pairs if name in SETTINGS}
+    return {"mode": "on", **chosen}
