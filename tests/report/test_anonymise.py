@@ -102,6 +102,11 @@ def test_the_records_are_untouched(trace, hidden):
         (r"C:\Users\x\run.bat", "(path)"),
         ("https://host.example/x?y=1 is down", "(path) is down"),
         ("10.0.0.12 and fe80:0:0:0:1:2:3:4", "(address) and (address)"),
+        ("[fe80::1ff:fe23:4567:890a%eth0]:29500, 2001:db8::5", "[(address)%eth0]:29500, (address)"),
+        (
+            "at 12:30:45 in std::vector of 0000:3b:00.0",
+            "at 12:30:45 in std::vector of 0000:3b:00.0",
+        ),
         ("rank-00001.spool is damaged", "(path) is damaged"),
         ("someone@example.org", "(address)"),
         ("step 12/40 took 1.2.3", "step 12/40 took 1.2.3"),
