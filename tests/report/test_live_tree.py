@@ -14,7 +14,7 @@ from evenstep.watch.findings import live_findings
 from evenstep.watch.frame import frame
 from evenstep.watch.node import HEAD_BYTES, decoded, encoded, summary_path, write_summary
 from evenstep.watch.run import LiveRun
-from evenstep.watch.tree import Follower, TreeRun
+from evenstep.watch.tree import TreeRun, followed
 from evenstep.watch.window import StepTable, merge_steps
 from tests.report.live_ranks import LiveRank
 
@@ -169,20 +169,20 @@ def test_what_is_no_news_is_passed_over(job):
 
 def test_spools_are_followed_where_they_tell_as_much(job, monkeypatch):
     run = whole(job)
-    follower = Follower.of(run.path, job.clock)
+    follower = followed(run.path, job.clock)
     for name, live in job.nodes.items():
         live.refresh()
         write_summary(summary_path(run.path, name), encoded(live, name, 1))
-    assert isinstance(follower.refresh(), LiveRun)
+    assert isinstance(next(follower), LiveRun)
     monkeypatch.setattr(live_tree, "MOST_SPOOLS", WORLD - 1)
-    assert isinstance(follower.refresh(), TreeRun)
+    assert isinstance(next(follower), TreeRun)
 
 
 def test_nodes_are_followed_where_the_spools_are_elsewhere(job):
-    follower = Follower.of(job.shared, job.clock)
-    assert isinstance(follower.refresh(), LiveRun)
+    follower = followed(job.shared, job.clock)
+    assert isinstance(next(follower), LiveRun)
     job.tell()
-    assert isinstance(follower.refresh(), TreeRun)
+    assert isinstance(next(follower), TreeRun)
 
 
 def test_only_ranks_of_this_machine_are_summed_up(tmp_path):

@@ -12,20 +12,15 @@ from evenstep.trace.spool.files import write_whole
 
 def check_free(*paths: Path | None, force: bool) -> None:
     """Raise `UsageError` before the work if a file could not be written after it."""
-    for path in paths:
-        if path is not None:
-            _check(path, force=force)
-
-
-def _check(path: Path, *, force: bool) -> None:
-    if path.exists() and not path.is_file():  # a folder, or a device that must not be replaced
-        raise UsageError(f"{path} is not a regular file; name a file to write")
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists; choose another name, or overwrite it with --force")
-    if not path.parent.is_dir():
-        raise UsageError(f"there is no folder {path.parent} to write {path.name} in; create it")
-    if not os.access(path.parent, os.W_OK):
-        raise UsageError(f"no permission to write in {path.parent}; name another folder")
+    for path in filter(None, paths):
+        if path.exists() and not path.is_file():  # a folder, or a device that must not be replaced
+            raise UsageError(f"{path} is not a regular file; name a file to write")
+        if path.exists() and not force:
+            raise UsageError(f"{path} exists; choose another name, or overwrite it with --force")
+        if not path.parent.is_dir():
+            raise UsageError(f"there is no folder {path.parent} to write {path.name} in; create it")
+        if not os.access(path.parent, os.W_OK):
+            raise UsageError(f"no permission to write in {path.parent}; name another folder")
 
 
 def check_folder(path: Path) -> None:

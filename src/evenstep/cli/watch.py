@@ -124,12 +124,10 @@ def _views(path: Path, every_s: float) -> Iterator[tuple[Frame, Journal, list[st
     """Yield frame, journal and new findings at every refresh, until some time after the run."""
     from evenstep.watch.findings import Journal, live_findings
     from evenstep.watch.frame import frame
-    from evenstep.watch.tree import Follower
+    from evenstep.watch.tree import followed
 
-    follower, journal = Follower.of(path.absolute()), Journal()
-    over = _RestartGrace()
-    for _ in _refreshes(every_s):
-        run = follower.refresh()
+    journal, over = Journal(), _RestartGrace()
+    for _, run in zip(_refreshes(every_s), followed(path.absolute()), strict=False):
         window = run.window()
         found = live_findings(run, window)
         shown = frame(run, found, window)

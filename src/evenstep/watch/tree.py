@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -84,33 +84,22 @@ class TreeRun(FollowedRun):
                 continue
 
 
-@dataclass(slots=True)
-class Follower:
-    """A run followed through its spools, or through summaries if they know more ranks."""
+def followed(path: Path, clock: Callable[[], float] = time.monotonic) -> Iterator[FollowedRun]:
+    """Read a run again and again: by its spools, or by summaries if they know more ranks."""
+    direct, tree = LiveRun(path, clock), TreeRun(path, clock)
+    while True:
+        tree.refresh()
+        if tree.states and _knows_more_ranks(tree):
+            yield tree
+        else:
+            direct.refresh()
+            yield direct
 
-    path: Path
-    _direct: LiveRun
-    _tree: TreeRun
 
-    @classmethod
-    def of(cls, path: Path, clock: Callable[[], float] = time.monotonic) -> Follower:
-        """Return a follower; nothing is read yet."""
-        return cls(path, LiveRun(path, clock), TreeRun(path, clock))
-
-    def refresh(self) -> FollowedRun:
-        """Read the run again and return it."""
-        if (self.path / FOLDER).is_dir():
-            self._tree.refresh()
-            if self._tree.states and self._knows_more_ranks():
-                return self._tree
-        self._direct.refresh()
-        return self._direct
-
-    def _knows_more_ranks(self) -> bool:
-        """Whether summaries have more ranks than there are spools here, or very many."""
-        attempt = self._tree.attempt or 0
-        if any(number > attempt for number in RunFolder(self.path).attempts()):
-            return False
-        ranks = len(self._tree.states)
-        folder = RunFolder(self.path).spool_path(attempt, 0).parent
-        return ranks > MOST_SPOOLS or ranks > sum(1 for _ in folder.glob("rank-*.spool"))
+def _knows_more_ranks(tree: TreeRun) -> bool:
+    """Whether summaries have more ranks than there are spools here, or very many."""
+    folder, attempt = RunFolder(tree.path), tree.attempt or 0
+    if any(number > attempt for number in folder.attempts()):
+        return False
+    spools = folder.spool_path(attempt, 0).parent.glob("rank-*.spool")
+    return len(tree.states) > MOST_SPOOLS or len(tree.states) > sum(1 for _ in spools)

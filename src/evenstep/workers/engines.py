@@ -11,8 +11,9 @@ import multiprocessing
 import os
 import pickle
 import signal
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext
@@ -101,13 +102,33 @@ class Local:
         if self.workers <= 1 or len(pieces) <= 1:
             yield from map(work, pieces)
             return
-        pool = WorkerPool(pieces, work)
+        context = multiprocessing.get_context("spawn")  # a fork would copy numpy's threads
+        left, kills = deque(range(len(pieces))), Counter[int]()  # workers that died of a piece
+        pool: list[Worker] = []
         try:
-            pool.start(min(self.workers, len(pieces)))
-            while pool.workers:
-                yield from pool.next_results()
+            while left or pool:
+                while left and len(pool) < self.workers:
+                    pool.append(Worker(context, work))
+                    pool[-1].take(left.popleft(), pieces)
+                ready, results = set(wait([worker.pipe for worker in pool])), []
+                for worker in [one for one in pool if one.pipe in ready]:
+                    answer = worker.answer()
+                    if answer is not None and left:
+                        worker.take(left.popleft(), pieces)
+                    else:
+                        pool.remove(worker)
+                        worker.end()
+                    if answer is not None:
+                        results.append(answer.unwrap())
+                        continue
+                    kills[worker.number] += 1
+                    if kills[worker.number] >= MOST_KILLS:
+                        raise fatal(pieces[worker.number])
+                    left.appendleft(worker.number)
+                yield from results
         finally:
-            pool.stop()
+            for worker in pool:
+                worker.end()
 
 
 class Worker:
@@ -124,72 +145,25 @@ class Worker:
         theirs.close()  # so that its end is the end of the pipe
         self.number = -1
 
+    def take(self, number: int, pieces: Sequence[Any]) -> None:
+        """Send the worker a piece; one that has died gives no answer."""
+        self.number = number
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.pipe.send(pieces[number])
+
+    def answer(self) -> TaskResult | None:
+        """Receive the result of the piece; None where the worker has died."""
+        try:
+            found: TaskResult = self.pipe.recv()
+        except (EOFError, OSError):
+            return None
+        return found
+
     def end(self) -> None:
         """Stop the process at once."""
         self.pipe.close()
         self.process.terminate()
         self.process.join()
-
-
-class WorkerPool:
-    """Local workers and what they have left to do."""
-
-    def __init__(self, pieces: Sequence[Any], work: Callable[[Any], Any]) -> None:
-        self.workers: list[Worker] = []
-        self._pieces = pieces
-        self._left = deque(range(len(pieces)))
-        self._kills = [0] * len(pieces)  # workers that died of a piece
-        self._work = work
-        self._context = multiprocessing.get_context("spawn")  # a fork would copy numpy's threads
-
-    def start(self, number: int) -> None:
-        """So many more workers, as far as there is work for them."""
-        for _ in range(number):
-            if self._left:
-                worker = Worker(self._context, self._work)
-                self.workers.append(worker)
-                self._assign_next(worker)
-
-    def next_results(self) -> list[Any]:
-        """Wait for somebody to finish; none where somebody has died instead."""
-        ready = set(wait([worker.pipe for worker in self.workers]))
-        results = []
-        for worker in [one for one in self.workers if one.pipe in ready]:
-            try:
-                answer: TaskResult = worker.pipe.recv()
-            except (EOFError, OSError):
-                self._replace(worker)
-                continue
-            self._assign_next(worker)
-            results.append(answer.unwrap())
-        return results
-
-    def _assign_next(self, worker: Worker) -> None:
-        """Send a worker its next piece, or end it where none is left."""
-        if not self._left:
-            self.workers.remove(worker)
-            worker.end()
-            return
-        worker.number = self._left.popleft()
-        try:
-            worker.pipe.send(self._pieces[worker.number])
-        except (BrokenPipeError, ConnectionResetError):
-            return  # it has died: its pipe ends, and `next_results` sees to it
-
-    def _replace(self, dead: Worker) -> None:
-        self._kills[dead.number] += 1
-        if self._kills[dead.number] >= MOST_KILLS:
-            raise fatal(self._pieces[dead.number])
-        self._left.appendleft(dead.number)
-        self.workers.remove(dead)
-        dead.end()
-        self.start(1)
-
-    def stop(self) -> None:
-        """End all workers at once."""
-        for worker in self.workers:
-            worker.end()
-        self.workers.clear()
 
 
 def _serve(pipe: Connection, work: Callable[[Any], Any]) -> None:
