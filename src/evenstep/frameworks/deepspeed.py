@@ -6,6 +6,8 @@ parameters: without `observe` a step with two groups counts as two, and the forw
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from evenstep.frameworks.loop import Loop
@@ -29,36 +31,31 @@ def observe(engine: Any, **settings: object) -> bool:
     loop.around(engine, "forward", Phase.FORWARD)
     loop.around(engine, "save_checkpoint", Phase.CHECKPOINT)
     loop.around(engine, "step", Phase.OPTIMIZER)
-    updates = CountedUpdates(engine, loop)
+    look = _ends_steps(engine, loop)
     for name in UPDATING:
-        loop.replace(engine, name, after=updates.look)
+        loop.replace(engine, name, after=look)
     return attached
 
 
-class CountedUpdates:
-    """Ends a step when the engine has counted one more update: not at each accumulating call."""
+def _ends_steps(engine: Any, loop: Loop) -> Callable[[], None]:
+    """A function that ends a step if the call that has returned updated the parameters: the engine
+    has counted one more update, as it does not at each accumulating call."""
+    before = _counted(engine)
 
-    def __init__(self, engine: Any, loop: Loop) -> None:
-        self._engine = engine
-        self._loop = loop
-        self._steps, self._samples = self._counted()
+    def look() -> None:
+        nonlocal before
+        with suppress(TypeError, ValueError):  # of counters that are none: no steps are marked
+            steps, samples = _counted(engine)
+            if steps == before[0]:
+                return
+            # The counter is of all ranks; ranks of one model share a batch, and each counts a part.
+            mine = (samples - before[1]) // max(getattr(engine, "world_size", 1), 1)
+            before = steps, samples
+            loop.step_ends(mine)
 
-    def look(self) -> None:
-        """End a step if the call that has returned updated the parameters."""
-        try:
-            self._look(*self._counted())
-        except (TypeError, ValueError):  # an engine without such counters: no steps are marked
-            return
+    return look
 
-    def _look(self, steps: int, samples: int) -> None:
-        if steps == self._steps:
-            return
-        # The counter is of all ranks; ranks of one model share a batch, and each counts its part.
-        mine = (samples - self._samples) // max(getattr(self._engine, "world_size", 1), 1)
-        self._steps, self._samples = steps, samples
-        self._loop.step_ends(mine)
 
-    def _counted(self) -> tuple[int, int]:
-        """Updates so far, and the samples in them."""
-        engine = self._engine
-        return getattr(engine, "global_steps", 0), getattr(engine, "global_samples", 0)
+def _counted(engine: Any) -> tuple[int, int]:
+    """Updates so far, and the samples in them."""
+    return getattr(engine, "global_steps", 0), getattr(engine, "global_samples", 0)

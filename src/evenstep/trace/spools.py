@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -134,7 +135,9 @@ def read_spools(root: Path, attempt: int | None) -> Spools:
     """Read the spools of a folder or file. Raises `TraceError` when none is usable."""
     files, number, limits = _spool_files(root, attempt)
     large = sum(_capacity(file) for file in files) > LARGE_RECORDS
-    found = each(_or_error(survey), files) if large else list(map(_or_error(read_spool), files))
+    reader: Callable[[Extent], Survey | SpoolContents] = survey if large else read_spool
+    read = partial(_read_or_error, reader)
+    found = each(read, files) if large else list(map(read, files))
     limits += [f"left out: {error}" for error in found if isinstance(error, TraceError)]
     usable = [item for item in found if not isinstance(item, TraceError)]
     if not usable:
@@ -157,16 +160,12 @@ def _capacity(place: Extent) -> int:
     return size // layout.RECORD_BYTES
 
 
-def _or_error(read: Callable[[Extent], Found]) -> Callable[[Extent], Found | TraceError]:
-    """Make a reader return its `TraceError` instead of raising it."""
-
-    def read_or_error(file: Extent) -> Found | TraceError:
-        try:
-            return read(file)
-        except TraceError as error:
-            return error
-
-    return read_or_error
+def _read_or_error(read: Callable[[Extent], Found], file: Extent) -> Found | TraceError:
+    """Return the `TraceError` of a reader instead of raising it."""
+    try:
+        return read(file)
+    except TraceError as error:
+        return error
 
 
 def _spool_files(root: Path, attempt: int | None) -> tuple[list[Extent], int, list[str]]:

@@ -113,18 +113,18 @@ class Local:
                 ready, results = set(wait([worker.pipe for worker in pool])), []
                 for worker in [one for one in pool if one.pipe in ready]:
                     answer = worker.answer()
-                    if answer is not None and left:
-                        worker.take(left.popleft(), pieces)
-                    else:
-                        pool.remove(worker)
-                        worker.end()
                     if answer is not None:
                         results.append(answer.unwrap())
-                        continue
-                    kills[worker.number] += 1
-                    if kills[worker.number] >= MOST_KILLS:
-                        raise fatal(pieces[worker.number])
-                    left.appendleft(worker.number)
+                    else:
+                        kills[worker.number] += 1
+                        if kills[worker.number] >= MOST_KILLS:
+                            raise fatal(pieces[worker.number])
+                        left.appendleft(worker.number)
+                    if answer is None or not left:
+                        pool.remove(worker)
+                        worker.end()
+                    else:
+                        worker.take(left.popleft(), pieces)
                 yield from results
         finally:
             for worker in pool:
