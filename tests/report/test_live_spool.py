@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.trace.spool.layout import PAGE_BYTES, SUMMARY_BYTES
+from evenstep.trace.spool.layout import HEADER, PAGE_BYTES, SUMMARY_BYTES
 from evenstep.watch.spool import KEPT_STEPS, SpoolTail, newest_number
 from tests.report.live_ranks import MS, LiveRank
 
@@ -98,6 +98,20 @@ def test_a_file_that_is_no_spool_yet_has_nothing_new(tmp_path, content):
     tail = SpoolTail(path)
     assert not tail.refresh()
     assert tail.identity == {}
+
+
+@pytest.mark.parametrize("field", range(12))
+@pytest.mark.parametrize("bit", [7, 31, 62, 63])
+def test_a_damaged_header_ends_nothing(rank, field, bit):
+    path = rank.steps(3).spool.path
+    fields = list(HEADER.unpack_from(path.read_bytes()))
+    if field == 0 or (bit > 31 and field in (1, 2, 3, 4, 11)):  # the magic; fields of 32 bits
+        return
+    fields[field] ^= 1 << bit
+    with path.open("r+b") as file:
+        file.write(HEADER.pack(*fields))
+    tail = tail_of(rank)
+    assert tail.inside() is None
 
 
 @given(slots=st.integers(1, 200), written=st.integers(0, 1000))

@@ -14,7 +14,7 @@ from evenstep.trace.loading import load
 from evenstep.trace.pack import collectable, extents, write_pack
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.folder import RunFolder
-from evenstep.trace.spool.layout import PAGE_BYTES, RECORD_BYTES, Kind
+from evenstep.trace.spool.layout import HEADER, PAGE_BYTES, RECORD_BYTES, Kind
 from evenstep.trace.spool.spool import Spool
 from evenstep.trace.spooled import EVENT_COLUMNS
 from tests.trace.small_run import WORLD, identity, write_run
@@ -112,6 +112,18 @@ def test_a_pack_with_a_damaged_entry_is_refused_or_read(collected, at):
     data[place : place + 2] = b"\xff\xff"
     broken.write_bytes(data)
     assert 0 in load(collected).ranks
+
+
+@pytest.mark.parametrize("slots", [1 << 40, 1 << 63])
+def test_a_spool_whose_header_is_damaged_is_packed_as_it_is(run, tmp_path, slots):
+    spool = next(run.rglob("*.spool"))
+    fields = list(HEADER.unpack_from(spool.read_bytes()))
+    fields[6] = slots  # records, of a ring that ends with the file
+    with spool.open("r+b") as file:
+        file.write(HEADER.pack(*fields))
+    write_pack([spool], tmp_path / "node-h0.pack")
+    (extent,) = extents(tmp_path / "node-h0.pack")
+    assert extent.size == spool.stat().st_size
 
 
 def test_a_compressed_pack_is_refused_with_the_mend(tmp_path):

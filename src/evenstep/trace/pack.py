@@ -151,18 +151,15 @@ def _settled(file: int) -> Iterator[bytes]:
     """
     fields = HEADER.unpack_from(os.pread(file, PAGE_BYTES, 0))
     ring, slots, summaries, summary_slots = fields[5:9]
-    regions = sorted(
-        [
-            (summaries, summaries + summary_slots * SUMMARY_BYTES, SUMMARY_BYTES),
-            (ring, ring + slots * RECORD_BYTES, RECORD_BYTES),
-        ]
-    )
+    parts = (summaries, summary_slots, SUMMARY_BYTES), (ring, slots, RECORD_BYTES)
+    size = os.fstat(file).st_size  # beyond which only a damaged header points
+    regions = sorted((min(at, size), min(at + n * each, size), each) for at, n, each in parts)
     at = 0
     for begin, end, record_bytes in regions:
         yield from _plain(file, at, begin)
         yield from _records(file, begin, end, record_bytes)
         at = end
-    yield from _plain(file, at, os.fstat(file).st_size)
+    yield from _plain(file, at, size)
 
 
 def _plain(file: int, begin: int, end: int) -> Iterator[bytes]:

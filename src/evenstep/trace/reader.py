@@ -143,7 +143,7 @@ def open_spool(place: Path | Extent) -> tuple[SpoolContents, Ring]:
     """Read a spool except its records; the ring reads those. Raises like `read_spool`."""
     extent = place if isinstance(place, Extent) else Extent(place)
     path, data = extent.path, _bytes_of(extent)
-    header = _header(path, data)
+    header = spool_header(path, bytes(data[: layout.PAGE_BYTES]))
     (_, _, _, _, _, ring, capacity, first_summary, summaries, tables, tables_bytes, length) = header
     try:
         start = layout.HEADER_TEXT_OFFSET
@@ -184,8 +184,9 @@ def _bytes_of(extent: Extent) -> Array:
         raise SpoolError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _header(path: Path, data: Array) -> tuple[Any, ...]:
-    header: tuple[Any, ...] = layout.HEADER.unpack_from(bytes(data[: layout.PAGE_BYTES]))
+def spool_header(path: Path, page: bytes) -> tuple[Any, ...]:
+    """The fields of a header page; raises like `read_spool`."""
+    header: tuple[Any, ...] = layout.HEADER.unpack_from(page)
     if header[0] != layout.MAGIC:
         raise SpoolError(f"{path} is not a spool: it does not begin with {layout.MAGIC[:7]!r}")
     if header[1] != layout.VERSION or header[3] != layout.RECORD_BYTES:

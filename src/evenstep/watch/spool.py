@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.trace.reader import RECORD, SUMMARY
+from evenstep.errors import TraceError
+from evenstep.trace.reader import RECORD, SUMMARY, spool_header
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.spool.summary import level_slots
@@ -27,6 +28,7 @@ SUMMARIES_PER_READ = 32
 RECORDS_READ = 1024  # to find the operation of a silent rank among later samples
 TABLE_READ_BYTES = 1 << 16
 _SEQ_BYTES = 8
+_UNREADABLE = (OSError, OverflowError)  # the second: of sizes in a damaged header
 _OPERATIONS = (int(Kind.COLLECTIVE), int(Kind.POINT_TO_POINT))
 
 #: Fields of a summary that are kept.
@@ -74,7 +76,7 @@ class SpoolTail:
         try:
             with self.path.open("rb", buffering=0) as file:
                 return self._read(file.fileno())
-        except OSError:
+        except _UNREADABLE:
             return False
 
     def _read(self, file: int) -> bool:
@@ -90,16 +92,12 @@ class SpoolTail:
     def _open_header(self, page: bytes) -> bool:
         if len(page) < layout.PAGE_BYTES:
             return False
-        header = layout.HEADER.unpack_from(page)
-        magic, version, _, record_bytes, _, ring, ring_slots, first, slots, *rest = header
-        tables, size, length = rest
-        if (magic, version, record_bytes) != (layout.MAGIC, layout.VERSION, layout.RECORD_BYTES):
-            return False
         start = layout.HEADER_TEXT_OFFSET
         try:
+            *_, ring, ring_slots, first, slots, tables, size, length = spool_header(self.path, page)
             identity = json.loads(page[start : start + length])
             self.identity = {**identity, "rank": int(identity["rank"])}
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        except (TraceError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return False
         self._ring_at, self._ring_slots = ring, ring_slots
         self._summaries_at, self._slots = first, level_slots(slots)[0][1]
@@ -213,7 +211,7 @@ class SpoolTail:
                 end = (newest - 1) % slots + 1 if newest else 0
                 begin = max(end - RECORDS_READ, 0)
                 data = os.pread(file, (end - begin) * size, self._ring_at + begin * size)
-        except OSError:
+        except _UNREADABLE:
             return np.empty(0, RECORD)
         rows = np.frombuffer(data, RECORD, len(data) // size)
         return np.asarray(rows[rows["seq"] != 0])
