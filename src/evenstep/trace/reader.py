@@ -184,9 +184,9 @@ def _bytes_of(extent: Extent) -> Array:
         raise SpoolError(f"cannot read {path}: {error.strerror}") from error
 
 
-def spool_header(path: Path, page: bytes) -> tuple[Any, ...]:
+def spool_header(path: Path, head: bytes) -> tuple[Any, ...]:
     """The fields of a header page; raises like `read_spool`."""
-    header: tuple[Any, ...] = layout.HEADER.unpack_from(page)
+    header: tuple[Any, ...] = layout.HEADER.unpack_from(head)
     if header[0] != layout.MAGIC:
         raise SpoolError(f"{path} is not a spool: it does not begin with {layout.MAGIC[:7]!r}")
     if header[1] != layout.VERSION or header[3] != layout.RECORD_BYTES:
