@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,6 +50,19 @@ SETTLED = 1e-10  # of a step: entries of ranks that differ by less are equal
 AT_A_TIME = 1_000_000  # messages, between two looks at what is finished
 #: Cost of a run, in seconds on one core: of a message on shared links, of an operation of a rank.
 MESSAGE_S, OPERATION_S = 1.5e-6, 1e-7
+
+
+class TooLongError(Exception):
+    """A run would follow too many messages."""
+
+
+class MessageLimit(NamedTuple):
+    """A run takes no more steps after the warm-up than follow so many messages, by its first step,
+    but `least`; with `strict` it raises `TooLongError` where that is more."""
+
+    messages: int
+    least: int
+    strict: bool
 
 
 @dataclass(frozen=True)
@@ -108,10 +122,12 @@ def simulate(scenario: Scenario, *, progress: Progress | None = None) -> Result:
     return simulate_set_up(set_up(scenario), progress=progress)
 
 
-def simulate_set_up(setup: Setup, *, progress: Progress | None = None) -> Result:
+def simulate_set_up(
+    setup: Setup, *, progress: Progress | None = None, most: MessageLimit | None = None
+) -> Result:
     """Run a scenario that is set up, without keeping a trace."""
     _check_takes_time(setup)
-    return _Run(setup, None).result(progress)
+    return _Run(setup, None, most).result(progress)
 
 
 def simulate_trace(scenario: Scenario) -> tuple[Result, Trace]:
@@ -161,15 +177,6 @@ def steps_within(setup: Setup, messages: int) -> int:
     return int(messages / max(expected(setup)[0] / setup.scenario.run.steps, 1.0))
 
 
-def shortened(setup: Setup, steps: int) -> Setup:
-    """The same with at most `steps` steps after the warm-up."""
-    run = setup.scenario.run
-    if run.warm_up + steps >= run.steps:
-        return setup
-    fewer = replace(run, steps=run.warm_up + steps)
-    return replace(setup, scenario=replace(setup.scenario, run=fewer))
-
-
 def step_ns(setup: Setup) -> float:
     """Duration of an undisturbed step."""
     found = _Run(setup, None).settled(setup.graph, SETTLING)
@@ -185,8 +192,11 @@ def _check_takes_time(setup: Setup) -> None:
 class _Run:
     """One run: its jobs in a world, and the sums and records of its steps."""
 
-    def __init__(self, setup: Setup, sink: BlockSink | None) -> None:
-        self._setup, scenario = setup, setup.scenario
+    def __init__(
+        self, setup: Setup, sink: BlockSink | None, most: MessageLimit | None = None
+    ) -> None:
+        self._setup, scenario, self._most = setup, setup.scenario, most
+        self._length = scenario.run.steps
         self._near: list[NeighbourJob] = []
         if scenario.neighbours:
             found = neighbour_jobs(scenario, setup.network, setup.placement)
@@ -211,6 +221,8 @@ class _Run:
         try:
             for done in self._calm() if _is_calm(setup.scenario) else self._steps():
                 self._keep(done)
+                if self._most and account.done == 1:
+                    self._shorten(*self._most)
                 if progress is not None:
                     progress(account.done, setup.scenario.run.steps)
         except KeyboardInterrupt:
@@ -219,7 +231,7 @@ class _Run:
             recorder.flush()
         elapsed_ns = float(account.end_ns[account.done - 1]) if account.done else 0.0
         return summed_up(
-            setup.scenario,
+            replace(setup.scenario, run=replace(setup.scenario.run, steps=self._length)),
             account,
             flows=[flow for flow, _ in self._times.values()],
             loads=link_loads(
@@ -231,6 +243,14 @@ class _Run:
             staleness=self._pace.staleness(),
         )
 
+    def _shorten(self, messages: int, least: int, strict: bool) -> None:
+        run, is_calm = self._setup.scenario.run, _is_calm(self._setup.scenario)
+        steps = int(messages / max(self.followed / (run.steps if is_calm else 1), 1.0))
+        if strict and steps < least:
+            raise TooLongError
+        if not is_calm:
+            self._length = min(run.steps, run.warm_up + max(steps, least))
+
     # -- steps -------------------------------------------------------------------------------------
 
     def _steps(self) -> Iterator[FinishedStep]:
@@ -240,10 +260,11 @@ class _Run:
         jobs = _Jobs(setup, graphs, self._near)
         engine = JobEngine(jobs.world, setup.graph_of, jobs.number, NoiseSources(
             setup.scenario, setup.placement), self._pace, np.zeros(len(everybody)))  # fmt: skip
-        for done in jobs.run(engine, setup.scenario.run.steps):
+        for done in jobs.run(engine, lambda: self._length):
             engine.learn(done, everybody)
+            self.followed = jobs.world.followed
             yield done
-        self._peak, self.followed = jobs.world.peak_gBps, jobs.world.followed
+        self._peak = jobs.world.peak_gBps
 
     def _calm(self) -> Iterator[FinishedStep]:
         """The step that all steps are like: the one the first few settle to, else one that all
@@ -270,7 +291,7 @@ class _Run:
         jobs = _Jobs(setup, [graph], [])
         engine = JobEngine(jobs.world, lambda _: graph, jobs.number, NoiseSources(
             setup.scenario, setup.placement), Pace(), np.zeros(setup.scenario.ranks))  # fmt: skip
-        for done in jobs.run(engine, most):
+        for done in jobs.run(engine, lambda: most):
             self._peak, self.followed = jobs.world.peak_gBps, jobs.world.followed
             lengths = done.over - done.begin
             length = float(done.over.max() - done.begin.max())
@@ -336,18 +357,18 @@ class _Jobs:
         """The world's number of a graph."""
         return self._graphs[id(graph)]
 
-    def run(self, engine: JobEngine, steps: int) -> Iterator[FinishedStep]:
-        """Yield the job's steps as they finish."""
-        while engine.over < steps:
+    def run(self, engine: JobEngine, steps: Callable[[], int]) -> Iterator[FinishedStep]:
+        """Yield the job's steps as they finish; how many there are may change meanwhile."""
+        while engine.over < steps():
             wants = self.world.run(AT_A_TIME)
             for job, other in enumerate(self._near, 1):
                 other.count(self.world, job)
             found = False
-            while engine.over < engine.fed and (done := engine.take()) is not None:
+            while engine.over < min(engine.fed, steps()) and (done := engine.take()) is not None:
                 found = True
                 yield done
             if wants == 0:
-                engine.serve(steps)
+                engine.serve(steps())
             elif wants > 0:
                 self._near[wants - 1].feed(self.world, wants, self._theirs[wants - 1])
             elif wants == STUCK and not found:

@@ -98,7 +98,7 @@ class JobEngine:
         """Give the world what it asked for: durations, the next step, or that there is none."""
         if sum(self._reveal(place) for place in range(len(self._under_way))):
             return
-        if self.fed == steps:
+        if self.fed >= steps:
             self._world.final(0)
         else:
             self._feed()

@@ -15,7 +15,13 @@ from evenstep.documents import Amount
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario import schema
 from evenstep.scenario.scenario import Scenario
-from evenstep.simulate.simulation import Setup, set_up, shortened, simulate_set_up, steps_within
+from evenstep.simulate.simulation import (
+    MessageLimit,
+    Setup,
+    TooLongError,
+    set_up,
+    simulate_set_up,
+)
 from evenstep.simulate.study.scaling_sizes import split
 
 MOST_STEPS = 50  # of a trial run
@@ -114,10 +120,11 @@ def search(axis: GrowthAxis, crossed: Callable[[float], str | None]) -> Margin:
 def _crossed(setup: Setup, edges: Edges, *, least: bool = False) -> str | None:
     """Make a trial run and return the crossed limit; with `least`, `TOO_LONG` instead of a run that
     would follow too many messages even over the fewest steps."""
-    steps = steps_within(setup, MOST_MESSAGES)
-    if least and steps < LEAST_STEPS:
+    try:
+        most = MessageLimit(MOST_MESSAGES, LEAST_STEPS, strict=least)
+        result = simulate_set_up(setup, most=most)
+    except TooLongError:
         return TOO_LONG
-    result = simulate_set_up(shortened(setup, max(steps, LEAST_STEPS)))
     if result.partial:
         raise KeyboardInterrupt
     return edges.crossed(result.step_time.cv, result.efficiency)
