@@ -12,7 +12,7 @@ from evenstep.cli.main import main
 from evenstep.watch import tree as live_tree
 from evenstep.watch.findings import live_findings
 from evenstep.watch.frame import frame
-from evenstep.watch.node import HEAD_BYTES, decoded, encoded, summary_path, write_summary
+from evenstep.watch.node import HEAD_BYTES, RANK, decoded, encoded, summary_path, write_summary
 from evenstep.watch.run import LiveRun
 from evenstep.watch.tree import TreeRun, followed
 from evenstep.watch.window import StepTable, merge_steps
@@ -241,3 +241,14 @@ def test_a_head_that_counts_more_ranks_than_there_are_bytes_is_none_of_ours(job)
     text = json.dumps(head | {"rank_rows": 1 << 62}).encode()
     with pytest.raises(ValueError, match="large"):
         decoded(text.ljust(HEAD_BYTES) + rest)
+
+
+@pytest.mark.parametrize(("name", "value"), [("phase_ns", -1e300), ("step_ns", 1e30)])
+def test_a_summary_with_damaged_numbers_is_none_of_ours(job, name, value):
+    job.steps(9)
+    job.tell("n0")
+    data = bytearray(summary_path(job.shared, "n0").read_bytes())
+    ranks = np.frombuffer(data, RANK, PER_NODE, HEAD_BYTES)
+    ranks[name][0] = value
+    with pytest.raises(ValueError, match="damaged"):
+        decoded(bytes(data))

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.trace.reader import LONGEST_NS
 from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.layout import Phase
 from evenstep.watch.run import LiveRun, SeenRank
@@ -135,6 +136,10 @@ def decoded(data: bytes) -> NodeSummary:
     ranks, steps = ranks[ranks["rank"] >= 0], steps[steps["step"] >= 0]
     states = [_state(row, head) for row in ranks]
     stepped = ranks[ranks["counts"] > 0]
+    times = {name: np.nan_to_num(stepped[name]) for name in (*_MEANS, "phase_ns")}
+    sound = all(((one >= 0) & (one < LONGEST_NS)).all() for one in times.values())
+    if not sound or (steps["ranks"] < 1).any() or not np.isfinite(steps["time_ns"]).all():
+        raise ValueError("its numbers are damaged")
     window = RankWindow(
         ranks=stepped["rank"].astype(np.int64), phase_ns=stepped["phase_ns"].copy(),
         last_step=stepped["last_step"].copy(), counts=stepped["counts"].astype(np.int64),
