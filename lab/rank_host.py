@@ -111,7 +111,8 @@ class RankHost:
         """
         recorder, pace = self.recorder, self._pace
         before, self._standing = self._standing, self._meter.now()
-        closed = recorder.end_step(now_ns(), pace.take_held())
+        closed = recorder.end_step(now_ns(), recorder.held_ns)
+        recorder.held_ns = 0
         closed.used = used(before, self._standing)
         recorder.settle(closed)
         if orders is not None:

@@ -39,7 +39,7 @@ def main(argv: list[str]) -> None:
     agent = attached(trial, number)
     tokens = tokens_of(agent, trial, number, rank)
     pacer = turns(agent, trial, number, rank, tokens)
-    agent._pace.pacer = pacer
+    agent._work.pace.pacer = pacer
     signal.signal(signal.SIGTERM, lambda *_: _leave(agent, pacer, tokens))
     if trial.scenario.real_time:
         precise()  # also for the threads of gloo, which are not there yet
@@ -74,7 +74,7 @@ def tokens_of(agent: Agent, trial: Trial, number: int, rank: int) -> list[LinkTo
         None
         if link is None or rank
         else LinkToken(agent.recorder, TrialBudget(), group=link[0], gate_by=nobody,
-                       held=agent._pace.held, guarded=link[1])
+                       held=agent._work.pace.held, guarded=link[1])
         for link in trial.links(number)
     ]  # fmt: skip
 

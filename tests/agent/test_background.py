@@ -39,8 +39,7 @@ def background():
     recorder = SimpleNamespace(spool=spool, sample=print, step=0)
     work = SimpleNamespace(sharing=None, step_ns=1, at_once=True)
     made = Background(
-        config, identity, recorder, {}, work, Control(), None, Notes(spool), print,
-        lambda: None, print,
+        config, identity, recorder, {}, work, Control(), None, Notes(spool), lambda: None, print,
     )  # fmt: skip
     made.facts, made.work = facts, work
     return made
@@ -53,6 +52,7 @@ def gone(*_):
 def test_ranks_share_from_their_first_meeting_on(background):
     for _ in range(2):
         background.connect(FakeStore, 1)
+    background._join()
     assert background._control.told == ["connect"]
     assert background.work.sharing is not None
 
@@ -61,6 +61,7 @@ def test_ranks_that_meet_again_share_in_the_store_of_now(background):
     first, second = FakeStore(), FakeStore()
     background.connect(lambda: first, 1)
     first.set = first.check = gone
+    background._join()
     background._round()
     assert background.work.sharing is not None  # there was nothing to say
     background._exchange(SimpleNamespace(exchange=gone))  # of an earlier meeting: late news
@@ -72,6 +73,7 @@ def test_ranks_that_meet_again_share_in_the_store_of_now(background):
 
 def test_a_store_that_is_gone_leaves_each_rank_to_itself(background):
     background.connect(FakeStore, 1)
+    background._join()
     background.work.sharing.exchange = gone
     background._exchange(background.work.sharing)
     assert background.work.sharing is None
@@ -107,6 +109,7 @@ def test_a_node_that_met_again_meanwhile_stays_together(background):
 
     background._store.pump = meets_again
     background._pump()
+    background._join()
     assert background.work.sharing is not None
     assert background._control.told == ["connect", "reconnect"]
 

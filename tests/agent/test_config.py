@@ -11,7 +11,7 @@ from evenstep.errors import ConfigError
 
 
 def test_without_any_source_every_value_is_the_default():
-    assert resolve({}, {}, {}) == Config()
+    assert vars(resolve({}, {}, {})) == vars(Config())
 
 
 def test_an_argument_beats_the_environment_beats_the_file():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,28 +87,28 @@ def test_a_rank_that_moved_to_another_node_left_its_spool_to_the_dead(folder, mo
 
 
 def test_a_rank_new_to_the_job_joins_the_attempt_of_the_others(folder):
-    leave(folder, replace(ME, rank=0, world=1))
+    leave(folder, ME._replace(rank=0, world=1))
     assert renumbered(ME, folder).attempt == 1
 
 
 def test_ranks_of_one_start_need_not_begin_at_once(folder):
-    leave(folder, replace(ME, rank=0), pid=os.getpid(), age_s=APART_S / 2)
+    leave(folder, ME._replace(rank=0), pid=os.getpid(), age_s=APART_S / 2)
     assert renumbered(ME, folder).attempt == 0
 
 
 def test_every_start_has_its_own_attempt(folder):
     for attempt in range(3):
         assert renumbered(ME, folder).attempt == attempt
-        leave(folder, replace(ME, attempt=attempt))
+        leave(folder, ME._replace(attempt=attempt))
 
 
 def test_another_runs_folder_is_left_alone(folder):
-    leave(folder, replace(ME, run_id="another"))
+    leave(folder, ME._replace(run_id="another"))
     assert renumbered(ME, folder).attempt == 0
 
 
 def test_only_torchrun_forgets_to_count(folder):
-    slurm = replace(ME, launcher="slurm")
+    slurm = ME._replace(launcher="slurm")
     leave(folder, slurm)
     assert renumbered(slurm, folder) == slurm
 

@@ -9,13 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.control import Control
-from evenstep.agent.exchange.live import LiveView
-from evenstep.agent.exchange.messages import Late, WindowReport
-from evenstep.agent.exchange.node_store import StoreClient, StoreServer, socket_name
-from evenstep.agent.exchange.sharing import Sharing, gathers_by_node
 from evenstep.agent.notes import LONGEST, Notes
 from evenstep.agent.pulse.alarm import Alarm
 from evenstep.agent.pulse.vigil import Standstill
@@ -28,15 +26,23 @@ from evenstep.agent.step_work import FIRST_STEP_NS, StepWork
 from evenstep.errors import EvenstepError
 from evenstep.trace.spool.identity import Identity
 
+if TYPE_CHECKING:
+    from evenstep.agent.exchange.live import LiveView
+    from evenstep.agent.exchange.messages import Late, WindowReport
+    from evenstep.agent.exchange.node_store import StoreClient, StoreServer
+    from evenstep.agent.exchange.sharing import Sharing
+    from evenstep.host.sources import Source
+
 EXCHANGE_S = 0.25  # longest time between two looks for messages of other ranks
 SOONEST_S = 0.01  # shortest one, for an overdue message: else half of the time it is overdue
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Background:
     """One rank's background thread and its tasks.
 
-    `_hooks` may grow while it runs. `_take_orders` gets rank 0's orders of pacing.
+    `_hooks` may grow while it runs. `_folder` gets rank 0's view. What only this thread needs is
+    imported by it, while the job goes on.
     """
 
     _config: Config
@@ -45,9 +51,8 @@ class Background:
     _hooks: dict[str, Hooks]
     _work: StepWork
     _control: Control
-    _live: LiveView
+    _folder: Path
     _notes: Notes
-    _take_orders: Callable[[Any], None]
     _standstill: Callable[[], Standstill | None]
     _give_up: Callable[[Exception], None]
 
@@ -62,23 +67,25 @@ class Background:
         self._store: StoreServer | StoreClient | None = None
         self._local_world = local_world(os.environ)
         self._meeting: int | None = None  # that the store in use belongs to
+        self._joining: StoreServer | StoreClient | None = None  # by which to begin to share
         self._absent: dict[str, str] = {}
         self._nccl = ""  # NCCL's last report
         self._parted: tuple[int, str] | None = None  # step in which sharing ended, and why
-        self.once: list[Callable[[], object]] = [self._record_locality]  # tasks of the next round
-        self.sampler = self._make_sampler()
-        self._work.wake = self.sampler.wake
-
-    def _make_sampler(self) -> Sampler:
-        from evenstep.host.sources import all_sources
-
-        sources = self._sources = all_sources(
-            thread_id=threading.get_native_id(), device_index=self.device_index
-        )
-        return Sampler(
-            sources, self._recorder.sample, period_s=self._config.sample_period_s,
+        self._thread_id = threading.get_native_id()  # the training thread's
+        self._sources: Sequence[Source] = ()
+        #: Tasks of the next round, the last one first.
+        self.once: list[Callable[[], object]] = [self._record_locality, self._add_sources]
+        self.sampler = Sampler(
+            (), self._recorder.sample, period_s=config.sample_period_s,
             tasks=[self._round], between=self._between_rounds,
         )  # fmt: skip
+        self._work.wake = self.sampler.wake
+
+    @cached_property
+    def _live(self) -> LiveView:
+        from evenstep.agent.exchange.live import LiveView
+
+        return LiveView(self._folder, self._config.pace_threshold)
 
     @property
     def device_index(self) -> int | None:
@@ -112,12 +119,9 @@ class Background:
             before.close()
         self._meeting = meeting
         self._alarm.store = store
-        self._work.sharing = Sharing(
-            store, prefix=prefix, rank=identity.rank, world=identity.world,
-            local_rank=identity.local_rank, local_world=self._local_world,
-            threshold=self._config.pace_threshold, period_s=self._exchange_s,
-            on_window=self._on_window, on_orders=self._take_orders if together else None,
-        )  # fmt: skip
+        self._work.sharing = None
+        self._joining = store
+        self.sampler.wake()
 
     def close(self) -> None:
         """Close the store's connections; also in a forked child."""
@@ -126,6 +130,13 @@ class Background:
 
     def _store_of(self, make_store: Callable[[], Any], meeting: int) -> StoreServer | StoreClient:
         """The store as this rank uses it: by the first rank of its node."""
+        from evenstep.agent.exchange.node_store import (
+            StoreClient,
+            StoreServer,
+            gathers_by_node,
+            socket_name,
+        )
+
         identity, environ = self._identity, os.environ
         master = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
         name = socket_name(self._prefix, *master, str(meeting), str(identity.node))
@@ -172,8 +183,30 @@ class Background:
             except Exception as error:
                 self._give_up(error)
 
+    def _add_sources(self) -> None:
+        from evenstep.host.sources import all_sources
+
+        self._sources = all_sources(thread_id=self._thread_id, device_index=self.device_index)
+        self.sampler.add(self._sources)
+
+    def _join(self) -> None:
+        """Begin to share by a new store."""
+        store, self._joining = self._joining, None
+        if store is None or store is not self._store:  # replaced, or gone already
+            return
+        from evenstep.agent.exchange.sharing import Sharing
+
+        config, identity = self._config, self._identity
+        self._work.sharing = Sharing(
+            store, prefix=self._prefix, rank=identity.rank, world=identity.world,
+            local_rank=identity.local_rank, local_world=self._local_world,
+            threshold=config.pace_threshold, period_s=self._exchange_s, on_window=self._on_window,
+            on_orders=self._work.pace.take_orders if config.pace_sharing else None,
+        )  # fmt: skip
+
     def _between_rounds(self) -> float:
         """Exchange messages; return in how many seconds to do so again."""
+        self._join()
         self._pump()
         pause_s = self._poll_control() / 1e9 if self._control.needs_polling else math.inf
         sharing = self._work.sharing

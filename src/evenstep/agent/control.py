@@ -20,16 +20,18 @@ from collections import deque
 from itertools import count
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.settings.request import FILE, SettingsChange, decoded, encoded, read, write
 from evenstep.agent.settings.selection import Selection
 from evenstep.host.sysfs import read_held
-from evenstep.pacing import PacerSettings
 from evenstep.trace.spool.files import NETWORK, filesystem_type
 from evenstep.trace.spool.identity import boot_id
 from evenstep.trace.spool.layout import Actuator, Kind
 from evenstep.trace.spool.spool import Spool
+
+if TYPE_CHECKING:
+    from evenstep.pacing import PacerSettings
 
 _Stamp = tuple[int, int, int]
 _IN_WRITTEN = 0x88  # IN_MOVED_TO and IN_CLOSE_WRITE of Linux's inotify(7)

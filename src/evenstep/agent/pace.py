@@ -9,8 +9,17 @@ from collections.abc import Callable
 from evenstep.agent.exchange.messages import FirstCollective, Orders, SharedFloor, StepRow
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.recording.steps import ClosedStep
-from evenstep.pacing import Decision, Pacer, Plan, Slowest, StepObservation
+from evenstep.agent.settings.config import Config
+from evenstep.pacing import (
+    Decision,
+    Pacer,
+    PacerSettings,
+    Plan,
+    Slowest,
+    StepObservation,
+)
 from evenstep.pacing.waits import Collective, StepWait, WaitEstimator
+from evenstep.trace.spool.identity import Identity
 from evenstep.trace.spool.layout import WORD_ENTER, WORD_EXIT, Actuator, Flag, Kind, Phase
 
 _UPPER_BOUND, _ON_DEVICE = int(Flag.EXIT_UPPER_BOUND), int(Flag.ON_DEVICE)
@@ -43,17 +52,11 @@ class PaceHost:
         #: is written to; False where it cannot.
         self.on_stream = on_stream
         self._recorder = recorder
-        self._held_ns = 0  # realised since the last step ended
         self._recorded: tuple[str, int] = ("", 0)  # reason and delay of the last record
 
     def held(self, delay_ns: int) -> None:
-        """Add a delay that another action applied in the running step."""
-        self._held_ns += delay_ns
-
-    def take_held(self) -> int:
-        """Return the delay inside the step that is ending, and start anew."""
-        held, self._held_ns = self._held_ns, 0
-        return held
+        """Add a delay applied in the running step."""
+        self._recorder.held_ns += delay_ns
 
     def after_step(self, closed: ClosedStep) -> tuple[StepRow, StepWait, Decision]:
         """Observe a finished step and decide on the delay before the next.
@@ -114,7 +117,7 @@ class PaceHost:
         begin = time.monotonic_ns()
         if delay_ns > 0:
             time.sleep(delay_ns * 1e-9)
-            self._held_ns += time.monotonic_ns() - begin
+            self.held(time.monotonic_ns() - begin)
         elif decision.delay_ns > 0 and self.on_stream is not None:
             self._hold_stream(decision, step, begin, self.on_stream)
             return
@@ -130,7 +133,7 @@ class PaceHost:
         seq = self._record(decision, step, begin_ns, applied=False)
         if hold(decision.delay_ns, seq):
             self._recorder.spool.add_flags(seq, _APPLIED)
-            self._held_ns += decision.delay_ns
+            self.held(decision.delay_ns)
 
     def _record(self, decision: Decision, step: int, begin_ns: int, *, applied: bool) -> int:
         spool = self._recorder.spool
@@ -170,3 +173,14 @@ def _first(finished: list[Collective], wait: StepWait) -> FirstCollective | None
         return None
     _, op, nbytes, enter_ns, exit_ns, _ = finished[0]
     return FirstCollective(op, nbytes, wait.in_flight_ns) if exit_ns > enter_ns else None
+
+
+def pacer_settings(config: Config, identity: Identity, mode: str) -> PacerSettings:
+    """The pacer's part of the configuration."""
+    return PacerSettings(
+        mode=mode, controller=config.pace_controller, objective=config.pace_objective,
+        imbalance=config.pace_threshold, max_delay=config.pace_max_delay,
+        stability_cost=config.pace_stability_cost, sharing=config.pace_sharing,
+        exchange_ns=int(config.sample_period_s * 1e9), run_id=identity.run_id,
+        attempt=identity.attempt, rank=identity.rank, world=identity.world,
+    )  # fmt: skip

@@ -10,28 +10,24 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from evenstep.agent.actions.action import OFF
 from evenstep.agent.background import Background
 from evenstep.agent.control import Control
-from evenstep.agent.exchange.live import LiveView
 from evenstep.agent.notes import Notes
-from evenstep.agent.pace import PaceHost
 from evenstep.agent.pulse.heartbeat import Heartbeat
 from evenstep.agent.pulse.vigil import Vigil
 from evenstep.agent.recording.collector import PauseWatch, signal_behind
 from evenstep.agent.recording.phases import Compiled
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.settings.config import Config
+from evenstep.agent.settings.kinds import OFF
 from evenstep.agent.settings.selection import local_world, whereabouts
 from evenstep.agent.stacks import Hooks, RankInWorld, Stack, combined
 from evenstep.agent.steering import StartingMode, Steering
 from evenstep.agent.step_work import StepWork
 from evenstep.errors import EvenstepError
-from evenstep.pacing import Pacer, PacerSettings, TrialBudget
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import Identity
 from evenstep.trace.spool.layout import HOST_DEVICE
@@ -40,6 +36,8 @@ from evenstep.trace.spool.spool import Spool
 if TYPE_CHECKING:
     from evenstep.agent.actions.conductor import Conductor
     from evenstep.agent.actions.link import LinkToken, StorageTurns
+    from evenstep.agent.pace import PaceHost
+    from evenstep.pacing import TrialBudget
     from evenstep.probe.kernels import PeriodicProbe
 
 log = logging.getLogger("evenstep")
@@ -71,36 +69,41 @@ class Agent:
         self.gate: Callable[[], None] | None = None  # called before every collective
         self._hooks: dict[str, Hooks] = {stack.name: stack.hooks(self) for stack in stacks}
         self._pauses = PauseWatch(self.recorder.pause)
-        account = self._account = TrialBudget()  # shared by all trials of this rank
-        self._pace = PaceHost(
-            Pacer(replace(pacer_settings(config, identity), mode=start.mode), account),
-            self.recorder,
-            can_hold=not any(hooks.on_device for hooks in self._hooks.values()),
-            on_stream=self._hold_device,
-        )
         notes = self._notes = Notes(spool)
         control = self._control = Control(
             folder.path, identity.run_id, leads=identity.rank == 0, attempt=identity.attempt
         )
         self._work = StepWork(
-            self.recorder, self._pace, rank=identity.rank, samples_per_step=config.samples_per_step,
-            at_once=start.mode == "on",
+            self.recorder, lambda: self._make_pace(start.mode), rank=identity.rank,
+            samples_per_step=config.samples_per_step, at_once=start.mode == "on",
         )  # fmt: skip
         self._probe: PeriodicProbe | None = None  # made when the first step has ended
         self._probe_every = config.probe_every  # None: never, or no longer
         self._vigil = Vigil(self.recorder, self._work.durations)
         self._heartbeat = Heartbeat(self.recorder, self._vigil.look if config.stacks else None)
         self._steering = Steering(
-            start, control, self._work, self._pace, self.recorder, notes,
+            start, control, self._work, self.recorder, notes,
             lambda names, step: self._conductor.ask(names, step),
         )  # fmt: skip
         self._background = Background(
             config, identity, self.recorder, self._hooks, self._work, control,
-            LiveView(folder.path, config.pace_threshold), notes, self._pace.take_orders,
-            lambda: self._vigil.standstill, self.give_up,
+            folder.path, notes, lambda: self._vigil.standstill, self.give_up,
         )  # fmt: skip
         if control.fd >= 0:
             self._background.sampler.wake_on(control.fd)
+
+    def _make_pace(self, mode: str) -> PaceHost:
+        from evenstep.agent.pace import PaceHost, pacer_settings
+        from evenstep.pacing import Pacer
+
+        on_device = any(hooks.on_device for hooks in tuple(self._hooks.values()))
+        pacer = Pacer(pacer_settings(self.config, self.identity, mode))
+        return PaceHost(pacer, self.recorder, can_hold=not on_device, on_stream=self._hold_device)
+
+    @property
+    def _account(self) -> TrialBudget:
+        """Shared by all trials of this rank."""
+        return self._work.pace.pacer.trial.account
 
     @cached_property
     def _conductor(self) -> Conductor:
@@ -172,14 +175,14 @@ class Agent:
 
         return LinkToken(
             self.recorder, self._account, group=self.config.link_group,
-            gate_by=self.gate_by, held=self._pace.held,
+            gate_by=self.gate_by, held=self._work.pace.held,
         )  # fmt: skip
 
     def _storage(self) -> StorageTurns:
         """This rank's turns on shared storage. Raises `EvenstepError`."""
         from evenstep.agent.actions.link import StorageTurns
 
-        group, held = self.config.link_group, self._pace.held
+        group, held = self.config.link_group, self._work.pace.held
         return StorageTurns(self.recorder, self._account, group=group, held=held)
 
     def gate_by(self, gate: Callable[[], None] | None) -> None:
@@ -244,7 +247,7 @@ class Agent:
         self._background.sampler.disarm()
         self._background.close()
         self._heartbeat.disarm()
-        self._pace.pacer.kill()
+        self._work.kill_pacer()
         if self._asked:
             self._asked.end_all()
         self._stopped = True
@@ -263,7 +266,7 @@ class Agent:
         for hooks in tuple(self._hooks.values()):
             hooks.disarm()
         self._pauses.disarm()
-        self._pace.pacer.kill()
+        self._work.kill_pacer()
         if self._asked:
             self._asked.stop()
         log.error("evenstep: stopped observing rank %d: %s", self.identity.rank, self.failure)
@@ -328,13 +331,15 @@ class Agent:
         )
         if self._asked and self._asked.outcomes:
             self.spool.add_fact("actions", self._asked.outcomes)
-        account = self._pace.pacer.account
+        if (pace := self._work.made_pace) is None:
+            return
+        account = pace.pacer.account
         self.spool.add_fact(
             "pacing_account",
             {
                 **account._asdict(),
                 "verdict": account.verdict.plain,
-                "mode": self._pace.pacer.settings.mode,
+                "mode": pace.pacer.settings.mode,
             },
         )
 
@@ -346,14 +351,3 @@ def _make_probe(index: int | None, every: int) -> PeriodicProbe:
     if "torch" not in sys.modules:
         raise EvenstepError("it measures with torch, which this job does not use")
     return PeriodicProbe(sys.modules["torch"], index, every=every)
-
-
-def pacer_settings(config: Config, identity: Identity) -> PacerSettings:
-    """The pacer's part of the configuration."""
-    return PacerSettings(
-        mode=config.pace_mode, controller=config.pace_controller, objective=config.pace_objective,
-        imbalance=config.pace_threshold, max_delay=config.pace_max_delay,
-        stability_cost=config.pace_stability_cost, sharing=config.pace_sharing,
-        exchange_ns=int(config.sample_period_s * 1e9), run_id=identity.run_id,
-        attempt=identity.attempt, rank=identity.rank, world=identity.world,
-    )  # fmt: skip

@@ -99,6 +99,10 @@ class Sampler:
             os.close(wake)
         return not thread.is_alive()
 
+    def add(self, sources: Sequence[Source]) -> None:
+        """Read these sources too; on this thread."""
+        self._waiting += sources
+
     def wake(self) -> None:
         """Run `between` now; from any thread, until `stop` is called."""
         os.eventfd_write(self._wake, 1)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from evenstep.agent.control import Control, mode_fact, record
 from evenstep.agent.notes import Notes
-from evenstep.agent.pace import PaceHost
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.settings.config import Config
 from evenstep.agent.settings.request import SettingsChange, allowed
@@ -28,7 +27,7 @@ class StartingMode:
         self.mode = allowed(self.asked, chosen=self.part.holds(place))
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Steering:
     """Applies requests while the job runs; on the training thread. `_ask` takes the names of
     actions, and the step from which on they are requested."""
@@ -36,7 +35,6 @@ class Steering:
     _start: StartingMode
     _control: Control
     _work: StepWork
-    _pace: PaceHost
     _recorder: Recorder
     _notes: Notes
     _ask: Callable[[Iterable[str], int], None]
@@ -46,8 +44,8 @@ class Steering:
 
     def record_start(self) -> None:
         """Write the starting mode into the trace."""
-        mode = self._pace.pacer.settings.mode
-        self._recorder.spool.add_fact("pace", mode_fact(self._start.asked, mode, self._part))
+        fact = mode_fact(self._start.asked, self._start.mode, self._part)
+        self._recorder.spool.add_fact("pace", fact)
 
     def apply_due(self, step: int) -> None:
         """Apply requests that hold from the step after `step`, which begins."""
@@ -60,7 +58,7 @@ class Steering:
     def _apply(self, change: SettingsChange, step: int) -> None:
         """Pace as requested from `step` on."""
         self._work.process_pending()
-        pacer = self._pace.pacer
+        pacer = self._work.pace.pacer
         self._part = change.part_of(self._part)
         chosen = self._part.holds(self._start.place)
         if change.act is not None:
@@ -75,7 +73,7 @@ class Steering:
     def _note_idle(self) -> None:
         """Report once that pacing is requested where it cannot act."""
         note = ""
-        if not self._pace.can_hold:
+        if not self._work.pace.can_hold:
             note = "on CUDA holds the stream, by shared plans only: its waits are known too late"
         elif self._start.config.pace_sharing and self._work.sharing is None:
             note = "holds nothing: pace.sharing is on, but this rank shares nothing (see `share`)"

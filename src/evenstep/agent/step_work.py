@@ -9,15 +9,18 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from evenstep.agent.exchange.messages import StepRow, summarize
-from evenstep.agent.exchange.sharing import Sharing
-from evenstep.agent.pace import PaceHost
 from evenstep.agent.recording.recorder import Recorder, give_way
 from evenstep.agent.recording.steps import ClosedStep
 from evenstep.host.resources import ResourceMeter, used
-from evenstep.pacing import Decision, Reason
 from evenstep.trace.spool.layout import WINDOW_STEPS
+
+if TYPE_CHECKING:
+    from evenstep.agent.exchange.messages import StepRow
+    from evenstep.agent.exchange.sharing import Sharing
+    from evenstep.agent.pace import PaceHost
+    from evenstep.pacing import Decision
 
 #: Steps and events that wait to be processed; beyond it the background thread is dead.
 MOST_PENDING = 16_384
@@ -28,13 +31,14 @@ class StepWork:
     """The steps of one rank as they end; made on the training thread.
 
     `at_once`: each step is processed on that thread as it ends, and the delay before the next is
-    applied. Otherwise steps are queued for `process_pending`.
+    applied. Otherwise steps are queued for `process_pending`. `make_pace` is called when the first
+    is processed: what decides is imported after the start, by the background thread as a rule.
     """
 
     def __init__(
         self,
         recorder: Recorder,
-        pace: PaceHost,
+        make_pace: Callable[[], PaceHost],
         *,
         rank: int,
         samples_per_step: int | None,
@@ -45,20 +49,34 @@ class StepWork:
         self.wake: Callable[[], None] = lambda: None  # wakes that thread
         self.single_steps = False  # whether each window is one step
         self._recorder = recorder
-        self._pace = pace
+        self._make_pace = make_pace
+        self.made_pace: PaceHost | None = None  # see `pace`
         self._rank = rank
         self._samples_per_step = samples_per_step
         self.meter = ResourceMeter(threading.get_native_id())
         self._latest: Sequence[int] = self.meter.now()  # at the end of the latest step
         self._pending: deque[ClosedStep] = deque()  # ended, not processed yet
         self._newest: ClosedStep | None = None
-        self._working = threading.Lock()  # of `process_pending`
+        self._working = threading.RLock()  # reentrant: a signal handler may end a step
         self._rows: deque[StepRow] = deque(maxlen=WINDOW_STEPS)
-        self._decision = Decision(0, Reason.LEARNING)
+        self._decision: Decision | None = None
         self._last: ClosedStep | None = None  # the last processed one
         # The latest begun step whose first collective was seen: time and work before that.
         self._entered = (-1, 0, 0)
         self._first_ns = 0  # from the beginning of that step to the end of the collective
+
+    @property
+    def pace(self) -> PaceHost:
+        """The pacer's host; for any thread."""
+        with self._working:
+            if self.made_pace is None:
+                self.made_pace = self._make_pace()
+            return self.made_pace
+
+    def kill_pacer(self) -> None:
+        """Pace no more; also in a forked child, so without a lock."""
+        if self.made_pace is not None:
+            self.made_pace.pacer.kill()
 
     @property
     def step_ns(self) -> int:
@@ -78,15 +96,16 @@ class StepWork:
 
     def end(self, now_ns: int) -> int:
         """End a step and return the next one's number. May sleep when pacing."""
-        recorder, held_ns = self._recorder, self._pace.take_held()
+        recorder, held_ns = self._recorder, self._recorder.held_ns
+        recorder.held_ns = 0
         step, *ended = recorder.begin_step(now_ns, held_ns, self.meter)
         recorder.note((self._ended, now_ns, held_ns, *ended))
         if self.single_steps:
             self.wake()
         if self.at_once or len(self._pending) + recorder.behind >= MOST_PENDING:
             self.process_pending()
-        if self.at_once:
-            self._pace.hold(self._decision, step)
+        if self.at_once and self._decision is not None:
+            self.pace.hold(self._decision, step)
         return step
 
     def _ended(
@@ -148,6 +167,8 @@ class StepWork:
         if before[0] == last.number:
             step_ns = self._rows[-1].step_ns + lasted_ns - before[1]
             work_ns = max(self._rows[-1].work_ns + self._entered[2] - before[2], 0)
+            from evenstep.agent.exchange.messages import StepRow, summarize
+
             row = StepRow(step_ns, work_ns, exit_ns - enter_ns, 0, 0)
             sharing.post(summarize([row], rank=self._rank, end=number + 1, begun=1))
         return 0
@@ -157,16 +178,16 @@ class StepWork:
         if self._samples_per_step is not None:
             closed.samples = self._samples_per_step
         recorder.settle(closed)
-        row, _, self._decision = self._pace.after_step(closed)
-        if self._decision.plan is not None and sharing is not None:
-            sharing.publish(self._decision.plan)
+        row, _, self._decision = decided = self.pace.after_step(closed)
+        if decided[2].plan is not None and sharing is not None:
+            sharing.publish(decided[2].plan)
         recorder.store_summary(closed)
         self._rows.append(row)
         self._last = closed
         if sharing is not None:
             self._share(closed.number + 1, sharing)
         if not self.at_once:
-            self._pace.hold(self._decision, closed.number + 1)
+            self.pace.hold(self._decision, closed.number + 1)
 
     def _share(self, end: int, sharing: Sharing) -> None:
         """Share the window that ends before step `end`, if one does."""
@@ -175,4 +196,6 @@ class StepWork:
         steps = sharing.window_steps(usual_ns)
         self.single_steps = steps == 1
         if end % steps == 0:
+            from evenstep.agent.exchange.messages import summarize
+
             sharing.post(summarize(rows[-steps:], rank=self._rank, end=end))

@@ -12,7 +12,6 @@ import os
 import struct
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ def renumbered(identity: Identity, folder: RunFolder) -> Identity:
     attempt = identity.attempt
     while used_before(identity, folder, attempt, began_s):
         attempt += 1
-    return replace(identity, attempt=attempt)
+    return identity._replace(attempt=attempt)
 
 
 def used_before(identity: Identity, folder: RunFolder, attempt: int, began_s: float) -> bool:

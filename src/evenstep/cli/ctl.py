@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict
 
-from evenstep.agent.actions.action import ACTIONS
 from evenstep.agent.settings import request
+from evenstep.agent.settings.kinds import NAMED
 from evenstep.cli.arguments import add_json
 from evenstep.cli.env import add_part
 from evenstep.cli.terminal import print_json, say, show, tell_written
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("what", choices=("pace", "act"), help="pacing only, or any action")
     add(
         "action", metavar="ACTION",
-        help=f"pace: {', '.join(MODES)}; act: {', '.join(ACTIONS)}, auto, off or status",
+        help=f"pace: {', '.join(MODES)}; act: {', '.join(NAMED)}, auto, off or status",
     )  # fmt: skip
     add("--threshold", metavar="SHARE", help="no pacing below this imbalance (share of a step)")
     add("--max-delay", metavar="SHARE", help="longest delay (share of the median step)")

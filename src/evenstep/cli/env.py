@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypedDict
 
 import evenstep
-from evenstep.agent.actions.action import ACTIONS
 from evenstep.agent.settings import config
+from evenstep.agent.settings.kinds import NAMED
 from evenstep.cli.arguments import add_json
 from evenstep.cli.terminal import show
 from evenstep.documents import Document, Meta
@@ -74,7 +74,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     add("--pace", choices=modes, help="pacing: off, observe (default) or on")
     add("--act", metavar="NAME,…",
         help="actions to try, and to keep if they pay: "
-        f"{', '.join(ACTIONS)}, or auto")  # fmt: skip
+        f"{', '.join(NAMED)}, or auto")  # fmt: skip
     add("--probe-every", metavar="N", help="measure each rank's machine for 20 ms every N steps")
     for table, what in (("pace", "pace only"), ("record", "record only")):
         add_part(parser, what, prefix=f"{table}-")

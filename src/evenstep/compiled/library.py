@@ -15,7 +15,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,8 +38,7 @@ class Library(NamedTuple):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LibrarySource:
+class LibrarySource(NamedTuple):
     """A `.c` or `.cpp` file and how it is compiled.
 
     `flags` follow the default ones; `against`: other inputs of the result. `compiler` replaces that

@@ -12,8 +12,6 @@ from typing import NamedTuple
 from evenstep.pacing.random_trial import OUTLIER
 
 FACTS_STEPS = 64  # steady steps that facts are means of
-ACTIONS = ("gc", "token", "pace", "cores", "power")
-AUTO, OFF = "auto", "off"
 
 
 class Facts(NamedTuple):

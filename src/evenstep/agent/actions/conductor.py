@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evenstep.agent.actions.action import FACTS_STEPS, OFF, Action, Facts
+from evenstep.agent.actions.action import FACTS_STEPS, Action, Facts
 from evenstep.agent.actions.link import LinkToken, StorageTurns
 from evenstep.agent.recording.steps import ClosedStep
+from evenstep.agent.settings.kinds import OFF
 from evenstep.errors import EvenstepError
 from evenstep.pacing.account import TrialBudget
 from evenstep.pacing.random_trial import BLOCK_STEPS, RandomTrial

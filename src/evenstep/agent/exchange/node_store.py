@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+DIRECT_RANKS = 64
+
 SET, DELETE, WATCH = range(3)
 MOST_BYTES = 1 << 14  # of a message, the key included
 MOST_WAITING = 64  # messages queued until the socket takes them
@@ -41,6 +43,11 @@ class JobStore(Protocol):
 
     def delete_key(self, key: str) -> object:
         """Delete a value."""
+
+
+def gathers_by_node(world: int, local_world: int) -> bool:
+    """Whether the first rank of each node reads its node's messages and passes on two of them."""
+    return world > DIRECT_RANKS and local_world > 1 and world % local_world == 0
 
 
 def socket_name(*job: str) -> str:

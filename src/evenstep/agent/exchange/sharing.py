@@ -23,18 +23,12 @@ from evenstep.agent.exchange.messages import (
     slowest_of,
     window_steps,
 )
-from evenstep.agent.exchange.node_store import JobStore
+from evenstep.agent.exchange.node_store import JobStore, gathers_by_node
 from evenstep.pacing import Plan
 from evenstep.trace.spool.layout import WINDOW_STEPS
 
-DIRECT_RANKS = 64
 KEEP_WINDOWS = 2
 PATIENCE = 8  # incomplete windows that are polled; of more, the oldest is dropped
-
-
-def gathers_by_node(world: int, local_world: int) -> bool:
-    """Whether the first rank of each node reads its node's messages and passes on two of them."""
-    return world > DIRECT_RANKS and local_world > 1 and world % local_world == 0
 
 
 @dataclass(eq=False)

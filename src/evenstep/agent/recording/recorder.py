@@ -159,6 +159,7 @@ class Recorder:
         self.events = 0  # of the running step
         self.sampled = True  # whether our cost in it is measured
         self.own_ns = 0  # thread time of our probe in it
+        self.held_ns = 0  # delays that we have applied in it
         self.blocking: dict[int, int] = {}  # thread -> its last collective that blocks the caller
         self._threads: dict[int, int] = {self.ident: 0}
         self._compiled = compiled

@@ -32,9 +32,10 @@ TABLES = ("pace", "record")
 ALIASES = {"pace": "pace.mode"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Config:
-    """The settings of one process, each valid."""
+    """The settings of one process, each valid. Every rank makes this class: what is left out of it
+    takes 2 ms."""
 
     enabled: bool = setting(
         True, values.SWITCH, "observe this process; EVENSTEP=0 switches evenstep off for good"

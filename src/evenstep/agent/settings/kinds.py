@@ -5,22 +5,24 @@ from __future__ import annotations
 import re
 
 from evenstep import values
-from evenstep.agent.actions import action
 from evenstep.agent.settings import selection
 from evenstep.values import ValueKind
 
+NAMED = ("gc", "token", "pace", "cores", "power")  # actions
+AUTO, OFF = "auto", "off"
+
 
 def _actions(value: object) -> str:
-    """Actions in the order of `ACTIONS`, or off."""
+    """Actions in the order of `NAMED`, or off."""
     text = str(value).strip().lower()
     names = {part.strip() for part in text.split(",")}
-    if text == action.OFF:
+    if text == OFF:
         return text
-    if text == action.AUTO:
-        names = set(action.ACTIONS)
-    if isinstance(value, bool) or not names <= set(action.ACTIONS):
+    if text == AUTO:
+        names = set(NAMED)
+    if isinstance(value, bool) or not names <= set(NAMED):
         raise ValueError(value)
-    return ",".join(name for name in action.ACTIONS if name in names)
+    return ",".join(name for name in NAMED if name in names)
 
 
 def link(value: object) -> str:
@@ -41,5 +43,5 @@ LINK = ValueKind("a name of letters, digits, dots and dashes, or NAME@HOST:PORT"
 RANKS = ValueKind("ranks such as 0-7,16, or all", selection.ranks_text)
 NODES = ValueKind("nodes such as gpu0[01-16],login1, or all", selection.nodes_text)
 NAMES = ValueKind("names separated by commas, or all", selection.names_text)
-ACTIONS = ValueKind(f"some of {','.join(action.ACTIONS)}, auto for all of them, or off", _actions)
+ACTIONS = ValueKind(f"some of {','.join(NAMED)}, auto for all of them, or off", _actions)
 COUNT_OR_ALL = ValueKind(f"{COUNT.expects}, or all", _count_or_all)

@@ -7,13 +7,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from evenstep.agent.settings import config
 from evenstep.agent.settings.selection import ALL, Selection
 from evenstep.errors import ConfigError
-from evenstep.pacing import PacerSettings
 from evenstep.trace.spool.files import read_own, write_whole
+
+if TYPE_CHECKING:
+    from evenstep.pacing import PacerSettings
 
 FILE = "control.json"
 SCHEMA = "evenstep.control/1"

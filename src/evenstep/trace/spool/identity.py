@@ -10,15 +10,13 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from evenstep.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """Run, attempt, rank and node of a process."""
 
     run_id: str  # the same on every rank of the job
@@ -39,11 +37,11 @@ class Identity:
         if (rank, world) == (self.rank, self.world):
             return self
         local_rank = rank if self.launcher == "single" else self.local_rank
-        return replace(self, rank=rank, world=world, local_rank=local_rank)
+        return self._replace(rank=rank, world=world, local_rank=local_rank)
 
     def header(self) -> dict[str, Any]:
         """The identity in a spool's header, JSON-able."""
-        return {**asdict(self), "hostname": hostname(), "boot_id": boot_id(), "pid": os.getpid()}
+        return {**self._asdict(), "hostname": hostname(), "boot_id": boot_id(), "pid": os.getpid()}
 
 
 class Scheme(NamedTuple):
