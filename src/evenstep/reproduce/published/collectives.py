@@ -70,7 +70,7 @@ def one_node() -> System:
     rows = [
         PublishedRow(
             f"all-reduce of {size // MIB:,} MiB", measured,
-            _simulated("dgx-h100", 1, size).alone_ns / 1e3, "µs",
+            simulated_collective("dgx-h100", 1, size).alone_ns / 1e3, "µs",
         )
         for size, measured in NVLS_US.items()
     ]  # fmt: skip
@@ -86,7 +86,9 @@ def several_nodes() -> System:
     rows = [
         PublishedRow(
             pair.what, pair.measured,
-            _simulated(pair.preset, pair.nodes, pair.size_bytes, pair.sets).busbw_gBps or 0.0,
+            simulated_collective(
+                pair.preset, pair.nodes, pair.size_bytes, pair.sets
+            ).busbw_gBps or 0.0,
             "GB/s", note=pair.note,
         )
         for pair in SEVERAL
@@ -108,7 +110,7 @@ def p5() -> System:
     rows = [
         PublishedRow(
             f"{8 * nodes} H100, {nodes} p5 nodes, {size:,} MiB", measured,
-            _simulated("p5", nodes, size * MIB).busbw_gBps or 0.0, "GB/s",
+            simulated_collective("p5", nodes, size * MIB).busbw_gBps or 0.0, "GB/s",
         )
         for nodes, row in P5_GBPS.items()
         for size, measured in zip(P5_SIZES, row, strict=True)
@@ -121,7 +123,10 @@ def p5() -> System:
     )  # fmt: skip
 
 
-def _simulated(preset: str, nodes: int, size_bytes: int, more: Sequence[str] = ()) -> CollectiveUse:
+def simulated_collective(
+    preset: str, nodes: int, size_bytes: int, more: Sequence[str] = ()
+) -> CollectiveUse:
+    """An all-reduce over all GPUs of so many machines of a preset, or what `more` says."""
     sets = [f"preset={preset}", f"cluster.nodes={nodes}", "work.kind=collective",
             f"work.gradient_bytes={size_bytes}", "run.steps=1", *more]  # fmt: skip
     return simulate(scenarios.parse({}, sets)).collectives[0]
