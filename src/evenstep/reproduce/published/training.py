@@ -211,8 +211,8 @@ def zero() -> System:
                          fitted=gpus == first)
             for gpus, measured in ZERO_TFLOPS.items()
         ],
-        limits="What is missing grows with ranks times gathers, 7 to 9 µs for each: the host's own "
-        "time for lists of so many tensors, of which nothing is published. No prediction of a "
+        limits="What is missing grows with ranks times gathers, 7 to 9 µs for each, as the host's "
+        "own time for lists of tensors would, of which nothing is published. Says nothing of a "
         "ZeRO-3 of today, which gathers ahead and in one piece.",
     )  # fmt: skip
 
