@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from evenstep.hooks.mpi.calls import nbytes
+from evenstep.hooks.mpi.calls import argument, measured, nbytes
 from evenstep.hooks.mpi.requests import Requests, Ticket
+from evenstep.trace.spool.layout import DType
 
 
 class Unwilling:
@@ -26,6 +29,20 @@ def test_an_object_that_does_not_tell_its_size_has_none(sent):
 
 def test_a_buffer_tells_its_size():
     assert [nbytes(b"abc"), nbytes(memoryview(b"abcd")), nbytes([bytearray(5), None])] == [3, 4, 5]
+
+
+def test_what_moves_is_measured_as_bytes_of_a_type():
+    assert measured(np.zeros((3, 2), np.float32)) == (24, DType.FLOAT32)
+    assert measured(array("d", [1, 2])) == (16, DType.FLOAT64)
+    assert measured([np.zeros(4, np.int16), None]) == (8, DType.INT16)
+    assert measured(b"abc") == (3, 0)
+
+
+def test_an_argument_is_found_by_its_name_or_its_place():
+    parameters = ("buf", "dest", "tag")
+    assert argument("dest", parameters, ("x", 2), {}) == 2
+    assert argument("tag", parameters, ("x",), {"tag": 7, "dest": 2}) == 7
+    assert argument("tag", parameters, ("x", 2), {}) is None
 
 
 def test_what_another_thread_has_taken_is_no_failure():

@@ -80,3 +80,5 @@ def test_a_chain_of_copies_keeps_names_short_and_apart(groups):
 
 def test_a_short_name_stays_as_it_is():
     assert shortened("MPI_COMM_WORLD.Dup") == "MPI_COMM_WORLD.Dup"
+    assert shortened("n" * LONGEST_NAME) == "n" * LONGEST_NAME
+    assert len(shortened("n" * (LONGEST_NAME + 1))) < LONGEST_NAME

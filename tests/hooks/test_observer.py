@@ -244,6 +244,29 @@ def test_a_wait_that_raises_ends_its_collective_as_failed(recorder):
     assert recorder.spool.times(1)[1] > 0
 
 
+def test_a_blocking_call_ends_with_itself_only_where_the_backend_gives_nothing_to_wait_for(
+    recorder,
+):
+    observer = Observer(torch, recorder, Groups(recorder.spool, dist), print)
+    state = GroupState(1, "uid", (0, 1), 0)
+    for given, ended in ((object(), False), (None, True)):
+        token = observer.begin(1, state, Op.ALL_REDUCE, 4, 4, 0, -1, torch.ones(1))
+        observer.end(token, given)
+        assert (recorder.spool.times(token[0])[1] > 0) is ended
+
+
+def test_a_wait_costs_what_we_do_around_it(recorder):
+    class Work:
+        def wait(self):
+            return True
+
+    observer = Observer(torch, recorder, Groups(recorder.spool, dist), print)
+    observer.patch_wait(Work, Batches(observer, pytest.fail))
+    assert recorder.event_cost.each_ns is None
+    assert Work().wait() is True
+    assert (recorder.events, recorder.event_cost.each_ns is None) == (1, False)
+
+
 def test_a_blocking_collective_nobody_was_seen_waiting_for_ends_with_the_next(recorder):
     observer = Observer(torch, recorder, Groups(recorder.spool, dist), print)
     state = GroupState(1, "uid", (0, 1), 0)

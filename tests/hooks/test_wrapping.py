@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from types import ModuleType, SimpleNamespace
 
 from evenstep.hooks.torch.phases import batch_length
@@ -23,6 +24,16 @@ def test_a_wrapper_that_a_script_has_kept_tells_nothing_once_it_is_restored():
     assert (kept(), told) == ("started", [1])
     wrapped.restore()
     assert (kept(), told, module.start is original) == ("started", [1], True)
+
+
+def test_a_wrapper_looks_like_what_it_wraps():
+    def start(ranks: int, *, port: int = 1) -> str:
+        """Start the ranks."""
+
+    module = having(start)
+    Wrapped().around(module, "start")
+    assert inspect.signature(module.start) == inspect.signature(start)
+    assert (module.start.__name__, module.start.__doc__) == ("start", "Start the ranks.")
 
 
 def test_it_tells_again_when_the_function_is_watched_again():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 from collections.abc import Callable
@@ -37,6 +38,7 @@ class Wrapped:
         """
         original = getattr(module, name)
 
+        @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if self._armed:
                 _call(before, name)
@@ -45,8 +47,6 @@ class Wrapped:
                 _call(after, name)
             return result
 
-        wrapper.__wrapped__ = original  # type: ignore[attr-defined]
-        wrapper.__name__, wrapper.__doc__ = name, original.__doc__
         owners = [module]
         if holders:
             modules = list(sys.modules.items())  # another thread may be importing

@@ -59,7 +59,7 @@ def at_once(times: Array, resolution: int) -> Array:
     """
     order = np.argsort(times, kind="stable")
     line = times[order]
-    opens = np.diff(line, prepend=line[:1] - 2 * resolution - 1) > 2 * resolution
+    opens = np.diff(line, prepend=line[:1]) > 2 * resolution
     found = times.copy()
     found[order] = line[np.maximum.accumulate(np.where(opens, np.arange(len(line)), 0))]
     return found

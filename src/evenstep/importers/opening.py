@@ -291,7 +291,7 @@ def _merged(run: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in more.items():
         have = merged.get(key)
         nested = isinstance(have, dict) and isinstance(value, Mapping)
-        merged[key] = _merged(have or {}, value) if nested else value
+        merged[key] = _merged(have, value) if nested else value
     return merged
 
 

@@ -223,6 +223,6 @@ def _ranks_by_time(ops: Columns, late: Array, known: Array) -> Array:
     nodes = np.flatnonzero(known)
     nodes = nodes[np.argsort(line[nodes], kind="stable")]
     at = np.searchsorted(line[nodes], line[late], side="right") - 1
-    before = nodes[np.maximum(at, 0)] if len(nodes) else np.zeros(len(at), np.int64)
+    before = nodes[at] if len(nodes) else np.zeros(len(at), np.int64)
     found = (at >= 0) & (ops.worker[before] == ops.worker[late])
     return np.where(found, ops.role[before] + 0.5, Role.GC - 0.5)

@@ -8,6 +8,7 @@ marked by `evenstep.step()`.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable
@@ -113,6 +114,7 @@ class JaxHooks(HostHooks):
     def _wrap(self, module: Any, name: str, op: int) -> None:
         original = getattr(module, name)
 
+        @functools.wraps(original)
         def collective(*args: Any, **kwargs: Any) -> Any:
             if not self.armed:
                 return original(*args, **kwargs)
@@ -126,8 +128,6 @@ class JaxHooks(HostHooks):
             self._ended(seq, enter_ns)
             return result
 
-        collective.__wrapped__ = original  # type: ignore[attr-defined]
-        collective.__name__, collective.__doc__ = name, original.__doc__
         setattr(module, name, collective)
 
         def restore() -> None:

@@ -7,6 +7,7 @@ wrapper that passes every call through where other code has wrapped it in the me
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -268,6 +269,7 @@ class PhaseHooks:
         """Replace `owner.name` by one that reports; errors of the original pass through."""
         original = getattr(owner, name)
 
+        @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if not self.armed or _get_ident() != self._ident:
                 return original(*args, **kwargs)
@@ -281,10 +283,6 @@ class PhaseHooks:
                 if after is not None and self.armed:
                     self._tell(after, result)
 
-        wrapper.__wrapped__ = original  # type: ignore[attr-defined]
-        for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
-            if hasattr(original, attribute):
-                setattr(wrapper, attribute, getattr(original, attribute))
         wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
         setattr(owner, name, wrapper)
 

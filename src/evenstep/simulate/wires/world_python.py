@@ -384,13 +384,11 @@ class PythonWorld:
             mine = np.isin(stage.gate, inside)
             gate, other = stage.gate[mine], stage.other[mine]
             hop = stage.latency_ns + (stage.hop_ns - stage.latency_ns) * of.scale
-            moves = np.unique(np.concatenate([gate, other[other >= 0]]))
             for _ in range(stage.repeats):
                 begin = times[gate]
                 if stage.posted:
                     begin = np.maximum(begin, np.where(other >= 0, times[other], -np.inf))
                 after = times.copy()
-                after[moves] = times[moves]
                 np.maximum.at(after, gate, begin + hop[mine])
                 np.maximum.at(after, other[other >= 0], (begin + hop[mine])[other >= 0])
                 times = after

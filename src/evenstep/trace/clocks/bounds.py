@@ -114,7 +114,7 @@ def _set_at(when: Array, low: Array, high: Array) -> list[int]:
         lows = np.maximum.accumulate(low[first:] + DRIFT * since) - DRIFT * since
         highs = np.minimum.accumulate(high[first:] - DRIFT * since) + DRIFT * since
         broken = np.flatnonzero(lows > highs + ROUNDING_NS)
-        if not len(broken) or broken[0] == 0:
+        if not len(broken):
             break
         begins.append(first + int(broken[0]))
     return begins
