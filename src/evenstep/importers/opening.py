@@ -290,8 +290,9 @@ def _merged(run: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(run)
     for key, value in more.items():
         have = merged.get(key)
-        nested = isinstance(have, dict) and isinstance(value, Mapping)
-        merged[key] = _merged(have, value) if nested else value
+        if isinstance(have, dict) and isinstance(value, Mapping):
+            value = _merged(have, value)
+        merged[key] = value
     return merged
 
 
