@@ -50,6 +50,7 @@ class Job:
     meets: bool = False  # who sends waits at once, until the receiver has come and has it
     transfer: Callable[[Do, int], float] = lambda do, step: 0.5 * MS
     fabric_noise: float = 0.02
+    issue_ns: Callable[[int], float] | None = None  # by step: what a host needs to issue any work
 
     def run(self) -> _Run:
         return _Run(self)
@@ -66,7 +67,8 @@ class _Run:
         self.free: dict[int, float] = {}  # when each group's queue is empty
         random = np.random.default_rng(job.seed)
         self.spread = 1 + job.spread * random.standard_normal(job.ranks)
-        self.random = random
+        self.random, self.hosts = random, np.random.default_rng(11)
+        self.issued: dict[int, float] = {}
         self.begun = self.now.copy()
         for self.step in range(job.steps):
             if self.step == 3:
@@ -76,6 +78,8 @@ class _Run:
 
     def _step(self) -> None:
         job, start = self.job, self.now.copy()
+        if job.issue_ns:  # hosts wait for their devices at the end of a step
+            self.issued = dict(enumerate(start))
         programs = [job.program(rank) for rank in range(job.ranks)]
         longest = max(map(len, programs))
         draws = 1 + job.noise * self.random.standard_normal((job.ranks, longest))
@@ -105,6 +109,9 @@ class _Run:
             length = do.ns * max(factor, 0.0)
             self._phase(rank, do.phase, self.now[rank], self.now[rank] + length, length)
             self.now[rank] += length
+            if self.job.issue_ns:
+                self.issued[rank] += self.job.issue_ns(self.step)
+                self.now[rank] = max(self.now[rank], self.issued[rank] + 10_000)
             return True
         if do.what in ("wait", "next"):
             return self._wait(rank, len(self.open[rank]) if do.what == "wait" else 1)
@@ -220,7 +227,7 @@ class _Run:
             origin = 0 if profiled else BOOT_NS - 10**9 * (1 + rank)
             drift = 1 if profiled else 1 + 1e-6 * rank
             fields = {
-                "enter_ns": enter if profiled else enter - 0.3 * MS,
+                "enter_ns": enter if profiled else self._issued(rank, enter),
                 "exit_ns": leave + 0.1 * MS,
                 "device_enter_ns": (enter - origin) * drift,
                 "device_exit_ns": (leave - origin) * drift,
@@ -239,6 +246,15 @@ class _Run:
             flags=int(flags),
             **fields,
         )
+
+    def _issued(self, rank: int, enter: float) -> float:
+        """When a host issued a call in the order of its program; without a pace of its own it runs
+        ahead of its device."""
+        if self.job.issue_ns:
+            return self.issued[rank]
+        ahead = self.hosts.uniform(0.3 * MS, 6 * MS)
+        self.issued[rank] = max(self.issued.get(rank, 0.0) + 5_000, enter - ahead)
+        return self.issued[rank]
 
     def _next(self, key: Any) -> int:
         name = key[:3] if key[0] == "message" else key[:2]

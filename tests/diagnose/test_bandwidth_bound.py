@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.finding import When, Where
+from evenstep.diagnose.sentences import make_finding
+from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.synthetic import MS, World
 
@@ -151,3 +154,13 @@ def test_a_node_is_no_culprit_for_having_no_group_of_another_kind():
     assert (list(finding.where.groups), list(finding.where.nodes)) == (
         ["dp0", "dp1", "dp2", "dp3"], [],
     )  # fmt: skip
+
+
+def test_a_remedy_that_gives_back_a_small_part_of_the_cost_is_none():
+    """Of transfers that fill the links hardly any can be hidden: that is no advice."""
+    small, large = Share(0.02, 0.01, 0.03), Share(0.3, 0.29, 0.31)
+    finding = make_finding(
+        "input_pipeline.everybody", Share(0.4, 0.39, 0.41), numbers={"usual": MS}, where=Where(),
+        when=When(), options={"workers": small, "storage": large},
+    )  # fmt: skip
+    assert [option.gain for option in finding.options] == [0.3]

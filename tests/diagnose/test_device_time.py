@@ -12,6 +12,7 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.overview import device_times
 from evenstep.importers.opening import open_trace
 from evenstep.trace.spool.layout import Kind
+from tests.diagnose.programs import data_parallel
 from tests.importers.profiles import two_steps
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data" / "kineto"
@@ -121,3 +122,12 @@ def test_culprits_of_a_real_step_stand_as_they_were_waited_for():
     assert found.findings[0].title.endswith("on ranks 7, 5 and 4")
     assert found.summary["verdict"].startswith("Ranks 7, 5 and 4 cost")
     assert blamed["largest_delay"]["rank"] == 7
+
+
+@pytest.mark.parametrize(("buckets", "place"), [(5, "inside backward"), (1, "no phases tell")])
+def test_work_between_collectives_lies_in_the_phase_that_issued_both(buckets, place):
+    """Of the work around a step's only bucket nothing tells in which phase it was issued."""
+    job = data_parallel(device=True, noise=0.01, buckets=buckets, slow={2: 1.4})
+    finding = diagnose(job.run().trace()).findings[0]
+    assert finding.where.ranks == [2]
+    assert place in finding.cause

@@ -5,6 +5,7 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.trace.spool.layout import Kind, Op, Phase
+from tests.diagnose.programs import Do, Job
 from tests.diagnose.synthetic import BOOT_NS, MS, World
 
 LATE_MS = 300
@@ -42,8 +43,34 @@ def test_a_device_that_begins_when_its_host_has_issued_is_launch_bound():
     found = {finding.title: finding for finding in diagnose(trace).findings}
     assert found["Launch-bound"].mode == "runtime_jitter"
     assert found["Launch-bound"].where.ranks == ()
+    (remedy,) = found["Launch-bound"].options  # of what is unknown the interval is all there is
+    assert remedy.low == 0.0
+    assert remedy.high > 0.5
+    assert "was not recorded" in found["Launch-bound"].cause
 
 
 def test_a_device_whose_host_is_ahead_is_not():
     found = diagnose(World(on_device=True, style="blocking", noise=0.01).trace()).findings
     assert "Launch-bound" not in {finding.title for finding in found}
+
+
+def launched(late_ns, **how):
+    """Six times a step 10 ms of work, then an all-reduce of 3 ms that is waited for at once. Hosts
+    issue each work in 4 ms, in about half of the steps in `late_ns`."""
+    late = np.random.default_rng(3).random(60) < 0.5
+    layer = [Do("work", 10 * MS), Do("call", group=0)]
+    return Job(
+        ranks=4, groups=[("default_pg", (0, 1, 2, 3))], program=lambda _: 6 * layer, steps=60,
+        device=True, transfer=lambda *_: 3 * MS, noise=0.01,
+        issue_ns=lambda step: late_ns if late[step] else 4 * MS, **how,
+    ).run()  # fmt: skip
+
+
+def test_what_late_issue_costs_is_seen_where_hosts_were_ahead():
+    """Of late steps each part lasts 16 ms instead of 13; the truth is the same job with hosts that
+    are always ahead."""
+    late, well = launched(16 * MS), launched(4 * MS)
+    finding = diagnose(late.trace()).findings[0]
+    assert (finding.title, finding.where.ranks) == ("Launch-bound", ())
+    assert finding.severity == pytest.approx(1 - well.length_ns / late.length_ns, rel=0.05)
+    assert "not recorded" not in finding.cause

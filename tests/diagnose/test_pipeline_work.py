@@ -25,8 +25,8 @@ def test_a_kind_that_no_sampled_step_has_keeps_what_was_known_of_it(monkeypatch)
     monkeypatch.setattr(awaited, "MOST_GAPS", 2)
     gaps = awaited._Gaps(
         row=np.arange(4), kind=np.array([0, 0, 0, 1]), cell=np.array([0, 0, 1, 1]),
-        opens=np.zeros(4, bool), lasted=np.full(4, 1e6), computed=np.full(4, np.nan),
-        over=np.full((awaited.FURTHEST, 4), -np.inf),
+        opens=np.zeros(4, bool), idle=np.zeros(4, bool), lasted=np.full(4, 1e6),
+        computed=np.full(4, np.nan), over=np.full((awaited.FURTHEST, 4), -np.inf),
     )  # fmt: skip
     share = np.full((2, awaited.FURTHEST), np.nan)
     share[1, 0] = 1.0

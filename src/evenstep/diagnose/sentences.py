@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenstep import words
 from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, Projection, When, Where
+from evenstep.diagnose.levels import MINOR
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.files import read_toml
 
@@ -67,14 +68,17 @@ def make_finding(
     """A finding of what this share of the step time is lost to.
 
     `name` is a mode, or one of the things it finds ("runtime_jitter.collector"); `options` are
-    names of the mode's with what they give back (None, nan: nobody knows). Those that give nothing
-    back are left out, and those that change the mathematics stand last. `confidence` is that of the
-    share unless the evidence is of another kind.
+    names of the mode's with what they give back (None, nan: nobody knows). Those that give back
+    only a minor part are left out, and those that change the mathematics stand last. `confidence`
+    is that of the share unless the evidence is of another kind.
     """
     mode = name.partition(".")[0]
     texts = TEXTS[mode] | (TEXTS[mode][name.partition(".")[2]] if "." in name else {})
-    useful = {one: gain for one, gain in options.items() if gain is None or gain.value > 0}
-    told = [_option(texts["options"][one], gain, numbers) for one, gain in useful.items()]
+    told = [
+        _option(texts["options"][one], gain, numbers)
+        for one, gain in options.items()
+        if gain is None or not gain.value <= max(MINOR * share.value, 0.0)
+    ]
     return Finding(
         mode=mode, layer=layer or texts["layer"], severity=round(share.value, 4),
         confidence=round(share.confidence if confidence is None else confidence, 3),

@@ -13,7 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.streams import AT_ONCE_NS, CROSSING_NS, kernels
+from evenstep.diagnose.graph.streams import (
+    AT_ONCE_NS,
+    CROSSING_NS,
+    TELLING,
+    idle_until_issued,
+    kernels,
+)
 from evenstep.diagnose.graph.structure import means, row_hash
 from evenstep.diagnose.levels import MINOR, MOST, SEVERAL
 from evenstep.trace.columns import Columns
@@ -21,7 +27,6 @@ from evenstep.trace.spool.layout import Op
 
 Array = npt.NDArray[Any]
 
-TELLING = 0.02  # of the work in a gap: shorter differences tell nothing
 FURTHEST = 6  # entries after which an operation may still be waited for: a layer of experts has 5
 SURE = 0.15  # of a misfit: smaller improvements do not count
 SHARES = (0.0, 0.25, 1 / 3, 0.5, 2 / 3, 0.75, 1.0)  # of work, done before a wait: as layers are cut
@@ -134,6 +139,7 @@ class _Gaps(NamedTuple):
     kind: Array  # the same at the same place of the same program
     cell: Array  # lane and step
     opens: Array  # whether a step begins in the gap, with work of the host
+    idle: Array  # whether it ended as soon as the host issued the entry: the work was done before
     lasted: Array
     computed: Array  # of that, by the device's own record; nan where there is none
     over: Array  # (FURTHEST, gaps): ends of the operations entered last; -inf none
@@ -158,18 +164,21 @@ def _gaps(rows: Columns, over: Array, place: Array) -> _Gaps:
     lasted = (rows.enter_ns[row] - before).astype(float)
     computed = rows.computed_ns[row] - rows.computed_ns[row - 1]
     cell = (np.cumsum(opens) - 1)[row]
-    return _Gaps(row, place[row - 1], cell, opens[row], lasted, computed, ends)
+    slack = rows.slack_ns if "slack_ns" in rows else np.full(len(rows), -1, np.int8)  # of hosts
+    idle = idle_until_issued(slack[row], lasted) & np.isnan(computed)
+    return _Gaps(row, place[row - 1], cell, opens[row], idle, lasted, computed, ends)
 
 
 def _work(gaps: _Gaps, share: Array) -> tuple[Array, Array]:
-    """The work in each gap, and whether a wait at the end of the gap hides how long it took."""
+    """The work in each gap, and whether a wait or an idle device at the end of the gap hides how
+    long it took."""
     work: Array = gaps.lasted
-    unseen: Array = np.zeros(len(gaps.row), bool)
+    unseen = gaps.idle
     for over, part in zip(gaps.over, share.T, strict=True):
         part = part[gaps.kind]
         rest = np.where(part < 1, 1 - part, np.nan)
         work = np.fmin(work, (gaps.lasted - over) / rest)
-        unseen |= (part == 1) & (gaps.lasted <= over + AT_ONCE_NS)
+        unseen = unseen | (part == 1) & (gaps.lasted <= over + AT_ONCE_NS)
     told = ~np.isnan(gaps.computed)
     return np.where(told, gaps.computed, np.maximum(work, 0.0)), unseen & ~told
 
@@ -197,11 +206,12 @@ def _paces(gaps: _Gaps, share: Array) -> Array:
 
 def _misfit(gaps: _Gaps, share: Array, pace: Array) -> tuple[Array, Array]:
     """Of each kind, the mean absolute difference of its gaps from what they would last in pace, and
-    its usual work."""
+    its usual work. A gap in which the device was idle may be longer."""
     work, unseen = _work(gaps, share)
     length = _median(work / pace, ~unseen, gaps.kind)
     work = np.where(np.isnan(gaps.computed), length[gaps.kind] * pace, gaps.computed)
-    apart = np.abs(gaps.lasted - _expected(gaps, share, work))
+    longer = gaps.lasted - _expected(gaps, share, work)
+    apart = np.where(gaps.idle, np.maximum(-longer, 0.0), np.abs(longer))
     return means(apart, gaps.kind), length
 
 

@@ -21,6 +21,8 @@ Array = npt.NDArray[Any]
 FASTEST_DRIFT = 200e-6  # of a device's clock against its host's
 STRETCH = 64  # ends in each piece of the curve that follows a wandering clock
 CROSSING_NS = 20_000  # by which stamps of dependent events on different streams may cross
+LAUNCH_NS = 50_000  # from the host's launch: an idle device begins sooner
+TELLING = 0.02  # of the time between two entries: shorter differences tell nothing
 AT_ONCE_NS = 3_000  # at most, from the end of an operation to compute that waited for it alone
 
 
@@ -83,6 +85,13 @@ def idle_until_over(computes: Intervals, lane: Array, enter_ns: Array, leave_ns:
     began = np.append(start, 2**62)[following]
     length = leave_ns + own - np.maximum(done[following], enter_ns + own)
     return np.where((began <= leave_ns + own + CROSSING_NS) & (length > 0), length, found)
+
+
+def idle_until_issued(slack_ns: Array, lasted_ns: Array) -> Array:
+    """Whether entries so long after their issue, after gaps that lasted so long, began as soon as
+    their host had issued them: the device had nothing left to do."""
+    least = np.maximum(LAUNCH_NS, TELLING * lasted_ns)
+    return np.asarray((slack_ns >= 0) & (slack_ns <= least))
 
 
 def with_stream_order(rows: Columns, operations: Columns) -> Columns:

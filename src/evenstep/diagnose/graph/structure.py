@@ -164,18 +164,49 @@ def _seen_later(graph: Graph, over_ns: Array) -> Array:
     return np.where(follows, np.clip(rows.until_ns - over_ns, 0, own_after), 0.0)
 
 
-def overlap(graph: Graph, lane: Array, start: Array, end: Array) -> Array:
-    """How much of each row's own work lies in intervals of its lane's host: (rows,), ns.
+def overlap(graph: Graph, covered: Intervals) -> Array:
+    """How much of each row's own work lies in intervals of its lane's host, the cells: (rows,), ns.
 
     What a device does after its host issued the entry does not count. Intervals of a lane must not
     overlap; times are those of the graph.
     """
     begin = graph.rows.at_ns - graph.own_ns.astype(np.int64)
     issued = np.maximum(graph.rows.at_ns - np.maximum(graph.rows.slack_ns, 0), begin)
-    covered = Intervals(lane, start, end)
     until = length_before(covered, graph.rows.lane, issued)
     since = length_before(covered, graph.rows.lane, begin)
     return np.asarray(until - since)
+
+
+def _entry_after(graph: Graph) -> Array:
+    """The entry of its device that ends the gap of each row, -1 none; that of a gap with no entry
+    before is none. And when the host issued that and the entry before. Three of (rows,)."""
+    order = np.argsort(graph.rows.lane, kind="stable")
+    rows = graph.rows.select(order)
+    entries = np.flatnonzero(rows.slack_ns >= 0)
+    lane, issued = rows.lane[entries], (rows.at_ns - rows.slack_ns)[entries]
+    there = np.append(np.diff(lane, prepend=-1) == 0, False)
+    following = np.searchsorted(entries, np.arange(len(rows)))
+    there = there[following] & (np.append(lane, -1)[following] == rows.lane)
+    found = np.full((3, len(rows)), -1)
+    values = order[entries], np.append(0, issued[:-1]), issued
+    found[:, order[there]] = [value[following[there]] for value in values]
+    return found
+
+
+def issued_within(graph: Graph, covered: Intervals) -> Array:
+    """Each row's own work that a device did between two entries that its host issued in one of
+    these intervals, as a stream keeps the order of issue: (rows,), ns. See `overlap`."""
+    entry, since, until = _entry_after(graph)
+    covers = length_before(covered, graph.rows.lane, until)
+    covers -= length_before(covered, graph.rows.lane, since)
+    return np.where((entry >= 0) & (covers == until - since), graph.own_ns, 0.0)
+
+
+def issuing_ns(graph: Graph) -> Array:
+    """How long after the entry before the host issued each entry of its device: (rows,); 0 of other
+    rows."""
+    entry, since, until = _entry_after(graph)
+    return np.where(entry == np.arange(len(entry)), until - since, 0)
 
 
 def quantiles(values: Array, group: Array, share: float, count: int) -> Array:

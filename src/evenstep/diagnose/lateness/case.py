@@ -22,7 +22,7 @@ from evenstep.diagnose.levels import MINOR, MOST
 from evenstep.diagnose.measure import attempts, restarts
 from evenstep.diagnose.measure.deaths import Death, deaths, first_of, hung_first
 from evenstep.diagnose.measure.expected import Shape, shapes
-from evenstep.diagnose.measure.grid import StepGrid, during, step_grid
+from evenstep.diagnose.measure.grid import StepGrid, during, in_phase, step_grid
 from evenstep.diagnose.measure.samples import Contention, contention
 from evenstep.diagnose.measure.stuck import LONG, Stuck, stuck
 from evenstep.diagnose.measure.transfer import Transfers, transfers
@@ -331,7 +331,8 @@ class Case:
     def phase_in_words(self, phase: Phase) -> str:
         """Where a phase is, in words; an inferred forward is called the time before backward, and
         may lie in what is no phase, too: before a message, say."""
-        if phase is Phase.OTHER and not self.grid.phase_ns[Phase.FORWARD].any():
+        known = self.grid.phase_ns[Phase.FORWARD].any() and not self.grid.issuing.any()
+        if phase is Phase.OTHER and not known:
             return words.SOMEWHERE
         if self.forward_inferred and phase in (Phase.FORWARD, Phase.OTHER):
             before = phase is Phase.FORWARD
@@ -416,12 +417,11 @@ def _on_record(grid: StepGrid) -> dict[int, Array]:
 def _in_phases(grid: StepGrid) -> Array:
     """The part of each row's own work that its lane's phases usually have more than the others'."""
     assert grid.graph is not None
-    phases, more = grid.records.of_kind(Kind.PHASE), np.zeros(len(grid.graph.rows))
+    more = np.zeros(len(grid.graph.rows))
     for phase in WORK_PHASES[:-1]:
         spent = grid.phase_ns[phase]
         usual = np.maximum(np.median(above_others(spent), axis=0), 0.0)
         part = usual / np.maximum(np.median(spent, axis=0), 1.0)
         if part.any():
-            there = during(grid, phases.select((phases.op == int(phase)) & (phases.exit_ns > 0)))
-            more += there * part[grid.graph.rows.lane]
+            more += in_phase(grid, phase) * part[grid.graph.rows.lane]
     return more

@@ -17,6 +17,7 @@ from evenstep.diagnose.graph.structure import (
     Graph,
     Intervals,
     by_step_and_lane,
+    issued_within,
     overlap,
     times,
     union_length,
@@ -83,6 +84,13 @@ class StepGrid:
     def total_ns(self) -> float:
         """Time of all steps."""
         return float(self.step_ns.sum())
+
+    @property
+    def issuing(self) -> Array:
+        """Whether each rank's host only issues what a device with a clock of its own does."""
+        if self.graph is None:
+            return np.zeros(len(self.ranks), bool)
+        return self.graph.device & ~np.isin(self.ranks, self.records.host_clock_ranks)
 
     def cell(self, rows: Columns) -> tuple[Array, Array]:
         """Index of each row's cell, by step and rank, and a mask of the rows that have one."""
@@ -209,30 +217,43 @@ _ISSUES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.SYNC)
 
 
 def _fill_streams(grid: StepGrid, trace: Trace, present: Array) -> None:
-    """For device streams, own time of theirs that lies in phases and pauses of the host."""
+    """For device streams, own time of theirs in phases and pauses of the host."""
     assert grid.graph is not None
+    for phase in (*_STALLS, *_ISSUES):
+        lanes = np.flatnonzero(grid.issuing if phase in _ISSUES else grid.graph.device)
+        own = by_step_and_lane(grid.graph, in_phase(grid, phase))
+        grid.phase_ns[phase][np.ix_(present, lanes)] = own[:, lanes]
     streams = np.flatnonzero(grid.graph.device)
-    phases, pauses = trace.of_kind(Kind.PHASE), trace.of_kind(Kind.PAUSE)
-    phases = phases.select((phases.exit_ns > 0) & ~_inside_evaluation(phases))
-    for phase in _STALLS:
-        stalled = during(grid, phases.select(phases.op == int(phase)))
-        own = by_step_and_lane(grid.graph, stalled)
-        grid.phase_ns[phase][np.ix_(present, streams)] = own[:, streams]
-    issuing = streams[~np.isin(grid.ranks[streams], trace.host_clock_ranks)]
-    for phase in _ISSUES:
-        grid.phase_ns[phase][:, issuing] = 0
-    paused = by_step_and_lane(grid.graph, during(grid, pauses))
+    paused = by_step_and_lane(grid.graph, during(grid, trace.of_kind(Kind.PAUSE)))
     grid.pause_ns[np.ix_(present, streams)] = paused[:, streams]
+
+
+def in_phase(grid: StepGrid, phase: Phase) -> Array:
+    """Own time of each row of the graph in a phase; of a device that its host runs ahead of, what
+    was issued in that phase."""
+    assert grid.graph is not None
+    phases = grid.records.of_kind(Kind.PHASE)
+    phases = phases.select((phases.op == int(phase)) & (phases.exit_ns > 0))
+    lies = during(grid, phases)
+    if phase not in _ISSUES or not grid.issuing.any():
+        return lies
+    issued = issued_within(grid.graph, _on_graph(grid, phases))
+    return np.where(grid.issuing[grid.graph.rows.lane], issued, lies)
 
 
 def during(grid: StepGrid, rows: Columns) -> Array:
     """Own time of each row of the graph that lies within these records."""
     assert grid.graph is not None
+    return overlap(grid.graph, _on_graph(grid, rows))
+
+
+def _on_graph(grid: StepGrid, rows: Columns) -> Intervals:
+    """These records as intervals of lanes on the graph's time."""
+    assert grid.graph is not None
     rows = rows.select(np.isin(rows["rank"], grid.ranks) & (rows.exit_ns > rows.enter_ns))
     lane = np.searchsorted(grid.ranks, rows["rank"])
     ahead = grid.graph.host_ahead_ns[lane]
-    start, end = (times - ahead for times in grid.clocks.placed(rows))
-    return overlap(grid.graph, lane, start, end)
+    return Intervals(lane, *(times - ahead for times in grid.clocks.placed(rows)))
 
 
 def _common_steps(trace: Trace) -> tuple[Array, Array]:

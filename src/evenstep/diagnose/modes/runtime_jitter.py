@@ -7,9 +7,11 @@ import numpy as np
 from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.graph.entries import entered_on_device
 from evenstep.diagnose.graph.replay import Change
+from evenstep.diagnose.graph.streams import LAUNCH_NS, idle_until_issued
+from evenstep.diagnose.graph.structure import issuing_ns
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.levels import MOST, NAMED
+from evenstep.diagnose.levels import FEWEST, MINOR, MOST, NAMED
 from evenstep.diagnose.measure.grid import during
 from evenstep.diagnose.measure.recurrence import FEWEST_STEPS, by_noise, constant, when
 from evenstep.diagnose.measure.samples import Contention, growth
@@ -185,7 +187,6 @@ def _allocator(case: Case) -> list[Finding]:
 
 # -- launches --------------------------------------------------------------------------------------
 
-AT_ONCE_NS = 50_000  # from the host's launch: an idle device begins sooner
 COMPUTING = 0.8  # of the time before, taken to be compute: a guess, and the finding says so
 _STALLS = (int(Phase.INPUT), int(Phase.CHECKPOINT), int(Phase.EVALUATION))
 
@@ -194,53 +195,84 @@ def _late_issue(case: Case) -> list[Finding]:
     """Devices, most of them, that are idle in their own time, as hosts issue their work too late.
 
     A profile shows it: nothing ran, and no record explains the host's delay. Without one, a stream
-    that enters a collective as soon as it is issued was idle before, for an unknown time."""
+    that enters a collective as soon as it is issued was idle before: for what it took beyond the
+    work at that place where hosts were ahead; for an unknown time where they never were."""
     costs = case.costs
     if costs is None or not costs.graph.device.any() or not case.trace.elapsed_known:
         return []
     if len(case.grid.steps) < FEWEST_STEPS:
         return []
     graph = costs.graph
-    lane, own, slack = graph.rows.lane, graph.own_ns, graph.rows.slack_ns
+    lane, own, free_ns = graph.rows.lane, graph.own_ns, _unrecorded_ns(case)
     entered = np.isin(graph.ranks, entered_on_device(case.trace))  # that hides when it was issued
     profiled = graph.device & entered & case.grid.device_ns.any(axis=0)
-    at_once = (slack >= 0) & (slack <= AT_ONCE_NS) & (graph.device & ~entered)[lane]
-    idle_ns = np.where(profiled[lane], _idle_ns(case), own * at_once * (1 - COMPUTING))
+    late = idle_until_issued(graph.rows.slack_ns, own) & (graph.device & ~entered)[lane]
+    part = None if profiled.any() else _idle_part(case, late)
+    sure = profiled.any() or part is not None
+    part = 1 - COMPUTING if part is None else part
+    idle_ns = free_ns * np.where(profiled[lane], 1.0, late * part)
     whole, idle, ended = (
-        np.bincount(lane, each, len(graph.ranks)) for each in (own, idle_ns, own * at_once)
+        np.bincount(lane, each, len(graph.ranks)) for each in (own, idle_ns, own * late)
     )
     lanes = idle >= NAMED * np.maximum(whole, 1)
     if np.count_nonzero(lanes) < np.count_nonzero(graph.device) / 2:
         return _late_hosts(case, ended > MOST * whole)
-    seen = profiled.any()
-    part = float(np.median((idle if seen else ended)[lanes] / whole[lanes]))
-    rows = np.flatnonzero(idle_ns > 0)
-    change = Change.of_work(rows, own[rows] - idle_ns[rows])
+    seen = "idle" if profiled.any() else "issued"
+    share = float(np.median((idle if profiled.any() else ended)[lanes] / whole[lanes]))
+    change = Change.of_work(np.arange(len(own)), own - idle_ns)
     gain = gain_of(case, change)
+    if not sure:  # anything from nothing to all of it
+        most = case.saved(Change.of_work(np.arange(len(own)), own - free_ns * late))
+        gain = gain._replace(share=gain.share._replace(low=0.0, high=case.share(most).value))
     mode = "runtime_jitter.launch"
     return finding_of(
         case, mode, gain._replace(change=lambda base: case.combined([base, change])),
-        confidence=None if seen else 0.5,
+        confidence=None if sure else 0.5,
         numbers={
-            "seen": say(f"{mode}.{'idle' if seen else 'issued'}", part=part, at_once=AT_ONCE_NS),
-            "unsure": "" if seen else say(f"{mode}.guess"),
-            "basis": say(f"{mode}.{'replayed' if seen else 'guessed'}"),
+            "seen": say(f"{mode}.{seen}", part=share, at_once=LAUNCH_NS),
+            "unsure": "" if sure else say(f"{mode}.guess", most=gain.share.high),
+            "basis": say(f"{mode}.basis_{seen if sure else 'guessed'}"),
         },
         projected=constant, options=["launches"],
-        evidence=[Evidence("time_before_late_issue", part, 0.0, "share")],
+        evidence=[Evidence("time_before_late_issue", share, 0.0, "share")],
     )  # fmt: skip
+
+
+def _idle_part(case: Case, late: Array) -> Array | None:
+    """The part of each row's own work, if its entry was issued late, in which its device was idle:
+    what is beyond the work expected at the same place, by its regression on the time of issue where
+    hosts were ahead; at places where they never were the part of the others. None where that is
+    nearly all."""
+    assert case.costs is not None
+    graph = case.costs.graph
+    own, issued = graph.own_ns, issuing_ns(graph)
+    ahead, idle = ~late & (issued > 0), np.full(len(own), np.nan)
+    for part in case.costs.parts:
+        for place, rows in enumerate(np.moveaxis(part.rows, 2, 0)):
+            rows = rows[part.there[:, :, place]]
+            seen = rows[ahead[rows]]
+            if len(seen) < FEWEST:
+                continue
+            spread = issued[seen] - issued[seen].mean()
+            slope = max(float(own[seen] @ spread) / max(float(spread @ spread), 1.0), 0.0)
+            work = own[seen].mean() + slope * (issued[rows] - issued[seen].mean())
+            idle[rows] = np.clip(1 - work / np.maximum(own[rows], 1.0), 0.0, 1.0)
+    known = np.where(late & ~np.isnan(idle), own, 0.0)
+    if known.sum() <= MINOR * own[late].sum():
+        return None
+    return np.nan_to_num(idle, nan=float(np.nansum(idle * known) / known.sum()))
 
 
 def _late_hosts(case: Case, lanes: Array) -> list[Finding]:
     """A few late ranks whose devices, unlike the others', mostly begin what is issued at once: it
     is their hosts that are late."""
     cells = case.claims.claim(case.delays.cells(Cause.WORK) & lanes)
-    numbers = {"at_once": AT_ONCE_NS, "more": case.mean_excess_ns(cells)}
+    numbers = {"at_once": LAUNCH_NS, "more": case.mean_excess_ns(cells)}
     return finding_of_late(case, "runtime_jitter.issue", cells, numbers=numbers, options=["host"])
 
 
-def _idle_ns(case: Case) -> Array:
-    """Each row's own time in which its device was idle and no record explains it."""
+def _unrecorded_ns(case: Case) -> Array:
+    """Each row's own time without recorded compute of its device, and that no record explains."""
     records = case.grid.records
     spans, phases = records.of_kind(Kind.SPAN), records.of_kind(Kind.PHASE)
     known = [
