@@ -207,9 +207,9 @@ def _late_issue(case: Case) -> list[Finding]:
     entered = np.isin(graph.ranks, entered_on_device(case.trace))  # that hides when it was issued
     profiled = graph.device & entered & case.grid.device_ns.any(axis=0)
     late = idle_until_issued(graph.rows.slack_ns, own) & (graph.device & ~entered)[lane]
-    part = None if profiled.any() else _idle_part(case, late)
-    sure = profiled.any() or part is not None
-    part = 1 - COMPUTING if part is None else part
+    known = None if profiled.any() else _idle_part(case, late)
+    sure = profiled.any() or known is not None
+    part = np.full(len(own), 1 - COMPUTING) if known is None else known
     idle_ns = free_ns * np.where(profiled[lane], 1.0, late * part)
     whole, idle, ended = (
         np.bincount(lane, each, len(graph.ranks)) for each in (own, idle_ns, own * late)
@@ -260,7 +260,8 @@ def _idle_part(case: Case, late: Array) -> Array | None:
     known = np.where(late & ~np.isnan(idle), own, 0.0)
     if known.sum() <= MINOR * own[late].sum():
         return None
-    return np.nan_to_num(idle, nan=float(np.nansum(idle * known) / known.sum()))
+    others = np.nansum(idle * known) / known.sum()
+    return np.asarray(np.where(np.isnan(idle), others, idle))
 
 
 def _late_hosts(case: Case, lanes: Array) -> list[Finding]:
