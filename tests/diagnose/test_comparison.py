@@ -5,15 +5,16 @@ import dataclasses
 import numpy as np
 import pytest
 
-from evenstep.diagnose.compare.account import (
+from evenstep.diagnose.compare.comparison import (
     account,
     block_steps,
+    compare,
     floors,
+    judged,
     memory,
     parts,
     seen_variance,
 )
-from evenstep.diagnose.compare.comparison import compare, judged
 from evenstep.diagnose.compare.result import (
     BETTER,
     NO_EVIDENCE,

@@ -7,7 +7,7 @@ import pytest
 
 from evenstep.diagnose.measure.grid import step_grid
 from evenstep.diagnose.sizes import forecast
-from evenstep.diagnose.sizes.components import Growth, growth, segments
+from evenstep.diagnose.sizes.forecast import Growth, growth, segments
 from evenstep.diagnose.sizes.project import projection
 from evenstep.errors import TraceError
 from evenstep.trace.spool.layout import Phase

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.jobs.pipeline import NAMES, Pipeline
-from evenstep.diagnose.what_if.spec import FORMS, parse
+from evenstep.diagnose.what_if.changes import FORMS, parse
 from evenstep.diagnose.what_if.what_if import added, answers
 from evenstep.errors import UsageError
 from evenstep.importers.draft import Draft

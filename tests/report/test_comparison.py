@@ -6,8 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from evenstep.diagnose.compare.account import account
-from evenstep.diagnose.compare.comparison import compare
+from evenstep.diagnose.compare.comparison import account, compare
 from evenstep.report.page import comparison_page
 from evenstep.report.terminal.comparison import difference, render
 from evenstep.trace.spool.layout import Phase

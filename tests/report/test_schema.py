@@ -5,8 +5,7 @@ import json
 import pytest
 
 from docs import schemas
-from evenstep.diagnose.compare.account import account
-from evenstep.diagnose.compare.comparison import compare
+from evenstep.diagnose.compare.comparison import account, compare
 from evenstep.diagnose.compare.result import normalised_json
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.finding import LAYERS, PATTERNS, SCHEMA

@@ -14,7 +14,7 @@ from evenstep.cli.terminal import say, show, tell_written
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
-    from evenstep.diagnose.compare.account import Account
+    from evenstep.diagnose.compare.comparison import Account
     from evenstep.diagnose.compare.result import Comparison
 
 HELP = """Report what changed between runs, with confidence intervals, and whether it is better.
@@ -71,7 +71,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _accounts(paths: Sequence[Path]) -> list[Account]:
     """Read and diagnose every run; name each by the part of its path that differs."""
-    from evenstep.diagnose.compare.account import account
+    from evenstep.diagnose.compare.comparison import account
 
     read = {path: traces.read(path) for path in dict.fromkeys(paths)}
     named = zip(short_names(paths), paths, strict=True)

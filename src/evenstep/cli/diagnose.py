@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Diagnose every trace and print the result."""
-    from evenstep.diagnose.what_if.spec import parse
+    from evenstep.diagnose.what_if.changes import parse
     from evenstep.workers.engines import Local
 
     for text in args.what_if:

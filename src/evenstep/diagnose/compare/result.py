@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from math import hypot, inf, log
 from typing import Annotated, Any, NamedTuple
 
-from evenstep.diagnose.compare.account import DIRECTIONS, PARTS
 from evenstep.diagnose.finding import Diagnosis, Finding
 from evenstep.diagnose.levels import SMALLEST_SHARE
 from evenstep.diagnose.sentences import place_of
@@ -17,6 +16,19 @@ from evenstep.statistics.interval import MOST_CERTAIN
 
 SCHEMA = "evenstep.comparison/1"
 BETTER, WORSE, NO_EVIDENCE = "better", "worse", "no evidence"
+_SHARES = ("compute", "exposed_communication", "wait", "input", "other")
+PARTS = ("compute", "floor", "contention", "transfer", "wait", "locality", "input", "other")
+#: Whether more of it is good (+1) or bad (-1), and its unit; None stands for the throughput's.
+DIRECTIONS: dict[str, tuple[int, str | None]] = {
+    "throughput": (1, None),
+    "throughput_per_rank": (1, None),
+    "step_time": (-1, "ns"),
+    "cv": (-1, "1"),
+    "p50": (-1, "ns"),
+    "p99": (-1, "ns"),
+    **{f"{name}_share": (1 if name == "compute" else -1, "share") for name in _SHARES},
+}
+
 Verdict = Annotated[str, Meta(enum=(BETTER, WORSE, NO_EVIDENCE))]
 
 

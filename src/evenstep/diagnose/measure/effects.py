@@ -105,7 +105,7 @@ def checkpoints(grid: StepGrid, restarts: Sequence[dict[str, Any]] = ()) -> dict
     }
 
 
-# -- pacing ---------------------------------------------------------------------------------------
+# -- pacing ----------------------------------------------------------------------------------------
 
 ENDED_EARLY = "unknown: the rank did not end in order"
 

@@ -14,9 +14,17 @@ from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.levels import NAMED, SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.measure.recurrence import FACTORS
 from evenstep.diagnose.sentences import make_finding, say
-from evenstep.diagnose.sizes import workload
-from evenstep.diagnose.sizes.scaling import Curve, curve, last_doubling, stretches
-from evenstep.diagnose.sizes.workload import ScalingPoint
+from evenstep.diagnose.sizes.scaling import (
+    Curve,
+    ScalingPoint,
+    curve,
+    differences,
+    kind_of,
+    last_doubling,
+    resampled,
+    scaling_point,
+    stretches,
+)
 from evenstep.statistics.interval import Share, of_draws
 from evenstep.trace.trace import Trace
 
@@ -108,7 +116,7 @@ def diagnose_together(runs: Sequence[tuple[Trace, Diagnosis]]) -> Diagnosis:
     The summary's `scaling` has the curve; its other numbers are those of the largest run. Runs
     without a finished step, and runs that are all of one size, leave only a line in `limits`.
     """
-    points = [workload.point(trace, diagnosis) for trace, diagnosis in runs]
+    points = [scaling_point(trace, diagnosis) for trace, diagnosis in runs]
     usable = sorted((one for one in points if len(one.step_ns)), key=lambda one: one.ranks)
     unfinished = len(points) - len(usable)
     limits = [f"runs without a finished step: {unfinished}"] if unfinished else []
@@ -116,16 +124,16 @@ def diagnose_together(runs: Sequence[tuple[Trace, Diagnosis]]) -> Diagnosis:
     if sizes < 2:
         limits.append("the runs are all of one size: nothing can be said about scaling")
         return Diagnosis(_run(runs), _summary(usable, None, "no scaling to judge"), [], limits)
-    kind = workload.kind_of(usable)
+    kind = kind_of(usable)
     unit, amounts = _amounts(usable, kind)
     means = np.array([float(one.step_ns.mean()) for one in usable])
-    draws = amounts / workload.resampled(usable) * 1e9
+    draws = amounts / resampled(usable) * 1e9
     measured = curve([one.ranks for one in usable], list(amounts / means * 1e9), draws)
     worst = [one for one in usable[-1].diagnosis.findings if one.severity >= NAMED]
     largest = max(worst, key=lambda one: one.severity, default=None)
     findings = collapse(measured, unit, largest)
     scripts, moved = [one.script for one in usable], [one.bytes_per_rank for one in usable]
-    limits += [*workload.differences(scripts, moved), *_limits(usable, sizes, kind)]
+    limits += [*differences(scripts, moved), *_limits(usable, sizes, kind)]
     scaling = {"kind": kind, **describe(measured, unit)}
     verdict = _verdict(measured, findings)
     return Diagnosis(_run(runs), _summary(usable, scaling, verdict), findings, limits)

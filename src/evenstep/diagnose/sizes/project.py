@@ -24,8 +24,14 @@ from evenstep.diagnose.measure.overview import (
 from evenstep.diagnose.measure.samples import contention
 from evenstep.diagnose.sentences import say
 from evenstep.diagnose.sizes import forecast
-from evenstep.diagnose.sizes.components import Growth, Segments, growth, segments
-from evenstep.diagnose.sizes.forecast import ForecastPoint, Model
+from evenstep.diagnose.sizes.forecast import (
+    ForecastPoint,
+    Growth,
+    Model,
+    Segments,
+    growth,
+    segments,
+)
 from evenstep.documents import Amount, Natural, Positive, RunName
 from evenstep.errors import TraceError
 from evenstep.statistics.interval import Estimate
@@ -212,7 +218,7 @@ def _limits(
     trace: Trace, grid: StepGrid, cut: Segments, model: Model, grows: Growth, sizes: Sequence[int]
 ) -> list[str]:
     largest, steps = max(sizes), len(grid.steps)
-    draws = max(model.units * largest / model.ranks, 1.0)
+    draws = model.units_at(largest)
     seen = min(part.noise.values for part in model.parts)
     families = dict.fromkeys(part.noise.family.replace("_", " ") for part in model.parts)
     scheduler, odd = contention(trace, grid), _uneven(grid, cut)

@@ -1,12 +1,16 @@
-"""Changes to a run's graph that what-if questions ask for: own work, pauses, input, transfers.
+"""Changes to a run's graph that what-if questions ask for, as `rank:3=median` or `bucket=25MB`.
 
-Each question gives a `Change`, or the reason why the trace cannot answer it.
+A question is read into a `Spec`; a case answers it with a `Change`, or with the reason why the
+trace cannot tell.
 """
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,36 +20,135 @@ from evenstep.allreduce import Cost, Link
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.graph.structure import means
 from evenstep.diagnose.lateness.case import Case
+from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.expected import TransferLine, line_through
 from evenstep.diagnose.modes.runtime_jitter import aligned_pauses
-from evenstep.diagnose.what_if.spec import Spec
+from evenstep.errors import UsageError
 from evenstep.trace.columns import Columns
+from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.spool.layout import Kind, Op, Phase
+from evenstep.values import bytes_of
 
 Array = npt.NDArray[Any]
 
-FEW_SIZES = (
-    "the collectives have too few different sizes: latency and bandwidth can be told apart from "
-    "sizes that differ by a factor of 4 or more"
+#: Subjects, an example of which one (none where there is only one), and their possible changes. 1.5
+#: and 0.5 stand for any factor, 25MB for any size.
+_SUBJECTS = {
+    "rank": ("3", ("median", "ideal", "x1.5")),
+    "node": ("gpu012", ("median", "x1.5")),
+    "stage": ("3", ("ideal", "x1.5")),
+    "stages": ("", ("balanced",)),
+    "work": ("", ("balanced",)),
+    "dp": ("1", ("ideal", "x1.5")),
+    "optype": ("forward-compute", ("ideal", "x1.5")),
+    "op": ("all_reduce", ("floor", "x0.5")),
+    "gc": ("", ("aligned", "off")),
+    "bucket": ("", ("25MB",)),
+    "algorithm": ("", ("tree", "ring", "hierarchical")),
+    "input": ("", ("hidden",)),
+}
+_NUMBERED = ("rank", "stage", "dp")
+_REMOVAL = "remove:rank:7"
+#: An example of every form, for messages.
+FORMS: tuple[str, ...] = (
+    *(
+        f"{subject}:{which}={change}" if which else f"{subject}={change}"
+        for subject, (which, changes) in _SUBJECTS.items()
+        for change in changes
+    ),
+    _REMOVAL,
 )
+
+
+class Spec(NamedTuple):
+    """One change: of what (`subject`, `target` or `numbers`), and to what."""
+
+    text: str
+    subject: str
+    target: str
+    numbers: tuple[int, ...]
+    change: str  # "x" with a factor
+    factor: float
+    size_bytes: int
+
+
+def parse(text: str) -> Spec:
+    """Read one specification; raises `UsageError` with the nearest valid form."""
+    if text.strip().startswith("remove:"):
+        return _removal(text)
+    left, equals, right = text.strip().partition("=")
+    subject, colon, target = left.partition(":")
+    which, changes = _SUBJECTS.get(subject, ("", ()))
+    if not changes:
+        raise _misunderstood(text, "nothing of this kind can be changed")
+    if not equals:
+        raise _misunderstood(text, "what it is to be must follow an equals sign")
+    if bool(target) != bool(which) or (colon and not target):
+        raise _misunderstood(text, f"{subject}: {'there is only one' if target else 'which one?'}")
+    factor = _factor(right) if any(change.startswith("x") for change in changes) else None
+    size = _size_bytes(right) if subject == "bucket" else 0
+    named = right in changes and not right.startswith("x")
+    if not named and factor is None and not size:
+        raise _misunderstood(text, f"{subject} cannot be {right!r}")
+    if subject == "op" and target.upper() not in Op.__members__:
+        raise _misunderstood(text, f"there is no operation {target!r}")
+    change = right if factor is None else "x"
+    numbers = _numbers(text, subject, target)
+    return Spec(text, subject, target, numbers, change, 1.0 if factor is None else factor, size)
+
+
+def _removal(text: str) -> Spec:
+    subject, colon, target = text.strip().removeprefix("remove:").partition(":")
+    if subject != "rank" or not colon:
+        raise _misunderstood(text, "only ranks can be removed")
+    return Spec(text, "remove", target, _numbers(text, subject, target), "removed", 1.0, 0)
+
+
+def _factor(text: str) -> float | None:
+    with suppress(ValueError):
+        value = float(text.removeprefix("x")) if text.startswith("x") else -1.0
+        return value if 0 <= value < 1e6 else None
+    return None
+
+
+def _size_bytes(text: str) -> int:
+    """Bytes of "25MB"; 0 for text that is no size with a unit."""
+    with suppress(ValueError):
+        return bytes_of(text) if text.endswith("B") else 0
+    return 0
+
+
+def _numbers(text: str, subject: str, target: str) -> tuple[int, ...]:
+    if subject not in _NUMBERED:
+        return ()
+    if not re.fullmatch(r"\d{1,7}(-\d{1,7})?(,\d{1,7}(-\d{1,7})?)*", target):
+        raise _misunderstood(text, f"{target!r} is no number of a {subject}")
+    return parse_ranks(target)
+
+
+def _misunderstood(text: str, why: str) -> UsageError:
+    subject = text.partition("=")[0].partition(":")[0]
+    same = [form for form in FORMS if form.partition("=")[0].partition(":")[0] == subject]
+    near = difflib.get_close_matches(text, same or FORMS, n=1, cutoff=0.0)[0]
+    return UsageError(f"--what-if {text!r} is not understood: {why}; the nearest form is {near}")
+
 
 # -- ranks and nodes -------------------------------------------------------------------------------
 
 
 def _ranks(case: Case, spec: Spec) -> Change | str:
     """The ranks' own work set to the median of the others', by place and step, or multiplied."""
-    assert case.costs is not None
     if spec.change == "ideal":
         return _computes(case, spec)
-    graph, mine = case.costs.graph, _columns(case, spec)
-    own = graph.own_ns.copy()
+    costs, mine = _costs(case), _columns(case, spec)
+    own = costs.graph.own_ns.copy()
     if spec.change == "x":
-        own[mine[graph.rows.lane]] *= spec.factor
+        own[mine[costs.graph.rows.lane]] *= spec.factor
         return _changed(case, own)
     if mine.all():
         return "there are no other ranks to take the median of"
-    for part in case.costs.parts:
+    for part in costs.parts:
         chosen = mine[part.lanes]
         if chosen.any() and not chosen.all():
             here = part.by_place(own)
@@ -55,6 +158,11 @@ def _ranks(case: Case, spec: Spec) -> Change | str:
             work = np.median(case.grid.work_ns, axis=0)
             own[part.rows] *= np.median(work[~mine]) / max(np.median(work[mine]), 1.0)
     return _changed(case, own)
+
+
+def _costs(case: Case) -> Costs:
+    assert case.costs is not None  # a run without a graph is asked nothing
+    return case.costs
 
 
 def _columns(case: Case, spec: Spec) -> Array:
@@ -70,18 +178,17 @@ def _columns(case: Case, spec: Spec) -> Array:
 
 def _changed(case: Case, own_ns: Array) -> Change:
     """The change to this own work of all rows."""
-    assert case.costs is not None
-    rows = np.flatnonzero(own_ns != case.costs.graph.own_ns)
+    rows = np.flatnonzero(own_ns != _costs(case).graph.own_ns)
     return Change.of_work(rows, own_ns[rows])
 
 
 def _even(case: Case, _: Spec) -> Change | str:
     """Each row's own work at the mean of all ranks of the same program."""
-    assert case.costs is not None
     if len(case.grid.ranks) < 2:
         return "there is one rank only"
-    own = case.costs.graph.own_ns.copy()
-    for part in case.costs.parts:
+    costs = _costs(case)
+    own = costs.graph.own_ns.copy()
+    for part in costs.parts:
         here = part.by_place(own)
         part.assign(own, np.broadcast_to(here.mean(axis=1, keepdims=True), here.shape))
     return _changed(case, own)
@@ -110,8 +217,7 @@ def _in_table(case: Case, ranks: Array, column: str) -> Array:
 def _computes(case: Case, spec: Spec) -> Change | str:
     """Computes with the usual duration of their type, multiplied, or with those of each stage as
     long on average as those of all stages."""
-    assert case.costs is not None
-    graph, records = case.costs.graph, case.grid.records.of_kind(Kind.PHASE)
+    graph, records = _costs(case).graph, case.grid.records.of_kind(Kind.PHASE)
     mine = (records.op != int(Phase.SYNC)) & np.isin(records.step, graph.steps)
     records = records.select(mine & np.isin(records["rank"], case.grid.ranks))
     length = (records.exit_ns - records.enter_ns).astype(float)
@@ -145,8 +251,7 @@ def _lengths(case: Case, spec: Spec, records: Columns, length_ns: Array) -> Arra
 
 def _rows_of(case: Case, records: Columns) -> Array:
     """The row of the graph whose work each of these records ends in."""
-    assert case.costs is not None
-    rows = case.costs.graph.rows
+    rows = _costs(case).graph.rows
     ended = case.grid.clocks.placed(records)[1]
     lane = np.searchsorted(case.grid.ranks, records["rank"])
     order = np.lexsort([rows.at_ns, rows.lane])
@@ -176,6 +281,12 @@ def _input(case: Case, _: Spec) -> Change | str:
 
 
 # -- transfers -------------------------------------------------------------------------------------
+
+
+FEW_SIZES = (
+    "the collectives have too few different sizes: latency and bandwidth can be told apart from "
+    "sizes that differ by a factor of 4 or more"
+)
 
 
 def _operation(case: Case, spec: Spec) -> Change | str:
@@ -260,7 +371,7 @@ def _line(case: Case, mine: Array) -> TransferLine | None:
     return line_through(kinds.size_bytes, kinds.quiet_ns, kinds["count"])
 
 
-QUESTIONS: Mapping[str, Callable[[Case, Spec], Change | str]] = {
+_QUESTIONS: Mapping[str, Callable[[Case, Spec], Change | str]] = {
     "rank": _ranks,
     "node": _ranks,
     "stage": _ranks,
@@ -275,3 +386,16 @@ QUESTIONS: Mapping[str, Callable[[Case, Spec], Change | str]] = {
     "algorithm": _algorithm,
     "bucket": _buckets,
 }
+
+
+def answer(case: Case, spec: Spec) -> Change | str:
+    """The change that is asked for, or why the trace cannot tell."""
+    if not len(case.grid.steps):
+        return "no step was finished by every rank"
+    graph = case.grid.graph
+    if graph is None or not len(graph.operations):
+        return "no collective that all traced ranks took part in was recorded"
+    of_table = spec.change == "ideal" or spec.subject in ("stage", "stages", "dp", "optype")
+    if of_table and case.trace.operations is None:
+        return f"{spec.text!r} needs an operation table, with every compute and message"
+    return _QUESTIONS[spec.subject](case, spec)

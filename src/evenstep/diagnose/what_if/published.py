@@ -1,22 +1,46 @@
-"""Cost of stragglers in a job with a full operation table (Lin et al., OSDI 2025).
+"""The cost of stragglers in a job with a full operation table (Lin et al., OSDI 2025).
+
+A compute takes its duration; a message or collective, the time since its last member began. Usual
+durations are those of section 3.2: the mean over all computes of a type, the median over all
+transfers of a type.
 
 The step is replayed as it was, and with the usual duration of every operation (the ideal). The cost
 of a part of the job is the ideal step with only that part as it was, relative to the ideal step
 (equations 2 and 4); M_W and M_S are the shares of the slowdown that go away when the slowest
 workers (equation 5), or the last stage (section 5.2), become ideal.
+
+The graph of the run takes the earliest end of a collective and begins a message when it is sent;
+the published figures use every member's own duration. So a table has graphs of its own, built and
+replayed by the same code, with equal steps as scenarios of one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.replay import CELLS
-from evenstep.diagnose.what_if.operations import OperationJob, replayed
-from evenstep.trace.operations import Role
+from evenstep.diagnose.graph.dependency import Dependencies, dependencies
+from evenstep.diagnose.graph.lanes import ENTRY, STEP_END, WAIT
+from evenstep.diagnose.graph.replay import CELLS, Change, replay
+from evenstep.diagnose.graph.segments import segments
+from evenstep.diagnose.graph.structure import Graph
+from evenstep.trace.columns import Columns
+from evenstep.trace.operation_messages import lanes
+from evenstep.trace.operations import (
+    ANYWHERE,
+    CLOCK_ERROR_S,
+    COLLECTIVES,
+    COMPUTES,
+    MESSAGES,
+    Role,
+    extent,
+    on_one_line,
+    reduces_behind,
+)
 
 Array = npt.NDArray[Any]
 Parts = dict[Any, Array]  # by label of a part of the job: (steps,) seconds
@@ -30,6 +54,220 @@ MERGED = {
     "backward-recv": "backward-pp-comm",
 }
 FIRST = "first-op"
+
+
+class _Pattern(NamedTuple):
+    """Equal steps, each a scenario of one graph; or all steps, where they overlap."""
+
+    steps: Array  # (copies, steps of the graph), by index
+    rows: Array  # (operations, copies) of the table
+    graph: Graph
+    place: Array  # of each operation, in the graph's operations
+    ready: Array  # likewise, the one over when it could begin: the same where it begins alone
+
+
+class OperationJob(NamedTuple):
+    """An operation table with its graphs. Arrays beside the table are per row, seconds."""
+
+    table: Columns
+    steps: Array  # numbers, ascending
+    patterns: list[_Pattern]
+    own_s: Array  # what the operation itself took
+    usual_s: Array  # what one of its type usually takes
+    delay_s: Array  # from when it could have begun until it did: unrecorded work
+    measured_s: Array  # (steps,) from its first start, or the end of the previous step, to its end
+    names: tuple[str, ...]  # of types, by `optype`
+
+
+def job(operations: Columns, names: tuple[str, ...]) -> OperationJob:
+    """Dependencies and durations of a table with the columns of `trace.operations`."""
+    table = prepared(operations)
+    _, begun, over = extent(operations)
+    apart = not on_one_line(operations) or bool((begun[1:] >= over[:-1]).all())
+    left = np.zeros(len(table)) if apart else _left(table, begun)
+    overlapping = reduces_behind(table, table.worker)
+    own, delay = np.zeros(len(table)), np.zeros(len(table))
+    patterns = []
+    for rows in _alike(table) if apart else [np.arange(len(table))[:, None]]:
+        waits = dependencies(table.select(rows[:, 0]), overlapping=overlapping)
+        patterns.append(_pattern(table, rows, waits))
+        own[rows], delay[rows] = _measured(table, rows, waits, left[rows])
+    measured = over - (begun if apart else np.append(begun[0], over[:-1]))
+    usual = _usual(table, own)
+    steps = np.unique(table.step)
+    return OperationJob(table, steps, patterns, own, usual, delay, measured, names)
+
+
+def prepared(operations: Columns) -> Columns:
+    """The table sorted, equal steps alike, with `turn` (index of the step), `column` (of the rank),
+    `worker` (of both), `lane` (among ranks of one stage and data-parallel rank, for tensor
+    parallelism), and `start_s` and `end_s` since the start of the step.
+    """
+    turn, begun, _ = extent(operations)
+    ranks, column = np.unique(operations["rank"], return_inverse=True)
+    start = operations.start_s - begun[turn]
+    table = Columns(
+        {
+            **{name: operations[name].astype(np.int64) for name in _WHOLE},
+            "turn": turn,
+            "column": column,
+            "worker": turn * len(ranks) + column,
+            "lane": lanes(operations, column),
+            "start_s": start,
+            "end_s": start + operations.duration_s,
+        }
+    )
+    thread = np.isin(table.role, (*COMPUTES, *ANYWHERE))
+    stream = np.where(thread, -2, np.where(np.isin(table.role, _FLYING), -1, table.optype))
+    return table.select(np.lexsort([table.seq_id, start, stream, table.worker]))
+
+
+_FLYING = (Role.PARAMS, Role.GRADS)
+_FORM = ("column", "dp_rank", "stage", "optype", "seq_id", "mc", "gmc", "mb_id")
+_WHOLE = ("rank", "step", "role", *_FORM[1:])
+
+
+def _left(table: Columns, begun_s: Array) -> Array:
+    """When each row's worker ended the previous step, at least the beginning of the first step; s
+    since the start of the row's step."""
+    ended = np.full((len(begun_s) + 1, int(table.column.max()) + 1), begun_s[0])
+    np.maximum.at(ended, (table.turn + 1, table.column), table.end_s + begun_s[table.turn])
+    ended = np.maximum.accumulate(ended)
+    return np.asarray(ended[table.turn, table.column] - begun_s[table.turn])
+
+
+def _alike(table: Columns) -> list[Array]:
+    """For each structure of steps, the rows of its steps: (operations, steps)."""
+    form = np.stack([table[name] for name in _FORM], axis=1).astype(np.int32)
+    bounds = np.append(_firsts(table.turn), len(table)).tolist()
+    alike: dict[bytes, list[int]] = {}
+    for first, last in pairwise(bounds):
+        alike.setdefault(form[first:last].tobytes(), []).append(first)
+    length = dict(pairwise(bounds))
+    return [np.arange(length[firsts[0]] - firsts[0])[:, None] + firsts for firsts in alike.values()]
+
+
+def _pattern(table: Columns, rows: Array, found: Dependencies) -> _Pattern:
+    """The graph of these rows; operations that begin together depend on one more operation."""
+    ops = table.select(rows[:, 0])
+    together = np.bincount(found.group)[found.group] > 1
+    place = np.cumsum(1 + together) - 1
+    ready = place - together
+    steps, lanes_of = np.unique(ops.turn), np.arange(int(ops.column.max()) + 1)
+    _, begin = np.unique(found.group[together], return_inverse=True)
+    begin += place[-1] + 1
+    nodes = np.arange(max(place[-1], begin.max(initial=0)) + 1)
+    queues = np.isin(nodes, place[together])
+    chained = found.source == found.target - 1
+    queues[ready[found.target[chained]]] = True
+    entries = _entered(ops, found, (place, ready, begin), together)
+    zero, known = 0 * nodes, np.zeros((len(steps), len(lanes_of)), np.int64)
+    names = ("queue", "op", "over_ns", "last_ns")
+    operations = Columns({**dict.fromkeys(names, zero), "queues": queues, "number": nodes})
+    graph = segments(entries, operations, steps, lanes_of, (known, known))
+    number = np.argsort(graph.operations.number)
+    return _Pattern(
+        np.unique(table.turn[rows], axis=0).T, rows, graph, number[place], number[ready]
+    )
+
+
+def _entered(
+    ops: Columns, found: Dependencies, nodes: tuple[Array, Array, Array], together: Array
+) -> Columns:
+    """Rows of a graph: a lane enters all operations at the beginning of its step, each to begin
+    after its dependencies, and ends the step when all are over. `nodes`: the operation of each row,
+    the one over when it could begin, and for those `together` with others the one that begins
+    them."""
+    place, ready, begin = nodes
+    count, grouped = len(ops), np.flatnonzero(together)
+    apart = found.source != found.target - 1  # else it queues
+    source, target = found.source[apart], found.target[apart]
+    first, last = (np.setdiff1d(np.arange(count), one) for one in (target, found.source))
+    none, ends = np.full(count, -1), _firsts(ops.worker)
+    parts = [  # the row, what its lane does, enters, after what, and waits for
+        (target, ENTRY, ready[target], place[source], none[target]),
+        (first, ENTRY, ready[first], none[first], none[first]),
+        (grouped, ENTRY, begin, ready[grouped], none[grouped]),
+        (grouped, ENTRY, place[grouped], begin, none[grouped]),
+        (last, WAIT, none[last], none[last], place[last]),
+        (ends, STEP_END, none[ends], none[ends], none[ends]),
+    ]
+    of, order, enter, after, wait = (
+        np.concatenate([np.broadcast_to(part[n], len(part[0])) for part in parts]) for n in range(5)
+    )
+    return Columns(
+        {
+            "lane": ops.column[of],
+            "step": ops.turn[of],
+            "at_ns": 0 * of,
+            "order": order,
+            "enter": enter,
+            "after": after,
+            "wait": wait,
+        }
+    ).sorted_by("lane", "step", "order")
+
+
+def _measured(table: Columns, rows: Array, waits: Dependencies, left: Array) -> tuple[Array, Array]:
+    """The own duration of each operation, and the delay from when it could have begun.
+
+    `rows` (operations, steps) of the table; `left`: when their workers ended the previous step.
+    """
+    start, end = table.start_s[rows], table.end_s[rows]
+    role = table.role[rows[:, 0]]
+    together = np.isin(role, (*MESSAGES, *COLLECTIVES))[:, None]
+    order = np.argsort(waits.group, kind="stable")
+    last = np.maximum.reduceat(start[order], _firsts(waits.group[order]), axis=0)[waits.group]
+    transfer = end - last
+    own = np.where(together, np.where(transfer <= -CLOCK_ERROR_S, 0.0, transfer), end - start)
+    free = left.copy()
+    first = _firsts(waits.target)
+    if len(first):
+        free[waits.target[first]] = np.maximum.reduceat(end[waits.source], first, axis=0)
+    delay = start - free
+    return own, np.where(delay <= -CLOCK_ERROR_S, 0.0, delay)
+
+
+def _firsts(ascending: Array) -> Array:
+    """Indices at which a new value begins."""
+    return np.flatnonzero(np.diff(ascending, prepend=-1))
+
+
+def _usual(table: Columns, own: Array) -> Array:
+    """Mean of computes, median of transfers, by type of operation."""
+    usual = np.zeros(len(table))
+    transfers = np.isin(table.role, (*MESSAGES, *COLLECTIVES, Role.LAYERNORM))
+    for kind in np.unique(table.optype):
+        mine = table.optype == kind
+        middle = np.median if transfers[np.argmax(mine)] else np.mean
+        usual[mine] = middle(own[mine])
+    return usual
+
+
+def replayed(plan: OperationJob, durations_s: Array, delays_s: Array | None = None) -> Array:
+    """Length of each step in seconds if its operations took these durations.
+
+    `durations_s` is (rows, scenarios), the result (steps, scenarios). An operation begins
+    `delays_s` (default 0) after its dependencies have ended.
+    """
+    found = np.zeros((len(plan.steps), durations_s.shape[1]))
+    for one in plan.patterns:
+        shape = len(one.steps), durations_s.shape[1]
+        took = np.zeros((len(one.graph.operations), *shape))
+        if delays_s is not None:
+            took[one.ready] = delays_s[one.rows]
+        took[one.place] += durations_s[one.rows]
+        everything = np.arange(len(took))
+        changes = [
+            Change.none()._replace(operations=everything, took_ns=1e9 * each)
+            for each in took.reshape(len(took), -1).T
+        ]
+        ends = np.nanmax(replay(one.graph, changes), axis=2).reshape(*shape, -1) / 1e9
+        found[one.steps] = np.diff(ends, axis=2, prepend=0.0).transpose(0, 2, 1)
+    return found
+
+
+# -- the published figures -------------------------------------------------------------------------
 
 
 def published(plan: OperationJob) -> dict[str, Any]:

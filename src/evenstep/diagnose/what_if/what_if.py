@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case, open_case
 from evenstep.diagnose.sentences import say
-from evenstep.diagnose.what_if.changes import QUESTIONS
-from evenstep.diagnose.what_if.spec import Spec, parse
+from evenstep.diagnose.what_if.changes import Spec, answer, parse
 from evenstep.errors import UsageError
 from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.trace import Trace
@@ -55,24 +53,28 @@ def answers(trace: Trace, specs: Sequence[str]) -> list[WhatIfGain]:
         _check(trace, spec)
     if not asked:
         return []
-    replay = WhatIfRun(open_case(trace))
-    changes = [replay.changed(spec) for spec in asked]
-    found = []
-    for spec, change in zip(asked, changes, strict=True):
-        method = "" if isinstance(change, str) else replay.method(spec)
-        found.append(_answer(replay, spec.text, [change], method))
-    if len(asked) > 1 and all(answer.reason is None for answer in found):
+    case = open_case(trace)
+    changes = [answer(case, spec) for spec in asked]
+    found = [
+        _gain(case, spec.text, [change], say(f"what_if.graph.{_method(spec)}"))
+        for spec, change in zip(asked, changes, strict=True)
+    ]
+    if len(asked) > 1 and all(one.reason is None for one in found):
         text = " + ".join(spec.text for spec in asked)
-        found.append(_answer(replay, text, changes, "replay with all of them at once"))
+        found.append(_gain(case, text, changes, "replay with all of them at once"))
     return found
 
 
-def _answer(replay: WhatIfRun, text: str, changes: Sequence[Any], method: str) -> WhatIfGain:
-    before = replay.step_ns
+def _method(spec: Spec) -> str:
+    return "ideal" if spec.change == "ideal" else spec.subject
+
+
+def _gain(case: Case, text: str, changes: Sequence[Any], method: str) -> WhatIfGain:
+    before = case.grid.step_ns.astype(float)
     reason = next((change for change in changes if isinstance(change, str)), None)
     if reason is not None:
         return WhatIfGain(text, None, None, None, _mean(before), None, None, reason)
-    saved = replay.saved_ns(changes)
+    saved = case.saved(case.combined(changes))
     gain = gained(saved, before)
     return WhatIfGain(text, *gain.rounded(), _mean(before), _mean(before - saved), method)
 
@@ -117,34 +119,3 @@ def added(diagnosis: dict[str, Any], trace: Trace, specs: Sequence[str]) -> dict
     if not specs:
         return diagnosis
     return {**diagnosis, "what_if": [answer.to_json() for answer in answers(trace, specs)]}
-
-
-# -- questions to the graph of a run ---------------------------------------------------------------
-
-
-class WhatIfRun:
-    """A case that answers questions. `step_ns` (steps,): its measured steps."""
-
-    def __init__(self, case: Case) -> None:
-        self.case = case
-        self.step_ns: Array = case.grid.step_ns.astype(float)
-
-    def changed(self, spec: Spec) -> Change | str:
-        """The change that is asked for, or why the trace cannot tell."""
-        if not len(self.case.grid.steps):
-            return "no step was finished by every rank"
-        graph = self.case.grid.graph
-        if graph is None or not len(graph.operations):
-            return "no collective that all traced ranks took part in was recorded"
-        of_table = spec.change == "ideal" or spec.subject in ("stage", "stages", "dp", "optype")
-        if of_table and self.case.trace.operations is None:
-            return f"{spec.text!r} needs an operation table, with every compute and message"
-        return QUESTIONS[spec.subject](self.case, spec)
-
-    def saved_ns(self, changes: Sequence[Change]) -> Array:
-        """How much shorter each step is with all of the changes."""
-        return self.case.saved(self.case.combined(changes))
-
-    def method(self, spec: Spec) -> str:
-        """The method of the prediction, in words."""
-        return say(f"what_if.graph.{'ideal' if spec.change == 'ideal' else spec.subject}")
