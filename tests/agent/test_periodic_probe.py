@@ -4,7 +4,7 @@ from statistics import median
 
 import pytest
 
-from evenstep.diagnose.measure.samples import sampled
+from evenstep.diagnose.measure.hosts import sampled
 from evenstep.trace.spool.layout import Kind
 from tests.agent.conftest import finish
 from tests.agent.probe_job import EVERY, PAUSE_S, STEPS

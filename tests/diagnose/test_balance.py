@@ -10,7 +10,7 @@ import pytest
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure import transfer
 from evenstep.diagnose.measure.grid import step_grid
-from evenstep.diagnose.measure.samples import ports
+from evenstep.diagnose.measure.hosts import ports
 from evenstep.importers.draft import Draft
 from evenstep.importers.opening import open_trace
 from evenstep.report.terminal.sentences import movement

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.measure import places
+from evenstep.diagnose.measure import hosts
 from evenstep.trace.spool.layout import Op
 from tests.diagnose.synthetic import World
 
@@ -104,20 +104,20 @@ def test_rings_of_nccl_follow_the_nodes_by_themselves():
 
 
 def test_crossings_of_small_rings_are_counted_by_hand():
-    assert len(places.hops("aabb")) == places.fewest_crossings("aabb") == 2
-    assert len(places.hops("abab")) == 4
-    assert places.busiest("abab") == 2
-    assert len(places.hops("aaaa")) == places.fewest_crossings("aaaa") == 0
-    assert places.grouped([0, 1, 2, 3], "abab") == [0, 2, 1, 3]
+    assert len(hosts.hops("aabb")) == hosts.fewest_crossings("aabb") == 2
+    assert len(hosts.hops("abab")) == 4
+    assert hosts.busiest("abab") == 2
+    assert len(hosts.hops("aaaa")) == hosts.fewest_crossings("aaaa") == 0
+    assert hosts.grouped([0, 1, 2, 3], "abab") == [0, 2, 1, 3]
 
 
 def test_regrouping_always_gives_the_fewest_crossings():
     random = np.random.default_rng(0)
     for _ in range(50):
         where = [f"n{i}" for i in random.integers(0, 4, 12)]
-        order = places.grouped(range(12), where)
+        order = hosts.grouped(range(12), where)
         again = [where[rank] for rank in order]
-        assert len(places.hops(again)) == places.fewest_crossings(where)
+        assert len(hosts.hops(again)) == hosts.fewest_crossings(where)
 
 
 def test_gathers_have_no_ring():

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.measure.grid import step_grid
-from evenstep.diagnose.measure.samples import congestion, growth
+from evenstep.diagnose.measure.hosts import congestion, growth
 from evenstep.trace.spool.layout import Kind
 from tests.diagnose.synthetic import World, with_rows
 

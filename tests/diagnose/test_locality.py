@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.measure.places import layouts, usual
+from evenstep.diagnose.measure.hosts import layouts, usual
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 

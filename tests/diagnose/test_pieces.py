@@ -8,7 +8,7 @@ import pytest
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.lateness.case import open_case
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.measure import stretches
+from evenstep.diagnose.measure import grid
 from evenstep.diagnose.measure.grid import step_grid
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
@@ -30,8 +30,8 @@ def in_pieces(monkeypatch):
     def call(function, trace):
         whole = function(trace)
         with monkeypatch.context() as small:
-            small.setattr(stretches, "WINDOW_RECORDS", len(trace.events) // 3)
-            small.setattr(stretches, "SAMPLE_RECORDS", len(trace.events) // 4)
+            small.setattr(grid, "WINDOW_RECORDS", len(trace.events) // 3)
+            small.setattr(grid, "_SAMPLE_RECORDS", len(trace.events) // 4)
             return whole, function(trace)
 
     return call

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evenstep.diagnose.measure.samples import marked
+from evenstep.diagnose.measure.hosts import marked
 from tests.stacks.conftest import launch, read
 
 SLOW = 2

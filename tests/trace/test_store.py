@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.measure import stretches
+from evenstep.diagnose.measure import grid
 from evenstep.errors import LayoutError, TraceError, UsageError
 from evenstep.trace.columns import Columns
 from evenstep.trace.loading import load
@@ -192,8 +192,8 @@ def test_a_damaged_manifest_is_said_to_be_damaged(tmp_path, text):
 
 
 def test_a_diagnosis_in_pieces_from_disk_is_that_from_memory(stored, trace, monkeypatch):
-    monkeypatch.setattr(stretches, "WINDOW_RECORDS", len(trace.events) // 2)
-    monkeypatch.setattr(stretches, "SAMPLE_RECORDS", len(trace.events) // 2)
+    monkeypatch.setattr(grid, "WINDOW_RECORDS", len(trace.events) // 2)
+    monkeypatch.setattr(grid, "_SAMPLE_RECORDS", len(trace.events) // 2)
     found = diagnose(stored).to_json()
     assert found["findings"][0]["where"]["ranks"] == [1]
     assert found == diagnose(trace).to_json()

@@ -292,7 +292,7 @@ def _death_message(
     """
     death = f"rank {rank.rank} (process {rank.pid}) died"
     try:
-        from evenstep.diagnose.measure.deaths import gave_up
+        from evenstep.diagnose.measure.attempts import gave_up
         from evenstep.watch.spool import SpoolTail
     except ImportError:  # the extra that reads traces is not installed
         return f"{death}: {words.ended({'ended': ended})}"

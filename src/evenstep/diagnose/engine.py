@@ -21,10 +21,9 @@ from evenstep.diagnose.lateness.dynamics import blame_summary, path_summary
 from evenstep.diagnose.levels import FEW_STEPS, MOST, NAMED, SMALLEST_SHARE
 from evenstep.diagnose.measure.attempts import PREEMPTED, attempts_of
 from evenstep.diagnose.measure.culprits import with_probe, with_stacks
-from evenstep.diagnose.measure.effects import acted, checkpoints, pacing
+from evenstep.diagnose.measure.effects import account, acted, checkpoints, pacing
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.overview import regimes, summary
-from evenstep.diagnose.measure.restarts import account, restarts
 from evenstep.diagnose.modes import async_staleness, endings
 from evenstep.diagnose.modes.catalog import MODES
 from evenstep.diagnose.sentences import say
@@ -99,7 +98,7 @@ def dynamics(case: Case) -> dict[str, Any]:
     return {
         "critical_path": path_summary(case),
         "blame": blame_summary(case),
-        "checkpoints": checkpoints(case.grid, restarts(attempts_of(case.trace.run))),
+        "checkpoints": checkpoints(case.grid, attempts_of(case.trace.run)),
         "asynchrony": async_staleness.summary(case),
     }
 

@@ -19,11 +19,11 @@ from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause, Delays, attribute
 from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.diagnose.levels import MINOR, MOST
-from evenstep.diagnose.measure import attempts, restarts
-from evenstep.diagnose.measure.deaths import Death, deaths, first_of, hung_first
+from evenstep.diagnose.measure.attempts import Death, attempts_of, deaths, first_of, hung_first
+from evenstep.diagnose.measure.effects import running_share
 from evenstep.diagnose.measure.expected import Shape, shapes
 from evenstep.diagnose.measure.grid import StepGrid, during, in_phase, step_grid
-from evenstep.diagnose.measure.samples import Contention, contention
+from evenstep.diagnose.measure.hosts import Contention, contention
 from evenstep.diagnose.measure.stuck import LONG, Stuck, stuck
 from evenstep.diagnose.measure.transfer import Transfers, transfers
 from evenstep.statistics.interval import Share, share_of
@@ -276,7 +276,7 @@ class Case:
     def share(self, lost_ns: Array) -> Share:
         """A loss per step as a share of all time: steps, a hang or death at the end, restarts."""
         steps = share_of(lost_ns, self.step_ns)
-        ran = self.running_share * restarts.running_share(attempts.attempts_of(self.trace.run))
+        ran = self.running_share * running_share(attempts_of(self.trace.run))
         return Share(*(value * ran for value in steps))
 
     def loss(self, cells: Array, cause: Cause = Cause.WORK) -> Array:

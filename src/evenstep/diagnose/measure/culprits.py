@@ -18,9 +18,8 @@ import numpy as np
 from evenstep import words
 from evenstep.diagnose import levels
 from evenstep.diagnose.finding import TERMINAL, CallStack, Evidence, Finding
-from evenstep.diagnose.measure.deaths import SILENT_NS
-from evenstep.diagnose.measure.places import layouts, node_of
-from evenstep.diagnose.measure.samples import sampled
+from evenstep.diagnose.measure.attempts import SILENT_NS
+from evenstep.diagnose.measure.hosts import layouts, node_of, sampled
 from evenstep.diagnose.sentences import TEXTS, say
 from evenstep.statistics.outliers import Series, standing
 from evenstep.trace.columns import Columns

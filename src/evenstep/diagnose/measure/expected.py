@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from evenstep import allreduce
 from evenstep.diagnose.levels import FEWEST
-from evenstep.diagnose.measure.places import busiest, node_of, rack_of
+from evenstep.diagnose.measure.hosts import busiest, node_of, rack_of
 from evenstep.diagnose.measure.transfer import Transfers
 from evenstep.trace.spool.layout import Op
 from evenstep.trace.trace import Trace

@@ -1,13 +1,15 @@
 """The step grid: what each rank did in each step, as dense arrays that every finding reads.
 
 Only steps that every traced rank finished are in the grid. Own work, time blocked and waits come
-from the run's graph, for host threads and device streams alike.
+from the run's graph, for host threads and device streams alike. A run too large for memory is read
+in stretches of steps, and its graph is that of a sample of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,17 +24,21 @@ from evenstep.diagnose.graph.structure import (
     times,
     union_length,
 )
-from evenstep.diagnose.measure import stretches
+from evenstep.statistics.interval import BLOCK_STEPS
 from evenstep.trace.clocks.clocks import Clocks, align, sharpened
 from evenstep.trace.columns import Columns
 from evenstep.trace.cores import each
 from evenstep.trace.spool.layout import Flag, Kind, Phase
-from evenstep.trace.trace import COMPUTE, Trace
+from evenstep.trace.spooled import OnDisk
+from evenstep.trace.spools import LARGE_RECORDS
+from evenstep.trace.trace import COMPUTE, ByKind, Trace
 
 Array = npt.NDArray[Any]
 
 WARM_UP_STEPS = 3  # left out where there are enough: allocation, autotuning, first touches
 FEWEST_STEPS = 12
+WINDOW_RECORDS = LARGE_RECORDS  # of a run that is read as a whole; a larger one is read in pieces
+_SAMPLE_RECORDS = WINDOW_RECORDS // 2  # of a larger run that are kept in memory
 
 _CELLS = (
     *("start_ns", "end_ns", "held_ns", "work_ns", "blocked_ns", "wait_ns", "hidden_ns"),
@@ -131,38 +137,24 @@ class StepGrid:
 def step_grid(trace: Trace, clocks: Clocks | None = None) -> StepGrid:
     """Build the grid; without a step that all ranks finished, a grid of no steps."""
     numbers, ranks = _common_steps(trace)
-    pieces = stretches.pieces(trace, len(numbers))
+    pieces = _pieces(trace, len(numbers))
     if len(pieces) < 2:
         clocks = clocks or sharpened(trace, align(trace))
         return grid_of(trace, clocks, numbers, ranks)
-    sample, sampled = stretches.sample(trace, numbers)
+    sample, sampled = _sample(trace, numbers)
     clocks = clocks or sharpened(sample, align(sample))
     grid = grid_of(sample, clocks, numbers, ranks)
     grid.sampled = sampled
     parts = each(lambda piece: _dense(trace, grid, numbers[slice(*piece)]), pieces)
-    for name in list(parts[0].arrays):  # popped: keeping the pieces would double the memory
-        setattr(grid, name, np.concatenate([part.arrays.pop(name) for part in parts]))
+    for name in _CELLS:  # popped: keeping the pieces would double the memory
+        setattr(grid, name, np.concatenate([part.pop(name) for part in parts]))
     for phase in Phase:
-        grid.phase_ns[phase] = np.concatenate([part.phase_ns.pop(phase) for part in parts])
+        grid.phase_ns[phase] = np.concatenate([part.pop(phase) for part in parts])
     grid.limits.append(
         f"of {len(numbers)} steps, the collectives of {np.count_nonzero(sampled)} were compared "
         "with one another in full; waits and delays are those of all steps"
     )
     return grid
-
-
-class _Dense(NamedTuple):
-    """The cells of a piece of a grid."""
-
-    arrays: dict[str, Array]
-    phase_ns: dict[Phase, Array]
-
-
-def _dense(trace: Trace, whole: StepGrid, numbers: Array) -> _Dense:
-    """The cells of some of the steps of a large run."""
-    piece = stretches.around(trace, numbers)
-    grid = grid_of(piece, whole.clocks, numbers, whole.ranks)
-    return _Dense({name: getattr(grid, name) for name in _CELLS}, grid.phase_ns)
 
 
 def grid_of(trace: Trace, clocks: Clocks, numbers: Array, ranks: Array) -> StepGrid:
@@ -340,3 +332,76 @@ def _inside_evaluation(phases: Columns) -> Array:
         )
         inside[mine] = covered & ~itself
     return inside
+
+
+# -- runs too large for memory ---------------------------------------------------------------------
+
+#: Columns that the grid is made of, by kind; for collectives on devices also the device's times.
+_NEEDED: dict[Kind, tuple[str, ...]] = {
+    Kind.STEP: (
+        *("seq", "step", "enter_ns", "exit_ns", "held_ns", "group_seq"),
+        *("peer_or_root", "parent", "payload"),
+    ),
+    Kind.PHASE: ("seq", "step", "parent", "op", "enter_ns", "exit_ns", "group_seq"),
+    Kind.PAUSE: ("step", "enter_ns", "exit_ns"),
+    Kind.COLLECTIVE: (
+        *("seq", "step", "op", "dtype", "flags", "thread", "group", "group_seq"),
+        *("bytes_in", "bytes_out", "peer_or_root", "enter_ns", "exit_ns"),
+    ),
+    Kind.POINT_TO_POINT: (
+        *("seq", "step", "op", "dtype", "flags", "thread", "group", "group_seq", "payload"),
+        *("bytes_in", "bytes_out", "peer_or_root", "enter_ns", "exit_ns"),
+        *("device_enter_ns", "device_exit_ns"),
+    ),
+    Kind.SPAN: (
+        *("step", "name", "flags", "device", "enter_ns", "exit_ns"),
+        *("device_enter_ns", "device_exit_ns"),
+    ),
+}
+
+
+def _pieces(trace: Trace, steps: int) -> list[tuple[int, int]]:
+    """Stretches of steps, as half-open ranges of indices: one, or in a large run several of a third
+    of `WINDOW_RECORDS`, as some are read in parallel."""
+    if len(trace.events) <= WINDOW_RECORDS or not steps:
+        return [(0, steps)]
+    most = max(int(WINDOW_RECORDS / 3 / trace.records_per_step), 1)
+    edges = np.linspace(0, steps, -(-steps // most) + 1).astype(int)
+    return [(int(first), int(last)) for first, last in pairwise(edges)]
+
+
+def _dense(trace: Trace, whole: StepGrid, numbers: Array) -> dict[Any, Array]:
+    """The cells of neighbouring steps, by name and phase, from their records and those of the step
+    on either side: a collective at the edge of a step may be in the next one on some ranks."""
+    piece = trace.window(int(numbers[0]) - 1, int(numbers[-1]) + 2, _wanted(trace))
+    grid = grid_of(piece, whole.clocks, numbers, whole.ranks)
+    return {**{name: getattr(grid, name) for name in _CELLS}, **grid.phase_ns}
+
+
+def _wanted(trace: Trace) -> dict[Kind, tuple[str, ...]]:
+    """The columns that the grid is made of, as far as recorded."""
+    if isinstance(trace.events, OnDisk) and not trace.events.on_device:
+        return _NEEDED
+    of_devices = (*_NEEDED[Kind.COLLECTIVE], "device_enter_ns", "device_exit_ns")
+    return {**_NEEDED, Kind.COLLECTIVE: of_devices}
+
+
+def _sample(trace: Trace, numbers: Array) -> tuple[Trace, Array]:
+    """The records of stretches of steps all over the run, in order of rank, and a mask of these
+    steps."""
+    most = max(int(_SAMPLE_RECORDS / trace.records_per_step), 1)
+    each_of = max(2, min(BLOCK_STEPS, most // 16))
+    starts = np.unique(np.linspace(0, len(numbers) - each_of, max(most // each_of, 2)).astype(int))
+    sampled = np.zeros(len(numbers), bool)
+    for start in starts:
+        sampled[start : start + each_of] = True
+    edges = np.flatnonzero(np.diff(sampled.astype(int), prepend=0, append=0)).reshape(-1, 2)
+    wanted = _wanted(trace)
+    windows = [
+        trace.window(int(numbers[first]), int(numbers[last - 1]) + 1, wanted)
+        for first, last in edges
+    ]
+    tables = {kind: Columns.concatenate([w.of_kind(kind) for w in windows]) for kind in wanted}
+    order = {kind: np.argsort(table["rank"], kind="stable") for kind, table in tables.items()}
+    tables = {kind: table.select(order[kind]) for kind, table in tables.items()}
+    return replace(trace, events=ByKind(tables)), sampled

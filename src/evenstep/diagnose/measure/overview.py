@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.graph.structure import Intervals, overlap_length, union_length
+from evenstep.diagnose.measure.effects import goodput
 from evenstep.diagnose.measure.grid import FEWEST_STEPS, StepGrid, step_grid
-from evenstep.diagnose.measure.restarts import goodput
-from evenstep.diagnose.measure.samples import ports
+from evenstep.diagnose.measure.hosts import ports
 from evenstep.diagnose.measure.transfer import tokens
 from evenstep.documents import Amount, Natural
 from evenstep.statistics.spectrum import periodic

@@ -15,7 +15,7 @@ from evenstep import allreduce
 from evenstep.allreduce import Cost, Link
 from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.lateness.case import Array, Case
-from evenstep.diagnose.measure import places
+from evenstep.diagnose.measure import hosts
 from evenstep.diagnose.measure.expected import RINGS, Reference, Shape, places_of, reference
 from evenstep.diagnose.modes.bound import of_slow_shapes
 from evenstep.diagnose.modes.intervention import Gain, finding_of
@@ -56,7 +56,7 @@ def _crossing(case: Case, shape: Shape) -> CrossingRing | None:
     rows = case.transfers.rows
     limit = np.minimum(rows.transfer_ns, case.transfers.of_kind("quiet_ns"))
     shorter = np.where(shape.rows, np.minimum(slower * rows.size_bytes, limit), 0.0)
-    crossings, fewest = len(places.hops(where)), places.fewest_crossings(where)
+    crossings, fewest = len(hosts.hops(where)), hosts.fewest_crossings(where)
     return CrossingRing(shape, group, crossings, fewest, ordered, known, shorter)
 
 
@@ -69,7 +69,7 @@ def _orders_itself(case: Case, group: int) -> bool:
     """Whether the library orders ranks by itself: NCCL does by node, whatever the order of ranks,
     but knows no racks."""
     ranks = [rank for rank in case.trace.groups[group].ranks if rank in case.trace.ranks]
-    racks = {places.rack_of(case.trace, rank) for rank in ranks}
+    racks = {hosts.rack_of(case.trace, rank) for rank in ranks}
     return "nccl" in case.trace.groups[group].backend.lower() and len(racks) < 2
 
 
@@ -82,8 +82,8 @@ def _mismatch(case: Case, crossing: list[CrossingRing], gain: Gain) -> list[Find
     names = dict.fromkeys(trace.groups[g].name for part in crossing for g in part.shape.groups)
     where = places_of(trace, first.group)
     ranks = [rank for rank in trace.groups[first.group].ranks if rank in trace.ranks]
-    kind = "racks" if where[0] == places.rack_of(trace, ranks[0]) != "" else "nodes"
-    order = places.grouped(ranks, where)
+    kind = "racks" if where[0] == hosts.rack_of(trace, ranks[0]) != "" else "nodes"
+    order = hosts.grouped(ranks, where)
     layered = _hierarchy_saves(case, first) * case.transfers.rows.size_bytes
     layered_ns = case.gained(np.where(shape.rows, layered, 0.0))
     return finding_of(
@@ -101,7 +101,7 @@ def _mismatch(case: Case, crossing: list[CrossingRing], gain: Gain) -> list[Find
             "streams": shape.leaving,
             "order": ",".join(map(str, order[:LISTED])) + (",…" if len(order) > LISTED else ""),
         },
-        where=Where(links=[f"{a}-{b}" for a, b in places.links(where)], groups=list(names)),
+        where=Where(links=[f"{a}-{b}" for a, b in hosts.links(where)], groups=list(names)),
         options={
             "order": gain.share,
             "hierarchy": case.share(np.minimum(layered_ns, case.grid.step_ns)),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from evenstep import words
 from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When, Where
 from evenstep.diagnose.levels import SEVERAL
-from evenstep.diagnose.measure.deaths import (
+from evenstep.diagnose.measure.attempts import (
     INTERRUPTED,
     SILENT_NS,
     Death,

@@ -17,10 +17,10 @@ from evenstep.diagnose.finding import Evidence, Finding, When, Where
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.levels import SEVERAL
-from evenstep.diagnose.measure import places
+from evenstep.diagnose.measure import hosts
 from evenstep.diagnose.measure.expected import places_of
+from evenstep.diagnose.measure.hosts import congestion
 from evenstep.diagnose.measure.recurrence import when
-from evenstep.diagnose.measure.samples import congestion
 from evenstep.diagnose.measure.transfer import Transfers, floors
 from evenstep.diagnose.modes.intervention import Gain, finding_of, gain_of
 from evenstep.statistics.spectrum import Peak, uneven
@@ -123,7 +123,7 @@ def _where(case: Case, slow: SlowTransfers) -> Where:
 
 
 def _links(case: Case, groups: list[int]) -> set[tuple[str, str]]:
-    return {link for group in groups for link in places.links(places_of(case.trace, group))}
+    return {link for group in groups for link in hosts.links(places_of(case.trace, group))}
 
 
 def _of_episodes(case: Case, slow: SlowTransfers, gain: Gain) -> list[Finding]:

@@ -17,8 +17,8 @@ from evenstep.diagnose.finding import Evidence, Finding
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.expected import Shape, TransferLine, reference
+from evenstep.diagnose.measure.hosts import congestion
 from evenstep.diagnose.measure.recurrence import when
-from evenstep.diagnose.measure.samples import congestion
 from evenstep.diagnose.modes.bound import of_slow_shapes
 from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.trace.spool.layout import Op

@@ -15,7 +15,7 @@ from evenstep.diagnose.finding import Evidence, Finding
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import FEWEST, SMALLEST_SHARE
-from evenstep.diagnose.measure.places import LEVELS, Layout, layouts, usual
+from evenstep.diagnose.measure.hosts import LEVELS, Layout, layouts, usual
 from evenstep.diagnose.measure.recurrence import constant, when
 from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.diagnose.sentences import say

@@ -10,7 +10,7 @@ from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.measure.attempts import PRICE, Attempt, attempts_of
-from evenstep.diagnose.measure.restarts import AttemptsAccount, account, cadence, restarts
+from evenstep.diagnose.measure.effects import AttemptsAccount, account, cadence, restarts
 from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import Share

@@ -13,8 +13,8 @@ from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import FEWEST, MINOR, MOST, NAMED
 from evenstep.diagnose.measure.grid import during
+from evenstep.diagnose.measure.hosts import Contention, growth
 from evenstep.diagnose.measure.recurrence import FEWEST_STEPS, by_noise, constant, when
-from evenstep.diagnose.measure.samples import Contention, growth
 from evenstep.diagnose.modes.intervention import Gain, finding_of, finding_of_late, gain_of
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import MOST_CERTAIN, Share

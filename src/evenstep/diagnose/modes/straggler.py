@@ -11,7 +11,7 @@ from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
 from evenstep.diagnose.lateness.thresholds import BY_CHANCE, standing_out
 from evenstep.diagnose.levels import ASKED, DOMINANT, MINOR, MOST, NAMED, SEVERAL, SMALLEST_SHARE
-from evenstep.diagnose.measure.places import layouts
+from evenstep.diagnose.measure.hosts import layouts
 from evenstep.diagnose.measure.recurrence import pattern_of
 from evenstep.diagnose.modes.intervention import finding_of, finding_of_late
 from evenstep.diagnose.sentences import say

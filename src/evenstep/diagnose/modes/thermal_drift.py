@@ -13,8 +13,8 @@ from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.diagnose.levels import ERRORS, MOST, SURE
+from evenstep.diagnose.measure.hosts import sampled
 from evenstep.diagnose.measure.recurrence import constant
-from evenstep.diagnose.measure.samples import sampled
 from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import MAD_SIGMA

@@ -14,6 +14,7 @@ import numpy as np
 
 from evenstep.diagnose.levels import CLEARLY, FEWEST
 from evenstep.diagnose.measure.grid import FEWEST_STEPS, StepGrid, step_grid
+from evenstep.diagnose.measure.hosts import contention
 from evenstep.diagnose.measure.overview import (
     MeasuredTime,
     RateUnit,
@@ -21,7 +22,6 @@ from evenstep.diagnose.measure.overview import (
     step_time,
     throughput,
 )
-from evenstep.diagnose.measure.samples import contention
 from evenstep.diagnose.sentences import say
 from evenstep.diagnose.sizes import forecast
 from evenstep.diagnose.sizes.forecast import (

@@ -8,7 +8,7 @@ import numpy as np
 
 from evenstep.diagnose.finding import Diagnosis, Finding, Option
 from evenstep.diagnose.measure.attempts import ENERGY, PRICE
-from evenstep.diagnose.measure.samples import sampled
+from evenstep.diagnose.measure.hosts import sampled
 from evenstep.trace.trace import Trace
 from evenstep.words import is_known
 

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenstep.diagnose.measure.places import LEVELS, node_of, rack_of
-from evenstep.diagnose.measure.samples import by_device, named, values
+from evenstep.diagnose.measure.hosts import LEVELS, by_device, named, node_of, rack_of, values
 from evenstep.trace.clocks.bounds import OffsetLine
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns

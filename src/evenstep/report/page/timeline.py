@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.measure.stretches import WINDOW_RECORDS
+from evenstep.diagnose.measure.grid import WINDOW_RECORDS
 from evenstep.diagnose.measure.transfer import arrivals
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
