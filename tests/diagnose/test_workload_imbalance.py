@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.jobs.pipeline import NAMES, Pipeline
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.grid import step_grid
-from evenstep.diagnose.modes.stage_imbalance import stages_passed
+from evenstep.diagnose.modes.workload_imbalance import stages_passed
 from evenstep.importers.content import SourceFile
 from evenstep.importers.draft import Draft
 from evenstep.importers.operations.operation_records import trace_of
