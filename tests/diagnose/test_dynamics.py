@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import dynamics
-from evenstep.diagnose.lateness.blame import blame, by_node, drift
 from evenstep.diagnose.lateness.case import open_case
+from evenstep.diagnose.lateness.cost import blame, by_node, drift
 from evenstep.diagnose.lateness.dynamics import dwells, entropy
 from evenstep.diagnose.measure import effects
 from evenstep.diagnose.measure.grid import step_grid

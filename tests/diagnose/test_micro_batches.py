@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from evenstep.diagnose.graph.micro_batches import micro_batches
+from evenstep.diagnose.graph.peers import micro_batches
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import open_case
 from evenstep.diagnose.modes.workload_imbalance import _without_lengths

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evenstep.diagnose.lateness.blame import Blame
 from evenstep.diagnose.lateness.case import open_case
+from evenstep.diagnose.lateness.cost import Blame
 from evenstep.report.page import waiting as module
 from evenstep.report.page.sheet import Chart
 from evenstep.report.page.waiting import host_waits

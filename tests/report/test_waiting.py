@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evenstep.diagnose.lateness.blame import Blame
 from evenstep.diagnose.lateness.case import open_case
+from evenstep.diagnose.lateness.cost import Blame
 from evenstep.report.page.sheet import Chart
 from evenstep.report.page.waiting import NO_RANK, lost_between, waiting
 from evenstep.trace.spool.layout import Phase

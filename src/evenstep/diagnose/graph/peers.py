@@ -1,4 +1,10 @@
-"""Peers: lanes that run the same program, so that their rows, place by place, are the same work."""
+"""Which rows of a graph are the same work: of lanes of one program, and of one micro-batch.
+
+Peers are lanes that run the same program, so that their rows agree place by place. A micro-batch is
+followed by the messages that pass it on. Work of a lane between a message received and the next one
+sent belongs to the micro-batch of both; but the first stage, which receives a micro-batch that
+comes back, then sends a new one: there a row ends one and begins another.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.graph.structure import Graph, row_hash
+from evenstep.diagnose.graph.structure import Graph, quantiles, row_hash
+from evenstep.diagnose.levels import ERRORS, MINOR, MOST
+from evenstep.statistics.interval import MAD_SIGMA
 
 Array = npt.NDArray[Any]
+
+LONG = 0.01  # of a lane's work in a step: shorter rows are left out
+ROUNDS = 4  # of dividing rows of two micro-batches by what each takes elsewhere
 
 
 class Peers(NamedTuple):
@@ -123,3 +134,160 @@ def message_ends(graph: Graph) -> Array:
         for ends, mine in ((source, message[link] & sends), (target, message[link] & ~sends)):
             ends[link[mine]] = rows.lane[mine]
     return np.stack([source, target])
+
+
+# -- micro-batches ---------------------------------------------------------------------------------
+
+
+class MicroBatches(NamedTuple):
+    """Rows of micro-batches that several lanes worked on."""
+
+    rows: Array
+    common: Array  # length of each row's micro-batches over the mean, noise left out
+    correlation: float  # of a lane's lengths with the other lanes'
+    deviation: float  # of the lengths of micro-batches, relative to their mean
+
+
+class _Parts(NamedTuple):
+    """Parts of rows that belong to one micro-batch: `share` of the row's own work."""
+
+    row: Array
+    batch: Array
+    share: Array
+
+    def select(self, chosen: Array) -> _Parts:
+        """The parts that a mask selects."""
+        return _Parts(*(column[chosen] for column in self))
+
+
+def micro_batches(graph: Graph) -> MicroBatches | None:
+    """The micro-batches of a graph; None where no messages pass work on."""
+    if not graph.operations.message.any():
+        return None
+    passed = _passed(graph)
+    usual = _usual(graph, passed)
+    relative = np.where(usual > 0, graph.own_ns / np.maximum(usual, 1.0), 1.0)
+    parts = _parts(graph, passed, usual)
+    if not len(parts.row):
+        return None
+    batch, lane = parts.batch, graph.rows.lane[parts.row]
+    weight = usual[parts.row] * parts.share**2
+    length = _lengths(parts, relative, weight)
+    of_lane = np.unique(batch * len(graph.ranks) + lane, return_inverse=True)[1].reshape(-1)
+    whole, count = np.bincount(batch, weight * length), np.bincount(batch, weight)
+    own, size = np.bincount(of_lane, weight * length), np.bincount(of_lane, weight)
+    rest = count[batch] - size[of_lane]
+    shared = rest > MINOR * count[batch]
+    if np.count_nonzero(shared) < 2:
+        return None
+    others = (whole[batch] - own[of_lane])[shared] / rest[shared]
+    mine = (own / size)[of_lane][shared]
+    spread = np.sqrt(mine.var() * others.var())
+    covariance = float(((mine - mine.mean()) * (others - others.mean())).mean())
+    correlation = covariance / float(spread) if spread > 0 else 0.0
+    common = whole[batch] / count[batch]
+    reliable = min(max(covariance, 0.0) / max(float(common[shared].var()), 1e-12), 1.0)
+    more = np.where(shared, reliable * (common - 1), 0.0)
+    found = 1 + np.bincount(parts.row, parts.share * more, len(graph.rows))
+    rows = np.unique(parts.row[shared])
+    mean = np.average(found[rows], weights=usual[rows])
+    return MicroBatches(rows, found[rows] / mean, correlation, float(np.sqrt(max(covariance, 0.0))))
+
+
+def _lengths(parts: _Parts, relative: Array, weight: Array) -> Array:
+    """How many times as long as usual each part is; in a row of two micro-batches, what remains
+    when the other takes as long as in all its rows."""
+    whole = relative[parts.row]
+    found, count = whole, np.maximum(np.bincount(parts.batch, weight), 1e-12)
+    for _ in range(ROUNDS if (parts.share < 1).any() else 0):
+        common = (np.bincount(parts.batch, weight * found) / count)[parts.batch]
+        both = np.bincount(parts.row, parts.share * common)[parts.row]
+        found = common + (whole - both) / parts.share
+    return np.asarray(found)
+
+
+def _usual(graph: Graph, passed: _Passed) -> Array:
+    """The usual work of each row, 0 where too short: that of its place, or of all places that do
+    the same with a micro-batch where the difference may be chance."""
+    usual, place = np.zeros(len(graph.rows)), np.zeros(len(graph.rows), np.int64)
+    kind, places = np.zeros(len(graph.rows), np.uint64), 0
+    for number, part in enumerate(peers(graph)):
+        own = part.by_place(graph.own_ns)
+        middle = np.median(own, axis=(0, 1))
+        long = part.there & (middle > LONG * middle.sum())
+        rows, at = part.rows[long], np.broadcast_to(np.arange(len(middle)), own.shape)[long]
+        usual[rows], place[rows], kind[rows] = middle[at], places + at, number
+        places += len(middle)
+    rows = np.flatnonzero(usual > 0)
+    role = row_hash([kind[rows], *(np.sign(one[rows]) for one in passed)])
+    role = np.unique(role, return_inverse=True)[1].reshape(-1)
+    own, mine = graph.own_ns[rows], usual[rows]
+    roles = int(role.max(initial=-1)) + 1
+    level = quantiles(own, role, MOST, roles)[role]
+    apart = quantiles(np.abs(own / mine - 1), role, MOST, roles)[role] * MAD_SIGMA
+    error = apart * np.sqrt(np.pi / 2 / np.bincount(place[rows])[place[rows]])
+    by_chance = np.abs(mine / np.maximum(level, 1.0) - 1) <= ERRORS * error
+    usual[rows] = np.where(by_chance, level, mine)
+    return usual
+
+
+def _parts(graph: Graph, passed: _Passed, usual: Array) -> _Parts:
+    """The parts of all rows with usual work."""
+    came, goes, fresh = passed.came, passed.goes, passed.fresh > 0
+    batch = np.where(came >= 0, came, goes)
+    both = (came >= 0) & fresh
+    begins = fresh & (came < 0)
+    lane = graph.rows.lane
+    forward = quantiles(usual[begins], lane[begins], MOST, len(graph.ranks))[lane]
+    share = np.where(both, np.minimum(forward / np.maximum(usual, 1.0), 1.0), 0.0)
+    rows = np.arange(len(lane))
+    parts = _Parts(np.append(rows, rows), np.append(batch, goes), np.append(1 - share, share))
+    return parts.select((parts.batch >= 0) & (usual[parts.row] > 0) & (parts.share > 0))
+
+
+class _Passed(NamedTuple):
+    """Micro-batches that each row received and sends. A micro-batch has the number of the message
+    that first passed it on."""
+
+    came: Array  # -1 none
+    goes: Array  # -1 none
+    fresh: Array  # whether the one sent is new
+    source: Array  # how many lanes further on the sender is; 0 where nothing came
+    target: Array  # likewise the receiver
+
+
+def _passed(graph: Graph) -> _Passed:
+    rows = graph.rows
+    source, target = message_ends(graph)
+    sends, receives = source[rows.enter] == rows.lane, target[rows.wait] == rows.lane
+    awaits_own = (source[rows.wait] == rows.lane) & (rows.enter != rows.wait)
+    came = _before(graph, np.where(receives, rows.wait, -1), sends, awaits_own)
+    back = (came >= 0) & (target[rows.enter] == source[came])
+    begins = np.bincount(rows.lane, sends & (came < 0), len(graph.ranks)) >= len(graph.steps) * MOST
+    fresh = sends & ((came < 0) | (back & begins[rows.lane]))
+    parent = np.arange(len(source))
+    passed = sends & ~fresh
+    parent[rows.enter[passed]] = came[passed]
+    for _ in range(int(np.ceil(np.log2(max(len(parent), 2))))):
+        parent = parent[parent]
+    first = np.append(parent[:-1], -1)  # for no message
+    goes = np.where(sends, first[rows.enter], -1)
+    away = np.where(came >= 0, source[came] - rows.lane, 0)
+    ahead = np.where(sends, target[rows.enter] - rows.lane, 0)
+    return _Passed(first[came], goes, fresh.astype(int), away, ahead)
+
+
+def _before(graph: Graph, received: Array, sends: Array, awaits_own: Array) -> Array:
+    """The message each row's lane received last, if it sent and awaited nothing since; -1 none.
+
+    `received`: the message each row waits for; `awaits_own`: rows that wait only until the lane's
+    own message is sent."""
+    rows = graph.rows
+    order = np.lexsort([np.arange(len(rows)), rows.at_ns, rows.lane])
+    lane, received = rows.lane[order], received[order]
+    tells = (((rows.wait >= 0) & ~awaits_own) | sends | rows.ends)[order]
+    last = np.maximum.accumulate(np.where(tells, np.arange(len(rows)), 0))
+    last = np.append(0, last)[:-1]
+    came = np.full(len(rows), -1)
+    came[order] = np.where(lane[last] == lane, received[last], -1)
+    return came

@@ -14,8 +14,7 @@ from evenstep import words
 from evenstep.diagnose.finding import Evidence, Where
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.graph.structure import by_step_and_lane
-from evenstep.diagnose.lateness.blame import Blame, blame
-from evenstep.diagnose.lateness.cost import Costs
+from evenstep.diagnose.lateness.cost import Blame, Costs, blame
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause, Delays, attribute
 from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.diagnose.levels import MINOR, MOST

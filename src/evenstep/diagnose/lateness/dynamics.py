@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.lateness.blame import by_node, drift
 from evenstep.diagnose.lateness.case import Case
+from evenstep.diagnose.lateness.cost import by_node, drift
 from evenstep.diagnose.lateness.thresholds import CHRONIC_SHARE
 from evenstep.diagnose.levels import CLEARLY, LISTED, MINOR, SMALLEST_SHARE
 from evenstep.statistics.interval import MAD_SIGMA

@@ -20,8 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.diagnose.finding import Evidence, Finding
-from evenstep.diagnose.graph.micro_batches import MicroBatches, micro_batches
-from evenstep.diagnose.graph.peers import message_ends
+from evenstep.diagnose.graph.peers import MicroBatches, message_ends, micro_batches
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.graph.structure import Graph, by_step_and_lane
 from evenstep.diagnose.lateness.case import Array, Case

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.diagnose.lateness.blame import Blame
 from evenstep.diagnose.lateness.case import Case
+from evenstep.diagnose.lateness.cost import Blame
 from evenstep.diagnose.lateness.dynamics import critical_path
 from evenstep.report.page.sheet import Chart
 from evenstep.trace.columns import Columns
