@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.jobs.pipeline import NAMES, Pipeline
 from benchmarks.measure import Row, Spread, spread
-from evenstep.diagnose.what_if.published import job, published
+from evenstep.diagnose.predict.published import job, published
 from evenstep.importers.content import SourceFile
 from evenstep.importers.operations.operation_tables import FORMAT
 from evenstep.trace.columns import Columns

@@ -29,7 +29,7 @@ from evenstep.cli.selftest import SelfTest
 from evenstep.diagnose.compare.history import History
 from evenstep.diagnose.compare.result import Changed, MetricChange, StepTimePart
 from evenstep.diagnose.finding import Finding
-from evenstep.diagnose.sizes.project import ProjectionDocument
+from evenstep.diagnose.predict.project import ProjectionDocument
 from evenstep.doctor.examination import Examination
 from evenstep.documents import Meta, printed
 from evenstep.explain.topic import CitedFormula, Quantity

@@ -7,7 +7,7 @@ import pytest
 
 from evenstep.cli import project
 from evenstep.cli.main import main
-from evenstep.diagnose.sizes import project as projecting
+from evenstep.diagnose.predict import project as projecting
 from tests.diagnose.attempts_run import Start, write
 from tests.diagnose.synthetic import World
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.diagnose.sizes.forecast import _maximum
+from evenstep.diagnose.predict.forecast import _maximum
 from evenstep.statistics.tails import fit
 
 SHAPE = (1000, 8)

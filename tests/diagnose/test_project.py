@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.measure.grid import step_grid
-from evenstep.diagnose.sizes import forecast
-from evenstep.diagnose.sizes.forecast import Growth, growth, segments
-from evenstep.diagnose.sizes.project import projection
+from evenstep.diagnose.predict import forecast
+from evenstep.diagnose.predict.forecast import Growth, growth, segments
+from evenstep.diagnose.predict.project import projection
 from evenstep.errors import TraceError
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World

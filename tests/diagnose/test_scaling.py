@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.diagnose.sizes.scaling import Law, curve, fit, last_doubling, stretches
+from evenstep.diagnose.predict.scaling import Law, curve, fit, last_doubling, stretches
 
 SIZES = np.array([1, 2, 4, 8, 16, 32, 64])
 #: Throughput in samples/s by nodes of the published evaluation's baseline (table 1).

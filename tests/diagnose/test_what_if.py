@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.jobs.pipeline import NAMES, Pipeline
-from evenstep.diagnose.what_if.changes import FORMS, parse
-from evenstep.diagnose.what_if.what_if import added, answers
+from evenstep.diagnose.predict.changes import FORMS, parse
+from evenstep.diagnose.predict.what_if import added, answers
 from evenstep.errors import UsageError
 from evenstep.importers.draft import Draft
 from evenstep.importers.operations.operation_records import trace_of

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.finding import Diagnosis, Where
-from evenstep.diagnose.what_if.what_if import WhatIfGain
+from evenstep.diagnose.predict.what_if import WhatIfGain
 from evenstep.report.page import html
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import RankInfo, Trace

@@ -10,8 +10,8 @@ import pytest
 
 from evenstep.diagnose.finding import Diagnosis, Option, Where
 from evenstep.diagnose.lateness.case import open_case
+from evenstep.diagnose.predict.what_if import WhatIfGain
 from evenstep.diagnose.verdict import verdict
-from evenstep.diagnose.what_if.what_if import WhatIfGain
 from evenstep.errors import MissingExtra, UsageError
 from evenstep.report.page import html
 from evenstep.report.terminal.sentences import acted

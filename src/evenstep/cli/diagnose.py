@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Diagnose every trace and print the result."""
-    from evenstep.diagnose.what_if.changes import parse
+    from evenstep.diagnose.predict.changes import parse
     from evenstep.workers.engines import Local
 
     for text in args.what_if:
@@ -212,7 +212,7 @@ def _opened_with_progress(given: InputPaths, task: DiagnosisTask) -> Iterable[Op
 
 def _rendered(diagnosis: Diagnosis, trace: Trace, task: DiagnosisTask) -> Any:
     """Render a diagnosis and its what-ifs: an object for JSON, or text."""
-    from evenstep.diagnose.what_if.what_if import added, answers
+    from evenstep.diagnose.predict.what_if import added, answers
 
     if task.form == "json":
         return added(diagnosis.to_json(), trace, task.what_if)
@@ -237,7 +237,7 @@ def _diagnose_sizes(
 
 
 def _write_page(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
-    from evenstep.diagnose.what_if.what_if import answers
+    from evenstep.diagnose.predict.what_if import answers
     from evenstep.report.page.html import write
 
     price, asked = args.price_per_rank_hour, answers(trace, args.what_if)

@@ -13,7 +13,7 @@ from evenstep.cli.arguments import add_json, sizes
 from evenstep.cli.terminal import show
 
 if TYPE_CHECKING:
-    from evenstep.diagnose.sizes.project import ProjectedSize, ProjectionDocument
+    from evenstep.diagnose.predict.project import ProjectedSize, ProjectionDocument
 
 HELP = """Predict throughput, CV and p99 of a measured run at other numbers of ranks.
 
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Project and print."""
-    from evenstep.diagnose.sizes.project import projection
+    from evenstep.diagnose.predict.project import projection
 
     *others, largest = sorted(map(traces.read, args.traces), key=lambda trace: trace.world)
     with progress.ticking(f"projecting {largest.world:,} ranks"):

@@ -9,9 +9,9 @@ The nouns, in the order of data flow:
     Finding    a failure mode at work, with title, cost and remedies      finding.py
     Verdict    the whole diagnosis in four parts                          verdict.py, engine.py
 
-Also: what_if/ (a run replayed with a change), sizes/ (other numbers of ranks), compare/ (several
-runs). Limits are in `Diagnosis.limits`. The package can be called: `evenstep.diagnose(run)`. A new
-mode is a module with `find`, named in modes/catalog.py, and its sentences in sentences.toml.
+Also: predict/ (a run with a change, or at other numbers of ranks), compare/ (several runs). Limits
+are in `Diagnosis.limits`. The package can be called: `evenstep.diagnose(run)`. A new mode is a
+module with `find`, named in modes/catalog.py, and its sentences in sentences.toml.
 """
 
 from __future__ import annotations

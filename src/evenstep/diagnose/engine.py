@@ -26,9 +26,9 @@ from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.overview import regimes, summary
 from evenstep.diagnose.modes import async_staleness, endings
 from evenstep.diagnose.modes.catalog import MODES
+from evenstep.diagnose.predict.published import job, published
 from evenstep.diagnose.sentences import say
 from evenstep.diagnose.verdict import verdict
-from evenstep.diagnose.what_if.published import job, published
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.trace import Trace

@@ -23,7 +23,7 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.attempts import Attempt, read_attempts, some_spools, with_attempts
 from evenstep.diagnose.measure.effects import account
-from evenstep.diagnose.sizes.scaling import script
+from evenstep.diagnose.predict.scaling import script
 from evenstep.diagnose.verdict import verdict
 from evenstep.documents import Document, Meta, Natural, Portion, Positive
 from evenstep.errors import TraceError

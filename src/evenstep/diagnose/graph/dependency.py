@@ -46,7 +46,7 @@ class Dependencies(NamedTuple):
 
 
 def dependencies(ops: Columns, *, overlapping: bool) -> Dependencies:
-    """The dependencies of operations; see `evenstep.diagnose.what_if.published` for the columns.
+    """The dependencies of operations; see `evenstep.diagnose.predict.published` for the columns.
 
     `overlapping`: gradients are reduced behind backward. Where operations are missing, nothing
     depends on what ended after it had begun.

@@ -13,8 +13,7 @@ from evenstep.diagnose.finding import Diagnosis, Evidence, Finding, Projection, 
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.levels import NAMED, SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.measure.recurrence import FACTORS
-from evenstep.diagnose.sentences import make_finding, say
-from evenstep.diagnose.sizes.scaling import (
+from evenstep.diagnose.predict.scaling import (
     Curve,
     ScalingPoint,
     curve,
@@ -25,6 +24,7 @@ from evenstep.diagnose.sizes.scaling import (
     scaling_point,
     stretches,
 )
+from evenstep.diagnose.sentences import make_finding, say
 from evenstep.statistics.interval import Share, of_draws
 from evenstep.trace.trace import Trace
 

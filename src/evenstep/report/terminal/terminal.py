@@ -31,7 +31,7 @@ from evenstep.words import (
 )
 
 if TYPE_CHECKING:
-    from evenstep.diagnose.what_if.what_if import WhatIfGain
+    from evenstep.diagnose.predict.what_if import WhatIfGain
 
 OPTIONS = 3
 EVIDENCE = 4

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.lateness.case import Case, open_case
+from evenstep.diagnose.predict.changes import Spec, answer, parse
 from evenstep.diagnose.sentences import say
-from evenstep.diagnose.what_if.changes import Spec, answer, parse
 from evenstep.errors import UsageError
 from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.trace import Trace

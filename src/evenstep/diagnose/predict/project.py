@@ -22,9 +22,8 @@ from evenstep.diagnose.measure.overview import (
     step_time,
     throughput,
 )
-from evenstep.diagnose.sentences import say
-from evenstep.diagnose.sizes import forecast
-from evenstep.diagnose.sizes.forecast import (
+from evenstep.diagnose.predict import forecast
+from evenstep.diagnose.predict.forecast import (
     ForecastPoint,
     Growth,
     Model,
@@ -32,6 +31,7 @@ from evenstep.diagnose.sizes.forecast import (
     growth,
     segments,
 )
+from evenstep.diagnose.sentences import say
 from evenstep.documents import Amount, Natural, Positive, RunName
 from evenstep.errors import TraceError
 from evenstep.statistics.interval import Estimate

@@ -1,1 +1,0 @@
-"""Other numbers of ranks: scaling seen, and forecasts."""

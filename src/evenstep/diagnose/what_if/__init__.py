@@ -1,1 +1,0 @@
-"""A run replayed with a change: what it would gain."""
