@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,21 +121,6 @@ def read_attempts(folder: Path) -> list[Attempt]:
     return [attempt for attempt in found if attempt is not None]
 
 
-def _attempt(folder: Path, number: int) -> Attempt | None:
-    spools = [spool for file in some_spools(folder, number) if (spool := _spool(file)) is not None]
-    spools = [spool for spool in spools if len(spool.summaries)]
-    if not spools:
-        return None
-    return _summarized(number, spools, preempted=preemption(folder, number).get("signal"))
-
-
-def some_spools(folder: Path, number: int) -> list[Extent]:
-    """Spools of at most `RANKS_READ` ranks of an attempt, evenly spread."""
-    files, _ = spools_in(folder / f"attempt-{number:03d}")
-    picks = np.unique(np.linspace(0, max(len(files) - 1, 0), RANKS_READ).astype(int))
-    return [files[pick] for pick in picks if files]
-
-
 def preemption(folder: Path, number: int) -> dict[str, Any]:
     """The signal and time of an attempt's preemption; empty if there was none or its file cannot be
     read."""
@@ -145,20 +131,27 @@ def preemption(folder: Path, number: int) -> dict[str, Any]:
         return {}
 
 
-def _spool(file: Extent) -> SpoolContents | None:
-    try:
-        return read_spool(file)
-    except TraceError:
+def some_spools(folder: Path, number: int) -> list[Extent]:
+    """Spools of at most `RANKS_READ` ranks of an attempt, evenly spread."""
+    files, _ = spools_in(folder / f"attempt-{number:03d}")
+    picks = np.unique(np.linspace(0, max(len(files) - 1, 0), RANKS_READ).astype(int))
+    return [files[pick] for pick in picks if files]
+
+
+def _attempt(folder: Path, number: int) -> Attempt | None:
+    """An attempt by some of its ranks, its steps those of the rank with most; None without a
+    step."""
+    spools = []
+    for file in some_spools(folder, number):
+        with suppress(TraceError):
+            spools.append(read_spool(file))
+    spools = [spool for spool in spools if len(spool.summaries)]
+    if not spools:
         return None
-
-
-def _summarized(number: int, spools: Sequence[SpoolContents], *, preempted: str | None) -> Attempt:
-    """The attempt by the spools of some of its ranks; its steps are those of the rank with most."""
     main = max(spools, key=lambda spool: int(spool.summaries["count"].sum()))
     rows = main.summaries
     steps = int(rows["count"].sum())
-    single = _single_steps(rows)
-    progress = _logged(main)
+    first, last = _logged(main) or (None, None)
     world = max(int(spool.identity.get("world", 1)) for spool in spools)
     writing = _checkpoints(spools)
     again, again_ns = _since(rows, writing[-1][0] if writing else -1)
@@ -169,9 +162,8 @@ def _summarized(number: int, spools: Sequence[SpoolContents], *, preempted: str 
         step_ns=float(rows["step_sum_ns"].sum()) / max(steps, 1), checkpoints=len(writing),
         checkpoint_ns=float(np.mean([length for _, length in writing])) if writing else None,
         steps_since_checkpoint=again, since_checkpoint_ns=again_ns,
-        first_progress=progress[0] if progress else None,
-        last_progress=progress[1] if progress else None, **_windows(single),
-        energy_joules=_energy(spools, world), preempted=preempted, failure="",
+        first_progress=first, last_progress=last, **_windows(_single_steps(rows)),
+        energy_joules=_energy(spools, world), preempted=preemption(folder, number).get("signal"),
     )  # fmt: skip
 
 
