@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -28,7 +27,7 @@ read like that of a live job. --set changes one field, as in --set cluster.nodes
 --set noise.0.sigma=0.05. --fields lists all fields, --presets the systems and models that a
 scenario can name in `preset`."""
 
-_NAMES, _WIDEST = 23, 80  # columns of the list of presets
+_NAMES = 23  # columns of the list of presets
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,11 +88,10 @@ def _main(args: argparse.Namespace) -> int:
 
 def _preset_list(summaries: Mapping[str, str]) -> str:
     """Render presets as a list of names and descriptions."""
-    below = f"\n{'':{_NAMES}}"
-    return "".join(
-        f"{name:{_NAMES}}{below.join(textwrap.wrap(what, _WIDEST - _NAMES))}\n"
-        for name, what in summaries.items()
-    )
+    from evenstep.explain.text import hanging_lines
+
+    rows = (hanging_lines(f"{name:{_NAMES}}", what) for name, what in summaries.items())
+    return "\n".join(line for row in rows for line in row)
 
 
 @contextmanager

@@ -47,29 +47,29 @@ def answer(data: Mapping[str, Any]) -> Iterator[str]:
         yield from hanging_lines(head, row["meaning"])
     yield ""
     for formula in data["formulas"]:
-        yield from wrapped(f"{formula['text']}   [{formula['source']}]")
+        yield from hanging_lines("", f"{formula['text']}   [{formula['source']}]")
     for note in data["notes"]:
-        yield from wrapped(note)
+        yield from hanging_lines("", note)
     if "claim" in data:
         yield ""
-        yield from wrapped(data["claim"]["sentence"])
+        yield from hanging_lines("", data["claim"]["sentence"])
 
 
 def published(data: Mapping[str, Any]) -> Iterator[str]:
     """Lines of the published comparison, `data` from `shown.published`."""
     for system in data["systems"]:
-        yield from wrapped(f"{system['name']}   [{system['source']}]")
-        yield from wrapped(system["model"], 2)
-        yield from wrapped("from: " + "; ".join(system["inputs"]), 2)
+        yield from hanging_lines("", f"{system['name']}   [{system['source']}]")
+        yield from hanging_lines("  ", system["model"])
+        yield from hanging_lines("  ", "from: " + "; ".join(system["inputs"]))
         numbers = [
             f"{n['name']} {format_quantity(n['value'], n['unit'])}" for n in system["fitted"]
         ]
-        yield from wrapped("fitted: " + ("; ".join(numbers) or "nothing"), 2)
+        yield from hanging_lines("  ", "fitted: " + ("; ".join(numbers) or "nothing"))
         for row in system["rows"]:
             yield _measured(row)
-            yield from wrapped(row["note"], 8)
+            yield from hanging_lines("        ", row["note"])
         yield f"  mean error of predicted rows: {100 * system['mean_error']:.1f} %"
-        yield from wrapped(system["limits"], 2)
+        yield from hanging_lines("  ", system["limits"])
         yield ""
     yield f"Mean error of {data['predicted_rows']} predicted rows: {100 * data['mean_error']:.1f} %"
     yield ""
@@ -101,12 +101,6 @@ def _measured(row: Mapping[str, Any]) -> str:
 def hanging_lines(head: str, text: str) -> list[str]:
     """Lines of a text behind its head; further lines are indented below the text."""
     return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
-
-
-def wrapped(text: str, indent: int = 0) -> list[str]:
-    """Lines of at most 80 columns."""
-    space = " " * indent
-    return textwrap.wrap(text, WIDTH, initial_indent=space, subsequent_indent=space)
 
 
 def section(title: str, items: Sequence[str]) -> Iterator[str]:
