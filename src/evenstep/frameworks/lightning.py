@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -58,19 +59,13 @@ def _package() -> str:
 
 def _place(trainer: Any) -> dict[str, Path]:
     """A common folder where Lightning has started the other ranks as children of the first."""
-    try:
-        return _beside_first(trainer)
-    except (AttributeError, OSError):  # an untested Lightning, or no current folder
-        return {}
-
-
-def _beside_first(trainer: Any) -> dict[str, Path]:
-    environment = getattr(trainer.strategy, "cluster_environment", None)
-    given = getattr(environment, "creates_processes_externally", True) or _given()
-    if given or getattr(trainer.strategy.launcher, "is_interactive_compatible", True):
-        return {}
-    pid = os.getpid() if trainer.local_rank == 0 else os.getppid()
-    return {"out": default_path(Path.cwd(), pid)}
+    with suppress(AttributeError, OSError):  # an untested Lightning, or no current folder
+        environment = getattr(trainer.strategy, "cluster_environment", None)
+        given = getattr(environment, "creates_processes_externally", True) or _given()
+        if not (given or getattr(trainer.strategy.launcher, "is_interactive_compatible", True)):
+            pid = os.getpid() if trainer.local_rank == 0 else os.getppid()
+            return {"out": default_path(Path.cwd(), pid)}
+    return {}
 
 
 def _given() -> bool:

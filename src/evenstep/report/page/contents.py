@@ -66,7 +66,7 @@ def contents(
     facts: dict[str, Any] = {
         **dict.fromkeys(("grid", "waiting", "host_waits", "sizes")),  # None unless set below
         "world": trace.world,
-        "compared": _compared(case),
+        "compared": None if case.grid.sampled.all() else int(case.grid.sampled.sum()),
         "culprits": culprits,
         "clock_error_us": case.grid.clocks.error_ns / 1e3,
         "unplaced": case.grid.clocks.unplaced,
@@ -80,12 +80,6 @@ def contents(
         facts |= chart.facts
     known = case.waits_known or trace.world < 2  # a lone rank never waits
     return Contents(tables, facts, ranks, located, hosts(trace, case.grid.clocks), known)
-
-
-def _compared(case: Case) -> int | None:
-    """Return the number of steps whose collectives were compared; None if all were."""
-    seen = int(np.count_nonzero(case.grid.sampled))
-    return seen if seen < len(case.grid.steps) else None
 
 
 def _means(rows: Sequence[Row]) -> Columns:

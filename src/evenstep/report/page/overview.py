@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -169,18 +170,15 @@ def per_rank(steps: Columns) -> list[dict[str, float | None]]:
         "lateness_ns": _rank_means(steps.lateness_ns, place, ranks.size),
         **{name: _rank_means(steps[name], place, ranks.size) for name in phases},
     }
-    return [
-        {"rank": int(rank), **{name: _known(column[index]) for name, column in means.items()}}
-        for index, rank in enumerate(ranks)
-    ]
+    rows: list[dict[str, float | None]] = [{"rank": int(rank)} for rank in ranks]
+    for name, column in means.items():
+        for row, mean in zip(rows, column.tolist(), strict=True):
+            row[name] = mean if isfinite(mean) else None
+    return rows
 
 
 def _rank_means(values_ns: Array, place: Array, size: int) -> Array:
     return _cell_means(values_ns, place, size).astype(np.float64) * 1e3
-
-
-def _known(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def encoded(values: Array) -> tuple[Array, tuple[float, float]]:

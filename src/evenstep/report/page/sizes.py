@@ -86,7 +86,8 @@ def _curves(case: Case, number: int, shape: Shape) -> tuple[Columns, str]:
     size = np.geomspace(max(low, 1.0), high, CURVE_POINTS)
     known = reference(case.trace, shape, case.shapes)
     if shape.op not in RINGS or shape.members < 2 or max(shape.busbw_gBps, 0) <= 0:
-        return _no_curve(), "no closed form for this operation"
+        none = _table(0, size[:0], size[:0]).with_column("algorithm", np.zeros(0, np.uint8))
+        return none, "no closed form for this operation"
     gBps = max(known.gBps, shape.busbw_gBps) if known else shape.busbw_gBps  # noqa: N806
     passes = 2 if shape.op == int(Op.ALL_REDUCE) else 1
     latency = shape.line.alpha_ns if shape.line is not None else 0.0
@@ -99,10 +100,6 @@ def _curves(case: Case, number: int, shape: Shape) -> tuple[Columns, str]:
     source = known.source if known and known.gBps > shape.busbw_gBps else "the best of this run"
     delay = f"{alpha / 1e3:.3g} µs a message" if shape.line is not None else _NO_LATENCY
     return Columns.concatenate(parts), f"{gBps:.3g} GB/s ({source}) and {delay}"
-
-
-def _no_curve() -> Columns:
-    return _table(0, np.zeros(0), np.zeros(0)).with_column("algorithm", np.zeros(0, np.uint8))
 
 
 def _expected(
