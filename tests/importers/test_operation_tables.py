@@ -456,13 +456,19 @@ def test_what_queues_was_asked_for_where_it_did_not_queue_on_another_rank(writte
     assert finding.severity == pytest.approx(1 - buckets({}, names)[1] / took, abs=0.01)
 
 
-def test_a_collective_of_an_unknown_kind_is_of_those_who_leave_it_together(written):
+@pytest.mark.parametrize(("slow_s", "load_s", "cost"), [(0.005, 0, 20 / 66), (0, 0.020, 20 / 66)])
+def test_a_collective_of_an_unknown_kind_is_of_those_who_leave_it_together(
+    written, slow_s, load_s, cost
+):
+    """Four computes of 10 ms with a sum of 1 ms each, and a reduction of 2 ms; rank 3 is late with
+    each, or once a step: the pairs leave sums at a constant distance, but not the reduction."""
     rows, now = [HEADER], np.zeros(4)
     for step in range(12):
+        now[3] += load_s
         for call in range(4):
             kind = ("forward-compute", "backward-compute")[call >= 2]
             for rank in range(4):
-                took = 0.010 + 0.005 * (rank == 3) + 1e-4 * ((rank * 3 + call + step * 5) % 7)
+                took = 0.010 + slow_s * (rank == 3) + 1e-5 * ((rank * 3 + call + step * 5) % 7)
                 place = f"{rank // 2},0,{rank},{step}"
                 rows.append(f"{place},{kind},{now[rank]},{took},{call % 2},0,{call % 2},0")
                 now[rank] += took
@@ -480,6 +486,7 @@ def test_a_collective_of_an_unknown_kind_is_of_those_who_leave_it_together(writt
     assert {(0, 1), (2, 3)} <= {group.ranks for group in trace.groups}
     finding = diagnose(trace).findings[0]
     assert (finding.mode, finding.where.ranks) == ("straggler", [3])
+    assert finding.severity == pytest.approx(cost, abs=0.01)
 
 
 @pytest.mark.parametrize(("recv", "since"), [(0.015, 0.015), (0.010, 0.0)])

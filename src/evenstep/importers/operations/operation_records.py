@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -174,11 +174,17 @@ def _groups(draft: Draft, rows: Columns) -> Array:
     kind = np.where(rows.role == Role.EMBEDDING, 1, np.where(rows.role == Role.CLIP, 2, 0))
     inside = np.select([kind == 0, kind == 1], [rows.stage, rows.dp_rank], 0)
     key = np.stack([0 * kind, kind, inside, np.where(kind == 2, 0, rows.lane)])
-    for place in np.unique(np.stack([rows.stage, rows.optype])[:, kind == 0], axis=1).T:
-        mine = np.flatnonzero((rows.stage == place[0]) & (rows.optype == place[1]) & (kind == 0))
-        first = _first_of_group(rows.select(mine))
+    places = np.unique(np.stack([rows.stage, rows.optype])[:, kind == 0], axis=1).T
+    calls = [
+        np.flatnonzero((rows.stage == stage) & (rows.optype == optype) & (kind == 0))
+        for stage, optype in places
+    ]
+    ends = [_Ends.of(rows.select(mine)) for mine in calls]
+    clock = _clocks(ends)
+    for (_, optype), mine, each in zip(places, calls, ends, strict=True):
+        first = each.first_of_group(clock)
         if first is not None:
-            key[:, mine] = [0 * first + 1 + place[1], 0 * first, key[2, mine], first]
+            key[:, mine] = [0 * first + 1 + optype, 0 * first, key[2, mine], first]
     known = np.flatnonzero(rows.role != Role.LAYERNORM)
     places, number = np.unique(key[:, known], axis=1, return_inverse=True)
     numbers = np.full(len(rows), -1)
@@ -193,36 +199,69 @@ def _groups(draft: Draft, rows: Columns) -> Array:
     return found
 
 
-def _first_of_group(rows: Columns) -> Array | None:
-    """For collectives of one type and stage, the lowest rank of each row's group.
+class _Ends(NamedTuple):
+    """When the ranks of a stage left collectives of one type: (calls, ranks), nan for none."""
 
-    Ranks that leave together are a group: their ends differ by a constant (of their clocks) within
-    each step. None where each lane is one group and not all lanes together, or a rank is alone.
-    """
-    ranks, first, column = np.unique(rows["rank"], return_index=True, return_inverse=True)
-    calls, call = np.unique(np.stack([rows.step, rows.seq_id]), axis=1, return_inverse=True)
-    ends = np.full((calls.shape[1], len(ranks)), np.nan)
-    ends[call.reshape(-1), column] = rows.end_s
-    opens = np.flatnonzero(np.diff(calls[0], prepend=-1))
-    count = np.diff(np.append(opens, len(ends)))
+    ranks: Array
+    lane: Array  # of each rank
+    column: Array  # of each row
+    end_s: Array
+    opens: Array  # the first call of each step
 
-    def together(at: int) -> Array:
-        apart = ends - ends[:, at : at + 1]
-        usual = np.add.reduceat(apart, opens, axis=0) / count[:, None]
+    @staticmethod
+    def of(rows: Columns) -> _Ends:
+        """The ends in these rows."""
+        ranks, first, column = np.unique(rows["rank"], return_index=True, return_inverse=True)
+        calls, call = np.unique(np.stack([rows.step, rows.seq_id]), axis=1, return_inverse=True)
+        ends = np.full((calls.shape[1], len(ranks)), np.nan)
+        ends[call.reshape(-1), column] = rows.end_s
+        return _Ends(
+            ranks, rows.lane[first], column, ends, np.flatnonzero(np.diff(calls[0], prepend=-1))
+        )
+
+    def together(self, at: int, clock: Array) -> Array:
+        """Which ranks leave with the one in a column: ends are the same, but for a constant in each
+        step between ranks of different clocks."""
+        apart = self.end_s - self.end_s[:, at : at + 1]
+        count = np.diff(np.append(self.opens, len(apart)))
+        usual = np.add.reduceat(apart, self.opens, axis=0) / count[:, None]
+        usual[:, clock[self.ranks] == clock[self.ranks[at]]] = 0.0
         varies = np.abs(apart - np.repeat(usual, count, axis=0)).mean(axis=0)
         return np.asarray(varies <= STAMPS_S)
 
-    lane = rows.lane[first]
-    heads = np.unique(lane, return_index=True)[1]
-    if np.isnan(ends).any():
-        return None
-    joint = len(heads) > 1 and bool((count > 1).any()) and bool(together(0).all())
-    if not joint and all(together(at)[lane == lane[at]].all() for at in heads):
-        return None
-    found = np.full(len(ranks), -1)
-    while (left := np.flatnonzero(found < 0)).size:
-        found[left[together(left[0])[left]]] = ranks[left[0]]
-    return found[column] if np.unique(found, return_counts=True)[1].min() > 1 else None
+    def first_of_group(self, clock: Array) -> Array | None:
+        """The lowest rank of each row's group: ranks that leave together. None where each lane is
+        one group and not all lanes together, or a rank is alone."""
+        if np.isnan(self.end_s).any():
+            return None
+        heads = np.unique(self.lane, return_index=True)[1]
+        joint = len(heads) > 1 and len(self.opens) < len(self.end_s)
+        joint = joint and bool(self.together(0, clock).all())
+        alike = (self.together(at, clock)[self.lane == self.lane[at]].all() for at in heads)
+        if not joint and all(alike):
+            return None
+        found = np.full(len(self.ranks), -1)
+        while (left := np.flatnonzero(found < 0)).size:
+            found[left[self.together(left[0], clock)[left]]] = self.ranks[left[0]]
+        return found[self.column] if np.unique(found, return_counts=True)[1].min() > 1 else None
+
+
+def _clocks(ends: list[_Ends]) -> Array:
+    """A number for the clock of each rank: ranks that leave any type of collective at one time, and
+    those that share a clock with either, read the same one."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    links = [np.zeros((2, 0), np.int64)]
+    for each in ends:
+        order = np.argsort(each.end_s.mean(axis=0))
+        apart = np.abs(np.diff(each.end_s[:, order], axis=1)).mean(axis=0)
+        ranks = each.ranks[order].astype(np.int64)
+        links.append(np.stack([ranks[:-1], ranks[1:]])[:, apart <= STAMPS_S])
+    pairs = np.concatenate(links, axis=1)
+    count = max((int(each.ranks[-1]) for each in ends), default=-1) + 1
+    same = coo_array((np.ones(pairs.shape[1]), pairs), shape=(count, count))
+    return np.asarray(connected_components(same, directed=False)[1])
 
 
 def _messages(ops: Columns, sent: OperationMessages) -> dict[str, Any]:
