@@ -64,25 +64,26 @@ def main(args: argparse.Namespace) -> int:
     if args.once and not _has_started(path):
         raise TraceError(f"no rank has started in {path}; without --once, watch waits for ranks")
     with until_interrupted():
-        return _watch(args, path)
+        _watch(args, path)
+    return 0
 
 
-def _watch(args: argparse.Namespace, path: Path) -> int:
+def _watch(args: argparse.Namespace, path: Path) -> None:
     """Watch in the requested form."""
-    if args.aggregate:
-        return _aggregate(path, args.into or path, args.every, once=args.once)
     views = _views(path, args.every)
-    if args.web:
-        return _serve(views, args.port)
-    if args.json:
-        return _print_json(views, once=args.once)
-    if args.once:
+    if args.aggregate:
+        _aggregate(path, args.into or path, args.every, once=args.once)
+    elif args.web:
+        _serve(views, args.port)
+    elif args.json:
+        _print_json(views, once=args.once)
+    elif args.once:
         frame, journal, _ = next(views)
         print("\n".join(_lines(frame, journal, sys.stdout.isatty())))
-        return 0
-    if sys.stdout.isatty():
-        return _show(views)
-    return _log(views)
+    elif sys.stdout.isatty():
+        _show(views)
+    else:
+        _log(views)
 
 
 def run_folder(path: Path) -> Path:
@@ -96,7 +97,7 @@ def _has_started(path: Path) -> bool:
     return any(any(path.glob(place)) for place in ("attempt-*/rank-*.spool", "live/node-*.bin"))
 
 
-def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> int:
+def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> None:
     """Write summaries of this node's ranks until some time after they have ended."""
     from evenstep.trace.spool.identity import hostname
     from evenstep.watch.node import encoded, summary_path, write_summary
@@ -117,7 +118,6 @@ def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> int:
         ended = bool(run.states) and all(state.closed for state in run.states)
         if once or over.is_out(ended=ended):
             break
-    return 0
 
 
 def _views(path: Path, every_s: float) -> Iterator[tuple[Frame, Journal, list[str]]]:
@@ -158,12 +158,11 @@ class _RestartGrace:
         return self.since_s is not None and now - self.since_s > RESTART_GRACE_S
 
 
-def _print_json(views: Iterator[tuple[Frame, Journal, list[str]]], *, once: bool) -> int:
+def _print_json(views: Iterator[tuple[Frame, Journal, list[str]]], *, once: bool) -> None:
     for frame, _, _ in views:
         print(json.dumps(frame.to_json(), allow_nan=False, separators=(",", ":")), flush=True)
         if once:
             break
-    return 0
 
 
 def _lines(frame: Frame, journal: Journal, terminal: bool) -> list[str]:
@@ -175,7 +174,7 @@ def _lines(frame: Frame, journal: Journal, terminal: bool) -> list[str]:
     return lines(frame, journal, View(max(size.columns, 40), wants_color(), height))
 
 
-def _show(views: Iterator[tuple[Frame, Journal, list[str]]]) -> int:
+def _show(views: Iterator[tuple[Frame, Journal, list[str]]]) -> None:
     """Redraw the view in place on a terminal; the last one stays."""
     from rich.console import Console
     from rich.live import Live
@@ -185,10 +184,9 @@ def _show(views: Iterator[tuple[Frame, Journal, list[str]]]) -> int:
         for frame, journal, _ in views:
             text = "\n".join(_lines(frame, journal, terminal=True))
             live.update(Text.from_ansi(text, no_wrap=True), refresh=True)
-    return 0
 
 
-def _log(views: Iterator[tuple[Frame, Journal, list[str]]]) -> int:
+def _log(views: Iterator[tuple[Frame, Journal, list[str]]]) -> None:
     """Print a line to a file or pipe when the verdict changes or a finding is new."""
     from evenstep.watch.terminal import status_line
 
@@ -197,10 +195,9 @@ def _log(views: Iterator[tuple[Frame, Journal, list[str]]]) -> int:
         if frame.verdict.partition(":")[0] != last or new:
             last = frame.verdict.partition(":")[0]
             print(status_line(frame), flush=True)
-    return 0
 
 
-def _serve(views: Iterator[tuple[Frame, Journal, list[str]]], port: int) -> int:
+def _serve(views: Iterator[tuple[Frame, Journal, list[str]]], port: int) -> None:
     from evenstep.watch.web import LiveServer, tunnel_command
 
     with LiveServer(port) as server:
@@ -208,4 +205,3 @@ def _serve(views: Iterator[tuple[Frame, Journal, list[str]]], port: int) -> int:
         say(f"from elsewhere: {tunnel_command(server.port)}")
         for frame, journal, _ in views:
             server.publish(frame.to_json() | {"past": list(journal.past)})
-    return 0
