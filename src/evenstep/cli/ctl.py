@@ -140,8 +140,7 @@ class PaceState(Document):
     world: Natural
     asked: Annotated[request.SettingsChange | None, Meta("What was asked for last.")]
     followed_by: Annotated[
-        Sequence[Natural] | None,
-        Meta("Ranks that follow it; null where nothing was asked for."),
+        Sequence[Natural] | None, Meta("Ranks that follow it; null where nothing was asked for.")
     ]
     ranks: Mapping[str, RankPace]
     acts: Mapping[str, str]

@@ -9,14 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evenstep.cli import files, progress
-from evenstep.cli.arguments import (
-    add_engine,
-    add_files,
-    add_json,
-    add_repeats,
-    add_set,
-    engine_of,
-)
+from evenstep.cli.arguments import add_engine, add_files, add_json, add_repeats, add_set, engine_of
 from evenstep.cli.terminal import show, tell_written
 from evenstep.errors import ConfigError, UsageError
 

@@ -87,10 +87,7 @@ def _whole(facts: Mapping[str, Any], place: str) -> Check:
     world, heard = facts["world"], len(facts["ranks"])
     if world and heard < world:
         return wrong("nccl_log.whole.part", place=place, heard=heard, world=world)
-    return fine(
-        "nccl_log.whole",
-        f"{heard} ranks, NCCL {facts['version'] or 'of unknown version'}",
-    )
+    return fine("nccl_log.whole", f"{heard} ranks, NCCL {facts['version'] or 'of unknown version'}")
 
 
 def _settings(facts: Mapping[str, Any], place: str, host: Host) -> Iterator[Check]:

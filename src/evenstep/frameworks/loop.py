@@ -56,10 +56,7 @@ class ObservedMethod:
     """
 
     def __init__(
-        self,
-        original: Any,
-        before: Callable[[], None] | None,
-        after: Callable[[], None] | None,
+        self, original: Any, before: Callable[[], None] | None, after: Callable[[], None] | None
     ) -> None:
         functools.update_wrapper(self, original)
         self._original = original

@@ -29,11 +29,7 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
             yield f"- {label}: {_text(text)}"
     yield f"- {_facts(diagnosis)}"
     if diagnosis.findings and not said.healthy:
-        yield from (
-            "",
-            "| cause | where | costs | certainty | remedy |",
-            "|" + " --- |" * 5,
-        )
+        yield from ("", "| cause | where | costs | certainty | remedy |", "|" + " --- |" * 5)
         for finding in diagnosis.findings[:FINDINGS]:
             remedy = best(finding)
             cells = (

@@ -138,8 +138,7 @@ class _Calls(NamedTuple):
     def richest(self, places: Iterable[int]) -> int:
         """The rank with the most calls; among equals the one that waits least in them."""
         return max(
-            places,
-            key=lambda at: (self.first[at + 1] - self.first[at], int(self.pauses(at).sum())),
+            places, key=lambda at: (self.first[at + 1] - self.first[at], int(self.pauses(at).sum()))
         )
 
     def between(self, place: int, cuts: Array) -> Array:

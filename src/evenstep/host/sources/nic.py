@@ -101,15 +101,9 @@ _COUNTERS = (  # metric, files of which the first that exists is read
     ("ib.acknowledge_timeouts_count", ("hw_counters/local_ack_timeout_err",)),
     ("ib.adaptive_retransmissions_count", ("hw_counters/roce_adp_retrans",)),
     ("ib.retransmitted_packets", ("hw_counters/retrans_pkts", "hw_counters/to_retransmits")),
-    (
-        "ib.receiver_not_ready_count",
-        ("hw_counters/rnr_nak_retry_err", "hw_counters/rnr_naks_rcvd"),
-    ),
+    ("ib.receiver_not_ready_count", ("hw_counters/rnr_nak_retry_err", "hw_counters/rnr_naks_rcvd")),
     ("ib.out_of_buffer_packets", ("hw_counters/out_of_buffer",)),
-    (
-        "ib.congestion_notices_sent_packets",
-        ("hw_counters/np_cnp_sent", "hw_counters/tx_cnp_pkts"),
-    ),
+    ("ib.congestion_notices_sent_packets", ("hw_counters/np_cnp_sent", "hw_counters/tx_cnp_pkts")),
     (
         "ib.congestion_notices_handled_packets",
         ("hw_counters/rp_cnp_handled", "hw_counters/rx_cnp_pkts"),

@@ -142,10 +142,7 @@ def _run_line(diagnosis: Diagnosis) -> str:
     parts = [f"run {words.printable(run['run_id'])}"] if run.get("run_id") else []
     if runs := run.get("runs"):
         parts.append(f"{words.plural(len(runs), 'run')} together; charts are of the largest")
-    parts += [
-        words.plural(summary["ranks"], "rank"),
-        words.plural(summary["steps"], "step"),
-    ]
+    parts += [words.plural(summary["ranks"], "rank"), words.plural(summary["steps"], "step")]
     return " · ".join(parts)
 
 

@@ -28,14 +28,7 @@ LATEST_STEPS = 64
 SLOWEST_STEPS = 8
 UNFINISHED = 4  # steps after the last finished one that are read too
 
-SHOWN = (
-    Kind.COLLECTIVE,
-    Kind.POINT_TO_POINT,
-    Kind.PHASE,
-    Kind.SPAN,
-    Kind.PAUSE,
-    Kind.PACING,
-)
+SHOWN = (Kind.COLLECTIVE, Kind.POINT_TO_POINT, Kind.PHASE, Kind.SPAN, Kind.PAUSE, Kind.PACING)
 
 
 @dataclass(slots=True, frozen=True)

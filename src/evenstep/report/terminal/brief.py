@@ -13,16 +13,7 @@ from evenstep.diagnose.verdict import Verdict, best, sureness, verdict
 from evenstep.report.terminal.sentences import growth
 from evenstep.report.terminal.style import Style
 from evenstep.report.terminal.terminal import bar, legend, scaling, step_time
-from evenstep.words import (
-    capital,
-    cells,
-    duration,
-    is_known,
-    own_place,
-    percent,
-    plural,
-    printable,
-)
+from evenstep.words import capital, cells, duration, is_known, own_place, percent, plural, printable
 
 OTHERS = 3  # findings after the first with a line each
 LINES = 2  # of cause and remedy
