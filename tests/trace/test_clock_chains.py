@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from evenstep.trace.clocks import crossings
-from evenstep.trace.clocks.clocks import align
+from evenstep.trace.clocks.clocks import align, sharpened
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Op
 from evenstep.trace.trace import Group, RankInfo, Trace
@@ -47,10 +47,10 @@ class Job:
             kinds = {"kind": int(Kind.COLLECTIVE), "op": int(op)}
             self.rows(rank, enter[rank], leave, group=len(self.groups) - 1, **kinds)
 
-    def messages(self, source, destination):
+    def messages(self, source, destination, floor_ns=FLOOR_NS):
         begin = 1e12 + np.cumsum(self.random.uniform(0.5, 1.5, COUNT) * 20e6)
         early = self.random.exponential(5e6, COUNT) * (self.random.random(COUNT) < 0.5)
-        leave = begin + FLOOR_NS + self.random.exponential(FLOOR_NS / 2, COUNT)
+        leave = begin + floor_ns + self.random.exponential(FLOOR_NS / 2, COUNT)
         kind = {"kind": int(Kind.POINT_TO_POINT), "group": 0}
         ends = (
             (source, destination, Op.SEND, begin),
@@ -166,3 +166,17 @@ def test_of_many_messages_some_are_looked_at_all_along(monkeypatch):
     received = trace.events.select(trace.events.op == int(Op.RECV)).sorted_by("group_seq")
     looked_at = np.sort(rows.exit[rows.rank == 1])
     assert looked_at.tolist() == received.exit_ns[::6].tolist()  # of 600 ends for 100 rows
+
+
+def test_a_clock_behind_a_slow_link_is_placed_by_quick_messages_of_another():
+    """A stage of a pipeline: its messages with the reference take 20 ms there and 6 ms back, of
+    which the middle is 7 ms off; those with a rank that shares collectives with it take .2."""
+    job = Job(3, 1)
+    job.together([0, 2])
+    for source, destination, floor_ns in ((0, 1, 20e6), (1, 0, 6e6), (1, 2, 2e5), (2, 1, 2e5)):
+        job.messages(source, destination, floor_ns)
+    trace = job.trace()
+    rough = align(trace)
+    off = [job.error(one, 1, TRUE)[0].max() for one in (rough, sharpened(trace, rough))]
+    assert off[0] > 6e6
+    assert off[1] < 1e6

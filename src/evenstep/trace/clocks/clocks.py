@@ -151,7 +151,7 @@ def sharpened(trace: Trace, clocks: Clocks) -> Clocks:
     """The clocks with each host's offset moved, within its error, to where ranks leave together.
 
     Clocks that share a collective with the reference come first, then those that share one with
-    these, and so on.
+    these, and so on. Clocks that share none are placed again, by messages from all of these.
     """
     names = {rank: info.clock for rank, info in trace.ranks.items()}
     lines = [offset for offset in clocks.by_rank.values() if offset is not None]
@@ -161,19 +161,33 @@ def sharpened(trace: Trace, clocks: Clocks) -> Clocks:
     offsets: list[OffsetLine | None] = [None] * len(numbers)
     for rank, offset in clocks.by_rank.items():
         offsets[numbers[names[rank]]] = offset
-    table = crossings(trace, {rank: numbers[name] for rank, name in names.items()}, together=True)
-    moved = _all_moved(table, offsets)
+    clock_of = {rank: numbers[name] for rank, name in names.items()}
+    moved, settled = _all_moved(crossings(trace, clock_of, together=True), offsets)
+    again = [one if settled[number] else None for number, one in enumerate(moved)]
+    if settled.sum() > 1 and None in again:
+        _place(crossings(trace, clock_of), again)
+        moved = [_surer(*pair) for pair in zip(moved, again, strict=True)]
     by_rank = {rank: moved[numbers[names[rank]]] for rank in clocks.by_rank}
     return Clocks(clocks.reference, by_rank)
 
 
-def _all_moved(table: Crossings, offsets: list[OffsetLine | None]) -> list[OffsetLine | None]:
-    """Every clock's offset, moved; a clock that shares no collective keeps its own."""
+def _surer(one: OffsetLine | None, other: OffsetLine | None) -> OffsetLine | None:
+    """The offset with the smaller error."""
+    if one is None or other is None:
+        return one or other
+    return other if np.median(other.error_ns) < np.median(one.error_ns) else one
+
+
+def _all_moved(
+    table: Crossings, offsets: list[OffsetLine | None]
+) -> tuple[list[OffsetLine | None], Array]:
+    """Every clock's offset, moved, and a mask of these; a clock that shares no collective keeps its
+    own."""
     moved = list(offsets)
     settled = np.array([number == 0 for number in range(len(offsets))])
     movable = np.array([offset is not None for offset in offsets]) & ~settled
     if not len(table.operation):
-        return moved
+        return moved, settled
     by_clock = table.rows_by_clock()
     shortest = table.of_operation(np.minimum, table.shortest)
     common = np.full(len(table.clock), np.inf)
@@ -193,7 +207,7 @@ def _all_moved(table: Crossings, offsets: list[OffsetLine | None]) -> list[Offse
                 apart = here[rows] - _shifted(table, offset, clock, table.exit[rows])
                 own = table.exit[rows] + table.base[clock]
                 moved[clock] = _moved(offset, own, apart, shortest[rows])
-    return moved
+    return moved, settled
 
 
 def _shifted(
