@@ -215,7 +215,7 @@ def _followed(ranks: int, steps: int) -> tuple[int, float]:
         start = time.process_time()
         wants = run(world, most)
         spent, _ = found.pop(world, (0.0, 0.0))
-        found[world] = spent + time.process_time() - start, world.messages
+        found[world] = spent + time.process_time() - start, world.followed
         return wants
 
     CompiledWorld.run = timed  # type: ignore[method-assign]

@@ -276,14 +276,9 @@ class _Run:
             found = self.settled(program.in_lockstep(again, setup.library), 2)
         assert found is not None
         step, length = found
-        begin = step.begin - step.begin.min()
-        step = step.moved(begin, -float(step.begin.min()))
+        step = step.moved(0, -float(step.begin.min()))
         for number in range(setup.scenario.run.steps):
-            ahead = number * length
-            yield FinishedStep(
-                number, step.graph, begin + ahead, step.enter + ahead, step.end + ahead,
-                step.held, step.disturbance,
-            )  # fmt: skip
+            yield step.moved(number, number * length)
 
     def settled(self, graph: JobGraph, most: int) -> tuple[FinishedStep, float] | None:
         """The first step that is equally long on all ranks, and its duration; None after `most`."""

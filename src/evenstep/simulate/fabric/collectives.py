@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.errors import ConfigError
-
 Array = npt.NDArray[Any]
 
 CHUNKS = 16  # pieces of a tree's or a chain's message that follow each other
@@ -309,12 +307,7 @@ def candidates(request: Request, *, switch_reduces: bool) -> tuple[str, ...]:
 
 
 def lay_out(algorithm: str, request: Request) -> Pattern:
-    """The rounds of a collective; none for a group of one. Raises `ConfigError`."""
+    """The rounds of a collective; none for a group of one."""
     if request.size < 2 or request.bytes <= 0:
         return ()
-    if request.operation not in OPERATIONS:
-        raise ConfigError(f"there is no collective {request.operation!r}")
     return ALGORITHMS[algorithm](request)
-
-
-OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")

@@ -60,7 +60,6 @@ class NoiseContext:
     mask: Array  # affected ranks
     seed: int
     stream: int
-    ranks: int
 
     @property
     def units(self) -> int:
@@ -255,7 +254,7 @@ def _setting(noise: Noise, placement: Placement, seed: int, stream: int) -> Nois
     mask = np.ones(ranks, bool)
     if named:
         mask = np.isin(unit, unit[list(named)])
-    return NoiseContext(noise, unit, mask, seed, stream, ranks)
+    return NoiseContext(noise, unit, mask, seed, stream)
 
 
 def _implied(scenario: Scenario) -> list[Noise]:

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigError
-from evenstep.scenario.parts import Neighbour
 from evenstep.scenario.scenario import Scenario, nodes_in
 from evenstep.simulate.fabric.network import Network, in_turn
 
@@ -64,7 +63,10 @@ def _dealt(nodes: Array, leaf: Array) -> Array:
 
 def _neighbours(scenario: Scenario) -> tuple[Array, ...]:
     """Nodes of every neighbour: as given, or drawn from free nodes."""
-    given = [_given(other) for other in scenario.neighbours]
+    given = [
+        np.array(nodes_in(other.nodes, "neighbours.nodes"), np.int64)
+        for other in scenario.neighbours
+    ]
     free = np.arange(scenario.cluster.nodes)
     for nodes in given:
         free = free[~np.isin(free, nodes)]
@@ -81,7 +83,3 @@ def _neighbours(scenario: Scenario) -> tuple[Array, ...]:
             free = free[~np.isin(free, nodes)]
         found.append(nodes)
     return tuple(found)
-
-
-def _given(other: Neighbour) -> Array:
-    return np.array(nodes_in(other.nodes, "neighbours.nodes"), np.int64)

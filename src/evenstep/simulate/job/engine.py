@@ -7,7 +7,7 @@ records of the trace and the sums of a run follow from these and the graph.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,12 +69,10 @@ class FinishedStep:
         found[flow.members] = np.fmax.reduce(entered[flow.members], axis=1)[:, None]
         return found
 
-    def moved(self, begin: Array, ahead: float) -> FinishedStep:
-        """The next step, like this one but `ahead` later."""
-        return FinishedStep(
-            self.number + 1, self.graph, begin, self.enter + ahead, self.end + ahead, self.held,
-            self.disturbance,
-        )  # fmt: skip
+    def moved(self, number: int, ahead: float) -> FinishedStep:
+        """Another step, like this one but `ahead` later."""
+        moved = {name: getattr(self, name) + ahead for name in ("begin", "enter", "end")}
+        return replace(self, number=number, **moved)
 
 
 class JobEngine:

@@ -86,24 +86,16 @@ class DecisionRow(NamedTuple):
     def to_json(self, first: DecisionRow, limits: Limits) -> dict[str, Any]:
         """The row with its gain over the synchronous strategy and the limits it breaks."""
         option = self.option
+        gain = self.throughput / first.throughput - 1 if first.throughput else None
         return {
             "name": option.name,
             "family": option.family,
             "set": list(option.sets),
             "changes_training": option.training,
             "applied_by": option.by,
-            "throughput": self.throughput,
-            "unit": self.unit,
-            "gain": self.throughput / first.throughput - 1 if first.throughput else None,
-            "mean_ns": self.mean_ns,
-            "cv": self.cv,
-            "p99_ns": self.p99_ns,
-            "efficiency": self.efficiency,
-            "staleness": self.staleness,
+            **{name: getattr(self, name) for name in self._fields[1:]},
+            "gain": gain,
             "convergence": plain(self.convergence),
-            "joules_per_unit": self.joules_per_unit,
-            "cost_per_unit": self.cost_per_unit,
-            "held_share": self.held_share,
             "margins": {name: found._asdict() for name, found in self.margins.items()},
             "breaks": list(limits.broken(self)),
         }

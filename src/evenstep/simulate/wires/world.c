@@ -242,7 +242,7 @@ typedef struct {
     Delay *delays;
     i32 delay_count;
     i32 *dirty, dirty_count, *fresh, fresh_count, fresh_room;
-    i64 messages, followed; /* sent; of these one by one, plus trains */
+    i64 followed; /* messages sent one by one, and trains of them: the cost of a run */
     Point **point_dirty; /* trains on whose links traffic came or went */
     i32 point_number, point_dirty_count, point_dirty_room;
     /* work space of the solver */
@@ -897,7 +897,6 @@ static void send(World *w, Instance *of, i32 round, i32 message) {
     Flow *f = of->flow;
     Stage *s = f->stages[f->stage_of[round]];
     double bytes = s->bytes[message] * of->scale;
-    w->messages++;
     if (bytes <= 0 || s->narrow[message] == INFINITY) { /* without links */
         deliver_later(w, of, round, message);
         return;
@@ -918,7 +917,6 @@ static void send(World *w, Instance *of, i32 round, i32 message) {
 /* Send the message of a point by itself; `part` of it was sent in a train. */
 static void send_single(World *w, Point *p, double part) {
     double left = p->of->flow->stages[0]->bytes[p->message] * p->of->scale * (1 - part);
-    w->messages++;
     i32 a = set_off(w, p, p->of, p->round, p->message, left); /* may move `fresh` */
     w->fresh[w->fresh_count++] = a;
 }
@@ -1504,7 +1502,7 @@ static void train_now(World *w, Point *p) {
     if (p->begin >= w->now) return;
     i32 k = (i32)floor((w->now - p->begin) / p->period + 1e-9);
     if (k > p->count - 1) k = p->count - 1;
-    if (k > 0) w->messages += k, p->came = p->begin + (k - 1) * p->period + p->hop;
+    if (k > 0) p->came = p->begin + (k - 1) * p->period + p->hop;
     p->round += k, p->begin += k * p->period, p->count -= k;
 }
 
@@ -1520,7 +1518,7 @@ static void cut_train(World *w, Point *p) {
     event_drop(w, p->due);
     if (is_sent(w, p)) {
         p->came = p->begin + p->hop;
-        p->round++, w->messages++;
+        p->round++;
         point_next(w, p);
         return;
     }
@@ -1549,7 +1547,7 @@ static void retime_train(World *w, Point *p) {
     train_now(w, p);
     if (is_sent(w, p)) {
         p->came = p->begin + p->hop;
-        p->round++, w->messages++;
+        p->round++;
         event_drop(w, p->due);
         off_links(w, p);
         point_next(w, p);
@@ -1606,7 +1604,7 @@ static void point_event(World *w, Point *p) {
     release_partner(w, p);
     off_links(w, p);
     p->came = p->begin + (p->count - 1) * p->period + p->hop;
-    w->messages += p->count, p->round += p->count;
+    p->round += p->count;
     point_next(w, p);
 }
 
@@ -2280,9 +2278,9 @@ static int all_over(const World *w) {
 }
 
 /* Run until a job needs its next step (return its number), nothing is left to do, or `most` messages
-   are sent. */
+   are followed. */
 i64 world_run(World *w, i64 most) {
-    i64 last = w->messages + most;
+    i64 last = w->followed + most;
     for (;;) {
         do {
             flow_on(w);
@@ -2298,7 +2296,7 @@ i64 world_run(World *w, i64 most) {
         }
         if (first >= 0) return first;
         if (next == INFINITY || all_over(w)) return STUCK;
-        if (w->messages >= last) return PAUSED;
+        if (w->followed >= last) return PAUSED;
         pass(w, next);
     }
 }
@@ -2329,7 +2327,6 @@ void world_space(World *w, i64 ring, i64 participants) {
     w->here = resize(w->here, size, sizeof(double));
 }
 
-i64 world_messages(World *w) { return w->messages; }
 i64 world_followed(World *w) { return w->followed; }
 void world_peaks(World *w, double *peak) {
     for (i32 l = 0; l < w->links; l++) peak[l] = w->link[l].peak;

@@ -132,8 +132,8 @@ class CompiledWorld:
         self._c.world_final(self._world, job)
 
     def run(self, most: int) -> int:
-        """Run until a job needs a step, or durations in one (its number), `most` messages are sent,
-        or the end."""
+        """Run until a job needs a step, or durations in one (its number), `most` messages are
+        followed, or the end."""
         return int(self._c.world_run(self._world, most))
 
     def take(self, job: int) -> tuple[Array, Array] | None:
@@ -148,11 +148,6 @@ class CompiledWorld:
             self._spare[job].append(self._past[job].popleft())
         _, enter, end = rows[:, :, : self._of_job[job]]
         return enter, end
-
-    @property
-    def messages(self) -> int:
-        """Sent so far."""
-        return int(self._c.world_messages(self._world))
 
     @property
     def followed(self) -> int:
@@ -204,7 +199,6 @@ def _library() -> ctypes.CDLL | None:
         ("is_over", whole, (pointer, whole)),
         ("take", None, (pointer, whole)),
         ("space", None, (pointer, whole, whole)),
-        ("messages", whole, (pointer,)),
         ("followed", whole, (pointer,)),
         ("peaks", None, (pointer, pointer)),
         ("free", None, (pointer,)),

@@ -187,11 +187,6 @@ class PythonWorld:
         return step.enter, step.end
 
     @property
-    def messages(self) -> int:
-        """Sent so far."""
-        return self._sent
-
-    @property
     def followed(self) -> int:
         """All messages: there are no trains here."""
         return self._sent
