@@ -78,3 +78,15 @@ def test_a_rank_comes_to_a_graphs_communication_when_it_has_computed_not_when_it
     early, late = (calls.select(calls["rank"] == rank).enter_ns[:4] for rank in (0, 2))
     assert np.diff(early).tolist() == [2_000_000] * 3  # though each waits for the one before it
     assert np.diff(late).tolist() == [3_000_000] * 3
+
+
+@pytest.mark.parametrize("alone", [0, 1])
+def test_profiles_without_collectives_are_read(tmp_path, alone):
+    paths = []
+    for rank in range(2):
+        profile = Profile(rank)
+        profile.kernel("gemm", 10, 20, 30)
+        if rank < alone:
+            profile.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", 11, 50, 9)
+        paths.append(profile.write(tmp_path / f"{rank}.json"))
+    assert len(open_trace(paths).ranks) == 2

@@ -71,9 +71,11 @@ def _match(profiles: list[Profile]) -> int:
 
     hosts = [each.place.host or str(each.file.path) for each in profiles]
     calls = _on_one_clock(_calls(profiles), hosts).sorted_by("clock", "kind", "end")
+    if not len(calls):
+        return 0
     near = (np.diff(calls.end) <= TOGETHER_NS) & (np.diff(calls.clock) == 0)
     near &= np.diff(calls.kind) == 0
-    calls = calls.with_column("meeting", np.cumsum(np.append(True, ~near)[: len(calls)]))
+    calls = calls.with_column("meeting", np.cumsum(np.append(True, ~near)))
     names, matched = Counter[GroupKey](), 0
     lanes, size = _lanes(calls), np.bincount(calls.lane)
     met = coo_array((np.ones(len(calls)), (calls.lane, calls.meeting))).tocsr()
@@ -153,7 +155,8 @@ def _lanes(calls: Columns) -> list[Columns]:
         np.argsort(calls.lane, kind="stable"),
         np.unique(calls.lane, return_counts=True)[1],
     )
-    return [calls.select(part) for part in np.split(order, np.cumsum(size)[:-1])]
+    parts = np.split(order, np.cumsum(size)[:-1])
+    return [calls.select(part) for part in parts if len(part)]
 
 
 def _members(first: int, beside: list[int], lanes: list[Columns]) -> list[int]:
