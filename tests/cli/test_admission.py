@@ -80,6 +80,13 @@ def test_a_damaged_description_counts_as_another_run(tmp_path):
         admit(RunFolder(tmp_path), TRAIN, JOB, force=False)
 
 
+@pytest.mark.parametrize("facts", [{"created": "nonsense"}, {"pid": "abc"}, {"pid": None}])
+def test_a_launcher_that_cannot_be_told_counts_as_another(tmp_path, facts):
+    earlier(tmp_path, **({"hostname": os.uname().nodename} | facts))
+    with pytest.raises(UsageError, match="holds another run"):
+        admit(RunFolder(tmp_path), TRAIN, JOB, force=False)
+
+
 def test_a_folder_with_other_files_is_no_run(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     assert admit(RunFolder(tmp_path), TRAIN, {}, force=False).passes_id

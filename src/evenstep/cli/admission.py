@@ -81,17 +81,20 @@ def option_value(command: Sequence[str], pattern: re.Pattern[str]) -> str | None
 
 
 def _facts(folder: RunFolder) -> dict[str, Any]:
+    """Return the facts of the run; nothing where its launcher cannot be told from them."""
     try:
-        return folder.read()
-    except TraceError:
+        known = folder.read()
+        datetime.fromisoformat(known["created"]), int(known["pid"])
+    except (TraceError, KeyError, TypeError, ValueError):
         return {}
+    return known
 
 
 def _ended_here(known: Mapping[str, Any]) -> bool:
     """Whether the launcher that wrote `run.json` ran on this machine and has ended."""
     if known.get("hostname") != hostname():
         return False
-    started_s = process_start_s(int(known.get("pid") or 0))
+    started_s = process_start_s(int(known["pid"]))
     if known.get("boot_id") != boot_id() or started_s is None:
         return True
     return started_s > datetime.fromisoformat(known["created"]).timestamp() + 1  # pid reused
