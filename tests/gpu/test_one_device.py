@@ -120,6 +120,19 @@ def test_a_compiled_model_is_observed(alone):
     assert "failure" not in trace.ranks[0].facts
 
 
+@pytest.fixture
+def measuring(monkeypatch):
+    monkeypatch.setenv("EVENSTEP_PROBE_EVERY", "4")
+
+
+def test_a_rank_measures_its_device_between_steps(measuring, alone):
+    train(DistributedDataParallel(model()))
+    trace = alone()
+    samples = trace.of_kind(Kind.SAMPLE)
+    names = {trace.names[name] for name in samples.name}
+    assert names >= {"probe.compute_ns", "probe.memory_ns", "probe.host_copy_ns"}
+
+
 def test_the_driver_tells_power_and_clocks():
     source = NvmlSource(0)
     source.open()
