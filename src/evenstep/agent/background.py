@@ -130,25 +130,20 @@ class Background:
 
     def _store_of(self, make_store: Callable[[], Any], meeting: int) -> StoreServer | StoreClient:
         """The store as this rank uses it: by the first rank of its node."""
-        from evenstep.agent.exchange.node_store import (
-            StoreClient,
-            StoreServer,
-            gathers_by_node,
-            socket_name,
-        )
+        from evenstep.agent.exchange import node_store
 
         identity, environ = self._identity, os.environ
         master = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
-        name = socket_name(self._prefix, *master, str(meeting), str(identity.node))
+        name = node_store.socket_name(self._prefix, *master, str(meeting), str(identity.node))
         if identity.local_rank and self._local_world > 1:
-            return StoreClient(name, make_store)
-        by_node = gathers_by_node(identity.world, self._local_world)
+            return node_store.StoreClient(name, make_store)
+        by_node = node_store.gathers_by_node(identity.world, self._local_world)
         windows = re.compile(re.escape(self._prefix) + r"/\d+/r\d+")
 
         def stays_on_node(key: str) -> bool:
             return by_node and windows.fullmatch(key) is not None
 
-        return StoreServer(make_store(), name, stays_on_node)
+        return node_store.StoreServer(make_store(), name, stays_on_node)
 
     # -- on the thread ---------------------------------------------------------------------------
 

@@ -10,14 +10,7 @@ from evenstep.agent.exchange.messages import FirstCollective, Orders, SharedFloo
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.recording.steps import ClosedStep
 from evenstep.agent.settings.config import Config
-from evenstep.pacing import (
-    Decision,
-    Pacer,
-    PacerSettings,
-    Plan,
-    Slowest,
-    StepObservation,
-)
+from evenstep.pacing import Decision, Pacer, PacerSettings, Plan, Slowest, StepObservation
 from evenstep.pacing.waits import Collective, StepWait, WaitEstimator
 from evenstep.trace.spool.identity import Identity
 from evenstep.trace.spool.layout import WORD_ENTER, WORD_EXIT, Actuator, Flag, Kind, Phase
@@ -74,21 +67,13 @@ class PaceHost:
         slowest, self._slowest = self._slowest, None
         while self._plans:
             self.pacer.adopt(self._plans.popleft())
-        self.pacer.observe(
-            StepObservation(
-                step=closed.number,
-                step_ns=step_ns,
-                work_ns=entry_ns,
-                wait_ns=wait.first_ns,
-                margin_ns=margin_ns,
-                in_flight_ns=wait.in_flight_ns,
-                floor_lower_ns=floor_ns,
-                delay_ns=delay_ns,
-                steady=not closed.unsteady,
-                batch=closed.samples or None,
-                slowest=slowest,
-            )
-        )
+        seen = StepObservation(
+            step=closed.number, step_ns=step_ns, work_ns=entry_ns, wait_ns=wait.first_ns,
+            margin_ns=margin_ns, in_flight_ns=wait.in_flight_ns, floor_lower_ns=floor_ns,
+            delay_ns=delay_ns, steady=not closed.unsteady, batch=closed.samples or None,
+            slowest=slowest,
+        )  # fmt: skip
+        self.pacer.observe(seen)
         decision = self.pacer.decide(closed.number + 1)
         if wait.total_ns is not None:
             closed.counted["wait_ns"] += wait.total_ns

@@ -190,9 +190,6 @@ class Conductor:
 
 def _outcome(part: TriedAction) -> dict[str, Any]:
     return {
-        "action": part.action.name,
-        "reason": part.reason,
-        "note": part.action.note,
-        "acted_steps": part.acted_steps,
-        **part.trial.verdict.plain,
-    }
+        "action": part.action.name, "reason": part.reason, "note": part.action.note, "acted_steps":
+        part.acted_steps, **part.trial.verdict.plain,
+    }  # fmt: skip

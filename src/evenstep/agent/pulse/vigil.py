@@ -19,14 +19,7 @@ from typing import NamedTuple
 
 from evenstep.agent.pulse.frames import frames_of
 from evenstep.agent.recording.recorder import Recorder
-from evenstep.trace.spool.layout import (
-    WORD_EXIT,
-    WORD_GROUP_SEQ,
-    WORD_KIND,
-    WORD_STEP,
-    Kind,
-    Op,
-)
+from evenstep.trace.spool.layout import WORD_EXIT, WORD_GROUP_SEQ, WORD_KIND, WORD_STEP, Kind, Op
 
 SEPARATOR = " < "  # between the frames of a stack, innermost first
 MOST_LOOKS, FEWEST_LOOKS = 40, 6  # samples of a burst

@@ -56,8 +56,7 @@ _IN_PHASES = (_COLLECTIVE, _POINT_TO_POINT, _PAUSE, _SPAN)  # records whose pare
 
 SHORTEST_WAIT_NS = 20_000
 LONGEST_NAME = 200  # characters of a script's name: one table holds all names, groups and facts
-COST_SAMPLE = 16  # our cost is measured in one collective of so many …
-STEP_SAMPLE = 5  # … and, for phases, waits and ends of steps, in one step of so many
+COST_SAMPLE = 16  # our cost is measured in one collective and one step of so many
 COST_WINDOW = 64  # samples in the mean
 COLD_NS = 5_000_000  # time between calls after which caches are cold
 
@@ -76,10 +75,10 @@ READING_NS = _reading_ns()
 class OwnCost:
     """The cost of our calls to the threads that make them, from the thread time of some of them.
 
-    A mean of the latest samples: thread time stands still while the thread has no core. `hot_ns`
-    and `cold_ns` are the cost of being called, which cannot be measured from inside: for calls in a
-    row, and for calls that find caches cold. Between the two it is interpolated by the time between
-    calls.
+    A mean of the latest samples but for the tenth at each end: the first calls find nothing made,
+    and thread time stands still only while the thread has no core. `hot_ns` and `cold_ns` are the
+    cost of being called, which cannot be measured from inside: for calls in a row, and for calls
+    that find caches cold. Between the two it is interpolated by the time between calls.
     """
 
     def __init__(self, every: int = 1) -> None:
@@ -111,7 +110,9 @@ class OwnCost:
             return 0
         cold = min(lasted_ns / (COLD_NS * calls), 1.0)
         called_ns = self.hot_ns + cold * max(self.cold_ns - self.hot_ns, 0.0)
-        return round(calls * (called_ns + sum(self._samples) / len(self._samples)))
+        cut = len(self._samples) // 10
+        kept = sorted(self._samples)[cut : len(self._samples) - cut]
+        return round(calls * (called_ns + sum(kept) / len(kept)))
 
 
 def give_way() -> bool:
@@ -391,7 +392,7 @@ class Recorder:
             counters = words[_USE:_WAITS].tolist()
         events, self.events = self.events, 0
         own_ns, self.own_ns = self.own_ns, 0
-        self.sampled = step % STEP_SAMPLE == 0
+        self.sampled = step % COST_SAMPLE == 0
         return step, seq, counters, events, own_ns
 
     def settle(self, closed: ClosedStep) -> None:
@@ -407,25 +408,16 @@ class Recorder:
         while self.pauses and self.pauses[0][0] <= closed.end_ns:
             pauses.append(self.pauses.popleft())
         counted = closed.counted = _NOTHING | {
+            **{name: count for name, count in use._asdict().items() if name in _NOTHING},
             "pause_ns": sum(end - start for start, end in pauses),
             "pauses": len(pauses),
-            "cpu_ns": use.cpu_ns,
-            "minor_faults": use.minor_faults,
-            "major_faults": use.major_faults,
             "held_ns": closed.held_ns,
-            "involuntary_switches": use.involuntary_switches,
-            "voluntary_switches": use.voluntary_switches,
             "samples": closed.samples,
             "collectives": len(found),
             "bytes": sum(seen[3] for seen in found),
         }
-        lasted_ns = closed.end_ns - closed.start_ns
-        counted["agent_ns"] = (
-            closed.own_ns
-            + self.event_cost.of(closed.events, 0)
-            + self.end_cost.of(1, 0)
-            + self.cost.of(len(found), lasted_ns)
-        )
+        ours_ns = closed.own_ns + self.event_cost.of(closed.events, 0) + self.end_cost.of(1, 0)
+        counted["agent_ns"] = ours_ns + self.cost.of(len(found), closed.end_ns - closed.start_ns)
         closed.collectives, closed.pauses = found[:STEP_COLLECTIVES], pauses
         self._write_use(closed.seq, use)
 
@@ -455,15 +447,9 @@ class Recorder:
 
     def store_summary(self, closed: ClosedStep) -> None:
         """Write a settled step's summary."""
-        counted = closed.counted
+        counters = [max(closed.counted[name], 0) for name in COUNTERS]
+        realtime_ns = closed.end_ns + time_ns() - monotonic_ns()
+        number, start_ns, end_ns = closed.number, closed.start_ns, closed.end_ns
         self.summaries.append(
-            StepSummary(
-                closed.number,
-                closed.number,
-                closed.start_ns,
-                closed.end_ns,
-                closed.end_ns + time_ns() - monotonic_ns(),
-                closed.phase_ns,
-                [max(counted[name], 0) for name in COUNTERS],
-            )
+            StepSummary(number, number, start_ns, end_ns, realtime_ns, closed.phase_ns, counters)
         )

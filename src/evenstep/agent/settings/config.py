@@ -53,10 +53,9 @@ class Config:
         "auto", values.choice(("auto", "mmap", "buffered")), "how a rank writes its trace"
     )
     compiled: bool = setting(
-        True,
-        values.SWITCH,
+        True, values.SWITCH,
         "record by kernels compiled for this torch, where a launcher built them",
-    )
+    )  # fmt: skip
     share: bool = setting(
         True, values.SWITCH, "one small message per rank and window, to name the late rank live"
     )
@@ -70,10 +69,9 @@ class Config:
         1.0, values.number(0.05, 3600.0), "seconds between samples of clocks, power and counters"
     )
     probe_every: int | None = setting(
-        None,
-        kinds.COUNT,
+        None, kinds.COUNT,
         "measure this rank's machine for 20 ms after every so many steps; by default never",
-    )
+    )  # fmt: skip
     samples_per_step: int | None = setting(
         None, kinds.COUNT, "samples a rank handles per step, where the loader does not show it"
     )
@@ -85,23 +83,20 @@ class Config:
         "off", kinds.ACTIONS, "what may be done about the job, each thing only while it pays"
     )
     link_group: str = setting(
-        "host",
-        kinds.LINK,
+        "host", kinds.LINK,
         "the jobs that take turns: those of one name on a host, or at one `evenstep link`",
-    )
+    )  # fmt: skip
     pace_mode: str = setting(
         "observe", values.choice(("off", "observe", "on")), "observe decides and records only"
     )
     pace_controller: str = setting(
-        "slack",
-        values.choice(("slack", "paper")),
+        "slack", values.choice(("slack", "paper")),
         "the rule that proposes delays; paper is the published one, for comparison",
-    )
+    )  # fmt: skip
     pace_objective: str = setting(
-        "throughput",
-        values.choice(("throughput", "stability")),
+        "throughput", values.choice(("throughput", "stability")),
         "what pacing must improve to stay on",
-    )
+    )  # fmt: skip
     pace_threshold: float = setting(
         0.03, values.share(1.0), "imbalance, as a share of the step, below which nothing is paced"
     )
@@ -112,10 +107,9 @@ class Config:
         0.006, values.share(0.1), "throughput the objective `stability` may cost"
     )
     pace_sharing: bool = setting(
-        False,
-        values.SWITCH,
+        False, values.SWITCH,
         "ranks pace together, by rank 0's plan and the slowest rank's work, not each alone",
-    )
+    )  # fmt: skip
     pace_ranks: str | None = setting(
         None, kinds.RANKS, "the ranks that may be held; the others only decide and record"
     )
@@ -220,12 +214,9 @@ def describe(config: Config | None = None) -> list[dict[str, Any]]:
     rows = []
     for row in TABLE.values():
         entry: dict[str, Any] = {
-            "name": row.name,
-            "variable": row.variable,
-            "default": row.default,
-            "expects": row.kind.expects,
-            "meaning": row.doc,
-        }
+            "name": row.name, "variable": row.variable, "default": row.default, "expects":
+            row.kind.expects, "meaning": row.doc,
+        }  # fmt: skip
         if config is not None:
             value = getattr(config, row.field)
             entry["value"] = str(value) if isinstance(value, Path) else value

@@ -81,10 +81,7 @@ class MpiHooks(HostHooks):
 
     def describe(self) -> dict[str, Any]:
         """The mechanism, and the calls that are not recorded."""
-        return {
-            "mechanism": "mpi4py's communicators",
-            "not_recorded": list(calls.UNSEEN),
-        }
+        return {"mechanism": "mpi4py's communicators", "not_recorded": list(calls.UNSEEN)}
 
     # -- replaced methods ------------------------------------------------------------------------
 

@@ -18,13 +18,7 @@ from evenstep.agent.pulse.frames import first_outside
 from evenstep.agent.recording.collector import signal_behind
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.wrapping import undo
-from evenstep.trace.spool.layout import (
-    HALF_NAME,
-    WORD_BYTES_IN,
-    WORD_KIND,
-    WORD_STEP,
-    Kind,
-)
+from evenstep.trace.spool.layout import HALF_NAME, WORD_BYTES_IN, WORD_KIND, WORD_STEP, Kind
 
 EVERY_STEPS = 64
 MOST_SITES = 256  # different ones in a trace

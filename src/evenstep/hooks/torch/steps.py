@@ -12,13 +12,7 @@ from time import monotonic_ns
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.repeating import MESSAGE, InferredSteps
 from evenstep.hooks.torch.groups import Groups
-from evenstep.trace.spool.layout import (
-    WORD_BYTES_IN,
-    WORD_KIND,
-    WORD_STEP,
-    WORD_THREAD,
-    Kind,
-)
+from evenstep.trace.spool.layout import WORD_BYTES_IN, WORD_KIND, WORD_STEP, WORD_THREAD, Kind
 
 MOST_OPEN = 1024  # calls whose end is awaited
 
