@@ -271,16 +271,9 @@ def record(
     words += f" (threshold {settings.imbalance:g}, max delay {settings.max_delay:g})"
     now = monotonic_ns()
     spool.put(now, now, int(Kind.PACING), int(Actuator.NONE), step, name=spool.name_id(words))
-    spool.add_fact(
-        "pace",
-        {
-            **mode_fact(change.mode or settings.mode, settings.mode, part),
-            "threshold": settings.imbalance,
-            "max_delay": settings.max_delay,
-            "request": change.number,
-            "since_step": step,
-        },
-    )
+    fact = mode_fact(change.mode or settings.mode, settings.mode, part)
+    fact |= {"threshold": settings.imbalance, "max_delay": settings.max_delay}
+    spool.add_fact("pace", fact | {"request": change.number, "since_step": step})
 
 
 def mode_fact(asked: str, mode: str, part: Selection) -> dict[str, Any]:

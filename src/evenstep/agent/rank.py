@@ -322,26 +322,15 @@ class Agent:
     # -- the end ---------------------------------------------------------------------------------
 
     def _write_costs(self) -> None:
-        self.spool.add_fact(
-            "cost",
-            {
-                "ns_per_collective": self.recorder.cost.each_ns,
-                "background_cpu_ns": self._background.sampler.cost_ns + self._heartbeat.cost_ns,
-            },
-        )
+        spent_ns = self._background.sampler.cost_ns + self._heartbeat.cost_ns
+        cost = {"ns_per_collective": self.recorder.cost.each_ns, "background_cpu_ns": spent_ns}
+        self.spool.add_fact("cost", cost)
         if self._asked and self._asked.outcomes:
             self.spool.add_fact("actions", self._asked.outcomes)
-        if (pace := self._work.made_pace) is None:
-            return
-        account = pace.pacer.account
-        self.spool.add_fact(
-            "pacing_account",
-            {
-                **account._asdict(),
-                "verdict": account.verdict.plain,
-                "mode": pace.pacer.settings.mode,
-            },
-        )
+        if (pace := self._work.made_pace) is not None:
+            account, mode = pace.pacer.account, pace.pacer.settings.mode
+            fact = {**account._asdict(), "verdict": account.verdict.plain, "mode": mode}
+            self.spool.add_fact("pacing_account", fact)
 
 
 def _make_probe(index: int | None, every: int) -> PeriodicProbe:

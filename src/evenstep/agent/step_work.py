@@ -109,15 +109,12 @@ class StepWork:
         return step
 
     def _ended(
-        self, now_ns: int, held_ns: int, seq: int, at: Sequence[int], events: int, own_ns: int
-    ) -> None:
-        closed = self._recorder.end_step(now_ns, held_ns, seq=seq)
-        closed.events, closed.own_ns = events, own_ns
-        self._newest = closed
-        self._queue(closed, at)
-
-    def _queue(self, closed: ClosedStep, at: Sequence[int]) -> None:
+        self, now_ns: int, held_ns: int, seq: int | None, at: Sequence[int],
+        events: int = 0, own_ns: int = 0, upto: int = 0,
+    ) -> None:  # fmt: skip
         """Queue a step at whose end the kernel's counters stood `at`."""
+        closed = self._newest = self._recorder.end_step(now_ns, held_ns, upto, seq)
+        closed.events, closed.own_ns = events, own_ns
         closed.used, self._latest, closed.counters = used(self._latest, at), at, at
         self._pending.append(closed)
 
@@ -133,7 +130,7 @@ class StepWork:
     def end_past(self, end_ns: int, counters: Sequence[int], upto: int) -> None:
         """Close a step that ended in the past, at `end_ns`, with record `upto` as its last."""
         self._recorder.catch_up()
-        self._queue(self._recorder.end_step(end_ns, upto=upto), counters)
+        self._ended(end_ns, 0, None, counters, upto=upto)
         if self.single_steps:
             self.wake()
 

@@ -76,16 +76,9 @@ def collective_recorder(
     pack_into = BEGUN_BODY.pack_into
 
     def collective(
-        enter_ns: int,
-        group: GroupState,
-        op: int,
-        bytes_in: int,
-        bytes_out: int,
-        flags: int,
-        peer: int,
-        dtype: int,
-        device: int = HOST_DEVICE,
-    ) -> int:
+        enter_ns: int, group: GroupState, op: int, bytes_in: int, bytes_out: int, flags: int,
+        peer: int, dtype: int, device: int = HOST_DEVICE,
+    ) -> int:  # fmt: skip
         sequence = group.next_number()
         ident = _get_ident()
         seq = number()

@@ -39,7 +39,7 @@ from evenstep.trace.spool.spool import Spool
 from evenstep.trace.spool.summary import COUNTERS, StepSummary, SummaryLog
 
 if TYPE_CHECKING:
-    from evenstep.host.resources import ResourceMeter, ResourceUse
+    from evenstep.host.resources import ResourceMeter
 
 #: Collectives of one step kept for the online wait estimate: its first ones.
 STEP_COLLECTIVES = 4096
@@ -246,18 +246,9 @@ class Recorder:
         return known
 
     def point_to_point(
-        self,
-        enter_ns: int,
-        group: GroupState,
-        op: int,
-        nbytes: int,
-        flags: int,
-        peer: int,
-        dtype: int,
-        order: int,
-        tag: int,
-        device: int = HOST_DEVICE,
-    ) -> int:
+        self, enter_ns: int, group: GroupState, op: int, nbytes: int, flags: int, peer: int,
+        dtype: int, order: int, tag: int, device: int = HOST_DEVICE,
+    ) -> int:  # fmt: skip
         """Record a send or receive; `order` is its number among those of its pair and tag."""
         thread = self.thread(_get_ident())
         return self._put(
@@ -341,11 +332,7 @@ class Recorder:
     # -- steps -----------------------------------------------------------------------------------
 
     def end_step(
-        self,
-        now_ns: int,
-        held_ns: int = 0,
-        upto: int = 0,
-        seq: int | None = None,
+        self, now_ns: int, held_ns: int = 0, upto: int = 0, seq: int | None = None
     ) -> ClosedStep:
         """Close the step; `settle` completes it later.
 
@@ -419,7 +406,13 @@ class Recorder:
         ours_ns = closed.own_ns + self.event_cost.of(closed.events, 0) + self.end_cost.of(1, 0)
         counted["agent_ns"] = ours_ns + self.cost.of(len(found), closed.end_ns - closed.start_ns)
         closed.collectives, closed.pauses = found[:STEP_COLLECTIVES], pauses
-        self._write_use(closed.seq, use)
+        words, base = self.spool.words, self.spool.word_of(closed.seq)
+        if words[base] == closed.seq:  # still in the ring
+            words[base + WORD_GROUP_SEQ] = use.cpu_ns
+            words[base + WORD_BYTES_IN] = use.minor_faults
+            words[base + WORD_BYTES_OUT] = use.major_faults
+            words[base + WORD_PARENT] |= min(use.run_delay_ns // 1000, 0xFFFFFFFF)
+            words[base + WORD_KIND] |= min(use.involuntary_switches, 0x7FFFFFFF)
 
     def _place(self, closed: ClosedStep) -> None:
         """Write the phase of each of a step's records as its parent."""
@@ -434,16 +427,6 @@ class Recorder:
             around = (each for begin, end, each in reversed(phases) if begin <= enter_ns < end)
             payload = words[base + WORD_PARENT] >> 32 << 32
             words[base + WORD_PARENT] = payload | next(around, 0) & 0xFFFFFFFF
-
-    def _write_use(self, seq: int, used: ResourceUse) -> None:
-        """Write a step's use of resources into its record, if that is still in the ring."""
-        words, base = self.spool.words, self.spool.word_of(seq)
-        if words[base] == seq:
-            words[base + WORD_GROUP_SEQ] = used.cpu_ns
-            words[base + WORD_BYTES_IN] = used.minor_faults
-            words[base + WORD_BYTES_OUT] = used.major_faults
-            words[base + WORD_PARENT] |= min(used.run_delay_ns // 1000, 0xFFFFFFFF)
-            words[base + WORD_KIND] |= min(used.involuntary_switches, 0x7FFFFFFF)
 
     def store_summary(self, closed: ClosedStep) -> None:
         """Write a settled step's summary."""
