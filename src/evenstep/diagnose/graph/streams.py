@@ -165,21 +165,10 @@ def _on_streams(rows: Columns) -> tuple[Array, Array]:
 WINDOWS = 16  # of a run; in each some entry is taken to have begun as soon as it was issued
 
 
-class IssueLine(NamedTuple):
-    """The line added to devices' common time to get their host's: the least by which nothing begins
-    before it is issued. Where a host is always far ahead the true difference may be larger."""
-
-    base: float
-    slope: float
-    level: float
-
-    def at(self, times: Array) -> Array:
-        """The difference to add at these times of the device."""
-        return np.asarray(self.slope * (times - self.base) + self.level)
-
-
-def issue_line(enter: Array, issued_ns: Array) -> IssueLine:
-    """The line for entries of devices whose hosts read one clock."""
+def issue_line(enter: Array, issued_ns: Array) -> Offset:
+    """The line added to the common time of devices to get their hosts', which read one clock: the
+    least by which nothing begins before it is issued. Where hosts are always far ahead the true
+    difference may be larger."""
     behind = (issued_ns - enter).astype(float)
     order = np.argsort(enter, kind="stable")
     parts = [part for part in np.array_split(order, WINDOWS) if len(part)]
@@ -190,7 +179,7 @@ def issue_line(enter: Array, issued_ns: Array) -> IssueLine:
         rate = float(np.median(np.diff(most) / np.maximum(np.diff(middles), 1.0)))
         slope = rate if abs(rate) < FASTEST_DRIFT else 0.0
     base = float(middles[0])
-    return IssueLine(base, slope, float((behind - slope * (enter - base)).max()))
+    return Offset(base, slope, float((behind - slope * (enter - base)).max()))
 
 
 class Offset(NamedTuple):
@@ -199,8 +188,8 @@ class Offset(NamedTuple):
     base: float
     slope: float
     level: float
-    middles: Array
-    rest: Array
+    middles: Array = np.zeros(1)
+    rest: Array = np.zeros(1)
 
     def at(self, times: Array) -> Array:
         """The difference to add at these times of the clock."""
@@ -212,16 +201,15 @@ def _offset(x: Array, y: Array) -> Offset:
     """The offset fitted to differences `y` at times `x`: a line, and where ends suffice the median
     residual of each piece."""
     base = float(x[0])
-    still = np.array([base]), np.zeros(1)
     if len(x) < 4 or np.ptp(x) == 0:
-        return Offset(base, 0.0, float(np.median(y)), *still)
+        return Offset(base, 0.0, float(np.median(y)))
     kept = np.ones(len(x), bool)
     for _ in range(3):
         slope, level = np.polyfit(x[kept] - base, y[kept], 1)
         rest = y - (slope * (x - base) + level)
         kept = np.abs(rest) <= max(float(np.quantile(np.abs(rest), NEARLY_ALL)), 1.0)
     if len(x) < 2 * STRETCH:
-        return Offset(base, float(slope), float(level), *still)
+        return Offset(base, float(slope), float(level))
     parts = np.array_split(np.argsort(x, kind="stable"), len(x) // STRETCH)
     middles = np.array([float(x[part].mean()) for part in parts])
     off = np.array([float(np.median(rest[part])) for part in parts])
