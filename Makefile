@@ -20,6 +20,9 @@ VERSIONED := .venv-torch
 demo: $(VENV)/.ready
 	$(BIN)/evenstep demo
 
+# Else every process that a test starts compiles all that it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # All but the real jobs of other stacks, whose waits are compared with a clock: those are below.
 # What fails once is tried once more and told as RERUN: a job of several processes may meet a machine
 # that stands still for seconds. A line RERUN is a defect of that test, to be mended. A file's tests

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -121,6 +122,24 @@ def test_there_is_room_for_so_many(link):
     boards = [ServedBoard(link.group, "link") for _ in range(SLOTS + 2)]
     until(lambda: link.server.members == len(boards))
     assert len(known(link.group).posts(time.monotonic_ns())) <= SLOTS
+
+
+def test_a_server_keeps_posts_alone_and_no_more_than_it_has_room_for(monkeypatch):
+    monkeypatch.setattr(served, "MOST", 2)
+    server, post = LinkServer("team@127.0.0.1:0"), Post()._replace(step_ns=10**12)
+    line = socket.socket(type=socket.SOCK_DGRAM)
+    line.connect(("127.0.0.1", server.port))
+
+    def kept(magic: bytes, member: int) -> int:
+        said = served._UPWARD.pack(magic, b"link", member, *post)
+        line.send(served._sealed(said, b"team"))
+        server.serve()
+        return server.members
+
+    assert [kept(served._POSTS, member) for member in (1, 2, 3, 1)] == [1, 2, 2, 2]
+    assert [kept(served._LEAVES, 2), kept(b"EVLINKX1", 4), kept(served._POSTS, 4)] == [1, 1, 2]
+    line.close()
+    server.close()
 
 
 def test_the_clock_of_the_server_is_followed_however_late_datagrams_come():
