@@ -9,13 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.agent import control
-from evenstep.agent.control import LOOK_STEPS, Control, folder_identity, lead, mode_fact
+from evenstep.agent.control import (
+    LOOK_STEPS,
+    Control,
+    folder_identity,
+    lead,
+    mode_fact,
+    record,
+)
 from evenstep.agent.settings import request
 from evenstep.agent.settings.request import SettingsChange
 from evenstep.agent.settings.selection import Selection
 from evenstep.errors import ConfigError
 from evenstep.pacing import PacerSettings
+from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spool.spool import Spool
 
 ON = SettingsChange(1, "on", 0.02, 0.2)
 STEP_NS = 100_000_000
@@ -347,6 +357,24 @@ def test_a_rank_says_its_part_only_where_there_is_one():
     assert mode_fact("on", "on", Selection()) == {"mode": "on"}
     beside = {"mode": "observe", "asked": "on", "part": "ranks 0-3"}
     assert mode_fact("on", "observe", Selection(ranks="0-3")) == beside
+
+
+def test_the_trace_says_who_asked_for_what_from_which_step_on(tmp_path):
+    path = tmp_path / "rank-00000.spool"
+    spool = Spool.create(path, {"rank": 0}, ring_bytes=10_000, summary_bytes=10_000)
+    asked = SettingsChange(3, "on", act="cores")
+    record(spool, asked, PacerSettings(mode="observe"), Selection(ranks="1"), step=7)
+    spool.shut()
+    found = read_spool(path)
+    (row,) = found.records
+    assert (row["kind"], row["step"]) == (Kind.PACING, 7)
+    said = PacerSettings()
+    ends = f"(threshold {said.imbalance:g}, max delay {said.max_delay:g})"
+    assert found.names[int(row["name"])] == f"asked to: observe, act cores {ends}"
+    assert found.facts["pace"] == {
+        "mode": "observe", "asked": "on", "part": "ranks 1", "threshold": said.imbalance,
+        "max_delay": said.max_delay, "request": 3, "since_step": 7,
+    }  # fmt: skip
 
 
 def test_a_killed_pacer_stays_killed():

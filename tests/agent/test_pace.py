@@ -178,6 +178,7 @@ def test_who_works_longer_shows_at_the_first_collective_of_the_next_step(recorde
     work.sharing = SimpleNamespace(post=posted.append, window_steps=lambda step_ns: 1)
     work.wake = lambda: rung.append(start_ns)
     start_ns = recorder.began_ns
+    assert work.step_ns == 1_000 * MS  # assumed before there is one
     for before in (60, 60, 65):
         enter_ns = start_ns + before * s
         seq = recorder.collective(enter_ns, group, int(Op.ALL_REDUCE), 8, 8, 0, -1, 0)
@@ -189,6 +190,7 @@ def test_who_works_longer_shows_at_the_first_collective_of_the_next_step(recorde
         assert work.share_begun_step() == 0  # nothing more is looked for in this step
         start_ns += 100 * s
         work.end(start_ns)
+    assert work.step_ns == 100 * s
     begun = [report for report in posted if report.begun]
     assert [(report.end, report.window) for report in begun] == [(3, 5)]
     assert begun[0].step_ns == 105 * s
