@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.graph.awaited import awaited
 from evenstep.diagnose.graph.build import graph
+from evenstep.diagnose.graph.dependency import _ranks_by_time
 from evenstep.diagnose.graph.peers import peers
 from evenstep.diagnose.graph.replay import Change, combined, replay, step_lengths
 from evenstep.diagnose.graph.streams import with_stream_order
@@ -21,6 +22,7 @@ from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.measure.grid import _common_steps, step_grid
 from evenstep.trace.clocks.clocks import align, sharpened
 from evenstep.trace.columns import Columns
+from evenstep.trace.operations import Role
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from tests.diagnose.programs import (
     data_parallel,
@@ -268,6 +270,49 @@ def test_what_a_device_computed_tells_what_it_waited_for():
     found = awaited(rows, operations, rows.leave_ns)
     assert (found.ahead == 1).all()
     assert not found.worked.any()
+
+
+def test_a_device_that_was_idle_until_an_operation_was_over_waited_for_it():
+    """Steps of 20 ms: 3 of compute, idle until a message is over at 8, 4 more, and another one."""
+    lane, step, second = (each.ravel() for each in np.indices((2, 12, 2)))
+    done = 7 * MS * step
+    rows = Columns(
+        {
+            "lane": lane, "step": step, "enter_ns": 20 * MS * step + 12 * MS * second,
+            "operation": 2 * step + second, "on_device": lane >= 0, "sends": lane >= 0,
+            "leave_ns": 20 * MS * step + np.where(second, 13, 8) * MS,
+            "computed_ns": (done + 7 * MS * second).astype(float),
+            "idled_ns": np.where(second, 0.0, 5 * MS), "held_ns": np.zeros(48),
+            "freed_ns": np.where(second, 0.0, done + 3 * MS),
+        }
+    )  # fmt: skip
+    nothing = np.zeros(24, np.int64)
+    operations = Columns(
+        {"op": nothing + int(Op.SEND), "members": nothing + 2, "message": nothing > 0,
+         "root": nothing}
+    )  # fmt: skip
+    found = awaited(rows, operations, rows.leave_ns)
+    first = second == 0
+    assert (found.ahead[first] == 1).all()
+    assert found.worked[first].all()
+    assert (found.since_ns - 20 * MS * step)[first].tolist() == [3 * MS] * 24
+
+
+def test_what_does_not_mark_its_place_comes_after_what_began_before_it():
+    role, worker, start = zip(
+        (Role.GC, 0, 1.0), (Role.GRADS, 0, 3.0), (Role.OPTIMIZER, 1, 2.0),
+        (Role.MEETING, 0, 0.5), (Role.MEETING, 0, 1.0), (Role.MEETING, 0, 2.5),
+        (Role.MEETING, 0, 3.5), (Role.MEETING, 1, 1.5), (Role.MEETING, 1, 2.5), strict=True,
+    )  # fmt: skip
+    ops = Columns(
+        {"role": np.array(role), "worker": np.array(worker), "start_s": np.array(start),
+         "end_s": np.array(start) + 0.1}
+    )  # fmt: skip
+    late = ops.role == Role.MEETING
+    none = Role.GC - 0.5  # before all whose place is known
+    places = [none, Role.GC + 0.5, Role.GC + 0.5, Role.GRADS + 0.5, none, Role.OPTIMIZER + 0.5]
+    assert _ranks_by_time(ops, late, ~late).tolist() == places
+    assert _ranks_by_time(ops, late, late & ~late).tolist() == [none] * 6
 
 
 def test_a_reduction_between_replicas_waits_for_the_one_that_scatters():
