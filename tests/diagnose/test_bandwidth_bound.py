@@ -87,13 +87,48 @@ def test_less_than_nccl_tests_reach_here_is_a_matter_of_tuning(evidence):
     assert finding.severity == pytest.approx(WORLD.lost_against(tuned), rel=0.1)
 
 
-def test_links_as_fast_as_their_adapters_need_fewer_bytes_not_tuning():
-    nic = {"name": "ens1", "pci": "0000:04:00.0", "speed_gbps": 20.0}
+@pytest.mark.parametrize("place", [{"pci": "0000:04:00.0"}, {"pci": None, "driver": "mlx5_core"}])
+def test_links_as_fast_as_their_adapters_need_fewer_bytes_not_tuning(place):
+    nic = {"name": "ens1", **place, "speed_gbps": 20.0}
     world = replace(WORLD, ranks_per_node=2)
     finding = bound(world, facts={"locality": {"nics": [nic]}})
     assert "2.5 GB/s expected (the speed of the network adapters)" in finding.cause  # 2.25 reached
     assert "less than they should" not in finding.cause
     assert not any("tune" in option.action for option in finding.options)
+
+
+@pytest.mark.parametrize("driver", [None, "mlx5_core"])
+def test_only_adapters_with_a_device_say_what_links_should_reach(driver):
+    nic = {"name": "eth0", "pci": None, "driver": driver, "speed_gbps": 100.0}
+    finding = bound(replace(WORLD, ranks_per_node=1), facts={"locality": {"nics": [nic]}})
+    assert ("less than they should" in finding.cause) == (driver is not None)
+
+
+def test_who_shares_an_adapter_without_an_address_is_unknown():
+    nic = {"name": "eth0", "pci": None, "driver": "mlx5_core", "speed_gbps": 100.0}
+    world = World(ranks=8, style="grid", tensor_parallel=2, ranks_per_node=2, noise=0.005)
+    slow = replace(world, fabric=lambda move: 12 * MS)
+    assert "of the network adapters" not in bound(slow, facts={"locality": {"nics": [nic]}}).cause
+    nic["pci"] = "0000:04:00.0"
+    assert "of the network adapters" in bound(slow, facts={"locality": {"nics": [nic]}}).cause
+
+
+def test_of_one_size_the_less_unusual_of_latency_and_bandwidth_is_blamed():
+    """16 buckets of 6 MB take 2 ms each on 4 ranks: at 4.5 GB/s of 12.5 GB/s, or 1.28 ms later than
+    at those, 21 times the 60 µs of 6 hops."""
+    world = World(
+        noise=0.01, style="blocking", ranks_per_node=1, buckets=16, bucket_bytes=(6 * MB,)
+    )
+    world = replace(world, fabric=lambda move: 2 * MS)
+    trace = world.trace()
+    nic = {"name": "ens1", "pci": "0000:04:00.0", "speed_gbps": 100.0}
+    for info in trace.ranks.values():
+        info.facts["locality"] = {"nics": [nic]}
+    finding = diagnose(trace).findings[0]
+    assert finding.mode == "bandwidth_bound"
+    # without the 60 µs, bytes take 1.94 ms; at 12.5 GB/s instead of 4.5, 36 % of that
+    faster = replace(world, fabric=lambda move: (2 - 1.94 * 0.64) * MS)
+    assert finding.severity == pytest.approx(world.lost_against(faster), rel=0.1)
 
 
 def test_beside_a_late_rank_bytes_that_only_cost_what_they_must_are_no_fault(worst):

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.lateness.thresholds import above_others, late_threshold, usual_excess
+from evenstep.diagnose.lateness.thresholds import (
+    above_others,
+    late_threshold,
+    unsteady,
+    usual_excess,
+    usual_lateness,
+)
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 
@@ -55,6 +61,33 @@ def test_a_chronic_rank_costs_what_the_job_gains_with_its_noise_left(ranks):
     slow = World(ranks=ranks, steps=300, noise=0.06).slow(1, Phase.FORWARD, 6 * MS)
     finding = next(f for f in diagnose(slow.trace()).findings if f.mode == "straggler")
     assert finding.severity == pytest.approx(slow.injected_share(), rel=0.2)
+
+
+def test_ranks_late_in_turns_by_little_more_than_the_noise_are_told_from_it():
+    """20 ms late in a quarter of the steps, in noise of 4.5 ms: each cell may be noise, but noise
+    is alike on all ranks, and five of eight scatter half as much."""
+    world = World(ranks=8, noise=0.1)
+    turns = np.random.default_rng(9).integers(0, 4, world.steps)
+    table = world.everywhere()
+    for turn, rank in enumerate((1, 5, 6)):
+        table[turns == turn, rank] = 20 * MS
+    slow = world.delayed(Phase.BACKWARD, table, computing=True)
+    first = diagnose(slow.trace()).findings[0]
+    assert (first.mode, sorted(first.where.ranks)) == ("straggler", [1, 5, 6])
+    assert first.severity == pytest.approx(slow.injected_share(), rel=0.1)
+
+
+def test_ranks_that_scatter_alike_are_all_steady():
+    draw = np.random.default_rng(5)
+    alarms = [unsteady(100 * draw.standard_normal((60, 16))).any() for _ in range(400)]
+    assert np.mean(alarms) < 0.08  # .05 by design, ± .011
+
+
+def test_of_how_late_a_rank_is_mean_and_variance_tell():
+    excess = np.random.default_rng(6).standard_normal((4000, 6))
+    excess[::4, 2] += 5
+    usual = usual_lateness(excess, np.arange(6) != 2)
+    assert usual[2] == pytest.approx(5, abs=0.2)
 
 
 def test_who_is_late_once_is_no_culprit_beside_who_is_always():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -81,7 +81,7 @@ class Case:
         graph = self.grid.graph
         if graph is None or not len(graph.rows):
             return None
-        return Costs(graph, _on_record(self.grid), partial(_in_phases, self.grid))
+        return Costs(graph, _on_record(self.grid), cache(partial(_in_phases, self.grid)))
 
     @cached_property
     def delays(self) -> Delays:

@@ -49,12 +49,7 @@ class Costs:
         `in_phases_ns`: the part that its lane's phases usually have more than the others'."""
         self.graph = graph
         self.on_record_ns = on_record_ns or {}
-        self._in_phases_ns = in_phases_ns or (lambda: np.zeros(len(graph.rows)))
-
-    @cached_property
-    def in_phases_ns(self) -> Array:
-        """The part of each row's own work that its lane's phases have more than the others'."""
-        return self._in_phases_ns()
+        self.in_phases_ns = in_phases_ns or (lambda: np.zeros(len(graph.rows)))
 
     @cached_property
     def parts(self) -> list[Peers]:
@@ -124,7 +119,7 @@ class Costs:
             wanted = _at_least_usual(wanted, own.sum(axis=2), chronic[part.lanes])
             alone = len(part.lanes) == 1 and chronic[part.lanes].all()
             weight = (
-                part.by_place(self.in_phases_ns) if alone else _excess(own, chronic[part.lanes])
+                part.by_place(self.in_phases_ns()) if alone else _excess(own, chronic[part.lanes])
             )
             explains = weight.sum(axis=2, keepdims=True) >= MOST * wanted[:, :, None]
             part.assign(changed, own - _distributed(wanted, np.where(explains, weight, own), own))

@@ -25,9 +25,11 @@ from evenstep.diagnose.lateness.thresholds import (
     late_threshold,
     local_median,
     noise_of,
+    unsteady,
     usual_excess,
+    usual_lateness,
 )
-from evenstep.diagnose.levels import CLEARLY, SEVERAL
+from evenstep.diagnose.levels import CLEARLY, NAMED, SEVERAL
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.trace.spool.layout import Phase
 
@@ -93,8 +95,15 @@ def attribute(grid: StepGrid, costs: Costs | None, *, contended: bool) -> Delays
     excess = above_others(work)
     noise = noise_of(work)
     chronic = chronic_ranks(excess, grid, contended=contended)
-    event = late_threshold(excess[:, ~chronic], step, noise)
-    is_late = _with_similar_cells(excess, excess > event, noise)
+    varying = unsteady(excess) & ~chronic
+    steady = ~(chronic | varying)
+    event = late_threshold(excess[:, steady], step, noise)
+    least = np.full(len(varying), event)
+    if varying.any() and steady.any():  # cells of these need less evidence than those of all
+        usual = usual_lateness(excess, steady)
+        varying &= usual >= NAMED * step
+        least[varying] = np.clip(usual / 2, CLEARLY * noise, event)[varying]
+    is_late = _with_similar_cells(excess, excess > least, noise)
     is_late |= chronic[None, :] & (excess > CHRONIC_SHARE / 2 * step)
     delay, beyond = _delay(work, excess, chronic, event)
     late[Cause.WORK] = np.where(is_late, delay, 0.0)

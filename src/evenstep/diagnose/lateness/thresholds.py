@@ -81,6 +81,27 @@ def standing_out(levels: Array) -> Array:
     return np.zeros(count, bool)
 
 
+def unsteady(excess: Array) -> Array:
+    """Ranks whose excess (steps, ranks) varies more than noise does, which is alike on all ranks: a
+    one-sided F test with the freedom of the noise's kurtosis (Box 1953), Bonferroni. (ranks,)."""
+    from scipy.special import fdtri  # when first asked: .1 s
+
+    steps, ranks = excess.shape
+    apart, variance = excess - excess.mean(axis=0), excess.var(axis=0)
+    kurtosis = float((apart**4).mean() / max(variance.mean() ** 2, 1e-12))
+    freedom = 2 * max(steps - 1, 1) / max(kurtosis - 1, 2.0)
+    reach = fdtri(freedom, freedom * ranks * 2 / np.pi, 1 - BY_CHANCE / ranks)
+    return np.asarray(variance > reach * np.quantile(variance, 0.5, method="lower"))
+
+
+def usual_lateness(excess: Array, steady: Array) -> Array:
+    """How late each rank is where it is late, (ranks,): the two levels of a mixture with the mean
+    and the variance that its excess has beyond that of steady ranks (method of moments)."""
+    levels = excess.mean(axis=0), excess.var(axis=0)
+    mean, variance = (level - np.median(level[steady]) for level in levels)
+    return np.asarray(mean + np.maximum(variance, 0.0) / np.maximum(mean, 1.0))
+
+
 def error_of_median(values: Array) -> Array:
     """Standard error of each column's median, were its scatter normal. (ranks,).
 

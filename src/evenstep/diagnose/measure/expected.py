@@ -102,12 +102,12 @@ class Shape(NamedTuple):
     @property
     def longest_latency_ns(self) -> float:
         """The most of a transfer that can be latency, for any algorithm."""
-        return 2 * (self.members - 1) * LONGEST_HOP_NS
+        return self.factor * self.members * LONGEST_HOP_NS
 
     @property
     def usual_latency_ns(self) -> float:
-        """The latency of a transfer where unknown: that of a ring."""
-        return 2 * (self.members - 1) * USUAL_HOP_NS
+        """The latency of a transfer where unknown: that of the steps of a ring."""
+        return self.factor * self.members * USUAL_HOP_NS
 
 
 class Reference(NamedTuple):
@@ -223,35 +223,30 @@ def adapter_gBps(trace: Trace, shape: Shape) -> float | None:  # noqa: N802
     """Bandwidth at which a ring can leave a node of this shape; None where unknown.
 
     NCCL spreads rings over all adapters of a node; other backends use one. Groups on the same node
-    share its adapters.
+    share its adapters; whether also one without a PCI address is unknown.
     """
     if shape.nodes < 2:
         return None
     group = trace.groups[shape.groups[0]]
     ranks = [rank for rank in group.ranks if rank in trace.ranks]
-    per_node = [_node_gbps(trace, rank, spread="nccl" in group.backend.lower()) for rank in ranks]
-    if any(speed is None for speed in per_node):
-        return None
     first = node_of(trace, ranks[0])
     sharing = sum(
         any(node_of(trace, rank) == first for rank in trace.groups[other].ranks)
         for other in shape.groups
     )
-    slowest = min(speed for speed in per_node if speed is not None)
-    return slowest / 8 / max(sharing, 1)
+    spread = "nccl" in group.backend.lower()
+    per_node = [_node_gbps(trace, rank, spread=spread, shared=sharing > 1) for rank in ranks]
+    return min(per_node) / 8 / max(sharing, 1) or None
 
 
-def _node_gbps(trace: Trace, rank: int, *, spread: bool) -> float | None:
-    """Speed of a node's fastest kind of adapter, or of all of that kind."""
+def _node_gbps(trace: Trace, rank: int, *, spread: bool, shared: bool) -> float:
+    """Speed of a node's fastest kind of adapter, or of all of that kind; 0 where unknown."""
     facts = trace.ranks[rank].facts.get("locality") or {}
-    speeds = [port.get("rate_gbps") for port in facts.get("ib_ports") or []]
-    speeds = [speed for speed in speeds if speed]
-    if not speeds:
-        nics = facts.get("nics") or []  # virtual adapters, without PCI address, state any speed
-        speeds = [
-            nic["speed_gbps"] for nic in nics if nic.get("speed_gbps") and nic.get("pci", True)
-        ]
-    if not speeds:
-        return None
-    best = float(max(speeds))
-    return best * speeds.count(max(speeds)) if spread else best
+    speeds = [port.get("rate_gbps") or 0.0 for port in facts.get("ib_ports") or []]
+    if not any(speeds):
+        # virtual adapters, which have neither PCI address nor driver, state any speed
+        nics = facts.get("nics") or []
+        real = [nic for nic in nics if nic.get("pci", True) or (nic.get("driver") and not shared)]
+        speeds = [nic.get("speed_gbps") or 0.0 for nic in real]
+    best = float(max(speeds, default=0.0))
+    return best * speeds.count(best) if spread else best

@@ -137,9 +137,6 @@ def _in_turn(case: Case, small: Array, per_step: float) -> bool:
     return bool(np.median(before[whole > 0] / whole[whole > 0]) < SEVERAL / per_step)
 
 
-SLOWER = "; 1 Gb/s would not explain it either"
-
-
 def _latency(case: Case, shape: Shape) -> tuple[float, str] | None:
     """Latency of one collective in ns and its basis: the line through times by size, a reference,
     or the slowest fabrics in use; None where bytes may explain the time."""
@@ -154,12 +151,16 @@ def _latency(case: Case, shape: Shape) -> tuple[float, str] | None:
         known = Reference(wider, "groups of more nodes", False)
     if known is not None:
         alpha = time - shape.factor * size / known.gBps
-        return (alpha, f"its time less that of its bytes by {known.source}") if alpha > 0 else None
+        # which is unusual, latency or bandwidth, one size leaves open: what is less so
+        if alpha <= 0 or alpha / shape.usual_latency_ns > known.gBps / shape.busbw_gBps:
+            return None
+        return alpha, f"its time less that of its bytes by {known.source}"
     slowest = SLOWEST_GBPS if shape.nodes > 1 else USUAL_GBPS  # no host is slower within
     if shape.factor * size / slowest > (1 - MOST) * time:
         return None
     alpha = time - shape.factor * size / USUAL_GBPS
-    return alpha, f"its time less that of its bytes at 10 Gb/s{SLOWER * (shape.nodes > 1)}"
+    slower = "; 1 Gb/s would not explain it either" * (shape.nodes > 1)
+    return alpha, f"its time less that of its bytes at 10 Gb/s{slower}"
 
 
 def _of_latency(case: Case, small: list[SmallCollectives], gain: Gain) -> list[Finding]:
@@ -221,10 +222,13 @@ class HeavyTransfers(NamedTuple):
 
     @property
     def missing_ns(self) -> Array:
-        """What the bytes take beyond the bandwidth to expect of the links."""
-        if self.known is None or not _less(self.shape, self.known):
+        """What the bytes take beyond the bandwidth to expect of the links; 0 where that is not
+        firm, or rings that cross the links repeatedly reach it."""
+        known, shape = self.known, self.shape
+        reached = known is None or max(shape.leaving, 1) * shape.busbw_gBps >= GOOD * known.gBps
+        if known is None or reached or not known.firm:
             return np.zeros(len(self.bytes_ns))
-        return np.asarray(self.bytes_ns * (1 - self.shape.busbw_gBps / self.known.gBps))
+        return np.asarray(self.bytes_ns * (1 - shape.busbw_gBps / known.gBps))
 
 
 def bandwidth_bound(case: Case) -> list[Finding]:
@@ -309,6 +313,10 @@ def _of_bandwidth(
     first = max(heavy, key=lambda part: (part.missing_ns.any(), float(part.bytes_ns.sum())))
     shape, known, rows = first.shape, first.known, case.transfers.rows.select(first.shape.rows)
     moved = float(rows.size_bytes.sum()) / len(np.unique(rows.step)) / len(shape.groups)
+
+    def ring(times: int) -> float:  # of the bytes over a link, with that many times the members
+        return bus_factor("all_reduce", shape.members * times)
+
     return finding_of(
         case, name, gain,
         numbers={
@@ -320,7 +328,7 @@ def _of_bandwidth(
             "round": ROUND_STEPS,
         },
         where=Where(nodes=_nodes(case, heavy), groups=_groups(case, heavy)),
-        projected=partial(by_growth, growth=partial(_grown, shape)), options=gains,
+        projected=partial(by_growth, growth=lambda _, times: ring(times) / ring(1)), options=gains,
         evidence=[
             Evidence("bus_bandwidth", shape.busbw_gBps, known and known.gBps, "GB/s"),
             Evidence("exposed_transfer_of_bytes", exposed.value, 0.0, "share"),
@@ -349,16 +357,3 @@ def _nodes(case: Case, heavy: list[HeavyTransfers]) -> list[str]:
         for groups in (slow, others)
     ]
     return sorted(filter(None, on[0] - on[1])) if others else []
-
-
-def _grown(shape: Shape, ranks: int, factor: int) -> float:
-    """Growth of the bytes that a ring sends over a link, (n - 1) / n."""
-    del ranks  # of the job
-    ring = partial(bus_factor, "all_reduce")
-    return ring(shape.members * factor) / ring(shape.members)
-
-
-def _less(shape: Shape, known: Reference) -> bool:
-    """Whether links are below the expected bandwidth, and no ring that crosses them repeatedly
-    explains it."""
-    return known.firm and shape.busbw_gBps * max(shape.leaving, 1) < GOOD * known.gBps

@@ -156,17 +156,7 @@ def _phases(case: Case, period: float) -> tuple[int, float]:
 # -- amplification ---------------------------------------------------------------------------------
 
 
-def amplification(work: Array) -> float | None:
-    """Growth of the step by waiting over a rank's mean delay; None without any delay. `work` is
-    (steps, ranks), nan where it does not count."""
-    if work.shape[1] < 2 or not len(work):
-        return None
-    delay = np.maximum(work - np.nanquantile(work, 0.05, axis=0), 0)
-    mean = float(np.nanmean(delay))
-    return float(np.nanmax(delay, axis=1).mean() - mean) / mean if mean > 0 else None
-
-
-def _unattributed(case: Case) -> Array:
+def _own_work(case: Case) -> Array:
     """Own work (steps, ranks) with late cells as nan, of steps and ranks with cells left."""
     late = case.delays.any
     work = np.where(late, np.nan, case.grid.work_ns.astype(float))
@@ -178,10 +168,12 @@ def synchronization_amplification(case: Case) -> list[Finding]:
     """The loss that is left when every delay with a culprit is taken out."""
     if case.contended or not len(case.grid.steps) or not case.trace.elapsed_known:
         return []  # without recorded work its noise is unknown
-    share, work = case.share(case.claims.rest_ns), _unattributed(case)
-    factor = amplification(work)
-    if factor is None:
+    share, work = case.share(case.claims.rest_ns), _own_work(case)
+    delay = np.maximum(work - np.nanquantile(work, 0.05, axis=0), 0) if work.size else np.zeros(1)
+    mean = float(np.nanmean(delay))
+    if mean <= 0 or work.shape[1] < 2:
         return []
+    factor = float(np.nanmax(delay, axis=1).mean()) / mean - 1
     spread = float(np.median(np.nanmax(work, axis=1) - np.nanmin(work, axis=1)))
     total = float(case.grid.duration_ns.sum())
     waited = float(case.grid.wait_ns.sum()) / total if total else 0.0

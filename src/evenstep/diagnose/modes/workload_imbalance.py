@@ -71,18 +71,16 @@ def _uneven_sequences(case: Case) -> list[Finding]:
     if case.contended or few or case.costs is None:
         return []
     batches = micro_batches(case.costs.graph)
-    if batches is not None and _varies(batches.correlation, batches.deviation):
-        correlation, deviation = batches.correlation, batches.deviation
-        evened: Callable[[Change], Change] = partial(_without_lengths, case, batches)
+    if batches is not None and _varies(batches):
+        work: MicroBatches | WorkVariation = batches
+        evened: Callable[[Change], Change] = partial(_without_lengths, case.costs.graph, batches)
     else:
-        work = _forward_and_backward(case) or _stretches(case)
-        if work is None or not rotating(work.spent):
-            return []
-        correlation, deviation = work.correlation, work.deviation
-        if not _varies(correlation, deviation):
+        spent = _forward_and_backward(case) or _stretches(case)
+        if spent is None or not _varies(spent) or not rotating(spent.spent):
             return []
         # what is left varies as much as the noise alone
-        evened = partial(case.costs.even_amounts, part=1 - float(np.sqrt(work.noise)))
+        evened = partial(case.costs.even_amounts, part=1 - float(np.sqrt(spent.noise)))
+        work = spent
     # unlike other lateness, long batches are work that remains, shared evenly by all ranks
     late = case.delays.cells(Cause.WORK) & ~case.delays.chronic[None, :]
     late &= ~_late_at_even_lengths(case, batches)
@@ -97,28 +95,27 @@ def _uneven_sequences(case: Case) -> list[Finding]:
         case.claims.claim(late)
     return finding_of(
         case, "workload_imbalance.lengths", Gain(share, evened),
-        numbers={"deviation": deviation, "correlation": correlation},
+        numbers={"deviation": work.deviation, "correlation": work.correlation},
         at=throughout(case.grid.steps, "rotating"), projected=by_noise,
         options={"squares": share, "bucket": None},
         evidence=[
-            Evidence("forward_backward_correlation", round(correlation, 4), 0.0, "factor"),
-            Evidence("variation_of_compute", round(deviation, 4), 0.0, "share"),
+            Evidence("forward_backward_correlation", round(work.correlation, 4), 0.0, "factor"),
+            Evidence("variation_of_compute", round(work.deviation, 4), 0.0, "share"),
             Evidence("chronically_late_ranks", int(case.delays.chronic.sum()), 0, "ranks"),
         ],
     )  # fmt: skip
 
 
-def _varies(correlation: float, deviation: float) -> bool:
-    return deviation >= VARYING and correlation >= MOST
+def _varies(work: MicroBatches | WorkVariation) -> bool:
+    return work.deviation >= VARYING and work.correlation >= MOST
 
 
-def _without_lengths(case: Case, batches: MicroBatches, base: Change) -> Change:
+def _without_lengths(graph: Graph, batches: MicroBatches, base: Change) -> Change:
     """The change to micro-batches as long as the mean one, on top of another change."""
-    assert case.costs is not None
-    own = case.costs.graph.own_ns.copy()
+    own = graph.own_ns.copy()
     own[base.rows] = base.own_ns
     own[batches.rows] /= batches.common
-    changed = np.flatnonzero(own != case.costs.graph.own_ns)
+    changed = np.flatnonzero(own != graph.own_ns)
     return base._replace(rows=changed, own_ns=own[changed])
 
 
