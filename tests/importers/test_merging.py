@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.importers.merging import at_once, cut, leaf_lengths, united, without
+from evenstep.importers.merging import cut, leaf_lengths, united, without
 
 STRETCHES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12).map(
     lambda pairs: tuple(
@@ -53,9 +53,3 @@ def test_leaf_times_of_nested_stretches_add_up_to_the_outermost(sizes, depth):
 
 def test_a_stretch_that_others_fill_has_no_time_of_its_own():
     assert leaf_lengths(np.array([0, 0, 5]), np.array([9, 5, 9])).tolist() == [0, 5, 4]
-
-
-def test_stamps_no_two_units_apart_are_one_moment_with_the_first():
-    # in order 0, 5, 20, 41, 61: gaps of 5, 15, 21 and 20 at a resolution of 10
-    assert at_once(np.array([61, 0, 20, 41, 5]), 10).tolist() == [41, 0, 0, 41, 0]
-    assert at_once(np.array([], np.int64), 10).tolist() == []

@@ -52,19 +52,6 @@ def _covered(times: Array, start: Array, end: Array, side: Any) -> Array:
     )
 
 
-def at_once(times: Array, resolution: int) -> Array:
-    """The times, with runs that are indistinguishable at this resolution set to their first.
-
-    Each of two stamps of one moment is off by up to one unit.
-    """
-    order = np.argsort(times, kind="stable")
-    line = times[order]
-    opens = np.diff(line, prepend=line[:1]) > 2 * resolution
-    found = times.copy()
-    found[order] = line[np.maximum.accumulate(np.where(opens, np.arange(len(line)), 0))]
-    return found
-
-
 def cut(start: Array, end: Array, edges: Array) -> tuple[Array, Array]:
     """Cut disjoint intervals at the edges that lie within them."""
     edges = np.unique(edges)
@@ -121,9 +108,9 @@ class Completion(NamedTuple):
         """
         came = self._replace(done_ns=self.computed_ns).at(issued_ns)
         came = np.where(free & (came > issued_ns), np.maximum(came, began_ns), came)
+        came = np.where((began_ns < came - STAMP_NS) & ~received, began_ns, came)
         before = np.maximum.accumulate(came)
-        came = np.where((before <= began_ns) | received, before, came)
-        return np.where((began_ns < came - STAMP_NS) & ~received, began_ns, came)
+        return np.where((before - STAMP_NS <= began_ns) | received, before, came)
 
 
 def completion(kernels: Columns, moving: Array) -> Completion:

@@ -16,7 +16,7 @@ from evenstep.importers.kineto.names import MESSAGES, ROOTED
 from evenstep.importers.kineto.places import FilePlace, info_of
 from evenstep.importers.kineto.steps import Steps, phases_of
 from evenstep.importers.kineto.table import UNKNOWN_NS, host_waits, in_sequence
-from evenstep.importers.merging import STAMP_NS, Completion, at_once, united
+from evenstep.importers.merging import STAMP_NS, Completion, united
 from evenstep.trace.columns import Columns, key_numbers
 from evenstep.trace.spool.layout import Kind, Op, ReduceOp
 from evenstep.trace.trace import COMPUTE, COPY
@@ -28,7 +28,6 @@ _REDUCTIONS = (
     ("max", ReduceOp.MAX), ("min", ReduceOp.MIN), ("avg", ReduceOp.AVG),
 )  # fmt: skip
 
-_COARSEST_NS = 1_000  # coarsest resolution of stamps: some profilers write whole µs
 #: Facts of each rank: device stamps are on the host's clock, calls are entered in device time.
 FACTS = {"device_clock": "host", "entered": "device"}
 
@@ -110,8 +109,7 @@ def _communication(draft: Draft, each: Profile, origin: int, done: Completion) -
 def _entered(each: Profile, done: Completion) -> Array:
     """When calls were entered: in device time for calls of a device, in host time for others.
 
-    A receive may begin and end before compute reaches it, unless its kernel also sends. Calls that
-    a device reached at the same time, within the resolution of stamps, keep the order of issue.
+    A receive may begin and end before compute reaches it, unless its kernel also sends.
     """
     calls = each.calls
     began = calls.device_enter_ns
@@ -123,8 +121,6 @@ def _entered(each: Profile, done: Completion) -> Array:
     free = (line[kernel - 1] != stream) | (end[kernel - 1] < began - STAMP_NS)
     entered = done.entered(calls.enter_ns, began, free, (calls.op == int(Op.RECV)) & ~sends)
     known = began != UNKNOWN_NS
-    stamps = np.diff(np.unique(each.file.rows.start_ns))
-    entered[known] = at_once(entered[known], int(stamps.min(initial=_COARSEST_NS)))
     return np.where(known, entered, calls.enter_ns)
 
 

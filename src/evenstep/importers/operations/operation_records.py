@@ -235,10 +235,9 @@ class _Ends(NamedTuple):
         if np.isnan(self.end_s).any():
             return None
         heads = np.unique(self.lane, return_index=True)[1]
-        joint = len(heads) > 1 and len(self.opens) < len(self.end_s)
-        joint = joint and bool(self.together(0, clock).all())
+        several = len(heads) > 1 and len(self.opens) < len(self.end_s)
         alike = (self.together(at, clock)[self.lane == self.lane[at]].all() for at in heads)
-        if not joint and all(alike):
+        if not (several and self.together(0, clock).all()) and all(alike):
             return None
         found = np.full(len(self.ranks), -1)
         while (left := np.flatnonzero(found < 0)).size:
