@@ -8,7 +8,7 @@ at which a ring takes as long as measured.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
@@ -21,6 +21,7 @@ from evenstep.scenario.parts import Collectives, Job, Noise, Run, Work
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.calibrate.links import FittedLinks, ObservedCollectives, fit_links, work_of
 from evenstep.simulate.calibrate.noise import fit_noise, mean_of, short
+from evenstep.trace.ranks import format_ranks
 
 Array = npt.NDArray[Any]
 
@@ -209,8 +210,6 @@ def _rank_factors(compute: Array) -> Array:
 
 def _slow(factor: Array, phase: str = "compute") -> Iterator[Noise]:
     """Noise of ranks that are slower or faster than the others, grouped by factor."""
-    from evenstep.trace.ranks import format_ranks
-
     rounded = np.round(factor, 2)
     values, counts = np.unique(rounded[rounded != 1.0], return_counts=True)
     effect = np.abs(values - 1) * counts
@@ -239,8 +238,6 @@ def _collector(pause_ns: Array) -> list[Noise]:
 
 def _collective_work(work: Work) -> Work:
     """The work of a benchmark, whose step has one phase."""
-    from dataclasses import replace
-
     whole = work.forward_ms + work.backward_ms + work.optimizer_ms
     return replace(work, forward_ms=whole, backward_ms=0.0, optimizer_ms=0.0)
 

@@ -129,7 +129,7 @@ class CollectiveLibrary:
         if settings.algorithm in ("auto", "nccl"):
             names = collectives.candidates(request, switch_reduces=cluster.gpu_link_reduces)
         found = [lay_on(self.network, self.placement, request, name, launch_ns) for name in names]
-        return min(found, key=_rounds_ns)
+        return min(found, key=lambda flow: sum(stage.duration_ns for stage in flow.stages))
 
     def _as_nccl(self, request: Request, launch_ns: float) -> Flow:
         """Lay a collective out with the algorithm and protocol that NCCL chooses."""
@@ -148,11 +148,6 @@ class CollectiveLibrary:
         return np.take_along_axis(members, order, axis=1)
 
 
-def _rounds_ns(flow: Flow) -> float:
-    """Sum of the rounds' durations, by which algorithms are compared."""
-    return sum(stage.duration_ns for stage in flow.stages)
-
-
 def lay_on(
     network: Network, placement: Placement, request: Request, algorithm: str, launch_ns: float = 0.0
 ) -> Flow:
@@ -165,7 +160,9 @@ def _flow(
     network: Network, placement: Placement, request: Request, algorithm: str, pattern: Pattern,
     launch_ns: float,
 ) -> Flow:  # fmt: skip
-    stages = _stages(network, placement, pattern)
+    distinct = {id(item): item for item in pattern}
+    laid = {key: stage(network, placement.gpu, item) for key, item in distinct.items()}
+    stages = tuple(laid[id(item)] for item in pattern)
     return Flow(
         algorithm,
         request.operation,
@@ -176,14 +173,6 @@ def _flow(
         network.capacity,
         joined=bool(stages) and all(s.round.joined for s in stages),
     )
-
-
-def _stages(network: Network, placement: Placement, pattern: Pattern) -> tuple[FlowRound, ...]:
-    laid: dict[int, FlowRound] = {}
-    for item in pattern:
-        if id(item) not in laid:
-            laid[id(item)] = stage(network, placement.gpu, item)
-    return tuple(laid[id(item)] for item in pattern)
 
 
 def stage(network: Network, gpu: Array, item: Round) -> FlowRound:
@@ -198,10 +187,5 @@ def stage(network: Network, gpu: Array, item: Round) -> FlowRound:
     latency = routes.total(network.latency_ns)
     if item.latency_ns is not None:
         latency = np.full(len(latency), item.latency_ns)
-    return FlowRound(item, routes, latency, latency + routes.worst(time_on(load, network)), load)
-
-
-def time_on(load: Array, network: Network) -> Array:
-    """Transfer time of a load on each link; 0 without load."""
-    time: Array = np.divide(load, network.capacity, out=np.zeros(len(load)), where=load > 0)
-    return time
+    time = np.divide(load, network.capacity, out=np.zeros(len(load)), where=load > 0)
+    return FlowRound(item, routes, latency, latency + routes.worst(time), load)

@@ -7,6 +7,7 @@ each use of it is an instance of the graph.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -162,17 +163,8 @@ def _gathered(
 # -- model parallel --------------------------------------------------------------------------------
 
 
-def _tensor(draft: GraphDraft) -> JobGraph:
-    """Tensor parallel layers: two all-reduces in forward and in backward of each."""
-    return _layered(draft, "all_reduce")
-
-
-def _experts(draft: GraphDraft) -> JobGraph:
-    """Experts spread over `tensor_parallel` ranks: two all-to-alls each way in every layer."""
-    return _layered(draft, "all_to_all")
-
-
 def _layered(draft: GraphDraft, operation: str) -> JobGraph:
+    """Layers spread over `tensor_parallel` ranks: two collectives in forward and in backward."""
     work, role = draft.work, RankProgram()
     inner = draft.partition("tensor", grid(draft.scenario).reshape(-1, work.tensor_parallel))
     outer = draft.partition("data", replicas(draft.scenario))
@@ -217,8 +209,8 @@ PROGRAMS: dict[str, Build] = {
     "ddp": _ddp,
     "fsdp": _fsdp,
     "collective": _collective,
-    "tensor": _tensor,
-    "experts": _experts,
+    "tensor": partial(_layered, operation="all_reduce"),
+    "experts": partial(_layered, operation="all_to_all"),
     "pipeline": pipeline,
 }
 

@@ -165,7 +165,9 @@ def compare(
         notes.append(f"over {steps} of {scenario.run.steps} steps: more would take long")
     if estimate is not None:
         estimate(
-            margins.relative_cost(steps, len(axes)) * _expected_s(data, wanted[0]) * len(wanted)
+            margins.relative_cost(steps, len(axes))
+            * len(wanted)
+            * expected(set_up(changed(data, wanted[0].sets)))[1]
         )
     units = [OptionRun(data, option, limits.edges, tuple(axes)) for option in wanted]
     found = _carried_out(units, workers, progress)
@@ -181,10 +183,6 @@ def _steps(data: dict[str, Any], option: DecisionOption) -> int:
     except ConfigError:  # reported where it is run
         return run.steps
     return min(run.steps, run.warm_up + max(LEAST_STEPS, steps))
-
-
-def _expected_s(data: dict[str, Any], option: DecisionOption) -> float:
-    return expected(set_up(changed(data, option.sets)))[1]
 
 
 class OptionRun(NamedTuple):

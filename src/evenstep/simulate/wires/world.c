@@ -412,6 +412,15 @@ static i32 delay_number(World *w, double latency) {
     return w->delay_count++;
 }
 
+/* Work space for recurrences of a flow. */
+static void make_space(World *w, i64 ring, i64 participants) {
+    i64 size = 5 * ring + participants + w->ranks + 8;
+    if (size <= w->space) return;
+    w->space = (i32)size;
+    w->sum = resize(w->sum, size, sizeof(double)), w->there = resize(w->there, size, sizeof(double));
+    w->here = resize(w->here, size, sizeof(double));
+}
+
 i64 world_flow(World *w, i64 participants, const i32 *rank, i64 groups, const i32 *group,
                i64 closed, i64 joined, i64 spared, double launch, double steady, double weight,
                i64 lasting) {
@@ -430,6 +439,7 @@ i64 world_flow(World *w, i64 participants, const i32 *rank, i64 groups, const i3
     for (i64 p = 0; p < participants; p++) of[p] = group[rank[p]];
     f->inside = lists_of(f->groups, f->participants, of);
     free(of);
+    make_space(w, 0, participants);
     w->flows = resize(w->flows, w->flow_count + 1, sizeof(Flow *));
     w->flows[w->flow_count] = f;
     return w->flow_count++;
@@ -464,6 +474,7 @@ void world_stage(World *w, i64 flow, i64 count, const i32 *gate, const i32 *othe
                  const i32 *link, const char *shared, i64 ring, i64 posted, i64 repeats) {
     Flow *f = w->flows[flow];
     Stage *s = allocate(1, sizeof(Stage));
+    make_space(w, ring, f->participants);
     s->count = (i32)count, s->ring = (i32)ring, s->posted = (int)posted;
     s->gate = copy_of(gate, count, sizeof(i32)), s->other = copy_of(other, count, sizeof(i32));
     s->bytes = copy_of(bytes, count, sizeof(double)), s->hop = copy_of(hop, count, sizeof(double));
@@ -2317,14 +2328,6 @@ void world_take(World *w, i64 job) {
     Job *j = &w->job[job];
     i32 old = j->taken++ - j->lag;
     if (old >= 0) step_free(w, j->steps[old]), j->steps[old] = NULL;
-}
-
-void world_space(World *w, i64 ring, i64 participants) {
-    i64 size = 5 * ring + participants + w->ranks + 8;
-    if (size <= w->space) return;
-    w->space = (i32)size;
-    w->sum = resize(w->sum, size, sizeof(double)), w->there = resize(w->there, size, sizeof(double));
-    w->here = resize(w->here, size, sizeof(double));
 }
 
 i64 world_followed(World *w) { return w->followed; }

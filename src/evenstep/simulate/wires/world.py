@@ -72,9 +72,6 @@ class CompiledWorld:
                 _pointer(np.ascontiguousarray(shared, np.int8)), stage.ring, stage.posted,
                 stage.repeats,
             )  # fmt: skip
-            self._c.world_space(self._world, stage.ring, len(carriage.rank))
-        if not carriage.stages:
-            self._c.world_space(self._world, 0, len(carriage.rank))
         return number
 
     def graph(self, plan: StepPlan) -> int:
@@ -198,7 +195,6 @@ def _library() -> ctypes.CDLL | None:
         ("run", whole, (pointer, whole)),
         ("is_over", whole, (pointer, whole)),
         ("take", None, (pointer, whole)),
-        ("space", None, (pointer, whole, whole)),
         ("followed", whole, (pointer,)),
         ("peaks", None, (pointer, pointer)),
         ("free", None, (pointer,)),
