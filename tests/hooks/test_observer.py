@@ -24,7 +24,9 @@ from evenstep.hooks.torch.install import COMPILED, DISPATCHER, TorchHooks
 from evenstep.hooks.torch.native import NativeGroups, Session, new_session
 from evenstep.hooks.torch.observer import Observer
 from evenstep.hooks.torch.works import Batches
-from evenstep.trace.spool.layout import HALF_FLAGS, HEARTBEAT_OFFSET, WORD_EXIT, Flag, Op
+from evenstep.host.resources import ResourceMeter
+from evenstep.trace.reader import read_spool
+from evenstep.trace.spool.layout import HALF_FLAGS, HEARTBEAT_OFFSET, WORD_EXIT, Flag, Kind, Op
 from tests.test_walks import passed
 
 Failures = list[Exception]
@@ -364,3 +366,20 @@ def test_compiled_kernels_beat_until_it_is_time_the_step_is_late_or_a_bell_rings
     os.close(bell)
     (beat_ns,) = struct.unpack_from("<q", spool._view, HEARTBEAT_OFFSET)
     assert recorder.began_ns < beat_ns < recorder.began_ns + hour_ns
+
+
+def test_a_step_is_written_whoever_records_and_never_into_a_shut_spool(hooked, recorder, spool):
+    hooks, meter = hooked(), ResourceMeter(threading.get_native_id())
+    recorder.begin_step(recorder.began_ns + 10, 3, meter)
+    hooks.remove()
+    _, _, counters, *_ = recorder.begin_step(recorder.began_ns + 20, 0, meter)
+    assert len(counters) == len(meter.now())
+    found = read_spool(spool.path).records
+    steps = found[found["kind"] == Kind.STEP]
+    assert steps[["step", "held_ns", "flags"]].tolist() == [(0, 3, 0), (1, 0, 0)]
+    assert (steps["exit_ns"] - steps["enter_ns"]).tolist() == [10, 20]
+    recorder.summaries.release()
+    spool.shut()
+    with pytest.raises(ValueError, match="released"):
+        recorder.begin_step(recorder.began_ns, 0, meter)
+    meter.close()

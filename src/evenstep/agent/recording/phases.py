@@ -56,7 +56,8 @@ class Compiled(NamedTuple):
 
     words: memoryview
     thread: Callable[[], int]  # our number of the calling thread
-    #: Ends a step (time, delay inside, flags, the kernel's account); returns its record.
+    #: Ends a step (time, delay inside, flags, the kernel's account); returns its record, or 0 where
+    #: the kernels record no longer.
     end_step: Callable[[int, int, int, int], int]
     rest: Rest | None  # without the interpreter's lock; None where Python writes the beats
 

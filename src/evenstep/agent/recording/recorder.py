@@ -86,6 +86,7 @@ class OwnCost:
         self._every = every  # one call in so many is sampled
         self._calls = count().__next__
         self._samples: deque[float] = deque(maxlen=COST_WINDOW)
+        self._mean_ns: float | None = None  # of them, until one is added
 
     def began(self) -> int:
         """Begin a call: the thread's time if the call is to be sampled, else 0."""
@@ -94,6 +95,7 @@ class OwnCost:
     def add(self, sample_ns: float, *, readings: int = 0) -> None:
         """Take a sample that was measured in `readings` intervals between two clock readings."""
         self._samples.append(max(sample_ns - readings * READING_NS, 0))
+        self._mean_ns = None
 
     def mechanism(self, hot_ns: float, cold_ns: float) -> None:
         """Set the cost of being called."""
@@ -110,9 +112,11 @@ class OwnCost:
             return 0
         cold = min(lasted_ns / (COLD_NS * calls), 1.0)
         called_ns = self.hot_ns + cold * max(self.cold_ns - self.hot_ns, 0.0)
-        cut = len(self._samples) // 10
-        kept = sorted(self._samples)[cut : len(self._samples) - cut]
-        return round(calls * (called_ns + sum(kept) / len(kept)))
+        if (mean_ns := self._mean_ns) is None:
+            cut = len(self._samples) // 10
+            kept = sorted(self._samples)[cut : len(self._samples) - cut]
+            self._mean_ns = mean_ns = sum(kept) / len(kept)
+        return round(calls * (called_ns + mean_ns))
 
 
 def give_way() -> bool:
@@ -370,13 +374,13 @@ class Recorder:
         if words[_WAITS]:
             self.take_waits()
         step = words[_STEP_WORD] + 1
-        if compiled is None:
-            counters: Sequence[int] = meter.now()
+        counters: Sequence[int]
+        if compiled and (seq := compiled.end_step(now_ns, held_ns, self.step_flags, meter.fd)):
+            counters = words[_USE:_WAITS].tolist()
+        else:
+            counters = meter.now()
             seq = self._put_step(step - 1, words[_BEGAN], now_ns, held_ns)
             words[_STEP_WORD] = step
-        else:
-            seq = compiled.end_step(now_ns, held_ns, self.step_flags, meter.fd)
-            counters = words[_USE:_WAITS].tolist()
         events, self.events = self.events, 0
         own_ns, self.own_ns = self.own_ns, 0
         self.sampled = step % COST_SAMPLE == 0

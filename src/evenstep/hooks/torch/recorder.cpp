@@ -873,8 +873,11 @@ uint64_t evenstep_number(Session* session) { return session->add(NUMBER, 1) + 1;
 uint16_t evenstep_thread(Session* session) { return session->thread(); }
 
 // End the step that is open: write its record and the process's counters, and begin the next one.
-// `schedule`: the kernel's account of the training thread, -1 where there is none.
+// `schedule`: the kernel's account of the training thread, -1 where there is none. Return the record's
+// number; 0, without effect, where nothing is recorded: the ring may be unmapped.
 uint64_t evenstep_step(Session* session, uint64_t now, int64_t held, uint16_t flags, int schedule) {
+  const Hold hold(session);
+  if (!hold) return 0;
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   char text[80] = "";
