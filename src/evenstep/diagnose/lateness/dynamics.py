@@ -65,7 +65,10 @@ def path_summary(case: Case) -> dict[str, Any] | None:
     sampled = case.grid.sampled
     path = Path(*(part[sampled] for part in critical_path(case)))
     bound = path.column != NOBODY
-    counts = np.bincount(path.column[bound], minlength=ranks)
+    counts, changes = (
+        np.bincount(path.column[bound], minlength=ranks),
+        np.diff(path.column[bound]) != 0,
+    )
     bits = entropy(counts)
     who, length = dwells(path.column)
     stays = length[who != NOBODY]
@@ -74,17 +77,13 @@ def path_summary(case: Case) -> dict[str, Any] | None:
         "unbound_share": float((~bound).mean()),
         "entropy_bits": bits,
         "entropy_normalized": bits / float(np.log2(ranks)),
-        "moves_share": _moves(path.column[bound]),
+        # of bounded steps, with another bound than the one before
+        "moves_share": float(changes.mean()) if len(changes) else None,
         "dwell_steps": {
             "mean": float(stays.mean()) if len(stays) else None,
             "longest": _longest(case, path, who, length),
         },
     }
-
-
-def _moves(column: Array) -> float | None:
-    """Share of bounded steps with another bound than the one before."""
-    return float((np.diff(column) != 0).mean()) if len(column) > 1 else None
 
 
 def _longest(case: Case, path: Path, who: Array, length: Array) -> dict[str, int] | None:

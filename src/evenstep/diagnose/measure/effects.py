@@ -230,7 +230,10 @@ def pacing(trace: Trace) -> dict[str, Any] | None:
     ledgers booked it; `verdicts` counts ranks by their guards' verdict. Where only a part of the
     job was paced, `part` says which, and `beside` compares the two kinds of ranks.
     """
-    accounts = {rank: _account(info.facts) for rank, info in trace.ranks.items()}
+    accounts = {  # the pacer's account at its end; without one, the mode it began in
+        rank: {**(info.facts.get("pace") or {}), **(info.facts.get("pacing_account") or {})}
+        for rank, info in trace.ranks.items()
+    }
     paced = sorted(rank for rank, account in accounts.items() if account.get("mode") == "on")
     steps = trace.of_kind(Kind.STEP)
     steps = steps.select(np.isin(steps.rank, paced))
@@ -288,11 +291,6 @@ def _kind(trace: Trace, ranks: Sequence[int]) -> dict[str, Any]:
         "held": float(steps.held_ns.sum() / length.sum()) if len(length) else None,
         "wait": float(known["wait_ns"].sum()) / time_ns if time_ns > 0 else None,
     }
-
-
-def _account(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The pacer's account at its end; without one, the mode it began in."""
-    return {**(facts.get("pace") or {}), **(facts.get("pacing_account") or {})}
 
 
 def _share(booked: Sequence[int | None], total_ns: float) -> float | None:

@@ -140,10 +140,10 @@ def step_grid(trace: Trace, clocks: Clocks | None = None) -> StepGrid:
     pieces = _pieces(trace, len(numbers))
     if len(pieces) < 2:
         clocks = clocks or sharpened(trace, align(trace))
-        return grid_of(trace, clocks, numbers, ranks)
+        return _grid_of(trace, clocks, numbers, ranks)
     sample, sampled = _sample(trace, numbers)
     clocks = clocks or sharpened(sample, align(sample))
-    grid = grid_of(sample, clocks, numbers, ranks)
+    grid = _grid_of(sample, clocks, numbers, ranks)
     grid.sampled = sampled
     parts = each(lambda piece: _dense(trace, grid, numbers[slice(*piece)]), pieces)
     for name in _CELLS:  # popped: keeping the pieces would double the memory
@@ -157,7 +157,7 @@ def step_grid(trace: Trace, clocks: Clocks | None = None) -> StepGrid:
     return grid
 
 
-def grid_of(trace: Trace, clocks: Clocks, numbers: Array, ranks: Array) -> StepGrid:
+def _grid_of(trace: Trace, clocks: Clocks, numbers: Array, ranks: Array) -> StepGrid:
     """The grid of these steps and ranks, from a trace with their records in memory."""
     steps = trace.of_kind(Kind.STEP)
     shape = (len(numbers), len(ranks))
@@ -374,7 +374,7 @@ def _dense(trace: Trace, whole: StepGrid, numbers: Array) -> dict[Any, Array]:
     """The cells of neighbouring steps, by name and phase, from their records and those of the step
     on either side: a collective at the edge of a step may be in the next one on some ranks."""
     piece = trace.window(int(numbers[0]) - 1, int(numbers[-1]) + 2, _wanted(trace))
-    grid = grid_of(piece, whole.clocks, numbers, whole.ranks)
+    grid = _grid_of(piece, whole.clocks, numbers, whole.ranks)
     return {**{name: getattr(grid, name) for name in _CELLS}, **grid.phase_ns}
 
 

@@ -123,7 +123,7 @@ def layouts(trace: Trace) -> dict[int, Layout]:
     return found
 
 
-def cores_of(trace: Trace, ranks: Sequence[int]) -> set[int]:
+def _cores_of(trace: Trace, ranks: Sequence[int]) -> set[int]:
     """All cores that any of these ranks of a node may use; empty where unknown."""
     found: set[int] = set()
     for rank in ranks:
@@ -250,7 +250,7 @@ def values(rows: Columns) -> Array:
 # -- counters --------------------------------------------------------------------------------------
 
 #: Counters of lost, repeated and marked packets: any growth is a sign of congestion.
-CONGESTION = (
+_CONGESTION = (
     "tcp.retransmitted_segments",
     "tcp.timeouts_count",
     "tcp.delivered_marked_segments",
@@ -274,7 +274,7 @@ CONGESTION = (
 
 
 #: Counters of bytes sent and received; the first pair that was sampled is used.
-PORTS = (("ib.sent_bytes", "ib.received_bytes"), ("nic.sent_bytes", "nic.received_bytes"))
+_PORTS = (("ib.sent_bytes", "ib.received_bytes"), ("nic.sent_bytes", "nic.received_bytes"))
 MOST_PORTS = 512
 
 
@@ -309,7 +309,7 @@ def congestion(trace: Trace, grid: StepGrid, late: Array) -> list[Evidence]:
     """Congestion counters of all ranks that grow more than twice as fast in the `late` steps."""
     seconds = np.maximum([grid.step_ns[part].sum() / 1e9 for part in (late, ~late)], 1e-9)
     found = []
-    for metric in (metric for metric in CONGESTION if metric in trace.names):
+    for metric in (metric for metric in _CONGESTION if metric in trace.names):
         grown = growth(trace, grid, metric).sum(axis=1)
         rate, calm = np.array([grown[late].sum(), grown[~late].sum()]) / seconds
         if rate > 2 * calm:
@@ -324,7 +324,7 @@ def ports(trace: Trace) -> list[dict[str, Any]]:
     Ports have the numbers of `host.sources`; of several ranks that sample one, the first that has
     done so twice counts.
     """
-    names = next((pair for pair in PORTS if set(pair) & set(trace.names)), ())
+    names = next((pair for pair in _PORTS if set(pair) & set(trace.names)), ())
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for metric, word in zip(names, ("sent", "received"), strict=False):
         for rank, port, mine in by_device(named(trace, Kind.SAMPLE, metric)):
@@ -394,7 +394,7 @@ def contention(trace: Trace, grid: StepGrid) -> Contention | None:
         sampled_cores = cores.value[np.isin(cores.rank, ranks)]
         if not len(wanted) or not len(sampled_cores):
             continue
-        have = max(float(sampled_cores[-1]), float(len(cores_of(trace, ranks))))
+        have = max(float(sampled_cores[-1]), float(len(_cores_of(trace, ranks))))
         if np.median(wanted) / have > worst:
             worst, node, allowed, there = float(np.median(wanted) / have), name, have, ranks
     mine = np.isin(grid.ranks, there)

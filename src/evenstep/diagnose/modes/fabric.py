@@ -39,7 +39,7 @@ MANY_TO_ONE = (int(Op.GATHER), int(Op.REDUCE), int(Op.ALL_TO_ALL))
 # -- contention ------------------------------------------------------------------------------------
 
 
-class SlowTransfers(NamedTuple):
+class _SlowTransfers(NamedTuple):
     """Transfers above their quiet level. One entry per transfer of the run."""
 
     judged: Array  # whether there are enough of its kind to know the quiet level
@@ -48,7 +48,7 @@ class SlowTransfers(NamedTuple):
     ratio: Array  # logarithm of the time over the quiet level
 
 
-def slow_transfers(measured: Transfers, named: Array | None = None) -> SlowTransfers:
+def _slow_transfers(measured: Transfers, named: Array | None = None) -> _SlowTransfers:
     """Transfers well outside the noise of their kind, except those named by another mode."""
     rows, noise = measured.rows, measured.of_kind("noise_ns")
     quiet = np.maximum(measured.of_kind("quiet_ns"), floors(rows.step, rows.kind, rows.transfer_ns))
@@ -58,7 +58,7 @@ def slow_transfers(measured: Transfers, named: Array | None = None) -> SlowTrans
     excess = np.where(judged, rows.transfer_ns - quiet, 0.0)
     mask = excess > levels.SIGMAS * np.nan_to_num(noise)
     ratio = np.log(np.maximum(rows.transfer_ns, 1) / np.maximum(quiet, 1))
-    return SlowTransfers(judged, mask, np.where(mask, excess, 0.0), ratio)
+    return _SlowTransfers(judged, mask, np.where(mask, excess, 0.0), ratio)
 
 
 def fabric_contention(case: Case) -> list[Finding]:
@@ -73,9 +73,9 @@ def _episodes(case: Case) -> list[Finding]:
     """Transfers above their quiet level that come together, or are a population of their own."""
     if not case.transfers_known:
         return []
-    slow = slow_transfers(case.transfers, case.claims.moves)
+    slow = _slow_transfers(case.transfers, case.claims.moves)
     gain = gain_of(case, case.transferred(slow.excess_ns))
-    if not slow.mask.any() or not (clustered(case.transfers, slow) or two_states(slow)):
+    if not slow.mask.any() or not (_clustered(case.transfers, slow) or _two_states(slow)):
         return []
     case.claims.slow_ns += gain.saved_ns
     return _of_episodes(case, slow, gain)
@@ -84,7 +84,7 @@ def _episodes(case: Case) -> list[Finding]:
 # -- whether it is more than noise -----------------------------------------------------------------
 
 
-def clustered(measured: Transfers, slow: SlowTransfers) -> bool:
+def _clustered(measured: Transfers, slow: _SlowTransfers) -> bool:
     """Whether slow transfers follow slow ones: their correlation, in standard errors of chance."""
     order = np.argsort(measured.rows.begin_ns[slow.judged], kind="stable")
     excess = np.where(slow.mask, slow.ratio, 0.0)[slow.judged][order]
@@ -94,14 +94,14 @@ def clustered(measured: Transfers, slow: SlowTransfers) -> bool:
     return float((excess[1:] * excess[:-1]).sum()) > least
 
 
-def two_states(slow: SlowTransfers) -> bool:
+def _two_states(slow: _SlowTransfers) -> bool:
     """Whether slow transfers are a population of their own: Ashman's D (1994)."""
     above, below = slow.ratio[slow.mask], slow.ratio[slow.judged & ~slow.mask]
     spread = np.sqrt((above.var() + below.var()) / 2) if len(below) else np.inf
     return bool(above.mean() - below.mean() > levels.CLEARLY * max(float(spread), 1e-9))
 
 
-def _period(measured: Transfers, slow: SlowTransfers) -> Peak | None:
+def _period(measured: Transfers, slow: _SlowTransfers) -> Peak | None:
     """The period in seconds of slow transfers, as a neighbour with steps of its own causes it."""
     middle = (measured.rows.begin_ns + measured.rows.end_ns)[slow.judged] / 2
     peak = uneven((middle - middle.min()) / 1e9, slow.mask[slow.judged].astype(float))
@@ -111,7 +111,7 @@ def _period(measured: Transfers, slow: SlowTransfers) -> Peak | None:
 # -- the finding -----------------------------------------------------------------------------------
 
 
-def _concerned(measured: Transfers, slow: SlowTransfers) -> tuple[list[int], list[int]]:
+def _concerned(measured: Transfers, slow: _SlowTransfers) -> tuple[list[int], list[int]]:
     """Groups with at least half the relative excess of the worst, the costliest first; and the
     other judged groups."""
     rows = measured.rows
@@ -125,7 +125,7 @@ def _concerned(measured: Transfers, slow: SlowTransfers) -> tuple[list[int], lis
     return [int(g) for g in hit], [int(g) for g in judged if g not in hit]
 
 
-def _where(case: Case, slow: SlowTransfers) -> Where:
+def _where(case: Case, slow: _SlowTransfers) -> Where:
     """The slow groups and the links that only they use; none where all groups are slow."""
     hit, calm = _concerned(case.transfers, slow)
     names = [case.trace.groups[group].name for group in hit] if calm else []
@@ -139,7 +139,7 @@ def _links(case: Case, groups: list[int]) -> set[tuple[str, str]]:
     return {link for group in groups for link in links(places_of(case.trace, group))}
 
 
-def _of_episodes(case: Case, slow: SlowTransfers, gain: Gain) -> list[Finding]:
+def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain) -> list[Finding]:
     rows, period = case.transfers.rows, _period(case.transfers, slow)
     quiet = np.maximum(case.transfers.of_kind("quiet_ns"), 1)
     busy = rows.transfer_ns[slow.mask].sum() / rows.transfer_ns[slow.judged].sum()
@@ -265,7 +265,7 @@ def _slow_link(case: Case, slow: Array, usual: Array, ends: Array, judged: Array
 # -- incast ----------------------------------------------------------------------------------------
 
 
-class Collapse(NamedTuple):
+class _Collapse(NamedTuple):
     """Transfers of a shape that took far longer than their bytes."""
 
     shape: Shape
@@ -279,7 +279,7 @@ def incast(case: Case) -> list[Finding]:
     return [] if case.trace.one_host else of_slow_shapes(case, _collapse, _collapsed)
 
 
-def _collapse(case: Case, shape: Shape) -> Collapse | None:
+def _collapse(case: Case, shape: Shape) -> _Collapse | None:
     """The transfers of a shape that take more than twice the time of their bytes, if any."""
     if shape.op not in MANY_TO_ONE or shape.members <= SEVERAL or not len(shape.sizes):
         return None
@@ -289,7 +289,7 @@ def _collapse(case: Case, shape: Shape) -> Collapse | None:
     mask = shape.rows & (rows.transfer_ns > limit)
     if not mask.any() or _everything_slow(case, mask):
         return None
-    return Collapse(shape, mask, np.where(mask, rows.transfer_ns - quiet, 0.0), basis)
+    return _Collapse(shape, mask, np.where(mask, rows.transfer_ns - quiet, 0.0), basis)
 
 
 def _everything_slow(case: Case, mask: Array) -> bool:
@@ -337,7 +337,7 @@ def _slope(sizes: Array, times: Array) -> float:
 # -- incast: the finding ---------------------------------------------------------------------------
 
 
-def _collapsed(case: Case, parts: list[Collapse], gain: Gain) -> list[Finding]:
+def _collapsed(case: Case, parts: list[_Collapse], gain: Gain) -> list[Finding]:
     case.claims.moves = np.any([part.mask for part in parts], axis=0)
     first = max(parts, key=lambda part: float(part.shorter_ns.sum()))
     rows, receivers = case.transfers.rows, _roots(case, parts)
@@ -366,7 +366,7 @@ def _collapsed(case: Case, parts: list[Collapse], gain: Gain) -> list[Finding]:
     )  # fmt: skip
 
 
-def _roots(case: Case, parts: list[Collapse]) -> list[int]:
+def _roots(case: Case, parts: list[_Collapse]) -> list[int]:
     """Roots of the collapsed transfers, the costliest first; an all-to-all has none."""
     rooted = [part.shorter_ns for part in parts if part.shape.op != Op.ALL_TO_ALL]
     shorter = np.sum(rooted, axis=0) if rooted else np.zeros(len(case.transfers.rows))

@@ -23,9 +23,18 @@ from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import FEWEST, SMALLEST_SHARE
-from evenstep.diagnose.measure import hosts
 from evenstep.diagnose.measure.expected import RINGS, Reference, Shape, places_of, reference
-from evenstep.diagnose.measure.hosts import LEVELS, Layout, layouts, usual
+from evenstep.diagnose.measure.hosts import (
+    LEVELS,
+    Layout,
+    fewest_crossings,
+    grouped,
+    hops,
+    layouts,
+    links,
+    rack_of,
+    usual,
+)
 from evenstep.diagnose.measure.recurrence import constant, when
 from evenstep.diagnose.modes.bound import of_slow_shapes
 from evenstep.diagnose.modes.intervention import Gain, finding_of
@@ -125,7 +134,7 @@ def _layout_evidence(rank: int, place: Layout, peer: Layout) -> list[Evidence]:
 # -- rings -----------------------------------------------------------------------------------------
 
 
-class CrossingRing(NamedTuple):
+class _CrossingRing(NamedTuple):
     """A shape whose rings leave a node or rack more often than they must."""
 
     shape: Shape
@@ -142,7 +151,7 @@ def collective_topology_mismatch(case: Case) -> list[Finding]:
     return of_slow_shapes(case, _crossing, _mismatch)
 
 
-def _crossing(case: Case, shape: Shape) -> CrossingRing | None:
+def _crossing(case: Case, shape: Shape) -> _CrossingRing | None:
     """The cost of the rank order of a shape; None where the order is right, or costs nothing."""
     if shape.op not in RINGS or shape.leaving <= 1 or shape.busbw_gBps <= 0:
         return None
@@ -156,8 +165,8 @@ def _crossing(case: Case, shape: Shape) -> CrossingRing | None:
     rows = case.transfers.rows
     limit = np.minimum(rows.transfer_ns, case.transfers.of_kind("quiet_ns"))
     shorter = np.where(shape.rows, np.minimum(slower * rows.size_bytes, limit), 0.0)
-    crossings, fewest = len(hosts.hops(where)), hosts.fewest_crossings(where)
-    return CrossingRing(shape, group, crossings, fewest, ordered, known, shorter)
+    crossings, fewest = len(hops(where)), fewest_crossings(where)
+    return _CrossingRing(shape, group, crossings, fewest, ordered, known, shorter)
 
 
 def _most(shape: Shape) -> float:
@@ -169,21 +178,21 @@ def _orders_itself(case: Case, group: int) -> bool:
     """Whether the library orders ranks by itself: NCCL does by node, whatever the order of ranks,
     but knows no racks."""
     ranks = [rank for rank in case.trace.groups[group].ranks if rank in case.trace.ranks]
-    racks = {hosts.rack_of(case.trace, rank) for rank in ranks}
+    racks = {rack_of(case.trace, rank) for rank in ranks}
     return "nccl" in case.trace.groups[group].backend.lower() and len(racks) < 2
 
 
 # -- rings: the finding ----------------------------------------------------------------------------
 
 
-def _mismatch(case: Case, crossing: list[CrossingRing], gain: Gain) -> list[Finding]:
+def _mismatch(case: Case, crossing: list[_CrossingRing], gain: Gain) -> list[Finding]:
     first = crossing[0]
     shape, trace = first.shape, case.trace
     names = dict.fromkeys(trace.groups[g].name for part in crossing for g in part.shape.groups)
     where = places_of(trace, first.group)
     ranks = [rank for rank in trace.groups[first.group].ranks if rank in trace.ranks]
-    kind = "racks" if where[0] == hosts.rack_of(trace, ranks[0]) != "" else "nodes"
-    order = hosts.grouped(ranks, where)
+    kind = "racks" if where[0] == rack_of(trace, ranks[0]) != "" else "nodes"
+    order = grouped(ranks, where)
     layered = _hierarchy_saves(case, first) * case.transfers.rows.size_bytes
     layered_ns = case.gained(np.where(shape.rows, layered, 0.0))
     return finding_of(
@@ -201,7 +210,7 @@ def _mismatch(case: Case, crossing: list[CrossingRing], gain: Gain) -> list[Find
             "streams": shape.leaving,
             "order": ",".join(map(str, order[:LISTED])) + (",…" if len(order) > LISTED else ""),
         },
-        where=Where(links=[f"{a}-{b}" for a, b in hosts.links(where)], groups=list(names)),
+        where=Where(links=[f"{a}-{b}" for a, b in links(where)], groups=list(names)),
         options={
             "order": gain.share,
             "hierarchy": case.share(np.minimum(layered_ns, case.grid.step_ns)),
@@ -215,7 +224,7 @@ def _mismatch(case: Case, crossing: list[CrossingRing], gain: Gain) -> list[Find
     )  # fmt: skip
 
 
-def _curves(case: Case, first: CrossingRing) -> list[Evidence]:
+def _curves(case: Case, first: _CrossingRing) -> list[Evidence]:
     """Time of the largest size beside that of algorithms at the bandwidth of one stream."""
     shape = first.shape
     if shape.op != Op.ALL_REDUCE:
@@ -250,7 +259,7 @@ def _inside_gBps(case: Case) -> float:  # noqa: N802
     return max(inside, default=float("inf"))
 
 
-def _hierarchy_saves(case: Case, first: CrossingRing) -> float:
+def _hierarchy_saves(case: Case, first: _CrossingRing) -> float:
     """Time per byte that a hierarchical algorithm would save, at least 0."""
     shape = first.shape
     whole = shape.factor / shape.busbw_gBps
