@@ -1,7 +1,7 @@
 """Constants of the diagnosis are found where they stand, and moved wherever they are used."""
 
 from benchmarks.thresholds import constants, moved
-from evenstep.diagnose import engine, levels, verdict
+from evenstep.diagnose import engine, levels, sentences
 
 
 def test_a_constant_has_its_value_and_what_is_said_of_it():
@@ -17,5 +17,5 @@ def test_a_constant_is_moved_where_it_was_imported_and_put_back():
     named = next(one for one in constants() if one.name == "NAMED" and "levels" in one.module)
     before = engine.NAMED
     with moved(named, 1.5):
-        assert engine.NAMED == verdict.NAMED == 1.5 * before
-    assert engine.NAMED == verdict.NAMED == before
+        assert engine.NAMED == sentences.NAMED == 1.5 * before
+    assert engine.NAMED == sentences.NAMED == before

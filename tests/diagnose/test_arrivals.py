@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.measure.transfer import arrivals
+from evenstep.diagnose.measure.transfers import arrivals
 from evenstep.trace.clocks.clocks import align
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from tests.diagnose.synthetic import MS, World

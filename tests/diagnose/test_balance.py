@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.measure import transfer
+from evenstep.diagnose.measure import transfers
 from evenstep.diagnose.measure.grid import step_grid
 from evenstep.diagnose.measure.hosts import ports
 from evenstep.importers.draft import Draft
@@ -82,5 +82,5 @@ def test_a_rank_that_receives_nothing_counts_among_those_that_share_the_tokens()
     received = np.where(calls & (trace.events["rank"] > 0), 0, trace.events.bytes_out)
     received = np.where(calls & (trace.events["rank"] == 0), 4000, received)
     trace = replace(trace, events=trace.events.with_column("bytes_out", received))
-    found = transfer.tokens(trace, step_grid(trace))
+    found = transfers.tokens(trace, step_grid(trace))
     assert (found["imbalance"], found["fullest"]) == (4.0, [{"rank": 0, "share": 1.0}])

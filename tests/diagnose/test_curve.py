@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.diagnose.measure.expected import line_through
+from evenstep.diagnose.measure.transfers import line_through
 
 SIZES = np.array([1e3, 1e4, 1e5, 1e6, 1e7, 1e8])
 

@@ -5,7 +5,7 @@ import pytest
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure import attempts
 from evenstep.diagnose.measure.effects import account, restarts, running_share
-from evenstep.diagnose.verdict import verdict
+from evenstep.diagnose.sentences import verdict
 from evenstep.trace.loading import load
 from tests.diagnose.attempts_run import Start, write
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.diagnose.lateness.case import open_case
-from evenstep.diagnose.measure.expected import Shape
+from evenstep.diagnose.measure.transfers import Shape
 from evenstep.trace.spool.layout import Op, Phase
 from tests.diagnose.synthetic import MS, World
 

@@ -5,7 +5,7 @@ import pytest
 
 from evenstep.diagnose.engine import ranked
 from evenstep.diagnose.finding import CallStack, Diagnosis, Effect, Finding, Option, Where
-from evenstep.diagnose.verdict import verdict
+from evenstep.diagnose.sentences import verdict
 from evenstep.report import markdown
 from evenstep.report.terminal import brief
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evenstep.diagnose.finding import Diagnosis
-from evenstep.diagnose.verdict import verdict
+from evenstep.diagnose.sentences import verdict
 from evenstep.report.page import html
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace

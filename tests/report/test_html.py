@@ -11,7 +11,7 @@ import pytest
 from evenstep.diagnose.finding import Diagnosis, Option, Where
 from evenstep.diagnose.lateness.case import open_case
 from evenstep.diagnose.predict.what_if import WhatIfGain
-from evenstep.diagnose.verdict import verdict
+from evenstep.diagnose.sentences import verdict
 from evenstep.errors import MissingExtra, UsageError
 from evenstep.report.page import html
 from evenstep.report.terminal.sentences import acted

@@ -17,7 +17,7 @@ import evenstep
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.attempts import with_attempts
 from evenstep.diagnose.measure.grid import step_grid
-from evenstep.diagnose.measure.transfer import arrivals
+from evenstep.diagnose.measure.transfers import arrivals
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
 from tests.environment import plain

@@ -151,7 +151,7 @@ def _step_ns(grid: StepGrid, steady: Any) -> Any:
 def _collectives(trace: Trace, grid: StepGrid) -> tuple[ObservedCollectives, ...]:
     import numpy as np
 
-    from evenstep.diagnose.measure.transfer import transfers
+    from evenstep.diagnose.measure.transfers import transfers
     from evenstep.simulate.calibrate.links import ObservedCollectives
     from evenstep.trace.spool.layout import Flag, Kind, Op
 

@@ -7,7 +7,7 @@ The nouns, in the order of data flow:
     Case       the trace with its graph and grid, given to every mode     lateness/case.py
     Mode       a failure mode: finds culprits, cost and remedies          modes/
     Finding    a failure mode at work, with title, cost and remedies      finding.py
-    Verdict    the whole diagnosis in four parts                          verdict.py, engine.py
+    Verdict    the whole diagnosis in four parts                          sentences.py, engine.py
 
 Also: predict/ (a run with a change, or at other numbers of ranks), compare/ (several runs). Limits
 are in `Diagnosis.limits`. The package can be called: `evenstep.diagnose(run)`. A new mode is a

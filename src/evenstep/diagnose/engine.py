@@ -27,8 +27,7 @@ from evenstep.diagnose.measure.overview import regimes, summary
 from evenstep.diagnose.modes import async_staleness, endings
 from evenstep.diagnose.modes.catalog import MODES
 from evenstep.diagnose.predict.published import job, published
-from evenstep.diagnose.sentences import say
-from evenstep.diagnose.verdict import verdict
+from evenstep.diagnose.sentences import say, verdict
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.trace import Trace

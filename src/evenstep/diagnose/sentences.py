@@ -1,21 +1,39 @@
-"""Sentences of findings: templates in `sentences.toml`, filled with the numbers of a mode.
+"""What a diagnosis says: sentences of findings, and the verdict.
+
+Sentences are templates in `sentences.toml`, filled with the numbers of a mode.
 
 A field in braces is a number and its format: `{took:time}`, `{part:percent}`, `{those:ranks}`, or a
 format of Python's; `{those:waits|wait}` is the first word for one and the second for several. An
 option has three sentences: the action, its cost, and how its gain was predicted.
+
+The verdict has four parts that each stand alone: culprit, cost, cause and action. The cost is the
+finding's part of what all findings cost; the gain of its removal alone is given as step times
+before and after. The JSON's sentence, the terminal's first lines and the page's head come from
+here.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence, Sized
+from dataclasses import dataclass, replace
 from math import isnan, nan
 from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 from evenstep import words
-from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, Projection, When, Where
-from evenstep.diagnose.levels import MINOR
+from evenstep.diagnose.finding import (
+    TERMINAL,
+    Effect,
+    Evidence,
+    Finding,
+    Option,
+    Projection,
+    When,
+    Where,
+)
+from evenstep.diagnose.levels import CHANGED, MINOR, NAMED, SMALLEST_SHARE
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.files import read_toml
 
@@ -109,3 +127,150 @@ def _option(texts: Sequence[str], gain: Share | None, numbers: Mapping[str, Any]
         None if isnan(number) else number for number in (gain or _UNKNOWN).rounded()
     )
     return Option(action, value, low, high, cost, method)
+
+
+# -- the verdict -----------------------------------------------------------------------------------
+
+CERTAIN, LIKELY = 0.95, 0.7  # confidence from which a finding is called so
+MOST_WORDS = 35  # of all four parts, without numbers and signs
+_NAMED_BEFORE = re.compile(r"^ranks? [\d, and-]+(?: and \d+ more)?(?: \([^()]*\))?:? ")
+NOTHING = "no step was finished by every rank: there is nothing to judge yet"
+
+
+@dataclass(slots=True, frozen=True)
+class Verdict:
+    """The verdict on a run. Parts that do not apply are empty; times are ns, None unknown."""
+
+    who: str
+    cost: str
+    why: str = ""
+    action: str = ""
+    before_ns: float | None = None  # mean step
+    after_ns: float | None = None  # mean step without the cause, or with the remedy
+    healthy: bool = False
+    when: str = "without it"  # the condition of `after_ns`
+
+    @property
+    def head(self) -> str:
+        """Culprit and cost: "Rank 3 (gpu012) costs 22 % of step time"."""
+        between = "" if self.cost.startswith(":") else " "
+        return words.capital(f"{self.who}{between}{self.cost}".rstrip())
+
+    @property
+    def change(self) -> str:
+        """ "806 → 516 ms a step without it"; empty where either time is unknown."""
+        times = _change(self.before_ns, self.after_ns)
+        return f"{times} {self.when}" if times else ""
+
+    def __str__(self) -> str:
+        """One or two sentences."""
+        change = f", {self.change}" if self.change else ""
+        why = f"Why: {self.why}" if self.why and self.change and not self.healthy else self.why
+        parts = [f"{self.head}{change}", why, f"Do: {self.action}" if self.action else ""]
+        return " ".join(words.capital(part).rstrip(" …") + "." for part in parts if part)
+
+
+def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
+    """The verdict on findings, worst first, with the summary they rest on."""
+    if not findings and not summary.get("steps"):
+        return Verdict(NOTHING, "")
+    worst = max((finding.severity for finding in findings), default=0.0)
+    if worst < NAMED and not (findings and findings[0].mode in TERMINAL):
+        return _healthy(findings, summary)
+    first = findings[0]
+    remedy = best(first)
+    action = remedy.action if remedy else ""
+    if first.mode in TERMINAL:
+        return Verdict(first.observation, "", first.cause, action)
+    before_ns = (summary.get("step_time") or {}).get("mean_ns")
+    verb = "cost" if len(first.where.ranks) > 1 and not takes_turns(first) else "costs"
+    of = "step time" if before_ns is not None else "the time in collectives"
+    if first.mode == "restart_amplification":  # lost between steps: none gets shorter
+        of, before_ns = "the job's time", None
+    share = f"{words.percent(first.severity)} of {of}"
+    cost = f"{verb} {share}" if first.where.ranks else f": {share}"  # a title is no subject
+    gain, when = _given_back(first, remedy)
+    after_ns = before_ns and before_ns * (1 - gain)
+    found = Verdict(who(first), cost, "", "", before_ns, after_ns, when=when)
+    left = MOST_WORDS - words.count_words(f"{found.head} {found.change}")
+    action = words.shortened(action, left // 2)
+    why = words.shortened(
+        _NAMED_BEFORE.sub("", first.cause.partition(";")[0]), left - words.count_words(action)
+    )
+    return replace(found, why=why, action=action)
+
+
+def _given_back(finding: Finding, remedy: Option | None) -> tuple[float, str]:
+    """The gain to report as a share of the step, and its condition: that of the remedy where it is
+    smaller than the gain without the cause, which may differ from the cause's part of all costs."""
+    now = finding.effect.now
+    if remedy is not None and remedy.gain is not None and (remedy.high or remedy.gain) < now:
+        return remedy.gain, "with this remedy"
+    alone = abs(now - finding.severity) >= SMALLEST_SHARE
+    return now, "without it alone" if alone else "without it"
+
+
+def _healthy(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
+    shares, absent = summary.get("shares") or {}, summary.get("world", 0) - summary.get("ranks", 0)
+    wait, moving = shares.get("wait"), shares.get("exposed_communication") or 0.0
+    if absent > 0 and moving >= NAMED:
+        return Verdict(
+            f"who is waited for cannot be told: {absent} of {summary['world']} ranks left no trace",
+            "here", f"waits for them lie in communication: {words.percent(moving)} of step time",
+            "bring all ranks' traces into one folder: `evenstep collect`",
+        )  # fmt: skip
+    if not findings and not shares and summary.get("step_time") and summary.get("ranks", 0) > 1:
+        return Verdict(
+            "who is slow cannot be told", "here",
+            "the steps of workers that wait for each other within them are equally long",
+            "time their parts or their collectives",
+        )  # fmt: skip
+    mean_ns = (summary.get("step_time") or {}).get("mean_ns")
+    if moving >= 1 - 1 / CHANGED:
+        return Verdict(
+            "communication", f"takes {words.percent(moving)} of step time",
+            "how much of that is waiting, latency or bytes, this trace cannot tell",
+            "measure these sizes alone: nccl-tests, or `evenstep probe`", mean_ns,
+        )  # fmt: skip
+    coupling = ", as far as this trace shows"
+    if wait:  # without any, no waits were recorded: nothing is known of the coupling
+        coupling = f": the parts are healthy, waiting for each other takes {words.percent(wait)}"
+    largest = findings[0] if findings else None
+    why = f"the largest loss: {largest.title}, {words.percent(largest.severity)}" if largest else ""
+    cost = f"costs {words.percent(NAMED)} of step time or more{coupling}"
+    return Verdict("nothing", cost, why, before_ns=mean_ns, healthy=True)
+
+
+def who(finding: Finding) -> str:
+    """The culprits as the subject of a sentence; without any, the title."""
+    ranks, nodes = list(finding.where.ranks), list(finding.where.nodes)
+    if not ranks:
+        return finding.title
+    if takes_turns(finding):
+        return f"one rank after the other ({words.ranks(ranks)})"
+    return words.ranks(ranks) + (f" ({nodes[0]})" if len(nodes) == 1 and nodes[0] else "")
+
+
+def takes_turns(finding: Finding) -> bool:
+    """Whether a different rank is late each time."""
+    return finding.when.pattern == "rotating"
+
+
+def best(finding: Finding) -> Option | None:
+    """The first remedy with a positive or unknown gain."""
+    return next((one for one in finding.options if one.gain is None or one.gain > 0), None)
+
+
+def sureness(confidence: float) -> str:
+    """Confidence in a word."""
+    return "certain" if confidence >= CERTAIN else "likely" if confidence >= LIKELY else "perhaps"
+
+
+def _change(before_ns: float | None, after_ns: float | None) -> str:
+    """Two times as text, with one unit where both share it."""
+    if before_ns is None or after_ns is None:
+        return ""
+    before, after = words.duration(before_ns), words.duration(after_ns)
+    number, _, unit = before.rpartition(" ")
+    shared = unit == after.rpartition(" ")[2]
+    return f"{number if shared else before} → {after} a step"

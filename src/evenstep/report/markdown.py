@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from evenstep.diagnose.finding import Diagnosis
-from evenstep.diagnose.verdict import best, sureness, verdict
+from evenstep.diagnose.sentences import best, sureness, verdict
 from evenstep.report.terminal.terminal import where
 from evenstep.words import duration, is_known, percent, plural, printable
 

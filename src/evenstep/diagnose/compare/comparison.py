@@ -36,7 +36,7 @@ from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.lateness.case import Case, open_case
 from evenstep.diagnose.levels import FEW_STEPS, FEWEST, NAMED
 from evenstep.diagnose.measure.overview import compute_ns, time_shares
-from evenstep.diagnose.measure.transfer import floors
+from evenstep.diagnose.measure.transfers import floors
 from evenstep.diagnose.predict.scaling import bytes_per_rank, differences, script
 from evenstep.statistics.interval import BLOCK_STEPS, SEED, blocks, of_draws, student, z
 from evenstep.trace.spool.layout import Phase

@@ -24,7 +24,7 @@ from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.attempts import Attempt, read_attempts, some_spools, with_attempts
 from evenstep.diagnose.measure.effects import account
 from evenstep.diagnose.predict.scaling import script
-from evenstep.diagnose.verdict import verdict
+from evenstep.diagnose.sentences import verdict
 from evenstep.documents import Document, Meta, Natural, Portion, Positive
 from evenstep.errors import TraceError
 from evenstep.statistics.interval import student

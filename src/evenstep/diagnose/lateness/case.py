@@ -20,11 +20,10 @@ from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.diagnose.levels import MINOR, MOST
 from evenstep.diagnose.measure.attempts import Death, attempts_of, deaths, first_of, hung_first
 from evenstep.diagnose.measure.effects import running_share
-from evenstep.diagnose.measure.expected import Shape, shapes
 from evenstep.diagnose.measure.grid import StepGrid, during, in_phase, step_grid
 from evenstep.diagnose.measure.hosts import Contention, contention
 from evenstep.diagnose.measure.stuck import LONG, Stuck, stuck
-from evenstep.diagnose.measure.transfer import Transfers, transfers
+from evenstep.diagnose.measure.transfers import Shape, Transfers, shapes, transfers
 from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.trace.trace import Trace

@@ -11,7 +11,7 @@ from evenstep.diagnose.graph.structure import Intervals, overlap_length, union_l
 from evenstep.diagnose.measure.effects import goodput
 from evenstep.diagnose.measure.grid import FEWEST_STEPS, StepGrid, step_grid
 from evenstep.diagnose.measure.hosts import ports
-from evenstep.diagnose.measure.transfer import tokens
+from evenstep.diagnose.measure.transfers import tokens
 from evenstep.documents import Amount, Natural
 from evenstep.statistics.spectrum import periodic
 from evenstep.trace.columns import Columns

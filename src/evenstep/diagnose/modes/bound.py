@@ -25,7 +25,8 @@ from evenstep.diagnose.levels import (
     SEVERAL,
     SMALLEST_SHARE,
 )
-from evenstep.diagnose.measure.expected import (
+from evenstep.diagnose.measure.recurrence import by_growth
+from evenstep.diagnose.measure.transfers import (
     GOOD,
     SLOWEST_GBPS,
     USUAL_GBPS,
@@ -33,7 +34,6 @@ from evenstep.diagnose.measure.expected import (
     Shape,
     reference,
 )
-from evenstep.diagnose.measure.recurrence import by_growth
 from evenstep.diagnose.modes.intervention import Gain, finding_of, gain_of
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import DType, Op

@@ -19,8 +19,7 @@ from evenstep.diagnose.measure.attempts import (
     wall_ns,
 )
 from evenstep.diagnose.measure.stuck import EnteredCall, Stuck, call_of, stuck, title
-from evenstep.diagnose.sentences import say
-from evenstep.diagnose.verdict import CERTAIN, LIKELY
+from evenstep.diagnose.sentences import CERTAIN, LIKELY, say
 from evenstep.trace.spool.layout import DType, Kind, Op
 from evenstep.trace.trace import Trace
 

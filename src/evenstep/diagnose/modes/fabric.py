@@ -23,10 +23,16 @@ from evenstep.diagnose.finding import Evidence, Finding, When, Where
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.levels import SEVERAL
-from evenstep.diagnose.measure.expected import Shape, TransferLine, places_of, reference
 from evenstep.diagnose.measure.hosts import congestion, links
 from evenstep.diagnose.measure.recurrence import when
-from evenstep.diagnose.measure.transfer import Transfers, floors
+from evenstep.diagnose.measure.transfers import (
+    Shape,
+    TransferLine,
+    Transfers,
+    floors,
+    places_of,
+    reference,
+)
 from evenstep.diagnose.modes.bound import of_slow_shapes
 from evenstep.diagnose.modes.intervention import Gain, finding_of, gain_of
 from evenstep.statistics.spectrum import Peak, uneven

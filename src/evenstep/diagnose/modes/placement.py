@@ -23,7 +23,6 @@ from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import FEWEST, SMALLEST_SHARE
-from evenstep.diagnose.measure.expected import RINGS, Reference, Shape, places_of, reference
 from evenstep.diagnose.measure.hosts import (
     LEVELS,
     Layout,
@@ -36,6 +35,7 @@ from evenstep.diagnose.measure.hosts import (
     usual,
 )
 from evenstep.diagnose.measure.recurrence import constant, when
+from evenstep.diagnose.measure.transfers import RINGS, Reference, Shape, places_of, reference
 from evenstep.diagnose.modes.bound import of_slow_shapes
 from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.diagnose.sentences import say

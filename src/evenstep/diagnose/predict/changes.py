@@ -22,7 +22,7 @@ from evenstep.diagnose.graph.structure import means
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.measure.expected import TransferLine, line_through
+from evenstep.diagnose.measure.transfers import TransferLine, line_through
 from evenstep.diagnose.modes.runtime_jitter import aligned_pauses
 from evenstep.errors import UsageError
 from evenstep.trace.columns import Columns

@@ -29,9 +29,8 @@ from evenstep.allreduce import bus_factor, depth
 from evenstep.diagnose.graph.peers import Peers, peers
 from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.levels import FEWEST, MINOR, SIGMAS
-from evenstep.diagnose.measure.expected import line_through
 from evenstep.diagnose.measure.grid import StepGrid
-from evenstep.diagnose.measure.transfer import transfers
+from evenstep.diagnose.measure.transfers import line_through, transfers
 from evenstep.statistics import tails
 from evenstep.statistics.interval import BLOCK_STEPS, MAD_SIGMA, RESAMPLES, SEED, Estimate, blocks
 from evenstep.statistics.tails import TabulatedNoise

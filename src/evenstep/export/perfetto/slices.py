@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep import words
-from evenstep.diagnose.measure.transfer import arrivals
+from evenstep.diagnose.measure.transfers import arrivals
 from evenstep.export.perfetto.layout import Flows, arrows, lanes, levels, side_by_side
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns

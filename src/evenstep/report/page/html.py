@@ -15,7 +15,7 @@ from evenstep import words
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.predict.what_if import WhatIfGain
-from evenstep.diagnose.verdict import sureness, verdict
+from evenstep.diagnose.sentences import sureness, verdict
 from evenstep.report import markdown
 from evenstep.report.page import fabric, sheet
 from evenstep.report.page.contents import Contents, contents

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from evenstep import allreduce
 from evenstep.allreduce import Link
 from evenstep.diagnose.lateness.case import Case
-from evenstep.diagnose.measure.expected import RINGS, Shape, reference
+from evenstep.diagnose.measure.transfers import RINGS, Shape, reference
 from evenstep.report.page.sheet import Chart
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Op

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.diagnose.measure.grid import WINDOW_RECORDS
-from evenstep.diagnose.measure.transfer import arrivals
+from evenstep.diagnose.measure.transfers import arrivals
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind

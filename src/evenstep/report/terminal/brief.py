@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from evenstep.diagnose.finding import TERMINAL, Diagnosis, Finding
 from evenstep.diagnose.levels import NAMED
-from evenstep.diagnose.verdict import Verdict, best, sureness, verdict
+from evenstep.diagnose.sentences import Verdict, best, sureness, verdict
 from evenstep.report.terminal.sentences import growth
 from evenstep.report.terminal.style import Style
 from evenstep.report.terminal.terminal import bar, legend, scaling, step_time

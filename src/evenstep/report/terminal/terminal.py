@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evenstep.diagnose.finding import Diagnosis, Finding, Option
-from evenstep.diagnose.verdict import sureness
+from evenstep.diagnose.sentences import sureness
 from evenstep.report.terminal.scaling import measured_notes, measured_table
 from evenstep.report.terminal.sentences import acted, movement, stragglers
 from evenstep.report.terminal.style import Style
