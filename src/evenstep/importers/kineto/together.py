@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, permutations, product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,9 @@ def _match(profiles: list[Profile]) -> int:
         return 0
     near = (np.diff(calls.end) <= TOGETHER_NS) & (np.diff(calls.clock) == 0)
     near &= np.diff(calls.kind) == 0
-    calls = calls.with_column("meeting", np.cumsum(np.append(True, ~near)))
+    opens = np.append(True, ~near)
+    turn = np.argsort(np.argsort(calls.end[opens], kind="stable"))  # of each meeting, by time
+    calls = calls.with_column("meeting", turn[np.cumsum(opens) - 1])
     names, matched = Counter[GroupKey](), 0
     lanes, size = _lanes(calls), np.bincount(calls.lane)
     met = coo_array((np.ones(len(calls)), (calls.lane, calls.meeting))).tocsr()
@@ -90,7 +92,7 @@ def _match(profiles: list[Profile]) -> int:
             matched += _enter(profiles, mine, key_numbers(mine.meeting, turn), names)
     other = [lane for lane in lanes if alone[lane.lane[0]] and (lane.op == int(Op.OTHER)).all()]
     for mine in _pairs(Columns.concatenate(other)) if other else ():
-        matched += _enter(profiles, mine, mine.meeting, names)
+        matched += _enter(profiles, mine, key_numbers(mine.meeting), names)
     return matched
 
 
@@ -183,23 +185,22 @@ def _pairs(calls: Columns) -> Iterator[Columns]:
     are, of lanes that were ever alone together.
     """
     calls = calls.sorted_by("meeting")
-    profile, lane = calls.profile.tolist(), calls.lane.tolist()
+    lane, of = calls.lane.tolist(), dict(zip(calls.lane, calls.profile, strict=True))
     edges = np.flatnonzero(np.diff(calls.meeting, prepend=-1, append=-1)).tolist()
     meetings = [range(*edge) for edge in pairwise(edges)]
-    may = {
-        ends
-        for each in meetings
-        if len(each) == 2 and profile[each[0]] != profile[each[1]]
-        for ends in permutations((lane[each[0]], lane[each[1]]))
-    }
-    partner = np.full(len(calls), -1)
+    twos = [(lane[each[0]], lane[each[1]]) for each in meetings if len(each) == 2]
+    may = {frozenset(ends) for ends in twos if of[ends[0]] != of[ends[1]]}
+    mate = [-1] * len(calls)
     for each in meetings:
-        for _ in each:
-            left = [row for row in each if partner[row] < 0]
+        left, before = list(each), 0
+        while len(left) != before:
+            before = len(left)
             for row in left:
-                able = [one for one in left if (lane[row], lane[one]) in may and partner[one] < 0]
-                if len(able) == 1 and partner[row] < 0:
-                    partner[row], partner[able[0]] = able[0], row
+                able = [one for one in left if {lane[row], lane[one]} in may and mate[one] < 0]
+                if len(able) == 1 and mate[row] < 0:
+                    mate[row], mate[able[0]] = able[0], row
+            left = [row for row in left if mate[row] < 0]
+    partner = np.array(mate, np.int64)
     size = np.bincount(calls.lane)
     paired = np.bincount(calls.lane, partner >= 0) >= _MOST * size
     good = (partner >= 0) & paired[calls.lane] & paired[calls.lane[partner]]
@@ -214,10 +215,6 @@ def _enter(
     profiles: Sequence[Profile], calls: Columns, number: Array, names: Counter[GroupKey]
 ) -> int:
     """Set group and number, in order of time, of the calls of a communicator."""
-    number = key_numbers(number)
-    first = np.full(int(number.max()) + 1, calls.end.max())
-    np.minimum.at(first, number, calls.end)
-    number = np.argsort(np.argsort(first, kind="stable"))[number]
     ranks = sorted({profiles[index].place.rank for index in np.unique(calls.profile).tolist()})
     key = GroupKey(f"ranks {format_ranks(ranks)}", tuple(ranks))
     names[key] += 1

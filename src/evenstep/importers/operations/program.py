@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.trace.columns import Columns
-from evenstep.trace.operation_messages import OperationMessages, lanes
+from evenstep.trace.operation_messages import MOST, OperationMessages, lanes
 from evenstep.trace.operations import (
     COLLECTIVES,
     COMPUTES,
@@ -39,7 +39,6 @@ Array = npt.NDArray[Any]
 ORIGIN_NS = 1_000_000_000  # first time: an end at 0 would mean unknown
 GAP_NS = 1_000  # between steps laid end to end
 STAMPS_NS = 50_000  # stamps of a thread and of operations that it issues may overlap by so much
-MOST = 0.5
 TALKS = (*COLLECTIVES, Role.MEETING, Role.LAYERNORM)
 
 #: Order at one moment of a thread: operations issued before an operation, waits before it, itself,
