@@ -1,10 +1,13 @@
 """What holds for every scenario, whatever it is."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.simulate.job.engine import StepSums
+from evenstep.simulate.job.engine import FinishedStep, StepSums
 from evenstep.simulate.simulation import set_up, simulate
 from tests.simulate.worlds import scenario
 
@@ -103,3 +106,19 @@ def test_steps_add_up_to_the_time_the_run_takes():
     account.begin_ns[:], account.end_ns[:], account.done = [0, 9, 21], [10, 22, 30], 3
     assert account.step_ns.tolist() == [10, 12, 8]
     assert account.step_ns[account.counted].sum() == 20
+
+
+@pytest.mark.parametrize(
+    ("members", "last"),
+    [
+        ([[0, 1, 2, 3]], [7, 7, 7, 7]),
+        ([[0, 1], [2, 3]], [7, 7, 5, 5]),
+        ([[3, 1]], [np.nan, 7, np.nan, 7]),
+    ],
+)
+def test_a_rank_waits_for_the_last_of_its_own_group(members, last):
+    flow = SimpleNamespace(apart=False, members=np.array(members))
+    graph = SimpleNamespace(place=[np.array([0])], flows=[flow], role=np.zeros(4, int))
+    enter = np.array([[1.0, 7.0, 5.0, 3.0]])
+    step = FinishedStep(0, graph, np.zeros(4), enter, enter + 1, np.zeros(4), None)
+    np.testing.assert_array_equal(step.last_entry(0), last)

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from evenstep.simulate import simulation
+from evenstep.simulate.simulation import simulate
 from evenstep.simulate.wires.carriage import one_by_one
 from evenstep.simulate.wires.interface import (
     COLLECTIVE,
@@ -14,6 +16,7 @@ from evenstep.simulate.wires.interface import (
 from evenstep.simulate.wires.world import CompiledWorld
 from evenstep.simulate.wires.world_python import PythonWorld
 from tests.simulate.random_worlds import Drawn, Spliced, furthest
+from tests.simulate.worlds import scenario
 
 SEEDS = range(60)
 TOLERANCE = 1e-6
@@ -97,3 +100,23 @@ def test_durations_that_are_known_late_delay_nobody(make):
     assert world.run(1 << 40) == STUCK
     ends = [found[1][1].tolist() for found in (world.take(0), world.take(0))]
     np.testing.assert_allclose(ends, [[60, 180], [160, 250]], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ("strategy.kind=backup_workers", "strategy.backups=1"),
+        ("strategy.kind=stale_synchronous", "strategy.bound=2"),
+        ("strategy.kind=priority", "work.buckets=4"),
+        ("work.kind=pipeline", "work.pipeline_parallel=2", "work.layers=2"),
+        ("work.buckets=3", "work.overlap_slowdown=0.2"),
+    ],
+)
+def test_whole_jobs_are_the_same_without_a_compiler(sets, monkeypatch):
+    job = ("cluster.nodes=4", "work.forward_ms=10", "work.gradient_bytes=20MB", "run.steps=6")
+    asked = scenario(*job, *sets, noise=[{"kind": "normal", "sigma": 0.2, "phase": "forward"}])
+    compiled = simulate(asked)
+    monkeypatch.setattr(simulation, "make_world", PythonWorld)
+    slow = simulate(asked)
+    assert slow.step_time.mean_ns == pytest.approx(compiled.step_time.mean_ns)
+    assert slow.step_time.cv == pytest.approx(compiled.step_time.cv)
