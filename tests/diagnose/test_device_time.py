@@ -11,7 +11,7 @@ import pytest
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.overview import device_times
 from evenstep.importers.opening import open_trace
-from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.programs import data_parallel
 from tests.importers.profiles import two_steps
 
@@ -127,7 +127,14 @@ def test_culprits_of_a_real_step_stand_as_they_were_waited_for():
 @pytest.mark.parametrize(("buckets", "place"), [(5, "inside backward"), (1, "no phases tell")])
 def test_work_between_collectives_lies_in_the_phase_that_issued_both(buckets, place):
     """Of the work around a step's only bucket nothing tells in which phase it was issued."""
-    job = data_parallel(device=True, noise=0.01, buckets=buckets, slow={2: 1.4})
-    finding = diagnose(job.run().trace()).findings[0]
+    trace = data_parallel(device=True, noise=0.01, buckets=buckets, slow={2: 1.4}).run().trace()
+    events, seq = trace.events, 1 + np.arange(len(trace.events))
+    cell = events["rank"] * 100 + events.step
+    phase = (events.kind == int(Kind.PHASE)) & (events.op == int(Phase.BACKWARD))
+    first = np.full(cell.max() + 1, len(seq))
+    np.minimum.at(first, cell[phase], seq[phase])
+    parent = np.where(events.kind == int(Kind.COLLECTIVE), first[cell], 0)
+    trace.events = events.with_column("seq", seq).with_column("parent", parent)
+    finding = diagnose(trace).findings[0]
     assert finding.where.ranks == [2]
     assert place in finding.cause

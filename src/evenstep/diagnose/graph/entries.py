@@ -37,7 +37,8 @@ class Entries(NamedTuple):
     """`rows`, one per rank and operation, in order of operation: operation, lane (index of the
     rank), step, enter_ns, leave_ns (0 unknown), decides (the operation cannot begin before this
     entry), waits (the rank needs the operation's end), sends (a message), calls (the thread was
-    blocked in the call), on_device, seq (of the record), issued_ns (by the host), held_ns (on a
+    blocked in the call), on_device, seq (of the record), inside (of which record it was
+    issued, by its seq), issued_ns (by the host), held_ns (on a
     device, from when compute reached the operation until its stream did), stream (0 unknown).
     `operations`, in order of queue and sequence: queue, sequence, step, group (-1 none), op, dtype,
     size_bytes, members, whole (all traced members of its group take part), root, message.
@@ -249,6 +250,7 @@ def _rows(
             "calls": blocking,
             "on_device": device,
             "seq": events.seq.astype(np.int64),
+            "inside": events.parent,
             "issued_ns": placed[2] if device.any() else placed[0],
             "held_ns": placed[3],
             "stream": placed[4],

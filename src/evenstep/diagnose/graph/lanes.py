@@ -139,6 +139,7 @@ def _table(rows: Columns, enter: Array | None, wait: Array | None, order: Array 
             "wait": nothing if wait is None else wait,
             "order": np.broadcast_to(np.asarray(order, np.int8), len(rows)),
             "slack_ns": rows.slack_ns if "slack_ns" in rows and enter is not None else small,
+            "inside": rows.inside if "inside" in rows and enter is not None else small,
             "after": rows.after if "after" in rows and enter is not None else small,
         }
     )

@@ -40,8 +40,8 @@ class Graph:
     lane, step, index (of the step), at_ns, enter and wait (operations, -1 none), until_ns (the rank
     was seen to go on), ends (the lane's step ends here), hidden (a wait whose end is not seen),
     own_ns (work since the previous row and the end of its wait), slack_ns (of entries on devices,
-    since their host issued them; -1 else), after (an operation that the entered one begins after,
-    -1 none), segment.
+    since their host issued them; -1 else), inside (the record in which they were issued, by its
+    seq; -1 else), after (an operation that the entered one begins after, -1 none), segment.
     `operations`: see `Entries`, with segment, last_ns (last entry), over_ns (end), took_ns (since
     it could begin) and queues (whether it begins after the one before it in its queue).
     """
@@ -164,49 +164,50 @@ def _seen_later(graph: Graph, over_ns: Array) -> Array:
     return np.where(follows, np.clip(rows.until_ns - over_ns, 0, own_after), 0.0)
 
 
-def overlap(graph: Graph, covered: Intervals) -> Array:
-    """How much of each row's own work lies in intervals of its lane's host, the cells: (rows,), ns.
+def overlap(graph: Graph, lane: Array, start: Array, end: Array) -> Array:
+    """How much of each row's own work lies in intervals of its lane's host: (rows,), ns.
 
     What a device does after its host issued the entry does not count. Intervals of a lane must not
     overlap; times are those of the graph.
     """
     begin = graph.rows.at_ns - graph.own_ns.astype(np.int64)
     issued = np.maximum(graph.rows.at_ns - np.maximum(graph.rows.slack_ns, 0), begin)
+    covered = Intervals(lane, start, end)
     until = length_before(covered, graph.rows.lane, issued)
     since = length_before(covered, graph.rows.lane, begin)
     return np.asarray(until - since)
 
 
-def _entry_after(graph: Graph) -> Array:
-    """The entry of its device that ends the gap of each row, -1 none; that of a gap with no entry
-    before is none. And when the host issued that and the entry before. Three of (rows,)."""
+def _gap_entries(graph: Graph) -> tuple[Array, Array]:
+    """The entries of a device that end the gap of each row and that the gap follows; -1 and -1
+    where either is missing. Two of (rows,)."""
     order = np.argsort(graph.rows.lane, kind="stable")
     rows = graph.rows.select(order)
     entries = np.flatnonzero(rows.slack_ns >= 0)
-    lane, issued = rows.lane[entries], (rows.at_ns - rows.slack_ns)[entries]
-    there = np.append(np.diff(lane, prepend=-1) == 0, False)
     following = np.searchsorted(entries, np.arange(len(rows)))
-    there = there[following] & (np.append(lane, -1)[following] == rows.lane)
-    found = np.full((3, len(rows)), -1)
-    values = order[entries], np.append(0, issued[:-1]), issued
-    found[:, order[there]] = [value[following[there]] for value in values]
-    return found
+    pair = np.append(entries, -1)[following], np.append(-1, entries)[following]
+    there = (rows.lane[pair[0]] == rows.lane) & (rows.lane[pair[1]] == rows.lane)
+    there &= (pair[0] >= 0) & (pair[1] >= 0)
+    found = np.full((2, len(rows)), -1)
+    found[:, order[there]] = [order[one[there]] for one in pair]
+    return found[0], found[1]
 
 
-def issued_within(graph: Graph, covered: Intervals) -> Array:
-    """Each row's own work that a device did between two entries that its host issued in one of
-    these intervals, as a stream keeps the order of issue: (rows,), ns. See `overlap`."""
-    entry, since, until = _entry_after(graph)
-    covers = length_before(covered, graph.rows.lane, until)
-    covers -= length_before(covered, graph.rows.lane, since)
-    return np.where((entry >= 0) & (covers == until - since), graph.own_ns, 0.0)
+def issued_in(graph: Graph, entries: Array) -> Array:
+    """Each row's own work that a device did between two of these entries (a mask) that its host
+    issued in one record, as a stream keeps the order of issue: (rows,), ns."""
+    entry, before = _gap_entries(graph)
+    inside = (entry >= 0) & entries[entry]
+    inside &= graph.rows.inside[entry] == graph.rows.inside[before]
+    return np.where(inside, graph.own_ns, 0.0)
 
 
 def issuing_ns(graph: Graph) -> Array:
     """How long after the entry before the host issued each entry of its device: (rows,); 0 of other
     rows."""
-    entry, since, until = _entry_after(graph)
-    return np.where(entry == np.arange(len(entry)), until - since, 0)
+    entry, before = _gap_entries(graph)
+    issued = graph.rows.at_ns - graph.rows.slack_ns
+    return np.where(entry == np.arange(len(entry)), issued - issued[before], 0)
 
 
 def quantiles(values: Array, group: Array, share: float, count: int) -> Array:

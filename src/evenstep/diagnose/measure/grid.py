@@ -19,7 +19,7 @@ from evenstep.diagnose.graph.structure import (
     Graph,
     Intervals,
     by_step_and_lane,
-    issued_within,
+    issued_in,
     overlap,
     times,
     union_length,
@@ -229,23 +229,22 @@ def in_phase(grid: StepGrid, phase: Phase) -> Array:
     lies = during(grid, phases)
     if phase not in _ISSUES or not grid.issuing.any():
         return lies
-    issued = issued_within(grid.graph, _on_graph(grid, phases))
-    return np.where(grid.issuing[grid.graph.rows.lane], issued, lies)
+    rows, record = (
+        grid.graph.rows,
+        phases["rank"].astype(np.int64) * 2**32 + phases.seq.astype(np.int64),
+    )
+    entries = np.isin(grid.graph.ranks[rows.lane] * 2**32 + rows.inside, record) & (rows.inside > 0)
+    return np.where(grid.issuing[rows.lane], issued_in(grid.graph, entries), lies)
 
 
 def during(grid: StepGrid, rows: Columns) -> Array:
     """Own time of each row of the graph that lies within these records."""
     assert grid.graph is not None
-    return overlap(grid.graph, _on_graph(grid, rows))
-
-
-def _on_graph(grid: StepGrid, rows: Columns) -> Intervals:
-    """These records as intervals of lanes on the graph's time."""
-    assert grid.graph is not None
     rows = rows.select(np.isin(rows["rank"], grid.ranks) & (rows.exit_ns > rows.enter_ns))
     lane = np.searchsorted(grid.ranks, rows["rank"])
     ahead = grid.graph.host_ahead_ns[lane]
-    return Intervals(lane, *(times - ahead for times in grid.clocks.placed(rows)))
+    start, end = (times - ahead for times in grid.clocks.placed(rows))
+    return overlap(grid.graph, lane, start, end)
 
 
 def _common_steps(trace: Trace) -> tuple[Array, Array]:
