@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
+from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS
 from evenstep.diagnose.levels import LISTED
-from evenstep.diagnose.measure.recurrence import FEWEST_STEPS, pattern_of, when
+from evenstep.diagnose.modes.intervention import pattern_of, when
 
 
 def late(steps: int, ranks: int, *cells: tuple[int, int]):

@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from evenstep.diagnose.levels import ERRORS, FEWEST, MOST, NAMED, SIGMAS
 from evenstep.diagnose.measure.grid import StepGrid
-from evenstep.diagnose.measure.recurrence import FEWEST_STEPS
 from evenstep.statistics.interval import BLOCK_STEPS, MAD_SIGMA, student, z
 
 Array = npt.NDArray[Any]
 
+FEWEST_STEPS = 5  # with fewer, nothing has a pattern
 CHRONIC_SHARE = 0.02  # of a step: smaller persistent excess counts as chance
 CHRONIC_STEPS = 0.6  # of the steps, at least, show a chronic rank's excess
 BY_CHANCE = 0.05  # of jobs with equal ranks have one that stands out (level of the test)

@@ -25,7 +25,6 @@ from evenstep.diagnose.levels import (
     SEVERAL,
     SMALLEST_SHARE,
 )
-from evenstep.diagnose.measure.recurrence import by_growth
 from evenstep.diagnose.measure.transfers import (
     GOOD,
     SLOWEST_GBPS,
@@ -34,7 +33,7 @@ from evenstep.diagnose.measure.transfers import (
     Shape,
     reference,
 )
-from evenstep.diagnose.modes.intervention import Gain, finding_of, gain_of
+from evenstep.diagnose.modes.intervention import Gain, by_growth, finding_of, gain_of
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import DType, Op
 

@@ -24,7 +24,6 @@ from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.hosts import congestion, links
-from evenstep.diagnose.measure.recurrence import when
 from evenstep.diagnose.measure.transfers import (
     Shape,
     TransferLine,
@@ -34,7 +33,7 @@ from evenstep.diagnose.measure.transfers import (
     reference,
 )
 from evenstep.diagnose.modes.bound import of_slow_shapes
-from evenstep.diagnose.modes.intervention import Gain, finding_of, gain_of
+from evenstep.diagnose.modes.intervention import Gain, finding_of, gain_of, when
 from evenstep.statistics.spectrum import Peak, uneven
 from evenstep.trace.spool.layout import Op
 

@@ -13,8 +13,7 @@ from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import middle_of_others
 from evenstep.diagnose.levels import MOST, NAMED
-from evenstep.diagnose.measure.recurrence import constant, when
-from evenstep.diagnose.modes.intervention import finding_of, finding_of_late
+from evenstep.diagnose.modes.intervention import constant, finding_of, finding_of_late, when
 from evenstep.trace.spool.layout import Phase
 
 #: Phases in which all ranks may stop at once: name of the sentences, of the remedy, and the title.

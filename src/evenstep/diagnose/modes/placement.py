@@ -34,10 +34,9 @@ from evenstep.diagnose.measure.hosts import (
     rack_of,
     usual,
 )
-from evenstep.diagnose.measure.recurrence import constant, when
 from evenstep.diagnose.measure.transfers import RINGS, Reference, Shape, places_of, reference
 from evenstep.diagnose.modes.bound import of_slow_shapes
-from evenstep.diagnose.modes.intervention import Gain, finding_of
+from evenstep.diagnose.modes.intervention import Gain, constant, finding_of, when
 from evenstep.diagnose.sentences import say
 from evenstep.trace.spool.layout import Op
 

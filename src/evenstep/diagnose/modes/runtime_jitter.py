@@ -11,11 +11,19 @@ from evenstep.diagnose.graph.streams import LAUNCH_NS, idle_until_issued
 from evenstep.diagnose.graph.structure import issuing_ns
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS
 from evenstep.diagnose.levels import FEWEST, MINOR, MOST, NAMED
 from evenstep.diagnose.measure.grid import during
 from evenstep.diagnose.measure.hosts import Contention, growth
-from evenstep.diagnose.measure.recurrence import FEWEST_STEPS, by_noise, constant, when
-from evenstep.diagnose.modes.intervention import Gain, finding_of, finding_of_late, gain_of
+from evenstep.diagnose.modes.intervention import (
+    Gain,
+    by_noise,
+    constant,
+    finding_of,
+    finding_of_late,
+    gain_of,
+    when,
+)
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import MOST_CERTAIN, Share
 from evenstep.trace.spool.layout import Flag, Kind, Phase

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from evenstep.diagnose.finding import Diagnosis, Evidence, Finding, Projection, When, Where
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.levels import NAMED, SEVERAL, SMALLEST_SHARE
-from evenstep.diagnose.measure.recurrence import FACTORS
+from evenstep.diagnose.modes.intervention import FACTORS
 from evenstep.diagnose.predict.scaling import (
     Curve,
     ScalingPoint,

@@ -12,8 +12,7 @@ from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
 from evenstep.diagnose.lateness.thresholds import BY_CHANCE, standing_out
 from evenstep.diagnose.levels import ASKED, DOMINANT, MINOR, MOST, NAMED, SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.measure.hosts import layouts
-from evenstep.diagnose.measure.recurrence import pattern_of
-from evenstep.diagnose.modes.intervention import finding_of, finding_of_late
+from evenstep.diagnose.modes.intervention import finding_of, finding_of_late, pattern_of
 from evenstep.diagnose.sentences import say
 from evenstep.trace.call_sites import waited_at
 from evenstep.trace.spool.layout import Phase

@@ -19,8 +19,7 @@ from evenstep.diagnose.finding import Evidence, Finding
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import MOST, ROUND_STEPS, SMALLEST_SHARE
-from evenstep.diagnose.measure.recurrence import by_noise, constant, throughout
-from evenstep.diagnose.modes.intervention import Gain, finding_of
+from evenstep.diagnose.modes.intervention import Gain, by_noise, constant, finding_of, throughout
 from evenstep.statistics.interval import Share
 from evenstep.statistics.spectrum import Peak, periodic, pulses
 

@@ -14,8 +14,7 @@ from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.diagnose.levels import ERRORS, MOST, SURE
 from evenstep.diagnose.measure.hosts import sampled
-from evenstep.diagnose.measure.recurrence import constant
-from evenstep.diagnose.modes.intervention import Gain, finding_of
+from evenstep.diagnose.modes.intervention import Gain, constant, finding_of
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import MAD_SIGMA
 from evenstep.statistics.trend import Trend, isotonic, thinned, trend
