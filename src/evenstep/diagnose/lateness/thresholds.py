@@ -37,7 +37,8 @@ def late_threshold(excess: Array, step_ns: float, noise_ns: float) -> float:
     if not excess.size or set_apart(excess, event):
         return event
     half, upper = np.quantile(excess, [0.5, 0.75], axis=0)
-    spread = float(np.median(upper - half)) / z(0.75)
+    middle = np.min if excess.shape[1] == 2 else np.median  # of two, one mirrors the other's delays
+    spread = float(middle(upper - half)) / z(0.75)
     event = max(event, SIGMAS * spread)
     if spread > SKEWED * noise_of(excess):
         while not set_apart(excess, event):
