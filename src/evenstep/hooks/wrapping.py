@@ -54,8 +54,7 @@ class Wrapped:
         self._armed = True
         for owner in dict.fromkeys(owners):
             if getattr(owner, name, None) is original:
-                setattr(owner, name, wrapper)
-                self._undo.append(_restorer(owner, name, wrapper, original))
+                self._undo.append(replaced(owner, name, wrapper))
 
     def restore(self) -> None:
         """Restore functions that were not wrapped again; the other wrappers pass calls through."""
@@ -83,7 +82,11 @@ def _call(action: Callable[[], None] | None, name: str) -> None:
         log.warning("evenstep: at %s: %s", name, error)
 
 
-def _restorer(owner: Any, name: str, wrapper: Any, original: Any) -> Callable[[], None]:
+def replaced(owner: Any, name: str, wrapper: Any) -> Callable[[], None]:
+    """Put a wrapper in place of `owner.name`; return what restores it where it still stands."""
+    original = getattr(owner, name)
+    setattr(owner, name, wrapper)
+
     def restore() -> None:
         if getattr(owner, name, None) is wrapper:
             setattr(owner, name, original)

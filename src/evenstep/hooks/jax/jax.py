@@ -20,7 +20,7 @@ from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.stacks import Hooks, HostHooks, RankInWorld
 from evenstep.hooks.mpi.calls import nbytes
 from evenstep.hooks.tested import Tested
-from evenstep.hooks.wrapping import Wrapped, undo
+from evenstep.hooks.wrapping import Wrapped, replaced, undo
 from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op
 
@@ -128,13 +128,7 @@ class JaxHooks(HostHooks):
             self._ended(seq, enter_ns)
             return result
 
-        setattr(module, name, collective)
-
-        def restore() -> None:
-            if getattr(module, name) is collective:
-                setattr(module, name, original)
-
-        self._undo.append(restore)
+        self._undo.append(replaced(module, name, collective))
 
     def _begun(self, enter_ns: int, op: int, value: Any) -> int:
         try:

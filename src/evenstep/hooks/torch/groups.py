@@ -8,6 +8,7 @@ from typing import Any
 
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.recorder import LONGEST_NAME
+from evenstep.hooks.wrapping import replaced
 from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.spool.spool import Spool
 
@@ -122,10 +123,4 @@ def watch_groups(distributed_c10d: Any, made: Callable[[str], None]) -> Callable
         made(str(name))
         return result
 
-    distributed_c10d._register_process_group = register
-
-    def restore() -> None:
-        if distributed_c10d._register_process_group is register:
-            distributed_c10d._register_process_group = original
-
-    return restore
+    return replaced(distributed_c10d, "_register_process_group", register)

@@ -19,6 +19,7 @@ from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.message_orders import MessageOrders
 from evenstep.hooks.torch.operations import dtype_codes
 from evenstep.hooks.torch.works import Batches, KeptWorks
+from evenstep.hooks.wrapping import replaced
 from evenstep.trace.spool.layout import HOST_DEVICE, Flag
 
 _ASYNC, _ON_DEVICE = int(Flag.ASYNC), int(Flag.ON_DEVICE)
@@ -304,10 +305,4 @@ class Observer:
                 except Exception as error:
                     self.give_up(error)
 
-        work_type.wait = wait
-
-        def restore() -> None:
-            if work_type.wait is wait:
-                work_type.wait = original
-
-        return restore
+        return replaced(work_type, "wait", wait)

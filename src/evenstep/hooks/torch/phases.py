@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from evenstep.agent.arming import arm, disarm
 from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import Recorder
-from evenstep.hooks.wrapping import undo
+from evenstep.hooks.wrapping import replaced, undo
 from evenstep.trace.spool.layout import Phase
 
 _LAST_ENTRY, _WAITS = int(Word.LAST_ENTRY), int(Word.WAITS)
@@ -284,13 +284,7 @@ class PhaseHooks:
                     self._tell(after, result)
 
         wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
-        setattr(owner, name, wrapper)
-
-        def restore() -> None:
-            if getattr(owner, name) is wrapper:
-                setattr(owner, name, original)
-
-        self._undo.append(restore)
+        self._undo.append(replaced(owner, name, wrapper))
 
     def _tell(self, report: Callable[[Any], None], value: Any) -> None:
         recorder = self._recorder

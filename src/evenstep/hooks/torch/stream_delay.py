@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from evenstep.hooks.wrapping import replaced
 from evenstep.trace.spool.layout import WORD_HELD
 from evenstep.trace.spool.spool import Spool
 
@@ -148,10 +149,4 @@ class CaptureGate:
             return result
 
         wrapper.__doc__, wrapper.__name__ = original.__doc__, name
-        setattr(self._type, name, wrapper)
-
-        def restore() -> None:
-            if getattr(self._type, name) is wrapper:
-                setattr(self._type, name, original)
-
-        return restore
+        return replaced(self._type, name, wrapper)

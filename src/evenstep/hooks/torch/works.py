@@ -13,6 +13,8 @@ from collections.abc import Callable
 from sys import getrefcount
 from typing import Any, Protocol, TypeVar
 
+from evenstep.hooks.wrapping import replaced
+
 LIMIT = 64  # works that are kept: they hold tensors
 _OURS = 2  # our references to a kept work: that of the entry, and the argument's
 
@@ -115,10 +117,4 @@ def _followed(owner: Any, name: str, then: Callable[[Any], None]) -> Callable[[]
         then(result)
         return result
 
-    setattr(owner, name, method)
-
-    def restore() -> None:
-        if getattr(owner, name) is method:
-            setattr(owner, name, original)
-
-    return restore
+    return replaced(owner, name, method)
