@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -270,6 +271,32 @@ def test_what_a_device_computed_tells_what_it_waited_for():
     found = awaited(rows, operations, rows.leave_ns)
     assert (found.ahead == 1).all()
     assert not found.worked.any()
+
+
+def test_who_waits_on_a_real_device_for_a_late_loader_does_not_pass_for_a_slow_one():
+    """Two ranks of DDP on an H200, whose compute waits for NCCL's kernels. The second loads for
+    20 ms; the first has the same work in backward, which begins when the first reduction is over.
+    """
+    path = Path(__file__).with_name("h200-late-loader.csv")
+    table = np.loadtxt(path, int, delimiter=",", skiprows=1)
+    lane, step, operation, enter, leave, slack = table.T
+    rows = Columns(
+        {
+            "lane": lane, "step": step, "operation": operation, "on_device": lane >= 0,
+            "sends": lane >= 0, "enter_ns": enter * 1000, "leave_ns": leave * 1000,
+            "slack_ns": slack * 1000, "computed_ns": np.full(len(lane), np.nan),
+            **{name: np.zeros(len(lane)) for name in ("idled_ns", "freed_ns", "held_ns")},
+        }
+    )  # fmt: skip
+    nothing = np.zeros(operation.max() + 1, np.int64)
+    operations = Columns(
+        {"op": nothing + int(Op.ALL_REDUCE), "members": nothing + 2, "message": nothing > 0,
+         "root": nothing}
+    )  # fmt: skip
+    found = awaited(rows, operations, rows.leave_ns)
+    first = operation % 2 == 0
+    assert (found.ahead[first] == 1).mean() > 0.9
+    assert not found.worked[first].any()
 
 
 def test_a_device_that_was_idle_until_an_operation_was_over_waited_for_it():

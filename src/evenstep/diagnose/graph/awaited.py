@@ -192,15 +192,18 @@ def _expected(gaps: _Gaps, share: Array, work: Array) -> Array:
 
 
 def _paces(gaps: _Gaps, share: Array) -> Array:
-    """How many times as long as usual all work of a gap's lane is in its step."""
+    """How many times as long as usual all work of a gap's lane is in its step: 1, unless more of it
+    than one gap says otherwise."""
     work, unseen = _work(gaps, share)
     pace: Array = np.ones(len(work))
+    cells = np.arange(int(gaps.cell.max(initial=-1)) + 1)
     for _ in range(2):
         length = _median(work / pace, ~unseen, gaps.kind)[gaps.kind]
-        whole = np.bincount(gaps.cell, length)[gaps.cell]
-        weight = np.where(unseen, 0.0, np.minimum(length, LARGEST_WEIGHT * whole))
-        pace = _median(work / np.maximum(length, 1.0), weight, gaps.cell)[gaps.cell]
-        pace = np.where(pace > 0, pace, 1.0)
+        most = LARGEST_WEIGHT * np.bincount(gaps.cell, length, len(cells))
+        weight = np.where(unseen, 0.0, np.minimum(length, most[gaps.cell]))
+        ratio = np.append(work / np.maximum(length, 1.0), np.ones(len(cells)))
+        usual = _median(ratio, np.append(weight, most), np.append(gaps.cell, cells))
+        pace = np.where(usual > 0, usual, 1.0)[gaps.cell]
     return pace
 
 
