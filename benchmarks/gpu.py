@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,20 +64,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", type=Path, help="keep the recorded runs in this folder")
 
 
-def run(args: argparse.Namespace) -> list[Row]:
+def run(args: argparse.Namespace) -> Iterator[Row]:
     """Cost, stamps and known waits; one row with the reason where there is no device."""
     reason = unusable(args.python)
     if reason:
-        return [Row("what one device can show", "", f"skipped: {reason}", None, COMMAND)]
-    rows = [] if args.only == "waits" else costs(args)
+        yield Row("what one device can show", "", f"skipped: {reason}", None, COMMAND)
+        return
+    if args.only != "waits":
+        yield from costs(args)
     if args.only != "cost":
         with tempfile.TemporaryDirectory(prefix="benchmark-") as scratch:
-            rows += [
-                row
-                for known in KNOWN
-                for row in waits(known, args.keep or Path(scratch), args.python)
-            ]
-    return rows
+            for known in KNOWN:
+                yield from waits(known, args.keep or Path(scratch), args.python)
 
 
 def costs(args: argparse.Namespace) -> list[Row]:

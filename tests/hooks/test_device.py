@@ -83,6 +83,21 @@ def test_without_a_work_the_collective_ran_on_the_current_stream(bench):
     assert bench.stamps(seq) == (1, 2 * MS)  # 0 would say unknown
 
 
+def test_a_future_that_another_thread_completes_says_that_the_collective_has_ended(bench):
+    """As gloo's: its current stream has work queued that the collective did not wait for."""
+    callbacks = []
+    work = SimpleNamespace(get_future=lambda: SimpleNamespace(add_done_callback=callbacks.append))
+    seq = bench.spool.put(1, 0, Kind.COLLECTIVE)
+    bench.timer.end(seq, bench.timer.begin(), work)
+    bench.cuda.current.busy_until_ms = 30.0
+    bench.cuda.now_ms = 4.0
+    thread = threading.Thread(target=callbacks[0], args=(None,))
+    thread.start()
+    thread.join()
+    bench.pass_ms(1.0)
+    assert bench.stamps(seq) == (1, 4 * MS)
+
+
 def test_nothing_is_stamped_before_the_device_is_through(bench):
     seq = bench.issue(end_ms=5.0)
     bench.pass_ms(4.9)

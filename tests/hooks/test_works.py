@@ -94,6 +94,15 @@ def test_messages_of_a_batch_end_when_the_stream_has_waited_for_it(bench):
     assert [bench.stamps(seq) for seq in records] == [(2 * MS, 9 * MS)] * 2
 
 
+def test_a_transfer_behind_the_work_of_its_stream_has_no_length(bench):
+    bench.cuda.now_ms = 2.0
+    records, work = bench.batch(end_ms=9.0)
+    bench.cuda.current.busy_until_ms = 12.0  # compute that ends after the transfer
+    work.wait()
+    bench.cuda.now_ms = 20.0
+    assert [bench.stamps(seq) for seq in records] == [(2 * MS, 2 * MS)] * 2
+
+
 def test_a_message_outside_of_a_batch_ends_on_its_stream(bench):
     bench.batch(end_ms=9.0)[1].wait()
     bench.cuda.now_ms = 20.0

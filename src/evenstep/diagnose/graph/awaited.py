@@ -31,6 +31,7 @@ FURTHEST = 6  # entries after which an operation may still be waited for: a laye
 SURE = 0.15  # of a misfit: smaller improvements do not count
 SHARES = (0.0, 0.25, 1 / 3, 0.5, 2 / 3, 0.75, 1.0)  # of work, done before a wait: as layers are cut
 LARGEST_WEIGHT = 1 / 3  # of a step's work: weight of one place in the pace
+_AT_ONCE = (0.0, *[np.nan] * (FURTHEST - 1))  # shares of work before a wait for the last entry
 PACE_ROUNDS = 4  # of fitting waits and computing paces in turn
 MOST_GAPS = 60_000  # that are fitted
 _REDUCTIONS = (int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER), int(Op.REDUCE))
@@ -78,7 +79,17 @@ def _awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
     sure = (means(received, gaps.kind) > MOST) & (share[:, 0] == 0)
     seen, told = _shares_by_idle_time(rows, gaps)
     share = np.where(told[:, None], seen, share)
+    follows = _in_stream(rows, gaps)
+    share[follows], told = _AT_ONCE, told | follows
     return _waits_of_rows(rows, gaps, _best_shares(gaps, share, sure | told))
+
+
+def _in_stream(rows: Columns, gaps: _Gaps) -> Array:
+    """Kinds of gaps that end with the operation before: it runs on the stream of compute, as
+    blocking calls do, and the next entry follows at once. By the operations' own ends."""
+    ends = np.abs(gaps.lasted - gaps.over[0]) <= CROSSING_NS
+    told = rows.on_device[gaps.row] & np.isnan(gaps.computed) & ~gaps.opens
+    return means(ends & told & (gaps.lasted > SEVERAL * CROSSING_NS), gaps.kind) > MOST
 
 
 def _usual_shares(rows: Columns, operations: Columns, gaps: _Gaps) -> Array:

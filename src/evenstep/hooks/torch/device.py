@@ -7,7 +7,8 @@ An event on the current stream at issue marks the device's arrival. Its end:
 - In a batch, after the Work has been waited for: see `works`.
 - Else by the Work's future: NCCL completes it when the collective is enqueued, and torch runs its
   callbacks on a stream that already waits for the collective (`ivalue::Future`, `invokeCallback`).
-  An event on that stream is passed when the collective ends.
+  An event on that stream is passed when the collective ends. gloo completes it in a thread of its
+  own when the collective has ended: an event on a stream without work is passed then.
 
 Never by `Work.wait`, not even on a side stream: it releases the tensors that NCCL's Work holds for
 the allocator, it ends a barrier by blocking the host, and it takes the Work from functional
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from threading import get_ident
 from time import monotonic_ns
 from typing import Any
 
@@ -33,6 +35,7 @@ from evenstep.trace.spool.spool import Spool
 
 REFERENCE_LIFE_NS = 900_000_000  # 32-bit milliseconds resolve 61 ns in a second
 PENDING_LIMIT = 8192  # beyond it collectives are recorded without device times
+AT_ONCE_NS = 20_000  # a stream passes two events in a row sooner
 UNFINISHED_LIMIT = 32  # so many unfinished ones end a poll: later ones are hardly finished
 
 
@@ -65,13 +68,14 @@ class ReferenceEvent:
 class DeviceMark:
     """A collective's arrival on a device and, once issued, its end."""
 
-    __slots__ = ("begin", "end", "reference", "seq", "timer")
+    __slots__ = ("begin", "end", "reached", "reference", "seq", "timer")
 
     def __init__(self, timer: DeviceTimer, begin: Any, reference: ReferenceEvent) -> None:
         self.timer = timer
         self.begin = begin
         self.reference = reference  # recorded before `begin`
         self.end: Any = None
+        self.reached: Any = None  # of a batch: its stream before it waited
         self.seq = 0
 
 
@@ -106,7 +110,7 @@ class DeviceTimer:
         if len(self._pending) >= PENDING_LIMIT or self._cuda.is_current_stream_capturing():
             self.skipped += 1
             return None
-        return DeviceMark(self, self._recorded(), self._reference)
+        return DeviceMark(self, self.now(), self._reference)
 
     def end(self, seq: int, mark: DeviceMark, work: Any) -> None:
         """Mark the end of an issued collective, now or by its future."""
@@ -115,9 +119,11 @@ class DeviceTimer:
             self.passed(mark)
             return
 
+        issuer = get_ident()
+
         def completed(_: Any) -> None:
             try:
-                self.passed(mark)
+                self.passed(mark, ended=get_ident() != issuer)
             except Exception:  # the device has failed, and the job gets its own error
                 self.skipped += 1
 
@@ -161,6 +167,8 @@ class DeviceTimer:
             return False
         spool, seq = self._spool, mark.seq
         enter, leave = reference.nanoseconds(mark.begin), reference.nanoseconds(mark.end)
+        if mark.reached is not None and leave - reference.nanoseconds(mark.reached) <= AT_ONCE_NS:
+            leave = enter  # it did not wait: when the transfer ended behind its work is not known
         spool.patch(seq, WORD_DEVICE_ENTER, max(enter, 1))
         spool.patch(seq, WORD_DEVICE_EXIT, max(leave, enter, 1))
         spool.close(seq, self._clock())
@@ -177,16 +185,16 @@ class DeviceTimer:
         event.record(self._side)
         return ReferenceEvent(event, previous, now_ns)
 
-    def passed(self, mark: DeviceMark) -> None:
-        """The collective has ended when the current stream gets here."""
-        mark.end = self._recorded()
+    def passed(self, mark: DeviceMark, *, ended: bool = False) -> None:
+        """The collective ends when the current stream gets here, or has `ended` already."""
+        mark.end = self.now(self._side if ended else None)
         self._pending.append(mark)
 
-    def _recorded(self) -> Any:
-        """Record an event, new or reused, on the current stream of the device."""
+    def now(self, stream: Any = None) -> Any:
+        """Record an event, new or reused, on this stream or the current one of the device."""
         try:
             event = self._free.pop()
         except IndexError:
             event = self._cuda.Event(enable_timing=True)
-        event.record(self._cuda.current_stream(self.device))
+        event.record(self._cuda.current_stream(self.device) if stream is None else stream)
         return event

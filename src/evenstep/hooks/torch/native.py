@@ -216,6 +216,10 @@ class NativeKernels:
         """Number of the batch that is launched; 0 where it has no operation on a device."""
         return int(self.session.functions.batch(self.session.handle, False))
 
+    def batch_reached(self, batch: int) -> None:
+        """The current stream is about to wait for a batch."""
+        self.session.functions.batch_reached(self.session.handle, batch)
+
     def batch_ended(self, batch: int, waited: bool) -> None:
         """The current stream waits for a batch; or nobody will."""
         self.session.functions.batch_ended(self.session.handle, batch, waited)

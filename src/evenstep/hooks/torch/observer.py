@@ -196,6 +196,12 @@ class Observer:
         """Marks of the batch that is launched."""
         return self._batches.pop(_get_ident(), [])
 
+    def batch_reached(self, batch: list[Any]) -> None:
+        """The current stream is about to wait for a batch."""
+        now = {mark.timer: mark.timer.now() for mark in batch}
+        for mark in batch:
+            mark.reached = now[mark.timer]
+
     def batch_ended(self, batch: list[Any], waited: bool) -> None:
         """The current stream waits for a batch; or nobody will, and its ends are unknown."""
         for mark in batch:
@@ -281,6 +287,11 @@ class Observer:
             began_ns = thread_time_ns() if recorder.sampled else 0
             enter_ns = monotonic_ns()
             failed = True
+            if batches.kept:
+                try:
+                    batches.reached(work)
+                except Exception as error:
+                    self.give_up(error)
             try:
                 if began_ns:  # the wait itself is not our cost
                     began_ns -= thread_time_ns()

@@ -87,6 +87,7 @@ constexpr size_t MOST_PENDING = 8192;        // marks of one device; beyond it, 
 constexpr int MOST_UNFINISHED = 32;          // end a poll: later ones are hardly finished
 constexpr uint64_t BEAT_NS = 200000000;      // readers rely on a quarter of a second
 constexpr uint64_t SHORTEST_REST_NS = 1000000;
+constexpr int64_t AT_ONCE_NS = 20000;         // a stream passes two events in a row sooner
 constexpr uint64_t REFERENCE_LIFE_NS = 900000000;  // 32-bit ms resolve 61 ns in a second
 
 uint64_t clock_ns(clockid_t which) {
@@ -150,6 +151,7 @@ struct Reference {
 struct Mark {
   uint64_t seq;
   c10::Event begin, end;
+  std::shared_ptr<c10::Event> reached;  // of a batch: its stream before it waited
   std::shared_ptr<Reference> reference;  // recorded before `begin`
 };
 
@@ -168,13 +170,21 @@ class Timer {
       if (pending_.size() >= MOST_PENDING) return nullptr;
       reference = reference_;
     }
-    auto mark = std::make_unique<Mark>(Mark{seq, event(), event(), std::move(reference)});
+    auto mark = std::make_unique<Mark>(Mark{seq, event(), event(), nullptr, std::move(reference)});
     mark->begin.record(impl_.getStream(device_));
     return mark;
   }
 
-  void end(std::unique_ptr<Mark> mark) {
-    mark->end.record(impl_.getStream(device_));
+  // The current stream has come so far.
+  std::shared_ptr<c10::Event> reached() const {
+    auto now = std::make_shared<c10::Event>(event());
+    now->record(impl_.getStream(device_));
+    return now;
+  }
+
+  // It ends when the current stream gets here, or has ended already.
+  void end(std::unique_ptr<Mark> mark, bool ended = false) {
+    mark->end.record(ended ? side_ : impl_.getStream(device_));
     std::lock_guard<std::mutex> lock(mutex_);
     pending_.push_back(std::move(mark));
   }
@@ -434,7 +444,9 @@ void Timer::poll(Session& session) {
       continue;
     }
     const int64_t enter = mark->reference->at(mark->begin);
-    const int64_t exit = std::max(enter, mark->reference->at(mark->end));
+    int64_t exit = std::max(enter, mark->reference->at(mark->end));
+    if (mark->reached && exit - mark->reference->at(*mark->reached) <= AT_ONCE_NS)
+      exit = enter;  // the stream did not wait: when the transfer ended behind its work is not known
     Record& record = session.slot(mark->seq);
     if (__atomic_load_n(&record.seq, __ATOMIC_ACQUIRE) == mark->seq) {
       __atomic_store_n(&record.device_enter_ns, enter, __ATOMIC_RELAXED);
@@ -708,9 +720,13 @@ class Watch {
       return;
     }
     std::shared_ptr<Mark> mark(std::move(call.mark));
-    future->addCallback([session, timer = call.timer, mark](c10::ivalue::Future&) {
-      try {  // torch runs this on a stream that waits for the collective
-        timer->end(std::make_unique<Mark>(std::move(*mark)));
+    const pthread_t issuer = pthread_self();
+    future->addCallback([session, timer = call.timer, mark, issuer](c10::ivalue::Future&) {
+      // NCCL completes it at once, and torch runs this on a stream that waits for the collective;
+      // gloo completes it when the collective has ended, in a thread of its own.
+      const bool enqueued = pthread_equal(issuer, pthread_self());
+      try {
+        timer->end(std::make_unique<Mark>(std::move(*mark)), !enqueued);
       } catch (const std::exception&) {  // the device has failed, and the job gets its own error
       }
     });
@@ -934,6 +950,26 @@ uint64_t evenstep_batch(Session* session, bool begins) {
   std::lock_guard<std::mutex> lock(session->mutex);
   session->batches[++session->launched] = std::move(*batch);
   return session->launched;
+}
+
+// The current stream is about to wait for a batch.
+void evenstep_batch_reached(Session* session, uint64_t number) {
+  const Hold hold(session);
+  if (!hold || session->load(CAPTURES)) return;
+  std::lock_guard<std::mutex> lock(session->mutex);
+  const auto found = session->batches.find(number);
+  if (found == session->batches.end()) return;
+  try {
+    std::shared_ptr<c10::Event> now;
+    Timer* last = nullptr;
+    for (auto& [timer, mark] : found->second) {
+      if (timer != last) now = timer->reached();
+      last = timer;
+      mark->reached = now;
+    }
+  } catch (const std::exception& error) {
+    session->fail(error.what());
+  }
 }
 
 // The current stream waits for a batch; or nobody will, and the ends of its operations are unknown.

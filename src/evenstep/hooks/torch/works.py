@@ -3,7 +3,8 @@
 gloo's messages have no future. NCCL launches the operations of a batch (`batch_isend_irecv`) when
 it is complete: torch gives one Work for all of them, without a future, and an event after a single
 call is passed before that operation has begun. What is known is when the stream that has waited for
-the Work goes on.
+the Work goes on. Where it did not have to wait, the operation ended behind its work, nobody knows
+when: it is recorded without a length, as one that delays nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ class KeptWorks(OrderedDict[int, tuple[Any, Item]]):
         self.let_go(full=len(self) >= LIMIT)
         self[id(work)] = (work, item)
 
+    def of(self, work: Any) -> Item | None:
+        """What is kept with a work."""
+        entry = self.get(id(work))
+        return None if entry is None else entry[1]
+
     def waited(self, work: Any) -> Item | None:
         """What was kept with a work that has been waited for."""
         entry = self.pop(id(work), None)
@@ -54,6 +60,9 @@ class BatchRecorder(Protocol):
 
     def end_batch(self) -> Any:
         """Stop collecting; return what was collected, false where there is nothing."""
+
+    def batch_reached(self, batch: Any) -> object:
+        """The current stream is about to wait for the batch."""
 
     def batch_ended(self, batch: Any, waited: bool) -> object:
         """The current stream waits for the batch's end; or nobody will."""
@@ -80,6 +89,12 @@ class Batches:
                 undo.pop()()
 
         return restore
+
+    def reached(self, work: Any) -> None:
+        """A thread is about to call `Work.wait`."""
+        batch = self.kept.of(work)
+        if batch is not None:
+            self._recorder.batch_reached(batch)
 
     def waited(self, work: Any) -> None:
         """A thread has returned from `Work.wait`."""
