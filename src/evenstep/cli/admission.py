@@ -81,11 +81,12 @@ def option_value(command: Sequence[str], pattern: re.Pattern[str]) -> str | None
 
 
 def _facts(folder: RunFolder) -> dict[str, Any]:
-    """Return the facts of the run; nothing where its launcher cannot be told from them."""
+    """Return the facts of the run; nothing where what they say of its launcher is no time or
+    number."""
     try:
         known = folder.read()
-        datetime.fromisoformat(known["created"]), int(known["pid"])
-    except (TraceError, KeyError, TypeError, ValueError):
+        datetime.fromisoformat(known.get("created", "2000-01-01")), int(known.get("pid", 0))
+    except (TraceError, TypeError, ValueError):
         return {}
     return known
 
@@ -94,7 +95,7 @@ def _ended_here(known: Mapping[str, Any]) -> bool:
     """Whether the launcher that wrote `run.json` ran on this machine and has ended."""
     if known.get("hostname") != hostname():
         return False
-    started_s = process_start_s(int(known["pid"]))
-    if known.get("boot_id") != boot_id() or started_s is None:
+    started_s = process_start_s(int(known.get("pid", 0)))
+    if known.get("boot_id") != boot_id() or started_s is None or "created" not in known:
         return True
     return started_s > datetime.fromisoformat(known["created"]).timestamp() + 1  # pid reused

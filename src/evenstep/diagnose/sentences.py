@@ -34,11 +34,11 @@ from evenstep.diagnose.finding import (
     Where,
 )
 from evenstep.diagnose.levels import CHANGED, MINOR, NAMED, SMALLEST_SHARE
-from evenstep.statistics.interval import Share
 from evenstep.trace.spool.files import read_toml
 
 if TYPE_CHECKING:
     from evenstep.diagnose.graph.replay import Change
+    from evenstep.statistics.interval import Share  # terminals have no numpy
 
 TEXTS: Mapping[str, Any] = read_toml(Path(__file__).with_suffix(".toml"))
 _FORMS: Mapping[str, Callable[[Any], str]] = {
@@ -46,8 +46,6 @@ _FORMS: Mapping[str, Callable[[Any], str]] = {
     "percent": words.percent,
     "ranks": words.ranks,
 }
-
-_UNKNOWN = Share(nan, nan, nan)
 
 
 class _Sentence(Formatter):
@@ -124,7 +122,7 @@ def place_of(where: Where, when: When) -> str:
 def _option(texts: Sequence[str], gain: Share | None, numbers: Mapping[str, Any]) -> Option:
     action, cost, method = (_Sentence().vformat(text, (), numbers) for text in texts)
     value, low, high = (
-        None if isnan(number) else number for number in (gain or _UNKNOWN).rounded()
+        None if isnan(number) else number for number in (gain.rounded() if gain else [nan] * 3)
     )
     return Option(action, value, low, high, cost, method)
 

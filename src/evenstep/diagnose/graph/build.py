@@ -133,6 +133,11 @@ def _aligned(rows: Columns, lanes: int, clock: Array) -> tuple[Columns, Array]:
         slack[chosen[mine]] = begun - moved.issued_ns[mine]
         middle = float(moved.enter_ns[mine].mean())
         ahead[clock == one] = int(line.at(np.array(middle)) - first.at(np.array(middle)))
+    since = rows.enter_ns[chosen] - rows.issued_ns[chosen]
+    first_of = np.zeros(lanes, np.int64)
+    first_of[moved.lane[::-1]] = since[::-1]
+    if (since == first_of[moved.lane]).all():
+        slack[:] = NO_HOST  # the source has one time for both: entries of devices stand for calls
     for name in ("enter_ns", "leave_ns"):
         column = rows[name].copy()
         column[chosen] = moved[name] + np.rint(first.at(moved[name])).astype(np.int64)

@@ -345,11 +345,11 @@ _NEEDED: dict[Kind, tuple[str, ...]] = {
     Kind.PAUSE: ("step", "enter_ns", "exit_ns"),
     Kind.COLLECTIVE: (
         *("seq", "step", "op", "dtype", "flags", "thread", "group", "group_seq"),
-        *("bytes_in", "bytes_out", "peer_or_root", "enter_ns", "exit_ns"),
+        *("bytes_in", "bytes_out", "peer_or_root", "parent", "enter_ns", "exit_ns"),
     ),
     Kind.POINT_TO_POINT: (
         *("seq", "step", "op", "dtype", "flags", "thread", "group", "group_seq", "payload"),
-        *("bytes_in", "bytes_out", "peer_or_root", "enter_ns", "exit_ns"),
+        *("bytes_in", "bytes_out", "peer_or_root", "parent", "enter_ns", "exit_ns"),
         *("device_enter_ns", "device_exit_ns"),
     ),
     Kind.SPAN: (
