@@ -128,6 +128,15 @@ def test_a_batch_without_a_work_has_no_end_on_the_device(bench):
     assert [bench.stamps(seq) for seq in records] == [(0, 0)] * 2
 
 
+def test_a_batch_that_the_group_refuses_ends(bench):
+    bench.group._start_coalescing("cuda")
+    seq = bench.message(Op.SEND)
+    with pytest.raises(TypeError):
+        bench.group._end_coalescing()
+    assert bench.stamps(seq) == (0, 0)
+    assert bench.observer._batches == {}
+
+
 def test_our_failure_does_not_reach_the_group(bench, monkeypatch):
     monkeypatch.setattr(bench.observer, "end_batch", lambda: 1 / 0)
     bench.observer.begin_batch()

@@ -25,6 +25,8 @@ from evenstep.trace.spool.layout import HOST_DEVICE, Flag
 _ASYNC, _ON_DEVICE = int(Flag.ASYNC), int(Flag.ON_DEVICE)
 _MESSAGE = _ASYNC | int(Flag.EXIT_UPPER_BOUND)
 
+BATCH_LIMIT = 8192  # operations of a batch; a script that fails within one never ends it
+
 #: A begun call: record and flags.
 Token = tuple[int, int]
 
@@ -180,9 +182,10 @@ class Observer:
 
     def _end_on_device(self, seq: int, work: Any) -> None:
         mark = self._marks.pop(seq, None)
+        batch = self._batches.get(_get_ident()) if self._batches else None
         if mark is None:  # without device times the host knows only that it was issued
             self._close(seq, monotonic_ns())
-        elif self._batches and (batch := self._batches.get(_get_ident())) is not None:
+        elif batch is not None and len(batch) < BATCH_LIMIT:
             mark.seq = seq
             batch.append(mark)
         else:

@@ -685,7 +685,7 @@ class Watch {
   }
 
   void end(const Hold& session, Begun& call, WorkPointer work) const {
-    if (open_batch && call.mark) {
+    if (open_batch && call.mark && open_batch->size() < MOST_PENDING) {
       open_batch->emplace_back(call.timer, std::move(call.mark));
       return;
     }

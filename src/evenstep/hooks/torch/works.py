@@ -124,12 +124,16 @@ class Batches:
 
 
 def _followed(owner: Any, name: str, then: Callable[[Any], None]) -> Callable[[], None]:
-    """Call `then` with the result of each call of a method; return how to restore it."""
+    """Call `then` with the result of each call of a method, None if it raises; return how to
+    restore it."""
     original = getattr(owner, name)
 
     def method(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        then(result)
+        result = None
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            then(result)
         return result
 
     return replaced(owner, name, method)
