@@ -298,6 +298,18 @@ def test_removing_restores_what_was_replaced(hooks_of, recorder):
     assert recorder.spool.words[0] == 0
 
 
+def test_batches_without_anything_on_a_device_pass_through_either_mechanism(hooked, failures):
+    hooks = hooked()
+    recorder = hooks._native or hooks._observer
+    recorder.begin_batch()
+    dist.all_reduce(torch.ones(1))
+    batch = recorder.end_batch()
+    assert not batch
+    recorder.batch_reached(batch)
+    recorder.batch_ended(batch, True)
+    assert failures == []
+
+
 def test_hooks_can_be_installed_again_after_they_were_removed(hooked, recorder, in_python):
     hooked().remove()
     hooked()

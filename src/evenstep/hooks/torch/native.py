@@ -32,17 +32,27 @@ _Pointer, _u64 = ctypes.c_void_p, ctypes.c_uint64
 
 #: Functions of the library: what each returns and takes.
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "observe": (ctypes.c_bool, (ctypes.c_char_p, *[ctypes.c_int] * 4)), "observe_waits":
-    (ctypes.c_bool, ()), "open": (_Pointer, (_u64,)), "words": (_Pointer, (_Pointer,)), "arm":
-    (None, (_Pointer, _Pointer)), "number": (_u64, (_Pointer,)), "thread": (ctypes.c_uint16,
-    (_Pointer,)), "step": (_u64, (_Pointer, _u64, ctypes.c_int64, ctypes.c_uint16, ctypes.c_int)),
-    "meet": (None, (_Pointer, _Pointer)), "group": (_Pointer, (_Pointer, ctypes.c_char_p,
-    ctypes.c_uint32, _Pointer, _u64, _u64)), "retire": (None, (_Pointer,)), "sequence": (_u64,
-    (_Pointer,)), "gate": (None, (_Pointer, _Pointer)), "pass_by": (None, (ctypes.c_bool,)), "look":
-    (None, (_Pointer,)), "capture": (None, (_Pointer, _u64)), "batch": (_u64, (_Pointer,
-    ctypes.c_bool)), "batch_ended": (None, (_Pointer, _u64, ctypes.c_bool)), "failure":
-    (ctypes.c_char_p, (_Pointer,)),
-}  # fmt: skip
+    "observe": (ctypes.c_bool, (ctypes.c_char_p, *[ctypes.c_int] * 4)),
+    "observe_waits": (ctypes.c_bool, ()),
+    "open": (_Pointer, (_u64,)),
+    "words": (_Pointer, (_Pointer,)),
+    "arm": (None, (_Pointer, _Pointer)),
+    "number": (_u64, (_Pointer,)),
+    "thread": (ctypes.c_uint16, (_Pointer,)),
+    "step": (_u64, (_Pointer, _u64, ctypes.c_int64, ctypes.c_uint16, ctypes.c_int)),
+    "meet": (None, (_Pointer, _Pointer)),
+    "group": (_Pointer, (_Pointer, ctypes.c_char_p, ctypes.c_uint32, _Pointer, _u64, _u64)),
+    "retire": (None, (_Pointer,)),
+    "sequence": (_u64, (_Pointer,)),
+    "gate": (None, (_Pointer, _Pointer)),
+    "pass_by": (None, (ctypes.c_bool,)),
+    "look": (None, (_Pointer,)),
+    "capture": (None, (_Pointer, _u64)),
+    "batch": (_u64, (_Pointer, ctypes.c_bool)),
+    "batch_reached": (None, (_Pointer, _u64)),
+    "batch_ended": (None, (_Pointer, _u64, ctypes.c_bool)),
+    "failure": (ctypes.c_char_p, (_Pointer,)),
+}
 #: Functions that may take long: they release the interpreter's lock.
 _SLOW: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "poll": (None, (_Pointer,)),
