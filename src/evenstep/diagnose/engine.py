@@ -11,7 +11,6 @@ from math import factorial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep import words
 from evenstep.diagnose.finding import TERMINAL, Diagnosis, Effect, Finding, Option
@@ -29,10 +28,9 @@ from evenstep.diagnose.modes.catalog import MODES
 from evenstep.diagnose.predict.published import job, published
 from evenstep.diagnose.sentences import say, verdict
 from evenstep.statistics.interval import Share
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.trace import Trace
-
-Array = npt.NDArray[Any]
 
 
 def diagnose(run: Trace | Case) -> Diagnosis:

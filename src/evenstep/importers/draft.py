@@ -11,16 +11,13 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import TraceError
-from evenstep.trace.columns import Columns, positions_by_key
+from evenstep.trace.columns import Array, Columns, positions_by_key
 from evenstep.trace.ranks import MOST_MEMBERS, group_uid
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.spooled import EVENT_COLUMNS, EVENT_TYPES, NONE_VALUES, empty
 from evenstep.trace.trace import Group, RankInfo, Trace
-
-Array = npt.NDArray[Any]
 
 #: Time of a clock's first event. Hosts' clocks may be an hour apart, and no time may become less
 #: than 1 on the reference clock: an end at 0 means unknown.

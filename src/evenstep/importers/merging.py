@@ -12,11 +12,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from evenstep.trace.columns import Columns
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array, Columns
 
 
 def united(start: Array, end: Array) -> tuple[Array, Array]:

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import MissingExtra, TraceError
 from evenstep.importers.compression import GZIP, ZSTANDARD
 from evenstep.importers.content import SourceFile, lines
+from evenstep.trace.columns import Array
 from evenstep.trace.store.database import connect
 
 if TYPE_CHECKING:
     import duckdb
-
-Array = npt.NDArray[Any]
 
 PARQUET = b"PAR1"
 SEPARATORS = ",;\t|"

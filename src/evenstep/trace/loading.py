@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import TraceError
-from evenstep.trace.columns import Columns, run_numbers
+from evenstep.trace.columns import Array, Columns, run_numbers
 from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.reader import RECORD, SpoolContents
 from evenstep.trace.repetition import with_steps
@@ -21,8 +19,6 @@ from evenstep.trace.spools import LARGE_RECORDS, Spools, Survey, read_spools
 from evenstep.trace.store.layout import is_store
 from evenstep.trace.store.reading import load_store
 from evenstep.trace.trace import Group, RankInfo, Trace
-
-Array = npt.NDArray[Any]
 
 _IN_STEPS = [int(kind) for kind in (Kind.STEP, Kind.PHASE, Kind.COLLECTIVE, Kind.POINT_TO_POINT)]
 MESH = "mesh_"  # torch's prefix of a mesh dimension's name

@@ -8,15 +8,12 @@ a compute but have no other end.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from evenstep.trace.columns import Columns, key_numbers, positions_by_key
+from evenstep.trace.columns import Array, Columns, key_numbers, positions_by_key
 from evenstep.trace.operations import CLOCK_ERROR_S, MESSAGES, RECVS, SENDS, Role
-
-Array = npt.NDArray[Any]
 
 STAMPS_S = 50e-6  # a compute and its message may overlap by so much: error of the stamps
 MOST = 0.5  # share of messages that micro-batches must pair, else they are paired by order

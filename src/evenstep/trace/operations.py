@@ -8,14 +8,10 @@ The form of Lin et al., "Understanding Stragglers in Large Model Training Using 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from evenstep.trace.columns import Columns
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array, Columns
 
 
 class Role(IntEnum):
@@ -113,7 +109,7 @@ def latest(where: Array, values: Array, worker: Array) -> Array:
     return np.asarray(found[worker])
 
 
-def gathered_ahead(operations: Columns) -> npt.NDArray[Any]:
+def gathered_ahead(operations: Columns) -> Array:
     """Which rows gather parameters for the next step: those after the worker's last compute and
     after the operations that end its step.
 
@@ -125,7 +121,7 @@ def gathered_ahead(operations: Columns) -> npt.NDArray[Any]:
     return np.asarray((operations.role == Role.PARAMS) & ahead)
 
 
-def reduces_behind(operations: Columns, worker: npt.NDArray[Any]) -> bool:
+def reduces_behind(operations: Columns, worker: Array) -> bool:
     """Whether reductions of gradients overlap with backward: some gradients are reduced apart, or
     of most `worker` (a number per step) the first begins before its last compute has ended; later
     ones may queue until after that."""
@@ -138,7 +134,7 @@ def reduces_behind(operations: Columns, worker: npt.NDArray[Any]) -> bool:
     return bool(len(early)) and bool(early.mean() > 0.5)
 
 
-Pairs = tuple[npt.NDArray[Any], npt.NDArray[Any]]  # rows, and the row that depends on each
+Pairs = tuple[Array, Array]  # rows, and the row that depends on each
 
 
 def after_gathers(operations: Columns, gathers: Array, forwards: Array) -> Pairs:
@@ -154,13 +150,13 @@ def after_gathers(operations: Columns, gathers: Array, forwards: Array) -> Pairs
     return np.append(by_chunk[0], by_worker[0]), np.append(by_chunk[1], by_worker[1])
 
 
-def in_chunks(operations: Columns, before: npt.NDArray[Any], after: npt.NDArray[Any]) -> Pairs:
+def in_chunks(operations: Columns, before: Array, after: Array) -> Pairs:
     """Pair the first rows of `before` and `after` of each worker's virtual stage."""
     chunk = _chunks(operations)
     return joined((before, chunk[before]), (after, chunk[after]))
 
 
-def _chunks(operations: Columns) -> npt.NDArray[Any]:
+def _chunks(operations: Columns) -> Array:
     """A number for each combination of worker and virtual stage."""
     return np.asarray(operations.worker.astype(np.int64) * 2**20 + operations.mc)
 

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import LayoutError, SpoolError
 from evenstep.trace import facts
+from evenstep.trace.columns import Array
 from evenstep.trace.pack import Extent
 from evenstep.trace.ranks import MOST_MEMBERS, MOST_RANKS, parse_ranks
 from evenstep.trace.spool import layout, summary
-
-Array = npt.NDArray[Any]
 
 
 def _padded(fields: Iterable[tuple[str, str]], itemsize: int) -> np.dtype[Any]:

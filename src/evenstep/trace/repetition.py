@@ -12,14 +12,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from evenstep.trace.columns import Columns, key_numbers
+from evenstep.trace.columns import Array, Columns, key_numbers
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.spooled import NONE_VALUES, OnDisk
 from evenstep.trace.trace import Trace
-
-Array = npt.NDArray[Any]
 
 FEWEST_STEPS = 6  # repetitions: fewer may be a coincidence
 LONGEST = 4_096  # most calls of a step

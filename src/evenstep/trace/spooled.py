@@ -10,21 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import TraceError
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.cores import each
 from evenstep.trace.reader import CHUNK, RECORD, Ring
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.spools import BULK, NO_STEPS, StepIndex
 from evenstep.trace.trace import ByKind, EventTable
-
-Array = npt.NDArray[Any]
 
 _NUMBERS = dict.fromkeys(("rank", "group", "name"), np.dtype(np.int32))
 #: Columns of `Trace.events` and their types: the rank, and the fields of a record.

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import TraceError
+from evenstep.trace.columns import Array
 from evenstep.trace.cores import each
 from evenstep.trace.pack import SUFFIX, Extent, extents
 from evenstep.trace.reader import (
@@ -34,7 +34,6 @@ from evenstep.trace.spool import layout
 from evenstep.trace.spool.folder import read_facts
 from evenstep.trace.spool.layout import Kind
 
-Array = npt.NDArray[Any]
 Found = TypeVar("Found")
 
 #: Frequent kinds: their records stay on disk in a large run.

@@ -10,13 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from evenstep.trace.columns import Columns, key_numbers
+from evenstep.trace.columns import Array, Columns, key_numbers
 from evenstep.trace.reader import SUMMARY
 from evenstep.trace.spool.layout import Flag, Kind, Op
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(slots=True, frozen=True)

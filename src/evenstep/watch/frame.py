@@ -10,19 +10,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, TypedDict
+from typing import Annotated, ClassVar, Literal, TypedDict
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep import lateness
 from evenstep.documents import Amount, Document, Meta, Natural, Portion, Positive
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
 from evenstep.watch.run import FollowedRun, SeenRank
 from evenstep.watch.window import WINDOW_STEPS, RankWindow
 from evenstep.words import capital
-
-Array = npt.NDArray[Any]
 
 CURVE_STEPS = 60
 MOST_ROWS = 64  # as the schema says

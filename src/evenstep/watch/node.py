@@ -17,16 +17,14 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.trace.columns import Array
 from evenstep.trace.reader import LONGEST_NS
 from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.layout import Phase
 from evenstep.watch.run import LiveRun, SeenRank
 from evenstep.watch.spool import KEPT_STEPS, Inside
 from evenstep.watch.window import RankWindow, StepTable
-
-Array = npt.NDArray[Any]
 
 SCHEMA = "evenstep.node/2"
 FOLDER = "live"

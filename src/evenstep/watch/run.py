@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import TraceError
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.folder import RunFolder, read_facts
 from evenstep.trace.spool.identity import boot_id, hostname
 from evenstep.watch.spool import Inside, SpoolTail
-from evenstep.watch.window import NO_STEPS, Array, RankWindow, StepTable, rank_window, step_table
+from evenstep.watch.window import NO_STEPS, RankWindow, StepTable, rank_window, step_table
 
 SILENT_S = 10.0  # a rank is silent without a step for this time, and …
 SILENT_STEPS = 20  # … for the time of so many usual steps

@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import TraceError
+from evenstep.trace.columns import Array
 from evenstep.trace.reader import RECORD, SUMMARY, spool_header
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.spool.summary import level_slots
-
-Array = npt.NDArray[Any]
 
 KEPT_STEPS = 64  # of each rank
 SUMMARIES_PER_READ = 32

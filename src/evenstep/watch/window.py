@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
 
 if TYPE_CHECKING:
     from typing import Self
-
-Array = npt.NDArray[Any]
 
 WINDOW_STEPS = 32  # most steps of a rank; all values but the curve are computed from these, …
 WINDOW_NS = 10_000_000_000  # … without older ones, …

@@ -12,10 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isqrt, sqrt
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep import words
 from evenstep.diagnose.compare.result import (
@@ -39,10 +37,10 @@ from evenstep.diagnose.measure.overview import compute_ns, time_shares
 from evenstep.diagnose.measure.transfers import floors
 from evenstep.diagnose.predict.scaling import bytes_per_rank, differences, script
 from evenstep.statistics.interval import BLOCK_STEPS, SEED, blocks, of_draws, student, z
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
 
-Array = npt.NDArray[Any]
 Numbers = dict[str, float]
 
 NEGLIGIBLE = 0.001  # of the baseline, or of step time: too small to count, however sure

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep import words
 from evenstep.diagnose.compare.comparison import NEGLIGIBLE
@@ -28,11 +27,10 @@ from evenstep.diagnose.sentences import verdict
 from evenstep.documents import Document, Meta, Natural, Portion, Positive
 from evenstep.errors import TraceError
 from evenstep.statistics.interval import student
+from evenstep.trace.columns import Array
 from evenstep.trace.loading import load
 from evenstep.trace.reader import open_spool
 from evenstep.trace.spool.folder import RunFolder
-
-Array = npt.NDArray[Any]
 
 SCHEMA = "evenstep.history/1"
 DEPTH = ("", "*/", "*/*/")  # of the folders that are searched for runs

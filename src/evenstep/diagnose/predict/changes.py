@@ -10,10 +10,9 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep import allreduce
 from evenstep.allreduce import Cost, Link
@@ -25,12 +24,10 @@ from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.transfers import TransferLine, line_through
 from evenstep.diagnose.modes.runtime_jitter import aligned_pauses
 from evenstep.errors import UsageError
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.spool.layout import Kind, Op, Phase
 from evenstep.values import bytes_of
-
-Array = npt.NDArray[Any]
 
 #: Subjects, an example of which one (none where there is only one), and their possible changes. 1.5
 #: and 0.5 stand for any factor, 25MB for any size.

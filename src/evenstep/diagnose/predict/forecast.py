@@ -19,10 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtr
 
 from evenstep.allreduce import bus_factor, depth
@@ -34,9 +33,8 @@ from evenstep.diagnose.measure.transfers import line_through, transfers
 from evenstep.statistics import tails
 from evenstep.statistics.interval import BLOCK_STEPS, MAD_SIGMA, RESAMPLES, SEED, Estimate, blocks
 from evenstep.statistics.tails import TabulatedNoise
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
-
-Array = npt.NDArray[Any]
 
 #: Low, middle, high. Few resampled exceedances vary too little: on synthetic runs of 117 steps the
 #: middle 95 % hold the truth in 83 % of 180 cases, the middle 98 % in 89 %; with 497 steps the

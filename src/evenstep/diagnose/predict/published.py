@@ -21,14 +21,13 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.graph.dependency import Dependencies, dependencies
 from evenstep.diagnose.graph.lanes import ENTRY, STEP_END, WAIT
 from evenstep.diagnose.graph.replay import CELLS, Change, replay
 from evenstep.diagnose.graph.segments import segments
 from evenstep.diagnose.graph.structure import Graph
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.operation_messages import lanes
 from evenstep.trace.operations import (
     ANYWHERE,
@@ -42,7 +41,6 @@ from evenstep.trace.operations import (
     reduces_behind,
 )
 
-Array = npt.NDArray[Any]
 Parts = dict[Any, Array]  # by label of a part of the job: (steps,) seconds
 
 SLOWEST = 0.03  # of the workers make up M_W

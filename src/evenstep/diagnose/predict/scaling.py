@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,10 +25,9 @@ import numpy.typing as npt
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.levels import CLEARLY, FEWEST, MINOR, MOST, NAMED, SEVERAL
 from evenstep.statistics.interval import SEED, Share, blocks, of_draws
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
-
-Array = npt.NDArray[Any]
 
 WEAK, STRONG = -0.35, -0.65  # slope of log compute per rank over log ranks
 

@@ -10,16 +10,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.lateness.case import Case, open_case
 from evenstep.diagnose.predict.changes import Spec, answer, parse
 from evenstep.diagnose.sentences import say
 from evenstep.errors import UsageError
 from evenstep.statistics.interval import Share, share_of
+from evenstep.trace.columns import Array
 from evenstep.trace.trace import Trace
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(slots=True, frozen=True)

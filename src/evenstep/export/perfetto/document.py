@@ -14,8 +14,9 @@ import numpy as np
 
 from evenstep.diagnose.finding import Diagnosis, Finding
 from evenstep.export.perfetto import wire
-from evenstep.export.perfetto.slices import SHOWN, TRACKS, Array, Numbered, Slices, slices
+from evenstep.export.perfetto.slices import SHOWN, TRACKS, Numbered, Slices, slices
 from evenstep.trace.clocks.clocks import Clocks, align, sharpened
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spooled import EVENT_COLUMNS
 from evenstep.trace.trace import Trace

@@ -6,14 +6,10 @@ Overlapping slices need several lanes. An arrow leads from the awaited rank to e
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from evenstep.trace.columns import Columns
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array, Columns
 
 MOST_LANES = 16  # slices that overlap more others go to lanes below
 SEEN_NS = 1_000  # shorter waits get no arrow

@@ -11,17 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep import words
 from evenstep.diagnose.measure.transfers import arrivals
 from evenstep.export.perfetto.layout import Flows, arrows, lanes, levels, side_by_side
 from evenstep.trace.clocks.clocks import Clocks
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Kind, Op, Phase
 from evenstep.trace.trace import Trace
 
-Array = npt.NDArray[Any]
 Thing = TypeVar("Thing")
 
 TRACKS = ("steps", "collectives", "messages", "spans", "pauses", "pacing", "findings")

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 VARINT, FIXED64, LENGTH = 0, 1, 2
 TIME_BYTES = 9  # of a padded varint: 63 bits

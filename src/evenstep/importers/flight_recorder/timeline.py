@@ -10,17 +10,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.importers.draft import FIRST_NS
-from evenstep.trace.columns import key_numbers
+from evenstep.trace.columns import Array, key_numbers
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import Trace
-
-Array = npt.NDArray[Any]
 
 _ROUNDS = 32  # of averaging between the clocks of ranks that share calls
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import (
@@ -33,10 +31,8 @@ from evenstep.importers.kineto.table import (
     call_table,
 )
 from evenstep.importers.merging import Completion, completion, exposed, united
-from evenstep.trace.columns import Columns, key_numbers
+from evenstep.trace.columns import Array, Columns, key_numbers
 from evenstep.trace.spool.layout import Flag, Op
-
-Array = npt.NDArray[Any]
 
 _NEVER = np.iinfo(np.int64).max
 _NESTED = 4  # calls within calls (a coalesced group's), and one to spare

@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.importers.compression import Stream
 from evenstep.importers.content import whole
 from evenstep.importers.kineto.names import CALL, COMMS, annotation
 from evenstep.importers.trace_events import Args, TraceEvent, TraceEvents
-from evenstep.trace.columns import Columns
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array, Columns
 
 LATEST_US = 4e15  # the year 2096 in µs: a time beyond it, either way, is damage
 _MASK = (1 << 62) - 1

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import TraceError
 from evenstep.importers.file_ranks import natural, rank_of, ranks_by_paths
 from evenstep.importers.kineto.calls import groups_of, ranks_of
 from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import CALL, COMMS, OPTIMIZER_STEP, annotation, step_number
+from evenstep.trace.columns import Array
 
 #: tensorboard_trace_handler, unless told otherwise: HOST_PID.STAMP.pt.trace.json
 _WORKER = re.compile(r"^(?P<host>.+)_(?P<process>\d+)(?:\.\d+)?\.pt\.trace\.json")
@@ -140,8 +140,6 @@ def _host(file: KinetoFile) -> str:
 
 
 # -- several processes in one file -----------------------------------------------------------------
-
-Array = npt.NDArray[Any]
 
 MOST_PROCESSES = 1_024
 

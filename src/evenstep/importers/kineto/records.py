@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.importers.draft import FIRST_NS, Draft
 from evenstep.importers.kineto.calls import CallArguments, GroupKey
@@ -17,11 +16,9 @@ from evenstep.importers.kineto.places import FilePlace, info_of
 from evenstep.importers.kineto.steps import Steps, phases_of
 from evenstep.importers.kineto.table import UNKNOWN_NS, host_waits, in_sequence
 from evenstep.importers.merging import STAMP_NS, Completion, united
-from evenstep.trace.columns import Columns, key_numbers
+from evenstep.trace.columns import Array, Columns, key_numbers
 from evenstep.trace.spool.layout import Kind, Op, ReduceOp
 from evenstep.trace.trace import COMPUTE, COPY
-
-Array = npt.NDArray[Any]
 
 _REDUCTIONS = (
     ("sum", ReduceOp.SUM), ("prod", ReduceOp.PRODUCT), ("minmax", ReduceOp.OTHER),

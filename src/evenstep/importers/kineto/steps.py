@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import EVALUATE, OPTIMIZER_STEP, phase, step_number
 from evenstep.importers.merging import Completion, cut, leaf_lengths
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Flag, Phase
-
-Array = npt.NDArray[Any]
 
 UNMARKED = "the profile marks neither steps nor optimizers"
 #: Marks of phases that older profilers write as operators.

@@ -8,15 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import CALL, ON_HOST, Annotation, operation
 from evenstep.importers.merging import without
-from evenstep.trace.columns import Columns, key_numbers, positions_by_key
+from evenstep.trace.columns import Array, Columns, key_numbers, positions_by_key
 from evenstep.trace.spool.layout import Flag, Kind, Op
-
-Array = npt.NDArray[Any]
 
 UNKNOWN_NS = int(np.iinfo(np.int64).min)  # a device time that the file does not have
 NOT_SET = -1

@@ -11,19 +11,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.importers.kineto.calls import GroupKey
 from evenstep.importers.kineto.records import Profile
 from evenstep.importers.kineto.table import UNKNOWN_NS
-from evenstep.trace.columns import Columns, key_numbers, positions_by_key
+from evenstep.trace.columns import Array, Columns, key_numbers, positions_by_key
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.spool.layout import Op
-
-Array = npt.NDArray[Any]
 
 #: Members of a collective leave it within so much: 1 to 27 µs in profiles of A100 and H100.
 TOGETHER_NS = 30_000

@@ -15,12 +15,10 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.importers.compression import Stream
 from evenstep.importers.draft import LATEST_NS
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 MAGIC = b"SQLite format 3\0"
 MOST_ROWS = 10_000_000  # of a table: as many as fit into memory

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.importers.content import whole
 from evenstep.importers.draft import MOST_BYTES
@@ -20,10 +19,8 @@ from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import kernel_operation, operation, phase
 from evenstep.importers.kineto.steps import StepMarks
 from evenstep.importers.nsys.tables import Export
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Op, Phase
-
-Array = npt.NDArray[Any]
 
 _STEP = re.compile(
     r"^(?:ProfilerStep\*?#|(?:[\w ]*[ _])?(?:step|iteration|iter|batch_idx)[ _#:=]*)(\d{1,9})$",

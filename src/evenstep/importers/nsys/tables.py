@@ -18,7 +18,6 @@ import numpy as np
 from evenstep.errors import TraceError
 from evenstep.importers.nsys.database import (
     MOST_ROWS,
-    Array,
     Names,
     key,
     open_database,
@@ -28,7 +27,7 @@ from evenstep.importers.nsys.database import (
     tables_of,
     whole_number,
 )
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 
 _RANGES = (59, 60, 70, 71)  # push/pop and start/end ranges of NVTX, and as nsys imports them
 _DEPTH = 4  # of nesting in a payload

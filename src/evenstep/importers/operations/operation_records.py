@@ -12,19 +12,16 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.importers.draft import Draft
 from evenstep.importers.kineto.names import operation
 from evenstep.importers.operations.program import PLACES, TALKS, placed, program
-from evenstep.trace.columns import Columns, key_numbers
+from evenstep.trace.columns import Array, Columns, key_numbers
 from evenstep.trace.operation_messages import STAMPS_S, OperationMessages, messages
 from evenstep.trace.operations import MESSAGES, SENDS, Role
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op, Phase
 from evenstep.trace.trace import Trace
-
-Array = npt.NDArray[Any]
 
 _OPS = {Role.PARAMS: Op.ALL_GATHER, Role.GRADS: Op.REDUCE_SCATTER}
 _PHASES = {

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import TraceError
 from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
@@ -22,13 +21,11 @@ from evenstep.importers.draft import Draft
 from evenstep.importers.kineto.names import MESSAGES, operation
 from evenstep.importers.operations.operation_records import trace_of
 from evenstep.importers.tables import read_table, table_file
-from evenstep.trace.columns import Columns, key_numbers, positions_by_key
+from evenstep.trace.columns import Array, Columns, key_numbers, positions_by_key
 from evenstep.trace.operation_messages import MOST, STAMPS_S
 from evenstep.trace.operations import COMPUTES, RECVS, ROLES, SENDS, Role, extent
 from evenstep.trace.spool.layout import Op
 from evenstep.trace.trace import Trace
-
-Array = npt.NDArray[Any]
 
 NAME = "operation table"
 REQUIRED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")

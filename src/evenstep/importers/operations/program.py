@@ -9,12 +9,11 @@ that end the step for the gradients.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.operation_messages import MOST, OperationMessages, lanes
 from evenstep.trace.operations import (
     COLLECTIVES,
@@ -33,8 +32,6 @@ from evenstep.trace.operations import (
     on_one_line,
     reduces_behind,
 )
-
-Array = npt.NDArray[Any]
 
 ORIGIN_NS = 1_000_000_000  # first time: an end at 0 would mean unknown
 GAP_NS = 1_000  # between steps laid end to end

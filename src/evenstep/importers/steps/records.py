@@ -14,16 +14,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import TraceError
 from evenstep.importers.draft import LATEST_NS, Draft
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.trace import UNKNOWN, Trace
-
-Array = npt.NDArray[Any]
 
 ORIGIN_NS = 1_000_000_000  # first time: an end at 0 would mean unknown
 WHOLE = -1  # in place of a phase: the step itself

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import TraceError
 from evenstep.importers.content import Progress, SourceFile, TraceFormat, content, usable
@@ -25,6 +24,7 @@ from evenstep.importers.file_ranks import natural, ranks_by_paths
 from evenstep.importers.merging import united
 from evenstep.importers.protobuf import messages, parsed
 from evenstep.importers.xplane.programs import Instruction, instructions
+from evenstep.trace.columns import Array
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.repetition import stepped
 from evenstep.trace.spool.layout import Kind, Op
@@ -34,8 +34,6 @@ NAME = "XPlane profile"
 MOST_FILE_BYTES = 1 << 29
 MOST_EVENTS = 20_000_000
 RELATIVE_NS = 10**15  # a line with a smaller time stamp counts from the beginning of the profile
-Array = npt.NDArray[Any]
-
 _PLANES = (b"/host:", b"/device:", b"Task Environment")
 _DEVICE = re.compile(r"^/device:\w+:(\d{1,4})$")
 

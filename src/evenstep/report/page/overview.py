@@ -12,16 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.report.page.sheet import Chart
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Phase
-
-Array = npt.NDArray[Any]
 
 CURVE_POINTS = 2000
 MOST_CELLS = 2_500_000

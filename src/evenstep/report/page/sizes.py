@@ -6,20 +6,15 @@ nccl-tests, of the adapters, else of the run itself.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from evenstep import allreduce
 from evenstep.allreduce import Link
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.measure.transfers import RINGS, Shape, reference
 from evenstep.report.page.sheet import Chart
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Op
-
-Array = npt.NDArray[Any]
 
 SHAPES = 6  # those with the longest transfers
 POINTS = 4000  # per shape

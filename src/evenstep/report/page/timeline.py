@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.measure.grid import WINDOW_RECORDS
 from evenstep.diagnose.measure.transfers import arrivals
 from evenstep.trace.clocks.clocks import Clocks
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spooled import EVENT_COLUMNS
 from evenstep.trace.trace import ByKind, Trace
-
-Array = npt.NDArray[Any]
 
 RECORD_BUDGET = 120_000
 LATEST_STEPS = 64

@@ -9,17 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.cost import Blame
 from evenstep.diagnose.lateness.dynamics import critical_path
 from evenstep.report.page.sheet import Chart
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.trace import Trace
 from evenstep.words import some, some_ranks
-
-Array = npt.NDArray[Any]
 
 MOST_CELLS_A_SIDE = 128
 BOUNDS = 20_000  # steps of the critical path; of more, every n-th

@@ -9,12 +9,11 @@ drift reconciles show that a clock was set: the line breaks there.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 DRIFT = 250e-6  # two crystals of 100 ppm each, and a margin
 WANDER = 2e-6  # change of the rate during a run, with temperature

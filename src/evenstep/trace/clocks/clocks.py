@@ -15,17 +15,14 @@ the median difference of the exits, clipped to the bounds.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.trace.clocks.bounds import OffsetLine, line
 from evenstep.trace.clocks.crossings import Crossings, crossings
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.trace import Trace
-
-Array = npt.NDArray[Any]
 
 
 class Clocks(NamedTuple):

@@ -9,16 +9,13 @@ on others matter, however many ranks share the clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from evenstep.trace.columns import Columns, run_numbers
+from evenstep.trace.columns import Array, Columns, run_numbers
 from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op
 from evenstep.trace.trace import Trace, matched
-
-Array = npt.NDArray[Any]
 
 MOST_ROWS = 3_000_000  # of a larger trace, one in so many collectives of each group is used
 FROM_ROOT = (int(Op.BROADCAST), int(Op.SCATTER))

@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import MissingExtra, TraceError
+from evenstep.trace.columns import Array
 from evenstep.trace.cores import available
 from evenstep.trace.store.layout import ROW_GROUP
 
 if TYPE_CHECKING:
     import duckdb
-
-Array = npt.NDArray[Any]
 
 CLOSED = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import TraceError
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spooled import (
     EVENT_COLUMNS,
@@ -28,8 +26,6 @@ from evenstep.trace.spooled import (
 from evenstep.trace.store import database as store_database
 from evenstep.trace.store.layout import StoredPart
 from evenstep.trace.trace import ByKind, EventTable
-
-Array = npt.NDArray[Any]
 
 FEW = 8_000_000  # rows of a table whose selections are read column by column, through its cache
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import TraceError
 from evenstep.trace import facts as shapes
+from evenstep.trace.columns import Array
 from evenstep.trace.ranks import MOST_MEMBERS, MOST_RANKS, parse_ranks
 from evenstep.trace.reader import SUMMARY
 from evenstep.trace.spool.layout import Kind
@@ -27,8 +27,6 @@ from evenstep.trace.store.layout import (
     read_manifest,
 )
 from evenstep.trace.trace import Group, RankInfo, Trace
-
-Array = npt.NDArray[Any]
 
 
 def load_store(folder: Path, *, attempt: int | None = None) -> Trace:

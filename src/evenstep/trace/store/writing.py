@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import UsageError
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.cores import each
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.spool.layout import Flag, Kind
@@ -30,8 +29,6 @@ from evenstep.trace.store.layout import (
     is_store,
 )
 from evenstep.trace.trace import Trace
-
-Array = npt.NDArray[Any]
 
 STRETCH_RECORDS = 500_000  # in the files of a range of steps: a query about a step reads these
 FILE_RECORDS = 250_000  # in a file
