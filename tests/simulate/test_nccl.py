@@ -2,7 +2,7 @@
 
 import pytest
 
-from evenstep.simulate.fabric.nccl import AMPERE, HOPPER, Team, chosen
+from evenstep.simulate.fabric.nccl import AMPERE, HOPPER, Team, chosen, ways
 from evenstep.simulate.simulation import set_up
 from evenstep.simulate.wires.carriage import alone_ns
 from tests.simulate.worlds import scenario
@@ -40,6 +40,19 @@ def test_a_small_ring_takes_what_ncclstuning_adds_up():
     # 6.6 µs, 14 steps of .6 µs, and S over min(141, 370.8 / 2) × 8/14 GB/s
     way = chosen(h100(reduces=False), "all_reduce", MIB, only="ring")
     assert way.ns(MIB) == pytest.approx(15e3 + MIB / (141 * 8 / 14), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("team", "planned"),
+    [  # least of .92 × 8 × 48 (24 of A100) and 8 channels of 36.7 (20): over 8 cards of a machine
+        (h100(2), 8 * 36.7),
+        (Team(16, 2, True, 240.0, 1.0, 24.0, 4.0, AMPERE, False), 8 * 20.0),
+        (h100(), 0.92 * 370.8),  # NVLinks: 12 channels could carry more
+    ],
+)
+def test_channels_of_ll128_carry_no_more_than_nccl_plans(team, planned):
+    found = {way.name: way.gBps for way in ways(team, "all_gather", MIB)}
+    assert found["ring/LL128"] * (team.ranks - 1) / team.ranks == pytest.approx(planned)
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "tree"])

@@ -180,7 +180,8 @@ def horovod() -> System:
 ZERO_TFLOPS = {384: 144.0, 768: 88.0, 1536: 44.0}
 #: Parameters over hidden size² of a layer's weights, and the layers and hidden size.
 ZERO_WEIGHTS, ZERO_LAYERS, ZERO_HIDDEN = (3, 1, 4, 4), 96, 12288
-#: Seconds of a short kernel among others (Gray, "Getting Started with CUDA Graphs", NVIDIA 2019).
+#: Seconds of a kernel of 2.9 µs among its like, launched one by one on a V100 (Gray, "Getting
+#: Started with CUDA Graphs", NVIDIA technical blog, 2019).
 KERNEL_S = 3.8e-6
 
 
@@ -203,15 +204,16 @@ def zero() -> System:
         inputs=["preset dgx-a100; 96 layers of four weights, hidden size 12,288, vocabulary 51,200",
                 "DeepSpeed then waited for the device before each gather (its pull request 1188); "
                 "weights are gathered three times where activations are recomputed (Rajbhandari et "
-                "al. 2021, 4.1)",
-                "torch.distributed then copied every rank's part by a kernel of 3.8 µs"],
+                "al. 2021, 4.1, quantifying AIT)",
+                "torch.distributed then copied every rank's part by a kernel of its own, of 3.8 µs "
+                "on a V100"],
         fitted=[Fitted("compute of 384 GPUs", compute_s, "s")],
         rows=[
             PublishedRow(f"{gpus:,} GPUs", measured, tflops(gpus), "TFLOP/s a GPU",
                          fitted=gpus == first)
             for gpus, measured in ZERO_TFLOPS.items()
         ],
-        limits="What is missing grows with ranks times gathers, 7 to 9 µs for each, as the host's "
+        limits="What is missing grows with ranks times gathers, 6 to 8 µs for each, as the host's "
         "own time for lists of tensors would, of which nothing is published. Says nothing of a "
         "ZeRO-3 of today, which gathers ahead and in one piece.",
     )  # fmt: skip

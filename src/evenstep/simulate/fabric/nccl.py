@@ -54,17 +54,18 @@ class Generation(NamedTuple):
 
     link_share: float  # of an NVLink's speed, counted as payload
     ll_gBps: tuple[float, float, float]  # noqa: N815 - of LL at most: one, two, more machines
+    ll128_gBps: float  # noqa: N815 - of a channel of LL128 at most
     post_us: float  # to the network
     speeds: tuple[float, ...]  # GB/s tried for a channel within a machine
     net_speeds: tuple[float, ...]  # and between machines
 
 
 AMPERE = Generation(
-    20.0 / 25, (87.7, 22.5, 19.0), 2.0, (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
+    20.0 / 25, (87.7, 22.5, 19.0), 20.0, 2.0, (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
     (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12),
 )  # fmt: skip
 HOPPER = Generation(  # the first whose switches reduce
-    20.6 / 25, (141.0, 39.0, 20.4), 1.0, (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
+    20.6 / 25, (141.0, 39.0, 20.4), 36.7, 1.0, (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
     (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
 )  # fmt: skip
 
@@ -164,6 +165,9 @@ def _ring(team: Team, operation: str, number: int, protocol: str) -> Way:
     share = RING_SHARE[protocol]
     if protocol == LL:
         share = min(share, team.made.ll_gBps[team.most] / bus)
+    elif protocol == LL128 and machines > 1:  # within one, there are more channels than it takes
+        channels = team.net * team.each / team.speed(team.net / team.cards)
+        share = min(share, team.made.ll128_gBps * channels / bus)
     return Way("ring", protocol, slower * (BASE_US["ring"][number] + latency),
                bus * share / bus_factor(operation, n), share)  # fmt: skip
 
