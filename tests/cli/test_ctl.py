@@ -37,7 +37,7 @@ class Job:
 
     def has_steps(self, count):
         self.run.refresh()
-        seen = self.run.window().last_step
+        seen = self.run.window.last_step
         return len(seen) == 2 and bool(min(seen) >= count)
 
     def ask(self, *arguments):
@@ -49,7 +49,7 @@ class Job:
 
     def holds(self):
         self.run.refresh()
-        return bool(self.run.window().held_ns.any())
+        return bool(self.run.window.held_ns.any())
 
     def seen_late(self, rank):
         """What `evenstep watch` shows once it sees this rank alone be late."""
@@ -64,7 +64,7 @@ class Job:
 
     def goes_on(self, steps):
         self.run.refresh()
-        target = steps + max(self.run.window().last_step)
+        target = steps + max(self.run.window.last_step)
         until(lambda: self.has_steps(target), f"{steps} more steps")
 
 

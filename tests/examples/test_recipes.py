@@ -76,7 +76,7 @@ class Cluster:
         """Steps that every rank has finished."""
         run = LiveRun(self.run)
         run.refresh()
-        table = run.step_table()
+        table = run.steps
         return int(table.step[table.ranks == RANKS].max(initial=-1)) + 1
 
 

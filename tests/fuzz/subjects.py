@@ -337,8 +337,7 @@ def _watched(path: Path) -> object:
     (place / "rank-00001.spool").write_bytes(path.read_bytes())
     run = LiveRun(path.parent, here=True)
     run.refresh()
-    window = run.window()
-    return frame(run, live_findings(run, window), window).to_json()
+    return frame(run, live_findings(run)).to_json()
 
 
 def _news(folder: Path) -> None:

@@ -25,9 +25,8 @@ class Watched:
     def look(self, after_s=1.0):
         self.now += after_s
         self.run.refresh()
-        window = self.run.window()
-        found = live_findings(self.run, window)
-        shown = frame(self.run, found, window)
+        found = live_findings(self.run)
+        shown = frame(self.run, found)
         self.journal.note(found, shown.step)
         return shown
 

@@ -17,9 +17,8 @@ CODES = re.compile(r"\x1b\[[0-9;]*m")
 def shown(run, **view):
     live, journal = LiveRun(run), Journal()
     live.refresh()
-    window = live.window()
-    found = live_findings(live, window)
-    seen = frame(live, found, window)
+    found = live_findings(live)
+    seen = frame(live, found)
     journal.note(found, seen.step)
     return lines(seen, journal, View(**view))
 
@@ -69,8 +68,7 @@ def test_what_a_trace_contains_moves_no_cursor(tmp_path):
 def test_a_status_is_one_line(run):
     live = LiveRun(run)
     live.refresh()
-    window = live.window()
-    seen = frame(live, live_findings(live, window), window)
+    seen = frame(live, live_findings(live))
     assert status_line(seen).startswith("step 39 · 100 ms · Rank 3 is late")
 
 

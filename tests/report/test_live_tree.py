@@ -57,8 +57,7 @@ def job(tmp_path):
 
 
 def picture(run):
-    window = run.window()
-    return frame(run, live_findings(run, window), window)
+    return frame(run, live_findings(run))
 
 
 def whole(job):

@@ -23,8 +23,7 @@ def server():
 def picture(run):
     live = LiveRun(run)
     live.refresh()
-    window = live.window()
-    return frame(live, live_findings(live, window), window).to_json() | {"past": []}
+    return frame(live, live_findings(live)).to_json() | {"past": []}
 
 
 def get(server, path, host=None):

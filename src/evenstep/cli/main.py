@@ -6,7 +6,6 @@ signal n. `evenstep run` returns its command's own code.
 
 from __future__ import annotations
 
-import argparse
 import errno
 import importlib
 import signal
@@ -14,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple
 
 from evenstep.cli import traces
 from evenstep.cli.arguments import Help, Parser
@@ -77,16 +76,6 @@ SYSTEM_ERRORS = frozenset(
         *(errno.EISDIR, errno.ENOTDIR),
     }
 )
-
-
-class CommandModule(Protocol):
-    """The interface of a command's module."""
-
-    HELP: str
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
-
-    def main(self, args: argparse.Namespace) -> int: ...
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -179,7 +168,7 @@ def _dispatch(argv: list[str]) -> int:
         raise MissingExtra(package, extra=EXTRAS[package], purpose=purpose) from error
 
 
-def parser_of(module: CommandModule, prog: str) -> Parser:
+def parser_of(module: Any, prog: str) -> Parser:
     """Return the argument parser of a command's module."""
     parser = Parser(prog=prog, description=module.HELP, formatter_class=Help, allow_abbrev=False)
     module.add_arguments(parser)
@@ -192,12 +181,12 @@ def _run(command: Command, argv: list[str]) -> int:
     args = parser_of(module, f"evenstep {command.name}").parse_args(own)
     if wrapped is not None:
         args.command = [*args.command, "--", *wrapped] if args.command else wrapped
-    return module.main(args)
+    return int(module.main(args))
 
 
-def module_of(command: Command) -> CommandModule:
+def module_of(command: Command) -> Any:
     """Import and return the module of a command."""
-    return cast(CommandModule, importlib.import_module(f"evenstep.cli.{command.name}"))
+    return importlib.import_module(f"evenstep.cli.{command.name}")
 
 
 def _split(argv: list[str]) -> tuple[list[str], list[str] | None]:

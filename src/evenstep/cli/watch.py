@@ -128,9 +128,8 @@ def _views(path: Path, every_s: float) -> Iterator[tuple[Frame, Journal, list[st
 
     journal, over = Journal(), _RestartGrace()
     for _, run in zip(_refreshes(every_s), followed(path.absolute()), strict=False):
-        window = run.window()
-        found = live_findings(run, window)
-        shown = frame(run, found, window)
+        found = live_findings(run)
+        shown = frame(run, found)
         new = journal.note(found, shown.step)
         yield shown, journal, [finding.text for finding in new]
         if over.is_out(ended=run.ended):

@@ -94,11 +94,9 @@ class OnDisk(EventTable):
         return iter(EVENT_COLUMNS)
 
     def oldest_steps(self) -> dict[int, int]:
-        """Step of each rank's oldest remaining record."""
         return dict(self._oldest)
 
     def per_step(self) -> float:
-        """Approximate number of records of a step, all ranks together."""
         return self._length / max(self._steps, 1)
 
     def in_memory(self) -> Columns:
@@ -218,7 +216,6 @@ class Spooled(OnDisk):
         return bool(self._flags[int(kind)] & int(flag))
 
     def step_numbers(self) -> Array:
-        """Every step with a record, ascending."""
         steps = [part.where.steps + part.shift for part in self._parts]
         return np.unique(np.concatenate([np.zeros(0, np.int64), *steps]))
 

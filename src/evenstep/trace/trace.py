@@ -102,7 +102,6 @@ class ByKind(EventTable):
         self._length = sum(len(table) for table in tables.values())
 
     def of_kind(self, *kinds: Kind) -> Columns:
-        """Select rows of these kinds."""
         tables = [self._tables[kind] for kind in kinds]
         return tables[0] if len(tables) == 1 else Columns.concatenate(tables)
 

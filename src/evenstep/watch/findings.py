@@ -26,15 +26,16 @@ CHECKPOINT = 0.05
 KEPT = 5  # past findings that are still shown
 
 
-def live_findings(run: FollowedRun, window: RankWindow) -> list[LiveFinding]:
+def live_findings(run: FollowedRun) -> list[LiveFinding]:
     """Return all current findings."""
+    window = run.window
     found = [*_silent(run.states), *_failed(run.states), *_lost_nodes(run), *_restarts(run)]
     fewest = window.counts.min() if len(window.counts) else 0
     if fewest >= FEWEST_STEPS:
-        rated = [*_late(run, window), *_turns(run, window), *_pauses(window), *_phases(window)]
+        rated = [*_late(run), *_turns(run), *_pauses(window), *_phases(window)]
         found += sorted(rated, key=lambda finding: -(finding.share or 0.0))
     elif fewest >= lateness.FEWEST:
-        found += [finding for finding in _late(run, window) if _certain(window, finding.ranks)]
+        found += [finding for finding in _late(run) if _certain(window, finding.ranks)]
     return found
 
 
@@ -88,8 +89,9 @@ def _restarts(run: FollowedRun) -> Iterator[LiveFinding]:
         yield LiveFinding("restart_amplification", (), None, text)
 
 
-def _late(run: FollowedRun, window: RankWindow) -> Iterator[LiveFinding]:
+def _late(run: FollowedRun) -> Iterator[LiveFinding]:
     """Ranks that are late all the time."""
+    window = run.window
     late, step_ns = lateness_ns(window), float(np.median(window.step_ns))
     chosen = lateness.late(window.work_ns.tolist(), window.sync_ns.tolist(), step_ns)
     if chosen:
@@ -109,12 +111,13 @@ def _certain(window: RankWindow, ranks: Sequence[int]) -> bool:
     return bool((least > lateness.LATE * np.median(window.step_ns)).all())
 
 
-def _turns(run: FollowedRun, window: RankWindow) -> Iterator[LiveFinding]:
+def _turns(run: FollowedRun) -> Iterator[LiveFinding]:
     """If no rank is always late: the mean excess of the slowest rank's work over the median, as a
     share of a step."""
-    if len(window.ranks) < 2 or any(_late(run, window)):
+    window, table = run.window, run.steps
+    if len(window.ranks) < 2 or any(_late(run)):
         return
-    table, last = run.step_table(), int(window.last_step.min())
+    last = int(window.last_step.min())
     common = (table.ranks == len(window.ranks)) & (table.step <= last)
     common &= table.step > last - WINDOW_STEPS
     if np.count_nonzero(common) < FEWEST_STEPS:

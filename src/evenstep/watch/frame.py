@@ -136,21 +136,21 @@ def shares_of(window: RankWindow) -> Array:
     return np.asarray(np.divide(parts, total, out=np.zeros_like(parts), where=total > 0))
 
 
-def frame(run: FollowedRun, findings: Sequence[LiveFinding], window: RankWindow) -> Frame:
-    """Return the state of a run, with the findings of its window."""
-    shares = shares_of(window)
-    curve = run.step_table().time_ns[-CURVE_STEPS:]
+def frame(run: FollowedRun, findings: Sequence[LiveFinding]) -> Frame:
+    """Return the state of a run, with its current findings."""
+    window, shares = run.window, shares_of(run.window)
+    curve = run.steps.time_ns[-CURVE_STEPS:]
     latest = curve[-WINDOW_STEPS:]
-    state = _state(run, window)
+    state = _state(run)
     return Frame(
-        run=str(run.path), state=state, verdict=_verdict(run, state, findings, window),
+        run=str(run.path), state=state, verdict=_verdict(run, state, findings),
         attempt=run.attempt, attempts=run.attempts, world=run.world, ranks_seen=len(run.states),
         hosts=len({rank.host for rank in run.states}),
         step=int(np.median(window.last_step)) if len(window.ranks) else None,
         steps_per_s=1e9 / float(latest.mean()) if len(latest) and latest.mean() > 0 else None,
         step_time=_step_time(latest), curve_ns=[float(value) for value in curve],
         shares=_named(shares.mean(axis=0), window.wait_ns) if len(shares) else {},
-        rows=_rows(run, window, shares), findings=list(findings), pacing=pacing(run, window),
+        rows=_rows(run, shares), findings=list(findings), pacing=pacing(run),
     )  # fmt: skip
 
 
@@ -182,9 +182,9 @@ def lateness_ns(window: RankWindow) -> Array:
     return np.array(lateness.excess(window.work_ns.tolist()))
 
 
-def _rows(run: FollowedRun, window: RankWindow, shares: Array) -> list[RankRow]:
-    place = {int(rank): index for index, rank in enumerate(window.ranks)}
-    late = lateness_ns(window)
+def _rows(run: FollowedRun, shares: Array) -> list[RankRow]:
+    place = {int(rank): index for index, rank in enumerate(run.window.ranks)}
+    late = lateness_ns(run.window)
 
     def weight(state: SeenRank) -> tuple[bool, float, int]:
         index = place.get(state.rank)
@@ -192,7 +192,7 @@ def _rows(run: FollowedRun, window: RankWindow, shares: Array) -> list[RankRow]:
         return not (state.silent_s or state.gone), -lateness, state.rank
 
     shown = sorted(run.states, key=weight)[:MOST_ROWS]
-    return [_row(state, place.get(state.rank), window, late, shares) for state in shown]
+    return [_row(state, place.get(state.rank), run.window, late, shares) for state in shown]
 
 
 def _row(
@@ -222,8 +222,9 @@ def rank_state(state: SeenRank) -> RankState:
     return "silent" if state.silent_s else ""
 
 
-def pacing(run: FollowedRun, window: RankWindow) -> Pacing:
+def pacing(run: FollowedRun) -> Pacing:
     """Return the pacing state."""
+    step_ns, held_ns = run.window.step_ns, run.window.held_ns
     facts = [state.facts.get("pace") for state in run.states]
     known = [fact for fact in facts if isinstance(fact, Mapping)]
     if not known:
@@ -233,8 +234,8 @@ def pacing(run: FollowedRun, window: RankWindow) -> Pacing:
         "modes": Counter(str(fact.get("mode")) for fact in known),
         "threshold": known[0].get("threshold"),
         "max_delay": known[0].get("max_delay"),
-        "held": float(window.held_ns.sum() / window.step_ns.sum()) if window.step_ns.sum() else 0.0,
-        "held_ranks": int((window.held_ns > 0).sum()),
+        "held": float(held_ns.sum() / step_ns.sum()) if step_ns.sum() else 0.0,
+        "held_ranks": int((held_ns > 0).sum()),
         "request": asked,
         "requested_mode": run.request.get("mode"),
         "followed_by": sum(fact.get("request") == asked for fact in known) if asked else None,
@@ -242,19 +243,17 @@ def pacing(run: FollowedRun, window: RankWindow) -> Pacing:
     }
 
 
-def _state(run: FollowedRun, window: RankWindow) -> RunState:
+def _state(run: FollowedRun) -> RunState:
     if not run.states:
         return "waiting"
     if run.ended:
         return "ended"
     if all(rank_state(state) in ("silent", "gone", "ended", "failed") for state in run.states):
         return "silent"
-    return "running" if len(window.ranks) else "starting"
+    return "running" if len(run.window.ranks) else "starting"
 
 
-def _verdict(
-    run: FollowedRun, state: str, findings: Sequence[LiveFinding], window: RankWindow
-) -> str:
+def _verdict(run: FollowedRun, state: str, findings: Sequence[LiveFinding]) -> str:
     if state == "waiting":
         return f"waiting for the first rank in {run.path}"
     if state == "ended":
@@ -264,6 +263,6 @@ def _verdict(
         return capital(current[0].text)
     if state == "starting":
         return f"{len(run.states)} of {run.world} ranks have started; none has finished a step yet"
-    if run.world > 1 and not window.sync_ns.any():
+    if run.world > 1 and not run.window.sync_ns.any():
         return "Hosts do not wait; evenstep diagnose can tell what devices wait for"
     return "No rank is late, and there are no findings in the latest steps"

@@ -106,14 +106,14 @@ def encoded(run: LiveRun, node: str, look: int) -> bytes:
     ranks["rank"] = -1
     for row, state in zip(ranks, states, strict=False):
         _fill_row(row, state, _place(paces, state.facts.get("pace")))
-    _fill_window(ranks, run.window())
+    _fill_window(ranks, run.window)
     facts = [state.facts for state in states]
     told = paces, _first(facts, "pacing"), _first(facts, "failure")
     head = Head(node, run.attempt or 0, run.attempts, run.world, look, rows, *told)
     text = _packed(head)
     if len(text) > HEAD_BYTES:
         text = _packed(replace(head, paces=(), note="", failure=""))
-    return text.ljust(HEAD_BYTES) + ranks.tobytes() + _step_rows(run.step_table()).tobytes()
+    return text.ljust(HEAD_BYTES) + ranks.tobytes() + _step_rows(run.steps).tobytes()
 
 
 def _packed(head: Head) -> bytes:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import TraceError
-from evenstep.trace.columns import Array
 from evenstep.trace.spool.folder import RunFolder, read_facts
 from evenstep.trace.spool.identity import boot_id, hostname
 from evenstep.watch.spool import Inside, SpoolTail
@@ -48,6 +47,8 @@ class FollowedRun:
     attempts: int = 0
     world: int = 0  # number of ranks of the attempt; 0 before the first rank
     states: Sequence[SeenRank] = ()  # of the attempt, in order of rank
+    window: RankWindow = field(default_factory=lambda: rank_window({}))  # latest steps by rank
+    steps: StepTable = NO_STEPS  # the latest steps
     request: Mapping[str, Any] = field(default_factory=dict)  # the last of `evenstep ctl`
     lost_nodes: Mapping[str, float] = field(default_factory=dict)  # age of their summaries (s)
 
@@ -58,14 +59,6 @@ class FollowedRun:
 
     def refresh(self) -> None:
         """Read new attempts, ranks and steps."""
-
-    def window(self) -> RankWindow:
-        """Return the latest steps of each rank."""
-        return rank_window({})
-
-    def step_table(self) -> StepTable:
-        """Return the latest steps."""
-        return NO_STEPS
 
 
 @dataclass(slots=True)
@@ -91,20 +84,7 @@ class LiveRun(FollowedRun):
         """The run id that the ranks recorded; "" before the first rank."""
         return next((str(one.tail.identity.get("run_id", "")) for one in self._known.values()), "")
 
-    def window(self) -> RankWindow:
-        """Return the latest steps of each rank."""
-        return rank_window(self._steps())
-
-    def step_table(self) -> StepTable:
-        """Return the latest steps."""
-        return step_table(list(self._steps().values()))
-
-    def _steps(self) -> dict[int, Array]:
-        known = sorted(self._known.values(), key=lambda one: one.seen.rank)
-        return {one.seen.rank: one.tail.steps for one in known if len(one.tail.steps)}
-
     def refresh(self) -> None:
-        """Read new attempts, ranks and steps."""
         self._find_spools()
         now = self.clock()
         asked, ended = 0, self.ended  # once all ranks have ended, another run may replace this one
@@ -128,9 +108,11 @@ class LiveRun(FollowedRun):
             asked += self._update_progress(one, now, ask=asked < MOST_INSPECTED)
         for name in self._foreign & self._tails.keys():
             del self._tails[name]
-        known = self._known.values()
-        self.states = sorted((one.seen for one in known), key=lambda seen: seen.rank)
+        known = sorted(self._known.values(), key=lambda one: one.seen.rank)
+        self.states = [one.seen for one in known]
         self.world = max((int(one.tail.identity.get("world", 1)) for one in known), default=0)
+        steps = {one.seen.rank: one.tail.steps for one in known if len(one.tail.steps)}
+        self.window, self.steps = rank_window(steps), step_table(list(steps.values()))
         self.request = read_request(self.path)
 
     def _find_spools(self) -> None:

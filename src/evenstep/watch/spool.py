@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -136,11 +137,11 @@ class SpoolTail:
     def _read_steps(self, file: int) -> bool:
         before = self.steps_seen
         if not before or self._is_behind(file):
-            newest = newest_number(self._number_reader(file), self._slots)
+            newest = newest_number(partial(self._number, file), self._slots)
             self.steps_seen = max(newest - min(KEPT_STEPS, self._slots - 1), before)
         parts = [self.steps]
         while len(rows := self._next_steps(file)):
-            parts.append(keep_columns(rows))
+            parts.append(rows[list(LIVE_FIELDS)].astype(LIVE))
             self.steps_seen += len(rows)
         if len(parts) > 1:
             self.steps = np.concatenate(parts)[-KEPT_STEPS:]
@@ -161,18 +162,18 @@ class SpoolTail:
             return rows[:0]
         return rows
 
-    def _number_reader(self, file: int) -> Callable[[int], int]:
-        return lambda slot: _number(file, self._summaries_at + slot * layout.SUMMARY_BYTES)
+    def _number(self, file: int, slot: int) -> int:
+        return _number(file, self._summaries_at + slot * layout.SUMMARY_BYTES)
 
     def _is_behind(self, file: int) -> bool:
         """Whether the next summary is overwritten, or more than the window was written since."""
         if not self._slots:
             return False
-        following = self._number_reader(file)(self.steps_seen % self._slots)
+        following = self._number(file, self.steps_seen % self._slots)
         return following > self.steps_seen + 1 or self._is_there(file, self.steps_seen + KEPT_STEPS)
 
     def _is_there(self, file: int, number: int) -> bool:
-        return bool(self._slots) and self._number_reader(file)((number - 1) % self._slots) == number
+        return bool(self._slots) and self._number(file, (number - 1) % self._slots) == number
 
     # -- records ---------------------------------------------------------------------------------
 
@@ -219,14 +220,6 @@ def _without_heartbeat(page: bytes) -> tuple[bytes, int]:
     """Split the heartbeat, the only word that changes, from the header."""
     at, end = layout.HEARTBEAT_OFFSET, layout.HEARTBEAT_OFFSET + 8
     return page[:at] + bytes(8) + page[end:], int.from_bytes(page[at:end], "little")
-
-
-def keep_columns(rows: Array) -> Array:
-    """Return the fields of summaries that the live view keeps."""
-    found = np.empty(len(rows), LIVE)
-    for name in LIVE_FIELDS:
-        found[name] = rows[name]
-    return found
 
 
 def newest_number(number_at: Callable[[int], int], slots: int) -> int:

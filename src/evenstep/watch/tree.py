@@ -13,7 +13,7 @@ from typing import NamedTuple
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.watch.node import FOLDER, NodeSummary, decoded
 from evenstep.watch.run import FollowedRun, LiveRun, read_request
-from evenstep.watch.window import RankWindow, StepTable, merge_steps, rank_window
+from evenstep.watch.window import RankWindow, merge_steps, rank_window
 
 LOST_S = 10.0  # older summaries mean that the node's aggregator has ended
 MOST_SPOOLS = 256  # of an attempt; with more ranks, summaries are used
@@ -32,7 +32,6 @@ class TreeRun(FollowedRun):
     """A run followed through the summaries in its folder."""
 
     _nodes: dict[str, _NodeFile] = field(default_factory=dict)  # by file name
-    _current: list[NodeSummary] = field(default_factory=list)
 
     def refresh(self) -> None:
         """Read new summaries."""
@@ -40,11 +39,11 @@ class TreeRun(FollowedRun):
         self._read(now)
         every = [file.summary for file in self._nodes.values()]
         latest = max((summary.head.attempt for summary in every), default=0)
-        self._current = [summary for summary in every if summary.head.attempt == latest]
-        self.attempt = latest if self._current else None
-        self.attempts = max((summary.head.attempts for summary in self._current), default=0)
-        self.world = max((summary.head.world for summary in self._current), default=0)
-        states = {state.rank: state for summary in self._current for state in summary.states}
+        current = [summary for summary in every if summary.head.attempt == latest]
+        self.attempt = latest if current else None
+        self.attempts = max((summary.head.attempts for summary in current), default=0)
+        self.world = max((summary.head.world for summary in current), default=0)
+        states = {state.rank: state for summary in current for state in summary.states}
         self.states = [states[rank] for rank in sorted(states)]
         self.lost_nodes = {
             file.summary.head.node: now - file.since_s
@@ -53,16 +52,10 @@ class TreeRun(FollowedRun):
             and now - file.since_s > LOST_S
             and not all(state.closed for state in file.summary.states)
         }
+        windows = [summary.window for summary in current if len(summary.window.ranks)]
+        self.window = RankWindow.merged(windows) if windows else rank_window({})
+        self.steps = merge_steps([summary.steps for summary in current])
         self.request = read_request(self.path)
-
-    def window(self) -> RankWindow:
-        """Return the latest steps of each rank."""
-        windows = [summary.window for summary in self._current if len(summary.window.ranks)]
-        return RankWindow.merged(windows) if windows else rank_window({})
-
-    def step_table(self) -> StepTable:
-        """Return the latest steps."""
-        return merge_steps([summary.steps for summary in self._current])
 
     def _read(self, now: float) -> None:
         try:

@@ -29,33 +29,7 @@ from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.spool.layout import Kind, Op, Phase
 from evenstep.values import bytes_of
 
-#: Subjects, an example of which one (none where there is only one), and their possible changes. 1.5
-#: and 0.5 stand for any factor, 25MB for any size.
-_SUBJECTS = {
-    "rank": ("3", ("median", "ideal", "x1.5")),
-    "node": ("gpu012", ("median", "x1.5")),
-    "stage": ("3", ("ideal", "x1.5")),
-    "stages": ("", ("balanced",)),
-    "work": ("", ("balanced",)),
-    "dp": ("1", ("ideal", "x1.5")),
-    "optype": ("forward-compute", ("ideal", "x1.5")),
-    "op": ("all_reduce", ("floor", "x0.5")),
-    "gc": ("", ("aligned", "off")),
-    "bucket": ("", ("25MB",)),
-    "algorithm": ("", ("tree", "ring", "hierarchical")),
-    "input": ("", ("hidden",)),
-}
 _NUMBERED = ("rank", "stage", "dp")
-_REMOVAL = "remove:rank:7"
-#: An example of every form, for messages.
-FORMS: tuple[str, ...] = (
-    *(
-        f"{subject}:{which}={change}" if which else f"{subject}={change}"
-        for subject, (which, changes) in _SUBJECTS.items()
-        for change in changes
-    ),
-    _REMOVAL,
-)
 
 
 class Spec(NamedTuple):
@@ -76,9 +50,9 @@ def parse(text: str) -> Spec:
         return _removal(text)
     left, equals, right = text.strip().partition("=")
     subject, colon, target = left.partition(":")
-    which, changes = _SUBJECTS.get(subject, ("", ()))
-    if not changes:
+    if subject not in _SUBJECTS:
         raise _misunderstood(text, "nothing of this kind can be changed")
+    which, changes, _ = _SUBJECTS[subject]
     if not equals:
         raise _misunderstood(text, "what it is to be must follow an equals sign")
     if bool(target) != bool(which) or (colon and not target):
@@ -368,21 +342,31 @@ def _line(case: Case, mine: Array) -> TransferLine | None:
     return line_through(kinds.size_bytes, kinds.quiet_ns, kinds["count"])
 
 
-_QUESTIONS: Mapping[str, Callable[[Case, Spec], Change | str]] = {
-    "rank": _ranks,
-    "node": _ranks,
-    "stage": _ranks,
-    "dp": _ranks,
-    "optype": _computes,
-    "stages": _computes,
-    "work": _even,
-    "remove": _removed,
-    "gc": _collector,
-    "input": _input,
-    "op": _operation,
-    "algorithm": _algorithm,
-    "bucket": _buckets,
+#: Subjects: an example of which one (none where there is only one), possible changes, and what
+#: answers. 1.5 and 0.5 stand for any factor, 25MB for any size.
+_SUBJECTS: Mapping[str, tuple[str, tuple[str, ...], Callable[[Case, Spec], Change | str]]] = {
+    "rank": ("3", ("median", "ideal", "x1.5"), _ranks),
+    "node": ("gpu012", ("median", "x1.5"), _ranks),
+    "stage": ("3", ("ideal", "x1.5"), _ranks),
+    "stages": ("", ("balanced",), _computes),
+    "work": ("", ("balanced",), _even),
+    "dp": ("1", ("ideal", "x1.5"), _ranks),
+    "optype": ("forward-compute", ("ideal", "x1.5"), _computes),
+    "op": ("all_reduce", ("floor", "x0.5"), _operation),
+    "gc": ("", ("aligned", "off"), _collector),
+    "bucket": ("", ("25MB",), _buckets),
+    "algorithm": ("", ("tree", "ring", "hierarchical"), _algorithm),
+    "input": ("", ("hidden",), _input),
 }
+#: An example of every form, for messages.
+FORMS: tuple[str, ...] = (
+    *(
+        f"{subject}:{which}={change}" if which else f"{subject}={change}"
+        for subject, (which, changes, _) in _SUBJECTS.items()
+        for change in changes
+    ),
+    "remove:rank:7",
+)
 
 
 def answer(case: Case, spec: Spec) -> Change | str:
@@ -395,4 +379,6 @@ def answer(case: Case, spec: Spec) -> Change | str:
     of_table = spec.change == "ideal" or spec.subject in ("stage", "stages", "dp", "optype")
     if of_table and case.trace.operations is None:
         return f"{spec.text!r} needs an operation table, with every compute and message"
-    return _QUESTIONS[spec.subject](case, spec)
+    if spec.subject == "remove":
+        return _removed(case, spec)
+    return _SUBJECTS[spec.subject][2](case, spec)

@@ -78,7 +78,6 @@ class StoredEvents(OnDisk):
         return self._views[key]
 
     def select(self, which: Array | slice) -> Columns:
-        """Select rows by a mask, an index array or a slice."""
         rows = row_numbers(which, self._length)
         if not len(rows):
             return empty(EVENT_COLUMNS)
@@ -103,7 +102,6 @@ class StoredEvents(OnDisk):
         return self._whole(EVENT_COLUMNS)
 
     def step_numbers(self) -> Array:
-        """Every step with a record, ascending."""
         if not self._parts:
             return np.zeros(0, np.int64)
         query = "select distinct step from read_parquet(?) order by step"
@@ -200,7 +198,6 @@ class Picked(EventTable):
         return self._arrays[name]
 
     def select(self, which: Array | slice) -> Columns:
-        """Select rows by a mask, an index array or a slice."""
         return Picked(self._of, self._rows[which])
 
     def with_column(self, name: str, array: Array) -> Columns:
