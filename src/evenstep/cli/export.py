@@ -118,7 +118,12 @@ def _tell_size(path: Path, count: int, what: str, size_bytes: int) -> None:
 
 def _files(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
     if args.perfetto is not None:
-        _perfetto(args, trace, diagnosis)
+        from evenstep.export.perfetto.document import encode
+
+        with progress.ticking(f"writing {args.perfetto}"):
+            data, partial = encode(trace, diagnosis, steps=args.steps)
+        only = f", {partial}" if partial else ""
+        files.write(args.perfetto, data, note=f" ({len(data):,} bytes{only})")
     if args.parquet is not None:
         from evenstep.export.parquet import write
 
@@ -130,15 +135,6 @@ def _files(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None
         from evenstep.export.prometheus import exposition
 
         files.write(args.prometheus, exposition(_families(args, diagnosis)))
-
-
-def _perfetto(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
-    from evenstep.export.perfetto.document import encode
-
-    with progress.ticking(f"writing {args.perfetto}"):
-        data, partial = encode(trace, diagnosis, steps=args.steps)
-    only = f", {partial}" if partial else ""
-    files.write(args.perfetto, data, note=f" ({len(data):,} bytes{only})")
 
 
 def _families(args: argparse.Namespace, diagnosis: Diagnosis) -> Families:

@@ -76,7 +76,10 @@ def _watch(args: argparse.Namespace, path: Path) -> None:
     elif args.web:
         _serve(views, args.port)
     elif args.json:
-        _print_json(views, once=args.once)
+        for frame, _, _ in views:
+            print(json.dumps(frame.to_json(), allow_nan=False, separators=(",", ":")), flush=True)
+            if args.once:
+                break
     elif args.once:
         frame, journal, _ = next(views)
         print("\n".join(_lines(frame, journal, sys.stdout.isatty())))
@@ -155,13 +158,6 @@ class _RestartGrace:
         now = time.monotonic()
         self.since_s = (self.since_s or now) if ended else None
         return self.since_s is not None and now - self.since_s > RESTART_GRACE_S
-
-
-def _print_json(views: Iterator[tuple[Frame, Journal, list[str]]], *, once: bool) -> None:
-    for frame, _, _ in views:
-        print(json.dumps(frame.to_json(), allow_nan=False, separators=(",", ":")), flush=True)
-        if once:
-            break
 
 
 def _lines(frame: Frame, journal: Journal, terminal: bool) -> list[str]:

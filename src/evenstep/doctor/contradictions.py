@@ -63,18 +63,15 @@ def _interfaces(given: Mapping[str, VariableSetting], host: Host) -> Iterator[Ch
     for name in _INTERFACE_VARIABLES:
         if name in given and there:
             exact = name != "NCCL_SOCKET_IFNAME"
-            yield from _interface(name, given[name], there, exact=exact)
-
-
-def _interface(
-    name: str, setting: VariableSetting, there: Sequence[str], *, exact: bool
-) -> Iterator[Check]:
-    fits = chosen(setting.value, there, exact=exact)
-    told = {"name": name, "value": setting.value, "instead": _suggested(there)}
-    if not fits:
-        yield _wrong("no_interface", **told, there=there)
-    elif not setting.value.startswith("^") and all(one.startswith(_NOWHERE) for one in fits):
-        yield _wrong("internal", **told, fits=fits)
+            setting = given[name]
+            fits = chosen(setting.value, there, exact=exact)
+            told = {"name": name, "value": setting.value, "instead": _suggested(there)}
+            if not fits:
+                yield _wrong("no_interface", **told, there=there)
+            elif not setting.value.startswith("^") and all(
+                one.startswith(_NOWHERE) for one in fits
+            ):
+                yield _wrong("internal", **told, fits=fits)
 
 
 def chosen(value: str, there: Sequence[str], *, exact: bool = False) -> list[str]:

@@ -37,7 +37,10 @@ def checks(facts: Mapping[str, Any], place: str, host: Host) -> Iterator[Check]:
     yield _within(facts, place)
     yield from or_ok(_warnings(facts, place), fine("nccl_log.warnings", f"none in {place}"))
     yield _whole(facts, place)
-    yield from _settings(facts, place, host)
+    there = host.elsewhere(facts["environment"])
+    for check in (*variables.checks(there), *contradictions.checks(there)):
+        if check.why:
+            yield replace(check, name=f"nccl_log.{check.name}", found=f"{check.found} in {place}")
 
 
 def _network(facts: Mapping[str, Any], place: str) -> Check:
@@ -88,11 +91,3 @@ def _whole(facts: Mapping[str, Any], place: str) -> Check:
     if world and heard < world:
         return wrong("nccl_log.whole.part", place=place, heard=heard, world=world)
     return fine("nccl_log.whole", f"{heard} ranks, NCCL {facts['version'] or 'of unknown version'}")
-
-
-def _settings(facts: Mapping[str, Any], place: str, host: Host) -> Iterator[Check]:
-    """Check the variables in the log like those of this host."""
-    there = host.elsewhere(facts["environment"])
-    for check in (*variables.checks(there), *contradictions.checks(there)):
-        if check.why:
-            yield replace(check, name=f"nccl_log.{check.name}", found=f"{check.found} in {place}")

@@ -67,18 +67,14 @@ def _agreed(context: Any, out: object) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if context.get_world_rank() == 0:
         try:
-            found = _found(context, out)
+            folder = RunFolder(Path(str(out)) if out else _beside_results(context))
+            found = {"out": str(folder.path), "attempt": max(folder.attempts(), default=-1) + 1}
         except Exception as error:  # the other ranks wait for an answer
             found = {"error": f"{type(error).__name__}: {error}"}
     agreed: dict[str, Any] = broadcast_from_rank_zero(found)
     if "error" in agreed:
         raise EvenstepError(f"rank 0 found no folder for the run: {agreed['error']}")
     return agreed
-
-
-def _found(context: Any, out: object) -> dict[str, Any]:
-    folder = RunFolder(Path(str(out)) if out else _beside_results(context))
-    return {"out": str(folder.path), "attempt": max(folder.attempts(), default=-1) + 1}
 
 
 def _beside_results(context: Any) -> Path:

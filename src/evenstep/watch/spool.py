@@ -179,7 +179,15 @@ class SpoolTail:
 
     def inside(self) -> Inside | None:
         """Return the operation that the rank has entered and not left."""
-        return _open_operation(self._records())
+        records = self._records()
+        on_device = (records["flags"] & int(Flag.ON_DEVICE)) != 0
+        pending = np.isin(records["kind"], _OPERATIONS) & (records["exit_ns"] == 0) & ~on_device
+        if not pending.any():
+            return None
+        row = records[int(np.flatnonzero(pending)[0])]  # the first blocks the others
+        code = int(row["op"])
+        name = Op(code).name.lower().replace("_", "-") if code in set(Op) else "an operation"
+        return Inside(name, int(row["group_seq"]), int(row["enter_ns"]))
 
     def last_operation_failed(self) -> bool:
         """Whether the last operation ended with an error."""
@@ -242,14 +250,3 @@ def newest_number(number_at: Callable[[int], int], slots: int) -> int:
 
 def _number(file: int, at: int) -> int:
     return int.from_bytes(os.pread(file, _SEQ_BYTES, at), "little")
-
-
-def _open_operation(records: Array) -> Inside | None:
-    on_device = (records["flags"] & int(Flag.ON_DEVICE)) != 0
-    pending = np.isin(records["kind"], _OPERATIONS) & (records["exit_ns"] == 0) & ~on_device
-    if not pending.any():
-        return None
-    row = records[int(np.flatnonzero(pending)[0])]  # the first blocks the others
-    code = int(row["op"])
-    name = Op(code).name.lower().replace("_", "-") if code in set(Op) else "an operation"
-    return Inside(name, int(row["group_seq"]), int(row["enter_ns"]))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 
 from evenstep.diagnose.compare.comparison import signed
-from evenstep.diagnose.compare.history import History, PastRun, Workload
+from evenstep.diagnose.compare.history import History, PastRun
 from evenstep.diagnose.compare.result import (
     NO_EVIDENCE,
     Changed,
@@ -188,7 +188,12 @@ def _lines(found: History) -> Iterator[str]:
         yield from _culprit(run)
     for workload in found.workloads:
         yield ""
-        yield from _workload(workload)
+        yield from PLAIN.wrap(printable(workload.sentence))
+        spread = workload.spread.get("step_ns")
+        text = plural(workload.restarts, "restart")
+        if spread is not None:
+            text += f"; step time differs by {percent(spread)} (CV) from run to run"
+        yield from PLAIN.wrap(text, first="  ", indent=2)
     yield from PLAIN.items(found.limits)
 
 
@@ -210,12 +215,3 @@ def _culprit(run: PastRun) -> Iterator[str]:
         return
     share = "" if run.culprit.mode in TERMINAL else f", {percent(run.culprit.severity)}"
     yield from PLAIN.wrap(f"{printable(run.culprit.title)}{share}", first="  ", indent=2)
-
-
-def _workload(found: Workload) -> Iterator[str]:
-    yield from PLAIN.wrap(printable(found.sentence))
-    spread = found.spread.get("step_ns")
-    text = plural(found.restarts, "restart")
-    if spread is not None:
-        text += f"; step time differs by {percent(spread)} (CV) from run to run"
-    yield from PLAIN.wrap(text, first="  ", indent=2)

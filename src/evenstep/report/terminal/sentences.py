@@ -76,19 +76,15 @@ def blame(found: Mapping[str, Any]) -> Iterator[str]:
     if (drift := found.get("drift") or 0.0) >= MOVED:
         yield f"the ranks waited for change: {percent(drift)} of the waiting moves to other ranks"
     if event := found.get("largest_delay"):
-        yield from _largest(event)
-
-
-def _largest(event: Mapping[str, Any]) -> Iterator[str]:
-    decay = event.get("steps_to_decay")
-    victims = event["victims_count"]
-    lost = duration(1e9 * event["rank_seconds_lost"])
-    lose = f"1 rank loses {lost}" if victims == 1 else f"{victims:,} ranks lose {lost} together"
-    gone = f", gone after {plural(decay, 'step')}" if decay else ""
-    yield (
-        f"largest delay: rank {event['rank']} is {duration(event['delay_ns'])} late in step "
-        f"{event['step']}; {lose}{gone}"
-    )
+        decay = event.get("steps_to_decay")
+        victims = event["victims_count"]
+        lost = duration(1e9 * event["rank_seconds_lost"])
+        lose = f"1 rank loses {lost}" if victims == 1 else f"{victims:,} ranks lose {lost} together"
+        gone = f", gone after {plural(decay, 'step')}" if decay else ""
+        yield (
+            f"largest delay: rank {event['rank']} is {duration(event['delay_ns'])} late in step "
+            f"{event['step']}; {lose}{gone}"
+        )
 
 
 def checkpoints(found: Mapping[str, Any]) -> Iterator[str]:
