@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import cast
 
-from evenstep.cli.main import CommandModule, parser_of, run_command_line
+from evenstep.cli.main import parser_of, run_command_line
 from lab import command
 
 
@@ -16,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
-    parser = parser_of(cast(CommandModule, command), "python -m lab")
+    parser = parser_of(command, "python -m lab")
     return command.main(parser.parse_args(argv))
 
 
