@@ -100,7 +100,7 @@ class DeviceTimer:
         self._gate = gate
         self._clock = clock
         self._pending: deque[DeviceMark] = deque()
-        self._free: deque[Any] = deque()
+        self._free: deque[Any] = deque(maxlen=2 * PENDING_LIMIT)  # events that were read
         self._delay: StreamDelay | None = None  # made at the first use
         self._side = cuda.Stream(device)  # for references only: they do not queue behind work
         self._reference = self._new_reference(None, clock())

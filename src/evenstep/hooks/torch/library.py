@@ -36,12 +36,13 @@ def find_recorder(torch_folder: Path) -> Library:
 
 def _with(torch_folder: Path, look: Callable[[LibrarySource], Library]) -> Library:
     try:
-        return look(_source(torch_folder))
+        return look(source_for(torch_folder))
     except OSError as error:
         return Library(None, f"{torch_folder} is not a torch to compile against: {error}")
 
 
-def _source(torch_folder: Path) -> LibrarySource:
+def source_for(torch_folder: Path) -> LibrarySource:
+    """The recorder as it is compiled for a torch. Raises OSError where that is none."""
     version = (torch_folder / "version.py").read_text(encoding="utf-8")
     new_strings = _NEW_STRINGS in (torch_folder / "lib" / "libc10.so").read_bytes()
     libraries = torch_folder / "lib"

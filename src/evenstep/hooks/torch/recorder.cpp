@@ -154,6 +154,7 @@ struct Mark {
   std::shared_ptr<c10::Event> reached;  // of a batch: its stream before it waited
   std::shared_ptr<Reference> reference;  // recorded before `begin`
 };
+using MarkPointer = std::shared_ptr<Mark>;
 
 // Device stamps of one device's collectives: events at issue and at the end, polled elsewhere.
 class Timer {
@@ -163,14 +164,20 @@ class Timer {
     renew(now_ns());
   }
 
-  std::unique_ptr<Mark> begin(uint64_t seq) {
-    std::shared_ptr<Reference> reference;
+  MarkPointer begin(uint64_t seq) {
+    MarkPointer mark;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (pending_.size() >= MOST_PENDING) return nullptr;
-      reference = reference_;
+      if (free_.empty()) {
+        mark = std::make_shared<Mark>(Mark{seq, event(), event(), nullptr, reference_});
+      } else {
+        mark = std::move(free_.back());
+        free_.pop_back();
+        mark->seq = seq;
+        mark->reference = reference_;
+      }
     }
-    auto mark = std::make_unique<Mark>(Mark{seq, event(), event(), nullptr, std::move(reference)});
     mark->begin.record(impl_.getStream(device_));
     return mark;
   }
@@ -183,7 +190,7 @@ class Timer {
   }
 
   // It ends when the current stream gets here, or has ended already.
-  void end(std::unique_ptr<Mark> mark, bool ended = false) {
+  void end(MarkPointer mark, bool ended = false) {
     mark->end.record(ended ? side_ : impl_.getStream(device_));
     std::lock_guard<std::mutex> lock(mutex_);
     pending_.push_back(std::move(mark));
@@ -205,12 +212,13 @@ class Timer {
   c10::impl::VirtualGuardImpl impl_;
   c10::Stream side_;  // for references only: they do not queue behind work
   std::mutex mutex_;
-  std::deque<std::unique_ptr<Mark>> pending_;
+  std::deque<MarkPointer> pending_;
+  std::vector<MarkPointer> free_;  // read, at most MOST_PENDING: their events are recorded again
   std::shared_ptr<Reference> reference_;
 };
 
 // Marks of the operations that torch launches together, which end when their work is waited for.
-using Batch = std::vector<std::pair<Timer*, std::unique_ptr<Mark>>>;
+using Batch = std::vector<std::pair<Timer*, MarkPointer>>;
 thread_local std::unique_ptr<Batch> open_batch;  // of this thread, between its beginning and end
 
 using Like = std::tuple<uint32_t, int32_t, uint8_t, int64_t>;  // group, peer, operation, tag
@@ -430,12 +438,12 @@ class Hold {
 };
 
 void Timer::poll(Session& session) {
-  std::deque<std::unique_ptr<Mark>> marks;
+  std::deque<MarkPointer> marks;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     marks.swap(pending_);
   }
-  std::deque<std::unique_ptr<Mark>> unfinished;
+  std::deque<MarkPointer> unfinished, read;
   for (auto& mark : marks) {
     std::lock_guard<std::mutex> lock(session.capture);  // for one query only: a capture may begin
     if (session.load(CAPTURES) || unfinished.size() >= MOST_UNFINISHED ||
@@ -453,9 +461,14 @@ void Timer::poll(Session& session) {
       __atomic_store_n(&record.device_exit_ns, exit, __ATOMIC_RELAXED);
       session.close(mark->seq, now_ns());
     }
+    mark->reached.reset();
+    mark->reference.reset();
+    read.push_back(std::move(mark));
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    for (; !read.empty() && free_.size() < MOST_PENDING; read.pop_back())
+      free_.push_back(std::move(read.back()));
     pending_.insert(pending_.begin(), std::make_move_iterator(unfinished.begin()),
                     std::make_move_iterator(unfinished.end()));
   }
@@ -622,7 +635,7 @@ class Watch {
     uint64_t seq = 0;
     uint16_t flags = 0;
     Timer* timer = nullptr;
-    std::unique_ptr<Mark> mark;
+    MarkPointer mark;
   };
 
   // Whether the first or second argument is input or output.
@@ -719,14 +732,13 @@ class Watch {
       });
       return;
     }
-    std::shared_ptr<Mark> mark(std::move(call.mark));
     const pthread_t issuer = pthread_self();
-    future->addCallback([session, timer = call.timer, mark, issuer](c10::ivalue::Future&) {
+    future->addCallback([session, timer = call.timer, mark = call.mark, issuer](c10::ivalue::Future&) {
       // NCCL completes it at once, and torch runs this on a stream that waits for the collective;
       // gloo completes it when the collective has ended, in a thread of its own.
       const bool enqueued = pthread_equal(issuer, pthread_self());
       try {
-        timer->end(std::make_unique<Mark>(std::move(*mark)), !enqueued);
+        timer->end(mark, !enqueued);
       } catch (const std::exception&) {  // the device has failed, and the job gets its own error
       }
     });
