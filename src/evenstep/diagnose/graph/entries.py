@@ -50,9 +50,12 @@ class Entries(NamedTuple):
 
 def entries(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     """Every operation that any of these ranks took part in."""
-    found, sent = collectives(trace, clocks, ranks), _messages(trace, clocks, ranks)
-    if not len(sent.operations):
+    found = collectives(trace, clocks, ranks)
+    events = trace.of_kind(Kind.POINT_TO_POINT)
+    events = _finished(events, ranks, np.ones(len(events), bool))
+    if not len(events):
         return found
+    sent = _messages(trace, events, clocks, ranks)
     number = sent.rows.operation + len(found.operations)
     queue = sent.operations.queue + int(found.operations.queue.max(initial=-1)) + 1
     return Entries(
@@ -275,10 +278,8 @@ def _sizes(events: Columns, first: Array) -> Array:
 # -- messages --------------------------------------------------------------------------------------
 
 
-def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
+def _messages(trace: Trace, events: Columns, clocks: Clocks, ranks: Array) -> Entries:
     """Every message as one operation; where only one end is known, as an operation of one."""
-    events = trace.of_kind(Kind.POINT_TO_POINT)
-    events = _finished(events, ranks, np.ones(len(events), bool))
     pairs = matched(events)
     number = len(pairs.send) + np.arange(len(events))
     number[pairs.send] = number[pairs.receive] = np.arange(len(pairs.send))
@@ -293,7 +294,7 @@ def _messages(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     number = run_numbers(number[order])
     placed = stamps(trace, events, clocks)
     enter, leave = placed[:2]
-    both = np.bincount(number)[number] == 2 if len(number) else np.zeros(0, bool)
+    both = np.bincount(number)[number] == 2
     at_once, later = (where & sending for where in _awaited_sends(trace, events))
     meets = _rendezvous(events, number, (enter, leave), sending & both, at_once)
     ahead = ~sending & np.isin(events["rank"], entered_on_device(trace)) & on_device(events)
@@ -327,8 +328,6 @@ def _awaited_sends(trace: Trace, events: Columns) -> Array:
     """Messages that their thread waited for at once: its next doing was a wait that ended with the
     message; and all messages that any later wait of it ended with. Waits that name their operation
     are left out. (2, messages)."""
-    if not len(events):
-        return np.zeros((2, 0), bool)
     phases, calls = trace.of_kind(Kind.PHASE), trace.of_kind(Kind.COLLECTIVE)
     waits = phases.select((phases.op == int(Phase.SYNC)) & (phases.exit_ns > 0))
     seqs, wanted = (rows["rank"].astype(np.int64) << 32 for rows in (events, waits))
@@ -357,8 +356,6 @@ def _rendezvous(
     """Whether each message begins only when both ends have entered: on devices, where a sender was
     seen to wait for its receiver, and where messages received late take as long as the others."""
     device = on_device(events)
-    if not len(number):
-        return np.asarray(device)
     called = ((events.flags & _BLOCKED) != 0) & ((events.flags & _ASYNC) == 0)
     blocked = sends & (called | at_once)
     meets = np.bincount(number, device) == 2

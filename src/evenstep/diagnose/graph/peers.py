@@ -287,7 +287,6 @@ def _before(graph: Graph, received: Array, sends: Array, awaits_own: Array) -> A
     lane, received = rows.lane[order], received[order]
     tells = (((rows.wait >= 0) & ~awaits_own) | sends | rows.ends)[order]
     last = np.maximum.accumulate(np.where(tells, np.arange(len(rows)), 0))
-    last = np.append(0, last)[:-1]
     came = np.full(len(rows), -1)
-    came[order] = np.where(lane[last] == lane, received[last], -1)
+    came[order[1:]] = np.where(lane[last[:-1]] == lane[1:], received[last[:-1]], -1)
     return came

@@ -1,0 +1,216 @@
+"""The pieces of the max-plus model of a gap, on a few gaps each."""
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.graph.awaited import (
+    FURTHEST,
+    Awaited,
+    _clearly,
+    _expected,
+    _Gaps,
+    _median,
+    _misfit,
+    _of_members,
+    _paces,
+    _places,
+    _reached,
+    _waits_of_rows,
+    _work,
+    awaited,
+)
+from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Op
+from tests.diagnose.synthetic import MS
+
+NAN = np.nan
+
+
+def gaps(lasted, over, *, kind=None, cell=None, idle=None, computed=None):
+    """Gaps of these lengths in ms; `over` are ends of the last operation, or rows of several."""
+    lasted, over = np.array(lasted, float) * MS, np.atleast_2d(np.array(over, float)) * MS
+    count = len(lasted)
+    ends = np.full((FURTHEST, count), -np.inf)
+    ends[: len(over)] = over
+    return _Gaps(
+        np.arange(1, count + 1), np.array(kind or [0] * count), np.array(cell or [0] * count),
+        np.zeros(count, bool), np.array(idle or [False] * count), lasted,
+        np.array(computed or [NAN] * count) * MS, ends,
+    )  # fmt: skip
+
+
+def shares(*rows):
+    """Shares of work before the wait for the last entry, the one before it, and so on; by kind."""
+    found = np.full((len(rows), FURTHEST), NAN)
+    for line, row in zip(found, rows, strict=True):
+        line[: len(row)] = row
+    return found
+
+
+@pytest.mark.parametrize(
+    ("share", "work", "unseen"),
+    [
+        ([], 10, False),  # nothing waited for: all of it is work
+        ([0.0], 4, False),  # from 6 on
+        ([0.5], 8, False),  # of 8, 4 before the wait and 4 from 6 on
+        ([1.0], 10, False),  # after all of it: it was over by then
+        ([0.0, 0.0], 3, False),  # the one before was over at 7 alone
+    ],
+)
+def test_work_is_what_fits_behind_every_wait(share, work, unseen):
+    found = _work(gaps([10], [[6], [7]]), shares(share))
+    assert (found[0] / MS).tolist() == pytest.approx([work])
+    assert found[1].tolist() == [unseen]
+
+
+def test_a_wait_after_all_work_hides_how_long_that_was():
+    _, unseen = _work(gaps([10, 10, 10], [10, 9.996, 12]), shares([1.0]))
+    assert unseen.tolist() == [True, False, True]
+
+
+def test_what_a_device_computed_is_its_work_and_hides_nothing():
+    work, unseen = _work(gaps([10], [10], computed=[3]), shares([1.0]))
+    assert (work / MS).tolist() == [3]
+    assert not unseen.any()
+
+
+def test_a_gap_lasts_until_every_wait_and_what_follows_it():
+    one = gaps([0, 0, 0], [[6, 1, 6], [9, 0, 0]])
+    lasts = _expected(one, shares([0.5, 1.0]), np.full(3, 4.0 * MS))
+    assert (lasts / MS).tolist() == [9, 4, 8]  # 6 + 2 but until 9; work alone; 6 + 2
+
+
+@pytest.mark.parametrize(
+    ("values", "weight", "group", "found"),
+    [
+        ([5, 1, 3], [1, 1, 1], [0, 0, 0], [3]),
+        ([5, 1, 3], [9, 1, 1], [0, 0, 0], [5]),
+        ([5, 1, 3], [1, 0, 0], [0, 0, 2], [5, 0, 0]),
+        ([4, 2], [1, 1], [0, 0], [2]),  # of two the lower
+        ([], [], [], []),
+    ],
+)
+def test_a_weighted_median_is_of_each_group(values, weight, group, found):
+    made = _median(np.array(values, float), np.array(weight, float), np.array(group, int))
+    assert made.tolist() == found
+
+
+def test_a_lane_is_paced_by_most_of_its_work():
+    """Four gaps of 10 ms in each of four steps; in the last all take half as long again, in the
+    second only one does."""
+    lasted = [10] * 4 + [10, 10, 15, 10] + [10] * 4 + [15] * 4
+    cells = np.repeat(np.arange(4), 4).tolist()
+    one = gaps(lasted, [0] * 16, kind=[0, 1, 2, 3] * 4, cell=cells)
+    paces = _paces(one, shares([], [], [], [])).reshape(4, 4)
+    assert paces.tolist() == [[1] * 4] * 3 + [[1.5] * 4]
+
+
+def test_a_misfit_is_the_mean_difference_from_what_a_gap_would_last():
+    one = gaps([10, 14, 10], [0, 0, 0])
+    apart, usual = _misfit(one, shares([]), np.ones(3))
+    assert (usual / MS).tolist() == [10]
+    assert (apart / MS).tolist() == pytest.approx([4 / 3])
+
+
+def test_a_gap_in_which_the_device_was_idle_may_be_longer():
+    one = gaps([10, 14, 9], [0, 0, 0], idle=[False, True, True])
+    apart, _ = _misfit(one, shares([]), np.ones(3))
+    assert (apart / MS).tolist() == pytest.approx([1 / 3])  # 9 is shorter than 10
+
+
+def test_a_smaller_misfit_counts_where_it_is_clearly_so():
+    before, now = np.array([10.0, 10, 10]), np.array([8.0, 9.5, 9.5])
+    assert _clearly(now, before, 0.4).tolist() == [True, False, False]  # 15 % of what is left
+    assert _clearly(now, before, 2.0).tolist() == [False, False, False]
+
+
+def test_a_part_of_work_is_reached_after_the_waits_before_it():
+    """Half of 8 ms of work, where a wait until 6 came before any of it."""
+    one = gaps([20], [[14], [6]])
+    found = _reached(
+        one, shares([0.5, 0.0]), np.array([0.5]), np.array([8.0 * MS]), np.ones(1, bool)
+    )
+    assert (found / MS).tolist() == [10]
+
+
+def test_waits_of_rows_are_counted_in_entries_and_begin_with_their_work():
+    """Three gaps of a lane: the second entry's operation is waited for at once; the first one's
+    after half of the work of the gap after next, 3 of 6 ms."""
+    one = gaps([4, 9, 8], [[2, 3, -1], [-9, 5, 1]], kind=[0, 1, 2])
+    rows = Columns({"enter_ns": np.array([0, 4, 13, 21]) * MS, "lane": np.zeros(4, int)})
+    made = _waits_of_rows(rows, one, shares([], [0.0, 0.5], []))
+    assert made.ahead.tolist() == [2, 1, 0, 1]  # the last's is taken to be waited for
+    assert made.worked.tolist() == [True, False, False, False]
+    assert (made.since_ns / MS).tolist() == [4 + 6, 4, 13, 21]
+
+
+def test_messages_of_a_kernel_are_waited_for_by_what_follows_all_of_them():
+    """Kernels of rows 0 and 1, of 2, and of 3 to 5; the first is waited for at the second's entry,
+    the second after work before the third's."""
+    found = Awaited(np.array([1, 1, 0]), np.array([False, True, False]), np.array([7, 8, 9]))
+    made = _of_members(found, np.array([1, 2, 5]), 6)
+    assert made.ahead.tolist() == [2, 1, 1, 0, 0, 0]
+    assert made.worked.tolist() == [False, False, True, False, False, False]
+    assert made.since_ns.tolist() == [7, 7, 8, 9, 9, 9]
+
+
+def operations(op, **more):
+    empty = {"members": np.full(len(op), 2), "message": np.zeros(len(op), bool)}
+    return Columns(empty | {"op": np.array(op), "root": np.zeros(len(op), int)} | more)
+
+
+def test_entries_of_the_same_place_in_the_same_program_are_one_kind():
+    """Lane 0 does A B in two steps and A in a third; lane 1 does A B, too, and then B A."""
+    lane = np.array([0, 0, 0, 0, 0, 1, 1, 1, 1])
+    step = np.array([0, 0, 1, 1, 2, 0, 0, 1, 1])
+    op = [1, 5, 1, 5, 1, 1, 5, 5, 1]
+    rows = Columns({"lane": lane, "step": step, "operation": np.arange(9), "sends": lane < 0})
+    places = _places(rows, operations(op)).tolist()
+    assert places[:2] == places[2:4] == places[5:7]
+    assert len(set(places)) == 5
+
+
+def lanes(enter, leave, op, **more):
+    """Entries of one lane a step each, at these times in ms after the step began."""
+    steps = len(enter)
+    rows = {
+        "lane": np.zeros(enter.size, int), "step": np.repeat(np.arange(steps), enter.shape[1]),
+        "enter_ns": enter.reshape(-1) * MS, "leave_ns": leave.reshape(-1) * MS,
+        "operation": np.arange(enter.size), "on_device": np.zeros(enter.size, bool),
+        "computed_ns": np.full(enter.size, NAN), "sends": np.zeros(enter.size, bool),
+        **{name: np.zeros(enter.size, int) for name in ("idled_ns", "freed_ns", "held_ns")},
+    }  # fmt: skip
+    table = operations(np.tile(op, steps))
+    return awaited(Columns(rows | more), table, leave.reshape(-1) * MS)
+
+
+def test_who_always_enters_so_long_after_an_end_has_waited_for_it():
+    """Gathers take 2 to 16 ms, and the reduction is entered 5 ms after their end, not after their
+    entry; the next step's gather comes 6 ms after the reduction, which takes 1 ms."""
+    moved = np.array([2, 9, 4, 16, 7, 3, 12, 5, 14, 8])
+    begin = np.append(0, np.cumsum(moved + 11)[:-1])
+    enter = np.stack([begin, begin + moved + 5], axis=1)
+    leave = np.stack([begin + moved, begin + moved + 6], axis=1)
+    found = lanes(enter, leave, [int(Op.ALL_GATHER), int(Op.REDUCE_SCATTER)])
+    assert (found.ahead[::2] == 1).all()
+    assert not found.worked[::2].any()
+
+
+def test_who_enters_so_long_after_its_own_entry_has_not_waited():
+    """The same, but the reduction is entered 20 ms after the gather's entry, whenever it ends."""
+    moved = np.array([2, 9, 4, 16, 7, 3, 12, 5, 14, 8])
+    begin = 30 * np.arange(10)
+    enter = np.stack([begin, begin + 20], axis=1)
+    leave = np.stack([begin + moved, begin + 21], axis=1)
+    found = lanes(enter, leave, [int(Op.ALL_GATHER), int(Op.REDUCE_SCATTER)])
+    assert not ((found.ahead == 1) & ~found.worked)[::2].any()
+
+
+def test_entries_of_a_blocking_stream_follow_the_end_before_them_at_once():
+    enter = np.arange(6)[:, None] * 30 + np.array([0, 10, 20])
+    leave = enter + 10
+    found = lanes(
+        enter, leave, [int(Op.ALL_GATHER)] * 3, on_device=np.ones(18, bool),
+    )  # fmt: skip
+    assert (found.ahead[:-1] == 1)[np.arange(17) % 3 < 2].all()
+    assert not found.worked.any()

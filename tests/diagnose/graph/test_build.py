@@ -1,0 +1,235 @@
+"""Graphs of runs that are written down by hand, and their replays: every time is worked out here.
+
+Three ranks enter an all-reduce after 10, 12 and 20 ms of work and go on with 5 ms of other work;
+it moves for 4 ms from the last entry; who waited for it does 3 ms more.
+
+    step   entries       over   waits reached   ends
+    0      10, 12, 20    24     15, 17, 25      27, 27, 28
+    1      37, 39, 48    52     42, 44, 53      55, 55, 56
+    2      65, 67, 76    80     70, 72, 81      83, 83, 84
+"""
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.graph.replay import Change, combined, replay, step_lengths
+from evenstep.diagnose.graph.structure import last_lanes, overlap, times
+from evenstep.trace.spool.layout import Flag, Op
+from tests.diagnose.graph.by_hand import Run, after, at
+from tests.diagnose.synthetic import BOOT_NS, MS
+
+WORK = (10, 12, 20)
+
+
+def behind(numbers=(0, 1, 2)):
+    """The run above, of steps with these numbers."""
+    run, begin = Run(), [0, 0, 0]
+    for turn, step in enumerate(numbers):
+        enters = [since + work for since, work in zip(begin, WORK, strict=True)]
+        over, ends = max(enters) + 4, []
+        for rank, enter in enumerate(enters):
+            run.collective(rank, step, turn, enter, over)
+            resumed = max(over, enter + 5.001)  # who need not wait is seen in a wait all the same
+            run.wait(rank, step, enter + 5, resumed)
+            ends.append(max(over, enter + 5) + 3)
+            run.step(rank, step, begin[rank], ends[-1])
+        begin = ends
+    return run
+
+
+@pytest.fixture(scope="module")
+def found():
+    return behind().graph()
+
+
+def lane(found, number, *names):
+    """Columns of a lane's rows, row by row."""
+    rows = found.rows.select(found.rows.lane == number)
+    return list(zip(*(rows[name].tolist() for name in names), strict=True))
+
+
+def test_a_row_is_an_entry_a_wait_or_an_end_after_its_own_work(found):
+    first = [(0, -1, 10 * MS), (-1, 0, 5 * MS), (-1, -1, 3 * MS)]
+    assert lane(found, 0, "enter", "wait", "own_ns")[:3] == first
+    assert lane(found, 2, "enter", "wait", "own_ns")[3:6] == [
+        (1, -1, 20 * MS), (-1, 1, 5 * MS), (-1, -1, 3 * MS),
+    ]  # fmt: skip
+    assert after(found.rows.at_ns[found.rows.lane == 1]) == [12, 17, 27, 39, 44, 55, 67, 72, 83]
+    assert found.rows.index.tolist() == found.rows.step.tolist()
+    assert found.rows.ends.sum() == 9
+
+
+def test_an_operation_lasts_from_its_last_entry_until_a_waiting_member_goes_on(found):
+    operations = found.operations
+    assert after(operations.last_ns) == [20, 48, 76]
+    assert after(operations.over_ns) == [24, 52, 80]
+    assert operations.took_ns.tolist() == [4 * MS] * 3
+    assert operations.members.tolist() == [3] * 3
+    assert operations.whole.all()
+    assert last_lanes(found).tolist() == [2, 2, 2]
+
+
+def test_who_waited_was_blocked_first_for_the_last_and_then_by_the_transfer(found):
+    seen = times(found)
+    assert seen.work_ns[0].tolist() == [18 * MS, 20 * MS, 28 * MS - 1000]
+    assert seen.blocked_ns[0].tolist() == [9 * MS, 7 * MS, 1000]  # seen to go on 1 µs later
+    assert seen.wait_ns[1].tolist() == [6 * MS, 4 * MS, 0]  # 42 and 44 until 48
+    assert seen.hidden_ns[0].tolist() == [0, 0, 4 * MS - 1000]
+    assert seen.collectives.tolist() == [[1, 1, 1]] * 3
+
+
+def test_own_work_in_an_interval_is_that_before_each_row(found):
+    covered = overlap(found, np.array([0]), np.array([at(5)]), np.array([at(12)]))
+    assert covered[found.rows.lane == 0].tolist() == [5 * MS, 2 * MS, *[0] * 7]
+    assert not covered[found.rows.lane > 0].any()
+
+
+def test_a_replay_of_nothing_changed_ends_as_the_run_did(found):
+    (ends,) = replay(found, [Change.none()])
+    assert after(ends) == [[27, 27, 28], [55, 55, 56], [83, 83, 84]]
+    assert step_lengths(found, ends[None]).tolist() == [[27 * MS, 28 * MS, 28 * MS]]
+
+
+def test_a_replay_with_less_work_lets_another_be_the_last(found):
+    """Entries after 10, 12 and 10 ms: over at 16, when rank 1 has yet to work until 17; then
+    entries at 29, 32 and 29, and at 49, 52 and 49."""
+    mine = np.flatnonzero((found.rows.lane == 2) & (found.rows.enter >= 0))
+    ends = replay(found, [Change.of_work(mine, np.full(3, 10.0 * MS))])
+    assert after(ends[0]) == [[19, 20, 19], [39, 40, 39], [59, 60, 59]]
+    assert step_lengths(found, ends).tolist() == [[19 * MS, 20 * MS, 20 * MS]]
+
+
+def test_a_replay_with_a_longer_transfer_holds_up_who_waits_for_it(found):
+    """The second is over at 58, not 52: all go on at 61 and enter the third at 71, 73, 81."""
+    ends = replay(found, [Change.of_transfers(np.array([1]), np.array([10.0 * MS]))])
+    assert after(ends[0]) == [[27, 27, 28], [61, 61, 61], [88, 88, 89]]
+
+
+def test_changes_are_combined_by_their_differences_and_never_below_nothing(found):
+    first, last = (np.flatnonzero((found.rows.lane == one) & found.rows.ends) for one in (0, 2))
+    less = [Change.of_work(rows, np.full(3, 1.0 * MS)) for rows in (first, first, last)]
+    both = combined(found, [*less, Change.of_transfers(np.array([0]), np.array([9.0 * MS]))])
+    assert dict(zip(both.rows.tolist(), both.own_ns.tolist(), strict=True)) == {
+        **dict.fromkeys(first.tolist(), 0.0),  # 3 − 2 − 2
+        **dict.fromkeys(last.tolist(), 1.0 * MS),
+    }
+    assert both.operations.tolist() == [0]
+    assert both.took_ns.tolist() == [9 * MS]
+    assert Change.of_work(first, np.full(3, -1.0)).own_ns.tolist() == [0] * 3
+    assert Change.of_transfers(first, np.full(3, -1.0)).took_ns.tolist() == [0] * 3
+
+
+def test_steps_left_out_part_the_run_and_each_part_begins_when_its_lanes_did():
+    """As above, but the third is step 7: its lanes begin at 55, 55 and 56."""
+    found = behind((0, 1, 7)).graph()
+    assert found.stretch_of.tolist() == [0, 0, 1]
+    assert after(found.starts_ns[:, :3]) == [[0, 0, 0], [55, 55, 56]]
+    ends = replay(found, [Change.none()])
+    assert after(ends[0]) == [[27, 27, 28], [55, 55, 56], [83, 83, 84]]
+    assert step_lengths(found, ends).tolist() == [[28 * MS, 28 * MS, 28 * MS]]  # of the last lanes
+
+
+def test_a_step_whose_ends_nobody_knows_shares_the_time_until_the_next():
+    found = behind().graph()
+    ends = replay(found, [Change.none()])
+    ends[0, 1] = np.nan
+    assert step_lengths(found, ends).tolist() == [[27 * MS, 28 * MS, 28 * MS]]
+    ends[0, 2] = np.nan
+    assert step_lengths(found, ends).tolist() == [[27 * MS, 0, 0]]
+
+
+def test_time_in_which_no_rank_is_in_a_step_is_nobodys_work():
+    """40 ms between two steps of one rank after the other, of which the first may begin at 50."""
+    run = Run()
+    for step, begin in enumerate((0, 50)):
+        for rank in range(3):
+            run.collective(rank, step, step, begin + 2 + rank, begin + 6, flags=Flag(0))
+            run.step(rank, step, begin + rank, begin + 8 + rank)
+    found = run.graph()
+    assert found.between_ns.tolist() == [0, 40 * MS]
+    # 8 to 10 and from 50 on; 9 to 10; none
+    assert [one[-1] for one in lane(found, 0, "own_ns")] == [2 * MS, 2 * MS, 4 * MS, 2 * MS]
+    assert [one[-1] for one in lane(found, 2, "own_ns")] == [2 * MS, 4 * MS, 4 * MS, 4 * MS]
+
+
+def queued():
+    """Each step two all-reduces of one group: entered after 1, 2 and 3 ms and 3 ms later, over at
+    13 and 17, as the second begins when the first is over; waits from 8, 9 and 10 on, end at 20."""
+    run = Run()
+    for step in range(2):
+        since = 20 * step
+        for rank in range(3):
+            for turn, over in enumerate((13, 17)):
+                enter = since + 1 + rank + 3 * turn
+                run.collective(rank, step, 2 * step + turn, enter, since + over)
+            run.wait(rank, step, since + 8 + rank, since + 17)
+            run.step(rank, step, since, since + 20)
+    return run.graph()
+
+
+def test_an_operation_begins_when_the_one_before_it_in_its_queue_is_over():
+    found = queued()
+    assert found.operations.queues.tolist() == [False, True, True, True]
+    assert found.took_ns.tolist() == [10 * MS, 4 * MS] * 2
+    ends = replay(found, [Change.of_transfers(np.array([0]), np.array([1.0 * MS]))])
+    # over at 4; the second from 6 on until 10, when the last comes to its wait
+    assert after(ends[0]) == [[13, 13, 13], [33, 33, 33]]
+
+
+def test_what_ends_before_what_was_queued_before_it_is_in_no_queue():
+    run = Run()
+    for step in range(2):
+        for rank in range(3):
+            run.collective(rank, step, 2 * step, 20 * step + 1, 20 * step + 17)
+            run.collective(rank, step, 2 * step + 1, 20 * step + 2, 20 * step + 13)
+            run.wait(rank, step, 20 * step + 8, 20 * step + 17)
+            run.step(rank, step, 20 * step, 20 * step + 20)
+    operations = run.graph().operations
+    assert not operations.queues.any()
+    assert after(operations.over_ns) == [17, 13, 37, 33]
+    assert operations.took_ns.tolist() == [16 * MS, 11 * MS] * 2
+
+
+def test_a_blocking_call_is_entry_and_wait_in_one_row():
+    run = Run()
+    for rank, enter in enumerate((3, 5, 9)):
+        run.collective(rank, 0, 0, enter, 11, flags=Flag(0))
+        run.step(rank, 0, 0, 12)
+    found = run.graph()
+    assert lane(found, 0, "enter", "wait", "own_ns") == [(0, 0, 3 * MS), (-1, -1, 1 * MS)]
+    seen = times(found)
+    assert (seen.blocked_ns[0] / MS).tolist() == [8, 6, 2]
+    assert (seen.wait_ns[0] / MS).tolist() == [6, 4, 0]
+    (ends,) = replay(found, [Change.of_work(np.array([4]), np.array([5.0 * MS]))])
+    assert after(ends) == [[8, 8, 8]]  # entered at 3, 5 and 5, over at 7
+
+
+def test_a_root_that_need_not_wait_goes_on_and_who_receives_waits_for_it_alone():
+    """Rank 1 broadcasts at 4 and works on until 10; others come at 1 and 6 and have it at 7."""
+    run = Run()
+    for rank, (enter, leave) in enumerate(((1, 7), (4, 4.1), (6, 7))):
+        flags = Flag(0) if rank != 1 else Flag.ASYNC
+        run.collective(rank, 0, 0, enter, leave, Op.BROADCAST, flags, peer_or_root=1)
+        run.step(rank, 0, 0, 10)
+    found = run.graph()
+    assert lane(found, 1, "enter", "wait") == [(0, -1), (-1, -1)]
+    assert lane(found, 0, "enter", "wait") == [(-1, 0), (-1, -1)]
+    assert after(found.operations.last_ns) == [4]
+    assert found.took_ns.tolist() == [3 * MS]
+    mine = np.flatnonzero((found.rows.lane == 2) & (found.rows.wait >= 0))
+    (ends,) = replay(found, [Change.of_work(mine, np.array([9.0 * MS]))])
+    assert after(ends) == [[10, 10, 12]]  # who receives late holds nobody up
+
+
+def test_a_lane_whose_beginning_nobody_saw_begins_with_its_usual_first_work():
+    run = Run()
+    for step in range(3):
+        for rank in range(3):
+            run.collective(rank, step, step, 10 * step + 2, 10 * step + 6, flags=Flag(0))
+            if step:
+                run.step(rank, step, 10 * step, 10 * step + 10)
+    found = run.graph()
+    # of the later steps' first rows, 6 to 12 and 20 to 22, the lower middle
+    own = (found.rows.own_ns[found.rows.lane == 0] / MS).tolist()
+    assert own == [2, 6, 4, 2, 4]
+    assert (found.starts_ns[0, :3] - BOOT_NS).tolist() == [0, 0, 0]

@@ -1,0 +1,153 @@
+"""Waits of host threads matched with operations, on a few records each."""
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.graph.lanes import (
+    NEVER,
+    TimeLine,
+    _furthest_before,
+    _usual_count,
+    _wait_places,
+)
+from evenstep.trace.columns import Columns
+from evenstep.trace.spool.layout import Flag, Op
+from tests.diagnose.graph.by_hand import Run, after
+
+
+def waits(found):
+    """Of each lane what it waits for, and when it came to the wait, in ms."""
+    rows = found.rows.select(found.rows.wait >= 0)
+    order = np.lexsort([rows.at_ns, rows.lane])
+    table = (rows.lane, rows.wait, np.array(after(rows.at_ns)))
+    return list(zip(*(column[order].tolist() for column in table), strict=True))
+
+
+def two_groups(*windows, steps=1, **more):
+    """All-reduces of two groups, entered at 1 and 2, over at 6 and 9; waits of every rank."""
+    run = Run(3, (0, 1, 2), (0, 1, 2))
+    for step in range(steps):
+        since = 20 * step
+        for rank in range(3):
+            run.collective(rank, step, step, since + 1, since + 6, group=0, **more)
+            run.collective(rank, step, step, since + 2, since + 9, group=1, **more)
+            for begin, end in windows:
+                run.wait(rank, step, since + begin, since + end)
+            run.step(rank, step, since, since + 12)
+    return run.graph()
+
+
+def test_a_wait_is_for_the_last_operation_of_every_queue_that_was_over_when_it_ended():
+    assert waits(two_groups((3, 9)))[:2] == [(0, 0, 3), (0, 1, 3)]
+
+
+def test_what_an_earlier_wait_waited_for_is_not_waited_for_again():
+    assert waits(two_groups((3, 6), (7, 9)))[:2] == [(0, 0, 3), (0, 1, 7)]
+
+
+def test_an_end_may_be_seen_a_little_after_the_wait_that_it_ended():
+    assert waits(two_groups((3, 8.9)))[:2] == [(0, 0, 3), (0, 1, 3)]
+    assert waits(two_groups((3, 8.7)))[:2] == [(0, 0, 3), (1, 0, 3)]
+
+
+def test_a_wait_for_nothing_on_record_is_for_something_unknown():
+    """From 0.1 to 0.6, before anything is over: its own operation, that nobody else is in."""
+    found = two_groups((0.1, 0.6), (3, 9))
+    first = [one for one in waits(found) if one[2] == 0.1]
+    assert [lane for lane, _, _ in first] == [0, 1, 2]
+    assert {number for _, number, _ in first}.isdisjoint({0, 1})
+    table = found.operations.select(np.array([number for _, number, _ in first]))
+    assert table.members.tolist() == [1, 1, 1]
+    assert table.group.tolist() == [-1, -1, -1]
+    assert after(table.over_ns) == [0.6] * 3
+    assert table.took_ns.tolist() == [500_000] * 3
+    assert not table.whole.any()
+    assert not table.message.any()
+    assert not table.queues.any()
+
+
+def test_a_wait_too_short_to_tell_is_for_nothing_unknown():
+    found = two_groups((0.1, 0.11), (3, 9))
+    assert len(found.operations) == 2
+    assert 0.1 not in [at for _, _, at in waits(found)]
+
+
+def test_a_wait_begins_when_its_thread_returned_from_the_last_call_within_it():
+    """A wait from 3 to 9 in which the thread was blocked in a barrier from 4 to 5."""
+    run = Run(3, (0, 1, 2), (0, 1, 2))
+    for rank in range(3):
+        run.collective(rank, 0, 0, 1, 9)
+        run.wait(rank, 0, 3, 9)
+        run.collective(rank, 0, 0, 4, 5, Op.BARRIER, Flag(0), group=1)
+        run.step(rank, 0, 0, 12)
+    assert waits(run.graph())[:2] == [(0, 1, 4), (0, 0, 5)]
+
+
+def test_a_wait_that_names_its_operation_is_for_it_alone():
+    """Of two over at 6 and 9, a wait until 10 names the first."""
+    run = Run(3, (0, 1, 2), (0, 1, 2))
+    for rank in range(3):
+        run.collective(rank, 0, 0, 1, 6, group=0)
+        named = len(run.rows)
+        run.collective(rank, 0, 0, 2, 9, group=1)
+        run.wait(rank, 0, 3, 10, parent=named)
+        run.step(rank, 0, 0, 12)
+    assert waits(run.graph()) == [(0, 0, 3), (1, 0, 3), (2, 0, 3)]
+
+
+def test_an_operation_was_over_when_the_first_thread_that_waited_for_it_went_on():
+    """Its end is stamped at 9 by another thread, but a rank went on at 8.9."""
+    run = Run()
+    for rank, left in enumerate((8.9, 9, 9)):
+        run.collective(rank, 0, 0, 1, 9)
+        run.wait(rank, 0, 3, left)
+        run.step(rank, 0, 0, 12)
+    assert after(run.graph().operations.over_ns) == [8.9]
+
+
+def test_without_a_wait_on_record_who_enters_right_after_an_end_has_waited_for_it():
+    """Two all-reduces a step, entered at 2 and 10 and over at 9 and 12; the step ends at 15. The
+    second is entered 1 ms after the end of the first, which takes 1 to 10 ms."""
+    run = Run()
+    took = (1, 7, 3, 9, 2, 5, 8, 4)
+    since = 0
+    for step, moves in enumerate(took):
+        for rank in range(3):
+            run.collective(rank, step, 2 * step, since + 2, since + 2 + moves)
+            run.collective(rank, step, 2 * step + 1, since + 3 + moves, since + 4 + moves)
+            run.step(rank, step, since, since + 7 + moves)
+        since += 7 + moves
+    found = run.graph()
+    rows = found.rows.select((found.rows.lane == 0) & (found.rows.wait >= 0))
+    first = rows.select(rows.wait % 2 == 0)
+    assert first.wait.tolist() == [2 * step for step in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("number", "value", "found"),
+    [(0, 4, 0), (0, 5, 1), (0, 99, 2), (1, 0, 2), (1, 3, 4), (1, 4, 4), (2, 9, 5)],
+)
+def test_a_time_line_counts_values_of_smaller_numbers_and_up_to_a_value(number, value, found):
+    line = TimeLine(np.array([0, 0, 1, 1, 1]), np.array([5, 8, 3, 3, 7]))
+    assert line.before(np.array([number]), np.array([value])).tolist() == [found]
+
+
+def test_the_furthest_of_earlier_waits_is_of_the_same_lane():
+    lane, last = np.array([0, 0, 0, 0, 1, 1]), np.array([2, 5, 3, 4, 1, 0])
+    assert _furthest_before(lane, last).tolist() == [-1, 2, 5, 5, -1, 1]
+
+
+def test_places_of_waits_are_those_of_steps_with_as_many():
+    lane, step = np.array([0, 0, 0, 0, 0, 1]), np.array([0, 0, 1, 2, 2, 0])
+    places = _wait_places(Columns({"lane": lane, "step": step})).tolist()
+    assert places[:2] == places[3:5]  # the first and second of two
+    assert places[2] == places[5]  # the only one
+    assert len(set(places)) == 3
+
+
+def test_what_most_waits_of_a_place_are_for_is_the_usual():
+    place = np.array([0, 0, 0, 1, 1, 2])
+    ahead = np.array([3, 3, 1, 2, 0, 4])
+    telling = np.array([1, 1, 1, 1, 1, 0], bool)
+    assert _usual_count(place, ahead, telling).tolist() == [3, 3, 3, NEVER, NEVER, NEVER]
+    assert _usual_count(place, ahead, ~telling & False).tolist() == [NEVER] * 6

@@ -1,0 +1,109 @@
+"""Lanes of one program, and whose messages go where, on a few rows each."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.graph.peers import _away, _before, message_ends, micro_batches, peers
+from evenstep.trace.columns import Columns
+from tests.diagnose.graph.by_hand import Run
+from tests.diagnose.graph.test_build import behind
+from tests.diagnose.synthetic import MS
+
+
+def graph_of(rows, operations, lanes=3):
+    columns = (
+        Columns({name: np.array(of) for name, of in one.items()}) for one in (rows, operations)
+    )
+    rows, operations = columns
+    return SimpleNamespace(ranks=np.arange(lanes), rows=rows, operations=operations)
+
+
+#: Messages 0 from lane 0 to 1 and 2 from lane 2 to whom nobody knows; 1 is a collective.
+SENT = graph_of(
+    {"lane": [0, 1, 1, 2], "enter": [0, -1, 1, 2], "wait": [-1, 0, 1, -1]},
+    {"message": [True, False, True], "root": [0, 1, 2], "group": [0, 0, 0]},
+)
+
+
+def test_a_message_goes_from_who_sends_to_who_waits_for_it():
+    source, target = message_ends(SENT)
+    assert source.tolist() == [0, -1, 2, -1]
+    assert target.tolist() == [1, -1, -1, -1]
+
+
+def test_receivers_are_counted_onward_within_the_group_around():
+    """A ring of three: 0 to 1, 1 to 2, 2 to 0; and one of two beside it, 2 to 0 as well."""
+    pairs = [(0, 1), (1, 2), (2, 0), (2, 0)]
+    rows = {
+        "lane": [one for pair in pairs for one in pair],
+        "enter": [one for turn in range(4) for one in (turn, -1)],
+        "wait": [one for turn in range(4) for one in (-1, turn)],
+    }
+    table = {"message": [True] * 4, "root": [0, 1, 2, 2], "group": [0, 0, 0, 1]}
+    found = graph_of(rows, table)
+    assert _away(found, message_ends(found)).tolist() == [1, 1, 1, 1, 0]
+    turned = {"message": [True] * 4, "root": [1, 2, 0, 0], "group": [0, 0, 0, 1]}
+    back = graph_of({**rows, "enter": rows["wait"], "wait": rows["enter"]}, turned)
+    assert _away(back, message_ends(back)).tolist() == [2, 2, 2, 1, 0]
+
+
+def test_what_was_received_is_of_the_next_row_until_the_lane_sends_or_waits_again():
+    rows = {
+        "lane": [0, 0, 0, 0, 1, 1], "at_ns": [1, 2, 3, 4, 0, 5], "wait": [7, -1, -1, 8, -1, 9],
+        "enter": [-1] * 6, "ends": [False] * 6,
+    }  # fmt: skip
+    found = graph_of(rows, {})
+    received = np.array([7, -1, -1, 8, -1, 9])
+    none, sends = np.zeros(6, bool), np.array([0, 0, 1, 0, 0, 0], bool)
+    assert _before(found, received, none, none).tolist() == [-1, 7, 7, 7, -1, -1]
+    assert _before(found, received, sends, none).tolist() == [-1, 7, 7, -1, -1, -1]
+    received[0], own = -1, np.array([1, 0, 0, 0, 0, 0], bool)  # waits only for what it sent
+    assert _before(found, received, none, own).tolist() == [-1, -1, -1, -1, -1, -1]
+
+
+def test_lanes_of_one_program_are_peers_place_by_place():
+    found = behind().graph()
+    (all_,) = peers(found)
+    assert all_.lanes.tolist() == [0, 1, 2]
+    assert all_.segments.tolist() == [0, 1, 2]
+    assert all_.there.all()
+    own = all_.by_place(found.own_ns) / MS
+    assert own.tolist() == [[[10, 5, 3], [12, 5, 3], [20, 5, 3]]] * 3
+
+
+def test_a_lane_that_did_not_wait_has_no_row_there():
+    run = behind()
+    run.rows = [row for row in run.rows if row["exit_ns"] - row["enter_ns"] != 1000]
+    found = run.graph()
+    # of what it ever waits for, rank 2 has nothing: another program
+    assert [one.lanes.tolist() for one in sorted(peers(found), key=lambda one: len(one.lanes))] == [
+        [2], [0, 1],
+    ]  # fmt: skip
+
+
+def test_work_by_place_is_written_back_where_it_came_from():
+    found = behind().graph()
+    (all_,) = peers(found)
+    own = found.own_ns.copy()
+    all_.assign(own, 2 * all_.by_place(own))
+    assert own.tolist() == (2 * found.own_ns).tolist()
+
+
+def test_without_messages_there_are_no_micro_batches():
+    assert micro_batches(behind().graph()) is None
+
+
+@pytest.mark.parametrize(("groups", "apart"), [(((0, 1, 2),), 1), (((0, 1), (2,)), 2)])
+def test_who_enters_what_others_do_not_has_another_program(groups, apart):
+    run = Run(3, *groups)
+    for step in range(3):
+        since = 10 * step
+        for number, members in enumerate(groups):
+            for rank in members:
+                run.collective(rank, step, step, since + 2 + rank, since + 6, group=number)
+                run.wait(rank, step, since + 5, since + 6)
+        for rank in range(3):
+            run.step(rank, step, since, since + 10)
+    assert len(peers(run.graph())) == apart

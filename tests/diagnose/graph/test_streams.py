@@ -1,0 +1,186 @@
+"""Clocks of devices and the order within their streams, on a few entries each."""
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.graph.streams import (
+    idle_until_issued,
+    idle_until_over,
+    issue_line,
+    kernels,
+    on_one_clock,
+    with_stream_order,
+)
+from evenstep.diagnose.graph.structure import Intervals
+from evenstep.trace.columns import Columns
+from tests.diagnose.synthetic import MS
+
+US = 1000
+
+
+def table(**columns):
+    rows = {name: np.array(of) for name, of in columns.items()}
+    count = len(rows["lane"])
+    return Columns({"held_ns": np.zeros(count, np.int64)} | rows)
+
+
+def test_messages_of_one_kernel_begin_and_end_together_on_one_lane():
+    rows = table(
+        lane=[0, 0, 1, 0, 0], enter_ns=[5, 3, 5, 5, 5], held_ns=[0, 2, 0, 0, 1],
+        leave_ns=[9, 9, 9, 8, 9],
+    )  # fmt: skip
+    numbers = kernels(rows).tolist()
+    assert numbers[0] == numbers[1]  # begun at 5, the one 2 after compute had come to it
+    assert len(set(numbers)) == 4
+
+
+def test_an_end_is_one_moment_on_all_clocks():
+    """Lane 1's clock is 100 behind, lane 2 shares an operation with lane 1 alone, 50 ahead of the
+    first; lane 3 shares none and stays."""
+    rows = table(
+        lane=[0, 1, 1, 2, 3], operation=[0, 0, 1, 1, 2],
+        enter_ns=[10, -80, -60, 100, 7], leave_ns=[30, -70, -40, 110, 8],
+    )  # fmt: skip
+    found = on_one_clock(rows, 4)
+    assert found.leave_ns.tolist() == [30, 30, 60, 60, 8]
+    assert found.enter_ns.tolist() == [10, 20, 40, 50, 7]
+
+
+def test_the_end_of_a_kernel_of_several_messages_tells_no_clock_where_another_does():
+    """It ends with the last of them: the second lane's ended 5 later than what the first saw."""
+    rows = table(
+        lane=[0, 0, 0, 1, 1, 1], operation=[0, 1, 2, 0, 1, 2],
+        enter_ns=[0, 20, 20, 100, 120, 120], leave_ns=[10, 30, 30, 110, 135, 135],
+    )  # fmt: skip
+    assert on_one_clock(rows, 2).leave_ns[3:].tolist() == [10, 35, 35]
+
+
+def test_a_clock_that_drifts_is_followed_along_a_line():
+    ends = np.arange(1, 9) * 1_000_000
+    other = 500 + ends + ends // 10_000  # 100 parts in a million faster
+    rows = table(
+        lane=np.repeat([0, 1], 8), operation=np.tile(np.arange(8), 2),
+        enter_ns=np.append(ends, other) - 10, leave_ns=np.append(ends, other),
+    )  # fmt: skip
+    found = on_one_clock(rows, 2)
+    assert np.abs(found.leave_ns[8:] - ends).max() <= 1
+    assert np.abs(found.enter_ns[8:] - ends + 10).max() <= 1
+
+
+def test_one_end_far_off_bends_no_line():
+    ends = np.arange(1, 31) * 1_000_000
+    other = ends + 500
+    other[7] += 400_000
+    rows = table(
+        lane=np.repeat([0, 1], 30), operation=np.tile(np.arange(30), 2),
+        enter_ns=np.append(ends, other) - 10, leave_ns=np.append(ends, other),
+    )  # fmt: skip
+    assert np.abs(np.delete(on_one_clock(rows, 2).leave_ns[30:] - ends, 7)).max() <= 1
+
+
+def test_a_clock_that_wanders_is_followed_piece_by_piece():
+    """Over 256 ends, by 10 µs to and fro: a line alone would miss by up to as much."""
+    ends = np.arange(256) * 1_000_000
+    wander = np.rint(10_000 * np.abs(np.linspace(-1, 1, 256))).astype(np.int64)
+    rows = table(
+        lane=np.repeat([0, 1], 256), operation=np.tile(np.arange(256), 2),
+        enter_ns=np.append(ends, ends + wander), leave_ns=np.append(ends, ends + wander),
+    )  # fmt: skip
+    inner = slice(256 + 32, -32)  # between the middles of the first and the last piece
+    off = on_one_clock(rows, 2).leave_ns[inner] - ends[32:-32]
+    assert np.abs(off).max() <= 2500  # half of what 64 ends wander, at the turn
+
+
+@pytest.mark.parametrize(
+    ("enter", "leave", "idle"),
+    [
+        (12_000, 20_000, 8_000),  # compute until 10 and from 21 on: idle since the entry
+        (4_000, 20_000, 10_000),  # since compute ended
+        (4_000, 17_500, 0),  # it went on 3.5 µs after the end: not for this alone
+        (4_000, 25_000, 0),  # had gone on before
+        (22_000, 40_000, 0),  # nothing followed within 20 µs
+    ],
+)
+def test_compute_waited_for_an_operation_where_it_was_idle_until_its_end(enter, leave, idle):
+    computes = Intervals(np.zeros(3, int), np.array([0, 21, 70]) * US, np.array([10, 30, 80]) * US)
+    one = (np.array([at]) for at in (0, enter, leave))
+    found = idle_until_over(computes, *one)
+    if leave == 17_500:
+        idle = 7_500  # within what stamps of two streams may cross
+    assert found.tolist() == [idle]
+
+
+def test_a_lane_without_compute_was_never_idle_for_anything():
+    none = Intervals(*np.zeros((3, 0), np.int64))
+    assert idle_until_over(none, np.array([0]), np.array([1]), np.array([9])).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("slack", "lasted", "idle"),
+    [(50 * US, 0, 1), (51 * US, 0, 0), (-1, 0, 0), (0, 0, 1), (80 * US, 4 * MS, 1),
+     (81 * US, 4 * MS, 0)],
+)  # fmt: skip
+def test_a_device_was_idle_that_begins_as_soon_as_its_host_has_issued(slack, lasted, idle):
+    """Within 50 µs of a launch, or a fiftieth of the gap."""
+    assert idle_until_issued(np.array([slack]), np.array([lasted])).tolist() == [bool(idle)]
+
+
+def test_the_line_of_issue_follows_a_drift_and_no_jump():
+    enter = np.arange(64) * MS
+    drifting = issue_line(enter, enter + 30 + enter // 20_000)  # 50 parts in a million
+    assert drifting.at(enter) == pytest.approx(30 + enter / 20_000, abs=1)
+    jumping = issue_line(enter, enter + enter // 1000)  # more than any clock drifts
+    assert jumping.at(enter) == pytest.approx(np.full(64, 63_000))
+
+
+def test_a_line_of_two_entries_has_no_slope():
+    assert issue_line(np.array([0, 100]), np.array([7, 103])).at(np.array([50])).tolist() == [7]
+
+
+# -- the order within streams ----------------------------------------------------------------------
+
+
+def streams(**more):
+    """Two streams of one lane in one step: operations 0, 2 and 3 on the first, 1 on the second."""
+    columns = {
+        "lane": [0] * 4, "step": [0] * 4, "seq": [1, 2, 3, 4], "operation": [0, 1, 2, 3],
+        "stream": [7, 8, 7, 7], "sends": [False] * 4, "calls": [False] * 4,
+        "enter_ns": [0, 5 * MS, 10 * MS, 30 * MS], "leave_ns": [10 * MS, 9 * MS, 20 * MS, 40 * MS],
+    }  # fmt: skip
+    return table(**columns | more)
+
+
+ALONE = Columns(
+    {
+        "queue": np.zeros(4, int), "message": np.zeros(4, bool), "op": np.ones(4, int),
+        "size_bytes": np.ones(4, int), "members": np.full(4, 2),
+    }
+)  # fmt: skip
+
+
+def test_an_entry_comes_after_the_one_before_it_in_its_stream():
+    assert with_stream_order(streams(), ALONE).after.tolist() == [-1, -1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("changed", "after"),
+    [
+        ({"lane": [0, 0, 1, 1]}, [-1, -1, -1, 2]),
+        ({"step": [0, 0, 0, 1]}, [-1, -1, 0, -1]),
+        ({"stream": [0, 8, 0, 0]}, [-1, -1, -1, -1]),  # 0 is unknown
+        ({"seq": [4, 3, 2, 1]}, [2, -1, 3, -1]),
+    ],
+)
+def test_an_order_is_that_of_a_lane_a_step_and_a_stream_by_issue(changed, after):
+    assert with_stream_order(streams(**changed), ALONE).after.tolist() == after
+
+
+def test_a_message_comes_after_the_first_of_its_direction_in_the_kernel_before():
+    """Operations 0 and 1 are sends of one kernel, then come a send and a receive."""
+    rows = streams(
+        stream=[7] * 4, sends=[True, True, True, False],
+        enter_ns=[0, 0, 10 * MS, 30 * MS], leave_ns=[9 * MS, 9 * MS, 20 * MS, 40 * MS],
+    )  # fmt: skip
+    assert with_stream_order(rows, ALONE).after.tolist() == [-1, -1, 0, 2]
+    rows = rows.with_column("sends", np.array([True, True, False, False]))
+    assert with_stream_order(rows, ALONE).after.tolist() == [-1, -1, 1, 2]
