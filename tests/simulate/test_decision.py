@@ -92,6 +92,26 @@ def test_a_row_is_what_simulate_says_of_its_assignments(table):
         assert again.throughput == found.throughput
 
 
+def test_averages_count_as_often_as_they_come_and_pacing_what_never_waits_gains_nothing():
+    """Four ranks as two stages of two micro-batches, 12 and 24 ms: 3/2 × 36 ms, and a ring of two
+    with 25 MB, 2 ms; averaged every 16 steps that is 1/8 ms."""
+    asked = scenario(
+        "cluster.nodes=4", "cluster.nic_latency_us=0", "work.kind=pipeline", "run.steps=4",
+        "work.pipeline_parallel=2", "work.micro_batches=2", "work.forward_ms=12",
+        "work.backward_ms=24", "work.gradient_bytes=25MB", "collectives.algorithm=ring",
+    )  # fmt: skip
+    table = compare(asked, Limits(), axes=())
+    rates = {found.option.name: 1e3 / found.throughput for found in table.rows}
+    for name, step_ms in (
+        ("synchronous", 56), ("paced, slack", 56), ("local SGD, every 4", 54.5),
+        ("local SGD, every 16", 54.125),
+    ):  # fmt: skip
+        assert rates[name] == pytest.approx(step_ms, rel=1e-5), name
+    assert table.choice.row.option.name == "synchronous"
+    sets = next(f.option.sets for f in table.rows if f.option.name == "local SGD, every 16")
+    assert simulate(changed(neutral(asked), sets)).steps == 16
+
+
 def test_the_scenarios_own_strategy_is_compared_too():
     asked = scenario(*JOB, "strategy.kind=local_sgd", "strategy.every=7")
     names = [option.name for option in options(asked)[0]]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.errors import ConfigError
 from evenstep.simulate.simulation import simulate, simulate_trace
 from evenstep.trace.spool.layout import Kind, Op
 from tests.simulate.worlds import MS, scenario
@@ -50,6 +51,23 @@ def test_diloco_averages_the_parts_of_a_replica_apart_and_then_takes_its_outer_s
         "strategy.outer_ms=5",
     )  # fmt: skip
     assert found == pytest.approx(100 + (ring_ms(2, 50) + 5) / 10)
+
+
+def test_islands_of_sharded_ranks_scatter_in_each_step_and_average_their_parts():
+    """As the hybrid sharding below, but S/4 goes around the ring of two once in five steps."""
+    sets = (
+        "cluster.nodes=8", "work.kind=fsdp", "work.forward_ms=10", "work.backward_ms=20",
+        "work.gradient_bytes=100MB", "strategy.kind=diloco", "strategy.every=5", "run.steps=10",
+    )  # fmt: skip
+    found = step_ms(*sets, "work.shard_ranks=4", "strategy.outer_ms=5")
+    assert found == pytest.approx(30 + 3 * ring_ms(4, 100, 1) + (ring_ms(2, 25) + 5) / 5)
+    for more, message in (
+        ((), "averages replicas, of which there is one"),
+        (("work.shard_ranks=4", "strategy.island_ranks=2"), "the parts of a replica are"),
+        (("strategy.kind=asynchronous",), "hold parts of its parameters"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            scenario(*sets, *more)
 
 
 def test_hybrid_sharding_scatters_in_the_shard_and_reduces_its_part_among_replicas():
@@ -123,6 +141,18 @@ def test_context_parallel_ranks_gather_keys_and_values():
         "work.forward_ms=10", "work.backward_ms=20", "work.message_bytes=50MB",
     )  # fmt: skip
     assert found == pytest.approx(30 + 2 * 3 * ring_ms(2, 12.5, 1))
+
+
+@pytest.mark.parametrize(("layers", "fullest"), [(0, 0), (1, 1), (3, 2), (4, 2)])
+def test_a_pipeline_goes_at_the_pace_of_the_stage_with_most_layers(layers, fullest):
+    """Two stages of two ranks that share layers, a micro-batch; two all-reduces a layer, twice."""
+    found = step_ms(
+        "cluster.nodes=4", "work.kind=pipeline", "work.pipeline_parallel=2",
+        "work.tensor_parallel=2", f"work.layers={layers}", "work.forward_ms=10",
+        "work.backward_ms=20", "work.message_bytes=12.5MB",
+    )  # fmt: skip
+    hop = 12.5 / 12.5
+    assert found == pytest.approx(2 * (30 + 4 * fullest * ring_ms(2, 12.5)) + 2 * hop)
 
 
 def test_a_second_job_takes_its_share_of_the_links_while_it_exchanges():

@@ -24,7 +24,11 @@ from tests.simulate.worlds import scenario
         ("strategy.kind=sync", "strategy.kind must be one of synchronous"),
         ("fabric.kind=torus", "fabric.shape must be two or three lengths"),
         ("run.warm_up=100", "run.warm_up is 100; it must be below run.steps, 100"),
-        ("work.tensor_parallel=2", "which does not divide 1 ranks"),
+        ("strategy.island_ranks=2", "which does not divide 1 ranks"),
+        (
+            "work.tensor_parallel=2",
+            "belongs to work.kind tensor or experts or pipeline, not to ddp",
+        ),
         ("cluster.nodes=2000000", "a cluster may have 1,000,000 of either"),
         ("cluster.nodes=1e30", "cluster.nodes must be a whole number of at least 1, at most"),
         ("run.steps=1000000000000", "run.steps must be a whole number of at least 1, at most"),

@@ -77,6 +77,7 @@ def test_what_waits_for_every_gradient_says_nothing_of_convergence():
     ("sets", "field", "value"),
     [
         (("strategy.kind=local_sgd", "strategy.every=8"), "local_steps", 8),
+        (("strategy.kind=diloco", "strategy.every=8"), "local_steps", 8),
         (("strategy.kind=backup_workers", "strategy.backups=4"), "discarded_share", 0.25),
     ],
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from evenstep.cli import files, progress, traces
 from evenstep.cli.arguments import add_files, add_json, add_set
 from evenstep.cli.terminal import show, tell_written
-from evenstep.errors import UsageError
+from evenstep.errors import ConfigError, UsageError
 from evenstep.trace.spool.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -72,7 +72,10 @@ def _main(args: argparse.Namespace) -> int:
     asked = scenario.load(args.scenario, args.set)
     files.check_free(args.html, force=args.force)
     with _folder(args) as folder:
-        result = _simulated(asked, args, folder)
+        try:
+            result = _simulated(asked, args, folder)
+        except ConfigError as refusal:
+            raise ConfigError(f"{args.scenario}: {refusal}") from refusal
         if args.html is not None and folder is not None:
             _draw(args, result, folder)
     from evenstep.report.terminal.simulation import off_by, render

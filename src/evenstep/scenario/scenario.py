@@ -33,6 +33,11 @@ from evenstep.values import refused
 
 MOST_NUMA_NODES = 64  # of a machine
 MOST_GPUS = 1_000_000  # of a cluster: what a machine's memory holds
+LAYERED = ("tensor", "experts", "pipeline")
+OF_KINDS = {  # fields of `work` that other kinds do not have
+    "tensor_parallel": LAYERED, "pipeline_parallel": LAYERED[2:], "context_parallel": LAYERED[2:],
+    "expert_parallel": LAYERED[2:], "interleaved": LAYERED[2:], "shard_ranks": ("fsdp",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,29 +201,27 @@ def _check_job(scenario: Scenario) -> None:
 
 
 def _check_work(scenario: Scenario) -> None:
-    work = scenario.work
+    work, strategy = scenario.work, scenario.strategy
+    for name, kinds in OF_KINDS.items():
+        if getattr(work, name) not in (0, 1) and work.kind not in kinds:
+            raise ConfigError(
+                f"work.{name} is {getattr(work, name)}, which belongs to work.kind "
+                f"{' or '.join(kinds)}, not to {work.kind}"
+            )
     split = work.tensor_parallel * work.context_parallel * work.pipeline_parallel
-    if scenario.ranks % split:
-        raise ConfigError(
-            f"work.tensor_parallel × work.context_parallel × work.pipeline_parallel is {split}, "
-            f"which does not divide {scenario.ranks} ranks"
-        )
-    if (scenario.ranks // split) % work.expert_parallel:
-        raise ConfigError(
-            f"work.expert_parallel is {work.expert_parallel}, which does not divide "
-            f"{scenario.ranks // split} replicas"
-        )
-    if scenario.ranks % (work.shard_ranks or 1):
-        raise ConfigError(
-            f"work.shard_ranks is {work.shard_ranks}, which does not divide {scenario.ranks} ranks"
-        )
+    for name, size, whole, what in (
+        ("work.tensor_parallel × work.context_parallel × work.pipeline_parallel", split,
+         scenario.ranks, "ranks"),
+        ("work.expert_parallel", work.expert_parallel, scenario.ranks // split, "replicas"),
+        ("work.shard_ranks", work.shard_ranks, scenario.ranks, "ranks"),
+        ("strategy.island_ranks", strategy.island_ranks, scenario.ranks, "ranks"),
+    ):  # fmt: skip
+        if whole % (size or 1):
+            raise ConfigError(f"{name} is {size}, which does not divide {whole} {what}")
     if work.schedule == "zero_bubble" and work.interleaved > 1:
         raise ConfigError('work.schedule "zero_bubble" has one chunk a stage: work.interleaved 1')
-    if scenario.ranks % (scenario.strategy.island_ranks or 1):
-        raise ConfigError(
-            f"strategy.island_ranks is {scenario.strategy.island_ranks}, which does not divide "
-            f"{scenario.ranks} ranks"
-        )
+    if work.kind == "fsdp":
+        _check_sharded(work, strategy, scenario.ranks)
     if work.sequence_lengths and min(work.sequence_lengths) <= 0:
         raise refused("work.sequence_lengths", "lengths above 0", list(work.sequence_lengths))
     if work.interleaved > 1 and work.micro_batches % work.pipeline_parallel:
@@ -226,22 +229,41 @@ def _check_work(scenario: Scenario) -> None:
             f"work.interleaved is {work.interleaved}, which needs work.micro_batches to be a "
             f"multiple of the {work.pipeline_parallel} stages, found {work.micro_batches}"
         )
-    if scenario.strategy.kind == "priority" and (
+    if strategy.kind == "priority" and (
         work.kind != "ddp" or not work.overlap or work.overlap_slowdown
     ):
         raise ConfigError(
             'strategy.kind "priority" orders the buckets that backward leaves: it needs work.kind '
             '"ddp" with work.overlap, and work.overlap_slowdown 0'
         )
-    if scenario.strategy.backups >= scenario.ranks:
+    if strategy.backups >= scenario.ranks:
         raise ConfigError(
-            f"strategy.backups is {scenario.strategy.backups}; it must be below the "
-            f"{scenario.ranks} ranks"
+            f"strategy.backups is {strategy.backups}; it must be below the {scenario.ranks} ranks"
         )
     if scenario.run.warm_up >= scenario.run.steps:
         raise ConfigError(
             f"run.warm_up is {scenario.run.warm_up}; it must be below run.steps, "
             f"{scenario.run.steps}"
+        )
+
+
+def _check_sharded(work: Work, strategy: Strategy, ranks: int) -> None:
+    """Ranks that hold parts of a replica cannot go on without one another."""
+    if strategy.kind in ("local_sgd", "diloco"):
+        if not work.shard_ranks or work.shard_ranks == ranks:
+            raise ConfigError(
+                f'strategy.kind "{strategy.kind}" averages replicas, of which there is one: of '
+                f'work.kind "fsdp" give work.shard_ranks below the {ranks} ranks'
+            )
+        if strategy.island_ranks not in (0, work.shard_ranks):
+            raise ConfigError(
+                f"strategy.island_ranks is {strategy.island_ranks}, but the parts of a replica are "
+                f"work.shard_ranks, {work.shard_ranks}"
+            )
+    elif strategy.kind not in ("synchronous", "paced"):
+        raise ConfigError(
+            f'strategy.kind "{strategy.kind}" lets a rank go on without others, but those of '
+            f'work.kind "fsdp" hold parts of its parameters'
         )
 
 

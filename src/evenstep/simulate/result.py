@@ -16,6 +16,7 @@ from evenstep.simulate.fabric.placement import Placement
 from evenstep.simulate.job import outlook
 from evenstep.simulate.job.engine import StepSums
 from evenstep.simulate.job.fabric_map import FabricMap, LinkLoads, fabric_map
+from evenstep.simulate.job.graph import AVERAGING
 from evenstep.simulate.job.strategies import Convergence, StalenessDistribution, convergence
 from evenstep.simulate.wires.carriage import alone_ns
 
@@ -23,6 +24,7 @@ Array = npt.NDArray[Any]
 
 SCHEMA = "evenstep.simulation/1"
 MOST_LINKS = 8
+APART = ("asynchronous", "stale_synchronous", "partial_reduce")  # a rank goes on without others
 SPARING = ("backup_workers", "partial_reduce")  # strategies that leave the latest ranks out
 
 
@@ -152,7 +154,7 @@ def summed_up(
         steps=len(step),
         partial=account.done < scenario.run.steps,
         step_time=_step_time(step),
-        throughput=amount * account.steps_per_s,
+        throughput=amount * account.steps_per_s(together=scenario.strategy.kind not in APART),
         unit=unit,
         tflops_per_gpu=reached or None,
         mfu=reached / peak if reached and peak else None,
@@ -184,7 +186,7 @@ def _convergence(scenario: Scenario, staleness: StalenessDistribution | None) ->
     strategy = scenario.strategy
     return convergence(
         staleness,
-        local_steps=strategy.every if strategy.kind == "local_sgd" else 1,
+        local_steps=strategy.every if strategy.kind in AVERAGING else 1,
         discarded=strategy.backups / scenario.ranks if strategy.kind in SPARING else 0.0,
     )
 

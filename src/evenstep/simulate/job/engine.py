@@ -277,10 +277,11 @@ class StepSums:
         end = self.end_ns[: self.done]
         return np.diff(end, prepend=self.begin_ns[0]) if self.done else end
 
-    @property
-    def steps_per_s(self) -> float:
-        """Steps per second, averaged over the ranks, so that slow ranks that run apart do not count
-        more than fast ones."""
+    def steps_per_s(self, *, together: bool) -> float:
+        """Steps per second: of the job, where ranks keep `together`; else averaged over the ranks,
+        so that slow ones do not count more than fast ones."""
         spent = self.totals["work"] + self.totals["blocked"] + self.totals["held"]
+        if together:
+            spent = self.step_ns[self.counted].sum()
         counted = self.counted.stop - self.counted.start
-        return float(np.mean(counted * 1e9 / spent)) if counted and spent.all() else 0.0
+        return float(np.mean(counted * 1e9 / spent)) if counted and np.all(spent) else 0.0

@@ -237,6 +237,13 @@ class GraphDraft:
         return self.partition("world", np.arange(self.scenario.ranks)[None, :])
 
     @property
+    def shards(self) -> Array:
+        """Ranks that hold the parameters together, of fully sharded work. (shards, size)"""
+        return np.arange(self.scenario.ranks).reshape(
+            -1, self.work.shard_ranks or self.scenario.ranks
+        )
+
+    @property
     def sent_bytes(self) -> float:
         """Bytes of the compressed gradients."""
         return self.work.gradient_bytes * self.strategy.compression

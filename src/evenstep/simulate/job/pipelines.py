@@ -102,7 +102,7 @@ class _StageCollectives:
     def __init__(self, draft: GraphDraft, places: Array) -> None:
         work = draft.work
         self._draft, self._flows = draft, []
-        layers = work.layers // (work.pipeline_parallel * work.interleaved)
+        layers = -(-work.layers // (work.pipeline_parallel * work.interleaved))  # of the fullest
         self._known: dict[tuple[int, ...], list[int]] = {}
         if not layers:
             return

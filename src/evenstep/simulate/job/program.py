@@ -102,9 +102,7 @@ def _collective(draft: GraphDraft) -> JobGraph:
 
 def _fsdp(draft: GraphDraft) -> JobGraph:
     """Layers gathered twice, ahead of use; gathers do not wait for all-reduces (FSDP2)."""
-    work, role = draft.work, RankProgram()
-    size = work.shard_ranks or draft.scenario.ranks
-    shards = np.arange(draft.scenario.ranks).reshape(-1, size)
+    work, role, shards = draft.work, RankProgram(), draft.shards
     draft.partition("world" if len(shards) == 1 else "shard", shards)
     layer = work.gradient_bytes / work.buckets
     draft.before(role)
@@ -116,7 +114,7 @@ def _fsdp(draft: GraphDraft) -> JobGraph:
         ):
             with role.phase(phase):
                 chunk_ns = length_ms * 1e6 / work.buckets / work.micro_batches
-                sends = phase is Phase.BACKWARD and draft.exchanges
+                sends = phase is Phase.BACKWARD
                 issued += _gathered(draft, role, shards, layer, chunk_ns, sends=sends, last=last)
     draft.reduced(role, issued)
     draft.after(role)
@@ -152,7 +150,7 @@ def _gathered(
             number = draft.use(library.flow("reduce_scatter", sent, shards))
             if number >= 0:
                 issued.append(role.exchange(number, done))
-            if last and len(shards) > 1:
+            if last and len(shards) > 1 and draft.exchanges:
                 replicas = draft.partition("replica", shards.T.copy())
                 share = library.flow("all_reduce", sent / shards.shape[1], replicas)
                 if (number := draft.use(share)) >= 0:
@@ -187,13 +185,16 @@ def _layered(draft: GraphDraft, operation: str) -> JobGraph:
 
 def _averaged(draft: GraphDraft, graph: JobGraph) -> JobGraph:
     """Add the averaging of parameters among replicas after a step, which nothing overlaps."""
-    strategy, members = draft.strategy, replicas(draft.scenario)
-    members = draft.everybody if len(members) == 1 else draft.partition("data", members)
-    if strategy.kind == "diloco" and strategy.island_ranks > 1:
+    strategy, members, size = draft.strategy, replicas(draft.scenario), draft.sent_bytes
+    if draft.work.kind == "fsdp":
+        members = draft.partition("replica", draft.shards.T.copy())
+        size /= draft.shards.shape[1]
+    elif strategy.kind == "diloco" and strategy.island_ranks > 1:
         members = np.arange(draft.scenario.ranks).reshape(-1, strategy.island_ranks).T.copy()
         draft.partition("islands", members)
-    flow = draft.library.flow("all_reduce", draft.sent_bytes, members)
-    number = draft.use(flow)
+    else:
+        members = draft.everybody if len(members) == 1 else draft.partition("data", members)
+    number = draft.use(draft.library.flow("all_reduce", size, members))
     for role in graph.roles:
         if number >= 0:
             role.wait(role.exchange(number, role.compute(0.0)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from evenstep.documents import plain
@@ -169,7 +169,8 @@ def compare(
             * len(wanted)
             * expected(set_up(changed(data, wanted[0].sets)))[1]
         )
-    units = [OptionRun(data, option, limits.edges, tuple(axes)) for option in wanted]
+    whole = [_whole_periods(data, option) for option in wanted]
+    units = [OptionRun(data, option, limits.edges, tuple(axes)) for option in whole]
     found = _carried_out(units, workers, progress)
     rows = [one for one in found if isinstance(one, DecisionRow)]
     notes += [one for one in found if isinstance(one, str)]
@@ -183,6 +184,16 @@ def _steps(data: dict[str, Any], option: DecisionOption) -> int:
     except ConfigError:  # reported where it is run
         return run.steps
     return min(run.steps, run.warm_up + max(LEAST_STEPS, steps))
+
+
+def _whole_periods(data: dict[str, Any], option: DecisionOption) -> DecisionOption:
+    """The option with as many more steps as give each its share of an average."""
+    every = [text for text in option.sets if text.startswith("strategy.every=")]
+    run, period = changed(data, ()).run, int(every[0].partition("=")[2]) if every else 1
+    steps = run.steps + (run.warm_up - run.steps) % period
+    return (
+        option if steps == run.steps else replace(option, sets=(*option.sets, f"run.steps={steps}"))
+    )
 
 
 class OptionRun(NamedTuple):
