@@ -362,7 +362,7 @@ def test_a_rank_says_its_part_only_where_there_is_one():
 def test_the_trace_says_who_asked_for_what_from_which_step_on(tmp_path):
     path = tmp_path / "rank-00000.spool"
     spool = Spool.create(path, {"rank": 0}, ring_bytes=10_000, summary_bytes=10_000)
-    asked = SettingsChange(3, "on", act="cores")
+    asked = SettingsChange(3, None, act="pace,cores")
     record(spool, asked, PacerSettings(mode="observe"), Selection(ranks="1"), step=7)
     spool.shut()
     found = read_spool(path)
@@ -370,7 +370,7 @@ def test_the_trace_says_who_asked_for_what_from_which_step_on(tmp_path):
     assert (row["kind"], row["step"]) == (Kind.PACING, 7)
     said = PacerSettings()
     ends = f"(threshold {said.imbalance:g}, max delay {said.max_delay:g})"
-    assert found.names[int(row["name"])] == f"asked to: observe, act cores {ends}"
+    assert found.names[int(row["name"])] == f"asked to: observe, act pace,cores {ends}"
     assert found.facts["pace"] == {
         "mode": "observe", "asked": "on", "part": "ranks 1", "threshold": said.imbalance,
         "max_delay": said.max_delay, "request": 3, "since_step": 7,

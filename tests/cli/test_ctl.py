@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from evenstep.agent.settings import request
 from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.watch.run import LiveRun
 from tests.agent.conftest import finish
@@ -196,3 +197,26 @@ def test_a_node_without_rank_zero_is_told_that_it_asks_for_itself(command, tmp_p
     done = command("ctl", run, "pace", "off")
     assert done.returncode == 0
     assert "rank 0 records in another folder" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "mode", "act"),
+    [
+        ([("act", "gc,pace"), ("pace", "off")], "off", "gc"),
+        ([("act", "pace"), ("pace", "off")], "off", "off"),
+        ([("act", "gc"), ("pace", "on")], "on", "gc,pace"),
+        ([("pace", "on"), ("act", "gc")], "observe", "gc"),
+        ([("pace", "off"), ("act", "gc")], "off", "gc"),
+        ([("act", "gc"), ("pace", "observe")], "observe", "gc"),
+    ],
+)
+def test_what_is_asked_last_holds_of_pacing_and_of_actions(tmp_path, words, mode, act):
+    from evenstep.cli.main import main
+
+    write_run(tmp_path, range(2))  # one of its three ranks has not come
+    for what, action in words:
+        assert main(["ctl", str(tmp_path), what, action]) == 0
+    run = LiveRun(tmp_path)
+    run.refresh()
+    asked = request.read(tmp_path, run.run_id)
+    assert (asked.act, asked.pacing) == (act, mode)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.pacing.floor import EPOCH, QUANTUM_NS, Floor, FloorTable, fit_line, margin_ns
+from evenstep.pacing.floor import EPOCH, QUANTUM_NS, Floor, FloorSamples, FloorTable, fit_line
 
 GROUP, ALL_REDUCE = 0, 1
 
@@ -130,4 +130,6 @@ def test_the_tail_of_bursts_is_a_slow_median() -> None:
     ],
 )
 def test_a_margin_is_what_is_open_and_a_tenth_or_thrice_the_noise(value, lower, noise, margin):
-    assert margin_ns(value, lower, noise) == margin
+    samples = FloorSamples((GROUP, ALL_REDUCE), (100, 1))
+    samples.noise_ns = noise
+    assert samples.floor_at(value, lower) == (value, lower, margin)

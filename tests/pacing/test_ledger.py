@@ -23,7 +23,7 @@ def replay(steps: list, ledgers: list) -> tuple[int, int, list[int]]:
     surplus = []
     for step, ranks in enumerate(steps):
         work = [u for u, _ in ranks]
-        delays = [min(d, ledgers[i].room_ns(200)) for i, (_, d) in enumerate(ranks)]
+        delays = [min(d, ledgers[i].room_ns) for i, (_, d) in enumerate(ranks)]
         last = max(u + d for u, d in zip(work, delays, strict=True))
         lost, elapsed = lost + last - max(work), elapsed + last + TRANSFER
         for i, ledger in enumerate(ledgers):
@@ -38,7 +38,7 @@ def replay(steps: list, ledgers: list) -> tuple[int, int, list[int]]:
 def accounts() -> list[RankLedger]:
     ledgers = [RankLedger(share=0.01, ranks=RANKS) for _ in range(RANKS)]
     for ledger in ledgers:
-        ledger.grant(400)
+        ledger.credit_ns = 400
     return ledgers
 
 
@@ -80,17 +80,10 @@ def test_an_unknown_time_in_flight_is_booked_in_full() -> None:
     assert ledger.loss_ns == 100
 
 
-def test_credit_is_granted_once_only() -> None:
+def test_a_step_may_be_held_for_what_is_left() -> None:
     ledger = RankLedger(share=0.01, ranks=1)
-    ledger.grant(400)
-    ledger.grant(4000)
-    assert ledger.room_ns(10**6) == 400
-
-
-def test_a_step_may_be_held_for_what_is_left_and_for_the_bound_at_most() -> None:
-    ledger = RankLedger(share=0.01, ranks=1)
-    assert ledger.room_ns(200) == 0
-    ledger.grant(150)
-    assert (ledger.room_ns(200), ledger.room_ns(150), ledger.room_ns(100)) == (150, 150, 100)
+    assert ledger.room_ns == 0
+    ledger.credit_ns = 150
+    assert ledger.room_ns == 150
     ledger.book(seen(0, delay_ns=160))  # overslept: 10 beyond, and 1,000 ns of steps give 10
-    assert ledger.room_ns(100) == 0
+    assert ledger.room_ns == 0

@@ -9,11 +9,10 @@ from evenstep.agent.control import Control, mode_fact, record
 from evenstep.agent.notes import Notes
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.settings.config import Config
+from evenstep.agent.settings.kinds import PACE
 from evenstep.agent.settings.request import SettingsChange, allowed
 from evenstep.agent.settings.selection import Whereabouts
 from evenstep.agent.step_work import StepWork
-
-PACE = "pace"  # the action that is the pacer's
 
 
 class StartingMode:
@@ -62,9 +61,7 @@ class Steering:
         self._part = change.part_of(self._part)
         chosen = self._part.holds(self._start.place)
         if change.act is not None:
-            names = change.act.split(",")
-            self._ask(names, step)
-            change = change._replace(mode="on" if PACE in names else "observe")
+            self._ask(change.act.split(","), step)
         pacer.settings = change.applied_to(pacer.settings, chosen=chosen)
         mode = pacer.settings.mode
         self._work.at_once = mode == "on"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict
 
 from evenstep.agent.settings import request
-from evenstep.agent.settings.kinds import NAMED
+from evenstep.agent.settings.kinds import NAMED, OFF, PACE
 from evenstep.cli.arguments import add_json
 from evenstep.cli.env import add_part
 from evenstep.cli.terminal import print_json, say, show, tell_written
@@ -102,6 +102,9 @@ def _request(args: argparse.Namespace, run: LiveRun, run_id: str) -> request.Set
     if before is not None:
         kept = before._asdict()
         values |= {name: kept[name] for name, value in values.items() if value is None}
+        if args.what == "pace" and before.act is not None:  # `pace` is one of the actions
+            others = [name for name in before.act.split(",") if name not in (PACE, OFF)]
+            values["act"] = ",".join([*others, *[PACE] * (args.action == "on")]) or OFF
         followed.append(before.number)
     return request.valid(values, number=1 + max(followed, default=0))
 

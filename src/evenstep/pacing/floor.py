@@ -63,27 +63,21 @@ class FloorSamples:
         """Take a trusted sample; `follows`: the collective was back-to-back."""
         self.count = count = self.count + 1
         if in_flight_ns < self.gate_ns:
-            self._insert(in_flight_ns)
+            self.valid_until = 0
+            insort(self.current, in_flight_ns)
+            del self.current[LOWEST:]
+            if len(self.current) == LOWEST:
+                self.gate_ns = self.current[-1]
+            self.minimum_ns = min(self.minimum_ns, in_flight_ns)
         if follows:
             self.back_to_back += 1
             noise = self.noise_ns
             step = (noise if noise > QUANTUM_NS else QUANTUM_NS) >> 4
-            if in_flight_ns - self.minimum_ns > noise:
-                self.noise_ns = noise + step
-            else:
-                self.noise_ns = noise - step if noise > step else 0
+            longer = in_flight_ns - self.minimum_ns > noise
+            self.noise_ns = noise + step if longer else max(0, noise - step)
         if count % EPOCH == 0:
             self.previous, self.current, self.gate_ns = self.current, [], _NEVER
             self.minimum_ns = self.previous[0]
-
-    def _insert(self, in_flight_ns: int) -> None:
-        self.valid_until = 0
-        low = self.current
-        insort(low, in_flight_ns)
-        del low[LOWEST:]
-        if len(low) == LOWEST:
-            self.gate_ns = low[-1]
-        self.minimum_ns = min(self.minimum_ns, in_flight_ns)
 
     def lower_ns(self) -> int:
         """Lower bound of the floor: x1 - c/(1-c) (x2 - x1) (Robson and Whitlock 1964)."""
@@ -98,6 +92,11 @@ class FloorSamples:
         """Whether the minimum is the floor."""
         return self.back_to_back >= FEWEST_BACK_TO_BACK
 
+    def floor_at(self, value_ns: int, lower_ns: int) -> Floor:
+        """The floor at a value above `lower_ns`, with the margin that noise leaves."""
+        margin_ns = max(QUANTUM_NS, value_ns // 10, 3 * self.noise_ns)
+        return Floor(value_ns, lower_ns, value_ns - lower_ns + margin_ns)
+
     def add_tail(self, whole_ns: int) -> None:
         """Take the time a whole burst would last at the pace of its tail."""
         if self.tail_ns is None:
@@ -105,11 +104,6 @@ class FloorSamples:
         else:
             step = max(1, self.tail_ns >> 5)
             self.tail_ns += step if whole_ns > self.tail_ns else -step
-
-
-def margin_ns(value_ns: int, lower_ns: int, noise_ns: int) -> int:
-    """Return how far above the floor's lower bound a transfer without wait may lie."""
-    return value_ns - lower_ns + max(QUANTUM_NS, value_ns // 10, 3 * noise_ns)
 
 
 class FloorTable:
@@ -121,13 +115,12 @@ class FloorTable:
 
     def samples_of(self, group: int, op: int, nbytes: int, count: int = 1) -> FloorSamples:
         """The samples of one kind and size, empty when it is new."""
-        found = self.samples.get((group, op, nbytes, count))
-        if found is None:
+        key = group, op, nbytes, count
+        if key not in self.samples:
             if len(self.samples) >= self.max_keys:
                 del self.samples[next(iter(self.samples))]
-            found = FloorSamples((group, op), (nbytes, count))
-            self.samples[group, op, nbytes, count] = found
-        return found
+            self.samples[key] = FloorSamples((group, op), (nbytes, count))
+        return self.samples[key]
 
     def floor_of(self, samples: FloorSamples) -> Floor | None:
         """The floor of `samples`, or None when wait cannot be separated from slow transfer."""
@@ -138,15 +131,13 @@ class FloorTable:
 
     def _estimate(self, samples: FloorSamples) -> Floor | None:
         if samples.observed:
-            least, lower = samples.minimum_ns, samples.lower_ns()
-            return Floor(least, lower, margin_ns(least, lower, samples.noise_ns))
-        line = self._on_line(samples)
-        if line is not None:
-            return _inferred(*line, samples)
-        if samples.tail_ns is not None:
-            # How many members of a burst move at once is unknown: no share of the value is certain.
-            return _inferred(samples.tail_ns, 0.0, samples)
-        return None
+            return samples.floor_at(samples.minimum_ns, samples.lower_ns())
+        # How many members of a burst move at once is unknown: no share of its tail is certain.
+        value_ns, certain = self._on_line(samples) or (samples.tail_ns, 0.0)
+        if value_ns is None:
+            return None
+        value_ns = min(value_ns, samples.minimum_ns)
+        return samples.floor_at(value_ns, int(value_ns * certain))
 
     def _on_line(self, samples: FloorSamples) -> tuple[int, float] | None:
         """The floor on the line through observed ones of its kind, and the share that is certain.
@@ -171,15 +162,7 @@ def fit_line(points: list[tuple[int, int]]) -> tuple[float, float]:
     mean_x = sum(x for x, _ in points) / n
     mean_y = sum(y for _, y in points) / n
     spread = sum((x - mean_x) ** 2 for x, _ in points)
-    if spread == 0.0:
-        return (0.0, mean_y / mean_x) if mean_x > 0 else (mean_y, 0.0)
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
-    slope = max(0.0, min(slope, mean_y / mean_x))
+    most = mean_y / mean_x if mean_x > 0 else 0.0  # at which a = 0; one size takes all of it
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else most
+    slope = max(0.0, min(slope, most))
     return mean_y - slope * mean_x, slope
-
-
-def _inferred(value: int, certain: float, samples: FloorSamples) -> Floor:
-    """A floor not observed at this size; the samples of the size can only lower it."""
-    value = min(value, samples.minimum_ns)
-    lower = int(value * certain)
-    return Floor(value, lower, margin_ns(value, lower, samples.noise_ns))

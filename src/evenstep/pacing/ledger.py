@@ -23,7 +23,7 @@ class RankLedger:
     def __init__(self, *, share: float, ranks: int) -> None:
         self.share = share
         self.ranks = ranks
-        self.credit_ns = 0
+        self.credit_ns = 0  # initial allowance of a young job
         self.elapsed_ns = 0
         self.loss_ns = 0  # invariant: <= allowance_ns, beyond overshoot of the host's sleep
 
@@ -32,22 +32,13 @@ class RankLedger:
         """Upper limit of this rank's bookings by now."""
         return (self.share * self.elapsed_ns + self.credit_ns) / self.ranks
 
-    def grant(self, credit_ns: int) -> None:
-        """Give a young job an initial allowance; only the first grant counts."""
-        if self.credit_ns == 0:
-            self.credit_ns = credit_ns
-
-    def room_ns(self, bound_ns: int) -> int:
-        """Longest delay allowed before the next step, at most `bound_ns`."""
-        left_ns = int(self.allowance_ns) - self.loss_ns
-        if left_ns >= bound_ns:
-            return bound_ns
-        return left_ns if left_ns > 0 else 0
+    @property
+    def room_ns(self) -> int:
+        """Longest delay allowed before the next step."""
+        return max(0, int(self.allowance_ns) - self.loss_ns)
 
     def book(self, seen: StepObservation) -> None:
         """Enter a finished step."""
-        step_ns = seen.step_ns
-        if step_ns > 0:
-            self.elapsed_ns += step_ns
+        self.elapsed_ns += max(0, seen.step_ns)
         if seen.delay_ns > 0 and not seen.waited:
             self.loss_ns += seen.delay_ns

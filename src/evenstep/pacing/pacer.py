@@ -30,14 +30,6 @@ CREDIT_BOUNDS = 2  # initial allowance of the ledger, in longest delays
 LONGEST_DELAY_NS = 1_000_000_000
 OBJECTIVES = ("throughput", "stability")
 CONTROLLERS = ("slack", "paper")
-_BLOCK = Proposal(0, Reason.GUARD_BLOCK)
-_RESTING = Proposal(0, Reason.GUARD_OFF)
-_UNSTEADY = Proposal(0, Reason.UNSTEADY)
-_LEARNING = Proposal(0, Reason.LEARNING)
-_BALANCED = Proposal(0, Reason.BALANCED)
-_SPENT = Proposal(0, Reason.LEDGER)
-_NO_PLAN = Proposal(0, Reason.NO_PLAN)
-_new = tuple.__new__  # costs a third of a named tuple's own constructor, once a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +73,6 @@ class Pacer:
         self._asked = (-1, False, False)
         self._plans = PlanBook(attempt=settings.attempt, world=settings.world)
         self._steps = self._held_steps = self._held_ns = 0
-        self._idle = Decision(0, Reason.LEARNING)  # the last decision without a delay
         self._controller = self._fresh_controller()
         steadier = settings.objective == "stability"
         self._seed = f"{settings.run_id}/{settings.attempt}/pace"
@@ -147,21 +138,20 @@ class Pacer:
             self._rescale()
 
     def _is_steady(self, seen: StepObservation) -> bool:
-        """Whether to learn from the step; a change of batch size resets the pacer."""
-        if seen.batch is not None and seen.batch != self._batch:
-            return self._is_first_batch(seen.batch)
-        self._odd_batch = None
-        return seen.steady and seen.step_ns > 0
+        """Whether to learn from the step; a change of batch size resets the pacer.
 
-    def _is_first_batch(self, batch: int) -> bool:
-        # The smaller last batch of an epoch is left out: a change is seen twice in a row.
-        if self._batch is None or batch == self._odd_batch:
-            changed = self._batch is not None
-            self._batch, self._odd_batch = batch, None
-            if changed:
-                self._reset()
-        else:
-            self._odd_batch = batch
+        The smaller last batch of an epoch is left out: a change is seen twice in a row.
+        """
+        batch = seen.batch
+        if batch is None or batch == self._batch:
+            self._odd_batch = None
+            return seen.steady and seen.step_ns > 0
+        first, again = self._batch is None, batch == self._odd_batch
+        if again:
+            self._reset()
+        if first or again:
+            self._batch = batch
+        self._odd_batch = None if first or again else batch
         return False
 
     def _reset(self) -> None:
@@ -178,26 +168,20 @@ class Pacer:
         median = times[(len(times) - 1) // 2]
         self._threshold_ns = int(self.settings.imbalance * median)
         self._bound_ns = min(int(self.settings.max_delay * median), LONGEST_DELAY_NS)
-        self._ledger.grant(CREDIT_BOUNDS * self._bound_ns)
+        ledger = self._ledger
+        ledger.credit_ns = ledger.credit_ns or CREDIT_BOUNDS * self._bound_ns  # once
 
     def decide(self, step: int) -> Decision:
         """Decide how long to hold `step`, and which plan this rank should publish now."""
         settings = self.settings
         plan = self._publishable(step) if settings.sharing and settings.rank == 0 else None
         if settings.mode == "off" or self.killed:
-            reason = Reason.KILLED if self.killed else Reason.OFF
             self._asked = (step, False, False)
-            return Decision(0, reason, plan)
-        delay_ns, reason = self._judge(step)
-        if delay_ns <= 0 and plan is None:
-            if self._idle.reason is not reason:
-                self._idle = Decision(0, reason)
-            return self._idle
-        if settings.mode == "observe":
-            return _new(Decision, (0, reason, plan, delay_ns))
-        return _new(Decision, (delay_ns, reason, plan, delay_ns))
+            return Decision(0, Reason.KILLED if self.killed else Reason.OFF, plan)
+        wanted_ns, reason = self._judge(step)
+        return Decision(0 if settings.mode == "observe" else wanted_ns, reason, plan, wanted_ns)
 
-    def _judge(self, step: int) -> Proposal:
+    def _judge(self, step: int) -> tuple[int, Reason]:
         """The controller's proposal within trial, bound and ledger; sets `_asked`."""
         settings, trial = self.settings, self.trial
         span, scale = (trial.span, trial.scale) if settings.guarded else (ALWAYS, 0)
@@ -205,36 +189,35 @@ class Pacer:
         if settings.sharing:
             plan = self._plans.at(step)
             if plan is None:
-                return _NO_PLAN
+                return 0, Reason.NO_PLAN
             span, scale = plan.span, plan.scale
         acted = acts(self._seed, step // BLOCK_STEPS, span, scale)
         if span and not acted:
-            return _BLOCK
+            return 0, Reason.GUARD_BLOCK
         calm = self._calm >= CALM_STEPS
         self._asked = (step, calm, acted)
         if not calm:
-            return _UNSTEADY
+            return 0, Reason.UNSTEADY
         if self._bound_ns == 0:
-            return _LEARNING
+            return 0, Reason.LEARNING
         wanted = self._controller.propose(threshold_ns=self._threshold_ns, bound_ns=self._bound_ns)
         if acted:
             return self._bounded(wanted)
         # With a common plan another rank may have a delay to try although this one has none.
         trial.wanted = settings.sharing or wanted.delay_ns >= SHORTEST_DELAY_NS
-        return _RESTING if trial.wanted else wanted
+        return (0, Reason.GUARD_OFF) if trial.wanted else wanted
 
-    def _bounded(self, proposal: Proposal) -> Proposal:
+    def _bounded(self, wanted: Proposal) -> Proposal:
         """The proposal, cut to the room that bound and ledger leave."""
-        wanted_ns, room_ns = proposal.delay_ns, self._bound_ns
-        if wanted_ns <= 0:
-            return proposal
+        if wanted.delay_ns <= 0:
+            return wanted
+        room_ns = self._bound_ns
         if self.settings.guarded:
-            room_ns = self._ledger.room_ns(room_ns)
-        if SHORTEST_DELAY_NS <= wanted_ns <= room_ns:
-            return proposal
-        if room_ns < wanted_ns:
-            return Proposal(room_ns, proposal.reason) if room_ns >= SHORTEST_DELAY_NS else _SPENT
-        return _BALANCED
+            room_ns = min(room_ns, self._ledger.room_ns)
+        delay_ns = min(wanted.delay_ns, room_ns)
+        if delay_ns >= SHORTEST_DELAY_NS:
+            return Proposal(delay_ns, wanted.reason)
+        return Proposal(0, Reason.LEDGER if room_ns < wanted.delay_ns else Reason.BALANCED)
 
     def _publishable(self, step: int) -> Plan | None:
         span = self.trial.span if self.settings.guarded else ALWAYS

@@ -1,13 +1,13 @@
 """Whether an action pays: a randomised trial in pairs of blocks of steps.
 
-Steps are cut into blocks; in each pair the action is on in one block and off in the other, by a
-fair coin independent of the job. Two facts follow, however the steps are correlated.
+In each pair the action is on in one block and off in the other, by a fair coin independent of the
+job. Two facts follow, however the steps are correlated.
 
-No effect: exchanging the two blocks only changes the sign of their difference D, so given |D| its
-sign is a coin, E[exp(λD) / cosh(λD)] = 1, and the product over pairs is a test martingale. It ever
-exceeds 1/α with probability at most α (Ville 1939). The first trial of an action has .8 of the
-error, the n-th .2 / (n(n - 1)): together they say "pays" wrongly with probability at most α. A pair
-multiplies the evidence by 2 at most, so the first needs five pairs (six with half of the error).
+No effect: exchanging the blocks only changes the sign of their difference D, so given |D| its sign
+is a coin, and evidence over pairs is a test martingale (`evidence`): it ever exceeds 1/α with
+probability at most α. The first trial of an action has .8 of the error, the n-th .2 / (n(n - 1)):
+together they say "pays" wrongly with probability at most α. A pair multiplies the evidence by 2 at
+most, so the first needs five pairs (six with half of the error).
 
 Loss: the mean of D over the coin is the effect of the pair. So the true loss less the booked loss
 is a martingale. As a trial ends when its bookings exceed `CREDIT` steps and `SHARE` of all steps,
@@ -16,10 +16,9 @@ noise σ of a step that is correlated over τ of K steps, no method can promise 
 σ sqrt(2 τ ln(1/α) / K). An action whose only harm is the time it takes (`bounded`) is booked at
 most that time, as the noise of one pair of long blocks exceeds a few steps.
 
-Neither covers aftereffects, so they are measured: of two blocks without the action in a row, the
-first follows a block with it and the second does not. Where these certainly differ, blocks are
-lengthened, and the cost of the first is subtracted from the gain. Aftereffects longer than a block
-are not detected.
+Aftereffects are measured: of two blocks without the action in a row, the first follows a block with
+it and the second does not. Where these certainly differ, blocks are lengthened, and the cost of the
+first is subtracted from the gain. Aftereffects longer than a block are not detected.
 """
 
 from __future__ import annotations
@@ -73,10 +72,6 @@ def acts(seed: str, block: int, span: int, scale: int = 0) -> bool:
 
 class _Block:
     """Sums over the steps of one block."""
-
-    __slots__ = (
-        "acted", "count", "index", "settled", "squares", "steps", "sums", "switched", "total",
-    )  # fmt: skip
 
     def __init__(self, index: int, *, acted: bool) -> None:
         self.index = index
@@ -149,7 +144,6 @@ class RandomTrial:
 
     def _clear(self) -> None:
         self.gains: list[float] = []  # D of each pair
-        self._squares = 0.0  # sum of D²
         self._for, self._against = EvidenceProcess(), EvidenceProcess()
         self._loss = 0.0  # net, in steps; the mean over jobs where others act as well
         self._spent = 0.0 if self._bounded else inf  # steps; upper bound of the loss
@@ -163,9 +157,8 @@ class RandomTrial:
         self._clear()
 
     def _clear_blocks(self) -> None:
-        self._after: list[
-            float
-        ] = []  # mean of the first block after acting less that of the second
+        #: Means of first blocks after acting, less those of the second ones.
+        self._after: list[float] = []
         self._block: _Block | None = None
         self._partner: _Block | None = None
 
@@ -282,7 +275,6 @@ class RandomTrial:
         gain, cost = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
         if len(self.gains) < 8 * MOST_PAIRS:
             self.gains.append(gain)
-            self._squares += gain * gain
         self._for.add(gain)
         self._loss += cost
         self.account.book(self, min(self._loss, self._spent))
@@ -329,7 +321,8 @@ class RandomTrial:
 
     def _go_on(self, gain: float) -> None:
         """Lengthen the span where the gains so far cover the error; shorten it after a loss."""
-        error = 2.0 * sqrt(self._squares / len(self.gains))  # of the mean of a block
+        squares = sum(each * each for each in self.gains)
+        error = 2.0 * sqrt(squares / len(self.gains))  # of the mean of a block
         at_stake = error * 2 * self.span * (BLOCK_STEPS << self.scale)
         if gain < 0.0:
             self.span = max(PAIR, self.span // 2)

@@ -21,12 +21,6 @@ LOCAL_GAIN = 0.2
 LONGEST_WINDOW = 256
 UNKNOWN_STEPS = 3  # steps of unknown wait in a row before a rank is no longer held
 REMEMBERED_STEPS = 2048  # own work kept until the shared values of its step arrive
-_SLACK = Reason.SLACK  # saves an enumeration's look-up by name, once a step
-_LEARNING = Proposal(0, Reason.LEARNING)
-_LAST = Proposal(0, Reason.LAST)
-_BALANCED = Proposal(0, Reason.BALANCED)
-_CANNOT_TELL = Proposal(0, Reason.CANNOT_TELL)
-_new = tuple.__new__  # costs a third of a named tuple's own constructor, once a step
 
 
 def caution(world: int) -> float:
@@ -67,15 +61,15 @@ class SharedSlack:
     def propose(self, *, threshold_ns: int, bound_ns: int) -> Proposal:
         """The delay that persistent slack allows; none if the slack is below `threshold_ns`."""
         if len(self._slack) < self._slack.size:
-            return _LEARNING
+            return Proposal(0, Reason.LEARNING)
         low = self._slack.quantile(PERSISTENT)
         if low <= 0:
-            return _LAST
+            return Proposal(0, Reason.LAST)
         if low < threshold_ns:
-            return _BALANCED
+            return Proposal(0, Reason.BALANCED)
         spread = self._slack.quantile(0.5) - low
         delay = min(bound_ns, int(SPEND * low - self._caution * spread))
-        return Proposal(delay, _SLACK) if delay > 0 else _LAST
+        return Proposal(max(0, delay), Reason.SLACK if delay > 0 else Reason.LAST)
 
 
 class LocalSlack:
@@ -117,14 +111,14 @@ class LocalSlack:
         """The next delay; it shrinks while wait and delay together are below `threshold_ns`."""
         waits = self._waits.ordered
         if self._single_rank:
-            return _LAST
+            return Proposal(0, Reason.LAST)
         if self._unknown >= UNKNOWN_STEPS:
-            return _CANNOT_TELL
+            return Proposal(0, Reason.CANNOT_TELL)
         if len(waits) < LOCAL_WINDOW:
-            return _LEARNING
+            return Proposal(0, Reason.LEARNING)
         if self._wait_ns <= self._margin_ns:
             self._delay_ns = 0
-            return _LAST
+            return Proposal(0, Reason.LAST)
         delay, low = self._base_ns, waits[LOCAL_LOW]
         if delay + low < threshold_ns:
             delay //= 2
@@ -136,4 +130,4 @@ class LocalSlack:
         if delay > bound_ns:
             delay = bound_ns
         self._delay_ns = delay
-        return _new(Proposal, (delay, _SLACK)) if delay > 0 else _BALANCED
+        return Proposal(delay, Reason.SLACK if delay > 0 else Reason.BALANCED)

@@ -47,33 +47,36 @@ class WaitEstimator:
         sums = _StepSums()
         floors, find = self.floors, self.floors.samples.get
         count = len(collectives)
-        at = busy = 0  # busy: the end of everything entered so far
+        after = busy = 0  # busy: the end of everything entered so far
         group_before = None
-        while at < count:
-            group, op, nbytes, enter, end, upper = collectives[at]
-            follows = group == group_before and 0 <= enter - busy <= FOLLOW_GAP_NS
-            group_before = group
-            at += 1
-            if upper and at < count and collectives[at][3] < end:
-                at, ended = self._burst(collectives, at - 1, busy, follows, sums, pauses)
-                if ended > busy:
-                    busy = ended
-                continue
+        while (at := after) < count:
+            group, op, nbytes, start, end, upper = collectives[at]
+            follows = group == group_before and 0 <= start - busy <= FOLLOW_GAP_NS
+            group_before, last, reach, after = group, start, end, at + 1
+            while upper and after < count and collectives[after][3] < reach:  # a burst
+                _, _, more, last, end, _ = collectives[after]
+                nbytes += more
+                reach = max(reach, end)
+                after += 1
             if upper and pauses and _held_back(end, pauses):
                 sums.leave_out()
-            else:
-                key = (group, op, nbytes, 1)
-                samples = find(key) or floors.samples_of(*key)
-                if enter >= busy:
-                    in_flight = end - enter
-                    samples.add(in_flight, follows)
-                else:
-                    in_flight = end - busy if end > busy else 0
-                valid = samples.count < samples.valid_until
-                floor = samples.floor if valid else floors.floor_of(samples)
-                # Most collectives of a step are back-to-back and on time: `add` would do nothing.
-                if floor is None or not sums.began or in_flight > floor[0] + floor[2]:
-                    sums.add(in_flight, 0, floor)
+                busy = max(busy, reach)
+                continue
+            key = (group, op, nbytes, after - at)
+            samples = find(key) or floors.samples_of(*key)
+            in_flight = end - (last if last > busy else busy)
+            if last >= busy:
+                samples.add(in_flight, follows)
+                if after > at + 1:
+                    _, _, first_bytes, _, first_end, _ = collectives[at]
+                    if end > first_end and nbytes > first_bytes:
+                        tail_ns = (end - first_end) * nbytes // (nbytes - first_bytes)
+                        samples.add_tail(tail_ns)
+            valid = samples.count < samples.valid_until
+            floor = samples.floor if valid else floors.floor_of(samples)
+            # Most collectives of a step are back-to-back and on time: `add` would do nothing.
+            if floor is None or not sums.began or in_flight > floor[0] + floor[2]:
+                sums.add(max(0, in_flight), last - start, floor)
             if end > busy:
                 busy = end
         since = None
@@ -82,38 +85,6 @@ class WaitEstimator:
                 since = collectives[0][3] - self._last_end
             self._last_end = busy
         return sums.close(since)
-
-    def _burst(
-        self,
-        collectives: Sequence[Collective],
-        at: int,
-        busy: int,
-        follows: bool,
-        sums: _StepSums,
-        pauses: Sequence[Pause],
-    ) -> tuple[int, int]:
-        """Enter the burst at `at`; return the index after it and the time at which it ended.
-
-        `busy` is when the collectives before it ended: time up to there is counted already.
-        """
-        group, op, first_bytes, start, first_end, _ = collectives[at]
-        nbytes, reach, after = first_bytes, first_end, at + 1
-        while after < len(collectives) and collectives[after][3] < reach:
-            nbytes += collectives[after][2]
-            reach = max(reach, collectives[after][4])
-            after += 1
-        last, end = collectives[after - 1][3], collectives[after - 1][4]
-        if pauses and _held_back(end, pauses):
-            sums.leave_out()
-            return after, reach
-        samples = self.floors.samples_of(group, op, nbytes, after - at)
-        if last >= busy:
-            samples.add(end - last, follows)
-            if end > first_end and nbytes > first_bytes:
-                samples.add_tail((end - first_end) * nbytes // (nbytes - first_bytes))
-        floor = self.floors.floor_of(samples)
-        sums.add(max(0, end - max(last, busy)), last - start, floor)
-        return after, end
 
 
 class _StepSums:

@@ -2,6 +2,8 @@
 
 import gc
 import os
+import subprocess
+import time
 from contextlib import suppress
 from itertools import chain, repeat
 from types import SimpleNamespace
@@ -27,6 +29,11 @@ def masks_of_threads():
         with suppress(ProcessLookupError):
             masks[thread] = os.sched_getaffinity(thread)
     return masks
+
+
+def until(condition):
+    while not condition():
+        time.sleep(0.001)
 
 
 def changed(before, now):
@@ -86,10 +93,10 @@ def test_where_there_is_nothing_to_gain_it_does_not_apply(make, facts):
 
 
 def test_what_exists_is_not_looked_at_again_while_it_acts():
-    kept = [[] for _ in range(50_000)]
+    kept, before = [[] for _ in range(50_000)], gc.get_threshold()
     action = Garbage()
     action.begin(0)
-    assert not gc.isenabled()
+    assert gc.get_threshold() == (garbage.NEVER, *before[1:])
     assert gc.get_freeze_count() >= len(kept)
     action.end(0)
 
@@ -143,12 +150,91 @@ def test_a_collector_that_the_script_has_switched_off_is_left_alone():
         gc.enable()
 
 
+def test_a_collector_that_never_begins_by_itself_is_left_alone():
+    gc.set_threshold(0, 10, 10)
+    try:
+        assert Garbage().applies(ACTIONS[0][1]) == ""
+    finally:
+        gc.set_threshold(700, 10, 10)
+
+
+@pytest.mark.parametrize(
+    ("does", "undoes"),
+    [
+        (gc.disable, gc.enable),
+        (gc.freeze, gc.unfreeze),
+        (lambda: gc.set_threshold(900, 7, 5), lambda: gc.set_threshold(700, 10, 10)),
+    ],
+)
+def test_what_the_script_does_to_its_collector_meanwhile_stays(does, undoes):
+    gc.set_threshold(700, 10, 10)
+    action = Garbage()
+    action.begin(0)
+    try:
+        does()
+        said = gc.isenabled(), gc.get_freeze_count() > 0, gc.get_threshold()
+        action.during(1, last=True)
+        action.end(1)
+        usual = (700, 10, 10) if said[2][0] == garbage.NEVER else said[2]
+        frozen = does is gc.freeze
+        assert (gc.isenabled(), gc.get_freeze_count() > 0, gc.get_threshold()) == (
+            said[0], frozen, usual
+        )  # fmt: skip
+    finally:
+        undoes()
+
+
+def test_a_collector_that_is_switched_off_meanwhile_does_not_collect(monkeypatch):
+    collected = []
+    monkeypatch.setattr(garbage, "_collected", lambda: collected.append(1) or 0)
+    action = Garbage()
+    action.begin(0)
+    gc.disable()
+    action.during(1, last=True)
+    gc.enable()
+    assert collected == []
+    action.during(2, last=True)
+    action.end(2)
+    assert collected
+
+
+def test_cores_that_the_script_chooses_meanwhile_stay_chosen():
+    usual = os.sched_getaffinity(0)
+    action = Cores()
+    if not action.applies(ACTIONS[1][1]):
+        pytest.skip("one core")
+    action.begin(0)
+    try:
+        chosen = usual - os.sched_getaffinity(0)
+        os.sched_setaffinity(0, chosen)
+        action.end(0)
+        assert os.sched_getaffinity(0) == chosen
+    finally:
+        os.sched_setaffinity(0, usual)
+
+
+def test_a_program_started_meanwhile_gets_the_cores_of_who_started_it():
+    usual, action, sleeps = os.sched_getaffinity(0), Cores(), ("sleep", "100")
+    if not action.applies(ACTIONS[1][1]):
+        pytest.skip("one core")
+    bound = set(action._share)
+    with subprocess.Popen(["taskset", "-c", ",".join(map(str, bound)), *sleeps]) as before:
+        until(lambda: os.sched_getaffinity(before.pid) == bound)
+        action.begin(0)
+        with subprocess.Popen(sleeps) as child:
+            inherited = os.sched_getaffinity(child.pid)
+            action.end(0)
+            assert (inherited, os.sched_getaffinity(child.pid)) == (bound, usual)
+            child.kill()
+        assert os.sched_getaffinity(before.pid) == bound  # not by us
+        before.kill()
+
+
 def test_only_the_first_beginning_looks_at_all_there_is(monkeypatch):
     collected = []
-    quick = {"freeze": int, "unfreeze": int, "enable": int, "disable": int}
-    made = SimpleNamespace(
-        collect=collected.append, isenabled=lambda: True, get_freeze_count=int, **quick
-    )
+    quick = {"freeze": int, "unfreeze": int, "get_freeze_count": int, "get_objects": list}
+    quick |= {"get_threshold": lambda: (700, 10, 10), "set_threshold": lambda *_: None}
+    made = SimpleNamespace(collect=collected.append, isenabled=lambda: True, **quick)
     action = Garbage()
     monkeypatch.setattr(garbage, "gc", made)
     for step in (0, 128, 256):

@@ -14,7 +14,7 @@ from typing import Any
 from evenstep.agent.actions.action import FACTS_STEPS, Action, Facts
 from evenstep.agent.actions.link import LinkToken, StorageTurns
 from evenstep.agent.recording.steps import ClosedStep
-from evenstep.agent.settings.kinds import OFF
+from evenstep.agent.settings.kinds import OFF, PACE
 from evenstep.errors import EvenstepError
 from evenstep.pacing.account import TrialBudget
 from evenstep.pacing.random_trial import BLOCK_STEPS, RandomTrial
@@ -22,7 +22,7 @@ from evenstep.pacing.token import TOKEN
 from evenstep.trace.spool.layout import Actuator, Kind
 from evenstep.trace.spool.spool import Spool
 
-ELSEWHERE = (TOKEN, "pace")  # actions that run their own trials
+ELSEWHERE = (TOKEN, PACE)  # actions that run their own trials
 CALM_STEPS = 2  # steady steps in a row before acting again after an unsteady one
 
 

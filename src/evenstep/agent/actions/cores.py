@@ -7,6 +7,9 @@ bits of its sum.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 from evenstep.agent.actions.action import Action, Facts
 
@@ -21,7 +24,8 @@ class Cores(Action):
 
     def __init__(self) -> None:
         self._share: frozenset[int] = frozenset()
-        self._before: dict[int, set[int]] = {}
+        self._before: dict[int, set[int]] = {}  # of each thread
+        self._children: set[int] = set()  # processes that were there before
 
     def applies(self, facts: Facts) -> str:
         """Where one of several ranks on a node waits for a core."""
@@ -42,6 +46,7 @@ class Cores(Action):
     def begin(self, step: int) -> None:
         """Bind all threads."""
         del step
+        self._children = set(_started(set()))
         for thread in _threads():
             try:
                 self._before[thread] = os.sched_getaffinity(thread)
@@ -50,12 +55,17 @@ class Cores(Action):
                 self._before.pop(thread, None)
 
     def end(self, step: int) -> None:
-        """Restore every thread's cores; threads started meanwhile get their parent's."""
+        """Restore the cores of every thread that still has ours.
+
+        Threads and processes started meanwhile get those of their parent.
+        """
         del step
         usual = self._before.get(os.getpid(), set().union(*self._before.values()))
-        for thread in _threads():
+        started = [each for child in _started(self._children) for each in _threads(child)]
+        for thread in [*_threads(), *started]:
             try:
-                os.sched_setaffinity(thread, self._before.get(thread, usual))
+                if os.sched_getaffinity(thread) == self._share:
+                    os.sched_setaffinity(thread, self._before.get(thread, usual))
             except OSError:
                 continue
         self._before.clear()
@@ -69,5 +79,18 @@ def share(cores: list[int], local_rank: int, local_world: int) -> list[int]:
     return cores[first : (local_rank + 1) * len(cores) // local_world]
 
 
-def _threads() -> list[int]:
-    return [int(name) for name in os.listdir("/proc/self/task")]  # noqa: PTH208
+def _threads(process: int | str = "self") -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{process}/task")]  # noqa: PTH208
+    except OSError:  # it has ended
+        return []
+
+
+def _started(before: set[int], process: int | str = "self") -> Iterator[int]:
+    """The processes below `process`, without those of `before` and what these have started."""
+    for thread in _threads(process):
+        with suppress(OSError):
+            children = Path(f"/proc/{process}/task/{thread}/children").read_text().split()
+            for child in set(map(int, children)) - before:
+                yield child
+                yield from _started(before, child)

@@ -4,7 +4,9 @@ Existing objects are frozen at the beginning, so a collection visits newer ones 
 ms for 266,000 objects, 1 ms after freezing). Where ranks wait for each other, the pauses of all
 ranks then cost one pause. Garbage would be frozen as well: so all of it is collected the first
 time, and the young generations at later beginnings. `end` unfreezes all objects, and meanwhile
-resident memory is watched.
+resident memory is watched. What the script does to its collector meanwhile stays: Python's own
+collections are kept off by a threshold that no script sets, so that `gc.disable` remains its word;
+and an object made after freezing is frozen only where the script has frozen everything as well.
 
 A collection has a fixed cost (it visits all live objects) and a cost per step since the last. Fewer
 collections save only the fixed cost, which is what a second collection in a row takes. So the
@@ -41,6 +43,7 @@ LOOK_STEPS = 16  # between two looks at memory
 GROWTH = 0.05  # largest growth of resident memory; at half of it the interval is halved
 SCALES = (4, 6, 8)  # doublings of a block; few, so that ranks that differ a little agree
 YOUNG, OLDEST = 1, 2  # generations of Python's collector
+NEVER = (1 << 31) - 1  # the threshold that is never reached
 
 _PAGES = Path("/proc/self/statm")
 
@@ -61,7 +64,11 @@ class Garbage(Action):
         self.note = ""
         self._step_ns = 0
         self._since = 0  # steps since the last collection
-        self._was = (True, False)  # whether the collector was on, and objects were frozen before
+        self._thresholds: tuple[
+            int, ...
+        ] = ()  # Python's own, and whether objects were frozen before:
+        self._others_froze = False
+        self._mark: list[None] = []  # made after freezing
         self._first = (0, 0)  # step and memory at the first `begin` …
         self._ended: tuple[int, int] | None = None  # … and at the last `end`
         self._rates: list[float] = []  # ascending: growth per step of intervals without acting
@@ -76,7 +83,7 @@ class Garbage(Action):
         self._own_steps = self._seen_steps / full if full else inf
         held = [each for each in SCALES if (BLOCK_STEPS << each >> 1) >= self._own_steps]
         self.scale = min(held, default=SCALES[-1])
-        if facts.world < 2 or not gc.isenabled():
+        if facts.world < 2 or not _collects():
             return ""
         paused = facts.paused_ns / max(1, facts.step_ns)
         if paused < WORTH and facts.longest_pause_ns < LONG * facts.step_ns:
@@ -86,11 +93,12 @@ class Garbage(Action):
 
     def begin(self, step: int) -> None:
         """Freeze all objects, and collect by hand from here on."""
-        self._was = gc.isenabled(), gc.get_freeze_count() > 0
-        if not self._was[1]:
+        self._others_froze = gc.get_freeze_count() > 0
+        if not self._others_froze:
             gc.collect(YOUNG if self._ended else OLDEST)
             gc.freeze()
-        gc.disable()
+        self._mark, self._thresholds = [], gc.get_threshold()
+        gc.set_threshold(NEVER, *self._thresholds[1:])
         self._since, resident = 0, resident_bytes()
         if self._ended:
             ended, before = self._ended
@@ -104,17 +112,16 @@ class Garbage(Action):
         begin_ns = time.monotonic_ns()
         if step % LOOK_STEPS == 0:
             self._watch(step)
-        if last or step % self.every == 0:
+        if (last or step % self.every == 0) and gc.isenabled():
             self._collect()
         return time.monotonic_ns() - begin_ns
 
     def end(self, step: int) -> None:
-        """Unfreeze, and switch the collector on if it was."""
-        was_on, others_froze = self._was
-        if not others_froze:
+        """Unfreeze, and set Python's thresholds, unless the script has done either meanwhile."""
+        if gc.get_threshold()[0] == NEVER:
+            gc.set_threshold(*self._thresholds)
+        if not self._others_froze and any(each is self._mark for each in gc.get_objects()):
             gc.unfreeze()
-        if was_on:
-            gc.enable()
         self._ended = step, resident_bytes()
 
     def _collect(self) -> None:
@@ -147,6 +154,11 @@ def _collected() -> int:
     begin = time.monotonic_ns()
     gc.collect()
     return time.monotonic_ns() - begin
+
+
+def _collects() -> bool:
+    """Whether Python's collector begins by itself."""
+    return gc.isenabled() and gc.get_threshold()[0] > 0
 
 
 def resident_bytes() -> int:

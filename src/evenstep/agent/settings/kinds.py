@@ -8,7 +8,8 @@ from evenstep import values
 from evenstep.agent.settings import selection
 from evenstep.values import ValueKind
 
-NAMED = ("gc", "token", "pace", "cores", "power")  # actions
+PACE = "pace"  # the action that is the pacer's
+NAMED = ("gc", "token", PACE, "cores", "power")  # actions
 AUTO, OFF = "auto", "off"
 
 

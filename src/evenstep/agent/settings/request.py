@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from evenstep.agent.settings import config
+from evenstep.agent.settings.kinds import OFF, PACE
 from evenstep.agent.settings.selection import ALL, Selection
 from evenstep.errors import ConfigError
 from evenstep.trace.spool.files import read_own, write_whole
@@ -36,11 +37,18 @@ class SettingsChange(NamedTuple):
     act: str | None = None  # the actions, as in the settings
     first_step: int = 0  # the first step that it applies to; 0: as soon as it is received
 
+    @property
+    def pacing(self) -> str | None:
+        """The mode of pacing, which is one of the actions where these are given."""
+        if self.act is None:
+            return self.mode
+        return "on" if PACE in self.act.split(",") else OFF if self.mode == OFF else "observe"
+
     def applied_to(self, settings: PacerSettings, *, chosen: bool = True) -> PacerSettings:
         """The settings after the change; only a chosen rank may be held."""
         return replace(
             settings,
-            mode=settings.mode if self.mode is None else allowed(self.mode, chosen=chosen),
+            mode=settings.mode if self.pacing is None else allowed(self.pacing, chosen=chosen),
             imbalance=settings.imbalance if self.threshold is None else self.threshold,
             max_delay=settings.max_delay if self.max_delay is None else self.max_delay,
         )
