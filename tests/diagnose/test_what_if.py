@@ -257,6 +257,8 @@ def test_every_form_that_a_message_names_is_understood(form):
         ("bucket=25", "bucket=25MB"),
         ("gc=of", "gc=off"),
         ("rank:x=median", "rank:3=median"),
+        ("rank:5-3=median", "rank:3=median"),
+        ("remove:rank:9999999", "remove:rank:7"),
         ("rank:3=x-2", "rank:3=x1.5"),
         ("remove:node:1", "remove:rank:7"),
     ],

@@ -5,6 +5,7 @@ import pickle
 import time
 from contextlib import suppress
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -403,6 +404,24 @@ def test_hosts_that_are_ahead_of_their_devices_hide_no_slow_rank(tmp_path):
     assert (finding.mode, finding.where.ranks) == ("straggler", [2])
     assert finding.severity == pytest.approx(20 / 110, rel=0.1)  # ms of a step
     assert any("costs are upper bounds" in limit for limit in trace.limits)
+
+
+def test_rounds_of_the_watchdog_tell_when_calls_ended_within_a_step(tmp_path):
+    """Both calls of a step of 97 ms are issued in its first millisecond, reached 40 and 70 ms into
+    it, and last 5 ms; a watchdog looks every 100 ms, so that 40 rounds meet all of a step."""
+    ring = []
+    for number in range(80):
+        step, second = divmod(number, 2)
+        issued, over = 97 * step + second, 97 * step + (75 if second else 45)
+        fields = {
+            "time_created_ns": START_NS + issued * MS,
+            "time_discovered_completed_ns": START_NS + (over // 100 + 1) * 100 * MS,
+        }
+        ring.append(entry(number, duration_ms=5, input_sizes=[[256 * (1 + second)]], **fields))
+    trace = read(write(tmp_path, {rank: dump(ring) for rank in range(2)}))
+    calls = trace.of_kind(Kind.COLLECTIVE)
+    calls = calls.select((calls["rank"] == 0) & (calls.step > 0))
+    assert np.diff(calls.exit_ns) / MS == pytest.approx([30, 67] * 38 + [30], abs=100 / 40)
 
 
 def test_without_durations_no_steps_are_claimed(tmp_path):

@@ -55,12 +55,13 @@ def find(case: Case) -> list[Finding]:
             found += mode.find(case)
     in_order = ranked(attributed(case, found))
     told = [with_stacks(case.trace, with_probe(case.trace, one)) for one in in_order]
-    complete = case.trace.elapsed_known
+    complete = case.trace.elapsed_known and case.trace.hiding_known
     return [replace(one if complete else _at_most(one), change=None) for one in told]
 
 
 def _at_most(finding: Finding) -> Finding:
-    """The finding with shares as upper bounds, as only part of the elapsed time is recorded."""
+    """The finding with shares as upper bounds, as only part of the elapsed time is recorded, or
+    nothing of what hides waits."""
     options = [one if one.gain is None else replace(one, low=0.0) for one in finding.options]
     projected = [replace(one, low=0.0) for one in finding.effect.projected]
     effect = replace(finding.effect, projected=projected)

@@ -27,12 +27,13 @@ ALIKE = 0.25  # share of that deviation that may remain between pauses one step 
 NOTHING_ELSE = "what lies within a step besides them is not recorded"
 
 
-def with_steps(trace: Trace) -> tuple[Trace, str]:
+def with_steps(trace: Trace, issued_ns: Array | None = None) -> tuple[Trace, str]:
     """The trace with a record per inferred step, and what a step is in words.
 
-    Recorded steps are replaced. Returns the trace as it was and "" where nothing repeats.
+    Recorded steps are replaced. Steps begin after pauses of the calls; of their hosts, where each
+    row's time of issue is given. Returns the trace as it was and "" where nothing repeats.
     """
-    calls = _calls(trace)
+    calls = _calls(trace, issued_ns)
     if calls is None:
         return trace, ""
     reference = calls.richest(range(len(calls.ranks)))
@@ -40,7 +41,7 @@ def with_steps(trace: Trace) -> tuple[Trace, str]:
     if len(cuts) <= FEWEST_STEPS:
         return trace, ""
     found = _of_all(calls, reference, cuts)
-    whole = min(map(_whole, found.values()))
+    whole = min(_whole(cut, calls.ended[calls.of(place)]) for place, cut in found.items())
     if whole <= FEWEST_STEPS:
         return trace, ""
     cuts, found = cuts[:whole], {place: cut[:whole] for place, cut in found.items()}
@@ -127,6 +128,7 @@ class _Calls(NamedTuple):
     collective: Array
     begun: Array
     ended: Array  # 0 where unknown
+    issued: Array | None
 
     def of(self, place: int) -> slice:
         """The calls of a rank."""
@@ -148,19 +150,24 @@ class _Calls(NamedTuple):
 
     def pauses(self, place: int) -> Array:
         """Time from each call of a rank to its next call: from the end of a collective, from the
-        start of a message."""
+        start of a message; between their issues where these are given."""
+        if self.issued is not None:
+            return np.diff(self.issued[self.of(place)])
         begun, ended = self.begun[self.of(place)], self.ended[self.of(place)]
         since = np.clip(ended[:-1], begun[:-1], begun[1:])
         since = np.where(self.collective[self.of(place)][:-1], since, begun[:-1])
         return np.asarray(begun[1:] - since)
 
 
-def _calls(trace: Trace) -> _Calls | None:
+def _calls(trace: Trace, issued_ns: Array | None) -> _Calls | None:
     """All calls; None if there are too few, or a rank's collectives before those in flight at its
     end lack ends."""
     if isinstance(trace.events, OnDisk) or len(trace.ranks) < 2:
         return None
-    rows = trace.of_kind(Kind.COLLECTIVE, Kind.POINT_TO_POINT)
+    events = trace.events
+    if issued_ns is not None:
+        events = events.with_column("issued_ns", issued_ns)
+    rows = replace(trace, events=events).of_kind(Kind.COLLECTIVE, Kind.POINT_TO_POINT)
     rows = rows.select((rows.group >= 0) & np.isin(rows["rank"], list(trace.ranks)))
     rows = rows.sorted_by("rank", "seq")
     on_device = (rows.flags & int(Flag.ON_DEVICE)) != 0
@@ -195,6 +202,7 @@ def _calls(trace: Trace) -> _Calls | None:
         collective,
         _begun(rows, trace).astype(np.int64),
         ended.astype(np.int64),
+        None if issued_ns is None else rows.issued_ns,
     )
 
 
@@ -307,11 +315,13 @@ def _of_all(calls: _Calls, reference: int, cuts: Array) -> dict[int, Array]:
     return {place: each for place, each in found.items() if len(each) == len(cuts)}
 
 
-def _whole(cuts: Array) -> int:
-    """How many cuts there are up to the last step in which a rank has its usual number of calls:
-    records of some ranks may end before those of others."""
+def _whole(cuts: Array, ended: Array) -> int:
+    """How many cuts there are up to the last step in which a rank has its usual number of calls, and
+    after whose calls any ended: records of some ranks may end before those of others."""
     calls = np.diff(cuts)
-    return int(np.flatnonzero(calls >= np.median(calls))[-1]) + 2
+    whole = int(np.flatnonzero(calls >= np.median(calls))[-1]) + 2
+    over = np.flatnonzero(ended > 0)
+    return min(whole, int(np.searchsorted(cuts, over[-1], "right"))) if len(over) else whole
 
 
 def _like(calls: _Calls, place: int, step: Array, count: int) -> Array:

@@ -151,6 +151,12 @@ class Trace:
         return self.run.get("between_calls") != UNKNOWN
 
     @property
+    def hiding_known(self) -> bool:
+        """Whether compute that hides waits was recorded or is inferred: False where only calls were
+        placed."""
+        return self.run.get("beside_calls") != UNKNOWN
+
+    @property
     def waits_apart(self) -> bool:
         """Whether waiting for other ranks can be told from the rank's own work."""
         return self.run.get("waits") != UNKNOWN

@@ -93,9 +93,10 @@ def _size_bytes(text: str) -> int:
 def _numbers(text: str, subject: str, target: str) -> tuple[int, ...]:
     if subject not in _NUMBERED:
         return ()
-    if not re.fullmatch(r"\d{1,7}(-\d{1,7})?(,\d{1,7}(-\d{1,7})?)*", target):
-        raise _misunderstood(text, f"{target!r} is no number of a {subject}")
-    return parse_ranks(target)
+    with suppress(ValueError):
+        if re.fullmatch(r"\d{1,7}(-\d{1,7})?(,\d{1,7}(-\d{1,7})?)*", target):
+            return parse_ranks(target)
+    raise _misunderstood(text, f"{target!r} is no number of a {subject}")
 
 
 def _misunderstood(text: str, why: str) -> UsageError:

@@ -24,9 +24,9 @@ from evenstep.importers.flight_recorder.dump import PICKLE, Dump, of_other_world
 from evenstep.importers.flight_recorder.entries import Entry
 from evenstep.importers.flight_recorder.timeline import placed
 from evenstep.trace.ranks import format_ranks
-from evenstep.trace.repetition import NOTHING_ELSE, with_steps
+from evenstep.trace.repetition import NOTHING_ELSE
 from evenstep.trace.spool.layout import Flag, Kind, Op
-from evenstep.trace.trace import Trace
+from evenstep.trace.trace import UNKNOWN, Trace
 
 NAME = "flight recorder dump"
 APART_NS = 3_600_000_000_000  # dumps whose latest times differ by more are not of one hang
@@ -62,8 +62,9 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     run = {"source": NAME, "format": first.version, "library": first.library} if first else {}
     trace, inferred = draft.trace(run), ""
     if trace.events.device_exit_ns.any():  # without durations, waiting is unknown
-        trace, inferred = with_steps(placed(trace))
+        trace, inferred = placed(trace)
     nothing = "a flight recorder holds no steps: shares of step time cannot be given"
+    trace.run["beside_calls"] = UNKNOWN
     trace.limits.append(f"{inferred}; {NOTHING_ELSE}{_HIDDEN}" if inferred else nothing)
     return trace
 

@@ -2,27 +2,33 @@
 
 A kernel starts when its rank's compute reaches it, or its stream is free, and all members leave
 together: a rank's wait is exact, and the end is bounded from below by the issue and the duration of
-every member and by the call before it. Calls are placed at that bound, which is reached once a step
-in jobs whose hosts wait for their devices, and else is early by as much as the hosts are ahead.
+every member and by the call before it. Hosts run ahead of their devices, so that ends may be later;
+by how much, the watchdog's rounds tell: a call had not ended when the round before the one that
+noticed its end passed over it. Rounds are rarer than calls, but meet steps in all their places: the
+delay of a place is the one that contradicts fewest rounds.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from evenstep.importers.draft import FIRST_NS
-from evenstep.trace.columns import Array, key_numbers
+from evenstep.trace.columns import Array, Columns, key_numbers, positions_by_key
+from evenstep.trace.repetition import with_steps
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import Trace
 
 _ROUNDS = 32  # of averaging between the clocks of ranks that share calls
+ROUND_NS = 20_000_000  # a watchdog sleeps for 100 ms, and passes over what has ended in a few
 
 
-def placed(trace: Trace) -> Trace:
-    """The trace with device times, on the hosts' clocks, of all calls whose duration is known."""
+def placed(trace: Trace) -> tuple[Trace, str]:
+    """The trace with device times, on the hosts' clocks, of all calls whose duration is known; and
+    its inferred steps in words, as `with_steps` has them."""
     events = trace.events
     rows = np.flatnonzero(events.device_exit_ns > 0)
     mine = events.select(rows)
@@ -35,27 +41,61 @@ def placed(trace: Trace) -> Trace:
     lane = key_numbers(mine.group, np.where(sends, own, peers), np.where(sends, peers, own))
     call = key_numbers(lane, mine.group_seq)
     origin = int(mine.enter_ns.min())
-    issued = mine.enter_ns - origin
-    ahead = _ahead(rank, call, issued)
-    end = _ends(lane, call, issued - ahead[rank], length)[call] + ahead[rank] + origin
-    times = {
-        "enter_ns": end - length, "exit_ns": end,
-        "device_enter_ns": end - length, "device_exit_ns": end,
-        "flags": mine.flags & np.uint16(0xFFFF - int(Flag.EXIT_UPPER_BOUND)),
-    }  # fmt: skip
+    ahead = _ahead(rank, call, mine.enter_ns - origin)
+    clock = ahead[rank] + origin
+    lanes = _of_calls(np.maximum, call, lane, 0)
+    longest = _of_calls(np.maximum, call, length, 0)
+    end = _of_calls(np.maximum, call, mine.enter_ns - clock + length, 0)
+    end = _in_turn(lanes, end, longest)
+
+    def at(end: Array) -> tuple[Trace, str]:
+        """The trace with these ends of calls."""
+        return with_steps(_with_times(trace, rows, end[call] + clock, length), events.enter_ns)
+
+    found, inferred = at(end)
+    if not inferred:
+        return found, inferred
+    step = found.events.select(found.events.kind != int(Kind.STEP)).step[rows]
+    noticed = [time - clock for time in _noticed(mine)]
+    late = _delays(
+        lanes,
+        _of_calls(np.maximum, call, step, 0),
+        end,
+        *(
+            _of_calls(reduce, call, time, empty)
+            for reduce, time, empty in zip((np.maximum, np.minimum), noticed, (-(2**62), 2**62))
+        ),
+    )
+    return at(_in_turn(lanes, end + late, longest))
+
+
+def _with_times(trace: Trace, rows: Array, end: Array, length: Array) -> Trace:
+    """The trace with these ends and durations of rows, and the first of all at `FIRST_NS`."""
+    events = trace.events
+    base = int(events.enter_ns[rows].min()) - FIRST_NS
+    flags = events.flags[rows] & np.uint16(0xFFFF - int(Flag.EXIT_UPPER_BOUND))
+    times = dict.fromkeys(("enter_ns", "device_enter_ns"), end - length)
+    times |= dict.fromkeys(("exit_ns", "device_exit_ns"), end)
     for name, values in times.items():
         found = events[name].copy()
         found[rows] = values
-        events = events.with_column(name, found)
-    base = origin - FIRST_NS
-    for name in ("enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns"):
-        found = events[name]
         events = events.with_column(name, np.where(found > 0, found - base, found))
-    for info in trace.ranks.values():
-        info.facts |= {"device_clock": "host", "entered": "device"}
-        if written := info.facts["dump"]["written_ns"]:
-            info.facts["dump"]["written_ns"] = written - base
-    return replace(trace, events=events)
+    column = events.flags.copy()
+    column[rows] = flags
+    ranks = {}
+    for rank, info in trace.ranks.items():
+        written = info.facts["dump"]["written_ns"]
+        told = {**info.facts["dump"], "written_ns": written and written - base}
+        facts = {**info.facts, "device_clock": "host", "entered": "device", "dump": told}
+        ranks[rank] = replace(info, facts=facts)
+    return replace(trace, ranks=ranks, events=events.with_column("flags", column))
+
+
+def _of_calls(reduce: Any, call: Array, values: Array, empty: int) -> Array:
+    """A reduction of the values of each call's members."""
+    found = np.full(int(call.max()) + 1, empty, np.int64)
+    reduce.at(found, call, values)
+    return found
 
 
 def _ahead(rank: Array, call: Array, issued: Array) -> Array:
@@ -71,16 +111,47 @@ def _ahead(rank: Array, call: Array, issued: Array) -> Array:
     return np.rint(found).astype(np.int64)
 
 
-def _ends(lane: Array, call: Array, issued: Array, length: Array) -> Array:
-    """The earliest end of each call: after every member's issue and duration, and after the call
-    before it in its lane and the longest duration."""
-    count = int(call.max()) + 1
-    end, longest = np.zeros((2, count), np.int64)
-    np.maximum.at(end, call, issued + length)
-    np.maximum.at(longest, call, length)
-    lanes = np.zeros(count, np.int64)
-    lanes[call] = lane
+def _in_turn(lanes: Array, end: Array, longest: Array) -> Array:
+    """The ends of calls, none before that of the call before it in its lane and the longest
+    duration."""
+    end = end.copy()
     for low, high in pairwise(np.searchsorted(lanes, np.arange(lanes[-1] + 2))):
         busy = np.cumsum(longest[low:high])
         end[low:high] = np.maximum.accumulate(end[low:high] - busy) + busy
     return end
+
+
+def _noticed(mine: Columns) -> tuple[Array, Array]:
+    """Between which times of its rank's clock each call ended: when the watchdog's round before
+    passed over it, and when it was noticed."""
+    order = np.lexsort([mine.exit_ns, mine["rank"]])
+    noticed = mine.exit_ns[order]
+    opens = np.diff(noticed, prepend=-(2**61)) > ROUND_NS
+    opens |= np.diff(mine["rank"][order], prepend=-1) != 0
+    last = np.maximum.accumulate(np.where(opens, np.arange(len(order)), 0)) - 1
+    same = (last >= 0) & (mine["rank"][order][last] == mine["rank"][order])
+    before = np.zeros(len(order), np.int64)
+    before[order] = np.where(same, noticed[last], 0)
+    return before, mine.exit_ns
+
+
+def _delays(lanes: Array, step: Array, end: Array, after: Array, until: Array) -> Array:
+    """How much later than `end` each call ended, as it lies between `after` and `until`, by its
+    place in a step.
+
+    As many rounds contradict a delay from below as from above at the median of all bounds. A place
+    keeps the delay of the place before it in its lane if it is between the two middle ones.
+    """
+    place = key_numbers(lanes, positions_by_key(lanes, step))
+    found = np.zeros(len(end), np.int64)
+    delay, lane = 0, -1
+    order = np.argsort(np.where(step > 0, place, -1), kind="stable")
+    order = order[np.count_nonzero(step == 0) :]
+    for mine in np.split(order, np.flatnonzero(np.diff(place[order])) + 1) if len(order) else ():
+        bounds = np.sort(np.concatenate([after[mine] - end[mine], until[mine] - end[mine]]))
+        low, high = bounds[len(mine) - 1 : len(mine) + 1].tolist()
+        delay = delay if lanes[mine[0]] == lane else 0
+        lane = lanes[mine[0]]
+        delay = delay if low <= delay <= high else max((low + high) // 2, 0)
+        found[mine] = delay
+    return found
