@@ -316,8 +316,8 @@ def _of_all(calls: _Calls, reference: int, cuts: Array) -> dict[int, Array]:
 
 
 def _whole(cuts: Array, ended: Array) -> int:
-    """How many cuts there are up to the last step in which a rank has its usual number of calls, and
-    after whose calls any ended: records of some ranks may end before those of others."""
+    """How many cuts there are up to the last step in which a rank has its usual number of calls,
+    and to its last call known to have ended: records of some ranks may end before others'."""
     calls = np.diff(cuts)
     whole = int(np.flatnonzero(calls >= np.median(calls))[-1]) + 2
     over = np.flatnonzero(ended > 0)

@@ -56,16 +56,11 @@ def placed(trace: Trace) -> tuple[Trace, str]:
     if not inferred:
         return found, inferred
     step = found.events.select(found.events.kind != int(Kind.STEP)).step[rows]
-    noticed = [time - clock for time in _noticed(mine)]
-    late = _delays(
-        lanes,
-        _of_calls(np.maximum, call, step, 0),
-        end,
-        *(
-            _of_calls(reduce, call, time, empty)
-            for reduce, time, empty in zip((np.maximum, np.minimum), noticed, (-(2**62), 2**62))
-        ),
-    )
+    after, until = (time - clock for time in _noticed(mine))
+    after, until = (
+        _of_calls(np.maximum, call, after, -(2**62)), _of_calls(np.minimum, call, until, 2**62)
+    )  # fmt: skip
+    late = _delays(lanes, _of_calls(np.maximum, call, step, 0), end, after, until)
     return at(_in_turn(lanes, end + late, longest))
 
 
