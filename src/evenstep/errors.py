@@ -15,6 +15,9 @@ exits 2.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class EvenstepError(Exception):
     """An error with an explanation for the user; never a defect of evenstep."""
@@ -48,3 +51,12 @@ class MissingExtra(EvenstepError, ImportError):  # noqa: N818 - it names what is
             f"{purpose} needs {package}, which is not installed; "
             f'install it with: pip install "evenstep[{extra}]"'
         )
+
+
+@contextmanager
+def refused(kind: type[EvenstepError], what: str, mend: str = "") -> Iterator[None]:
+    """Raise an error of the system as `kind`, saying what cannot be done, why, and what helps."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror}{mend}") from error

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from evenstep.cli.arguments import seconds, whole
 from evenstep.cli.terminal import say, until_interrupted
-from evenstep.errors import TraceError, UsageError
+from evenstep.errors import TraceError, UsageError, refused
 
 if TYPE_CHECKING:
     from evenstep.watch.findings import Journal
@@ -112,12 +112,10 @@ def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> None:
     for look in _refreshes(every_s):
         run.refresh()
         if run.states:
-            try:
+            with refused(
+                UsageError, f"cannot write {place}", "; name a writable folder with --into"
+            ):
                 write_summary(place, encoded(run, hostname(), look))
-            except OSError as error:
-                raise UsageError(
-                    f"cannot write {place}: {error.strerror}; name a writable folder with --into"
-                ) from error
         ended = bool(run.states) and all(state.closed for state in run.states)
         if once or over.is_out(ended=ended):
             break

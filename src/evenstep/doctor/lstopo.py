@@ -10,7 +10,7 @@ from xml.etree import ElementTree as Xml
 
 from evenstep.doctor.check import Check, fine, listed, or_ok, wrong
 from evenstep.doctor.topology import Topology
-from evenstep.errors import UsageError
+from evenstep.errors import UsageError, refused
 
 MOST_BYTES = 64_000_000
 _DEPTH = 200  # most levels of a valid tree
@@ -46,10 +46,8 @@ def load(path: Path) -> tuple[Topology, list[Check]]:
 
 def read(path: Path) -> Tree:
     """Read the devices in a file."""
-    try:
+    with refused(UsageError, f"cannot read {path}"):
         content = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
     if len(content) > MOST_BYTES:
         raise UsageError(f"{path} has {len(content)} bytes: too large for the topology of a host")
     if b"<!ENTITY" in content:

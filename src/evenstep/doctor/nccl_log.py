@@ -10,7 +10,7 @@ from typing import Any
 from evenstep.doctor import contradictions, variables
 from evenstep.doctor.check import Check, fine, listed, or_ok, skipped, wrong
 from evenstep.doctor.host import Host
-from evenstep.errors import UsageError
+from evenstep.errors import UsageError, refused
 from evenstep.importers.content import SourceFile, content
 from evenstep.importers.nccl import debug as nccl_debug
 
@@ -21,10 +21,8 @@ MOST_BYTES = 1_000_000_000
 
 def load(path: Path) -> dict[str, Any]:
     """Read the facts in a log. Raises `UsageError` if it has no lines of NCCL."""
-    try:
+    with refused(UsageError, f"cannot read {path}"):
         head = content(path, MOST_BYTES)[:_HEAD_BYTES]
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
     read = nccl_debug.read([SourceFile(path, head)], lambda *_: None)
     facts: dict[str, Any] = read["nccl"]
     return facts

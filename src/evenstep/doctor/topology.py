@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 
 from evenstep.doctor.check import Check, fine, listed, skipped, wrong
 from evenstep.documents import Document, Meta, Positive
-from evenstep.errors import UsageError
+from evenstep.errors import UsageError, refused
 from evenstep.words import plural
 
 #: From near to far, named as in `nvidia-smi topo -m`; NVLinks are "NV" and their number.
@@ -100,10 +100,8 @@ def of_host(facts: Mapping[str, Any]) -> Topology:
 
 def load(path: Path) -> Topology:
     """Read a file. Raises `UsageError` if it has no matrix."""
-    try:
+    with refused(UsageError, f"cannot read {path}"):
         text = path.read_bytes()[:MOST_BYTES].decode(errors="replace")
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
     found = parse(text, str(path))
     if found is None:
         raise UsageError(

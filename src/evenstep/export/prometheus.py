@@ -19,7 +19,7 @@ from typing import Literal
 import msgspec
 
 from evenstep.diagnose.finding import Diagnosis
-from evenstep.errors import TraceError, UsageError
+from evenstep.errors import TraceError, UsageError, refused
 from evenstep.trace.pack import Extent
 from evenstep.trace.reader import SpoolContents, open_spool
 from evenstep.trace.spool.files import read_toml
@@ -272,10 +272,8 @@ def server(
         def log_message(self, format: str, *args: object) -> None:
             """Log no requests."""
 
-    try:
+    host, port = address
+    with refused(
+        UsageError, f"cannot listen on {host}:{port}", "; choose another address for --serve"
+    ):
         return ThreadingHTTPServer(address, Handler)
-    except OSError as error:
-        host, port = address
-        raise UsageError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another address for --serve"
-        ) from error

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import IO, Any
 
-from evenstep.errors import MissingExtra, TraceError
+from evenstep.errors import MissingExtra, TraceError, refused
 from evenstep.values import number
 
 HEAD_BYTES = 1 << 16
@@ -42,13 +42,11 @@ class Stream:
         self.read_bytes = 0  # handed out so far, decompressed
         if path.is_fifo():
             raise TraceError(f"cannot read {path}: it is a pipe; save it as a file first")
-        try:
+        with refused(TraceError, f"cannot read {path}"):
             self._raw = path.open("rb")
             self.size_bytes = os.fstat(self._raw.fileno()).st_size
             magic = self._raw.read(4)
             self._raw.seek(0)
-        except OSError as error:
-            raise TraceError(f"cannot read {path}: {error.strerror}") from error
         self._file = _decompressed(self._raw, magic, path)
 
     def __enter__(self) -> Stream:

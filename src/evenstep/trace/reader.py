@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenstep.errors import LayoutError, SpoolError
+from evenstep.errors import LayoutError, SpoolError, refused
 from evenstep.trace import facts
 from evenstep.trace.columns import Array
 from evenstep.trace.pack import Extent
@@ -172,14 +172,12 @@ def _check(identity: Any) -> None:
 
 def _bytes_of(extent: Extent) -> Array:
     path = extent.path
-    try:
+    with refused(SpoolError, f"cannot read {path}"):
         size = extent.file.stat().st_size - extent.offset
         size = size if extent.size is None else min(extent.size, size)
         if size < layout.PAGE_BYTES:
             raise SpoolError(f"{path} is not a spool: it is shorter than a spool's header")
         return np.memmap(extent.file, np.uint8, "r", extent.offset, (size,))
-    except OSError as error:
-        raise SpoolError(f"cannot read {path}: {error.strerror}") from error
 
 
 def spool_header(path: Path, head: bytes) -> tuple[Any, ...]:

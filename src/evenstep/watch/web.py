@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-from evenstep.errors import UsageError
+from evenstep.errors import UsageError, refused
 from evenstep.report.page.sheet import content_hash
 
 if TYPE_CHECKING:
@@ -67,12 +67,8 @@ class LiveServer:
     def __init__(self, port: int = 0) -> None:
         self.token = secrets.token_urlsafe(24)
         self._broadcast = Broadcast()
-        try:
+        with refused(UsageError, f"cannot serve on {ADDRESS}:{port}", "; choose another --port"):
             self._server = _Server((ADDRESS, port), _Handler)
-        except OSError as error:
-            raise UsageError(
-                f"cannot serve on {ADDRESS}:{port}: {error.strerror}; choose another --port"
-            ) from error
         self._server.token, self._server.broadcast = self.token.encode(), self._broadcast
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(

@@ -16,7 +16,7 @@ import numpy as np
 
 from evenstep import words
 from evenstep.documents import plain
-from evenstep.errors import MissingExtra, UsageError
+from evenstep.errors import MissingExtra, UsageError, refused
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool import files
 
@@ -86,10 +86,8 @@ def write(path: Path, render: Callable[[], str], *, force: bool = False) -> None
         raise UsageError(f"{path} exists; choose another name, or overwrite it with --force")
     if not path.parent.is_dir():
         raise UsageError(f"there is no folder {path.parent} to write {path.name} in; create it")
-    try:
+    with refused(UsageError, f"cannot write {path}", "; name another path"):
         files.write_whole(path, render().encode(errors="xmlcharrefreplace"))
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; name another path") from error
 
 
 # -- columns ---------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenstep.errors import UsageError
+from evenstep.errors import UsageError, refused
 from evenstep.trace.columns import Array, Columns
 from evenstep.trace.cores import each
 from evenstep.trace.ranks import format_ranks
@@ -52,30 +52,22 @@ def write_store(trace: Trace, folder: Path, *, force: bool = False) -> Stored:
     written, or the trace has no records.
     """
     _check(trace, folder, force=force)
-    try:
+    with refused(UsageError, f"cannot write {folder}", "; give another place"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         private = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-    try:
-        parts = _write(_numbered(trace), private / "store")
-        if force and folder.is_dir():
-            shutil.rmtree(folder)
-        (private / "store").rename(folder)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-    finally:
-        shutil.rmtree(private, ignore_errors=True)
+        try:
+            parts = _write(_numbered(trace), private / "store")
+            if force and folder.is_dir():
+                shutil.rmtree(folder)
+            (private / "store").rename(folder)
+        finally:
+            shutil.rmtree(private, ignore_errors=True)
     return Stored(
         folder,
         records=sum(sum(part.counts.values()) for part in parts),
         collectives=sum(part.counts.get(int(Kind.COLLECTIVE), 0) for part in parts),
         size_bytes=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
     )
-
-
-def _unwritable(folder: Path, error: OSError) -> UsageError:
-    return UsageError(f"cannot write {folder}: {error.strerror}; give another place")
 
 
 def _check(trace: Trace, folder: Path, *, force: bool) -> None:
