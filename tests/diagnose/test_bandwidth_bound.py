@@ -131,6 +131,25 @@ def test_of_one_size_the_less_unusual_of_latency_and_bandwidth_is_blamed():
     assert finding.severity == pytest.approx(world.lost_against(faster), rel=0.1)
 
 
+@pytest.mark.parametrize(("reached", "mode"), [(0.375, "bandwidth_bound"), (0.75, None)])
+def test_slow_transfers_are_short_of_what_is_expected_to_take_longest(reached, mode):
+    """4 blocking buckets of 1 MB on 8 ranks: 140 µs of latency, 1.75 MB at .75 GB/s 2.33 ms; at
+    half of that 4.67 ms. The 4.2 ms that the hops of TCP need at most would explain it, too."""
+    world = World(
+        ranks=8, noise=0.01, style="blocking", ranks_per_node=1, buckets=4,
+        bucket_bytes=(1 * MB,), fabric=lambda move: 0.14 * MS + 1.75 * MB / reached,
+    )  # fmt: skip
+    nic = {"name": "ens1", "pci": "0000:04:00.0", "speed_gbps": 6.0}
+    trace = world.trace()
+    for info in trace.ranks.values():
+        info.facts["locality"] = {"nics": [nic]}
+    found = diagnose(trace).findings
+    assert [finding.mode for finding in found if finding.severity > 0.05] == [mode] * bool(mode)
+    usual = replace(world, fabric=lambda move: 0.14 * MS + 1.75 * MB / 0.75)
+    lost = world.lost_against(usual)
+    assert sum(one.severity for one in found if one.mode == mode) == pytest.approx(lost, rel=0.1)
+
+
 def test_beside_a_late_rank_bytes_that_only_cost_what_they_must_are_no_fault(worst):
     # 49.8 ms of bytes exposed beside 64 ms of work, and a rank 12 ms late
     blocking = replace(WORLD, style="blocking").slow(2, Phase.BACKWARD, 12 * MS)

@@ -11,10 +11,10 @@ from tests.diagnose.synthetic import BOOT_NS, MS, World
 LATE_MS = 300
 
 
-@pytest.fixture
-def late_entry():
+@pytest.fixture(params=[2, 4])
+def late_entry(request):
     """Rank 1 begins the first of eight steps late; of what held it nothing was recorded."""
-    world = World(steps=8, noise=0.005)
+    world = World(ranks=request.param, steps=8, noise=0.005)
     table = world.everywhere()
     table[0, 1] = LATE_MS * MS
     trace = world.delayed(Phase.FORWARD, table).trace()
@@ -27,8 +27,10 @@ def late_entry():
     return trace
 
 
-def test_who_comes_late_into_the_first_step_is_the_first_finding(late_entry):
+def test_who_comes_late_into_the_first_step_is_the_first_finding(late_entry, evidence):
     finding = diagnose(late_entry).findings[0]
+    late_ns = evidence(finding)["late_into_the_first_step"]
+    assert late_ns == pytest.approx(LATE_MS * MS, rel=0.02)
     assert (finding.mode, finding.where.ranks) == ("straggler", [1])
     assert finding.title == "Late entry on rank 1"
     assert "late entry" in finding.cause

@@ -138,7 +138,7 @@ class Case:
 
     @property
     def late_start_ns(self) -> Array:
-        """How much later than the median rank each rank began the first traced step, (ranks,);
+        """How much later than the first half each rank began the first traced step, (ranks,);
         empty where that is an inferred one, with traced calls before it."""
         graph, steps = self.grid.graph, self.grid.steps
         if graph is None or not len(steps):
@@ -147,7 +147,7 @@ class Case:
         if before.any() and self.trace.flagged(Kind.STEP, Flag.INFERRED):
             return np.zeros(0)
         start = graph.starts_ns[0][: len(self.grid.ranks)]
-        return np.asarray(start - np.median(start))
+        return np.asarray(start - np.quantile(start, 0.5, method="lower"))
 
     @property
     def contended(self) -> bool:

@@ -149,9 +149,10 @@ def _latency(case: Case, shape: Shape) -> tuple[float, str] | None:
     if known is None and wider > shape.busbw_gBps:  # links are no slower than those further out
         known = Reference(wider, "groups of more nodes", False)
     if known is not None:
-        alpha = time - shape.factor * size / known.gBps
-        # which is unusual, latency or bandwidth, one size leaves open: what is less so
-        if alpha <= 0 or alpha / shape.usual_latency_ns > known.gBps / shape.busbw_gBps:
+        bytes_ns = shape.factor * size / known.gBps
+        alpha = time - bytes_ns
+        # which is unusual, latency or bandwidth, one size leaves open: what usually takes longer
+        if alpha <= 0 or bytes_ns > shape.usual_latency_ns:
             return None
         return alpha, f"its time less that of its bytes by {known.source}"
     slowest = SLOWEST_GBPS if shape.nodes > 1 else USUAL_GBPS  # no host is slower within
@@ -217,17 +218,8 @@ class HeavyTransfers(NamedTuple):
 
     shape: Shape
     bytes_ns: Array  # time of each transfer's bytes; 0 for others
+    missing_ns: Array  # of that, beyond the bandwidth to expect of the links, where it is firm
     known: Reference | None
-
-    @property
-    def missing_ns(self) -> Array:
-        """What the bytes take beyond the bandwidth to expect of the links; 0 where that is not
-        firm, or rings that cross the links repeatedly reach it."""
-        known, shape = self.known, self.shape
-        reached = known is None or max(shape.leaving, 1) * shape.busbw_gBps >= GOOD * known.gBps
-        if known is None or reached or not known.firm:
-            return np.zeros(len(self.bytes_ns))
-        return np.asarray(self.bytes_ns * (1 - shape.busbw_gBps / known.gBps))
 
 
 def bandwidth_bound(case: Case) -> list[Finding]:
@@ -277,6 +269,8 @@ def _heavy(case: Case, shape: Shape) -> HeavyTransfers | None:
     known = reference(case.trace, shape, case.shapes)
     quiet = np.minimum(rows.transfer_ns, case.transfers.of_kind("quiet_ns"))
     whole = float(rows.transfer_ns[shape.rows].sum())
+    moved = shape.factor * rows.size_bytes
+    usual = moved / known.gBps if known is not None else np.zeros(len(rows))
     if _slower_than_alike(case, shape):  # with as many hops: the difference is no latency
         part = sure = quiet
     elif shape.line is not None:
@@ -285,14 +279,16 @@ def _heavy(case: Case, shape: Shape) -> HeavyTransfers | None:
     else:
         part = np.maximum(quiet - shape.usual_latency_ns, 0)
         sure = np.maximum(quiet - shape.longest_latency_ns, 0)
-        # a bandwidth above that of TCP rules out TCP's latency
-        fast = shape.factor * rows.size_bytes > TCP_GBPS * sure
-        sure = np.where(fast, part, sure)
-        if known is not None:  # the bytes take at least the time of that bandwidth
-            sure = np.maximum(sure, shape.factor * rows.size_bytes / known.gBps)
+        # a bandwidth above that of TCP rules out TCP's latency; and see `_latency`
+        told = (moved > TCP_GBPS * sure) | (usual > shape.usual_latency_ns)
+        sure = np.maximum(np.where(told, part, sure), usual)
     if float(np.minimum(sure, rows.transfer_ns)[shape.rows].sum()) < MOST * whole:
         return None
-    return HeavyTransfers(shape, np.where(shape.rows, part, 0.0), known)
+    part = np.where(shape.rows, part, 0.0)
+    # rings that cross the links repeatedly may still fill them
+    reached = max(shape.leaving, 1) * moved[shape.rows].sum() / max(part.sum(), 1.0)
+    short = known is not None and known.firm and reached < GOOD * known.gBps
+    return HeavyTransfers(shape, part, np.maximum(part - usual, 0) * short, known)
 
 
 def _slower_than_alike(case: Case, shape: Shape) -> bool:

@@ -70,8 +70,7 @@ def fabric_contention(case: Case) -> list[Finding]:
     """Slow links, and episodes of slow transfers."""
     if not case.waits_known:
         return []
-    alone = case.trace.one_host  # without a fabric, but with links between its devices
-    return [*_slow_links(case, on_devices=alone), *([] if alone else _episodes(case))]
+    return [*_slow_links(case), *([] if case.trace.one_host else _episodes(case))]
 
 
 def _episodes(case: Case) -> list[Finding]:
@@ -179,12 +178,12 @@ def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain) -> list[Finding]:
 # -- slow links ------------------------------------------------------------------------------------
 
 
-def _slow_links(case: Case, *, on_devices: bool) -> list[Finding]:
+def _slow_links(case: Case) -> list[Finding]:
     """Links whose quickest messages take longer than nearly all on the calm links of their kind;
-    where they are all links of one rank, that rank. `on_devices`: only between devices.
+    where they are all links of one rank, that rank.
 
     Calm links need not be the majority: a link may be slower than its kind, but never faster."""
-    if case.costs is None or case.stuck or (on_devices and not case.costs.graph.device.all()):
+    if case.costs is None or case.stuck:
         return []
     table = case.costs.graph.operations
     receiver = _receivers(case)
