@@ -195,6 +195,14 @@ def test_the_rank_that_never_came_is_named_though_nobody_knows_for_how_long(tmp_
     assert finding.evidence[0].measured is None
 
 
+def test_a_rank_that_is_a_call_behind_in_a_job_that_runs_is_no_hang(tmp_path):
+    """The watchdog has not yet passed over the call before: the copied dumps were written then."""
+    ended = [entry(0), entry(1, retired=False)]
+    ahead = dump([*ended, in_flight(2)], world=3)
+    paths = write(tmp_path, {0: ahead, 1: dump(ended, world=3), 2: ahead})
+    assert not diagnose(read(paths)).findings
+
+
 def test_a_timeout_says_for_how_long(tmp_path):
     stuck = dump([entry(0), given_up(1)], world=2)
     finding = hang_of(write(tmp_path, {0: stuck, 1: dump([entry(0)], world=2)}))

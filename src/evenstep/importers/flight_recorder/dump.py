@@ -171,11 +171,14 @@ def _reached(raw: Any, entries: Sequence[Entry]) -> dict[str, int]:
 
 
 def _written(dump: Dump) -> int:
-    """When the file was written: its modification time if plausible, else 0."""
+    """When the file was written: its modification time if plausible; less than a round of the
+    watchdog after the latest time, if a call has ended since the last round; else 0."""
     try:
         changed_ns = dump.path.stat().st_mtime_ns
     except OSError:
         return 0
     latest = dump.last_ns + max(dump.timeout_ns, 0) + LATE_WRITE_NS
     plausible = dump.last_ns - COARSE_NS <= changed_ns <= latest
-    return max(changed_ns, dump.last_ns) if dump.entries and plausible else 0
+    if dump.entries and plausible:
+        return max(changed_ns, dump.last_ns)
+    return dump.last_ns if any(item.unseen for item in dump.entries) else 0

@@ -52,6 +52,7 @@ class Entry:
     duration_ns: int
     timeout_ns: int
     site: str  # call site in the program: "train (loop.py:31)"
+    unseen: bool = False  # it has ended since the watchdog's last round
     coalesced: bool = False
 
     @property
@@ -94,6 +95,7 @@ def entry(raw: Any) -> Entry:
         duration_ns=_milliseconds(raw, "duration_ms", LONGEST_MS),
         timeout_ns=_milliseconds(raw, "timeout_ms", LATEST_NS / 1e6),
         site=_site(raw.get("frames")),
+        unseen=done and raw.get("retired") is False,
     )
 
 
@@ -121,6 +123,7 @@ def _merged(launch: list[Entry]) -> list[Entry]:
             done=last.done,
             timed_out=last.timed_out,
             duration_ns=last.duration_ns,
+            unseen=last.unseen,
             coalesced=True,
         )
         for member in members
