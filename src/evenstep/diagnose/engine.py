@@ -15,7 +15,7 @@ import numpy as np
 from evenstep import words
 from evenstep.diagnose.finding import TERMINAL, Diagnosis, Effect, Finding, Option
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import Case, open_case
+from evenstep.diagnose.lateness.case import INNER_PHASES, Case, open_case
 from evenstep.diagnose.lateness.dynamics import blame_summary, path_summary
 from evenstep.diagnose.levels import FEW_STEPS, MOST, NAMED, SMALLEST_SHARE
 from evenstep.diagnose.measure.attempts import PREEMPTED, attempts_of
@@ -164,7 +164,7 @@ def _limits(case: Case) -> list[str]:
         "alone": len(trace.ranks) < 2,
         "aligned": grid.clocks.error_ns > 0,
         "unplaced": unplaced,
-        "phases": steps and not case.phases_known,
+        f"phases{'_of_hosts' * _phases_recorded(trace)}": steps and not case.phases_known,
         "device": device,
         "partial": partial,
         "apart": len(trace.ranks) > 1 and not met,
@@ -187,6 +187,12 @@ def _limits(case: Case) -> list[str]:
     }
     own = [say(f"limits.{name}", **numbers) for name, holds in holding.items() if holds]
     return [*trace.limits, *grid.limits, *endings.endings(trace), *_facts(trace), *own]
+
+
+def _phases_recorded(trace: Trace) -> bool:
+    """Whether any phase of a host was recorded, though it may tell nothing of the device's time."""
+    phases = trace.of_kind(Kind.PHASE)
+    return bool(np.isin(phases.op, INNER_PHASES).any())
 
 
 def _matched(grid: StepGrid) -> tuple[int, bool]:

@@ -30,7 +30,7 @@ from evenstep.trace.trace import Trace
 
 Array = npt.NDArray[Any]
 
-_INNER = (Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+INNER_PHASES = (Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 _PHASES = {
     Cause.INPUT: (int(Phase.INPUT),),
     Cause.CHECKPOINT: (int(Phase.CHECKPOINT), int(Phase.EVALUATION)),
@@ -340,7 +340,7 @@ class Case:
     @property
     def phases_known(self) -> bool:
         """Whether any phase within steps was recorded."""
-        return any(bool(self.grid.phase_ns[phase].any()) for phase in _INNER)
+        return any(bool(self.grid.phase_ns[phase].any()) for phase in INNER_PHASES)
 
     @property
     def waits_known(self) -> bool:
