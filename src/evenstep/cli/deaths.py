@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from evenstep import words
 from evenstep.attachment.attempts import header
+from evenstep.host.sysfs import read_text
 from evenstep.trace.pack import collectable
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.files import write_whole
@@ -232,11 +233,8 @@ def _closed(path: Path) -> bool:
 
 def _stat(pid: int) -> list[str] | None:
     """Return the fields of `stat` from the state on; None if the process is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return None
-    return stat.rpartition(b")")[2].decode("ascii", "replace").split()
+    stat = read_text(f"/proc/{pid}/stat")
+    return None if stat is None else stat.rpartition(")")[2].split()
 
 
 def _exit_status(pid: int, descriptor: int) -> dict[str, Any]:
@@ -274,10 +272,7 @@ def _heartbeat_ns(path: Path) -> int:
 
 def _out_of_memory_kills() -> int:
     """Return the number of out-of-memory kills since boot (/proc/vmstat)."""
-    try:
-        rows = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return 0
+    rows = (read_text("/proc/vmstat") or "").splitlines()
     return next((int(row.split()[1]) for row in rows if row.startswith("oom_kill ")), 0)
 
 

@@ -60,10 +60,7 @@ def throttled(device: Path) -> int | None:
 
 def highest_mhz(device: Path) -> int | None:
     """The highest of the clock levels of `pp_dpm_sclk`."""
-    try:
-        levels = _LEVEL.findall((device / "pp_dpm_sclk").read_text())
-    except OSError:
-        return None
+    levels = _LEVEL.findall(read_text(str(device / "pp_dpm_sclk")) or "")
     return max(map(int, levels)) if levels else None
 
 
