@@ -74,14 +74,13 @@ class Pacer:
         self._plans = PlanBook(attempt=settings.attempt, world=settings.world)
         self._steps = self._held_steps = self._held_ns = 0
         self._controller = self._fresh_controller()
-        steadier = settings.objective == "stability"
+        allowed = settings.stability_cost if settings.objective == "stability" else SHARE
         self._seed = f"{settings.run_id}/{settings.attempt}/pace"
         self.trial = RandomTrial(
             TrialBudget() if account is None else account, seed=self._seed,
-            objective=settings.objective, share=settings.stability_cost if steadier else SHARE,
+            objective=settings.objective, share=allowed,
         )  # fmt: skip
-        share = max(LOSS_SHARE, settings.stability_cost) if steadier else LOSS_SHARE
-        self._ledger = RankLedger(share=share, ranks=settings.world)
+        self._ledger = RankLedger(share=max(LOSS_SHARE, allowed), ranks=settings.world)
 
     def _fresh_controller(self) -> PaperRule | SharedSlack | LocalSlack:
         if self.settings.controller == "paper":

@@ -16,7 +16,6 @@ SPEND = 0.8  # g: share of the persistent slack that is spent
 PERSISTENT = 0.03  # the quantile of slack that counts as persistent
 SHORTEST_WINDOW = 32
 LOCAL_WINDOW = 64
-LOCAL_LOW, LOCAL_MIDDLE = (int(q * (LOCAL_WINDOW - 1)) for q in (0.1, 0.5))  # indices: q10, median
 LOCAL_GAIN = 0.2
 LONGEST_WINDOW = 256
 UNKNOWN_STEPS = 3  # steps of unknown wait in a row before a rank is no longer held
@@ -109,25 +108,21 @@ class LocalSlack:
 
     def propose(self, *, threshold_ns: int, bound_ns: int) -> Proposal:
         """The next delay; it shrinks while wait and delay together are below `threshold_ns`."""
-        waits = self._waits.ordered
         if self._single_rank:
             return Proposal(0, Reason.LAST)
         if self._unknown >= UNKNOWN_STEPS:
             return Proposal(0, Reason.CANNOT_TELL)
-        if len(waits) < LOCAL_WINDOW:
+        if len(self._waits) < LOCAL_WINDOW:
             return Proposal(0, Reason.LEARNING)
         if self._wait_ns <= self._margin_ns:
             self._delay_ns = 0
             return Proposal(0, Reason.LAST)
-        delay, low = self._base_ns, waits[LOCAL_LOW]
+        delay, low = self._base_ns, self._waits.quantile(0.1)
         if delay + low < threshold_ns:
             delay //= 2
         else:
-            spread = waits[LOCAL_MIDDLE] - low
+            spread = self._waits.quantile(0.5) - low
             more = int(LOCAL_GAIN * (low - self._caution * spread - self._margin_ns))
-            if more > 0:
-                delay += more
-        if delay > bound_ns:
-            delay = bound_ns
-        self._delay_ns = delay
+            delay += max(0, more)
+        self._delay_ns = delay = min(delay, bound_ns)
         return Proposal(delay, Reason.SLACK if delay > 0 else Reason.BALANCED)
