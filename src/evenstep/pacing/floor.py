@@ -73,8 +73,9 @@ class FloorSamples:
             self.back_to_back += 1
             noise = self.noise_ns
             step = (noise if noise > QUANTUM_NS else QUANTUM_NS) >> 4
-            longer = in_flight_ns - self.minimum_ns > noise
-            self.noise_ns = noise + step if longer else max(0, noise - step)
+            if in_flight_ns - self.minimum_ns <= noise:
+                step = -step if noise > step else -noise
+            self.noise_ns = noise + step
         if count % EPOCH == 0:
             self.previous, self.current, self.gate_ns = self.current, [], _NEVER
             self.minimum_ns = self.previous[0]

@@ -68,12 +68,9 @@ class Pacer:
         self._odd_batch: int | None = None  # a differing batch size, seen once
         self._times = RollingWindow(STEP_WINDOW)  # of steady steps, own delay excluded
         self._calm = 0
-        self._bound_ns = self._threshold_ns = 0
         # The step last decided, whether the controller learns from it, and whether it may act.
         self._asked = (-1, False, False)
-        self._plans = PlanBook(attempt=settings.attempt, world=settings.world)
         self._steps = self._held_steps = self._held_ns = 0
-        self._controller = self._fresh_controller()
         allowed = settings.stability_cost if settings.objective == "stability" else SHARE
         self._seed = f"{settings.run_id}/{settings.attempt}/pace"
         self.trial = RandomTrial(
@@ -81,12 +78,21 @@ class Pacer:
             objective=settings.objective, share=allowed,
         )  # fmt: skip
         self._ledger = RankLedger(share=max(LOSS_SHARE, allowed), ranks=settings.world)
+        self._reset()
 
-    def _fresh_controller(self) -> PaperRule | SharedSlack | LocalSlack:
-        if self.settings.controller == "paper":
-            return PaperRule()
-        world = self.settings.world
-        return SharedSlack(world) if self.settings.sharing else LocalSlack(world)
+    def _reset(self) -> None:
+        """Start anew after a change of the batch."""
+        settings = self.settings
+        self._times.clear()
+        self._plans = PlanBook(attempt=settings.attempt, world=settings.world)
+        self._bound_ns = self._threshold_ns = 0
+        self._controller: PaperRule | SharedSlack | LocalSlack
+        if settings.controller == "paper":
+            self._controller = PaperRule()
+        else:
+            slack = SharedSlack if settings.sharing else LocalSlack
+            self._controller = slack(settings.world)
+        self.trial.reset()
 
     @property
     def bound_ns(self) -> int:
@@ -152,13 +158,6 @@ class Pacer:
             self._batch = batch
         self._odd_batch = None if first or again else batch
         return False
-
-    def _reset(self) -> None:
-        self._times.clear()
-        self._plans = PlanBook(attempt=self.settings.attempt, world=self.settings.world)
-        self._bound_ns = self._threshold_ns = 0
-        self._controller = self._fresh_controller()
-        self.trial.reset()
 
     def _rescale(self) -> None:
         times = self._times.ordered
