@@ -77,3 +77,13 @@ def test_a_forked_child_ends_actions_without_a_search_for_their_intervals(agent,
     monkeypatch.setattr(agent._conductor, "account", pytest.fail)
     agent.disarm()
     assert agent.stopped
+
+
+def test_a_failure_reaches_nobody_even_if_an_action_cannot_be_ended(agent, monkeypatch):
+    def fails(step=0):
+        raise OSError(step)
+
+    monkeypatch.setattr(agent._conductor, "end_all", fails)
+    agent.give_up(ValueError("ours"))
+    assert agent.failure == "ValueError: ours"
+    monkeypatch.undo()

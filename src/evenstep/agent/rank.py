@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -248,9 +249,9 @@ class Agent:
         self._background.close()
         self._heartbeat.disarm()
         self._work.kill_pacer()
+        self._stopped = True
         if self._asked:
             self._asked.end_all()
-        self._stopped = True
 
     def give_up(self, error: Exception) -> None:
         """Stop observing after a failure of our own code; the job goes on.
@@ -267,14 +268,12 @@ class Agent:
             hooks.disarm()
         self._pauses.disarm()
         self._work.kill_pacer()
-        if self._asked:
-            self._asked.stop()
         log.error("evenstep: stopped observing rank %d: %s", self.identity.rank, self.failure)
         log.debug("evenstep: the failure was", exc_info=error)
-        try:
+        with suppress(Exception), ExitStack() as ends:  # nothing of ours reaches the script
+            if self._asked:
+                ends.callback(self._asked.stop)
             self.spool.add_fact("failure", self.failure)
-        except (ValueError, OSError):
-            return
 
     # -- steps -----------------------------------------------------------------------------------
 

@@ -310,10 +310,10 @@ def _in_child() -> None:
     """Disarm first thing in a forked child (see `os.register_at_fork`)."""
     global _agent, _opening, _passive
     _opening = threading.Lock()  # a thread of the parent may have held it
-    if _agent is not None:
-        _agent.disarm()
-        _agent = None
     _passive = True
+    agent, _agent = _agent, None
+    if agent is not None:
+        agent.disarm()
 
 
 os.register_at_fork(after_in_child=_in_child)

@@ -161,3 +161,18 @@ def test_what_is_not_known_is_not_asked_for() -> None:
     job.conductor.ask(["made-0", "sleep", ""], 5)
     assert [part.action.name for part in job.conductor.parts] == ["made-0"]
     assert job.spool.facts["act"] == {"asked": "made-0", "since_step": 5}
+
+
+def test_all_actions_end_whatever_the_end_of_one_raises() -> None:
+    job = Job(0.05, 0.05)
+    for part in job.conductor.parts:
+        part.action.begin(1)
+        part.acting = True
+
+    def fails(step: int) -> None:
+        raise OSError
+
+    job.actions[0].end = job.actions[1].end = fails
+    with pytest.raises(OSError):
+        job.conductor.end_all()
+    assert not any(part.acting for part in job.conductor.parts)

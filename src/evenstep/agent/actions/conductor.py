@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,10 +178,11 @@ class Conductor:
         return [_outcome(part) for part in tuple(self._ended.values())]
 
     def end_all(self, step: int = 0) -> None:
-        """End all actions; cheap, for a forked child."""
-        for part in self.parts:
-            self._end(part, step)
-        self._take_turns(False)
+        """End all actions, whatever the end of one raises; cheap, for a forked child."""
+        with ExitStack() as ends:
+            ends.callback(self._take_turns, False)
+            for part in self.parts:
+                ends.callback(self._end, part, step)
 
     def account(self) -> list[dict[str, Any]]:
         """What each action did, with the verdict of its trial; JSON-able."""
