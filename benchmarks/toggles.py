@@ -230,7 +230,7 @@ def _stop_on_link(job: _Job) -> None:
             for rank in job.ranks:
                 rank.send_signal(signal.SIGSTOP)
             if any(
-                post.entered_ns for pid, post in board.members(time.monotonic_ns()) if pid in mine
+                post.entered_ns for _, pid, post in board._slots(time.monotonic_ns()) if pid in mine
             ):
                 return
             for rank in job.ranks:

@@ -93,18 +93,16 @@ class Control:
     def connect(self, store: Any, prefix: str, *, world: int, together: bool) -> None:
         """From here on rank 0 reads the file for ranks that cannot; `together`: for all ranks."""
         self._key = f"{prefix}/control/{next(_connections)}"
-        self._world, self._common_plan = world, together
-        self._watch(self._scheduled if together and not self._leads else FILE)
-        self._sees_folder = None
-        self._store = store
+        self._world = world
+        self._join(store, together)
 
     def reconnect(self, store: Any, *, together: bool) -> None:
         """Go on with the store of a new process group, from the next `poll` on."""
         self._renewed = (store, together)
 
-    def _renew(self, store: Any, together: bool) -> None:
+    def _join(self, store: Any, together: bool) -> None:
         if self._leads:
-            self._to_send = self._last  # the new store may be empty
+            self._to_send = self._last  # the store may be empty
         if together != self._common_plan:
             self._common_plan = together
             self._watch(self._scheduled if together and not self._leads else FILE)
@@ -132,7 +130,7 @@ class Control:
         self._was_written()  # before the file is read: a later write is notified again
         if self._renewed is not None:  # tested first: the other thread may be setting it
             renewed, self._renewed = self._renewed, None
-            self._renew(*renewed)
+            self._join(*renewed)
         if self._unread or self.fd < 0:
             self._unread = not self._look(step, step_ns)
         if self._store is not None:

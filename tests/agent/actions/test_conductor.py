@@ -170,9 +170,9 @@ def test_all_actions_end_whatever_the_end_of_one_raises() -> None:
         part.acting = True
 
     def fails(step: int) -> None:
-        raise OSError
+        raise OSError(step)
 
     job.actions[0].end = job.actions[1].end = fails
-    with pytest.raises(OSError):
-        job.conductor.end_all()
+    with pytest.raises(OSError, match="7"):
+        job.conductor.end_all(7)
     assert not any(part.acting for part in job.conductor.parts)

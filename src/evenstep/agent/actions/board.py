@@ -56,10 +56,6 @@ class LinkBoard:
         """(Whether it is this job's, post) of all jobs, in the order of their slots."""
         return [(slot == self._slot, post) for slot, _, post in self._slots(now_ns)]
 
-    def members(self, now_ns: int) -> list[tuple[int, Post]]:
-        """The processes and posts of all jobs."""
-        return [(process, post) for _, process, post in self._slots(now_ns)]
-
     def publish(self, post: Post, now_ns: int) -> None:
         """Write our slot; first take an empty one, if we have none or ours was taken."""
         if self._slot < 0 or self._words[_PROCESS + self._slot * _STRIDE] != self._process:

@@ -30,14 +30,31 @@ CALM_STEPS = 2  # steady steps in a row before acting again after an unsteady on
 class TriedAction:
     """An action and its trial."""
 
-    def __init__(self, action: Action, trial: RandomTrial) -> None:
+    def __init__(self, action: Action, budget: TrialBudget, seed: str) -> None:
         self.action = action
-        self.trial = trial
+        self.trial = RandomTrial(
+            budget, seed=seed, scale=action.scale, outlier=action.outlier,
+            aftereffect=action.aftereffect, bounded=action.bounded,
+        )  # fmt: skip
+        self.trial.wanted = False
         self.acting = False
         self.acted_steps = 0
         self.reason = ""
         self.recorded = ""  # last words in the trace
-        trial.wanted = False
+
+    def end(self, step: int) -> None:
+        """End acting, if it does."""
+        if self.acting:
+            self.acting = False
+            self.action.end(step)
+
+    def outcome(self) -> dict[str, Any]:
+        """What it did, with the verdict of its trial; JSON-able."""
+        action = self.action
+        return {
+            "action": action.name, "reason": self.reason, "note": action.note,
+            "acted_steps": self.acted_steps, **self.trial.verdict.plain,
+        }  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -71,12 +88,15 @@ class Conductor:
         wanted = [name for name in names if name in self.makers]
         for part in self.parts:
             if part.action.name not in wanted:
-                self._end(part, step)
+                part.end(step)
                 self.budget.close(part.trial)
                 self._keep(part)
         self._take_turns(TOKEN in names)
         kept = {part.action.name: part for part in self.parts}
-        self.parts = [kept.get(name) or self._made(name) for name in wanted]
+        self.parts = [
+            kept.get(name) or TriedAction(self.makers[name](), self.budget, f"{self.seed}/{name}")
+            for name in wanted
+        ]
         asked = [name for name in names if name in wanted or name in ELSEWHERE]
         self.spool.add_fact("act", {"asked": ",".join(asked) or OFF, "since_step": step})
 
@@ -89,15 +109,6 @@ class Conductor:
                 wanted = False
         while self.turns and not wanted:
             self.turns.pop().stop()
-
-    def _made(self, name: str) -> TriedAction:
-        action = self.makers[name]()
-        seed = f"{self.seed}/{name}"
-        trial = RandomTrial(
-            self.budget, seed=seed, scale=action.scale, outlier=action.outlier,
-            aftereffect=action.aftereffect, bounded=action.bounded,
-        )  # fmt: skip
-        return TriedAction(action, trial)
 
     def end_step(self, closed: ClosedStep, waited_ns: int) -> None:
         """End a step, and begin or end actions for the next."""
@@ -138,9 +149,9 @@ class Conductor:
         """Begin, continue or end an action before this step."""
         trial, action = part.trial, part.action
         acts = calm and not action.note and trial.acts(step // BLOCK_STEPS)
-        if part.acting and not acts:
-            self._end(part, step)
-        elif acts and not part.acting:
+        if not acts:
+            part.end(step)
+        elif not part.acting:
             action.begin(step)
             part.acting = True
         if acts:
@@ -150,17 +161,8 @@ class Conductor:
         if words != part.recorded:
             part.recorded = words
             if words:
-                self._record(f"{words} ({part.reason})", step)
-
-    def _end(self, part: TriedAction, step: int) -> None:
-        if part.acting:
-            part.acting = False
-            part.action.end(step)
-
-    def _record(self, words: str, step: int) -> None:
-        now = time.monotonic_ns()
-        name = self.spool.name_id(words)
-        self.spool.put(now, now, int(Kind.PACING), int(Actuator.NONE), step, name=name)
+                now, name = time.monotonic_ns(), self.spool.name_id(f"{words} ({part.reason})")
+                self.spool.put(now, now, int(Kind.PACING), int(Actuator.NONE), step, name=name)
 
     def stop(self, step: int = 0) -> None:
         """End all actions, and keep their outcomes."""
@@ -175,23 +177,16 @@ class Conductor:
             self.soon(lambda: self.spool.add_fact("actions", self._ended_outcomes()))
 
     def _ended_outcomes(self) -> list[dict[str, Any]]:
-        return [_outcome(part) for part in tuple(self._ended.values())]
+        return [part.outcome() for part in tuple(self._ended.values())]
 
     def end_all(self, step: int = 0) -> None:
         """End all actions, whatever the end of one raises; cheap, for a forked child."""
         with ExitStack() as ends:
             ends.callback(self._take_turns, False)
             for part in self.parts:
-                ends.callback(self._end, part, step)
+                ends.callback(part.end, step)
 
     def account(self) -> list[dict[str, Any]]:
         """What each action did, with the verdict of its trial; JSON-able."""
         turns = [turn.account() for each in self.turns for turn in each.turns if turn.token.steps]
-        return [*turns, *self._ended_outcomes(), *map(_outcome, self.parts)]
-
-
-def _outcome(part: TriedAction) -> dict[str, Any]:
-    return {
-        "action": part.action.name, "reason": part.reason, "note": part.action.note, "acted_steps":
-        part.acted_steps, **part.trial.verdict.plain,
-    }  # fmt: skip
+        return [*turns, *self._ended_outcomes(), *(part.outcome() for part in self.parts)]
