@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.trace.spool import layout
-from evenstep.trace.spool.folder import RunFolder, process_start_s
+from evenstep.trace.spool.folder import STARTED, STATE, RunFolder, process_start_s, process_stat
 from evenstep.trace.spool.identity import Identity, boot_id, hostname
 
 APART_S = 10.0  # ranks of one start begin closer together than two starts
@@ -73,11 +73,5 @@ def lives(writer: Mapping[str, Any]) -> bool:
 
 def started_ticks(pid: object) -> int | None:
     """When a process started, in clock ticks after boot; None if it is gone or a zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return None
-    # proc(5): the state is field 3, the start 22; the name, field 2, may contain any bytes, such as
-    # spaces, parentheses and a truncated character.
-    fields = stat.rpartition(b")")[2].split()
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    fields = process_stat(pid)
+    return int(fields[STARTED]) if fields and fields[STATE] not in "ZX" else None

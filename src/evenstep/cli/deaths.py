@@ -28,7 +28,7 @@ from evenstep.host.sysfs import read_text
 from evenstep.trace.pack import collectable
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.files import write_whole
-from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.spool.folder import EXIT_CODE, STARTED, STATE, RunFolder, process_stat
 from evenstep.trace.spool.identity import boot_id, hostname
 from evenstep.trace.spool.spool import add_last_fact
 
@@ -38,7 +38,6 @@ PREEMPTING = frozenset({signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM})
 SOON_S, LATER_S = 0.25, 2.0  # between scans for new ranks: while some appear, and afterwards
 SILENT_S = 5.0  # a live rank without a heartbeat for so long is reported
 LOG_BYTES, LINE_LENGTH, MOST_LINES = 1 << 16, 300, 4  # limits for lines of driver and NCCL logs
-_STATE, _STARTED, _EXIT_CODE = 0, 19, 49  # fields of `stat` after the process name
 _STOPPED = "T"
 _GET_INFO = 0xC040FF0B  # PIDFD_GET_INFO of linux/pidfd.h, in the 64 bytes of its first version
 _INFO = struct.Struct("<QQ11Ii")  # mask of valid fields, control group, eleven ids, wait status
@@ -146,7 +145,7 @@ class RankExits:
             descriptor = os.pidfd_open(pid)
         except OSError:  # ended already, in another container, or no pidfd in this kernel
             return
-        if int((_stat(pid) or ["0"] * 20)[_STARTED]) != identity.get("started_ticks"):
+        if int((process_stat(pid) or ["0"] * 20)[STARTED]) != identity.get("started_ticks"):
             os.close(descriptor)
             return
         self._ranks[descriptor] = _Rank(path, int(identity["rank"]), pid, attempt)
@@ -195,7 +194,7 @@ class RankExits:
             self._silent.add(rank.path)
             if _closed(rank.path):  # the trace has ended; the process is about to
                 continue
-            state = (_stat(rank.pid) or [""])[_STATE]
+            state = (process_stat(rank.pid) or [""])[STATE]
             why = "its process is stopped" if state == _STOPPED else "its interpreter does not run"
             silent = words.duration(now_ns - beat_ns)
             self._say(f"no heartbeat of rank {rank.rank} (process {rank.pid}) for {silent}: {why}")
@@ -231,17 +230,11 @@ def _closed(path: Path) -> bool:
     return found is not None and found.closed
 
 
-def _stat(pid: int) -> list[str] | None:
-    """Return the fields of `stat` from the state on; None if the process is gone."""
-    stat = read_text(f"/proc/{pid}/stat")
-    return None if stat is None else stat.rpartition(")")[2].split()
-
-
 def _exit_status(pid: int, descriptor: int) -> dict[str, Any]:
     """Return exit code or signal of a process that has ended; empty if unknown."""
-    fields = _stat(pid)
-    if fields is not None and fields[_STATE] in "ZX" and len(fields) > _EXIT_CODE:
-        status: int | None = int(fields[_EXIT_CODE])
+    fields = process_stat(pid)
+    if fields and fields[STATE] in "ZX" and len(fields) > EXIT_CODE:
+        status: int | None = int(fields[EXIT_CODE])
     else:
         status = _reaped_status(descriptor)
     if status is None:

@@ -7,12 +7,11 @@ series; there the places of the high values tell more (`pulses`).
 from __future__ import annotations
 
 from math import exp, lgamma, log
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from evenstep.statistics.interval import Array
 
 FEWEST = 24  # values, below which nothing is called periodic
 FEWEST_CYCLES = 4  # a slow drift has one or two

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import pi, sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import log_ndtr
 
-Array = npt.NDArray[Any]
+from evenstep.statistics.interval import Array
 
 FEWEST = 40  # values, below which there is no tail to speak of
 SMALLEST = 1e-12  # survival probability at which a table ends

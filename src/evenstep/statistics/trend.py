@@ -8,12 +8,11 @@ first-order process, its coefficient corrected for the bias of short series (Mar
 from __future__ import annotations
 
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from evenstep.statistics.interval import Array
 
 BLOCKS = 64  # a series is thinned to so many medians
 FEWEST = 8  # values, below which no trend is claimed

@@ -28,6 +28,7 @@ from evenstep.trace.spool.identity import boot_id, hostname
 
 SCHEMA = "evenstep.run/1"
 RUNS = "evenstep-runs"
+STATE, STARTED, EXIT_CODE = 0, 19, 49  # in `process_stat`: see proc(5); ticks after boot
 MOST_FACTS_BYTES = 1 << 20  # of run.json and similar files
 
 
@@ -163,15 +164,24 @@ def starter_pid(launcher: str, world: int = 0) -> int:
 
 def process_start_s(pid: int) -> float | None:
     """When a process started, in seconds since the epoch; None if it is gone."""
+    if fields := process_stat(pid):
+        with suppress(OSError):
+            rows = Path("/proc/stat").read_text().splitlines()
+            boot_s = next(int(row.split()[1]) for row in rows if row.startswith("btime"))
+            return boot_s + int(fields[STARTED]) / os.sysconf("SC_CLK_TCK")
+    return None
+
+
+def process_stat(pid: object) -> list[str]:
+    """Fields of a process's `stat` from the third, its state, on; none if it is gone.
+
+    The second, its name, may have any bytes, such as spaces, parentheses and a truncated character.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
-        kernel = Path("/proc/stat").read_text()
     except OSError:
-        return None
-    # Field 22 (proc(5)): ticks after boot. The name, field 2, may be any bytes, parentheses too.
-    ticks = int(stat.rpartition(b")")[2].split()[19])
-    boot_s = next(int(row.split()[1]) for row in kernel.splitlines() if row.startswith("btime"))
-    return boot_s + ticks / os.sysconf("SC_CLK_TCK")
+        return []
+    return stat.rpartition(b")")[2].decode("ascii", "replace").split()
 
 
 def _missing(known: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
