@@ -46,6 +46,7 @@ class Toggle:
         )  # fmt: skip
         attached._hooks["torch"].install()
         attached._pauses.install()
+        attached._attended = 0
 
     @property
     def collectives(self) -> int:

@@ -25,7 +25,7 @@ class LateStack:
             install=lambda: None, remove=lambda: self.calls.append("remove"),
             poll=lambda: self.calls.append("poll"), on_device=False,
             device_index=None, describe=lambda: {"mechanism": "none"},
-            begins_step=lambda step, *, spared: self.steps.append((step, spared)),
+            begins_step=lambda step, *, spared: self.steps.append((step, spared)) or step + 1,
         )  # fmt: skip
 
 

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("evenstep")
 
 CLOSING_TIMEOUT_S = 2.0
+LOOK_STEPS = (
+    64  # at most so many steps between two in which the training thread attends to the rest
+)
 
 
 class Agent:
@@ -80,6 +83,7 @@ class Agent:
         )  # fmt: skip
         self._probe: PeriodicProbe | None = None  # made when the first step has ended
         self._probe_every = config.probe_every  # None: never, or no longer
+        self._attended = 0  # before this step nothing but a request is to be attended to
         self._vigil = Vigil(self.recorder, self._work.durations)
         self._heartbeat = Heartbeat(self.recorder, self._vigil.look if config.stacks else None)
         self._steering = Steering(
@@ -155,6 +159,7 @@ class Agent:
             hooks.remove()  # the other stacks are still observed
             raise
         self._describe_hooks()
+        self._attended = 0
 
     def note_place(self, place: RankInWorld) -> None:
         """Report that a later process group numbers the ranks differently, if it does."""
@@ -281,18 +286,28 @@ class Agent:
         """End a step. On the training thread; may sleep when pacing."""
         began_ns = time.thread_time_ns() if self.recorder.sampled else 0
         step = self._work.end(now_ns)
-        acts = (conductor := self._asked) is not None and conductor.acts
-        spared = not (acts or self._work.at_once)
-        for hooks in tuple(self._hooks.values()):
-            hooks.begins_step(step, spared=spared)
         if began_ns:
             self.recorder.end_cost.add(time.thread_time_ns() - began_ns, readings=1)
-        if conductor and acts and (closed := self._work.newest_step()) is not None:
-            conductor.end_step(closed, self._work.waited_ns)
-        if self._control.due or self._work.at_once:
+        if step >= self._attended or self._control.due:
+            self._attend(step)
+
+    def _attend(self, step: int) -> None:
+        """Do what is not to be done in each step, and find out when there is more: every line that
+        runs once a step is fetched into cold caches."""
+        work, conductor = self._work, self._asked
+        acts = conductor is not None and conductor.acts
+        spared = not (acts or work.at_once)
+        hooks = tuple(self._hooks.values())
+        due = min([step + LOOK_STEPS, *(each.begins_step(step, spared=spared) for each in hooks)])
+        if conductor and acts and (closed := work.newest_step()) is not None:
+            conductor.end_step(closed, work.waited_ns)
+        if self._control.due or work.at_once:
             self._steering.apply_due(step)
+            due = step + 1
         if self._probe_every is not None:
             self._probe_after(step, self._probe_every)
+        work.relieve()
+        self._attended = step + 1 if acts or self._probe_every is not None else due
 
     def _probe_after(self, steps: int, every: int) -> None:
         """Measure the machine if it is time; a failure is reported once and ends the probe."""

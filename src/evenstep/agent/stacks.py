@@ -6,6 +6,7 @@ first that knows its rank, and adds the hooks of the others later.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -66,8 +67,11 @@ class Hooks(Protocol):
     def remove(self) -> None:
         """Restore everything that was replaced."""
 
-    def begins_step(self, step: int, *, spared: bool) -> None:
-        """A step begins, on the training thread; `spared`: not every collective is needed."""
+    def begins_step(self, step: int, *, spared: bool) -> int:
+        """A step begins, on the training thread; `spared`: not every collective is needed.
+
+        Return the step that is the next to be told of, where nothing is requested by then.
+        """
 
     def poll(self) -> None:
         """On the background thread, about once a second."""
@@ -91,8 +95,9 @@ class HostHooks:
     on_device = False
     device_index: int | None = None
 
-    def begins_step(self, step: int, *, spared: bool) -> None:
+    def begins_step(self, step: int, *, spared: bool) -> int:  # noqa: ARG002 (of `Hooks`)
         """Nothing to do as a step begins."""
+        return sys.maxsize
 
     def poll(self) -> None:
         """Nothing to do in the background."""

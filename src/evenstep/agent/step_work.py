@@ -96,20 +96,26 @@ class StepWork:
 
     def end(self, now_ns: int) -> int:
         """End a step and return the next one's number. May sleep when pacing."""
-        recorder, held_ns = self._recorder, self._recorder.held_ns
-        recorder.held_ns = 0
-        step, *ended = recorder.begin_step(now_ns, held_ns, self.meter)
+        recorder = self._recorder
+        held_ns, recorder.held_ns = recorder.held_ns, 0
+        ended = recorder.begin_step(now_ns, held_ns, self.meter)
         recorder.note((self._ended, now_ns, held_ns, *ended))
         if self.single_steps:
             self.wake()
-        if self.at_once or len(self._pending) + recorder.behind >= MOST_PENDING:
+        step = ended[0]
+        if self.at_once:
             self.process_pending()
-        if self.at_once and self._decision is not None:
-            self.pace.hold(self._decision, step)
+            if self._decision is not None:
+                self.pace.hold(self._decision, step)
         return step
 
+    def relieve(self) -> None:
+        """Process the steps that wait if there are too many; on the training thread."""
+        if len(self._pending) + self._recorder.behind >= MOST_PENDING:
+            self.process_pending()
+
     def _ended(
-        self, now_ns: int, held_ns: int, seq: int | None, at: Sequence[int],
+        self, now_ns: int, held_ns: int, _: int, seq: int | None, at: Sequence[int],
         events: int = 0, own_ns: int = 0, upto: int = 0,
     ) -> None:  # fmt: skip
         """Queue a step at whose end the kernel's counters stood `at`."""
@@ -130,7 +136,7 @@ class StepWork:
     def end_past(self, end_ns: int, counters: Sequence[int], upto: int) -> None:
         """Close a step that ended in the past, at `end_ns`, with record `upto` as its last."""
         self._recorder.catch_up()
-        self._ended(end_ns, 0, None, counters, upto=upto)
+        self._ended(end_ns, 0, 0, None, counters, upto=upto)
         if self.single_steps:
             self.wake()
 

@@ -168,6 +168,8 @@ class Recorder:
         self.blocking: dict[int, int] = {}  # thread -> its last collective that blocks the caller
         self._threads: dict[int, int] = {self.ident: 0}
         self._compiled = compiled
+        self._end_step = None if compiled is None else compiled.end_step
+        self._use = self.words[_USE:_WAITS]
         self.rest = None if compiled is None else compiled.rest  # of the heartbeat
         self._put = spool.put
         self.collective = collective_recorder(
@@ -370,13 +372,13 @@ class Recorder:
         Return its number, the record of the step that has ended (written at once, in case the
         process dies), and at its end the kernel's counters, our events and our probe's thread time.
         """
-        words, compiled = self.words, self._compiled
+        words, end = self.words, self._end_step
         if words[_WAITS]:
             self.take_waits()
         step = words[_STEP_WORD] + 1
         counters: Sequence[int]
-        if compiled and (seq := compiled.end_step(now_ns, held_ns, self.step_flags, meter.fd)):
-            counters = words[_USE:_WAITS].tolist()
+        if end is not None and (seq := end(now_ns, held_ns, self.step_flags, meter.fd)):
+            counters = self._use.tolist()
         else:
             counters = meter.now()
             seq = self._put_step(step - 1, words[_BEGAN], now_ns, held_ns)

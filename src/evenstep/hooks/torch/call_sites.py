@@ -43,8 +43,8 @@ class CallSites:
         self._seen: set[tuple[int, int, int]] = set()
         self._sites: set[str] = set()
 
-    def begins(self, step: int) -> None:
-        """A step begins: replace the methods for it, or restore them."""
+    def begins(self, step: int) -> int:
+        """A step begins: replace the methods for it, or restore them; return the next such step."""
         if self._undo:
             self.remove()
         if step % EVERY_STEPS == 0:
@@ -52,6 +52,8 @@ class CallSites:
             for name in METHODS:
                 if name in vars(self._group):
                     self._replace(name)
+            return step + 1
+        return step + EVERY_STEPS - step % EVERY_STEPS
 
     def remove(self) -> None:
         """Restore torch's own methods."""

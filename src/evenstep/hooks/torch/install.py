@@ -123,15 +123,17 @@ class TorchHooks:
         measurement = mechanism.Measurement(self._torch, self._recorder.cost.mechanism, pass_on)
         self._undo.append(measurement.stop)
 
-    def begins_step(self, step: int, *, spared: bool) -> None:
+    def begins_step(self, step: int, *, spared: bool) -> int:
         """A step begins, on the training thread; `spared`: not every collective is needed."""
         if not self._observer.armed:
-            return
-        self._sites.begins(step)
-        if self._native is None:
-            spared = spared and self._observer.gate is None and not self._observer.messages
-            spared = spared and not (self._repeated and self._repeated.known)
-            self._thrift.begins(step, spared=spared)
+            return step + 1
+        due = self._sites.begins(step)
+        if self._native is not None:
+            return due
+        spared = spared and self._observer.gate is None and not self._observer.messages
+        spared = spared and not (self._repeated and self._repeated.known)
+        self._thrift.begins(step, spared=spared)
+        return step + 1
 
     def _record_description(self) -> None:
         self._recorder.spool.add_fact("hooks", self.describe())

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic_ns, thread_time_ns
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from evenstep.agent.arming import arm, disarm
 from evenstep.agent.recording.phases import Word
@@ -29,23 +29,10 @@ Before = Callable[[tuple[Any, ...]], None]
 After = Callable[[Any], None]
 
 
-class StepFrame(NamedTuple):
-    """A call of an optimizer's `step`, by identities: one that raised must keep nothing alive.
-
-    An identity may come back once its object is freed. So a frame counts only among the callers of
-    another, with the same code: those are calls that still run.
-    """
-
-    frame: int
-    code: CodeType
-    optimizer: int
-
-    def calls(self, frame: FrameType) -> bool:
-        """Whether `frame` was called from this one, however deep."""
-        caller = frame.f_back
-        while caller is not None and (id(caller), caller.f_code) != self[:2]:
-            caller = caller.f_back
-        return caller is not None
+#: A call of an optimizer's `step`: its frame, code and optimizer, by identities: one that raised
+#: must keep nothing alive. An identity may come back once its object is freed. So a frame counts
+#: only among the callers of another, with the same code: those are calls that still run.
+StepCall = tuple[int, CodeType, int]
 
 
 class PhaseHooks:
@@ -75,7 +62,7 @@ class PhaseHooks:
         self._on_optimizer = on_optimizer
         self._undo: list[Callable[[], None]] = []
         self._marking: Callable[[], Any] | None = None  # weak reference to the marking optimizer
-        self._stepping: list[StepFrame] = []  # calls of `step`, the outermost first
+        self._stepping: list[StepCall] = []  # the outermost first
         self._ended = False  # whether the optimizer's call that just returned ended a step
         self._mode_depth = 0
         self._saving = 0
@@ -219,10 +206,10 @@ class PhaseHooks:
     def _optimizer_begins(self, call: tuple[FrameType, Any]) -> None:
         frame, optimizer = call
         stepping = self._stepping
-        while stepping and not stepping[-1].calls(frame):
+        while stepping and not _calls(stepping[-1], frame):
             stepping.pop()  # its `step` raised, and has no end
-        nested = any(outer.optimizer == id(optimizer) for outer in stepping)
-        stepping.append(StepFrame(id(frame), frame.f_code, id(optimizer)))
+        nested = bool(stepping) and self._steps(optimizer)
+        stepping.append((id(frame), frame.f_code, id(optimizer)))
         if nested:  # a subclass's step calls the one it replaces
             return
         if self._marking is None or self._marking() is None:
@@ -244,14 +231,18 @@ class PhaseHooks:
 
     def _optimizer_ends(self, call: tuple[FrameType, Any]) -> None:
         frame, optimizer = call
-        while self._stepping and self._stepping.pop().frame != id(frame):
+        stepping = self._stepping
+        while stepping and stepping.pop()[0] != id(frame):
             pass
-        if any(outer.optimizer == id(optimizer) for outer in self._stepping):
+        if stepping and self._steps(optimizer):
             return
         self._recorder.note((self._clock.ends, monotonic_ns()))
         marks = self._marking is not None and self._marking() is optimizer
         if marks and not self._recorder.manual and not skipped_by_scaler(optimizer):
             self._ended = True
+
+    def _steps(self, optimizer: Any) -> bool:
+        return any(outer[2] == id(optimizer) for outer in self._stepping)
 
     def _fail(self, error: Exception) -> None:
         self._on_failure(error)
@@ -306,6 +297,14 @@ class PhaseHooks:
 
         arm(action, target=module)
         self._undo.append(lambda: disarm(module))
+
+
+def _calls(outer: StepCall, frame: FrameType) -> bool:
+    """Whether `frame` was called from a call of `step`, however deep."""
+    caller = frame.f_back
+    while caller is not None and (id(caller), caller.f_code) != outer[:2]:
+        caller = caller.f_back
+    return caller is not None
 
 
 def skipped_by_scaler(optimizer: Any) -> bool:
