@@ -8,7 +8,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from evenstep.agent.control import Control
 from evenstep.agent.notes import LONGEST, Notes
 from evenstep.agent.pulse.alarm import Alarm
-from evenstep.agent.pulse.vigil import Standstill
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.sampler import Sampler
 from evenstep.agent.settings.config import Config
@@ -31,38 +29,33 @@ if TYPE_CHECKING:
     from evenstep.agent.exchange.messages import Late, WindowReport
     from evenstep.agent.exchange.node_store import StoreClient, StoreServer
     from evenstep.agent.exchange.sharing import Sharing
+    from evenstep.agent.pulse.vigil import Standstill
     from evenstep.host.sources import Source
 
 EXCHANGE_S = 0.25  # longest time between two looks for messages of other ranks
 SOONEST_S = 0.01  # shortest one, for an overdue message: else half of the time it is overdue
 
 
-@dataclass(eq=False, repr=False)
 class Background:
     """One rank's background thread and its tasks.
 
-    `_hooks` may grow while it runs. `_folder` gets rank 0's view. What only this thread needs is
+    `hooks` may grow while it runs. `folder` gets rank 0's view. What only this thread needs is
     imported by it, while the job goes on.
     """
 
-    _config: Config
-    _identity: Identity
-    _recorder: Recorder
-    _hooks: dict[str, Hooks]
-    _work: StepWork
-    _control: Control
-    _folder: Path
-    _notes: Notes
-    _standstill: Callable[[], Standstill | None]
-    _give_up: Callable[[Exception], None]
-
-    def __post_init__(self) -> None:
-        config, identity = self._config, self._identity
-        self._spool = self._recorder.spool
+    def __init__(
+        self, config: Config, identity: Identity, recorder: Recorder, hooks: dict[str, Hooks],
+        work: StepWork, control: Control, folder: Path, notes: Notes,
+        standstill: Callable[[], Standstill | None], give_up: Callable[[Exception], None],
+    ) -> None:  # fmt: skip
+        self._config, self._identity, self._recorder = config, identity, recorder
+        self._hooks, self._work, self._control = hooks, work, control
+        self._folder, self._notes, self._give_up = folder, notes, give_up
+        self._spool = recorder.spool
         self._exchange_s = min(EXCHANGE_S, config.sample_period_s)
         self._prefix = f"evenstep/{identity.run_id}/{identity.attempt}"
         self._alarm = Alarm(
-            self._standstill, rank=identity.rank, world=identity.world, prefix=self._prefix
+            standstill, rank=identity.rank, world=identity.world, prefix=self._prefix
         )
         self._store: StoreServer | StoreClient | None = None
         self._local_world = local_world(os.environ)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from evenstep.agent.control import Control, mode_fact, record
 from evenstep.agent.notes import Notes
@@ -26,20 +25,17 @@ class StartingMode:
         self.mode = allowed(self.asked, chosen=self.part.holds(place))
 
 
-@dataclass(eq=False, repr=False)
 class Steering:
-    """Applies requests while the job runs; on the training thread. `_ask` takes the names of
+    """Applies requests while the job runs; on the training thread. `ask` takes the names of
     actions, and the step from which on they are requested."""
 
-    _start: StartingMode
-    _control: Control
-    _work: StepWork
-    _recorder: Recorder
-    _notes: Notes
-    _ask: Callable[[Iterable[str], int], None]
-
-    def __post_init__(self) -> None:
-        self._part = self._start.part
+    def __init__(
+        self, start: StartingMode, control: Control, work: StepWork, recorder: Recorder,
+        notes: Notes, ask: Callable[[Iterable[str], int], None],
+    ) -> None:  # fmt: skip
+        self._start, self._control, self._work = start, control, work
+        self._recorder, self._notes, self._ask = recorder, notes, ask
+        self._part = start.part
 
     def record_start(self) -> None:
         """Write the starting mode into the trace."""

@@ -47,14 +47,12 @@ class Wrapped:
                 _call(after, name)
             return result
 
-        owners = [module]
-        if holders:
-            modules = list(sys.modules.items())  # another thread may be importing
-            owners += [held for key, held in modules if key.startswith(holders)]
+        modules = list(sys.modules.items()) if holders else []  # another thread may be importing
         self._armed = True
-        for owner in dict.fromkeys(owners):
-            if getattr(owner, name, None) is original:
-                self._undo.append(replaced(owner, name, wrapper))
+        self._undo.append(replaced(module, name, wrapper))
+        for key, held in modules:
+            if key.startswith(holders) and getattr(held, "__dict__", {}).get(name) is original:
+                self._undo.append(replaced(held, name, wrapper))
 
     def restore(self) -> None:
         """Restore functions that were not wrapped again; the other wrappers pass calls through."""

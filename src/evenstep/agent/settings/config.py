@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,15 +32,13 @@ TABLES = ("pace", "record")
 ALIASES = {"pace": "pace.mode"}
 
 
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Config:
-    """The settings of one process, each valid. Every rank makes this class: what is left out of it
-    takes 2 ms."""
+    """The settings of one process, each valid. No dataclass: to make that takes each rank 2 ms."""
 
     enabled: bool = setting(
         True, values.SWITCH, "observe this process; EVENSTEP=0 switches evenstep off for good"
     )
-    out: Path | None = setting(  # noqa: RUF009 - a field, made by a function
+    out: Path | None = setting(
         None, values.PATH, "the run's folder; by default one in ./evenstep-runs, named by its start"
     )
     ring_bytes: int = setting(
@@ -131,9 +129,17 @@ class Config:
         None, kinds.COUNT_OR_ALL, "the same by nodes, counted from the first"
     )
 
-    # Not settings: the origin of the values.
-    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
-    warnings: tuple[str, ...] = field(default=(), compare=False)
+    def __init__(
+        self,
+        *,
+        sources: Mapping[str, str] | None = None,
+        warnings: tuple[str, ...] = (),
+        **found: Any,
+    ) -> None:
+        """The defaults but for what was `found`, by field; `sources` are its origins, by name."""
+        vars(self).update({row.field: row.default for row in TABLE.values()} | found)
+        self.sources: Mapping[str, str] = sources or {}
+        self.warnings = warnings
 
     def part(self, table: str) -> Selection:
         """The part of the job that is paced ("pace") or observed ("record")."""
@@ -153,14 +159,14 @@ class Setting(NamedTuple):
 
 def _table() -> dict[str, Setting]:
     rows = {}
-    for item in fields(Config):
-        if "kind" not in item.metadata:
+    for key, item in vars(Config).items():
+        if not isinstance(item, Field):
             continue
-        table, _, rest = item.name.partition("_")
-        name = f"{table}.{rest}" if table in TABLES else item.name
-        variable = "EVENSTEP" if name == "enabled" else f"EVENSTEP_{item.name.upper()}"
+        table, _, rest = key.partition("_")
+        name = f"{table}.{rest}" if table in TABLES else key
+        variable = "EVENSTEP" if name == "enabled" else f"EVENSTEP_{key.upper()}"
         kind, doc = item.metadata["kind"], item.metadata["meaning"]
-        rows[name] = Setting(name, item.name, variable, item.default, kind, doc)
+        rows[name] = Setting(name, key, variable, item.default, kind, doc)
     return rows
 
 

@@ -8,6 +8,7 @@ which is in the names that its library exports.
 from __future__ import annotations
 
 import importlib.util
+import mmap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,8 +45,12 @@ def _with(torch_folder: Path, look: Callable[[LibrarySource], Library]) -> Libra
 def source_for(torch_folder: Path) -> LibrarySource:
     """The recorder as it is compiled for a torch. Raises OSError where that is none."""
     version = (torch_folder / "version.py").read_text(encoding="utf-8")
-    new_strings = _NEW_STRINGS in (torch_folder / "lib" / "libc10.so").read_bytes()
     libraries = torch_folder / "lib"
+    with (
+        (libraries / "libc10.so").open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        new_strings = content.find(_NEW_STRINGS) >= 0
     return LibrarySource(
         SOURCE,
         flags=(

@@ -19,7 +19,7 @@ from typing import Any
 #: Issues a collective; returns its thread time (ns).
 Call = Callable[[], int]
 
-HOT_CALLS, COLD_CALLS = 128, 24
+HOT_CALLS, COLD_CALLS = 32, 24
 PAUSE_S = 0.005
 KEY = "FuncTorchGradWrapper"  # a dispatch key that few calls use
 
@@ -99,7 +99,6 @@ def _calls(torch: Any, *, compiled: bool) -> Iterator[tuple[Call, Call]]:
     group._set_default_backend(kind)
     tensors, options = [torch.empty(1)], c10d.AllreduceOptions()
     redispatch, key = torch.ops.c10d.allreduce_.default.redispatch, getattr(keys, KEY)
-    library = torch.library.Library("c10d", "IMPL")
 
     def kernel(keyset: Any, *args: Any) -> Any:
         return redispatch(keyset.remove(key), *args)
@@ -117,9 +116,12 @@ def _calls(torch: Any, *, compiled: bool) -> Iterator[tuple[Call, Call]]:
         with torch._C._IncludeDispatchKeyGuard(key):
             return bare()
 
-    if not compiled:
-        library.impl("allreduce_", kernel, KEY, with_keyset=True)
+    if compiled:
+        yield bare, call
+        return
+    library = torch.library.Library("c10d", "IMPL")
+    library.impl("allreduce_", kernel, KEY, with_keyset=True)
     try:
-        yield bare, call if compiled else seen
+        yield bare, seen
     finally:
         library._destroy()

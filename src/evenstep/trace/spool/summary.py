@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from evenstep.trace.spool.layout import SUMMARY_BYTES
 
@@ -75,53 +75,44 @@ def sketch_bin(step_ns: int) -> int:
     return min(int(math.log2(step_ns / SKETCH_FLOOR_NS) * SKETCH_PER_OCTAVE), SKETCH_BINS - 1)
 
 
-@dataclass(slots=True)
 class StepSummary:
-    """Summary of one step, or of several adjacent ones merged."""
+    """Summary of one step, or of several adjacent ones (see `merge`)."""
 
-    first_step: int
-    last_step: int
-    start_ns: int
-    end_ns: int
-    realtime_ns: int
-    phase_ns: list[int] = field(default_factory=lambda: [0] * PHASES)
-    counters: list[int] = field(default_factory=lambda: [0] * len(COUNTERS))
-    count: int = 1
-    level: int = 0
-    step_sum_ns: int = 0
-    step_min_ns: int = 0
-    step_max_ns: int = 0
-    step_square_sum: float = 0.0
-    sketch: list[int] = field(default_factory=list)
+    __slots__ = (
+        "count", "counters", "end_ns", "first_step", "last_step", "level", "phase_ns",
+        "realtime_ns", "sketch", "start_ns", "step_max_ns", "step_min_ns", "step_square_sum",
+        "step_sum_ns",
+    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        if not self.sketch:
-            duration = self.end_ns - self.start_ns
-            self.step_sum_ns = self.step_min_ns = self.step_max_ns = duration
-            self.step_square_sum = (duration * 1e-9) ** 2
-            self.sketch = [0] * SKETCH_BINS
-            self.sketch[sketch_bin(duration)] = 1
+    def __init__(
+        self, first_step: int, last_step: int, start_ns: int, end_ns: int, realtime_ns: int,
+        phase_ns: Sequence[int] = (0,) * PHASES, counters: Sequence[int] = (0,) * len(COUNTERS),
+    ) -> None:  # fmt: skip
+        self.first_step, self.last_step = first_step, last_step
+        self.start_ns, self.end_ns, self.realtime_ns = start_ns, end_ns, realtime_ns
+        self.phase_ns, self.counters = list(phase_ns), list(counters)
+        self.count, self.level = 1, 0
+        self.step_sum_ns = self.step_min_ns = self.step_max_ns = end_ns - start_ns
+        self.step_square_sum = (self.step_sum_ns * 1e-9) ** 2
+        self.sketch = [0] * SKETCH_BINS
+        self.sketch[sketch_bin(self.step_sum_ns)] = 1
 
 
 def merge(parts: list[StepSummary]) -> StepSummary:
     """Merge adjacent summaries, oldest first: counts and sums add, extremes stay."""
     first, last = parts[0], parts[-1]
-    return StepSummary(
-        first_step=first.first_step,
-        last_step=last.last_step,
-        start_ns=first.start_ns,
-        end_ns=last.end_ns,
-        realtime_ns=last.realtime_ns,
-        phase_ns=[sum(column) for column in zip(*(p.phase_ns for p in parts), strict=True)],
-        counters=[sum(column) for column in zip(*(p.counters for p in parts), strict=True)],
-        count=sum(p.count for p in parts),
-        level=first.level + 1,
-        step_sum_ns=sum(p.step_sum_ns for p in parts),
-        step_min_ns=min(p.step_min_ns for p in parts),
-        step_max_ns=max(p.step_max_ns for p in parts),
-        step_square_sum=sum(p.step_square_sum for p in parts),
-        sketch=[sum(column) for column in zip(*(p.sketch for p in parts), strict=True)],
-    )
+    merged = StepSummary(
+        first.first_step, last.last_step, first.start_ns, last.end_ns, last.realtime_ns,
+        [sum(column) for column in zip(*(p.phase_ns for p in parts), strict=True)],
+        [sum(column) for column in zip(*(p.counters for p in parts), strict=True)],
+    )  # fmt: skip
+    merged.count, merged.level = sum(p.count for p in parts), first.level + 1
+    merged.step_sum_ns = sum(p.step_sum_ns for p in parts)
+    merged.step_min_ns = min(p.step_min_ns for p in parts)
+    merged.step_max_ns = max(p.step_max_ns for p in parts)
+    merged.step_square_sum = sum(p.step_square_sum for p in parts)
+    merged.sketch = [sum(column) for column in zip(*(p.sketch for p in parts), strict=True)]
+    return merged
 
 
 def pack(summary: StepSummary, seq: int) -> bytes:
