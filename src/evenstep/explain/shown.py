@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 from evenstep.explain import communication, efficiency, operation, waiting
 from evenstep.explain.topic import Answer, Topic
 
+if TYPE_CHECKING:
+    from evenstep.reproduce.published.rows import System
+
 TOPICS: tuple[Topic, ...] = (
     communication.ALLREDUCE,
     communication.BUSBW,
@@ -22,12 +25,6 @@ TOPICS: tuple[Topic, ...] = (
     operation.GOODPUT,
 )
 BY_NAME = {topic.name: topic for topic in TOPICS}
-
-# -- topics ----------------------------------------------------------------------------------------
-
-if TYPE_CHECKING:
-    from evenstep.reproduce.published.rows import System
-
 SCHEMA = "evenstep.explain/1"
 
 
