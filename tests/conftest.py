@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.environment import SPOOLS
 
-os.environ.update(SPOOLS)
+os.environ.update(SPOOLS, OMP_NUM_THREADS="1")  # more threads only wait for the other worker's
 settings.register_profile("same", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile(
     "fuzz", deadline=None, max_examples=1000, suppress_health_check=list(HealthCheck)

@@ -2,22 +2,27 @@
 
 `start("tests.agent.solo_job", folder)` is `python -m tests.agent.solo_job folder`, with an
 environment, a folder and streams of its own. What is not torch, evenstep too, the job imports by
-itself.
+itself. `python()` is an interpreter for tests that need a command: it is forked likewise.
 """
 
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import runpy
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -76,10 +81,19 @@ class Server:
     def __init__(self) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="evenstep-forks-")
         self._count = 0
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.forks"], cwd=ROOT, env=environ(), text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
+        asked = Path(self._scratch.name, "asked")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(asked))
+            listener.listen()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.forks", str(listener.fileno())], cwd=ROOT,
+                env=environ(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                pass_fds=[listener.fileno()],
+            )  # fmt: skip
+        self.python = Path(self._scratch.name, "python")
+        client = f"{sys.executable} -I -S {Path(__file__).with_name('forked_python.py')}"
+        self.python.write_text(f'#!/bin/sh\nexec {client} {asked} "$@"\n')
+        self.python.chmod(0o755)
         atexit.register(self._end)
 
     def ask(self, order: dict[str, object]) -> int | None:
@@ -112,6 +126,11 @@ def start(module: str, *arguments: object, cwd: Path = ROOT, **more: str) -> For
     return _server().start(module, list(map(str, arguments)), cwd, environ(**more))
 
 
+def python() -> str:
+    """What to start in place of `sys.executable`, to run a module, a script or a text."""
+    return str(_server().python)
+
+
 def fork_ranks(main: Callable[..., None], ranks: int, *arguments: object) -> None:
     """Run `main(rank, …)` in so many forks of this process; the first that fails ends them all."""
     children = []
@@ -130,24 +149,44 @@ def fork_ranks(main: Callable[..., None], ranks: int, *arguments: object) -> Non
 
 
 def _end_after(main: Callable[..., None], *arguments: object) -> None:
-    code = 1
+    """End as an interpreter does, but for the modules: to take those of torch apart takes long."""
+    code = 0
     try:
         main(*arguments)
-        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if code and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
     except BaseException:
+        code = 1
         traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    with suppress(BaseException):
+        threading._shutdown()
+        atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
-def _serve() -> dict[str, object] | None:
+def _serve(listener: socket.socket) -> dict[str, object] | None:
     """Answers orders; in a fork, returns its own."""
-    import torch.distributed
+    import torch._dynamo  # which DDP asks for
+    import torch.distributed.run
     import torch.nn.parallel  # noqa: F401
 
-    for line in sys.stdin:
+    gc.freeze()
+    handlers: list[int] = []
+    while True:
+        if listener in select.select([sys.stdin, listener], [], [])[0]:
+            handlers = [one for one in handlers if not os.waitpid(one, os.WNOHANG)[0]]
+            connection, _ = listener.accept()
+            handlers.append(os.fork())
+            if handlers[-1] == 0:
+                return _handled(connection)
+            connection.close()
+            continue
+        if not (line := sys.stdin.readline()):
+            return None
         order: dict[str, object] = json.loads(line)
         if "poll" in order:
             pid, status = os.waitpid(order["poll"], os.WNOHANG)
@@ -157,7 +196,26 @@ def _serve() -> dict[str, object] | None:
             if answer == 0:
                 return order
         print(json.dumps(answer), flush=True)
-    return None
+
+
+def _handled(connection: socket.socket) -> dict[str, object]:
+    """The order of a connection, in a fork that carries it out; this one waits for that and says
+    how it ended. It ends with whoever asked for it."""
+    _, streams, _, _ = socket.recv_fds(connection, 1, 3)
+    said = connection.makefile("rw")
+    order: dict[str, object] = json.loads(said.readline())
+    job = os.fork()
+    if job == 0:
+        return order | {"streams": streams}
+    for file in (0, 1, 2, *streams):
+        os.close(file)
+    print(job, file=said, flush=True)
+    while not (ended := os.waitpid(job, os.WNOHANG))[0]:
+        if select.select([connection], [], [], POLL_S)[0]:
+            os.kill(job, signal.SIGKILL)
+    with suppress(BrokenPipeError):
+        print(os.waitstatus_to_exitcode(ended[1]), file=said, flush=True)
+    os._exit(0)
 
 
 def _become(order: dict) -> None:
@@ -165,14 +223,53 @@ def _become(order: dict) -> None:
     os.environ.clear()
     os.environ.update(order["env"])
     os.chdir(order["cwd"])
-    streams = Path(order["streams"])
-    for number, name in enumerate((os.devnull, streams / "out", streams / "err")):
-        file = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
+    streams = order["streams"]
+    if isinstance(streams, str):
+        names = (os.devnull, Path(streams, "out"), Path(streams, "err"))
+        streams = [os.open(name, os.O_RDWR | os.O_CREAT, 0o600) for name in names]
+    for number, file in enumerate(streams):
         os.dup2(file, number)
         os.close(file)
-    sys.argv = [order["module"], *order["arguments"]]
-    runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout, sys.stderr = (os.fdopen(one, "w", 1, closefd=False) for one in (1, 2))
+    if "command" in order:
+        _interpret(order["command"])
+    else:
+        sys.argv = [order["module"], *order["arguments"]]
+        runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
 
 
-if __name__ == "__main__" and (order := _serve()):
-    _become(order)
+def _interpret(command: list[str]) -> None:
+    """What an interpreter does with its arguments, from its start on."""
+    for name in [one for one in sys.modules if one.partition(".")[0] in ("evenstep", "tests")]:
+        del sys.modules[name]
+    sys.executable = str(SERVED)
+    ours, asked = {str(ROOT), str(SOURCE)}, os.environ.get("PYTHONPATH", "")
+    rest = [entry for entry in sys.path if entry not in ours]
+    sys.path[:] = [*filter(None, asked.split(os.pathsep)), *rest]
+    sys.modules.pop("sitecustomize", None)
+    with suppress(ModuleNotFoundError):
+        __import__("sitecustomize")
+    while command[0] == "-u":
+        command = command[1:]
+    what, arguments = command[0], command[1:]
+    if what == "-m":
+        sys.path.insert(0, str(Path.cwd()))
+        sys.argv = arguments
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    elif what == "-c":
+        sys.path.insert(0, "")
+        sys.argv = ["-c", *arguments[1:]]
+        exec(compile(arguments[0], "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        sys.path.insert(0, str(Path(what).resolve().parent))
+        sys.argv = command
+        runpy.run_path(what, run_name="__main__")
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[1])) as served:
+        SERVED = Path(served.getsockname()).with_name("python")
+        order = _serve(served)
+    if order:
+        _end_after(_become, order)

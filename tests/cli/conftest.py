@@ -5,9 +5,15 @@ from pathlib import Path
 import pytest
 
 import evenstep
+from evenstep.reproduce.published.rows import PublishedRow
 from tests.environment import plain
 
 PACKAGE_PARENT = str(Path(evenstep.__file__).parents[1])
+
+
+def one_row() -> tuple[PublishedRow]:
+    """In place of all that `explain published` simulates."""
+    return (PublishedRow("a step", 2.0, 2.1, "s"),)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import evenstep
 from tests.agent.training import leave, model_and_optimizer, train
 from tests.forks import fork_ranks
 
-SLOW_S = 0.01
+SLOW_S = 0.04  # asleep: several turns of whatever else a busy machine runs
 ROUND_STEPS = 16
 
 

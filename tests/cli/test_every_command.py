@@ -13,6 +13,8 @@ import pytest
 from evenstep.cli import demo
 from evenstep.cli.main import COMMANDS, main, module_of, parser_of
 from evenstep.report.schema import published, schema
+from evenstep.reproduce.published import training
+from tests.cli.conftest import one_row
 from tests.cli.every_command import LINES, made
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -43,6 +45,7 @@ def said(tmp_path_factory):
     def run(name, *more):
         with pytest.MonkeyPatch.context() as environment, contextlib.ExitStack() as stack:
             environment.setenv("COLUMNS", "80")
+            environment.setattr(training, "simulated", one_row)
             out = stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
             stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
             assert main([*paths.line(name), *more]) in (0, 1)

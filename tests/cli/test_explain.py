@@ -9,6 +9,8 @@ import pytest
 from evenstep.cli import explain, main
 from evenstep.diagnose.modes.catalog import MODES
 from evenstep.report.schema import schema
+from evenstep.reproduce.published import training
+from tests.cli.conftest import one_row
 
 
 def run(*words):
@@ -17,6 +19,12 @@ def run(*words):
         return main.main(["explain", *words])
     except SystemExit as end:  # of the parser, as for every command
         return end.code
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch):
+    """Whole steps are simulated in `tests/simulate`, for seconds."""
+    monkeypatch.setattr(training, "simulated", one_row)
 
 
 @pytest.fixture

@@ -9,11 +9,13 @@ import pytest
 from evenstep.cli import selftest
 from evenstep.cli.main import main
 from evenstep.report.schema import schema
+from tests.forks import python
 
 
-def test_a_rank_is_held_and_what_was_found_is_told(capsys, tmp_path):
+def test_a_rank_is_held_and_what_was_found_is_told(capsys, tmp_path, monkeypatch):
     """Whether it was named depends on what else this machine does; what is told of it does not."""
     pytest.importorskip("torch")
+    monkeypatch.setattr("sys.executable", python())
     code = main(["selftest", "--json", "--out", str(tmp_path / "run")])
     found = json.loads(capsys.readouterr().out)
     jsonschema.validate(found, schema("selftest"))

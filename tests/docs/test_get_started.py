@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.docs.markdown import ROOT, blocks
+from tests.forks import python
 
 pytest.importorskip("torch", reason="the page is about a job of torch")
 PAGE = [block for block in blocks("", "python") if block.page.name == "get-started.md"]
@@ -28,9 +29,9 @@ def test_its_script_run_as_it_says_reaches_a_verdict(tmp_path):
 
 
 def _found(typed):
-    """torchrun of this interpreter, whatever PATH says."""
+    """torchrun, whatever PATH says."""
     at = typed.index("torchrun")
-    return [*typed[:at], sys.executable, "-m", "torch.distributed.run", *typed[at + 1 :]]
+    return [*typed[:at], python(), "-m", "torch.distributed.run", *typed[at + 1 :]]
 
 
 def _environment():

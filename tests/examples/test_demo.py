@@ -1,6 +1,5 @@
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 import evenstep
 from evenstep.trace.spool.layout import Kind
 from tests.environment import plain
+from tests.forks import python
 
 pytest.importorskip("torch")
 
@@ -36,7 +36,7 @@ def demo(environ, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     (folder / "demo-1").mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", DEMO, "demo", "--steps", "6", "--out", folder], env=environ,
+        [python(), "-c", DEMO, "demo", "--steps", "6", "--out", folder], env=environ,
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

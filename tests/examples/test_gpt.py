@@ -34,12 +34,11 @@ def test_an_untrained_model_knows_nothing_of_256_bytes(model, windows):
 
 
 def test_it_learns(model, windows):
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for _ in range(20):
-        optimizer.zero_grad()
         loss = model(windows)
-        loss.backward()
-        optimizer.step()
+        parameters = list(model.parameters())
+        for parameter, slope in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            parameter.data -= 0.01 * slope.sign()  # an optimizer of torch's imports its compiler
     assert loss.item() < math.log(256) / 2
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from evenstep.watch.run import LiveRun
 from tests.environment import plain
+from tests.forks import python
 
 ROOT = Path(__file__).parents[2]
 SLURM, KUBERNETES = ROOT / "examples" / "slurm", ROOT / "examples" / "kubernetes"
@@ -41,12 +42,12 @@ class Cluster:
         self.requeued = folder / "requeued"
         (folder / "bin").mkdir()
         for name, what in (
-            ("evenstep", "-m evenstep"),
-            ("python", ""),
-            ("srun", FAKES / "srun.py"),
+            ("evenstep", f"{sys.executable} -m evenstep"),
+            ("python", python()),
+            ("srun", f"{sys.executable} {FAKES / 'srun.py'}"),
         ):
             file = folder / "bin" / name
-            file.write_text(f'#!/bin/sh\nexec {sys.executable} {what} "$@"\n')
+            file.write_text(f'#!/bin/sh\nexec {what} "$@"\n')
             file.chmod(0o755)
 
     def sbatch(self, script, *arguments, restarts=0, last=""):

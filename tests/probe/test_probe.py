@@ -12,6 +12,7 @@ from evenstep.probe.preflight import with_ranks
 from evenstep.probe.rank import ProbePlan
 from evenstep.scenario.scenario import load
 from evenstep.simulate.simulation import simulate
+from tests.forks import python
 
 SLOW = 2
 
@@ -79,6 +80,7 @@ def test_a_rank_that_dies_is_named_and_the_rest_still_used(probe, parsed):
 
 def test_the_command_starts_ranks_by_itself(capsys, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(evenstep.__file__).parents[1]))
+    monkeypatch.setattr("sys.executable", python())
     main(["probe", "--nproc", "2", "--seconds", "0.5", "--device", "cpu", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert (found["complete"], found["world"], len(found["pairs"])) == (True, 2, 2)
