@@ -162,6 +162,8 @@ class Changes(ast.NodeTransformer):
                 return variant
         if isinstance(node, ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom):
             return node
+        if isinstance(node, ast.keyword) and node.arg == "strict":  # as an assertion is
+            return node
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             return node
         if isinstance(node, ast.Assign | ast.AnnAssign) and _setting(node):

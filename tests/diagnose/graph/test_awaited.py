@@ -9,12 +9,16 @@ from evenstep.diagnose.graph.awaited import (
     _clearly,
     _expected,
     _Gaps,
+    _gaps,
+    _in_stream,
     _median,
     _misfit,
     _of_members,
     _paces,
     _places,
     _reached,
+    _shares_by_idle_time,
+    _usual_shares,
     _waits_of_rows,
     _work,
     awaited,
@@ -214,3 +218,99 @@ def test_entries_of_a_blocking_stream_follow_the_end_before_them_at_once():
     )  # fmt: skip
     assert (found.ahead[:-1] == 1)[np.arange(17) % 3 < 2].all()
     assert not found.worked.any()
+
+
+def lane_rows(lane, step, enter, leave, **more):
+    count = len(lane)
+    rows = {
+        "lane": np.array(lane), "step": np.array(step), "enter_ns": np.array(enter) * MS,
+        "leave_ns": np.array(leave) * MS, "operation": np.arange(count),
+        "on_device": np.ones(count, bool), "sends": np.zeros(count, bool),
+        "computed_ns": np.full(count, NAN), "held_ns": np.zeros(count, int),
+        "idled_ns": np.zeros(count), "freed_ns": np.zeros(count),
+    }  # fmt: skip
+    return Columns(rows | more)
+
+
+def test_a_gap_is_between_two_entries_of_a_lane_and_knows_the_ends_before_it():
+    """Lanes 1 and 2; the second of lane 1 opens a step 3 ms after the first, over at 2."""
+    rows = lane_rows([1, 1, 1, 2, 2], [0, 1, 1, 0, 0], [0, 3, 7, 1, 5], [2, 6, 8, 9, 9])
+    found = _gaps(rows, rows.leave_ns, np.arange(5))
+    assert found.row.tolist() == [1, 2, 4]
+    assert found.kind.tolist() == [0, 1, 3]
+    assert found.opens.tolist() == [True, False, False]
+    assert (found.lasted / MS).tolist() == [3, 4, 4]
+    assert (found.over[0] / MS).tolist() == [2, 3, 8]
+    assert (found.over[1] / MS).tolist() == [-np.inf, -1, -np.inf]
+    assert found.cell.tolist() == [1, 1, 2]
+    assert np.isnan(found.computed).all()
+    assert not found.idle.any()
+
+
+def test_of_very_many_gaps_those_of_some_lanes_and_steps_are_fitted():
+    """Of 150,000 gaps in cells of 10 every third cell."""
+    many = np.arange(150_000)
+    whole = _Gaps(*[many] * 2, many // 10, *[many] * 4, many[None])
+    kept = whole.sample().row
+    assert kept.tolist() == many[many // 10 % 3 == 0].tolist()
+    few = _Gaps(
+        *[many[:60_000]] * 2, many[:60_000] // 10, *[many[:60_000]] * 4, many[None, :60_000]
+    )
+    assert len(few.sample().row) == 60_000
+
+
+#: Twelve steps of a gather, 5 ms, and a reduction, 4 ms, 10 and 20 ms after the step began.
+GATHER, REDUCE = int(Op.ALL_GATHER), int(Op.ALL_REDUCE)
+
+
+def two(first, second, ends):
+    steps = np.arange(12)
+    enter = np.stack([30 * steps + 10, 30 * steps + 20], axis=1).reshape(-1)
+    leave = enter + np.tile(ends, 12)
+    rows = lane_rows(np.zeros(24, int), steps.repeat(2), enter, leave)
+    table = operations([first, second] * 12)
+    return rows, table, _gaps(rows, rows.leave_ns, np.tile([0, 1], 12))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ends", "waits"),
+    [
+        (GATHER, REDUCE, (5, 4), [True, True]),
+        (REDUCE, REDUCE, (5, 4), [False, True]),  # the last of several is waited for
+        (GATHER, REDUCE, (12, 4), [False, True]),  # who went on before its end did not wait
+    ],
+)
+def test_usually_the_last_of_several_reductions_is_waited_for_and_anything_else(
+    first, second, ends, waits
+):
+    rows, table, found = two(first, second, ends)
+    share = _usual_shares(rows, table, found)
+    assert (share[:, 0] == 0).tolist() == waits
+    assert np.isnan(share[:, 1:]).all()
+
+
+def test_messages_sent_are_usually_not_waited_for():
+    rows, table, found = two(int(Op.SEND), int(Op.SEND), (5, 4))
+    rows = rows.with_column("sends", np.ones(24, bool))
+    assert np.isnan(_usual_shares(rows, table, found)).all()
+
+
+@pytest.mark.parametrize(("end", "follows"), [(10, True), (9.99, True), (9.9, False)])
+def test_an_operation_that_ends_with_its_gap_runs_on_the_stream_of_compute(end, follows):
+    rows, _, found = two(GATHER, REDUCE, (end, 4))
+    assert _in_stream(rows, found).tolist() == [follows, False]
+
+
+def test_idle_compute_tells_after_which_share_of_its_work_it_waited():
+    """3 of 8 ms of compute, idle from 13 to 15 as the gather ends, then 5 more until 20."""
+    rows, _, _ = two(GATHER, REDUCE, (5, 4))
+    turn = np.tile([True, False], 12)
+    done = np.arange(24) * 8 * MS  # 8 in every gap
+    rows = rows.with_column("computed_ns", done.astype(float))
+    rows = rows.with_column("idled_ns", np.where(turn, 2.0 * MS, 0.0))
+    rows = rows.with_column("freed_ns", np.where(turn, done + 3.0 * MS, 0.0))
+    found = _gaps(rows, rows.leave_ns, np.tile([0, 1], 12))
+    share, told = _shares_by_idle_time(rows, found)
+    assert share[0, 0] == pytest.approx(3 / 8)
+    assert np.isnan(share[0, 1:]).all()
+    assert told.tolist() == [True, False]

@@ -5,7 +5,7 @@ import pytest
 
 from evenstep.diagnose.graph.replay import Change, replay
 from evenstep.diagnose.graph.schedule import Links, carried_over, evaluate, schedule
-from evenstep.diagnose.graph.segments import _segment_numbers, _started
+from evenstep.diagnose.graph.segments import _own, _segment_numbers, _started
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Op
 from tests.diagnose.graph.by_hand import Run, after
@@ -155,3 +155,15 @@ def test_lanes_that_never_meet_drift_apart_over_any_number_of_chunks():
     ends = replay(found, changes)
     assert after(ends[0]) == [[10 * k, 12 * k, 14 * k] for k in range(1, 61)]
     assert after(ends[1]) == [[13 * k, 12 * k, 14 * k] for k in range(1, 61)]
+
+
+def test_a_step_may_begin_at_no_time_at_all_and_its_first_work_is_since_then():
+    """Lane 0 from 0 on, lane 1 nobody knows since when: as its next step, 2 after its first end."""
+    rows = {"lane": [0, 0, 1, 1], "at_ns": [5, 9, 4, 6], "wait": [-1] * 4}
+    found = _own(
+        Columns({name: np.array(of) for name, of in rows.items()}),
+        Columns({"over_ns": np.zeros(0, int)}), np.array([[0, -1], [5, -1]]),
+        np.zeros(2, int), np.array([0, 1, 0, 1]), (np.zeros(0, int), np.zeros(0, int)),
+    )  # fmt: skip
+    assert found[0].tolist() == [5, 4, 2, 2]
+    assert found[1].tolist() == [[0, 2]]

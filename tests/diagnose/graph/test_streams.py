@@ -184,3 +184,59 @@ def test_a_message_comes_after_the_first_of_its_direction_in_the_kernel_before()
     assert with_stream_order(rows, ALONE).after.tolist() == [-1, -1, 0, 2]
     rows = rows.with_column("sends", np.array([True, True, False, False]))
     assert with_stream_order(rows, ALONE).after.tolist() == [-1, -1, 1, 2]
+
+
+def test_a_lane_that_shares_only_kernels_of_several_messages_is_placed_before_others_like_it():
+    """Lane 1, 100 ahead, shares one with the first; lane 2, 200 ahead, as well, which it saw end 5
+    later, and an operation alone with lane 1, that tells its clock."""
+    rows = table(
+        lane=[0, 0, 0, 0, 1, 1, 1, 2, 2, 2], operation=[0, 1, 3, 4, 0, 1, 2, 3, 4, 2],
+        enter_ns=[0, 0, 40, 40, 100, 100, 140, 240, 240, 240],
+        leave_ns=[30, 30, 60, 60, 130, 130, 150, 265, 265, 250],
+    )  # fmt: skip
+    assert on_one_clock(rows, 3).leave_ns[4:].tolist() == [30, 30, 50, 65, 65, 50]
+
+
+def scattered():
+    """Twelve steps of one lane: a reduction begins 5 ms after its entry, as the one that scatters
+    ends, which is of another group."""
+    turn = np.arange(36)
+    came = turn // 3 * 20 * MS
+    kind = turn % 3
+    rows = table(
+        lane=turn * 0, operation=turn, seq=turn, step=turn // 3, sends=turn < 0, calls=turn < 0,
+        stream=turn * 0, enter_ns=came + np.choose(kind, [0, 5 * MS, MS]),
+        leave_ns=came + np.choose(kind, [5 * MS, 7 * MS, 15 * MS]),
+    )  # fmt: skip
+    operations = Columns(
+        {
+            "op": np.choose(kind, [5, 1, 4]), "size_bytes": np.ones(36, int),
+            "members": np.full(36, 2), "message": turn < 0, "queue": (kind == 1).astype(int),
+        }
+    )  # fmt: skip
+    return rows, operations
+
+
+def test_a_kind_that_mostly_begins_at_an_end_comes_after_it():
+    rows, operations = scattered()
+    after = with_stream_order(rows, operations).after
+    assert after.tolist() == [one for k in range(12) for one in (-1, 3 * k, -1)]
+
+
+@pytest.mark.parametrize("name", ["queue", "calls"])
+def test_what_is_in_one_queue_or_blocks_its_thread_comes_after_nothing(name):
+    rows, operations = scattered()
+    if name == "queue":
+        operations = operations.with_column("queue", np.zeros(36, int))
+    else:
+        rows = rows.with_column("calls", np.ones(36, bool))
+    assert (with_stream_order(rows, operations).after == -1).all()
+
+
+@pytest.mark.parametrize(("first", "after"), [(2, 0), (1, -1)])
+def test_a_kind_that_hardly_ever_begins_at_an_end_comes_after_nothing(first, after):
+    """From this step of twelve on it begins 0.1 ms after its entry: two tell, one does not."""
+    rows, operations = scattered()
+    early = (rows.step >= first) & (rows.operation % 3 == 1)
+    changed = rows.with_column("enter_ns", rows.enter_ns - early * 4_900_000)
+    assert with_stream_order(changed, operations).after[1] == after

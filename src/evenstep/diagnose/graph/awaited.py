@@ -117,7 +117,7 @@ def _shares_by_idle_time(rows: Columns, gaps: _Gaps) -> tuple[Array, Array]:
     low = int(rows.enter_ns.min(initial=2**62))
     width = int(rows.enter_ns.max(initial=low)) - low + 2
     line = rows.lane * width + rows.enter_ns - low
-    last = np.minimum(rows.leave_ns[first] - AT_ONCE_NS - low, width - 1)
+    last = rows.leave_ns[first] - AT_ONCE_NS - low
     row = np.searchsorted(line, rows.lane[first] * width + last)
     row = np.maximum(row, first + 1)
     there = row < len(rows)

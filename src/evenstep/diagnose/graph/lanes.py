@@ -280,9 +280,8 @@ def _matched_waits(
     began = operations.last_ns[operation]
     turn = np.arange(len(lanes)) - np.searchsorted(lanes, lanes)
     firsts = np.searchsorted(number, np.arange(len(lanes) + 1))
-    by_lane = np.full((int(turn.max()) + 1, int(waits.lane.max(initial=0)) + 1), NONE)
-    inside = lanes < by_lane.shape[1]
-    by_lane[turn[inside], lanes[inside]] = np.flatnonzero(inside)
+    by_lane = np.full((int(turn.max()) + 1, int(max(lanes.max(), waits.lane.max())) + 1), NONE)
+    by_lane[turn, lanes] = np.arange(len(lanes))
     ends, entries_ = (
         TimeLine(number, ended),
         TimeLine(number, entered[grouped_order(number, entered)]),

@@ -166,7 +166,7 @@ def micro_batches(graph: Graph) -> MicroBatches | None:
         return None
     passed = _passed(graph)
     usual = _usual(graph, passed)
-    relative = np.where(usual > 0, graph.own_ns / np.maximum(usual, 1.0), 1.0)
+    relative = graph.own_ns / np.maximum(usual, 1.0)
     parts = _parts(graph, passed, usual)
     if not len(parts.row):
         return None

@@ -112,7 +112,7 @@ def _chunks(graph: Graph, most: int) -> list[Chunk]:
     edges = np.flatnonzero(np.diff(graph.stretch_of[:count], prepend=-1, append=-1))
     length = max(SHORTEST, -(-count // most)) if most > 1 else count
     found = []
-    for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+    for first, last in itertools.pairwise(edges.tolist()):
         parts = max((last - first) // length, 1)
         cuts = np.linspace(first, last, parts + 1).astype(int).tolist()
         found += [Chunk(a, b, a > first) for a, b in itertools.pairwise(cuts)]

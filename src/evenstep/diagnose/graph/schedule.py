@@ -7,6 +7,7 @@ the previous segment left stands at the end of the buffer: the lanes, then the q
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,7 +73,7 @@ def schedule(links: Links, time_ns: Array) -> Schedule:
     edges = np.searchsorted(depth[order], np.arange(int(depth.max(initial=-1)) + 2))
     entries = np.searchsorted(links.entry_operation, np.arange(operations + 1))
     levels = []
-    for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+    for first, last in pairwise(edges.tolist()):
         nodes = order[first:last]
         middle = first + int(np.searchsorted(nodes >= rows, True))
         levels.append(_level(links, place, nodes, (first, middle, last), entries))
