@@ -55,15 +55,19 @@ class Limits:
         rows = ((name, getattr(self, name)) for name in self.__dataclass_fields__)
         return {name: value for name, value in rows if value is not None}
 
+    def excess(self, row: DecisionRow) -> dict[str, float]:
+        """By how much an option breaks limits, relative to each, by their names."""
+        found = {}
+        for name, limit in self.to_json().items():
+            value = float(getattr(row, name))
+            over = limit - value if name == "efficiency" else value - limit
+            if over > 0:
+                found[name.removesuffix("_ns")] = over / limit if limit else over
+        return found
+
     def broken(self, row: DecisionRow) -> tuple[str, ...]:
         """Names of the limits that an option breaks."""
-        found = {
-            "cv": self.cv is not None and row.cv > self.cv,
-            "p99": self.p99_ns is not None and row.p99_ns > self.p99_ns,
-            "efficiency": self.efficiency is not None and row.efficiency < self.efficiency,
-            "staleness": self.staleness is not None and row.staleness > self.staleness,
-        }
-        return tuple(name for name, broken in found.items() if broken)
+        return tuple(self.excess(row))
 
 
 class DecisionRow(NamedTuple):
@@ -261,7 +265,7 @@ def choose(rows: Sequence[DecisionRow], limits: Limits) -> Choice:
     same = [row for row in rows if not row.option.training]
     allowed = [row for row in same if not limits.broken(row)]
     if not allowed:
-        nearest = min(same, key=lambda row: (_excess(row, limits), -row.throughput))
+        nearest = min(same, key=lambda row: (max(limits.excess(row).values()), -row.throughput))
         return Choice(nearest, False, _nothing_fits(nearest, limits), None)
     best = most(allowed)
     looser = [row for row in rows if row.option.training and not limits.broken(row)]
@@ -275,19 +279,6 @@ def most(rows: Iterable[DecisionRow]) -> DecisionRow:
     found = list(rows)
     enough = max(row.throughput for row in found) * (1 - EQUAL)
     return next(row for row in found if row.throughput >= enough)
-
-
-def _excess(row: DecisionRow, limits: Limits) -> float:
-    """Relative excess over the limit that is broken most."""
-    shares = [0.0]
-    for value, limit in (
-        (row.cv, limits.cv), (row.p99_ns, limits.p99_ns), (row.staleness, limits.staleness),
-    ):  # fmt: skip
-        if limit is not None and value > limit:
-            shares.append(value / limit - 1 if limit else value)
-    if limits.efficiency is not None:
-        shares.append(max(0.0, 1 - row.efficiency / limits.efficiency))
-    return max(shares)
 
 
 def _because(
@@ -323,10 +314,8 @@ def _gain(row: DecisionRow, first: DecisionRow) -> str:
 
 
 def _named(limits: Limits) -> str:
-    words = {
-        "cv": lambda v: f"CV {v:g}",
-        "p99_ns": lambda v: f"p99 {v / 1e6:g} ms",
-        "efficiency": lambda v: f"efficiency {v:g}",
-        "staleness": lambda v: f"staleness {v:g}",
-    }
-    return " and ".join(words[name](value) for name, value in limits.to_json().items())
+    given = [
+        f"p99 {limit / 1e6:g} ms" if name == "p99_ns" else f"{name.replace('cv', 'CV')} {limit:g}"
+        for name, limit in limits.to_json().items()
+    ]
+    return " and ".join(given)
