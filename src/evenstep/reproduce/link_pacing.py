@@ -16,7 +16,6 @@ from evenstep.pacing import Decision, Pacer, PacerSettings, Slowest, StepObserva
 from evenstep.pacing.token import TOKEN, Post, Token
 from evenstep.reproduce.link_worlds import (
     UNIT_NS,
-    Driver,
     Free,
     LinkStep,
     LinkWorld,
@@ -114,10 +113,10 @@ def paced(world: LinkWorld, steps: int, **settings: Any) -> Outcome:
     return run(world, drivers(world, **settings), steps)
 
 
-def drivers(world: LinkWorld, controller: str = TOKEN, **settings: Any) -> list[Driver]:
+def drivers(world: LinkWorld, controller: str = TOKEN, **settings: Any) -> list[Free]:
     """The driver of each job of a world: the token of its link, or a pacer on every rank."""
     board: list[TokenJob] = []
-    found: list[Driver] = []
+    found: list[Free] = []
     for index, job in enumerate(world.jobs):
         if not job.paced:
             found.append(Free(job.ranks))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -55,35 +55,22 @@ class LinkWorld:
     seed: int = 0
 
 
-class Driver(Protocol):
-    """Delays of the ranks of one job. All times as in the world."""
-
-    def before(self, step: int) -> Sequence[float]:
-        """The delay of each rank before the step."""
-
-    def wait(self, now: float) -> float:
-        """The time until the job, ready for its exchange, asks again; 0 to begin."""
-
-    def after(self, step: int, begin: float, end: float, first: Sequence[float]) -> None:
-        """The step is over; `first`: the time of its first bucket on each rank."""
-
-
 class Free:
-    """A driver without any delay."""
+    """A driver of one job, without any delay. All times as in the world."""
 
     def __init__(self, ranks: int) -> None:
         self._none = [0.0] * ranks
 
     def before(self, step: int) -> Sequence[float]:  # noqa: ARG002 (the interface)
-        """No delay."""
+        """The delay of each rank before the step."""
         return self._none
 
     def wait(self, now: float) -> float:  # noqa: ARG002 (the interface)
-        """The exchange begins at once."""
+        """The time until the job, ready for its exchange, asks again; 0 to begin."""
         return 0.0
 
     def after(self, step: int, begin: float, end: float, first: Sequence[float]) -> None:
-        """Nothing to learn."""
+        """The step is over; `first`: the time of its first bucket on each rank."""
 
 
 class LinkStep(NamedTuple):
@@ -119,7 +106,7 @@ def unpaced(world: LinkWorld, steps: int) -> Outcome:
 
 def run(
     world: LinkWorld,
-    drivers: Sequence[Driver],
+    drivers: Sequence[Free],
     steps: int,
     on_step: Callable[[LinkStep], None] = lambda _: None,
 ) -> Outcome:
@@ -143,7 +130,7 @@ def run(
 class _Running:
     """One job under way, between the engine and its driver."""
 
-    def __init__(self, engine: World, world: LinkWorld, number: int, driver: Driver) -> None:
+    def __init__(self, engine: World, world: LinkWorld, number: int, driver: Free) -> None:
         self._engine, self._number, self._driver = engine, number, driver
         self._job, self._seed = world.jobs[number], (world.seed, number)
         self.times: list[float] = []

@@ -10,7 +10,7 @@ stage waits, fill idle time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,25 +75,17 @@ class _StageMessages:
     """Activations and their gradients between the stages of a pipeline."""
 
     def __init__(self, draft: GraphDraft, stages: Array) -> None:
-        self._draft, self._stages = draft, stages
-        self._count = stages.shape[1]
-        self._laid: dict[tuple[int, int], Flow] = {}
-        self._known: dict[tuple[int, int, int], int] = {}
+        size, count = draft.work.message_bytes / draft.work.context_parallel, stages.shape[1]
+        self._count = count
+        laid = cache(lambda one, other: draft.library.pairs(size, stages[:, one], stages[:, other]))
+        self._instance = cache(
+            lambda source, target, _: draft.use(laid(source % count, target % count))
+        )
 
     def between(self, source: int, target: int, batch: int) -> int:
         """Instance of a micro-batch's message from a chunk of layers to the next; -1: one rank."""
-        one, other = source % self._count, target % self._count
-        if one == other:
-            return -1
-        if (one, other) not in self._laid:
-            size = self._draft.work.message_bytes / self._draft.work.context_parallel
-            self._laid[one, other] = self._draft.library.pairs(
-                size, self._stages[:, one], self._stages[:, other]
-            )
-        key = (source, target, batch)
-        if key not in self._known:
-            self._known[key] = self._draft.use(self._laid[one, other])
-        return self._known[key]
+        alone = source % self._count == target % self._count
+        return -1 if alone else self._instance(source, target, batch)
 
 
 class _StageCollectives:
@@ -101,34 +93,28 @@ class _StageCollectives:
 
     def __init__(self, draft: GraphDraft, places: Array) -> None:
         work = draft.work
-        self._draft, self._flows = draft, []
+        flows: list[Flow] = []
         layers = -(-work.layers // (work.pipeline_parallel * work.interleaved))  # of the fullest
-        self._known: dict[tuple[int, ...], list[int]] = {}
+        #: Instances of the collectives of a kind of task, by kind, chunk and micro-batch.
+        self.instances = cache(lambda *_: [draft.use(flow) for flow in flows])
         if not layers:
             return
         library, size = draft.library, work.message_bytes / work.context_parallel
         if work.tensor_parallel > 1:
             inner = draft.partition("tensor", places.reshape(-1, work.tensor_parallel))
-            self._flows.append(repeated(library.flow("all_reduce", size, inner), 2 * layers))
+            flows.append(repeated(library.flow("all_reduce", size, inner), 2 * layers))
         if work.context_parallel > 1:
             context = draft.partition(
                 "context", places.transpose(0, 1, 3, 2).reshape(-1, work.context_parallel)
             )
             keys = work.message_bytes * work.key_share
-            self._flows.append(repeated(library.flow("all_gather", keys, context), layers))
+            flows.append(repeated(library.flow("all_gather", keys, context), layers))
         if work.expert_parallel > 1:
             width = work.expert_parallel
             data = places.transpose(1, 2, 3, 0).reshape(-1, width)
             experts = draft.partition("expert", data)
             flow = library.flow("all_to_all", size, experts, imbalance=work.expert_imbalance)
-            self._flows.append(repeated(flow, 2 * layers))
-
-    def instances(self, task: Task, stages: int) -> list[int]:
-        """Instances of a task's collectives, common to the stages of one chunk."""
-        key = (task.kind, task.chunk // stages, task.batch)
-        if key not in self._known:
-            self._known[key] = [self._draft.use(flow) for flow in self._flows]
-        return self._known[key]
+            flows.append(repeated(flow, 2 * layers))
 
 
 def _carry_out(
@@ -153,7 +139,8 @@ def _carry_out(
     with role.phase(phase):
         length = (work.forward_ms if forward else work.backward_ms) * 1e6
         done = role.compute(length * task.share / work.micro_batches / work.interleaved)
-        for number in inside.instances(task, stages) if ends else ():
+        chunk = task.chunk // stages  # its stages have their collectives together
+        for number in inside.instances(task.kind, chunk, task.batch) if ends else ():
             if number >= 0:
                 done = role.block(number)
     if ends and 0 <= far < chunks:
