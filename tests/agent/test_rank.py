@@ -8,6 +8,7 @@ import pytest
 from evenstep.agent.actions.action import Action
 from evenstep.agent.rank import Agent
 from evenstep.agent.settings.config import load
+from evenstep.agent.settings.request import SettingsChange
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import from_environment
 from evenstep.trace.spool.spool import Spool
@@ -87,3 +88,14 @@ def test_a_failure_reaches_nobody_even_if_an_action_cannot_be_ended(agent, monke
     agent.give_up(ValueError("ours"))
     assert agent.failure == "ValueError: ours"
     monkeypatch.undo()
+
+
+def test_a_request_for_later_does_not_hold_up_a_newer_one(agent):
+    later, now, next_one = (
+        SettingsChange(number, mode, first_step=first)
+        for number, mode, first in ((1, "on", 10**9), (2, "off", 0), (3, "on", 10**9))
+    )
+    agent._control.due.extend([later, now, next_one])
+    agent.end_step(agent.recorder.began_ns + 1000)
+    assert list(agent._control.due) == [next_one]
+    assert agent._work.pace.pacer.settings.mode == "off"

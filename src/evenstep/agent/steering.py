@@ -43,10 +43,16 @@ class Steering:
         self._recorder.spool.add_fact("pace", fact)
 
     def apply_due(self, step: int) -> None:
-        """Apply requests that hold from the step after `step`, which begins."""
-        control = self._control
-        while control.due and step + 1 >= control.due[0].first_step:
-            self._apply(control.due.popleft(), step + 1)
+        """Apply requests that hold from the step after `step`, which begins.
+
+        They replace earlier ones that were to hold later.
+        """
+        due = self._control.due
+        for change in tuple(due):
+            if step + 1 >= change.first_step:
+                while due and due.popleft() is not change:
+                    continue
+                self._apply(change, step + 1)
         if self._work.at_once:
             self._note_idle()
 
