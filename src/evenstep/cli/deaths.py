@@ -36,6 +36,7 @@ PREEMPTED = "evenstep.preempted/1"
 #: Signals of Slurm (`--signal`, preemption), Kubernetes and others; Ctrl-C is not one of them.
 PREEMPTING = frozenset({signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM})
 SOON_S, LATER_S = 0.25, 2.0  # between scans for new ranks: while some appear, and afterwards
+LAST_S = 10.0  # for the last exits, at most: a filesystem that hangs does not hold the launcher
 SILENT_S = 5.0  # a live rank without a heartbeat for so long is reported
 LOG_BYTES, LINE_LENGTH, MOST_LINES = 1 << 16, 300, 4  # limits for lines of driver and NCCL logs
 _STOPPED = "T"
@@ -108,7 +109,7 @@ class RankExits:
         """Record the last exits and stop; call it when the command has ended, before reaping."""
         self._finishing = True
         os.eventfd_write(self._wake, 1)
-        self._thread.join(1.0)
+        self._thread.join(LAST_S)
 
     def _run(self) -> None:
         pause_s = SOON_S

@@ -64,10 +64,8 @@ class Garbage(Action):
         self.note = ""
         self._step_ns = 0
         self._since = 0  # steps since the last collection
-        self._thresholds: tuple[
-            int, ...
-        ] = ()  # Python's own, and whether objects were frozen before:
-        self._others_froze = False
+        self._thresholds: tuple[int, ...] = ()  # Python's own
+        self._others_froze = False  # whether objects were frozen before
         self._mark: list[None] = []  # made after freezing
         self._first = (0, 0)  # step and memory at the first `begin` …
         self._ended: tuple[int, int] | None = None  # … and at the last `end`
