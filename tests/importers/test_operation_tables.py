@@ -557,3 +557,18 @@ def test_lanes_that_always_leave_together_are_one_group(written):
     finding = diagnose(trace).findings[0]
     assert (finding.mode, finding.where.ranks) == ("straggler", [3])
     assert finding.severity == pytest.approx(1 - sharded({})[1] / sharded({3: 13})[1], abs=0.02)
+
+
+def test_a_pause_before_each_step_in_which_only_receives_wait_is_told(written):
+    """The first stage begins 10 ms after the step before has ended, which is a tenth of 100 ms."""
+    rows = [HEADER]
+    for step in range(8):
+        begin = 0.11 * step
+        for place, kind, since, until in (
+            ("0,0,0", "forward-compute", 0.01, 0.05),
+            ("0,0,0", "forward-send", 0.05, 0.051),
+            ("0,1,1", "forward-recv", 0.0, 0.051),
+            ("0,1,1", "forward-compute", 0.051, 0.11),
+        ):
+            rows.append(f"{place},{step},{kind},{begin + since},{until - since},0,0,-1,0")
+    assert any("10% of a step's length passes" in line for line in opened(written(rows)).limits)

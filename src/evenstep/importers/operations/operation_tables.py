@@ -23,7 +23,7 @@ from evenstep.importers.operations.operation_records import trace_of
 from evenstep.importers.tables import read_table, table_file
 from evenstep.trace.columns import Array, Columns, key_numbers, positions_by_key
 from evenstep.trace.operation_messages import MOST, STAMPS_S
-from evenstep.trace.operations import COMPUTES, RECVS, ROLES, SENDS, Role, extent
+from evenstep.trace.operations import COMPUTES, RECVS, ROLES, SENDS, Role, extent, on_one_line
 from evenstep.trace.spool.layout import Op
 from evenstep.trace.trace import Trace
 
@@ -33,6 +33,7 @@ WHOLE = ("dp_rank", "stage", "step", "rank", "seq_id", "mc", "gmc", "mb_id")
 UNKNOWN = -1
 LARGEST = 2**20  # of whole numbers, except those in `COUNTED`
 COUNTED = {"step": 2**31, "seq_id": 2**31}
+TELLING = 0.05  # of a step: a pause before it that is worth a limit
 SHORTEST_S = 1e-9  # shortest step that a trace can hold
 LONGEST_S = 4e9  # fits into 64-bit nanoseconds, with room: a time until 2096
 
@@ -210,6 +211,14 @@ def _lasting(table: Columns, path: Path, limits: list[str]) -> Columns:
         raise TraceError(
             f"{path}: its steps take {(end - begin).sum():.3g} seconds together; start_ts and "
             "duration must be in seconds"
+        )
+    idle = np.maximum(begin[1:] - np.maximum.accumulate(end)[:-1], 0.0)
+    idle = idle[np.diff(np.unique(table.step)) == 1]
+    part = float(np.median(idle) / np.median(end - begin)) if len(idle) else 0.0
+    if part >= TELLING and on_one_line(table):
+        limits.append(
+            f"{part:.0%} of a step's length passes before its first operation with nothing recorded "
+            "but receives: if that is the first stage's input, it is not in the costs"
         )
     empty = end - begin < SHORTEST_S
     if not empty.any():
