@@ -155,6 +155,20 @@ def test_a_single_send_is_a_message_to_its_peer(tmp_path):
     assert (rows.op.tolist(), rows.bytes_in.tolist()) == ([int(Op.SEND)], [8])
 
 
+def test_messages_without_payloads_are_matched_by_when_they_end(tmp_path):
+    """Ranges name the calls of each kernel, but neither peers nor communicator."""
+    paths = []
+    for rank, name in enumerate(("ncclSend", "ncclRecv")):
+        session = Session(rank=rank)
+        for step in range(8):
+            session.range(name, 10 * step + 1.0, 10 * step + 1.1)
+            end = 10 * step + 3 + step % 3
+            session.kernel("ncclDevKernel_SendRecv(args)", 10 * step + 1.05, 10 * step + 2, end)
+        paths.append(session.write(tmp_path / f"rank_{rank}.sqlite"))
+    trace = read(*paths)
+    assert {trace.groups[group].ranks for group in trace.events.group} == {(0, 1)}
+
+
 @pytest.mark.parametrize("peers", [(1, 2), (1,)])
 def test_messages_that_one_kernel_carries_are_each_ones_own(tmp_path, peers):
     """Nobody was seen to set the communicator up: its members are who calls it."""

@@ -189,14 +189,17 @@ def _calls(
     kernel: Op, taken: Sequence[LaunchRanges], sizes: Mapping[int, int]
 ) -> list[LaunchRanges]:
     """The calls of one launch: messages one by one, unless they are an all-to-all of the framework,
-    which sends to every member including itself; else all calls merged into one."""
+    which sends to every member including itself, or ranges do not say to whom; else all calls
+    merged into one."""
     ops = [one.op for one in taken]
     communicator = next((one.communicator for one in taken if one.communicator >= 0), -1)
     if kernel is Op.OTHER:
         sends, receives = ops.count(Op.SEND), ops.count(Op.RECV)
         everybody = sends == receives >= max(sizes.get(communicator, 0), 2)
-        if sends + receives == len(ops) and not everybody:
+        addressed = all(one.peer >= 0 for one in taken)
+        if addressed and sends + receives == len(ops) and not everybody:
             return list(taken)
-        kernel = next((op for op in ops if op not in (Op.SEND, Op.RECV)), Op.ALL_TO_ALL)
+        unknown = Op.ALL_TO_ALL if addressed or communicator >= 0 else Op.OTHER
+        kernel = next((op for op in ops if op not in (Op.SEND, Op.RECV)), unknown)
     total = min(sum(one.bytes for one in taken), MOST_BYTES)
     return [LaunchRanges(kernel, total, communicator, -1, len(taken))]
