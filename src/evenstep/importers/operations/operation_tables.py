@@ -217,8 +217,8 @@ def _lasting(table: Columns, path: Path, limits: list[str]) -> Columns:
     part = float(np.median(idle) / np.median(end - begin)) if len(idle) else 0.0
     if part >= TELLING and on_one_line(table):
         limits.append(
-            f"{part:.0%} of a step's length passes before its first operation with nothing recorded "
-            "but receives: if that is the first stage's input, it is not in the costs"
+            f"{part:.0%} of a step's length passes before its first operation with nothing "
+            "recorded but receives: if that is the first stage's input, it is not in the costs"
         )
     empty = end - begin < SHORTEST_S
     if not empty.any():
