@@ -63,6 +63,17 @@ def test_a_daemon_takes_its_share_of_the_time():
     assert (found[1:] > 1e6).mean() == pytest.approx(0.1, rel=0.02)
 
 
+def test_a_daemon_of_a_node_delays_the_rank_that_begins_there():
+    """A period lies between the two moments of rank 0 on node 3, and nobody else has begun."""
+    asked = scenario(
+        "cluster.nodes=4", "job.placement=given", "job.nodes='3,0,1,2'", *JOB,
+        noise=[{"kind": "daemon", "scope": "node", "period_ms": 700, "delay_ms": 30}],
+    )  # fmt: skip
+    now, noises = np.array([1e9, *[np.nan] * 3]), noise_sources(asked)
+    found = noises.with_daemons(1, noises.at(1), now - 700 * MS, now)
+    assert found.delay_ns[Phase.FORWARD].tolist() == [30 * MS, 0, 0, 0]
+
+
 def test_drift_is_correlated_from_step_to_step():
     """e^(-1/steps)."""
     found = drawn(2000, kind="drift", sigma=0.05, steps=5.0) - 1

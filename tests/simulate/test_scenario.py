@@ -24,6 +24,7 @@ from tests.simulate.worlds import scenario
         ("strategy.kind=sync", "strategy.kind must be one of synchronous"),
         ("fabric.kind=torus", "fabric.shape must be two or three lengths"),
         ("run.warm_up=100", "run.warm_up is 100; it must be below run.steps, 100"),
+        ("neighbours=[{nodes='0-5'}]", "neighbours[0].nodes names 5, but nodes are 0 to 0"),
         ("strategy.island_ranks=2", "which does not divide 1 ranks"),
         (
             "work.tensor_parallel=2",

@@ -60,10 +60,10 @@ class Scenario:
     def __post_init__(self) -> None:
         _check_cluster(self.cluster)
         _check_fabric(self)
+        _check_neighbours(self)
         _check_job(self)
         _check_work(self)
         _check_noise(self)
-        _check_neighbours(self)
         _check_parts(self)
 
     @property

@@ -71,8 +71,8 @@ class NoiseContext:
         return generator(self.seed, self.stream, step)
 
 
-#: Step, and of daemons the moments in ns at which each rank began the step before and begins it
-#: (NaN: not yet), to a factor or a delay in ns for each unit or rank
+#: Step to a factor or a delay in ns for each unit; of daemons for each rank, also from the moments
+#: in ns at which each began the step before and begins it (NaN: not yet)
 Draw = Callable[..., Array]
 
 
@@ -225,7 +225,7 @@ class NoiseSources:
             value = draw(step, *moments)
             if step < noise.first_step or (noise.last_step and step > noise.last_step):
                 continue
-            if len(value) == setting.units:
+            if not moments:
                 value = value[setting.unit]
             if noise.kind in DELAYS:
                 _delay(found, noise, np.where(setting.mask, value, 0.0))
