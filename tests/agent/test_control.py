@@ -362,7 +362,7 @@ def test_a_rank_says_its_part_only_where_there_is_one():
 def test_the_trace_says_who_asked_for_what_from_which_step_on(tmp_path):
     path = tmp_path / "rank-00000.spool"
     spool = Spool.create(path, {"rank": 0}, ring_bytes=10_000, summary_bytes=10_000)
-    asked = SettingsChange(3, None, act="pace,cores")
+    asked = SettingsChange(3, "on", act="pace,cores")
     record(spool, asked, PacerSettings(mode="observe"), Selection(ranks="1"), step=7)
     spool.shut()
     found = read_spool(path)

@@ -219,4 +219,4 @@ def test_what_is_asked_last_holds_of_pacing_and_of_actions(tmp_path, words, mode
     run = LiveRun(tmp_path)
     run.refresh()
     asked = request.read(tmp_path, run.run_id)
-    assert (asked.act, asked.pacing) == (act, mode)
+    assert (asked.act, asked.mode) == (act, mode)

@@ -269,7 +269,7 @@ def record(
     words += f" (threshold {settings.imbalance:g}, max delay {settings.max_delay:g})"
     now = monotonic_ns()
     spool.put(now, now, int(Kind.PACING), int(Actuator.NONE), step, name=spool.name_id(words))
-    fact = mode_fact(change.pacing or settings.mode, settings.mode, part)
+    fact = mode_fact(change.mode or settings.mode, settings.mode, part)
     fact |= {"threshold": settings.imbalance, "max_delay": settings.max_delay}
     spool.add_fact("pace", fact | {"request": change.number, "since_step": step})
 

@@ -37,18 +37,11 @@ class SettingsChange(NamedTuple):
     act: str | None = None  # the actions, as in the settings
     first_step: int = 0  # the first step that it applies to; 0: as soon as it is received
 
-    @property
-    def pacing(self) -> str | None:
-        """The mode of pacing, which is one of the actions where these are given."""
-        if self.act is None:
-            return self.mode
-        return "on" if PACE in self.act.split(",") else OFF if self.mode == OFF else "observe"
-
     def applied_to(self, settings: PacerSettings, *, chosen: bool = True) -> PacerSettings:
         """The settings after the change; only a chosen rank may be held."""
         return replace(
             settings,
-            mode=settings.mode if self.pacing is None else allowed(self.pacing, chosen=chosen),
+            mode=settings.mode if self.mode is None else allowed(self.mode, chosen=chosen),
             imbalance=settings.imbalance if self.threshold is None else self.threshold,
             max_delay=settings.max_delay if self.max_delay is None else self.max_delay,
         )
@@ -82,6 +75,9 @@ def valid(values: Mapping[str, Any], *, number: int) -> SettingsChange:
         if given[f"pace.{name}"] is not None:
             value = getattr(found, f"pace_{name}")
             taken[name] = ALL if value is None else value
+    if act is not None:  # pacing is one of the actions
+        paces, stays_off = PACE in found.act.split(","), taken["mode"] == OFF
+        taken["mode"] = "on" if paces else OFF if stays_off else "observe"
     return SettingsChange(number, **taken)
 
 
