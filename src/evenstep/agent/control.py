@@ -1,16 +1,13 @@
 """Change pacing while the job runs: a small file in the run's folder that every rank reads.
 
 On a local filesystem the kernel wakes the background thread when the file is written (inotify);
-elsewhere that thread polls it every few steps by one `stat`. The training thread never touches the
-file. Ranks that do not see rank 0's folder receive a change through the job's store, so that it is
-enough to write the file where rank 0 is.
+elsewhere that thread polls it every few steps by one `stat`. Ranks that do not see rank 0's folder
+receive a change through the job's store: so it is enough to write the file where rank 0 is.
 
 Where each rank decides alone it applies a change two steps after it has read it. Where ranks pace
 by a common plan (`pace.sharing`), only rank 0 reads the file. It announces the step from which the
-change holds, far enough ahead for all ranks to receive it: so all ranks follow the same rule in a
-step, unless one that polls the store is delayed for longer; that one follows on receipt. Both take
-fewer than ten steps, where a step takes more than a few milliseconds. Only delays change, never
-what is computed or the order of collectives.
+change holds, far enough ahead for all ranks: one that polls the store and is delayed for longer
+follows on receipt. Both take fewer than ten steps, where a step takes more than a few milliseconds.
 """
 
 from __future__ import annotations
@@ -203,7 +200,8 @@ class Control:
         self._failed, self._again_ns = stamp, monotonic_ns() + RETRY_NS  # until it has been read
         change = read(self._folder, self._run_id, name=self._name)
         if change is not None and self._leads and self._common_plan:
-            change = change._replace(first_step=step + self._lead(step_ns))
+            polling_ns = self._pause_ns(step_ns) if self._away or self.fd < 0 else WAKING_NS
+            change = change._replace(first_step=step + lead(step_ns, polling_ns))
             write(self._folder, change, self._run_id, name=self._scheduled)
         self._seen, self._failed = stamp, None
         if change is not None:
@@ -227,10 +225,6 @@ class Control:
         if last is None or change._replace(first_step=0) != last._replace(first_step=0):
             self._last = change
             self.due.append(change)
-
-    def _lead(self, step_ns: int) -> int:
-        polled = self._away or self.fd < 0
-        return lead(step_ns, self._pause_ns(step_ns) if polled else WAKING_NS)
 
 
 def is_near(folder: Path) -> bool:

@@ -60,7 +60,9 @@ class PaceHost:
         finished = self._finished(closed)
         wait = self.waits.step(finished, closed.pauses)
         first = _first(finished, wait)
-        floor_ns, margin_ns = self._floor_for(first, wait)
+        floor_ns, margin_ns, shared = wait.floor_lower_ns, wait.margin_ns, self._floor
+        if floor_ns is None and first and shared and first[:2] == (shared.op, shared.nbytes):
+            floor_ns, margin_ns = shared.lower_ns, shared.margin_ns
         step_ns = closed.end_ns - closed.start_ns
         own_ns = max(step_ns - closed.phase_ns[Phase.SYNC] - delay_ns, 0)
         entry_ns = max((wait.since_last_ns or own_ns) - delay_ns, 0)
@@ -88,46 +90,30 @@ class PaceHost:
         self._slowest = orders.slowest or self._slowest
         self._floor = orders.floor or self._floor
 
-    def _floor_for(self, first: FirstCollective | None, wait: StepWait) -> tuple[int | None, int]:
-        """Lower bound and margin of the first collective's floor: own, else shared."""
-        shared = self._floor
-        unknown = wait.floor_lower_ns is None
-        if unknown and first and shared and first[:2] == (shared.op, shared.nbytes):
-            return shared.lower_ns, shared.margin_ns
-        return wait.floor_lower_ns, wait.margin_ns
-
     def hold(self, decision: Decision, step: int) -> None:
-        """Apply the decided delay, if any, and record the decision with its reason."""
+        """Apply the decided delay, if any, and record the decision with its reason.
+
+        On a device's stream each delay has a record: its realised length is known later.
+        """
         delay_ns = decision.delay_ns if self.can_hold else 0
+        on_stream = self.on_stream if decision.delay_ns > delay_ns else None
         begin = time.monotonic_ns()
         if delay_ns > 0:
             time.sleep(delay_ns * 1e-9)
             self.held(time.monotonic_ns() - begin)
-        elif decision.delay_ns > 0 and self.on_stream is not None:
-            self._hold_stream(decision, step, begin, self.on_stream)
-            return
         recorded = (str(decision.reason), delay_ns or decision.proposed_ns)
-        if recorded != self._recorded:
-            self._recorded = recorded
-            self._record(decision, step, begin, applied=delay_ns > 0)
-
-    def _hold_stream(
-        self, decision: Decision, step: int, begin_ns: int, hold: Callable[[int, int], bool]
-    ) -> None:
-        """The same on the device. Each delay has a record: its realised length is known later."""
-        seq = self._record(decision, step, begin_ns, applied=False)
-        if hold(decision.delay_ns, seq):
-            self._recorder.spool.add_flags(seq, _APPLIED)
-            self.held(decision.delay_ns)
-
-    def _record(self, decision: Decision, step: int, begin_ns: int, *, applied: bool) -> int:
-        spool = self._recorder.spool
+        if recorded == self._recorded and on_stream is None:
+            return
+        spool, self._recorded = self._recorder.spool, recorded
         actuator = Actuator.BEFORE_STEP if decision.delay_ns > 0 else Actuator.NONE
-        return spool.put(
-            begin_ns, time.monotonic_ns(), _PACING, int(actuator), step,
-            held_ns=decision.delay_ns or decision.proposed_ns, flags=_APPLIED if applied else 0,
-            name=spool.name_id(str(decision.reason)),
+        seq = spool.put(
+            begin, time.monotonic_ns(), _PACING, int(actuator), step,
+            held_ns=decision.delay_ns or decision.proposed_ns,
+            flags=_APPLIED if delay_ns > 0 else 0, name=spool.name_id(recorded[0]),
         )  # fmt: skip
+        if on_stream is not None and on_stream(decision.delay_ns, seq):
+            spool.add_flags(seq, _APPLIED)
+            self.held(decision.delay_ns)
 
     def _finished(self, closed: ClosedStep) -> list[Collective]:
         """The step's collectives that have ended on the host, as the estimator takes them."""

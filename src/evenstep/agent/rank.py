@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -123,8 +123,7 @@ class Agent:
             self.spool, seed=f"{place.run_id}/{place.attempt}", budget=self._account,
             place=(place.local_rank, local_world(os.environ), place.world),
             makers={"gc": Garbage, "cores": Cores, "power": Power},
-            make_turns=(self._link, self._storage) if place.rank == 0 else (self._storage,),
-            soon=self._background.once.append,
+            make_turns=self._turns, soon=self._background.once.append,
         )  # fmt: skip
 
     @property
@@ -175,21 +174,15 @@ class Agent:
     def _hold_device(self, delay_ns: int, seq: int) -> bool:
         return any(hooks.hold_device(delay_ns, seq) for hooks in tuple(self._hooks.values()))
 
-    def _link(self) -> LinkToken:
-        """The job's turns on a shared link. Raises `EvenstepError`."""
-        from evenstep.agent.actions.link import LinkToken
+    def _turns(self) -> Iterator[LinkToken | StorageTurns]:
+        """The job's turns on a shared link, this rank's on storage. Raises `EvenstepError`."""
+        from evenstep.agent.actions.link import LinkToken, StorageTurns
 
-        return LinkToken(
-            self.recorder, self._account, group=self.config.link_group,
-            gate_by=self.gate_by, held=self._work.pace.held,
-        )  # fmt: skip
-
-    def _storage(self) -> StorageTurns:
-        """This rank's turns on shared storage. Raises `EvenstepError`."""
-        from evenstep.agent.actions.link import StorageTurns
-
-        group, held = self.config.link_group, self._work.pace.held
-        return StorageTurns(self.recorder, self._account, group=group, held=held)
+        group, held, account = self.config.link_group, self._work.pace.held, self._account
+        if self.identity.rank == 0:
+            gate_by = self.gate_by
+            yield LinkToken(self.recorder, account, group=group, gate_by=gate_by, held=held)
+        yield StorageTurns(self.recorder, account, group=group, held=held)
 
     def gate_by(self, gate: Callable[[], None] | None) -> None:
         """Call `gate` before every collective; None: nothing."""

@@ -43,10 +43,7 @@ class Steering:
         self._recorder.spool.add_fact("pace", fact)
 
     def apply_due(self, step: int) -> None:
-        """Apply requests that hold from the step after `step`, which begins.
-
-        They replace earlier ones that were to hold later.
-        """
+        """Apply requests that hold from the next step on; earlier ones for later steps end."""
         due = self._control.due
         for change in tuple(due):
             if step + 1 >= change.first_step:
@@ -65,8 +62,7 @@ class Steering:
         if change.act is not None:
             self._ask(change.act.split(","), step)
         pacer.settings = change.applied_to(pacer.settings, chosen=chosen)
-        mode = pacer.settings.mode
-        self._work.at_once = mode == "on"
+        self._work.at_once = pacer.settings.mode == "on"
         record(self._recorder.spool, change, pacer.settings, self._part, step=step)
 
     def _note_idle(self) -> None:

@@ -59,9 +59,9 @@ class Job:
         self.conductor = conductor.Conductor(
             self.spool, seed="run/0", budget=account, place=(1, 2, 4),
             makers={"gc": Garbage, "cores": Cores, "power": Power},
-            make_turns=(
-                lambda: LinkToken(self.recorder, account, gate_by=self.gate_by, **common()),
-                lambda: StorageTurns(self.recorder, account, **common()),
+            make_turns=lambda: (
+                LinkToken(self.recorder, account, gate_by=self.gate_by, **common()),
+                StorageTurns(self.recorder, account, **common()),
             ),
         )  # fmt: skip
         self.others = [board.LinkBoard(board.board_path(f"team-{topic}"))

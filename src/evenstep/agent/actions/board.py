@@ -1,9 +1,9 @@
 """The board of a link: a small file in shared memory with a post of each job.
 
-Each job writes its own slot and reads all of them: there is no lock, which a dead process could
-hold. A slot counts as empty when it was not written for longer than its `lease_ns`; times are of
-the host's monotonic clock, which all its processes share. The last job to leave deletes the file; a
-job that had opened it by then makes another.
+Each job writes its own slot and reads all of them, without a lock, which a dead process could hold.
+A slot counts as empty when it was not written for longer than its `lease_ns`; times are of the
+host's monotonic clock. The last job to leave deletes the file; a job that had opened it by then
+makes another.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ ranks draw the same order of blocks from the run's name and the number of the st
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +66,7 @@ class Conductor:
     budget: TrialBudget
     place: tuple[int, int, int]  # local rank, local world, world
     makers: dict[str, Callable[[], Action]]
-    make_turns: Sequence[Callable[[], LinkToken | StorageTurns]] = ()
+    make_turns: Callable[[], Iterable[LinkToken | StorageTurns]] = tuple
     soon: Callable[[Callable[[], object]], object] = lambda task: task()  # run off this thread
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ class Conductor:
     def _take_turns(self, wanted: bool) -> None:
         if wanted and not self.turns:
             try:
-                self.turns.extend(make() for make in self.make_turns)
+                self.turns.extend(self.make_turns())
             except EvenstepError as error:  # without a board there are no turns
                 self.spool.add_fact("token", str(error))
                 wanted = False
@@ -129,9 +129,8 @@ class Conductor:
 
     def _look(self, closed: ClosedStep, step_ns: int, waited_ns: int) -> None:
         """Every `FACTS_STEPS`, ask the actions not on trial whether they apply."""
-        pauses = [end - start for start, end in closed.pauses]
-        longest_ns = max(pauses, default=0)
-        self._seen.append((step_ns, sum(pauses), closed.used.run_delay_ns, waited_ns, longest_ns))
+        pauses = [0, *(end - start for start, end in closed.pauses)]
+        self._seen.append((step_ns, sum(pauses), closed.used.run_delay_ns, waited_ns, max(pauses)))
         if len(self._seen) < FACTS_STEPS:
             return
         *sums, longest = zip(*self._seen, strict=True)
@@ -174,10 +173,7 @@ class Conductor:
         before = self._ended.get(part.action.name)
         if before is None or len(part.trial.gains) > len(before.trial.gains):
             self._ended[part.action.name] = part
-            self.soon(lambda: self.spool.add_fact("actions", self._ended_outcomes()))
-
-    def _ended_outcomes(self) -> list[dict[str, Any]]:
-        return [part.outcome() for part in tuple(self._ended.values())]
+            self.soon(lambda: self.spool.add_fact("actions", _outcomes(self._ended.values())))
 
     def end_all(self, step: int = 0) -> None:
         """End all actions, whatever the end of one raises; cheap, for a forked child."""
@@ -189,4 +185,8 @@ class Conductor:
     def account(self) -> list[dict[str, Any]]:
         """What each action did, with the verdict of its trial; JSON-able."""
         turns = [turn.account() for each in self.turns for turn in each.turns if turn.token.steps]
-        return [*turns, *self._ended_outcomes(), *(part.outcome() for part in self.parts)]
+        return [*turns, *_outcomes([*self._ended.values(), *self.parts])]
+
+
+def _outcomes(parts: Iterable[TriedAction]) -> list[dict[str, Any]]:
+    return [part.outcome() for part in tuple(parts)]

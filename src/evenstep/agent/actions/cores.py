@@ -48,26 +48,19 @@ class Cores(Action):
         del step
         self._children = set(_started(set()))
         for thread in _threads():
-            try:
+            with suppress(OSError):  # it has ended meanwhile
                 self._before[thread] = os.sched_getaffinity(thread)
                 os.sched_setaffinity(thread, self._share)
-            except OSError:  # it has ended meanwhile
-                self._before.pop(thread, None)
 
     def end(self, step: int) -> None:
-        """Restore the cores of every thread that still has ours.
-
-        Threads and processes started meanwhile get those of their parent.
-        """
+        """Give back the cores of every thread that still has ours, also of those begun since."""
         del step
         usual = self._before.get(os.getpid(), set().union(*self._before.values()))
         started = [each for child in _started(self._children) for each in _threads(child)]
         for thread in [*_threads(), *started]:
-            try:
+            with suppress(OSError):
                 if os.sched_getaffinity(thread) == self._share:
                     os.sched_setaffinity(thread, self._before.get(thread, usual))
-            except OSError:
-                continue
         self._before.clear()
 
 
@@ -87,7 +80,7 @@ def _threads(process: int | str = "self") -> list[int]:
 
 
 def _started(before: set[int], process: int | str = "self") -> Iterator[int]:
-    """The processes below `process`, without those of `before` and what these have started."""
+    """The processes below `process`, without those of `before` and their own."""
     for thread in _threads(process):
         with suppress(OSError):
             children = Path(f"/proc/{process}/task/{thread}/children").read_text().split()

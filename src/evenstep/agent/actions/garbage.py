@@ -3,22 +3,20 @@
 Existing objects are frozen at the beginning, so a collection visits newer ones only (measured: 85
 ms for 266,000 objects, 1 ms after freezing). Where ranks wait for each other, the pauses of all
 ranks then cost one pause. Garbage would be frozen as well: so all of it is collected the first
-time, and the young generations at later beginnings. `end` unfreezes all objects, and meanwhile
-resident memory is watched. What the script does to its collector meanwhile stays: Python's own
-collections are kept off by a threshold that no script sets, so that `gc.disable` remains its word;
-and an object made after freezing is frozen only where the script has frozen everything as well.
+time, and the young generations at later beginnings. Meanwhile resident memory is watched.
+
+What the script does to its collector meanwhile stays: Python's own collections are kept off by a
+threshold that no script sets, and an object made after freezing is frozen only by the script.
 
 A collection has a fixed cost (it visits all live objects) and a cost per step since the last. Fewer
 collections save only the fixed cost, which is what a second collection in a row takes. So the
 interval is doubled while that cost is more than `SHARE` of the time, up to the interval of Python's
 own full collections: memory for so much garbage is there already. Memory counts as taken by this
-action where it grows faster than without it; that rate is the median of the intervals without
-acting.
+action where it grows faster than in the median interval without acting.
 
 Beginning costs a full collection, and some more until the interval is found. The job has paid for
-one like it before (the longest pause), so beginning at most doubles what the job has lost so far,
-however few steps are left (ski rental, Karlin et al. 1988). It is paid once, and is not counted as
-a loss of the trial.
+one like it before (the longest pause), so beginning at most doubles what the job has lost so far
+(ski rental, Karlin et al. 1988). It is paid once, and is not counted as a loss of the trial.
 
 Collections by hand postpone Python's own: steps after acting benefit as well, until the next one is
 due. So half of a block of the trial has to be longer than that.
@@ -81,7 +79,7 @@ class Garbage(Action):
         self._own_steps = self._seen_steps / full if full else inf
         held = [each for each in SCALES if (BLOCK_STEPS << each >> 1) >= self._own_steps]
         self.scale = min(held, default=SCALES[-1])
-        if facts.world < 2 or not _collects():
+        if facts.world < 2 or not gc.isenabled() or gc.get_threshold()[0] == 0:
             return ""
         paused = facts.paused_ns / max(1, facts.step_ns)
         if paused < WORTH and facts.longest_pause_ns < LONG * facts.step_ns:
@@ -152,11 +150,6 @@ def _collected() -> int:
     begin = time.monotonic_ns()
     gc.collect()
     return time.monotonic_ns() - begin
-
-
-def _collects() -> bool:
-    """Whether Python's collector begins by itself."""
-    return gc.isenabled() and gc.get_threshold()[0] > 0
 
 
 def resident_bytes() -> int:

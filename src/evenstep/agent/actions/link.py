@@ -19,7 +19,7 @@ from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.recording.steps import ClosedStep
 from evenstep.pacing.account import TrialBudget
 from evenstep.pacing.token import TOKEN, Post, Token
-from evenstep.trace.spool.layout import WORD_EXIT, Actuator, Flag, Kind, Phase
+from evenstep.trace.spool.layout import Actuator, Flag, Kind, Phase
 
 _get_ident = threading.get_ident
 INPUT, BACKWARD, CHECKPOINT = int(Phase.INPUT), int(Phase.BACKWARD), int(Phase.CHECKPOINT)
@@ -136,25 +136,19 @@ class LinkToken:
 
     def end_step(self, closed: ClosedStep) -> None:
         """End a step, and its exchange if that has not ended."""
-        turn, left = self.turn, self._left
+        turn, left, self._left = self.turn, self._left, False
         if turn.asked_ns:
             turn.leave(self._over_ns(closed) or time.monotonic_ns())
         elif not left:
             return
-        self._left = False
         if not closed.unsteady:
             step_ns = closed.end_ns - closed.start_ns
             turn.end_step(closed.number, step_ns, starved_ns=closed.used.run_delay_ns)
 
     def _over_ns(self, closed: ClosedStep) -> int:
         """When the last of the step's collectives ended, of those with an exit on the host."""
-        words, slot = self._recorder.spool.words, self._recorder.spool.word_of
-        ends = (
-            words[base + WORD_EXIT]
-            for seq, *_ in closed.collectives
-            if words[base := slot(seq)] == seq
-        )
-        return max(ends, default=0)
+        times = map(self._recorder.spool.times, (seq for seq, *_ in closed.collectives))
+        return max((each[1] for each in times if each), default=0)
 
     def stop(self) -> None:
         """Ask no more."""

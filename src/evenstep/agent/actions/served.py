@@ -1,10 +1,9 @@
 """A board between hosts: a small server of a link group that distributes the jobs' posts.
 
 Datagrams are sent both ways, and no side waits for one. A job sends its post when it changes; the
-server sends all posts to all jobs. A job reads them when it asks for its turn: the kernel stamps
-the arrival of each datagram, so that no thread is needed. Times are of the server's clock; a job
-derives its offset from the quickest recent datagram. Without a server, or with a dead one, posts
-are lost and received ones expire: no job waits.
+server sends all posts to all jobs, which read them when they ask for their turns: the kernel stamps
+the arrival, so no thread is needed. Times are of the server's clock, whose offset a job derives
+from the quickest recent datagram. Without a server received posts expire: no job waits.
 
 Each datagram has a keyed hash (BLAKE2) under the group's name: a sender that does not know the name
 is ignored. A replayed datagram is outdated, and delays no job beyond the token's bound.
@@ -199,11 +198,8 @@ class LinkServer:
         if magic == _LEAVES:
             self._members.pop((topic, member), None)
         elif magic == _POSTS and (known or len(self._members) < MOST):
-            self._members[topic, member] = (
-                place,
-                now_ns + lease_ns(Post(*post).step_ns),
-                whole[-_SLOT.size :],
-            )
+            lease_end_ns = now_ns + lease_ns(Post(*post).step_ns)
+            self._members[topic, member] = place, lease_end_ns, whole[-_SLOT.size :]
         members = [kept for (about, _), kept in self._members.items() if about == topic]
         slots = b"".join(slot for _, _, slot in members[:SLOTS])
         message = _sealed(_DOWNWARD.pack(_DISTRIBUTES, now_ns) + slots, self._key)

@@ -8,9 +8,8 @@ from evenstep import values
 from evenstep.agent.settings import selection
 from evenstep.values import ValueKind
 
-PACE = "pace"  # the action that is the pacer's
+AUTO, OFF, PACE = "auto", "off", "pace"
 NAMED = ("gc", "token", PACE, "cores", "power")  # actions
-AUTO, OFF = "auto", "off"
 
 
 def _actions(value: object) -> str:
