@@ -80,6 +80,16 @@ def test_hybrid_sharding_scatters_in_the_shard_and_reduces_its_part_among_replic
     assert found == pytest.approx(30 + 3 * ring_ms(4, 100, 1) + ring_ms(2, 25))
 
 
+def test_gathers_in_flight_slow_sharded_layers_down():
+    """Two layers of 10 ms: 2 ms until the first is there, which does 2/1.5 ms of its work in the
+    2 ms that the other takes; then backward's gathers and scatters, 2 ms each."""
+    found = step_ms(
+        "cluster.nodes=2", "work.kind=fsdp", "work.buckets=2", "work.forward_ms=20",
+        "work.gradient_bytes=100MB", "work.overlap_slowdown=0.5",
+    )  # fmt: skip
+    assert found == pytest.approx(2 + (12 - 2 / 1.5) + 10 + 4 * 2)
+
+
 def test_who_waits_for_a_slow_rank_of_another_replica_waits_wherever_parameters_are():
     """Gathers do not stand behind what waits for another shard's slow rank: of one shard that is
     slowed by 20 ms a rank is late alike."""

@@ -37,6 +37,7 @@ LAYERED = ("tensor", "experts", "pipeline")
 OF_KINDS = {  # fields of `work` that other kinds do not have
     "tensor_parallel": LAYERED, "pipeline_parallel": LAYERED[2:], "context_parallel": LAYERED[2:],
     "expert_parallel": LAYERED[2:], "interleaved": LAYERED[2:], "shard_ranks": ("fsdp",),
+    "micro_batches": ("ddp", "fsdp", "pipeline"),
 }  # fmt: skip
 
 

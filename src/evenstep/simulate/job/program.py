@@ -132,7 +132,7 @@ def _gathered(
     last: bool,
 ) -> list[int]:
     """Add layers, each after its gather; the gather of the next is issued when a layer begins."""
-    library, issued = draft.library, []
+    library, issued = draft.library, list[int]()
 
     def gather(*needs: int) -> int:
         number = draft.use(library.flow("all_gather", layer, shards))
@@ -144,7 +144,9 @@ def _gathered(
         if coming >= 0:
             begun = role.wait(coming)
         coming = gather(begun) if place + 1 < draft.work.buckets else -1
-        begun = done = role.compute(chunk_ns)
+        flying = coming if coming >= 0 else (issued or [-1])[-1]  # the last of those before it
+        slowed = flying if draft.work.overlap_slowdown else -1
+        begun = done = role.compute(chunk_ns, slowed_by=slowed)
         if sends:
             sent = layer * draft.strategy.compression
             number = draft.use(library.flow("reduce_scatter", sent, shards))
