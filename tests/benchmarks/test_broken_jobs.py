@@ -6,16 +6,18 @@ Few and short; `python -m benchmarks deaths` and `… seams` run all of them.
 from benchmarks import deaths, seams, stacks
 from benchmarks.deaths import Case, Outcome
 from benchmarks.ranks import run_ranks
+from tests.forks import python
 
 
-def test_what_broke_is_the_first_finding_and_names_the_culprit():
+def test_what_broke_is_the_first_finding_and_names_the_culprit(monkeypatch):
+    monkeypatch.setattr("sys.executable", python())
     case = Case("skipped", "hang")
     assert deaths.ended(case, 2).right(case, 2)
 
 
 def test_failures_of_ours_reach_no_training_and_change_no_loss(tmp_path):
     options = ("--every", "40", "--at", "1")
-    found = run_ranks(seams.JOB, str(tmp_path), *options, world=2, timeout_s=120)
+    found = run_ranks(seams.JOB, str(tmp_path), *options, world=2, timeout_s=120, python=python())
     assert found["different"] == []
     assert found["reached"] > 0
 

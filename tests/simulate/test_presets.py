@@ -80,14 +80,6 @@ def test_every_preset_is_a_cluster_a_model_or_a_published_system():
 # -- published rows --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("framework", training.MEGASCALE)
-def test_megascale_scales_as_its_closed_form(framework):
-    found = [row for row in training.simulated() if row.what.startswith(framework)]
-    for row, closed in zip(found, training.megascale(framework).rows, strict=False):
-        assert row.predicted == pytest.approx(closed.predicted, rel=1e-6)
-    assert len(found) == len(training.MEGASCALE[framework])
-
-
 @pytest.mark.parametrize("index", range(4))
 def test_overlap_gains_what_the_closed_form_says(index):
     model, backend = list(training.DDP)[index]

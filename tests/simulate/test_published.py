@@ -132,6 +132,14 @@ def test_a_superpod_is_nearly_linear():
     assert answered("superpod-560").value("efficiency") > 0.99
 
 
+@pytest.mark.parametrize("framework", training.MEGASCALE)
+def test_megascale_scales_as_its_closed_form(framework):
+    found = [row for row in training.simulated() if row.what.startswith(framework)]
+    for row, closed in zip(found, training.megascale(framework).rows, strict=False):
+        assert row.predicted == pytest.approx(closed.predicted, rel=1e-6)
+    assert len(found) == len(training.MEGASCALE[framework])
+
+
 def test_training_steps_are_simulated_within_what_was_published():
     rows = [row for row in training.simulated() if not row.fitted]
     closed = [row.error for system in training.systems() for row in system.predicted]
