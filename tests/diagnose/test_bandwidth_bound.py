@@ -10,6 +10,7 @@ from evenstep.diagnose.finding import When, Where
 from evenstep.diagnose.sentences import make_finding
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Kind, Phase
+from tests.diagnose.programs import pipeline
 from tests.diagnose.synthetic import MS, World
 
 MB = 1_000_000
@@ -218,3 +219,29 @@ def test_a_remedy_that_gives_back_a_small_part_of_the_cost_is_none():
         when=When(), options={"workers": small, "storage": large},
     )  # fmt: skip
     assert [option.gain for option in finding.options] == [0.3]
+
+
+def two_stages(message_ms, replicas):
+    """Messages of 4 MB, and of two replicas 25 MB summed in 5 ms: at 5 GB/s."""
+
+    def took_ns(do, step):
+        return MS * (message_ms if do.what in ("send", "receive") else 5)
+
+    return pipeline(stages=2, replicas=replicas, noise=0.01, transfer=took_ns).run()
+
+
+@pytest.mark.parametrize(("replicas", "usual_ms"), [(1, 0.01), (2, 4 / 5)])
+def test_messages_that_all_are_slow_cost_what_collectives_would_not_take(replicas, usual_ms):
+    """At .5 GB/s; without collectives to compare with, all but a hop of 10 µs."""
+    slow = two_stages(8, replicas)
+    finding = diagnose(slow.trace()).findings[0]
+    assert finding.mode == "bandwidth_bound"
+    lost = 1 - two_stages(usual_ms, replicas).length_ns / slow.length_ns
+    assert finding.severity == pytest.approx(lost, rel=0.05)
+    assert ("between such ranks" in finding.cause) == (replicas == 2)
+
+
+def test_messages_that_take_a_minor_part_of_the_step_are_the_price_of_a_pipeline():
+    well, free = two_stages(0.8, 2), two_stages(0.01, 2)
+    assert 0.01 < 1 - free.length_ns / well.length_ns < 0.1
+    assert "bandwidth_bound" not in [f.mode for f in diagnose(well.trace()).findings]

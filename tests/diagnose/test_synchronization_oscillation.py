@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.trace.spool.layout import Phase
+from evenstep.trace.spool.layout import Flag, Kind, Phase
 from tests.diagnose.synthetic import MS, World
 
 WORLD = World(steps=120, noise=0.01)
@@ -32,6 +32,15 @@ def test_steps_that_swing_have_a_period_and_a_cost(period, shape, worst, evidenc
     assert finding.where.ranks == []
     assert evidence(finding)["ranks_oscillating"] == 4
     assert evidence(finding)["phase_between_ranks"] == pytest.approx(0, abs=0.02)
+
+
+def test_inferred_steps_that_swing_together_are_parts_of_the_programs_own():
+    trace = swinging(STEPS % 6 < 3).trace()
+    steps = trace.events.kind == int(Kind.STEP)
+    flags = np.where(steps, trace.events.flags | int(Flag.INFERRED), trace.events.flags)
+    trace.events = trace.events.with_column("flags", flags)
+    found = [finding.mode for finding in diagnose(trace).findings]
+    assert "synchronization_oscillation" not in found
 
 
 def test_a_rank_that_is_late_in_every_other_step_is_named(worst):

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from evenstep import allreduce
 from evenstep.diagnose.graph.entries import FROM_ROOT, TO_ROOT, collectives
-from evenstep.diagnose.graph.structure import quantiles
+from evenstep.diagnose.graph.peers import message_ends
+from evenstep.diagnose.graph.structure import Graph, quantiles
 from evenstep.diagnose.levels import FEWEST, LOW, SMALLEST_SHARE, UNDISTURBED
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.hosts import busiest, node_of, rack_of
@@ -129,6 +130,23 @@ def floors(step: Array, kind: Array, took_ns: Array) -> Array:
     place[order] = np.arange(len(order)) - begin
     same = np.unique(np.stack([kind, place]), axis=1, return_inverse=True)[1].reshape(-1)
     return np.asarray(quantiles(took_ns, same, LOW, int(same.max(initial=-1)) + 1)[same])
+
+
+def message_kinds(trace: Trace, graph: Graph) -> dict[tuple[int, bool], list[Array]]:
+    """The messages whose two ends are known, by channel, in lists of channels of one size, all
+    within nodes or all between them: the keys."""
+    table, ends = graph.operations, message_ends(graph)[:, :-1]
+    sent = np.flatnonzero((ends >= 0).all(axis=0) & table.whole)
+    names = [trace.ranks[int(rank)].node for rank in graph.ranks]
+    source, target = np.unique(names, return_inverse=True)[1].reshape(-1)[ends[:, sent]]
+    keys = np.stack([table.queue[sent], table.size_bytes[sent], source == target])
+    order = np.lexsort(keys)
+    sent, keys = sent[order], keys[:, order]
+    opens = np.flatnonzero(np.append(True, (np.diff(keys, axis=1) != 0).any(axis=0))[: len(sent)])
+    found: dict[tuple[int, bool], list[Array]] = {}
+    for first, channel in zip(opens, np.split(sent, opens[1:]), strict=False):
+        found.setdefault((int(keys[1, first]), bool(keys[2, first])), []).append(channel)
+    return found
 
 
 # -- all-to-alls -----------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import numpy as np
 from evenstep import allreduce
 from evenstep.allreduce import bus_factor
 from evenstep.diagnose.finding import Evidence, Finding, Where
+from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.levels import (
     CHANGED,
@@ -24,16 +25,20 @@ from evenstep.diagnose.levels import (
     ROUND_STEPS,
     SEVERAL,
     SMALLEST_SHARE,
+    UNDISTURBED,
 )
 from evenstep.diagnose.measure.transfers import (
     GOOD,
+    LONGEST_HOP_NS,
     SLOWEST_GBPS,
     USUAL_GBPS,
+    USUAL_HOP_NS,
     Reference,
     Shape,
+    message_kinds,
     reference,
 )
-from evenstep.diagnose.modes.intervention import Gain, by_growth, finding_of, gain_of
+from evenstep.diagnose.modes.intervention import Gain, by_growth, constant, finding_of, gain_of
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import DType, Op
 
@@ -223,13 +228,21 @@ class HeavyTransfers(NamedTuple):
 
 
 def bandwidth_bound(case: Case) -> list[Finding]:
+    """Collectives, and messages, whose bytes keep ranks from working; none where slow transfers
+    were found to cost much."""
+    if case.share(case.claims.slow_ns).value >= NAMED:
+        return []
+    return [*_of_collectives(case), *_of_messages(case)]
+
+
+def _of_collectives(case: Case) -> list[Finding]:
     """The exposed transfer that the bytes take; or what links below their bandwidth add to it.
 
-    No finding where contention, incast or the order of ranks was found, or where links reach their
-    bandwidth and late ranks were found: what is left is the cost of the data on such a fabric, and
-    stands in the summary's shares. The transfer of the last bucket is never hidden.
+    No finding where links reach their bandwidth and late ranks were found: what is left is the cost
+    of the data on such a fabric, and stands in the summary's shares. The transfer of the last
+    bucket is never hidden.
     """
-    if not case.transfers_known or case.share(case.claims.slow_ns).value >= NAMED:
+    if not case.transfers_known:
         return []
     heavy = [part for shape in case.shapes if (part := _heavy(case, shape)) is not None]
     if not heavy:
@@ -249,7 +262,7 @@ def bandwidth_bound(case: Case) -> list[Finding]:
     saved = dict(zip(shorter, case.all_saved(changes), strict=True))
     lost, exposed, short = next(iter(saved.values())), saved["overlap"], "tune" in saved
     gain = Gain(case.share(lost), changes[0])
-    late = not short and case.share(case.loss(case.claims.claimed)).value >= NAMED
+    late = not short and _late_found(case)
     if late or gain.share.value < (SMALLEST_SHARE if short else 1 - 1 / CHANGED):
         return []
     case.claims.slow_ns += lost
@@ -260,6 +273,55 @@ def bandwidth_bound(case: Case) -> list[Finding]:
     name = "short" if short else "exposed" if hides else "busy"
     gains = {remedy: case.share(gained) for remedy, gained in saved.items()}
     return _of_bandwidth(case, heavy, f"bandwidth_bound.{name}", gain, gains, case.share(exposed))
+
+
+def _late_found(case: Case) -> bool:
+    return case.share(case.loss(case.claims.claimed)).value >= NAMED
+
+
+def _of_messages(case: Case) -> list[Finding]:
+    """What messages beyond a minor part of the step take: micro-batches could hide most of it. Or
+    what they take beyond the time of their bytes in collectives whose members lie alike, on one
+    node or one on each, where those move them more than twice as fast."""
+    comparable = case.waits_known and case.trace.elapsed_known and not case.stuck
+    if not comparable or case.costs is None:
+        return []
+    graph = case.costs.graph
+    took, size = graph.took_ns, graph.operations.size_bytes
+    bytes_ns, missing = np.zeros((2, len(took)))
+    best = 0.0
+    for (each, within), channels in message_kinds(case.trace, graph).items():
+        moved = np.concatenate(channels)
+        usual = float(np.quantile(took[moved], UNDISTURBED))
+        if usual < LONGEST_HOP_NS / (1 - MOST):  # which may be latency
+            continue
+        bytes_ns[moved] = np.maximum(took[moved] - USUAL_HOP_NS, 0)
+        alike = [one.busbw_gBps for one in case.shapes if one.nodes == (within or one.members)]
+        if each / usual < MOST * max(alike, default=0.0):
+            best = max(alike)
+            missing[moved] = np.maximum(bytes_ns[moved] - each / best, 0)
+    less, name = (missing, "slow_messages") if best else (bytes_ns, "messages")
+    hit = np.flatnonzero(less)
+    gain = gain_of(case, Change.of_transfers(hit, took[hit] - less[hit]))
+    if gain.share.value < (NAMED if best else MINOR) or (not best and _late_found(case)):
+        return []
+    case.claims.slow_ns += gain.saved_ns
+    reached = float(np.median(size[hit] / bytes_ns[hit]))
+    amount = float(size[hit].sum()) / len(graph.steps)
+    return finding_of(
+        case, f"bandwidth_bound.{name}", gain,
+        numbers={
+            "exposed": gain.share.value,
+            "megabytes": amount / 1e6,
+            "reached": reached,
+            "expected": best,
+        },
+        options=["links", "smaller"], projected=constant,
+        evidence=[
+            Evidence("message_bandwidth", reached, best or None, "GB/s"),
+            Evidence("bytes_per_step", amount, None, "bytes"),
+        ],
+    )  # fmt: skip
 
 
 def _heavy(case: Case, shape: Shape) -> HeavyTransfers | None:

@@ -20,6 +20,7 @@ import numpy as np
 from evenstep import words
 from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Evidence, Finding, When, Where
+from evenstep.diagnose.graph.peers import message_ends
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.levels import SEVERAL
@@ -29,6 +30,7 @@ from evenstep.diagnose.measure.transfers import (
     TransferLine,
     Transfers,
     floors,
+    message_kinds,
     places_of,
     reference,
 )
@@ -185,10 +187,10 @@ def _slow_links(case: Case) -> list[Finding]:
     Calm links need not be the majority: a link may be slower than its kind, but never faster."""
     if case.costs is None or case.stuck:
         return []
-    table = case.costs.graph.operations
-    receiver = _receivers(case)
-    usual, kinds = table.took_ns.astype(float), _alike(case, receiver)
-    for channels in kinds:
+    graph = case.costs.graph
+    table, usual = graph.operations, graph.took_ns.astype(float)
+    kinds = [one for one in message_kinds(case.trace, graph).values() if len(one) >= SEVERAL]
+    for channels in kinds:  # enough to tell an exception
         floors_ns = [np.quantile(table.took_ns[one], levels.LOW) for one in channels]
         quick = np.quantile(floors_ns, levels.UNDISTURBED)
         calm = [one for one, floor in zip(channels, floors_ns, strict=True) if floor <= quick]
@@ -200,40 +202,8 @@ def _slow_links(case: Case) -> list[Finding]:
     if not len(slow):
         return []
     judged = np.concatenate([channel for channels in kinds for channel in channels])
-    ends = np.sort(np.stack([table.root, receiver]), axis=0)
+    ends = np.sort(graph.ranks[message_ends(graph)[:, :-1]], axis=0)
     return _slow_link(case, slow, usual, ends, np.unique(ends[:, judged], axis=1))
-
-
-def _receivers(case: Case) -> Array:
-    """Receiving rank of each message of the graph; -1 unknown."""
-    assert case.costs is not None
-    graph = case.costs.graph
-    found_ranks = np.full(len(graph.operations), -1)
-    for column in (graph.rows.enter, graph.rows.wait):
-        rank = graph.ranks[graph.rows.lane]
-        other = (column >= 0) & (rank != graph.operations.root[column])
-        found_ranks[column[other]] = rank[other]
-    return np.asarray(np.where(graph.operations.message, found_ranks, -1))
-
-
-def _alike(case: Case, receiver: Array) -> list[list[Array]]:
-    """Messages by channel, in lists of channels of one size, all within nodes or all between them;
-    only lists of enough channels to tell an exception."""
-    assert case.costs is not None
-    table, ranks = case.costs.graph.operations, np.array(sorted(case.trace.ranks))
-    sent = np.flatnonzero((receiver >= 0) & table.whole)  # both ends are known
-    names = [case.trace.ranks[int(rank)].node for rank in ranks]
-    node = np.unique(names, return_inverse=True)[1]
-    ends = node[np.searchsorted(ranks, np.stack([table.root[sent], receiver[sent]]))]
-    keys = np.stack([table.queue[sent], table.size_bytes[sent], ends[0] == ends[1]])
-    order = np.lexsort(keys)
-    sent, keys = sent[order], keys[:, order]
-    opens = np.flatnonzero(np.append(True, (np.diff(keys, axis=1) != 0).any(axis=0))[: len(sent)])
-    kinds: dict[tuple[int, int], list[Array]] = {}
-    for first, channel in zip(opens, np.split(sent, opens[1:]), strict=False):
-        _, size, within = keys[:, first]
-        kinds.setdefault((int(size), int(within)), []).append(channel)
-    return [channels for channels in kinds.values() if len(channels) >= SEVERAL]
 
 
 def _slow_link(case: Case, slow: Array, usual: Array, ends: Array, judged: Array) -> list[Finding]:
@@ -257,9 +227,11 @@ def _slow_link(case: Case, slow: Array, usual: Array, ends: Array, judged: Array
     late = np.zeros(len(case.grid.steps), bool)
     late |= np.isin(case.grid.steps, table.step[slow])
     took, calm = (float(np.median(part)) for part in (table.took_ns[slow], usual))
+    gain = gain_of(case, Change.of_transfers(slow, usual))
+    case.claims.slow_ns += gain.saved_ns
     return finding_of(
-        case, "fabric_contention.rank" if of_rank else "fabric_contention.link",
-        Change.of_transfers(slow, usual), numbers={"took": took, "usual": calm, "ends": worst},
+        case, f"fabric_contention.{'rank' if of_rank else 'link'}", gain,
+        numbers={"took": took, "usual": calm, "ends": worst},
         where=Where(ranks=worst if of_rank else [], links=list(dict.fromkeys(links))),
         at=when(late[:, None], case.grid.steps), options=["adapter" if of_rank else "path"],
         evidence=[Evidence("message_time", took, calm, "ns")],

@@ -22,6 +22,7 @@ from evenstep.diagnose.levels import MOST, ROUND_STEPS, SMALLEST_SHARE
 from evenstep.diagnose.modes.intervention import Gain, by_noise, constant, finding_of, throughout
 from evenstep.statistics.interval import Share
 from evenstep.statistics.spectrum import Peak, periodic, pulses
+from evenstep.trace.spool.layout import Flag, Kind
 
 HARMONICS = 4  # of a long period; of a short one all there are
 ALTERNATING = 4.0  # steps: ranks late with a longer period are stragglers that recur
@@ -36,11 +37,12 @@ class Oscillation(NamedTuple):
 
 
 def synchronization_oscillation(case: Case) -> list[Finding]:
-    """Common work that oscillates, and ranks that are late in alternate steps. A table of durations
-    alone has collectives for steps: there the program alternates."""
+    """Common work that oscillates, and ranks that are late in alternate steps. Inferred steps, and
+    those of a table of durations, may be single collectives: there the program alternates."""
     if not case.trace.elapsed_known:
         return []
-    return [*_common(case), *_alternating(case)]
+    inferred = case.trace.flagged(Kind.STEP, Flag.INFERRED)
+    return [*([] if inferred else _common(case)), *_alternating(case)]
 
 
 def oscillation(series: Array) -> Oscillation | None:
