@@ -19,8 +19,8 @@ struct Device final : c10::impl::DeviceGuardImplInterface {
   void setDevice(c10::Device) const override {}
   void uncheckedSetDevice(c10::Device) const noexcept override {}
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
-  c10::Stream getStream(c10::Device) const override { return stream(0); }
-  c10::Stream exchangeStream(c10::Stream) const override { return stream(0); }
+  c10::Stream getStream(c10::Device) const noexcept override { return stream(0); }
+  c10::Stream exchangeStream(c10::Stream) const noexcept override { return stream(0); }
   c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override { return stream(1); }
   void record(void** event, const c10::Stream& on, const c10::DeviceIndex, const c10::EventFlag) const override {
     made += *event == nullptr;
@@ -37,7 +37,7 @@ struct Device final : c10::impl::DeviceGuardImplInterface {
   }
 
  private:
-  c10::Stream stream(c10::StreamId id) const {
+  c10::Stream stream(c10::StreamId id) const noexcept {
     return c10::Stream(c10::Stream::UNSAFE, getDevice(), id);
   }
 };

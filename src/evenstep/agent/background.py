@@ -149,20 +149,24 @@ class Background:
             except Exception as error:
                 self._spool.add_fact("background", f"{type(error).__name__}: {error}"[:LONGEST])
         for name, hooks in tuple(self._hooks.items()):
-            try:
-                hooks.poll()
-            except Exception as error:  # such as a device that has failed
-                self._notes.failed(f"hooks of {name}", error)
+            self._try(f"hooks of {name}", hooks.poll)  # a device may have failed
         self._process_steps()
         self.record_absent()
         self._record_parted()
         self._record_nccl()
-        try:
-            self._spool.flush()
-        except OSError as error:  # a full disk may have room again
-            self._notes.failed("flush", error)
-        self._raise_alarm()
+        self._try("flush", self._spool.flush)  # a full disk may have room again
+        if not self._try("alarm", self._alarm.round):  # the store is gone, or the job is ending
+            self._alarm.store = None
         self._poll_control()
+
+    def _try(self, what: str, action: Callable[[], object]) -> bool:
+        """Whether an optional part works; a failure is reported once."""
+        try:
+            action()
+        except Exception as error:
+            self._notes.failed(what, error)
+            return False
+        return True
 
     def _process_steps(self) -> None:
         if not self._work.at_once:
@@ -243,13 +247,6 @@ class Background:
             self._notes.failed("control", error)
         return FIRST_STEP_NS
 
-    def _raise_alarm(self) -> None:
-        try:
-            self._alarm.round()
-        except Exception as error:  # the store is gone, or the job is ending
-            self._alarm.store = None
-            self._notes.failed("alarm", error)
-
     def _exchange(self, sharing: Sharing) -> None:
         try:
             sharing.exchange()
@@ -258,10 +255,7 @@ class Background:
                 self._part(error)
 
     def _on_window(self, reports: Sequence[WindowReport], late: Late | None) -> None:
-        try:
-            self._live.update(reports, late)
-        except OSError as error:
-            self._notes.failed("live", error)
+        self._try("live", lambda: self._live.update(reports, late))
 
     def record_absent(self) -> None:
         """Write into the trace which sources give nothing, with reasons, if that has changed."""

@@ -76,58 +76,44 @@ class Observer:
     # -- around the call -------------------------------------------------------------------------
 
     def begin(
-        self,
-        enter_ns: int,
-        state: GroupState,
-        op: int,
-        bytes_in: int,
-        bytes_out: int,
-        flags: int,
-        peer: int,
-        tensor: Any,
-    ) -> Token:
+        self, enter_ns: int, state: GroupState, op: int, bytes_in: int, bytes_out: int, flags: int,
+        peer: int, tensor: Any,
+    ) -> Token:  # fmt: skip
         """Record the entry of a collective on `tensor`, among others; return a token for `end` or
         `failed`.
         """
-        dtype, device, mark = self.dtypes.get(tensor.dtype, 0), HOST_DEVICE, None
-        if tensor.is_cuda:
-            flags |= _ON_DEVICE | _ASYNC
-            device = tensor.get_device()
-            mark = self._mark(device)
+        flags, device, mark = self._arrives(tensor, flags)
+        dtype = self.dtypes.get(tensor.dtype, 0)
         seq = self.recorder.collective(
             enter_ns, state, op, bytes_in, bytes_out, flags, peer, dtype, device
         )
-        if mark is not None:
-            self._marks[seq] = mark
-        return seq, flags
+        return self._begun(seq, flags, mark)
 
     def begin_point_to_point(
-        self,
-        enter_ns: int,
-        state: GroupState,
-        op: int,
-        nbytes: int,
-        peer: int,
-        tensor: Any,
+        self, enter_ns: int, state: GroupState, op: int, nbytes: int, peer: int, tensor: Any,
         tag: int,
-    ) -> Token:
+    ) -> Token:  # fmt: skip
         """The same for a send or receive, which has a peer and a number of its own."""
-        flags, device, mark = _MESSAGE, HOST_DEVICE, None
-        if tensor.is_cuda:
-            flags |= _ON_DEVICE
-            device = tensor.get_device()
-            mark = self._mark(device)
+        flags, device, mark = self._arrives(tensor, _MESSAGE)
         dtype = self.dtypes.get(tensor.dtype, 0)
         order = self._orders.next((state.index, peer, op, tag))
         seq = self.recorder.point_to_point(
             enter_ns, state, op, nbytes, flags, peer, dtype, order, tag, device
         )
+        return self._begun(seq, flags, mark)
+
+    def _arrives(self, tensor: Any, flags: int) -> tuple[int, int, Any]:
+        """The flags of a call on a tensor, its device, and the device's mark."""
+        if not tensor.is_cuda:
+            return flags, HOST_DEVICE, None
+        device = tensor.get_device()
+        mark = None if self.device_timer is None else self.device_timer(device).begin()
+        return flags | _ON_DEVICE | _ASYNC, device, mark
+
+    def _begun(self, seq: int, flags: int, mark: Any) -> Token:
         if mark is not None:
             self._marks[seq] = mark
         return seq, flags
-
-    def _mark(self, device: int) -> Any:
-        return None if self.device_timer is None else self.device_timer(device).begin()
 
     def end(self, token: Token, work: Any) -> None:
         """Arrange for the end of a call to be recorded, once the backend has it.

@@ -132,23 +132,11 @@ _READINGS = (_in_place, _from_first, _lists, _nothing)
 
 def dtype_codes(torch: Any) -> dict[Any, int]:
     """Our number for each of torch's element types; the rest are `DType.OTHER`."""
-    named = {
-        DType.FLOAT32: ("float32",),
-        DType.FLOAT16: ("float16",),
-        DType.BFLOAT16: ("bfloat16",),
-        DType.FLOAT64: ("float64",),
-        DType.INT64: ("int64",),
-        DType.INT32: ("int32",),
-        DType.INT16: ("int16",),
-        DType.INT8: ("int8",),
-        DType.UINT8: ("uint8",),
-        DType.BOOL: ("bool",),
-        DType.FLOAT8: ("float8_e4m3fn", "float8_e5m2"),
-        DType.COMPLEX: ("complex64", "complex128"),
-    }
+    also = {"float8_e4m3fn": DType.FLOAT8, "float8_e5m2": DType.FLOAT8}
+    also |= {"complex64": DType.COMPLEX, "complex128": DType.COMPLEX}
+    named = {code.name.lower(): code for code in DType} | also
     return {
-        getattr(torch, name): int(code)
-        for code, names in named.items()
-        for name in names
-        if hasattr(torch, name)
+        found: int(code)
+        for name, code in named.items()
+        if isinstance(found := getattr(torch, name, None), torch.dtype)
     }

@@ -112,13 +112,16 @@ class PhaseHooks:
     def _data_parallel(self) -> None:
         from torch.nn.parallel.distributed import DistributedDataParallel
 
-        self._before(DistributedDataParallel, "_pre_forward", self._parallel_in)
+        self._before(
+            DistributedDataParallel, "_pre_forward",
+            lambda args: self._forward(args[0], awaits_all=True),
+        )  # fmt: skip
         self._after(DistributedDataParallel, "_post_forward", self._forward_out)
 
     def _fully_shard(self) -> None:
         from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
-        self._before(FSDPState, "_pre_forward", self._forward_in_module)
+        self._before(FSDPState, "_pre_forward", lambda args: self._forward(args[1]))
         self._after(FSDPState, "_post_forward", self._forward_out)
 
     def _fully_sharded(self) -> None:
@@ -129,8 +132,10 @@ class PhaseHooks:
     def _stages(self) -> None:
         from torch.distributed.pipelining.stage import _PipelineStageBase
 
-        name = "forward_one_chunk"
-        self._around(_PipelineStageBase, name, self._forward_in_stage, self._forward_out)
+        self._around(
+            _PipelineStageBase, "forward_one_chunk",
+            lambda args: self._forward(args[0].submod), self._forward_out,
+        )  # fmt: skip
 
     def _checkpoints(self) -> None:
         from torch.distributed import checkpoint
@@ -161,15 +166,6 @@ class PhaseHooks:
 
     def _forward_in(self, args: tuple[Any, ...]) -> None:
         self._forward(args[0])
-
-    def _parallel_in(self, args: tuple[Any, ...]) -> None:
-        self._forward(args[0], awaits_all=True)
-
-    def _forward_in_module(self, args: tuple[Any, ...]) -> None:
-        self._forward(args[1])
-
-    def _forward_in_stage(self, args: tuple[Any, ...]) -> None:
-        self._forward(args[0].submod)
 
     def _forward(self, module: Any, awaits_all: bool = False) -> None:
         """A forward begins; backward may follow in eval mode as well, as in fine-tuning."""
