@@ -250,18 +250,18 @@ def _check_work(scenario: Scenario) -> None:
 
 def _check_sharded(work: Work, strategy: Strategy, ranks: int) -> None:
     """Ranks that hold parts of a replica cannot go on without one another."""
-    if strategy.kind in ("local_sgd", "diloco"):
-        if not work.shard_ranks or work.shard_ranks == ranks:
-            raise ConfigError(
-                f'strategy.kind "{strategy.kind}" averages replicas, of which there is one: of '
-                f'work.kind "fsdp" give work.shard_ranks below the {ranks} ranks'
-            )
-        if strategy.island_ranks not in (0, work.shard_ranks):
-            raise ConfigError(
-                f"strategy.island_ranks is {strategy.island_ranks}, but the parts of a replica are "
-                f"work.shard_ranks, {work.shard_ranks}"
-            )
-    elif strategy.kind not in ("synchronous", "paced"):
+    averages = strategy.kind in ("local_sgd", "diloco")
+    if averages and work.shard_ranks in (0, ranks):
+        raise ConfigError(
+            f'strategy.kind "{strategy.kind}" averages replicas, of which there is one: of '
+            f'work.kind "fsdp" give work.shard_ranks below the {ranks} ranks'
+        )
+    if averages and strategy.island_ranks not in (0, work.shard_ranks):
+        raise ConfigError(
+            f"strategy.island_ranks is {strategy.island_ranks}, but the parts of a replica are "
+            f"work.shard_ranks, {work.shard_ranks}"
+        )
+    if not averages and strategy.kind not in ("synchronous", "paced"):
         raise ConfigError(
             f'strategy.kind "{strategy.kind}" lets a rank go on without others, but those of '
             f'work.kind "fsdp" hold parts of its parameters'

@@ -172,11 +172,6 @@ def expected(setup: Setup) -> tuple[int, float]:
     return messages, messages * MESSAGE_S + operations * steps * OPERATION_S
 
 
-def steps_within(setup: Setup, messages: int) -> int:
-    """Number of steps over which a run follows at most `messages`."""
-    return int(messages / max(expected(setup)[0] / setup.scenario.run.steps, 1.0))
-
-
 def step_ns(setup: Setup) -> float:
     """Duration of an undisturbed step."""
     found = _Run(setup, None).settled(setup.graph, SETTLING)
@@ -258,8 +253,7 @@ class _Run:
         setup, everybody = self._setup, np.arange(self._setup.scenario.ranks)
         graphs = [setup.graph] + ([setup.between] if setup.between is not setup.graph else [])
         jobs = _Jobs(setup, graphs, self._near)
-        engine = JobEngine(jobs.world, setup.graph_of, jobs.number, NoiseSources(
-            setup.scenario, setup.placement), self._pace, np.zeros(len(everybody)))  # fmt: skip
+        engine = jobs.engine(setup.graph_of, self._pace)
         for done in jobs.run(engine, lambda: self._length):
             engine.learn(done, everybody)
             self.followed = jobs.world.followed
@@ -282,10 +276,8 @@ class _Run:
 
     def settled(self, graph: JobGraph, most: int) -> tuple[FinishedStep, float] | None:
         """The first step that is equally long on all ranks, and its duration; None after `most`."""
-        setup = self._setup
-        jobs = _Jobs(setup, [graph], [])
-        engine = JobEngine(jobs.world, lambda _: graph, jobs.number, NoiseSources(
-            setup.scenario, setup.placement), Pace(), np.zeros(setup.scenario.ranks))  # fmt: skip
+        jobs = _Jobs(self._setup, [graph], [])
+        engine = jobs.engine(lambda _: graph, Pace())
         for done in jobs.run(engine, lambda: most):
             self._peak, self.followed = jobs.world.peak_gBps, jobs.world.followed
             lengths = done.over - done.begin
@@ -348,9 +340,13 @@ class _Jobs:
         for job, size in enumerate(sizes[1:], 1):
             self.world.job(job, np.zeros(size))
 
-    def number(self, graph: JobGraph) -> int:
-        """The world's number of a graph."""
-        return self._graphs[id(graph)]
+    def engine(self, graph_of: Callable[[int], JobGraph], pace: Pace) -> JobEngine:
+        """The job in this world; `graph_of`: of a step."""
+        noise = NoiseSources(self._setup.scenario, self._setup.placement)
+        begin_ns = np.zeros(self._setup.scenario.ranks)
+        return JobEngine(
+            self.world, graph_of, lambda graph: self._graphs[id(graph)], noise, pace, begin_ns
+        )
 
     def run(self, engine: JobEngine, steps: Callable[[], int]) -> Iterator[FinishedStep]:
         """Yield the job's steps as they finish; how many there are may change meanwhile."""

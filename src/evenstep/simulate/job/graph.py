@@ -71,16 +71,14 @@ class RankProgram:
             )
         )
 
-    def exchange(self, instance: int, *needs: int, stream: int = EXCHANGE) -> int:
-        """A collective after its needs, while the main stream goes on."""
+    def exchange(
+        self, instance: int, *needs: int, stream: int = EXCHANGE, yields: bool = False
+    ) -> int:
+        """A collective after its needs, while the main stream goes on; one that `yields` gives way
+        to later ones that do."""
+        kind = URGENT if yields else COLLECTIVE
         return self._add(
-            Operation(COLLECTIVE, stream, self._phase, needs=_here(needs), instance=instance)
-        )
-
-    def urgent(self, instance: int, *needs: int) -> int:
-        """A collective that gives way to later ones of its kind."""
-        return self._add(
-            Operation(URGENT, EXCHANGE, self._phase, needs=_here(needs), instance=instance)
+            Operation(kind, stream, self._phase, needs=_here(needs), instance=instance)
         )
 
     def block(self, instance: int, *, receives: bool = False) -> int:

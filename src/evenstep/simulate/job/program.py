@@ -81,7 +81,7 @@ def _urgent(draft: GraphDraft, numbers: list[int]) -> JobGraph:
             role.compute(work.forward_ms * 1e6 / parts)
     with role.phase(Phase.BACKWARD):
         for number in numbers:
-            role.urgent(number, role.compute(work.backward_ms * 1e6 / parts))
+            role.exchange(number, role.compute(work.backward_ms * 1e6 / parts), yields=True)
     draft.after(role)
     return draft.graph(role)
 

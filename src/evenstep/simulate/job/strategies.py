@@ -118,10 +118,9 @@ def convergence(
     """The effect on the optimisation; None where it is that of a synchronous strategy."""
     if staleness is None and local_steps == 1 and not discarded:
         return None
-    if staleness is None:
-        return Convergence(None, None, None, local_steps, discarded)
-    stable = stable_step_share(staleness.mean), stable_step_share(staleness.p99)
-    return Convergence(staleness, *stable, local_steps, discarded)
+    each = (staleness.mean, staleness.p99) if staleness else ()
+    mean, tail = map(stable_step_share, each) if each else (None, None)
+    return Convergence(staleness, mean, tail, local_steps, discarded)
 
 
 # -- pacing ----------------------------------------------------------------------------------------
@@ -312,8 +311,6 @@ def pace_of(scenario: Scenario, run_id: str) -> Pace:
     kind = scenario.strategy.kind
     if kind == "paced":
         return Paced(scenario, run_id)
-    if kind == "stale_synchronous":
-        return Unsynchronised(scenario.ranks, bounded=True)
-    if kind == "asynchronous":
-        return Unsynchronised(scenario.ranks)
+    if kind in ("stale_synchronous", "asynchronous"):
+        return Unsynchronised(scenario.ranks, bounded=kind == "stale_synchronous")
     return Pace()

@@ -17,7 +17,7 @@ from evenstep.errors import ConfigError
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.job.strategies import Convergence
 from evenstep.simulate.result import Result
-from evenstep.simulate.simulation import expected, set_up, simulate, steps_within
+from evenstep.simulate.simulation import expected, set_up, simulate
 from evenstep.simulate.study import margin as margins
 from evenstep.simulate.study.decision_options import DecisionOption, changed, neutral, options
 from evenstep.simulate.study.margin import Edges, Margin
@@ -44,11 +44,7 @@ class Limits:
     @property
     def edges(self) -> Edges:
         """The limits that margins are measured to, with defaults."""
-        usual = Edges()
-        return Edges(
-            usual.cv if self.cv is None else self.cv,
-            usual.efficiency if self.efficiency is None else self.efficiency,
-        )
+        return Edges(**{k: v for k, v in self.to_json().items() if k in Edges._fields})
 
     def to_json(self) -> dict[str, float]:
         """The given limits."""
@@ -174,7 +170,10 @@ def compare(
             * expected(set_up(changed(data, wanted[0].sets)))[1]
         )
     whole = [_whole_periods(data, option) for option in wanted]
-    units = [OptionRun(data, option, limits.edges, tuple(axes)) for option in whole]
+    units = [
+        OptionRun(number, data, option, limits.edges, tuple(axes))
+        for number, option in enumerate(whole)
+    ]
     found = _carried_out(units, workers, progress)
     rows = [one for one in found if isinstance(one, DecisionRow)]
     notes += [one for one in found if isinstance(one, str)]
@@ -184,9 +183,10 @@ def compare(
 def _steps(data: dict[str, Any], option: DecisionOption) -> int:
     run = changed(data, ()).run
     try:
-        steps = steps_within(set_up(changed(data, option.sets)), MOST_MESSAGES)
+        messages, _ = expected(set_up(changed(data, option.sets)))
     except ConfigError:  # reported where it is run
         return run.steps
+    steps = int(MOST_MESSAGES / max(messages / run.steps, 1.0))
     return min(run.steps, run.warm_up + max(LEAST_STEPS, steps))
 
 
@@ -203,6 +203,7 @@ def _whole_periods(data: dict[str, Any], option: DecisionOption) -> DecisionOpti
 class OptionRun(NamedTuple):
     """The input of one option's run, for any process."""
 
+    number: int
     data: dict[str, Any]
     option: DecisionOption
     edges: Edges
@@ -214,7 +215,7 @@ def _carried_out(
 ) -> list[DecisionRow | str]:
     """Rows in the order of the units; a sentence for one that cannot be run."""
     found: list[tuple[int, DecisionRow | str]] = []
-    with closing(Local(workers).carried(list(enumerate(units)), _numbered)) as finished:
+    with closing(Local(workers).carried(units, run)) as finished:
         for one in finished:
             found.append(one)
             if progress is not None:
@@ -222,20 +223,17 @@ def _carried_out(
     return [row for _, row in sorted(found, key=lambda one: one[0])]
 
 
-def _numbered(piece: tuple[int, OptionRun]) -> tuple[int, DecisionRow | str]:
-    return piece[0], run(piece[1])
-
-
-def run(unit: OptionRun) -> DecisionRow | str:
-    """Run one option; a sentence where this cluster cannot run it."""
+def run(unit: OptionRun) -> tuple[int, DecisionRow | str]:
+    """Run one option: its number and row, or a sentence where this cluster cannot run it."""
     try:
         scenario = changed(unit.data, unit.option.sets)
         result = simulate(scenario)
         if result.partial:
             raise KeyboardInterrupt
-        return _row(unit.option, result, margins.margins(scenario, unit.edges, unit.axes))
+        found = margins.margins(scenario, unit.edges, unit.axes)
+        return unit.number, _row(unit.option, result, found)
     except ConfigError as error:
-        return f"{unit.option.name}: {error}"
+        return unit.number, f"{unit.option.name}: {error}"
 
 
 def _row(option: DecisionOption, result: Result, found: dict[str, Margin]) -> DecisionRow:

@@ -78,14 +78,10 @@ class Study:
         samples, strategy = self.scenario.work.samples_per_rank, self.scenario.strategy
         spared = strategy.backups if strategy.kind in SPARING else 0
         awaited = (ranks - spared) / ranks
+        unit = "samples/s" if samples else "steps/s" if self.strong else "rank-steps/s"
         if self.strong:
-            batch = samples * self.scenario.ranks * awaited
-            return (batch or 1.0), _unit(samples, "steps/s")
-        return (1.0 if samples else ranks * awaited), _unit(samples, "rank-steps/s")
-
-
-def _unit(samples: int, otherwise: str) -> str:
-    return "samples/s" if samples else otherwise
+            return (samples * self.scenario.ranks * awaited or 1.0), unit
+        return (1.0 if samples else ranks * awaited), unit
 
 
 def measured(unit: SweepRun) -> dict[str, Any] | None:
@@ -209,7 +205,7 @@ def peak(points: Sequence[Mapping[str, Any]], *, strong: bool = False) -> dict[s
     grown = {name: last["parts_ns"][name] - first["parts_ns"][name] * ideal for name in CAUSES}
     name = max(grown, key=lambda key: grown[key])
     total = sum(value for value in grown.values() if value > 0)
-    lost = _goodput_lost(first, compared)
+    lost = None if first["goodput"] is None else first["goodput"] - compared["goodput"]
     failing = lost is not None and total <= lost * last["step_ns"]["value"]
     return {
         "ranks": best["ranks"],
@@ -221,12 +217,6 @@ def peak(points: Sequence[Mapping[str, Any]], *, strong: bool = False) -> dict[s
         "grown_ns": None if failing else grown[name],
         "share": None if failing or total <= 0 else grown[name] / total,
     }
-
-
-def _goodput_lost(first: Mapping[str, Any], last: Mapping[str, Any]) -> float | None:
-    if first["goodput"] is None:
-        return None
-    return float(first["goodput"] - last["goodput"])
 
 
 def outlay(
