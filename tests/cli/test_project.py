@@ -7,6 +7,7 @@ import pytest
 
 from evenstep.cli import project
 from evenstep.cli.main import main
+from evenstep.diagnose.predict import forecast
 from evenstep.diagnose.predict import project as projecting
 from tests.diagnose.attempts_run import Start, write
 from tests.diagnose.synthetic import World
@@ -77,7 +78,8 @@ def test_a_path_that_is_not_there_is_named(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_page_of_any_world_is_at_most_80_wide(seed):
+def test_the_page_of_any_world_is_at_most_80_wide(seed, monkeypatch):
+    monkeypatch.setattr(forecast, "RESAMPLES", 20)
     random = np.random.default_rng(seed)
     world = World(ranks=4, steps=40, noise=0.1 * random.random(), samples=512, seed=seed)
     document = projecting.projection(world.trace(), [4, 4096, 100_000])

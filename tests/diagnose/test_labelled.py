@@ -24,7 +24,7 @@ def test_what_was_injected_comes_first_with_its_culprits(cause):
 
 @pytest.mark.parametrize("kind", calm.KINDS)
 def test_nothing_is_found_where_nothing_is_wrong(kind):
-    for example in worlds.healthy(range(SEED, SEED + 3), kind):
+    for example in worlds.healthy(range(SEED, SEED + 1), kind):
         assert judged(example).right_mode
 
 
