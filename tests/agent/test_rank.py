@@ -18,6 +18,7 @@ class LateStack:
     """A stack whose hooks want to know of each step."""
 
     name = "late"
+    every = 1
 
     def hooks(self, agent):
         del agent
@@ -26,7 +27,8 @@ class LateStack:
             install=lambda: None, remove=lambda: self.calls.append("remove"),
             poll=lambda: self.calls.append("poll"), on_device=False,
             device_index=None, describe=lambda: {"mechanism": "none"},
-            begins_step=lambda step, *, spared: self.steps.append((step, spared)) or step + 1,
+            begins_step=lambda step, *, spared: self.steps.append((step, spared))
+            or step + self.every,
         )  # fmt: skip
 
 
@@ -44,6 +46,19 @@ def test_a_stack_that_comes_later_hears_of_steps_too(agent):
     agent.add_stack(stack)
     agent.end_step(agent.recorder.began_ns + 1000)
     assert stack.steps == [(1, True)]
+
+
+def test_hooks_are_told_of_the_steps_that_they_ask_for_and_when_anything_is_requested(agent):
+    stack = LateStack()
+    stack.every = 3
+    agent.add_stack(stack)
+    for step in range(5):
+        agent.end_step(agent.recorder.began_ns + 1000 * (step + 1))
+    assert [step for step, _ in stack.steps] == [1, 4]
+    agent._control.due.append(SettingsChange(1, "on", 0.1, 0.1))
+    for step in range(5, 7):
+        agent.end_step(agent.recorder.began_ns + 1000 * (step + 1))
+    assert stack.steps[2:] == [(6, True), (7, False)]  # paced, so each collective is needed
 
 
 def test_what_a_device_has_finished_is_read_once_more_before_the_hooks_are_removed(agent):

@@ -101,7 +101,7 @@ class PhaseHooks:
         before = register_optimizer_step_pre_hook(self._optimizer_in)
         after = register_optimizer_step_post_hook(self._optimizer_out)
         self._undo += [before.remove, after.remove]
-        self._before(Optimizer, "__init__", lambda _: self._on_optimizer())
+        self._around(Optimizer, "__init__", lambda _: self._on_optimizer())
 
     def _loaders(self) -> None:
         from torch.utils.data import dataloader
@@ -112,22 +112,25 @@ class PhaseHooks:
     def _data_parallel(self) -> None:
         from torch.nn.parallel.distributed import DistributedDataParallel
 
-        self._before(
+        self._around(
             DistributedDataParallel, "_pre_forward",
             lambda args: self._forward(args[0], awaits_all=True),
         )  # fmt: skip
-        self._after(DistributedDataParallel, "_post_forward", self._forward_out)
+        self._around(DistributedDataParallel, "_post_forward", after=self._forward_out)
 
     def _fully_shard(self) -> None:
         from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
-        self._before(FSDPState, "_pre_forward", lambda args: self._forward(args[1]))
-        self._after(FSDPState, "_post_forward", self._forward_out)
+        self._around(FSDPState, "_pre_forward", lambda args: self._forward(args[1]))
+        self._around(FSDPState, "_post_forward", after=self._forward_out)
 
     def _fully_sharded(self) -> None:
         from torch.distributed.fsdp.fully_sharded_data_parallel import FullyShardedDataParallel
 
-        self._around(FullyShardedDataParallel, "forward", self._forward_in, self._forward_out)
+        self._around(
+            FullyShardedDataParallel, "forward", lambda args: self._forward(args[0]),
+            self._forward_out,
+        )  # fmt: skip
 
     def _stages(self) -> None:
         from torch.distributed.pipelining.stage import _PipelineStageBase
@@ -163,9 +166,6 @@ class PhaseHooks:
 
     def _input_made(self, _: Any) -> None:
         self._recorder.note((self._clock.input_ends, monotonic_ns(), 0))
-
-    def _forward_in(self, args: tuple[Any, ...]) -> None:
-        self._forward(args[0])
 
     def _forward(self, module: Any, awaits_all: bool = False) -> None:
         """A forward begins; backward may follow in eval mode as well, as in fine-tuning."""
@@ -246,13 +246,9 @@ class PhaseHooks:
 
     # -- installation ----------------------------------------------------------------------------
 
-    def _before(self, owner: Any, name: str, before: Before) -> None:
-        self._around(owner, name, before, None)
-
-    def _after(self, owner: Any, name: str, after: After) -> None:
-        self._around(owner, name, None, after)
-
-    def _around(self, owner: Any, name: str, before: Before | None, after: After | None) -> None:
+    def _around(
+        self, owner: Any, name: str, before: Before | None = None, after: After | None = None
+    ) -> None:
         """Replace `owner.name` by one that reports; errors of the original pass through."""
         original = getattr(owner, name)
 
