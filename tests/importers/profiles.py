@@ -70,10 +70,10 @@ class Profile:
         return path
 
 
-def two_steps(rank=0, late=0, **settings):
+def two_steps(rank=0, late=0, first=3, **settings):
     """Two steps of 1 ms: compute from 100 to 500 µs, an all-reduce from 400 to 600 + late."""
     profile = Profile(rank, **settings)
-    for number in (3, 4):
+    for number in (first, first + 1):
         begin = 1000 * number
         profile.step(number, begin, 1000)
         profile.note("## forward ##", begin + 10, 290)

@@ -285,6 +285,17 @@ def test_on_the_common_time_of_hosts_half_an_hour_apart_everything_has_ended(ope
     assert (clocks.common(rows["rank"], rows.exit_ns) > 0).all()  # 0 stands for no end
 
 
+def test_windows_of_a_rank_are_joined(opened):
+    files = [two_steps(rank, late=50 * rank, first=first) for first in (7, 3) for rank in (0, 1)]
+    trace, alone = opened(*files), opened(*files[2:], name="first-{}.json")
+    steps, calls = trace.of_kind(Kind.STEP), collectives(trace)
+    assert sorted(steps.step.tolist()) == [*[3] * 2, *[4] * 2, *[7] * 2, *[8] * 2]
+    assert (trace.limits, len(calls)) == ([], 8)
+    assert (np.diff(calls.group_seq.reshape(2, 4)) > 0).all()
+    early = calls.select(calls.step < 7)
+    assert np.array_equal(early.device_exit_ns, collectives(alone).device_exit_ns)
+
+
 def test_a_second_file_of_a_rank_and_one_of_another_run_are_left_out(opened, tmp_path):
     trace = opened(two_steps(0), two_steps(0), two_steps(1), two_steps(1, world=64))
     assert list(trace.ranks) == [0, 1]

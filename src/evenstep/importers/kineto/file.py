@@ -76,6 +76,24 @@ class KinetoFile:
         """Events of the host: operators and annotations."""
         return self.of(RowKind.OPERATOR, RowKind.ANNOTATION)
 
+    def followed_by(self, later: KinetoFile) -> KinetoFile:
+        """The events of both files, of which the other one is a later window of the same rank."""
+        rows = later.rows
+        threads = list(dict.fromkeys([*self.threads, *later.threads]))
+        place = np.array([threads.index(one) for one in later.threads])
+        rows = rows.with_column("thread", place[rows.thread])
+        more = {"name": len(self.names), "args": len(self.calls)}
+        more |= {name: int(self.rows[name].max()) + 1 for name in ("correlation", "external")}
+        for name, count in more.items():
+            known = rows[name] > 0 if name == "external" else rows[name] >= 0
+            rows = rows.with_column(name, np.where(known, rows[name] + count, rows[name]))
+        return KinetoFile(
+            self.path, self.header, Columns.concatenate([self.rows, rows]),
+            [*self.names, *later.names], threads,
+            [*self.calls, *later.calls], self.damaged + later.damaged,
+            self.unpaired + later.unpaired, self.process,
+        )  # fmt: skip
+
 
 def read_file(path: Path, progress: Callable[[int, int], None]) -> KinetoFile:
     """Read one file. Raises `TraceError` where it cannot be read to its end."""

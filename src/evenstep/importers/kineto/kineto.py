@@ -20,7 +20,7 @@ from evenstep.importers.kineto.device import device_calls
 from evenstep.importers.kineto.file import KinetoFile, read_file
 from evenstep.importers.kineto.graphs import unrolled
 from evenstep.importers.kineto.names import annotation
-from evenstep.importers.kineto.places import by_process, info_of, places_of
+from evenstep.importers.kineto.places import by_process, info_of, joined, places_of
 from evenstep.importers.kineto.records import FACTS, Profile, enter
 from evenstep.importers.kineto.steps import StepMarks, steps_of
 from evenstep.importers.kineto.table import host_calls
@@ -52,7 +52,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     Raises `TraceError` where none can.
     """
     draft = Draft()
-    files = unrolled(_files(sources, progress, draft.limits))
+    files = unrolled(joined(_files(sources, progress, draft.limits)))
     places, left_out = places_of(files)
     draft.limits += left_out
     origin = min((int(file.rows.start_ns.min()) for file in files if file.key in places), default=0)

@@ -64,10 +64,7 @@ def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Key, FilePlace], list[s
             said = [_BY_PROCESS if file.process else _IN_ORDER]
         reason = _misfit(file, main, middle)
         if not reason and rank in taken:
-            reason = (
-                f"is a second trace of rank {rank}, after {taken[rank]}: windows are not joined; "
-            )
-            reason += "diagnose each in a folder of its own"
+            reason = f"is a second trace of rank {rank}, after {taken[rank]}"
         if reason:
             limits.append(f"left out: {file.path} {reason}")
             continue
@@ -76,6 +73,30 @@ def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Key, FilePlace], list[s
     least = [] if main else map(_least_world, files)
     world = max([main, *(rank + 1 for rank in taken), *least])
     return {key: place._replace(world=world) for key, place in places.items()}, limits
+
+
+def joined(files: Sequence[KinetoFile]) -> list[KinetoFile]:
+    """The files with windows of one rank of a run, whose steps have ever larger numbers, as one
+    file, named as the first."""
+    windows: dict[tuple[int | None, int], KinetoFile] = {}
+    found: list[KinetoFile] = []
+    for file in sorted(files, key=_start):
+        key = _stated(file), _world(file)
+        first = None if key[0] is None else windows.get(key)
+        if first and _goes_on(first, file):
+            found[found.index(first)] = file = first.followed_by(file)
+        else:
+            found.append(file)
+        windows[key] = file
+    return found
+
+
+def _goes_on(first: KinetoFile, file: KinetoFile) -> bool:
+    """Whether a file has later steps of the same run."""
+    numbers = [[step_number(name) for name in each.names] for each in (first, file)]
+    ended, begun = ([one for one in those if one is not None] for those in numbers)
+    soon = int(first.rows.end_ns.max()) <= _start(file) <= _start(first) + APART_NS
+    return soon and bool(ended and begun) and max(ended) < min(begun)
 
 
 def _named(files: Sequence[KinetoFile]) -> dict[Path, int]:
