@@ -3,6 +3,7 @@
 import gzip
 import json
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.overview import device_times
 from evenstep.importers.opening import open_trace
 from evenstep.trace.spool.layout import Kind, Phase
-from tests.diagnose.programs import data_parallel
+from tests.diagnose.programs import Do, Job, data_parallel
+from tests.diagnose.synthetic import MS
 from tests.importers.profiles import two_steps
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data" / "kineto"
@@ -122,6 +124,20 @@ def test_culprits_of_a_real_step_stand_as_they_were_waited_for():
     assert found.findings[0].title.endswith("on ranks 7, 5 and 4")
     assert found.summary["verdict"].startswith("Ranks 7, 5 and 4 cost")
     assert blamed["largest_delay"]["rank"] == 7
+
+
+def test_a_slow_rank_of_a_tensor_group_costs_what_the_job_without_it_saves():
+    """Every call is waited for at once; waits after a part of the work would fit the noise, too."""
+    layer = [Do("work", 2 * MS), Do("call", group=0)]
+    job = Job(
+        ranks=8, groups=[("tp", tuple(range(8)))], device=True, noise=0.1, slow={3: 1.3},
+        program=lambda _: [*8 * layer, Do("work", MS, Phase.OPTIMIZER)],
+        transfer=lambda *_: 0.3 * MS,
+    )  # fmt: skip
+    slow, well = job.run(), replace(job, slow={}).run()
+    finding = diagnose(slow.trace()).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("straggler", [3])
+    assert finding.severity == pytest.approx(1 - well.length_ns / slow.length_ns, rel=0.1)
 
 
 @pytest.mark.parametrize(("buckets", "place"), [(5, "inside backward"), (1, "no phases tell")])

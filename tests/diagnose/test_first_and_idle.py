@@ -77,3 +77,13 @@ def test_what_late_issue_costs_is_seen_where_hosts_were_ahead():
     assert (finding.title, finding.where.ranks) == ("Launch-bound", ())
     assert finding.severity == pytest.approx(1 - well.length_ns / late.length_ns, rel=0.05)
     assert "not recorded" not in finding.cause
+
+
+def test_a_host_that_is_half_a_millisecond_ahead_after_long_work_is_no_launch():
+    """It was asked for the loss in between: of the 60 ms before it, the device idled in none."""
+    layer = [Do("work", 60 * MS), Do("call", group=0)]
+    job = Job(
+        ranks=4, groups=[("default_pg", (0, 1, 2, 3))], program=lambda _: 2 * layer, device=True,
+        noise=0.002, issue_ns=lambda _: 59.5 * MS,
+    )  # fmt: skip
+    assert "Launch-bound" not in {finding.title for finding in diagnose(job.run().trace()).findings}

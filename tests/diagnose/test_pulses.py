@@ -19,6 +19,14 @@ def test_every_nth_value_is_found_with_its_height(period):
     assert found.height == pytest.approx(5, abs=0.2)
 
 
+def test_the_chance_of_pulses_counts_every_set_of_places_that_is_as_unlikely():
+    """Five high values of 31 in C(31, 5) = 169,911 ways: all five places of a period with five are
+    those of period 6 from 1 to 5, and of period 7 from 0 to 2."""
+    series = np.zeros(31)
+    series[3::6] = 1
+    assert pulses(series).chance == pytest.approx(8 / 169_911)
+
+
 @pytest.mark.parametrize("length", [20, 50, 400])
 def test_high_values_anywhere_are_no_pulses(length):
     random = np.random.default_rng(1)

@@ -145,16 +145,30 @@ def pulses(series: Array) -> Pulses | None:
     number, hit = int(places.sum()), int(places[high].sum())
     if number < FEWEST_PULSES or hit < REGULAR * max(number, len(high)):
         return None
-    tried = len(series) // FEWEST_PULSES * period  # periods, each with as many places to begin at
-    chance = tried * exp(
-        _choices(number, hit)
-        + _choices(len(series) - number, len(high) - hit)
-        - _choices(len(series), len(high))
-    )
+    chance = _by_chance(len(series), len(high), number, hit)
     if chance > SURE:
         return None
     height = float(np.median(series[places]) - np.median(series[~places]))
     return Pulses(period, places, height, chance)
+
+
+def _by_chance(count: int, high: int, number: int, hit: int) -> float:
+    """Chance that of so many high values as unlikely a number lies on the places of any period."""
+
+    def likelihood(number: int, hit: int) -> float:
+        others = _choices(count - number, high - hit)
+        return _choices(number, hit) + others - _choices(count, high)
+
+    total = 0.0
+    for period in range(2, count // FEWEST_PULSES + 1):
+        fewer, more = divmod(count, period)
+        for places, begins in ((fewer, period - more), (fewer + 1, more)):
+            for hits in range(min(places, high), -1, -1):
+                chance = likelihood(places, hits)
+                if chance > likelihood(number, hit) + 1e-9:
+                    break
+                total += begins * exp(chance)
+    return total
 
 
 def _choices(of: int, chosen: int) -> float:

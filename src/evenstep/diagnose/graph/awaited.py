@@ -21,7 +21,7 @@ from evenstep.diagnose.graph.streams import (
     kernels,
 )
 from evenstep.diagnose.graph.structure import means, row_hash
-from evenstep.diagnose.levels import MINOR, MOST, SEVERAL
+from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL, SEVERAL
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Op
 
@@ -29,7 +29,8 @@ Array = npt.NDArray[Any]
 
 FURTHEST = 6  # entries after which an operation may still be waited for: a layer of experts has 5
 SURE = 0.15  # of a misfit: smaller improvements do not count
-SHARES = (0.0, 0.25, 1 / 3, 0.5, 2 / 3, 0.75, 1.0)  # of work, done before a wait: as layers are cut
+WHOLE = (0.0, 1.0)  # shares of work, done before a wait; others only where these fit clearly worse
+SHARES = (0.0, 0.25, 1 / 3, 0.5, 2 / 3, 0.75, 1.0)  # as layers are cut
 LARGEST_WEIGHT = 1 / 3  # of a step's work: weight of one place in the pace
 _AT_ONCE = (0.0, *[np.nan] * (FURTHEST - 1))  # shares of work before a wait for the last entry
 PACE_ROUNDS = 4  # of fitting waits and computing paces in turn
@@ -86,10 +87,12 @@ def _awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
 
 def _in_stream(rows: Columns, gaps: _Gaps) -> Array:
     """Kinds of gaps that end with the operation before: it runs on the stream of compute, as
-    blocking calls do, and the next entry follows at once. By the operations' own ends."""
+    blocking calls do, and the next entry nearly always follows at once. By the operations' own
+    ends."""
     ends = np.abs(gaps.lasted - gaps.over[0]) <= CROSSING_NS
     told = rows.on_device[gaps.row] & np.isnan(gaps.computed) & ~gaps.opens
-    return means(ends & told & (gaps.lasted > SEVERAL * CROSSING_NS), gaps.kind) > MOST
+    told &= gaps.lasted > SEVERAL * CROSSING_NS
+    return means(ends & told, gaps.kind) > NEARLY_ALL
 
 
 def _usual_shares(rows: Columns, operations: Columns, gaps: _Gaps) -> Array:
@@ -176,7 +179,7 @@ def _gaps(rows: Columns, over: Array, place: Array) -> _Gaps:
     computed = rows.computed_ns[row] - rows.computed_ns[row - 1]
     cell = (np.cumsum(opens) - 1)[row]
     slack = rows.slack_ns if "slack_ns" in rows else np.full(len(rows), -1, np.int8)  # of hosts
-    idle = idle_until_issued(slack[row], lasted) & np.isnan(computed)
+    idle = idle_until_issued(slack[row]) & np.isnan(computed)
     return _Gaps(row, place[row - 1], cell, opens[row], idle, lasted, computed, ends)
 
 
@@ -236,18 +239,20 @@ def _best_shares(gaps: _Gaps, share: Array, sure: Array) -> Array:
     share, unseen = np.split(share, [some.kind.max(initial=-1) + 1])  # those without any gap in it
     sure = sure[: len(share)]
     never = np.where(sure[:, None], share, np.nan)
-    share, misfit = _fitted(some, share, ~sure)
+    share, misfit = _fitted(some, share, ~sure, WHOLE)
     for start in (never, _with(never, 0, 0.0)):
-        other, rest = _fitted(some, start, ~sure)
+        other, rest = _fitted(some, start, ~sure, WHOLE)
         better = _clearly(rest, misfit, AT_ONCE_NS)
         share = np.where(better[:, None], other, share)
         misfit = np.where(better, rest, misfit)
-    return np.concatenate([share, unseen])
+    return np.concatenate([_fitted(some, share, ~sure, SHARES)[0], unseen])
 
 
-def _fitted(gaps: _Gaps, share: Array, free: Array) -> tuple[Array, Array]:
-    """The shares, changed for `free` kinds wherever others fit clearly better; and, of each kind,
-    the misfit of a gap in its steps."""
+def _fitted(
+    gaps: _Gaps, share: Array, free: Array, shares: tuple[float, ...]
+) -> tuple[Array, Array]:
+    """The share of each kind, changed for `free` kinds wherever others of `shares` fit clearly
+    better; and, of each kind, the misfit of a gap in its steps."""
     kinds = len(share)
     for _ in range(PACE_ROUNDS):
         pace = _paces(gaps, share)
@@ -261,7 +266,7 @@ def _fitted(gaps: _Gaps, share: Array, free: Array) -> tuple[Array, Array]:
         best = np.full(share.shape, np.nan)
         least = _misfit(gaps, best, pace)[0]
         for _turn in range(2):
-            tries = [(ahead, part) for ahead in range(FURTHEST) for part in SHARES]
+            tries = [(ahead, part) for ahead in range(FURTHEST) for part in shares]
             tried = [_with(best, *one) for one in tries]
             misfits = np.stack([_misfit(gaps, one, pace)[0] for one in tried])
             misfits[np.array([part > 0 for _, part in tries])[:, None] & opens] = np.inf

@@ -87,11 +87,10 @@ def idle_until_over(computes: Intervals, lane: Array, enter_ns: Array, leave_ns:
     return np.where((began <= leave_ns + own + CROSSING_NS) & (length > 0), length, found)
 
 
-def idle_until_issued(slack_ns: Array, lasted_ns: Array) -> Array:
-    """Whether entries so long after their issue, after gaps that lasted so long, began as soon as
-    their host had issued them: the device had nothing left to do."""
-    least = np.maximum(LAUNCH_NS, TELLING * lasted_ns)
-    return np.asarray((slack_ns >= 0) & (slack_ns <= least))
+def idle_until_issued(slack_ns: Array) -> Array:
+    """Whether entries so long after their issue began as soon as their host had issued them: the
+    device had nothing left to do."""
+    return np.asarray((slack_ns >= 0) & (slack_ns <= LAUNCH_NS))
 
 
 def with_stream_order(rows: Columns, operations: Columns) -> Columns:

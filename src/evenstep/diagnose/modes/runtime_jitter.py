@@ -214,7 +214,7 @@ def _late_issue(case: Case) -> list[Finding]:
     lane, own, free_ns = graph.rows.lane, graph.own_ns, _unrecorded_ns(case)
     entered = np.isin(graph.ranks, entered_on_device(case.trace))  # that hides when it was issued
     profiled = graph.device & entered & case.grid.device_ns.any(axis=0)
-    late = idle_until_issued(graph.rows.slack_ns, own) & (graph.device & ~entered)[lane]
+    late = idle_until_issued(graph.rows.slack_ns) & (graph.device & ~entered)[lane]
     known = None if profiled.any() else _idle_part(case, late)
     sure = profiled.any() or known is not None
     part = np.full(len(own), 1 - COMPUTING) if known is None else known

@@ -63,6 +63,19 @@ def _expected_ranks(ranks: int, draws: int) -> float:
 # -- sequences of different lengths ----------------------------------------------------------------
 
 
+def _by_batch(case: Case, spent: Array) -> Array:
+    """Mean work (steps × batches) of the ranks of each batch: those of a group whose work mostly
+    varies together, as in tensor parallelism, have one; any other rank has its own."""
+    batch = np.arange(spent.shape[1])
+    for group in case.trace.groups:
+        mine = np.flatnonzero(np.isin(case.grid.ranks, group.ranks))
+        size, each = len(mine), spent[:, mine].var(axis=0).sum()
+        alike = spent[:, mine].sum(axis=1).var() > (1 + (size - 1) * MOST) * each  # correlation
+        if 1 < size < len(batch) and alike:
+            batch[mine] = batch[mine].min()
+    return np.stack([spent[:, batch == one].mean(axis=1) for one in np.unique(batch)], axis=1)
+
+
 def _uneven_sequences(case: Case) -> list[Finding]:
     """Micro-batches of different lengths, or forward and backward, or all stretches of a step's
     work, that are long together, on another rank in each step."""
@@ -75,7 +88,7 @@ def _uneven_sequences(case: Case) -> list[Finding]:
         evened: Callable[[Change], Change] = partial(_without_lengths, case.costs.graph, batches)
     else:
         spent = _forward_and_backward(case) or _stretches(case)
-        if spent is None or not _varies(spent) or not rotating(spent.spent):
+        if spent is None or not _varies(spent) or not rotating(_by_batch(case, spent.spent)):
             return []
         # what is left varies as much as the noise alone
         evened = partial(case.costs.even_amounts, part=1 - float(np.sqrt(spent.noise)))
