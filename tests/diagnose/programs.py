@@ -86,6 +86,7 @@ class _Run:
         moves = 1 + job.fabric_noise * self.random.random((job.ranks, longest))
         position = [0] * job.ranks
         self.entered: dict[Any, dict[int, float]] = {}
+        self.called: dict[Any, float] = {}  # when a host issued an operation, where it has a pace
         self.over: dict[Any, float] = {}
         self.open: list[list[Any]] = [[] for _ in range(job.ranks)]
         self.count: list[dict[Any, int]] = [{} for _ in range(job.ranks)]
@@ -121,6 +122,7 @@ class _Run:
         members = self._members(rank, do)
         entered = self.entered.setdefault(key, {})
         entered.setdefault(rank, self.now[rank])
+        self.called.setdefault((key, rank), self.issued.get(rank, 0.0))
         deciding = [self._sender(rank, do)] if do.what in ("send", "receive") else members
         if (self.job.device or self.job.meets) and do.what in ("send", "receive"):
             deciding = members
@@ -227,7 +229,7 @@ class _Run:
             origin = 0 if profiled else BOOT_NS - 10**9 * (1 + rank)
             drift = 1 if profiled else 1 + 1e-6 * rank
             fields = {
-                "enter_ns": enter if profiled else self._issued(rank, enter),
+                "enter_ns": enter if profiled else self._issued(rank, key, enter),
                 "exit_ns": leave + 0.1 * MS,
                 "device_enter_ns": (enter - origin) * drift,
                 "device_exit_ns": (leave - origin) * drift,
@@ -247,11 +249,11 @@ class _Run:
             **fields,
         )
 
-    def _issued(self, rank: int, enter: float) -> float:
+    def _issued(self, rank: int, key: Any, enter: float) -> float:
         """When a host issued a call in the order of its program; without a pace of its own it runs
         ahead of its device."""
         if self.job.issue_ns:
-            return self.issued[rank]
+            return self.called[key, rank]
         ahead = self.hosts.uniform(0.3 * MS, 6 * MS)
         self.issued[rank] = max(self.issued.get(rank, 0.0) + 5_000, enter - ahead)
         return self.issued[rank]

@@ -1,11 +1,13 @@
 """Lateness that was brought into a trace, and devices that wait for their hosts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.trace.spool.layout import Kind, Op, Phase
-from tests.diagnose.programs import Do, Job
+from tests.diagnose.programs import Do, Job, prefetched
 from tests.diagnose.synthetic import BOOT_NS, MS, World
 
 LATE_MS = 300
@@ -87,3 +89,13 @@ def test_a_host_that_is_half_a_millisecond_ahead_after_long_work_is_no_launch():
         noise=0.002, issue_ns=lambda _: 59.5 * MS,
     )  # fmt: skip
     assert "Launch-bound" not in {finding.title for finding in diagnose(job.run().trace()).findings}
+
+
+def test_where_hosts_are_ahead_in_a_small_part_only_the_cost_lies_between_nothing_and_all():
+    """Layers of 6 and 12 ms are issued in 13 ms, each with a transfer of 2 ms beside it."""
+    job = replace(prefetched(), transfer=lambda *_: 2 * MS, issue_ns=lambda _: 13 * MS)
+    late, well = job.run(), replace(job, issue_ns=lambda _: MS).run()
+    finding = diagnose(late.trace()).findings[0]
+    assert finding.title == "Launch-bound"
+    (remedy,) = finding.options
+    assert remedy.low == 0.0 < 1 - well.length_ns / late.length_ns < remedy.high

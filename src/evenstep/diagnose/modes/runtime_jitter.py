@@ -12,7 +12,7 @@ from evenstep.diagnose.graph.structure import issuing_ns
 from evenstep.diagnose.lateness.case import Array, Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS
-from evenstep.diagnose.levels import FEWEST, MINOR, MOST, NAMED
+from evenstep.diagnose.levels import FEWEST, MOST, NAMED
 from evenstep.diagnose.measure.grid import during
 from evenstep.diagnose.measure.hosts import Contention, growth
 from evenstep.diagnose.modes.intervention import (
@@ -249,8 +249,8 @@ def _late_issue(case: Case) -> list[Finding]:
 def _idle_part(case: Case, late: Array) -> Array | None:
     """The part of each row's own work, if its entry was issued late, in which its device was idle:
     what is beyond the work expected at the same place, by its regression on the time of issue where
-    hosts were ahead; at places where they never were the part of the others. None where that is
-    nearly all."""
+    hosts were ahead; at places where they never were the part of the others. None where those are
+    most."""
     assert case.costs is not None
     graph = case.costs.graph
     own, issued = graph.own_ns, issuing_ns(graph)
@@ -266,7 +266,7 @@ def _idle_part(case: Case, late: Array) -> Array | None:
             work = own[seen].mean() + slope * (issued[rows] - issued[seen].mean())
             idle[rows] = np.clip(1 - work / np.maximum(own[rows], 1.0), 0.0, 1.0)
     known = np.where(late & ~np.isnan(idle), own, 0.0)
-    if known.sum() <= MINOR * own[late].sum():
+    if known.sum() <= MOST * own[late].sum():
         return None
     others = np.nansum(idle * known) / known.sum()
     return np.asarray(np.where(np.isnan(idle), others, idle))
