@@ -99,8 +99,7 @@ def _in_stream(rows: Columns, gaps: _Gaps) -> Array:
 def _prefetched(rows: Columns, operations: Columns, gaps: _Gaps, follows: Array) -> Array:
     """Kinds of gaps after operations that are entered ahead of the work beside them, as parameters
     of the next layer: the first of a row of the same was waited for with no work behind it."""
-    names = ("op", "size_bytes", "members")
-    code = row_hash([operations[name][rows.operation] for name in names])
+    code = row_hash([operations[name][rows.operation] for name in ("op", "members")])
     same = (code[gaps.row] == code[gaps.row - 1]) & ~gaps.opens
     first, place = same & follows[gaps.kind], np.arange(len(same))
     begun, known = (np.maximum.accumulate(np.where(one, place, -1)) for one in (~same, first))
