@@ -139,15 +139,6 @@ def staged(slow_ns: float):
     return trace, run.length_ns
 
 
-def test_between_processes_of_one_host_slow_messages_are_a_link_too():
-    trace, took = staged(12 * MS)
-    for info in trace.ranks.values():
-        info.identity["hostname"] = "node0"
-    first = diagnose(trace).findings[0]
-    assert (first.mode, "ranks 1 and 2" in first.title) == ("fabric_contention", True)
-    assert first.severity == pytest.approx(1 - staged(MS / 2)[1] / took, rel=0.05)
-
-
 def test_a_link_whose_messages_are_always_slow_is_named_and_costed():
     (slow, took), (well, usual) = staged(12 * MS), staged(MS / 2)
     first = diagnose(slow).findings[0]
