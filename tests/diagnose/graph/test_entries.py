@@ -105,6 +105,16 @@ def test_what_has_no_known_kind_or_root_is_an_operation_of_each_member(op, root)
     assert (rows.decides & rows.waits).all()
 
 
+def test_what_is_of_each_member_is_in_no_queue_with_what_is_of_all():
+    run = Run()
+    for rank in range(3):
+        run.collective(rank, 0, 0, 1, 2)
+        run.collective(rank, 0, 1, 3, 4, Op.OTHER)
+    made = found(run)
+    assert sorted(made.operations.members.tolist()) == [1, 1, 1, 3]
+    assert len(set(made.operations.queue.tolist())) == 4
+
+
 def test_operations_are_in_order_of_group_and_number_and_know_who_is_missing():
     run = Run(3, (0, 1, 2), (0, 2))
     for rank in (2, 0):

@@ -102,8 +102,8 @@ def test_a_clock_that_wanders_is_followed_piece_by_piece():
     ],
 )
 def test_compute_waited_for_an_operation_where_it_was_idle_until_its_end(enter, leave, idle):
-    computes = Intervals(np.zeros(3, int), np.array([0, 21, 70]) * US, np.array([10, 30, 80]) * US)
-    one = (np.array([at]) for at in (0, enter, leave))
+    computes = Intervals(np.ones(3, int), np.array([0, 21, 70]) * US, np.array([10, 30, 80]) * US)
+    one = (np.array([at]) for at in (1, enter, leave))
     found = idle_until_over(computes, *one)
     if leave == 17_500:
         idle = 7_500  # within what stamps of two streams may cross
