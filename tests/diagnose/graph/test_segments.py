@@ -167,3 +167,22 @@ def test_a_step_may_begin_at_no_time_at_all_and_its_first_work_is_since_then():
     )  # fmt: skip
     assert found[0].tolist() == [5, 4, 2, 2]
     assert found[1].tolist() == [[0, 2]]
+
+
+@pytest.mark.parametrize(("took", "end"), [(24, 38), (14, 34), (30, 44)])
+def test_a_queue_is_busy_over_steps_that_have_nothing_in_it(took, end):
+    """The second group's first lasts from 1 to 25; its next, of the third step, is entered at 21,
+    takes 10 ms from when the first is over, and is waited for from 30 on; 3 ms follow."""
+    run = Run(2, (0, 1), (0, 1))
+    for rank in range(2):
+        run.collective(rank, 0, 0, 1, 25, group=1)
+        for step in range(2):
+            run.collective(rank, step, step, 10 * step + 2, 10 * step + 6, flags=Flag(0))
+            run.step(rank, step, 10 * step, 10 * step + 10)
+        run.collective(rank, 2, 1, 21, 35, group=1)
+        run.wait(rank, 2, 30, 35)
+        run.step(rank, 2, 20, 38)
+    found = run.graph()
+    first = np.flatnonzero(found.took_ns == 24 * MS)
+    ends = replay(found, [Change.of_transfers(first, np.array([float(took * MS)]))])
+    assert after(ends[0]) == [[10, 10], [20, 20], [end, end]]
