@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.simulate.wires.carriage import one_by_one
 from evenstep.simulate.wires.interface import COLLECTIVE, COMPUTE, Carriage, MessageVolley
 from evenstep.simulate.wires.world import World, make_world
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 UNIT_NS = 100_000_000  # of the engine for a unit of a world's time
 BUCKETS = 8

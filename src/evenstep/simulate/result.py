@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.allreduce import RING_PASSES, bus_factor
 from evenstep.documents import Document, Meta
@@ -19,8 +18,7 @@ from evenstep.simulate.job.fabric_map import FabricMap, LinkLoads, fabric_map
 from evenstep.simulate.job.graph import AVERAGING
 from evenstep.simulate.job.strategies import Convergence, StalenessDistribution, convergence
 from evenstep.simulate.wires.carriage import alone_ns
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 SCHEMA = "evenstep.simulation/1"
 MOST_LINKS = 8

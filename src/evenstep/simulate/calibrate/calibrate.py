@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.documents import Amount, Meta, Natural, RunName
 from evenstep.errors import TraceError
@@ -21,9 +20,8 @@ from evenstep.scenario.parts import Collectives, Job, Noise, Run, Work
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.calibrate.links import FittedLinks, ObservedCollectives, fit_links, work_of
 from evenstep.simulate.calibrate.noise import fit_noise, mean_of, short
+from evenstep.trace.columns import Array
 from evenstep.trace.ranks import format_ranks
-
-Array = npt.NDArray[Any]
 
 FEWEST_STEPS = 8
 PHASES = ("input", "forward", "backward", "optimizer")

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import nnls
 
 from evenstep.documents import Amount, Document, Positive
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 HALVES = ("all_gather", "reduce_scatter")
 OFTEN = 0.5  # in a step: a rarer collective is not part of it

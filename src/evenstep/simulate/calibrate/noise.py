@@ -11,13 +11,11 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 
 from evenstep.scenario.parts import Noise
 from evenstep.statistics.interval import MAD_SIGMA
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 SILENT = 1e-4  # standard deviation below which there is no noise
 COMMON = 0.1  # share of the variance below which no part counts as common or lasting

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 CHUNKS = 16  # pieces of a tree's or a chain's message that follow each other
 TREE_CHUNK_BYTES = 128 * 1024  # but no smaller pieces than this

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import ConfigError
 from evenstep.scenario.hardware import Cluster, Fabric
 from evenstep.simulate.fabric.machines import Core, End, LinkBlock, Tier, machines
 from evenstep.simulate.fabric.meshes import Dragonfly, Torus
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 
 class Switch:

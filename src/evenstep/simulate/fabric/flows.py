@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.scenario.parts import Collectives
 from evenstep.simulate.fabric import collectives, nccl
 from evenstep.simulate.fabric.collectives import Pattern, Request, Round
 from evenstep.simulate.fabric.network import Network, Routes
 from evenstep.simulate.fabric.placement import Placement
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 MOST_KNOWN = 256  # collectives that a library remembers
 

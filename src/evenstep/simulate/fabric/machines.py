@@ -14,12 +14,10 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.scenario.hardware import Cluster, NodeKind
 from evenstep.scenario.scenario import nodes_in
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 
 class Tier(NamedTuple):

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.scenario.hardware import Cluster, Fabric
 from evenstep.simulate.fabric.machines import End, LinkBlock, Tier, machines
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 
 class Torus:

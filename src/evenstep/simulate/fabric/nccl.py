@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.allreduce import bus_factor
 from evenstep.scenario.hardware import Cluster
 from evenstep.simulate.fabric import collectives
 from evenstep.simulate.fabric.collectives import Pattern, Request, Round
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 LL, LL128, SIMPLE = PROTOCOLS = ("LL", "LL128", "Simple")
 #: µs, by protocol: of a launch, of a step between GPUs of a machine, and between machines.

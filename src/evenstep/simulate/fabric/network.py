@@ -12,14 +12,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import ConfigError
 from evenstep.scenario.hardware import Cluster, Fabric, LinkChange
 from evenstep.simulate.fabric import fabrics
 from evenstep.simulate.fabric.machines import Machines, parts_of, pcie_switches
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 LEAST_SHARE = 0.05  # of a link, left by traffic that does not yield
 PACKET_BYTES = 4096  # the largest payload of RoCE and InfiniBand

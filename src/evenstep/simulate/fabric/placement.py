@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import ConfigError
 from evenstep.scenario.scenario import Scenario, nodes_in
 from evenstep.simulate.fabric.network import Network, in_turn
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 _NEIGHBOURS, _JOB = 101, 102  # streams of the placement's own random numbers
 

@@ -10,7 +10,6 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.scenario import schema
 from evenstep.scenario.scenario import Scenario
@@ -18,14 +17,13 @@ from evenstep.simulate.fabric.machines import Machines
 from evenstep.simulate.fabric.placement import Placement
 from evenstep.simulate.job.recording import START_NS, Block, extra_records
 from evenstep.simulate.job.strategies import Extra
+from evenstep.trace.columns import Array
 from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.reader import RECORD
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.summary import FANOUT, LEVELS, level_slots
 from evenstep.trace.trace import Group
-
-Array = npt.NDArray[Any]
 
 _PAGE = layout.PAGE_BYTES
 _FILE_MODE = "r+b"

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.simulate.fabric.noise import Disturbance, NoiseSources
 from evenstep.simulate.job.graph import MAIN, JobGraph, Operation, RankProgram
@@ -19,9 +18,8 @@ from evenstep.simulate.job.strategies import Pace, Paced, StepSignals
 from evenstep.simulate.wires.carriage import alone_ns
 from evenstep.simulate.wires.interface import COLLECTIVE, COMPUTE, SLOWED
 from evenstep.simulate.wires.world import World
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

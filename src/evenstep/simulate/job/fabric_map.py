@@ -14,17 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.simulate.fabric.flows import Flow, FlowRound
 from evenstep.simulate.fabric.machines import Tier
 from evenstep.simulate.fabric.network import Network
 from evenstep.simulate.fabric.placement import Placement
 from evenstep.simulate.job.neighbours import NeighbourJob
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.ranks import format_ranks
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.flows import CollectiveLibrary, Flow
 from evenstep.simulate.wires.interface import COLLECTIVE, COMPUTE, DROP, SLOWED, URGENT, StepPlan
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
-
-Array = npt.NDArray[Any]
 
 MAIN, EXCHANGE, ONWARD, BACKWARD = range(4)  # streams
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.scenario.parts import Neighbour
 from evenstep.scenario.scenario import Scenario
@@ -17,8 +15,7 @@ from evenstep.simulate.fabric.noise import generator
 from evenstep.simulate.fabric.placement import Placement
 from evenstep.simulate.job.graph import JobGraph, RankProgram
 from evenstep.simulate.wires.world import World
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 _STREAM = 500
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.flows import Flow
@@ -26,9 +25,8 @@ from evenstep.simulate.job.graph import (
     RankProgram,
     repeated,
 )
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
-
-Array = npt.NDArray[Any]
 
 
 def grid(scenario: Scenario) -> Array:

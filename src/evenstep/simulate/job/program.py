@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.flows import CollectiveLibrary
@@ -25,10 +23,8 @@ from evenstep.simulate.job.graph import (
     as_kept,
 )
 from evenstep.simulate.job.pipelines import grid, pipeline, replicas
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
-
-Array = npt.NDArray[Any]
-
 
 # -- data parallel ---------------------------------------------------------------------------------
 

@@ -8,21 +8,19 @@ Records of all ranks are collected for a block of steps, 14 words of 8 bytes eac
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.simulate.fabric.flows import Flow
 from evenstep.simulate.job.engine import FinishedStep
 from evenstep.simulate.job.graph import MAIN, Operation, RankProgram
 from evenstep.simulate.job.strategies import Extra
 from evenstep.simulate.wires.interface import COMPUTE, SLOWED
+from evenstep.trace.columns import Array
 from evenstep.trace.reader import RECORD, SUMMARY
 from evenstep.trace.spool import layout, summary
 from evenstep.trace.spool.layout import DType, Flag, Kind, Op, Phase, ReduceOp
-
-Array = npt.NDArray[Any]
 
 START_NS = 1_000_000_000  # the clock of a simulation does not begin at zero
 BLOCK_BYTES = 1 << 28

@@ -11,15 +11,13 @@ from collections import deque
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.documents import Amount, Natural, Portion, Positive
 from evenstep.pacing import Pacer, PacerSettings, Reason, Slowest, StepObservation
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.formulas.strategies import stable_step_share
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Actuator, Flag, Kind
-
-Array = npt.NDArray[Any]
 
 MOST_UPDATES = 4_000_000  # kept, the latest; 64 MB
 MOST_BINS = 32

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.allreduce import bus_factor
 from evenstep.errors import ConfigError
@@ -29,8 +28,8 @@ from evenstep.simulate.study import sweep as sweeps
 from evenstep.simulate.study.scaling_sizes import resized
 from evenstep.simulate.study.sweep import SweepRun, interval
 from evenstep.simulate.wires.carriage import alone_ns
+from evenstep.trace.columns import Array
 
-Array = npt.NDArray[Any]
 Row = Mapping[str, Any]
 
 BEFORE, AFTER = "before", "after"

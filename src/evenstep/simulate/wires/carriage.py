@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.simulate.fabric.flows import Flow, FlowRound
 from evenstep.simulate.wires.interface import (
@@ -24,8 +23,7 @@ from evenstep.simulate.wires.interface import (
     StepPlan,
 )
 from evenstep.simulate.wires.world import make_world
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 SAME = 1e-12  # relative: messages whose durations differ by less end together
 

@@ -5,11 +5,9 @@ Times are ns, rates GB/s.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy.typing as npt
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 STUCK, PAUSED = -1, -2  # results of `run` besides the number of a job
 #: Kinds of operations: compute; a collective; compute that a collective in flight slows down; a

@@ -11,16 +11,13 @@ import ctypes
 from collections import deque
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.compiled import LibrarySource, build
 from evenstep.simulate.wires.interface import STREAMS, Carriage, StepPlan
 from evenstep.simulate.wires.world_python import PythonWorld
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 LINE = 8  # numbers in a line of a processor's cache
 

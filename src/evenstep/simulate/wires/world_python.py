@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.simulate.fabric.network import LEAST_SHARE
 from evenstep.simulate.wires.interface import (
@@ -28,8 +27,7 @@ from evenstep.simulate.wires.interface import (
     MessageVolley,
     StepPlan,
 )
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 SAME_NS, SAME_SHARE = 1e-6, 1e-15  # moments closer than this are one
 
