@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import sqrt
 from statistics import NormalDist, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 z = NormalDist().inv_cdf  # quantile of the standard normal distribution
 MAD_SIGMA = 1 / z(0.75)  # standard deviation over median absolute deviation

@@ -8,10 +8,9 @@ absolute error).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.graph.streams import (
     AT_ONCE_NS,
@@ -22,10 +21,8 @@ from evenstep.diagnose.graph.streams import (
 )
 from evenstep.diagnose.graph.structure import means, row_hash
 from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL, SEVERAL
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Op
-
-Array = npt.NDArray[Any]
 
 FURTHEST = 6  # entries after which an operation may still be waited for: a layer of experts has 5
 SURE = 0.15  # of a misfit: smaller improvements do not count

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.graph import streams
 from evenstep.diagnose.graph.entries import Entries, entered_on_device, entries
@@ -26,11 +25,9 @@ from evenstep.diagnose.graph.structure import (
 )
 from evenstep.diagnose.levels import LOW, NEARLY_ALL
 from evenstep.trace.clocks.clocks import Clocks
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import COMPUTE, Trace
-
-Array = npt.NDArray[Any]
 
 NO_HOST = -1  # slack of entries that a host makes itself
 SURE_NS = 200_000  # error to which hosts' clocks agree; else each is placed by its own devices

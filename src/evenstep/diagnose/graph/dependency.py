@@ -11,13 +11,12 @@ collective begins when its last member does.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.levels import MOST
-from evenstep.trace.columns import Columns, key_numbers
+from evenstep.trace.columns import Array, Columns, key_numbers
 from evenstep.trace.operation_messages import STAMPS_S, OperationMessages, in_order, messages
 from evenstep.trace.operations import (
     ANYWHERE,
@@ -33,8 +32,6 @@ from evenstep.trace.operations import (
     joined,
     latest,
 )
-
-Array = npt.NDArray[Any]
 
 
 class Dependencies(NamedTuple):

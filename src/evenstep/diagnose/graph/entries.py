@@ -8,19 +8,16 @@ operation of one member. Times are ns on the common time; device times are broug
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.graph.structure import row_hash
 from evenstep.diagnose.levels import MINOR
 from evenstep.trace.clocks.clocks import Clocks
-from evenstep.trace.columns import Columns, run_numbers
+from evenstep.trace.columns import Array, Columns, run_numbers
 from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op, Phase
 from evenstep.trace.trace import Trace, matched
-
-Array = npt.NDArray[Any]
 
 FROM_ROOT = (int(Op.BROADCAST), int(Op.SCATTER))
 TO_ROOT = (int(Op.REDUCE), int(Op.GATHER))

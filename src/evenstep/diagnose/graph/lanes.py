@@ -9,18 +9,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.graph.awaited import Awaited, awaited
 from evenstep.diagnose.graph.entries import Entries
 from evenstep.diagnose.graph.structure import grouped_order
 from evenstep.diagnose.levels import MOST, NEARLY_ALL
 from evenstep.trace.clocks.clocks import Clocks
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import Trace
-
-Array = npt.NDArray[Any]
 
 NONE = -1
 WORKED, ENTRY, CALL, WAIT, STEP_END = range(5)  # `order` of rows at one time

@@ -8,16 +8,14 @@ comes back, then sends a new one: there a row ends one and begins another.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.graph.structure import Graph, quantiles, row_hash
 from evenstep.diagnose.levels import ERRORS, MINOR, MOST
 from evenstep.statistics.interval import MAD_SIGMA
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 LONG = 0.01  # of a lane's work in a step: shorter rows are left out
 ROUNDS = 4  # of dividing rows of two micro-batches by what each takes elsewhere

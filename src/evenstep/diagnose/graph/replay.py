@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.graph.schedule import carried_over, evaluate
 from evenstep.diagnose.graph.structure import Batch, Graph
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 SHORTEST = 8  # segments of a chunk, replayed one after the other
 MOST_CHUNKS = 256  # side by side

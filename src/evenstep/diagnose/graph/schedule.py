@@ -8,12 +8,11 @@ the previous segment left stands at the end of the buffer: the lanes, then the q
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 
 class Links(NamedTuple):

@@ -7,10 +7,8 @@ follow its entry; so nothing in a segment depends on a later one.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.graph.lanes import STEP_END, WORKED
 from evenstep.diagnose.graph.schedule import Links
@@ -22,9 +20,7 @@ from evenstep.diagnose.graph.structure import (
     quantiles,
     row_hash,
 )
-from evenstep.trace.columns import Columns
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array, Columns
 
 ROUNDS = 64  # at most, until operations and rows agree on their segments
 

@@ -7,16 +7,13 @@ places every device's clock on that of the first one.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.graph.structure import Intervals, row_hash
 from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL
-from evenstep.trace.columns import Columns, run_numbers
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array, Columns, run_numbers
 
 FASTEST_DRIFT = 200e-6  # of a device's clock against its host's
 STRETCH = 64  # ends in each piece of the curve that follows a wandering clock

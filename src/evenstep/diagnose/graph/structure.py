@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.graph.schedule import Links, Schedule, schedule
-from evenstep.trace.columns import Columns
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array, Columns
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Where
@@ -25,10 +23,9 @@ from evenstep.diagnose.measure.hosts import Contention, contention
 from evenstep.diagnose.measure.stuck import LONG, Stuck, stuck
 from evenstep.diagnose.measure.transfers import Shape, Transfers, shapes, transfers
 from evenstep.statistics.interval import Share, share_of
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.trace.trace import Trace
-
-Array = npt.NDArray[Any]
 
 INNER_PHASES = (Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 _PHASES = {

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.graph.entries import TO_ROOT
 from evenstep.diagnose.graph.peers import Peers, peers
@@ -30,8 +29,7 @@ from evenstep.diagnose.lateness.thresholds import above_others, local_median
 from evenstep.diagnose.levels import ERRORS, LISTED, MOST, SEVERAL, UNDISTURBED
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.statistics.interval import BLOCK_STEPS
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 NONE = Change.none()
 

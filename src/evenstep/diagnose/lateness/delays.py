@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.lateness.thresholds import (
@@ -31,9 +29,8 @@ from evenstep.diagnose.lateness.thresholds import (
 )
 from evenstep.diagnose.levels import CLEARLY, NAMED, SEVERAL
 from evenstep.diagnose.measure.grid import StepGrid
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
-
-Array = npt.NDArray[Any]
 
 
 class Cause(IntEnum):

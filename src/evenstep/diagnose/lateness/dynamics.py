@@ -10,16 +10,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.cost import by_node, drift
 from evenstep.diagnose.lateness.thresholds import CHRONIC_SHARE
 from evenstep.diagnose.levels import CLEARLY, LISTED, MINOR, SMALLEST_SHARE
 from evenstep.statistics.interval import MAD_SIGMA
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
-
-Array = npt.NDArray[Any]
 
 NOBODY = -1
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.levels import ERRORS, FEWEST, MOST, NAMED, SIGMAS
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.statistics.interval import BLOCK_STEPS, MAD_SIGMA, student, z
-
-Array = npt.NDArray[Any]
+from evenstep.trace.columns import Array
 
 FEWEST_STEPS = 5  # with fewer, nothing has a pattern
 CHRONIC_SHARE = 0.02  # of a step: smaller persistent excess counts as chance

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep import words
 from evenstep.diagnose.measure.grid import WARM_UP_STEPS
 from evenstep.diagnose.measure.stuck import LONG, Stuck, limit_ns, long_enough, stuck, title
 from evenstep.errors import TraceError
 from evenstep.statistics.interval import BLOCK_STEPS
+from evenstep.trace.columns import Array
 from evenstep.trace.loading import load
 from evenstep.trace.pack import Extent
 from evenstep.trace.reader import SpoolContents, read_spool
@@ -34,8 +34,6 @@ from evenstep.trace.spool.folder import RunFolder, read_facts
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.spools import spools_in
 from evenstep.trace.trace import RankInfo, Trace
-
-Array = npt.NDArray[Any]
 
 KEY = "attempts"  # in `Trace.run`, like the next two
 PREEMPTED = "preempted"

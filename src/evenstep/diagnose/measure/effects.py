@@ -16,17 +16,15 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.checkpoints import daly, waste
 from evenstep.diagnose import levels
 from evenstep.diagnose.measure.attempts import WINDOW, Attempt, attempts_of, cv_of
 from evenstep.diagnose.measure.grid import WARM_UP_STEPS, StepGrid
 from evenstep.statistics.interval import BLOCK_STEPS
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import Trace
-
-Array = npt.NDArray[Any]
 
 _KINDS = ("reset", "unchanged", "amplified")
 

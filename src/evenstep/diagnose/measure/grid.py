@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.graph.build import graph
 from evenstep.diagnose.graph.structure import (
@@ -26,14 +25,12 @@ from evenstep.diagnose.graph.structure import (
 )
 from evenstep.statistics.interval import BLOCK_STEPS
 from evenstep.trace.clocks.clocks import Clocks, align, sharpened
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.cores import each
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.trace.spooled import OnDisk
 from evenstep.trace.spools import LARGE_RECORDS
 from evenstep.trace.trace import COMPUTE, ByKind, Trace
-
-Array = npt.NDArray[Any]
 
 WARM_UP_STEPS = 3  # left out where there are enough: allocation, autotuning, first touches
 FEWEST_STEPS = 12

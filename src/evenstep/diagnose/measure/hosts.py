@@ -13,17 +13,14 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.finding import Evidence
 from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.grid import StepGrid
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
-
-Array = npt.NDArray[Any]
 
 
 def node_of(trace: Trace, rank: int) -> str:

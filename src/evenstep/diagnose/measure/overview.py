@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.graph.structure import Intervals, overlap_length, union_length
 from evenstep.diagnose.measure.effects import goodput
@@ -14,11 +13,9 @@ from evenstep.diagnose.measure.hosts import ports
 from evenstep.diagnose.measure.transfers import tokens
 from evenstep.documents import Amount, Natural
 from evenstep.statistics.spectrum import periodic
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.trace.trace import COMPUTE, Trace
-
-Array = npt.NDArray[Any]
 
 _MEASURED = (
     "throughput",

@@ -13,14 +13,11 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.sentences import say
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op
 from evenstep.trace.trace import Trace
-
-Array = npt.NDArray[Any]
 
 SHORTEST_NS = 500_000_000  # a hang is in flight for longer than this …
 LONG = 0.99  # quantile of the step lengths that a hang is compared with

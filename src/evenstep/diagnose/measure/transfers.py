@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep import allreduce
 from evenstep.diagnose.graph.entries import FROM_ROOT, TO_ROOT, collectives
@@ -24,11 +23,9 @@ from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.hosts import busiest, node_of, rack_of
 from evenstep.statistics.interval import z
 from evenstep.trace.clocks.clocks import Clocks
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Kind, Op
 from evenstep.trace.trace import Trace
-
-Array = npt.NDArray[Any]
 
 ENOUGH = 20  # collectives of a kind, from which its quiet level and its noise are known
 LOWER = 0.02  # quantile that with `LOW` gives the spread of undisturbed collectives

@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.lateness.case import Case
@@ -26,11 +25,9 @@ from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import Share, share_of
 from evenstep.statistics.trend import Trend, association, thinned, trend
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
-
-Array = npt.NDArray[Any]
 
 STALENESS = "staleness"
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.diagnose.finding import Diagnosis, Evidence, Finding, Projection, When, Where
 from evenstep.diagnose.lateness.case import Case
@@ -26,9 +25,8 @@ from evenstep.diagnose.predict.scaling import (
 )
 from evenstep.diagnose.sentences import make_finding, say
 from evenstep.statistics.interval import Share, of_draws
+from evenstep.trace.columns import Array
 from evenstep.trace.trace import Trace
-
-Array = npt.NDArray[Any]
 
 
 def find(case: Case) -> list[Finding]:

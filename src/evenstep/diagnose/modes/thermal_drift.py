@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, When
@@ -18,9 +17,8 @@ from evenstep.diagnose.modes.intervention import Gain, constant, finding_of
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import MAD_SIGMA
 from evenstep.statistics.trend import Trend, isotonic, thinned, trend
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
-
-Array = npt.NDArray[Any]
 
 SUDDEN = 0.6  # of the growth within three neighbouring blocks: then it is no drift
 WARMER_CELSIUS = 3.0
