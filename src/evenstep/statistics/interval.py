@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import sqrt
 from statistics import NormalDist, stdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from evenstep.trace.columns import Array
+Array = npt.NDArray[Any]
 
 z = NormalDist().inv_cdf  # quantile of the standard normal distribution
 MAD_SIGMA = 1 / z(0.75)  # standard deviation over median absolute deviation

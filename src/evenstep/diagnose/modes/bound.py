@@ -16,7 +16,7 @@ from evenstep import allreduce
 from evenstep.allreduce import bus_factor
 from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import Array, Case
+from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.levels import (
     CHANGED,
     MINOR,
@@ -40,6 +40,7 @@ from evenstep.diagnose.measure.transfers import (
 )
 from evenstep.diagnose.modes.intervention import Gain, by_growth, constant, finding_of, gain_of
 from evenstep.statistics.interval import Share
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import DType, Op
 
 

@@ -22,7 +22,7 @@ from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Evidence, Finding, When, Where
 from evenstep.diagnose.graph.peers import message_ends
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import Array, Case
+from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.hosts import congestion, links
 from evenstep.diagnose.measure.transfers import (
@@ -37,6 +37,7 @@ from evenstep.diagnose.measure.transfers import (
 from evenstep.diagnose.modes.bound import of_slow_shapes
 from evenstep.diagnose.modes.intervention import Gain, finding_of, gain_of, when
 from evenstep.statistics.spectrum import Peak, uneven
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Op
 
 COLLAPSED = 2.0  # times what its bytes take: a busy link alone does not take as long

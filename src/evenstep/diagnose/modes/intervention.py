@@ -22,12 +22,13 @@ import numpy as np
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, Projection, When, Where
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import Array, Case
+from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS
 from evenstep.diagnose.levels import DOMINANT, LISTED, MOST, SEVERAL
 from evenstep.diagnose.sentences import make_finding
 from evenstep.statistics.interval import Share, share_of
+from evenstep.trace.columns import Array
 
 NOBODY = Where()
 

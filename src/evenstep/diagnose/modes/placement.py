@@ -20,7 +20,7 @@ import numpy as np
 from evenstep import allreduce
 from evenstep.allreduce import Cost, Link
 from evenstep.diagnose.finding import Evidence, Finding, Where
-from evenstep.diagnose.lateness.case import Array, Case
+from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import FEWEST, SMALLEST_SHARE
 from evenstep.diagnose.measure.hosts import (
@@ -38,6 +38,7 @@ from evenstep.diagnose.measure.transfers import RINGS, Reference, Shape, places_
 from evenstep.diagnose.modes.bound import of_slow_shapes
 from evenstep.diagnose.modes.intervention import Gain, constant, finding_of, when
 from evenstep.diagnose.sentences import say
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Op
 
 UNSURE = 0.6  # confidence without a reference for the bandwidth of one stream

@@ -9,7 +9,7 @@ from evenstep.diagnose.graph.entries import entered_on_device
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.graph.streams import LAUNCH_NS, idle_until_issued
 from evenstep.diagnose.graph.structure import issuing_ns
-from evenstep.diagnose.lateness.case import Array, Case
+from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS
 from evenstep.diagnose.levels import FEWEST, MOST, NAMED
@@ -26,6 +26,7 @@ from evenstep.diagnose.modes.intervention import (
 )
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import MOST_CERTAIN, Share
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 
 RETRIES = "allocator.retries_count"

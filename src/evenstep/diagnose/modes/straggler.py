@@ -7,7 +7,7 @@ import numpy as np
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.lateness.case import Array, Case
+from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
 from evenstep.diagnose.lateness.thresholds import BY_CHANCE, standing_out
 from evenstep.diagnose.levels import ASKED, DOMINANT, MINOR, MOST, NAMED, SEVERAL, SMALLEST_SHARE
@@ -15,6 +15,7 @@ from evenstep.diagnose.measure.hosts import layouts
 from evenstep.diagnose.modes.intervention import finding_of, finding_of_late, pattern_of
 from evenstep.diagnose.sentences import say
 from evenstep.trace.call_sites import waited_at
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
 
 #: Titles by the place of a straggler's excess.

@@ -16,12 +16,13 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.diagnose.finding import Evidence, Finding
-from evenstep.diagnose.lateness.case import Array, Case
+from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.levels import MOST, ROUND_STEPS, SMALLEST_SHARE
 from evenstep.diagnose.modes.intervention import Gain, by_noise, constant, finding_of, throughout
 from evenstep.statistics.interval import Share
 from evenstep.statistics.spectrum import Peak, periodic, pulses
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Flag, Kind
 
 HARMONICS = 4  # of a long period; of a short one all there are

@@ -23,13 +23,14 @@ from evenstep.diagnose.finding import Evidence, Finding
 from evenstep.diagnose.graph.peers import MicroBatches, message_ends, micro_batches
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.graph.structure import Graph, by_step_and_lane
-from evenstep.diagnose.lateness.case import Array, Case
+from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS, above_others
 from evenstep.diagnose.levels import MOST, NAMED, NEARLY_ALL, SMALLEST_SHARE
 from evenstep.diagnose.modes.intervention import Gain, by_noise, constant, finding_of, throughout
 from evenstep.statistics.interval import z
 from evenstep.statistics.trend import linear, ranked
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
 
 COMPUTE_PHASES = (Phase.FORWARD, Phase.BACKWARD)
