@@ -115,14 +115,10 @@ def test_a_lane_without_compute_was_never_idle_for_anything():
     assert idle_until_over(none, np.array([0]), np.array([1]), np.array([9])).tolist() == [0]
 
 
-@pytest.mark.parametrize(
-    ("slack", "lasted", "idle"),
-    [(50 * US, 0, 1), (51 * US, 0, 0), (-1, 0, 0), (0, 0, 1), (80 * US, 4 * MS, 1),
-     (81 * US, 4 * MS, 0)],
-)  # fmt: skip
-def test_a_device_was_idle_that_begins_as_soon_as_its_host_has_issued(slack, lasted, idle):
-    """Within 50 µs of a launch, or a fiftieth of the gap."""
-    assert idle_until_issued(np.array([slack]), np.array([lasted])).tolist() == [bool(idle)]
+@pytest.mark.parametrize(("slack", "idle"), [(50 * US, 1), (51 * US, 0), (-1, 0), (0, 1)])
+def test_a_device_was_idle_that_begins_as_soon_as_its_host_has_issued(slack, idle):
+    """Within 50 µs, what a launch takes."""
+    assert idle_until_issued(np.array([slack])).tolist() == [bool(idle)]
 
 
 def test_the_line_of_issue_follows_a_drift_and_no_jump():

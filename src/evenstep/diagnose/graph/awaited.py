@@ -78,7 +78,6 @@ def _awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
     seen, told = _shares_by_idle_time(rows, gaps)
     share = np.where(told[:, None], seen, share)
     follows = _in_stream(rows, gaps)
-    share[_prefetched(rows, operations, gaps, follows) & ~told, 0] = 1.0
     share[follows], told = _AT_ONCE, told | follows
     return _waits_of_rows(rows, gaps, _best_shares(gaps, share, sure | told))
 
@@ -91,16 +90,6 @@ def _in_stream(rows: Columns, gaps: _Gaps) -> Array:
     told = rows.on_device[gaps.row] & np.isnan(gaps.computed) & ~gaps.opens
     told &= gaps.lasted > SEVERAL * CROSSING_NS
     return means(ends & told, gaps.kind) > NEARLY_ALL
-
-
-def _prefetched(rows: Columns, operations: Columns, gaps: _Gaps, follows: Array) -> Array:
-    """Kinds of gaps after operations that are entered ahead of the work beside them, as parameters
-    of the next layer: the first of a row of the same was waited for with no work behind it."""
-    code = row_hash([operations[name][rows.operation] for name in ("op", "members")])
-    same = (code[gaps.row] == code[gaps.row - 1]) & ~gaps.opens
-    first, place = same & follows[gaps.kind], np.arange(len(same))
-    begun, known = (np.maximum.accumulate(np.where(one, place, -1)) for one in (~same, first))
-    return means(same & ~first & (known > begun), gaps.kind) > MOST
 
 
 def _usual_shares(rows: Columns, operations: Columns, gaps: _Gaps) -> Array:
