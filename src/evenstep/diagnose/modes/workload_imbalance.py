@@ -64,12 +64,12 @@ def _expected_ranks(ranks: int, draws: int) -> float:
 # -- sequences of different lengths ----------------------------------------------------------------
 
 
-def _by_batch(case: Case, spent: Array) -> Array:
+def _by_batch(case: Case, work: WorkVariation) -> Array:
     """Mean work (steps × batches) of the ranks of each batch: those of a group whose work mostly
     varies together, as in tensor parallelism, have one; any other rank has its own."""
-    batch = np.arange(spent.shape[1])
+    spent, batch = work.spent, np.arange(len(work.ranks))
     for group in case.trace.groups:
-        mine = np.flatnonzero(np.isin(case.grid.ranks, group.ranks))
+        mine = np.flatnonzero(np.isin(work.ranks, group.ranks))
         size, each = len(mine), spent[:, mine].var(axis=0).sum()
         alike = spent[:, mine].sum(axis=1).var() > (1 + (size - 1) * MOST) * each  # correlation
         if 1 < size < len(batch) and alike:
@@ -89,7 +89,7 @@ def _uneven_sequences(case: Case) -> list[Finding]:
         evened: Callable[[Change], Change] = partial(_without_lengths, case.costs.graph, batches)
     else:
         spent = _forward_and_backward(case) or _stretches(case)
-        if spent is None or not _varies(spent) or not rotating(_by_batch(case, spent.spent)):
+        if spent is None or not _varies(spent) or not rotating(_by_batch(case, spent)):
             return []
         # what is left varies as much as the noise alone
         evened = partial(case.costs.even_amounts, part=1 - float(np.sqrt(spent.noise)))
@@ -148,6 +148,7 @@ def _late_at_even_lengths(case: Case, batches: MicroBatches | None) -> Array:
 class WorkVariation(NamedTuple):
     """How work varies from step to step on each rank."""
 
+    ranks: Array
     spent: Array  # (steps, ranks): work over the usual
     correlation: float  # of the parts of a step's work
     deviation: float  # as a share of the work
@@ -164,17 +165,19 @@ def _forward_and_backward(case: Case) -> WorkVariation | None:
     spent = weight * forward + (1 - weight) * backward
     deviation = float(np.diff(np.quantile(spent, [0.25, 0.75]))[0]) / (2 * z(0.75))
     if phases[2].all() and _rank_correlation(spent, _relative(phases[2])) > MOST:
-        return WorkVariation(spent, 0.0, deviation, 0.0)
+        return WorkVariation(case.grid.ranks, spent, 0.0, deviation, 0.0)
     common = float(np.cov(forward.reshape(-1), backward.reshape(-1))[0, 1])
     own = weight**2 * (forward.var() - common) + (1 - weight) ** 2 * (backward.var() - common)
     noise = _share_of_variance(own, spent)
-    return WorkVariation(spent, _rank_correlation(forward, backward), deviation, noise)
+    correlation = _rank_correlation(forward, backward)
+    return WorkVariation(case.grid.ranks, spent, correlation, deviation, noise)
 
 
 def _stretches(case: Case) -> WorkVariation | None:
     """Variation of the own work between operations; None where there are not several long ones."""
     assert case.costs is not None
-    own = max(case.costs.parts, key=lambda part: part.rows.size).by_place(case.costs.graph.own_ns)
+    graph, part = case.costs.graph, max(case.costs.parts, key=lambda part: part.rows.size)
+    own = part.by_place(graph.own_ns)
     usual = np.median(own, axis=0)
     long = (usual > NAMED * usual.sum(axis=1, keepdims=True)).all(axis=0)
     if own.shape[1] < 2 or np.count_nonzero(long) < 2:
@@ -189,9 +192,9 @@ def _stretches(case: Case) -> WorkVariation | None:
     alone = float((weight**2).sum())
     common = max((float(spent.var()) - each) / (1 - alone), 0.0)
     others = (spent[:, :, None] - weight * over) / (1 - weight)
-    correlation = [linear(over[:, :, at], others[:, :, at]) for at in range(len(weight))]
-    noise = _share_of_variance(each - alone * common, spent)
-    return WorkVariation(spent, float(np.median(correlation)), float(np.sqrt(common)), noise)
+    correlation = np.median([linear(over[:, :, at], others[:, :, at]) for at in range(len(weight))])
+    noise, deviation = _share_of_variance(each - alone * common, spent), float(np.sqrt(common))
+    return WorkVariation(graph.ranks[part.lanes], spent, float(correlation), deviation, noise)
 
 
 def _share_of_variance(variance: float, spent: Array) -> float:
