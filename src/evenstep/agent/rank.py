@@ -44,9 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("evenstep")
 
 CLOSING_TIMEOUT_S = 2.0
-LOOK_STEPS = (
-    64  # at most so many steps between two in which the training thread attends to the rest
-)
+LOOK_STEPS = 64  # at most, between two in which the training thread attends to the rest
 
 
 class Agent:

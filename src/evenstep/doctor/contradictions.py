@@ -60,18 +60,16 @@ def _network(given: Mapping[str, VariableSetting], host: Host) -> Iterator[Check
 
 def _interfaces(given: Mapping[str, VariableSetting], host: Host) -> Iterator[Check]:
     there = host.children("sys/class/net")
-    for name in _INTERFACE_VARIABLES:
-        if name in given and there:
-            exact = name != "NCCL_SOCKET_IFNAME"
-            setting = given[name]
-            fits = chosen(setting.value, there, exact=exact)
-            told = {"name": name, "value": setting.value, "instead": _suggested(there)}
-            if not fits:
-                yield _wrong("no_interface", **told, there=there)
-            elif not setting.value.startswith("^") and all(
-                one.startswith(_NOWHERE) for one in fits
-            ):
-                yield _wrong("internal", **told, fits=fits)
+    named = [name for name in _INTERFACE_VARIABLES if name in given] if there else []
+    for name in named:
+        setting, exact = given[name], name != "NCCL_SOCKET_IFNAME"
+        fits = chosen(setting.value, there, exact=exact)
+        nowhere = all(one.startswith(_NOWHERE) for one in fits)
+        told = {"name": name, "value": setting.value, "instead": _suggested(there)}
+        if not fits:
+            yield _wrong("no_interface", **told, there=there)
+        elif nowhere and not setting.value.startswith("^"):
+            yield _wrong("internal", **told, fits=fits)
 
 
 def chosen(value: str, there: Sequence[str], *, exact: bool = False) -> list[str]:
