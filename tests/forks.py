@@ -244,8 +244,8 @@ def _interpret(command: list[str]) -> None:
     for name in [one for one in sys.modules if one.partition(".")[0] in ("evenstep", "tests")]:
         del sys.modules[name]
     sys.executable = str(SERVED)
-    ours, asked = {str(ROOT), str(SOURCE)}, os.environ.get("PYTHONPATH", "")
-    rest = [entry for entry in sys.path if entry not in ours]
+    asked = os.environ.get("PYTHONPATH", "")
+    rest = [entry for entry in sys.path if entry != str(ROOT)]
     sys.path[:] = [*filter(None, asked.split(os.pathsep)), *rest]
     sys.modules.pop("sitecustomize", None)
     with suppress(ModuleNotFoundError):
