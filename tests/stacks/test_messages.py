@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
@@ -25,8 +25,9 @@ def worst(trace):
     return diagnose(trace).to_json()["findings"][0]
 
 
-@settings(max_examples=25)
+@settings(max_examples=24)
 @given(PIPELINES, st.integers(0, 3), st.sampled_from([3.0, 20.0]))
+@example(Pipeline(stages=2, micro_batches=2), 1, 3.0)
 def test_a_stage_slow_in_forward_is_told_by_what_it_costs(pipeline, stage, slower_ms):
     slow = pipeline.slow(stage % pipeline.stages, slower_ms)
     cost = 1 - pipeline.length_ms() / slow.length_ms()

@@ -45,7 +45,8 @@ class Peers(NamedTuple):
 def peers(graph: Graph) -> list[Peers]:
     """All lanes by program, over the segments of all structures.
 
-    A lane's program is the sequence of what it enters and the set of kinds it ever waits for.
+    A lane's program is the sequence of what it enters, the set of kinds it ever waits for, and
+    whether it begins the way of micro-batches: in a group of two, directions look alike.
     """
     lanes, sizes = len(graph.ranks), [len(batch.links.previous) for batch in graph.batches]
     batch = np.repeat(np.arange(len(sizes)), sizes)
@@ -62,7 +63,7 @@ def peers(graph: Graph) -> list[Peers]:
     np.add.at(code, line[lasting], row_hash([place, graph.rows.ends[rows], enter])[lasting])
     kinds = np.unique(np.stack([(cell % lanes).astype(np.uint64), wait]), axis=1)
     np.add.at(waited, kinds[0].astype(np.int64), row_hash([kinds[1]]))
-    code += waited[cells % lanes]
+    code += (waited + beginning(graph))[cells % lanes]
     pair = np.unique(row_hash([cells // lanes, code]), return_inverse=True)[1].reshape(-1)
     members = np.zeros(len(cells), np.uint64)
     np.add.at(members, pair, row_hash([cells % lanes]))  # so that all segments have the same lanes
@@ -132,6 +133,19 @@ def message_ends(graph: Graph) -> Array:
         for ends, mine in ((source, message[link] & sends), (target, message[link] & ~sends)):
             ends[link[mine]] = rows.lane[mine]
     return np.stack([source, target])
+
+
+def beginning(graph: Graph) -> Array:
+    """Whether each lane mostly sends its first message of a step before one has come to it: the
+    first stage of a pipeline does."""
+    table, lanes = graph.operations, len(graph.ranks)
+    source, target = message_ends(graph)[:, :-1]
+    passed = np.flatnonzero((source >= 0) & (target >= 0))
+    step = np.searchsorted(graph.steps, table.step[passed]) * lanes
+    sent_ns, came_ns = np.full((2, len(graph.steps) * lanes), np.inf)
+    np.minimum.at(sent_ns, step + source[passed], table.last_ns[passed])
+    np.minimum.at(came_ns, step + target[passed], table.over_ns[passed])
+    return np.asarray((sent_ns < came_ns).reshape(-1, lanes).mean(axis=0) > MOST)
 
 
 # -- micro-batches ---------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.diagnose.finding import Evidence, Finding
-from evenstep.diagnose.graph.peers import MicroBatches, message_ends, micro_batches
+from evenstep.diagnose.graph.peers import MicroBatches, beginning, message_ends, micro_batches
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.graph.structure import Graph, by_step_and_lane
 from evenstep.diagnose.lateness.case import Case
@@ -301,23 +301,13 @@ def stages_passed(graph: Graph) -> Array:
     source, target = (ends[:-1] for ends in message_ends(graph))
     passed = np.flatnonzero((source >= 0) & (target >= 0))
     step = np.searchsorted(graph.steps, table.step[passed])
-    sent_ns, came_ns = table.last_ns[passed], table.over_ns[passed]
-    source, target = source[passed], target[passed]
-    way, channel = np.unique(source * lanes + target, return_inverse=True)
+    way, channel = np.unique(source[passed] * lanes + target[passed], return_inverse=True)
     turned = way % lanes * lanes + way // lanes
     back = np.where(np.isin(turned, way), np.searchsorted(way, turned), len(way))
-
-    def first(column: Array, count: int, time_ns: Array) -> Array:
-        """Time of the first in each step; (steps, count)."""
-        found = np.full((len(graph.steps), count), np.inf)
-        np.minimum.at(found, (step, column), time_ns)
-        return found
-
-    gone = first(channel.reshape(-1), len(way) + 1, sent_ns)
+    gone = np.full((len(graph.steps), len(way) + 1), np.inf)  # when the first of a step was sent
+    np.minimum.at(gone, (step, channel.reshape(-1)), table.last_ns[passed])
     onward = (gone[:, :-1] < gone[:, back]).mean(axis=0) > MOST
-    begins = first(source, lanes, sent_ns) < first(target, lanes, came_ns)
-    begins = begins.mean(axis=0) > MOST
-    stage = np.where(begins, 0, none)
+    stage = np.where(beginning(graph), 0, none)
     for place in range(1, lanes):
         reached = (way % lanes)[onward & (stage[way // lanes] == place - 1)]
         reached = reached[stage[reached] < 0]
