@@ -78,11 +78,11 @@ def _findings(diagnosis: Diagnosis) -> dict[str, Any]:
     rows = [finding.to_json() for finding in diagnosis.findings]
     found: dict[str, Any] = {}
     for name in ("mode", "layer", "observation", "cause"):
-        found[name] = store_database.texts([row[name] for row in rows])
+        found[name] = np.array([row[name] for row in rows], object)
     for name in ("severity", "confidence"):
         found[name] = np.array([row[name] for row in rows], np.float64)  # None is NaN
     for name in ("where", "when", "effect", "options", "evidence"):
-        found[name] = store_database.texts([json.dumps(row[name]) for row in rows])
+        found[name] = np.array([json.dumps(row[name]) for row in rows], object)
     return found
 
 

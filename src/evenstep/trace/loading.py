@@ -60,7 +60,14 @@ def _assemble(spools: Spools) -> Trace:
     }
     world = max([int(item.identity.get("world", 1)) for item in contents] + [max(ranks) + 1])
     maps = list(zip(group_maps, name_maps, strict=True))
-    events, shifts = _left_on_disk(surveys, maps) if surveys else _in_memory(contents, maps)
+    if surveys:
+        events, shifts = _left_on_disk(surveys, maps)
+    else:
+        tables = [
+            RankRows(item.rank, *both).table(item.records, EVENT_COLUMNS)
+            for item, both in zip(contents, maps, strict=True)
+        ]
+        events, shifts = renumbered(Columns.concatenate(tables))
     first = contents[0].identity
     trace = Trace(
         run=spools.run or {"run_id": first.get("run_id", ""), "world": first.get("world")},
@@ -97,21 +104,11 @@ def keep_recorded(trace: Trace) -> None:
     )
 
 
-def _in_memory(
-    contents: list[SpoolContents], maps: list[tuple[Array, Array]]
-) -> tuple[Columns, dict[int, int]]:
-    """All records, and the shift of each renumbered rank's steps."""
-    tables = [
-        RankRows(item.rank, *both).table(item.records, EVENT_COLUMNS)
-        for item, both in zip(contents, maps, strict=True)
-    ]
-    return renumbered(Columns.concatenate(tables))
-
-
 def _left_on_disk(
     surveys: list[Survey], maps: list[tuple[Array, Array]]
 ) -> tuple[Columns, dict[int, int]]:
-    """Like `_in_memory`, with frequent records left on disk unless all are few."""
+    """All records, frequent ones left on disk unless all are few, and the shift of each renumbered
+    rank's steps."""
     parts = [
         RankRows(item.contents.rank, *both, item.ring, item.index, item.counts)
         for item, both in zip(surveys, maps, strict=True)
@@ -131,9 +128,7 @@ def _left_on_disk(
     flags = np.bitwise_or.reduce([item.flags for item in surveys])
     rare_table = Columns.concatenate([empty(EVENT_COLUMNS), *rare])
     table = Spooled(parts, rare_table, np.ones(256, bool), flags)
-    if len(table) > LARGE_RECORDS:
-        return table, shifts
-    return renumbered(table.in_memory())
+    return (table, shifts) if len(table) > LARGE_RECORDS else renumbered(table.in_memory())
 
 
 def _shifted(item: SpoolContents, shifts: Mapping[int, int]) -> Array:
@@ -144,8 +139,7 @@ def _shifted(item: SpoolContents, shifts: Mapping[int, int]) -> Array:
 
 
 def _missing(trace: Trace) -> list[str]:
-    missing = trace.missing_ranks
-    if not missing:
+    if not (missing := trace.missing_ranks):
         return []
     shown = ", ".join(str(rank) for rank in missing[:8]) + (" …" if len(missing) > 8 else "")
     word = "rank" if len(missing) == 1 else "ranks"
@@ -163,8 +157,9 @@ def _shared_groups(contents: Iterable[SpoolContents]) -> tuple[tuple[Group, ...]
             uid = str(described["uid"])
             if uid not in numbers:
                 numbers[uid] = len(groups)
-                told = (str(described.get(key, "")) for key in ("name", "ranks", "backend"))
-                name, ranks, backend = told
+                name, ranks, backend = (
+                    str(described.get(key, "")) for key in ("name", "ranks", "backend")
+                )
                 groups.append(Group(uid, name.removeprefix(MESH), parse_ranks(ranks), backend))
             mapping[index] = numbers[uid]
         maps.append(mapping)

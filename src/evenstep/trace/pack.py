@@ -75,8 +75,10 @@ def collectable(path: Path) -> CollectableSpool | None:
             text = page[HEADER_TEXT_OFFSET : HEADER_TEXT_OFFSET + fields[-1]]
             tables = os.pread(file.fileno(), min(fields[10], MOST_TABLES_BYTES), fields[9])
         identity = json.loads(text)
+        entries = unpack_entries(tables)
+        facts = {json.loads(text)["key"] for _, kind, _, text in entries if kind == TABLE_FACT}
         return CollectableSpool(
-            path, str(identity.get("hostname") or "unnamed"), "closed" in _fact_keys(tables)
+            path, str(identity.get("hostname") or "unnamed"), closed="closed" in facts
         )
     except _DAMAGE:
         return None
@@ -89,7 +91,9 @@ def write_pack(spools: Sequence[Path], target: Path) -> int:
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _clear(target)
+        for scratch in target.parent.glob(f".{target.name}.*"):  # of killed collectors
+            if not Path(f"/proc/{scratch.suffix[1:].partition('-')[0]}").exists():
+                scratch.unlink(missing_ok=True)
         with appearing(target) as new:
             with (
                 _Sparse(new.fileno(), "w", closefd=False) as file,
@@ -102,13 +106,6 @@ def write_pack(spools: Sequence[Path], target: Path) -> int:
         place = f" ({error.filename})" if error.filename else ""
         raise SpoolError(f"cannot collect into {target}: {error.strerror}{place}") from error
     return size
-
-
-def _clear(target: Path) -> None:
-    """Remove scratch files of killed collectors."""
-    for scratch in target.parent.glob(f".{target.name}.*"):
-        if not Path(f"/proc/{scratch.suffix[1:].partition('-')[0]}").exists():
-            scratch.unlink(missing_ok=True)
 
 
 def extents(pack: Path) -> list[Extent]:
@@ -186,11 +183,6 @@ def _whole(data: bytearray, again: bytes, record_bytes: int) -> bytes:
         if data[number] != again[number]:
             data[number] = bytes(len(data[number]))
     return bytes(data)
-
-
-def _fact_keys(tables: bytes) -> set[str]:
-    entries = unpack_entries(tables)
-    return {json.loads(text)["key"] for _, kind, _, text in entries if kind == TABLE_FACT}
 
 
 class _Sparse(io.FileIO):

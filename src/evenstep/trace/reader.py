@@ -146,7 +146,9 @@ def open_spool(place: Path | Extent) -> tuple[SpoolContents, Ring]:
     try:
         start = layout.HEADER_TEXT_OFFSET
         identity = json.loads(bytes(data[start : start + length]))
-        _check(identity)
+        for number in (identity["rank"], identity.get("world", 1)):
+            if type(number) is not int or not 0 <= number <= MOST_RANKS:
+                raise ValueError(f"{number!r} is not a number of ranks")
     except _DAMAGE as error:
         raise SpoolError(f"{path}: the identity at byte {start} is damaged") from error
     contents = SpoolContents(path, identity, np.empty(0, RECORD), np.empty(0, SUMMARY))
@@ -160,14 +162,6 @@ def open_spool(place: Path | Extent) -> tuple[SpoolContents, Ring]:
     contents.summaries = _summaries(data[first_summary:], summaries)
     settled = contents.closed or bool(extent.name)
     return contents, Ring(extent.file, extent.offset + ring, capacity, settled=settled)
-
-
-def _check(identity: Any) -> None:
-    """Raise unless the identity has a valid rank and world."""
-    rank, world = identity["rank"], identity.get("world", 1)
-    for number in (rank, world):
-        if type(number) is not int or not 0 <= number <= MOST_RANKS:
-            raise ValueError(f"{number!r} is not a number of ranks")
 
 
 def _bytes_of(extent: Extent) -> Array:
@@ -248,10 +242,9 @@ def coarsened(summaries: Array, most: int) -> Array:
     merged["step_min_ns"] = np.minimum.reduceat(summaries["step_min_ns"], first)
     merged["step_max_ns"] = np.maximum.reduceat(summaries["step_max_ns"], first)
     merged["level"] = np.maximum.reduceat(summaries["level"], first) + np.uint32(1)
-    for name in ("count", "step_sum_ns", "step_square_sum", "phase_ns", "sketch"):
+    sums = ("count", "step_sum_ns", "step_square_sum", "phase_ns", "sketch", *summary.COUNTERS)
+    for name in sums:
         merged[name] = np.add.reduceat(summaries[name], first, axis=0)
-    for name in summary.COUNTERS:
-        merged[name] = np.add.reduceat(summaries[name], first)
     return merged
 
 

@@ -57,10 +57,9 @@ def with_steps(trace: Trace, issued_ns: Array | None = None) -> tuple[Trace, str
         tables.append(_steps(events.select(rows[-1:]), times))
     events = events.with_column("step", step.astype(np.uint32))
     events = Columns.concatenate([events, *tables]).sorted_by("rank", "seq")
-    repeated = len(cuts) - 1
     each = int(np.median(np.diff(cuts)))
     what = "collectives" if calls.collective.all() else "collectives and messages"
-    text = f"steps were inferred: {each} {what} that come again {repeated} times"
+    text = f"steps were inferred: {each} {what} that come again {len(cuts) - 1} times"
     return replace(trace, events=events), text
 
 
@@ -182,8 +181,7 @@ def _calls(trace: Trace, issued_ns: Array | None) -> _Calls | None:
     ranks, first = np.unique(rows["rank"], return_index=True)
     if len(ranks) < 2 or len(rows) < FEWEST_STEPS * len(ranks):
         return None
-    last = np.append(first[1:], len(rows)) - 1
-    if not np.delete(timed, last).all():
+    if not np.delete(timed, np.append(first[1:], len(rows)) - 1).all():
         return None
     placed = _on_host_clock(rows, trace)
     ended = np.where(placed, rows.device_exit_ns, np.where(on_device, 0, rows.exit_ns))
@@ -229,8 +227,7 @@ def _returning(token: Array) -> Array:
     """Indices of the calls without those of rare kinds, such as logging makes."""
     settled = token[len(token) // 4 :]
     kinds, counts = np.unique(settled, return_counts=True)
-    seldom = kinds[counts < FEWEST_STEPS]
-    passed = np.isin(token, seldom)
+    passed = np.isin(token, kinds[counts < FEWEST_STEPS])
     passed[: len(token) // 4] = False
     few = np.count_nonzero(passed) <= RARE * len(settled)
     return np.flatnonzero(~passed) if few else np.arange(len(token))

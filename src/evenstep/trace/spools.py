@@ -6,11 +6,9 @@ kinds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,8 +32,6 @@ from evenstep.trace.spool import layout
 from evenstep.trace.spool.folder import read_facts
 from evenstep.trace.spool.layout import Kind
 
-Found = TypeVar("Found")
-
 #: Frequent kinds: their records stay on disk in a large run.
 BULK = frozenset({Kind.COLLECTIVE, Kind.POINT_TO_POINT, Kind.PHASE, Kind.SPAN})
 
@@ -55,9 +51,7 @@ class StepIndex(NamedTuple):
     def span(self, first: int, last: int) -> tuple[int, int]:
         """Range of sequence numbers that contains all records of steps [first, last)."""
         begin, stop = np.searchsorted(self.steps, [first, last])
-        if begin >= stop:
-            return 0, 0
-        return int(self.first[begin]), int(self.end[stop - 1])
+        return (int(self.first[begin]), int(self.end[stop - 1])) if begin < stop else (0, 0)
 
 
 NO_STEPS = StepIndex(*np.zeros((3, 0), np.int64))
@@ -85,14 +79,9 @@ class Survey:
     flags: Array  # union of the flags of a kind's records, by its code
 
 
-def survey(path: Path | Extent) -> Survey:
-    """Read a spool once, chunk by chunk. Raises like `read_spool`."""
-    contents, ring = open_spool(path)
-    contents.summaries = coarsened(contents.summaries, SUMMARY_ROWS)
-    return _surveyed(contents, ring)
-
-
 def _surveyed(contents: SpoolContents, ring: Ring) -> Survey:
+    """Read a spool once, chunk by chunk."""
+    contents.summaries = coarsened(contents.summaries, SUMMARY_ROWS)
     light, rare, matched = [], [], []
     flags = np.zeros(256, np.uint16)
     for chunk in ring.chunks(CHUNK):
@@ -134,8 +123,13 @@ def read_spools(root: Path, attempt: int | None) -> Spools:
     """Read the spools of a folder or file. Raises `TraceError` when none is usable."""
     files, number, limits = _spool_files(root, attempt)
     large = sum(_capacity(file) for file in files) > LARGE_RECORDS
-    reader: Callable[[Extent], Survey | SpoolContents] = survey if large else read_spool
-    read = partial(_read_or_error, reader)
+
+    def read(file: Extent) -> Survey | SpoolContents | TraceError:
+        try:
+            return _surveyed(*open_spool(file)) if large else read_spool(file)
+        except TraceError as error:
+            return error
+
     found = each(read, files) if large else list(map(read, files))
     limits += [f"left out: {error}" for error in found if isinstance(error, TraceError)]
     usable = [item for item in found if not isinstance(item, TraceError)]
@@ -157,14 +151,6 @@ def _capacity(place: Extent) -> int:
     except OSError:
         return 0
     return size // layout.RECORD_BYTES
-
-
-def _read_or_error(read: Callable[[Extent], Found], file: Extent) -> Found | TraceError:
-    """Return the `TraceError` of a reader instead of raising it."""
-    try:
-        return read(file)
-    except TraceError as error:
-        return error
 
 
 def _spool_files(root: Path, attempt: int | None) -> tuple[list[Extent], int, list[str]]:

@@ -152,8 +152,7 @@ def _upper(since: Array, bound: Array, slack: float) -> Array:
     """The largest of all lower bounds at each time, each weakened by `slack` times the distance."""
     before = np.maximum.accumulate(bound + slack * since) - slack * since
     after = np.maximum.accumulate((bound - slack * since)[::-1])[::-1] + slack * since
-    found: Array = np.maximum(before, after)
-    return found
+    return np.asarray(np.maximum(before, after))
 
 
 def _joined(stretches: list[_Stretch]) -> OffsetLine:
@@ -162,7 +161,10 @@ def _joined(stretches: list[_Stretch]) -> OffsetLine:
     breaks = []
     for number, part in enumerate(stretches):
         following = stretches[number + 1] if number + 1 < len(stretches) else None
-        jump = np.inf if following is None else _jump(part, following)
+        jump = np.inf
+        if following is not None:  # when the clock was set: one set back shows some times twice
+            end, begin = float(part.at[-1]), float(following.at[0])
+            jump = (end + begin) / 2 if begin > end else begin - 1
         kept = part.at < jump
         points += list(zip(part.at[kept], part.offset[kept], part.error[kept], strict=True))
         if following is not None:
@@ -177,9 +179,3 @@ def _joined(stretches: list[_Stretch]) -> OffsetLine:
         at[order], offset[order], error[order], np.array(breaks),
         (ends[0].rate, ends[1].rate), (ends[0].slack, ends[1].slack),
     )  # fmt: skip
-
-
-def _jump(before: _Stretch, after: _Stretch) -> float:
-    """When the clock was set, in its own time. A clock set back shows some times twice."""
-    end, begin = float(before.at[-1]), float(after.at[0])
-    return (end + begin) / 2 if begin > end else begin - 1

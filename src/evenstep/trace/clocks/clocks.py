@@ -34,8 +34,8 @@ class Clocks(NamedTuple):
     @property
     def error_ns(self) -> float:
         """The largest error bar of any placed rank."""
-        errors = [float(o.error_ns.max()) for o in self.by_rank.values() if o is not None]
-        return max(errors, default=0.0)
+        placed = (offset for offset in self.by_rank.values() if offset is not None)
+        return max((float(offset.error_ns.max()) for offset in placed), default=0.0)
 
     def common(self, rank: Array, times_ns: Array) -> Array:
         """Convert times of these ranks to the reference; times of unplaced ranks stay."""
@@ -241,12 +241,7 @@ def _redrawn(offset: OffsetLine, at: Array, change: Array, errors: Array) -> Off
         outside |= np.abs(offset.at_ns - jump) <= 1
     places = np.concatenate([at, offset.at_ns[outside]])
     stretch = np.searchsorted(offset.breaks_ns, at, side="left")
-    nearest = np.array(
-        [
-            _nearest(at, stretch, place, int(np.searchsorted(offset.breaks_ns, place)))
-            for place in places
-        ]
-    )
+    nearest = np.array([_nearest(at, stretch, place, offset.breaks_ns) for place in places])
     old_error = np.interp(places, offset.at_ns, offset.error_ns)
     grown = np.maximum(old_error - np.interp(at[nearest], offset.at_ns, offset.error_ns), 0)
     order = np.argsort(places, kind="stable")
@@ -255,8 +250,8 @@ def _redrawn(offset: OffsetLine, at: Array, change: Array, errors: Array) -> Off
     return offset._replace(at_ns=places[order], offset_ns=value[order], error_ns=error[order])
 
 
-def _nearest(at: Array, stretch: Array, place: float, wanted: int) -> int:
+def _nearest(at: Array, stretch: Array, place: float, breaks_ns: Array) -> int:
     """Index of the middle nearest to a place, on the same side of every break if there is one."""
-    same = np.flatnonzero(stretch == wanted)
+    same = np.flatnonzero(stretch == np.searchsorted(breaks_ns, place))
     among = same if len(same) else np.arange(len(at))
     return int(among[np.argmin(np.abs(at[among] - place))])

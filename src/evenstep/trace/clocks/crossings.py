@@ -83,17 +83,11 @@ def crossings(trace: Trace, clock_of: Mapping[int, int], *, together: bool = Fal
     entry = np.where(rows.sends, rows.enter - base[own], -np.inf)[order]
     leave = np.where(rows.waits, rows.exit - base[own], np.inf)[order]
     if not len(first):
-        empty = np.zeros(0)
-        none = np.zeros(0, np.int64)
-        return Crossings(none, none, empty, empty, empty, base)
-    return Crossings(
-        operation[first],
-        clock[first],
-        np.maximum.reduceat(entry, first),
-        np.minimum.reduceat(leave, first),
-        np.minimum.reduceat((rows.exit - rows.enter)[order].astype(float), first),
-        base,
-    )
+        none = np.zeros(0)
+        return Crossings(first, first, none, none, none, base)
+    latest, earliest = np.maximum.reduceat(entry, first), np.minimum.reduceat(leave, first)
+    shortest = np.minimum.reduceat((rows.exit - rows.enter)[order].astype(float), first)
+    return Crossings(operation[first], clock[first], latest, earliest, shortest, base)
 
 
 def _collectives(trace: Trace, *, together: bool) -> _Rows:
@@ -107,14 +101,9 @@ def _collectives(trace: Trace, *, together: bool) -> _Rows:
     events = events.sorted_by("group", "group_seq")
     is_root = events["rank"] == events.peer_or_root
     from_root, to_root = np.isin(events.op, FROM_ROOT), np.isin(events.op, TO_ROOT)
-    return _Rows(
-        run_numbers(events.group, events.group_seq),
-        events["rank"].astype(np.int64),
-        events.enter_ns,
-        events.exit_ns,
-        ~from_root | is_root,
-        np.where(from_root, ~is_root, ~to_root | is_root),
-    )
+    operation, rank = run_numbers(events.group, events.group_seq), events["rank"].astype(np.int64)
+    sends, waits = ~from_root | is_root, np.where(from_root, ~is_root, ~to_root | is_root)
+    return _Rows(operation, rank, events.enter_ns, events.exit_ns, sends, waits)
 
 
 def _messages(trace: Trace, *, after: int) -> _Rows:
@@ -129,14 +118,8 @@ def _messages(trace: Trace, *, after: int) -> _Rows:
     receiving = np.repeat([False, True], len(pairs.send))
     events = events.select(rows).with_column("operation", operation)
     events = _stamped(trace, events.with_column("receiving", receiving), ended=receiving)
-    return _Rows(
-        events.operation,
-        events["rank"].astype(np.int64),
-        events.enter_ns,
-        events.exit_ns,
-        ~events.receiving,
-        events.receiving,
-    )
+    rank, received = events["rank"].astype(np.int64), events.receiving
+    return _Rows(events.operation, rank, events.enter_ns, events.exit_ns, ~received, received)
 
 
 def _stamped(
@@ -153,9 +136,9 @@ def _stamped(
     if on_device.any():
         one_clock = np.isin(events["rank"], trace.host_clock_ranks)
         own = on_device & one_clock & (events.device_exit_ns > 0)
-        events = events.with_column(
-            "enter_ns", np.where(own, events.device_enter_ns, events.enter_ns)
-        ).with_column("exit_ns", np.where(own, events.device_exit_ns, events.exit_ns))
+        for name in ("enter_ns", "exit_ns"):
+            stamps = np.where(own, events[f"device_{name}"], events[name])
+            events = events.with_column(name, stamps)
         seen = (flags & int(Flag.EXIT_UPPER_BOUND | Flag.HOST_BLOCKED)) != 0
         on_device &= ~own & ~(seen & loosely)
     usable = ~on_device & ((flags & int(Flag.FAILED)) == 0)

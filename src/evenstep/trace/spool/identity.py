@@ -134,7 +134,11 @@ def from_environment(environ: Mapping[str, str]) -> Identity:
         local_rank=_number(environ, scheme.local_rank, default=0),
         world=world,
         node=_number(environ, scheme.node, default=rank // max(local_world, 1)),
-        launcher=_launcher(scheme, environ),
+        launcher=(
+            "environment"
+            if scheme.launcher == "torchrun" and "TORCHELASTIC_RUN_ID" not in environ
+            else scheme.launcher
+        ),
         nodes=_number(environ, scheme.nodes, default=-(-world // max(local_world, 1))),
     )
 
@@ -175,12 +179,6 @@ def _applies(scheme: Scheme, environ: Mapping[str, str]) -> bool:
     """Whether rank and world are set; the world of an indexed job may become known later."""
     ranked = _first(environ, scheme.rank) is not None
     return ranked and (_first(environ, scheme.world) is not None or scheme.launcher == "kubernetes")
-
-
-def _launcher(scheme: Scheme, environ: Mapping[str, str]) -> str:
-    if scheme.launcher == "torchrun" and "TORCHELASTIC_RUN_ID" not in environ:
-        return "environment"
-    return scheme.launcher
 
 
 def _first_attempt(environ: Mapping[str, str]) -> int:

@@ -91,11 +91,6 @@ def write(connection: duckdb.DuckDBPyConnection, table: Mapping[str, Any], path:
     connection.unregister("written")
 
 
-def texts(values: Sequence[object]) -> Any:
-    """A column of texts."""
-    return np.array([str(value) for value in values], object)
-
-
 def literal(path: Path) -> str:
     """Quote a path for SQL."""
     text = str(path).replace("'", "''")

@@ -58,7 +58,9 @@ class StoredEvents(OnDisk):
             return self._cache[name]
         found = self._alike(name)
         if found is None:
-            found = _narrow(self._whole([name])[name])
+            found = self._whole([name])[name]
+            if len(found) and found[0] == found[-1] and (found == found[0]).all():  # one value
+                found = np.broadcast_to(found[0], found.shape)
         if found.strides == (0,) or found.nbytes <= KEPT_BYTES:
             self._cache[name] = found
         return found
@@ -81,21 +83,14 @@ class StoredEvents(OnDisk):
         rows = row_numbers(which, self._length)
         if not len(rows):
             return empty(EVENT_COLUMNS)
-        if self._length <= FEW:
-            return Picked(self, rows)
-        return self._picked(rows)
+        return Picked(self, rows) if self._length <= FEW else self._picked(rows)
 
     def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> ByKind:
         """Records of steps [first, last), of each wanted kind with the columns named for it."""
         parts = [part for part in self._parts if part.overlaps(first, last)]
         cut = any(part.first_step < first or part.last_step >= last for part in parts)
         where = f" and step >= {int(first)} and step < {int(last)}" if cut else ""
-        return ByKind(
-            {
-                kind: self._read(parts, [kind], ("rank", *names), where)
-                for kind, names in wanted.items()
-            }
-        )
+        return ByKind({k: self._read(parts, [k], ("rank", *wanted[k]), where) for k in wanted})
 
     def in_memory(self) -> Columns:
         """Read the whole table, each file once."""
@@ -218,10 +213,3 @@ def _order(rank: Array, seq: Array) -> Array | None:
 def _ascending(rank: Array, seq: Array) -> bool:
     same = rank[1:] == rank[:-1]
     return bool((rank[1:] >= rank[:-1]).all() and (seq[1:] >= seq[:-1])[same].all())
-
-
-def _narrow(values: Array) -> Array:
-    """The column without its memory if it has a single value, else the column."""
-    if len(values) and values[0] == values[-1] and (values == values[0]).all():
-        return np.broadcast_to(values[0], values.shape)
-    return values

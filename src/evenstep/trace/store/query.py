@@ -59,10 +59,8 @@ WORDS: Mapping[str, type[IntEnum]] = {
 
 def words(members: type[IntEnum]) -> list[str]:
     """Names of an enumeration, each at the index of its number."""
-    found = [""] * (max(int(member) for member in members) + 1)
-    for member in members:
-        found[int(member)] = member.name.lower()
-    return found
+    names = {int(member): member.name.lower() for member in members}
+    return [names.get(number, "") for number in range(max(names) + 1)]
 
 
 _SHORT = {
@@ -80,16 +78,13 @@ _LISTED = {name: ", ".join(filter(None, words(members))) for name, members in WO
 _LISTED["flags"] = ", ".join(f"{int(flag)} {str(flag.name).lower()}" for flag in Flag)
 
 
-def _sql(text: str) -> str:
-    """Expand the `$` abbreviations of `tables.toml` in an expression."""
-    text = re.sub(r"\$(took|op|value)\b(?!\[)", lambda found: _SHORT[found[1]], text)
-    text = re.sub(r"\$flag\[(\w+)\]", lambda found: f"(flags & {int(Flag[found[1]])}) <> 0", text)
-    return re.sub(r"\$(\w+)\[(\w+)\]", r'(select \1 from lookup)["\2"::int + 1]', text)
-
-
-def _column(row: list[str]) -> Column:
-    meaning = re.sub(r"\$(\w+)", lambda found: _LISTED[found[1]], row[1])
-    return Column(row[0], meaning, _sql(row[2]) if len(row) > 2 else "")
+def _column(name: str, meaning: str, sql: str = "") -> Column:
+    """Expand the `$` abbreviations of `tables.toml`."""
+    meaning = re.sub(r"\$(\w+)", lambda found: _LISTED[found[1]], meaning)
+    sql = re.sub(r"\$(took|op|value)\b(?!\[)", lambda found: _SHORT[found[1]], sql)
+    sql = re.sub(r"\$flag\[(\w+)\]", lambda found: f"(flags & {int(Flag[found[1]])}) <> 0", sql)
+    sql = re.sub(r"\$(\w+)\[(\w+)\]", r'(select \1 from lookup)["\2"::int + 1]', sql)
+    return Column(name, meaning, sql)
 
 
 def _tables() -> tuple[StoreTable, ...]:
@@ -99,9 +94,7 @@ def _tables() -> tuple[StoreTable, ...]:
         StoreTable(
             name,
             table["meaning"],
-            tuple(
-                _column(shared[one] if isinstance(one, str) else one) for one in table["columns"]
-            ),
+            tuple(_column(*(shared[o] if isinstance(o, str) else o)) for o in table["columns"]),
             Kind[table["kind"]] if "kind" in table else None,
         )
         for name, table in told.items()

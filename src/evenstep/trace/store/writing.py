@@ -101,7 +101,7 @@ def _write(trace: Trace, folder: Path) -> list[StoredPart]:
         groups=groups,
         names=trace.names,
         limits=trace.limits,
-        on_device=_on_device(trace),
+        on_device=trace.flagged(Kind.COLLECTIVE, Flag.ON_DEVICE),
         steps=len(steps),
         parts=parts,
     ).write(folder)
@@ -161,12 +161,8 @@ def _stretch(trace: Trace, folder: Path, first: int, last: int, blocks: Array) -
 
 def _alike(rows: Columns) -> dict[str, int]:
     """The columns among `LIGHT` that hold a single value, and that value."""
-    found = {}
-    for name in LIGHT if len(rows) else ():
-        values = rows[name]
-        if (values == values[0]).all():
-            found[name] = int(values[0])
-    return found
+    columns = {name: rows[name] for name in LIGHT if len(rows)}
+    return {name: int(each[0]) for name, each in columns.items() if (each == each[0]).all()}
 
 
 def _where(mask: Array) -> Array | slice:
@@ -210,12 +206,12 @@ def rank_arrays(trace: Trace) -> dict[str, Any]:
     oldest = trace.oldest_steps()
     return {
         "rank": np.array([info.rank for info in infos], np.int32),
-        "node": store_database.texts([info.node for info in infos]),
+        "node": np.array([info.node for info in infos], object),
         "closed": np.array([info.closed for info in infos], bool),
         "dropped": np.array([info.dropped for info in infos], np.int64),
         "oldest_step": np.array([oldest.get(info.rank, -1) for info in infos], np.int64),
-        "identity": store_database.texts([json.dumps(info.identity) for info in infos]),
-        "facts": store_database.texts([json.dumps(info.facts) for info in infos]),
+        "identity": np.array([json.dumps(info.identity) for info in infos], object),
+        "facts": np.array([json.dumps(info.facts) for info in infos], object),
     }
 
 
@@ -225,10 +221,3 @@ def summary_arrays(trace: Trace) -> dict[str, Any]:
     for column, (name, cell) in SUMMARY_CELLS.items():
         found[column] = np.ascontiguousarray(trace.summaries[name][(slice(None), *cell)])
     return found
-
-
-def _on_device(trace: Trace) -> bool:
-    if isinstance(trace.events, OnDisk):
-        return trace.events.on_device
-    flags = trace.of_kind(Kind.COLLECTIVE).flags
-    return bool(((flags & int(Flag.ON_DEVICE)) != 0).any())
