@@ -71,7 +71,7 @@ class RankHost:
             None
             if link is None or rank
             else LinkToken(self.recorder, TrialBudget(), group=link[0], gate_by=_nobody,
-                           held=self._pace.held, guarded=link[1])
+                           guarded=link[1])
             for link in links or [None] * len(settings)
         ]  # fmt: skip
         self._meter = ResourceMeter(threading.get_native_id())

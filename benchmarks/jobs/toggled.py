@@ -49,8 +49,9 @@ def main() -> None:
 
 
 def state() -> tuple[object, ...]:
-    """What of a process an action changes: its collector, where its threads may run, and what it
-    has of ours: threads, open files, sockets without connection, and memory shared with others."""
+    """What of a process an action changes: its collector, where its threads may run and how many
+    torch uses, and what it has of ours: threads, open files, sockets without connection, and memory
+    shared with others."""
     threads = os.listdir("/proc/self/task")  # noqa: PTH208
     masks = {tuple(sorted(os.sched_getaffinity(int(thread)))) for thread in threads}
     datagrams = {row.split()[9] for row in Path("/proc/net/udp").read_text().splitlines()[1:]}
@@ -62,7 +63,8 @@ def state() -> tuple[object, ...]:
     mapped = [row for row in Path("/proc/self/maps").read_text().splitlines() if _ours(row)]
     named = [each.name for each in threading.enumerate()]
     collector = gc.isenabled(), gc.get_freeze_count(), gc.get_threshold()
-    return collector, sorted(masks), sorted(named), sorted(opened), mapped
+    cores = sorted(masks), torch.get_num_threads(), torch.get_num_interop_threads()
+    return collector, cores, sorted(named), sorted(opened), mapped
 
 
 def _ours(path: str) -> bool:

@@ -74,7 +74,7 @@ def tokens_of(agent: Agent, trial: Trial, number: int, rank: int) -> list[LinkTo
         None
         if link is None or rank
         else LinkToken(agent.recorder, TrialBudget(), group=link[0], gate_by=nobody,
-                       held=agent._work.pace.held, guarded=link[1])
+                       guarded=link[1])
         for link in trial.links(number)
     ]  # fmt: skip
 

@@ -74,6 +74,14 @@ def test_nobody_waits_longer_than_the_bound(token):
     assert now - NOW == token.waited_ns == MOST_WAIT * STEP_NS
 
 
+@pytest.mark.parametrize(("held_ms", "most_ms"), [(20, 30), (50, 0), (70, 0)])
+def test_what_the_step_was_held_before_counts_towards_the_bound(token, held_ms, most_ms):
+    now = NOW
+    while wait := token.ask(now, [THERE._replace(entered_ns=now)], held_ms * MS):
+        now += wait
+    assert now - NOW == most_ms * MS  # of 50
+
+
 def test_a_host_that_sleeps_for_longer_than_told_keeps_the_bound_too(token):
     now = NOW
     while wait := token.ask(now, [THERE._replace(entered_ns=now)]):

@@ -47,10 +47,6 @@ class PaceHost:
         self._recorder = recorder
         self._recorded: tuple[str, int] = ("", 0)  # reason and delay of the last record
 
-    def held(self, delay_ns: int) -> None:
-        """Add a delay applied in the running step."""
-        self._recorder.held_ns += delay_ns
-
     def after_step(self, closed: ClosedStep) -> tuple[StepRow, StepWait, Decision]:
         """Observe a finished step and decide on the delay before the next.
 
@@ -100,7 +96,7 @@ class PaceHost:
         begin = time.monotonic_ns()
         if delay_ns > 0:
             time.sleep(delay_ns * 1e-9)
-            self.held(time.monotonic_ns() - begin)
+            self._recorder.held_ns += time.monotonic_ns() - begin
         recorded = (str(decision.reason), delay_ns or decision.proposed_ns)
         if recorded == self._recorded and on_stream is None:
             return
@@ -113,7 +109,7 @@ class PaceHost:
         )  # fmt: skip
         if on_stream is not None and on_stream(decision.delay_ns, seq):
             spool.add_flags(seq, _APPLIED)
-            self.held(decision.delay_ns)
+            self._recorder.held_ns += decision.delay_ns
 
     def _finished(self, closed: ClosedStep) -> list[Collective]:
         """The step's collectives that have ended on the host, as the estimator takes them."""

@@ -176,11 +176,10 @@ class Agent:
         """The job's turns on a shared link, this rank's on storage. Raises `EvenstepError`."""
         from evenstep.agent.actions.link import LinkToken, StorageTurns
 
-        group, held, account = self.config.link_group, self._work.pace.held, self._account
+        group, account = self.config.link_group, self._account
         if self.identity.rank == 0:
-            gate_by = self.gate_by
-            yield LinkToken(self.recorder, account, group=group, gate_by=gate_by, held=held)
-        yield StorageTurns(self.recorder, account, group=group, held=held)
+            yield LinkToken(self.recorder, account, group=group, gate_by=self.gate_by)
+        yield StorageTurns(self.recorder, account, group=group)
 
     def gate_by(self, gate: Callable[[], None] | None) -> None:
         """Call `gate` before every collective; None: nothing."""

@@ -23,7 +23,7 @@ from evenstep.pacing.random_trial import BLOCK_STEPS, RandomTrial
 from evenstep.pacing.window import RollingWindow
 
 TOKEN = "token"
-MOST_WAIT = 0.25  # of the median step
+MOST_WAIT = 0.25  # of the median step, all delays of the step together
 WINDOW, QUICK = 256, 0.1  # exchanges, and the quantile taken as the length of one alone
 FEWEST_EXCHANGES = 8
 WORTH = 1.5  # longest wait in own exchanges: free for us at η = .8, for both jobs at any η < 1
@@ -74,14 +74,18 @@ class Token:
         self._block_ns = 0
         self._counted_pairs: dict[int, int] = {}  # by neighbour
 
-    def ask(self, now_ns: int, others: Sequence[Post]) -> int:
-        """Return how long to wait before asking again; 0: the exchange begins now."""
+    def ask(self, now_ns: int, others: Sequence[Post], held_ns: int = 0) -> int:
+        """Return how long to wait before asking again; 0: the exchange begins now.
+
+        `held_ns`: for how long the running step was held before the first time, for whatever
+        reason; that counts towards the bound.
+        """
         post = self.post
         if not post.asked_ns:
             self._met += any(other.entered_ns for other in others)
             post = self.post = post._replace(asked_ns=now_ns)
             longest_ns = int(MOST_WAIT * post.step_ns) if self._acts else 0
-            self._deadline_ns = now_ns + longest_ns
+            self._deadline_ns = now_ns + longest_ns - held_ns
             self._overslept_ns = 0
         else:
             self._overslept_ns = max(self._overslept_ns, now_ns - self._again_ns)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -147,7 +148,7 @@ def test_a_holder_that_is_killed_holds_nobody_up_for_longer_than_the_bound(path)
 
 def test_who_leaves_the_link_says_so_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(board_module, "FOLDER", tmp_path)
-    turn = Turn("link", "team", Token(TrialBudget()), None, print)
+    turn = Turn("link", "team", Token(TrialBudget()), SimpleNamespace(held_ns=0))
     turn.token.post = Post(alone_ns=5, step_ns=100)
     asked = time.monotonic_ns()
     turn.ask(asked)

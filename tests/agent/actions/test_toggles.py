@@ -50,18 +50,13 @@ class Job:
                                   ring_bytes=1 << 20, summary_bytes=1 << 16)  # fmt: skip
         self.recorder = Recorder(self.spool)
         self.gate = None
-        self.held_ns = 0
         account = TrialBudget()
-
-        def common() -> dict:
-            return {"group": "team", "held": self.hold}
-
         self.conductor = conductor.Conductor(
             self.spool, seed="run/0", budget=account, place=(1, 2, 4),
             makers={"gc": Garbage, "cores": Cores, "power": Power},
             make_turns=lambda: (
-                LinkToken(self.recorder, account, gate_by=self.gate_by, **common()),
-                StorageTurns(self.recorder, account, **common()),
+                LinkToken(self.recorder, account, group="team", gate_by=self.gate_by),
+                StorageTurns(self.recorder, account, group="team"),
             ),
         )  # fmt: skip
         self.others = [board.LinkBoard(board.board_path(f"team-{topic}"))
@@ -69,9 +64,6 @@ class Job:
 
     def gate_by(self, gate) -> None:
         self.gate = gate
-
-    def hold(self, delay_ns: int) -> None:
-        self.held_ns = delay_ns
 
     def state(self) -> tuple:
         """What of the process an action may change, apart from its threads' cores."""
@@ -90,19 +82,20 @@ class Job:
                 turn.token._acts = True
 
     def step(self) -> None:
-        """Read, exchange, write, each beside a neighbour; no wait is longer than the bound."""
+        """Read twice, exchange, write, each beside a neighbour; all waits keep one bound."""
         clock = self.recorder.clock
         busy = Post(self.time.now_ns, self.time.now_ns, 50 * MS, STEP_NS)
         for other in self.others:
             other.publish(busy, self.time.now_ns)
+        self.recorder.held_ns = 0
         for act in (
+            lambda now: (clock.input_begins(now), clock.input_ends(now, 1)),
             lambda now: (clock.input_begins(now), clock.input_ends(now, 1)),
             lambda now: self.gate and self.gate(),
             lambda now: (clock.begins(Phase.CHECKPOINT, now), clock.ends(now)),
         ):
-            self.held_ns = 0
             act(self.time.now_ns)
-            assert self.held_ns <= MOST_WAIT * STEP_NS
+        assert self.recorder.held_ns <= MOST_WAIT * STEP_NS
         self.time.now_ns += STEP_NS
         self.conductor.end_step(self.recorder.end_step(self.time.now_ns), 0)
 
@@ -142,7 +135,7 @@ def test_a_thousand_times_on_and_off_leave_nothing_changed(job):
         job.force()
         for _ in range(draw.randint(0, 3)):
             job.step()
-            held += job.held_ns
+            held += job.recorder.held_ns
             acted.update(part.action.name for part in job.conductor.parts if part.acting)
         job.conductor.ask([], number)
         for other in job.others:

@@ -34,36 +34,30 @@ def open_board(group: str, topic: str) -> LinkBoard | ServedBoard:
 
 
 class Turn:
-    """This rank's token of one topic. Raises `EvenstepError` without a board.
+    """This rank's token of one topic. Raises `EvenstepError` without a board."""
 
-    `held` gets the time for which the rank waited for its turn.
-    """
-
-    def __init__(
-        self, topic: str, group: str, token: Token, recorder: Recorder, held: Callable[[int], None]
-    ) -> None:
+    def __init__(self, topic: str, group: str, token: Token, recorder: Recorder) -> None:
         self.topic = topic
         self.token = token
         self.board = open_board(group, topic)
         self.asked_ns = 0  # by this host's clock; 0: has not asked
         self._recorder = recorder
-        self._held = held
 
     def ask(self, begin_ns: int) -> int:
         """Wait for the turn; return when it came."""
         self.asked_ns = begin_ns
-        token, board, now_ns = self.token, self.board, begin_ns
-        shift_ns = board.shift_ns
-        while wait_ns := token.ask(now_ns + shift_ns, self._others(now_ns)):
+        token, board, now_ns, recorder = self.token, self.board, begin_ns, self._recorder
+        shift_ns, held_ns = board.shift_ns, recorder.held_ns
+        while wait_ns := token.ask(now_ns + shift_ns, self._others(now_ns), held_ns):
             board.publish(token.post, now_ns + shift_ns)
             time.sleep(max(0, now_ns + wait_ns - time.monotonic_ns()) * 1e-9)
             now_ns = time.monotonic_ns()
         board.publish(token.post, now_ns + shift_ns)
         if token.waited_ns:
-            self._held(now_ns - begin_ns)
-            self._recorder.spool.put(
+            recorder.held_ns += now_ns - begin_ns
+            recorder.spool.put(
                 begin_ns, now_ns, int(Kind.PACING), int(Actuator.BEFORE_EXCHANGE),
-                self._recorder.step, held_ns=now_ns - begin_ns, flags=int(Flag.APPLIED),
+                recorder.step, held_ns=now_ns - begin_ns, flags=int(Flag.APPLIED),
             )  # fmt: skip
         return now_ns
 
@@ -106,10 +100,9 @@ class LinkToken:
         *,
         group: str,
         gate_by: Callable[[Callable[[], None] | None], None],
-        held: Callable[[int], None],
         guarded: bool = True,
     ) -> None:
-        self.turn = Turn("link", group, Token(account, guarded=guarded), recorder, held)
+        self.turn = Turn("link", group, Token(account, guarded=guarded), recorder)
         self.turns = (self.turn,)
         self._recorder = recorder
         self._gate_by = gate_by
@@ -164,12 +157,10 @@ class StorageTurns:
     `EvenstepError`, as `Turn`.
     """
 
-    def __init__(
-        self, recorder: Recorder, account: TrialBudget, *, group: str, held: Callable[[int], None]
-    ) -> None:
+    def __init__(self, recorder: Recorder, account: TrialBudget, *, group: str) -> None:
         self._clock = recorder.clock
         self._turns = {
-            phase: Turn(topic, group, Token(account), recorder, held)
+            phase: Turn(topic, group, Token(account), recorder)
             for phase, topic in ((INPUT, "input"), (CHECKPOINT, "save"))
         }
         self.turns = tuple(self._turns.values())
