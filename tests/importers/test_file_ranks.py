@@ -25,6 +25,7 @@ from evenstep.importers.file_ranks import (
         (["host_4711.json", "host_4712.json"], [None, None]),  # processes
         (["n0_gpu0.json", "n0_gpu1.json", "n1_gpu0.json", "n1_gpu1.json"], [None] * 4),
         (["frank3.json", "b.json"], [None, None]),
+        ([f"n{n}/local_rank{g}.json" for n in (0, 1) for g in (0, 1)], [None] * 4),
         (["rank1.json", "trace.json"], [1, None]),
     ],
 )

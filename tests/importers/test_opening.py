@@ -2,10 +2,12 @@
 
 import gzip
 import json
+import pickle
 import shutil
 import subprocess
 import sys
 import tarfile
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 from hypothesis import given
@@ -199,22 +201,41 @@ def test_any_bytes_are_a_sentence(tmp_path_factory, data, compressed):
         open_trace([path])
 
 
-def test_an_archive_is_what_it_holds(tmp_path):
-    for rank in (0, 1):
-        two_steps(rank).write(tmp_path / f"rank-{rank}.json")
-    path = tmp_path / "traces.tar.gz"
-    with tarfile.open(path, "w:gz") as archive:
+def test_a_pickle_of_something_else_beside_profiles_is_no_trace(ranks):
+    other = pickle.dumps({"segments": [], "device_traces": []})
+    (ranks[0].parent / "rank0_memory_snapshot.pickle").write_bytes(other)
+    assert list(open_trace([ranks[0].parent]).ranks) == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["gztar", "zip"])
+def test_an_archive_is_what_it_holds(tmp_path, kind):
+    path = tmp_path / "traces"
+    is_zip = kind == "zip"
+    with ZipFile(path, "w", ZIP_DEFLATED) if is_zip else tarfile.open(path, "w:gz") as archive:
         for rank in (0, 1):
-            archive.add(tmp_path / f"rank-{rank}.json", f"job/../../rank-{rank}.json")
+            profile = two_steps(rank).write(tmp_path / f"rank-{rank}.json")
+            add = archive.write if is_zip else archive.add
+            add(profile, f"job/../../{profile.name}")
+            profile.unlink()
     assert sorted(open_trace([path]).ranks) == [0, 1]
     assert not (tmp_path.parent / "rank-0.json").exists()
 
 
-def test_a_damaged_archive_is_a_sentence(tmp_path):
-    path = tmp_path / "traces.tar"
-    path.write_bytes(b"a".ljust(257, b"\0") + b"ustar" + b"\xff" * 900)
-    with pytest.raises(EvenstepError, match="not a whole tar archive"):
+@pytest.mark.parametrize("head", [b"a".ljust(257, b"\0") + b"ustar", b"PK\3\4"])
+def test_a_damaged_archive_is_a_sentence(tmp_path, head):
+    path = tmp_path / "traces"
+    path.write_bytes(head + b"\xff" * 900)
+    with pytest.raises(EvenstepError, match="not a whole archive"):
         open_trace([path])
+
+
+def test_an_archive_may_not_hold_more_than_a_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("EVENSTEP_IMPORT_LIMIT_GB", "1e-6")
+    with ZipFile(tmp_path / "traces", "w", ZIP_DEFLATED) as archive:
+        for name in "ab":
+            archive.writestr(name, bytes(501))
+    with pytest.raises(TraceError, match="more than 1e-06 GB"):
+        open_trace([tmp_path / "traces"])
 
 
 @pytest.mark.parametrize("text", ["many", "0", "-1", "1e10", "nan"])
@@ -230,7 +251,7 @@ def test_a_name_that_would_fill_memory_is_not_read(tmp_path, kind):
     header = tarfile.TarInfo("a")
     header.type, header.size = kind, 1 << 30
     (tmp_path / "traces.tar").write_bytes(header.tobuf() + bytes(1 << 12))
-    with pytest.raises(EvenstepError, match=r"not a whole tar archive .*take 1073741824 bytes"):
+    with pytest.raises(EvenstepError, match=r"not a whole archive .*take 1073741824 bytes"):
         open_trace([tmp_path / "traces.tar"])
 
 

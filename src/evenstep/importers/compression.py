@@ -1,7 +1,7 @@
-"""Read plain, gzip and Zstandard files as streams of bytes, and unpack tar archives.
+"""Read plain, gzip and Zstandard files as streams of bytes, and unpack tar and zip archives.
 
 A few kilobytes can decompress to any size, so the bytes read from one file are limited, plain or
-compressed: `EVENSTEP_IMPORT_LIMIT_GB` raises the limit. Of a tar archive only plain files are
+compressed: `EVENSTEP_IMPORT_LIMIT_GB` raises the limit. Of an archive only plain files are
 unpacked, into a temporary folder that their names cannot leave.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 import gzip
 import importlib
 import os
-import shutil
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -28,6 +28,7 @@ LIMIT_GB = 4.0  # 1e9 bytes each: a few hundred times the size of a profile of t
 GZIP = b"\x1f\x8b"
 ZSTANDARD = b"\x28\xb5\x2f\xfd"
 TAR, TAR_AT = b"ustar", 257
+ZIP = b"PK\x03\x04"
 
 
 class Stream:
@@ -72,10 +73,7 @@ class Stream:
             raise self._damaged(error) from error
         self.read_bytes += len(data)
         if self.read_bytes > self.limit_bytes:
-            raise TraceError(
-                f"{self.path} holds more than {self.limit_bytes / 1e9:g} GB once it is read; where "
-                f"that is meant, set {LIMIT_VARIABLE} to more than {self.limit_bytes / 1e9:g}"
-            )
+            raise _too_large(self.path, self.limit_bytes)
         return data
 
     def pieces(self) -> Iterator[bytes]:
@@ -87,6 +85,13 @@ class Stream:
             f"{self.path}: the compressed data is damaged or cut short after "
             f"{self.read_bytes} decompressed bytes ({error}); copy the file again"
         )
+
+
+def _too_large(path: Path, limit_bytes: int) -> TraceError:
+    return TraceError(
+        f"{path} holds more than {limit_bytes / 1e9:g} GB once it is read; where that is meant, "
+        f"set {LIMIT_VARIABLE} to more than {limit_bytes / 1e9:g}"
+    )
 
 
 def limit_from_environment() -> int:
@@ -109,9 +114,11 @@ def read_head(path: Path) -> bytes:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file, decompressed, is a tar archive. Raises `TraceError` as reading does."""
+    """Whether a file, decompressed, is a tar or zip archive. Raises `TraceError` as reading
+    does."""
     with Stream(path) as stream:
-        return stream.read(TAR_AT + len(TAR))[TAR_AT:] == TAR
+        head = stream.read(TAR_AT + len(TAR))
+    return head[TAR_AT:] == TAR or head.startswith(ZIP)
 
 
 def _decompressed(raw: IO[bytes], magic: bytes, path: Path) -> Any:
@@ -143,19 +150,51 @@ def unpacked(path: Path) -> TemporaryDirectory[str]:
     Raises `TraceError` where it is damaged or exceeds the limit of a file.
     """
     folder = TemporaryDirectory(prefix="evenstep-")
+    left = limit = limit_from_environment()
     try:
-        with (
-            Stream(path) as stream,
-            tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive,  # type: ignore[call-overload]
-        ):
-            for count, member in enumerate(archive):
-                if count > MOST_FILES:
-                    raise TraceError(f"{path} holds more than {MOST_FILES} files")
-                if member.isreg() and not member.issparse():  # whose holes would fill a disk
-                    _write(archive, member, Path(folder.name))
-    except (tarfile.TarError, OSError, ValueError) as error:
-        raise TraceError(f"{path} is not a whole tar archive ({str(error)[:80]})") from None
+        for count, (name, file) in enumerate(_members(path)):
+            if count >= MOST_FILES:
+                raise TraceError(f"{path} holds more than {MOST_FILES} files")
+            target = _place(name, Path(folder.name))
+            if target is None:
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("xb") as copy:
+                while piece := file.read(PIECE_BYTES):
+                    left -= len(piece)
+                    if left < 0:
+                        raise _too_large(path, limit)
+                    copy.write(piece)
+    except _NO_ARCHIVE as error:
+        raise TraceError(f"{path} is not a whole archive ({str(error)[:80]})") from None
     return folder
+
+
+#: Of a zip archive: `zlib.error` where it is damaged, a `RuntimeError` where it is encrypted.
+_NO_ARCHIVE = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error),
+    *(OSError, EOFError, ValueError, RuntimeError),
+)
+
+
+def _members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    """Names and contents of an archive's plain files."""
+    with path.open("rb") as raw:
+        is_zip = raw.read(len(ZIP)) == ZIP
+    if is_zip:
+        with zipfile.ZipFile(path) as zipped:
+            for entry in zipped.infolist():
+                if not entry.is_dir():
+                    with zipped.open(entry) as file:
+                        yield entry.filename, file
+        return
+    with (
+        Stream(path) as stream,
+        tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive,  # type: ignore[call-overload]
+    ):
+        for member in archive:
+            if member.isreg() and not member.issparse():  # whose holes would fill a disk
+                yield member.name, archive.extractfile(member)
 
 
 _IN_MEMORY = (
@@ -176,12 +215,7 @@ class _Member(tarfile.TarInfo):
         return member
 
 
-def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    parts = [part for part in PurePosixPath(member.name).parts if part not in ("/", "..", ".")]
-    source = archive.extractfile(member)
-    if source is None or not parts or "\0" in member.name:
-        return
-    target = folder.joinpath(*parts)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("xb") as file:
-        shutil.copyfileobj(source, file, PIECE_BYTES)
+def _place(name: str, folder: Path) -> Path | None:
+    """Where a member is unpacked to; None for a name that is none."""
+    parts = [part for part in PurePosixPath(name).parts if part not in ("/", "..", ".")]
+    return folder.joinpath(*parts) if parts and "\0" not in name else None

@@ -9,7 +9,8 @@ from typing import Any
 
 from evenstep.trace.ranks import MOST_RANKS
 
-_RANK = re.compile(r"(?<![a-z])rank[_\-.= ]?(\d{1,7})(?!\d)", re.IGNORECASE)
+#: A local rank is none: those of several nodes are equal.
+_RANK = re.compile(r"(?<![a-z])(?<!local[_\-.= ])rank[_\-.= ]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _LAST = re.compile(r"(?<!\d)(\d{1,7})(?:\.[a-z]\w*)*$", re.IGNORECASE)  # before any suffixes
 _DIGITS = re.compile(r"(\d+)")
 _FOLDERS = 3  # levels above the file that are examined, the nearest first

@@ -32,15 +32,16 @@ NAME = "flight recorder dump"
 APART_NS = 3_600_000_000_000  # dumps whose latest times differ by more are not of one hang
 
 _HIDDEN = ": where compute runs beside collectives it may hide waits, and costs are upper bounds"
-_FIELDS = (b'"collective_seq_id"', b'"pg_config"', b'"pg_status"', b'"comm_lib_version"')
+_FIELDS = (b"collective_seq_id", b"pg_config", b"pg_status", b"comm_lib_version")
+_OF_PICKLES = (*_FIELDS, b"entries", b"profiling_name")
 
 
 def recognises(source: SourceFile) -> bool:
-    """Whether a file is a pickle, which no other format is, or JSON with a ring's fields."""
+    """Whether a file is a pickle or JSON with a ring's fields."""
     if PICKLE.match(source.head):
-        return True
+        return any(name in source.head for name in _OF_PICKLES)
     start = source.head.lstrip()[:1]
-    return start in (b"{", b"[") and any(name in source.head for name in _FIELDS)
+    return start in (b"{", b"[") and any(b'"%b"' % name in source.head for name in _FIELDS)
 
 
 def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:

@@ -24,7 +24,8 @@ from evenstep.importers.kineto.places import by_process, info_of, joined, places
 from evenstep.importers.kineto.records import FACTS, Profile, enter
 from evenstep.importers.kineto.steps import StepMarks, steps_of
 from evenstep.importers.kineto.table import host_calls
-from evenstep.importers.kineto.together import grouped
+from evenstep.importers.kineto.together import ONE_HOST_NS, grouped
+from evenstep.trace.clocks.crossings import crossings
 from evenstep.trace.columns import Columns
 from evenstep.trace.loading import renumbered, shifts_in_words
 from evenstep.trace.ranks import format_ranks
@@ -71,14 +72,14 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
         reasons = (line.removeprefix("left out: ") for line in draft.limits)
         raise TraceError("nothing to read: " + "; ".join(reasons))
     ranks, unsaid = grouped(ranks)
-    together = _on_one_host(ranks)
     for each in ranks:
-        _enter_rank(draft, each, origin, "the one host" if together else "")
+        place = each.place
+        draft.rank(
+            place.rank, FACTS, world=place.world, attempt=0, hostname=place.host,
+            boot_id=f"host {place.host}" if place.host else "", source=str(each.file.path),
+            anchor_monotonic_ns=FIRST_NS, anchor_realtime_ns=origin,
+        )  # fmt: skip
     draft.limits += spoken(told, len(ranks)) + unsaid
-    if together:
-        draft.limits.append(
-            "the files name no host; their devices are all different: they are taken to be of one"
-        )
     enter(draft, ranks, origin)
     trace = _finished(draft, ranks)
     return repeating(trace, StepMarks()) if all(each.steps.whole for each in ranks) else trace
@@ -144,25 +145,20 @@ def spoken(told: Mapping[str, list[int]], ranks: int) -> list[str]:
     ]
 
 
-def _on_one_host(ranks: Sequence[Profile]) -> bool:
-    """Whether no file names a host, and no two ranks use the same device number.
-
-    Ranks of several hosts would share device numbers.
+def _on_one_host(ranks: Sequence[Profile], trace: Trace) -> bool:
+    """Whether no file names a host, no two ranks use the same device number, as ranks of several
+    hosts would, and their clocks agree: nobody leaves a collective before all have entered it.
     """
     if len(ranks) < 2 or any(each.place.host for each in ranks):
         return False
     devices = [set(each.calls.device[each.calls.device >= 0].tolist()) for each in ranks]
-    return all(devices) and sum(map(len, devices)) == len(set().union(*devices))
-
-
-def _enter_rank(draft: Draft, each: Profile, origin: int, unnamed: str) -> None:
-    """Enter a rank; `unnamed` is the clock of ranks without a host's name."""
-    place = each.place
-    draft.rank(
-        place.rank, FACTS, world=place.world, attempt=0, hostname=place.host,
-        boot_id=f"host {place.host}" if place.host else unnamed, source=str(each.file.path),
-        anchor_monotonic_ns=FIRST_NS, anchor_realtime_ns=origin,
-    )  # fmt: skip
+    if not all(devices) or sum(map(len, devices)) > len(set().union(*devices)):
+        return False
+    table = crossings(trace, {rank: number for number, rank in enumerate(trace.ranks)})
+    base = table.base[table.clock]
+    early = table.of_operation(np.maximum, table.entry + base)
+    early -= table.of_operation(np.minimum, table.exit + base)
+    return not len(early) or float(np.median(early)) < ONE_HOST_NS
 
 
 def _finished(draft: Draft, ranks: list[Profile]) -> Trace:
@@ -174,6 +170,12 @@ def _finished(draft: Draft, ranks: list[Profile]) -> Trace:
     trace = draft.trace(run, world=world)
     trace.events, shifts = renumbered(trace.events)
     trace.limits += shifts_in_words(shifts)
+    if _on_one_host(ranks, trace):
+        for rank in trace.ranks.values():
+            rank.identity["boot_id"] = "the one host"
+        trace.limits.append(
+            "the files name no host; their devices are all different: they are taken to be of one"
+        )
     missing = trace.missing_ranks
     if missing:
         word = "rank" if len(missing) == 1 else "ranks"
