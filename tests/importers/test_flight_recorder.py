@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
@@ -432,6 +432,52 @@ def test_rounds_of_the_watchdog_tell_when_calls_ended_within_a_step(tmp_path):
     assert np.diff(calls.exit_ns) / MS == pytest.approx([30, 67] * 38 + [30], abs=100 / 40)
 
 
+STAGES = 3
+
+
+def pipeline(slower_ms):
+    """The rings of all stages and their mean step: four micro-batches go forward in 8 ms a stage,
+    then back in 16, in the second stage so much slower; messages take 1 ms, kernels meet. Hosts
+    issue a step as soon as their device has ended the one before."""
+    rings, device = [[] for _ in range(STAGES)], [0.0] * STAGES
+
+    def passed(source, target):
+        begun = {rank: device[rank] for rank in (source, target)}
+        over = max(begun.values()) + 1
+        for rank, way, peer in ((source, "->", target), (target, "<-", source)):
+            noticed = 37 * rank + ((over - 37 * rank) // 100 + 1) * 100
+            name = f"{'send' if rank == source else 'recv'} {rank}{way}{peer}"
+            fields = {
+                "duration_ms": over - begun[rank],
+                "time_created_ns": START_NS + round((began[rank] + len(rings[rank]) % 16 / 4) * MS),
+                "time_discovered_completed_ns": START_NS + round(noticed * MS),
+            }
+            rings[rank].append(message(len(rings[rank]), name, **fields))
+        device[target] = over  # the sender's compute goes on
+
+    for _ in range(50):
+        began = tuple(device)
+        for way, length_ms in ((1, 8), (-1, 16)):
+            stages = range(STAGES)[::way]
+            for _ in range(4):
+                for stage in stages:
+                    device[stage] += length_ms + slower_ms * (way < 0 and stage == 1)
+                    if stage != stages[-1]:
+                        passed(stage, stage + way)
+    return rings, max(device) / 50
+
+
+def test_a_slow_stage_costs_what_it_does_in_a_dump(tmp_path):
+    (rings, length_ms), (_, usual_ms) = pipeline(6), pipeline(0)
+    trace = read(
+        write(tmp_path, {rank: dump(ring, world=STAGES) for rank, ring in enumerate(rings)})
+    )
+    finding = diagnose(trace).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("workload_imbalance", [1])
+    cost = 1 - usual_ms / length_ms
+    assert finding.severity == pytest.approx(cost, rel=0.2)  # rounds meet a step every 4 ms
+
+
 def test_without_durations_no_steps_are_claimed(tmp_path):
     trace = read(write(tmp_path, {r: dump([entry(n) for n in range(40)]) for r in range(2)}))
     assert not len(trace.of_kind(Kind.STEP))
@@ -463,6 +509,7 @@ def survives(paths):
         diagnose(read(paths)).to_json()
 
 
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from([5.0, 1e-9, 4e12, 4e8, -1.0, float("inf")]), max_size=30))
 def test_durations_of_any_length_give_a_trace_or_a_sentence(tmp_path_factory, lengths):
     folder = tmp_path_factory.mktemp("durations")

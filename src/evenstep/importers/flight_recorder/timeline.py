@@ -22,7 +22,7 @@ from evenstep.trace.repetition import with_steps
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import Trace
 
-_ROUNDS = 32  # of averaging between the clocks of ranks that share calls
+_ROUNDS = 64  # of moving the clocks of ranks that share calls, each half of the way
 ROUND_NS = 20_000_000  # a watchdog sleeps for 100 ms, and passes over what has ended in a few
 
 
@@ -41,8 +41,8 @@ def placed(trace: Trace) -> tuple[Trace, str]:
     lane = key_numbers(mine.group, np.where(sends, own, peers), np.where(sends, peers, own))
     call = key_numbers(lane, mine.group_seq)
     origin = int(mine.enter_ns.min())
-    ahead = _ahead(rank, call, mine.enter_ns - origin)
-    clock = ahead[rank] + origin
+    after, until = _noticed(mine)
+    clock = _ahead(rank, call, np.maximum(after, mine.enter_ns + length), until)[rank] + origin
     lanes = _of_calls(np.maximum, call, lane, 0)
     longest = _of_calls(np.maximum, call, length, 0)
     end = _of_calls(np.maximum, call, mine.enter_ns - clock + length, 0)
@@ -56,10 +56,8 @@ def placed(trace: Trace) -> tuple[Trace, str]:
     if not inferred:
         return found, inferred
     step = found.events.select(found.events.kind != int(Kind.STEP)).step[rows]
-    after, until = (time - clock for time in _noticed(mine))
-    after, until = (
-        _of_calls(np.maximum, call, after, -(2**62)), _of_calls(np.minimum, call, until, 2**62)
-    )  # fmt: skip
+    after = _of_calls(np.maximum, call, after - clock, -(2**62))
+    until = _of_calls(np.minimum, call, until - clock, 2**62)
     late = _delays(lanes, _of_calls(np.maximum, call, step, 0), end, after, until)
     return at(_in_turn(lanes, end + late, longest))
 
@@ -69,8 +67,9 @@ def _with_times(trace: Trace, rows: Array, end: Array, length: Array) -> Trace:
     events = trace.events
     base = int(events.enter_ns[rows].min()) - FIRST_NS
     flags = events.flags[rows] & np.uint16(0xFFFF - int(Flag.EXIT_UPPER_BOUND))
-    times = dict.fromkeys(("enter_ns", "device_enter_ns"), end - length)
-    times |= dict.fromkeys(("exit_ns", "device_exit_ns"), end)
+    times = dict.fromkeys(("exit_ns", "device_exit_ns"), end)
+    times |= {"enter_ns": _reached(events.select(rows), end - length)}
+    times |= {"device_enter_ns": end - length}
     for name, values in times.items():
         found = events[name].copy()
         found[rows] = values
@@ -86,6 +85,16 @@ def _with_times(trace: Trace, rows: Array, end: Array, length: Array) -> Trace:
     return replace(trace, ranks=ranks, events=events.with_column("flags", column))
 
 
+def _reached(calls: Columns, begun: Array) -> Array:
+    """When compute reached each call: in the order of issue, though streams may be busy."""
+    order = np.lexsort([calls.enter_ns, calls["rank"]])[::-1]
+    lane, found = calls["rank"][order].astype(np.int64), begun.copy()
+    low, width = int(begun.min()), int(np.ptp(begun)) + 1
+    line = begun[order] - low + lane * width
+    found[order] = np.minimum.accumulate(line) - lane * width + low
+    return found
+
+
 def _of_calls(reduce: Any, call: Array, values: Array, empty: int) -> Array:
     """A reduction of the values of each call's members."""
     found = np.full(int(call.max()) + 1, empty, np.int64)
@@ -93,17 +102,19 @@ def _of_calls(reduce: Any, call: Array, values: Array, empty: int) -> Array:
     return found
 
 
-def _ahead(rank: Array, call: Array, issued: Array) -> Array:
-    """How much each rank's clock is ahead, as far as the issues of common calls tell."""
-    found = np.zeros(int(rank.max()) + 1)
-    order = np.argsort(rank, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(rank[order])) + 1)
-    members = np.bincount(call)[call]
+def _ahead(rank: Array, call: Array, after: Array, until: Array) -> Array:
+    """How much each rank's clock is ahead: as little as lets each call end at one time, between
+    `after` and `until` of all its members."""
+    found = np.zeros(int(rank.max()) + 1, np.int64)
     for _ in range(_ROUNDS):
-        late = issued - found[rank]
-        late = np.where(members > 1, late - (np.bincount(call, late) / np.bincount(call))[call], 0)
-        found[rank[[part[0] for part in parts]]] += [np.median(late[part]) for part in parts]
-    return np.rint(found).astype(np.int64)
+        first = _of_calls(np.maximum, call, after - found[rank], -(2**62))
+        last = _of_calls(np.minimum, call, until - found[rank], 2**62)
+        low, high = np.full_like(found, -(2**62)), np.full_like(found, 2**62)
+        np.maximum.at(low, rank, after - last[call])
+        np.minimum.at(high, rank, until - first[call])
+        known = np.where(low <= high, np.clip(found, low, high), (low + high) // 2)
+        found += (known - found) // 2
+    return found
 
 
 def _in_turn(lanes: Array, end: Array, longest: Array) -> Array:
