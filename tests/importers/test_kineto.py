@@ -285,12 +285,18 @@ def test_on_the_common_time_of_hosts_half_an_hour_apart_everything_has_ended(ope
     assert (clocks.common(rows["rank"], rows.exit_ns) > 0).all()  # 0 stands for no end
 
 
-def test_windows_of_a_rank_are_joined(opened):
-    files = [two_steps(rank, late=50 * rank, first=first) for first in (7, 3) for rank in (0, 1)]
-    trace, alone = opened(*files), opened(*files[2:], name="first-{}.json")
+@pytest.mark.parametrize("stated", [True, False])
+def test_windows_of_a_rank_are_joined(tmp_path, stated):
+    files = []
+    for number in range(4):
+        profile = two_steps(number % 2, late=50 * (number % 2), first=7 if number < 2 else 3)
+        if not stated:
+            del profile.header["distributedInfo"]
+        files.append(profile.write(tmp_path / f"rank{number % 2}-{number}.json"))
+    trace, alone = open_trace(files), open_trace(files[2:])
     steps, calls = trace.of_kind(Kind.STEP), collectives(trace)
     assert sorted(steps.step.tolist()) == [*[3] * 2, *[4] * 2, *[7] * 2, *[8] * 2]
-    assert (trace.limits, len(calls)) == ([], 8)
+    assert (len(trace.limits), len(calls)) == (not stated, 8)  # the names tell the ranks
     assert (np.diff(calls.group_seq.reshape(2, 4)) > 0).all()
     early = calls.select(calls.step < 7)
     assert np.array_equal(early.device_exit_ns, collectives(alone).device_exit_ns)

@@ -1,6 +1,7 @@
 import gzip
 import sqlite3
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -204,6 +205,35 @@ def test_several_processes_of_a_file_are_ranks_by_themselves(tmp_path):
     both.launches += [(*row[:4], row[4] + 1000, row[5]) for row in other.launches]
     both.ranges += other.ranges
     assert list(read(both.write(tmp_path / "node.sqlite")).ranks) == [0, 1]
+
+
+def test_sessions_of_a_process_one_after_the_other_are_joined(tmp_path):
+    files, whole = [], []
+    for rank in (0, 1):
+        session = training(rank, steps=8, slow_ms=2.0 * rank)
+        whole.append(session.write(tmp_path / f"rank{rank}.sqlite"))
+        middle = 69 * MS  # between steps 3 and 4
+        for number in (0, 1):
+            began = session.began_ns + number * middle
+            part = replace(session, began_ns=began, strings=dict(session.strings))
+            for name in ("kernels", "launches", "ranges"):
+                rows = [row for row in getattr(session, name) if (row[0] >= middle) == number]
+                shift = middle * number
+                setattr(part, name, [(a - shift, b - shift, *rest) for a, b, *rest in rows])
+            files.append(part.write(tmp_path / f"report{rank}.{number}.sqlite"))
+    joint, expected = read(*files), read(*whole)
+    assert joint.limits == expected.limits
+    for name in (
+        "rank",
+        "kind",
+        "op",
+        "step",
+        "enter_ns",
+        "exit_ns",
+        "device_exit_ns",
+        "group_seq",
+    ):
+        assert np.array_equal(joint.events[name], expected.events[name]), name
 
 
 def test_an_export_may_be_compressed(tmp_path, pair):

@@ -1,4 +1,5 @@
-"""Operations on intervals of time (union, difference, cutting, nesting), and device time.
+"""Tables of two windows; operations on intervals of time (union, difference, cutting, nesting), and
+device time.
 
 A host runs ahead of its devices, often by whole steps. The device time of a host moment is when
 everything launched before it is done, but no earlier than the moment itself; communication counts
@@ -9,11 +10,20 @@ that launched it, whenever it runs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from evenstep.trace.columns import Array, Columns
+
+
+def followed(rows: Columns, later: Columns, more: Mapping[str, int]) -> Columns:
+    """The rows of both tables, with these numbers added to columns of the later one; -1 stays."""
+    for name in more.keys() & set(later):
+        added = np.where(later[name] >= 0, later[name] + more[name], -1)
+        later = later.with_column(name, added)
+    return Columns.concatenate([rows, later])
 
 
 def united(start: Array, end: Array) -> tuple[Array, Array]:

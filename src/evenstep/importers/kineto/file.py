@@ -14,6 +14,7 @@ import numpy as np
 from evenstep.importers.compression import Stream
 from evenstep.importers.content import whole
 from evenstep.importers.kineto.names import CALL, COMMS, annotation
+from evenstep.importers.merging import followed
 from evenstep.importers.trace_events import Args, TraceEvent, TraceEvents
 from evenstep.trace.columns import Array, Columns
 
@@ -82,13 +83,11 @@ class KinetoFile:
         threads = list(dict.fromkeys([*self.threads, *later.threads]))
         place = np.array([threads.index(one) for one in later.threads])
         rows = rows.with_column("thread", place[rows.thread])
+        rows = rows.with_column("external", np.where(rows.external == 0, -1, rows.external))
         more = {"name": len(self.names), "args": len(self.calls)}
         more |= {name: int(self.rows[name].max()) + 1 for name in ("correlation", "external")}
-        for name, count in more.items():
-            known = rows[name] > 0 if name == "external" else rows[name] >= 0
-            rows = rows.with_column(name, np.where(known, rows[name] + count, rows[name]))
         return KinetoFile(
-            self.path, self.header, Columns.concatenate([self.rows, rows]),
+            self.path, self.header, followed(self.rows, rows, more),
             [*self.names, *later.names], threads,
             [*self.calls, *later.calls], self.damaged + later.damaged,
             self.unpaired + later.unpaired, self.process,

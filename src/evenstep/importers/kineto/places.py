@@ -77,11 +77,14 @@ def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Key, FilePlace], list[s
 
 def joined(files: Sequence[KinetoFile]) -> list[KinetoFile]:
     """The files with windows of one rank of a run, whose steps have ever larger numbers, as one
-    file, named as the first."""
-    windows: dict[tuple[int | None, int], KinetoFile] = {}
+    file, named as the first. The rank is that of the file or its name; else a process is one."""
+    windows: dict[tuple[Any, int], KinetoFile] = {}
     found: list[KinetoFile] = []
+    named = _named(files)
     for file in sorted(files, key=_start):
-        key = _stated(file), _world(file)
+        rank, worker = _stated(file), _WORKER.match(file.path.name)
+        rank = named.get(file.path) if rank is None else rank
+        key = worker and (*worker.groups(), file.process) if rank is None else rank, _world(file)
         first = None if key[0] is None else windows.get(key)
         if first and _goes_on(first, file):
             found[found.index(first)] = file = first.followed_by(file)

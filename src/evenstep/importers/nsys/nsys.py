@@ -35,7 +35,7 @@ from evenstep.importers.nsys.process import (
     memberships,
     said_of,
 )
-from evenstep.importers.nsys.tables import Export, read_export
+from evenstep.importers.nsys.tables import Export, joined, read_export
 from evenstep.trace.ranks import MOST_RANKS, format_ranks
 from evenstep.trace.spool.layout import Flag
 from evenstep.trace.trace import Trace
@@ -51,7 +51,9 @@ def recognises(source: SourceFile) -> bool:
 def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     """Read all exports as one trace. Raises `TraceError` where none is usable."""
     draft = Draft()
-    exports = list(usable(sources, progress, draft.limits, lambda source: read_export(source.path)))
+    exports = joined(
+        list(usable(sources, progress, draft.limits, lambda source: read_export(source.path)))
+    )
     draft.limits += _said(exports)
     ranks = ranks_of(exports, draft.limits)
     origins, groups = _origins(ranks), _groups(ranks)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import TraceError
+from evenstep.importers.merging import followed
 from evenstep.importers.nsys.database import (
     MOST_ROWS,
     Names,
@@ -60,6 +61,48 @@ class Export:
     host: str
     began_ns: int  # the session, UTC; 0 unknown
     limits: list[str]
+
+    @property
+    def extent_ns(self) -> tuple[int, int]:
+        """From the first to the last kernel, on the host's clock."""
+        kernels = self.kernels
+        return int(kernels.start.min()) + self.began_ns, int(kernels.end.max()) + self.began_ns
+
+    @property
+    def processes(self) -> tuple[str, tuple[int, ...], bool]:
+        """The host and the processes that ran kernels, and whether its clock is known."""
+        known = bool(self.host and self.began_ns)
+        return self.host, tuple(np.unique(self.kernels.process).tolist()), known
+
+    def followed_by(self, later: Export) -> Export:
+        """The contents of both files, of which the other one is a later session of these
+        processes."""
+        tables = ("kernels", "copies", "launches", "ranges")
+        used = [getattr(self, table) for table in ("kernels", "copies", "launches")]
+        more = dict.fromkeys(("start", "end"), later.began_ns - self.began_ns)
+        more |= {"name": len(self.names), "payload": len(self.payloads)}
+        more["correlation"] = 1 + max(int(rows.correlation.max(initial=-1)) for rows in used)
+        joint = {name: followed(getattr(self, name), getattr(later, name), more) for name in tables}
+        return Export(
+            self.path, **joint, names=self.names + later.names,
+            payloads=self.payloads + later.payloads, host=self.host, began_ns=self.began_ns,
+            limits=list(dict.fromkeys(self.limits + later.limits)),
+        )  # fmt: skip
+
+
+def joined(exports: Sequence[Export]) -> list[Export]:
+    """The exports with sessions of the same processes, one after the other (`--capture-range-end
+    repeat`), as one, named as the first."""
+    found: dict[Any, Export] = {}
+    order = [export.path for export in exports]
+    for export in sorted(exports, key=lambda export: export.extent_ns):
+        first = found.get(export.processes)
+        follows = first and export.processes[-1] and first.extent_ns[1] <= export.extent_ns[0]
+        if first and follows:
+            found[export.processes] = first.followed_by(export)
+        else:
+            found[export.processes if first is None else export.path] = export
+    return sorted(found.values(), key=lambda export: order.index(export.path))
 
 
 def read_export(path: Path) -> Export:
