@@ -121,4 +121,4 @@ def test_a_rank_waits_for_the_last_of_its_own_group(members, last):
     graph = SimpleNamespace(place=[np.array([0])], flows=[flow], role=np.zeros(4, int))
     enter = np.array([[1.0, 7.0, 5.0, 3.0]])
     step = FinishedStep(0, graph, np.zeros(4), enter, enter + 1, np.zeros(4), None)
-    np.testing.assert_array_equal(step.last_entry(0), last)
+    np.testing.assert_array_equal(step.last_entries(0)[0], last)

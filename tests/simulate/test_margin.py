@@ -3,7 +3,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.simulate.simulation import set_up, simulate, simulate_set_up
-from evenstep.simulate.study.margin import AXES, TOO_LONG, Edges, GrowthAxis, margins, search
+from evenstep.simulate.study.margin import (
+    AXES,
+    TOO_LONG,
+    Edges,
+    GrowthAxis,
+    LimitCheck,
+    margins,
+    search,
+)
 from tests.simulate.worlds import MS, scenario
 
 JOB = (
@@ -16,20 +24,41 @@ def axis(now=0.0, most=1.0, unit=0.0):
     return GrowthAxis(now, most, lambda value: {}, unit)
 
 
-@given(st.floats(0.01, 1.0))
-def test_bisection_finds_where_a_limit_is_crossed(edge):
-    found = search(axis(), lambda value: "cv" if value >= edge else None)
+def judged(excess):
+    return LimitCheck("cv" if excess > 0 else None, (excess,))
+
+
+@pytest.mark.parametrize("power", [0, 0.3, 1, 4], ids="{}".format)
+@given(edge=st.floats(0.01, 0.99))
+def test_the_search_finds_where_a_limit_is_crossed(power, edge):
+    """In few trials, also where what is limited jumps, levels off or rises late."""
+    tried = []
+
+    def judge(value):
+        tried.append(value)
+        return judged(value**power - edge**power if power else (1 if value >= edge else -1))
+
+    found = search(axis(), judge)
     assert found.crosses == "cv"
     assert edge <= found.value <= edge / 0.94 + 1e-9
+    assert len(tried) <= 14
+    assert len(set(tried)) == len(tried)
+
+
+def test_what_grows_evenly_takes_few_trials():
+    """From 0 to 1/16 and 3/16, then on both sides of where it crosses."""
+    tried = []
+    search(axis(), lambda value: tried.append(value) or judged(value - 0.1))
+    assert len(tried) == 5
 
 
 def test_what_is_never_crossed_says_how_far_was_looked():
-    found = search(axis(most=8), lambda value: None)
+    found = search(axis(most=8), lambda value: judged(-1))
     assert (found.value, found.crosses, found.tried) == (None, None, 8)
 
 
 def test_an_axis_ends_where_a_look_would_be_too_long():
-    found = search(axis(now=1, most=64), lambda value: TOO_LONG if value > 8 else None)
+    found = search(axis(now=1, most=64), lambda value: TOO_LONG if value > 8 else judged(-1))
     assert (found.value, found.crosses, found.tried) == (None, None, 8)
 
 
@@ -49,21 +78,22 @@ def test_a_load_is_as_a_neighbour_that_never_pauses_and_never_yields(kind):
 
 
 def test_what_is_crossed_already_says_so():
-    assert search(axis(now=3), lambda value: "efficiency").value == 3
+    assert search(axis(now=3), lambda value: LimitCheck("efficiency", (-1, 0.1))).value == 3
 
 
 @given(st.integers(4, 60))
 def test_only_what_can_be_is_tried(edge):
     tried = []
-    search(axis(now=4, most=64, unit=4), lambda v: tried.append(v) or ("cv" if v >= edge else None))
+    search(axis(now=4, most=64, unit=4), lambda v: tried.append(v) or judged(v - edge))
     assert all(value % 4 == 0 for value in tried)
+    assert len(set(tried)) == len(tried)
 
 
 def test_the_efficiency_that_a_load_leaves_is_the_limit():
     """Traffic that does not yield leaves 1 - x: c/(c + m/(1-x)) = e, so x = 1 - m e/(c (1-e))."""
     asked = scenario(*JOB)
     m = simulate(asked).collectives[0].alone_ns / MS
-    found = margins(asked, Edges(cv=1.0, efficiency=0.8), ("load",))["load"]
+    found = margins(asked, simulate(asked), Edges(cv=1.0, efficiency=0.8), ("load",))["load"]
     expected = 1 - m * 0.8 / (100 * 0.2)
     assert found.crosses == "efficiency"
     assert found.value == pytest.approx(expected, rel=0.06)
@@ -72,7 +102,7 @@ def test_the_efficiency_that_a_load_leaves_is_the_limit():
 def test_jitter_ends_at_the_cv_that_is_allowed():
     """One rank: CV of a normal step is its sigma."""
     asked = scenario("work.forward_ms=100", "run.steps=50")
-    found = margins(asked, Edges(cv=0.2, efficiency=0.0), ("jitter",))["jitter"]
+    found = margins(asked, simulate(asked), Edges(cv=0.2, efficiency=0.0), ("jitter",))["jitter"]
     assert found.value == pytest.approx(0.2, rel=0.25)
 
 
@@ -85,7 +115,8 @@ def test_jitter_ends_at_the_cv_that_is_allowed():
     ],
 )
 def test_an_axis_that_makes_no_sense_says_why(axis_name, sets, note):
-    found = margins(scenario(*JOB, *sets), Edges(), (axis_name,))[axis_name]
+    asked = scenario(*JOB, *sets)
+    found = margins(asked, simulate(asked), Edges(), (axis_name,))[axis_name]
     assert (found.value, found.note) == (None, note)
 
 

@@ -58,11 +58,10 @@ class TooLongError(Exception):
 
 class MessageLimit(NamedTuple):
     """A run takes no more steps after the warm-up than follow so many messages, by its first step,
-    but `least`; with `strict` it raises `TooLongError` where that is more."""
+    and raises `TooLongError` where that is fewer than `least`."""
 
     messages: int
     least: int
-    strict: bool
 
 
 @dataclass(frozen=True)
@@ -238,13 +237,13 @@ class _Run:
             staleness=self._pace.staleness(),
         )
 
-    def _shorten(self, messages: int, least: int, strict: bool) -> None:
+    def _shorten(self, messages: int, least: int) -> None:
         run, is_calm = self._setup.scenario.run, _is_calm(self._setup.scenario)
         steps = int(messages / max(self.followed / (run.steps if is_calm else 1), 1.0))
-        if strict and steps < least:
+        if steps < least:
             raise TooLongError
         if not is_calm:
-            self._length = min(run.steps, run.warm_up + max(steps, least))
+            self._length = min(run.steps, run.warm_up + steps)
 
     # -- steps -------------------------------------------------------------------------------------
 

@@ -56,15 +56,22 @@ class FinishedStep:
         found[row < 0] = np.nan
         return np.asarray(found)
 
-    def last_entry(self, instance: int) -> Array:
-        """Entry of the last of each rank's group into a collective; NaN outside of it."""
-        entered, flow = self.entries(instance), self.graph.flows[instance]
-        if flow.apart:
-            return entered
-        if flow.members.size == len(entered) and len(flow.members) == 1:
-            return np.full(len(entered), np.fmax.reduce(entered))
-        found = np.full(len(entered), np.nan)
-        found[flow.members] = np.fmax.reduce(entered[flow.members], axis=1)[:, None]
+    def last_entries(self, *instances: int) -> Array:
+        """Entry of the last of each rank's group into collectives; NaN outside of it.
+        (instances, ranks)"""
+        found = np.stack([self.entries(instance) for instance in instances])
+        flows = [self.graph.flows[instance] for instance in instances]
+        for flow in {id(flow): flow for flow in flows}.values():
+            rows = [row for row, one in enumerate(flows) if one is flow]
+            entered = found[rows]
+            if flow.apart:
+                continue
+            if len(flow.members) == 1 and flow.members.size == len(self.begin):
+                found[rows] = np.fmax.reduce(entered, axis=1, keepdims=True)
+                continue
+            last = np.full_like(entered, np.nan)
+            last[:, flow.members] = np.fmax.reduce(entered[:, flow.members], axis=2, keepdims=True)
+            found[rows] = last
         return found
 
     def moved(self, number: int, ahead: float) -> FinishedStep:
@@ -182,7 +189,7 @@ def pacing_signals(done: FinishedStep) -> StepSignals | None:
         return None
     first, last = numbers[0], numbers[-1]
     return StepSignals(
-        done.entries(first), done.last_entry(first), done.ends(first),
+        done.entries(first), done.last_entries(first)[0], done.ends(first),
         alone_ns(done.graph.flows[first]), done.ends(last),
     )  # fmt: skip
 
@@ -218,14 +225,13 @@ def step_shares(done: FinishedStep) -> StepShares:
 def _waited(done: FinishedStep, role: RankProgram, one: Operation, now: Array, mine: Any) -> Array:
     """Of the blocked time, the part until the last entry; NaN where a rank has no part."""
     if one.kind == COLLECTIVE:
-        return np.asarray(done.last_entry(one.instance)[mine] - now)
-    waited, reached = np.zeros(len(now)), now
-    for collective in one.waits:
-        instance = role.operations[collective].instance
-        last = done.last_entry(instance)[mine]
-        waited = waited + np.fmax(last - reached, 0.0)
-        reached = np.maximum(reached, done.end[collective, mine])
-    return np.asarray(waited)
+        return np.asarray(done.last_entries(one.instance)[0, mine] - now)
+    if not one.waits:
+        return np.zeros(len(now))
+    last = done.last_entries(*(role.operations[row].instance for row in one.waits))[:, mine]
+    reached = np.vstack([now, done.end[list(one.waits[:-1])][:, mine]])
+    np.maximum.accumulate(reached, out=reached)
+    return np.asarray(np.fmax(last - reached, 0.0).sum(axis=0))
 
 
 # -- sums over steps -------------------------------------------------------------------------------

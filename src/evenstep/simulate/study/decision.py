@@ -230,7 +230,7 @@ def run(unit: OptionRun) -> tuple[int, DecisionRow | str]:
         result = simulate(scenario)
         if result.partial:
             raise KeyboardInterrupt
-        found = margins.margins(scenario, unit.edges, unit.axes)
+        found = margins.margins(scenario, result, unit.edges, unit.axes)
         return unit.number, _row(unit.option, result, found)
     except ConfigError as error:
         return unit.number, f"{unit.option.name}: {error}"

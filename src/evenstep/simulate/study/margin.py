@@ -1,20 +1,21 @@
 """Margins: how far ranks, jitter, oversubscription or load can grow before a limit is crossed.
 
 Each axis grows from the scenario's value, all else unchanged, until CV or efficiency crosses its
-limit; bisection then finds the crossing.
+limit; interpolation, secured by bisection, then finds the crossing. All trial runs have the same
+random numbers, so that both change steadily along an axis.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
 from typing import Any, NamedTuple
 
 from evenstep.documents import Amount
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario import schema
 from evenstep.scenario.scenario import Scenario
+from evenstep.simulate.result import Result
 from evenstep.simulate.simulation import (
     MessageLimit,
     Setup,
@@ -32,8 +33,18 @@ MOST_JITTER = 1.0
 MOST_LOAD = 0.95
 MOST_SERVERS = 64  # messages are ranks × servers
 RESOLUTION = 0.05  # of the value found, relative
-TRIALS = 8  # of an axis, about
-TOO_LONG = "too long"  # result of a trial run that would follow too many messages
+TRIALS = 4  # of an axis, about
+
+
+class LimitCheck(NamedTuple):
+    """The limit that a trial run crosses, or None; `excess`: how far beyond each limit it is, below
+    0 within."""
+
+    crosses: str | None
+    excess: tuple[float, ...]
+
+
+TOO_LONG = LimitCheck("too long", ())  # of a run that would follow too many messages
 
 
 class Edges(NamedTuple):
@@ -42,11 +53,11 @@ class Edges(NamedTuple):
     cv: Amount = 0.10
     efficiency: Amount = 0.5
 
-    def crossed(self, cv: float, efficiency: float) -> str | None:
-        """The name of the crossed limit; None: neither."""
-        if cv > self.cv:
-            return "cv"
-        return "efficiency" if efficiency < self.efficiency else None
+    def judge(self, result: Result) -> LimitCheck:
+        """Whether a run crosses a limit."""
+        excess = result.step_time.cv - self.cv, self.efficiency - result.efficiency
+        crossed = [name for name, by in zip(self._fields, excess, strict=True) if by > 0]
+        return LimitCheck(crossed[0] if crossed else None, excess)
 
 
 class Margin(NamedTuple):
@@ -75,16 +86,16 @@ class GrowthAxis(NamedTuple):
         return round(value / self.unit) * self.unit if self.unit else value
 
 
-def margins(scenario: Scenario, edges: Edges, axes: tuple[str, ...]) -> dict[str, Margin]:
-    """The margin on each axis. The trial run at their common start is made once."""
-    here = cache(lambda: _crossed(set_up(scenarios.parse(_plain(scenario))), edges))
+def margins(
+    scenario: Scenario, result: Result, edges: Edges, axes: tuple[str, ...]
+) -> dict[str, Margin]:
+    """The margin on each axis of a scenario with this result."""
 
     def margin(axis: GrowthAxis | str) -> Margin:
         if isinstance(axis, str):
             return Margin(0.0, None, None, 0.0, axis)
-        return search(
-            axis, lambda at: here() if at == axis.now else _crossed(axis.at(at), edges, least=True)
-        )
+        here = edges.judge(result)
+        return search(axis, lambda at: here if at == axis.now else _trial(axis.at(at), edges))
 
     return {name: margin(AXES[name](scenario)) for name in axes}
 
@@ -94,40 +105,64 @@ def relative_cost(steps: int, axes: int) -> float:
     return 1 + TRIALS * axes * min(1.0, MOST_STEPS / steps)
 
 
-def search(axis: GrowthAxis, crossed: Callable[[float], str | None]) -> Margin:
+def search(axis: GrowthAxis, judge: Callable[[float], LimitCheck]) -> Margin:
     """Find the smallest value that crosses, to the resolution: by steps that double while trial
-    runs are not too long, then by bisection."""
-    found = crossed(axis.now)
-    if found:
-        return Margin(axis.now, axis.now, found, axis.now, "crossed already")
-    low, high = axis.now, axis.now
-    step = axis.now or axis.most / 16
-    while found is None and high < axis.most:
-        low, high = high, axis.place(min(axis.most, high + step))
+    runs are not too long, then between the last two."""
+    low, step = axis.now, axis.now or axis.most / 16
+    below = judge(low)
+    if below.crosses:
+        return Margin(low, low, below.crosses, low, "crossed already")
+    while True:
+        high = axis.place(axis.most if low + 1.5 * step > axis.most else low + step)
         step *= 2
-        found = crossed(high)
-    if found == TOO_LONG:
-        return Margin(axis.now, None, None, low)
-    if found is None:
-        return Margin(axis.now, None, None, high)
+        above = judge(high)
+        if above == TOO_LONG:
+            return Margin(axis.now, None, None, low)
+        if above.crosses:
+            break
+        if high >= axis.most:
+            return Margin(axis.now, None, None, high)
+        low, below = high, above
+    is_halved = True
     while high - low > max(axis.unit, RESOLUTION * high):
-        middle = axis.place((low + high) / 2)
-        here = crossed(middle)
-        low, high, found = (low, middle, here) if here else (middle, high, found)
-    return Margin(axis.now, high, found, high)
+        share = _linear(below, above) if is_halved else 0.5
+        middle = _beside(low, high, low + share * (high - low), max(axis.unit, RESOLUTION * low))
+        middle = min(max(axis.place(middle), low + axis.unit), high - axis.unit)
+        here, width = judge(middle), high - low
+        if here == TOO_LONG:
+            break
+        low, below, high, above = (
+            (low, below, middle, here) if here.crosses else (middle, here, high, above)
+        )
+        is_halved = high - low <= width / 2
+    return Margin(axis.now, high, above.crosses, high)
 
 
-def _crossed(setup: Setup, edges: Edges, *, least: bool = False) -> str | None:
-    """Make a trial run and return the crossed limit; with `least`, `TOO_LONG` instead of a run that
-    would follow too many messages even over the fewest steps."""
+def _linear(below: LimitCheck, above: LimitCheck) -> float:
+    """The share of the way from below to above where a limit is crossed, if all grows evenly."""
+    ends = zip(below.excess, above.excess, strict=True)
+    return min(first / (first - last) for first, last in ends if last > 0)
+
+
+def _beside(low: float, high: float, root: float, near: float) -> float:
+    """Where to try next when the crossing is expected at `root`: a little above it, or so near an
+    end that the crossing is then known to `near`."""
+    if root < low + near:
+        return low + near
+    return min(root + near / 2, high - near)
+
+
+def _trial(setup: Setup, edges: Edges) -> LimitCheck:
+    """Check a trial run; `TOO_LONG` instead of a run that would follow too many messages
+    even over the fewest steps."""
     try:
-        most = MessageLimit(MOST_MESSAGES, LEAST_STEPS, strict=least)
+        most = MessageLimit(MOST_MESSAGES, LEAST_STEPS)
         result = simulate_set_up(setup, most=most)
     except TooLongError:
         return TOO_LONG
     if result.partial:
         raise KeyboardInterrupt
-    return edges.crossed(result.step_time.cv, result.efficiency)
+    return edges.judge(result)
 
 
 # -- axes ------------------------------------------------------------------------------------------
