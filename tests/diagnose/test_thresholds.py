@@ -9,6 +9,7 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.lateness.thresholds import (
     above_others,
     late_threshold,
+    standing_out,
     unsteady,
     usual_excess,
     usual_lateness,
@@ -116,3 +117,9 @@ def test_one_fast_rank_is_no_loss():
     table[:, 3] = 0
     world = replace(World(ranks=5, noise=0.003), style="blocking").delayed(Phase.FORWARD, table)
     assert diagnose(world.trace()).findings == []
+
+
+@pytest.mark.parametrize("server", [3.0, 22.0])
+def test_workers_stand_out_of_workers_and_not_of_their_server(server):
+    levels = np.array([server, 22.0, 32.0, 22.1, 21.9, 22.05, 32.1, 21.95])
+    assert np.flatnonzero(standing_out(levels)).tolist() == [2, 6]

@@ -71,6 +71,18 @@ def test_what_hosts_do_stands_behind_a_culprit_worth_naming(
     assert first.mode == ("straggler" if culprit >= 0.05 else "runtime_jitter")
 
 
+@pytest.mark.parametrize("culprit", [0.06, 0.017])
+def test_noise_stands_behind_a_cause_worth_naming_only(
+    diagnosis: Diagnosis, culprit: float
+) -> None:
+    named = replace(diagnosis.findings[0], mode="straggler", severity=culprit)
+    noise = replace(
+        named, mode="synchronization_amplification", severity=culprit + 0.01, where=Where()
+    )
+    first = named if culprit >= 0.05 else noise
+    assert [ranked(both)[0] for both in ([noise, named], [named, noise])] == [first, first]
+
+
 def test_a_healthy_run_is_one_line(diagnosis: Diagnosis) -> None:
     diagnosis.findings[:] = [replace(diagnosis.findings[0], severity=0.01)]
     assert [line.partition(":")[0] for line in lines(diagnosis)] == ["Healthy"]

@@ -70,23 +70,21 @@ def _at_most(finding: Finding) -> Finding:
 
 
 def ranked(findings: Sequence[Finding]) -> list[Finding]:
-    """Findings that ended the job first, then the costliest; but those without culprits behind
-    those with: noise behind a culprit of half its cost, jitter of hosts and cores behind all."""
-    least = min((one.severity for one in findings if _culprit(one)), default=1.0)
+    """Findings that ended the job first, then the costliest; but behind causes worth naming stand
+    noise of up to twice their cost and, where they have culprits, jitter of hosts and cores."""
+    noise = "synchronization_amplification"
+    causes = [one for one in findings if one.severity >= NAMED and one.mode != noise]
+    least = min((one.severity for one in causes if one.where.ranks), default=1.0)
 
     def place(finding: Finding) -> tuple[bool, float, bool]:
         weight = finding.severity
-        if finding.mode == "synchronization_amplification":
+        if causes and finding.mode == noise:
             weight *= MOST
         elif finding.mode == "runtime_jitter" and not finding.where.ranks:
             weight = min(weight, least)
-        return finding.mode not in TERMINAL, -weight, not _culprit(finding)
+        return finding.mode not in TERMINAL, -weight, not finding.where.ranks
 
     return sorted(findings, key=place)
-
-
-def _culprit(finding: Finding) -> bool:
-    return bool(finding.where.ranks) and finding.severity >= NAMED
 
 
 def dynamics(case: Case) -> dict[str, Any]:

@@ -64,12 +64,18 @@ def chronic_ranks(excess: Array, grid: StepGrid, *, contended: bool) -> Array:
 
 
 def standing_out(levels: Array) -> Array:
-    """Ranks beyond the spread of the others: from the lower half upwards, all from the first one
-    above the prediction interval of those below (one-sided, normal sample, Bonferroni). Up to
-    `FEWEST` ranks all count."""
+    """Ranks beyond the spread of the others, which is that without ranks far below all others, as
+    of a server among workers. Up to `FEWEST` ranks all count."""
+    usual = ~_beyond(-levels)
+    found = np.zeros(len(levels), bool)
+    found[usual] = np.count_nonzero(usual) <= FEWEST or _beyond(levels[usual])
+    return found
+
+
+def _beyond(levels: Array) -> Array:
+    """From the lower half upwards, all from the first one above the prediction interval of those
+    below (one-sided, normal sample, Bonferroni)."""
     count, order = len(levels), np.argsort(levels)
-    if count <= FEWEST:
-        return np.ones(count, bool)
     for below in range(max(count // 2, FEWEST), count):
         others = levels[order[:below]]
         reach = student(below - 1, 1 - BY_CHANCE / count) * np.sqrt(1 + 1 / below)

@@ -97,8 +97,9 @@ def _uneven_sequences(case: Case) -> list[Finding]:
     # unlike other lateness, long batches are work that remains, shared evenly by all ranks
     late = case.delays.cells(Cause.WORK) & ~case.delays.chronic[None, :]
     late &= ~_late_at_even_lengths(case, batches)
-    by_chance = _expected_ranks(late.shape[1], int(np.count_nonzero(late)))
-    theirs = bool(np.count_nonzero(late.any(axis=0)) >= MOST * by_chance)
+    as_late = case.delays.excess_ns >= case.delays.excess_ns[late].min(initial=np.inf)
+    by_chance = _expected_ranks(late.shape[1], int(np.count_nonzero(as_late)))
+    theirs = bool(np.count_nonzero(as_late.any(axis=0)) >= MOST * by_chance)
     others = case.all_relieved(case.delays.any, but=late if theirs else None)
     saved, even = case.all_saved([others, evened(others)])
     share = case.share(even - saved)
@@ -160,16 +161,13 @@ def _forward_and_backward(case: Case) -> WorkVariation | None:
     phases = [case.grid.phase_ns[phase] for phase in (*COMPUTE_PHASES, Phase.OPTIMIZER)]
     if not (phases[0].all() and phases[1].all()):
         return None
-    forward, backward = _relative(phases[0]), _relative(phases[1])
-    weight = float(np.median(phases[0] / (phases[0] + phases[1])))
-    spent = weight * forward + (1 - weight) * backward
+    over = np.stack([_relative(phase) for phase in phases[:2]], axis=2)
+    forward = float(np.median(phases[0] / (phases[0] + phases[1])))
+    spent, _, noise = _together(over, np.array([forward, 1 - forward]))
     deviation = float(np.diff(np.quantile(spent, [0.25, 0.75]))[0]) / (2 * z(0.75))
     if phases[2].all() and _rank_correlation(spent, _relative(phases[2])) > MOST:
         return WorkVariation(case.grid.ranks, spent, 0.0, deviation, 0.0)
-    common = float(np.cov(forward.reshape(-1), backward.reshape(-1))[0, 1])
-    own = weight**2 * (forward.var() - common) + (1 - weight) ** 2 * (backward.var() - common)
-    noise = _share_of_variance(own, spent)
-    correlation = _rank_correlation(forward, backward)
+    correlation = _rank_correlation(over[:, :, 0], over[:, :, 1])
     return WorkVariation(case.grid.ranks, spent, correlation, deviation, noise)
 
 
@@ -184,28 +182,34 @@ def _stretches(case: Case) -> WorkVariation | None:
         return None
     weight = usual[:, long].mean(axis=0)
     weight = weight / weight.sum()
-    over = own[:, :, long] / usual[None, :, long]
-    level = np.median(over, axis=1, keepdims=True)
-    over = np.divide(over, level, out=np.ones_like(over), where=level > 0)
-    spent = over @ weight
-    each = float(over.var(axis=(0, 1)) @ weight**2)
-    alone = float((weight**2).sum())
-    common = max((float(spent.var()) - each) / (1 - alone), 0.0)
+    over = _as_in_step(own[:, :, long] / usual[None, :, long])
+    spent, common, noise = _together(over, weight)
     others = (spent[:, :, None] - weight * over) / (1 - weight)
     correlation = np.median([linear(over[:, :, at], others[:, :, at]) for at in range(len(weight))])
-    noise, deviation = _share_of_variance(each - alone * common, spent), float(np.sqrt(common))
-    return WorkVariation(graph.ranks[part.lanes], spent, float(correlation), deviation, noise)
+    ranks, deviation = graph.ranks[part.lanes], float(np.sqrt(common))
+    return WorkVariation(ranks, spent, float(correlation), deviation, noise)
 
 
-def _share_of_variance(variance: float, spent: Array) -> float:
-    """A variance as a share of that of `spent`, from 0 to 1."""
-    return min(max(variance / max(float(spent.var()), 1e-12), 0.0), 1.0)
+def _together(over: Array, weight: Array) -> tuple[Array, float, float]:
+    """The weighted sum of parts (steps, ranks, parts), the variance that these have in common, and
+    the share of its variance that is not, were all parts as reliable, though one may depend on the
+    lengths more than another (Spearman 1910, Brown 1910)."""
+    deviation, count, spent = over.std(axis=(0, 1)), len(weight), over @ weight
+    whole = (over / np.maximum(deviation, 1e-12)).sum(axis=2).var()
+    reliable = max(float(whole) / count - 1, 0.0) / (count - 1)
+    common = reliable * float(deviation @ weight) ** 2
+    return spent, common, 1 - min(common / max(float(spent.var()), 1e-12), 1.0)
 
 
 def _relative(phase: Array) -> Array:
-    """Each cell over its rank's median, then over the median of all ranks in its step."""
-    over = phase / np.median(phase, axis=0)
-    return np.asarray(over / np.median(over, axis=1, keepdims=True))
+    """Each cell over its rank's median, beside all ranks in its step."""
+    return _as_in_step(phase / np.median(phase, axis=0))
+
+
+def _as_in_step(over: Array) -> Array:
+    """Values over the usual ones (steps, ranks, …) without what all ranks of a step have more: a
+    difference, which keeps what depends on lengths in proportion to them."""
+    return np.asarray(1 + over - np.median(over, axis=1, keepdims=True))
 
 
 def _rank_correlation(some: Array, others: Array) -> float:
