@@ -7,6 +7,7 @@ from evenstep.diagnose.graph.awaited import (
     FURTHEST,
     Awaited,
     _clearly,
+    _entered_kinds,
     _expected,
     _Gaps,
     _gaps,
@@ -169,13 +170,19 @@ def test_entries_of_the_same_place_in_the_same_program_are_one_kind():
     step = np.array([0, 0, 1, 1, 2, 0, 0, 1, 1])
     op = [1, 5, 1, 5, 1, 1, 5, 5, 1]
     rows = Columns({"lane": lane, "step": step, "operation": np.arange(9), "sends": lane < 0})
-    places = _places(rows, operations(op)).tolist()
+    places = _places(rows, _entered_kinds(rows, operations(op))).tolist()
     assert places[:2] == places[2:4] == places[5:7]
     assert len(set(places)) == 5
 
 
 def lanes(enter, leave, op, **more):
     """Entries of one lane a step each, at these times in ms after the step began."""
+    steps = len(enter)
+    table = operations(np.tile(op, steps))
+    return awaited(steps_of(enter, leave, **more), table, leave.reshape(-1) * MS)
+
+
+def steps_of(enter, leave, **more):
     steps = len(enter)
     rows = {
         "lane": np.zeros(enter.size, int), "step": np.repeat(np.arange(steps), enter.shape[1]),
@@ -184,8 +191,19 @@ def lanes(enter, leave, op, **more):
         "computed_ns": np.full(enter.size, NAN), "sends": np.zeros(enter.size, bool),
         **{name: np.zeros(enter.size, int) for name in ("idled_ns", "freed_ns", "held_ns")},
     }  # fmt: skip
-    table = operations(np.tile(op, steps))
-    return awaited(Columns(rows | more), table, leave.reshape(-1) * MS)
+    return Columns(rows | more)
+
+
+def test_messages_sent_are_waited_for_where_all_that_follows_them_comes_so_long_after_their_ends():
+    """Three times a step a message is sent, 8 ms of work follow its end, another is received, and
+    16 ms of work follow that. The ends are the same in all steps: one place alone tells nothing."""
+    within = np.array([[0, 9, 26, 44, 61, 81], [1, 10, 36, 45, 73, 82]])
+    enter, leave = (98 * np.arange(12)[:, None] + times for times in within)
+    sends = np.tile([True, False], 36)
+    table = operations([int(Op.SEND)] * 72, message=np.ones(72, bool))
+    found = awaited(steps_of(enter, leave, sends=sends), table, leave.reshape(-1) * MS)
+    assert (found.ahead[:-1] == 1).all()
+    assert not found.worked.any()
 
 
 def test_who_always_enters_so_long_after_an_end_has_waited_for_it():
