@@ -64,9 +64,10 @@ def chronic_ranks(excess: Array, grid: StepGrid, *, contended: bool) -> Array:
 
 
 def standing_out(levels: Array) -> Array:
-    """Ranks beyond the spread of the others, which is that without ranks far below all others, as
-    of a server among workers. Up to `FEWEST` ranks all count."""
-    usual = ~_beyond(-levels)
+    """Ranks beyond the spread of the others. Fewer than `FEWEST` far below all others, as a server
+    is among workers, have no part in it. Up to `FEWEST` ranks all count."""
+    low = _beyond(-levels)
+    usual = ~low if np.count_nonzero(low) < FEWEST else np.ones(len(levels), bool)
     found = np.zeros(len(levels), bool)
     found[usual] = np.count_nonzero(usual) <= FEWEST or _beyond(levels[usual])
     return found
