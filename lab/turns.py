@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from evenstep.agent.actions.link import LinkToken
 from evenstep.pacing import Decision, Pacer, PacerSettings, Plan, StepObservation
-from evenstep.pacing.account import PacingAccount
 
 
 class TurnPacer(Pacer):
@@ -28,7 +27,7 @@ class TurnPacer(Pacer):
         self.changed = True  # the step that runs began under another arm, or in the middle
 
     @property
-    def account(self) -> PacingAccount:
+    def account(self) -> dict[str, object]:
         """That of the arm whose turn it is."""
         return self._turns[self.arm].account
 
@@ -36,18 +35,13 @@ class TurnPacer(Pacer):
         """What pacing did in each arm, and where its guard or its token's stands; JSON-able."""
         return [
             {
-                "steps": account.steps,
-                "held_steps": account.held_steps,
-                "held_ns": account.held_ns,
-                "verdict": (account.verdict if token is None else token.turn.token.trial).word,
+                "steps": pacer.steps,
+                "held_steps": pacer.held_steps,
+                "held_ns": pacer.held_ns,
+                "verdict": (pacer if token is None else token.turn.token).trial.word,
             }
-            for account, token in zip((p.account for p in self._turns), tokens, strict=True)
+            for pacer, token in zip(self._turns, tokens, strict=True)
         ]
-
-    @property
-    def bound_ns(self) -> int:
-        """The longest delay before any one step, at the moment."""
-        return self._turns[self.arm].bound_ns
 
     def kill(self) -> None:
         """Hold nothing from now on, in any arm."""

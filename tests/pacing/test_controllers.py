@@ -1,3 +1,4 @@
+import statistics
 from typing import Any
 
 import pytest
@@ -5,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.pacing import Reason, Slowest, StepObservation
-from evenstep.pacing.paper import PaperRule
+from evenstep.pacing.paper import SHORTEST_WINDOW, PaperRule
 from evenstep.pacing.slack import LocalSlack, SharedSlack, caution
 
 MS = 1_000_000
@@ -179,3 +180,13 @@ def test_what_may_be_an_error_of_the_wait_is_not_spent() -> None:
     rule = LocalSlack(4)
     feed(rule, [5 * MS] * 64, margin_ns=2 * MS)
     assert propose(rule) == (3 * MS // 5, Reason.SLACK)
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=80))
+def test_the_papers_deviation_is_that_of_its_window(waits: list[int]) -> None:
+    rule = PaperRule()
+    for step, wait in enumerate(waits):
+        rule.learn(StepObservation(step, 100 * MS, 90 * MS, wait), due=False)
+    last = waits[-len(rule._waits) :]
+    assert len(last) >= min(len(waits), SHORTEST_WINDOW)
+    assert abs(rule._deviation - statistics.pstdev(last)) < 1e-3

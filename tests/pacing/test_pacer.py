@@ -14,7 +14,6 @@ from evenstep.pacing import (
     Slowest,
     StepObservation,
 )
-from evenstep.pacing.observation import Proposal
 from evenstep.pacing.pacer import SHORTEST_DELAY_NS
 from evenstep.pacing.random_trial import ALWAYS, SPANS
 
@@ -225,9 +224,9 @@ def test_what_is_lost_is_never_more_than_the_ledger_allows() -> None:
     # The floor is never exceeded, so each delay is booked: .5 % of time and twice the bound, of 4.
     made = pacer(guarded=True, controller="paper")
     drive_blind(made, 3000)
-    account = made.account
-    assert 0 < account.booked_ns <= account.allowance_ns
-    assert account.allowance_ns <= (0.005 * 3000 * 100 * MS + 2 * 10 * MS) / 4
+    ledger = made.ledger
+    assert 0 < ledger.loss_ns <= ledger.allowance_ns
+    assert ledger.allowance_ns <= (0.005 * 3000 * 100 * MS + 2 * 10 * MS) / 4
 
 
 def drive_blind(made: Pacer, steps: int) -> None:
@@ -236,14 +235,13 @@ def drive_blind(made: Pacer, steps: int) -> None:
         made.observe(early(step, in_flight_ns=5 * MS, delay_ns=delay))
 
 
-def test_the_account_counts_what_was_held() -> None:
+def test_a_pacer_counts_what_was_held() -> None:
     made = pacer()
     for step in range(200):
         delay = made.decide(step).delay_ns
         made.observe(early(step, step_ns=100 * MS + delay, delay_ns=delay))
-    account = made.account
-    assert account.steps == 200
-    assert 0 < account.held_ns <= account.held_steps * made.bound_ns
+    assert made.steps == 200
+    assert 0 < made.held_ns <= made.held_steps * made.bound_ns
 
 
 def test_with_sharing_a_rank_without_a_plan_holds_nothing() -> None:
@@ -270,14 +268,14 @@ def test_where_it_pays_a_trial_says_so_and_pacing_goes_on() -> None:
         delay = made.decide(step).delay_ns
         took = int((100 - (8 if delay else 0)) * MS * draw.gauss(1, 0.01))
         made.observe(early(step, step_ns=took, delay_ns=delay, wait_ns=8 * MS - delay // 2))
-    assert made.account.verdict.word == "pays"
-    assert made.account.held_steps > 1200
+    assert made.trial.word == "pays"
+    assert made.held_steps > 1200
 
 
 def test_a_rank_that_is_never_early_tries_nothing() -> None:
     made = pacer(guarded=True)
     drive(made, range(1000), wait_ns=0)
-    assert (made.account.verdict.word, made.account.held_steps) == ("untested", 0)
+    assert (made.trial.word, made.held_steps) == ("untested", 0)
 
 
 def test_only_the_leading_rank_publishes() -> None:
@@ -322,5 +320,5 @@ def test_a_lone_odd_batch_is_left_out_however_often_and_two_in_a_row_are_a_chang
 )
 def test_nobody_is_held_beyond_the_bound_or_for_less_than_is_worth_it(wanted, bound, held) -> None:
     made = pacer()
-    made._bound_ns = bound
-    assert made._bounded(Proposal(wanted, Reason.SLACK)).delay_ns == held
+    made.bound_ns = bound
+    assert made._bounded(wanted, Reason.SLACK)[0] == held

@@ -332,9 +332,7 @@ class Agent:
         if self._asked and self._asked.outcomes:
             self.spool.add_fact("actions", self._asked.outcomes)
         if (pace := self._work.made_pace) is not None:
-            account, mode = pace.pacer.account, pace.pacer.settings.mode
-            fact = {**account._asdict(), "verdict": account.verdict.plain, "mode": mode}
-            self.spool.add_fact("pacing_account", fact)
+            self.spool.add_fact("pacing_account", pace.pacer.account)
 
 
 def _make_probe(index: int | None, every: int) -> PeriodicProbe:

@@ -1,4 +1,4 @@
-"""How much the trials of one job may lose, and how much pacing has done."""
+"""How much one job may lose: to trials on average, and to slack in any case."""
 
 from __future__ import annotations
 
@@ -68,12 +68,37 @@ class TrialVerdict(NamedTuple):
         return self._asdict() if known else {**self._asdict(), "low": None, "high": None}
 
 
-class PacingAccount(NamedTuple):
-    """Sums of one rank's pacing since the job began, with the verdict of its trial."""
+class RankLedger:
+    """One rank's part of what pacing may cost a job in any run: (share * time + credit) / ranks.
 
-    steps: int
-    held_steps: int
-    held_ns: int
-    booked_ns: int  # upper bound of the job's loss due to this rank
-    allowance_ns: int
-    verdict: TrialVerdict
+    With u_i the own work and d_i the delay of rank i, a step loses max(u_i + d_i) - max(u_i). The
+    rank k that arrives last has at least that d_k, and sees no wait. So if every rank books its own
+    d_i unless it certainly waited afterwards, all together book at least the loss of the job,
+    whatever the workload does. No rank is held for longer than the room left in its ledger, but for
+    what a host oversleeps.
+    """
+
+    __slots__ = ("credit_ns", "elapsed_ns", "loss_ns", "ranks", "share")
+
+    def __init__(self, *, share: float, ranks: int) -> None:
+        self.share = share
+        self.ranks = ranks
+        self.credit_ns = 0  # initial allowance of a young job
+        self.elapsed_ns = 0
+        self.loss_ns = 0  # invariant: <= allowance_ns, beyond overshoot of the host's sleep
+
+    @property
+    def allowance_ns(self) -> float:
+        """Upper limit of this rank's bookings by now."""
+        return (self.share * self.elapsed_ns + self.credit_ns) / self.ranks
+
+    @property
+    def room_ns(self) -> int:
+        """Longest delay allowed before the next step."""
+        return max(0, int(self.allowance_ns) - self.loss_ns)
+
+    def book(self, step_ns: int, delay_ns: int, *, waited: bool) -> None:
+        """Enter a finished step, its delay, and whether the rank certainly waited afterwards."""
+        self.elapsed_ns += max(0, step_ns)
+        if not waited:
+            self.loss_ns += max(0, delay_ns)

@@ -65,13 +65,6 @@ class Reason(str, Enum):
     VARIABILITY = "waits vary beyond the threshold"
 
 
-class Proposal(NamedTuple):
-    """A controller's wish, before bound, ledger and trial limit it."""
-
-    delay_ns: int
-    reason: Reason
-
-
 class Decision(NamedTuple):
     """How long the host holds a step; in mode `observe` only `proposed_ns` is set."""
 

@@ -9,10 +9,10 @@ nothing to compare.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from evenstep.pacing.account import SHARE, PacingAccount, TrialBudget
-from evenstep.pacing.ledger import RankLedger
-from evenstep.pacing.observation import Decision, Proposal, Reason, StepObservation
+from evenstep.pacing.account import SHARE, RankLedger, TrialBudget
+from evenstep.pacing.observation import Decision, Reason, StepObservation
 from evenstep.pacing.paper import PaperRule
 from evenstep.pacing.plans import Plan, PlanBook
 from evenstep.pacing.random_trial import ALWAYS, BLOCK_STEPS, RandomTrial, acts
@@ -70,14 +70,14 @@ class Pacer:
         self._calm = 0
         # The step last decided, whether the controller learns from it, and whether it may act.
         self._asked = (-1, False, False)
-        self._steps = self._held_steps = self._held_ns = 0
+        self.steps = self.held_steps = self.held_ns = 0  # sums since the job began
         allowed = settings.stability_cost if settings.objective == "stability" else SHARE
         self._seed = f"{settings.run_id}/{settings.attempt}/pace"
         self.trial = RandomTrial(
             TrialBudget() if account is None else account, seed=self._seed,
             objective=settings.objective, share=allowed,
         )  # fmt: skip
-        self._ledger = RankLedger(share=max(LOSS_SHARE, allowed), ranks=settings.world)
+        self.ledger = RankLedger(share=max(LOSS_SHARE, allowed), ranks=settings.world)
         self._reset()
 
     def _reset(self) -> None:
@@ -85,7 +85,7 @@ class Pacer:
         settings = self.settings
         self._times.clear()
         self._plans = PlanBook(attempt=settings.attempt, world=settings.world)
-        self._bound_ns = self._threshold_ns = 0
+        self.bound_ns = self._threshold_ns = 0  # longest delay before a step; least slack
         self._controller: PaperRule | SharedSlack | LocalSlack
         if settings.controller == "paper":
             self._controller = PaperRule()
@@ -95,17 +95,13 @@ class Pacer:
         self.trial.reset()
 
     @property
-    def bound_ns(self) -> int:
-        """The longest delay before a step, at the moment."""
-        return self._bound_ns
-
-    @property
-    def account(self) -> PacingAccount:
-        """Delays and cost so far."""
-        return PacingAccount(
-            self._steps, self._held_steps, self._held_ns, self._ledger.loss_ns,
-            max(0, int(self._ledger.allowance_ns)), self.trial.verdict,
-        )  # fmt: skip
+    def account(self) -> dict[str, Any]:
+        """Sums since the job began, and the verdict of the trial; JSON-able."""
+        return {
+            "steps": self.steps, "held_steps": self.held_steps, "held_ns": self.held_ns,
+            "booked_ns": self.ledger.loss_ns, "allowance_ns": int(self.ledger.allowance_ns),
+            "verdict": self.trial.verdict.plain, "mode": self.settings.mode,
+        }  # fmt: skip
 
     def kill(self) -> None:
         """Apply no delay from now on, whatever the plan; irreversible."""
@@ -122,17 +118,17 @@ class Pacer:
         asked, due, acted = self._asked
         if asked != step:
             due = acted = False
-        self._steps = steps = self._steps + 1
+        self.steps = steps = self.steps + 1
         if delay_ns > 0:
-            self._held_steps += 1
-            self._held_ns += delay_ns
-        self._ledger.book(seen)
+            self.held_steps += 1
+            self.held_ns += delay_ns
+        self.ledger.book(step_ns, delay_ns, waited=delay_ns > 0 and seen.waited)
         plain = batch == self._batch and self._odd_batch is None
         if not (steady and step_ns > 0 if plain else self._is_steady(seen)):
             self._calm = 0
             return
         self._calm += 1
-        unknown = self._bound_ns == 0
+        unknown = self.bound_ns == 0
         if unknown or steps % SAMPLE == 0:
             self._times.push(max(1, step_ns - max(0, delay_ns)))
         self._controller.learn(seen, due=due)
@@ -165,9 +161,8 @@ class Pacer:
             return
         median = times[(len(times) - 1) // 2]
         self._threshold_ns = int(self.settings.imbalance * median)
-        self._bound_ns = min(int(self.settings.max_delay * median), LONGEST_DELAY_NS)
-        ledger = self._ledger
-        ledger.credit_ns = ledger.credit_ns or CREDIT_BOUNDS * self._bound_ns  # once
+        self.bound_ns = min(int(self.settings.max_delay * median), LONGEST_DELAY_NS)
+        self.ledger.credit_ns = self.ledger.credit_ns or CREDIT_BOUNDS * self.bound_ns  # once
 
     def decide(self, step: int) -> Decision:
         """Decide how long to hold `step`, and which plan this rank should publish now."""
@@ -196,26 +191,24 @@ class Pacer:
         self._asked = (step, calm, acted)
         if not calm:
             return 0, Reason.UNSTEADY
-        if self._bound_ns == 0:
+        if self.bound_ns == 0:
             return 0, Reason.LEARNING
-        wanted = self._controller.propose(threshold_ns=self._threshold_ns, bound_ns=self._bound_ns)
+        wish = self._controller.propose(threshold_ns=self._threshold_ns, bound_ns=self.bound_ns)
         if acted:
-            return self._bounded(wanted)
+            return self._bounded(*wish)
         # With a common plan another rank may have a delay to try although this one has none.
-        trial.wanted = settings.sharing or wanted.delay_ns >= SHORTEST_DELAY_NS
-        return (0, Reason.GUARD_OFF) if trial.wanted else wanted
+        trial.wanted = settings.sharing or wish[0] >= SHORTEST_DELAY_NS
+        return (0, Reason.GUARD_OFF) if trial.wanted else wish
 
-    def _bounded(self, wanted: Proposal) -> Proposal:
-        """The proposal, cut to the room that bound and ledger leave."""
-        if wanted.delay_ns <= 0:
-            return wanted
-        room_ns = self._bound_ns
-        if self.settings.guarded:
-            room_ns = min(room_ns, self._ledger.room_ns)
-        delay_ns = min(wanted.delay_ns, room_ns)
+    def _bounded(self, wanted_ns: int, reason: Reason) -> tuple[int, Reason]:
+        """The wish, cut to the room that bound and ledger leave."""
+        if wanted_ns <= 0:
+            return wanted_ns, reason
+        room_ns = min(self.bound_ns, self.ledger.room_ns if self.settings.guarded else wanted_ns)
+        delay_ns = min(wanted_ns, room_ns)
         if delay_ns >= SHORTEST_DELAY_NS:
-            return Proposal(delay_ns, wanted.reason)
-        return Proposal(0, Reason.LEDGER if room_ns < wanted.delay_ns else Reason.BALANCED)
+            return delay_ns, reason
+        return 0, Reason.LEDGER if room_ns < wanted_ns else Reason.BALANCED
 
     def _publishable(self, step: int) -> Plan | None:
         span = self.trial.span if self.settings.guarded else ALWAYS

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import log2
 
-from evenstep.pacing.observation import Proposal, Reason, Slowest, StepObservation
+from evenstep.pacing.observation import Reason, Slowest, StepObservation
 from evenstep.pacing.window import RollingWindow
 
 SPEND = 0.8  # g: share of the persistent slack that is spent
@@ -57,18 +57,18 @@ class SharedSlack:
                 self._slack.push(shared.work_ns - work_ns)
         self._matched_step = max(self._matched_step, shared.last_step)
 
-    def propose(self, *, threshold_ns: int, bound_ns: int) -> Proposal:
+    def propose(self, *, threshold_ns: int, bound_ns: int) -> tuple[int, Reason]:
         """The delay that persistent slack allows; none if the slack is below `threshold_ns`."""
         if len(self._slack) < self._slack.size:
-            return Proposal(0, Reason.LEARNING)
+            return 0, Reason.LEARNING
         low = self._slack.quantile(PERSISTENT)
         if low <= 0:
-            return Proposal(0, Reason.LAST)
+            return 0, Reason.LAST
         if low < threshold_ns:
-            return Proposal(0, Reason.BALANCED)
+            return 0, Reason.BALANCED
         spread = self._slack.quantile(0.5) - low
         delay = min(bound_ns, int(SPEND * low - self._caution * spread))
-        return Proposal(max(0, delay), Reason.SLACK if delay > 0 else Reason.LAST)
+        return max(0, delay), Reason.SLACK if delay > 0 else Reason.LAST
 
 
 class LocalSlack:
@@ -106,17 +106,17 @@ class LocalSlack:
         self._margin_ns = seen.margin_ns
         self._waits.push(wait_ns)
 
-    def propose(self, *, threshold_ns: int, bound_ns: int) -> Proposal:
+    def propose(self, *, threshold_ns: int, bound_ns: int) -> tuple[int, Reason]:
         """The next delay; it shrinks while wait and delay together are below `threshold_ns`."""
         if self._single_rank:
-            return Proposal(0, Reason.LAST)
+            return 0, Reason.LAST
         if self._unknown >= UNKNOWN_STEPS:
-            return Proposal(0, Reason.CANNOT_TELL)
+            return 0, Reason.CANNOT_TELL
         if len(self._waits) < LOCAL_WINDOW:
-            return Proposal(0, Reason.LEARNING)
+            return 0, Reason.LEARNING
         if self._wait_ns <= self._margin_ns:
             self._delay_ns = 0
-            return Proposal(0, Reason.LAST)
+            return 0, Reason.LAST
         delay, low = self._base_ns, self._waits.quantile(0.1)
         if delay + low < threshold_ns:
             delay //= 2
@@ -125,4 +125,4 @@ class LocalSlack:
             more = int(LOCAL_GAIN * (low - self._caution * spread - self._margin_ns))
             delay += max(0, more)
         self._delay_ns = delay = min(delay, bound_ns)
-        return Proposal(delay, Reason.SLACK if delay > 0 else Reason.BALANCED)
+        return delay, Reason.SLACK if delay > 0 else Reason.BALANCED

@@ -34,19 +34,6 @@ class RollingWindow:
         """The order statistic at index q * (n - 1), rounded down; 0 if empty."""
         return self.ordered[int(q * (len(self.ordered) - 1))] if self.ordered else 0
 
-    @property
-    def deviation(self) -> float:
-        """Population standard deviation of the window, by exact sums; 0 if empty."""
-        n, total = max(1, len(self.ordered)), sum(self.ordered)
-        squares = sum(value * value for value in self.ordered)
-        return float((n * squares - total * total) ** 0.5 / n)
-
-    def resize(self, size: int) -> None:
-        """Change the size; the newest values stay."""
-        self.size = size
-        while len(self.ordered) > size:
-            del self.ordered[bisect_left(self.ordered, self._arrival.popleft())]
-
     def clear(self) -> None:
         """Drop all values."""
         self._arrival.clear()

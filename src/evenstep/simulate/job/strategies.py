@@ -295,12 +295,12 @@ class Paced(Pace):
 
     def summary(self) -> dict[str, Any]:
         """Sums over ranks, and the verdict of rank 0's guard."""
-        accounts = [pacer.account for pacer in self._pacers]
+        pacers = self._pacers
         return {
-            "held_steps": sum(account.held_steps for account in accounts),
-            "held_ns": sum(account.held_ns for account in accounts),
-            "booked_ns": sum(account.booked_ns for account in accounts),
-            "verdict": accounts[0].verdict.word,
+            "held_steps": sum(pacer.held_steps for pacer in pacers),
+            "held_ns": sum(pacer.held_ns for pacer in pacers),
+            "booked_ns": sum(pacer.ledger.loss_ns for pacer in pacers),
+            "verdict": pacers[0].trial.word,
         }
 
 
