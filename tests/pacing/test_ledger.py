@@ -89,5 +89,5 @@ def test_a_step_may_be_held_for_what_is_left() -> None:
     assert ledger.room_ns == 0
     ledger.credit_ns = 150
     assert ledger.room_ns == 150
-    ledger.book(seen(0, delay_ns=160))  # overslept: 10 beyond, and 1,000 ns of steps give 10
+    book(ledger, seen(0, delay_ns=160))  # overslept: 10 beyond, and 1,000 ns of steps give 10
     assert ledger.room_ns == 0
