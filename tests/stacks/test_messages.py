@@ -25,7 +25,7 @@ def worst(trace):
     return diagnose(trace).to_json()["findings"][0]
 
 
-@settings(max_examples=24)
+@settings(max_examples=22)
 @given(PIPELINES, st.integers(0, 3), st.sampled_from([3.0, 20.0]))
 @example(Pipeline(stages=2, micro_batches=2), 1, 3.0)
 def test_a_stage_slow_in_forward_is_told_by_what_it_costs(pipeline, stage, slower_ms):
@@ -35,6 +35,15 @@ def test_a_stage_slow_in_forward_is_told_by_what_it_costs(pipeline, stage, slowe
     assert found["mode"] == "workload_imbalance"
     assert found["where"]["ranks"] == [stage % pipeline.stages]
     assert found["severity"] == pytest.approx(cost, rel=0.1)
+
+
+def test_of_several_slow_stages_each_is_told_and_all_cost_what_they_do_together():
+    calm = Pipeline(stages=4)
+    slow = replace(calm, slower={0: 3.0, 3: 5.0})
+    found = diagnose(slow.trace()).to_json()["findings"][:2]
+    assert [each["where"]["groups"] for each in found] == [["stage 3"], ["stage 0"]]
+    cost = 1 - calm.length_ms() / slow.length_ms()
+    assert sum(each["severity"] for each in found) == pytest.approx(cost, rel=0.1)
 
 
 def test_early_receives_cost_no_more_than_those_posted_when_they_are_needed():

@@ -38,8 +38,8 @@ VARYING = 0.03  # deviation of a rank's compute, as a share of it, below which n
 
 
 def find(case: Case) -> list[Finding]:
-    """A longer stage, and sequences of different lengths."""
-    return [*_slow_stage(case), *_uneven_sequences(case)]
+    """Longer stages, and sequences of different lengths."""
+    return [*_slow_stages(case), *_uneven_sequences(case)]
 
 
 def rotating(spent: Array) -> bool:
@@ -220,16 +220,20 @@ def _rank_correlation(some: Array, others: Array) -> float:
 # -- a longer stage --------------------------------------------------------------------------------
 
 
-def _slow_stage(case: Case) -> list[Finding]:
-    """The only stage all of whose ranks are chronically late, where stages are known."""
+def _slow_stages(case: Case) -> list[Finding]:
+    """Stages all of whose ranks are chronically late, the longest first, where stages are known."""
     stages, chronic = _stages_of(case), case.delays.chronic
     number = np.array([stages.get(int(rank), -1) for rank in case.grid.ranks])
+    work = np.median(case.program_ns, axis=0)
     slow = [int(s) for s in np.unique(number[number >= 0]) if chronic[number == s].all()]
-    if len(slow) != 1:
-        return []
-    mine, last = number == slow[0], int(number.max())
-    late = case.delays.cells(Cause.WORK) & chronic[None, :] & mine
-    work = np.median(case.grid.work_ns, axis=0)
+    slow.sort(key=lambda stage: -float(work[number == stage].mean()))
+    return [one for stage in slow for one in _slow_stage(case, number, stage, work)]
+
+
+def _slow_stage(case: Case, number: Array, stage: int, work: Array) -> list[Finding]:
+    """One slow stage; `number` is the stage of each rank, `work` the usual own work of each."""
+    mine, last = number == stage, int(number.max())
+    late = case.delays.cells(Cause.WORK) & case.delays.chronic[None, :] & mine
     own_ns, others_ns = float(work[mine].mean()), float(work[~mine].mean())
     longer = own_ns / others_ns if others_ns > 0 else 1.0
     share = case.share(case.loss(case.claims.unclaimed(late)))
@@ -239,17 +243,17 @@ def _slow_stage(case: Case) -> list[Finding]:
         return []  # layers compute: this stage waits for something
     cells = case.claims.claim(late)
     relieved = case.relieved(cells)
-    place = "the last" if slow[0] == last else f"{slow[0] + 1}"
+    place = "the last" if stage == last else f"{stage + 1}"
     return finding_of(
         case, "workload_imbalance.stage", Gain(share, relieved),
         numbers={
-            "name": f"pipeline stage {slow[0]} ({place} of {last + 1})",
+            "name": f"pipeline stage {stage} ({place} of {last + 1})",
             "mine": own_ns,
             "others": others_ns,
             "longer": longer,
-            "stage": slow[0],
+            "stage": stage,
         },
-        where=replace(case.where(case.grid.ranks[mine].tolist()), groups=[f"stage {slow[0]}"]),
+        where=replace(case.where(case.grid.ranks[mine].tolist()), groups=[f"stage {stage}"]),
         projected=constant,
         options={
             "shorten": share,
