@@ -26,6 +26,8 @@ from evenstep.trace.columns import Columns
 from evenstep.trace.operations import Role
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from tests.diagnose.programs import (
+    Do,
+    Job,
     data_parallel,
     handed_over,
     pipeline,
@@ -402,3 +404,23 @@ def test_a_step_without_rows_after_the_last_segment_costs_nothing():
     costs = Costs(SimpleNamespace(rows=rows, batch_of=np.zeros(2, np.int64)))
     found = costs._by_segment(np.array([[5.0], [7.0], [0.0]]))
     assert found.tolist() == [[12.0], [0.0]]
+
+
+def test_what_a_thread_waits_for_after_a_call_takes_all_of_its_time():
+    """60 ms of it lie in the way of 26 ms of work in three of eight steps, else 20 ms."""
+    layer = [Do("work", 12 * MS), Do("call", group=1, size=1000)]
+    after = [*layer * 2, Do("wait"), Do("work", 3 * MS)]
+    program = [*layer * 4, Do("enter", group=0), *after]
+
+    def transfer(do, step):
+        return (1 if do.group else 60 if step % 8 < 3 else 20) * MS
+
+    groups = [("dp", (0, 1)), ("tp", (0, 1))]
+    job = Job(
+        ranks=2, groups=groups, program=lambda _: program, transfer=transfer, fabric_noise=0.0
+    )
+    trace = replace(job, noise=0.01).run().trace()
+    calls = trace.events.select(trace.events.kind != int(Kind.PHASE))
+    found = graph_of(replace(trace, events=calls)).operations
+    took_ns = found.took_ns[found.group == 0]
+    assert took_ns == pytest.approx(np.where(np.arange(3, 40) % 8 < 3, 60, 20) * MS, rel=0.001)

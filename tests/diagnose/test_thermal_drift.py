@@ -56,6 +56,11 @@ def test_a_rank_that_slows_down_is_named_with_its_cost(course, worst):
     assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
 
 
+def test_a_node_drifts_as_a_whole_where_no_rank_of_it_clearly_does():
+    world = drifting([4, 5, 6, 7], 14, linear, noise=0.1)
+    assert sorted(one.rank for one in drifts(open_case(world.trace()))) == [4, 5, 6, 7]
+
+
 def test_a_rank_that_was_late_before_it_slowed_down_a_little_is_a_straggler(worst):
     world = drifting([3], 30, lambda time: 1 + 0.2 * time)
     finding = worst(world)

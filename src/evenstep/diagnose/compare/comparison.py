@@ -34,7 +34,7 @@ from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.lateness.case import Case, open_case
 from evenstep.diagnose.levels import FEW_STEPS, FEWEST, NAMED
 from evenstep.diagnose.measure.overview import compute_ns, time_shares
-from evenstep.diagnose.measure.transfers import floors
+from evenstep.diagnose.measure.transfers import usual_of_same
 from evenstep.diagnose.predict.scaling import bytes_per_rank, differences, script
 from evenstep.statistics.interval import BLOCK_STEPS, SEED, blocks, of_draws, student, z
 from evenstep.trace.columns import Array
@@ -141,7 +141,7 @@ def _above_floor(case: Case) -> Array | None:
     if case.trace.missing_ranks or not len(rows):
         return None
     took = rows.transfer_ns.astype(float)
-    above = np.maximum(took - floors(rows.step, rows.kind, took), 0)
+    above = np.maximum(took - usual_of_same(rows)["floor_ns"], 0)
     steps = len(grid.steps)
     total = np.bincount(rows.step, took, steps)
     more = np.bincount(rows.step, above, steps)

@@ -412,12 +412,15 @@ def _awaited_at_end(
 
 
 def _deferred_waits(rows: Columns, waited: Awaited) -> list[Columns]:
-    """Waits some entries after that of their operation: before the work that follows, or after."""
-    parts = []
+    """Waits some entries after that of their operation: before the work that follows, or after;
+    until the next entry at the latest."""
+    parts, last = [], np.diff(rows.lane, append=-1) != 0
+    until = np.where(last, 2**62, np.append(rows.enter_ns[1:], 0))
     for worked, order in ((False, WAIT), (True, WORKED)):
         waiting = np.flatnonzero((waited.ahead > 1 - worked) & (waited.worked == worked))
         since = waiting + waited.ahead[waiting] - (not worked)
         table = rows.select(since).with_column("operation", rows.operation[waiting])
+        table = table.with_column("leave_ns", until[since])
         if worked:
             table = table.with_column("enter_ns", waited.since_ns[waiting])
         parts.append(_table(table, None, table.operation, order))

@@ -102,31 +102,42 @@ def _without_pauses(rows: Columns, grid: StepGrid) -> Array:
 def _kinds(rows: Columns) -> Columns:
     """The usual durations of each kind."""
     heads = rows.select(np.unique(rows.kind, return_index=True)[1])
-    count = np.bincount(rows.kind)
-    took, kind = rows.transfer_ns, rows.kind
+    table = {name: heads[name] for name in ("group", "op", "size_bytes", "members")}
+    return Columns({**table, **_usual(rows.transfer_ns, rows.kind)})
+
+
+def _usual(took: Array, number: Array) -> dict[str, Array]:
+    """Count and undisturbed durations of the transfers of each number."""
+    count = np.bincount(number)
     floor, lower = (
-        quantiles(took, kind, share, len(count)).astype(float) for share in (LOW, LOWER)
+        quantiles(took, number, share, len(count)).astype(float) for share in (LOW, LOWER)
     )
     noise = np.where(count >= ENOUGH, (floor - lower) / (z(LOW) - z(LOWER)), np.nan)
     quiet = floor - z(LOW) * np.nan_to_num(noise)
-    table = {name: heads[name] for name in ("group", "op", "size_bytes", "members")}
-    added = {"count": count, "floor_ns": floor, "quiet_ns": quiet, "noise_ns": noise}
-    return Columns({**table, **added})
+    return {"count": count, "floor_ns": floor, "quiet_ns": quiet, "noise_ns": noise}
 
 
-def floors(step: Array, kind: Array, took_ns: Array) -> Array:
-    """Low quantile of the durations of the same transfer in all steps, for each transfer.
-
-    Transfers are the same if they are the n-th of their kind in their step: a step's first and last
-    buckets may be quicker than those between, being alone on the links.
-    """
-    order = np.lexsort([kind, step])
-    new = (np.diff(step[order], prepend=-1) != 0) | (np.diff(kind[order], prepend=-1) != 0)
+def usual_of_same(rows: Columns) -> dict[str, Array]:
+    """What is usual of the same transfer in all steps, for each transfer: the n-th of its kind, as
+    a step's first and last buckets may be quicker than those between, being alone on the links."""
+    order = np.lexsort([rows.kind, rows.step])
+    new = np.diff(rows.step[order], prepend=-1) != 0
+    new |= np.diff(rows.kind[order], prepend=-1) != 0
     begin = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order)) - begin
-    same = np.unique(np.stack([kind, place]), axis=1, return_inverse=True)[1].reshape(-1)
-    return np.asarray(quantiles(took_ns, same, LOW, int(same.max(initial=-1)) + 1)[same])
+    same = np.unique(np.stack([rows.kind, place]), axis=1, return_inverse=True)[1].reshape(-1)
+    return {name: usual[same] for name, usual in _usual(rows.transfer_ns, same).items()}
+
+
+def undisturbed(measured: Transfers) -> tuple[Array, Array]:
+    """Quiet level and noise of each transfer: those of the same one in all steps or, where these
+    are too few, of its kind and at least the low quantile of the same."""
+    same = usual_of_same(measured.rows)
+    known = np.isfinite(same["noise_ns"])
+    least = np.maximum(measured.of_kind("quiet_ns"), same["floor_ns"])
+    noise = np.where(known, same["noise_ns"], measured.of_kind("noise_ns"))
+    return np.where(known, same["quiet_ns"], least), noise
 
 
 def message_kinds(trace: Trace, graph: Graph) -> dict[tuple[int, bool], list[Array]]:

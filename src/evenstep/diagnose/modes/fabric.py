@@ -29,10 +29,10 @@ from evenstep.diagnose.measure.transfers import (
     Shape,
     TransferLine,
     Transfers,
-    floors,
     message_kinds,
     places_of,
     reference,
+    undisturbed,
 )
 from evenstep.diagnose.modes.bound import of_slow_shapes
 from evenstep.diagnose.modes.intervention import Gain, finding_of, gain_of, when
@@ -58,8 +58,7 @@ class _SlowTransfers(NamedTuple):
 
 def _slow_transfers(measured: Transfers, named: Array | None = None) -> _SlowTransfers:
     """Transfers well outside the noise of their kind, except those named by another mode."""
-    rows, noise = measured.rows, measured.of_kind("noise_ns")
-    quiet = np.maximum(measured.of_kind("quiet_ns"), floors(rows.step, rows.kind, rows.transfer_ns))
+    rows, (quiet, noise) = measured.rows, undisturbed(measured)
     judged = np.isfinite(noise) & (quiet > 0)
     if named is not None:
         judged &= ~named

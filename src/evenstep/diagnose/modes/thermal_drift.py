@@ -37,7 +37,8 @@ class Drift(NamedTuple):
 
 
 def drifts(case: Case) -> list[Drift]:
-    """Ranks whose own work grows gradually, by itself and against the others'."""
+    """Ranks whose own work grows gradually, by itself and against the others'; of a node as a
+    whole, those that grow with it."""
     grid = case.grid
     if grid.shape[1] < 2 or not len(grid.steps):
         return []
@@ -47,12 +48,19 @@ def drifts(case: Case) -> list[Drift]:
     at, excess = thinned(hours, above_others(work))
     own = thinned(hours, work)[1]
     rows = np.array([part[0] for part in np.array_split(np.arange(len(hours)), len(at))])
-    risen = [_risen(at, *series) for series in zip(excess.T, own.T, strict=True)]
-    return [
-        one._replace(rank=int(rank), onset=int(rows[one.onset]))
-        for rank, one in zip(grid.ranks, risen, strict=True)
-        if one is not None and one.per_hour.p * grid.shape[1] <= SURE
-    ]
+    node = np.array([case.trace.ranks[int(rank)].node for rank in grid.ranks])
+    places = [np.flatnonzero(node == name) for name in np.unique(node)]
+    places = [place for place in places if 1 < len(place) < len(node)]
+    found: dict[int, Drift] = {}
+    for lanes in [*np.arange(len(node))[:, None], *places]:
+        one = _risen(at, excess[:, lanes].mean(axis=1), own[:, lanes].mean(axis=1))
+        if one is None or one.per_hour.p * (len(node) + len(places)) > SURE:
+            continue
+        for lane in lanes.tolist():
+            if trend(at, excess[:, lane]).slope >= MOST * one.per_hour.slope:
+                onset, rank = int(rows[one.onset]), int(grid.ranks[lane])
+                found.setdefault(lane, one._replace(rank=rank, onset=onset))
+    return list(found.values())
 
 
 def _risen(at: Array, excess: Array, own: Array) -> Drift | None:
