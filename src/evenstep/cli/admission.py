@@ -74,8 +74,7 @@ def _mpiexec_id(environ: Mapping[str, str]) -> str | None:
 def option_value(command: Sequence[str], pattern: re.Pattern[str]) -> str | None:
     """Return the value of an option of a command, `--name=value` or `--name value`."""
     for argument, following in zip(command, [*command[1:], None], strict=True):
-        match = pattern.fullmatch(argument)
-        if match:
+        if match := pattern.fullmatch(argument):
             return match[1] or following
     return None
 

@@ -34,7 +34,6 @@ TOLERANCE = 0.05  # of the step time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep calibrate`."""
     add = parser.add_argument
     add("trace", metavar="TRACE", type=Path)
     add("-o", "--out", metavar="FILE", type=Path, help="write the scenario here")

@@ -55,13 +55,10 @@ class Collection(Document):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep collect`."""
     add = parser.add_argument
     add("run", metavar="RUN", type=Path)
     add("--into", metavar="DIR", type=Path, required=True)
-    add(
-        "--every", metavar="SECONDS", type=seconds(0.1, 86_400), help="repeat until the job ends",
-    )  # fmt: skip
+    add("--every", metavar="SECONDS", type=seconds(0.1, 86_400), help="repeat until the job ends")
     add_json(parser, "the collected files")
 
 

@@ -32,7 +32,6 @@ with commas."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep compare`."""
     add = parser.add_argument
     add("traces", metavar="TRACE", nargs="+", type=Path)
     add_json(parser, "the comparison")

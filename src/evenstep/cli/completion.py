@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from evenstep.cli.arguments import add_json
-from evenstep.cli.terminal import print_json
+from evenstep.cli.terminal import show
 from evenstep.documents import Document
 
 HELP = """Print the script with which a shell completes commands, options and paths.
@@ -30,7 +30,6 @@ class Completions(Document):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep completion`."""
     parser.add_argument(
         "shell", choices=SHELLS, metavar="SHELL", nargs="?", default="bash", help=", ".join(SHELLS)
     )
@@ -40,11 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the script."""
     options = _options()
-    if args.json:
-        print_json(Completions(options).to_json())
-        return 0
     lines = _fish(options) if args.shell == "fish" else _bash(options, zsh=args.shell == "zsh")
-    print("\n".join(lines))
+    show(Completions(options).to_json(), lambda: "\n".join(lines), as_json=args.json)
     return 0
 
 

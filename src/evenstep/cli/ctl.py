@@ -39,14 +39,11 @@ MODES = ("on", "off", "observe", "status")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep ctl`."""
     add = parser.add_argument
     add("run", metavar="RUN", type=Path)
     add("what", choices=("pace", "act"), help="pacing only, or any action")
-    add(
-        "action", metavar="ACTION",
-        help=f"pace: {', '.join(MODES)}; act: {', '.join(NAMED)}, auto, off or status",
-    )  # fmt: skip
+    add("action", metavar="ACTION",
+        help=f"pace: {', '.join(MODES)}; act: {', '.join(NAMED)}, auto, off or status")  # fmt: skip
     add("--threshold", metavar="SHARE", help="no pacing below this imbalance (share of a step)")
     add("--max-delay", metavar="SHARE", help="longest delay (share of the median step)")
     add_part(parser, "pace only")
@@ -62,7 +59,9 @@ def main(args: argparse.Namespace) -> int:
     folder = args.run.absolute()
     run = LiveRun(folder)
     run.refresh()
-    run_id = _run_id(run, folder)
+    if not run.states:
+        raise TraceError(f"no rank has started in {folder}; give the folder of a run that has")
+    run_id = run.run_id
     if args.action == "status":
         if given := [name for name in request.VALUES[1:] if getattr(args, name) is not None]:
             option = f"--{given[0].replace('_', '-')}"
@@ -81,13 +80,6 @@ def main(args: argparse.Namespace) -> int:
         print_json(_state(run, request.read(folder, run_id)))
     tell_written(path)
     return 0
-
-
-def _run_id(run: LiveRun, folder: Path) -> str:
-    """Return the run's id as its ranks know it."""
-    if run.states:
-        return run.run_id
-    raise TraceError(f"no rank has started in {folder}; give the folder of a run that has")
 
 
 def _request(args: argparse.Namespace, run: LiveRun, run_id: str) -> request.SettingsChange:

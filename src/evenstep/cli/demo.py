@@ -20,7 +20,7 @@ from evenstep.cli import child
 from evenstep.cli.arguments import MOST_STEPS, add_json, whole
 from evenstep.cli.terminal import print_json, say
 from evenstep.documents import Document
-from evenstep.errors import UsageError
+from evenstep.errors import UsageError, refused
 
 HELP = """Train a small GPT on this machine, without a GPU, and diagnose the runs.
 
@@ -54,15 +54,10 @@ class DemoRuns(Document):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep demo`."""
-    parser.add_argument(
-        "--out", metavar="DIR", type=Path, default=Path("evenstep-runs"),
-        help="parent of the demo's folder (evenstep-runs)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--steps", metavar="N", type=whole(MOST_STEPS), default=260,
-        help="steps of each run (260)",
-    )  # fmt: skip
+    add = parser.add_argument
+    add("--out", metavar="DIR", type=Path, default=Path("evenstep-runs"),
+        help="parent of the demo's folder (evenstep-runs)")  # fmt: skip
+    add("--steps", metavar="N", type=whole(MOST_STEPS), default=260, help="steps of each run (260)")
     add_json(parser, "the paths of runs and pages")
 
 
@@ -102,16 +97,11 @@ def _both(job: Path, folder: Path, steps: int) -> dict[str, Path]:
 
 def _fresh_folder(parent: Path) -> Path:
     """Create and return the first of demo-1, demo-2 … that does not exist yet."""
-    for number in count(1):
-        folder = parent / f"demo-{number}"
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise UsageError(f"cannot make {folder}: {error.strerror}; give --out DIR") from error
-        return folder
-    raise AssertionError("unreachable: count() has no end")
+    folders = (parent / f"demo-{number}" for number in count(1))
+    folder = next(folder for folder in folders if not folder.exists())
+    with refused(UsageError, f"cannot make {folder}", "; give --out DIR"):
+        folder.mkdir(parents=True)
+    return folder
 
 
 def _observe(job: Path, run: Path, options: Sequence[str], *, pace: str | None = None) -> None:

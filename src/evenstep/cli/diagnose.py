@@ -60,7 +60,6 @@ class DiagnosedTrace(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep diagnose`."""
     add = parser.add_argument
     add("traces", metavar="TRACE", nargs="*", type=Path)
     form = parser.add_mutually_exclusive_group()

@@ -24,7 +24,6 @@ there is a problem, else 0."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep doctor`."""
     add = parser.add_argument
     add_json(parser, "the checks")
     add("--all", action="store_true", help="also list passed checks in full")

@@ -59,7 +59,6 @@ class Environment(Document):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep env`."""
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--shell", action="store_true", help="print shell exports (default)")
     add_json(form, "variables, settings and their sources")

@@ -65,7 +65,13 @@ def main(args: argparse.Namespace) -> int:
     options = [option for option in options if option != "--json"]
     lines: Callable[[Mapping[str, Any]], Iterable[str]]
     if not name:
-        data, lines = _listing(), _list_text
+        data = {
+            "schema": shown.SCHEMA,
+            "kind": "list",
+            "modes": {mode.name: mode.symptom for mode in _modes().values()},
+            "quantities": {t.name: t.summary for t in TOPICS} | {PUBLISHED: PUBLISHED_SUMMARY},
+        }
+        lines = _list_text
     elif name in BY_NAME:
         data, lines = _quantity(BY_NAME[name], options), text.answer
     elif name == PUBLISHED:
@@ -93,7 +99,8 @@ def _quantity(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
 def _mode(name: str, options: Sequence[str]) -> dict[str, Any]:
     mode = _modes().get(name.replace("-", "_"))
     if mode is None:
-        raise UsageError(_no_such(name))
+        near = _near(name, [*_modes(), *BY_NAME, PUBLISHED])
+        raise UsageError(f"there is no topic {name!r}{near}")
     data: dict[str, Any] = {
         "schema": shown.SCHEMA,
         "topic": mode.name,
@@ -169,25 +176,10 @@ def _preset(claim: Claim | None, typed: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in ours.items() if name not in replaced}
 
 
-def _listing() -> dict[str, Any]:
-    quantities = {topic.name: topic.summary for topic in TOPICS}
-    return {
-        "schema": shown.SCHEMA,
-        "kind": "list",
-        "modes": {mode.name: mode.symptom for mode in _modes().values()},
-        "quantities": quantities | {PUBLISHED: PUBLISHED_SUMMARY},
-    }
-
-
 def _modes() -> dict[str, Mode]:
     from evenstep.diagnose.modes.catalog import MODES
 
     return {mode.name: mode for mode in MODES}
-
-
-def _no_such(name: str) -> str:
-    known = [*_modes(), *BY_NAME, PUBLISHED]
-    return f"there is no topic {name!r}{_near(name, known)}"
 
 
 def _near(name: str, known: Iterable[str]) -> str:

@@ -40,7 +40,6 @@ OUTPUTS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep export`."""
     add = parser.add_argument
     add("run", metavar="RUN", nargs="?", type=Path)
     add("--perfetto", metavar="FILE", type=Path, help="a timeline for ui.perfetto.dev")
@@ -83,7 +82,11 @@ def main(args: argparse.Namespace) -> int:
         files.check_folder(folder)
     trace, scrub = _read(args)
     if args.store is not None:
-        _store(args, trace)
+        from evenstep.trace.store.writing import write_store
+
+        with progress.ticking(f"writing {args.store}"):
+            stored = write_store(trace, args.store, force=args.force)
+        _tell_size(stored.path, stored.records, "records", stored.size_bytes)
     if wanted == ["store"]:
         return 0
     diagnosis = traces.judge(trace) if scrub is None else scrub.value(traces.judge(trace))
@@ -101,14 +104,6 @@ def _read(args: argparse.Namespace) -> tuple[Trace, Scrubber | None]:
 
     trace = with_attempts(traces.read(args.run), args.run)
     return anonymised(trace, [args.run]) if args.anonymise else (trace, None)
-
-
-def _store(args: argparse.Namespace, trace: Trace) -> None:
-    from evenstep.trace.store.writing import write_store
-
-    with progress.ticking(f"writing {args.store}"):
-        written = write_store(trace, args.store, force=args.force)
-    _tell_size(written.path, written.records, "records", written.size_bytes)
 
 
 def _tell_size(path: Path, count: int, what: str, size_bytes: int) -> None:
@@ -162,11 +157,8 @@ def _sent(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
 
         told = webhook(args.webhook, diagnosis, above=args.above)
         print(f"Sent {told} findings to {redacted_url(args.webhook)}", file=sys.stderr)
-    if args.wandb or args.mlflow or args.tensorboard:
-        _tracked(args, trace, diagnosis)
-
-
-def _tracked(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
+    if not (args.wandb or args.mlflow or args.tensorboard):
+        return
     from evenstep.export import trackers
 
     each, total = trackers.points(trace), trackers.totals(diagnosis)

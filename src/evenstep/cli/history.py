@@ -21,7 +21,6 @@ re-runs: their spread and trend are reported with intervals."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep history`."""
     parser.add_argument("folder", metavar="DIR", type=Path)
     add_json(parser, "the history")
     parser.add_argument(

@@ -22,7 +22,6 @@ until it is interrupted."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep link`."""
     parser.add_argument("group", metavar="NAME@HOST:PORT", help="the jobs' EVENSTEP_LINK_GROUP")
 
 

@@ -12,7 +12,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from types import FrameType
 from typing import Any, NamedTuple
 
 from evenstep.cli import traces
@@ -88,7 +87,7 @@ def run_command_line(dispatch: Callable[[list[str]], int], argv: Sequence[str] |
     if argv is None:
         argv = sys.argv[1:]
         open_streams()
-        signal.signal(signal.SIGTERM, _terminated)
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     return exit_code_of(lambda: dispatch(list(argv)))
 
 
@@ -157,7 +156,11 @@ def _dispatch(argv: list[str]) -> int:
         return FINE
     command = next((command for command in COMMANDS if command.name == first), None)
     if command is None:
-        raise UsageError(_no_such(first))
+        from difflib import get_close_matches
+
+        near = get_close_matches(first, [command.name for command in COMMANDS], n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "`evenstep --help` lists them"
+        raise UsageError(f"there is no command {first!r}; {hint}")
     try:
         return _run(command, argv[1:])
     except ModuleNotFoundError as error:
@@ -209,17 +212,3 @@ def overview() -> str:
         lines += [f"  {row.form:{width}}  {row.summary}" for row in rows]
     lines += ["", "`evenstep COMMAND --help` lists the options of a command."]
     return "\n".join(lines)
-
-
-def _no_such(name: str) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, [command.name for command in COMMANDS], n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "`evenstep --help` lists them"
-    return f"there is no command {name!r}; {hint}"
-
-
-def _terminated(number: int, frame: FrameType | None) -> None:
-    """Exit through the `finally` blocks, with the code that shells expect."""
-    del frame
-    raise SystemExit(128 + number)

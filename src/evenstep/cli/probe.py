@@ -33,21 +33,15 @@ _SECONDS, _TIMEOUT_S = 60.0, 60.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep probe`."""
     add = parser.add_argument
     add("--nproc", metavar="N", type=whole(1024), help="start N ranks on this machine")
-    add(
-        "--seconds", metavar="S", type=seconds(0.1, 86_400), default=_SECONDS,
-        help="duration of the measurement (60)",
-    )  # fmt: skip
+    add("--seconds", metavar="S", type=seconds(0.1, 86_400), default=_SECONDS,
+        help="duration of the measurement (60)")  # fmt: skip
     add("--timeout", metavar="S", type=seconds(0.1, 86_400), default=_TIMEOUT_S,
         help="time to wait for missing or silent ranks (60)")  # fmt: skip
-    add(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto",
-        help="auto: GPUs if there are any",
-    )  # fmt: skip
-    add("--backend", choices=("auto", "gloo", "nccl"), default="auto",
-        help="auto: nccl on GPUs, else gloo")  # fmt: skip
+    devices, backends = ("auto", "cpu", "cuda"), ("auto", "gloo", "nccl")
+    add("--device", choices=devices, default="auto", help="auto: GPUs if there are any")
+    add("--backend", choices=backends, default="auto", help="auto: nccl on GPUs, else gloo")
     add_json(parser, "all measurements")
     add_files(parser, floors="write the measured speeds", scenario="write a cluster scenario")
     add("--part", action="store_true", help=argparse.SUPPRESS)  # of --nproc

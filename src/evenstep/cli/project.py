@@ -25,7 +25,6 @@ ROWS = ("ranks", "throughput", "step time", "CV", "p99", "efficiency")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep project`."""
     add = parser.add_argument
     add("traces", metavar="TRACE", nargs="+", type=Path)
     add("--ranks", metavar="N,N…", type=sizes, required=True, help="sizes to predict: 8,16,64")

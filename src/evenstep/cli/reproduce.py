@@ -77,7 +77,6 @@ def _written(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _table1_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep reproduce table1`."""
     add = parser.add_argument
     add_json(parser, "the tables")
     add_files(parser, csv="write the rows", svg="draw throughput, CV and a timeline of ranks")
@@ -193,7 +192,6 @@ def _table1_rows(families: Sequence[Mapping[str, Any]]) -> Iterator[list[Any]]:
 
 
 def _evaluation_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep reproduce evaluation`."""
     add = parser.add_argument
     add("--nodes", metavar="N,…", type=sizes, default="4,8,16,32,64", help="numbers of nodes")
     add("--oversubscription", metavar="R,…", type=several(values.number(1)), default="1,2,4",
@@ -277,7 +275,5 @@ def _evaluation_rows(table: Sequence[Mapping[str, Any]]) -> Iterator[list[Any]]:
 
 REPRODUCTIONS = {
     "table1": (_table1_arguments, _table1, "throughput and CV at 4 to 64 nodes, and pacing"),
-    "evaluation": (
-        _evaluation_arguments, _evaluation, "clusters × placement × coordination",
-    ),
-}  # fmt: skip
+    "evaluation": (_evaluation_arguments, _evaluation, "clusters × placement × coordination"),
+}

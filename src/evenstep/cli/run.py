@@ -34,7 +34,6 @@ _ISOLATING = {"I": "isolated mode", "E": "ignored variables", "S": "no site modu
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep run`."""
     add = parser.add_argument
     env.add_settings(parser)
     add("--force", action="store_true", help="replace the run in DIR")
@@ -153,8 +152,7 @@ def _compile_recorder() -> None:
         "compiling the recorder for this torch, once; the job starts when that is done, in about "
         "half a minute (without it: EVENSTEP_COMPILED=off)"
     )
-    reason = library.built(torch).reason
-    if reason:
+    if reason := library.built(torch).reason:
         say(f"ranks record with the slower Python kernels: {reason}")
 
 

@@ -37,7 +37,6 @@ CONTROL = "strategy.kind=paced"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep scaling`."""
     add = parser.add_argument
     add("scenario", metavar="SCENARIO", type=Path)
     add("--ranks", metavar="N,N…", type=sizes,

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from evenstep.cli.arguments import add_json
 from evenstep.cli.progress import ticking
@@ -50,7 +50,6 @@ class SelfTest(Document):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep selftest`."""
     add_json(parser, "the outcome")
     parser.add_argument("--out", metavar="DIR", type=Path, help="keep the trace of the job here")
 
@@ -110,15 +109,10 @@ def _train(*, held: bool) -> None:
     for _ in range(STEPS):
         hidden = model(torch.randn(8, WIDTH))
         if held:
-            hidden.register_hook(_hold)
+            hidden.register_hook(lambda _: time.sleep(HELD_S))
         hidden.square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-
-
-def _hold(gradient: Any) -> Any:
-    time.sleep(HELD_S)
-    return gradient
 
 
 def _judge(run: Path, held: int, *, as_json: bool) -> bool:

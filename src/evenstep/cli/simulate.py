@@ -31,7 +31,6 @@ _NAMES = 23  # columns of the list of presets
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep simulate`."""
     add = parser.add_argument
     add("scenario", metavar="SCENARIO", nargs="?", type=Path)
     add_set(parser)

@@ -40,7 +40,6 @@ WIDEST = 40  # characters of a cell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep sql`."""
     add = parser.add_argument
     add("query", metavar="QUERY", nargs="?", help="one SELECT")
     add("run", metavar="RUN", nargs="?", type=Path)
@@ -114,10 +113,7 @@ def _findings(args: argparse.Namespace, source: Path | Trace) -> list[dict[str, 
 
 def _print_json(answer: QueryResult) -> None:
     """Print the rows one by one as a JSON object: there may be many."""
-    columns = [
-        {"name": name, "type": kind}
-        for name, kind in zip(answer.columns, answer.types, strict=True)
-    ]
+    columns = [{"name": n, "type": t} for n, t in zip(answer.columns, answer.types, strict=True)]
     print(f'{{"schema": "{SCHEMA}", "columns": {json.dumps(columns)}, "rows": [', end="")
     between = "\n"
     for row in answer.rows():

@@ -38,7 +38,6 @@ LIMITS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep strategies`."""
     add = parser.add_argument
     add("scenario", metavar="SCENARIO", type=Path)
     add_set(parser)

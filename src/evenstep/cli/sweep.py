@@ -32,7 +32,6 @@ repeats."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep sweep`."""
     add = parser.add_argument
     add("scenario", metavar="SCENARIO", type=Path)
     add("--vary", metavar="NAME=VALUE,…", action="append", default=[], help="values of one field")
@@ -48,7 +47,6 @@ def main(args: argparse.Namespace) -> int:
     """Run the sweep and print its summary."""
     from evenstep.scenario import scenario
     from evenstep.simulate.study import sweep
-    from evenstep.simulate.study.sweep import summed_up
     from evenstep.simulate.study.sweep_folder import SweepFolder
 
     if not args.vary:
@@ -78,7 +76,7 @@ def main(args: argparse.Namespace) -> int:
         "simulations": len(plan.units),
         "finished": len(rows),
         "partial": len(rows) < len(plan.units),
-        "combinations": summed_up(rows, [axis.field for axis in axes]),
+        "combinations": sweep.summed_up(rows, [axis.field for axis in axes]),
     }
     show(document, lambda: _page(document), as_json=args.json)
     if args.html is not None:

@@ -36,7 +36,6 @@ RESTART_GRACE_S = 30.0  # time to wait for another attempt after all ranks have 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep watch`."""
     add = parser.add_argument
     add("run", metavar="RUN", type=Path)
     add("--once", action="store_true", help="show the current state and exit")
@@ -44,14 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--web", action="store_true", help="serve a page on 127.0.0.1")
     add("--aggregate", action="store_true", help="summarize this node's ranks for other watchers")
     add("--into", metavar="DIR", type=Path, help="run folder that --aggregate writes to (RUN)")
-    add(
-        "--port", metavar="N", type=whole(65_535), default=0,
-        help="port of --web (default: a free one)",
-    )  # fmt: skip
-    add(
-        "--every", metavar="SECONDS", type=seconds(0.1, 3600), default=1.0,
-        help="time between refreshes (1)",
-    )  # fmt: skip
+    add("--port", metavar="N", type=whole(65_535), default=0,
+        help="port of --web (default: a free one)")  # fmt: skip
+    add("--every", metavar="SECONDS", type=seconds(0.1, 3600), default=1.0,
+        help="time between refreshes (1)")  # fmt: skip
 
 
 def main(args: argparse.Namespace) -> int:
@@ -112,9 +107,8 @@ def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> None:
     for look in _refreshes(every_s):
         run.refresh()
         if run.states:
-            with refused(
-                UsageError, f"cannot write {place}", "; name a writable folder with --into"
-            ):
+            mend = "; name a writable folder with --into"
+            with refused(UsageError, f"cannot write {place}", mend):
                 write_summary(place, encoded(run, hostname(), look))
         ended = bool(run.states) and all(state.closed for state in run.states)
         if once or over.is_out(ended=ended):
