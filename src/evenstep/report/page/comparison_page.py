@@ -15,14 +15,7 @@ def render(baseline: str, comparisons: Sequence[Comparison], *, normalised: bool
     """Render the page. Raises `MissingExtra` without jinja2."""
     known = {change.metric for item in comparisons for change in item.changes}
     labels = {name: label for name, label in words.LABELS.items() if name in known}
-    template = sheet.template(
-        TEMPLATE,
-        "the page of a comparison",
-        values=words.values,
-        difference=words.difference,
-        change_of=words.change_of,
-        span=words.span,
-    )
+    template = sheet.template(TEMPLATE, "the page of a comparison", words=words)
     text: str = template.render(
         baseline=baseline, comparisons=comparisons, normalised=normalised, labels=labels
     )

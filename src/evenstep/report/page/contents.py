@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum, IntFlag
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,8 @@ def contents(
     """Compute the contents of a page. `case` and `steps` are made from the trace if None."""
     case = case or open_case(trace)
     table = step_table(trace, case.grid) if steps is None else steps
-    culprits = _culprits(diagnosis)
+    named = (int(rank) for finding in diagnosis.findings for rank in finding.where.ranks)
+    culprits = list(dict.fromkeys(named))[:CULPRITS_NAMED]
     shown = timeline(trace, table, case.grid.clocks, culprits=culprits)
     ranks, located = per_rank(table), places(trace)
     tables = {"curve": curve(table), "records": shown.records, "kept": shown.steps}
@@ -94,23 +94,13 @@ def _means(rows: Sequence[Row]) -> Columns:
 def _names(trace: Trace, shown: Timeline) -> dict[str, Any]:
     """Return the names of all codes in the columns."""
     used = set(shown.records.name.tolist())
+    codes: dict[str, Any] = {"kinds": Kind, "ops": Op, "phases": Phase, "flags": Flag}
     return {
         "names": {index: name for index, name in enumerate(trace.names) if index in used},
-        "groups": [
-            {"name": group.name, "ranks": some_ranks(group.ranks)} for group in trace.groups
-        ],
+        "groups": [{"name": one.name, "ranks": some_ranks(one.ranks)} for one in trace.groups],
         "nodes": {rank: info.node for rank, info in trace.ranks.items()},
-        "kinds": _members(Kind),
-        "ops": _members(Op),
-        "phases": _members(Phase),
-        "flags": _members(Flag),
+        **{
+            key: {name.lower(): int(value) for name, value in numbers.__members__.items()}
+            for key, numbers in codes.items()
+        },
     }
-
-
-def _members(numbers: type[IntEnum] | type[IntFlag]) -> dict[str, int]:
-    return {name.lower(): int(value) for name, value in numbers.__members__.items()}
-
-
-def _culprits(diagnosis: Diagnosis) -> list[int]:
-    ranks = (rank for finding in diagnosis.findings for rank in finding.where.ranks)
-    return list(dict.fromkeys(int(rank) for rank in ranks))[:CULPRITS_NAMED]

@@ -77,10 +77,6 @@ def energy_joules(trace: Trace) -> float | None:
 
 def best_option(diagnosis: Diagnosis) -> tuple[Finding, Option] | None:
     """Return the remedy with the largest predicted gain, and its finding."""
-    pairs: list[tuple[Finding, Option]] = [
-        (finding, option)
-        for finding in diagnosis.findings
-        for option in finding.options
-        if is_known(option.gain) and (option.gain or 0.0) > 0
-    ]
+    pairs = [(finding, option) for finding in diagnosis.findings for option in finding.options]
+    pairs = [pair for pair in pairs if is_known(pair[1].gain) and (pair[1].gain or 0.0) > 0]
     return max(pairs, key=lambda pair: pair[1].gain or 0.0, default=None)

@@ -66,23 +66,18 @@ def loads(trace: Trace) -> list[Load]:
 
 def simulated(links: Iterable[Mapping[str, Any]]) -> list[Load]:
     """Return the load of simulated links, given as in the JSON of a simulation."""
-    return _busiest(
-        Load(
-            "",
-            str(link["link"]),
-            link["utilisation"] * link["capacity_gBps"],
-            link["peak"] * link["capacity_gBps"],
-            link["capacity_gBps"],
-            link["others_bytes"] / link["bytes"] if link["bytes"] else None,
-        )
-        for link in links
-    )
+    found = []
+    for link in links:
+        most = link["capacity_gBps"]
+        others = link["others_bytes"] / link["bytes"] if link["bytes"] else None
+        used = link["utilisation"] * most, link["peak"] * most
+        found.append(Load("", str(link["link"]), *used, most, others))
+    return _busiest(found)
 
 
 def _busiest(found: Iterable[Load]) -> list[Load]:
     """Sort by share of the capacity, then by rate."""
-    ordered = sorted(found, key=lambda load: (-(load.share or 0.0), -load.mean_gBps))
-    return ordered[:LISTED]
+    return sorted(found, key=lambda load: (-(load.share or 0.0), -load.mean_gBps))[:LISTED]
 
 
 def _load(trace: Trace, node: str, counter: str, device: int, rank: int, rows: Columns) -> Load:
@@ -175,13 +170,10 @@ def hosts(trace: Trace, clocks: Clocks) -> list[dict[str, Any]]:
         }
         for clock, ranks in members.items()
     ]
-    widest = max((row["error_ns"] or 0.0 for row in rows), default=0.0)
-    return [{**row, "of_widest": _share(row["error_ns"], widest)} for row in rows]
-
-
-def _share(error_ns: float | None, widest_ns: float) -> float | None:
-    """Return the length of an error bar relative to the widest."""
-    return None if error_ns is None else error_ns / widest_ns if widest_ns > 0 else 0.0
+    widest = max((row["error_ns"] or 0.0 for row in rows), default=0.0) or 1.0
+    for row in rows:  # the length of an error bar relative to the widest
+        row["of_widest"] = None if row["error_ns"] is None else row["error_ns"] / widest
+    return rows
 
 
 def _bars(offset: OffsetLine | None) -> dict[str, float | None]:

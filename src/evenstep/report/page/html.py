@@ -29,27 +29,10 @@ from evenstep.trace.trace import Trace
 
 #: In the order in which they are joined to the page's script.
 SCRIPTS = (
-    "quantities.js",
-    "columns.js",
-    "canvas.js",
-    "cells.js",
-    "curve.js",
-    "heat.js",
-    "pictures.js",
-    "records.js",
-    "spans.js",
-    "spans_legend.js",
-    "matrix.js",
-    "bounds.js",
-    "boxes.js",
-    "scatter.js",
-    "places.js",
-    "svg.js",
-    "fabric_layout.js",
-    "fabric.js",
-    "host_waits.js",
-    "tools.js",
-    "page.js",
+    *("quantities.js", "columns.js", "canvas.js", "cells.js", "curve.js", "heat.js"),
+    *("pictures.js", "records.js", "spans.js", "spans_legend.js", "matrix.js", "bounds.js"),
+    *("boxes.js", "scatter.js", "places.js", "svg.js", "fabric_layout.js", "fabric.js"),
+    *("host_waits.js", "tools.js", "page.js"),
 )
 
 
@@ -90,14 +73,16 @@ def render(
     packed = pack({**shown.tables, **mapped})
     asked = {"what_if": [answer.to_json() for answer in answers]} if answers else {}
     drawn = scaling(diagnosis)
-    loads = fabric.simulated(links) if links else []
+    loads = fabric.simulated(links)
     if not links and len(trace.nodes) > 1:
         loads = fabric.loads(trace)
+    shares = diagnosis.summary.get("shares") or {}
+    facts = {"directory": packed.directory, "fabric": link_map and link_map.facts, **shown.facts}
     text: str = template.render(
         diagnosis=diagnosis,
         summary=diagnosis.summary,
         run=_run_line(diagnosis),
-        shares=_shares(diagnosis),
+        shares=[(n, text, shares[n]) for n, text in words.SHARES if words.is_known(shares.get(n))],
         cost=cost(diagnosis, trace, price_per_rank_hour),
         said=verdict(diagnosis.findings, diagnosis.summary),
         markdown=markdown.render(diagnosis),
@@ -115,26 +100,10 @@ def render(
         sections=_sections(diagnosis, shown, drawn, answers, loads, link_map),
         columns=_place_columns(shown),
         data=packed.data,
-        facts=sheet.embedded(
-            {
-                "directory": packed.directory,
-                "fabric": link_map.facts if link_map is not None else None,
-                **shown.facts,
-            }
-        ),
+        facts=sheet.embedded(facts),
         verdict=sheet.embedded(diagnosis.to_json() | asked),
     )
     return text
-
-
-def _shares(diagnosis: Diagnosis) -> list[tuple[str, str, float]]:
-    """Return (name, label, share) of the parts of a step that are known."""
-    shares = diagnosis.summary.get("shares") or {}
-    return [
-        (name, label, float(shares[name]))
-        for name, label in words.SHARES
-        if words.is_known(shares.get(name))
-    ]
 
 
 def _run_line(diagnosis: Diagnosis) -> str:

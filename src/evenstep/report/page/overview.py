@@ -122,22 +122,17 @@ def grid(steps: Columns, shape: Bins, order: Array) -> Columns:
     column = (steps.step.astype(np.int64) - shape.first_step) // shape.steps_per_bin
     own = place[steps.rank] * shape.columns + column
     waits = _cell_means(steps.wait_ns, own, shape.ranks * shape.columns)
+    none = np.full((shape.rows * shape.ranks_per_bin - shape.ranks) * shape.columns, np.nan)
+    parted = np.concatenate([waits, none]).reshape(shape.rows, shape.ranks_per_bin, -1)
     row = place[steps.rank] // shape.ranks_per_bin
     cell, size = row * shape.columns + column, shape.rows * shape.columns
     return Columns(
         {
-            "wait_us": _least_of_ranks(waits.reshape(shape.ranks, shape.columns), shape),
+            "wait_us": np.asarray(np.fmin.reduce(parted, axis=1), np.float32).reshape(-1),
             "lateness_us": _cell_most(steps.lateness_ns, cell, size),
             "step_us": _cell_most(steps.end_ns - steps.start_ns, cell, size),
         }
     )
-
-
-def _least_of_ranks(values: Array, shape: Bins) -> Array:
-    """Reduce (ranks, columns) to (rows × columns,) by the minimum over the ranks of a row."""
-    empty = np.full((shape.rows * shape.ranks_per_bin - shape.ranks, shape.columns), np.nan)
-    parted = np.concatenate([values, empty]).reshape(shape.rows, shape.ranks_per_bin, -1)
-    return np.asarray(np.fmin.reduce(parted, axis=1), np.float32).reshape(-1)
 
 
 def _cell_most(values_ns: Array, cell: Array, size: int) -> Array:
@@ -152,29 +147,20 @@ def _cell_means(values_ns: Array, cell: Array, size: int) -> Array:
     total = np.bincount(cell[known], weights=values[known], minlength=size)
     count = np.bincount(cell[known], minlength=size)
     with np.errstate(invalid="ignore"):
-        mean: Array = (total / count / 1e3).astype(np.float32)
-    return mean
+        return np.asarray(total / count / 1e3, np.float32)
 
 
 def per_rank(steps: Columns) -> list[dict[str, float | None]]:
     """Return each rank's means over steps (ns) of step, wait, lateness, phases; None if unknown."""
     phases = [name for name in steps if name.startswith("phase_")]
     ranks, place = np.unique(steps.rank, return_inverse=True)
-    means = {
-        "step_ns": _rank_means(steps.end_ns - steps.start_ns, place, ranks.size),
-        "wait_ns": _rank_means(steps.wait_ns, place, ranks.size),
-        "lateness_ns": _rank_means(steps.lateness_ns, place, ranks.size),
-        **{name: _rank_means(steps[name], place, ranks.size) for name in phases},
-    }
+    columns = {name: steps[name] for name in ("wait_ns", "lateness_ns", *phases)}
     rows: list[dict[str, float | None]] = [{"rank": int(rank)} for rank in ranks]
-    for name, column in means.items():
-        for row, mean in zip(rows, column.tolist(), strict=True):
+    for name, column in ({"step_ns": steps.end_ns - steps.start_ns} | columns).items():
+        means = _cell_means(column, place, ranks.size).astype(np.float64) * 1e3
+        for row, mean in zip(rows, means.tolist(), strict=True):
             row[name] = mean if isfinite(mean) else None
     return rows
-
-
-def _rank_means(values_ns: Array, place: Array, size: int) -> Array:
-    return _cell_means(values_ns, place, size).astype(np.float64) * 1e3
 
 
 def encoded(values: Array) -> tuple[Array, tuple[float, float]]:

@@ -86,8 +86,7 @@ def _kept_ranks(records: Columns, culprits: Collection[int], budget: int) -> Arr
     every = -(-int(counts.max(initial=1)) // budget)
     chosen = np.isin(ranks, list(culprits))
     chosen[::every] = True
-    kept: Array = ranks[chosen]
-    return kept
+    return np.asarray(ranks[chosen])
 
 
 def _kept_steps(records: Columns, steps: Columns, budget: int) -> Array:
@@ -152,9 +151,8 @@ def _origins(records: Columns, steps: Columns, kept: Array, clocks: Clocks) -> t
     records_placed = records.select(~np.isin(records.rank, clocks.unplaced))
     origin = np.full(kept.size, np.iinfo(np.int64).max)
     longest_us = np.full(kept.size, np.nan, np.float32)
-    np.minimum.at(
-        origin, np.searchsorted(kept, steps_placed.step), steps_placed.start_ns.astype(np.int64)
-    )
+    place = np.searchsorted(kept, steps_placed.step)
+    np.minimum.at(origin, place, steps_placed.start_ns.astype(np.int64))
     time_us = ((steps.end_ns - steps.start_ns) / 1e3).astype(np.float32)
     np.fmax.at(longest_us, np.searchsorted(kept, steps.step), time_us)
     unknown = origin[np.searchsorted(kept, records_placed.step)] == np.iinfo(np.int64).max
@@ -175,8 +173,7 @@ def _own_start(records: Columns, steps: Columns) -> Array:
 
 def _key(rows: Columns) -> Array:
     """Return one key per rank and step."""
-    key: Array = (rows.rank.astype(np.int64) << 32) | rows.step.astype(np.int64)
-    return key
+    return np.asarray((rows.rank.astype(np.int64) << 32) | rows.step.astype(np.int64))
 
 
 def _microseconds(value_ns: Array) -> Array:

@@ -120,15 +120,11 @@ def _places(
 
 
 def _worst(lost: Array, hosts: list[str]) -> list[dict[str, Any]]:
-    total = float(lost.sum())
     order = np.argsort(-lost, axis=None, kind="stable")[:PAIRS_LISTED]
-    return [
-        {
-            "waiting": hosts[waiting],
-            "awaited": hosts[awaited],
-            "lost_ns": float(lost[waiting, awaited]),
-            "share": float(lost[waiting, awaited]) / total,
-        }
-        for waiting, awaited in (divmod(int(place), len(hosts)) for place in order)
-        if lost[waiting, awaited] > 0
-    ]
+    rows = []
+    for waiting, awaited in (divmod(int(place), len(hosts)) for place in order):
+        if (lost_ns := float(lost[waiting, awaited])) > 0:
+            share = lost_ns / float(lost.sum())
+            pair = {"waiting": hosts[waiting], "awaited": hosts[awaited]}
+            rows.append({**pair, "lost_ns": lost_ns, "share": share})
+    return rows

@@ -76,8 +76,9 @@ def _table(baseline: str, found: Comparison, normalised: bool, style: Style) -> 
     yield f"{'':14}{first:>{COLUMN}}{second:>{COLUMN}}  {'change (95 %)':<{CHANGE}}verdict"
     for item in found.changes:
         before, after = values(item, normalised=normalised, units=False)
-        if normalised:
-            before = " " * (COLUMN - len(before)) + struck(before, color=style.color)
+        if normalised:  # struck through, with an SGR code or with combining strokes
+            crossed = f"\x1b[9m{before}\x1b[0m" if style.color else "\u0336".join([*before, ""])
+            before = " " * (COLUMN - len(before)) + crossed
         label = LABELS[item.metric] if normalised else _label(item)
         whole = difference(item)
         change = whole if len(whole) < CHANGE else whole.partition(" (")[0]
@@ -117,18 +118,12 @@ def format_number(value: float, unit: str) -> str:
 def difference(item: MetricChange) -> str:
     """Render the change with its interval: in percent, or for shares in points of step time."""
     if item.relative is None or item.relative_low is None or item.relative_high is None:
-        value, low, high, unit = item.difference, item.low, item.high, "pt"
         if item.unit == "ns":
-            return f"{duration(value)}"
+            return duration(item.difference)
+        value, low, high, unit = item.difference, item.low, item.high, "pt"
     else:
-        value, low, high = item.relative, item.relative_low, item.relative_high
-        unit = "%"
+        value, low, high, unit = item.relative, item.relative_low, item.relative_high, "%"
     return f"{signed(value)} {unit} ({signed(low)} to {signed(high)})"
-
-
-def struck(text: str, *, color: bool) -> str:
-    """Strike text through, with an SGR code or with combining strokes."""
-    return f"\x1b[9m{text}\x1b[0m" if color else "".join(f"{letter}\u0336" for letter in text)
 
 
 def _parts(found: Comparison) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from evenstep.report.terminal.style import PLAIN, precise
 from evenstep.scenario import schema
-from evenstep.simulate.study.decision import DecisionRow, DecisionTable
+from evenstep.simulate.study.decision import DecisionTable
 from evenstep.simulate.study.decision_options import AGENT
 from evenstep.simulate.study.margin import Margin
 
@@ -107,17 +107,12 @@ def settings(table: DecisionTable) -> str:
     row = table.choice.row
     lines = [f"# {row.option.name}: recommended for {table.scenario.name or 'this scenario'}"]
     lines += [f"# {text}" for text in textwrap.wrap(table.choice.reason, 78)]
-    if row.option.by != AGENT:
-        lines += [
-            f"# Applied by {row.option.by}, not by the agent, which only observes:",
-            *(f"#   {text}" for text in row.option.sets or ("no change",)),
-        ]
-    return "\n".join(lines) + "\n" + schema.to_toml({"pace": _pace(row)})
-
-
-def _pace(row: DecisionRow) -> dict[str, Any]:
-    if row.option.by != AGENT:
-        return {"mode": MODE_OFF}
-    pairs = (text.partition("=") for text in row.option.sets)
-    chosen = {SETTINGS[name]: schema.parsed(v) for name, _, v in pairs if name in SETTINGS}
-    return {"mode": "on", **chosen}
+    pace: dict[str, Any] = {"mode": "on"}
+    if row.option.by == AGENT:
+        pairs = (text.partition("=") for text in row.option.sets)
+        pace |= {SETTINGS[name]: schema.parsed(v) for name, _, v in pairs if name in SETTINGS}
+    else:
+        pace = {"mode": MODE_OFF}
+        lines.append(f"# Applied by {row.option.by}, not by the agent, which only observes:")
+        lines += [f"#   {text}" for text in row.option.sets or ("no change",)]
+    return "\n".join(lines) + "\n" + schema.to_toml({"pace": pace})

@@ -107,17 +107,11 @@ HEADS = ("ranks", "throughput", "efficiency", "law")
 
 def measured_table(scaling: Mapping[str, Any]) -> list[str]:
     """Render the measured sizes; efficiency is throughput per rank ÷ that of the smallest run."""
-    unit = scaling["unit"]
-    rows = [
-        (
-            f"{row['ranks']:,}",
-            number(row["throughput"], unit),
-            percent(row["efficiency"]),
-            number(row["fitted"]),
-        )
-        for row in scaling["points"]
-    ]
-    return table([HEADS, *rows])
+    rows = [HEADS]
+    for row in scaling["points"]:
+        rate, law = number(row["throughput"], scaling["unit"]), number(row["fitted"])
+        rows.append((f"{row['ranks']:,}", rate, percent(row["efficiency"]), law))
+    return table(rows)
 
 
 def measured_notes(scaling: Mapping[str, Any]) -> Iterator[str]:

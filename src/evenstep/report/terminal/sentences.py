@@ -69,15 +69,13 @@ def critical_path(found: Mapping[str, Any]) -> Iterator[str]:
 
 def blame(found: Mapping[str, Any]) -> Iterator[str]:
     """Name the ranks that are waited for, changes over the run, and the largest delay."""
-    culprits = [row for row in found["culprits"] if row["share"] >= WORTH]
-    if culprits:
+    if culprits := [row for row in found["culprits"] if row["share"] >= WORTH]:
         said = ", ".join(f"rank {row['rank']} ({percent(row['share'])})" for row in culprits)
         yield f"of {duration(1e9 * found['rank_seconds'])} of waiting, most is for {said}"
     if (drift := found.get("drift") or 0.0) >= MOVED:
         yield f"the ranks waited for change: {percent(drift)} of the waiting moves to other ranks"
     if event := found.get("largest_delay"):
-        decay = event.get("steps_to_decay")
-        victims = event["victims_count"]
+        decay, victims = event.get("steps_to_decay"), event["victims_count"]
         lost = duration(1e9 * event["rank_seconds_lost"])
         lose = f"1 rank loses {lost}" if victims == 1 else f"{victims:,} ranks lose {lost} together"
         gone = f", gone after {plural(decay, 'step')}" if decay else ""
@@ -90,10 +88,8 @@ def blame(found: Mapping[str, Any]) -> Iterator[str]:
 def checkpoints(found: Mapping[str, Any]) -> Iterator[str]:
     """Describe how steady the run is after checkpoints and restarts."""
     words = {"reset": "steadier", "amplified": "less steady", "unchanged": "as before"}
-    parts = [
-        f"{text} {plural(found[name], 'time')}" for name, text in words.items() if found.get(name)
-    ]
-    if parts:
+    known = [(text, found[name]) for name, text in words.items() if found.get(name)]
+    if parts := [f"{text} {plural(times, 'time')}" for text, times in known]:
         yield f"after checkpoints and restarts the run is {', '.join(parts)}"
 
 
@@ -152,21 +148,24 @@ _SENTENCES: Mapping[str, Callable[[Any], Iterator[str]]] = {
 
 def pacing(found: Mapping[str, Any]) -> Iterator[str]:
     """Describe what pacing did and its measured effect."""
-    ranks = found["held_ranks"]
     yield from _part(found)
-    if not ranks:
+    if ranks := found["held_ranks"]:
+        yield (
+            f"pacing delayed {_ranks(ranks)} in {percent(found['held_share'])} of the paced ranks' "
+            f"steps, by {duration(found['held_mean_ns'])} on average"
+        )
+        if is_known(lost := found["lost_at_most"]):
+            yield f"the delays cost at most {percent(lost)} of their time"
+        if effect := found["effect"]:
+            yield _effect(effect)
+    else:
         yield "pacing delayed no rank: none was early often enough, or the trial ended it"
-        yield from _verdicts(found)
-        return
-    yield (
-        f"pacing delayed {_ranks(ranks)} in {percent(found['held_share'])} of the paced ranks' "
-        f"steps, by {duration(found['held_mean_ns'])} on average"
-    )
-    if is_known(lost := found["lost_at_most"]):
-        yield f"the delays cost at most {percent(lost)} of their time"
-    if effect := found["effect"]:
-        yield _effect(effect)
-    yield from _verdicts(found)
+    total = len(found["ranks"])
+    parts = [
+        word if count == total else f"{word} ({plural(count, 'rank')})"
+        for word, count in found["verdicts"].items()
+    ]
+    yield f"result of its trials: {', '.join(parts)}"
 
 
 def _part(found: Mapping[str, Any]) -> Iterator[str]:
@@ -206,15 +205,6 @@ def _effect(effect: Mapping[str, Any]) -> str:
             "so fix the cause instead"
         )
     return f"throughput with pacing, from {pairs}: {span}; {says}"
-
-
-def _verdicts(found: Mapping[str, Any]) -> Iterator[str]:
-    total = len(found["ranks"])
-    parts = [
-        word if count == total else f"{word} ({plural(count, 'rank')})"
-        for word, count in found["verdicts"].items()
-    ]
-    yield f"result of its trials: {', '.join(parts)}"
 
 
 def _ranks(ranks: list[int]) -> str:

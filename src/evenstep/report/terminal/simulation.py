@@ -25,11 +25,13 @@ def render(result: Result) -> str:
     """Render the result in a few lines."""
     step, shares = result.step_time, result.shares
     title = result.name or "simulation"
+    share = "" if result.mfu is None else f", MFU {exact(result.mfu)}"
+    flops = f", {result.tflops_per_gpu:.4g} TFLOP/s a GPU{share}" if result.tflops_per_gpu else ""
     lines = [
         f"{title}: {result.ranks} ranks on {result.nodes} nodes, {result.steps} steps"
         + (", interrupted" if result.partial else ""),
         f"  throughput   {result.throughput:.4g} {result.unit}, "
-        f"{exact(result.efficiency)} of compute alone{_arithmetic(result)}",
+        f"{exact(result.efficiency)} of compute alone{flops}",
         f"  step time    {precise(step.mean_ns)} on average, CV {step.cv:.3f}, "
         f"median {precise(step.p50_ns)}, p99 {precise(step.p99_ns)}",
         f"  time spent   compute {exact(shares.compute)}, "
@@ -62,14 +64,6 @@ def off_by(error: ErrorEstimate | None) -> str:
         f"  error        {exact(error.median)} (median), {exact(error.worst)} at worst, of "
         f"{error.rows} measured rows of kind {error.kind}, {how}"
     )
-
-
-def _arithmetic(result: Result) -> str:
-    """Render TFLOP/s and MFU, if the model's arithmetic is known."""
-    if result.tflops_per_gpu is None:
-        return ""
-    share = "" if result.mfu is None else f", MFU {exact(result.mfu)}"
-    return f", {result.tflops_per_gpu:.4g} TFLOP/s a GPU{share}"
 
 
 def _folded(line: str) -> str:

@@ -124,19 +124,15 @@ def _communication(diagnosis: Diagnosis) -> str:
                      f"{percent(device['idle'])}")  # fmt: skip
     if is_known(hidden := device.get("hidden")):
         parts.append(f"compute hides {percent(hidden)} of the communication")
-    elif is_known(overlapped := summary.get("overlapped_communication")) and _communicates(summary):
-        parts.append(f"compute hides communication for {percent(overlapped)} of step time")
+    elif is_known(overlapped := summary.get("overlapped_communication")):
+        exposed = (summary.get("shares") or {}).get("exposed_communication") or 0.0
+        if exposed + (overlapped or 0.0) > LEAST_SHARE:  # tables of step times have no transfers
+            parts.append(f"compute hides communication for {percent(overlapped)} of step time")
     if is_known(ratio := summary.get("communication_to_compute")):
         parts.append(f"communication : compute {number(ratio)}")
     if is_known(wasted := summary.get("rank_hours_wasted")):
         parts.append(f"{number(wasted)} rank-hours lost")
     return " · ".join(parts)
-
-
-def _communicates(summary: Mapping[str, Any]) -> bool:
-    """Whether the trace has transfers: tables of step times have none."""
-    exposed = (summary.get("shares") or {}).get("exposed_communication") or 0.0
-    return bool(exposed + summary["overlapped_communication"] > LEAST_SHARE)
 
 
 def goodput(diagnosis: Diagnosis) -> str:
