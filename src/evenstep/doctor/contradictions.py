@@ -61,11 +61,12 @@ def _network(given: Mapping[str, VariableSetting], host: Host) -> Iterator[Check
 def _interfaces(given: Mapping[str, VariableSetting], host: Host) -> Iterator[Check]:
     there = host.children("sys/class/net")
     named = [name for name in _INTERFACE_VARIABLES if name in given] if there else []
+    instead = next((one for one in there if not one.startswith(_NOWHERE)), "…")
     for name in named:
         setting, exact = given[name], name != "NCCL_SOCKET_IFNAME"
         fits = chosen(setting.value, there, exact=exact)
         nowhere = all(one.startswith(_NOWHERE) for one in fits)
-        told = {"name": name, "value": setting.value, "instead": _suggested(there)}
+        told = {"name": name, "value": setting.value, "instead": instead}
         if not fits:
             yield _wrong("no_interface", **told, there=there)
         elif nowhere and not setting.value.startswith("^"):
@@ -82,11 +83,6 @@ def chosen(value: str, there: Sequence[str], *, exact: bool = False) -> list[str
     return [one for one in there if one not in fits] if exclude else fits
 
 
-def _suggested(there: Sequence[str]) -> str:
-    useful = [name for name in there if not name.startswith(_NOWHERE)]
-    return useful[0] if useful else "…"
-
-
 def _adapters(given: Mapping[str, VariableSetting], host: Host) -> Iterator[Check]:
     """Check the adapters selected by `NCCL_IB_HCA`, and the GID index of RoCE."""
     there = host.children("sys/class/infiniband")
@@ -95,18 +91,15 @@ def _adapters(given: Mapping[str, VariableSetting], host: Host) -> Iterator[Chec
         fits = chosen(hca.value, there)
         if not fits:
             yield _wrong("no_adapter", value=hca.value, there=there, first=there[0])
-        elif _reaches_further(hca.value, fits):
+        elif not hca.value.startswith(("^", "=")) and _prefixes(hca.value, fits):
             yield _wrong("prefix", value=hca.value, fits=fits)
     yield from _address_index(given, host, there)
 
 
-def _reaches_further(value: str, fits: Sequence[str]) -> bool:
+def _prefixes(value: str, fits: Sequence[str]) -> bool:
     """Whether a full name such as mlx5_1 also matches others."""
-    words = [word.partition(":")[0] for word in value.split(",")]
-    plain = not value.startswith(("^", "="))
-    return plain and any(
-        word in fits and any(one != word and one.startswith(word) for one in fits) for word in words
-    )
+    named = {word.partition(":")[0] for word in value.split(",")} & set(fits)
+    return any(one != name and one.startswith(name) for name in named for one in fits)
 
 
 def _address_index(
@@ -135,9 +128,8 @@ def _bounds(given: Mapping[str, VariableSetting]) -> Iterator[Check]:
     sockets = _number(given, "NCCL_NSOCKS_PERTHREAD") or 1
     if threads * sockets > _MOST_SOCKETS:
         yield _wrong("threads", product=threads * sockets, most=_MOST_SOCKETS)
-    if _is(given, "NCCL_GRAPH_STREAM_ORDERING", "0") and _is(
-        given, "NCCL_GRAPH_MIXING_SUPPORT", "1"
-    ):
+    graph = {"NCCL_GRAPH_STREAM_ORDERING": "0", "NCCL_GRAPH_MIXING_SUPPORT": "1"}
+    if all(_is(given, name, value) for name, value in graph.items()):
         yield _wrong("graph")
 
 
@@ -149,8 +141,6 @@ def _number(given: Mapping[str, VariableSetting], name: str) -> int | None:
 def _address(given: Mapping[str, VariableSetting]) -> Iterator[Check]:
     """Check for a MASTER_ADDR on this host in a job of several nodes."""
     address = given.get("MASTER_ADDR")
-    nodes = next(
-        (n for name in ("GROUP_WORLD_SIZE", "SLURM_NNODES") if (n := _number(given, name))), 1
-    )
+    nodes = _number(given, "GROUP_WORLD_SIZE") or _number(given, "SLURM_NNODES") or 1
     if address is not None and address.value in _LOCAL and nodes > 1:
         yield _wrong("address", value=address.value, nodes=nodes)

@@ -30,17 +30,10 @@ from evenstep.host.sources.nvml_library import NvmlError
 from evenstep.report.terminal.style import Style
 from evenstep.words import printable
 
-ROOMS: tuple[tuple[str, Callable[[Host], Iterable[Check]]], ...] = (
-    ("versions", versions.checks),
-    ("variables", variables.checks),
-    ("contradictions", contradictions.checks),
-    ("processors", processors.checks),
-    ("kernel", kernel.checks),
-    ("limits", limits.checks),
-    ("network", network.checks),
-    ("pcie", pcie.checks),
-    ("gpus", gpus.checks),
-)
+_ROOMS = (versions, variables, contradictions, processors, kernel, limits, network, pcie, gpus)
+ROOMS: dict[str, Callable[[Host], Iterable[Check]]] = {
+    room.__name__.rpartition(".")[2]: room.checks for room in _ROOMS
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,26 +82,22 @@ def examine(
         found += links
     if log is not None:
         found += nccl_log.checks(nccl_log.load(log), str(log), host)
-    for name, checks in ROOMS:
-        found += _made(name, checks, host)
+    for name in ROOMS:
+        found += _made(name, host)
     if not seen:
         facts = locality(None, str(host.root), host.nvml, affinity=host.cpus, environ=host.environ)
         seen.append(topology.of_host(facts))
     found += [check for one in seen for check in topology.checks(one)]
-    order = [name for name, _ in ROOMS]
-    found.sort(key=lambda check: order.index(r) if (r := _room(check)) in order else len(order))
+    place = {name: number for number, name in enumerate(ROOMS)}
+    found.sort(key=lambda check: place.get(check.name.partition(".")[0], len(place)))
     return Examination(host.name, tuple(found), tuple(seen))
 
 
-def _room(check: Check) -> str:
-    return check.name.partition(".")[0]
-
-
-def _made(name: str, checks: Callable[[Host], Iterable[Check]], host: Host) -> list[Check]:
+def _made(name: str, host: Host) -> list[Check]:
     """Make the checks of a subject; the rest is skipped if a driver fails."""
     made: list[Check] = []
     try:
-        made.extend(checks(host))
+        made.extend(ROOMS[name](host))
     except (OSError, NvmlError) as error:
         made.append(skipped(f"{name}.rest", str(error)))
     return made
@@ -130,20 +119,15 @@ def render(
 ) -> str:
     """Render the checks in at most `width` columns; `every` lists passed checks in full."""
     style = Style.of(width, color)
-    by_severity = {
-        one: [check for check in found.checks if check.severity == one] for one in Severity
-    }
-    fine, unknown = by_severity[Severity.OK], by_severity[Severity.SKIPPED]
-    parts = [
-        f"{len(by_severity[one])} {words[len(by_severity[one]) != 1]}"
-        for one, words in _COUNTED.items()
-        if by_severity[one]
-    ]
+    of = {one: [check for check in found.checks if check.severity == one] for one in Severity}
+    fine, unknown = of[Severity.OK], of[Severity.SKIPPED]
+    counts = {words: len(of[one]) for one, words in _COUNTED.items() if of[one]}
+    parts = [f"{count} {words[count != 1]}" for words, count in counts.items()]
     lines = style.wrap(
         f"{printable(found.host)}: {', '.join(parts) or 'no problems'}; {len(fine)} checks passed, "
         f"{len(unknown)} could not be made."
     )
-    for check in (check for one in _COUNTED for check in by_severity[one]):
+    for check in (check for one in _COUNTED for check in of[one]):
         lines += ["", *_explained(check, style)]
     lines += _short("passed", fine, style, every=every)
     lines += _short("not checked", unknown, style, every=True)

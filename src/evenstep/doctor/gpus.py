@@ -33,14 +33,12 @@ def checks(host: Host) -> Iterator[Check]:
         names = ("memory_errors", "power", "alike", "persistence")
         yield from (skipped(f"gpus.{name}", host.nvml_reason) for name in names)
         return
-    handles = host.nvml.handles()
-    named = [(f"GPU {index}", handle) for index, handle in enumerate(handles)]
+    named = [(f"GPU {index}", handle) for index, handle in enumerate(host.nvml.handles())]
     if not named:
         yield skipped("gpus.memory_errors", "the driver has no GPU")
         return
-    yield from or_ok(
-        _memory(host.nvml, named), fine("gpus.memory_errors", "no memory errors pending")
-    )
+    none = fine("gpus.memory_errors", "no memory errors pending")
+    yield from or_ok(_memory(host.nvml, named), none)
     yield from or_ok(_power(host.nvml, named), fine("gpus.power", "full power, no slowdown"))
     yield from or_ok(_alike(host.nvml, named), fine("gpus.alike", f"{len(named)} alike"))
     yield _persistence(host.nvml, named)
@@ -59,14 +57,11 @@ def _ask(nvml: Nvml, function: str, handle: Any, *selectors: int, wide: bool = F
 
 def _memory(nvml: Nvml, named: Named) -> Iterator[Check]:
     for name, handle in named:
-        errors = _ask(
-            nvml, "nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _VOLATILE, wide=True
-        )
-        if errors:
+        which = (_UNCORRECTED, _VOLATILE)
+        if errors := _ask(nvml, "nvmlDeviceGetTotalEccErrors", handle, *which, wide=True):
             yield wrong("gpus.memory_errors.uncorrected", name=name, errors=errors, drain=_DRAIN)
-        if _ask(nvml, "nvmlDeviceGetRetiredPagesPendingStatus", handle) or _remap_pending(
-            nvml, handle
-        ):
+        retired = _ask(nvml, "nvmlDeviceGetRetiredPagesPendingStatus", handle)
+        if retired or _remap_pending(nvml, handle):
             yield wrong("gpus.memory_errors.pending", name=name)
 
 
@@ -91,8 +86,7 @@ def _power(nvml: Nvml, named: Named) -> Iterator[Check]:
         if reasons is None:
             function = "nvmlDeviceGetCurrentClocksThrottleReasons"
             reasons = _ask(nvml, function, handle, wide=True)
-        words = [word for bit, word in _SLOWED.items() if (reasons or 0) & bit]
-        if words:
+        if words := [word for bit, word in _SLOWED.items() if (reasons or 0) & bit]:
             yield wrong("gpus.power.held_down", name=name, reasons=listed(words), index=index)
 
 
@@ -102,16 +96,13 @@ def _alike(nvml: Nvml, named: Named) -> Iterator[Check]:
         yield wrong("gpus.alike.models", models=[f"{n} × {name}" for name, n in models.items()])
     active = {name: sum(nvml.nvlinks(handle).values()) for name, handle in named}
     most = max(active.values())
-    fewer = [f"{name} has {n} active NVLinks" for name, n in active.items() if n < most]
-    if fewer:
+    if fewer := [f"{name} has {n} active NVLinks" for name, n in active.items() if n < most]:
         yield wrong("gpus.alike.links", fewer=fewer, most=most)
 
 
 def _persistence(nvml: Nvml, named: Named) -> Check:
-    off = [
-        name for name, handle in named if _ask(nvml, "nvmlDeviceGetPersistenceMode", handle) == 0
-    ]
-    if off:
+    modes = {name: _ask(nvml, "nvmlDeviceGetPersistenceMode", handle) for name, handle in named}
+    if off := [name for name, mode in modes.items() if mode == 0]:
         return wrong("gpus.persistence.off", gpus=listed(off))
     return fine("gpus.persistence", "on")
 

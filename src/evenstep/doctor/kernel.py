@@ -46,13 +46,11 @@ def _clock(host: Host) -> Check:
 def _governor(host: Host) -> Check:
     base = "sys/devices/system/cpu"
     names = [name for name in host.children(base) if re.fullmatch(r"cpu\d+", name)]
-    found = Counter(
-        text for n in names if (text := host.text(f"{base}/{n}/cpufreq/scaling_governor"))
-    )
+    governors = (host.text(f"{base}/{name}/cpufreq/scaling_governor") for name in names)
+    found = Counter(filter(None, governors))
     if not found:
-        return skipped(
-            "kernel.governor", "software cannot set frequencies on this host (usual in VMs)"
-        )
+        why = "software cannot set frequencies on this host (usual in VMs)"
+        return skipped("kernel.governor", why)
     driver = host.text(f"{base}/{names[0]}/cpufreq/scaling_driver") or ""
     said = ", ".join(f"{governor} on {n}" for governor, n in found.most_common())
     mend = "cpupower frequency-set --governor performance"
@@ -89,9 +87,8 @@ def _balancing(host: Host) -> Check:
     value = host.number("proc/sys/kernel/numa_balancing")
     nodes = [n for n in host.children("sys/devices/system/node") if re.fullmatch(r"node\d+", n)]
     if value is None:
-        return skipped(
-            "kernel.numa_balancing", "the kernel does not balance memory between NUMA nodes"
-        )
+        why = "the kernel does not balance memory between NUMA nodes"
+        return skipped("kernel.numa_balancing", why)
     if value and len(nodes) > 1:
         return wrong("kernel.numa_balancing.on", nodes=len(nodes))
     return fine("kernel.numa_balancing", "off" if not value else "on, with one NUMA node")

@@ -56,10 +56,9 @@ def _locked(host: Host) -> Check:
     found = limit(host, "Max locked memory")
     if found is None:
         return skipped("limits.locked_memory", "/proc/self/limits cannot be read")
-    soft = found[0]
-    if soft is None:
+    if found[0] is None:
         return fine("limits.locked_memory", "unlimited")
-    said = f"{soft / 1e6:.3g} MB"
+    said = f"{found[0] / 1e6:.3g} MB"
     if ports(str(host.root)):
         return wrong("limits.locked_memory.locked", said=said)
     return fine("limits.locked_memory", f"{said}; enough without RDMA")
@@ -79,24 +78,18 @@ def _files(host: Host) -> Check:
 def _spool(host: Host) -> Check:
     """Check that the folder of traces can be mapped and has enough space."""
     mounts = host.text("proc/self/mountinfo")
-    folder = _existing(host.spool.absolute())
+    spool = host.spool.absolute()
+    folder = next((one for one in (spool, *spool.parents) if one.exists()), Path("/"))
     kind = filesystem_type(folder, mounts or "")
     if not kind:
         return skipped("limits.spool", f"the filesystem of {folder} is unknown")
-    unfit = unfit_for_mapping(kind)
-    free = _free_bytes(host, folder)
-    needed = _SPOOL_BYTES * (host.ranks or 1)
+    free, needed = _free_bytes(host, folder), _SPOOL_BYTES * (host.ranks or 1)
     if free is not None and free < needed:
         room = {"free_mb": free / 1e6, "needed_mb": needed / 1e6}
         return wrong("limits.spool.full", folder=folder, **room)
-    if unfit:
+    if unfit := unfit_for_mapping(kind):
         return wrong("limits.spool.unfit", folder=folder, unfit=unfit)
     return fine("limits.spool", f"{folder} is on {kind}")
-
-
-def _existing(folder: Path) -> Path:
-    """Return the nearest existing parent."""
-    return next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
 
 
 def _free_bytes(host: Host, folder: Path) -> int | None:

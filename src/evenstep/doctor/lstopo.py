@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree as Xml
 
-from evenstep.doctor.check import Check, fine, listed, or_ok, wrong
+from evenstep.doctor.check import Check, fine, or_ok, wrong
 from evenstep.doctor.topology import Topology
 from evenstep.errors import UsageError, refused
 
@@ -109,17 +109,11 @@ def _device(
 ) -> PciDevice:
     address = element.get("pci_busid", "")
     ours = [child for child in element.iter("object") if child.get("type") == "OSDev"]
-    wanted = (_OPEN_FABRICS, _NETWORK)
-    named = [
-        child.get("name", "")
-        for types in wanted
-        for child in ours
-        if child.get("osdev_type") in types
-    ]
+    by_type = [c for ids in (_OPEN_FABRICS, _NETWORK) for c in ours if c.get("osdev_type") in ids]
     speed = element.get("pci_link_speed", "")
     return PciDevice(
         address=address,
-        name=named[0] if named else address,
+        name=by_type[0].get("name", "") if by_type else address,
         kind=element.get("pci_type", "")[:4].lower(),
         bridges=bridges,
         package=package,
@@ -163,9 +157,7 @@ def link_checks(tree: Tree, place: str) -> Iterator[Check]:
     for word, kinds in (("GPU", _GPU_CLASSES), ("adapter", _NET_CLASSES)):
         speeds = {d.name: d.link_gBps for d in tree.devices if d.kind in kinds and d.link_gBps}
         most = max(speeds.values(), default=0.0)
-        slower = [f"{word} {name} {gBps:.3g} GB/s" for name, gBps in speeds.items() if gBps < most]
-        if slower:
-            found.append(
-                wrong("topology.links.slower", slower=listed(slower), most=most, place=place)
-            )
+        slow = [f"{word} {name} {gBps:.3g} GB/s" for name, gBps in speeds.items() if gBps < most]
+        if slow:
+            found.append(wrong("topology.links.slower", slower=slow, most=most, place=place))
     yield from or_ok(found, fine("topology.links", f"equally fast in {place}"))

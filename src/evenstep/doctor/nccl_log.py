@@ -47,9 +47,8 @@ def _network(facts: Mapping[str, Any], place: str) -> Check:
     )
     adapters = sorted({nic for nics in facts["nics"].values() for nic in nics})
     if said is None:
-        return skipped(
-            "nccl_log.network", f"{place} names no network (a job on one node needs none)"
-        )
+        why = f"{place} names no network (a job on one node needs none)"
+        return skipped("nccl_log.network", why)
     if said.lower().startswith("socket"):
         names = adapters or "an interface"
         return wrong("nccl_log.network.sockets", adapters=names, place=place)

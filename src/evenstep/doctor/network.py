@@ -48,13 +48,12 @@ def checks(host: Host) -> Iterator[Check]:
     """Yield all checks of the network."""
     facts = locality(None, str(host.root), affinity=host.cpus, environ=host.environ)
     found = interfaces(host, facts)
-    down = [*_down(found), *_ports_down(host)]
-    yield from or_ok(down, fine("network.links", _links(found, facts)))
+    yield from or_ok(_down(host, found), fine("network.links", _links(found, facts)))
     yield _speed(found, facts)
-    yield from or_ok(_mtu(found), fine("network.mtu", _mtus(found)))
-    yield from or_ok(
-        _errors(host, found), fine("network.errors", "no notable losses since the start")
-    )
+    sizes = sorted({one.mtu for one in found if one.mtu})
+    yield from or_ok(_mtu(found), fine("network.mtu", listed(sizes) or "no adapter reports one"))
+    none = fine("network.errors", "no notable losses since the start")
+    yield from or_ok(_errors(host, found), none)
     yield from _rdma(host)
     yield _gloo(host, found)
 
@@ -97,14 +96,11 @@ def _gbps(speed: float | None) -> str:
     return f"({speed:g} Gb/s)" if speed else "(speed unknown)"
 
 
-def _down(found: list[Interface]) -> Iterator[Check]:
-    """Check for RDMA interfaces that are down."""
+def _down(host: Host, found: list[Interface]) -> Iterator[Check]:
+    """Check for RDMA interfaces and ports that are down."""
     for one in found:
         if not one.up and one.ib_device:
             yield wrong("network.links.down", name=one.name, ib_device=one.ib_device)
-
-
-def _ports_down(host: Host) -> Iterator[Check]:
     for device, port in ports(str(host.root)):
         state = host.text(f"sys/class/infiniband/{device}/ports/{port}/state")
         if state is not None and "ACTIVE" not in state:
@@ -133,11 +129,6 @@ def _speed(found: list[Interface], facts: dict[str, Any]) -> Check:
 
 
 # -- packets ---------------------------------------------------------------------------------------
-
-
-def _mtus(found: list[Interface]) -> str:
-    sizes = sorted({one.mtu for one in found if one.mtu})
-    return listed(sizes) if sizes else "no adapter reports one"
 
 
 def _mtu(found: list[Interface]) -> Iterator[Check]:
@@ -192,17 +183,8 @@ def _rdma(host: Host) -> Iterator[Check]:
 
 
 def _port(name: str, counts: dict[str, float]) -> Iterator[Check]:
-    link = {metric: counts[metric] for metric in _LINK_COUNTERS if metric in counts}
-    loss = {metric: counts[metric] for metric in _LOSS_COUNTERS if metric in counts}
-    if link:
-        device = name.partition("/")[0]
-        yield wrong("network.rdma_counters.link", name=name, counts=_counted(link), device=device)
-    if loss:
-        yield wrong("network.rdma_counters.loss", name=name, counts=_counted(loss))
-
-
-def _counted(counts: dict[str, float]) -> list[str]:
-    return [
-        f"{int(value)} {metric.partition('.')[2].rpartition('_')[0].replace('_', ' ')}"
-        for metric, value in counts.items()
-    ]
+    device = name.partition("/")[0]
+    for what, metrics in (("link", _LINK_COUNTERS), ("loss", _LOSS_COUNTERS)):
+        words = {m: m.partition(".")[2].rpartition("_")[0].replace("_", " ") for m in metrics}
+        if seen := [f"{int(counts[m])} {word}" for m, word in words.items() if m in counts]:
+            yield wrong(f"network.rdma_counters.{what}", name=name, counts=seen, device=device)

@@ -23,9 +23,8 @@ def checks(host: Host) -> Iterator[Check]:
         yield skipped("processors.threads", "the host does not list its processors")
         return
     yield _threads(host, cores)
-    yield from or_ok(
-        _waiting(host, cores), fine("processors.waiting", "ranks have cores to wait on")
-    )
+    none = fine("processors.waiting", "ranks have cores to wait on")
+    yield from or_ok(_waiting(host, cores), none)
     yield _quota(host)
     yield _pressure(host)
 
@@ -85,17 +84,13 @@ def _waiting(host: Host, cores: float) -> Iterator[Check]:
 
 def _binding(host: Host, ranks: int) -> Iterator[Check]:
     """Check for ranks that are all bound to the same cores."""
-    bound = host.environ.get("GOMP_CPU_AFFINITY") or _explicit(host.environ.get("KMP_AFFINITY", ""))
+    intel = re.search(r"proclist=\[([^\]]*)\]", host.environ.get("KMP_AFFINITY", ""))
+    bound = host.environ.get("GOMP_CPU_AFFINITY") or (intel[1] if intel else "")
     if bound and ranks > 1:
         yield wrong("processors.binding.listed", bound=bound, ranks=ranks)
     allowed = host.cpus
     if ranks > 1 and len(allowed) == 1 and "LOCAL_RANK" not in host.environ:
         yield wrong("processors.binding.one", cpus=format_ranks(allowed), ranks=ranks)
-
-
-def _explicit(affinity: str) -> str:
-    match = re.search(r"proclist=\[([^\]]*)\]", affinity)
-    return match[1] if match else ""
 
 
 def _quota(host: Host) -> Check:
@@ -121,6 +116,5 @@ def _pressure(host: Host) -> Check:
     percent = float(match[1])
     if percent > _BUSY_PERCENT:
         return wrong("processors.pressure.busy", percent=percent)
-    return fine(
-        "processors.pressure", f"a task waited for a core in {percent:g} % of the last 10 s"
-    )
+    said = f"a task waited for a core in {percent:g} % of the last 10 s"
+    return fine("processors.pressure", said)

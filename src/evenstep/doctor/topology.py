@@ -119,7 +119,8 @@ def parse(text: str, place: str) -> Topology | None:
         return None
     head = [word for word in re.split(r"\s+", lines[start].strip()) if _DEVICE.fullmatch(word)]
     rows = dict(_rows(lines[start + 1 :], len(head)))
-    names = _legend(lines)
+    legend = (match for line in lines if (match := _LEGEND.match(line)))
+    names = {match[1]: match[2] for match in legend}  # of adapters that the matrix only numbers
     gpus = tuple(name for name in head if name.startswith("GPU") and name in rows)
     nics = tuple(name for name in head if not name.startswith("GPU"))
     if not gpus:
@@ -130,7 +131,8 @@ def parse(text: str, place: str) -> Topology | None:
         for column, level in zip(head, rows[row][0], strict=False)
         if level != "X"
     }
-    numa = {gpu: _numa_of(rows[gpu][1]) for gpu in gpus}
+    rest = {gpu: rows[gpu][1] for gpu in gpus}  # the processors, then the NUMA affinity
+    numa = {gpu: int(w[1]) if w[1:] and w[1].isdecimal() else None for gpu, w in rest.items()}
     return Topology(
         place=place,
         gpus=gpus,
@@ -152,16 +154,6 @@ def _rows(lines: Sequence[str], columns: int) -> list[tuple[str, tuple[list[str]
             if len(levels) == columns and all(map(_LEVEL.fullmatch, levels)):
                 found.append((words[0], (levels, words[1 + columns :])))
     return found
-
-
-def _numa_of(words: Sequence[str]) -> int | None:
-    """Return the NUMA affinity: the second word after the levels, after the processors."""
-    return int(words[1]) if len(words) > 1 and words[1].isdecimal() else None
-
-
-def _legend(lines: Sequence[str]) -> Mapping[str, str]:
-    """Return the names of adapters that the matrix only numbers."""
-    return {match[1]: match[2] for line in lines if (match := _LEGEND.match(line))}
 
 
 # -- checks ----------------------------------------------------------------------------------------

@@ -107,7 +107,8 @@ class Rule(NamedTuple):
 
     def harms(self, value: str) -> bool:
         """Whether a value is harmful."""
-        kind, words = _read(self.bad)
+        kind = next((kind for kind in _KINDS if self.bad.startswith(f"{kind} ")), self.bad)
+        words = self.bad.removeprefix(kind).split()
         plain = value.strip()
         match kind:
             case "on" | "off":
@@ -132,11 +133,6 @@ class Rule(NamedTuple):
 
 _ON = ("1", "true", "y", "yes")
 _KINDS = ("one of", "none of", "outside", "begins", "names other than", "names")
-
-
-def _read(condition: str) -> tuple[str, list[str]]:
-    kind = next((kind for kind in _KINDS if condition.startswith(f"{kind} ")), condition)
-    return kind, condition.removeprefix(kind).split()
 
 
 def _named(value: str) -> list[str]:

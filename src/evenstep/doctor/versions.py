@@ -11,9 +11,7 @@ from evenstep.doctor.check import Check, fine, skipped, wrong
 from evenstep.doctor.host import Host
 from evenstep.host.sources.nvml_library import Nvml, NvmlError
 
-OLDEST_PYTHON = (3, 10)
-TESTED_PYTHON = ((3, 10), (3, 14))
-TESTED_TORCH = ((2, 6), (2, 14))
+TESTED_PYTHON, TESTED_TORCH = ((3, 10), (3, 14)), ((2, 6), (2, 14))
 OLDEST_NCCL_RAS = (2, 24)
 
 
@@ -23,8 +21,9 @@ def checks(host: Host) -> Iterator[Check]:
         for name in ("python", "torch", "nccl", "driver"):
             yield skipped(f"versions.{name}", "packages of a copied host are unknown")
         return
-    yield _python(host)
-    yield _torch(host)
+    yield _tested(host, "Python", *TESTED_PYTHON, absent="the version is unknown")
+    absent = "torch is not installed in this environment"
+    yield _tested(host, "torch", *TESTED_TORCH, absent=absent)
     yield _nccl(host)
     yield _driver(host)
 
@@ -42,27 +41,18 @@ def parts(version: str) -> tuple[int, int]:
     return major, minor
 
 
-def _python(host: Host) -> Check:
-    version = host.packages.get("python")
+def _tested(
+    host: Host, title: str, oldest: tuple[int, int], newest: tuple[int, int], *, absent: str
+) -> Check:
+    name = f"versions.{title.lower()}"
+    version = host.packages.get(title.lower())
     if version is None:
-        return skipped("versions.python", "the version is unknown")
-    if parts(version) < OLDEST_PYTHON:
-        return wrong("versions.python.old", version=version)
-    if parts(version) > TESTED_PYTHON[1]:
-        return wrong("versions.python.new", version=version)
-    return fine("versions.python", f"Python {version}")
-
-
-def _torch(host: Host) -> Check:
-    version = host.packages.get("torch")
-    if version is None:
-        return skipped("versions.torch", "torch is not installed in this environment")
-    low, high = TESTED_TORCH
-    if parts(version) < low:
-        return wrong("versions.torch.old", version=version)
-    if parts(version) > high:
-        return wrong("versions.torch.new", version=version)
-    return fine("versions.torch", f"torch {version}")
+        return skipped(name, absent)
+    if parts(version) < oldest:
+        return wrong(f"{name}.old", version=version)
+    if parts(version) > newest:
+        return wrong(f"{name}.new", version=version)
+    return fine(name, f"{title} {version}")
 
 
 def _nccl(host: Host) -> Check:
