@@ -139,8 +139,7 @@ def document(outcome: ProbeResult, judged: Judgement, *, seconds: float) -> dict
         },
         "limits": list(outcome.limits),
     }  # fmt: skip
-    found: dict[str, Any] = plain(whole)
-    return found
+    return dict(plain(whole))
 
 
 def verdict(outcome: ProbeResult, judged: Judgement) -> str:
@@ -157,32 +156,26 @@ def verdict(outcome: ProbeResult, judged: Judgement) -> str:
 
 
 def _times(series: Series) -> RepeatedTimes:
-    return {
-        "median_ns": round(series.median_ns),
-        "mad_ns": round(series.mad_ns),
-        "count": len(series.values_ns),
-    }
+    median_ns, mad_ns = round(series.median_ns), round(series.mad_ns)
+    return {"median_ns": median_ns, "mad_ns": mad_ns, "count": len(series.values_ns)}
 
 
 def _rank(outcome: ProbeResult, place: ProbedPlace) -> ProbedRank:
     compute, memory = outcome.compute.get(place.rank), outcome.memory.get(place.rank)
+    flop, copied = place.flop / 1e3, 2 * place.copied_bytes  # read and written
     return {
         "rank": place.rank,
         "node": outcome.node_name(place.rank),
         "host": place.host,
         "device": place.device,
-        "compute": {**_times(compute), "tflops": _tflops(place, compute)} if compute else None,
-        "memory": {**_times(memory), "gBps": _memory_gBps(place, memory)} if memory else None,
+        "compute": {**_times(compute), "tflops": _rate(flop, compute)} if compute else None,
+        "memory": {**_times(memory), "gBps": _rate(copied, memory)} if memory else None,
     }
 
 
-def _tflops(place: ProbedPlace, times: Series) -> float:
-    return short(place.flop / max(times.median_ns, 1.0) / 1e3)
-
-
-def _memory_gBps(place: ProbedPlace, times: Series) -> float:  # noqa: N802
-    """Return the memory bandwidth, bytes read plus written."""
-    return short(2 * place.copied_bytes / max(times.median_ns, 1.0))
+def _rate(amount: float, times: Series) -> float:
+    """Return an amount per nanosecond."""
+    return short(amount / max(times.median_ns, 1.0))
 
 
 def _pairs(outcome: ProbeResult) -> list[PairRow]:
@@ -195,7 +188,7 @@ def _pairs(outcome: ProbeResult) -> list[PairRow]:
                 "to": edge[1],
                 "bytes": outcome.message_bytes,
                 "transfer": _times(times),
-                "gBps": short(outcome.message_bytes / max(times.median_ns, 1.0)),
+                "gBps": _rate(outcome.message_bytes, times),
                 "latency": _times(latency) if latency else None,
             }
         )
@@ -246,7 +239,12 @@ def render(found: Mapping[str, Any], *, width: int | None = None) -> str:
         *_reduction_lines(found["all_reduce"]),
         *_pair_lines(found["pairs"]),
     ]
-    limits = [*found["limits"], *_noise_line(found["noise"])]
+    limits, noise = list(found["limits"]), found["noise"].items()
+    if parts := [f"{name} {1 + one['limit']:.2f}" for name, one in noise if one["usual_ns"]]:
+        limits.append(
+            "this probe cannot tell times below these multiples of the usual from noise: "
+            f"{', '.join(parts)}"
+        )
     lines += [""] if limits else []
     for limit in limits:
         lines += style.wrap(limit, first="- ", indent=2)
@@ -291,12 +289,3 @@ def _pair_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
 def _more(rows: list[dict[str, Any]]) -> Iterator[str]:
     if len(rows) > _MOST_ROWS:
         yield f"  … and {len(rows) - _MOST_ROWS} more; --json has all"
-
-
-def _noise_line(found: Mapping[str, Any]) -> Iterator[str]:
-    parts = [f"{name} {1 + one['limit']:.2f}" for name, one in found.items() if one["usual_ns"]]
-    if parts:
-        yield (
-            f"this probe cannot tell times below these multiples of the usual from noise: "
-            f"{', '.join(parts)}"
-        )

@@ -63,10 +63,12 @@ class Judgement(NamedTuple):
 
 def judge(outcome: ProbeResult) -> Judgement:
     """Return all findings."""
+    both_ways = {**outcome.latency}
+    both_ways |= {(b, a): times for (a, b), times in outcome.latency.items()}
     standings: dict[str, Outliers[Any]] = {
         "compute": standing(outcome.compute, least=LEAST_RANK),
         "memory": standing(outcome.memory, least=LEAST_RANK),
-        "latency": standing(_both_ways(outcome.latency), least=LEAST_LATENCY, quantile=_QUARTILE),
+        "latency": standing(both_ways, least=LEAST_LATENCY, quantile=_QUARTILE),
         "transfer": standing(outcome.transfer, least=LEAST_LINK, quantile=_QUARTILE),
     }
     slow = [
@@ -77,11 +79,6 @@ def judge(outcome: ProbeResult) -> Judgement:
     ]
     slow.sort(key=lambda finding: -(finding.factor or 0.0))
     return Judgement([*_missing(outcome), *slow], standings)
-
-
-def _both_ways(pairs: Mapping[Edge, Any]) -> dict[Edge, Any]:
-    """Assign round trips to both directions."""
-    return {**pairs, **{(b, a): times for (a, b), times in pairs.items()}}
 
 
 def _missing(outcome: ProbeResult) -> list[ProbeFinding]:
@@ -268,9 +265,8 @@ def _side(
     usual = median(slow[edge] for edge in out)
     alike = tuple(edge for edge in mine if edge in slow or _alike(ratios[edge], usual))
     fresh = sum(edge in left or edge not in slow for edge in alike)
-    if fresh < 2 or len(alike) < COMMON * len(mine):
-        return None
-    return SlowEnd(team, end == 0, alike)
+    common = fresh >= 2 and len(alike) >= COMMON * len(mine)
+    return SlowEnd(team, end == 0, alike) if common else None
 
 
 def suspected(edge: Edge, ratios: Mapping[Edge, float]) -> list[SlowEnd]:

@@ -14,7 +14,6 @@ from statistics import median_high
 from typing import Any
 
 FEWEST, MOST = 10, 400  # repeats
-_WARM_UP = 3
 #: Time of each measurement with warm-up; the last repeat may exceed it: < 20 ms in total.
 BUDGET_NS = {"compute": 4_000_000, "memory": 6_000_000, "host_copy": 4_000_000}
 
@@ -100,12 +99,7 @@ def host_copy(device: ProbeDevice) -> Work:
 
 
 def timed(
-    work: Work,
-    device: ProbeDevice,
-    budget_ns: int,
-    *,
-    warm_up: int = _WARM_UP,
-    fewest: int = FEWEST,
+    work: Work, device: ProbeDevice, budget_ns: int, *, warm_up: int = 3, fewest: int = FEWEST
 ) -> list[int]:
     """Return the times (ns) of as many repeats as fit into the budget, at least `fewest`."""
     end, found = time.perf_counter_ns() + budget_ns, list[int]()
@@ -140,19 +134,14 @@ class PeriodicProbe:
         if device.kind != "cpu" and device.torch.cuda.is_current_stream_capturing():
             return {}
         if not self._works:
-            self._works = _works(device)
+            self._works = {"compute": product(device), "memory": memory_copy(device)}
+            if device.kind != "cpu":
+                self._works["host_copy"] = host_copy(device)
         if steps % self._every:
             return {}
         device.wait()  # for the job's kernels, which are not part of the budget
-        return {
-            f"probe.{name}_ns": _median(name, work, device) for name, work in self._works.items()
+        times = {
+            name: timed(work, device, BUDGET_NS[name], warm_up=1, fewest=1)
+            for name, work in self._works.items()
         }
-
-
-def _works(device: ProbeDevice) -> dict[str, Work]:
-    works = {"compute": product(device), "memory": memory_copy(device)}
-    return works if device.kind == "cpu" else {**works, "host_copy": host_copy(device)}
-
-
-def _median(name: str, work: Work, device: ProbeDevice) -> float:
-    return float(median_high(timed(work, device, BUDGET_NS[name], warm_up=1, fewest=1)))
+        return {f"probe.{name}_ns": float(median_high(each)) for name, each in times.items()}

@@ -53,14 +53,11 @@ def connect(identity: Identity, environ: Mapping[str, str], timeout_s: float) ->
             timeout=timedelta(seconds=max(timeout_s, 1.0)),
         )  # fmt: skip
     except RuntimeError as error:
+        why = str(error).strip().partition("\n")[0][:200]
         raise ConfigError(
-            f"rank {identity.rank} cannot reach rank 0 at {host}:{port} ({_first_line(error)}); "
+            f"rank {identity.rank} cannot reach rank 0 at {host}:{port} ({why}); "
             "check MASTER_ADDR, MASTER_PORT and the firewall"
         ) from None
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0][:200]
 
 
 class Board:
@@ -107,14 +104,9 @@ class Board:
         """Ranks that will post nothing more."""
         return {*self.posts["done"], *self.posts[FAILED]}
 
-    @property
-    def all_came(self) -> bool:
-        """Whether every rank has arrived, as far as was read."""
-        return len(self.posts["arrived"]) >= self._world
-
-    def last_stage(self, rank: int) -> str | None:
-        """Return the last stage a rank has finished; None if it never arrived."""
-        return next((s for s in reversed(STAGES) if rank in self.posts[s]), None)
+    def last_stage(self, rank: int) -> int:
+        """Return the index of the last stage a rank has finished; -1 if it never arrived."""
+        return max((at for at, s in enumerate(STAGES) if rank in self.posts[s]), default=-1)
 
     def _key(self, rank: int, stage: str) -> str:
         return f"{self._prefix}/{rank}/{stage}"
@@ -248,13 +240,10 @@ def _reductions(
     posts: Mapping[int, Any], places: Mapping[int, ProbedPlace], world: int
 ) -> list[Reduction]:
     """Return all-reduces over all ranks, timed by the first, and within the slowest node."""
-    found: list[Reduction] = []
-    if posts:
-        first = posts[min(posts)]
-        nodes = len({place.node for place in places.values()})
-        found += _rows(first["world"], world, nodes)
+    nodes = sorted({place.node for place in places.values()})
+    found = _rows(posts[min(posts)]["world"], world, len(nodes)) if posts else []
     within: dict[int, list[Reduction]] = {}
-    for node in sorted({place.node for place in places.values()}):
+    for node in nodes:
         members = [rank for rank, place in places.items() if place.node == node]
         heard = [rank for rank in members if "node" in posts.get(rank, {})]
         if heard and len(members) > 1:
@@ -265,11 +254,8 @@ def _reductions(
 
 
 def _rows(sweep: Mapping[str, Any], ranks: int, nodes: int) -> list[Reduction]:
-    pairs = zip(sweep["sizes"], sweep["times_ns"], strict=True)
-    return [
-        Reduction(bytes=size, ranks=ranks, nodes=nodes, times=series(times))
-        for size, times in pairs
-    ]
+    pairs = zip(sweep["sizes"], map(series, sweep["times_ns"]), strict=True)
+    return [Reduction(bytes=size, ranks=ranks, nodes=nodes, times=each) for size, each in pairs]
 
 
 def _pairs(met: Mapping[int, Any], name: str) -> dict[tuple[int, int], Series]:
@@ -285,23 +271,11 @@ def _stopped(board: Board, world: int) -> dict[int, str]:
     others wait; if none is silent, all that failed, in order of time."""
     silent = [rank for rank in range(world) if rank not in board.ended]
     if silent:
-        stages = {rank: board.last_stage(rank) for rank in silent}
-        first = min(map(_position, stages.values()))
-        return {r: _silence(stage) for r, stage in stages.items() if _position(stage) == first}
+        done = {rank: board.last_stage(rank) for rank in silent}
+        first = min(done.values())
+        why = f"stopped in stage {STAGES[min(first + 1, len(STAGES) - 1)]}"
+        why = why if first >= 0 else "never arrived"
+        return {rank: why for rank, stage in done.items() if stage == first}
     failures = board.posts[FAILED]
     order = sorted(failures, key=lambda rank: failures[rank]["time_ns"])
-    return {
-        rank: f"failed in stage {failures[rank]['stage']}: {failures[rank]['error']}"
-        for rank in order
-    }
-
-
-def _position(stage: str | None) -> int:
-    return -1 if stage is None else STAGES.index(stage)
-
-
-def _silence(stage: str | None) -> str:
-    if stage is None:
-        return "never arrived"
-    following = STAGES[min(STAGES.index(stage) + 1, len(STAGES) - 1)]
-    return f"stopped in stage {following}"
+    return {r: f"failed in stage {failures[r]['stage']}: {failures[r]['error']}" for r in order}

@@ -6,12 +6,13 @@ import os
 import socket
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from evenstep.errors import MissingExtra, UsageError
-from evenstep.probe.outcome import FAILED, Board, ProbeResult, connect, gather
+from evenstep.probe.outcome import FAILED, STAGES, Board, ProbeResult, connect, gather
 from evenstep.probe.rank import ProbePlan, ProbeRank
 from evenstep.stores import second_client
 from evenstep.trace.spool.identity import from_environment
@@ -102,7 +103,7 @@ def _watch(
         now = time.monotonic()
         if new:
             report(_progress(board, world))
-        if board.all_came and not came:
+        if len(board.posts["arrived"]) >= world and not came:
             came, latest = True, now + plan.seconds * _OVERTIME + plan.timeout_s
         if board.posts[FAILED] or failed():
             latest = min(latest, now + _GRACE_S)
@@ -113,9 +114,10 @@ def _watch(
 
 def _progress(board: Board, world: int) -> str:
     """Describe the progress: "probing 4 ranks: memory 3, pairs 1"."""
-    stages = [board.last_stage(rank) for rank in range(world)]
-    done = dict.fromkeys(stage for stage in stages if stage)
-    return f"probing {world} ranks: " + ", ".join(f"{s} {stages.count(s)}" for s in done)
+    done = Counter(board.last_stage(rank) for rank in range(world))
+    return f"probing {world} ranks: " + ", ".join(
+        f"{STAGES[stage]} {count}" for stage, count in done.items() if stage >= 0
+    )
 
 
 # -- local ranks -----------------------------------------------------------------------------------

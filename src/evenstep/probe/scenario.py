@@ -46,6 +46,8 @@ def scenario(outcome: ProbeResult, judged: Judgement) -> Scenario:
     nodes, per_node = _layout(outcome)
     whole = [row for row in outcome.reductions if row.ranks == outcome.world]
     largest = max(whole, key=lambda row: row.bytes)
+    products = [times.median_ns for times in outcome.compute.values()]
+    usual_ns = median(products) if products else 0.0
     return Scenario(
         name="a probed machine",
         cluster=Cluster(
@@ -58,7 +60,7 @@ def scenario(outcome: ProbeResult, judged: Judgement) -> Scenario:
         job=Job(ranks=outcome.world),
         work=Work(
             kind="collective", operation="all_reduce", gradient_bytes=largest.bytes,
-            forward_ms=short(_usual_ns(outcome) / 1e6),
+            forward_ms=short(usual_ns / 1e6),
         ),
         collectives=Collectives(algorithm="ring", channels=1),
         noise=tuple(_noise(outcome, judged)),
@@ -101,11 +103,6 @@ def _seen(rows: Sequence[Reduction]) -> list[ObservedCollectives]:
         )
         for row in rows
     ]  # fmt: skip
-
-
-def _usual_ns(outcome: ProbeResult) -> float:
-    """Return the median time of a matrix product over ranks."""
-    return median(times.median_ns for times in outcome.compute.values()) if outcome.compute else 0.0
 
 
 def _noise(outcome: ProbeResult, judged: Judgement) -> list[Noise]:

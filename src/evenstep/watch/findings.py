@@ -29,7 +29,10 @@ KEPT = 5  # past findings that are still shown
 def live_findings(run: FollowedRun) -> list[LiveFinding]:
     """Return all current findings."""
     window = run.window
-    found = [*_silent(run.states), *_failed(run.states), *_lost_nodes(run), *_restarts(run)]
+    found = [*_silent(run.states), *_failed(run.states), *_lost_nodes(run)]
+    if run.attempts > 1:
+        text = f"attempt {run.attempts} of this run: it was restarted"
+        found.append(LiveFinding("restart_amplification", (), None, text))
     fewest = window.counts.min() if len(window.counts) else 0
     if fewest >= FEWEST_STEPS:
         rated = [*_late(run), *_turns(run), *_pauses(window), *_phases(window)]
@@ -40,8 +43,7 @@ def live_findings(run: FollowedRun) -> list[LiveFinding]:
 
 
 def _silent(states: Sequence[SeenRank]) -> Iterator[LiveFinding]:
-    gone = [state for state in states if state.gone]
-    if gone:
+    if gone := [state for state in states if state.gone]:
         ranks = _ranks(gone)
         verb = "has" if len(gone) == 1 else "have"
         yield LiveFinding("hang", ranks, None, f"{named(ranks)} {verb} died: no such process now")
@@ -68,8 +70,7 @@ def _inside(states: Sequence[SeenRank]) -> str:
 
 
 def _failed(states: Sequence[SeenRank]) -> Iterator[LiveFinding]:
-    failed = [state for state in states if "failure" in state.facts]
-    if failed:
+    if failed := [state for state in states if "failure" in state.facts]:
         ranks = _ranks(failed)
         why = printable(failed[0].facts["failure"])
         yield LiveFinding("agent", ranks, None, f"{named(ranks)} not recorded any more: {why}")
@@ -81,12 +82,6 @@ def _lost_nodes(run: FollowedRun) -> Iterator[LiveFinding]:
         named = printable(nodes[0]) + (f" and {len(nodes) - 1} more" if len(nodes) > 1 else "")
         text = f"no summary of {named} for {duration(1e9 * max(run.lost_nodes.values()))}: "
         yield LiveFinding("agent", (), None, text + "evenstep watch --aggregate has ended there")
-
-
-def _restarts(run: FollowedRun) -> Iterator[LiveFinding]:
-    if run.attempts > 1:
-        text = f"attempt {run.attempts} of this run: it was restarted"
-        yield LiveFinding("restart_amplification", (), None, text)
 
 
 def _late(run: FollowedRun) -> Iterator[LiveFinding]:
@@ -149,18 +144,16 @@ def _pauses(window: RankWindow) -> Iterator[LiveFinding]:
 
 def _phases(window: RankWindow) -> Iterator[LiveFinding]:
     for mode, phase, limit, words in (
-        ("input_pipeline", Phase.INPUT, INPUT, "waiting for input"),
-        ("checkpoint_stall", Phase.CHECKPOINT, CHECKPOINT, "checkpoints"),
+        ("input_pipeline", Phase.INPUT, INPUT, "waiting for input takes"),
+        ("checkpoint_stall", Phase.CHECKPOINT, CHECKPOINT, "checkpoints take"),
     ):
         share = window.phase_ns[:, int(phase)] / np.maximum(window.step_ns, 1.0)
         chosen = share > limit
         if chosen.any():
-            every = chosen.all()
-            ranks = () if every else tuple(map(int, window.ranks[chosen]))
-            where = "every rank" if every else named(ranks)
-            verb = "takes" if phase is Phase.INPUT else "take"
+            ranks = () if chosen.all() else tuple(map(int, window.ranks[chosen]))
+            where = named(ranks) if ranks else "every rank"
             worst = float(share.max())
-            text = f"{words} {verb} {percent(worst)} of a step on {where}"
+            text = f"{words} {percent(worst)} of a step on {where}"
             yield LiveFinding(mode, ranks, worst, text)
 
 

@@ -50,15 +50,8 @@ RANK = np.dtype(
         ("phase_ns", "<f8", (len(Phase),)),
     ]
 )
-STEP = np.dtype(
-    [
-        ("step", "<i8"),  # -1 in an unused row
-        ("ranks", "<i4"),
-        ("time_ns", "<f8"),
-        ("work_ns", "<f8"),
-        ("most_work_ns", "<f8"),
-    ]
-)
+#: The fields of `StepTable`; the step is -1 in an unused row.
+STEP = np.dtype(list(zip(StepTable._fields, ("<i8", "<i4", "<f8", "<f8", "<f8"), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +188,8 @@ def _state(row: Any, head: Head) -> SeenRank:
         facts["pacing"] = head.note
     if bits & FAILED:
         facts["failure"] = head.failure
-    inside = None
-    if bits & INSIDE:
-        inside = Inside(
-            row["op"].decode(errors="replace"), int(row["group_seq"]), int(row["enter_ns"])
-        )
+    op = row["op"].decode(errors="replace")
+    inside = Inside(op, int(row["group_seq"]), int(row["enter_ns"])) if bits & INSIDE else None
     return SeenRank(
         rank=int(row["rank"]), host=head.node, facts=facts, closed=bool(bits & CLOSED),
         gone=bool(bits & GONE), silent_s=float(row["silent_s"]), inside=inside,

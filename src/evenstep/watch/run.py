@@ -101,7 +101,9 @@ class LiveRun(FollowedRun):
                 continue
             one = self._known.get(name)
             if one is None:
-                one = self._known[name] = _Followed(tail, _seen(tail), _last_step_s(tail, now))
+                who = int(tail.identity["rank"]), str(tail.identity.get("hostname", ""))
+                seen = SeenRank(*who, tail.facts)
+                one = self._known[name] = _Followed(tail, seen, _last_step_s(tail, now))
             elif stepped:
                 one.last_step_s = now
             one.seen.facts, one.seen.closed = tail.facts, tail.closed
@@ -147,7 +149,9 @@ class LiveRun(FollowedRun):
     def _update_progress(self, one: _Followed, now: float, *, ask: bool) -> bool:
         """Update whether a rank is silent or gone, and its operation; whether its ring was read."""
         silent, seen, tail = now - one.last_step_s, one.seen, one.tail
-        patience = max(SILENT_S, SILENT_STEPS * _usual_step_s(tail))
+        steps_ns = sorted(tail.steps["step_sum_ns"])
+        usual_s = float(steps_ns[len(steps_ns) // 2]) * 1e-9 if steps_ns else 0.0
+        patience = max(SILENT_S, SILENT_STEPS * usual_s)
         seen.silent_s = 0.0 if tail.closed or silent < patience else silent
         seen.gone = silent > GONE_S and not tail.closed and _is_gone(tail.identity)
         if not (seen.silent_s or seen.gone):
@@ -158,21 +162,11 @@ class LiveRun(FollowedRun):
         return ask
 
 
-def _seen(tail: SpoolTail) -> SeenRank:
-    identity = tail.identity
-    return SeenRank(int(identity["rank"]), str(identity.get("hostname", "")), tail.facts)
-
-
 def _last_step_s(tail: SpoolTail, now: float) -> float:
     """Return when a new rank last ended a step; now if its clock cannot be compared."""
     if not len(tail.steps) or tail.identity.get("boot_id") != boot_id() or not boot_id():
         return now
     return now - max(time.monotonic() - float(tail.steps["end_ns"][-1]) * 1e-9, 0.0)
-
-
-def _usual_step_s(tail: SpoolTail) -> float:
-    steps = tail.steps["step_sum_ns"]
-    return float(sorted(steps)[len(steps) // 2]) * 1e-9 if len(steps) else 0.0
 
 
 def _is_here(identity: dict[str, Any]) -> bool:
@@ -181,9 +175,8 @@ def _is_here(identity: dict[str, Any]) -> bool:
 
 def _is_gone(identity: dict[str, Any]) -> bool:
     """Whether the process of a rank on this machine has ended."""
-    return (
-        _is_here(identity) and bool(boot_id()) and not Path(f"/proc/{identity.get('pid')}").exists()
-    )
+    here = _is_here(identity) and bool(boot_id())
+    return here and not Path(f"/proc/{identity.get('pid')}").exists()
 
 
 def read_request(folder: Path) -> dict[str, Any]:

@@ -79,7 +79,9 @@ class SpoolTail:
             return False
 
     def _read(self, file: int) -> bool:
-        page, self.heartbeat_ns = _without_heartbeat(os.pread(file, layout.PAGE_BYTES, 0))
+        page, at = os.pread(file, layout.PAGE_BYTES, 0), layout.HEARTBEAT_OFFSET
+        self.heartbeat_ns = int.from_bytes(page[at : at + 8], "little")
+        page = page[:at] + bytes(8) + page[at + 8 :]  # the only word that changes
         if page != self._page:
             self._reset()
             self._page = page
@@ -222,12 +224,6 @@ class SpoolTail:
             return np.empty(0, RECORD)
         rows = np.frombuffer(data, RECORD, len(data) // size)
         return np.asarray(rows[rows["seq"] != 0])
-
-
-def _without_heartbeat(page: bytes) -> tuple[bytes, int]:
-    """Split the heartbeat, the only word that changes, from the header."""
-    at, end = layout.HEARTBEAT_OFFSET, layout.HEARTBEAT_OFFSET + 8
-    return page[:at] + bytes(8) + page[end:], int.from_bytes(page[at:end], "little")
 
 
 def newest_number(number_at: Callable[[int], int], slots: int) -> int:

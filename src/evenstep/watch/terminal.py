@@ -74,9 +74,8 @@ def _steps(frame: Frame, view: View) -> Iterator[str]:
     yield f"{text}   {sparkline(frame.curve_ns, view.width - len(text) - 3)}"
     yield next(legend(frame.shares, view))
     if frame.world > 1 and "wait" not in frame.shares:
-        yield from view.filled(
-            "communication includes waits: not every rank can tell the two apart yet"
-        )
+        why = "not every rank can tell the two apart yet"
+        yield from view.filled(f"communication includes waits: {why}")
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
@@ -126,8 +125,7 @@ def _state(row: RankRow, view: View, width: int) -> str:
 
 
 def _pacing(frame: Frame, view: View) -> Iterator[str]:
-    text = pacing_text(frame)
-    if text:
+    if text := pacing_text(frame):
         yield ""
         yield from view.filled(text, first="pacing ")
 
@@ -138,10 +136,8 @@ def pacing_text(frame: Frame) -> str:
     if not pacing:
         return ""
     modes = pacing["modes"]
-    if len(modes) == 1:
-        text = str(next(iter(modes)))
-    else:
-        text = ", ".join(f"{mode} on {plural(count, 'rank')}" for mode, count in modes.items())
+    text = ", ".join(f"{mode} on {plural(count, 'rank')}" for mode, count in modes.items())
+    text = text if len(modes) > 1 else str(*modes)
     if pacing["threshold"] is not None:
         text += f" (threshold {percent(pacing['threshold'])},"
         text += f" max delay {percent(pacing['max_delay'])})"

@@ -71,9 +71,8 @@ class LiveServer:
             self._server = _Server((ADDRESS, port), _Handler)
         self._server.token, self._server.broadcast = self.token.encode(), self._broadcast
         self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(POLL_S,), daemon=True
-        )
+        serve = self._server.serve_forever
+        self._thread = threading.Thread(target=serve, args=(POLL_S,), daemon=True)
 
     @property
     def url(self) -> str:
@@ -82,8 +81,7 @@ class LiveServer:
 
     def publish(self, frame: Mapping[str, Any]) -> None:
         """Send a frame to every open page."""
-        text = json.dumps(frame, allow_nan=False, separators=(",", ":"))
-        self._broadcast.send(text.encode())
+        self._broadcast.send(json.dumps(frame, allow_nan=False, separators=(",", ":")).encode())
 
     def __enter__(self) -> Self:
         self._thread.start()
