@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from evenstep.trace.trace import Group, RankInfo, Trace
+from evenstep.trace.trace import RankInfo, Trace
 
 #: Facts of a run that identify user, command or host, and that no computation needs.
 PRIVATE = frozenset(
@@ -78,10 +78,9 @@ def scrubber(trace: Trace, paths: Iterable[str | PurePath] = ()) -> Scrubber:
         known.setdefault(name.lower(), "(user)")
     for name in sorted(_files(trace, paths), key=len, reverse=True):
         known.setdefault(name.lower(), "(path)")
-    words = sorted(known, key=lambda word: (-len(word), word))
-    if not words:
+    if not known:
         return Scrubber(known, None)
-    joined = "|".join(re.escape(word) for word in words)
+    joined = "|".join(map(re.escape, sorted(known, key=lambda word: (-len(word), word))))
     return Scrubber(known, re.compile(rf"(?<![^\W_])(?:{joined})(?![^\W_])", re.IGNORECASE))
 
 
@@ -153,10 +152,7 @@ def anonymised(trace: Trace, paths: Iterable[Path] = ()) -> tuple[Trace, Scrubbe
         trace,
         run={**scrub.value(trace.run, without=PRIVATE), "run_id": "anonymous"},
         ranks=ranks,
-        groups=tuple(
-            Group(each.uid, scrub.text(each.name), each.ranks, each.backend)
-            for each in trace.groups
-        ),
+        groups=tuple(replace(each, name=scrub.text(each.name)) for each in trace.groups),
         names=tuple(scrub.text(name) for name in trace.names),
         limits=[scrub.text(limit) for limit in trace.limits],
     )

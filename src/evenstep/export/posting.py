@@ -89,11 +89,8 @@ def request(
     """Return the message ExportMetricsServiceRequest."""
     metrics = [_metric(family, str(time_ns)) for family in families.values()]
     scope = {"scope": {"name": "evenstep"}, "metrics": metrics}
-    return {
-        "resourceMetrics": [
-            {"resource": {"attributes": _attributes(resource)}, "scopeMetrics": [scope]}
-        ]
-    }
+    metrics_of = {"resource": {"attributes": _attributes(resource)}, "scopeMetrics": [scope]}
+    return {"resourceMetrics": [metrics_of]}
 
 
 def _metric(family: MetricFamily, time_ns: str) -> dict[str, Any]:

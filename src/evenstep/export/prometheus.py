@@ -108,8 +108,7 @@ def of_spools(spools: Iterable[SpoolContents]) -> Families:
         found.add("evenstep_steps_total", int(rows["count"].sum()), **labels)
         found.add("evenstep_step_seconds_total", rows["step_sum_ns"].sum() * S, **labels)
         for phase in Phase:
-            spent = int(rows["phase_ns"][:, int(phase)].sum())
-            name = phase.name.lower()
+            spent, name = int(rows["phase_ns"][:, int(phase)].sum()), phase.name.lower()
             found.add("evenstep_phase_seconds_total", spent * S, **labels, phase=name)
         for name in ("wait", "held", "pause", "agent"):
             spent = int(rows[f"{name}_ns"].sum())
@@ -272,8 +271,6 @@ def server(
         def log_message(self, format: str, *args: object) -> None:
             """Log no requests."""
 
-    host, port = address
-    with refused(
-        UsageError, f"cannot listen on {host}:{port}", "; choose another address for --serve"
-    ):
+    what = f"cannot listen on {address[0]}:{address[1]}"
+    with refused(UsageError, what, "; choose another address for --serve"):
         return ThreadingHTTPServer(address, Handler)

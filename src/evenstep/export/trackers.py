@@ -25,10 +25,12 @@ def points(trace: Trace) -> list[Point]:
     steps, place = np.unique(table.step, return_inverse=True)
     width = -(-len(steps) // MOST_POINTS)
     bins = place.reshape(-1) // width
+    latest = np.full(int(bins.max()) + 1, np.nan)
+    np.fmax.at(latest, bins, np.asarray(table.lateness_ns, float))
     columns = {
         "evenstep/step_time_s": _means(table.end_ns - table.start_ns, bins),
         "evenstep/wait_s": _means(table.wait_ns, bins),
-        "evenstep/latest_s": _maxima(table.lateness_ns, bins),
+        "evenstep/latest_s": latest,
     }
     found: list[Point] = [(int(step), {}) for step in steps[::width]]
     for name, column in columns.items():
@@ -43,12 +45,6 @@ def _means(values: Any, bins: Any) -> Any:
     counts = np.bincount(bins[known], minlength=int(bins.max()) + 1)
     with np.errstate(invalid="ignore"):
         return np.bincount(bins[known], values[known], len(counts)) / counts
-
-
-def _maxima(values: Any, bins: Any) -> Any:
-    found = np.full(int(bins.max()) + 1, np.nan)
-    np.fmax.at(found, bins, np.asarray(values, float))
-    return found
 
 
 def totals(diagnosis: Diagnosis) -> dict[str, float]:
@@ -99,6 +95,5 @@ def _module(name: str, package: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise UsageError(
-            f"this needs {package}, which is not installed: pip install {package}"
-        ) from error
+        why = f"this needs {package}, which is not installed: pip install {package}"
+        raise UsageError(why) from error

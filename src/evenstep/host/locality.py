@@ -147,10 +147,9 @@ def _gpus(root: Path, nvml: Nvml | None, unknown: dict[str, str]) -> Placed:
         kind = (read_int(f"{base}/{address}/class") or 0) >> 8
         place = PciPlace.of(f"{base}/{address}")
         if vendor in _VENDORS and kind in _GPU_CLASSES and place:
-            found.append(
-                (_gpu(base / address, _VENDORS[vendor], place, details.get(address)), place)
-            )
-    if nvml is None and any(gpu["vendor"] == "nvidia" for gpu, _ in found):
+            gpu = _gpu(base / address, _VENDORS[vendor], place, details.get(address))
+            found.append((gpu, place))
+    if nvml is None and any(one["vendor"] == "nvidia" for one, _ in found):
         unknown["gpus.nvlinks"] = "NVML is not available"
     return found
 

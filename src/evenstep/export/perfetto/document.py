@@ -8,7 +8,7 @@ numbers are those of protos/perfetto/trace/perfetto_trace.proto.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -145,15 +145,10 @@ def _packets(times: Array, events: Array) -> Array:
 
 def _interned(names: Numbered[str], categories: Sequence[str], values: Sequence[str]) -> bytes:
     """Encode the first packet: the interned strings of all events."""
-    tables = (
-        (1, list(dict.fromkeys(categories))),
-        (2, list(names.numbers)),
-        (3, list(values)),
-        (29, list(names.numbers)),
-    )
+    tables: dict[int, Iterable[str]] = {1: dict.fromkeys(categories), 2: names.numbers, 3: values}
     entries = [
         wire.message(number, wire.number(1, at), wire.text(2, name))
-        for number, strings in tables
+        for number, strings in (tables | {29: names.numbers}).items()
         for at, name in enumerate(strings, start=1)
     ]
     return wire.message(1, SEQUENCE + CLEARED + wire.number(87, 1), wire.message(12, *entries))
@@ -212,16 +207,10 @@ def _finding(finding: Finding, start: dict[int, int], tracks: Tracks) -> bytes:
     where = [tracks((int(rank), "findings", 0)) for rank in finding.where.ranks] or [GROUPS_TRACK]
     texts = {"observation": finding.observation, "cause": finding.cause, "layer": finding.layer}
     texts["remedy"] = finding.options[0].action if finding.options else ""
-    notes = [
-        wire.message(4, wire.text(10, key), wire.text(6, value)) for key, value in texts.items()
-    ]
+    notes = [wire.message(4, wire.text(10, key), wire.text(6, t)) for key, t in texts.items()]
     notes.append(wire.message(4, wire.text(10, "severity"), wire.real(5, finding.severity)))
     kind = wire.number(9, INSTANT) + wire.text(22, "finding")
-    return b"".join(
-        wire.message(
-            1,
-            wire.number(8, max(time, 0)) + SEQUENCE + NEEDED,
-            wire.message(11, kind, wire.number(11, at), wire.text(23, finding.mode), *notes),
-        )
-        for at in where
-    )
+    head = wire.number(8, max(time, 0)) + SEQUENCE + NEEDED
+    told = (wire.text(23, finding.mode), *notes)
+    events = (wire.message(11, kind, wire.number(11, at), *told) for at in where)
+    return b"".join(wire.message(1, head, event) for event in events)

@@ -109,9 +109,8 @@ def _beside(rows: Columns) -> Columns:
     """Sort rows and add a lane for each of those in flight together."""
     rows = rows.select(np.lexsort([rows.start_ns, rows["rank"]]))
     start, end = side_by_side(rows["rank"], rows.start_ns, _closed(rows))
-    return rows.with_column("lane", lanes(start, end)).with_column(
-        "depth", np.zeros(len(rows), np.int64)
-    )
+    rows = rows.with_column("depth", np.zeros(len(rows), np.int64))
+    return rows.with_column("lane", lanes(start, end))
 
 
 def _drawn(track: str, category: str, rows: Columns, name: Array, **values: Array) -> Slices:
@@ -147,15 +146,11 @@ def _pacing(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices]:
     rows = trace.of_kind(Kind.PACING)
     if not len(rows):
         return []
-    rows = _flat(_placed(rows, clocks))
+    zero = np.zeros(len(rows), np.int64)
+    rows = _placed(rows, clocks).with_column("lane", zero).with_column("depth", zero)
     name = names.of(rows.name, lambda index: trace.names[index] or "pacing")
     drawn = _drawn("pacing", "pacing", rows, name, held_ns=np.maximum(rows.held_ns, 0))
     return [replace(drawn, instant=True)]
-
-
-def _flat(rows: Columns) -> Columns:
-    zero = np.zeros(len(rows), np.int64)
-    return rows.with_column("lane", zero).with_column("depth", zero)
 
 
 def _named(
@@ -183,9 +178,8 @@ def _messages(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices
     rows = _beside(_placed(rows, clocks))
     size = np.maximum(rows.bytes_in, rows.bytes_out)
     name = names.of(rows.op, lambda op: _member(Op, op))
-    return [
-        _drawn("messages", "message", rows, name, bytes=size, peer=np.maximum(rows.peer_or_root, 0))
-    ]
+    peer = np.maximum(rows.peer_or_root, 0)
+    return [_drawn("messages", "message", rows, name, bytes=size, peer=peer)]
 
 
 def _collectives(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices]:
@@ -193,8 +187,7 @@ def _collectives(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Sli
     rows = trace.of_kind(Kind.COLLECTIVE)
     if not len(rows):
         return []
-    rows = _matched(trace, _placed(rows, clocks), clocks)
-    rows = _beside(rows)
+    rows = _beside(_matched(trace, _placed(rows, clocks), clocks))
     kind = rows.op.astype(np.int64) << 48 | np.minimum(rows.size, (1 << 48) - 1)
     name = names.of(kind, lambda key: f"{_member(Op, key >> 48)} {words.size(key & (1 << 48) - 1)}")
     group = np.array([names(each.name or each.uid) for each in trace.groups] or [0])
