@@ -70,7 +70,6 @@ def setting(default: Any, kind: Any, meaning: str) -> Any:
 
 
 def switch(value: object) -> bool:
-    """On or off."""
     if isinstance(value, bool):
         return value
     text = str(value).strip().lower()
@@ -128,7 +127,6 @@ def number(
 
 
 def count(least: int, high: float = math.inf, *, most: float = math.inf) -> ValueKind:
-    """A whole number."""
     return number(least, high, most=most, what="a whole number", whole=True)
 
 

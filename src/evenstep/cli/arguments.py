@@ -27,7 +27,6 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that reports an error in one sentence and exits with 2."""
 
     def error(self, message: str) -> NoReturn:
-        """Report the error and exit."""
         what = message.removeprefix("argument ")
         unknown = what.removeprefix("unrecognized arguments: ")
         if unknown != what:
@@ -56,7 +55,6 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
 
 def add_json(parser: argparse._ActionsContainer, what: str) -> None:
-    """Add `--json`."""
     parser.add_argument("--json", action="store_true", help=f"print {what} as JSON")
 
 
@@ -73,7 +71,6 @@ def add_set(parser: argparse.ArgumentParser, what: str = "change one field") -> 
 
 
 def add_repeats(parser: argparse.ArgumentParser, default: int) -> None:
-    """Add `--repeats N`."""
     parser.add_argument(
         "--repeats", metavar="N", type=whole(MOST_REPEATS), default=default,
         help=f"simulations of each, with different seeds ({default})",

@@ -42,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Fit, simulate and compare."""
     files.check_free(args.out, force=args.force)
     from evenstep.scenario import schema
     from evenstep.simulate.calibrate.calibrate import calibrate

@@ -63,7 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Collect once, or until every rank has ended."""
     source, target = RunFolder(args.run), RunFolder(args.into)
     if source.path == target.path:
         raise UsageError(f"RUN and --into are both {source.path}; name another folder")
@@ -103,7 +102,6 @@ def _collected(
 
 
 def _spools(source: RunFolder) -> Iterator[tuple[tuple[int, str], list[CollectableSpool]]]:
-    """Yield the spools of each attempt and node."""
     for attempt in source.attempts():
         nodes: dict[str, list[CollectableSpool]] = {}
         for path in sorted(source.spool_path(attempt, 0).parent.glob("rank-*.spool")):

@@ -45,7 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Compare and print the result; return 1 if a --fail-if condition is met."""
     from evenstep.diagnose.compare.comparison import compare
     from evenstep.diagnose.compare.result import met, parse_conditions
 

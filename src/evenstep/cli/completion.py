@@ -37,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the script."""
     options = _options()
     lines = _fish(options) if args.shell == "fish" else _bash(options, zsh=args.shell == "zsh")
     show(Completions(options).to_json(), lambda: "\n".join(lines), as_json=args.json)
@@ -45,7 +44,6 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _options() -> dict[str, list[str]]:
-    """Long options of each command."""
     from evenstep.cli.main import COMMANDS, module_of, parser_of
 
     return {

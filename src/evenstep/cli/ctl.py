@@ -51,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Write the request or print the state."""
     from evenstep.watch.run import LiveRun
 
     if args.what == "pace" and args.action not in MODES:
@@ -102,7 +101,6 @@ def _request(args: argparse.Namespace, run: LiveRun, run_id: str) -> request.Set
 
 
 def _paces(run: LiveRun) -> dict[int, dict[str, Any]]:
-    """Return the pacing state that each rank reports."""
     facts = {state.rank: state.facts.get("pace") for state in run.states}
     return {rank: dict(pace) for rank, pace in facts.items() if isinstance(pace, Mapping)}
 
@@ -143,7 +141,6 @@ class PaceState(Document):
 
 
 def _state(run: LiveRun, asked: request.SettingsChange | None) -> dict[str, Any]:
-    """Return the pacing state of the run as JSON."""
     facts = {state.rank: state.facts for state in run.states}
     known = _paces(run)
     followed = [r for r, pace in known.items() if asked and pace.get("request") == asked.number]

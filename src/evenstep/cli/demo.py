@@ -62,7 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run both jobs and print the paths of their pages."""
     if find_spec("torch") is None:
         raise UsageError("the demo trains with torch, which is not installed: pip install torch")
     job = next((path for path in JOB if path.is_file()), None)
@@ -134,7 +133,6 @@ def _output_to_stderr() -> Iterator[None]:
 
 
 def _write_report(run: Path) -> Path:
-    """Write the report page of a run and return its path."""
     page = run / "report.html"
     command = [*EVENSTEP, "diagnose", str(run), "--html", str(page)]
     print("\n" + _shown(command), flush=True)

@@ -86,7 +86,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Diagnose every trace and print the result."""
     from evenstep.diagnose.predict.changes import parse
     from evenstep.workers.engines import Local
 
@@ -151,7 +150,6 @@ def _default_run(args: argparse.Namespace) -> list[str]:
 
 
 def _tasks(args: argparse.Namespace, number: int) -> list[DiagnosisTask]:
-    """Return the tasks of `number` traces."""
     form = next((name for name in ("json", "verbose", "markdown") if getattr(args, name)), "brief")
     first = DiagnosisTask(
         (*args.traces, *args.floors), Path.cwd(), 0, args.price_per_rank_hour,
@@ -170,7 +168,6 @@ def diagnose_in_worker(task: DiagnosisTask) -> DiagnosedTrace:
 
 
 def diagnose_task(opened: Opened, task: DiagnosisTask) -> DiagnosedTrace:
-    """Diagnose an opened trace."""
     trace, scrub = opened
     diagnosis = traces.judge(trace)
     if scrub is not None:
@@ -197,7 +194,6 @@ def _opened(
 
 
 def _opened_with_progress(given: InputPaths, task: DiagnosisTask) -> Iterable[Opened]:
-    """Open all given traces in turn."""
     for bundle in given.bundles:
         if bundle.format is None:  # a run of ours: mapped columns without a read position
             with progress.ticking(f"reading {bundle.path}"):

@@ -37,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the checks and print them."""
     from evenstep.agent.settings.config import load
     from evenstep.doctor.check import Severity
     from evenstep.doctor.examination import examine, render

@@ -80,7 +80,6 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def add_part(parser: argparse.ArgumentParser, what: str, *, prefix: str = "") -> None:
-    """Add the options that select a part of the job."""
     group = parser.add_argument_group(f"{what} a part of the job", "several options intersect")
     for name, (metavar, meaning) in PARTS.items():
         option = f"--{prefix}{name.replace('_', '-')}"
@@ -88,7 +87,6 @@ def add_part(parser: argparse.ArgumentParser, what: str, *, prefix: str = "") ->
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the variables."""
     given = parse_settings(args)
     settings = config.load(given)
     rows: Any = config.describe(settings)

@@ -58,7 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the explanation of a topic, or the list of topics."""
     words = args.words or []
     name, options = (words[0], words[1:]) if words else ("", [])
     as_json = args.json or "--json" in options

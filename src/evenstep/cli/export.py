@@ -63,7 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Write every requested output."""
     if args.json_schema is not None:
         from evenstep.report.schema import schema
 

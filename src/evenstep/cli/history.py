@@ -29,7 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Read all runs and print them."""
     if not args.folder.is_dir():
         raise TraceError(f"there is no folder {args.folder}; give one that holds run folders")
     from evenstep.diagnose.compare.history import history

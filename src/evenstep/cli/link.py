@@ -26,7 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Serve until interrupted."""
     from evenstep.agent.actions.served import LinkServer
 
     try:

@@ -78,7 +78,6 @@ SYSTEM_ERRORS = frozenset(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
     return run_command_line(_dispatch, argv)
 
 
@@ -172,7 +171,6 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def parser_of(module: Any, prog: str) -> Parser:
-    """Return the argument parser of a command's module."""
     parser = Parser(prog=prog, description=module.HELP, formatter_class=Help, allow_abbrev=False)
     module.add_arguments(parser)
     return parser
@@ -188,7 +186,6 @@ def _run(command: Command, argv: list[str]) -> int:
 
 
 def module_of(command: Command) -> Any:
-    """Import and return the module of a command."""
     return importlib.import_module(f"evenstep.cli.{command.name}")
 
 

@@ -48,7 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Measure; rank 0 prints the result."""
     from evenstep.probe.rank import ProbePlan
 
     files.check_free(args.floors, args.scenario, force=args.force)
@@ -97,6 +96,5 @@ def _reported(outcome: ProbeResult, args: argparse.Namespace) -> int:
 
 
 def _progress(text: str) -> None:
-    """Print progress on a terminal only."""
     if sys.stderr.isatty():
         say(text)

@@ -36,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Project and print."""
     from evenstep.diagnose.predict.project import projection
 
     *others, largest = sorted(map(traces.read, args.traces), key=lambda trace: trace.world)
@@ -50,7 +49,6 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _page(document: ProjectionDocument) -> Iterator[str]:
-    """Render the table and its limits."""
     from evenstep.report.terminal.style import Style, table
 
     style = Style.of(min(shutil.get_terminal_size((80, 24)).columns, 80), None)

@@ -56,14 +56,12 @@ MEASURES = ("throughput", "cv", "efficiency", "gain", "cv_change")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """One sub-command for each reproduction."""
     names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
     for name, (add, _, summary) in REPRODUCTIONS.items():
         add(names.add_parser(name, help=summary, allow_abbrev=False))
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the named reproduction."""
     return REPRODUCTIONS[args.name][1](args)
 
 

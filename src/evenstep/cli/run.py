@@ -43,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the command and return its exit code."""
     command: list[str] = args.command
     if not command:
         raise UsageError("nothing to run: evenstep run [options] -- COMMAND…")

@@ -57,7 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Simulate all sizes and print the curve."""
     if args.deadline is not None and args.target is None:
         raise UsageError("--deadline needs --target: the number of samples to process by then")
     document = _document(args)

@@ -55,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the job, or this rank of it, and report what was found."""
     if find_spec("torch") is None:
         raise UsageError(
             "the selftest trains with torch, which is not installed: pip install torch"

@@ -42,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Simulate the scenario and print the result."""
     try:
         return _main(args)
     except MemoryError as error:
@@ -89,7 +88,6 @@ def _main(args: argparse.Namespace) -> int:
 
 
 def _preset_list(summaries: Mapping[str, str]) -> str:
-    """Render presets as a list of names and descriptions."""
     from evenstep.explain.text import hanging_lines
 
     rows = (hanging_lines(f"{name:{_NAMES}}", what) for name, what in summaries.items())

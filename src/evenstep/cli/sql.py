@@ -50,7 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run one query and print its result."""
     if args.tables:
         _print_tables(as_json=args.json)
         return 0

@@ -52,7 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Compare the options, print the table and write the settings."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the workers use all cores already
     from evenstep.scenario import scenario
     from evenstep.simulate.study.decision import compare

@@ -44,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the sweep and print its summary."""
     from evenstep.scenario import scenario
     from evenstep.simulate.study import sweep
     from evenstep.simulate.study.sweep_folder import SweepFolder

@@ -27,7 +27,6 @@ def read(path: Path) -> Trace:
 
 
 def judge(trace: Trace) -> Diagnosis:
-    """Diagnose a trace."""
     from evenstep.diagnose.engine import diagnose
 
     about_s = len(trace.events) / RECORDS_A_SECOND

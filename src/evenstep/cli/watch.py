@@ -50,7 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Watch until the run ends or Ctrl-C is pressed."""
     path = run_folder(args.run)
     if path.exists() and not path.is_dir():
         raise UsageError(f"{path} is a file; give the run folder")
@@ -64,7 +63,6 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _watch(args: argparse.Namespace, path: Path) -> None:
-    """Watch in the requested form."""
     views = _views(path, args.every)
     if args.aggregate:
         _aggregate(path, args.into or path, args.every, once=args.once)

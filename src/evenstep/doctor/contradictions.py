@@ -17,7 +17,6 @@ _NOWHERE = ("lo", "docker", "virbr", "veth")  # interfaces that lead to no other
 
 
 def checks(host: Host) -> Iterator[Check]:
-    """Yield the check of contradictions."""
     given = settings(host)
     found = [
         *_network(given, host),

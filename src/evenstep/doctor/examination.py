@@ -49,7 +49,6 @@ class Examination(Document):
 
     @property
     def severity(self) -> Annotated[Severity, Meta("Severity of the worst check.")]:
-        """The severity of the worst check."""
         return max((check.severity for check in self.checks), default=Severity.OK)
 
     @property

@@ -27,7 +27,6 @@ _UNKNOWN = ("advice", "see NVIDIA's list", "look up the number in NVIDIA's XID g
 
 
 def checks(host: Host) -> Iterator[Check]:
-    """Yield all checks of GPUs."""
     yield from _xids(host)
     if host.nvml is None:
         names = ("memory_errors", "power", "alike", "persistence")

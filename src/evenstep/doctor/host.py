@@ -46,11 +46,9 @@ class Host:
         return self.root == Path("/")
 
     def text(self, name: str) -> str | None:
-        """Return the text of a file, or None."""
         return read_text(str(self.root / name))
 
     def number(self, name: str) -> int | None:
-        """Return the number in a file, or None."""
         return read_int(str(self.root / name))
 
     def children(self, name: str) -> list[str]:
@@ -59,7 +57,6 @@ class Host:
 
     @property
     def name(self) -> str:
-        """The host name."""
         return self.text("proc/sys/kernel/hostname") or "this host"
 
     @property

@@ -17,7 +17,6 @@ _PAGES_FOLDER = "sys/kernel/mm/transparent_hugepage"
 
 
 def checks(host: Host) -> Iterator[Check]:
-    """Yield all checks of the kernel."""
     yield _clock(host)
     yield _governor(host)
     yield _pages(host)

@@ -18,7 +18,6 @@ _SPOOL_BYTES = 33_000_000  # per rank, with default settings
 
 
 def checks(host: Host) -> Iterator[Check]:
-    """Yield all checks of limits."""
     yield _shared(host)
     yield _locked(host)
     yield _files(host)

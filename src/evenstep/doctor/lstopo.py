@@ -45,7 +45,6 @@ def load(path: Path) -> tuple[Topology, list[Check]]:
 
 
 def read(path: Path) -> Tree:
-    """Read the devices in a file."""
     with refused(UsageError, f"cannot read {path}"):
         content = path.read_bytes()
     if len(content) > MOST_BYTES:

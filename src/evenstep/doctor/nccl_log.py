@@ -29,7 +29,6 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def checks(facts: Mapping[str, Any], place: str, host: Host) -> Iterator[Check]:
-    """Yield all checks of a log."""
     yield _network(facts, place)
     yield _direct(facts, place)
     yield _within(facts, place)

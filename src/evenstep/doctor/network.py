@@ -45,7 +45,6 @@ class Interface(NamedTuple):
 
 
 def checks(host: Host) -> Iterator[Check]:
-    """Yield all checks of the network."""
     facts = locality(None, str(host.root), affinity=host.cpus, environ=host.environ)
     found = interfaces(host, facts)
     yield from or_ok(_down(host, found), fine("network.links", _links(found, facts)))
@@ -97,7 +96,6 @@ def _gbps(speed: float | None) -> str:
 
 
 def _down(host: Host, found: list[Interface]) -> Iterator[Check]:
-    """Check for RDMA interfaces and ports that are down."""
     for one in found:
         if not one.up and one.ib_device:
             yield wrong("network.links.down", name=one.name, ib_device=one.ib_device)

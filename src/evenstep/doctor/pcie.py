@@ -54,7 +54,6 @@ class PcieLink(NamedTuple):
 
 
 def checks(host: Host) -> Iterator[Check]:
-    """Yield all checks of PCIe."""
     found = links(host)
     if found:
         said = f"{len(found)} GPUs and adapters run at full width and speed"
@@ -66,7 +65,6 @@ def checks(host: Host) -> Iterator[Check]:
 
 
 def links(host: Host) -> list[PcieLink]:
-    """Return the links of GPUs and network adapters."""
     base = host.root / _DEVICES
     found = []
     for address in host.children(_DEVICES):

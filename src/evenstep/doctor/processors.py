@@ -17,7 +17,6 @@ _PROXIES = 2  # cores that a rank with a GPU keeps busy: Python and NCCL's proxy
 
 
 def checks(host: Host) -> Iterator[Check]:
-    """Yield all checks of processors."""
     cores = usable_cores(host)
     if not cores:
         yield skipped("processors.threads", "the host does not list its processors")
@@ -83,7 +82,6 @@ def _waiting(host: Host, cores: float) -> Iterator[Check]:
 
 
 def _binding(host: Host, ranks: int) -> Iterator[Check]:
-    """Check for ranks that are all bound to the same cores."""
     intel = re.search(r"proclist=\[([^\]]*)\]", host.environ.get("KMP_AFFINITY", ""))
     bound = host.environ.get("GOMP_CPU_AFFINITY") or (intel[1] if intel else "")
     if bound and ranks > 1:

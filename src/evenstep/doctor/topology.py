@@ -50,7 +50,6 @@ class Topology(Document):
         dict[str, tuple[str | None, list[str]]],
         Meta("Distance of each GPU to its nearest adapters, and these adapters."),
     ]:
-        """The shortest distance of each GPU to an adapter, and the adapters at that distance."""
         return {gpu: self._nearest(gpu) for gpu in self.gpus}
 
     def _nearest(self, gpu: str) -> tuple[str | None, list[str]]:
@@ -69,7 +68,6 @@ def rank_of(level: str) -> int:
 
 
 def of_host(facts: Mapping[str, Any]) -> Topology:
-    """Return the topology from the facts of `host.locality`."""
     nics = {nic["name"]: nic for nic in facts["nics"] if nic["pci"]}
     gpu_gpu = {
         (gpu, other): level for gpu, row in facts["gpu_gpu"].items() for other, level in row.items()
@@ -112,7 +110,6 @@ def load(path: Path) -> Topology:
 
 
 def parse(text: str, place: str) -> Topology | None:
-    """Parse the matrix in a text; None without one."""
     lines = [_ESCAPE.sub("", line) for line in text.splitlines()]
     start = next((i for i, line in enumerate(lines) if line.split()[:1] == ["GPU0"]), None)
     if start is None:
@@ -160,7 +157,6 @@ def _rows(lines: Sequence[str], columns: int) -> list[tuple[str, tuple[list[str]
 
 
 def checks(topology: Topology) -> Iterator[Check]:
-    """Yield all checks of a topology."""
     where = "" if topology.place == "this host" else f" in {topology.place}"
     if not topology.gpus:
         yield skipped("topology.gpu_nic", f"there is no GPU{where}")

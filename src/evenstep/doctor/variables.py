@@ -59,7 +59,6 @@ def display(name: str, setting: VariableSetting) -> str:
 
 
 def checks(host: Host) -> Iterator[Check]:
-    """Yield the checks of single variables."""
     given = settings(host)
     yield from names(given)
     yield from values(given)
@@ -106,7 +105,6 @@ class Rule(NamedTuple):
     mend: str = ""  # "": unset it
 
     def harms(self, value: str) -> bool:
-        """Whether a value is harmful."""
         kind = next((kind for kind in _KINDS if self.bad.startswith(f"{kind} ")), self.bad)
         words = self.bad.removeprefix(kind).split()
         plain = value.strip()

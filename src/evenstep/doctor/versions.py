@@ -16,7 +16,6 @@ OLDEST_NCCL_RAS = (2, 24)
 
 
 def checks(host: Host) -> Iterator[Check]:
-    """Yield all checks of versions; skip them for copied files."""
     if not host.packages:
         for name in ("python", "torch", "nccl", "driver"):
             yield skipped(f"versions.{name}", "packages of a copied host are unknown")

@@ -121,7 +121,6 @@ def _files(trace: Trace, paths: Iterable[str | PurePath]) -> set[str]:
 
 
 def _strings(value: Any) -> list[str]:
-    """Return all strings in a value."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, Mapping):

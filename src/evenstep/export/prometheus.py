@@ -59,7 +59,6 @@ MEANINGS: Mapping[str, tuple[str, str, str]] = read_toml(Path(__file__).with_suf
 
 
 def of_diagnosis(diagnosis: Diagnosis) -> Families:
-    """Return the metrics of a diagnosis."""
     found = Families()
     summary, run = diagnosis.summary, diagnosis.run
     found.add("evenstep_run_info", 1, run=run.get("run_id") or "", attempt=run.get("attempt", 0))
@@ -144,7 +143,6 @@ class Live(msgspec.Struct):
 
 
 def of_live(live: Live) -> Families:
-    """Return the metrics of the latest window."""
     found = Families()
     for report in live.ranks:
         for name in ("step", "work", "wait", "delay"):
@@ -167,7 +165,6 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def exposition(families: Mapping[str, MetricFamily]) -> str:
-    """Render metrics in the text format."""
     return "".join(_family(family) for family in families.values())
 
 

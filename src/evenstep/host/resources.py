@@ -63,12 +63,10 @@ class ResourceMeter:
         return int(account.split()[1])
 
     def close(self) -> None:
-        """Close the file."""
         fd, self.fd = self.fd, -1  # first: another thread may see the file fail and close it
         if fd >= 0:
             os.close(fd)
 
 
 def used(before: Sequence[int], after: Sequence[int]) -> ResourceUse:
-    """Use of resources from one moment to another."""
     return ResourceUse(*(max(b - a, 0) for a, b in zip(before, after, strict=True)))

@@ -116,7 +116,6 @@ class FloorsDocument(TypedDict):
 
 
 def document(outcome: ProbeResult, judged: Judgement, *, seconds: float) -> dict[str, Any]:
-    """Return the document for `--json`."""
     whole: ProbeDocument = {
         "schema": "evenstep.probe/1",
         "complete": outcome.whole,
@@ -143,7 +142,6 @@ def document(outcome: ProbeResult, judged: Judgement, *, seconds: float) -> dict
 
 
 def verdict(outcome: ProbeResult, judged: Judgement) -> str:
-    """Summarize the result in one sentence."""
     heard = len(outcome.places)
     of = f"{heard} of " if heard < outcome.world else ""
     head = f"{of}{words.plural(outcome.world, 'rank')} on {words.plural(outcome.nodes, 'node')}"

@@ -62,7 +62,6 @@ class Judgement(NamedTuple):
 
 
 def judge(outcome: ProbeResult) -> Judgement:
-    """Return all findings."""
     both_ways = {**outcome.latency}
     both_ways |= {(b, a): times for (a, b), times in outcome.latency.items()}
     standings: dict[str, Outliers[Any]] = {

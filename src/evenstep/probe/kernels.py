@@ -31,7 +31,6 @@ class ProbeDevice:
 
     @property
     def place(self) -> Any:
-        """The torch device."""
         return self.torch.device(self.kind, self.index if self.kind != "cpu" else None)
 
     @property
@@ -48,12 +47,10 @@ class ProbeDevice:
         return 64_000_000 if self.kind == "cpu" else 1_000_000_000
 
     def wait(self) -> None:
-        """Synchronize the device."""
         if self.kind != "cpu":
             self.torch.cuda.synchronize(self.place)
 
     def describe(self) -> str:
-        """Return the name of the device."""
         if self.kind == "cpu":
             return f"cpu, {self.torch.get_num_threads()} threads"
         return str(self.torch.cuda.get_device_name(self.place))
@@ -69,7 +66,6 @@ def choose(torch: Any, wanted: str, local_rank: int) -> ProbeDevice:
 
 
 def multiply(torch: Any, a: Any, b: Any, out: Any) -> None:
-    """Compute one matrix product."""
     torch.mm(a, b, out=out)
 
 

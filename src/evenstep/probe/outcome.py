@@ -70,17 +70,14 @@ class Board:
         self.posts: dict[str, dict[int, Any]] = {stage: {} for stage in (*STAGES, FAILED)}
 
     def post(self, rank: int, stage: str, value: Any) -> None:
-        """Post a rank's measurements of a stage."""
         self._store.set(self._key(rank, stage), json.dumps(value))
         if stage == "arrived":
             self._store.add(f"{self._prefix}/count", 1)
 
     def all_arrived(self) -> bool:
-        """Whether every rank has arrived."""
         return int(self._store.add(f"{self._prefix}/count", 0)) >= self._world
 
     def wait_for_all(self, timeout_s: float) -> bool:
-        """Whether every rank arrived in time."""
         end = time.monotonic() + timeout_s
         while not self.all_arrived():
             if time.monotonic() > end:
@@ -169,7 +166,6 @@ class ProbeResult:
 
     @property
     def nodes(self) -> int:
-        """The number of nodes."""
         return len({place.node for place in self.places.values()})
 
     @property
@@ -191,7 +187,6 @@ class ProbeResult:
 
 
 def gather(board: Board, world: int) -> ProbeResult:
-    """Return the result of the posts on a board."""
     posts = board.posts
     names = [one.name for one in fields(ProbedPlace)][1:]
     places = {

@@ -154,7 +154,6 @@ def _environment(environ: Mapping[str, str], number: int, port: int) -> dict[str
 
 
 def free_port() -> int:
-    """Return a free port."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])

@@ -34,7 +34,6 @@ class ProbePlan(NamedTuple):
     backend: str = "auto"
 
     def budget_ns(self, share: float) -> int:
-        """Return the time of a stage."""
         return int(share * self.seconds * 1e9)
 
 
@@ -124,7 +123,6 @@ def teams(places: list[int]) -> list[int]:
 
 
 def _places(me: Identity) -> list[int]:
-    """Return the node of every rank."""
     import torch.distributed as distributed
 
     found: list[Any] = [None] * me.world

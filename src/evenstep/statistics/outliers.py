@@ -30,7 +30,6 @@ class Series:
 
     @property
     def median_ns(self) -> float:
-        """The value."""
         return float(median(self.values_ns))
 
     @property
@@ -40,7 +39,6 @@ class Series:
 
     @property
     def mad_ns(self) -> float:
-        """Median absolute deviation."""
         middle = self.median_ns
         return float(median(abs(value - middle) for value in self.values_ns))
 

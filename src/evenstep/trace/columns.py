@@ -45,7 +45,6 @@ class Columns:
         return Columns({name: array[which] for name, array in self._arrays.items()})
 
     def only(self, *names: str) -> Columns:
-        """Select columns."""
         return Columns({name: self[name] for name in names})
 
     def sorted_by(self, *names: str) -> Columns:
@@ -53,7 +52,6 @@ class Columns:
         return self.select(np.lexsort([self[name] for name in reversed(names)]))
 
     def with_column(self, name: str, array: Array) -> Columns:
-        """Add or replace a column."""
         return Columns({**self._arrays, name: array})
 
     @staticmethod

@@ -52,7 +52,6 @@ class Extent(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """The spool's path for messages."""
         return self.file / self.name if self.name else self.file
 
 

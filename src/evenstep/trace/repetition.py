@@ -130,7 +130,6 @@ class _Calls(NamedTuple):
     issued: Array | None
 
     def of(self, place: int) -> slice:
-        """The calls of a rank."""
         return slice(int(self.first[place]), int(self.first[place + 1]))
 
     def richest(self, places: Iterable[int]) -> int:

@@ -100,7 +100,6 @@ class OnDisk(EventTable):
         return self._length / max(self._steps, 1)
 
     def in_memory(self) -> Columns:
-        """Read the whole table."""
         return self.select(slice(None))
 
     def with_column(self, name: str, array: Array) -> Columns:
@@ -226,7 +225,6 @@ def _by_kind(
     last: int,
     wanted: Mapping[Kind, Sequence[str]],
 ) -> Iterator[tuple[Kind, Columns]]:
-    """Yield the records of some ranks in steps [first, last), by kind."""
     if not batch:
         return
     whole = np.dtype(("V", layout.RECORD_BYTES))  # else numpy copies field by field

@@ -27,7 +27,6 @@ KEPT = 5  # past findings that are still shown
 
 
 def live_findings(run: FollowedRun) -> list[LiveFinding]:
-    """Return all current findings."""
     window = run.window
     found = [*_silent(run.states), *_failed(run.states), *_lost_nodes(run)]
     if run.attempts > 1:
@@ -85,7 +84,6 @@ def _lost_nodes(run: FollowedRun) -> Iterator[LiveFinding]:
 
 
 def _late(run: FollowedRun) -> Iterator[LiveFinding]:
-    """Ranks that are late all the time."""
     window = run.window
     late, step_ns = lateness_ns(window), float(np.median(window.step_ns))
     chosen = lateness.late(window.work_ns.tolist(), window.sync_ns.tolist(), step_ns)

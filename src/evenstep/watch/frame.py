@@ -137,7 +137,6 @@ def shares_of(window: RankWindow) -> Array:
 
 
 def frame(run: FollowedRun, findings: Sequence[LiveFinding]) -> Frame:
-    """Return the state of a run, with its current findings."""
     window, shares = run.window, shares_of(run.window)
     curve = run.steps.time_ns[-CURVE_STEPS:]
     latest = curve[-WINDOW_STEPS:]
@@ -223,7 +222,6 @@ def rank_state(state: SeenRank) -> RankState:
 
 
 def pacing(run: FollowedRun) -> Pacing:
-    """Return the pacing state."""
     step_ns, held_ns = run.window.step_ns, run.window.held_ns
     facts = [state.facts.get("pace") for state in run.states]
     known = [fact for fact in facts if isinstance(fact, Mapping)]

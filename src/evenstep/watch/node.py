@@ -80,18 +80,15 @@ class NodeSummary:
 
 
 def summary_path(folder: Path, node: str) -> Path:
-    """Return the path of a node's summary."""
     return folder / FOLDER / f"node-{re.sub(r'[^A-Za-z0-9._-]', '_', node) or 'unnamed'}.bin"
 
 
 def write_summary(path: Path, data: bytes) -> None:
-    """Replace a node's summary atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, data)
 
 
 def encoded(run: LiveRun, node: str, look: int) -> bytes:
-    """Encode the summary of the ranks of a run."""
     states = run.states
     rows = -(-max(len(states), 1) // RANK_ROWS) * RANK_ROWS
     paces: list[Mapping[str, Any]] = []

@@ -192,7 +192,6 @@ class SpoolTail:
         return Inside(name, int(row["group_seq"]), int(row["enter_ns"]))
 
     def last_operation_failed(self) -> bool:
-        """Whether the last operation ended with an error."""
         rows = self._records()
         rows = rows[np.isin(rows["kind"], _OPERATIONS)]
         return bool(len(rows)) and bool(rows["flags"][-1] & int(Flag.FAILED))

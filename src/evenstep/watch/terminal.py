@@ -31,7 +31,6 @@ class View(Style):
 
 
 def lines(frame: Frame, journal: Journal, view: View) -> list[str]:
-    """Render a frame in at most `view.height` lines if possible."""
     head = [
         *view.filled(_where(frame), code="2"),
         *view.filled(frame.verdict, code="1"),
@@ -163,7 +162,6 @@ def _findings(frame: Frame, journal: Journal, view: View) -> Iterator[str]:
 
 
 def finding_text(finding: LiveFinding, journal: Journal) -> str:
-    """Render a finding with its mode and first step."""
     since = journal.since(finding)
     begun = "" if since is None else f" (since step {since})"
     return f"{finding.mode.replace('_', ' ')}{begun}: {finding.text}"

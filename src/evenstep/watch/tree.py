@@ -34,7 +34,6 @@ class TreeRun(FollowedRun):
     _nodes: dict[str, _NodeFile] = field(default_factory=dict)  # by file name
 
     def refresh(self) -> None:
-        """Read new summaries."""
         now = self.clock()
         self._read(now)
         every = [file.summary for file in self._nodes.values()]

@@ -42,14 +42,12 @@ class Broadcast:
         self.closed = False
 
     def send(self, message: bytes) -> None:
-        """Replace the message and wake all listeners."""
         with self._changed:
             self._number += 1
             self._message = message
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End the broadcast."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
@@ -76,11 +74,9 @@ class LiveServer:
 
     @property
     def url(self) -> str:
-        """The URL with its token."""
         return f"http://{ADDRESS}:{self.port}/?token={self.token}"
 
     def publish(self, frame: Mapping[str, Any]) -> None:
-        """Send a frame to every open page."""
         self._broadcast.send(json.dumps(frame, allow_nan=False, separators=(",", ":")).encode())
 
     def __enter__(self) -> Self:
@@ -132,7 +128,6 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer with the page or the events."""
         parts = urlsplit(self.path)
         token = parse_qs(parts.query).get("token", [""])[0]
         if not self.server.allows(self.headers.get("Host", ""), token):

@@ -40,7 +40,6 @@ class RankWindow:
 
     @classmethod
     def merged(cls, windows: Sequence[Self]) -> Self:
-        """Merge windows, in order of rank."""
         columns = {
             field.name: np.concatenate([getattr(window, field.name) for window in windows])
             for field in fields(cls)
@@ -102,7 +101,6 @@ def _in_the_loop(steps: Array) -> Array:
 
 
 def _window(steps: Array) -> Array:
-    """Return the steps of a rank's window."""
     steps = _in_the_loop(steps)
     recent = int(np.count_nonzero(steps["start_ns"] >= steps["end_ns"][-1] - WINDOW_NS))
     return steps[-min(max(recent, FEWEST_STEPS), WINDOW_STEPS) :]
@@ -150,7 +148,6 @@ def _by_step(step: Array, values: Array) -> tuple[Array, Array]:
 
 
 def _weighted_median(step: Array, values: Array, weights: Array, begins: Array) -> Array:
-    """Return the weighted median of each step."""
     order = np.lexsort((values, step))
     reached = np.cumsum(weights[order])
     before = reached[begins] - weights[order][begins]

@@ -46,7 +46,6 @@ class TaskResult(NamedTuple):
     error: BaseException | None = None
 
     def unwrap(self) -> Any:
-        """Return the result or raise the error."""
         if self.error is not None:
             raise self.error
         return self.result
@@ -85,7 +84,6 @@ def _named(piece: object) -> str:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -98,7 +96,6 @@ class Local:
     def carried(
         self, pieces: Sequence[Piece], work: Callable[[Piece], Result]
     ) -> Generator[Result, None, None]:
-        """See `Engine`."""
         if self.workers <= 1 or len(pieces) <= 1:
             yield from map(work, pieces)
             return
@@ -160,7 +157,6 @@ class Worker:
         return found
 
     def end(self) -> None:
-        """Stop the process at once."""
         self.pipe.close()
         self.process.terminate()
         self.process.join()

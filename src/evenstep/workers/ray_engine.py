@@ -66,14 +66,12 @@ class RayEngine:
             ) from error
 
     def _most(self, ray: Any) -> int:
-        """Pieces in flight at once."""
         if self.workers is not None and self.address is not None:
             return self.workers
         return AHEAD * max(int(ray.cluster_resources().get("CPU", 1)), 1)
 
 
 def _result(ray: Any, done: Any, piece: Any) -> Any:
-    """The result of a finished piece."""
     try:
         answer: TaskResult = ray.get(done)
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:

@@ -203,7 +203,6 @@ def parts(run: Account, at: Array, *, split: bool, locality: float) -> dict[str,
 
 
 def compare(baseline: Account, other: Account) -> Comparison:
-    """Compare a run with the baseline."""
     findings = changed(baseline.diagnosis, other.diagnosis)
     if not (baseline.steps and other.steps):
         empty = baseline.name if not baseline.steps else other.name

@@ -149,7 +149,6 @@ def _columns(case: Case, spec: Spec) -> Array:
 
 
 def _changed(case: Case, own_ns: Array) -> Change:
-    """The change to this own work of all rows."""
     rows = np.flatnonzero(own_ns != _costs(case).graph.own_ns)
     return Change.of_work(rows, own_ns[rows])
 
@@ -247,7 +246,6 @@ def _collector(case: Case, spec: Spec) -> Change | str:
 
 
 def _input(case: Case, _: Spec) -> Change | str:
-    """Without the time spent in the input."""
     loading = case.grid.phase_ns[Phase.INPUT]
     return case.without(loading, Cause.INPUT) if loading.any() else "no input phase was recorded"
 

@@ -398,7 +398,6 @@ def _workers(plan: OperationJob, alone: dict[str, Parts], ideal: Array) -> dict[
 
 
 def _slowest(ranks: dict[int, float]) -> list[int]:
-    """The slowest workers, at least one."""
     count = -(-round(len(ranks) * SLOWEST * 100) // 100)
     return sorted(ranks, key=lambda rank: (-ranks[rank], rank))[:count]
 

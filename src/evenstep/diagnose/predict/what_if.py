@@ -37,7 +37,6 @@ class WhatIfGain:
     reason: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         return asdict(self)
 
 

@@ -168,7 +168,6 @@ def _processes(trace: Trace, clocks: Clocks) -> list[bytes]:
 
 
 def _descriptors(tracks: Tracks) -> list[bytes]:
-    """Encode the tracks of the ranks, in the order of `TRACKS`."""
     return [
         _descriptor(
             wire.number(1, number),

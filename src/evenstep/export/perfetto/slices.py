@@ -37,7 +37,6 @@ class Numbered(Generic[Thing]):
     numbers: dict[Thing, int] = field(default_factory=dict)
 
     def __call__(self, thing: Thing) -> int:
-        """Return the number of a thing."""
         return self.numbers.setdefault(thing, self.first + len(self.numbers))
 
     def of(self, keys: Array, called: Callable[[int], Thing]) -> Array:
@@ -69,7 +68,6 @@ class Slices:
 
 
 def slices(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices]:
-    """Return all slices of a trace, without findings."""
     return [
         *_steps(trace, clocks, names),
         *_collectives(trace, clocks, names),
@@ -121,7 +119,6 @@ def _drawn(track: str, category: str, rows: Columns, name: Array, **values: Arra
 
 
 def _steps(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices]:
-    """Return steps and the phases within them."""
     rows = trace.of_kind(Kind.STEP, Kind.PHASE)
     if not len(rows):
         return []

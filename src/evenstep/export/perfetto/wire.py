@@ -31,7 +31,6 @@ def varint(value: int) -> bytes:
 
 
 def tag(field: int, kind: int) -> bytes:
-    """Encode the tag of a field."""
     return varint(field << 3 | kind)
 
 

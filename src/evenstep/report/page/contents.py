@@ -92,7 +92,6 @@ def _means(rows: Sequence[Row]) -> Columns:
 
 
 def _names(trace: Trace, shown: Timeline) -> dict[str, Any]:
-    """Return the names of all codes in the columns."""
     used = set(shown.records.name.tolist())
     codes: dict[str, Any] = {"kinds": Kind, "ops": Op, "phases": Phase, "flags": Flag}
     return {

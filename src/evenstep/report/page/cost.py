@@ -42,7 +42,6 @@ class WaitingCost:
         return self.money(share * self.ranks * HOURS_A_DAY)
 
     def money(self, rank_hours: float | None) -> float | None:
-        """Return the price of a number of rank-hours."""
         return None if self.price is None or rank_hours is None else self.price * rank_hours
 
 

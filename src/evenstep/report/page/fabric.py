@@ -45,7 +45,6 @@ class Load(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """Mean load as a share of the capacity."""
         return self.mean_gBps / self.capacity_gBps if self.capacity_gBps else None
 
 

@@ -148,7 +148,6 @@ def _sections(
 
 
 def _place_columns(shown: Contents) -> list[tuple[str, str]]:
-    """Return the columns of places that are known for any rank."""
     several = len({place.get("node") for place in shown.places.values()}) > 1
     titles = {"gpu": "GPU", **({"nic": "adapter"} if several else {}), "numa": "NUMA"}
     known = {part for place in shown.places.values() for part in place}

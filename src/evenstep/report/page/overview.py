@@ -40,12 +40,10 @@ class Bins:
 
     @property
     def rows(self) -> int:
-        """Number of rows of cells."""
         return -(-self.ranks // self.ranks_per_bin)
 
     @property
     def columns(self) -> int:
-        """Number of columns of cells."""
         return -(-(self.last_step - self.first_step + 1) // self.steps_per_bin)
 
 
@@ -204,7 +202,6 @@ def _column(phase: Phase) -> str:
 
 
 def _took_time(steps: Columns, phase: Phase) -> bool:
-    """Whether the phase took more time than rounding."""
     if _column(phase) not in steps:
         return False
     total = float((steps.end_ns - steps.start_ns).sum())

@@ -60,7 +60,6 @@ def template(name: str, purpose: str, scripts: Sequence[str] = (), **known: Any)
 
 @cache
 def script(names: Sequence[str]) -> str:
-    """Join scripts in one function scope."""
     parts = [(PAGE / name).read_text("utf-8") for name in names]
     return '(async () => {\n"use strict";\n' + "\n".join(parts) + "\n})();\n"
 

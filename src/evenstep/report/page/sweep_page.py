@@ -68,7 +68,6 @@ def render(document: Document, name: str) -> str:
 
 
 def format_measure(measure: Measure, value: float | None) -> str:
-    """Render the value of a measure."""
     if measure.kind == "duration":
         return duration(value)
     return percent(value) if measure.kind == "share" else number(value)

@@ -172,7 +172,6 @@ def _own_start(records: Columns, steps: Columns) -> Array:
 
 
 def _key(rows: Columns) -> Array:
-    """Return one key per rank and step."""
     return np.asarray((rows.rank.astype(np.int64) << 32) | rows.step.astype(np.int64))
 
 

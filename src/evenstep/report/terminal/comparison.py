@@ -107,7 +107,6 @@ def values(item: MetricChange, *, normalised: bool, units: bool = True) -> tuple
 
 
 def format_number(value: float, unit: str) -> str:
-    """Render a number in its unit."""
     if unit == "ns":
         return duration(value)
     if unit == "share":
@@ -140,7 +139,6 @@ def change_of(value_ns: float) -> str:
 
 
 def span(item: StepTimePart) -> str:
-    """Render the interval of a part's difference."""
     return f"({change_of(item.low_ns)} to {change_of(item.high_ns)})"
 
 

@@ -28,7 +28,6 @@ BOUND_NAMES = {"compute": "compute", "transfer": "transfer", "wait": "waiting", 
 
 
 def movement(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the sentences on changes over the run."""
     for name, sentences in _SENTENCES.items():
         if found := summary.get(name):
             yield from sentences(found)

@@ -22,7 +22,6 @@ _LOSSES = (
 
 
 def render(result: Result) -> str:
-    """Render the result in a few lines."""
     step, shares = result.step_time, result.shares
     title = result.name or "simulation"
     share = "" if result.mfu is None else f", MFU {exact(result.mfu)}"

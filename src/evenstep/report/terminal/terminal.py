@@ -77,7 +77,6 @@ def bar(shares: Mapping[str, Any], style: Style, width: int | None = None) -> st
 
 
 def legend(shares: Mapping[str, Any], style: Style) -> Iterator[str]:
-    """Render the legend of a bar."""
     parts = [
         (f"{_GLYPHS[name]} {label} {percent(shares[name])}", name)
         for name, label in SHARES
@@ -94,7 +93,6 @@ def legend(shares: Mapping[str, Any], style: Style) -> Iterator[str]:
 
 
 def step_time(diagnosis: Diagnosis, *, brief: bool = False) -> str:
-    """Render step time, throughput and the numbers of ranks and steps."""
     summary = diagnosis.summary
     time, throughput = summary.get("step_time") or {}, summary.get("throughput") or {}
     parts = []
@@ -136,7 +134,6 @@ def _communication(diagnosis: Diagnosis) -> str:
 
 
 def goodput(diagnosis: Diagnosis) -> str:
-    """Render goodput and its losses, largest first."""
     found = diagnosis.summary.get("goodput")
     if not found:
         return ""
@@ -188,7 +185,6 @@ def effect(finding: Finding) -> str:
 
 
 def option(chosen: Option) -> str:
-    """Render a remedy and its predicted gain."""
     gain = f"gives back {percent(chosen.gain)} {interval(chosen.low, chosen.high)}".rstrip()
     details = [gain if is_known(chosen.gain) else f"gain {UNKNOWN}"]
     details += [f"cost: {chosen.cost}"] if chosen.cost else []

@@ -116,7 +116,6 @@ class _Bounds:
         self.two_sided = known & ((lows > 0) & (highs > 0))[table.clock]
 
     def offset(self, clock: int) -> OffsetLine | None:
-        """The clock's offset from all bounds on it."""
         table = self._table
         mine = np.flatnonzero((table.clock == clock) & self.two_sided)
         own = np.where(np.isfinite(table.entry[mine]), table.entry[mine], table.exit[mine])
@@ -169,7 +168,6 @@ def sharpened(trace: Trace, clocks: Clocks) -> Clocks:
 
 
 def _surer(one: OffsetLine | None, other: OffsetLine | None) -> OffsetLine | None:
-    """The offset with the smaller error."""
     if one is None or other is None:
         return one or other
     return other if np.median(other.error_ns) < np.median(one.error_ns) else one

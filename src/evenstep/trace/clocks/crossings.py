@@ -44,7 +44,6 @@ class Crossings(NamedTuple):
         return np.asarray(reduce.reduceat(values, np.flatnonzero(opens))[np.cumsum(opens) - 1])
 
     def rows_by_clock(self) -> list[Array]:
-        """Indices of each clock's rows."""
         order = np.argsort(self.clock, kind="stable")
         edges = np.searchsorted(self.clock[order], np.arange(1, len(self.base)))
         return np.split(order, edges)

@@ -40,15 +40,12 @@ class RunFolder:
 
     @property
     def facts_path(self) -> Path:
-        """Path of `run.json`."""
         return self.path / "run.json"
 
     def spool_path(self, attempt: int, rank: int) -> Path:
-        """Path of a rank's spool."""
         return self.path / f"attempt-{attempt:03d}" / f"rank-{rank:05d}.spool"
 
     def pack_path(self, attempt: int, node: str) -> Path:
-        """Path of the pack of a node's collected spools."""
         name = re.sub(r"[^A-Za-z0-9._-]", "_", node)
         return self.path / f"attempt-{attempt:03d}" / f"node-{name}.pack"
 

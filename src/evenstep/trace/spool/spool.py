@@ -254,7 +254,6 @@ class Spool:
         return True
 
     def summary_view(self) -> memoryview:
-        """The writable bytes of the summary region."""
         regions = self.regions
         size = regions.summary_capacity * layout.SUMMARY_BYTES
         return self._view[regions.summary_offset : regions.summary_offset + size]

@@ -196,7 +196,6 @@ class Picked(EventTable):
         return Picked(self._of, self._rows[which])
 
     def with_column(self, name: str, array: Array) -> Columns:
-        """Read all columns, and add or replace one."""
         return Columns({each: self[each] for each in EVENT_COLUMNS} | {name: array})
 
 

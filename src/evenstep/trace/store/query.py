@@ -108,7 +108,6 @@ FINDINGS = TABLES[-1]
 
 
 def view(table: StoreTable) -> str:
-    """The statement that creates a table of records."""
     columns = ", ".join(
         f'{sql} as "{name}"' if sql else f'"{name}"' for name, _, sql in table.columns
     )
@@ -190,7 +189,6 @@ def _refuse_zones(answer: QueryResult) -> None:
 
 
 def of_trace(connection: duckdb.DuckDBPyConnection, trace: Trace) -> None:
-    """Create the tables of a trace."""
     connection.register("records", record_arrays(trace.events.only(*EVENT_COLUMNS)))
     connection.register("ranks", rank_arrays(trace))
     connection.register("summaries", summary_arrays(trace))

@@ -129,7 +129,6 @@ def _blocks(trace: Trace, steps: int) -> Array:
 
 
 def _stretch(trace: Trace, folder: Path, first: int, last: int, blocks: Array) -> list[StoredPart]:
-    """Write the records of these steps."""
     window = trace.window(first, last + 1, _EVERYTHING)
     tables = [window.of_kind(kind) for kind in Kind]
     owner = [blocks[table["rank"]] for table in tables]
@@ -196,12 +195,10 @@ def _distinct(events: Columns) -> bool:
 
 
 def record_arrays(table: Columns) -> dict[str, Array]:
-    """Columns of records, each with its stored type."""
     return {name: np.ascontiguousarray(table[name], EVENT_TYPES[name]) for name in EVENT_COLUMNS}
 
 
 def rank_arrays(trace: Trace) -> dict[str, Any]:
-    """The ranks of a trace as columns."""
     infos = [trace.ranks[rank] for rank in sorted(trace.ranks)]
     oldest = trace.oldest_steps()
     return {
