@@ -48,8 +48,7 @@ class Document:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for JSON; unknown is null."""
-        found: dict[str, Any] = plain(self)
-        return found
+        return dict(plain(self))
 
 
 def plain(value: Any) -> Any:
@@ -57,10 +56,9 @@ def plain(value: Any) -> Any:
     enumeration's member in lower case, null for a number that is not finite, Python's number for
     one of numpy."""
     if is_dataclass(value):
+        found = {name: plain(getattr(value, name)) for name in printed(value)}
         name = getattr(value, "schema", "")
-        return ({"schema": name} if name else {}) | {
-            name: plain(getattr(value, name)) for name in printed(value)
-        }
+        return {"schema": name, **found} if name else found
     if isinstance(value, Enum):
         return value.name.lower()
     if isinstance(value, Mapping):

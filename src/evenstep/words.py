@@ -191,9 +191,8 @@ def cells(shares: Mapping[str, float | None], width: int) -> dict[str, int]:
 
 def printable(text: object) -> str:
     """Text from a trace without control characters: it cannot move a terminal's cursor."""
-    return "".join(
-        one if one.isprintable() else " " if one.isspace() else "\ufffd" for one in str(text)
-    )
+    shown = (one if one.isprintable() else " " if one.isspace() else "\ufffd" for one in str(text))
+    return "".join(shown)
 
 
 def own_place(frames: Sequence[str]) -> str:
@@ -234,11 +233,8 @@ _PHRASES = re.compile(r" (?=(?:in|for|with|by|after|before) )")
 def _clauses(text: str) -> list[str]:
     """A sentence in parts that it can lose from its end: relative clauses whole, else phrases."""
     parts = _PARTS.split(text)
-    return [
-        clause
-        for part in parts
-        for clause in ([part] if re.match(_RELATIVE, part) else _PHRASES.split(part))
-    ]
+    split = ([part] if re.match(_RELATIVE, part) else _PHRASES.split(part) for part in parts)
+    return [clause for clauses in split for clause in clauses]
 
 
 #: Words that no sentence ends with.

@@ -51,9 +51,8 @@ def admit(
             following = (folder.attempts() or [-1])[-1] + 1
             return Admission(given, passes_id=True, first_attempt=following)
     if not force:
-        raise UsageError(
-            f"{folder.path} holds another run; choose another --out or replace it with --force"
-        )
+        mend = "choose another --out or replace it with --force"
+        raise UsageError(f"{folder.path} holds another run; {mend}")
     folder.clear()
     return fresh
 

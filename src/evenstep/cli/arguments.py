@@ -79,20 +79,16 @@ def add_repeats(parser: argparse.ArgumentParser, default: int) -> None:
 
 def add_workers(parser: argparse.ArgumentParser, what: str = "one for each core") -> None:
     """Add `--workers N`; `what` describes the default."""
-    parser.add_argument(
-        "--workers", metavar="N", type=whole(MOST_WORKERS), help=f"processes ({what})"
-    )
+    number = whole(MOST_WORKERS)
+    parser.add_argument("--workers", metavar="N", type=number, help=f"processes ({what})")
 
 
 def add_engine(parser: argparse.ArgumentParser, *, workers: str) -> None:
     """Add `--engine`, `--address` and `--workers`: where the work runs."""
-    parser.add_argument(
-        "--engine", choices=("local", "ray"), default="local",
-        help="processes on this machine (default), or a Ray cluster",
-    )  # fmt: skip
-    parser.add_argument(
-        "--address", metavar="HOST:PORT", help="running Ray cluster (default: start a local one)"
-    )
+    add = parser.add_argument
+    add("--engine", choices=("local", "ray"), default="local",
+        help="processes on this machine (default), or a Ray cluster")  # fmt: skip
+    add("--address", metavar="HOST:PORT", help="running Ray cluster (default: start a local one)")
     add_workers(parser, workers)
 
 
@@ -148,9 +144,8 @@ def several(kind: ValueKind, expects: str = "") -> Callable[[str], Any]:
     return argument(ValueKind(expects or f"{kind.expects}; several with commas", parse))
 
 
-_sizes = several(
-    values.count(1, MOST_RANKS), f"numbers of ranks from 1 to {MOST_RANKS:,} such as 8,64,512"
-)
+_SIZES = f"numbers of ranks from 1 to {MOST_RANKS:,} such as 8,64,512"
+_sizes = several(values.count(1, MOST_RANKS), _SIZES)
 
 
 def sizes(text: str) -> list[int]:

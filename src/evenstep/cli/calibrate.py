@@ -102,9 +102,8 @@ def _page(document: CalibrationDocument) -> str:
     lines = [f"{'':10} {'step time':>12} {'CV':>7} {'p99':>12}"]
     for name in ("measured", "simulated"):
         one = document[name]
-        lines.append(
-            f"{name:10} {precise(one['mean_ns']):>12} {one['cv']:7.3f} {precise(one['p99_ns']):>12}"
-        )
+        mean, p99 = precise(one["mean_ns"]), precise(one["p99_ns"])
+        lines.append(f"{name:10} {mean:>12} {one['cv']:7.3f} {p99:>12}")
     return "\n".join([*lines, *PLAIN.items(document["limits"])])
 
 

@@ -51,9 +51,8 @@ def main(args: argparse.Namespace) -> int:
     if len(args.traces) < 2:
         held = traces.inside(args.traces[0])
         two = f": evenstep compare {held[1]} {held[0]}" if len(held) > 1 else ""
-        raise UsageError(
-            f"compare needs a baseline and at least one other run: give two traces{two}"
-        )
+        what = "compare needs a baseline and at least one other run"
+        raise UsageError(f"{what}: give two traces{two}")
     files.check_free(args.html, force=args.force)
     conditions = [condition for text in args.fail_if for condition in parse_conditions(text)]
     accounts = _accounts(args.traces)

@@ -152,9 +152,7 @@ def _state(run: LiveRun, asked: request.SettingsChange | None) -> dict[str, Any]
         asked=asked,
         followed_by=followed if asked else None,
         ranks=ranks,
-        acts={
-            str(rank): str(each["act"]["asked"]) for rank, each in facts.items() if "act" in each
-        },
+        acts={str(r): str(each["act"]["asked"]) for r, each in facts.items() if "act" in each},
         notes=sorted({str(each["pacing"]) for each in facts.values() if "pacing" in each}),
     ).to_json()
 
@@ -169,9 +167,8 @@ def status_lines(state: Mapping[str, Any]) -> list[str]:
     modes = Counter(str(pace.get("mode")) for pace in ranks.values())
     for mode, count in modes.most_common():
         members = [(int(rank), pace) for rank, pace in ranks.items() if pace.get("mode") == mode]
-        line = (
-            f"pacing is {mode} on {plural(count, 'rank')} ({format_ranks(r for r, _ in members)})"
-        )
+        where = f"{plural(count, 'rank')} ({format_ranks(rank for rank, _ in members)})"
+        line = f"pacing is {mode} on {where}"
         steps = [pace["since_step"] for _, pace in members if "since_step" in pace]
         if steps:
             pace = members[0][1]

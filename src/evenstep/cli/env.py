@@ -92,10 +92,8 @@ def main(args: argparse.Namespace) -> int:
     rows: Any = config.describe(settings)
     document = Environment(variables(os.environ, given), rows, settings.warnings)
     after = {"PYTHONPATH": '"${PYTHONPATH:+:$PYTHONPATH}"'}
-    lines = [
-        f"export {name}={shlex.quote(value)}{after.get(name, '')}"
-        for name, value in variables({}, given).items()
-    ]
+    own = variables({}, given).items()
+    lines = [f"export {name}={shlex.quote(value)}{after.get(name, '')}" for name, value in own]
     show(document.to_json(), lambda: "\n".join(lines), as_json=args.json)
     return 0
 

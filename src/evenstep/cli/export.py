@@ -8,6 +8,7 @@ import os
 import secrets
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -178,14 +179,11 @@ def _serve(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.run} is not a run folder; --serve needs one")
     node = hostname()
     token = "" if _is_loopback(args.serve[0]) else _token()
-    endpoint = server(
-        args.serve, lambda: running(args.run, node=node, anonymous=args.anonymise), token=token
-    )
-    host, port = args.serve[0], endpoint.server_address[1]
+    read = partial(running, args.run, node=node, anonymous=args.anonymise)
+    endpoint = server(args.serve, read, token=token)
+    place = f"http://{args.serve[0]}:{endpoint.server_address[1]}/metrics"
     auth = f' (needs "Authorization: Bearer {token}")' if token else ""
-    print(
-        f"Serving http://{host}:{port}/metrics{auth} until interrupted", file=sys.stderr, flush=True
-    )
+    print(f"Serving {place}{auth} until interrupted", file=sys.stderr, flush=True)
     with endpoint, until_interrupted():
         endpoint.serve_forever()
     return 0
@@ -197,9 +195,8 @@ def _serve(args: argparse.Namespace) -> int:
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and int(port) < 65536):
-        raise argparse.ArgumentTypeError(
-            f"must be HOST:PORT or :PORT such as :9400, found {text!r}"
-        )
+        expected = "HOST:PORT or :PORT such as :9400"
+        raise argparse.ArgumentTypeError(f"must be {expected}, found {text!r}")
     return host or LOOPBACK, int(port)
 
 
@@ -215,9 +212,8 @@ def _token() -> str:
     """Return the bearer token of remote requests: EVENSTEP_METRICS_TOKEN, or a random one."""
     token = os.environ.get("EVENSTEP_METRICS_TOKEN", "")
     if token and not (len(token) >= SHORTEST_TOKEN and token.isascii() and token.isprintable()):
-        raise UsageError(
-            f"EVENSTEP_METRICS_TOKEN must have at least {SHORTEST_TOKEN} printable ASCII characters"
-        )
+        least = f"at least {SHORTEST_TOKEN} printable ASCII characters"
+        raise UsageError(f"EVENSTEP_METRICS_TOKEN must have {least}")
     return token or secrets.token_urlsafe(24)
 
 

@@ -225,7 +225,5 @@ def _print_verdict(
 
 def _short(folder: RunFolder) -> str:
     """Return the folder's path as typed in the working directory."""
-    here = Path.cwd()
-    return shlex.quote(
-        str(folder.path.relative_to(here) if folder.path.is_relative_to(here) else folder.path)
-    )
+    path, here = folder.path, Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))

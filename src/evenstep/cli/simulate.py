@@ -45,9 +45,8 @@ def main(args: argparse.Namespace) -> int:
     try:
         return _main(args)
     except MemoryError as error:
-        raise UsageError(
-            f"{args.scenario} needs more memory than there is; reduce cluster.nodes or run.steps"
-        ) from error
+        mend = "reduce cluster.nodes or run.steps"
+        raise UsageError(f"{args.scenario} needs more memory than there is; {mend}") from error
 
 
 def _main(args: argparse.Namespace) -> int:
@@ -138,8 +137,7 @@ def _make_room(path: Path, *, force: bool) -> None:
     folder = RunFolder(path)
     files.check_folder(path)
     if folder.exists() and not force:
-        raise UsageError(
-            f"{path} already holds a run; choose another RUN or overwrite it with --force"
-        )
+        mend = "choose another RUN or overwrite it with --force"
+        raise UsageError(f"{path} already holds a run; {mend}")
     if folder.exists():
         folder.clear()

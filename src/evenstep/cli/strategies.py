@@ -81,9 +81,8 @@ def limits_of(texts: list[str]) -> Limits:
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or name not in LIMITS:
-            raise UsageError(
-                f"--limit takes NAME=VALUE with NAME one of {', '.join(LIMITS)}, found {text!r}"
-            )
+            expected = f"NAME=VALUE with NAME one of {', '.join(LIMITS)}"
+            raise UsageError(f"--limit takes {expected}, found {text!r}")
         field, kind = LIMITS[name]
         try:
             found[field] = kind.parse(value)

@@ -113,9 +113,8 @@ def _xids(host: Host) -> Iterator[Check]:
         return
     log = kernel_log(host)
     if log is None:
-        yield skipped(
-            "gpus.xid", "the kernel log cannot be read; try as root, or: dmesg | grep Xid"
-        )
+        why = "the kernel log cannot be read; try as root, or: dmesg | grep Xid"
+        yield skipped("gpus.xid", why)
         return
     pattern = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d{1,4})")
     seen = Counter((m[1], int(m[2])) for line in log if (m := pattern.search(line)))

@@ -98,10 +98,8 @@ class Host:
 def this_host(*, root: Path = Path("/"), ranks: int | None = None, spool: Path = Path()) -> Host:
     """Return the running machine, or the copy of another's `/proc` and `/sys` below `root`."""
     if root != Path("/"):
-        return Host(
-            root=root, planned_ranks=ranks, spool=spool,
-            nvml_reason=f"{root} is a copy of files without drivers",
-        )  # fmt: skip
+        reason = f"{root} is a copy of files without drivers"
+        return Host(root=root, planned_ranks=ranks, spool=spool, nvml_reason=reason)
     try:
         nvml, reason = Nvml.load(), ""
     except SourceUnavailable as error:

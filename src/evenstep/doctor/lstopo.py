@@ -56,9 +56,8 @@ def read(path: Path) -> Tree:
     except (Xml.ParseError, LookupError) as error:  # LookupError: an unknown encoding
         raise UsageError(f"{path} is not XML: {error}; write it with: lstopo --of xml") from None
     if root.tag != "topology":
-        raise UsageError(
-            f"{path} is XML of <{root.tag}>, not of lstopo; write it with: lstopo --of xml"
-        )
+        mend = "write it with: lstopo --of xml"
+        raise UsageError(f"{path} is XML of <{root.tag}>, not of lstopo; {mend}")
     devices: list[PciDevice] = []
     nodes: set[int] = set()
     _walk(root, 0, (), None, None, devices, nodes)

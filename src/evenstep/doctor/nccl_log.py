@@ -41,9 +41,8 @@ def checks(facts: Mapping[str, Any], place: str, host: Host) -> Iterator[Check]:
 
 
 def _network(facts: Mapping[str, Any], place: str) -> Check:
-    said = facts["network"] or next(
-        (t.partition("/")[2] for t in facts["transports"] if t.startswith("NET/")), None
-    )
+    seen = (t.partition("/")[2] for t in facts["transports"] if t.startswith("NET/"))
+    said = facts["network"] or next(seen, None)
     adapters = sorted({nic for nics in facts["nics"].values() for nic in nics})
     if said is None:
         why = f"{place} names no network (a job on one node needs none)"

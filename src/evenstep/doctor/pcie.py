@@ -96,11 +96,8 @@ def _link(link: PcieLink) -> Iterator[Check]:
 def _access_control(host: Host) -> Check:
     """Check whether bridges redirect traffic between devices to the processor."""
     base = host.root / _DEVICES
-    bridges = [
-        address
-        for address in host.children(_DEVICES)
-        if (read_int(str(base / address / "class")) or 0) >> 8 == _BRIDGE
-    ]
+    kinds = {one: read_int(str(base / one / "class")) or 0 for one in host.children(_DEVICES)}
+    bridges = [address for address, kind in kinds.items() if kind >> 8 == _BRIDGE]
     if not bridges or not host.gpu_count:
         return skipped("pcie.access_control", "there are no PCIe bridges with GPUs")
     controls = [access_control(base / address / "config") for address in bridges]

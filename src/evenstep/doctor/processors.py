@@ -49,10 +49,8 @@ def threads_per_rank(host: Host) -> int | None:
 def _threads(host: Host, cores: float) -> Check:
     ranks, threads = host.ranks, threads_per_rank(host)
     if ranks is None:
-        return skipped(
-            "processors.threads",
-            f"the number of ranks on this host is unknown ({cores:g} cores); give it with --ranks",
-        )
+        why = f"the number of ranks on this host is unknown ({cores:g} cores)"
+        return skipped("processors.threads", f"{why}; give it with --ranks")
     room = {"ranks": ranks, "cores": cores, "each_rank": max(int(cores // ranks), 1)}
     if ranks > cores:
         return wrong("processors.threads.too_many", **room, fitting=max(int(cores), 1))
@@ -108,9 +106,8 @@ def _quota(host: Host) -> Check:
 def _pressure(host: Host) -> Check:
     match = re.search(r"some avg10=([\d.]+)", host.text("proc/pressure/cpu") or "")
     if match is None:
-        return skipped(
-            "processors.pressure", "the kernel does not measure pressure (psi=1 switches it on)"
-        )
+        why = "the kernel does not measure pressure (psi=1 switches it on)"
+        return skipped("processors.pressure", why)
     percent = float(match[1])
     if percent > _BUSY_PERCENT:
         return wrong("processors.pressure.busy", percent=percent)

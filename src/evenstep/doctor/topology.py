@@ -69,9 +69,10 @@ def rank_of(level: str) -> int:
 
 def of_host(facts: Mapping[str, Any]) -> Topology:
     nics = {nic["name"]: nic for nic in facts["nics"] if nic["pci"]}
-    gpu_gpu = {
-        (gpu, other): level for gpu, row in facts["gpu_gpu"].items() for other, level in row.items()
-    }
+    gpu_gpu, gpu_nic = (
+        {(gpu, other): level for gpu, row in facts[name].items() for other, level in row.items()}
+        for name in ("gpu_gpu", "gpu_nic")
+    )
     for gpu in facts["gpus"]:
         for peer, links in (gpu["nvlinks"] or {}).items():
             others = [g["pci"] for g in facts["gpus"]] if peer == "switch" else [peer]
@@ -80,12 +81,7 @@ def of_host(facts: Mapping[str, Any]) -> Topology:
         place="this host",
         gpus=tuple(gpu["pci"] for gpu in facts["gpus"]),
         nics=tuple(nics),
-        gpu_nic={
-            (gpu, nic): level
-            for gpu, row in facts["gpu_nic"].items()
-            for nic, level in row.items()
-            if nic in nics
-        },
+        gpu_nic={pair: level for pair, level in gpu_nic.items() if pair[1] in nics},
         gpu_gpu=gpu_gpu,
         numa={d.get("name") or d["pci"]: d["numa_node"] for d in nics.values()}
         | {gpu["pci"]: gpu["numa_node"] for gpu in facts["gpus"]},
@@ -122,12 +118,8 @@ def parse(text: str, place: str) -> Topology | None:
     nics = tuple(name for name in head if not name.startswith("GPU"))
     if not gpus:
         return None
-    levels = {
-        (row, column): level
-        for row in gpus
-        for column, level in zip(head, rows[row][0], strict=False)
-        if level != "X"
-    }
+    pairs = ((gpu, *pair) for gpu in gpus for pair in zip(head, rows[gpu][0], strict=False))
+    levels = {(gpu, other): level for gpu, other, level in pairs if level != "X"}
     rest = {gpu: rows[gpu][1] for gpu in gpus}  # the processors, then the NUMA affinity
     numa = {gpu: int(w[1]) if w[1:] and w[1].isdecimal() else None for gpu, w in rest.items()}
     return Topology(

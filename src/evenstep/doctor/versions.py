@@ -76,9 +76,8 @@ def _driver(host: Host) -> Check:
         return skipped("versions.driver", "torch was not built for CUDA")
     supported = _cuda_of_driver(host.nvml)
     if supported is None:
-        return skipped(
-            "versions.driver", host.nvml_reason or "the driver does not report its version"
-        )
+        why = host.nvml_reason or "the driver does not report its version"
+        return skipped("versions.driver", why)
     if parts(built)[0] > supported[0]:
         return wrong("versions.driver.newer", built=built, major=supported[0], minor=supported[1])
     return fine("versions.driver", f"CUDA {built} on a driver for {supported[0]}.{supported[1]}")

@@ -38,9 +38,8 @@ def callback(events: type, module: str, base: str) -> type:
         kind = getattr(importlib.import_module(module), base)
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]
-        raise ImportError(
-            f"EvenstepCallback needs {package}; install it with: pip install {package}"
-        ) from error
+        mend = f"install it with: pip install {package}"
+        raise ImportError(f"EvenstepCallback needs {package}; {mend}") from error
     made = type("EvenstepCallback", (events, kind), {"__module__": events.__module__})
     vars(sys.modules[events.__module__])["EvenstepCallback"] = made
     return made
@@ -219,9 +218,8 @@ class Loop:
 
     def watches(self, owner: Any) -> bool:
         """Whether methods of an object are replaced, by this loop or another."""
-        return any(
-            isinstance(each, ObservedMethod) for each in getattr(owner, "__dict__", {}).values()
-        )
+        own = getattr(owner, "__dict__", {}).values()
+        return any(isinstance(each, ObservedMethod) for each in own)
 
     def release(self) -> None:
         """Restore the methods of the framework's objects."""

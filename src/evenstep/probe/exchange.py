@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from evenstep.probe.kernels import ProbeDevice
@@ -96,9 +97,8 @@ class Exchange:
         return (time.perf_counter_ns() - start) / operations
 
     def _floats(self, size_bytes: int) -> Any:
-        return self._torch.zeros(
-            size_bytes // 4, dtype=self._torch.float32, device=self._device.place
-        )
+        kind, place = self._torch.float32, self._device.place
+        return self._torch.zeros(size_bytes // 4, dtype=kind, device=place)
 
     # -- pairs -------------------------------------------------------------------------------------
 
@@ -110,13 +110,12 @@ class Exchange:
             return found, 0
         self._run_round(schedule[0], PairTimes(found.message_bytes))  # creates buffers
         begun = time.perf_counter_ns()
-        omitted = run_rounds(
-            schedule,
-            budget_ns,
-            lambda: self.agree(float(time.perf_counter_ns() - begun))[0],
-            lambda pairs: self._run_round(pairs, found),
-        )
-        return found, omitted
+
+        def spent_ns() -> float:
+            return self.agree(float(time.perf_counter_ns() - begun))[0]
+
+        run = partial(self._run_round, found=found)
+        return found, run_rounds(schedule, budget_ns, spent_ns, run)
 
     def _run_round(self, pairs: Sequence[Pair], found: PairTimes) -> None:
         """Run one round; all pairs start together, so that no rank waits for a busy partner."""

@@ -114,9 +114,8 @@ class PeriodicProbe:
     """Measurements after every `every` steps on GPU `index` of torch, or on the CPU if None."""
 
     def __init__(self, torch: Any, index: int | None, *, every: int) -> None:
-        self._device = ProbeDevice(
-            torch, "cpu" if index is None else "cuda", index or 0, in_job=True
-        )
+        kind = "cpu" if index is None else "cuda"
+        self._device = ProbeDevice(torch, kind, index or 0, in_job=True)
         self._every = every
         self._works: dict[str, Work] = {}
 

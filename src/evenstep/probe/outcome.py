@@ -197,10 +197,8 @@ def gather(board: Board, world: int) -> ProbeResult:
     left_out = max((post["rounds_left_out"] for post in met.values()), default=0)
     limits = _contested(posts["done"])
     if left_out:
-        limits.append(
-            f"{left_out} rounds of pairs did not fit into the time: not every pair was "
-            "measured; increase --seconds"
-        )
+        what = f"{left_out} rounds of pairs did not fit into the time"
+        limits.append(f"{what}: not every pair was measured; increase --seconds")
     return ProbeResult(
         world=world,
         backend=next((post["backend"] for post in posts["done"].values()), None),

@@ -115,9 +115,8 @@ def _watch(
 def _progress(board: Board, world: int) -> str:
     """Describe the progress: "probing 4 ranks: memory 3, pairs 1"."""
     done = Counter(board.last_stage(rank) for rank in range(world))
-    return f"probing {world} ranks: " + ", ".join(
-        f"{STAGES[stage]} {count}" for stage, count in done.items() if stage >= 0
-    )
+    parts = (f"{STAGES[stage]} {count}" for stage, count in done.items() if stage >= 0)
+    return f"probing {world} ranks: {', '.join(parts)}"
 
 
 # -- local ranks -----------------------------------------------------------------------------------

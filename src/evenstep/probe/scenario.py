@@ -40,9 +40,8 @@ def to_toml(outcome: ProbeResult, judged: Judgement) -> str:
 def scenario(outcome: ProbeResult, judged: Judgement) -> Scenario:
     """Return the scenario. Raises `TraceError` if no all-reduces were measured."""
     if not outcome.reductions or outcome.world < 2:
-        raise TraceError(
-            "a scenario needs measured all-reduces of two ranks or more; probe again with all ranks"
-        )
+        what = "a scenario needs measured all-reduces of two ranks or more"
+        raise TraceError(f"{what}; probe again with all ranks")
     nodes, per_node = _layout(outcome)
     whole = [row for row in outcome.reductions if row.ranks == outcome.world]
     largest = max(whole, key=lambda row: row.bytes)

@@ -60,10 +60,8 @@ def _fundamental(values: Array, period: float) -> float:
     number = np.arange(len(values))
     most = max(1, min(HARMONICS, int(len(values) / FEWEST_CYCLES / period)))
     tried = [period * factor for factor in range(1, most + 1)]
-    shares = [explained(values, number / one) for one in tried]
-    return next(
-        one for one, share in zip(tried, shares, strict=True) if share >= ENOUGH * max(shares)
-    )
+    shares = np.array([explained(values, number / one) for one in tried])
+    return tried[int(np.argmax(shares >= ENOUGH * shares.max()))]
 
 
 def _between(values: Array, at: int) -> float:

@@ -187,11 +187,8 @@ class TabulatedNoise:
 
 
 FITS: dict[str, Callable[[Array, float], TailFamily | None]] = {
-    "normal": normal,
-    "lognormal": lognormal,
-    "exponential": exponential,
-    "pareto": pareto,
-    "rare_hits": rare_hits,
+    **{"normal": normal, "lognormal": lognormal, "exponential": exponential},
+    **{"pareto": pareto, "rare_hits": rare_hits},
 }
 
 

@@ -57,12 +57,8 @@ class Columns:
     @staticmethod
     def filled(given: Mapping[str, Any], types: Mapping[str, Any], length: int) -> Columns:
         """A table of these types, each column from an array, one value for all rows, or zeros."""
-        return Columns(
-            {
-                name: np.broadcast_to(np.asarray(given.get(name, 0)), length).astype(kind)
-                for name, kind in types.items()
-            }
-        )
+        values = ((name, np.asarray(given.get(name, 0))) for name in types)
+        return Columns({n: np.broadcast_to(v, length).astype(types[n]) for n, v in values})
 
     @staticmethod
     def concatenate(tables: list[Columns]) -> Columns:

@@ -157,9 +157,8 @@ def _shared_groups(contents: Iterable[SpoolContents]) -> tuple[tuple[Group, ...]
             uid = str(described["uid"])
             if uid not in numbers:
                 numbers[uid] = len(groups)
-                name, ranks, backend = (
-                    str(described.get(key, "")) for key in ("name", "ranks", "backend")
-                )
+                keys = ("name", "ranks", "backend")
+                name, ranks, backend = (str(described.get(key, "")) for key in keys)
                 groups.append(Group(uid, name.removeprefix(MESH), parse_ranks(ranks), backend))
             mapping[index] = numbers[uid]
         maps.append(mapping)

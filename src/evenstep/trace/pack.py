@@ -76,9 +76,8 @@ def collectable(path: Path) -> CollectableSpool | None:
         identity = json.loads(text)
         entries = unpack_entries(tables)
         facts = {json.loads(text)["key"] for _, kind, _, text in entries if kind == TABLE_FACT}
-        return CollectableSpool(
-            path, str(identity.get("hostname") or "unnamed"), closed="closed" in facts
-        )
+        node = str(identity.get("hostname") or "unnamed")
+        return CollectableSpool(path, node, closed="closed" in facts)
     except _DAMAGE:
         return None
 

@@ -69,9 +69,8 @@ def stepped(trace: Trace, unmarked: str) -> Trace:
     Its limits say which; `unmarked` names, in words, the source that marks no steps.
     """
     found, inferred = with_steps(trace)
-    found.limits.append(
-        f"{inferred}; {NOTHING_ELSE}" if inferred else f"{unmarked}: all of it is taken as one"
-    )
+    one = f"{unmarked}: all of it is taken as one"
+    found.limits.append(f"{inferred}; {NOTHING_ELSE}" if inferred else one)
     return found if inferred else _in_one_step(found)
 
 
@@ -134,9 +133,8 @@ class _Calls(NamedTuple):
 
     def richest(self, places: Iterable[int]) -> int:
         """The rank with the most calls; among equals the one that waits least in them."""
-        return max(
-            places, key=lambda at: (self.first[at + 1] - self.first[at], int(self.pauses(at).sum()))
-        )
+        calls = np.diff(self.first)
+        return max(places, key=lambda at: (calls[at], int(self.pauses(at).sum())))
 
     def between(self, place: int, cuts: Array) -> Array:
         """When a rank went from each of these calls to the next: the call's end, if known."""

@@ -65,9 +65,8 @@ class RankRows(NamedTuple):
             left -= len(chosen)
             yield chosen
         if left:
-            raise TraceError(
-                f"{self.ring.path} was written to while it was read; give a copy of the folder"
-            )
+            what = f"{self.ring.path} was written to while it was read"
+            raise TraceError(f"{what}; give a copy of the folder")
 
     def table(self, records: Array, names: Sequence[str]) -> Columns:
         """Records of this rank as a table, with the trace's group, name and step numbers."""

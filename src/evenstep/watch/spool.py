@@ -213,9 +213,7 @@ class SpoolTail:
         try:
             with self.path.open("rb", buffering=0) as opened:
                 file = opened.fileno()
-                newest = newest_number(
-                    lambda slot: _number(file, self._ring_at + slot * size), slots
-                )
+                newest = newest_number(lambda n: _number(file, self._ring_at + n * size), slots)
                 end = (newest - 1) % slots + 1 if newest else 0
                 begin = max(end - RECORDS_READ, 0)
                 data = os.pread(file, (end - begin) * size, self._ring_at + begin * size)

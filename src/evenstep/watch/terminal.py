@@ -31,11 +31,8 @@ class View(Style):
 
 
 def lines(frame: Frame, journal: Journal, view: View) -> list[str]:
-    head = [
-        *view.filled(_where(frame), code="2"),
-        *view.filled(frame.verdict, code="1"),
-        *_steps(frame, view),
-    ]
+    head = view.filled(_where(frame), code="2") + view.filled(frame.verdict, code="1")
+    head += _steps(frame, view)
     tail = [*_pacing(frame, view), *_findings(frame, journal, view)]
     room = max(view.height - len(head) - len(tail) - 3, FEWEST_ROWS)
     return [*head, *_ranks(frame, view, room), *tail]

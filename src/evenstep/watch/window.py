@@ -128,9 +128,7 @@ def merge_steps(tables: Sequence[StepTable]) -> StepTable:
     tables = [table for table in tables if len(table.step)]
     if not tables:
         return NO_STEPS
-    step, ranks, time, work, most = (
-        np.concatenate(columns) for columns in zip(*tables, strict=True)
-    )
+    step, ranks, time, work, most = map(np.concatenate, zip(*tables, strict=True))
     begins, _ = _by_step(step, time)
     numbers = np.sort(step)[begins]
     order = np.argsort(step, kind="stable")

@@ -228,15 +228,11 @@ def _drawn(
         rows = [of(run, at) for at in run.draws(stream)]
         point = of(run, np.arange(run.steps))
         drawn = {name: np.array([row[name] for row in rows]) for name in point}
-        centred = {name: values + (point[name] - values.mean()) for name, values in drawn.items()}
-        spread = {
-            name: point[name] + run.widening * (values - point[name])
-            for name, values in centred.items()
-        }
-        tables.append((point, spread))
-    (first, first_drawn), (second, second_drawn) = tables
-    return {name: (first[name], second[name], first_drawn[name], second_drawn[name])
-            for name in first}  # fmt: skip
+        width = run.widening
+        spread = {n: point[n] + width * (values - values.mean()) for n, values in drawn.items()}
+        tables += [point, spread]
+    first, first_drawn, second, second_drawn = tables
+    return {n: (first[n], second[n], first_drawn[n], second_drawn[n]) for n in first}
 
 
 def _changes(baseline: Account, other: Account, unit: str) -> list[MetricChange]:
@@ -248,11 +244,10 @@ def _changes(baseline: Account, other: Account, unit: str) -> list[MetricChange]
 
     drawn = _drawn(baseline, other, of)
     found = {name: _change(name, unit, *drawn[name]) for name in DIRECTIONS if name in drawn}
-    whole = found["step_time"]
-    return [
-        replace(one, verdict=NO_EVIDENCE) if one.unit == "share" and _diluted(one, whole) else one
-        for one in found.values()
-    ]
+    for name, one in found.items():
+        if one.unit == "share" and _diluted(one, found["step_time"]):
+            found[name] = replace(one, verdict=NO_EVIDENCE)
+    return list(found.values())
 
 
 def _diluted(part: MetricChange, whole: MetricChange) -> bool:
@@ -323,13 +318,10 @@ def sentence(
         text += f"; p99 of the step time {_relative(tail)}"
     if each := by_metric.get("throughput_per_rank"):
         text += f"; per rank {_relative(each)}"
-    named = [item for item in findings if item.verdict != NO_EVIDENCE]
-    if named:
+    if named := [item for item in findings if item.verdict != NO_EVIDENCE]:
         first = max(named, key=lambda item: abs(item.difference))
-        text += (
-            f"; most changed finding: {first.title}, "
-            f"{words.percent(first.baseline)} to {words.percent(first.value)} of step time"
-        )
+        span = f"{words.percent(first.baseline)} to {words.percent(first.value)}"
+        text += f"; most changed finding: {first.title}, {span} of step time"
     return text
 
 
@@ -361,10 +353,8 @@ def limits(baseline: Account, other: Account, unit: str) -> list[str]:
     if fewest // 100 < FEWEST:  # above the p99
         found.append(f"the p99 of {fewest} steps rests on {max(fewest // 100, 1)} of them: rough")
     if baseline.world != other.world:
-        found.append(
-            f"{baseline.name} has {baseline.world} ranks, {other.name} {other.world}: compare "
-            "throughput per rank"
-        )
+        sizes = f"{baseline.name} has {baseline.world} ranks, {other.name} {other.world}"
+        found.append(f"{sizes}: compare throughput per rank")
     pair = (baseline, other)
     found += differences([run.script for run in pair], [run.bytes_per_rank for run in pair])
     if unit == "steps/s" and (baseline.samples is None) != (other.samples is None):

@@ -149,13 +149,8 @@ def history(
 
 def find(folder: Path) -> list[Path]:
     """Folders of runs in this one, itself included."""
-    found = {
-        path.parent
-        for depth in DEPTH
-        for name in ("run.json", "attempt-*")
-        for path in folder.glob(depth + name)
-    }
-    return sorted(found)
+    places = [depth + name for depth in DEPTH for name in ("run.json", "attempt-*")]
+    return sorted({path.parent for place in places for path in folder.glob(place)})
 
 
 def diagnosed(run: PastRun, folder: Path) -> PastRun:
@@ -276,9 +271,8 @@ def _trend(name: str, runs: Sequence[PastRun]) -> MetricTrend | None:
     order, logs = np.arange(len(values)) - (len(values) - 1) / 2, np.log(values)
     slope = float(order @ logs / (order @ order))
     rest = logs - logs.mean() - slope * order
-    half = student(len(values) - 2) * float(
-        np.sqrt(rest @ rest / (len(values) - 2) / (order @ order))
-    )
+    freedom = len(values) - 2
+    half = student(freedom) * float(np.sqrt(rest @ rest / freedom / (order @ order)))
     change, low, high = (float(np.expm1(each)) for each in (slope, slope - half, slope + half))
     return MetricTrend(name, change, low, high, _in_words(TRENDS[name], change, low, high))
 

@@ -114,10 +114,8 @@ def normalised_json(found: Comparison) -> dict[str, Any]:
         for item in document["findings"]
     ]
     base = sum(part.baseline_ns for part in found.parts)
-    document["parts"] = [
-        {"part": part.part, "share_of_baseline": part.difference_ns / base if base else None}
-        for part in found.parts
-    ]
+    shares = {part.part: part.difference_ns / base if base else None for part in found.parts}
+    document["parts"] = [{"part": name, "share_of_baseline": s} for name, s in shares.items()]
     del document["difference_ns"]
     return document
 
@@ -135,8 +133,7 @@ def changed(baseline: Diagnosis, other: Diagnosis) -> list[Changed]:
     left = list(other.findings)
     found = []
     for before in baseline.findings:
-        after = _match(before, left)
-        if after is not None:
+        if after := _match(before, left):
             left.remove(after)
         found.append(_changed(before, after))
     found += [_changed(None, after) for after in left]

@@ -345,9 +345,8 @@ def project(
             runs[size].append((mean, float(step_ns.std()) / mean, p99))
     likeliest = fit(cut, [next(iter(each), "normal") for each in weights])
     means = [expected(likeliest, size, growth.factor(size), strong=strong) for size in sizes]
-    return [
-        _point(size, np.array(runs[size]), mean) for size, mean in zip(sizes, means, strict=True)
-    ]
+    pairs = zip(sizes, means, strict=True)
+    return [_point(size, np.array(runs[size]), mean) for size, mean in pairs]
 
 
 def _one_of(weights: dict[str, float], random: np.random.Generator) -> str:

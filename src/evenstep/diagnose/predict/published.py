@@ -164,9 +164,8 @@ def _pattern(table: Columns, rows: Array, found: Dependencies) -> _Pattern:
     operations = Columns({**dict.fromkeys(names, zero), "queues": queues, "number": nodes})
     graph = segments(entries, operations, steps, lanes_of, (known, known))
     number = np.argsort(graph.operations.number)
-    return _Pattern(
-        np.unique(table.turn[rows], axis=0).T, rows, graph, number[place], number[ready]
-    )
+    turns = np.unique(table.turn[rows], axis=0).T
+    return _Pattern(turns, rows, graph, number[place], number[ready])
 
 
 def _entered(
@@ -190,20 +189,12 @@ def _entered(
         (last, WAIT, none[last], none[last], place[last]),
         (ends, STEP_END, none[ends], none[ends], none[ends]),
     ]
-    of, order, enter, after, wait = (
-        np.concatenate([np.broadcast_to(part[n], len(part[0])) for part in parts]) for n in range(5)
-    )
-    return Columns(
-        {
-            "lane": ops.column[of],
-            "step": ops.turn[of],
-            "at_ns": 0 * of,
-            "order": order,
-            "enter": enter,
-            "after": after,
-            "wait": wait,
-        }
-    ).sorted_by("lane", "step", "order")
+    names = ("of", "order", "enter", "after", "wait")
+    full = [[np.broadcast_to(each, len(part[0])) for each in part] for part in parts]
+    columns = dict(zip(names, map(np.concatenate, zip(*full, strict=True)), strict=True))
+    of = columns.pop("of")
+    where = {"lane": ops.column[of], "step": ops.turn[of], "at_ns": 0 * of}
+    return Columns(where | columns).sorted_by("lane", "step", "order")
 
 
 def _measured(table: Columns, rows: Array, waits: Dependencies, left: Array) -> tuple[Array, Array]:
@@ -255,11 +246,9 @@ def replayed(plan: OperationJob, durations_s: Array, delays_s: Array | None = No
         if delays_s is not None:
             took[one.ready] = delays_s[one.rows]
         took[one.place] += durations_s[one.rows]
-        everything = np.arange(len(took))
-        changes = [
-            Change.none()._replace(operations=everything, took_ns=1e9 * each)
-            for each in took.reshape(len(took), -1).T
-        ]
+        change = Change.none()._replace(operations=np.arange(len(took)))
+        each_ns = 1e9 * took.reshape(len(took), -1).T
+        changes = [change._replace(took_ns=one_ns) for one_ns in each_ns]
         ends = np.nanmax(replay(one.graph, changes), axis=2).reshape(*shape, -1) / 1e9
         found[one.steps] = np.diff(ends, axis=2, prepend=0.0).transpose(0, 2, 1)
     return found
@@ -347,9 +336,8 @@ def _explained(
 ) -> dict[str, float | None]:
     """The part's contribution to the slowdown: mean step with it ideal and the rest as it was, and
     the reverse; the share that it removes (above 1 where others profit too), and that it adds."""
-    mended, broken, before, best = (
-        float(length.mean()) for length in (mended_s, broken_s, was, ideal)
-    )
+    lengths = (mended_s, broken_s, was, ideal)
+    mended, broken, before, best = (float(length.mean()) for length in lengths)
     whole = before - best
     known = abs(whole) > 1e-9 * before
     removed, added = (gain / whole if known else None for gain in (before - mended, broken - best))
@@ -380,9 +368,8 @@ def _each(
 
 def _optypes(plan: OperationJob) -> tuple[list[str], Array]:
     """Labels of types, both ends of a message being one, and the index of each row's label."""
-    labels, number = np.unique(
-        np.array([MERGED.get(name, name) for name in plan.names]), return_inverse=True
-    )
+    names = np.array([MERGED.get(name, name) for name in plan.names])
+    labels, number = np.unique(names, return_inverse=True)
     return [*labels.tolist(), FIRST], number[plan.table.optype]
 
 

@@ -129,11 +129,9 @@ def resampled(points: Sequence[ScalingPoint]) -> Array:
     """Mean step time of each run under draws of its blocks of steps. (draws, runs)."""
     random = np.random.default_rng(SEED)
     drawn = [blocks(len(point.step_ns), random) for point in points]
-    means = [
-        each.sums(point.step_ns) / (each.starts.shape[1] * each.length)
-        for each, point in zip(drawn, points, strict=True)
-    ]
-    return np.stack(means, axis=1)
+    sums = (each.sums(point.step_ns) for each, point in zip(drawn, points, strict=True))
+    sizes = (each.starts.shape[1] * each.length for each in drawn)
+    return np.stack([total / size for total, size in zip(sums, sizes, strict=True)], axis=1)
 
 
 # -- the law ---------------------------------------------------------------------------------------
@@ -264,9 +262,8 @@ class Curve:
             return found | {"low": None, "high": None}
         value = np.inf if found["value"] is None else found["value"]
         known = [getattr(law, name) for law in self.laws]
-        ends = np.quantile(
-            [np.inf if one is None else one for one in known], [0.025, 0.975], method="nearest"
-        )
+        finite = [np.inf if one is None else one for one in known]
+        ends = np.quantile(finite, [0.025, 0.975], method="nearest")
         ends = [min(ends[0], value), max(ends[1], value)]
         low, high = (float(end) if np.isfinite(end) else None for end in ends)
         return found | {"low": low, "high": high}

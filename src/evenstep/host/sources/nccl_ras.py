@@ -105,12 +105,8 @@ def _behind(ranks: list[dict[str, Any]]) -> list[str]:
     names = dict.fromkeys(name for rank in ranks for name in rank.get("collective_counts") or {})
     for name in names:
         counts = [int((rank.get("collective_counts") or {}).get(name, 0)) for rank in ranks]
-        most = max(counts)
-        told += [
-            f"{_named(rank)}: {count} {name} of {most}"
-            for rank, count in zip(ranks, counts, strict=True)
-            if count < most
-        ]
+        most, pairs = max(counts), zip(ranks, counts, strict=True)
+        told += [f"{_named(rank)}: {n} {name} of {most}" for rank, n in pairs if n < most]
     return told
 
 

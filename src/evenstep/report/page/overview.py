@@ -216,9 +216,8 @@ def _of_phase(steps: Columns, phase: Phase) -> Columns:
     order = np.lexsort([time_us, box])
     count = np.bincount(box)
     first = np.cumsum(count) - count
-    quantiles = {
-        name: _quantile(time_us[order], first, count, share) for name, share in QUANTILES.items()
-    }
+    sorted_us, shares = time_us[order], QUANTILES.items()
+    quantiles = {name: _quantile(sorted_us, first, count, share) for name, share in shares}
     last = np.minimum(np.arange(1, len(count) + 1) * width, len(ranks)) - 1
     return Columns(
         {

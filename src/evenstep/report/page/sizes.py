@@ -42,10 +42,9 @@ def sizes(case: Case) -> Chart | None:
         "floors": [_table(n, s.sizes, s.floors_ns) for n, s in enumerate(shown)],
         "curves": [table for table, _ in expected],
     }
-    named = [
-        {"name": shape.name.replace("_", "-"), "rests_on": words}
-        for shape, (_, words) in zip(shown, expected, strict=True)
-    ]
+    names = (shape.name.replace("_", "-") for shape in shown)
+    words = (text for _, text in expected)
+    named = [{"name": n, "rests_on": text} for n, text in zip(names, words, strict=True)]
     joined = {name: Columns.concatenate(parts) for name, parts in tables.items()}
     return Chart(joined, {"sizes": named, "algorithms": ALGORITHMS})
 

@@ -149,9 +149,8 @@ def _finding(item: Changed, normalised: bool, style: Style) -> str:
         numbers = f"{ratio:>18}"
     else:
         numbers = f"{percent(item.baseline):>8} to {percent(item.value):>6}"
-    return (
-        f"  {printable(name):31}{numbers}  {item.change:5}  {_word(item.verdict, style)}".rstrip()
-    )
+    line = f"  {printable(name):31}{numbers}  {item.change:5}"
+    return f"{line}  {_word(item.verdict, style)}".rstrip()
 
 
 def _short(name: str, width: int = COLUMN) -> str:

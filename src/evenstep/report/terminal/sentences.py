@@ -116,11 +116,8 @@ def tokens(found: Mapping[str, Any]) -> Iterator[str]:
 
 def ports(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Describe the range of sending rates over ports of network adapters."""
-    sent = sorted(
-        (each["sent_gBps"], each["node"], each["port"])
-        for each in found
-        if is_known(each.get("sent_gBps"))
-    )
+    known = (each for each in found if is_known(each.get("sent_gBps")))
+    sent = sorted((each["sent_gBps"], each["node"], each["port"]) for each in known)
     if len({node for _, node, _ in sent}) < 2:  # on one host they carry no traffic of the job
         return
     (low, node, port), high = sent[0], sent[-1][0]
@@ -159,11 +156,8 @@ def pacing(found: Mapping[str, Any]) -> Iterator[str]:
             yield _effect(effect)
     else:
         yield "pacing delayed no rank: none was early often enough, or the trial ended it"
-    total = len(found["ranks"])
-    parts = [
-        word if count == total else f"{word} ({plural(count, 'rank')})"
-        for word, count in found["verdicts"].items()
-    ]
+    counts, total = found["verdicts"].items(), len(found["ranks"])
+    parts = [word + f" ({plural(n, 'rank')})" * (n != total) for word, n in counts]
     yield f"result of its trials: {', '.join(parts)}"
 
 

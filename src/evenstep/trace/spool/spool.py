@@ -69,10 +69,8 @@ class Spool:
         self._fd = fd
         self._memory: mmap.mmap | None = memory
         self._view = memoryview(memory)
-        ring = self._view[
-            regions.ring_offset : regions.ring_offset + regions.ring_capacity * RECORD_BYTES
-        ]
-        self._ring = ring
+        end = regions.ring_offset + regions.ring_capacity * RECORD_BYTES
+        self._ring = ring = self._view[regions.ring_offset : end]
         self.words = ring.cast("Q")
         self.halves = ring.cast("H")
         self._count = count(1)
@@ -122,11 +120,9 @@ class Spool:
     def _write_header(self, identity: Mapping[str, Any]) -> None:
         text = json.dumps(dict(identity), separators=(",", ":")).encode()
         if len(text) > _TEXT_ROOM:
-            raise SpoolError(
-                f"the identity of {self.path} takes {len(text)} bytes, of {_TEXT_ROOM}"
-            )
-        regions = self.regions
-        start = layout.HEADER_TEXT_OFFSET
+            size = f"{len(text)} bytes, of {_TEXT_ROOM}"
+            raise SpoolError(f"the identity of {self.path} takes {size}")
+        regions, start = self.regions, layout.HEADER_TEXT_OFFSET
         self._view[start : start + len(text)] = text
         layout.HEADER.pack_into(
             self._view, 0, layout.MAGIC, layout.VERSION, layout.PAGE_BYTES, RECORD_BYTES,
@@ -212,11 +208,9 @@ class Spool:
             if not free:
                 return 0
             if name not in self._names:
-                number = len(self._names)
-                fits = number < NAME_LIMIT and self._append(
-                    layout.TABLE_NAME, number, name.encode()
-                )
-                self._names[name] = number if fits else 0
+                entry = layout.TABLE_NAME, len(self._names), name.encode()
+                fits = entry[1] < NAME_LIMIT and self._append(*entry)
+                self._names[name] = entry[1] if fits else 0
             return self._names[name]
 
     def add_group(self, description: Mapping[str, Any]) -> int:

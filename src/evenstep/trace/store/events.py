@@ -118,9 +118,8 @@ class StoredEvents(OnDisk):
         try:
             return np.broadcast_to(np.array(values.pop(), EVENT_TYPES[name]), self._length)
         except OverflowError:
-            raise TraceError(
-                f"{self._folder}: store.json is damaged; store the run again"
-            ) from None
+            what = f"{self._folder}: store.json is damaged"
+            raise TraceError(f"{what}; store the run again") from None
 
     def _whole(self, names: Sequence[str]) -> Columns:
         """Read whole columns, one block of files after another."""

@@ -48,12 +48,8 @@ class StoreTable(NamedTuple):
 
 #: Enumerations whose names stand for numbers, by the name of their lookup list.
 WORDS: Mapping[str, type[IntEnum]] = {
-    "kinds": Kind,
-    "ops": Op,
-    "phases": Phase,
-    "dtypes": DType,
-    "reductions": ReduceOp,
-    "actuators": Actuator,
+    **{"kinds": Kind, "ops": Op, "phases": Phase},
+    **{"dtypes": DType, "reductions": ReduceOp, "actuators": Actuator},
 }
 
 
@@ -108,9 +104,8 @@ FINDINGS = TABLES[-1]
 
 
 def view(table: StoreTable) -> str:
-    columns = ", ".join(
-        f'{sql} as "{name}"' if sql else f'"{name}"' for name, _, sql in table.columns
-    )
+    named = (f'{sql} as "{name}"' if sql else f'"{name}"' for name, _, sql in table.columns)
+    columns = ", ".join(named)
     where = "" if table.kind is None else f" where kind = {int(table.kind)}"
     return f"create view {table.name} as select {columns} from records{where}"
 
@@ -231,16 +226,14 @@ def _views(
     groups: Sequence[Group],
 ) -> None:
     lists: dict[str, list[str]] = {name: words(members) for name, members in WORDS.items()}
-    lists["nodes"] = [
-        ranks[rank].node if rank in ranks else "" for rank in range(max(ranks, default=0) + 1)
-    ]
+    every = range(max(ranks, default=0) + 1)
+    lists["nodes"] = [ranks[rank].node if rank in ranks else "" for rank in every]
     lists["names"] = list(names)
     lists["groups"] = [group.name or group.uid for group in groups]
     marks = ", ".join(f"?::varchar[] as {name}" for name in lists)
     connection.execute(f"create table lookup as select {marks}", list(lists.values()))
-    connection.execute(
-        "create table groups (name varchar, uid varchar, backend varchar, ranks integer[])"
-    )
+    columns = "name varchar, uid varchar, backend varchar, ranks integer[]"
+    connection.execute(f"create table groups ({columns})")
     for group in groups:
         row = [group.name or group.uid, group.uid, group.backend, list(group.ranks)]
         connection.execute("insert into groups values (?, ?, ?, ?)", row)

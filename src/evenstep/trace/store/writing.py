@@ -90,10 +90,7 @@ def _write(trace: Trace, folder: Path) -> list[StoredPart]:
     with store_database.connect() as connection:
         store_database.write(connection, rank_arrays(trace), folder / RANKS)
         store_database.write(connection, summary_arrays(trace), folder / SUMMARIES)
-    groups = [
-        StoredGroup(each.uid, each.name, format_ranks(each.ranks), each.backend)
-        for each in trace.groups
-    ]
+    groups = [StoredGroup(g.uid, g.name, format_ranks(g.ranks), g.backend) for g in trace.groups]
     Manifest(
         run=trace.run,
         world=trace.world,
@@ -111,10 +108,8 @@ def _write(trace: Trace, folder: Path) -> list[StoredPart]:
 def _stretches(trace: Trace, steps: Array) -> list[tuple[int, int]]:
     """First and last step of each range."""
     most = max(int(STRETCH_RECORDS / max(trace.records_per_step, 1)), 1)
-    return [
-        (int(steps[first]), int(steps[min(first + most, len(steps)) - 1]))
-        for first in range(0, len(steps), most)
-    ]
+    ranges = (steps[first : first + most] for first in range(0, len(steps), most))
+    return [(int(each[0]), int(each[-1])) for each in ranges]
 
 
 def _blocks(trace: Trace, steps: int) -> Array:
@@ -137,9 +132,8 @@ def _stretch(trace: Trace, folder: Path, first: int, last: int, blocks: Array) -
     found = []
     with store_database.connect(1) as connection:
         for block in np.unique(np.concatenate(owner)):
-            mine = [
-                table.select(_where(of == block)) for table, of in zip(tables, owner, strict=True)
-            ]
+            pairs = zip(tables, owner, strict=True)
+            mine = [table.select(_where(of == block)) for table, of in pairs]
             arrays = record_arrays(Columns.concatenate([one.only(*EVENT_COLUMNS) for one in mine]))
             path = place / f"nodes-{block:05d}.parquet"
             store_database.write(connection, arrays, path)
