@@ -230,13 +230,6 @@ _PARTS = re.compile(rf"(?<=[,;:]) | (?={_RELATIVE})")
 _PHRASES = re.compile(r" (?=(?:in|for|with|by|after|before) )")
 
 
-def _clauses(text: str) -> list[str]:
-    """A sentence in parts that it can lose from its end: relative clauses whole, else phrases."""
-    parts = _PARTS.split(text)
-    split = ([part] if re.match(_RELATIVE, part) else _PHRASES.split(part) for part in parts)
-    return [clause for clauses in split for clause in clauses]
-
-
 #: Words that no sentence ends with.
 _LEADING_ON = frozenset(
     {
@@ -251,7 +244,8 @@ def shortened(text: str, most: int) -> str:
     if count_words(text) <= most:
         return text
     text = re.sub(r"\s+\([^()]+\)", "", text)
-    clauses = _clauses(text)
+    parts = ([p] if re.match(_RELATIVE, p) else _PHRASES.split(p) for p in _PARTS.split(text))
+    clauses = [clause for part in parts for clause in part]  # relative ones whole, else phrases
     kept = clauses[0]
     for clause in clauses[1:]:
         if count_words(f"{kept} {clause}") > most:

@@ -38,7 +38,9 @@ def admit(
     folder: RunFolder, command: Sequence[str], environ: Mapping[str, str], *, force: bool
 ) -> Admission:
     """Decide. Raises `UsageError` if the folder holds another run, unless `force` replaces it."""
-    given = given_run_id(environ) or option_value(command, _RENDEZVOUS) or _mpiexec_id(environ)
+    given = given_run_id(environ) or option_value(command, _RENDEZVOUS) or None
+    if given is None and from_environment(environ).launcher in ("pmi", "openmpi"):
+        given = default_path(Path.cwd(), os.getppid()).name  # of all that one mpiexec started here
     alone = not spans_nodes(command, environ)
     fresh = Admission(given or folder.path.name, passes_id=given is not None or alone)
     if not folder.exists():
@@ -61,13 +63,6 @@ def spans_nodes(command: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Whether other launchers may start the same job on other nodes."""
     counts = [option_value(command, _NODES), environ.get("SLURM_NNODES")]
     return any(count not in (None, "1", "1:1") for count in counts)
-
-
-def _mpiexec_id(environ: Mapping[str, str]) -> str | None:
-    """Return the run id shared by the launchers that one mpiexec started on this node."""
-    if from_environment(environ).launcher not in ("pmi", "openmpi"):
-        return None
-    return default_path(Path.cwd(), os.getppid()).name
 
 
 def option_value(command: Sequence[str], pattern: re.Pattern[str]) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -56,11 +56,13 @@ def _main(args: argparse.Namespace) -> int:
         show(fields.document(), fields.described, as_json=args.json)
         return 0
     if args.presets:
+        from evenstep.explain.text import hanging_lines
         from evenstep.scenario import presets
 
         found = presets.summaries()
         listed: presets.PresetsDocument = {"schema": "evenstep.presets/1", "presets": found}
-        show(listed, lambda: _preset_list(found), as_json=args.json)
+        rows = (hanging_lines(f"{name:{_NAMES}}", what) for name, what in found.items())
+        show(listed, lambda: "\n".join(line for row in rows for line in row), as_json=args.json)
         return 0
     if args.scenario is None:
         raise UsageError("give a SCENARIO file, or list the fields of one with --fields")
@@ -84,13 +86,6 @@ def _main(args: argparse.Namespace) -> int:
     for written in filter(None, (args.html, args.out)):
         tell_written(written)
     return progress.INTERRUPTED if result.partial else 0
-
-
-def _preset_list(summaries: Mapping[str, str]) -> str:
-    from evenstep.explain.text import hanging_lines
-
-    rows = (hanging_lines(f"{name:{_NAMES}}", what) for name, what in summaries.items())
-    return "\n".join(line for row in rows for line in row)
 
 
 @contextmanager

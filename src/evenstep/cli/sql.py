@@ -134,23 +134,18 @@ def _print_csv(answer: QueryResult) -> None:
 
 
 def _print_table(answer: QueryResult) -> None:
+    from evenstep.report.terminal.style import table
+
     rows = answer.rows()
     shown = [[_cell(value) for value in row] for row in islice(rows, MOST_ROWS)]
     names = [_cell(name) for name in answer.columns]
-    lines = list(_side_by_side(names, shown))
+    left = {at for at, _ in enumerate(names) if not all(_is_number(row[at]) for row in shown)}
+    lines = [line.rstrip() for line in table([names, *shown], left=left)]
     if max(map(len, lines)) > shutil.get_terminal_size().columns:
         lines = list(_one_below_another(names, shown))
     print("\n".join(lines) if shown else f"{'  '.join(names)}\n0 rows")
     if next(rows, None) is not None:
         print(f"these are the first {MOST_ROWS} rows; --csv or --json for all", file=sys.stderr)
-
-
-def _side_by_side(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Render rows as a table; numeric columns are right-aligned."""
-    from evenstep.report.terminal.style import table
-
-    left = {at for at, name in enumerate(names) if not all(_is_number(row[at]) for row in rows)}
-    yield from (line.rstrip() for line in table([names, *rows], left=left))
 
 
 def _one_below_another(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

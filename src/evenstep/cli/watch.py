@@ -55,7 +55,8 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError(f"{path} is a file; give the run folder")
     if args.into is not None and not args.aggregate:
         raise UsageError("--into needs --aggregate")
-    if args.once and not _has_started(path):
+    started = ("attempt-*/rank-*.spool", "live/node-*.bin")
+    if args.once and not any(any(path.glob(place)) for place in started):
         raise TraceError(f"no rank has started in {path}; without --once, watch waits for ranks")
     with until_interrupted():
         _watch(args, path)
@@ -87,10 +88,6 @@ def run_folder(path: Path) -> Path:
     if path.suffix == ".spool":
         path = path.parent
     return path.parent if any(path.glob("rank-*.spool")) else path
-
-
-def _has_started(path: Path) -> bool:
-    return any(any(path.glob(place)) for place in ("attempt-*/rank-*.spool", "live/node-*.bin"))
 
 
 def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> None:

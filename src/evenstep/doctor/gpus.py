@@ -40,7 +40,11 @@ def checks(host: Host) -> Iterator[Check]:
     yield from or_ok(_memory(host.nvml, named), none)
     yield from or_ok(_power(host.nvml, named), fine("gpus.power", "full power, no slowdown"))
     yield from or_ok(_alike(host.nvml, named), fine("gpus.alike", f"{len(named)} alike"))
-    yield _persistence(host.nvml, named)
+    modes = {n: _ask(host.nvml, "nvmlDeviceGetPersistenceMode", handle) for n, handle in named}
+    if off := [name for name, mode in modes.items() if mode == 0]:
+        yield wrong("gpus.persistence.off", gpus=off)
+    else:
+        yield fine("gpus.persistence", "on")
 
 
 Named = list[tuple[str, Any]]
@@ -97,13 +101,6 @@ def _alike(nvml: Nvml, named: Named) -> Iterator[Check]:
     most = max(active.values())
     if fewer := [f"{name} has {n} active NVLinks" for name, n in active.items() if n < most]:
         yield wrong("gpus.alike.links", fewer=fewer, most=most)
-
-
-def _persistence(nvml: Nvml, named: Named) -> Check:
-    modes = {name: _ask(nvml, "nvmlDeviceGetPersistenceMode", handle) for name, handle in named}
-    if off := [name for name, mode in modes.items() if mode == 0]:
-        return wrong("gpus.persistence.off", gpus=listed(off))
-    return fine("gpus.persistence", "on")
 
 
 def _xids(host: Host) -> Iterator[Check]:

@@ -32,7 +32,11 @@ def checks(facts: Mapping[str, Any], place: str, host: Host) -> Iterator[Check]:
     yield _network(facts, place)
     yield _direct(facts, place)
     yield _within(facts, place)
-    yield from or_ok(_warnings(facts, place), fine("nccl_log.warnings", f"none in {place}"))
+    warned = []
+    for one in facts["warnings"][:_MOST_WARNINGS]:
+        times = f" ({one['times']} times)" if one["times"] > 1 else ""
+        warned.append(wrong("nccl_log.warnings.warned", place=place, text=one["text"], times=times))
+    yield from or_ok(warned, fine("nccl_log.warnings", f"none in {place}"))
     yield _whole(facts, place)
     there = host.elsewhere(facts["environment"])
     for check in (*variables.checks(there), *contradictions.checks(there)):
@@ -73,12 +77,6 @@ def _within(facts: Mapping[str, Any], place: str) -> Check:
         counts = {"shared": shared, "channels": near + shared}
         return wrong("nccl_log.within_node.shared", place=place, **counts)
     return fine("nccl_log.within_node", f"{near} channels, all GPU to GPU in {place}")
-
-
-def _warnings(facts: Mapping[str, Any], place: str) -> Iterator[Check]:
-    for one in facts["warnings"][:_MOST_WARNINGS]:
-        times = f" ({one['times']} times)" if one["times"] > 1 else ""
-        yield wrong("nccl_log.warnings.warned", place=place, text=one["text"], times=times)
 
 
 def _whole(facts: Mapping[str, Any], place: str) -> Check:

@@ -174,11 +174,6 @@ def _adapters(topology: Topology, where: str) -> Iterator[Check]:
         yield wrong("topology.gpu_nic.all_far", best=best, where=where)
     else:
         yield fine("topology.gpu_nic", f"every GPU has an adapter at {best}{where}")
-    yield from _crowded(known, where)
-
-
-def _crowded(known: Mapping[str, tuple[str | None, list[str]]], where: str) -> Iterator[Check]:
-    """Check for adapters that serve more GPUs than others."""
     shares = Counter(nic for _, nics in known.values() for nic in nics if len(nics) == 1)
     if len(shares) > 1 and max(shares.values()) > min(shares.values()):
         most, fewest = (end(shares.items(), key=lambda row: row[1]) for end in (max, min))

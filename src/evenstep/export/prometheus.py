@@ -11,6 +11,7 @@ from __future__ import annotations
 import hmac
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,7 +21,6 @@ import msgspec
 
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.errors import TraceError, UsageError, refused
-from evenstep.trace.pack import Extent
 from evenstep.trace.reader import SpoolContents, open_spool
 from evenstep.trace.spool.files import read_toml
 from evenstep.trace.spool.folder import RunFolder, read_facts
@@ -165,14 +165,12 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def exposition(families: Mapping[str, MetricFamily]) -> str:
-    return "".join(_family(family) for family in families.values())
-
-
-def _family(family: MetricFamily) -> str:
-    meaning = family.meaning.replace("\\", r"\\").replace("\n", r"\n")
-    lines = [f"# HELP {family.name} {meaning}", f"# TYPE {family.name} {family.kind}"]
-    lines += [f"{family.name}{_labels(labels)} {_value(value)}" for labels, value in family.samples]
-    return "\n".join(lines) + "\n"
+    lines = []
+    for one in families.values():
+        name, meaning = one.name, one.meaning.replace("\\", r"\\").replace("\n", r"\n")
+        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {one.kind}"]
+        lines += [f"{name}{_labels(labels)} {_value(value)}" for labels, value in one.samples]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _labels(labels: Mapping[str, str]) -> str:
@@ -203,7 +201,10 @@ def running(run: Path, *, node: str | None = None, anonymous: bool = False) -> F
     folder = RunFolder(run)
     attempts = folder.attempts()
     places = spools_in(folder.spool_path(attempts[-1], 0).parent)[0] if attempts else []
-    spools = [spool for spool in map(_readable, places) if spool is not None]
+    spools = []
+    for place in places:
+        with suppress(TraceError):
+            spools.append(open_spool(place)[0])
     spools = [each for each in spools if each.identity.get("hostname") == node] or spools
     name = spools[0].identity.get("run_id", "") if spools else ""
     if anonymous:
@@ -225,13 +226,6 @@ def _live(path: Path) -> Live | None:
     try:
         return msgspec.convert(read_facts(path), Live, str_keys=True)
     except (TraceError, msgspec.ValidationError):
-        return None
-
-
-def _readable(place: Extent) -> SpoolContents | None:
-    try:
-        return open_spool(place)[0]
-    except TraceError:
         return None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -195,22 +196,18 @@ def _own_gpu(
     """PCI address of this rank's GPU."""
     if device_index is None:
         return None
-    addresses = _visible_addresses(sysroot, nvml, environ)
+    addresses: list[str] = []
+    if nvml is not None:
+        with suppress(NvmlError):
+            addresses = [nvml.pci_address(handle) for handle in visible_handles(nvml, environ)]
+    else:
+        places = [PciPlace.of(str(card)) for card in cards(sysroot)]
+        positions = pick(visible(environ, AMD), [""] * len(places))
+        addresses = [place.address for i in positions if (place := places[i])]
     if device_index < len(addresses):
         return addresses[device_index]
     unknown["gpu"] = f"device {device_index} cannot be mapped to a PCI address"
     return None
-
-
-def _visible_addresses(sysroot: str, nvml: Nvml | None, environ: Mapping[str, str]) -> list[str]:
-    if nvml is not None:
-        try:
-            return [nvml.pci_address(handle) for handle in visible_handles(nvml, environ)]
-        except NvmlError:
-            return []
-    places = [PciPlace.of(str(card)) for card in cards(sysroot)]
-    positions = pick(visible(environ, AMD), [""] * len(places))
-    return [place.address for i in positions if (place := places[i])]
 
 
 def _distances(

@@ -28,7 +28,13 @@ KEPT = 5  # past findings that are still shown
 
 def live_findings(run: FollowedRun) -> list[LiveFinding]:
     window = run.window
-    found = [*_silent(run.states), *_failed(run.states), *_lost_nodes(run)]
+    found = [*_silent(run.states), *_failed(run.states)]
+    if run.lost_nodes:
+        first, *others = sorted(run.lost_nodes)
+        nodes = printable(first) + (f" and {len(others)} more" if others else "")
+        text = f"no summary of {nodes} for {duration(1e9 * max(run.lost_nodes.values()))}: "
+        text += "evenstep watch --aggregate has ended there"
+        found.append(LiveFinding("agent", (), None, text))
     if run.attempts > 1:
         text = f"attempt {run.attempts} of this run: it was restarted"
         found.append(LiveFinding("restart_amplification", (), None, text))
@@ -73,14 +79,6 @@ def _failed(states: Sequence[SeenRank]) -> Iterator[LiveFinding]:
         ranks = _ranks(failed)
         why = printable(failed[0].facts["failure"])
         yield LiveFinding("agent", ranks, None, f"{named(ranks)} not recorded any more: {why}")
-
-
-def _lost_nodes(run: FollowedRun) -> Iterator[LiveFinding]:
-    if run.lost_nodes:
-        nodes = sorted(run.lost_nodes)
-        named = printable(nodes[0]) + (f" and {len(nodes) - 1} more" if len(nodes) > 1 else "")
-        text = f"no summary of {named} for {duration(1e9 * max(run.lost_nodes.values()))}: "
-        yield LiveFinding("agent", (), None, text + "evenstep watch --aggregate has ended there")
 
 
 def _late(run: FollowedRun) -> Iterator[LiveFinding]:

@@ -96,7 +96,10 @@ def encoded(run: LiveRun, node: str, look: int) -> bytes:
     ranks["rank"] = -1
     for row, state in zip(ranks, states, strict=False):
         _fill_row(row, state, _place(paces, state.facts.get("pace")))
-    _fill_window(ranks, run.window)
+    used = np.flatnonzero(ranks["rank"] >= 0)
+    place = used[np.searchsorted(ranks["rank"][used], run.window.ranks)]
+    for name in (*_MEANS, "phase_ns", "last_step", "counts"):
+        ranks[name][place] = getattr(run.window, name)
     facts = [state.facts for state in states]
     told = paces, _first(facts, "pacing"), _first(facts, "failure")
     head = Head(node, run.attempt or 0, run.attempts, run.world, look, rows, *told)
@@ -154,13 +157,6 @@ def _place(known: list[Mapping[str, Any]], fact: Any) -> int:
     if fact not in known and len(known) < MOST_FACTS:
         known.append(fact)
     return known.index(fact) if fact in known else -1
-
-
-def _fill_window(ranks: Array, window: RankWindow) -> None:
-    used = np.flatnonzero(ranks["rank"] >= 0)
-    place = used[np.searchsorted(ranks["rank"][used], window.ranks)]
-    for name in (*_MEANS, "phase_ns", "last_step", "counts"):
-        ranks[name][place] = getattr(window, name)
 
 
 def _step_rows(table: StepTable) -> Array:

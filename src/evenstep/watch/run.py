@@ -153,7 +153,8 @@ class LiveRun(FollowedRun):
         usual_s = float(steps_ns[len(steps_ns) // 2]) * 1e-9 if steps_ns else 0.0
         patience = max(SILENT_S, SILENT_STEPS * usual_s)
         seen.silent_s = 0.0 if tail.closed or silent < patience else silent
-        seen.gone = silent > GONE_S and not tail.closed and _is_gone(tail.identity)
+        mine = silent > GONE_S and not tail.closed and bool(boot_id()) and _is_here(tail.identity)
+        seen.gone = mine and not Path(f"/proc/{tail.identity.get('pid')}").exists()
         if not (seen.silent_s or seen.gone):
             seen.inside = None
             return False
@@ -171,12 +172,6 @@ def _last_step_s(tail: SpoolTail, now: float) -> float:
 
 def _is_here(identity: dict[str, Any]) -> bool:
     return identity.get("boot_id") == boot_id() and identity.get("hostname") == hostname()
-
-
-def _is_gone(identity: dict[str, Any]) -> bool:
-    """Whether the process of a rank on this machine has ended."""
-    here = _is_here(identity) and bool(boot_id())
-    return here and not Path(f"/proc/{identity.get('pid')}").exists()
 
 
 def read_request(folder: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -124,15 +125,10 @@ class SpoolTail:
         entries = list(layout.unpack_entries(data))
         for _, kind, _, text in entries:
             if kind == layout.TABLE_FACT:
-                self._add_fact(text)
+                with suppress(ValueError, KeyError, TypeError, RecursionError):  # a damaged entry
+                    fact = json.loads(text)
+                    self.facts[fact["key"]] = fact["value"]
         return entries[-1][0] if entries else 0
-
-    def _add_fact(self, text: bytes) -> None:
-        try:
-            fact = json.loads(text)
-            self.facts[fact["key"]] = fact["value"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return  # ignore a damaged entry
 
     # -- steps -----------------------------------------------------------------------------------
 

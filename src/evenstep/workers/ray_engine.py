@@ -30,7 +30,10 @@ class RayEngine:
         """See `engines.Engine`. A cluster that was running before goes on running."""
         if not pieces:
             return
-        ray = _ray()
+        try:
+            import ray
+        except ModuleNotFoundError as error:
+            raise MissingExtra("ray", extra="ray", purpose="--engine ray") from error
         joined = bool(ray.is_initialized())
         if not joined:
             self._join(ray)
@@ -99,11 +102,3 @@ def _unable(text: str) -> str:
         )
     last = text.strip().splitlines()[-1] if text.strip() else "no reason given"
     return f"the Ray cluster cannot carry out a piece of work: {last}"
-
-
-def _ray() -> Any:
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        raise MissingExtra("ray", extra="ray", purpose="--engine ray") from error
-    return ray

@@ -47,7 +47,10 @@ class Spec(NamedTuple):
 def parse(text: str) -> Spec:
     """Read one specification; raises `UsageError` with the nearest valid form."""
     if text.strip().startswith("remove:"):
-        return _removal(text)
+        subject, colon, target = text.strip().removeprefix("remove:").partition(":")
+        if subject != "rank" or not colon:
+            raise _misunderstood(text, "only ranks can be removed")
+        return Spec(text, "remove", target, _numbers(text, subject, target), "removed", 1.0, 0)
     left, equals, right = text.strip().partition("=")
     subject, colon, target = left.partition(":")
     if subject not in _SUBJECTS:
@@ -58,7 +61,10 @@ def parse(text: str) -> Spec:
     if bool(target) != bool(which) or (colon and not target):
         raise _misunderstood(text, f"{subject}: {'there is only one' if target else 'which one?'}")
     factor = _factor(right) if any(change.startswith("x") for change in changes) else None
-    size = _size_bytes(right) if subject == "bucket" else 0
+    size = 0
+    if subject == "bucket" and right.endswith("B"):
+        with suppress(ValueError):
+            size = bytes_of(right)
     named = right in changes and not right.startswith("x")
     if not named and factor is None and not size:
         raise _misunderstood(text, f"{subject} cannot be {right!r}")
@@ -69,25 +75,11 @@ def parse(text: str) -> Spec:
     return Spec(text, subject, target, numbers, change, 1.0 if factor is None else factor, size)
 
 
-def _removal(text: str) -> Spec:
-    subject, colon, target = text.strip().removeprefix("remove:").partition(":")
-    if subject != "rank" or not colon:
-        raise _misunderstood(text, "only ranks can be removed")
-    return Spec(text, "remove", target, _numbers(text, subject, target), "removed", 1.0, 0)
-
-
 def _factor(text: str) -> float | None:
     with suppress(ValueError):
         value = float(text.removeprefix("x")) if text.startswith("x") else -1.0
         return value if 0 <= value < 1e6 else None
     return None
-
-
-def _size_bytes(text: str) -> int:
-    """Bytes of "25MB"; 0 for text that is no size with a unit."""
-    with suppress(ValueError):
-        return bytes_of(text) if text.endswith("B") else 0
-    return 0
 
 
 def _numbers(text: str, subject: str, target: str) -> tuple[int, ...]:

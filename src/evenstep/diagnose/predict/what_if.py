@@ -52,18 +52,14 @@ def answers(trace: Trace, specs: Sequence[str]) -> list[WhatIfGain]:
         return []
     case = open_case(trace)
     changes = [answer(case, spec) for spec in asked]
-    found = [
-        _gain(case, spec.text, [change], say(f"what_if.graph.{_method(spec)}"))
-        for spec, change in zip(asked, changes, strict=True)
-    ]
+    found = []
+    for spec, change in zip(asked, changes, strict=True):
+        method = say(f"what_if.graph.{'ideal' if spec.change == 'ideal' else spec.subject}")
+        found.append(_gain(case, spec.text, [change], method))
     if len(asked) > 1 and all(one.reason is None for one in found):
         text = " + ".join(spec.text for spec in asked)
         found.append(_gain(case, text, changes, "replay with all of them at once"))
     return found
-
-
-def _method(spec: Spec) -> str:
-    return "ideal" if spec.change == "ideal" else spec.subject
 
 
 def _gain(case: Case, text: str, changes: Sequence[Any], method: str) -> WhatIfGain:

@@ -168,15 +168,12 @@ def _processes(trace: Trace, clocks: Clocks) -> list[bytes]:
 
 
 def _descriptors(tracks: Tracks) -> list[bytes]:
-    return [
-        _descriptor(
-            wire.number(1, number),
-            wire.number(5, rank + 1),
-            wire.text(2, track),
-            wire.number(12, 100 * TRACKS.index(track) + min(lane, 99)),
-        )
-        for (rank, track, lane), number in tracks.numbers.items()
-    ]
+    found = []
+    for (rank, track, lane), number in tracks.numbers.items():
+        order = wire.number(12, 100 * TRACKS.index(track) + min(lane, 99))
+        own = wire.number(1, number), wire.number(5, rank + 1)
+        found.append(_descriptor(*own, wire.text(2, track), order))
+    return found
 
 
 def _descriptor(*fields: bytes) -> bytes:

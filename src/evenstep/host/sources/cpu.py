@@ -34,11 +34,12 @@ class CpuSource(Source):
         host, at this instant), and counters that only grow: `throttled_periods` and `throttled_ns`
         (quota used up), `pressure_ns` (some task of the host waited for a core).
         """
+        tasks = (read_text(f"{self._root}/proc/loadavg", held=True) or "").split()  # … 3/811 …
         facts: dict[str, float | None] = {
             "online_cores": os.cpu_count(),
             "allowed_cores": self._allowed_cores(),
             "quota_cores": self._controller.quota_cores(),
-            "running_tasks": self._running_tasks(),
+            "running_tasks": int(tasks[3].partition("/")[0]) if len(tasks) > 3 else None,
             "pressure_ns": self._pressure_ns(),
         }
         throttled = self._controller.throttled() or (None, None)
@@ -50,11 +51,6 @@ class CpuSource(Source):
             return len(os.sched_getaffinity(self._thread_id))
         except OSError:  # the thread has ended
             return None
-
-    def _running_tasks(self) -> int | None:
-        """Runnable tasks of the host, from the fourth field of loadavg: `3/811`."""
-        fields = (read_text(f"{self._root}/proc/loadavg", held=True) or "").split()
-        return int(fields[3].partition("/")[0]) if len(fields) > 3 else None
 
     def _pressure_ns(self) -> int | None:
         """Total of `some` in the kernel's pressure-stall information (psi.rst), there in µs."""

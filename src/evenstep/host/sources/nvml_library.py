@@ -102,12 +102,10 @@ class Nvml:
         """Every GPU of the host, by PCI address."""
         count = ctypes.c_uint()
         self.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
-        return [self._handle(index) for index in range(count.value)]
-
-    def _handle(self, index: int) -> Handle:
-        handle = ctypes.c_void_p()
-        self.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
-        return handle
+        found = [ctypes.c_void_p() for _ in range(count.value)]
+        for index, handle in enumerate(found):
+            self.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+        return found
 
     def mig_parent(self, uuid: str) -> Handle:
         """The GPU of a slice (`MIG-…`): clocks and power are those of the whole GPU."""

@@ -77,6 +77,9 @@ def render(
     if not links and len(trace.nodes) > 1:
         loads = fabric.loads(trace)
     shares = diagnosis.summary.get("shares") or {}
+    several = len({place.get("node") for place in shown.places.values()}) > 1
+    titles = {"gpu": "GPU", **({"nic": "adapter"} if several else {}), "numa": "NUMA"}
+    known = {part for place in shown.places.values() for part in place}
     facts = {"directory": packed.directory, "fabric": link_map and link_map.facts, **shown.facts}
     text: str = template.render(
         diagnosis=diagnosis,
@@ -98,7 +101,7 @@ def render(
         link_map=link_map,
         between=None if link_map is not None else shown.facts["host_waits"],
         sections=_sections(diagnosis, shown, drawn, answers, loads, link_map),
-        columns=_place_columns(shown),
+        columns=[(part, title) for part, title in titles.items() if part in known],
         data=packed.data,
         facts=sheet.embedded(facts),
         verdict=sheet.embedded(diagnosis.to_json() | asked),
@@ -145,10 +148,3 @@ def _sections(
         ("limits", "limits", True),
     )
     return [(anchor, title) for anchor, title, there in listed if there]
-
-
-def _place_columns(shown: Contents) -> list[tuple[str, str]]:
-    several = len({place.get("node") for place in shown.places.values()}) > 1
-    titles = {"gpu": "GPU", **({"nic": "adapter"} if several else {}), "numa": "NUMA"}
-    known = {part for place in shown.places.values() for part in place}
-    return [(part, title) for part, title in titles.items() if part in known]

@@ -191,7 +191,10 @@ def distributions(steps: Columns) -> Columns:
 
     `steps` is the step table. Phases without time are left out.
     """
-    parts = [_of_phase(steps, phase) for phase in PHASES_IN_ORDER if _took_time(steps, phase)]
+    least = SMALLEST * float((steps.end_ns - steps.start_ns).sum())
+    known = [phase for phase in PHASES_IN_ORDER if _column(phase) in steps]
+    took = [phase for phase in known if float(steps[_column(phase)].sum()) > least]
+    parts = [_of_phase(steps, phase) for phase in took]
     if not parts:
         return Columns({name: np.empty(0, np.float32) for name in COLUMNS})
     return Columns.concatenate(parts)
@@ -199,13 +202,6 @@ def distributions(steps: Columns) -> Columns:
 
 def _column(phase: Phase) -> str:
     return f"phase_{phase.name.lower()}_ns"
-
-
-def _took_time(steps: Columns, phase: Phase) -> bool:
-    if _column(phase) not in steps:
-        return False
-    total = float((steps.end_ns - steps.start_ns).sum())
-    return float(steps[_column(phase)].sum()) > SMALLEST * total
 
 
 def _of_phase(steps: Columns, phase: Phase) -> Columns:

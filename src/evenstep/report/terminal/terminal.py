@@ -5,7 +5,7 @@ The text is the same with and without colour: files, pipes and `NO_COLOR` get pl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evenstep.diagnose.finding import Diagnosis, Finding, Option
@@ -53,7 +53,7 @@ def render(diagnosis: Diagnosis, *, width: int | None = None, color: bool | None
         list(_summary(diagnosis, style)),
         list(scaling(diagnosis, style)),
         *(list(_finding(*item, style)) for item in enumerate(diagnosis.findings, start=1)),
-        *(_listed(title, lines, style) for title, lines in _lists(diagnosis)),
+        *([style.paint(title, "1"), *lines] for title, lines in _lists(diagnosis, style) if lines),
         list(_agent(diagnosis, style)),
     ]
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
@@ -215,18 +215,13 @@ def scaling(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     yield from style.items(measured_notes(found))
 
 
-def _lists(diagnosis: Diagnosis) -> Iterator[tuple[str, Iterable[str]]]:
-    """Yield the title and sentences of each list below the findings."""
+def _lists(diagnosis: Diagnosis, style: Style) -> Iterator[tuple[str, list[str]]]:
+    """Yield the title and lines of each list below the findings."""
     summary = diagnosis.summary
-    yield "Cost of stragglers", stragglers(summary.get("stragglers") or {})
-    yield "Changes over the run", movement(summary)
-    yield "What actions did", acted(summary)
-    yield "What this trace cannot tell", diagnosis.limits
-
-
-def _listed(title: str, sentences: Iterable[str], style: Style) -> list[str]:
-    lines = list(style.items(sentences))
-    return [style.paint(title, "1"), *lines] if lines else []
+    yield "Cost of stragglers", list(style.items(stragglers(summary.get("stragglers") or {})))
+    yield "Changes over the run", list(style.items(movement(summary)))
+    yield "What actions did", list(style.items(acted(summary)))
+    yield "What this trace cannot tell", list(style.items(diagnosis.limits))
 
 
 def _agent(diagnosis: Diagnosis, style: Style) -> Iterator[str]:

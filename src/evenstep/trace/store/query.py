@@ -170,17 +170,11 @@ def ask(connection: duckdb.DuckDBPyConnection, query: str) -> QueryResult:
     with _explained():
         connection.execute(statements[0])
     answer = QueryResult(connection)
-    _refuse_zones(answer)
-    return answer
-
-
-def _refuse_zones(answer: QueryResult) -> None:
-    """Refuse times with a zone where pytz is missing: DuckDB needs it to return them."""
-    if importlib.util.find_spec("pytz") is not None:
-        return
-    for name, kind in zip(answer.columns, answer.types, strict=True):
-        if "TIMESTAMP WITH TIME ZONE" in kind:
+    for name, type_ in zip(answer.columns, answer.types, strict=True):
+        zoned = "TIMESTAMP WITH TIME ZONE" in type_
+        if zoned and importlib.util.find_spec("pytz") is None:  # DuckDB needs it to return them
             raise UsageError(f"{name} is a time with a zone; ask for it as text: …::varchar")
+    return answer
 
 
 def of_trace(connection: duckdb.DuckDBPyConnection, trace: Trace) -> None:
