@@ -43,15 +43,15 @@ def parts(version: str) -> tuple[int, int]:
 def _tested(
     host: Host, title: str, oldest: tuple[int, int], newest: tuple[int, int], *, absent: str
 ) -> Check:
-    name = f"versions.{title.lower()}"
-    version = host.packages.get(title.lower())
+    package = title.lower()
+    version = host.packages.get(package)
     if version is None:
-        return skipped(name, absent)
+        return skipped(f"versions.{package}", absent)
     if parts(version) < oldest:
-        return wrong(f"{name}.old", version=version)
+        return wrong(f"versions.{package}.old", version=version)
     if parts(version) > newest:
-        return wrong(f"{name}.new", version=version)
-    return fine(name, f"{title} {version}")
+        return wrong(f"versions.{package}.new", version=version)
+    return fine(f"versions.{package}", f"{title} {version}")
 
 
 def _nccl(host: Host) -> Check:
