@@ -30,11 +30,8 @@ def run(
     on_signal: Callable[[int], object],
     on_exit: Callable[[], object] = lambda: None,
 ) -> int:
-    """Run a command to its end and return its exit code: 128 + n if signal n ended it.
-
-    `on_signal` is called with each signal before it is forwarded; `on_exit` once the command has
-    ended but is not reaped yet. Raises `OSError` if it cannot be started (see `start_failure`).
-    """
+    """Run a command to its end and return its exit code, 128 + n if signal n ended it. `on_exit` is
+    called before the child is reaped. Raises `OSError` if it cannot be started."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent that ignores it hides our child's end
     awaited = FORWARDED | {signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)

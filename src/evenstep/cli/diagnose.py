@@ -127,9 +127,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _default_run(args: argparse.Namespace) -> list[str]:
     """Put the latest run into `args.traces`; of a folder of runs, return the lines that list it.
-
-    Raises `UsageError` if there is no run, or if the output format needs a single run.
-    """
+    Raises `UsageError` if there is none, or the format needs a single one."""
     place = args.traces[0] if args.traces else Path()
     if args.traces and (is_run(place) or not place.is_dir()):
         return []

@@ -36,9 +36,7 @@ def judge(trace: Trace) -> Diagnosis:
 
 def latest(place: Path = Path()) -> Path | None:
     """Return the latest run: the folder itself, else in its `evenstep-runs`, else in the folder.
-
-    A run in which a rank has started comes before runs that recorded none.
-    """
+    One in which a rank has started comes before runs that recorded none."""
     if RunFolder(place).exists():
         return place
     runs = inside(place / RUNS, "*", "*/*") or inside(place)

@@ -66,11 +66,8 @@ def examine(
     tree: Path | None = None,
     log: Path | None = None,
 ) -> Examination:
-    """Make all checks and add those in `also`.
-
-    `matrix` (`nvidia-smi topo -m`), `tree` (lstopo) and `log` (NCCL) may be of another machine.
-    Raises `UsageError` for an unusable file.
-    """
+    """Make all checks and add those in `also`; `matrix` (`nvidia-smi topo -m`), `tree` (lstopo) and
+    `log` (NCCL) may be of another machine. Raises `UsageError` for an unusable file."""
     found: list[Check] = list(also)
     seen: list[topology.Topology] = []
     if matrix is not None:

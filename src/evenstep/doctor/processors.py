@@ -36,10 +36,8 @@ def usable_cores(host: Host) -> float:
 
 
 def threads_per_rank(host: Host) -> int | None:
-    """Return the OpenMP threads of a rank; None if it uses all cores.
-
-    torchrun sets OMP_NUM_THREADS to 1 for several ranks unless it is set.
-    """
+    """OpenMP threads of a rank; None if it uses all cores. torchrun sets OMP_NUM_THREADS to 1 for
+    several ranks unless it is set."""
     given = host.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if given.isascii() and given.isdigit() and int(given):
         return int(given)

@@ -131,11 +131,8 @@ def _strings(value: Any) -> list[str]:
 
 
 def anonymised(trace: Trace, paths: Iterable[Path] = ()) -> tuple[Trace, Scrubber]:
-    """Return the trace with stand-ins for private names, and the scrubber; numbers are unchanged.
-
-    Diagnose this trace instead of the original, and pass the diagnosis through the scrubber.
-    `paths` are those the trace was read from.
-    """
+    """The trace with stand-ins for private names, and the scrubber of its diagnosis; numbers are
+    unchanged. `paths` are those the trace was read from."""
     scrub = scrubber(trace, [each for path in paths for each in (path, path.absolute())])
     clocks = dict.fromkeys(info.clock for info in trace.ranks.values())
     boots = {clock: f"boot-{at}" for at, clock in enumerate(clocks)}

@@ -31,11 +31,8 @@ class Written(NamedTuple):
 def write(
     trace: Trace, diagnosis: Diagnosis, folder: Path, *, force: bool = False
 ) -> list[Written]:
-    """Write the files into a folder, which is created if needed; all of them or none.
-
-    Raises `UsageError` if a file exists without `force` or cannot be written, and `MissingExtra`
-    without DuckDB.
-    """
+    """Write all of the files into a folder, or none. Raises `UsageError` if one exists without
+    `force` or cannot be written, and `MissingExtra` without DuckDB."""
     names = ("events", "steps", "findings")
     targets = {name: folder / f"{name}.parquet" for name in names}
     taken = [path for path in targets.values() if path.exists()]

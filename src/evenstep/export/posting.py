@@ -73,10 +73,8 @@ CUMULATIVE = 2  # AggregationTemporality
 def push(
     families: Mapping[str, MetricFamily], url: str, *, time_ns: int, resource: Mapping[str, str]
 ) -> None:
-    """Send metrics; a URL without a path gets the standard one, /v1/metrics.
-
-    Raises `UsageError` if the collector cannot be reached or refuses.
-    """
+    """Send metrics; a URL without a path gets the standard one, /v1/metrics. Raises `UsageError` if
+    the collector cannot be reached or refuses."""
     purpose = "OTLP metrics"
     parts = checked(url, purpose)
     where = parts._replace(path="/v1/metrics").geturl() if parts.path in ("", "/") else url

@@ -193,11 +193,8 @@ def _value(value: float) -> str:
 
 
 def running(run: Path, *, node: str | None = None, anonymous: bool = False) -> Families:
-    """Return the current metrics of a run, of the ranks on a node, or of all if none is there.
-
-    Reads the spools of the latest attempt and `live.json` without disturbing the job; ranks that
-    are just starting are left out.
-    """
+    """Current metrics of a run, of the ranks on a node, or of all if none is there, from the spools
+    of the latest attempt and `live.json`. Ranks just starting are left out."""
     folder = RunFolder(run)
     attempts = folder.attempts()
     places = spools_in(folder.spool_path(attempts[-1], 0).parent)[0] if attempts else []
@@ -232,11 +229,8 @@ def _live(path: Path) -> Live | None:
 def server(
     address: tuple[str, int], read: Callable[[], Families], *, token: str = ""
 ) -> ThreadingHTTPServer:
-    """Return an HTTP server that answers /metrics with the result of `read`.
-
-    With a token, requests need the header `Authorization: Bearer TOKEN`. Raises `UsageError` if the
-    port is taken.
-    """
+    """An HTTP server that answers /metrics with the result of `read`, with a token only to
+    `Authorization: Bearer TOKEN`. Raises `UsageError` if the port is taken."""
     wanted = f"Bearer {token}".encode()
 
     class Handler(BaseHTTPRequestHandler):

@@ -18,10 +18,8 @@ SAVING = ("save_state", "save_model", "save")
 
 
 def observe(accelerator: Any, **settings: object) -> bool:
-    """Observe this rank of an `Accelerator`; True if it is observed. Never raises.
-
-    `settings` are those of `evenstep.attach`.
-    """
+    """Observe this rank of an `Accelerator`, with settings of `evenstep.attach`; True if it is
+    observed. Never raises."""
     loop = Loop(TESTED)
     attached = loop.attach(settings)
     if not loop.watches(accelerator):

@@ -29,11 +29,8 @@ Told = TypeVar("Told")
 
 
 def callback(events: type, module: str, base: str) -> type:
-    """Make `EvenstepCallback`: a framework's events with the framework's own base class.
-
-    It is an attribute of the events' module, so that it can be pickled. Raises `ImportError` where
-    the framework is not installed.
-    """
+    """Make `EvenstepCallback` of the framework's own base class, an attribute of the events' module
+    so that it can be pickled. Raises `ImportError` without the framework."""
     try:
         kind = getattr(importlib.import_module(module), base)
     except ModuleNotFoundError as error:
@@ -49,10 +46,8 @@ _ABSENT = object()
 
 
 class ObservedMethod:
-    """A method of an object with calls before and after it.
-
-    It is copied and pickled as the original method.
-    """
+    """A method of an object with calls before and after it, copied and pickled as the original
+    method."""
 
     def __init__(
         self, original: Any, before: Callable[[], None] | None, after: Callable[[], None] | None
@@ -100,9 +95,7 @@ class Loop:
 
     def attach(self, settings: Mapping[str, object], *, marks_steps: bool = False) -> bool:
         """Observe this rank from here on, with settings of `evenstep.attach`; True if it is.
-
-        `marks_steps`: the callback ends the steps, not an optimizer.
-        """
+        `marks_steps`: the callback ends the steps, not an optimizer."""
         attached = agent.attach(**settings)
         module = sys.modules.get(self._tested.package)
         warning = self._tested.outside(str(getattr(module, "__version__", "unknown")))

@@ -15,10 +15,8 @@ _MOUNT_V1 = ("sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct")
 
 
 class CpuController:
-    """CPU bandwidth control of this process: its own group and all groups above it.
-
-    The lowest quota of these groups applies.
-    """
+    """CPU bandwidth control of this process: its own group and all groups above it, of which the
+    lowest quota applies."""
 
     def __init__(self, sysroot: str = "/") -> None:
         self._groups = _groups(Path(sysroot))  # own group first
@@ -29,10 +27,8 @@ class CpuController:
         return min(limits, default=None)
 
     def throttled(self) -> tuple[int, int] | None:
-        """Number of throttled periods and time throttled, ns; None if unknown.
-
-        Both count from the group's creation. Only groups with a quota have them.
-        """
+        """Number of throttled periods and time throttled, ns, since the group's creation; None if
+        unknown or without a quota."""
         seen = [found for group in self._groups if (found := _throttled(group)) is not None]
         return max(seen, default=None)
 

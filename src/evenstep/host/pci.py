@@ -48,10 +48,8 @@ class PciPlace:
 
 
 def distance(a: PciPlace, b: PciPlace, *, one_node: bool) -> str | None:
-    """Level between two devices; None if the firmware does not report their NUMA nodes.
-
-    `one_node`: the host has a single NUMA node, so that no distance is longer than NODE.
-    """
+    """Level between two devices; None if the firmware does not report their NUMA nodes. `one_node`:
+    the host has a single one, so that no distance is longer than NODE."""
     if a.root != b.root:
         if one_node:
             return "NODE"

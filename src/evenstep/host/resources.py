@@ -11,10 +11,8 @@ from evenstep.host.sysfs import pread_held
 
 
 class ResourceUse(NamedTuple):
-    """Use of resources, since the process began or between two moments (`used`).
-
-    Times in ns, processor time to the microsecond. In the order of `USE` in recorder.cpp.
-    """
+    """Use of resources, since the process began or between two moments (`used`). Times in ns,
+    processor time to the microsecond; in the order of `USE` in recorder.cpp."""
 
     cpu_ns: int = 0  # this and the next four of the whole process
     minor_faults: int = 0
@@ -25,10 +23,8 @@ class ResourceUse(NamedTuple):
 
 
 class ResourceMeter:
-    """Reads the counters of this process and its thread `thread_id` (the native number).
-
-    `fd` is the kernel's account of that thread; -1 where there is none.
-    """
+    """Reads the counters of this process and its thread `thread_id` (the native number). `fd` is
+    the kernel's account of that thread; -1 where there is none."""
 
     __slots__ = ("_usage", "fd")
 

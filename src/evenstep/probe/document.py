@@ -199,10 +199,8 @@ def short(value: float) -> float:
 
 
 def floors(outcome: ProbeResult) -> FloorsDocument:
-    """Return the speeds of the fabric without waits, for `evenstep diagnose --floors`.
-
-    Raises `TraceError` if no all-reduce was measured.
-    """
+    """Return the speeds of the fabric without waits, for `evenstep diagnose --floors`. Raises
+    `TraceError` if no all-reduce was measured."""
     if not outcome.reductions:
         raise TraceError("floors need measured all-reduces; probe again with all ranks")
     return {

@@ -236,10 +236,8 @@ def _caution(outcome: ProbeResult, edge: Edge, unclear: Sequence[SlowEnd], metri
 
 
 def common_ends(slow: Mapping[Edge, float], ratios: Mapping[Edge, float]) -> list[SlowEnd]:
-    """Return teams with at least two links in a direction of which nearly all are slow.
-
-    Teams with most slow links come first; the links they explain do not count for others.
-    """
+    """Teams with at least two links in a direction of which nearly all are slow, those with most
+    slow links first; the links they explain do not count for others."""
     left, found = set(slow), list[SlowEnd]()
     while candidates := [
         side

@@ -25,10 +25,8 @@ _PORT = 29_531
 
 
 def address(identity: Identity, environ: Mapping[str, str]) -> tuple[str, int]:
-    """Return host and port of the store; port 0, any free one, for a single rank.
-
-    Raises `ConfigError` if they are unknown.
-    """
+    """Host and port of the store; port 0, any free one, for a single rank. Raises `ConfigError` if
+    they are unknown."""
     port = environ.get("MASTER_PORT") or ("0" if identity.world == 1 else str(_PORT))
     if not (port.isascii() and port.isdigit() and int(port) < 65_536):
         raise ConfigError(f"MASTER_PORT in the environment must be a port, found {port!r}")

@@ -146,9 +146,7 @@ def _join(
 
 
 def _ready_ns() -> int:
-    """Return the time this thread waited for a core: field 2 of `schedstat` (Linux sched-stats).
-
-    0 if the kernel does not provide it.
-    """
+    """The time this thread waited for a core: field 2 of `schedstat` (Linux sched-stats), 0 without
+    it."""
     fields = (read_text("/proc/thread-self/schedstat") or "").split()
     return int(fields[1]) if len(fields) == 3 else 0

@@ -79,11 +79,8 @@ def _layout(outcome: ProbeResult) -> tuple[int, int]:
 
 
 def _links(outcome: ProbeResult, judged: Judgement, whole: Sequence[Reduction]) -> FittedLinks:
-    """Fit latency and bandwidth of a ring's messages, within and between nodes.
-
-    A ring is as slow as its slowest link: if an adapter is slow, the bandwidth of the others comes
-    from the pairs.
-    """
+    """Fit latency and bandwidth of a ring's messages, within and between nodes. A ring is as slow
+    as its slowest link: with a slow adapter the pairs tell the others."""
     within = [row for row in outcome.reductions if row.nodes == 1]
     across = [row for row in whole if row.nodes > 1]
     between = fit_line(_seen(across))

@@ -109,8 +109,6 @@ def student(freedom: float, level: float = 0.975) -> float:
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Half of the 95 % interval of the mean of two or more independent values.
-
-    Raises `statistics.StatisticsError` for fewer.
-    """
+    """Half of the 95 % interval of the mean of independent values. Raises
+    `statistics.StatisticsError` for fewer than two."""
     return stdev(values) / sqrt(len(values)) * student(len(values) - 1)

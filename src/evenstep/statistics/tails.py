@@ -197,11 +197,8 @@ FREEDOM = {"normal": 0, "lognormal": 2, "exponential": 1, "pareto": 2, "rare_hit
 
 
 def weigh(values: Array) -> dict[str, float]:
-    """Weights of the families by how well their tails explain held-out values, the best first.
-
-    `values` is (steps, ranks); it is split in runs of neighbouring steps, so that a burst stays in
-    one half.
-    """
+    """Weights of the families by how well their tails explain held-out values, (steps, ranks), the
+    best first. Halves are runs of neighbouring steps, so that a burst stays in one."""
     scores = dict.fromkeys(FITS, 0.0)
     halves = (np.arange(len(values)) // 8) % 2 == 1
     for half in (halves, ~halves):

@@ -28,10 +28,8 @@ class Trend(NamedTuple):
 
 
 def trend(axis: Array, values: Array, noise: Array | None = None) -> Trend:
-    """The trend of a series without gaps, in order of its axis; p is 1 for too few values.
-
-    `noise`: the part of the values that is no trend; by default the residual of the line.
-    """
+    """The trend of a series without gaps, in order of its axis; p is 1 for too few values. `noise`:
+    the part of the values that is no trend; by default the residual of the line."""
     if len(values) < FEWEST:
         return Trend(0.0, 0.0, 0.0, 1.0)
     first, second = np.triu_indices(len(values), 1)

@@ -94,10 +94,8 @@ def block_steps(steps: int) -> int:
 
 
 def memory(values: Array) -> float:
-    """Autocorrelation of neighbours, 0 to .95, less its bias in short series (Marriott, Pope 1954).
-
-    A series without spread has none.
-    """
+    """Autocorrelation of neighbours, 0 to .95 (0 without spread), less its bias in short series
+    (Marriott, Pope 1954)."""
     rest = values - values.mean()
     power = float((rest**2).sum())
     if len(values) < 4 or power <= 0:
@@ -107,10 +105,8 @@ def memory(values: Array) -> float:
 
 
 def seen_variance(coefficient: float, block: int) -> float:
-    """Share of the variance of a first-order process's mean that blocks of this length show.
-
-    1 - 2φ(1 - φ^l) / (l(1 - φ²)): the variance of a block's mean over l^-1 (1 + φ)/(1 - φ).
-    """
+    """Share of the variance of an AR(1) process's mean that blocks of this length show: 1 - 2φ(1 -
+    φ^l) / (l(1 - φ²))."""
     left = 2 * coefficient * (1 - coefficient**block) / (block * (1 - coefficient**2))
     return max(1 - left, 0.05)
 

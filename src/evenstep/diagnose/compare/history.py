@@ -122,10 +122,8 @@ def history(
     price_per_rank_hour: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> History:
-    """Read and diagnose every run in a folder. Raises `TraceError` where there is none.
-
-    `progress` is called with how many runs are done, and of how many.
-    """
+    """Read and diagnose every run in a folder; `progress` gets how many of how many are done.
+    Raises `TraceError` where there is none."""
     places = find(folder)
     if not places:
         raise TraceError(f"there is no run in {folder}; give a folder that holds runs' folders")
@@ -154,10 +152,8 @@ def find(folder: Path) -> list[Path]:
 
 
 def diagnosed(run: PastRun, folder: Path) -> PastRun:
-    """A run with goodput, step time and CV of its diagnosis, and the first finding unless healthy.
-
-    All but the goodput are those of the last attempt. Raises `TraceError`.
-    """
+    """A run: its goodput, and step time, CV and first finding (unless healthy) of its last attempt.
+    Raises `TraceError`."""
     found = diagnose(with_attempts(load(folder), folder))
     step, goodput = found.summary["step_time"], found.summary["goodput"]
     mean_ns = float(step["mean_ns"] or run.step_ns)

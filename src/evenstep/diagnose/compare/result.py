@@ -34,10 +34,8 @@ Verdict = Annotated[str, Meta(enum=(BETTER, WORSE, NO_EVIDENCE))]
 
 @dataclass(slots=True, frozen=True)
 class MetricChange:
-    """A number of two runs. `relative` is value over baseline less 1; None for shares.
-
-    Invariant: low <= difference <= high, and the same of the relative ones.
-    """
+    """A number of two runs; low <= difference <= high, and the same of the relative ones.
+    `relative` is value over baseline less 1; None for shares."""
 
     metric: Annotated[str, Meta(enum=tuple(DIRECTIONS))]
     unit: str

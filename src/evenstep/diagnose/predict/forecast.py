@@ -388,10 +388,8 @@ def expected(model: Model, ranks: int, factor: float, *, strong: bool) -> float:
 
 
 def _locations(usual: Array, ranks: int, random: np.random.Generator | None) -> Array:
-    """Usual times of `ranks` ranks: the measured ones, some of them, or more like them.
-
-    Added ranks are like those within the spread. Without `random` they stand at its quantiles.
-    """
+    """Usual times of `ranks` ranks: the measured ones, some of them, or more within their spread,
+    at its quantiles without `random`."""
     if ranks <= len(usual):
         kept = np.linspace(0, len(usual) - 1, ranks).round().astype(int)
         chosen = np.sort(usual)[kept] if random is None else random.choice(usual, ranks, False)

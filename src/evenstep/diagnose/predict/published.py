@@ -198,10 +198,8 @@ def _entered(
 
 
 def _measured(table: Columns, rows: Array, waits: Dependencies, left: Array) -> tuple[Array, Array]:
-    """The own duration of each operation, and the delay from when it could have begun.
-
-    `rows` (operations, steps) of the table; `left`: when their workers ended the previous step.
-    """
+    """The own duration of each operation, and its delay since it could have begun; (operations,
+    steps). `left`: when their workers ended the previous step."""
     start, end = table.start_s[rows], table.end_s[rows]
     role = table.role[rows[:, 0]]
     together = np.isin(role, (*MESSAGES, *COLLECTIVES))[:, None]
@@ -258,11 +256,8 @@ def replayed(plan: OperationJob, durations_s: Array, delays_s: Array | None = No
 
 
 def published(plan: OperationJob) -> dict[str, Any]:
-    """The results under the names of the authors' own tool; times in seconds.
-
-    A ratio to a step without any duration is None, and so is the attribution of unrecorded work
-    where there is too little of it.
-    """
+    """The results under the names of the authors' own tool; times in seconds. None where there is
+    no duration to divide by, or too little unrecorded work."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return {name: _known(value) for name, value in _published(plan).items()}
 

@@ -22,10 +22,8 @@ from evenstep.trace.trace import Trace
 
 @dataclass(slots=True, frozen=True)
 class WhatIfGain:
-    """The share of step time that a change gives back; below zero where it costs time.
-
-    `gain` and what follows from it are None where the trace cannot tell; `reason` says why.
-    """
+    """The share of step time that a change gives back, below zero where it costs time; None, with a
+    `reason`, where the trace cannot tell."""
 
     spec: str
     gain: float | None
@@ -41,10 +39,8 @@ class WhatIfGain:
 
 
 def answers(trace: Trace, specs: Sequence[str]) -> list[WhatIfGain]:
-    """Answer each question by itself and, of several, all of them together at the end.
-
-    Raises `UsageError` for what is no question, or asks about something the trace has not.
-    """
+    """Answer each question by itself and, of several, all of them together at the end. Raises
+    `UsageError` for what is no question, or is about something the trace has not."""
     asked = [parse(text) for text in specs]
     for spec in asked:
         _check(trace, spec)

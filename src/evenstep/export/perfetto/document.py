@@ -36,10 +36,8 @@ Tracks = Numbered[tuple[int, str, int]]  # rank, name and lane
 def encode(
     trace: Trace, diagnosis: Diagnosis, *, steps: tuple[int, int] | None = None
 ) -> tuple[bytes, str]:
-    """Return the file, and a description of the part of the run it contains ("" for all).
-
-    `steps` are the first and the last step to write.
-    """
+    """Return the file, and a description of the part of the run it contains ("" for all). `steps`
+    are the first and the last step to write."""
     clocks = sharpened(trace, align(trace))
     shown, partial = _excerpt(trace, steps)
     names, tracks = Numbered[str](), Tracks(FIRST_TRACK)

@@ -16,10 +16,8 @@ SEEN_NS = 1_000  # shorter waits get no arrow
 
 
 def lanes(start: Array, end: Array) -> Array:
-    """Assign lanes so that intervals of a lane do not overlap; starts must ascend.
-
-    If at most K intervals start before any of them ends, lane i mod K is free for interval i.
-    """
+    """Assign lanes so that intervals of a lane do not overlap; starts must ascend. If at most K
+    start before any of them ends, lane i mod K is free for interval i."""
     count = len(start)
     if not count:
         return np.zeros(0, np.int64)
@@ -35,10 +33,8 @@ def lanes(start: Array, end: Array) -> Array:
 
 
 def levels(start: Array, end: Array) -> Array:
-    """Return the nesting depth of each interval; -1 if it overlaps another without nesting.
-
-    Intervals must be sorted by start, longer ones first.
-    """
+    """Return the nesting depth of each interval (-1: overlaps another without nesting). They must
+    be sorted by start, longer ones first."""
     found = np.full(len(start), -1, np.int64)
     pending, level = np.arange(len(start)), 0
     while len(pending):
@@ -62,10 +58,8 @@ def side_by_side(rank: Array, start: Array, end: Array) -> tuple[Array, Array]:
 
 @dataclass(slots=True, frozen=True)
 class Flows:
-    """Arrows of rows: masks of rows with equally many outgoing arrows, and these arrows.
-
-    `into`, (n,), is the incoming arrow of each row, 0 if none.
-    """
+    """Arrows of rows: masks of rows with equally many outgoing arrows, and these arrows. `into`,
+    (n,), is the incoming arrow of each row, 0 if none."""
 
     groups: list[Array]
     out: list[Array | None]

@@ -48,10 +48,8 @@ class Numbered(Generic[Thing]):
 
 @dataclass(slots=True, frozen=True)
 class Slices:
-    """Slices with the same kinds of values. All arrays are (n,); `end_ns` is 0 for an open slice.
-
-    `flow_out` (n, k) and `flow_in` (n, 1) are the numbers of outgoing and incoming arrows.
-    """
+    """Slices with the same kinds of values, all (n,); `end_ns` is 0 for an open slice. `flow_out`
+    (n, k) and `flow_in` (n, 1) number the outgoing and incoming arrows."""
 
     track: str
     category: str

@@ -8,11 +8,8 @@ __all__ = ["Source", "SourceUnavailable", "all_sources"]
 
 
 def all_sources(*, thread_id: int, device_index: int | None) -> list[Source]:
-    """All sources; each finds out when it is opened whether this host has it.
-
-    `thread_id` is the training thread's native number; `device_index` its GPU in torch's numbering,
-    or None for all visible GPUs.
-    """
+    """All sources. `thread_id` is the training thread's native number; `device_index` its GPU in
+    torch's numbering, or None for all visible GPUs."""
     from evenstep.host.sources.allocator import AllocatorSource
     from evenstep.host.sources.amdgpu import AmdgpuSource
     from evenstep.host.sources.cpu import CpuSource

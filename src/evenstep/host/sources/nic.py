@@ -34,10 +34,8 @@ _MOST_INTERFACES = 32  # a Kubernetes node has a virtual one per pod
 
 
 def interfaces(sysroot: str = "/") -> list[str]:
-    """Names in the order of their readings' devices: the loopback and all physical interfaces.
-
-    Where none is physical, as in a container, all virtual ones instead.
-    """
+    """Names in the order of their readings' devices: the loopback and all physical interfaces, or
+    all virtual ones where none is physical, as in a container."""
     folder = Path(sysroot) / "sys/class/net"
     names = [name for name in children(str(folder)) if (folder / name / "statistics").exists()]
     physical = [name for name in names if name == "lo" or (folder / name / "device").exists()]

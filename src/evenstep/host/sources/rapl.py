@@ -15,10 +15,8 @@ _METRICS = {  # by the zone's name; core and uncore are parts of the package
 
 
 class Zone:
-    """One energy counter, which wraps at `range_uj`; unwrapped as long as it is read in time.
-
-    A package at 500 W wraps a 32-bit counter of 61 µJ about every nine minutes.
-    """
+    """One energy counter, which wraps at `range_uj` (at 500 W and 32 bits every nine minutes);
+    unwrapped as long as it is read in time."""
 
     def __init__(self, path: str, *, metric: str, device: int) -> None:
         self.metric = metric
@@ -61,10 +59,8 @@ class RaplSource(Source):
             raise SourceUnavailable("the RAPL energy counters of this host are for root only")
 
     def _zone(self, folder: str) -> Zone | None:
-        """The zone `intel-rapl:PACKAGE[:PART]`, if it has one of our metrics.
-
-        `intel-rapl-mmio` has the same packages a second time.
-        """
+        """The zone `intel-rapl:PACKAGE[:PART]`, if it has one of our metrics. `intel-rapl-mmio` has
+        the same packages a second time."""
         control, _, numbers = folder.partition(":")
         label = (read_text(f"{self._base}/{folder}/name") or "").partition("-")[0]
         if control != "intel-rapl" or not numbers or label not in _METRICS:

@@ -16,10 +16,8 @@ Reading = tuple[str, int, float]
 
 
 class SourceUnavailable(EvenstepError):  # noqa: N818 (a state, not a mistake)
-    """A source has no readings here, for a reason in one plain sentence for the report.
-
-    `may_come`: the state can change, such as CUDA not being in use yet.
-    """
+    """A source has no readings here, for a reason in one plain sentence for the report. `may_come`:
+    the state can change, such as CUDA not being in use yet."""
 
     def __init__(self, reason: str, *, may_come: bool = False) -> None:
         super().__init__(reason)
@@ -87,10 +85,8 @@ def visible(environ: Mapping[str, str], variables: Sequence[str]) -> list[str] |
 
 
 def pick(tokens: list[str] | None, names: Sequence[str]) -> list[int]:
-    """Positions of the visible GPUs among the host's, which have the unique `names`.
-
-    A token may be the beginning of a name. The list ends at the first token that matches no GPU.
-    """
+    """Positions of the visible GPUs among the host's, which have the unique `names`; tokens may be
+    their beginnings. The list ends at the first that matches no GPU."""
     if tokens is None:
         return list(range(len(names)))
     positions: list[int] = []

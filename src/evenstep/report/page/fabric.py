@@ -49,10 +49,8 @@ class Load(NamedTuple):
 
 
 def loads(trace: Trace) -> list[Load]:
-    """Return the load of adapters that were not idle, busiest first.
-
-    Of the ranks of a node that read an adapter, the one with most samples counts.
-    """
+    """Load of adapters that were not idle, busiest first; of the ranks that read an adapter, the
+    one with most samples counts."""
     read: dict[tuple[str, str, int], tuple[int, Columns]] = {}
     for counter in COUNTERS:
         for rank, device, rows in by_device(named(trace, Kind.SAMPLE, counter)):

@@ -39,11 +39,8 @@ SCRIPTS = (
 def write(
     diagnosis: Diagnosis, trace: Trace, path: str | Path, *, force: bool = False, **more: Any
 ) -> None:
-    """Write the page atomically; `more` are arguments of `render`.
-
-    Raises `UsageError` if `path` exists without `force` or cannot be written, and `MissingExtra`
-    without jinja2.
-    """
+    """Write the page atomically; `more` are arguments of `render`. Raises `UsageError` if `path`
+    exists without `force` or cannot be written, and `MissingExtra` without jinja2."""
     sheet.write(Path(path), lambda: render(diagnosis, trace, **more), force=force)
 
 

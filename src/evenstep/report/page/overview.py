@@ -187,10 +187,8 @@ PHASES_IN_ORDER = (*sorted(set(Phase) - {Phase.OTHER}), Phase.OTHER)
 
 
 def distributions(steps: Columns) -> Columns:
-    """Return five quantiles of each phase, for each rank or range of ranks.
-
-    `steps` is the step table. Phases without time are left out.
-    """
+    """Five quantiles of each phase that takes time, for each rank or range of ranks. `steps` is the
+    step table."""
     least = SMALLEST * float((steps.end_ns - steps.start_ns).sum())
     known = [phase for phase in PHASES_IN_ORDER if _column(phase) in steps]
     took = [phase for phase in known if float(steps[_column(phase)].sum()) > least]

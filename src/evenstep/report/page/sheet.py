@@ -34,11 +34,8 @@ _FILTERS = ("number", "duration", "percent", "interval", "measured", "plural", "
 
 
 def template(name: str, purpose: str, scripts: Sequence[str] = (), **known: Any) -> Any:
-    """Return a template with autoescaping; its globals are `known`, the style sheet of all pages,
-    and the page's script with its hash.
-
-    Raises `MissingExtra` for `purpose` without jinja2.
-    """
+    """Return a template with autoescaping; its globals are `known`, all pages' style sheet, and the
+    page's script and its hash. Raises `MissingExtra` for `purpose` without jinja2."""
     try:
         import jinja2
     except ImportError as error:
@@ -77,10 +74,8 @@ def embedded(value: object) -> str:
 
 
 def write(path: Path, render: Callable[[], str], *, force: bool = False) -> None:
-    """Write a page atomically.
-
-    Raises `UsageError` if `path` exists without `force`, or cannot be written.
-    """
+    """Write a page atomically. Raises `UsageError` if `path` exists without `force`, or cannot be
+    written."""
     if path.exists() and not force:
         raise UsageError(f"{path} exists; choose another name, or overwrite it with --force")
     if not path.parent.is_dir():

@@ -31,10 +31,8 @@ SPANS = {
 
 
 def draw(families: Sequence[Mapping[str, Any]]) -> str:
-    """Render panels of throughput and CV for each family, then the timelines.
-
-    Raises `MissingExtra` without jinja2.
-    """
+    """Render panels of throughput and CV for each family, then the timelines. Raises `MissingExtra`
+    without jinja2."""
     panels = [panel for family in families for panel in _panels(family)]
     timelines: list[dict[str, Any]] = []
     y = HEIGHT * len(families) + 28

@@ -50,9 +50,7 @@ def timeline(
     most_at_hand: int = WINDOW_RECORDS,
 ) -> Timeline:
     """Return the latest and slowest steps; with very many ranks, culprits and every n-th rank.
-
-    If a trace has more than `most_at_hand` records, only those of candidate steps are read.
-    """
+    Beyond `most_at_hand` records only those of candidate steps are read."""
     if len(trace.events) > most_at_hand and len(steps):
         trace = _candidates(trace, steps, budget)
     shown = trace.of_kind(*SHOWN)

@@ -100,10 +100,8 @@ def _advice(table: DecisionTable) -> Iterator[str]:
 
 
 def settings(table: DecisionTable) -> str:
-    """Return `evenstep.toml` with the settings that the agent can apply; others are comments.
-
-    Pacing is switched on only if it is recommended.
-    """
+    """`evenstep.toml` with the settings that the agent can apply, pacing only where it is
+    recommended; others are comments."""
     row = table.choice.row
     lines = [f"# {row.option.name}: recommended for {table.scenario.name or 'this scenario'}"]
     lines += [f"# {text}" for text in textwrap.wrap(table.choice.reason, 78)]

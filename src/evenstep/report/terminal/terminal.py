@@ -42,11 +42,8 @@ _COLORS = dict(zip((name for name, _ in SHARES), ("34", "36", "33", "35", "90"),
 
 
 def render(diagnosis: Diagnosis, *, width: int | None = None, color: bool | None = None) -> str:
-    """Render the diagnosis in at most `width` columns; the text ends with a newline.
-
-    None means the terminal's width (80 without one), and colour as the terminal and `NO_COLOR`
-    (https://no-color.org) allow.
-    """
+    """Render the diagnosis in at most `width` columns, with a newline at the end. None: as the
+    terminal (80 without one), for colour also `NO_COLOR` (https://no-color.org)."""
     style = Style.of(width, color)
     sections = [
         style.wrap(printable(diagnosis.verdict), code="1"),
