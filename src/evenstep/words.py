@@ -135,10 +135,8 @@ def plural(count: int, noun: str) -> str:
 
 
 def ranks(numbers: Sequence[int]) -> str:
-    """ "rank 7", "ranks 0, 1 and 8", "ranks 0-3 and 8"; of many "…, 14 and 1,020 more".
-
-    A few ranks in another order, as culprits by their cost, stay in that order.
-    """
+    """Such as "rank 7", "ranks 0, 1 and 8" or "ranks 0-3 and 8"; of many "…, 14 and 1,020 more". A
+    few in another order, as culprits by their cost, stay in that order."""
     if len(numbers) <= NAMES_LISTED and list(numbers) != sorted(numbers):
         parts = [f"{number}" for number in numbers]
     else:
@@ -203,10 +201,8 @@ def own_place(frames: Sequence[str]) -> str:
 
 
 def ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:
-    """How a rank ended, by its own facts and its launcher's: "SIGKILL", "exit code 3".
-
-    An exception has its place and message unless `brief`.
-    """
+    """How a rank ended, by its own facts and its launcher's: "SIGKILL", "exit code 3". An exception
+    has its place and message unless `brief`."""
     end, raised = facts.get("ended") or {}, facts.get("raised") or {}
     if name := end.get("signal"):
         kills = name == "SIGKILL" and end.get("out_of_memory_kills")

@@ -19,11 +19,8 @@ UPDATING = ("step", "train_batch")  # the second is the pipeline engine's, which
 
 
 def observe(engine: Any, **settings: object) -> bool:
-    """Observe this rank of a `DeepSpeedEngine`; True if it is observed. Never raises.
-
-    A step is one update of the parameters; updates that DeepSpeed skips on overflow count as well,
-    since they take time. `settings` are those of `evenstep.attach`.
-    """
+    """Observe this rank of a `DeepSpeedEngine`, with settings of `evenstep.attach`; True if it is.
+    Never raises. A step is one update, skipped on overflow or not, since it takes time."""
     loop = Loop(TESTED)
     attached = loop.attach(settings, marks_steps=True)
     if loop.watches(engine):

@@ -24,11 +24,8 @@ TESTED = Tested("ray", "2.60", "2.60")
 
 
 def observed(train_loop: Callable[..., Any], **settings: object) -> Callable[..., Any]:
-    """Wrap a loop to be observed on every worker; it returns and raises as before.
-
-    `settings` are those of `evenstep.attach`. Without `out` the run's folder is that of the
-    experiment if that is on a filesystem, else in the home folder.
-    """
+    """Wrap a loop to be observed on every worker, with settings of `evenstep.attach`. Without `out`
+    the folder is the experiment's if that is on a filesystem, else in the home folder."""
 
     @functools.wraps(train_loop)
     def observed_loop(*args: Any, **kwargs: Any) -> Any:
@@ -42,11 +39,8 @@ def observed(train_loop: Callable[..., Any], **settings: object) -> Callable[...
 
 
 def attach(**settings: object) -> bool:
-    """Observe this worker from here on; True if it is observed. Never raises.
-
-    Every worker has to call it, since all agree on a folder and the attempt. `evenstep.detach()` at
-    the end of the loop ends the trace properly.
-    """
+    """Observe this worker until `evenstep.detach()`; True if it is observed. Never raises. Every
+    worker has to call it, since all agree on a folder and the attempt."""
     try:
         import ray.train
 

@@ -87,10 +87,8 @@ def thinned(axis: Array, values: Array, blocks: int = BLOCKS) -> tuple[Array, Ar
 
 
 def isotonic(values: Array) -> Array:
-    """The non-decreasing series nearest to the values (pool adjacent violators).
-
-    SciPy's takes a third of a second to be imported.
-    """
+    """The non-decreasing series nearest to the values (pool adjacent violators). SciPy's takes a
+    third of a second to be imported."""
     pooled: list[tuple[float, int]] = []  # mean and number of neighbours that are level
     for value in values.tolist():
         mean, number = value, 1

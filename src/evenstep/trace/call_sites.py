@@ -14,10 +14,8 @@ _NEEDED = {Kind.COLLECTIVE: ("name", "op", "enter_ns", "exit_ns")}
 
 
 def waited_at(trace: Trace, ranks: Collection[int]) -> str:
-    """The call site where these ranks spend most time in collectives, as a clause of a sentence.
-
-    ", longest in the all_reduce of train.py:31 router_statistics"; "" where no site is known.
-    """
+    """Where these ranks spend most time in collectives, as a clause of a sentence or "": ", longest
+    in the all_reduce of train.py:31 router_statistics"."""
     if not trace.names:
         return ""
     if len(trace.events) > MOST_RECORDS:

@@ -25,12 +25,8 @@ MESH = "mesh_"  # torch's prefix of a mesh dimension's name
 
 
 def load(path: str | Path, *, attempt: int | None = None) -> Trace:
-    """Read a run folder, an attempt folder, a single spool or a store.
-
-    Of a folder with several attempts the last one is read unless `attempt` names another. Ranks
-    that are missing, damaged or of another run are left out and named in `limits`; raises
-    `TraceError` when no rank is left. Steps that the program did not mark follow from its calls.
-    """
+    """Read a run folder (its last attempt, or `attempt`), an attempt folder, a single spool or a
+    store; `limits` names ranks that are left out. Raises `TraceError` when none is left."""
     root = Path(path)
     if not root.exists():
         raise TraceError(f"{root} does not exist; give a run folder or a .spool file")

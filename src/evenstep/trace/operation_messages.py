@@ -227,10 +227,8 @@ def _in_turn(ops: Columns, send: Role, ends: list[Array]) -> Array:
 
 
 def _possible(ops: Columns, number: Array, ends: list[Array], *, doubtful: bool) -> Array:
-    """Which ends are of a message that was not received before it was sent.
-
-    A send may end before the receive begins, but counts as a wrong pair if operations are missing.
-    """
+    """Which ends are of a message that was not received before it was sent. A send may end before
+    the receive begins, but counts as a wrong pair if operations are missing."""
     count = int(number.max()) + 1
     sent, received = number[: len(ends[0])], number[len(ends[0]) :]
     begun, done = np.full(count, -np.inf), np.full(count, np.inf)

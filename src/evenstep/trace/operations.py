@@ -82,11 +82,8 @@ def extent(operations: Columns) -> tuple[Array, Array, Array]:
 
 
 def on_one_line(operations: Columns) -> bool:
-    """Whether all steps share one time line, rather than each counting from its own beginning.
-
-    On one time line most workers begin to compute in a step only after their computes of the step
-    before have ended; steps of different workers may overlap.
-    """
+    """Whether all steps share one time line: most workers begin to compute in a step only after
+    their computes of the step before. Else each counts from its own beginning."""
     computes = np.isin(operations.role, COMPUTES)
     busy = operations.select(computes) if computes.any() else operations
     steps, step = np.unique(busy.step, return_inverse=True)
@@ -110,11 +107,8 @@ def latest(where: Array, values: Array, worker: Array) -> Array:
 
 
 def gathered_ahead(operations: Columns) -> Array:
-    """Which rows gather parameters for the next step: those after the worker's last compute and
-    after the operations that end its step.
-
-    The table has a column `worker`, a different number in each step.
-    """
+    """Which rows gather parameters for the next step: those after the worker's last compute and its
+    ends of the step. The table has a column `worker`, a different number in each step."""
     this_step = np.isin(operations.role, COMPUTES) | (operations.role >= Role.GC)
     last = latest(this_step, operations.start_s, operations.worker)
     ahead = (operations.start_s > last) & np.isfinite(last)
@@ -138,10 +132,8 @@ Pairs = tuple[Array, Array]  # rows, and the row that depends on each
 
 
 def after_gathers(operations: Columns, gathers: Array, forwards: Array) -> Pairs:
-    """Pair the first gather of each virtual stage with its first forward.
-
-    Gathers of unknown virtual stages are paired by worker. The table has a column `worker`.
-    """
+    """Pair the first gather of each virtual stage (if unknown, of the worker) with its first
+    forward. The table has a column `worker`."""
     chunk, worker = _chunks(operations), operations.worker
     known = np.isin(chunk[gathers], chunk[forwards])
     some, rest = gathers[known], gathers[~known]

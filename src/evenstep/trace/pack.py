@@ -83,10 +83,8 @@ def collectable(path: Path) -> CollectableSpool | None:
 
 
 def write_pack(spools: Sequence[Path], target: Path) -> int:
-    """Write the spools into a pack; return its size on disk in bytes.
-
-    Raises `SpoolError` where it cannot be written or a spool cannot be read.
-    """
+    """Write the spools into a pack; return its size on disk in bytes. Raises `SpoolError` where it
+    cannot be written or a spool cannot be read."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         for scratch in target.parent.glob(f".{target.name}.*"):  # of killed collectors
@@ -140,10 +138,8 @@ def _add(archive: zipfile.ZipFile, file: io.FileIO, spool: Path) -> None:
 
 
 def _settled(file: int) -> Iterator[bytes]:
-    """Yield a spool's bytes, without records that are written to while they are copied.
-
-    Such a record would look whole in the copy.
-    """
+    """Yield a spool's bytes, without records that are written to while they are copied: they would
+    look whole in the copy."""
     fields = HEADER.unpack_from(os.pread(file, PAGE_BYTES, 0))
     ring, slots, summaries, summary_slots = fields[5:9]
     parts = (summaries, summary_slots, SUMMARY_BYTES), (ring, slots, RECORD_BYTES)

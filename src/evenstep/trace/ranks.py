@@ -27,10 +27,8 @@ def format_ranks(ranks: Iterable[int]) -> str:
 
 
 def format_missing(ranks: Iterable[int], world: int) -> str:
-    """Write the ranks below `world` that are missing from `ranks`, in the form of `format_ranks`.
-
-    Missing ranks may number a million: only gaps are visited.
-    """
+    """Write the ranks below `world` (a million) that are missing from `ranks`, as `format_ranks`
+    does; only gaps are visited."""
     edges = [-1, *sorted(rank for rank in set(ranks) if rank < world), world]
     gaps = [range(low + 1, high) for low, high in pairwise(edges) if high > low + 1]
     return ",".join(map(format_ranks, gaps))

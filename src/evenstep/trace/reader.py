@@ -118,11 +118,8 @@ def _read_at(file: int, offset: int, first: int, last: int) -> Array:
 
 
 def read_spool(path: Path | Extent) -> SpoolContents:
-    """Read one spool.
-
-    Raises `LayoutError` for another version and `SpoolError` for a file that is not a spool or
-    ends before its header does. A file cut short later is used as far as it goes (`damage`).
-    """
+    """Read one spool, as far as it goes if it was cut short after its header (`damage`). Raises
+    `LayoutError` for another version and `SpoolError` for what is no spool."""
     contents, ring = open_spool(path)
     records = in_order([np.empty(0, RECORD), *ring.chunks(CHUNK)])
     contents.records = records[timely(contents, {name: records[name] for name in TIMES})]
@@ -208,10 +205,8 @@ def timely(contents: SpoolContents, times: Mapping[str, Array]) -> Array:
 
 
 def whole_slots(live: Array, ring: int) -> Array:
-    """Copy the valid slots of a ring of `ring` slots, oldest first.
-
-    A slot is valid if its number belongs there and was the same before and after the copy.
-    """
+    """Copy the valid slots of a ring of `ring` slots, oldest first: those whose number belongs
+    there and was the same before and after the copy."""
     copy = np.array(live)
     again = np.array(live["seq"])
     seq = copy["seq"]

@@ -64,10 +64,8 @@ def with_steps(trace: Trace, issued_ns: Array | None = None) -> tuple[Trace, str
 
 
 def stepped(trace: Trace, unmarked: str) -> Trace:
-    """The trace with inferred steps, or with a single step where nothing repeats.
-
-    Its limits say which; `unmarked` names, in words, the source that marks no steps.
-    """
+    """The trace with inferred steps, or with a single step where nothing repeats; its limits say
+    which. `unmarked` names, in words, the source that marks no steps."""
     found, inferred = with_steps(trace)
     one = f"{unmarked}: all of it is taken as one"
     found.limits.append(f"{inferred}; {NOTHING_ELSE}" if inferred else one)
@@ -113,10 +111,8 @@ def _on_host_clock(rows: Columns, trace: Trace) -> Array:
 
 
 class _Calls(NamedTuple):
-    """Collectives and messages in order of rank and sequence.
-
-    A rank's `place` is its index in `ranks`.
-    """
+    """Collectives and messages in order of rank and sequence. A rank's `place` is its index in
+    `ranks`."""
 
     ranks: Array
     first: Array  # (ranks + 1,): index of each rank's first call
@@ -205,10 +201,8 @@ def _calls(trace: Trace, issued_ns: Array | None) -> _Calls | None:
 
 
 def _cuts(calls: _Calls, place: int) -> Array:
-    """The last call before the first step and of each step, as indices of the rank's calls.
-
-    Empty where nothing repeats.
-    """
+    """The last call before the first step and of each step, as indices of the rank's calls; empty
+    where nothing repeats."""
     mine = calls.of(place)
     kind = calls.kind[mine]
     sized = key_numbers(kind, calls.size[mine])
@@ -232,9 +226,7 @@ def _returning(token: Array) -> Array:
 
 def _period(token: Array) -> int:
     """Number of calls after which they repeat, outside the first quarter (start-up); 0 for never.
-
-    Any period of the sequence is a period of its rarest kind of call.
-    """
+    Any period of the sequence is a period of its rarest kind of call."""
     settled = token[len(token) // 4 :]
     kinds, counts = np.unique(settled, return_counts=True)
     if not len(kinds) or counts.min() < FEWEST_STEPS:
@@ -255,9 +247,7 @@ def _settled(token: Array, period: int) -> int:
 
 def _at_pauses(calls: _Calls, place: int, kept: Array, since: int, period: int) -> Array:
     """Cut before the place in the period with the longest median pause, after a collective if any.
-
-    `kept`: indices of the calls that repeat with this period from the `since`-th on.
-    """
+    `kept`: indices of the calls that repeat with this period from the `since`-th on."""
     pauses = calls.pauses(place)[kept[:-1]].astype(float)[since:]
     collective = calls.collective[calls.of(place)][kept][since:]
     period *= _repeated(pauses[:MOST_CALLS], period)
@@ -319,11 +309,8 @@ def _whole(cuts: Array, ended: Array) -> int:
 
 
 def _like(calls: _Calls, place: int, step: Array, count: int) -> Array:
-    """Cuts of a rank from the known steps of some of its calls (-1: unknown).
-
-    Each cut is at the longest pause between the last known call of a step and the first of the
-    next, after a collective if there is one.
-    """
+    """Cuts of a rank from the known steps of some of its calls (-1: unknown), each at the longest
+    pause between two steps' known calls, after a collective if there is one."""
     known = np.flatnonzero(step >= 0)
     at = np.searchsorted(np.maximum.accumulate(step[known]), np.arange(1, count + 1))
     low = np.maximum(np.where(at > 0, known[at - 1], known[0] - 1), 0)

@@ -181,10 +181,8 @@ def holds_spools(folder: Path) -> bool:
 
 
 def spools_in(folder: Path) -> tuple[list[Extent], list[str]]:
-    """The spools of an attempt's folder in order of name, and which packs cannot be read.
-
-    A spool that is both a file and in a pack is read from the file.
-    """
+    """The spools of an attempt's folder in order of name, and which packs cannot be read. Of a
+    spool that is both, the file is read."""
     found = {path.name: Extent(path) for path in folder.glob("rank-*.spool")}
     damaged = []
     for pack in sorted(folder.glob(f"node-*{SUFFIX}")):

@@ -220,10 +220,8 @@ class SpoolTail:
 
 
 def newest_number(number_at: Callable[[int], int], slots: int) -> int:
-    """Return the highest number in a ring that is filled in order, by bisection; 0 if empty.
-
-    Slot i holds the first slot's number plus i up to the newest, and older numbers after it.
-    """
+    """Return the highest number in a ring by bisection; 0 if empty. Slot i holds the first slot's
+    number plus i up to the newest, and older numbers after it."""
     first = number_at(0) if slots else 0
     if first == 0:
         return 0

@@ -62,10 +62,8 @@ NO_STEPS = StepTable(np.zeros(0, np.int64), np.zeros(0, np.int64), *([np.zeros(0
 
 
 def rank_window(steps: Mapping[int, Array]) -> RankWindow:
-    """Compute means over the latest steps of each rank.
-
-    `steps` has at least one row per rank, oldest first, as kept by `evenstep.watch.spool`.
-    """
+    """Means over the latest steps of each rank; `steps` has at least one row per rank, oldest
+    first, as kept by `evenstep.watch.spool`."""
     tails = [_window(rows) for rows in steps.values()]
     counts = np.array([len(rows) for rows in tails], np.int64)
     rows: Array = np.concatenate(tails) if tails else np.empty(0)

@@ -33,10 +33,8 @@ class Engine(Protocol):
     def carried(
         self, pieces: Sequence[Piece], work: Callable[[Piece], Result]
     ) -> Generator[Result, None, None]:
-        """Yield results as they finish; closing the iterator ends the workers.
-
-        Raises errors of `work`, and `EvenstepError` for a piece that kills its workers.
-        """
+        """Yield results as they finish; closing the iterator ends the workers. Raises errors of
+        `work`, and `EvenstepError` for a piece that kills its workers."""
 
 
 class TaskResult(NamedTuple):

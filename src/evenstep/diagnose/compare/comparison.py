@@ -77,11 +77,8 @@ class Account:
 
     @property
     def widening(self) -> float:
-        """Width of the interval over that of the draws.
-
-        For few blocks t over z, and n over n - 1. For short blocks the correlation of neighbouring
-        ones, with steps as a first-order process of the coefficient estimated from them.
-        """
+        """Width of the interval over that of the draws: for few blocks t over z, and n over n - 1;
+        for short ones the correlation of neighbours, with steps as an AR(1) process."""
         block = block_steps(self.steps)
         blocks = max(self.steps // block, 2)
         few = student(blocks - 1) / z(0.975) * sqrt(blocks / (blocks - 1))

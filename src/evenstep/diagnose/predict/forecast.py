@@ -48,11 +48,8 @@ LOCATIONS = 32  # distinct usual times of a rank; more are merged
 
 
 class Growth(NamedTuple):
-    """How the transfer of a run grows with the ranks. `latency_share` None: unknown.
-
-    `elsewhere`: (ranks, transfer over this run's) of runs at other sizes. Their growth beyond that
-    of a form is contention, and continues with every rank added.
-    """
+    """How the transfer grows with the ranks. `latency_share` None: unknown. `elsewhere`: (ranks,
+    transfer over this run's) at other sizes; growth beyond the form's is contention."""
 
     ranks: int
     latency_ns: float | None  # α part of one collective, at the measured size
@@ -303,11 +300,8 @@ def _usual(own: Array) -> Array:
 
 
 def _common(apart: Array) -> tuple[Array, Array]:
-    """The part that all ranks share in a step (steps,), and the rest (steps, ranks).
-
-    The mean over ranks varies with the shared part and with 1/n of the rest (analysis of variance);
-    only the shared part's share of it is taken out.
-    """
+    """The part that all ranks share in a step, (steps,), by analysis of variance: their mean varies
+    with it and 1/n of the rest; and the rest, (steps, ranks)."""
     steps, ranks = apart.shape
     nothing = np.zeros(steps), apart
     if ranks < 3:

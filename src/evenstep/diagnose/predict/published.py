@@ -232,11 +232,8 @@ def _usual(table: Columns, own: Array) -> Array:
 
 
 def replayed(plan: OperationJob, durations_s: Array, delays_s: Array | None = None) -> Array:
-    """Length of each step in seconds if its operations took these durations.
-
-    `durations_s` is (rows, scenarios), the result (steps, scenarios). An operation begins
-    `delays_s` (default 0) after its dependencies have ended.
-    """
+    """Length of each step, (steps, scenarios), in seconds if its operations took `durations_s`,
+    (rows, scenarios), and began `delays_s` after their dependencies had ended."""
     found = np.zeros((len(plan.steps), durations_s.shape[1]))
     for one in plan.patterns:
         shape = len(one.steps), durations_s.shape[1]

@@ -179,11 +179,8 @@ class Law:
 
 
 def fit(ranks: Array, throughput: Array, terms: Sequence[int] = (1, 2)) -> Law:
-    """The law with the least relative squared error, 0 <= σ <= 1 and κ >= 0.
-
-    Two sizes carry λ and one more parameter: σ, and κ only where throughput falls, which σ cannot
-    explain. `terms`: the parameters that may be fitted, 1 for σ and 2 for κ.
-    """
+    """The law with the least relative squared error, 0 <= σ <= 1 and κ >= 0; of two sizes with σ,
+    or κ where throughput falls. `terms` may be fitted: 1 for σ, 2 for κ."""
     n, x = np.asarray(ranks, float), np.asarray(throughput, float)
     weight = x / n  # relative errors are alike at all sizes
     columns = np.stack([np.ones(len(n)), n - 1, n * (n - 1)], axis=1) * weight[:, None]

@@ -38,11 +38,8 @@ _REASONS_BEFORE_535 = "nvmlDeviceGetCurrentClocksThrottleReasons"
 
 
 class NvmlSource(Source):
-    """`gpu.*` of one GPU in torch's numbering, or of all visible ones.
-
-    The numbering follows CUDA_VISIBLE_DEVICES in PCI order; it differs from CUDA's on a host with
-    different models unless CUDA_DEVICE_ORDER is PCI_BUS_ID. `missing`: metrics that a GPU lacks.
-    """
+    """`gpu.*` of one GPU in torch's numbering, or of all visible ones, in PCI order: CUDA's order
+    differs on a host with different models. `missing`: metrics that a GPU lacks."""
 
     name = "nvml"
 

@@ -68,11 +68,8 @@ AMD = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
 def visible(environ: Mapping[str, str], variables: Sequence[str]) -> list[str] | None:
-    """Ordinals or unique names in the order the process numbers them; None means all of them.
-
-    As CUDA reads it, the list ends at the first entry that names nothing (an empty one, or -1).
-    The first of `variables` that is set decides.
-    """
+    """Ordinals or unique names by the first of `variables` that is set, in the process's order;
+    None: all. As CUDA reads it, the list ends at the first that names nothing (empty, or -1)."""
     text = next((environ[name] for name in variables if name in environ), None)
     if text is None:
         return None

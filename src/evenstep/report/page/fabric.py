@@ -150,11 +150,8 @@ def numa(known: Mapping[str, Any]) -> str:
 
 
 def hosts(trace: Trace, clocks: Clocks) -> list[dict[str, Any]]:
-    """Describe each clock: `host`, `ranks`, `reference`, and offset, drift and error if aligned.
-
-    `offset_ns` is to be added to the host's own times, in the middle of the run; `error_ns` is the
-    largest error bar; `drift_ppm` is None with a single point.
-    """
+    """Each clock: `host`, `ranks`, `reference`, `offset_ns` to add to its times in the middle of
+    the run, largest `error_ns` and `drift_ppm` (None with a single point)."""
     members: dict[str, list[int]] = {}
     for rank, info in sorted(trace.ranks.items()):
         members.setdefault(info.clock, []).append(rank)

@@ -110,11 +110,8 @@ CURVE_COLUMNS = ("step", "shortest_us", "median_us", "longest_us")
 
 
 def grid(steps: Columns, shape: Bins, order: Array) -> Columns:
-    """Return each cell's smallest wait, greatest lateness and longest step (µs; NaN unknown).
-
-    Extremes instead of means keep one late rank among many visible. Waits are averaged over the
-    steps of a cell first; the smallest is that of the rank the others wait for.
-    """
+    """Each cell's smallest wait (steps averaged), greatest lateness and longest step (µs; NaN
+    unknown): extremes instead of means keep one late rank among many visible."""
     place = np.empty(shape.ranks, np.int64)
     place[order] = np.arange(shape.ranks)
     column = (steps.step.astype(np.int64) - shape.first_step) // shape.steps_per_bin

@@ -26,11 +26,8 @@ PAIRS_LISTED = 8
 
 
 def waiting(case: Case) -> Chart | None:
-    """Return lost time by pair and the critical path; None without known waits.
-
-    `matrix`: lost_us, with rows of waiting and columns of awaited ranks, `ranks_per_bin` each, of
-    which `ranks` are the first. `bounds`: step, rank (-1: no rank bounds it) and phase.
-    """
+    """Lost time by pair (rows wait for columns, `ranks_per_bin` each, first ones `ranks`) and the
+    critical path (rank -1: none bounds the step); None without known waits."""
     found, ranks = case.blame, case.grid.shape[1]
     if ranks < 2 or not case.waits_known or found.lost_ns.sum() <= 0:
         return None

@@ -24,11 +24,8 @@ MOST_STEPS = 32  # times that a clock may be set during a run: the search for br
 
 
 class OffsetLine(NamedTuple):
-    """A clock's offset to the reference in ns, linear between points at ascending times.
-
-    Before the first and after the last point the line continues at the drift there, and the error
-    grows by the uncertainty of that drift.
-    """
+    """A clock's offset to the reference in ns, linear between points at ascending times; beyond
+    them at the drift there, with an error that grows by that drift's uncertainty."""
 
     at_ns: Array
     offset_ns: Array
@@ -88,10 +85,8 @@ class _Stretch(NamedTuple):
 
 
 def line(when: Array, at: Array, low: Array, high: Array) -> OffsetLine | None:
-    """The offset from its bounds; None where it is not bounded on both sides.
-
-    `when` is a time that is never set back, `at` the clock's own; an infinite bound is none.
-    """
+    """The offset from its bounds (infinite: none); None where it is not bounded on both sides.
+    `when` is a time that is never set back, `at` the clock's own."""
     order = np.argsort(when, kind="stable")
     order = order[low[order] <= high[order] + ROUNDING_NS]  # else the stamps themselves are wrong
     when, at, low, high = when[order], at[order], low[order], high[order]

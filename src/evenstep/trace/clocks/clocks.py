@@ -125,10 +125,8 @@ class _Bounds:
 
 
 def _on_common_time(table: Crossings, found: list[OffsetLine | None]) -> tuple[Array, Array]:
-    """Lower bounds of entries and upper bounds of exits on the reference, since its base.
-
-    -inf and inf where the clock is not placed yet.
-    """
+    """Lower bounds of entries and upper bounds of exits on the reference, since its base; -inf and
+    inf where the clock is not placed yet."""
     entry, leave = np.full(len(table.clock), -np.inf), np.full(len(table.clock), np.inf)
     for clock, (offset, rows) in enumerate(zip(found, table.rows_by_clock(), strict=True)):
         if offset is None:

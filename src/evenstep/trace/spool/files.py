@@ -65,10 +65,8 @@ def appearing(path: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, data: str | bytes, *, replace: bool = True) -> None:
-    """Write a file so that a reader sees all of it or none; raises like `appearing`.
-
-    Text becomes UTF-8; surrogates, from file names that are not UTF-8, become backslash escapes.
-    """
+    """Write a file so that a reader sees all of it or none; raises like `appearing`. Text becomes
+    UTF-8, surrogates (file names that are not UTF-8) backslash escapes."""
     encoded = data if isinstance(data, bytes) else data.encode(errors="backslashreplace")
     with appearing(path, replace=replace) as file:
         left = memoryview(encoded)

@@ -135,10 +135,8 @@ def read_facts(path: Path) -> dict[str, Any]:
 
 
 def default_path(cwd: Path, pid: int) -> Path:
-    """The folder of a run without a configured one, from the process that started its ranks.
-
-    All ranks of a node derive the same folder (see `starter_pid`) without communicating.
-    """
+    """The folder of a run without a configured one, from the process that started its ranks: all
+    ranks of a node derive the same without communicating."""
     started = process_start_s(pid)
     if started is None:  # the process is not visible: this is the first process of a container
         pid = os.getpid()
@@ -170,10 +168,8 @@ def process_start_s(pid: int) -> float | None:
 
 
 def process_stat(pid: object) -> list[str]:
-    """Fields of a process's `stat` from the third, its state, on; none if it is gone.
-
-    The second, its name, may have any bytes, such as spaces, parentheses and a truncated character.
-    """
+    """Fields of a process's `stat` from the third, its state, on (none if it is gone): the second,
+    its name, may have any bytes, such as spaces and parentheses."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:

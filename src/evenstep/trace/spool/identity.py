@@ -111,10 +111,8 @@ SCHEMES = (
 
 
 def from_environment(environ: Mapping[str, str]) -> Identity:
-    """The identity from a launcher's variables; a single process where there are none.
-
-    Raises `ConfigError` naming the variable with an impossible value.
-    """
+    """The identity from a launcher's variables; a single process where there are none. Raises
+    `ConfigError` naming the variable with an impossible value."""
     scheme = next((scheme for scheme in SCHEMES if _applies(scheme, environ)), None)
     if scheme is None:
         run_id = given_run_id(environ) or "single"
@@ -165,10 +163,8 @@ def hostname() -> str:
 
 
 def boot_id() -> str:
-    """Identity of this boot of the kernel: processes with the same one share a monotonic clock.
-
-    "" where the kernel does not provide it.
-    """
+    """Identity of this boot of the kernel ("" unknown): processes with the same one share a
+    monotonic clock."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -55,11 +55,8 @@ class Regions:
 
 
 class Spool:
-    """The open trace file of one rank.
-
-    `put` returns the record's sequence number; `close` patches its exit. `note` says in words how
-    the spool differs from its settings (buffered, smaller), "" if it does not.
-    """
+    """The open trace file of one rank. `put` returns the record's sequence number; `close` patches
+    its exit. `note` says how the spool differs from its settings ("": not)."""
 
     def __init__(self, path: Path, fd: int, memory: mmap.mmap, regions: Regions) -> None:
         self.path = path
@@ -139,11 +136,8 @@ class Spool:
         self.close = record_closer(self.slots)
 
     def count_by(self, number: Callable[[], int], last: Callable[[], int]) -> int:
-        """Let a native writer, which also writes records, number them; return the ring's address.
-
-        Call it before the first record and before `put` or `close` is used. `last` returns the last
-        number handed out.
-        """
+        """Let a native writer number the records, before the first one; return the ring's address.
+        `last` returns the last number handed out."""
         import ctypes
 
         self._last = last
@@ -233,10 +227,8 @@ class Spool:
         _HEARTBEAT.pack_into(self._view, layout.HEARTBEAT_OFFSET, now_ns)
 
     def _append(self, kind: int, number: int, text: bytes) -> bool:
-        """Add a table entry, its length last: a reader stops at the first length of zero.
-
-        Returns False where the table is full.
-        """
+        """Add a table entry, its length last, since a reader stops at the first length of zero;
+        False where the table is full."""
         entry = layout.pack_entry(kind, number, text)
         start, length = self._table_end, len(entry)
         kept = 0 if kind == layout.TABLE_FACT else FACTS_BYTES
@@ -324,10 +316,8 @@ class BufferedSpool(Spool):
 
 
 def add_last_fact(path: Path, key: str, value: Any) -> bool:
-    """Write a fact into the spool of a process that has ended; False where there is no room.
-
-    Raises OSError, and ValueError for a file that is not a spool. No process may be writing to it.
-    """
+    """Write a fact into the spool of a process that has ended; False where there is no room. Raises
+    OSError, and ValueError for a file that is not a spool."""
     entry = layout.pack_entry(layout.TABLE_FACT, 0, _fact(key, value))
     with path.open("r+b", buffering=0) as file:
         fields = layout.HEADER.unpack_from(file.read(layout.PAGE_BYTES).ljust(layout.HEADER.size))

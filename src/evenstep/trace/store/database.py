@@ -23,10 +23,8 @@ CLOSED = {"autoinstall_known_extensions": False, "autoload_known_extensions": Fa
 
 
 def connect(threads: int | None = None) -> duckdb.DuckDBPyConnection:
-    """Open an in-memory database that installs and loads no extensions.
-
-    Close it before forking: a child lacks its threads. Raises `MissingExtra` without DuckDB.
-    """
+    """Open an in-memory database that loads no extensions. Close it before forking: a child lacks
+    its threads. Raises `MissingExtra` without DuckDB."""
     try:
         import duckdb
     except ModuleNotFoundError as error:
@@ -45,10 +43,8 @@ def lock(connection: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> None:
 def read(
     query: str, files: Sequence[Path], types: Mapping[str, Any], **tables: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Columns of a query whose only `?` is the list of its files; it may also use `tables`.
-
-    `types` are the numpy types of the columns. Raises `TraceError` where a file is damaged.
-    """
+    """Columns, of these numpy `types`, of a query whose only `?` is the list of its files; it may
+    also use `tables`. Raises `TraceError` where a file is damaged."""
     with connect() as connection, explained("read"):
         for name, table in tables.items():
             connection.register(name, dict(table))

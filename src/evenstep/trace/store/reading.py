@@ -78,10 +78,8 @@ def groups_of(manifest: Manifest) -> tuple[Group, ...]:
 
 
 def read_ranks(folder: Path) -> tuple[dict[int, RankInfo], dict[int, int]]:
-    """The ranks of a store, and the step of each rank's oldest record.
-
-    Raises `TraceError` where the file is damaged.
-    """
+    """The ranks of a store, and the step of each rank's oldest record. Raises `TraceError` where
+    the file is damaged."""
     query = f"select {', '.join(RANK_TYPES)} from read_parquet(?) order by rank"
     found = store_database.read(query, [folder / RANKS], RANK_TYPES)
     rows = zip(*(found[name].tolist() for name in RANK_TYPES), strict=True)

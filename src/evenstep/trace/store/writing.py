@@ -46,11 +46,8 @@ class Stored(NamedTuple):
 
 
 def write_store(trace: Trace, folder: Path, *, force: bool = False) -> Stored:
-    """Write a trace as a store; it appears whole or not at all.
-
-    Raises `UsageError` where the folder is taken (a store is replaced if `force`), cannot be
-    written, or the trace has no records.
-    """
+    """Write a trace as a store, whole or not at all. Raises `UsageError` where the folder is taken
+    (unless `force`), cannot be written, or the trace has no records."""
     _check(trace, folder, force=force)
     with refused(UsageError, f"cannot write {folder}", "; give another place"):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -167,10 +164,8 @@ def _where(mask: Array) -> Array | slice:
 
 
 def _numbered(trace: Trace) -> Trace:
-    """The trace with records in order of rank and sequence, and distinct sequence numbers.
-
-    Records imported from other tools may lack them.
-    """
+    """The trace with records in order of rank and sequence, and distinct sequence numbers, which
+    records imported from other tools may lack."""
     events = trace.events
     if isinstance(events, OnDisk) or _distinct(events):
         return trace
