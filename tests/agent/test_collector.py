@@ -146,6 +146,33 @@ def test_a_signal_during_a_collection_is_not_lost(handler, code, output, trap, o
     assert (ended.returncode, ended.stdout) == (code, output), ended.stderr
 
 
+CALLED = """
+import _thread, ctypes, functools, signal, time
+from collections import deque
+from types import SimpleNamespace
+from evenstep.agent.recording.collector import PauseWatch
+from evenstep.hooks.torch.native import Session
+
+def expire(signum, frame): raise TimeoutError("too late")
+
+signal.signal(signal.SIGINT, expire)
+PauseWatch(lambda *pause: None).install()
+kill = functools.partial(_thread.interrupt_main, signal.SIGINT)  # arrives, is not handled yet
+gate = ctypes.CFUNCTYPE(None)(Session._safely(SimpleNamespace(), print))
+try:
+    deque(map(next, [iter(kill, 0), iter(gate, 0)]), maxlen=0)  # no Python code in between
+    time.sleep(5)
+    print("lost")
+except TimeoutError as error:
+    print(error)
+"""
+
+
+def test_a_signal_before_the_first_line_of_what_compiled_code_calls_is_not_lost():
+    ended = subprocess.run([sys.executable, "-c", CALLED], capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("too late\n", "")
+
+
 def test_exceptions_lost_elsewhere_reach_the_hook_that_was_there(watch, monkeypatch):
     lost = []
     watch.remove()

@@ -99,9 +99,11 @@ class PauseWatch:
             self.failure = f"{type(error).__name__}: {error}"
 
     def _on_unraisable(self, lost: Any) -> None:
-        """Handle what a signal's handler raised on entry to the callback, before its first line."""
-        ours = lost.object is self._callback and resent(lost.exc_value)
-        if not ours and self._previous_hook:
+        """Handle what a signal's handler raised on entry to a function of ours that C calls (the
+        collector, a compiled hook), before its first line."""
+        trace = getattr(lost.exc_value, "__traceback__", None)
+        ours = trace and str(trace.tb_frame.f_globals.get("__name__")).startswith("evenstep.")
+        if not (ours and resent(lost.exc_value)) and self._previous_hook:
             self._previous_hook(lost)
 
     def _end(self, generation: int, collected: int) -> None:
