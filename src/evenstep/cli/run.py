@@ -12,7 +12,6 @@ from pathlib import Path
 
 import evenstep
 from evenstep.agent.settings import config
-from evenstep.attachment.attempts import header
 from evenstep.cli import child, env, files
 from evenstep.cli.admission import Admission, admit
 from evenstep.cli.deaths import RankExits
@@ -20,6 +19,7 @@ from evenstep.cli.terminal import say
 from evenstep.errors import ConfigError, UsageError
 from evenstep.trace.spool import identity
 from evenstep.trace.spool.folder import RunFolder, default_path, run_facts, starter_pid
+from evenstep.trace.spool.layout import PAGE_BYTES
 from evenstep.version import __version__
 
 HELP = """Run a training command and record every rank; the script needs no change.
@@ -169,8 +169,16 @@ def is_rank_zeros_node(folder: RunFolder, environ: Mapping[str, str]) -> bool:
     if str(config.load(environ=environ).part("record")) and not any(map(Path.exists, spools)):
         found = (sorted(spool.parent.glob("rank-*.spool")) for spool in spools)
         spools = [ranks[0] for ranks in found if ranks]
-    headers = (header(path) or {} for path in spools)
-    return any(one.get("boot_id") == identity.boot_id() for one in headers)
+    return any(_written_here(path) for path in spools)
+
+
+def _written_here(spool: Path) -> bool:
+    """Whether the spool, which may be damaged, has this machine's boot id in its header."""
+    try:
+        with spool.open("rb") as file:
+            return identity.boot_id().encode() in file.read(PAGE_BYTES)
+    except OSError:
+        return False
 
 
 def _default_folder(environ: Mapping[str, str]) -> Path:
