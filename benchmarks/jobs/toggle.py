@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from evenstep.agent.recording.phases import Word
 from evenstep.attachment import agent
 from evenstep.hooks.torch.install import TorchHooks
 
@@ -46,7 +47,7 @@ class Toggle:
         )  # fmt: skip
         attached._hooks["torch"].install()
         attached._pauses.install()
-        attached._attended = 0
+        attached.recorder.words[Word.ATTENDED] = 0
 
     @property
     def collectives(self) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from evenstep.agent.control import Control
 from evenstep.agent.notes import LONGEST, Notes
 from evenstep.agent.pulse.alarm import Alarm
+from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.sampler import Sampler
 from evenstep.agent.settings.config import Config
@@ -239,7 +240,10 @@ class Background:
 
     def _poll_control(self) -> int:
         try:
-            return self._control.poll(self._recorder.step, self._work.step_ns)
+            pause_ns = self._control.poll(self._recorder.step, self._work.step_ns)
+            if self._control.due:
+                self._recorder.words[Word.ATTENDED] = 0
+            return pause_ns
         except (OSError, EvenstepError) as error:
             self._notes.failed("control", error)
         except Exception as error:  # the store is gone, or the job is ending

@@ -20,7 +20,7 @@ from evenstep.agent.notes import Notes
 from evenstep.agent.pulse.heartbeat import Heartbeat
 from evenstep.agent.pulse.vigil import Vigil
 from evenstep.agent.recording.collector import PauseWatch, signal_behind
-from evenstep.agent.recording.phases import Compiled
+from evenstep.agent.recording.phases import Compiled, Word
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.settings.config import Config
 from evenstep.agent.settings.kinds import OFF
@@ -81,7 +81,6 @@ class Agent:
         )  # fmt: skip
         self._probe: PeriodicProbe | None = None  # made when the first step has ended
         self._probe_every = config.probe_every  # None: never, or no longer
-        self._attended = 0  # before this step nothing but a request is to be attended to
         self._vigil = Vigil(self.recorder, self._work.durations)
         self._heartbeat = Heartbeat(self.recorder, self._vigil.look if config.stacks else None)
         self._steering = Steering(
@@ -156,7 +155,7 @@ class Agent:
             hooks.remove()  # the other stacks are still observed
             raise
         self._describe_hooks()
-        self._attended = 0
+        self.recorder.words[Word.ATTENDED] = 0
 
     def note_place(self, place: RankInWorld) -> None:
         """Report that a later process group numbers the ranks differently, if it does."""
@@ -278,7 +277,7 @@ class Agent:
         step = self._work.end(now_ns)
         if began_ns:
             self.recorder.end_cost.add(time.thread_time_ns() - began_ns, readings=1)
-        if step >= self._attended or self._control.due:
+        if step >= self.recorder.words[Word.ATTENDED] or self._control.due:
             self._attend(step)
 
     def _attend(self, step: int) -> None:
@@ -297,7 +296,11 @@ class Agent:
         if self._probe_every is not None:
             self._probe_after(step, self._probe_every)
         work.relieve()
-        self._attended = step + 1 if acts or self._probe_every is not None else due
+        if acts or work.single_steps or self._probe_every is not None:
+            due = step + 1
+        self.recorder.words[Word.ATTENDED] = due
+        if self._control.due:  # in the meantime; the next one resets the word itself
+            self.recorder.words[Word.ATTENDED] = 0
 
     def _probe_after(self, steps: int, every: int) -> None:
         """Measure the machine if it is time; a failure is reported once and ends the probe."""

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import Recorder, give_way
 from evenstep.agent.recording.steps import ClosedStep
 from evenstep.host.resources import ResourceMeter, used
@@ -54,6 +55,8 @@ class StepWork:
         self._rank = rank
         self._samples_per_step = samples_per_step
         self.meter = ResourceMeter(threading.get_native_id())
+        recorder.words[Word.SCHEDULE] = self.meter.fd + 1
+        recorder.ended = self._ended
         self._latest: Sequence[int] = self.meter.now()  # at the end of the latest step
         self._pending: deque[ClosedStep] = deque()  # ended, not processed yet
         self._newest: ClosedStep | None = None
@@ -198,6 +201,8 @@ class StepWork:
         usual_ns = sorted(row.step_ns for row in rows)[len(rows) // 2]
         steps = sharing.window_steps(usual_ns)
         self.single_steps = steps == 1
+        if self.single_steps:  # the end of each wakes this thread
+            self._recorder.words[Word.ATTENDED] = 0
         if end % steps == 0:
             from evenstep.agent.exchange.messages import summarize
 

@@ -84,9 +84,10 @@ def replaced(owner: Any, name: str, wrapper: Any) -> Callable[[], None]:
     """Put a wrapper in place of `owner.name`; return what restores it where it still stands."""
     original = getattr(owner, name)
     setattr(owner, name, wrapper)
+    placed = getattr(owner, name)  # a class may show what is in a wrapper
 
     def restore() -> None:
-        if getattr(owner, name, None) is wrapper:
+        if getattr(owner, name, None) is placed:
             setattr(owner, name, original)
 
     return restore

@@ -38,9 +38,18 @@ class Word(IntEnum):
     CALLS = 12  # of kernels so far
     BEGAN = 13  # ns: beginning of the step that is open on the training thread
     DEVICES = 14  # devices with timers
-    USE = 15  # six counters of the process when the latest step ended, as in `ResourceUse`
-    WAITS = 21  # number of pairs (enter_ns, exit_ns) below: waits not yet taken by Python
-    WAIT_PAIRS = 22
+    SCHEDULE = 15  # descriptor of the kernel's account of the training thread, plus one; 0: none
+    MARKING = 16  # identity of the optimizer that marks the steps; 0: none yet
+    MANUAL = 17  # whether the script or a framework marks them instead
+    ATTENDED = 18  # the first step that Python has to begin
+    EVENTS = 19  # of hooks in the running step
+    EVENT_NS = 20  # thread time of compiled code in sampled events
+    EVENT_SAMPLES = 21
+    END_NS = 22  # the same of ending a step
+    END_SAMPLES = 23
+    USE = 24  # six counters of the process when the latest step ended, as in `ResourceUse`
+    WAITS = 30  # number of pairs (enter_ns, exit_ns) below: waits not yet taken by Python
+    WAIT_PAIRS = 31
 
 
 WORDS = Word.WAIT_PAIRS + 2 * MOST_WAITS
@@ -56,9 +65,9 @@ class Compiled(NamedTuple):
 
     words: memoryview
     thread: Callable[[], int]  # our number of the calling thread
-    #: Ends a step (time, delay inside, flags, the kernel's account); returns its record, or 0 where
-    #: the kernels record no longer.
-    end_step: Callable[[int, int, int, int], int]
+    #: Ends a step (time, delay inside, flags); returns its record, or 0 where the kernels record no
+    #: longer.
+    end_step: Callable[[int, int, int], int]
     rest: Rest | None  # without the interpreter's lock; None where Python writes the beats
 
 

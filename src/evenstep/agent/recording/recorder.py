@@ -52,6 +52,7 @@ _HOST_BLOCKED = int(Flag.HOST_BLOCKED)
 _SYNC, _LAST_ENTRY = int(Phase.SYNC), int(Word.LAST_ENTRY)
 _STEP_WORD, _BEGAN = int(Word.STEP), int(Word.BEGAN)
 _USE, _WAITS, _PAIRS = int(Word.USE), int(Word.WAITS), int(Word.WAIT_PAIRS)
+_EVENTS, _MANUAL = int(Word.EVENTS), int(Word.MANUAL)
 _IN_PHASES = (_COLLECTIVE, _POINT_TO_POINT, _PAUSE, _SPAN)  # records whose parent is a phase
 
 SHORTEST_WAIT_NS = 20_000
@@ -147,7 +148,6 @@ class Recorder:
         self._stack = PhaseStack(spool, None if compiled is None else compiled.words)
         self.words = self._stack.words
         self._clock = StepClock(self._stack, now)
-        self.manual = False  # evenstep.step() or a framework's callback marks the steps
         self.note: Callable[[Event], None] = self._apply
         self._noted: deque[Event] = deque()
         self._applying = threading.RLock()  # reentrant: a signal handler may interrupt, and read
@@ -161,8 +161,6 @@ class Recorder:
         self.cost = OwnCost(COST_SAMPLE)  # of a collective
         self.event_cost = OwnCost()  # of an event on the training thread
         self.end_cost = OwnCost()  # of ending a step
-        self.events = 0  # of the running step
-        self.sampled = True  # whether our cost in it is measured
         self.own_ns = 0  # thread time of our probe in it
         self.held_ns = 0  # delays that we have applied in it
         self.blocking: dict[int, int] = {}  # thread -> its last collective that blocks the caller
@@ -171,6 +169,8 @@ class Recorder:
         self._end_step = None if compiled is None else compiled.end_step
         self._use = self.words[_USE:_WAITS]
         self.rest = None if compiled is None else compiled.rest  # of the heartbeat
+        #: Takes a step that has ended: the arguments of `StepWork._ended`.
+        self.ended: Callable[..., None] | None = None
         self._put = spool.put
         self.collective = collective_recorder(
             spool.slots, self._clock, training=self.ident, thread_of=self.thread,
@@ -200,6 +200,20 @@ class Recorder:
     def began_ns(self) -> int:
         """When that step began."""
         return self.words[_BEGAN]
+
+    @property
+    def sampled(self) -> bool:
+        """Whether our cost in that step is measured."""
+        return not self.words[_STEP_WORD] % COST_SAMPLE
+
+    @property
+    def manual(self) -> bool:
+        """Whether `evenstep.step()` or a framework's callback marks the steps."""
+        return bool(self.words[_MANUAL])
+
+    @manual.setter
+    def manual(self, manual: bool) -> None:
+        self.words[_MANUAL] = manual
 
     @property
     def behind(self) -> int:
@@ -235,10 +249,14 @@ class Recorder:
     def take_waits(self) -> None:
         """Note the waits that compiled kernels recorded; called on the training thread."""
         words = self.words
-        pairs = words[_PAIRS : _PAIRS + 2 * min(words[_WAITS], MOST_WAITS)].tolist()
+        pairs = words[_PAIRS : _PAIRS + 2 * min(words[_WAITS], MOST_WAITS)].tobytes()
         words[_WAITS] = 0
-        for enter_ns, exit_ns in zip(pairs[::2], pairs[1::2], strict=True):
-            self.note((self._stack.add, _SYNC, enter_ns, exit_ns))
+        self.note((self.waits_ended, pairs))
+
+    def waits_ended(self, pairs: bytes) -> None:
+        """Account for waits, as they lie in the words."""
+        for enter_ns, exit_ns in struct.iter_unpack("QQ", pairs):
+            self._stack.add(_SYNC, enter_ns, exit_ns)
 
     # -- collectives -----------------------------------------------------------------------------
 
@@ -377,15 +395,14 @@ class Recorder:
             self.take_waits()
         step = words[_STEP_WORD] + 1
         counters: Sequence[int]
-        if end is not None and (seq := end(now_ns, held_ns, self.step_flags, meter.fd)):
+        if end is not None and (seq := end(now_ns, held_ns, self.step_flags)):
             counters = self._use.tolist()
         else:
             counters = meter.now()
             seq = self._put_step(step - 1, words[_BEGAN], now_ns, held_ns)
             words[_STEP_WORD] = step
-        events, self.events = self.events, 0
+        events, words[_EVENTS] = words[_EVENTS], 0
         own_ns, self.own_ns = self.own_ns, 0
-        self.sampled = step % COST_SAMPLE == 0
         return step, seq, counters, events, own_ns
 
     def settle(self, closed: ClosedStep) -> None:

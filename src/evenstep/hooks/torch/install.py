@@ -68,7 +68,10 @@ class TorchHooks:
             self._thrift = Thrift(self._kernels, recorder, groups, self._record_description)
         self._batches = Batches(self._native or self._observer, self._observer.give_up)
         self._repeated = RepeatedSteps(steps, recorder, groups) if steps else None
-        self._phases = PhaseHooks(torch, recorder, on_step, on_failure, self._optimizer_made)
+        self._phases = PhaseHooks(
+            torch, recorder, on_step, on_failure, self._optimizer_made,
+            session=self._native and session,
+        )  # fmt: skip
         self._undo: list[Callable[[], None]] = []
         self._timers: dict[int, DeviceTimer] = {}
         self._gate: CaptureGate | None = None

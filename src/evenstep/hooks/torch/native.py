@@ -25,6 +25,10 @@ from evenstep.trace.spool.layout import HEARTBEAT_OFFSET, Flag
 from evenstep.trace.spool.spool import Spool
 
 ORDINARY, MESSAGE, BLOCKS = range(3)  # `Kind` in recorder.cpp
+AROUND, OPTIMIZER_IN, OPTIMIZER_OUT = range(3)  # hooks of Python's functions
+#: What their events hold beside the time: the entry of the newest collective, or whether the module
+#: that is argument n (`MODULE` + n) trains.
+NO_MORE, LAST, MODULE = range(3)
 
 _ARMED, _FAILURES = int(Word.ARMED), int(Word.FAILURES)
 _DEVICES, _KEPT = int(Word.DEVICES), int(Word.KEPT)
@@ -39,7 +43,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "arm": (None, (_Pointer, _Pointer)),
     "number": (_u64, (_Pointer,)),
     "thread": (ctypes.c_uint16, (_Pointer,)),
-    "step": (_u64, (_Pointer, _u64, ctypes.c_int64, ctypes.c_uint16, ctypes.c_int)),
+    "step": (_u64, (_Pointer, _u64, ctypes.c_int64, ctypes.c_uint16)),
+    "hook": (ctypes.py_object, (ctypes.c_int, ctypes.py_object, ctypes.c_bool)),
     "meet": (None, (_Pointer, _Pointer)),
     "group": (_Pointer, (_Pointer, ctypes.c_char_p, ctypes.c_uint32, _Pointer, _u64, _u64)),
     "retire": (None, (_Pointer,)),
@@ -101,6 +106,12 @@ class Session:
     def arm(self) -> None:
         """Record from now on."""
         self.functions.arm(self.handle, self._ring)
+
+    def hook(self, which: int, recorder: Recorder, *parts: object, method: bool = False) -> Any:
+        """A hook of Python's functions with its parts, as recorder.cpp names them; `method`: to be
+        an attribute of a class."""
+        given = (self.handle, recorder.note, recorder.waits_ended, *parts)
+        return self.functions.hook(which, given, method)
 
     def close(self) -> None:
         """Stop recording. The ring stays mapped while a running collective may write its end."""
@@ -193,8 +204,12 @@ class NativeKernels:
     ) -> None:
         self.session = session
         self.unseen: list[str] = []
-        self._recorder = recorder
-        self._passed_cost = (0, 0)  # passed to the recorder so far: ns, samples
+        #: Our costs, the word of the nanoseconds of each (its samples follow), and what of it has
+        #: been passed to the recorder.
+        self._costs = [
+            (recorder.cost, Word.COST_NS, [0, 0]), (recorder.event_cost, Word.EVENT_NS, [0, 0]),
+            (recorder.end_cost, Word.END_NS, [0, 0]),
+        ]  # fmt: skip
         session.give_up = give_up
 
     def install(self) -> None:
@@ -251,12 +266,12 @@ class NativeKernels:
             raise RuntimeError(functions.failure(handle).decode(errors="replace"))
 
     def _pass_cost(self) -> None:
-        words, cost = self.session.words, self._recorder.cost
-        spent_ns, samples = words[Word.COST_NS], words[Word.COST_SAMPLES]
-        before_ns, before = self._passed_cost
-        for _ in range(min(samples - before, COST_WINDOW)):
-            cost.add((spent_ns - before_ns) / (samples - before))
-        self._passed_cost = spent_ns, samples
+        for cost, word, passed in self._costs:
+            now = self.session.words[word : word + 2].tolist()
+            spent_ns, samples = now[0] - passed[0], now[1] - passed[1]
+            for _ in range(min(samples, COST_WINDOW)):
+                cost.add(spent_ns / samples)
+            passed[:] = now
 
 
 _registered: list[str] | None = None  # operations this torch does not have, once registered

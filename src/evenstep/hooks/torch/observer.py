@@ -31,6 +31,7 @@ BATCH_LIMIT = 8192  # operations of a batch; a script that fails within one neve
 Token = tuple[int, int]
 
 _BLOCKING, _KEPT, _LAST_ENTRY = int(Word.BLOCKING), int(Word.KEPT), int(Word.LAST_ENTRY)
+_EVENTS = int(Word.EVENTS)
 
 _get_ident = threading.get_ident
 
@@ -299,7 +300,7 @@ class Observer:
                         self.waited_natively(look, enter_ns)
                     if then is not None:
                         then()
-                    recorder.events += 1
+                    recorder.words[_EVENTS] += 1
                     if began_ns:
                         recorder.event_cost.add(thread_time_ns() - began_ns, readings=2)
                 except Exception as error:

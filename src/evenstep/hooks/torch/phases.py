@@ -18,10 +18,20 @@ from typing import Any
 from evenstep.agent.arming import arm, disarm
 from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import Recorder
+from evenstep.hooks.torch.native import (
+    AROUND,
+    LAST,
+    MODULE,
+    NO_MORE,
+    OPTIMIZER_IN,
+    OPTIMIZER_OUT,
+    Session,
+)
 from evenstep.hooks.wrapping import replaced, undo
 from evenstep.trace.spool.layout import Phase
 
 _LAST_ENTRY, _WAITS = int(Word.LAST_ENTRY), int(Word.WAITS)
+_EVENTS, _MARKING = int(Word.EVENTS), int(Word.MARKING)
 
 _get_ident = threading.get_ident
 
@@ -38,7 +48,8 @@ StepCall = tuple[int, CodeType, int]
 class PhaseHooks:
     """Reports input, forward, backward, optimizer, checkpoint and evaluation to a `StepClock`.
 
-    `on_step` is called when the marking optimizer has finished, on the training thread, with the
+    With a `session` what happens in every step is noted by compiled hooks. `on_step` is called when
+    the marking optimizer has finished, on the training thread, with the
     time; it may sleep (pacing). `on_optimizer` is called when an optimizer is made, `on_failure`
     with an error of our own code.
     """
@@ -50,12 +61,14 @@ class PhaseHooks:
         on_step: Callable[[int], None],
         on_failure: Callable[[Exception], None],
         on_optimizer: Callable[[], None] = lambda: None,
+        session: Session | None = None,
     ) -> None:
         self.armed = True
         self._clock = recorder.clock
         self._recorder = recorder
         self._words = recorder.words
         self._torch = torch
+        self._session = session
         self._ident = recorder.ident
         self._on_step = on_step
         self._on_failure = on_failure
@@ -70,7 +83,10 @@ class PhaseHooks:
     def install(self) -> None:
         """Install all hooks; those of modules that are not imported yet follow later."""
         torch = self._torch
-        self._around(torch.autograd, "_engine_run_backward", self._backward_in, self._backward_out)
+        self._around(
+            torch.autograd, "_engine_run_backward", self._backward_in, self._backward_out,
+            compiled=(self._clock.backward_begins, self._clock.backward_ends, LAST),
+        )  # fmt: skip
         self._around(torch.nn.Module, "train", self._train_in, self._train_out)
         self._around(torch, "save", self._save_in, self._save_out)
         self._around(torch.serialization, "save", self._save_in, self._save_out)
@@ -98,8 +114,19 @@ class PhaseHooks:
             register_optimizer_step_pre_hook,
         )
 
-        before = register_optimizer_step_pre_hook(self._optimizer_in)
-        after = register_optimizer_step_post_hook(self._optimizer_out)
+        self._words[_MARKING] = 0
+        begins: Any = self._optimizer_in
+        ends: Any = self._optimizer_out
+        session, recorder, clock = self._session, self._recorder, self._clock
+        if session is not None:
+            begins = session.hook(
+                OPTIMIZER_IN, recorder, begins, clock.optimizer_begins, self._stepping
+            )
+            ends = session.hook(
+                OPTIMIZER_OUT, recorder, ends, clock.ends, self._stepping, recorder.ended
+            )
+        before = register_optimizer_step_pre_hook(begins)
+        after = register_optimizer_step_post_hook(ends)
         self._undo += [before.remove, after.remove]
         self._around(Optimizer, "__init__", lambda _: self._on_optimizer())
 
@@ -112,17 +139,29 @@ class PhaseHooks:
     def _data_parallel(self) -> None:
         from torch.nn.parallel.distributed import DistributedDataParallel
 
+        clock = self._clock
         self._around(
             DistributedDataParallel, "_pre_forward",
             lambda args: self._forward(args[0], awaits_all=True),
+            compiled=(lambda *begun: clock.forward_begins(*begun, awaits_all=True), None, MODULE),
         )  # fmt: skip
-        self._around(DistributedDataParallel, "_post_forward", after=self._forward_out)
+        self._around(
+            DistributedDataParallel, "_post_forward", after=self._forward_out,
+            compiled=(None, clock.forward_ends, NO_MORE),
+        )  # fmt: skip
 
     def _fully_shard(self) -> None:
         from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
-        self._around(FSDPState, "_pre_forward", lambda args: self._forward(args[1]))
-        self._around(FSDPState, "_post_forward", after=self._forward_out)
+        clock = self._clock
+        self._around(
+            FSDPState, "_pre_forward", lambda args: self._forward(args[1]),
+            compiled=(clock.forward_begins, None, MODULE + 1),
+        )  # fmt: skip
+        self._around(
+            FSDPState, "_post_forward", after=self._forward_out,
+            compiled=(None, clock.forward_ends, NO_MORE),
+        )  # fmt: skip
 
     def _fully_sharded(self) -> None:
         from torch.distributed.fsdp.fully_sharded_data_parallel import FullyShardedDataParallel
@@ -130,6 +169,7 @@ class PhaseHooks:
         self._around(
             FullyShardedDataParallel, "forward", lambda args: self._forward(args[0]),
             self._forward_out,
+            compiled=(self._clock.forward_begins, self._clock.forward_ends, MODULE),
         )  # fmt: skip
 
     def _stages(self) -> None:
@@ -211,7 +251,11 @@ class PhaseHooks:
         if self._marking is None or self._marking() is None:
             import weakref
 
-            self._marking = weakref.ref(optimizer)
+            def gone(_: object, words: memoryview = self._words) -> None:
+                words[_MARKING] = 0
+
+            self._marking = weakref.ref(optimizer, gone)
+            self._words[_MARKING] = id(optimizer)
         self._recorder.note((self._clock.optimizer_begins, monotonic_ns()))
 
     def _optimizer_out(self, optimizer: Any, *_: Any) -> None:
@@ -247,10 +291,20 @@ class PhaseHooks:
     # -- installation ----------------------------------------------------------------------------
 
     def _around(
-        self, owner: Any, name: str, before: Before | None = None, after: After | None = None
-    ) -> None:
-        """Replace `owner.name` by one that reports; errors of the original pass through."""
+        self, owner: Any, name: str, before: Before | None = None, after: After | None = None,
+        compiled: tuple[Any, Any, int] | None = None,
+    ) -> None:  # fmt: skip
+        """Replace `owner.name` by one that reports; errors of the original pass through.
+
+        `compiled`: the events of a compiled hook before and after, and what they hold.
+        """
         original = getattr(owner, name)
+        if compiled is not None and self._session is not None:
+            hook = self._session.hook(
+                AROUND, self._recorder, original, *compiled, method=isinstance(owner, type)
+            )
+            self._undo.append(replaced(owner, name, hook))
+            return
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -276,7 +330,7 @@ class PhaseHooks:
             if self._words[_WAITS]:
                 recorder.take_waits()
             report(value)
-            recorder.events += 1
+            self._words[_EVENTS] += 1
             if began_ns:
                 recorder.event_cost.add(thread_time_ns() - began_ns, readings=1)
         except Exception as error:

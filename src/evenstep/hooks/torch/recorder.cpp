@@ -1,9 +1,10 @@
 // Record collectives of torch.distributed without the interpreter.
 //
 // A boxed kernel on the BackendSelect key of each c10d operation writes the entry into the spool's
-// ring, passes the call on, and lets the work's future write the end. Nothing here calls Python, takes
-// its lock or frees memory that a kernel may still read. `evenstep.hooks.torch.native` loads it,
-// registers the operations and groups, and shares the words of `Session`.
+// ring, passes the call on, and lets the work's future write the end. No kernel calls Python, takes
+// its lock or frees memory that another may still read. `evenstep.hooks.torch.native` loads it,
+// registers the operations and groups, and shares the words of `Session`. Functions of Python that
+// run in every step are hooked at the end of this file.
 //
 // Layout of a record: `evenstep.trace.layout`. A reader accepts a record only if its sequence number
 // is the same before and after the copy, so it is cleared first and written last.
@@ -11,6 +12,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/Event.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -73,13 +75,22 @@ enum Word {
   CALLS,         // so far
   BEGAN,         // ns: beginning of the step that is open on the training thread
   DEVICES,       // devices with timers
+  SCHEDULE,      // descriptor of the kernel's account of the training thread, plus one; 0: none
+  MARKING,       // address of the optimizer that marks the steps; 0: none yet
+  MANUAL,        // whether the script or a framework marks them instead
+  ATTENDED,      // the first step that Python has to begin
+  EVENTS,        // of hooks in the running step
+  EVENT_NS,      // thread time of our code in sampled events
+  EVENT_SAMPLES,
+  END_NS,        // the same of ending a step
+  END_SAMPLES,
   USE,           // six counters of the process when the latest step ended, as in `ResourceUse`
   WAITS = USE + 6,  // number of pairs (enter_ns, exit_ns) below: waits for functional collectives
   WAIT_PAIRS,
   WORDS = WAIT_PAIRS + 2 * 64
 };
 constexpr uint64_t MOST_WAITS = 64;
-constexpr uint64_t COST_EVERY = 16;          // calls, of which one is sampled
+constexpr uint64_t COST_EVERY = 16;          // calls, and steps, of which one is sampled
 constexpr uint64_t SHORTEST_WAIT_NS = 20000;
 constexpr size_t MOST_KEPT = 64;             // works: they hold their tensors
 constexpr size_t MOST_ORDERS = 4096;         // kinds of messages counted; the least recent is dropped
@@ -236,6 +247,13 @@ struct Session {
     return words[word].fetch_add(value, std::memory_order_relaxed);
   }
 
+  // Add a sample of our cost, measured in `readings` intervals of the thread's time.
+  void spent(Word total, uint64_t ns, uint64_t readings) {
+    static const uint64_t reading = reading_ns();
+    add(total, ns - std::min(ns, readings * reading));
+    add(Word(total + 1), 1);
+  }
+
   uint64_t put(const Record& record) {
     const uint64_t seq = add(NUMBER, 1) + 1;
     Record& into = slot(seq);
@@ -378,6 +396,37 @@ struct Session {
     words[WAIT_PAIRS + 2 * count].store(enter, std::memory_order_relaxed);
     words[WAIT_PAIRS + 2 * count + 1].store(exit, std::memory_order_relaxed);
     store(WAITS, count + 1);
+  }
+
+  // End the step that is open: write its record and the process's counters, and begin the next one.
+  // Return the record's number.
+  uint64_t end_step(uint64_t now, int64_t held, uint16_t flags) {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    char text[80] = "";
+    const int schedule = int(load(SCHEDULE)) - 1;
+    if (schedule >= 0 && pread(schedule, text, sizeof text - 1, 0) < 0) text[0] = 0;
+    char* second = text;
+    strtoull(text, &second, 10);  // Linux, sched-stats.rst
+    const auto us = [](const timeval& t) { return uint64_t(t.tv_sec) * 1000000 + uint64_t(t.tv_usec); };
+    const uint64_t use[] = {(us(usage.ru_utime) + us(usage.ru_stime)) * 1000,
+                            uint64_t(usage.ru_minflt), uint64_t(usage.ru_majflt),
+                            uint64_t(usage.ru_nivcsw), uint64_t(usage.ru_nvcsw),
+                            strtoull(second, nullptr, 10)};
+    static_assert(std::size(use) == WAITS - USE);
+    for (size_t at = 0; at < std::size(use); ++at) store(Word(USE + at), use[at]);
+    Record record{};
+    record.enter_ns = int64_t(load(BEGAN));
+    record.exit_ns = int64_t(now);
+    record.held_ns = held;
+    record.step = uint32_t(load(STEP));
+    record.flags = flags;
+    record.device = -1;
+    record.kind = STEP_RECORD;
+    const uint64_t seq = put(record);
+    store(BEGAN, std::max(now, load(BEGAN)));
+    add(STEP, 1);
+    return seq;
   }
 
   Timer* timer(c10::Device device) {
@@ -596,12 +645,7 @@ class Watch {
     } catch (const std::exception& error) {
       session->fail(error.what());
     }
-    if (sampled) {
-      static const uint64_t reading = reading_ns();
-      const uint64_t spent = gone - start + (thread_ns() - back);
-      session->add(COST_NS, spent - std::min(spent, 2 * reading));
-      session->add(COST_SAMPLES, 1);
-    }
+    if (sampled) session->spent(COST_NS, gone - start + (thread_ns() - back), 2);
   }
 
   Facts facts(const torch::jit::Stack& stack) const {
@@ -857,7 +901,192 @@ bool plainly(const char* name, const Watch& watch, const c10::OperatorHandle& op
 
 }  // namespace
 
+// -- hooks of Python's functions ------------------------------------------------------------------
+//
+// They note what happens as Python's hooks do, at a fraction of the cost: of a line of Python much is
+// fetched into cold caches. What they use of Python's interface is the same in all of its versions
+// since 3.10, and declared here because its headers may not be installed.
+
 extern "C" {
+typedef struct _object PyObject;
+typedef ssize_t Py_ssize_t;
+PyObject* PyCFunction_NewEx(const void* definition, PyObject* self, PyObject* module);
+PyObject* PyInstanceMethod_New(PyObject* function);
+PyObject* PyObject_Vectorcall(PyObject*, PyObject* const* args, size_t count, PyObject* names);
+PyObject* PyObject_GetAttrString(PyObject*, const char* name);
+int PyObject_IsTrue(PyObject*);
+PyObject* Py_BuildValue(const char* format, ...);
+PyObject* PyBytes_FromStringAndSize(const char*, Py_ssize_t);
+PyObject* PyTuple_GetItem(PyObject*, Py_ssize_t);
+PyObject* PyList_GetItem(PyObject*, Py_ssize_t);
+Py_ssize_t PyList_Size(PyObject*);
+int PyList_Append(PyObject*, PyObject*);
+int PyList_SetSlice(PyObject*, Py_ssize_t low, Py_ssize_t high, PyObject*);
+PyObject* PyLong_FromVoidPtr(void*);
+void* PyLong_AsVoidPtr(PyObject*);
+PyObject* PyEval_GetFrame();
+PyObject* PyFrame_GetCode(PyObject*);
+void PyErr_Fetch(PyObject** type, PyObject** value, PyObject** trace);
+void PyErr_Restore(PyObject* type, PyObject* value, PyObject* trace);
+void PyErr_Clear();
+void Py_DecRef(PyObject*);
+}
+
+namespace {
+
+// A hook of the training thread; `parts` are a tuple, its `self`. It may outlive its session's end.
+class PythonHook {
+ public:
+  explicit PythonHook(PyObject* parts)
+      : parts_(parts), session_(*static_cast<Session*>(PyLong_AsVoidPtr(part(0)))) {}
+
+  PyObject* part(int at) const { return PyTuple_GetItem(parts_, at); }
+  Session& session() const { return session_; }
+  bool watches() const {
+    return session_.load(ARMED) && uint64_t(pthread_self()) == session_.load(TRAINING);
+  }
+  bool sampled() const { return session_.load(STEP) % COST_EVERY == 0; }
+
+  // Note an event, the arguments of a format; take the waits before it along.
+  template <typename... Values>
+  void note(const char* format, Values... values) const {
+    if (const uint64_t waits = std::min(session_.load(WAITS), MOST_WAITS)) {
+      const auto* pairs = reinterpret_cast<const char*>(&session_.words[WAIT_PAIRS]);
+      append(Py_BuildValue("(ON)", part(2), PyBytes_FromStringAndSize(pairs, Py_ssize_t(16 * waits))));
+      session_.store(WAITS, 0);
+    }
+    append(Py_BuildValue(format, values...));
+    session_.add(EVENTS, 1);
+  }
+  void check(bool well) const {
+    if (well) return;
+    PyErr_Clear();
+    session_.fail("an event could not be noted");
+  }
+
+ private:
+  void append(PyObject* event) const {
+    PyObject* done = event ? PyObject_Vectorcall(part(1), &event, 1, nullptr) : nullptr;
+    check(done);
+    if (done) Py_DecRef(done);
+    if (event) Py_DecRef(event);
+  }
+
+  PyObject* parts_;
+  Session& session_;
+};
+
+enum Reads { NO_MORE, LAST, MODULE };  // of an event: `native.Reads`; MODULE + n: of argument n
+
+// Whether backward may follow a forward of `module`: in eval mode as well, as in fine-tuning.
+int trains(PyObject* module) {
+  if (c10::GradMode::is_enabled()) return 1;
+  PyObject* training = module ? PyObject_GetAttrString(module, "training") : nullptr;
+  const int found = training ? PyObject_IsTrue(training) : 0;
+  if (training) Py_DecRef(training);
+  PyErr_Clear();
+  return found > 0;
+}
+
+// Around a function: parts are the session, `note`, `take waits`, the original, the events before and
+// after it, None where there is none, and `Reads`.
+PyObject* around(PyObject* parts, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  const PythonHook hook(parts);
+  PyObject* original = hook.part(3);
+  const auto tell = [&](int at) {
+    const uint64_t start = hook.sampled() ? thread_ns() : 0;
+    PyObject* event = hook.part(at);
+    const auto reads = reinterpret_cast<intptr_t>(PyLong_AsVoidPtr(hook.part(6)));
+    if (!PyObject_IsTrue(event)) return;
+    if (reads == LAST)
+      hook.note("(OKK)", event, now_ns(), hook.session().load(LAST_ENTRY));
+    else if (reads >= MODULE && at == 4)
+      hook.note("(OKi)", event, now_ns(), trains(reads - MODULE < count ? args[reads - MODULE] : nullptr));
+    else
+      hook.note("(OK)", event, now_ns());
+    if (start) hook.session().spent(EVENT_NS, thread_ns() - start, 1);
+  };
+  if (!hook.watches()) return PyObject_Vectorcall(original, args, size_t(count), names);
+  tell(4);
+  PyObject* result = PyObject_Vectorcall(original, args, size_t(count), names);
+  if (!hook.watches()) return result;
+  PyObject *type, *error, *trace;
+  PyErr_Fetch(&type, &error, &trace);
+  tell(5);
+  PyErr_Restore(type, error, trace);
+  return result;
+}
+
+// Before an optimizer's step: parts are the session, `note`, `take waits`, Python's hook, the event and
+// the calls of `step` that run, which Python's hook follows where there are any.
+PyObject* optimizer_in(PyObject* parts, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  const PythonHook hook(parts);
+  PyObject* running = hook.part(5);
+  if (!hook.watches() || PyList_Size(running) || !hook.session().load(MARKING))
+    return PyObject_Vectorcall(hook.part(3), args, size_t(count), names);
+  const uint64_t start = hook.sampled() ? thread_ns() : 0;
+  PyObject* frame = PyEval_GetFrame();
+  PyObject* call = Py_BuildValue(
+      "(NNN)", PyLong_FromVoidPtr(frame), PyFrame_GetCode(frame), PyLong_FromVoidPtr(args[0]));
+  hook.check(call && PyList_Append(running, call) == 0);
+  if (call) Py_DecRef(call);
+  hook.note("(OK)", hook.part(4), now_ns());
+  if (start) hook.session().spent(EVENT_NS, thread_ns() - start, 1);
+  return Py_BuildValue("");
+}
+
+// After it: the same parts, and the event that a step has ended. Python's hook is called where a step
+// ends otherwise than by the marking optimizer, or more is to be done at its end.
+PyObject* optimizer_out(PyObject* parts, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  const PythonHook hook(parts);
+  Session& session = hook.session();
+  PyObject* running = hook.part(5);
+  const auto ends = [&] {
+    if (!hook.watches() || PyList_Size(running) != 1 || session.load(MANUAL)) return false;
+    if (session.load(STEP) + 1 >= session.load(ATTENDED)) return false;
+    if (session.load(MARKING) != reinterpret_cast<uint64_t>(args[0])) return false;
+    if (PyLong_AsVoidPtr(PyTuple_GetItem(PyList_GetItem(running, 0), 0)) != PyEval_GetFrame()) return false;
+    PyObject* scaled = PyObject_GetAttrString(args[0], "found_inf");
+    if (scaled) Py_DecRef(scaled);
+    PyErr_Clear();
+    return !scaled;
+  };
+  const uint64_t start = hook.sampled() ? thread_ns() : 0;
+  const Hold hold(&session);
+  if (!hold || !ends()) return PyObject_Vectorcall(hook.part(3), args, size_t(count), names);
+  hook.check(PyList_SetSlice(running, 0, 1, nullptr) == 0);
+  const uint64_t now = now_ns();
+  hook.note("(OK)", hook.part(4), now);
+  const uint64_t seq = session.end_step(now, 0, 0);
+  const uint64_t events = session.load(EVENTS), step = session.load(STEP);
+  const auto use = [&](int at) { return session.load(Word(USE + at)); };
+  hook.note("(OKiKK(KKKKKK)K)", hook.part(6), now, 0, step, seq, use(0), use(1), use(2), use(3),
+            use(4), use(5), events);
+  session.store(EVENTS, 0);
+  if (start) session.spent(END_NS, thread_ns() - start, 1);
+  return Py_BuildValue("");
+}
+
+struct Definition {  // PyMethodDef, of a function with METH_FASTCALL | METH_KEYWORDS
+  const char* name;
+  PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
+  int flags = 0x0082;
+  const char* documentation = nullptr;
+};
+const Definition definitions[] = {
+    {"around", around}, {"optimizer_in", optimizer_in}, {"optimizer_out", optimizer_out}};
+
+}  // namespace
+
+extern "C" {
+
+// A hook of Python by its number above; `method`: to be an attribute of a class.
+PyObject* evenstep_hook(int which, PyObject* parts, bool method) {
+  PyObject* function = PyCFunction_NewEx(&definitions[which], parts, nullptr);
+  PyObject* made = method && function ? PyInstanceMethod_New(function) : function;
+  if (method && function) Py_DecRef(function);
+  return made;
+}
 
 // Registers an operation's kernel; false where this torch does not have the operation.
 bool evenstep_observe(const char* name, int op, int reading, int flags, int kind) {
@@ -900,37 +1129,10 @@ uint64_t evenstep_close(Session* session) {
 uint64_t evenstep_number(Session* session) { return session->add(NUMBER, 1) + 1; }
 uint16_t evenstep_thread(Session* session) { return session->thread(); }
 
-// End the step that is open: write its record and the process's counters, and begin the next one.
-// `schedule`: the kernel's account of the training thread, -1 where there is none. Return the record's
-// number; 0, without effect, where nothing is recorded: the ring may be unmapped.
-uint64_t evenstep_step(Session* session, uint64_t now, int64_t held, uint16_t flags, int schedule) {
+// Ends the step that is open.
+uint64_t evenstep_step(Session* session, uint64_t now, int64_t held, uint16_t flags) {
   const Hold hold(session);
-  if (!hold) return 0;
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  char text[80] = "";
-  if (schedule >= 0 && pread(schedule, text, sizeof text - 1, 0) < 0) text[0] = 0;
-  char* second = text;
-  strtoull(text, &second, 10);  // Linux, sched-stats.rst
-  const auto us = [](const timeval& t) { return uint64_t(t.tv_sec) * 1000000 + uint64_t(t.tv_usec); };
-  const uint64_t use[] = {(us(usage.ru_utime) + us(usage.ru_stime)) * 1000,
-                          uint64_t(usage.ru_minflt), uint64_t(usage.ru_majflt),
-                          uint64_t(usage.ru_nivcsw), uint64_t(usage.ru_nvcsw),
-                          strtoull(second, nullptr, 10)};
-  static_assert(std::size(use) == WAITS - USE);
-  for (size_t at = 0; at < std::size(use); ++at) session->store(Word(USE + at), use[at]);
-  Record record{};
-  record.enter_ns = int64_t(session->load(BEGAN));
-  record.exit_ns = int64_t(now);
-  record.held_ns = held;
-  record.step = uint32_t(session->load(STEP));
-  record.flags = flags;
-  record.device = -1;
-  record.kind = STEP_RECORD;
-  const uint64_t seq = session->put(record);
-  session->store(BEGAN, std::max(now, session->load(BEGAN)));
-  session->add(STEP, 1);
-  return seq;
+  return hold ? session->end_step(now, held, flags) : 0;
 }
 void evenstep_meet(Session* session, void (*meet)(const char* name, int size)) { session->meet.store(meet); }
 Group* evenstep_group(Session* session, const char* name, uint32_t index, const int32_t* ranks,
