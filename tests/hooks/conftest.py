@@ -14,6 +14,7 @@ import evenstep
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.torch import library
 from evenstep.hooks.torch.install import COMPILED, DISPATCHER
+from evenstep.hooks.torch.native import Session, new_session
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Op
 from evenstep.trace.spool.spool import Spool
@@ -108,8 +109,21 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
 
 
 @pytest.fixture
-def recorder(spool: Spool) -> Iterator[Recorder]:
+def session(spool: Spool, request: pytest.FixtureRequest) -> Session | None:
+    """What compiled kernels record into, where they are what the test runs on."""
+    named = "mechanism" in request.fixturenames
+    if not named or request.getfixturevalue("mechanism") != COMPILED:
+        return None
+    library.built(Path(torch.__file__).parent)
+    made, why = new_session(torch, spool)
+    if made is None:
+        pytest.skip(why)
+    return made
+
+
+@pytest.fixture
+def recorder(spool: Spool, session: Session | None) -> Iterator[Recorder]:
     """A recorder of this thread; it lets go of the mapping before the spool is shut."""
-    made = Recorder(spool)
+    made = Recorder(spool, session and session.compiled)
     yield made
     made.summaries.release()

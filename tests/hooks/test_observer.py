@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,10 @@ import torch
 import torch.distributed as dist
 
 from evenstep.agent.recording.entries import GroupState
-from evenstep.agent.recording.recorder import Recorder
-from evenstep.hooks.torch import library
+from evenstep.agent.recording.phases import Word
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.install import COMPILED, DISPATCHER, TorchHooks
-from evenstep.hooks.torch.native import NativeGroups, Session, new_session
+from evenstep.hooks.torch.native import NativeGroups
 from evenstep.hooks.torch.observer import Observer
 from evenstep.hooks.torch.works import Batches
 from evenstep.host.resources import ResourceMeter
@@ -43,24 +41,6 @@ def broken(*_: Any, **__: Any) -> Any:
 @pytest.fixture
 def failures() -> Failures:
     return []
-
-
-@pytest.fixture
-def session(spool, request) -> Session | None:
-    """What compiled kernels record into, where they are what the test runs on."""
-    named = "mechanism" in request.fixturenames
-    if not named or request.getfixturevalue("mechanism") != COMPILED:
-        return None
-    library.built(Path(torch.__file__).parent)
-    made, why = new_session(torch, spool)
-    return made or pytest.skip(why)
-
-
-@pytest.fixture
-def recorder(spool, session) -> Iterator[Recorder]:
-    made = Recorder(spool, session and session.compiled)
-    yield made
-    made.summaries.release()
 
 
 @pytest.fixture
@@ -266,7 +246,7 @@ def test_a_wait_costs_what_we_do_around_it(recorder):
     observer.patch_wait(Work, Batches(observer, pytest.fail))
     assert recorder.event_cost.each_ns is None
     assert Work().wait() is True
-    assert (recorder.events, recorder.event_cost.each_ns is None) == (1, False)
+    assert (recorder.words[Word.EVENTS], recorder.event_cost.each_ns is None) == (1, False)
 
 
 def test_a_blocking_collective_nobody_was_seen_waiting_for_ends_with_the_next(recorder):

@@ -10,10 +10,13 @@ import weakref
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
+from evenstep.agent.recording.phases import MOST_EVENTS, Word
 from evenstep.agent.recording.recorder import OwnCost
 from evenstep.hooks.torch.phases import PhaseHooks, batch_length, skipped_by_scaler
-from evenstep.trace.spool.layout import Phase
+from evenstep.trace.reader import read_spool
+from evenstep.trace.spool.layout import Kind, Phase
 
 
 class Careful(torch.optim.SGD):
@@ -24,13 +27,40 @@ class Careful(torch.optim.SGD):
 
 
 @pytest.fixture
-def steps(recorder):
-    """Times at which a step was taken to end."""
+def hooks_of(mechanism, recorder, session):
+    """Makes and installs hooks whose first argument is what is called at the end of a step."""
+    made = []
+
+    def install(on_step):
+        hooks = PhaseHooks(torch, recorder, on_step, pytest.fail, session=session)
+        recorder.words[Word.ATTENDED] = 1 << 40  # compiled hooks begin the next step themselves
+        recorder.ended = on_step
+        if session is not None:
+            session.arm()
+            recorder.defer(later=True)
+        made.append(hooks)
+        hooks.install()
+        return hooks
+
+    yield install
+    for hooks in made:
+        hooks.remove()
+    if session is not None:
+        session.close()
+        recorder.defer(later=False)
+
+
+@pytest.fixture
+def steps(hooks_of, recorder):
+    """Reads how many steps were taken to end."""
     ended = []
-    hooks = PhaseHooks(torch, recorder, ended.append, pytest.fail)
-    hooks.install()
-    yield ended
-    hooks.remove()
+    hooks_of(lambda *told: ended.append(told[0]))
+
+    def read():
+        recorder.catch_up()
+        return len(ended)
+
+    return read
 
 
 def optimizer(kind):
@@ -44,7 +74,7 @@ def test_an_optimizer_ends_one_step_though_its_step_calls_the_one_it_replaces(st
     made = optimizer(kind)
     for _ in range(3):
         made.step()
-    assert len(steps) == 3
+    assert steps() == 3
 
 
 def test_a_step_that_raised_does_not_hide_the_ones_after_it(steps):
@@ -57,7 +87,7 @@ def test_a_step_that_raised_does_not_hide_the_ones_after_it(steps):
         made.step(broken)
     made.step()
     made.step()
-    assert len(steps) == 2
+    assert steps() == 2
 
 
 def test_a_step_that_raised_keeps_neither_its_frame_nor_its_optimizer_alive(steps):
@@ -73,13 +103,67 @@ def test_a_step_that_raised_keeps_neither_its_frame_nor_its_optimizer_alive(step
     gc.collect()
     assert freed() is None
     optimizer(Careful).step()
-    assert len(steps) == 1
+    assert steps() == 1
 
 
 def test_another_optimizer_inside_a_step_ends_none(steps):
     outer, inner = optimizer(torch.optim.SGD), optimizer(torch.optim.SGD)
     outer.step(lambda: inner.step())
-    assert len(steps) == 1
+    assert steps() == 1
+
+
+def train(model, optimizer, batches):
+    """Steps of a model, one of which fails in backward; the error must be the script's own."""
+
+    def fail(_):
+        raise ArithmeticError
+
+    for number in range(batches):
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 4)).sum()
+        if number == 1:
+            loss.register_hook(fail)
+            with pytest.raises(ArithmeticError):
+                loss.backward()
+            continue
+        loss.backward()
+        optimizer.step()
+
+
+def phases_of(recorder):
+    recorder.catch_up()
+    found = read_spool(recorder.spool.path).records
+    return found[found["kind"] == Kind.PHASE]
+
+
+def test_phases_are_the_same_whoever_tells_them(alone, hooks_of, recorder):
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    hooks_of(lambda *_: None)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), 3)
+    other = threading.Thread(target=lambda: model(torch.ones(2, 4)))
+    other.start()
+    other.join()
+    with torch.no_grad():
+        model.eval()(torch.ones(2, 4))
+    phases = phases_of(recorder)
+    told = [Phase(op) for op in phases["op"] if op != Phase.SYNC]
+    once = [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
+    assert told == [*once, *once[:2], *once, Phase.EVALUATION]
+    assert (phases["exit_ns"] >= phases["enter_ns"]).all()
+
+
+def test_a_step_with_more_events_than_places_for_them_loses_none(alone, hooks_of, recorder):
+    model = DistributedDataParallel(torch.nn.Linear(4, 4)).eval()
+    hooks_of(lambda *_: None)
+    for number in range(MOST_EVENTS + 10):  # begins and ends: twice as many events
+        with torch.no_grad(), model.no_sync():
+            model(torch.ones(1, 4))
+        if number % 1000 == 0:
+            torch.save(number, io.BytesIO())  # which Python tells, in between
+    recorder.catch_up()
+    assert recorder.stack.leaf_ns[Phase.CHECKPOINT] > 0
+    assert recorder.behind == len(recorder.stack) == 0
+    assert recorder.words[Word.NOTED] in (0, 2 * MOST_EVENTS + 20)
 
 
 class Notes:

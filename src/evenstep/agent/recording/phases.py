@@ -16,7 +16,6 @@ from typing import NamedTuple
 from evenstep.trace.spool.layout import WORD_GROUP_SEQ, Kind, Phase
 from evenstep.trace.spool.spool import Spool
 
-MOST_WAITS = 64
 MOST_PHASES = 4096  # of a step, that become parents of its records
 
 
@@ -36,24 +35,41 @@ class Word(IntEnum):
     COST_NS = 10  # thread time of compiled code in sampled calls
     COST_SAMPLES = 11
     CALLS = 12  # of kernels so far
-    BEGAN = 13  # ns: beginning of the step that is open on the training thread
-    DEVICES = 14  # devices with timers
-    SCHEDULE = 15  # descriptor of the kernel's account of the training thread, plus one; 0: none
-    MARKING = 16  # identity of the optimizer that marks the steps; 0: none yet
-    MANUAL = 17  # whether the script or a framework marks them instead
-    ATTENDED = 18  # the first step that Python has to begin
-    EVENTS = 19  # of hooks in the running step
-    EVENT_NS = 20  # thread time of compiled code in sampled events
-    EVENT_SAMPLES = 21
-    END_NS = 22  # the same of ending a step
-    END_SAMPLES = 23
-    USE = 24  # six counters of the process when the latest step ended, as in `ResourceUse`
-    WAITS = 30  # number of pairs (enter_ns, exit_ns) below: waits not yet taken by Python
-    WAIT_PAIRS = 31
+    NOTED = 13  # compiled events so far
+    TOLD = 14  # of which the account has been told so many
+    BEGAN = 15  # ns: beginning of the step that is open on the training thread
+    DEVICES = 16  # devices with timers
+    SCHEDULE = 17  # descriptor of the kernel's account of the training thread, plus one; 0: none
+    MARKING = 18  # identity of the optimizer that marks the steps; 0: none yet
+    MANUAL = 19  # whether the script or a framework marks them instead
+    ATTENDED = 20  # the first step that Python has to begin
+    EVENTS = 21  # of hooks in the running step
+    EVENT_NS = 22  # thread time of compiled code in sampled events
+    EVENT_SAMPLES = 23
+    END_NS = 24  # the same of ending a step
+    END_SAMPLES = 25
+    USE = 26  # six counters of the process when the latest step ended, as in `ResourceUse`
 
 
-WORDS = Word.WAIT_PAIRS + 2 * MOST_WAITS
+WORDS = Word.USE + 6
 
+
+class Event(IntEnum):
+    """What compiled code tells the account, with its time and more (`Event` in recorder.cpp)."""
+
+    FORWARD_BEGINS = 0
+    FORWARD_ENDS = 1
+    BACKWARD_BEGINS = 2
+    BACKWARD_ENDS = 3
+    OPTIMIZER_BEGINS = 4
+    PHASE_ENDS = 5
+    WAITED = 6
+    STEP_ENDED = 7
+    NONE = 8
+
+
+EVENT_WORDS = 12  # of each of the `MOST_EVENTS` latest
+MOST_EVENTS = 4096
 
 #: Beats until a time (ns), until the step has lasted so long (ns; 0: no limit), or until a
 #: descriptor can be read.
@@ -64,6 +80,7 @@ class Compiled(NamedTuple):
     """The parts of a recorder that compiled kernels provide."""
 
     words: memoryview
+    events: memoryview
     thread: Callable[[], int]  # our number of the calling thread
     #: Ends a step (time, delay inside, flags); returns its record, or 0 where the kernels record no
     #: longer.

@@ -20,7 +20,13 @@ from time import monotonic_ns, sleep, thread_time_ns, time_ns
 from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.recording.entries import GroupState, collective_recorder
-from evenstep.agent.recording.phases import MOST_WAITS, Compiled, PhaseStack, Word
+from evenstep.agent.recording.phases import (
+    EVENT_WORDS,
+    MOST_EVENTS,
+    Compiled,
+    PhaseStack,
+    Word,
+)
 from evenstep.agent.recording.steps import ClosedStep, StepClock, StepCollective
 from evenstep.trace.spool.layout import (
     HOST_DEVICE,
@@ -51,7 +57,7 @@ _SAMPLE, _MARKER = int(Kind.SAMPLE), int(Kind.MARKER)
 _HOST_BLOCKED = int(Flag.HOST_BLOCKED)
 _SYNC, _LAST_ENTRY = int(Phase.SYNC), int(Word.LAST_ENTRY)
 _STEP_WORD, _BEGAN = int(Word.STEP), int(Word.BEGAN)
-_USE, _WAITS, _PAIRS = int(Word.USE), int(Word.WAITS), int(Word.WAIT_PAIRS)
+_USE, _NOTED, _TOLD = int(Word.USE), int(Word.NOTED), int(Word.TOLD)
 _EVENTS, _MANUAL = int(Word.EVENTS), int(Word.MANUAL)
 _IN_PHASES = (_COLLECTIVE, _POINT_TO_POINT, _PAUSE, _SPAN)  # records whose parent is a phase
 
@@ -149,7 +155,7 @@ class Recorder:
         self.words = self._stack.words
         self._clock = StepClock(self._stack, now)
         self.note: Callable[[Event], None] = self._apply
-        self._noted: deque[Event] = deque()
+        self._noted: deque[tuple[int, Event]] = deque()  # with the compiled events before each
         self._applying = threading.RLock()  # reentrant: a signal handler may interrupt, and read
         self.ident = self.words[Word.TRAINING] = _get_ident()
         self.words[_BEGAN] = now
@@ -167,10 +173,17 @@ class Recorder:
         self._threads: dict[int, int] = {self.ident: 0}
         self._compiled = compiled
         self._end_step = None if compiled is None else compiled.end_step
-        self._use = self.words[_USE:_WAITS]
+        self._use = self.words[_USE : _USE + 6]
+        clock = self._clock
+        #: What compiled events tell, in the order of `phases.Event`, and how many words more.
+        self._tells: list[tuple[Callable[..., object], int]] = [
+            (clock.forward_begins, 2), (clock.forward_ends, 0), (clock.backward_begins, 1),
+            (clock.backward_ends, 1), (clock.optimizer_begins, 0), (clock.ends, 0),
+            (lambda *times: self._stack.add(_SYNC, *times), 1), (self._step_ended, 9),
+        ]  # fmt: skip
         self.rest = None if compiled is None else compiled.rest  # of the heartbeat
         #: Takes a step that has ended: the arguments of `StepWork._ended`.
-        self.ended: Callable[..., None] | None = None
+        self.ended: Callable[..., object] = lambda *_: None
         self._put = spool.put
         self.collective = collective_recorder(
             spool.slots, self._clock, training=self.ident, thread_of=self.thread,
@@ -218,13 +231,13 @@ class Recorder:
     @property
     def behind(self) -> int:
         """Events that are noted and not applied."""
-        return len(self._noted)
+        return len(self._noted) + self.words[_NOTED] - self.words[_TOLD]
 
     def defer(self, *, later: bool) -> None:
         """Apply events `later`, before the account is read, or as they come."""
         self.catch_up()
         self._stack.behind = later
-        self.note = self._noted.append if later else self._apply
+        self.note = self._note if later else self._apply
 
     def catch_up(self) -> bool:
         """Apply noted events; off the training thread, give way to that one between two.
@@ -234,29 +247,40 @@ class Recorder:
         polite = _get_ident() != self.ident
         if not self._stack.behind:
             return polite
-        if not polite and self.words[_WAITS]:
-            self.take_waits()
         with self._applying:
-            while self._noted:
-                self._apply(self._noted.popleft())
+            while self._tell_next():
                 polite = polite and give_way()
         return polite
+
+    def _tell_next(self) -> bool:
+        """Apply the next event; return whether there was one."""
+        words, noted = self.words, self._noted
+        told, upto = words[_TOLD], words[_NOTED]  # read first: what is noted later comes after it
+        if noted and noted[0][0] <= told:
+            self._apply(noted.popleft()[1])
+            return True
+        if told < upto:
+            self._tell(told)
+        return told < upto or bool(noted)
+
+    def _tell(self, number: int) -> None:
+        """Apply a compiled event."""
+        assert self._compiled is not None
+        base = number % MOST_EVENTS * EVENT_WORDS
+        words = self._compiled.events[base : base + EVENT_WORDS].tolist()
+        self.words[_TOLD] = number + 1  # from here on its place may be taken
+        function, more = self._tells[words[0]]
+        function(*words[1 : 2 + more])
+
+    def _step_ended(self, end_ns: int, seq: int, step: int, events: int, *use: int) -> None:
+        self.ended(end_ns, 0, step, seq, use, events)
+
+    def _note(self, event: Event) -> None:
+        self._noted.append((self.words[_NOTED], event))
 
     @staticmethod
     def _apply(event: Event) -> None:
         event[0](*event[1:])
-
-    def take_waits(self) -> None:
-        """Note the waits that compiled kernels recorded; called on the training thread."""
-        words = self.words
-        pairs = words[_PAIRS : _PAIRS + 2 * min(words[_WAITS], MOST_WAITS)].tobytes()
-        words[_WAITS] = 0
-        self.note((self.waits_ended, pairs))
-
-    def waits_ended(self, pairs: bytes) -> None:
-        """Account for waits, as they lie in the words."""
-        for enter_ns, exit_ns in struct.iter_unpack("QQ", pairs):
-            self._stack.add(_SYNC, enter_ns, exit_ns)
 
     # -- collectives -----------------------------------------------------------------------------
 
@@ -391,8 +415,6 @@ class Recorder:
         process dies), and at its end the kernel's counters, our events and our probe's thread time.
         """
         words, end = self.words, self._end_step
-        if words[_WAITS]:
-            self.take_waits()
         step = words[_STEP_WORD] + 1
         counters: Sequence[int]
         if end is not None and (seq := end(now_ns, held_ns, self.step_flags)):

@@ -70,7 +70,7 @@ class TorchHooks:
         self._repeated = RepeatedSteps(steps, recorder, groups) if steps else None
         self._phases = PhaseHooks(
             torch, recorder, on_step, on_failure, self._optimizer_made,
-            session=self._native and session,
+            session=session if self._native else None,
         )  # fmt: skip
         self._undo: list[Callable[[], None]] = []
         self._timers: dict[int, DeviceTimer] = {}

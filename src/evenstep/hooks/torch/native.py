@@ -15,7 +15,7 @@ from typing import Any
 
 from evenstep.agent.recording.collector import resent
 from evenstep.agent.recording.entries import GroupState
-from evenstep.agent.recording.phases import WORDS, Compiled, Word
+from evenstep.agent.recording.phases import EVENT_WORDS, MOST_EVENTS, WORDS, Compiled, Word
 from evenstep.agent.recording.recorder import COST_WINDOW, Recorder
 from evenstep.hooks.torch import library
 from evenstep.hooks.torch.groups import Groups
@@ -26,9 +26,6 @@ from evenstep.trace.spool.spool import Spool
 
 ORDINARY, MESSAGE, BLOCKS = range(3)  # `Kind` in recorder.cpp
 AROUND, OPTIMIZER_IN, OPTIMIZER_OUT = range(3)  # hooks of Python's functions
-#: What their events hold beside the time: the entry of the newest collective, or whether the module
-#: that is argument n (`MODULE` + n) trains.
-NO_MORE, LAST, MODULE = range(3)
 
 _ARMED, _FAILURES = int(Word.ARMED), int(Word.FAILURES)
 _DEVICES, _KEPT = int(Word.DEVICES), int(Word.KEPT)
@@ -40,6 +37,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "observe_waits": (ctypes.c_bool, ()),
     "open": (_Pointer, (_u64,)),
     "words": (_Pointer, (_Pointer,)),
+    "events": (_Pointer, (_Pointer,)),
     "arm": (None, (_Pointer, _Pointer)),
     "number": (_u64, (_Pointer,)),
     "thread": (ctypes.c_uint16, (_Pointer,)),
@@ -88,14 +86,13 @@ class Session:
         self.functions = functions
         self.spool = spool
         self.handle = functions.open(spool.regions.ring_capacity)
-        address = functions.words(self.handle)
-        words = memoryview((ctypes.c_uint64 * WORDS).from_address(address))
-        self.words = words.cast("B").cast("Q")
+        self.words = _shared(functions.words(self.handle), WORDS)
         handle, number = self.handle, functions.number
         self._ring = spool.count_by(lambda: number(handle), lambda: self.words[Word.NUMBER])
         rest, beat = functions.rest, self._ring - spool.regions.ring_offset + HEARTBEAT_OFFSET
         self.compiled = Compiled(
             self.words,
+            _shared(functions.events(self.handle), MOST_EVENTS * EVENT_WORDS),
             lambda: functions.thread(handle),
             partial(functions.step, handle),
             None if spool.buffered else lambda *until: rest(handle, beat, *until),
@@ -110,7 +107,7 @@ class Session:
     def hook(self, which: int, recorder: Recorder, *parts: object, method: bool = False) -> Any:
         """A hook of Python's functions with its parts, as recorder.cpp names them; `method`: to be
         an attribute of a class."""
-        given = (self.handle, recorder.note, recorder.waits_ended, *parts)
+        given = (self.handle, self._safely(recorder.catch_up), *parts)
         return self.functions.hook(which, given, method)
 
     def close(self) -> None:
@@ -134,7 +131,7 @@ class Session:
         self.functions.meet(self.handle, made)
         self._called["meet", 0] = made
 
-    def _safely(self, call: Callable[..., None]) -> Callable[..., None]:
+    def _safely(self, call: Callable[..., object]) -> Callable[..., None]:
         def called(*args: Any) -> None:
             try:
                 call(*args)
@@ -146,6 +143,10 @@ class Session:
                     self.give_up(error)
 
         return called
+
+
+def _shared(address: int, words: int) -> memoryview:
+    return memoryview((_u64 * words).from_address(address)).cast("B").cast("Q")
 
 
 def new_session(torch: Any, spool: Spool) -> tuple[Session | None, str]:

@@ -16,21 +16,13 @@ from types import CodeType, FrameType
 from typing import Any
 
 from evenstep.agent.arming import arm, disarm
-from evenstep.agent.recording.phases import Word
+from evenstep.agent.recording.phases import Event, Word
 from evenstep.agent.recording.recorder import Recorder
-from evenstep.hooks.torch.native import (
-    AROUND,
-    LAST,
-    MODULE,
-    NO_MORE,
-    OPTIMIZER_IN,
-    OPTIMIZER_OUT,
-    Session,
-)
+from evenstep.hooks.torch.native import AROUND, OPTIMIZER_IN, OPTIMIZER_OUT, Session
 from evenstep.hooks.wrapping import replaced, undo
 from evenstep.trace.spool.layout import Phase
 
-_LAST_ENTRY, _WAITS = int(Word.LAST_ENTRY), int(Word.WAITS)
+_LAST_ENTRY = int(Word.LAST_ENTRY)
 _EVENTS, _MARKING = int(Word.EVENTS), int(Word.MARKING)
 
 _get_ident = threading.get_ident
@@ -43,6 +35,23 @@ After = Callable[[Any], None]
 #: must keep nothing alive. An identity may come back once its object is freed. So a frame counts
 #: only among the callers of another, with the same code: those are calls that still run.
 StepCall = tuple[int, CodeType, int]
+
+#: Outermost modules: where each class lives, its methods that run before and after a forward, which
+#: of the first one's arguments is the module, and whether backward awaits all of its collectives.
+_FORWARDS = (
+    (
+        "torch.nn.parallel.distributed", "DistributedDataParallel",
+        "_pre_forward", "_post_forward", 0, True,
+    ),
+    (
+        "torch.distributed.fsdp._fully_shard._fsdp_state", "FSDPState",
+        "_pre_forward", "_post_forward", 1, False,
+    ),
+    (
+        "torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel",
+        "forward", "forward", 0, False,
+    ),
+)  # fmt: skip
 
 
 class PhaseHooks:
@@ -85,18 +94,15 @@ class PhaseHooks:
         torch = self._torch
         self._around(
             torch.autograd, "_engine_run_backward", self._backward_in, self._backward_out,
-            compiled=(self._clock.backward_begins, self._clock.backward_ends, LAST),
+            compiled=(Event.BACKWARD_BEGINS, Event.BACKWARD_ENDS),
         )  # fmt: skip
         self._around(torch.nn.Module, "train", self._train_in, self._train_out)
         self._around(torch, "save", self._save_in, self._save_out)
         self._around(torch.serialization, "save", self._save_in, self._save_out)
         self._optimizers()
         self._when_imported("torch.utils.data.dataloader", self._loaders)
-        self._when_imported("torch.nn.parallel.distributed", self._data_parallel)
-        self._when_imported("torch.distributed.fsdp._fully_shard._fsdp_state", self._fully_shard)
-        self._when_imported(
-            "torch.distributed.fsdp.fully_sharded_data_parallel", self._fully_sharded
-        )
+        for row in _FORWARDS:
+            self._when_imported(row[0], functools.partial(self._forwards, *row))
         self._when_imported("torch.distributed.pipelining.stage", self._stages)
         self._when_imported("torch.distributed.checkpoint", self._checkpoints)
 
@@ -117,14 +123,9 @@ class PhaseHooks:
         self._words[_MARKING] = 0
         begins: Any = self._optimizer_in
         ends: Any = self._optimizer_out
-        session, recorder, clock = self._session, self._recorder, self._clock
-        if session is not None:
-            begins = session.hook(
-                OPTIMIZER_IN, recorder, begins, clock.optimizer_begins, self._stepping
-            )
-            ends = session.hook(
-                OPTIMIZER_OUT, recorder, ends, clock.ends, self._stepping, recorder.ended
-            )
+        if self._session is not None:
+            begins = self._session.hook(OPTIMIZER_IN, self._recorder, begins, self._stepping)
+            ends = self._session.hook(OPTIMIZER_OUT, self._recorder, ends, self._stepping)
         before = register_optimizer_step_pre_hook(begins)
         after = register_optimizer_step_post_hook(ends)
         self._undo += [before.remove, after.remove]
@@ -136,41 +137,18 @@ class PhaseHooks:
         self._around(dataloader._BaseDataLoaderIter, "__next__", self._input_in, self._input_out)
         self._around(dataloader.DataLoader, "__iter__", self._input_in, self._input_made)
 
-    def _data_parallel(self) -> None:
-        from torch.nn.parallel.distributed import DistributedDataParallel
-
-        clock = self._clock
+    def _forwards(
+        self, module: str, name: str, before: str, after: str, at: int, awaits_all: bool
+    ) -> None:
+        """Follow the forwards of a class; the arguments are a row of `_FORWARDS`."""
+        owner = getattr(sys.modules[module], name)
         self._around(
-            DistributedDataParallel, "_pre_forward",
-            lambda args: self._forward(args[0], awaits_all=True),
-            compiled=(lambda *begun: clock.forward_begins(*begun, awaits_all=True), None, MODULE),
+            owner, before, lambda args: self._forward(args[at], awaits_all),
+            compiled=(Event.FORWARD_BEGINS, Event.NONE, at, awaits_all),
         )  # fmt: skip
         self._around(
-            DistributedDataParallel, "_post_forward", after=self._forward_out,
-            compiled=(None, clock.forward_ends, NO_MORE),
-        )  # fmt: skip
-
-    def _fully_shard(self) -> None:
-        from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
-
-        clock = self._clock
-        self._around(
-            FSDPState, "_pre_forward", lambda args: self._forward(args[1]),
-            compiled=(clock.forward_begins, None, MODULE + 1),
-        )  # fmt: skip
-        self._around(
-            FSDPState, "_post_forward", after=self._forward_out,
-            compiled=(None, clock.forward_ends, NO_MORE),
-        )  # fmt: skip
-
-    def _fully_sharded(self) -> None:
-        from torch.distributed.fsdp.fully_sharded_data_parallel import FullyShardedDataParallel
-
-        self._around(
-            FullyShardedDataParallel, "forward", lambda args: self._forward(args[0]),
-            self._forward_out,
-            compiled=(self._clock.forward_begins, self._clock.forward_ends, MODULE),
-        )  # fmt: skip
+            owner, after, after=self._forward_out, compiled=(Event.NONE, Event.FORWARD_ENDS)
+        )
 
     def _stages(self) -> None:
         from torch.distributed.pipelining.stage import _PipelineStageBase
@@ -292,17 +270,18 @@ class PhaseHooks:
 
     def _around(
         self, owner: Any, name: str, before: Before | None = None, after: After | None = None,
-        compiled: tuple[Any, Any, int] | None = None,
+        compiled: Sequence[int] = (),
     ) -> None:  # fmt: skip
         """Replace `owner.name` by one that reports; errors of the original pass through.
 
-        `compiled`: the events of a compiled hook before and after, and what they hold.
+        `compiled`: the bytes of what a compiled hook does, as recorder.cpp names them.
         """
         original = getattr(owner, name)
-        if compiled is not None and self._session is not None:
+        if compiled and self._session is not None:
             hook = self._session.hook(
-                AROUND, self._recorder, original, *compiled, method=isinstance(owner, type)
-            )
+                AROUND, self._recorder, original, int.from_bytes(compiled, "little"),
+                method=isinstance(owner, type),
+            )  # fmt: skip
             self._undo.append(replaced(owner, name, hook))
             return
 
@@ -327,8 +306,6 @@ class PhaseHooks:
         recorder = self._recorder
         try:
             began_ns = thread_time_ns() if recorder.sampled else 0
-            if self._words[_WAITS]:
-                recorder.take_waits()
             report(value)
             self._words[_EVENTS] += 1
             if began_ns:

@@ -37,6 +37,7 @@
 #include <optional>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -73,6 +74,8 @@ enum Word {
   COST_NS,       // thread time of our code in sampled calls
   COST_SAMPLES,
   CALLS,         // so far
+  NOTED,         // events so far
+  TOLD,          // of which the account has been told so many
   BEGAN,         // ns: beginning of the step that is open on the training thread
   DEVICES,       // devices with timers
   SCHEDULE,      // descriptor of the kernel's account of the training thread, plus one; 0: none
@@ -85,11 +88,24 @@ enum Word {
   END_NS,        // the same of ending a step
   END_SAMPLES,
   USE,           // six counters of the process when the latest step ended, as in `ResourceUse`
-  WAITS = USE + 6,  // number of pairs (enter_ns, exit_ns) below: waits for functional collectives
-  WAIT_PAIRS,
-  WORDS = WAIT_PAIRS + 2 * 64
+  WORDS = USE + 6
 };
-constexpr uint64_t MOST_WAITS = 64;
+
+// What the account of the training thread is told, in the order of `phases.Event`. An event's words
+// are its number, its time and what is named here.
+enum Event {
+  FORWARD_BEGINS,  // whether backward may follow, whether that awaits all of its collectives
+  FORWARD_ENDS,
+  BACKWARD_BEGINS,  // LAST_ENTRY
+  BACKWARD_ENDS,    // LAST_ENTRY
+  OPTIMIZER_BEGINS,
+  PHASE_ENDS,
+  WAITED,      // end of the wait that began at its time
+  STEP_ENDED,  // number of its record, the step's number, our events in it, six counters at its end
+  NO_EVENT,
+  EVENT_WORDS = 12
+};
+constexpr uint64_t MOST_EVENTS = 4096;
 constexpr uint64_t COST_EVERY = 16;          // calls, and steps, of which one is sampled
 constexpr uint64_t SHORTEST_WAIT_NS = 20000;
 constexpr size_t MOST_KEPT = 64;             // works: they hold their tensors
@@ -175,7 +191,7 @@ class Timer {
     renew(now_ns());
   }
 
-  MarkPointer begin(uint64_t seq) {
+  [[gnu::noinline]] MarkPointer begin(uint64_t seq) {
     MarkPointer mark;
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -201,7 +217,7 @@ class Timer {
   }
 
   // It ends when the current stream gets here, or has ended already.
-  void end(MarkPointer mark, bool ended = false) {
+  [[gnu::noinline]] void end(MarkPointer mark, bool ended = false) {
     mark->end.record(ended ? side_ : impl_.getStream(device_));
     std::lock_guard<std::mutex> lock(mutex_);
     pending_.push_back(std::move(mark));
@@ -230,7 +246,16 @@ class Timer {
 
 // Marks of the operations that torch launches together, which end when their work is waited for.
 using Batch = std::vector<std::pair<Timer*, MarkPointer>>;
-thread_local std::unique_ptr<Batch> open_batch;  // of this thread, between its beginning and end
+
+// What we know of a thread: together, because each is found by a call.
+struct Thread {
+  bool passing = false;      // whether its calls are not the program's
+  int asked = -1;            // the backward whose end of compute we have asked for
+  Batch* batch = nullptr;    // between its beginning and end
+  Session* of = nullptr;     // where it has a number
+  uint16_t number = 0;
+};
+thread_local Thread mine;
 
 using Like = std::tuple<uint32_t, int32_t, uint8_t, int64_t>;  // group, peer, operation, tag
 
@@ -320,26 +345,43 @@ struct Session {
   Group& group_of(const c10d::ProcessGroup& members) {
     const std::string& name = members.getGroupName();
     Group* group = find(name);
-    if (group) return *group;
-    meet.load()(name.c_str(), members.getSize());
-    group = find(name);
+    return group ? *group : met(name, members.getSize());
+  }
+
+  [[gnu::noinline]] Group& met(const std::string& name, int size) {
+    meet.load()(name.c_str(), size);
+    Group* group = find(name);
     TORCH_CHECK(group, "the process group ", name, " is not known");
     return *group;
   }
 
+  bool training() const { return uint64_t(pthread_self()) == load(TRAINING); }
+
+  // Tell the account; on the training thread. False where the event would displace another.
+  template <typename... Values>
+  bool note(Event event, uint64_t at, Values... values) {
+    const uint64_t number = load(NOTED);
+    if (number - load(TOLD) >= MOST_EVENTS) return false;
+    uint64_t* into = events[number % MOST_EVENTS].data();
+    *into++ = event;
+    *into++ = at;
+    ((*into++ = uint64_t(values)), ...);
+    words[NOTED].store(number + 1, std::memory_order_release);
+    if (number + 1 - load(TOLD) == MOST_EVENTS / 2) store(ATTENDED, 0);
+    return true;
+  }
+
   uint16_t thread() {
-    thread_local Session* of = nullptr;
-    thread_local uint16_t number = 0;
-    if (uint64_t(pthread_self()) == load(TRAINING)) return 0;
-    if (of != this) {
-      number = uint16_t(std::min<uint32_t>(threads.fetch_add(1) + 1, 0xFFFF));
-      of = this;
+    if (training()) return 0;
+    if (mine.of != this) {
+      mine.number = uint16_t(std::min<uint32_t>(threads.fetch_add(1) + 1, 0xFFFF));
+      mine.of = this;
     }
-    return number;
+    return mine.number;
   }
 
   // Number of messages of this kind before this one: the same on both ends.
-  uint64_t order(const Like& like) {
+  [[gnu::noinline]] uint64_t order(const Like& like) {
     std::lock_guard<std::mutex> lock(mutex);
     auto found = orders.find(like);
     if (found == orders.end()) {
@@ -356,7 +398,7 @@ struct Session {
   }
 
   // A work without a future ends when it is waited for, or when only we hold it.
-  void keep(c10::intrusive_ptr<c10d::Work> work, uint64_t seq) {
+  [[gnu::noinline]] void keep(c10::intrusive_ptr<c10d::Work> work, uint64_t seq) {
     look();
     std::vector<Kept> dropped;  // destroyed without the lock: a work frees tensors
     std::lock_guard<std::mutex> lock(mutex);
@@ -389,13 +431,9 @@ struct Session {
   }
 
   void waited(uint64_t enter, uint64_t exit) {
-    if (exit - enter < SHORTEST_WAIT_NS || uint64_t(pthread_self()) != load(TRAINING)) return;
+    if (exit - enter < SHORTEST_WAIT_NS || !training()) return;
     store(LAST_ENTRY, 0);
-    const uint64_t count = load(WAITS);
-    if (count >= MOST_WAITS) return;
-    words[WAIT_PAIRS + 2 * count].store(enter, std::memory_order_relaxed);
-    words[WAIT_PAIRS + 2 * count + 1].store(exit, std::memory_order_relaxed);
-    store(WAITS, count + 1);
+    note(WAITED, enter, exit);
   }
 
   // End the step that is open: write its record and the process's counters, and begin the next one.
@@ -413,7 +451,7 @@ struct Session {
                             uint64_t(usage.ru_minflt), uint64_t(usage.ru_majflt),
                             uint64_t(usage.ru_nivcsw), uint64_t(usage.ru_nvcsw),
                             strtoull(second, nullptr, 10)};
-    static_assert(std::size(use) == WAITS - USE);
+    static_assert(std::size(use) == WORDS - USE);
     for (size_t at = 0; at < std::size(use); ++at) store(Word(USE + at), use[at]);
     Record record{};
     record.enter_ns = int64_t(load(BEGAN));
@@ -429,7 +467,7 @@ struct Session {
     return seq;
   }
 
-  Timer* timer(c10::Device device) {
+  [[gnu::noinline]] Timer* timer(c10::Device device) {
     std::lock_guard<std::mutex> lock(mutex);
     auto& found = timers[device.index()];
     if (!found) found = std::make_unique<Timer>(device);
@@ -455,12 +493,12 @@ struct Session {
   std::map<uint64_t, Batch> batches;  // launched, and not waited for yet
   uint64_t launched = 0;
   std::string failure;
+  std::array<std::array<uint64_t, EVENT_WORDS>, MOST_EVENTS> events;
 };
 
 std::atomic<Session*> current{nullptr};
-thread_local bool passing = false;  // whether this thread's calls are not the program's
 
-Session* recording() { return passing ? nullptr : current.load(std::memory_order_acquire); }
+Session* recording() { return mine.passing ? nullptr : current.load(std::memory_order_acquire); }
 
 // Keeps the ring in place during a call or a callback; empty where nothing is recorded.
 class Hold {
@@ -716,7 +754,7 @@ class Watch {
     record.device = -1;
     if (tensor) record.dtype = dtype_code(tensor->scalar_type());
     if (tensor && tensor->is_cuda()) {
-      record.flags |= ON_DEVICE | ASYNC | (open_batch ? EXIT_UPPER_BOUND : 0);
+      record.flags |= ON_DEVICE | ASYNC | (mine.batch ? EXIT_UPPER_BOUND : 0);
       record.device = int16_t(tensor->get_device());
     }
     record.step = uint32_t(session.load(STEP));
@@ -742,8 +780,8 @@ class Watch {
   }
 
   void end(const Hold& session, Begun& call, WorkPointer work) const {
-    if (open_batch && call.mark && open_batch->size() < MOST_PENDING) {
-      open_batch->emplace_back(call.timer, std::move(call.mark));
+    if (mine.batch && call.mark && mine.batch->size() < MOST_PENDING) {
+      mine.batch->emplace_back(call.timer, std::move(call.mark));
       return;
     }
     if (!work) {  // the call itself was the wait, or it runs on the current stream
@@ -768,16 +806,19 @@ class Watch {
       session->close(call.seq, now_ns());
       return;
     }
-    if (!call.mark) {  // a small capture, which is stored without an allocation
-      session->users.fetch_add(1);
-      future->addCallback([session = &*session, seq = call.seq](c10::ivalue::Future& done) {
-        session->close(seq, now_ns(), done.hasError() ? FAILED : 0);
-        session->users.fetch_sub(1);
-      });
-      return;
-    }
+    if (call.mark) return end_on_device(session, call, *future);
+    session->users.fetch_add(1);
+    // a small capture, which is stored without an allocation
+    future->addCallback([session = &*session, seq = call.seq](c10::ivalue::Future& done) {
+      session->close(seq, now_ns(), done.hasError() ? FAILED : 0);
+      session->users.fetch_sub(1);
+    });
+  }
+
+  [[gnu::noinline]] static void end_on_device(
+      const Hold& session, const Begun& call, c10::ivalue::Future& future) {
     const pthread_t issuer = pthread_self();
-    future->addCallback([session, timer = call.timer, mark = call.mark, issuer](c10::ivalue::Future&) {
+    future.addCallback([session, timer = call.timer, mark = call.mark, issuer](c10::ivalue::Future&) {
       // NCCL completes it at once, and torch runs this on a stream that waits for the collective;
       // gloo completes it when the collective has ended, in a thread of its own.
       const bool enqueued = pthread_equal(issuer, pthread_self());
@@ -802,10 +843,9 @@ class Watch {
   // A backward may compute long after its last collective: it waits from the end of compute. The wait
   // for gradients is queued after the first of them is issued, so it runs after this callback.
   static void computing(Session& session) {
-    thread_local int asked = -1;
     const int task = torch::autograd::get_current_graph_task_id();
-    if (task == asked || task < 0) return;
-    asked = task;
+    if (task == mine.asked || task < 0) return;
+    mine.asked = task;
     torch::autograd::Engine::get_default_engine().queue_callback([&session] {
       if (session.load(LAST_ENTRY)) session.store(LAST_ENTRY, now_ns());
     });
@@ -903,7 +943,7 @@ bool plainly(const char* name, const Watch& watch, const c10::OperatorHandle& op
 
 // -- hooks of Python's functions ------------------------------------------------------------------
 //
-// They note what happens as Python's hooks do, at a fraction of the cost: of a line of Python much is
+// They tell what happens as Python's hooks do, at a fraction of the cost: of a line of Python much is
 // fetched into cold caches. What they use of Python's interface is the same in all of its versions
 // since 3.10, and declared here because its headers may not be installed.
 
@@ -916,7 +956,6 @@ PyObject* PyObject_Vectorcall(PyObject*, PyObject* const* args, size_t count, Py
 PyObject* PyObject_GetAttrString(PyObject*, const char* name);
 int PyObject_IsTrue(PyObject*);
 PyObject* Py_BuildValue(const char* format, ...);
-PyObject* PyBytes_FromStringAndSize(const char*, Py_ssize_t);
 PyObject* PyTuple_GetItem(PyObject*, Py_ssize_t);
 PyObject* PyList_GetItem(PyObject*, Py_ssize_t);
 Py_ssize_t PyList_Size(PyObject*);
@@ -930,57 +969,61 @@ void PyErr_Fetch(PyObject** type, PyObject** value, PyObject** trace);
 void PyErr_Restore(PyObject* type, PyObject* value, PyObject* trace);
 void PyErr_Clear();
 void Py_DecRef(PyObject*);
+extern PyObject _Py_NoneStruct;
+void Py_IncRef(PyObject*);
 }
 
 namespace {
 
-// A hook of the training thread; `parts` are a tuple, its `self`. It may outlive its session's end.
+PyObject* none() {
+  Py_IncRef(&_Py_NoneStruct);
+  return &_Py_NoneStruct;
+}
+
+// A hook of the training thread. Its `parts` are a tuple, its `self`: the session, which it may
+// outlive, and Python's function to empty the events.
 class PythonHook {
  public:
   explicit PythonHook(PyObject* parts)
-      : parts_(parts), session_(*static_cast<Session*>(PyLong_AsVoidPtr(part(0)))) {}
+      : parts_(parts), session(*static_cast<Session*>(PyLong_AsVoidPtr(part(0)))) {}
 
   PyObject* part(int at) const { return PyTuple_GetItem(parts_, at); }
-  Session& session() const { return session_; }
-  bool watches() const {
-    return session_.load(ARMED) && uint64_t(pthread_self()) == session_.load(TRAINING);
+  bool watches() const { return session.load(ARMED) && session.training(); }
+  uint64_t begins() const { return session.load(STEP) % COST_EVERY ? 0 : thread_ns(); }
+  void ends(uint64_t began, Word total) const {
+    if (began) session.spent(total, thread_ns() - began, 1);
   }
-  bool sampled() const { return session_.load(STEP) % COST_EVERY == 0; }
 
-  // Note an event, the arguments of a format; take the waits before it along.
   template <typename... Values>
-  void note(const char* format, Values... values) const {
-    if (const uint64_t waits = std::min(session_.load(WAITS), MOST_WAITS)) {
-      const auto* pairs = reinterpret_cast<const char*>(&session_.words[WAIT_PAIRS]);
-      append(Py_BuildValue("(ON)", part(2), PyBytes_FromStringAndSize(pairs, Py_ssize_t(16 * waits))));
-      session_.store(WAITS, 0);
+  void note(Event event, uint64_t at, Values... values) const {
+    if (!session.note(event, at, values...)) {
+      emptied();
+      session.note(event, at, values...);
     }
-    append(Py_BuildValue(format, values...));
-    session_.add(EVENTS, 1);
+    session.add(EVENTS, 1);
   }
   void check(bool well) const {
     if (well) return;
     PyErr_Clear();
-    session_.fail("an event could not be noted");
+    session.fail("an event could not be noted");
   }
 
  private:
-  void append(PyObject* event) const {
-    PyObject* done = event ? PyObject_Vectorcall(part(1), &event, 1, nullptr) : nullptr;
+  [[gnu::noinline]] void emptied() const {
+    PyObject* done = PyObject_Vectorcall(part(1), nullptr, 0, nullptr);
     check(done);
     if (done) Py_DecRef(done);
-    if (event) Py_DecRef(event);
   }
 
   PyObject* parts_;
-  Session& session_;
+
+ public:
+  Session& session;
 };
 
-enum Reads { NO_MORE, LAST, MODULE };  // of an event: `native.Reads`; MODULE + n: of argument n
-
 // Whether backward may follow a forward of `module`: in eval mode as well, as in fine-tuning.
-int trains(PyObject* module) {
-  if (c10::GradMode::is_enabled()) return 1;
+bool trains(PyObject* module) {
+  if (c10::GradMode::is_enabled()) return true;
   PyObject* training = module ? PyObject_GetAttrString(module, "training") : nullptr;
   const int found = training ? PyObject_IsTrue(training) : 0;
   if (training) Py_DecRef(training);
@@ -988,83 +1031,89 @@ int trains(PyObject* module) {
   return found > 0;
 }
 
-// Around a function: parts are the session, `note`, `take waits`, the original, the events before and
-// after it, None where there is none, and `Reads`.
+// Around a function, which is part 2. Part 3 has the event before it, the one after it, which of the
+// arguments is a module, and whether backward awaits all of its collectives, a byte each.
 PyObject* around(PyObject* parts, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   const PythonHook hook(parts);
-  PyObject* original = hook.part(3);
+  Session& session = hook.session;
+  PyObject* original = hook.part(2);
   const auto tell = [&](int at) {
-    const uint64_t start = hook.sampled() ? thread_ns() : 0;
-    PyObject* event = hook.part(at);
-    const auto reads = reinterpret_cast<intptr_t>(PyLong_AsVoidPtr(hook.part(6)));
-    if (!PyObject_IsTrue(event)) return;
-    if (reads == LAST)
-      hook.note("(OKK)", event, now_ns(), hook.session().load(LAST_ENTRY));
-    else if (reads >= MODULE && at == 4)
-      hook.note("(OKi)", event, now_ns(), trains(reads - MODULE < count ? args[reads - MODULE] : nullptr));
-    else
-      hook.note("(OK)", event, now_ns());
-    if (start) hook.session().spent(EVENT_NS, thread_ns() - start, 1);
+    const auto packed = reinterpret_cast<uint64_t>(PyLong_AsVoidPtr(hook.part(3)));
+    const auto event = Event(packed >> 8 * at & 0xFF);
+    if (event == NO_EVENT) return;
+    const uint64_t began = hook.begins();
+    uint64_t first = 0;
+    if (event == FORWARD_BEGINS) {
+      const auto argument = Py_ssize_t(packed >> 16 & 0xFF);
+      first = trains(argument < count ? args[argument] : nullptr);
+    } else if (event == BACKWARD_BEGINS || event == BACKWARD_ENDS) {
+      first = session.load(LAST_ENTRY);
+    }
+    hook.note(event, now_ns(), first, packed >> 24);
+    hook.ends(began, EVENT_NS);
   };
   if (!hook.watches()) return PyObject_Vectorcall(original, args, size_t(count), names);
-  tell(4);
+  tell(0);
   PyObject* result = PyObject_Vectorcall(original, args, size_t(count), names);
   if (!hook.watches()) return result;
+  if (result) {
+    tell(1);
+    return result;
+  }
   PyObject *type, *error, *trace;
   PyErr_Fetch(&type, &error, &trace);
-  tell(5);
+  tell(1);
   PyErr_Restore(type, error, trace);
-  return result;
+  return nullptr;
 }
 
-// Before an optimizer's step: parts are the session, `note`, `take waits`, Python's hook, the event and
-// the calls of `step` that run, which Python's hook follows where there are any.
+// Before an optimizer's step: part 2 is Python's hook, part 3 the calls of `step` that run. Where
+// there are any, or no step was marked yet, Python's hook is called.
 PyObject* optimizer_in(PyObject* parts, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   const PythonHook hook(parts);
-  PyObject* running = hook.part(5);
-  if (!hook.watches() || PyList_Size(running) || !hook.session().load(MARKING))
-    return PyObject_Vectorcall(hook.part(3), args, size_t(count), names);
-  const uint64_t start = hook.sampled() ? thread_ns() : 0;
+  PyObject* running = hook.part(3);
+  if (!hook.watches() || PyList_Size(running) || !hook.session.load(MARKING))
+    return PyObject_Vectorcall(hook.part(2), args, size_t(count), names);
+  const uint64_t began = hook.begins();
   PyObject* frame = PyEval_GetFrame();
   PyObject* call = Py_BuildValue(
       "(NNN)", PyLong_FromVoidPtr(frame), PyFrame_GetCode(frame), PyLong_FromVoidPtr(args[0]));
   hook.check(call && PyList_Append(running, call) == 0);
   if (call) Py_DecRef(call);
-  hook.note("(OK)", hook.part(4), now_ns());
-  if (start) hook.session().spent(EVENT_NS, thread_ns() - start, 1);
-  return Py_BuildValue("");
+  hook.note(OPTIMIZER_BEGINS, now_ns());
+  hook.ends(began, EVENT_NS);
+  return none();
 }
 
-// After it: the same parts, and the event that a step has ended. Python's hook is called where a step
-// ends otherwise than by the marking optimizer, or more is to be done at its end.
+// After it, with the same parts. Python's hook is called where a step ends otherwise than by the
+// marking optimizer, or more is to be done at its end.
 PyObject* optimizer_out(PyObject* parts, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   const PythonHook hook(parts);
-  Session& session = hook.session();
-  PyObject* running = hook.part(5);
-  const auto ends = [&] {
+  Session& session = hook.session;
+  PyObject* running = hook.part(3);
+  const auto marks = [&] {
     if (!hook.watches() || PyList_Size(running) != 1 || session.load(MANUAL)) return false;
     if (session.load(STEP) + 1 >= session.load(ATTENDED)) return false;
     if (session.load(MARKING) != reinterpret_cast<uint64_t>(args[0])) return false;
-    if (PyLong_AsVoidPtr(PyTuple_GetItem(PyList_GetItem(running, 0), 0)) != PyEval_GetFrame()) return false;
+    PyObject* frame = PyTuple_GetItem(PyList_GetItem(running, 0), 0);
+    if (PyLong_AsVoidPtr(frame) != PyEval_GetFrame()) return false;
     PyObject* scaled = PyObject_GetAttrString(args[0], "found_inf");
     if (scaled) Py_DecRef(scaled);
     PyErr_Clear();
     return !scaled;
   };
-  const uint64_t start = hook.sampled() ? thread_ns() : 0;
   const Hold hold(&session);
-  if (!hold || !ends()) return PyObject_Vectorcall(hook.part(3), args, size_t(count), names);
+  if (!hold || !marks()) return PyObject_Vectorcall(hook.part(2), args, size_t(count), names);
+  const uint64_t began = hook.begins();
   hook.check(PyList_SetSlice(running, 0, 1, nullptr) == 0);
   const uint64_t now = now_ns();
-  hook.note("(OK)", hook.part(4), now);
-  const uint64_t seq = session.end_step(now, 0, 0);
-  const uint64_t events = session.load(EVENTS), step = session.load(STEP);
+  hook.note(PHASE_ENDS, now);
+  const uint64_t seq = session.end_step(now, 0, 0), events = session.load(EVENTS);
   const auto use = [&](int at) { return session.load(Word(USE + at)); };
-  hook.note("(OKiKK(KKKKKK)K)", hook.part(6), now, 0, step, seq, use(0), use(1), use(2), use(3),
-            use(4), use(5), events);
+  hook.note(STEP_ENDED, now, seq, session.load(STEP), events, use(0), use(1), use(2), use(3), use(4), use(5));
   session.store(EVENTS, 0);
-  if (start) session.spent(END_NS, thread_ns() - start, 1);
-  return Py_BuildValue("");
+  hook.ends(began, END_NS);
+  return none();
 }
 
 struct Definition {  // PyMethodDef, of a function with METH_FASTCALL | METH_KEYWORDS
@@ -1118,6 +1167,7 @@ void evenstep_arm(Session* session, void* ring) {
   session->words[ARMED].store(1);
 }
 void* evenstep_words(Session* session) { return session->words.data(); }
+void* evenstep_events(Session* session) { return session->events.data(); }
 
 // End a session; return the number of calls and callbacks that may still write into its ring.
 uint64_t evenstep_close(Session* session) {
@@ -1143,7 +1193,7 @@ void evenstep_retire(Group* group) { group->retired.store(true); }
 uint64_t evenstep_sequence(Group* group) { return group->sequence.load(); }
 
 // Set whether calls of this thread pass through.
-void evenstep_pass_by(bool pass) { passing = pass; }
+void evenstep_pass_by(bool pass) { mine.passing = pass; }
 void evenstep_gate(Session* session, void (*gate)()) { session->gate.store(gate); }
 void evenstep_capture(Session* session, uint64_t captures) {
   std::lock_guard<std::mutex> lock(session->capture);
@@ -1157,9 +1207,9 @@ void evenstep_look(Session* session) {
 // Begin a batch of this thread; or end it, and return its number, 0 where it has no marks.
 uint64_t evenstep_batch(Session* session, bool begins) {
   const Hold hold(session);
-  if (begins && hold) open_batch = std::make_unique<Batch>();
+  if (begins && hold && !mine.batch) mine.batch = new Batch;
   if (begins) return 0;
-  const std::unique_ptr<Batch> batch = std::move(open_batch);
+  const std::unique_ptr<Batch> batch(std::exchange(mine.batch, nullptr));
   if (!hold || !batch || batch->empty()) return 0;
   std::lock_guard<std::mutex> lock(session->mutex);
   session->batches[++session->launched] = std::move(*batch);
