@@ -196,6 +196,31 @@ def test_messages_that_one_kernel_carries_are_each_ones_own(tmp_path, peers):
     assert not trace.of_kind(Kind.COLLECTIVE).op.tolist()
 
 
+def test_peers_are_those_of_nccl_where_names_hold_process_numbers(tmp_path):
+    """Two pairs; in the first, the file with the smaller number is NCCL's second rank."""
+    paths = []
+    for number, (pair, place) in enumerate(((1, 1), (1, 0), (2, 0), (2, 1))):
+        session = Session(pid=90 + number)
+        known = {"NCCL communicator ID": pair, "No. of ranks": 2, "Rank": place}
+        session.range("ncclCommInitRankConfig", 0.1, 0.2, known)
+        name = "ncclSend" if place else "ncclRecv"
+        session.range(name, 1.0, 1.01, {"NCCL communicator ID": pair, "Peer rank": 1 - place})
+        session.kernel("ncclDevKernel_SendRecv(args)", 1.05, 1.2, 1.3)
+        paths.append(session.write(tmp_path / f"report_{4790 + number}.sqlite"))
+    rows = read(*paths).of_kind(Kind.POINT_TO_POINT)
+    assert dict(zip(rows["rank"].tolist(), rows.peer_or_root.tolist(), strict=True)) == {
+        0: 1, 1: 0, 2: 3, 3: 2
+    }  # fmt: skip
+
+
+def test_a_kernel_for_any_operation_carries_what_was_announced(tmp_path):
+    session = Session(rank=0)
+    session.range("ncclAllReduce", 1.0, 1.01, {"Message size [bytes]": 8})
+    session.kernel("ncclDevKernel_Generic(args)", 1.05, 1.2, 1.3)
+    rows = read(session.write(tmp_path / "rank_0.sqlite")).of_kind(Kind.COLLECTIVE)
+    assert (rows.op.tolist(), rows.bytes_in.tolist()) == ([int(Op.ALL_REDUCE)], [8])
+
+
 def test_several_processes_of_a_file_are_ranks_by_themselves(tmp_path):
     both = training(0)
     other = training(1)

@@ -15,7 +15,7 @@ import numpy as np
 from evenstep.errors import TraceError
 from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
 from evenstep.importers.draft import Draft
-from evenstep.importers.file_ranks import ranks_or_numbers
+from evenstep.importers.file_ranks import natural, ranks_by_paths
 from evenstep.importers.kineto.calls import CallArguments, GroupKey
 from evenstep.importers.kineto.device import device_calls
 from evenstep.importers.kineto.file import KinetoFile
@@ -57,6 +57,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     draft.limits += _said(exports)
     ranks = ranks_of(exports, draft.limits)
     origins, groups = _origins(ranks), _groups(ranks)
+    places = {(one.communicator, one.rank): each.rank for each in ranks for one in each.members}
     world = max(
         [0, *(each.rank + 1 for each in ranks), *(len(key.ranks) for key in groups.values())]
     )
@@ -68,7 +69,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
             each.rank, FACTS, hostname=each.export.host, boot_id=each.clock,
             source=str(each.export.path),
         )  # fmt: skip
-        profiles.append(_profile(each, file, groups, world, origins[each.clock]))
+        profiles.append(_profile(each, file, groups, places, world, origins[each.clock]))
         for text in profiles[-1].steps.limits:
             told.setdefault(text, []).append(each.rank)
     profiles, unsaid = grouped(profiles)
@@ -133,6 +134,7 @@ def _profile(
     each: ProcessDevice,
     file: KinetoFile,
     groups: Mapping[int, GroupKey],
+    places: Mapping[tuple[int, int], int],
     world: int,
     origin: int,
 ) -> Profile:
@@ -157,14 +159,17 @@ def _profile(
     if steps is None:
         raise TraceError(f"{export.path} holds no event")
     place = FilePlace(each.rank, world, export.host, [])
-    return Profile(file, place, steps, calls, [_arguments(one, groups) for one in said])
+    return Profile(file, place, steps, calls, [_arguments(one, groups, places) for one in said])
 
 
-def _arguments(said: LaunchRanges, groups: Mapping[int, GroupKey]) -> CallArguments:
+def _arguments(
+    said: LaunchRanges, groups: Mapping[int, GroupKey], places: Mapping[tuple[int, int], int]
+) -> CallArguments:
     """NVTX ranges of a launch as a call's arguments; NCCL numbers peers within the communicator."""
     group = groups.get(said.communicator)
     members = group.ranks if group else ()
     peer = members[said.peer] if 0 <= said.peer < len(members) else -1
+    peer = places.get((said.communicator, said.peer), peer)
     return CallArguments(group, said.bytes, said.bytes, source=peer, destination=peer)
 
 
@@ -201,7 +206,8 @@ class ProcessDevice:
 
 def ranks_of(exports: Sequence[Export], limits: list[str]) -> list[ProcessDevice]:
     """The devices of all exports with their ranks; a second trace of a rank is left out."""
-    ranks = [rank for export in exports for rank in _devices(export, limits)]
+    ordered = sorted(exports, key=lambda export: natural(export.path))
+    ranks = [rank for export in ordered for rank in _devices(export, limits)]
     _number(ranks, limits)
     return _without_doubles(ranks, limits)
 
@@ -226,7 +232,7 @@ def _number(ranks: list[ProcessDevice], limits: list[str]) -> None:
     said = [member.rank if member and member.size <= MOST_RANKS else None for member in largest]
     files = {each.export.path for each in ranks}
     paths = [each.export.path for each in ranks]
-    by_path = ranks_or_numbers(list(dict.fromkeys(paths)))
+    by_path = ranks_by_paths(list(dict.fromkeys(paths)))
     named = list(map(by_path.get, paths))
     if None not in said and len(set(said)) == len(said):
         numbers = said

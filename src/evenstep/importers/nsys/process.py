@@ -134,20 +134,22 @@ def said_of(
 ) -> list[list[LaunchRanges]]:
     """The calls carried by each of these kernels, which are in order of issue; several for a kernel
     that carries several messages. `sizes` are those of known communicators."""
-    ops = [kernel_operation(name) for name in export.names]
-    said = [[LaunchRanges(ops[name])] for name in calls.name.tolist()]
+    ops = [None if "Generic" in name else kernel_operation(name) for name in export.names]
+    said = [[LaunchRanges(ops[name] or Op.OTHER)] for name in calls.name.tolist()]
+    able = [ops[name] for name in calls.name.tolist()]
     for number in np.unique(calls.thread[calls.thread >= 0]).tolist():
         mine = np.flatnonzero(calls.thread == number)
         thread = int(file.threads[number][1])
-        for kernel, taken in _carried(export, thread, mine, calls.enter_ns, said):
+        for kernel, taken in _carried(export, thread, mine, calls.enter_ns, able):
             said[kernel] = _calls(said[kernel][0].op, taken, sizes)
     return said
 
 
 def _carried(
-    export: Export, thread: int, kernels: Array, issued: Array, calls: list[list[LaunchRanges]]
+    export: Export, thread: int, kernels: Array, issued: Array, able: Sequence[Op | None]
 ) -> Iterator[tuple[int, list[LaunchRanges]]]:
-    """Yield kernels launched on a thread, with the calls that NCCL announced there for each."""
+    """Yield kernels launched on a thread, with the calls that NCCL announced there for each; `able`
+    are the operations of all kernels, None of one for any."""
     ranges = export.ranges
     mine = ranges.select(ranges.thread == thread).sorted_by("start")
     kinds = [_announced(name) for name in export.names]
@@ -158,7 +160,7 @@ def _carried(
         until = int(np.searchsorted(told.start, issued[kernel], side="right"))
         waiting = [*waiting, *range(seen, until)][-_MOST_WAITING:]
         seen = until
-        taken = [i for i in waiting if _fits(kinds[told.name[i]], calls[kernel][0].op)]
+        taken = [i for i in waiting if _fits(kinds[told.name[i]], able[kernel])]
         waiting = [i for i in waiting if i not in set(taken)]
         if taken:
             payloads = [export.payloads[p] if (p := told.payload[i]) >= 0 else {} for i in taken]
@@ -178,11 +180,12 @@ def _announced(name: str) -> Op | None:
     return operation(match[1]) if match and not match[1].startswith("Comm") else None
 
 
-def _fits(announced: Op | None, kernel: Op) -> bool:
-    """Whether a kernel can carry a call; SendRecv (OTHER) carries messages and all-to-alls."""
+def _fits(announced: Op | None, kernel: Op | None) -> bool:
+    """Whether a kernel can carry a call; SendRecv (OTHER) carries messages and all-to-alls, one for
+    any operation (None) all."""
     if kernel is Op.OTHER:
         return announced in (Op.SEND, Op.RECV, Op.ALL_TO_ALL, Op.GATHER, Op.SCATTER)
-    return announced is kernel
+    return kernel in (None, announced)
 
 
 def _calls(

@@ -94,7 +94,6 @@ def joined(exports: Sequence[Export]) -> list[Export]:
     """The exports with sessions of the same processes, one after the other (`--capture-range-end
     repeat`), as one, named as the first."""
     found: dict[Any, Export] = {}
-    order = [export.path for export in exports]
     for export in sorted(exports, key=lambda export: export.extent_ns):
         first = found.get(export.processes)
         follows = first and export.processes[-1] and first.extent_ns[1] <= export.extent_ns[0]
@@ -102,7 +101,7 @@ def joined(exports: Sequence[Export]) -> list[Export]:
             found[export.processes] = first.followed_by(export)
         else:
             found[export.processes if first is None else export.path] = export
-    return sorted(found.values(), key=lambda export: order.index(export.path))
+    return list(found.values())
 
 
 def read_export(path: Path) -> Export:
