@@ -35,6 +35,13 @@ ROUND_TRIPS = {
                 "fsdp", 0.4),
     "tensor": (("work.kind=tensor", "work.tensor_parallel=2", "work.message_bytes=20MB"), [CALM],
                "tensor", 0.4),
+    "pipeline": (("work.kind=pipeline", "work.pipeline_parallel=4", "work.tensor_parallel=2",
+                  "work.layers=8", "work.micro_batches=6", "work.message_bytes=8MB",
+                  "run.steps=40"), [CALM], "pipeline", 0.4),
+    "stages": (("work.kind=pipeline", "work.pipeline_parallel=4", "work.micro_batches=4",
+                "work.message_bytes=8MB", "run.steps=40"), [CALM], "pipeline", 0.4),
+    "local": (("strategy.kind=local_sgd", "strategy.every=4", "work.gradient_bytes=400MB"), [CALM],
+              "ddp", 0.1),
     "benchmark": (("work.kind=collective", "work.input_ms=0"), [CALM], "collective", 0.5),
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         Observed,
         SteadyTimes,
     )
-    from evenstep.simulate.calibrate.links import ObservedCollectives
+    from evenstep.simulate.calibrate.links import ObservedCollectives, ObservedPipeline
     from evenstep.trace.trace import Trace
 
 HELP = """Fit a scenario to a measured run, simulate it, and show both step times.
@@ -131,7 +131,7 @@ def observed(trace: Trace) -> Observed:
         work_ns=grid.work_ns[steady].astype(float), phase_ns=phases,
         pause_ns=grid.pause_ns[steady].astype(float), step_ns=_step_ns(grid, steady),
         collectives=_collectives(trace, grid), overlapped=_overlapped(trace, grid),
-        samples=int(samples[0]) if len(samples) == 1 else 0,
+        samples=int(samples[0]) if len(samples) == 1 else 0, pipeline=_pipeline(trace, grid),
     )  # fmt: skip
 
 
@@ -154,7 +154,7 @@ def _collectives(trace: Trace, grid: StepGrid) -> tuple[ObservedCollectives, ...
 
     found = transfers(grid)
     rows, kinds = found.rows, found.kinds
-    steps = max(len(np.unique(rows.step)), 1) if len(rows) else 1
+    steps = max(int(grid.sampled.sum()), 1)
     place = {int(rank): index for index, rank in enumerate(grid.ranks)}
     calls = trace.of_kind(Kind.COLLECTIVE)
     later = _later(grid)
@@ -177,6 +177,25 @@ def _collectives(trace: Trace, grid: StepGrid) -> tuple[ObservedCollectives, ...
             )
         )
     return tuple(seen)
+
+
+def _pipeline(trace: Trace, grid: StepGrid) -> ObservedPipeline | None:
+    """The stages between which micro-batches are sent; None where ranks send in another order."""
+    import numpy as np
+
+    from evenstep.simulate.calibrate.links import ObservedPipeline
+    from evenstep.trace.spool.layout import Kind, Op
+
+    sent = trace.of_kind(Kind.POINT_TO_POINT)
+    sent = sent.select((sent.op == int(Op.SEND)) & np.isin(sent.step, grid.steps))
+    apart = np.unique(np.abs(sent.peer_or_root - sent["rank"]))  # a ring also has its way around
+    sent = sent.select(sent.peer_or_root > sent["rank"])
+    chains = trace.world - len(np.unique(sent["rank"]))  # last stages send nothing onward
+    if len(apart) != 1 or trace.world % chains:
+        return None
+    stages = trace.world // chains
+    batches = len(sent) / (len(grid.steps) * chains * (stages - 1))
+    return ObservedPipeline(stages, int(apart[0]), round(batches), float(sent.bytes_out.mean()))
 
 
 def _later(grid: StepGrid) -> Any:

@@ -7,6 +7,7 @@ Contradictions between fields, such as more ranks than GPUs, are checked when a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,11 +170,8 @@ def _within(ranges: str, limit: int, place: str, what: str) -> tuple[int, ...]:
 def _check_fabric(scenario: Scenario) -> None:
     fabric, nodes = scenario.fabric, scenario.cluster.nodes
     if fabric.kind == "torus":
-        product = 1
-        for length in fabric.shape:
-            product *= int(length)
         whole = all(length >= 1 and length == int(length) for length in fabric.shape)
-        if len(fabric.shape) not in (2, 3) or product != nodes or not whole:
+        if len(fabric.shape) not in (2, 3) or math.prod(fabric.shape) != nodes or not whole:
             raise ConfigError(
                 f"fabric.shape must be two or three lengths whose product is cluster.nodes "
                 f"({nodes}), found {list(fabric.shape)}"

@@ -16,9 +16,16 @@ import numpy as np
 from evenstep.documents import Amount, Meta, Natural, RunName
 from evenstep.errors import TraceError
 from evenstep.scenario.hardware import Cluster, Fabric
-from evenstep.scenario.parts import Collectives, Job, Noise, Run, Work
+from evenstep.scenario.parts import Collectives, Job, Noise, Run, Strategy, Work
 from evenstep.scenario.scenario import Scenario
-from evenstep.simulate.calibrate.links import FittedLinks, ObservedCollectives, fit_links, work_of
+from evenstep.simulate.calibrate.links import (
+    FittedLinks,
+    ObservedCollectives,
+    ObservedPipeline,
+    every,
+    fit_links,
+    work_of,
+)
 from evenstep.simulate.calibrate.noise import fit_noise, mean_of, short
 from evenstep.trace.columns import Array
 from evenstep.trace.ranks import format_ranks
@@ -43,6 +50,7 @@ class Observed:
     collectives: tuple[ObservedCollectives, ...]
     overlapped: bool  # the first gradients leave before backward ends
     samples: int = 0  # of a rank in a step
+    pipeline: ObservedPipeline | None = None
 
     @property
     def ranks(self) -> int:
@@ -105,7 +113,12 @@ def calibrate(seen: Observed) -> Calibration:
     compute = sum(phases[name] for name in PHASES[1:]) - seen.pause_ns
     noises, factor, base = _noises(seen, np.maximum(compute, 1.0))
     phased = float(phases["backward"].mean()) > UNSEEN * float(seen.work_ns.mean())
-    plan = work_of(seen.collectives, seen.ranks, overlapped=seen.overlapped, phased=phased)
+    apart = every(seen.collectives)
+    averaged = [replace(one, per_step=one.per_step * apart) for one in seen.collectives]
+    plan = work_of(
+        averaged, seen.ranks, overlapped=seen.overlapped, phased=phased,
+        pipeline=seen.pipeline,
+    )  # fmt: skip
     links = fit_links(plan.used, _places(seen.node))
     share = _shares(phases, factor)
     loading, input_ns = _input(phases["input"])
@@ -128,6 +141,7 @@ def calibrate(seen: Observed) -> Calibration:
         work=_collective_work(work) if plan.kind == "collective" else work,
         collectives=Collectives(algorithm=plan.algorithm, channels=1),
         noise=(*noises, *loading),
+        strategy=Strategy(kind="local_sgd", every=apart) if apart > 1 else Strategy(),
         run=Run(steps=max(steps, 100)),
     )
     fits: Fits = {

@@ -18,7 +18,7 @@ from evenstep.documents import Amount, Document, Positive
 from evenstep.trace.columns import Array
 
 HALVES = ("all_gather", "reduce_scatter")
-OFTEN = 0.5  # in a step: a rarer collective is not part of it
+OFTEN = 0.5  # in a step: a rarer collective is not part of it, unless all are
 FASTEST_GBPS = 10_000.0  # where bytes take no time
 
 
@@ -55,6 +55,15 @@ class ObservedCollectives(Document):
 # -- the kind of work ------------------------------------------------------------------------------
 
 
+class ObservedPipeline(NamedTuple):
+    """Stages that send to the one `apart` ranks behind: micro-batches of a step, bytes of each."""
+
+    stages: int
+    apart: int
+    micro_batches: int
+    bytes: float
+
+
 class WorkPlan(NamedTuple):
     """The kind of work, its fields, its collectives, and the collectives it leaves out."""
 
@@ -66,7 +75,12 @@ class WorkPlan(NamedTuple):
 
 
 def work_of(
-    seen: Sequence[ObservedCollectives], ranks: int, *, overlapped: bool, phased: bool = True
+    seen: Sequence[ObservedCollectives],
+    ranks: int,
+    *,
+    overlapped: bool,
+    phased: bool = True,
+    pipeline: ObservedPipeline | None = None,
 ) -> WorkPlan:
     """The work that has these collectives; not `phased`: without a backward phase."""
     usual = [one for one in seen if one.per_step >= OFTEN and one.bytes > 0]
@@ -78,12 +92,21 @@ def work_of(
         return _repeated(usual)
     if mixed:
         return _layered("experts", mixed, reduced)
-    if [one for one in inner if one.operation == "all_reduce"]:
-        outer = [one for one in reduced if one not in inner]
-        return _layered("tensor", [one for one in inner if one in reduced], outer)
+    outer = [one for one in reduced if one not in inner]
+    inner = [one for one in inner if one in reduced]
+    if pipeline is not None and pipeline.apart == (len(inner[0].members) if inner else 1):
+        return _staged(pipeline, inner, outer)
+    if inner:
+        return _layered("tensor", inner, outer)
     if _total(sharded) > _total(reduced):
         return _sharded(sharded, reduced)
     return _reduced(usual, reduced, ranks, overlapped=overlapped)
+
+
+def every(seen: Sequence[ObservedCollectives]) -> int:
+    """Steps between two exchanges: above 1 only where most steps have none (local SGD)."""
+    most = max((one.per_step for one in seen), default=1.0)
+    return round(1 / most) if 0 < most < OFTEN else 1
 
 
 def _repeated(usual: Sequence[ObservedCollectives]) -> WorkPlan:
@@ -125,6 +148,25 @@ def _layered(
     }
     limits = () if calls >= 4 else ("fewer than four collectives in a layer: taken as one layer",)
     return WorkPlan(kind, fields, (*mine, *_one_group(outer)), "ring", limits)
+
+
+def _staged(
+    pipeline: ObservedPipeline,
+    inner: Sequence[ObservedCollectives],
+    outer: Sequence[ObservedCollectives],
+) -> WorkPlan:
+    """Stages in the order 1F1B; each layer of one has two all-reduces in both directions."""
+    passes = 4 * pipeline.micro_batches * pipeline.bytes
+    fields = {
+        "pipeline_parallel": pipeline.stages,
+        "tensor_parallel": pipeline.apart,
+        "micro_batches": pipeline.micro_batches,
+        "message_bytes": round(pipeline.bytes),
+        "layers": pipeline.stages * max(1, round(_total(inner) / passes)) if inner else 0,
+        "gradient_bytes": round(_total(outer)),
+    }
+    limits = ("the schedule of the pipeline is taken to be 1F1B, without interleaving",)
+    return WorkPlan("pipeline", fields, (*_one_group(inner), *_one_group(outer)), "ring", limits)
 
 
 def _sharded(

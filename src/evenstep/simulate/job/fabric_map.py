@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -121,14 +121,8 @@ class FabricMap:
 
     def facts(self) -> dict[str, Any]:
         """Everything but the bundles, as plain values."""
-        return {
-            "fabric": self.fabric,
-            "shape": list(self.shape),
-            "elapsed_ns": self.elapsed_ns,
-            "kinds": list(self.kinds),
-            "tiers": list(self.tiers),
-            "places": list(self.places),
-        }
+        values = {field.name: getattr(self, field.name) for field in fields(self)[:-1]}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
 
 def _in_short(kind: str, rows: Columns, elapsed_ns: float) -> dict[str, Any]:

@@ -126,7 +126,6 @@ class SimulatedRecorder:
         words[:, _STEP] |= np.uint64(number)
         if row.peer is not None:
             words.view(np.int32)[:, _PEER] = row.peer
-        if row.peer is not None:
             counts = self._messages.setdefault((row.group, row.op), MessageCounts(self._ranks))
             words[:, layout.WORD_GROUP_SEQ] = counts.next(row.peer)
         elif row.kind is Kind.COLLECTIVE:

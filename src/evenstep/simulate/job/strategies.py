@@ -125,6 +125,7 @@ def convergence(
 
 
 MARGIN = 0.02  # of the first collective's duration: a shorter wait cannot be told from none
+PACING = ("controller", "objective", "max_delay", "imbalance", "sharing", "guarded")  # settings
 REASONS = tuple(str(reason) for reason in Reason)  # names in the trace, from 1
 
 
@@ -187,21 +188,9 @@ class Paced(Pace):
 
     def __init__(self, scenario: Scenario, run_id: str) -> None:
         settings, ranks = scenario.strategy, scenario.ranks
+        named = {name: getattr(settings, name) for name in PACING}
         self._pacers = [
-            Pacer(
-                PacerSettings(
-                    mode="on",
-                    controller=settings.controller,
-                    objective=settings.objective,
-                    max_delay=settings.max_delay,
-                    imbalance=settings.imbalance,
-                    sharing=settings.sharing,
-                    guarded=settings.guarded,
-                    run_id=run_id,
-                    rank=rank,
-                    world=ranks,
-                )
-            )
+            Pacer(PacerSettings(mode="on", run_id=run_id, rank=rank, world=ranks, **named))
             for rank in range(ranks)
         ]
         self._sharing = settings.sharing

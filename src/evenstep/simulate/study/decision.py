@@ -238,21 +238,13 @@ def run(unit: OptionRun) -> tuple[int, DecisionRow | str]:
 
 def _row(option: DecisionOption, result: Result, found: dict[str, Margin]) -> DecisionRow:
     energy, staleness = result.energy or {}, result.convergence and result.convergence.staleness
+    step = result.step_time
     return DecisionRow(
-        option=option,
-        throughput=result.throughput,
-        unit=result.unit,
-        mean_ns=result.step_time.mean_ns,
-        cv=result.step_time.cv,
-        p99_ns=result.step_time.p99_ns,
-        efficiency=result.efficiency,
-        staleness=staleness.mean if staleness else 0.0,
-        convergence=result.convergence,
-        joules_per_unit=energy.get("joules_per_unit") or None,
-        cost_per_unit=energy.get("cost_per_unit") or None,
-        held_share=result.shares.held,
-        margins=found,
-    )
+        option, result.throughput, result.unit, step.mean_ns, step.cv, step.p99_ns,
+        result.efficiency, staleness.mean if staleness else 0.0, result.convergence,
+        energy.get("joules_per_unit") or None, energy.get("cost_per_unit") or None,
+        result.shares.held, found,
+    )  # fmt: skip
 
 
 # -- recommendation --------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -144,9 +145,7 @@ def _check(axes: Sequence[Axis], repeats: int) -> None:
     twice = next((field for field in fields if fields.count(field) > 1), None)
     if twice is not None:
         raise UsageError(f"--vary names {twice} twice; give all its values in one")
-    total = repeats
-    for one in axes:
-        total *= len(one.values)
+    total = math.prod((repeats, *(len(one.values) for one in axes)))
     if total > MOST_UNITS:
         raise UsageError(f"these are {total:,} simulations; at most {MOST_UNITS:,} are one sweep")
 
@@ -216,8 +215,7 @@ def row_of(unit: SweepRun, result: Result) -> dict[str, Any] | None:
     row["transfer_alone_ns"] = max((use.alone_ns for use in result.collectives), default=0.0)
     row["busiest_link"] = result.links[0].link if result.links else None
     row["busiest_link_utilisation"] = result.links[0].utilisation if result.links else None
-    for name, table in (("joules_per_unit", "energy"), ("cost_per_unit", "energy")):
-        row[name] = (told[table] or {}).get(name)
+    row |= {name: (told["energy"] or {}).get(name) for name in ("joules_per_unit", "cost_per_unit")}
     row["goodput"] = (told["goodput"] or {}).get("useful")
     row["key"] = unit.key
     return row
