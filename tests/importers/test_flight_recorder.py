@@ -15,6 +15,7 @@ from evenstep.errors import EvenstepError, TraceError
 from evenstep.importers.content import SourceFile
 from evenstep.importers.flight_recorder import flight_recorder
 from evenstep.importers.flight_recorder.dump import _reached
+from evenstep.importers.flight_recorder.flight_recorder import _more
 from evenstep.trace.spool.layout import DType, Flag, Kind, Op
 from tests.importers.recorded_ring import (
     MS,
@@ -467,15 +468,23 @@ def pipeline(slower_ms):
     return rings, max(device) / 50
 
 
-def test_a_slow_stage_costs_what_it_does_in_a_dump(tmp_path):
+def test_a_slow_stage_costs_what_it_does_in_dumps_of_its_last_steps(tmp_path):
+    """The ring of the middle stage, which has twice as many messages, has overwritten the first."""
     (rings, length_ms), (_, usual_ms) = pipeline(6), pipeline(0)
     trace = read(
-        write(tmp_path, {rank: dump(ring, world=STAGES) for rank, ring in enumerate(rings)})
+        write(tmp_path, {rank: dump(ring[-760:], world=STAGES) for rank, ring in enumerate(rings)})
     )
     finding = diagnose(trace).findings[0]
     assert (finding.mode, finding.where.ranks) == ("workload_imbalance", [1])
     cost = 1 - usual_ms / length_ms
     assert finding.severity == pytest.approx(cost, rel=0.2)  # rounds meet a step every 4 ms
+
+
+@pytest.mark.parametrize("lost", [(0, 0), (3, 0), (0, 3), (7, 2)])
+def test_messages_are_counted_so_that_both_ends_have_them_at_about_the_same_times(lost):
+    ends = 10 * np.arange(20) + np.array([[4, 0, -3, 2] * 5, [0, 3, 1, -4] * 5])
+    sent, came = (times[first:] for times, first in zip(ends, lost, strict=True))
+    assert _more(sent[:-1], came) == lost[1] - lost[0]  # one has not been seen to end
 
 
 def test_without_durations_no_steps_are_claimed(tmp_path):

@@ -12,6 +12,7 @@ no file states its rank.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from evenstep.importers.file_ranks import ranks_or_numbers
 from evenstep.importers.flight_recorder.dump import PICKLE, Dump, of_other_worlds, read_dump
 from evenstep.importers.flight_recorder.entries import Entry
 from evenstep.importers.flight_recorder.timeline import placed
+from evenstep.trace.columns import Array
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.repetition import NOTHING_ELSE
 from evenstep.trace.spool.layout import Flag, Kind, Op
@@ -31,6 +33,7 @@ from evenstep.trace.trace import UNKNOWN, Trace
 NAME = "flight recorder dump"
 APART_NS = 3_600_000_000_000  # dumps whose latest times differ by more are not of one hang
 
+_Place = tuple[int, int, Op]  # of messages of a rank: group, peer, direction
 _HIDDEN = ": where compute runs beside collectives it may hide waits, and costs are upper bounds"
 _FIELDS = (b"collective_seq_id", b"pg_config", b"pg_status", b"comm_lib_version")
 _OF_PICKLES = (*_FIELDS, b"entries", b"profiling_name")
@@ -56,11 +59,12 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
         dumps[dump.rank] = dump
     _leave_out_other_runs(draft, dumps)
     groups = _Groups(draft, dumps)
+    first = _first_places(draft, dumps, groups)
     for dump in dumps.values():
-        _enter(draft, dump, groups)
+        _enter(draft, dump, groups, first)
     draft.limits += groups.limits + _overall(dumps)
-    first = next(iter(dumps.values()), None)
-    run = {"source": NAME, "format": first.version, "library": first.library} if first else {}
+    any_ = next(iter(dumps.values()), None)
+    run = {"source": NAME, "format": any_.version, "library": any_.library} if any_ else {}
     trace, inferred = draft.trace(run), ""
     if trace.events.device_exit_ns.any():  # without durations, waiting is unknown
         trace, inferred = placed(trace)
@@ -154,7 +158,49 @@ class _Groups:
         ]
 
 
-def _enter(draft: Draft, dump: Dump, groups: _Groups) -> None:
+def _first_places(
+    draft: Draft, dumps: Mapping[int, Dump], groups: _Groups
+) -> dict[tuple[int, _Place], int]:
+    """Number of the first message of each rank and place, 0 where it is not in here: if a ring has
+    overwritten its first ones, both ends of a channel are shifted so that they end together."""
+    times: dict[tuple[int, _Place], list[int]] = {}
+    for rank, dump in dumps.items():
+        for item in dump.entries:
+            if item.message:
+                group = groups.number(dump, item)
+                place = group, _peer(draft, item, group), item.op
+                times.setdefault((rank, place), []).append(item.completed_ns or item.created_ns)
+    found: dict[tuple[int, _Place], int] = {}
+    for (rank, (group, peer, op)), sent in times.items():
+        other = peer, (group, rank, Op.RECV)
+        if op != Op.SEND or other not in times or not _wrapped(dumps[rank], dumps[peer]):
+            continue
+        more = _more(np.array(sent), np.array(times[other]))
+        found[other], found[rank, (group, peer, op)] = max(more, 0), max(-more, 0)
+    return found
+
+
+def _wrapped(*dumps: Dump) -> bool:
+    """Whether a ring has overwritten entries."""
+    return any(dump.entries[0].record > 0 for dump in dumps)
+
+
+def _more(sent: Array, came: Array) -> int:
+    """How many messages more begin the first series than the second, by ascending times of both."""
+
+    def apart(more: int) -> float:
+        first, second = sent[max(more, 0) :], came[max(-more, 0) :]
+        count = min(len(first), len(second))
+        return float((first[:count] - second[:count]).mean())
+
+    possible = range(1 - len(came), len(sent))
+    at = bisect_left(possible, 0.0, key=apart)
+    return min(possible[max(at - 1, 0) : at + 1], key=lambda more: abs(apart(more)))
+
+
+def _enter(
+    draft: Draft, dump: Dump, groups: _Groups, first: Mapping[tuple[int, _Place], int]
+) -> None:
     numbers = [groups.number(dump, item) for item in dump.entries]
     reached = {
         str(number): dump.reached[item.pg]
@@ -172,7 +218,7 @@ def _enter(draft: Draft, dump: Dump, groups: _Groups) -> None:
         chosen = [index for index, item in enumerate(dump.entries) if item.message is message]
         if chosen:
             rows = [dump.entries[index] for index in chosen]
-            table = _columns(draft, dump, rows, [numbers[index] for index in chosen])
+            table = _columns(draft, dump, rows, [numbers[index] for index in chosen], first)
             draft.rows(dump.rank, {"kind": int(kind), **table})
 
 
@@ -182,13 +228,18 @@ def _in_flight(dump: Dump) -> bool:
 
 
 def _columns(
-    draft: Draft, dump: Dump, rows: Sequence[Entry], groups: Sequence[int]
+    draft: Draft,
+    dump: Dump,
+    rows: Sequence[Entry],
+    groups: Sequence[int],
+    first: Mapping[tuple[int, _Place], int],
 ) -> dict[str, Any]:
     """Columns of the records of some entries. An unknown end is the latest time in the dump."""
     ends = [max(_end(dump, item), item.created_ns + 1) if _ended(item) else 0 for item in rows]
     timed = [item.duration_ns > 0 and item.done for item in rows]
     lengths = np.array([item.duration_ns for item in rows]) * timed
-    sequences, peers = _order(draft, rows, groups)
+    counts = {place: number for (rank, place), number in first.items() if rank == dump.rank}
+    sequences, peers = _order(draft, rows, groups, counts)
     return {
         "enter_ns": [item.created_ns for item in rows],
         "exit_ns": ends,
@@ -227,26 +278,29 @@ def _flags(item: Entry, timed: bool) -> int:
 
 
 def _order(
-    draft: Draft, rows: Sequence[Entry], groups: Sequence[int]
+    draft: Draft, rows: Sequence[Entry], groups: Sequence[int], counts: dict[_Place, int]
 ) -> tuple[list[int], list[int]]:
     """Position of each row in its group's order, and the global rank of its peer.
 
-    Messages are counted per group, peer and direction, from the first in the ring.
+    Messages are counted per group, peer and direction, from `counts`.
     """
-    counts: dict[tuple[int, int, Op], int] = {}
     sequences, peers = [], []
     for item, group in zip(rows, groups, strict=True):
         if not item.message:
             sequences.append(item.sequence)
             peers.append(-1)
             continue
-        members = draft.members(group)
-        peer = members[item.peer] if 0 <= item.peer < len(members) else -1
-        place = (group, peer, item.op)
+        peers.append(_peer(draft, item, group))
+        place = (group, peers[-1], item.op)
         sequences.append(counts.get(place, 0))
         counts[place] = sequences[-1] + 1
-        peers.append(peer)
     return sequences, peers
+
+
+def _peer(draft: Draft, item: Entry, group: int) -> int:
+    """The global rank of a message's peer, -1 unknown."""
+    members = draft.members(group)
+    return members[item.peer] if 0 <= item.peer < len(members) else -1
 
 
 def _overall(dumps: Mapping[int, Dump]) -> list[str]:
