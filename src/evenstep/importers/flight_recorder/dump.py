@@ -15,6 +15,7 @@ from evenstep.importers.file_ranks import rank_of
 from evenstep.importers.flight_recorder.entries import Entry, entry, folded
 from evenstep.importers.flight_recorder.restricted_pickle import loads
 from evenstep.importers.kineto.calls import ranks_of
+from evenstep.trace.spool.layout import Op
 
 MOST_BYTES = 256_000_000  # a ring of 2,000 entries with their stacks takes 1 to 20 MB
 MOST_ENTRIES = 65_536  # of a ring; the default is 2,000
@@ -23,6 +24,7 @@ COARSE_NS = 10_000_000  # a filesystem's stamps lag the clock by up to a tick of
 LATE_WRITE_NS = 600_000_000_000  # a file with a later modification time is a copy
 PICKLE = re.compile(rb"\x80[\x02-\x05]")
 
+Place = tuple[int, int, Op]  # messages of a rank: number of the group, peer, direction
 _MOST_COMPLAINTS = 3
 
 
@@ -39,6 +41,7 @@ class Dump:
     entries: list[Entry]
     written_ns: int  # wall clock; 0 unknown
     limits: list[str] = field(default_factory=list)
+    overwritten: dict[Place, int] = field(default_factory=dict)  # messages, where others tell
 
     @property
     def world(self) -> int:

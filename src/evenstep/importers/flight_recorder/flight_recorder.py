@@ -21,7 +21,13 @@ import numpy as np
 from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import ranks_or_numbers
-from evenstep.importers.flight_recorder.dump import PICKLE, Dump, of_other_worlds, read_dump
+from evenstep.importers.flight_recorder.dump import (
+    PICKLE,
+    Dump,
+    Place,
+    of_other_worlds,
+    read_dump,
+)
 from evenstep.importers.flight_recorder.entries import Entry
 from evenstep.importers.flight_recorder.timeline import placed
 from evenstep.trace.columns import Array
@@ -33,7 +39,6 @@ from evenstep.trace.trace import UNKNOWN, Trace
 NAME = "flight recorder dump"
 APART_NS = 3_600_000_000_000  # dumps whose latest times differ by more are not of one hang
 
-_Place = tuple[int, int, Op]  # of messages of a rank: group, peer, direction
 _HIDDEN = ": where compute runs beside collectives it may hide waits, and costs are upper bounds"
 _FIELDS = (b"collective_seq_id", b"pg_config", b"pg_status", b"comm_lib_version")
 _OF_PICKLES = (*_FIELDS, b"entries", b"profiling_name")
@@ -59,12 +64,12 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
         dumps[dump.rank] = dump
     _leave_out_other_runs(draft, dumps)
     groups = _Groups(draft, dumps)
-    first = _first_places(draft, dumps, groups)
+    _count_overwritten(draft, dumps, groups)
     for dump in dumps.values():
-        _enter(draft, dump, groups, first)
+        _enter(draft, dump, groups)
     draft.limits += groups.limits + _overall(dumps)
-    any_ = next(iter(dumps.values()), None)
-    run = {"source": NAME, "format": any_.version, "library": any_.library} if any_ else {}
+    first = next(iter(dumps.values()), None)
+    run = {"source": NAME, "format": first.version, "library": first.library} if first else {}
     trace, inferred = draft.trace(run), ""
     if trace.events.device_exit_ns.any():  # without durations, waiting is unknown
         trace, inferred = placed(trace)
@@ -158,31 +163,22 @@ class _Groups:
         ]
 
 
-def _first_places(
-    draft: Draft, dumps: Mapping[int, Dump], groups: _Groups
-) -> dict[tuple[int, _Place], int]:
-    """Number of the first message of each rank and place, 0 where it is not in here: if a ring has
-    overwritten its first ones, both ends of a channel are shifted so that they end together."""
-    times: dict[tuple[int, _Place], list[int]] = {}
+def _count_overwritten(draft: Draft, dumps: Mapping[int, Dump], groups: _Groups) -> None:
+    """Count messages from so many that both ends of each channel have them at the same times: rings
+    may have overwritten the first of them."""
+    times: dict[tuple[int, Place], list[int]] = {}
     for rank, dump in dumps.items():
         for item in dump.entries:
             if item.message:
-                group = groups.number(dump, item)
-                place = group, _peer(draft, item, group), item.op
+                place = _place(draft, item, groups.number(dump, item))
                 times.setdefault((rank, place), []).append(item.completed_ns or item.created_ns)
-    found: dict[tuple[int, _Place], int] = {}
     for (rank, (group, peer, op)), sent in times.items():
-        other = peer, (group, rank, Op.RECV)
-        if op != Op.SEND or other not in times or not _wrapped(dumps[rank], dumps[peer]):
-            continue
-        more = _more(np.array(sent), np.array(times[other]))
-        found[other], found[rank, (group, peer, op)] = max(more, 0), max(-more, 0)
-    return found
-
-
-def _wrapped(*dumps: Dump) -> bool:
-    """Whether a ring has overwritten entries."""
-    return any(dump.entries[0].record > 0 for dump in dumps)
+        came = times.get((peer, (group, rank, Op.RECV)))
+        wrapped = came and any(dumps[one].entries[0].record for one in (rank, peer))
+        if op == Op.SEND and came and wrapped:
+            more = _more(np.array(sent), np.array(came))
+            dumps[rank].overwritten[group, peer, op] = max(-more, 0)
+            dumps[peer].overwritten[group, rank, Op.RECV] = max(more, 0)
 
 
 def _more(sent: Array, came: Array) -> int:
@@ -198,9 +194,7 @@ def _more(sent: Array, came: Array) -> int:
     return min(possible[max(at - 1, 0) : at + 1], key=lambda more: abs(apart(more)))
 
 
-def _enter(
-    draft: Draft, dump: Dump, groups: _Groups, first: Mapping[tuple[int, _Place], int]
-) -> None:
+def _enter(draft: Draft, dump: Dump, groups: _Groups) -> None:
     numbers = [groups.number(dump, item) for item in dump.entries]
     reached = {
         str(number): dump.reached[item.pg]
@@ -218,7 +212,7 @@ def _enter(
         chosen = [index for index, item in enumerate(dump.entries) if item.message is message]
         if chosen:
             rows = [dump.entries[index] for index in chosen]
-            table = _columns(draft, dump, rows, [numbers[index] for index in chosen], first)
+            table = _columns(draft, dump, rows, [numbers[index] for index in chosen])
             draft.rows(dump.rank, {"kind": int(kind), **table})
 
 
@@ -228,18 +222,13 @@ def _in_flight(dump: Dump) -> bool:
 
 
 def _columns(
-    draft: Draft,
-    dump: Dump,
-    rows: Sequence[Entry],
-    groups: Sequence[int],
-    first: Mapping[tuple[int, _Place], int],
+    draft: Draft, dump: Dump, rows: Sequence[Entry], groups: Sequence[int]
 ) -> dict[str, Any]:
     """Columns of the records of some entries. An unknown end is the latest time in the dump."""
     ends = [max(_end(dump, item), item.created_ns + 1) if _ended(item) else 0 for item in rows]
     timed = [item.duration_ns > 0 and item.done for item in rows]
     lengths = np.array([item.duration_ns for item in rows]) * timed
-    counts = {place: number for (rank, place), number in first.items() if rank == dump.rank}
-    sequences, peers = _order(draft, rows, groups, counts)
+    sequences, peers = _order(draft, rows, groups, dict(dump.overwritten))
     return {
         "enter_ns": [item.created_ns for item in rows],
         "exit_ns": ends,
@@ -278,7 +267,7 @@ def _flags(item: Entry, timed: bool) -> int:
 
 
 def _order(
-    draft: Draft, rows: Sequence[Entry], groups: Sequence[int], counts: dict[_Place, int]
+    draft: Draft, rows: Sequence[Entry], groups: Sequence[int], counts: dict[Place, int]
 ) -> tuple[list[int], list[int]]:
     """Position of each row in its group's order, and the global rank of its peer.
 
@@ -290,17 +279,17 @@ def _order(
             sequences.append(item.sequence)
             peers.append(-1)
             continue
-        peers.append(_peer(draft, item, group))
-        place = (group, peers[-1], item.op)
+        place = _place(draft, item, group)
+        peers.append(place[1])
         sequences.append(counts.get(place, 0))
         counts[place] = sequences[-1] + 1
     return sequences, peers
 
 
-def _peer(draft: Draft, item: Entry, group: int) -> int:
-    """The global rank of a message's peer, -1 unknown."""
+def _place(draft: Draft, item: Entry, group: int) -> Place:
+    """The channel of a message: its group, the global rank of its peer (-1 unknown), its way."""
     members = draft.members(group)
-    return members[item.peer] if 0 <= item.peer < len(members) else -1
+    return group, members[item.peer] if 0 <= item.peer < len(members) else -1, item.op
 
 
 def _overall(dumps: Mapping[int, Dump]) -> list[str]:
