@@ -127,8 +127,7 @@ time.sleep(60)
 def test_a_holder_that_is_killed_holds_nobody_up_for_longer_than_the_bound(path):
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE)
     assert holder.stdout.readline() == b"held\n"
-    holder.send_signal(signal.SIGKILL)
-    holder.wait()
+    holder.send_signal(signal.SIGKILL)  # nobody has waited for it before the last job leaves
     board, token = LinkBoard(path), Token(TrialBudget(), guarded=False)
     token.post = Post(alone_ns=60_000_000, step_ns=200_000_000)
     token._acts = True
@@ -144,6 +143,7 @@ def test_a_holder_that_is_killed_holds_nobody_up_for_longer_than_the_bound(path)
     assert waits[-1] == 0  # it is seen to be gone
     board.close()
     assert not path.exists()  # whose slot is left in it is no more
+    assert holder.wait() == -signal.SIGKILL
 
 
 def test_who_leaves_the_link_says_so_at_once(tmp_path, monkeypatch):

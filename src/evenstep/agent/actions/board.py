@@ -79,7 +79,7 @@ class LinkBoard:
                 _SLOT.pack_into(self._map, _offset(self._slot), 0, 0, 0, *Post())
                 self._slot = -1
             others = filter(None, self._words[_PROCESS::_STRIDE].tolist())
-            if self._is_current and not any(os.path.exists(f"/proc/{each}") for each in others):  # noqa: PTH110
+            if self._is_current and not any(map(_runs, others)):
                 self.path.unlink(missing_ok=True)
         self._words.release()
         self._map.close()
@@ -122,6 +122,14 @@ def board_path(group: str) -> Path:
     """The file of this user's board of a link group on this host."""
     folder = FOLDER if FOLDER.is_dir() else Path(tempfile.gettempdir())
     return folder / f"evenstep-{os.getuid()}-{group}"
+
+
+def _runs(process: int) -> bool:
+    """Whether a process runs; one that was killed, and not waited for yet, has no command line."""
+    try:
+        return bool(Path(f"/proc/{process}/cmdline").read_bytes())
+    except OSError:
+        return False
 
 
 def _mapped(path: Path) -> tuple[mmap.mmap, int]:
