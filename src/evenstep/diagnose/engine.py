@@ -146,7 +146,7 @@ def _limits(case: Case) -> list[str]:
     trace, grid = case.trace, case.grid
     steps, unplaced, late = len(grid.steps), _unplaced(grid), case.late_start_ns
     notice = trace.run.get(PREEMPTED)
-    device = grid.graph is not None and grid.graph.device.any()
+    device = grid.graph is not None and bool(grid.graph.device.any())
     late_ns = float(late.max()) if len(late) else 0.0
     partial, met = _matched(grid)
     going_on, alone_steps = _uneven(case)
@@ -163,7 +163,7 @@ def _limits(case: Case) -> list[str]:
         "aligned": grid.clocks.error_ns > 0,
         "unplaced": unplaced,
         f"phases{'_of_hosts' * _phases_recorded(trace)}": steps and not case.phases_known,
-        "device": device,
+        f"device{'_alone' * (device and not _issues_known(grid))}": device,
         "partial": partial,
         "apart": len(trace.ranks) > 1 and not met,
         "uneven": alone_steps,
@@ -185,6 +185,11 @@ def _limits(case: Case) -> list[str]:
     }
     own = [say(f"limits.{name}", **numbers) for name, holds in holding.items() if holds]
     return [*trace.limits, *grid.limits, *endings.endings(trace), *_facts(trace), *own]
+
+
+def _issues_known(grid: StepGrid) -> bool:
+    """Whether it is known when hosts issued what devices do."""
+    return grid.graph is not None and bool((grid.graph.host >= 0).any())
 
 
 def _phases_recorded(trace: Trace) -> bool:

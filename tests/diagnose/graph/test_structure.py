@@ -9,7 +9,6 @@ from evenstep.diagnose.graph.structure import (
     by_step_and_lane,
     grouped_order,
     issued_in,
-    issuing_ns,
     last_lanes,
     length_before,
     means,
@@ -111,11 +110,6 @@ ISSUED = {
     "slack_ns": [4, 4, 10, 3, -1, 0], "own_ns": [10.0, 10, 15, 36, 15, 10],
     "inside": [7, 7, 8, 8, -1, 8],
 }  # fmt: skip
-
-
-def test_entries_of_a_device_were_issued_one_after_the_other():
-    # at 6, 16, 25 and 60; nothing comes before the first of a lane, and 50 is no entry
-    assert issuing_ns(made(ISSUED)).tolist() == [0, 10, 9, 0, 0, 35]
 
 
 def test_work_between_two_entries_of_one_record_was_issued_in_it():

@@ -79,7 +79,7 @@ def rows_of(span: LaneExtent, found: Entries, operations: Columns) -> tuple[Colu
     operations = _over_before_waits(parts, operations)
     if len(unknown):
         parts.append(_unknown_rows(unknown, len(operations)))
-        operations = Columns.concatenate([operations, _unknown_operations(unknown, operations)])
+        operations = Columns.concatenate([operations, single_operations(unknown, operations)])
     if span.device.any():
         parts += _device_rows(span, found, over)
     rows = Columns.concatenate(parts)
@@ -106,19 +106,21 @@ def _unknown_rows(waits: Columns, first: int) -> Columns:
     return _table(waits, number, number, CALL)
 
 
-def _unknown_operations(waits: Columns, operations: Columns) -> Columns:
-    nothing = np.zeros(len(waits), np.int64)
+def single_operations(table: Columns, operations: Columns) -> Columns:
+    """Operations of one member and no group, in queues of their lanes: those of a table with lane,
+    step, and when they were entered (enter_ns) and over (leave_ns)."""
+    nothing = np.zeros(len(table), np.int64)
     columns: dict[str, Any] = dict.fromkeys(operations, nothing)
     columns |= {
-        "queue": int(operations.queue.max(initial=-1)) + 1 + waits.lane,
-        "sequence": np.arange(len(waits)),
-        "step": waits.step,
+        "queue": int(operations.queue.max(initial=-1)) + 1 + table.lane,
+        "sequence": np.arange(len(table)),
+        "step": table.step,
         "group": nothing - 1,
         "members": nothing + 1,
-        "last_ns": waits.enter_ns,
-        "over_ns": waits.leave_ns,
+        "last_ns": table.enter_ns,
+        "over_ns": table.leave_ns,
     }
-    columns["whole"] = columns["message"] = columns["queues"] = np.zeros(len(waits), bool)
+    columns["whole"] = columns["message"] = columns["queues"] = np.zeros(len(table), bool)
     return Columns({name: columns[name] for name in operations})
 
 

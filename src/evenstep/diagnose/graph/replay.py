@@ -117,6 +117,17 @@ def _chunks(graph: Graph, most: int) -> list[Chunk]:
     return found
 
 
+def _sooner_issued(graph: Graph, change: Change) -> Array:
+    """How much less hosts work for each operation, an issue, if their devices have less to do: by
+    what exceeds the time since the issue, in which the device had other things to do."""
+    rows, count = graph.rows, len(graph.operations)
+    less = graph.own_ns[change.rows] - change.own_ns
+    less = np.bincount(rows.host[change.rows] + 1, less, count + 1)[1:]
+    entries = np.flatnonzero(rows.slack_ns >= 0)
+    less[rows.host[entries]] -= rows.slack_ns[entries]
+    return np.maximum(less, 0.0)
+
+
 class _Tables:
     """Own work of rows and durations of operations under every scenario."""
 
@@ -126,6 +137,8 @@ class _Tables:
         for number, change in enumerate(changes):
             self.own[change.rows, number] = change.own_ns
             self.took[change.operations, number] = change.took_ns
+            if "host" in graph.rows:
+                self.took[:, number] -= _sooner_issued(graph, change)
 
     def of(self, batch: Batch, places: Array) -> tuple[Array, Array]:
         """Both for some segments of a batch: (rows or operations, segments × scenarios)."""

@@ -27,6 +27,7 @@ class Links(NamedTuple):
     lane_end: Array  # (lanes,) last row of each lane, or the lane as it was left
     lane_awaited: Array  # (lanes,) what that row waits for
     queue_end: Array  # (queues,) last operation of each queue, or the queue as it was left
+    issued: Array | None = None  # (rows,) operation before whose end none is over, by the host
 
     @property
     def never(self) -> int:
@@ -45,6 +46,7 @@ class Level(NamedTuple):
     first: Array  # of each operation, in `sources`
     members: int  # entries of every operation; 0 where they differ
     queued: Array | None
+    issued: Array | None
 
 
 class Schedule(NamedTuple):
@@ -96,6 +98,7 @@ def _level(
         place[awaited] if (awaited != never).any() else None, slice(middle, last),
         place[links.entry_row[offsets]], starts, int(sizes[0]) if alike else 0,
         place[queued] if (queued != never).any() else None,
+        None if links.issued is None else place[links.issued[mine]],
     )  # fmt: skip
 
 
@@ -112,6 +115,7 @@ def _forward(links: Links, depth: Array, count: int) -> Links:
         previous=earlier(links.previous, own), awaited=earlier(links.awaited, own),
         entry_row=earlier(links.entry_row, operations[links.entry_operation]),
         queued=earlier(links.queued, operations),
+        issued=None if links.issued is None else earlier(links.issued, own),
     )  # fmt: skip
 
 
@@ -119,10 +123,12 @@ def _depths(links: Links, count: int, time_ns: Array) -> Array:
     """The longest path to each node."""
     rows = len(links.previous)
     own = np.arange(rows)
-    source = np.concatenate([links.previous, links.awaited, links.entry_row, links.queued])
-    target = np.concatenate(
-        [own, own, links.entry_operation + rows, rows + np.arange(len(links.queued))]
-    )
+    queue = rows + np.arange(len(links.queued))
+    pairs = [(links.previous, own), (links.awaited, own), (links.queued, queue)]
+    pairs.append((links.entry_row, links.entry_operation + rows))
+    if links.issued is not None:
+        pairs.append((links.issued, own))
+    source, target = (np.concatenate(ends) for ends in zip(*pairs, strict=True))
     inside = source < count
     return depths(source[inside], target[inside], count, time_ns)
 
@@ -169,7 +175,9 @@ def evaluate(plan: Schedule, work: Array, took: Array, carried: Array) -> Array:
             begin = buffer[level.previous]
             if level.awaited is not None:
                 np.maximum(begin, buffer[level.awaited], out=begin)
-            np.add(begin, work[row : row + here], out=buffer[level.rows])
+            over = np.add(begin, work[row : row + here], out=buffer[level.rows])
+            if level.issued is not None:
+                np.maximum(over, buffer[level.issued], out=over)
             row += here
         here = level.operations.stop - level.operations.start
         if here:

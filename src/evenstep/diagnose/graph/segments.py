@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from evenstep.diagnose.graph.issue import with_issues
 from evenstep.diagnose.graph.lanes import STEP_END, WORKED
 from evenstep.diagnose.graph.schedule import Links
 from evenstep.diagnose.graph.structure import (
@@ -22,6 +23,7 @@ from evenstep.diagnose.graph.structure import (
 )
 from evenstep.trace.columns import Array, Columns
 
+_LINKS = ("enter", "wait", "after", "host", "releases", "resumes")  # columns that name operations
 ROUNDS = 64  # at most, until operations and rows agree on their segments
 
 
@@ -39,12 +41,14 @@ def segments(
     gaps = np.flatnonzero(np.diff(steps) > 1) + 1  # steps left out: another stretch begins
     stretch = np.searchsorted(gaps, np.arange(len(steps)), side="right")
     between, between_ns = _between(begun_ns, ended_ns)
-    own, start = _own(rows, operations, begun_ns, stretch, index, between)
+    own, start, resumed = _own(rows, operations, begun_ns, stretch, index, between)
     rows = rows.with_column("own_ns", own).with_column("segment", row_in)
     rows = rows.with_column("ends", rows.order == STEP_END).with_column("index", index)
     rows = rows.with_column("hidden", rows.order == WORKED)
     operations = operations.with_column("segment", operation_in)
     operations = operations.with_column("took_ns", _took(rows, operations))
+    if "slack_ns" in rows and (rows.slack_ns >= 0).any():
+        rows, operations = with_issues(rows, operations, resumed, start, stretch[index])
     rows, operations = _sorted(rows, operations)
     made = _batched(rows, operations, steps, ranks, (stretch, start))
     between_ns[gaps] = 0
@@ -90,8 +94,9 @@ def _own(
     stretch: Array,
     index: Array,
     between: tuple[Array, Array],
-) -> tuple[Array, Array]:
-    """Own work of each row, and when each lane was free as each stretch began.
+) -> tuple[Array, Array, Array]:
+    """Own work of each row, when each lane was free as each stretch began, and when each row's lane
+    went on.
 
     Where a lane's beginning is not known, its first work is the usual first work of its steps.
     """
@@ -115,7 +120,7 @@ def _own(
     own[opens] = np.where(begun >= 0, np.maximum(rows.at_ns[opens] - begun, 0), usual[lane[opens]])
     start = np.full((int(stretch.max(initial=0)) + 1, begun_ns.shape[1]), -(2**62), np.int64)
     start[stretch[index[opens]], lane[opens]] = rows.at_ns[opens] - own[opens].astype(np.int64)
-    return own, start
+    return own, start, resumed
 
 
 def _usual_beginnings(own: Array, lane: Array, index: Array, opens: Array) -> Array:
@@ -141,7 +146,7 @@ def _sorted(rows: Columns, operations: Columns) -> tuple[Columns, Columns]:
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         operations = operations.select(order)
-        for name in ("enter", "wait", "after"):
+        for name in _LINKS[: 3 if "host" not in rows else None]:
             column = rows[name]
             rows = rows.with_column(name, np.where(column >= 0, place[column], -1))
     order = np.argsort(rows.segment, kind="stable")
@@ -194,10 +199,11 @@ def _structure(
 
     here = (np.arange(len(rows)) - first_row[rows.segment]).astype(np.uint64)
     index = rows["index"] - rows.segment
-    links = local(rows.enter), local(rows.wait), local(rows.after)
-    code = row_hash([here, rows.lane, *links, rows.ends, index])
+    links = [local(rows[name]) for name in _LINKS if name in rows]
+    issued = [rows.slack_ns >= 0, operations.opens] if "host" in rows else []
+    code = row_hash([here, rows.lane, *links, rows.ends, index, *issued[:1]])
     there = (np.arange(len(operations)) - first_operation[operations.segment]).astype(np.uint64)
-    other = row_hash([there, operations.queue, operations.queues, operations.op])
+    other = row_hash([there, operations.queue, operations.queues, operations.op, *issued[1:]])
     return _slice_sums(code, first_row) + _slice_sums(other, first_operation) * np.uint64(3)
 
 
@@ -228,6 +234,17 @@ def _links(
     enters, held = np.flatnonzero(rows.enter >= 0), np.flatnonzero(rows.after >= 0)
     needed = np.append(enters, node(rows.after[held].astype(np.int64)))
     entered = np.append(rows.enter[enters], rows.enter[held]) - base
+    issued = None
+    if "host" in rows:
+        issued = node(np.where(rows.slack_ns >= 0, rows.host, -1))
+        opens, released = np.flatnonzero(operations.opens >= 0), np.flatnonzero(rows.releases >= 0)
+        resumed = np.flatnonzero(rows.resumes >= 0)
+        lane = lane_node + operations.opens[opens]
+        needed = np.concatenate([needed, released, resumed, wait[resumed], lane])
+        following = np.concatenate([rows.releases[released], *[rows.resumes[resumed]] * 2])
+        entered = np.concatenate([entered, following - base, opens])
+        alone = np.setdiff1d(np.arange(number), entered)  # after the issue before them
+        needed, entered = np.append(needed, 0 * alone + never), np.append(entered, alone)
     order = np.argsort(entered, kind="stable")
     new_queue = np.diff(operations.queue, prepend=-1) != 0
     before = np.where(new_queue, queue_node + operations.queue, count + np.arange(number) - 1)
@@ -240,4 +257,4 @@ def _links(
     final = np.flatnonzero(np.diff(operations.queue, append=-1) != 0)
     queue_end[operations.queue[final]] = count + final
     ends = lane_end, lane_awaited, queue_end
-    return Links(previous, awaited, entered[order], needed[order], queued, *ends)
+    return Links(previous, awaited, entered[order], needed[order], queued, *ends, issued)

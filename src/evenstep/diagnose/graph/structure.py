@@ -38,7 +38,8 @@ class Graph:
     was seen to go on), ends (the lane's step ends here), hidden (a wait whose end is not seen),
     own_ns (work since the previous row and the end of its wait), slack_ns (of entries on devices,
     since their host issued them; -1 else), inside (the record in which they were issued, by its
-    seq; -1 else), after (an operation that the entered one begins after, -1 none), segment.
+    seq; -1 else), after (an operation that the entered one begins after, -1 none), segment; where
+    hosts issue what devices do, also the columns of `evenstep.diagnose.graph.issue`.
     `operations`: see `Entries`, with segment, last_ns (last entry), over_ns (end), took_ns (since
     it could begin) and queues (whether it begins after the one before it in its queue).
     """
@@ -60,6 +61,11 @@ class Graph:
     def own_ns(self) -> Array:
         """Own work of each row."""
         return np.asarray(self.rows.own_ns)
+
+    @property
+    def host(self) -> Array:
+        """The operation by which its host issues each row's entry, or the lane's next; -1 none."""
+        return self.rows.host if "host" in self.rows else np.full(len(self.rows), -1)
 
     @property
     def took_ns(self) -> Array:
@@ -197,14 +203,6 @@ def issued_in(graph: Graph, entries: Array) -> Array:
     inside = (entry >= 0) & entries[entry]
     inside &= graph.rows.inside[entry] == graph.rows.inside[before]
     return np.where(inside, graph.own_ns, 0.0)
-
-
-def issuing_ns(graph: Graph) -> Array:
-    """How long after the entry before the host issued each entry of its device: (rows,); 0 of other
-    rows."""
-    entry, before = _gap_entries(graph)
-    issued = graph.rows.at_ns - graph.rows.slack_ns
-    return np.where(entry == np.arange(len(entry)), issued - issued[before], 0)
 
 
 def quantiles(values: Array, group: Array, share: float, count: int) -> Array:

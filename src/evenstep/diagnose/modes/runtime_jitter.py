@@ -7,12 +7,12 @@ import numpy as np
 from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.graph.entries import entered_on_device
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.graph.streams import LAUNCH_NS, idle_until_issued
-from evenstep.diagnose.graph.structure import issuing_ns
+from evenstep.diagnose.graph.streams import LAUNCH_NS, TELLING
+from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS
-from evenstep.diagnose.levels import FEWEST, MOST, NAMED
+from evenstep.diagnose.levels import FEWEST, MOST, NAMED, SEVERAL
 from evenstep.diagnose.measure.grid import during
 from evenstep.diagnose.measure.hosts import Contention, growth
 from evenstep.diagnose.modes.intervention import (
@@ -197,6 +197,7 @@ def _allocator(case: Case) -> list[Finding]:
 # -- launches --------------------------------------------------------------------------------------
 
 COMPUTING = 0.8  # of the time before, taken to be compute: a guess, and the finding says so
+EXPECTATIONS = 100  # of work that an idle device hides: steps of the estimate
 _STALLS = (int(Phase.INPUT), int(Phase.CHECKPOINT), int(Phase.EVALUATION))
 
 
@@ -215,8 +216,11 @@ def _late_issue(case: Case) -> list[Finding]:
     lane, own, free_ns = graph.rows.lane, graph.own_ns, _unrecorded_ns(case)
     entered = np.isin(graph.ranks, entered_on_device(case.trace))  # that hides when it was issued
     profiled = graph.device & entered & case.grid.device_ns.any(axis=0)
-    late = idle_until_issued(graph.rows.slack_ns) & (graph.device & ~entered)[lane]
-    known = None if profiled.any() else _idle_part(case, late)
+    # after long work a launch may take longer than most, and still the device was idle
+    longest = np.clip(TELLING * own, LAUNCH_NS, SEVERAL * LAUNCH_NS)
+    late = (graph.rows.slack_ns >= 0) & (graph.rows.slack_ns <= longest)
+    late &= (graph.device & ~entered)[lane]
+    known = _idle_part(case, late) if late.any() and not profiled.any() else None
     sure = profiled.any() or known is not None
     part = np.full(len(own), 1 - COMPUTING) if known is None else known
     idle_ns = free_ns * np.where(profiled[lane], 1.0, late * part)
@@ -228,10 +232,10 @@ def _late_issue(case: Case) -> list[Finding]:
         return _late_hosts(case, ended > MOST * whole)
     seen = "idle" if profiled.any() else "issued"
     share = float(np.median((idle if profiled.any() else ended)[lanes] / whole[lanes]))
-    change = Change.of_work(np.arange(len(own)), own - idle_ns)
+    change = _at_once(graph, own - idle_ns)
     gain = gain_of(case, change)
     if not sure:  # anything from nothing to all of it
-        most = case.saved(Change.of_work(np.arange(len(own)), own - free_ns * late))
+        most = case.saved(_at_once(graph, own - free_ns * late))
         gain = gain._replace(share=gain.share._replace(low=0.0, high=case.share(most).value))
     mode = "runtime_jitter.launch"
     return finding_of(
@@ -247,30 +251,56 @@ def _late_issue(case: Case) -> list[Finding]:
     )  # fmt: skip
 
 
+def _at_once(graph: Graph, own_ns: Array) -> Change:
+    """The change to hosts that issue at once, and to this own work of all rows."""
+    issues = np.unique(graph.host[graph.host >= 0])
+    took = np.minimum(graph.took_ns[issues], 0.0)
+    return Change(np.arange(len(own_ns)), own_ns, issues, took)
+
+
 def _idle_part(case: Case, late: Array) -> Array | None:
     """The part of each row's own work, if its entry was issued late, in which its device was idle:
-    what is beyond the work expected at the same place, by its regression on the time of issue where
-    hosts were ahead; at places where they never were the part of the others. None where those are
-    most."""
+    what is beyond the work expected at the same place; at places where hosts never were ahead the
+    part of the others. None where those are most."""
     assert case.costs is not None
     graph = case.costs.graph
-    own, issued = graph.own_ns, issuing_ns(graph)
-    ahead, idle = ~late & (issued > 0), np.full(len(own), np.nan)
+    own, issues = graph.own_ns, graph.rows.slack_ns >= 0
+    idle, issued = np.full(len(own), np.nan), graph.took_ns[graph.host]
     for part in case.costs.parts:
         for place, rows in enumerate(np.moveaxis(part.rows, 2, 0)):
             rows = rows[part.there[:, :, place]]
-            seen = rows[ahead[rows]]
-            if len(seen) < FEWEST:
-                continue
-            spread = issued[seen] - issued[seen].mean()
-            slope = max(float(own[seen] @ spread) / max(float(spread @ spread), 1.0), 0.0)
-            work = own[seen].mean() + slope * (issued[rows] - issued[seen].mean())
-            idle[rows] = np.clip(1 - work / np.maximum(own[rows], 1.0), 0.0, 1.0)
+            rows = rows[issues[rows]]
+            if np.count_nonzero(~late[rows]) >= FEWEST:
+                work = _expected_work(own[rows], late[rows], issued[rows])
+                idle[rows] = np.clip(1 - work / np.maximum(own[rows], 1.0), 0.0, 1.0)
     known = np.where(late & ~np.isnan(idle), own, 0.0)
     if known.sum() <= MOST * own[late].sum():
         return None
     others = np.nansum(idle * known) / known.sum()
     return np.asarray(np.where(np.isnan(idle), others, idle))
+
+
+def _expected_work(own: Array, late: Array, issued: Array) -> Array:
+    """The work expected in each of these gaps, of which those that ended `late` are only an upper
+    bound: a regression on the time of issue with normal errors, censored (Tobin 1958), by
+    expectation and maximization."""
+    from scipy.special import ndtr  # when first asked: .1 s
+
+    seen, work, unknown = ~late, own, np.zeros(len(own))
+    issued = np.clip(issued, issued[seen].min(), issued[seen].max())  # nothing is extrapolated
+    for _ in range(EXPECTATIONS):
+        middle = issued[seen].mean()
+        spread = issued[seen] - middle
+        slope = max(float(work[seen] @ spread) / max(float(spread @ spread), 1.0), 0.0)
+        mean = work[seen].mean() + slope * (issued - middle)
+        variance = ((work - mean)[seen] ** 2 + unknown[seen]).mean()
+        error = max(float(np.sqrt(variance)), 1.0)
+        above = (own - mean) / error
+        tail = np.exp(-above * above / 2) / np.sqrt(2 * np.pi) / np.maximum(ndtr(above), 1e-300)
+        work = np.where(late, np.minimum(mean - error * tail, own), own)
+        unknown = np.where(late, np.maximum(1 - above * tail - tail * tail, 0.0), 0) * error**2
+        seen = np.ones(len(own), bool)  # at first, only what is known
+    return np.asarray(work)
 
 
 def _late_hosts(case: Case, lanes: Array) -> list[Finding]:

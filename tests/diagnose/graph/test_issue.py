@@ -1,0 +1,73 @@
+"""Hosts that issue what devices do: a step has one all-reduce, over at once on both devices."""
+
+import numpy as np
+import pytest
+
+from evenstep.diagnose.graph.replay import Change, replay, step_lengths
+from evenstep.trace.spool.layout import Flag
+from tests.diagnose.graph.by_hand import BOOT_NS, MS, Run
+
+STEPS = 24
+TOOK = 3 + 2.0 * (np.arange(STEPS) % 2)  # ms: an all-reduce
+WORK, PACE, READS = 6.0, 10.0, 2.0  # ms: of a device; of a host alone; of one after its device
+
+
+def issued(waits):
+    """A job whose hosts issue every `PACE`, or `READS` after their devices are done."""
+    run, over, issue = Run(2), 4.0, 10.0
+    flags = Flag.ASYNC | Flag.ON_DEVICE
+    for step, took in enumerate(TOOK):
+        issue = over + READS if waits and step else issue + PACE * (step > 0)
+        begin = max(over + WORK, issue)
+        for rank in range(2):
+            run.step(rank, step, issue - 1, issue + 0.5)
+            now = BOOT_NS - 10**9 * (1 + rank)  # clocks of devices begin elsewhere
+            moments = (
+                round(begin * MS) + BOOT_NS - now,
+                round((begin + took) * MS) + BOOT_NS - now,
+            )
+            run.collective(
+                rank, step, step, issue, begin + took, flags=flags, device=0,
+                device_enter_ns=moments[0], device_exit_ns=moments[1],
+            )  # fmt: skip
+        over = begin + took
+    return run.graph()
+
+
+def saved(graph, change):
+    lengths = step_lengths(graph, replay(graph, [Change.none(), change])).sum(axis=1)
+    return (lengths[0] - lengths[1]) / MS
+
+
+def without_transfers(graph):
+    """The change to all-reduces that take no time."""
+    moves = np.flatnonzero(graph.operations.members == 2)
+    return Change.of_transfers(moves, np.zeros(len(moves)))
+
+
+def test_what_hosts_issue_at_their_own_pace_is_no_sooner_over():
+    """The device is behind by 1 ms in every other step at most: what is gained is its lead at the
+    end, the last 5 ms."""
+    assert saved(issued(False), without_transfers(issued(False))) == pytest.approx(5.0)
+
+
+def test_hosts_that_wait_for_their_devices_issue_sooner_when_these_are_done():
+    """A step is 6 ms of work and the transfer: without it all of the transfers are gained."""
+    assert saved(issued(True), without_transfers(issued(True))) == pytest.approx(TOOK.sum())
+
+
+def test_devices_with_less_to_do_wait_for_no_host_that_is_ahead():
+    """With 3 of 6 ms less they are ready 1 ms after their hosts have issued."""
+    graph = issued(True)
+    rows = np.flatnonzero(graph.rows.slack_ns >= 0)[2:]  # but for the first step
+    gained = saved(graph, Change.of_work(rows, graph.own_ns[rows] - 3 * MS))
+    assert gained == pytest.approx(3.0 * (STEPS - 1))
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_replay_of_issues_gives_what_happened(waits):
+    graph = issued(waits)
+    ends = replay(graph, [Change.none()])[0]
+    rows = graph.rows
+    last = rows.ends
+    assert ends[rows["index"][last], rows.lane[last]].tolist() == rows.at_ns[last].tolist()
