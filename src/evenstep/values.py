@@ -28,7 +28,7 @@ _BYTES_IN: dict[str, int] = {"": 1, "b": 1} | {
     for power, prefix in enumerate("kmgt", start=1)
     for unit, base in (("", 1000), ("b", 1000), ("ib", 1024))
 }
-_BYTE_SIZE = re.compile(r"(\d+)(?:\.(\d+))?\s*([a-z]*)", re.ASCII)
+_BYTE_SIZE = r"(?a)(\d+)(?:\.(\d+))?\s*([a-z]*)"  # compiled when it is used
 
 
 class ValueKind(NamedTuple):
@@ -163,7 +163,7 @@ def bytes_of(value: object) -> int:
         raise ValueError(value)
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    match = _BYTE_SIZE.fullmatch(str(value).strip().lower())
+    match = re.fullmatch(_BYTE_SIZE, str(value).strip().lower())
     if match is None or match[3] not in _BYTES_IN:
         raise ValueError(value)
     digits = match[2] or ""

@@ -26,7 +26,7 @@ _ASYNC = int(Flag.ASYNC)
 #: Flags of collectives whose end the device or the calling hook records.
 _ENDED_ELSEWHERE = int(Flag.ON_DEVICE | Flag.HOST_BLOCKED)
 
-_LAST_ENTRY, _STEP = int(Word.LAST_ENTRY), int(Word.STEP)
+_LAST_ENTRY, _STEP = Word.LAST_ENTRY, Word.STEP
 
 _get_ident = threading.get_ident
 

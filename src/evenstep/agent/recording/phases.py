@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from enum import IntEnum
 from typing import NamedTuple
 
 from evenstep.trace.spool.layout import WORD_GROUP_SEQ, Kind, Phase
@@ -19,8 +18,9 @@ from evenstep.trace.spool.spool import Spool
 MOST_PHASES = 4096  # of a step, that become parents of its records
 
 
-class Word(IntEnum):
-    """Indices of the shared words, 8 bytes each (`Word` in recorder.cpp)."""
+class Word:
+    """Indices of the shared words, 8 bytes each (`Word` in recorder.cpp). Plain numbers: members of
+    an enumeration take a starting process a millisecond."""
 
     ARMED = 0  # 0: kernels pass every call through
     NUMBER = 1  # last sequence number taken
@@ -54,7 +54,7 @@ class Word(IntEnum):
 WORDS = Word.USE + 6
 
 
-class Event(IntEnum):
+class Event:
     """What compiled code tells the account, with its time and more (`Event` in recorder.cpp)."""
 
     FORWARD_BEGINS = 0
@@ -95,7 +95,7 @@ def unshared() -> memoryview:
 
 PHASES = len(Phase)
 _PHASE_KIND = int(Kind.PHASE)
-_PARENT, _STEP = int(Word.PARENT), int(Word.STEP)
+_PARENT, _STEP = Word.PARENT, Word.STEP
 
 
 class OpenPhase:

@@ -55,10 +55,10 @@ _POINT_TO_POINT = int(Kind.POINT_TO_POINT)
 _PAUSE, _STEP, _SPAN = int(Kind.PAUSE), int(Kind.STEP), int(Kind.SPAN)
 _SAMPLE, _MARKER = int(Kind.SAMPLE), int(Kind.MARKER)
 _HOST_BLOCKED = int(Flag.HOST_BLOCKED)
-_SYNC, _LAST_ENTRY = int(Phase.SYNC), int(Word.LAST_ENTRY)
-_STEP_WORD, _BEGAN = int(Word.STEP), int(Word.BEGAN)
-_USE, _NOTED, _TOLD = int(Word.USE), int(Word.NOTED), int(Word.TOLD)
-_EVENTS, _MANUAL = int(Word.EVENTS), int(Word.MANUAL)
+_SYNC, _LAST_ENTRY = int(Phase.SYNC), Word.LAST_ENTRY
+_STEP_WORD, _BEGAN = Word.STEP, Word.BEGAN
+_USE, _NOTED, _TOLD = Word.USE, Word.NOTED, Word.TOLD
+_EVENTS, _MANUAL = Word.EVENTS, Word.MANUAL
 _IN_PHASES = (_COLLECTIVE, _POINT_TO_POINT, _PAUSE, _SPAN)  # records whose parent is a phase
 
 SHORTEST_WAIT_NS = 20_000

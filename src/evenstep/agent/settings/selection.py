@@ -17,10 +17,10 @@ from evenstep.trace.spool.identity import Identity
 ALL = "all"
 MOST_BRACKETS = 3  # in a name: the ways to split its digits among them grow fast
 
-_SPAN = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
-_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
-_NODES = re.compile(r"(?:[^,\[\]\s]|\[[\d,-]+\])+", re.ASCII)
-_NAME = re.compile(r"[^,\s\[\]]+")
+_SPAN = r"(?a)(\d+)(?:-(\d+))?"  # compiled when they are used: most jobs select no part
+_BRACKETS = r"\[([^\[\]]*)\]"
+_NODES = r"(?a)(?:[^,\[\]\s]|\[[\d,-]+\])+"
+_NAME = r"[^,\s\[\]]+"
 #: A scheduler's name of this node, which may differ from the host's own.
 _NODE_VARIABLES = ("SLURMD_NODENAME", "NODE_NAME")
 _PARTITION_VARIABLE = "SLURM_JOB_PARTITION"
@@ -97,9 +97,9 @@ def nodes_text(value: object) -> str | None:
     if text == ALL:
         return None
     items = _split(text)
-    if not all(_NODES.fullmatch(item) and item.count("[") <= MOST_BRACKETS for item in items):
+    if not all(re.fullmatch(_NODES, item) and item.count("[") <= MOST_BRACKETS for item in items):
         raise ValueError(text)
-    for inner in _BRACKETS.findall(text):
+    for inner in re.findall(_BRACKETS, text):
         for part in inner.split(","):
             _span(part)
     return ",".join(items)
@@ -111,7 +111,7 @@ def names_text(value: object) -> str | None:
     if text == ALL:
         return None
     names = text.split(",")
-    if not all(_NAME.fullmatch(name) for name in names):
+    if not all(re.fullmatch(_NAME, name) for name in names):
         raise ValueError(text)
     return ",".join(names)
 
@@ -133,7 +133,7 @@ def _split(nodes: str) -> list[str]:
 
 
 def _span(text: str) -> tuple[int, int]:
-    match = _SPAN.fullmatch(text)
+    match = re.fullmatch(_SPAN, text)
     if match is None:
         raise ValueError(text)
     low, high = int(match[1]), int(match[2] or match[1])
@@ -152,7 +152,7 @@ def _matches(nodes: str, host: str) -> bool:
 
 def _is(item: str, host: str) -> bool:
     """Whether a host's name matches an item such as gpu0[01-16]."""
-    parts = _BRACKETS.split(item)  # text and contents of brackets, in turns
+    parts = re.split(_BRACKETS, item)  # text and contents of brackets, in turns
     pattern = r"(\d+)".join(map(re.escape, parts[::2]))
     match = re.fullmatch(pattern, host, re.ASCII)
     return match is not None and all(map(_in_range, match.groups(), parts[1::2]))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _NOT_BLOCKING = int(Flag.ASYNC | Flag.EXIT_UPPER_BOUND)
 _BLOCKED = int(Flag.HOST_BLOCKED)
-_SYNC, _LAST_ENTRY = int(Phase.SYNC), int(Word.LAST_ENTRY)
+_SYNC, _LAST_ENTRY = int(Phase.SYNC), Word.LAST_ENTRY
 _ABSENT = 1 << 16  # the position of a parameter that a method does not have
 #: Operations whose output is as long as their input, if that is the same on all ranks.
 _AS_GIVEN = frozenset({Op.ALL_REDUCE, Op.BROADCAST, Op.ALL_TO_ALL})

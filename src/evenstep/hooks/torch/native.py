@@ -27,8 +27,8 @@ from evenstep.trace.spool.spool import Spool
 ORDINARY, MESSAGE, BLOCKS = range(3)  # `Kind` in recorder.cpp
 AROUND, OPTIMIZER_IN, OPTIMIZER_OUT = range(3)  # hooks of Python's functions
 
-_ARMED, _FAILURES = int(Word.ARMED), int(Word.FAILURES)
-_DEVICES, _KEPT = int(Word.DEVICES), int(Word.KEPT)
+_ARMED, _FAILURES = Word.ARMED, Word.FAILURES
+_DEVICES, _KEPT = Word.DEVICES, Word.KEPT
 _Pointer, _u64 = ctypes.c_void_p, ctypes.c_uint64
 
 #: Functions of the library: what each returns and takes.

@@ -30,8 +30,8 @@ BATCH_LIMIT = 8192  # operations of a batch; a script that fails within one neve
 #: A begun call: record and flags.
 Token = tuple[int, int]
 
-_BLOCKING, _KEPT, _LAST_ENTRY = int(Word.BLOCKING), int(Word.KEPT), int(Word.LAST_ENTRY)
-_EVENTS = int(Word.EVENTS)
+_BLOCKING, _KEPT, _LAST_ENTRY = Word.BLOCKING, Word.KEPT, Word.LAST_ENTRY
+_EVENTS = Word.EVENTS
 
 _get_ident = threading.get_ident
 

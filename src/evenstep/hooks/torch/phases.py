@@ -22,8 +22,8 @@ from evenstep.hooks.torch.native import AROUND, OPTIMIZER_IN, OPTIMIZER_OUT, Ses
 from evenstep.hooks.wrapping import replaced, undo
 from evenstep.trace.spool.layout import Phase
 
-_LAST_ENTRY = int(Word.LAST_ENTRY)
-_EVENTS, _MARKING = int(Word.EVENTS), int(Word.MARKING)
+_LAST_ENTRY = Word.LAST_ENTRY
+_EVENTS, _MARKING = Word.EVENTS, Word.MARKING
 
 _get_ident = threading.get_ident
 

@@ -157,7 +157,7 @@ def unfit_for_mapping(fstype: str) -> str:
 
 MOST_BYTES = 1 << 18
 #: A dotted key with 32 parts: the standard parser takes quadratic time and memory for long ones.
-_DEEP = re.compile(r"""(?<![\w"'-])(?:[\w"'-]{1,200}[ \t]*\.[ \t]*){32}""")
+_DEEP = r"""(?<![\w"'-])(?:[\w"'-]{1,200}[ \t]*\.[ \t]*){32}"""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 def parse_toml(text: str) -> dict[str, Any]:
     """Parse a text. Raises ValueError, or RecursionError where brackets nest too deep."""
     reader: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    if _DEEP.search(text):
+    if re.search(_DEEP, text):
         raise ValueError("a name has too many parts")
     found: dict[str, Any] = reader.loads(text)
     return found
