@@ -92,8 +92,10 @@ class PhaseHooks:
     def install(self) -> None:
         """Install all hooks; those of modules that are not imported yet follow later."""
         torch = self._torch
+        clock = self._clock
         self._around(
-            torch.autograd, "_engine_run_backward", self._backward_in, self._backward_out,
+            torch.autograd, "_engine_run_backward",
+            self._backward(clock.backward_begins), self._backward(clock.backward_ends),
             compiled=(Event.BACKWARD_BEGINS, Event.BACKWARD_ENDS),
         )  # fmt: skip
         self._around(torch.nn.Module, "train", self._train_in, self._train_out)
@@ -134,8 +136,9 @@ class PhaseHooks:
     def _loaders(self) -> None:
         from torch.utils.data import dataloader
 
-        self._around(dataloader._BaseDataLoaderIter, "__next__", self._input_in, self._input_out)
-        self._around(dataloader.DataLoader, "__iter__", self._input_in, self._input_made)
+        begins = self._notes(self._clock.input_begins)
+        self._around(dataloader._BaseDataLoaderIter, "__next__", begins, self._input_out)
+        self._around(dataloader.DataLoader, "__iter__", begins, lambda _: self._input_out(None))
 
     def _forwards(
         self, module: str, name: str, before: str, after: str, at: int, awaits_all: bool
@@ -147,7 +150,10 @@ class PhaseHooks:
             compiled=(Event.FORWARD_BEGINS, Event.NONE, at, awaits_all),
         )  # fmt: skip
         self._around(
-            owner, after, after=self._forward_out, compiled=(Event.NONE, Event.FORWARD_ENDS)
+            owner,
+            after,
+            after=self._notes(self._clock.forward_ends),
+            compiled=(Event.NONE, Event.FORWARD_ENDS),
         )
 
     def _stages(self) -> None:
@@ -155,7 +161,8 @@ class PhaseHooks:
 
         self._around(
             _PipelineStageBase, "forward_one_chunk",
-            lambda args: self._forward(args[0].submod), self._forward_out,
+            lambda args: self._forward(args[0].submod),
+            self._notes(self._clock.forward_ends),
         )  # fmt: skip
 
     def _checkpoints(self) -> None:
@@ -167,32 +174,23 @@ class PhaseHooks:
 
     # -- reports ---------------------------------------------------------------------------------
 
-    def _backward_in(self, _: tuple[Any, ...]) -> None:
-        clock, entry_ns = self._clock, self._words[_LAST_ENTRY]
-        self._recorder.note((clock.backward_begins, monotonic_ns(), entry_ns))
+    def _notes(self, event: Callable[[int], None]) -> Callable[[Any], None]:
+        """A report that is only a time."""
+        return lambda _: self._recorder.note((event, monotonic_ns()))
 
-    def _backward_out(self, _: Any) -> None:
-        clock, entry_ns = self._clock, self._words[_LAST_ENTRY]
-        self._recorder.note((clock.backward_ends, monotonic_ns(), entry_ns))
-
-    def _input_in(self, _: tuple[Any, ...]) -> None:
-        self._recorder.note((self._clock.input_begins, monotonic_ns()))
+    def _backward(self, event: Callable[[int, int], None]) -> Callable[[Any], None]:
+        """A report of the time and of the newest collective."""
+        return lambda _: self._recorder.note((event, monotonic_ns(), self._words[_LAST_ENTRY]))
 
     def _input_out(self, batch: Any) -> None:
         now_ns = monotonic_ns()
         self._recorder.note((self._clock.input_ends, now_ns, batch_length(batch)))
-
-    def _input_made(self, _: Any) -> None:
-        self._recorder.note((self._clock.input_ends, monotonic_ns(), 0))
 
     def _forward(self, module: Any, awaits_all: bool = False) -> None:
         """A forward begins; backward may follow in eval mode as well, as in fine-tuning."""
         training = bool(module.training or self._torch.is_grad_enabled())
         begins = self._clock.forward_begins
         self._recorder.note((begins, monotonic_ns(), training, awaits_all))
-
-    def _forward_out(self, _: Any) -> None:
-        self._recorder.note((self._clock.forward_ends, monotonic_ns()))
 
     def _train_in(self, args: tuple[Any, ...]) -> None:
         self._mode_depth += 1
