@@ -198,6 +198,22 @@ def test_a_collector_that_is_switched_off_meanwhile_does_not_collect(monkeypatch
     assert collected
 
 
+@pytest.mark.parametrize(
+    ("given", "of_parent", "divides"),
+    [
+        ({0, 1, 2, 3}, {0, 1, 2, 3}, True),
+        ({2, 3}, {0, 1, 2, 3}, False),  # taskset, numactl or a launcher has bound this rank
+        ({2, 3}, {0, 1}, True),  # its parent was bound elsewhere: that says nothing
+        ({3}, {3}, False),
+    ],
+)
+def test_a_rank_that_was_given_cores_of_its_own_keeps_them(monkeypatch, given, of_parent, divides):
+    masks = {0: given, os.getppid(): of_parent}
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "sched_getaffinity", masks.__getitem__)
+        assert bool(Cores().applies(ACTIONS[1][1])) is divides
+
+
 def test_cores_that_the_script_chooses_meanwhile_stay_chosen():
     usual = os.sched_getaffinity(0)
     action = Cores()

@@ -29,13 +29,14 @@ class Cores(Action):
 
     def applies(self, facts: Facts) -> str:
         """Where one of several ranks on a node waits for a core."""
-        if facts.local_world < 2 or facts.starved_ns < WORTH * facts.step_ns:
+        starves = facts.local_world > 1 and facts.starved_ns >= WORTH * facts.step_ns
+        if not starves or not hasattr(os, "sched_setaffinity"):
             return ""
-        if not hasattr(os, "sched_setaffinity"):
-            return ""
-        cores = sorted(os.sched_getaffinity(0))
-        if len(cores) < 2:
-            return ""  # bound already, or there is nothing to divide
+        allowed = os.sched_getaffinity(0)
+        with suppress(OSError):
+            if len(allowed) < 2 or allowed < os.sched_getaffinity(os.getppid()):
+                return ""  # there is nothing to divide, or this rank was given cores of its own
+        cores = sorted(allowed)
         self._share = frozenset(share(cores, facts.local_rank, facts.local_world))
         starved = facts.starved_ns / max(1, facts.step_ns)
         return (
