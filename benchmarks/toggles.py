@@ -31,7 +31,7 @@ BAR_STEPS = 10
 BETWEEN_STEPS = 12  # a change is in force on all ranks before the next is asked for
 WARM_UP_STEPS = 64
 PATIENCE_S = 60.0  # without a step: a deadlock
-STARTING_S = 600.0  # before the first: four imports of torch on a machine that others fill
+STARTING_S = 600.0  # before the first and after the last, with torch, on a machine others fill
 RUN_ID = "toggles"
 MODES = ("on", "off", "observe")
 ACTS = ("gc,token,cores,pace,power", "off", "gc,cores", "token", "gc", "pace,token")
@@ -143,7 +143,7 @@ class _Job:
     def end(self) -> str:
         """Have it stop; what of its processes was not as before. Raises `JobError`."""
         self._stop.touch()
-        codes = [rank.wait(PATIENCE_S) for rank in self.ranks]
+        codes = [rank.wait(STARTING_S) for rank in self.ranks]
         ends = [last_object(output.read_text()) for output in self._outputs]
         if any(codes) or any(end["failure"] for end in ends):
             raise JobError(f"ranks ended with {codes}: {ends}")

@@ -138,11 +138,12 @@ class RandomTrial:
         self.mean_ns = 0.0  # of steps outside trials; the unit of outliers
         self.scale = self.first_scale
         self._learned = 0
-        self._trials = 0
+        self._trials = -1  # before the first; `_start` counts
         self._rest, self._wake = FIRST_REST_STEPS, self.account.steps + LEARNING_STEPS
-        self._clear()
+        self._start()
 
-    def _clear(self) -> None:
+    def _start(self) -> None:
+        self._trials += 1
         self.gains: list[float] = []  # D of each pair
         self._for, self._against = EvidenceProcess(), EvidenceProcess()
         self._loss = 0.0  # net, in steps; the mean over jobs where others act as well
@@ -151,10 +152,6 @@ class RandomTrial:
         self._steps = self.account.steps
         self._acted = [0, 0.0]  # steps with the action since the last pair, and their loss
         self._clear_blocks()
-
-    def _start(self) -> None:
-        self._trials += 1
-        self._clear()
 
     def _clear_blocks(self) -> None:
         #: Means of first blocks after acting, less those of the second ones.

@@ -84,15 +84,13 @@ class Token:
         if not post.asked_ns:
             self._met += any(other.entered_ns for other in others)
             post = self.post = post._replace(asked_ns=now_ns)
-            longest_ns = int(MOST_WAIT * post.step_ns) if self._acts else 0
-            self._deadline_ns = now_ns + longest_ns - held_ns
+            self._deadline_ns = now_ns + int(MOST_WAIT * post.step_ns * self._acts) - held_ns
             self._overslept_ns = 0
         else:
             self._overslept_ns = max(self._overslept_ns, now_ns - self._again_ns)
         self.waited_ns = now_ns - post.asked_ns
-        late_ns = max(self._oversleeps.quantile(1.0), self._starved_ns.quantile(0.5))
-        late_ns = max(late_ns, self._overslept_ns)
-        room_ns = self._deadline_ns - late_ns - now_ns
+        overslept_ns = max(self._oversleeps.quantile(1.0), self._overslept_ns)
+        room_ns = self._deadline_ns - max(overslept_ns, self._starved_ns.quantile(0.5)) - now_ns
         ahead_ns = _ahead_ns(post, now_ns, others) if room_ns > 0 and post.alone_ns else 0
         if not ahead_ns:
             self.post = post._replace(entered_ns=now_ns)

@@ -59,7 +59,7 @@ class WaitEstimator:
                 reach = max(reach, end)
                 after += 1
             if upper and pauses and _held_back(end, pauses):
-                sums.leave_out()
+                sums.began, sums.known = True, False  # it ended in or right after a pause
                 busy = max(busy, reach)
                 continue
             key = (group, op, nbytes, after - at)
@@ -99,10 +99,6 @@ class _StepSums:
         self.in_flight: int | None = None
         self.total = 0
         self.known = True  # whether all waits are
-
-    def leave_out(self) -> None:
-        """Enter one that ended in or right after a collector pause: its wait is unknown."""
-        self.began, self.known = True, False
 
     def add(self, in_flight: int, spread: int, floor: Floor | None) -> None:
         """Enter a collective, or a burst with `spread` between its first and last entry."""
