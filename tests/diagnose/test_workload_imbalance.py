@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.jobs.pipeline import NAMES, Pipeline
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.grid import step_grid
-from evenstep.diagnose.modes.workload_imbalance import stages_passed
+from evenstep.diagnose.modes.workload_imbalance import _dealt_out, stages_passed
 from evenstep.importers.content import SourceFile
 from evenstep.importers.draft import Draft
 from evenstep.importers.operations.operation_records import trace_of
@@ -196,6 +196,15 @@ def test_sequences_of_different_lengths_cost_what_equal_ones_save(style, forward
     assert list(findings[0].where.ranks) == []
     want = 1 - even.length_ns() / varied.length_ns()
     assert findings[0].severity == pytest.approx(want, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("often", "dealt_out"),
+    [([14, 0], False), ([2, 0], True), ([0, 1, 0], True), ([17, 5, 5], True)],
+)
+def test_long_batches_come_to_all_ranks(often, dealt_out):
+    """Two of two to the same rank are chance, fourteen are not (1 in 8,192)."""
+    assert _dealt_out(np.arange(20)[:, None] < np.array(often)) is dealt_out
 
 
 def test_ranks_that_share_a_batch_count_once():

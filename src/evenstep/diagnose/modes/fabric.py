@@ -22,6 +22,7 @@ from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Evidence, Finding, When, Where
 from evenstep.diagnose.graph.peers import message_ends
 from evenstep.diagnose.graph.replay import Change
+from evenstep.diagnose.graph.structure import means
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.hosts import congestion, links
@@ -91,13 +92,13 @@ def _episodes(case: Case) -> list[Finding]:
 
 
 def _clustered(measured: Transfers, slow: _SlowTransfers) -> bool:
-    """Whether slow transfers follow slow ones: their correlation, in standard errors of chance."""
-    order = np.argsort(measured.rows.begin_ns[slow.judged], kind="stable")
-    excess = np.where(slow.mask, slow.ratio, 0.0)[slow.judged][order]
-    excess -= excess.mean()
-    power = float((excess**2).sum())
-    least = levels.ERRORS / float(np.sqrt(len(excess))) * power
-    return float((excess[1:] * excess[:-1]).sum()) > least
+    """Whether slow transfers follow slow ones, of all or of their kind: the correlation of what
+    they have more than their kind, in standard errors of chance."""
+    rows, excess = measured.rows.select(slow.judged), np.where(slow.mask, slow.ratio, 0.0)
+    excess = excess[slow.judged] - means(excess[slow.judged], rows.kind)[rows.kind]
+    least = levels.ERRORS / np.sqrt(max(len(excess), 1)) * float((excess**2).sum())
+    orders = np.argsort(rows.begin_ns, kind="stable"), np.lexsort([rows.begin_ns, rows.kind])
+    return any(float((excess[o][1:] * excess[o][:-1]).sum()) > least for o in orders)
 
 
 def _two_states(slow: _SlowTransfers) -> bool:

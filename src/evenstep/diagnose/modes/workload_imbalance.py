@@ -26,7 +26,7 @@ from evenstep.diagnose.graph.structure import Graph, by_step_and_lane
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS, above_others
-from evenstep.diagnose.levels import MOST, NAMED, NEARLY_ALL, SMALLEST_SHARE
+from evenstep.diagnose.levels import MOST, NAMED, NEARLY_ALL, SMALLEST_SHARE, SURE
 from evenstep.diagnose.modes.intervention import Gain, by_noise, constant, finding_of, throughout
 from evenstep.statistics.interval import z
 from evenstep.statistics.trend import linear, ranked
@@ -54,6 +54,15 @@ def rotating(spent: Array) -> bool:
     few = slowest.max() > min(0.8, 0.25 + 2 / ranks) * behind.sum()
     enough = NEARLY_ALL * _expected_ranks(ranks, int(behind.sum()))
     return not few and bool(np.count_nonzero(slowest) >= enough)
+
+
+def _dealt_out(cells: Array) -> bool:
+    """Whether as many ranks have such cells (steps × ranks) as by chance, and not by no chance one
+    rank all of them."""
+    times, ranks = int(np.count_nonzero(cells)), int(np.count_nonzero(cells.any(axis=0)))
+    everybody = cells.shape[1]
+    enough = ranks >= MOST * _expected_ranks(everybody, times)
+    return enough and (ranks != 1 or everybody ** (1.0 - times) > SURE)
 
 
 def _expected_ranks(ranks: int, draws: int) -> float:
@@ -98,8 +107,7 @@ def _uneven_sequences(case: Case) -> list[Finding]:
     late = case.delays.cells(Cause.WORK) & ~case.delays.chronic[None, :]
     late &= ~_late_at_even_lengths(case, batches)
     as_late = case.delays.excess_ns >= case.delays.excess_ns[late].min(initial=np.inf)
-    by_chance = _expected_ranks(late.shape[1], int(np.count_nonzero(as_late)))
-    theirs = bool(np.count_nonzero(as_late.any(axis=0)) >= MOST * by_chance)
+    theirs = _dealt_out(as_late)
     others = case.all_relieved(case.delays.any, but=late if theirs else None)
     saved, even = case.all_saved([others, evened(others)])
     share = case.share(even - saved)
