@@ -148,6 +148,7 @@ def _limits(case: Case) -> list[str]:
     notice = trace.run.get(PREEMPTED)
     device = grid.graph is not None and bool(grid.graph.device.any())
     late_ns = float(late.max()) if len(late) else 0.0
+    recorded = bool(np.isin(trace.of_kind(Kind.PHASE).op, INNER_PHASES).any())  # of a host
     partial, met = _matched(grid)
     going_on, alone_steps = _uneven(case)
     attempts = attempts_of(trace.run)
@@ -162,7 +163,7 @@ def _limits(case: Case) -> list[str]:
         "alone": len(trace.ranks) < 2,
         "aligned": grid.clocks.error_ns > 0,
         "unplaced": unplaced,
-        f"phases{'_of_hosts' * _phases_recorded(trace)}": steps and not case.phases_known,
+        f"phases{'_of_hosts' * recorded}": steps and not case.phases_known,
         f"device{'_alone' * (device and not _issues_known(grid))}": device,
         "partial": partial,
         "apart": len(trace.ranks) > 1 and not met,
@@ -190,12 +191,6 @@ def _limits(case: Case) -> list[str]:
 def _issues_known(grid: StepGrid) -> bool:
     """Whether it is known when hosts issued what devices do."""
     return grid.graph is not None and bool((grid.graph.host >= 0).any())
-
-
-def _phases_recorded(trace: Trace) -> bool:
-    """Whether any phase of a host was recorded, though it may tell nothing of the device's time."""
-    phases = trace.of_kind(Kind.PHASE)
-    return bool(np.isin(phases.op, INNER_PHASES).any())
 
 
 def _matched(grid: StepGrid) -> tuple[int, bool]:

@@ -329,7 +329,8 @@ class Case:
         known = self.grid.phase_ns[Phase.FORWARD].any() and not self.grid.issuing.any()
         if phase is Phase.OTHER and not known:
             return words.SOMEWHERE
-        if self.forward_inferred and phase in (Phase.FORWARD, Phase.OTHER):
+        inferred = self.trace.flagged(Kind.PHASE, Flag.INFERRED)
+        if inferred and phase in (Phase.FORWARD, Phase.OTHER):
             before = phase is Phase.FORWARD
             return words.BEFORE_BACKWARD if before else words.BESIDE_BACKWARD
         return words.PLACES[phase]
@@ -345,11 +346,6 @@ class Case:
         graph = self.grid.graph
         shared = graph is not None and bool((graph.operations.members > 1).any())
         return shared and not self.trace.missing_ranks
-
-    @property
-    def forward_inferred(self) -> bool:
-        """Whether the forward phase is inferred from the time before backward."""
-        return self.trace.flagged(Kind.PHASE, Flag.INFERRED)
 
     def victims(self, cells: Array) -> tuple[list[int], float, float]:
         """Ranks that wait in the steps of these cells, their median wait in ns, and the share of

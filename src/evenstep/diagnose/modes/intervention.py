@@ -149,13 +149,8 @@ def pattern_of(late: Array) -> str | None:
         return "chronic"
     if share >= MOST and per_rank.max() < DOMINANT * per_rank.sum():
         return "rotating"
-    return "bursty" if _mean_run(any_late) >= SEVERAL else "transient"
-
-
-def _mean_run(flags: Array) -> float:
-    """Mean length of the runs of True."""
-    starts = np.count_nonzero(flags[1:] & ~flags[:-1]) + bool(flags[0])
-    return float(np.count_nonzero(flags)) / starts if starts else 0.0
+    runs = np.count_nonzero(np.diff(any_late.astype(int), prepend=0) > 0)
+    return "bursty" if any_late.sum() >= SEVERAL * runs else "transient"
 
 
 def when(late: Array, steps: Array) -> When:

@@ -89,14 +89,8 @@ def find(case: Case) -> list[Finding]:
 
 
 def _of_node(case: Case, place: list[Drift]) -> list[Finding]:
-    """The finding of a node's drifts, the worst first: all lateness of their ranks; where most of
-    a node's ranks drift, of its other chronically late ranks, too."""
+    """The finding of a node's drifts, the worst first: all lateness of their ranks."""
     grid, ranks = case.grid, [drift.rank for drift in place]
-    node = case.trace.ranks[ranks[0]].node
-    on_it = [rank for rank in grid.ranks.tolist() if node and case.trace.ranks[rank].node == node]
-    if len(ranks) >= MOST * len(on_it) > 0:
-        always = grid.ranks[case.delays.chronic].tolist()
-        ranks += [rank for rank in on_it if rank in always and rank not in ranks]
     cells = case.claims.claim(case.delays.cells(Cause.WORK) & np.isin(grid.ranks, ranks))
     if not cells.any():
         return []
