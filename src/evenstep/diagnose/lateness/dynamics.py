@@ -63,11 +63,8 @@ def path_summary(case: Case) -> dict[str, Any] | None:
     sampled = case.grid.sampled
     path = Path(*(part[sampled] for part in critical_path(case)))
     bound = path.column != NOBODY
-    counts, changes = (
-        np.bincount(path.column[bound], minlength=ranks),
-        np.diff(path.column[bound]) != 0,
-    )
-    bits = entropy(counts)
+    changes = np.diff(path.column[bound]) != 0
+    bits = entropy(np.bincount(path.column[bound], minlength=ranks))
     who, length = dwells(path.column)
     stays = length[who != NOBODY]
     return {
@@ -89,12 +86,8 @@ def _longest(case: Case, path: Path, who: Array, length: Array) -> dict[str, int
     if not len(stays) or stays.max() == 0:
         return None
     at = int(stays.argmax())
-    first = int(length[:at].sum())
-    return {
-        "rank": int(case.grid.ranks[who[at]]),
-        "steps": int(length[at]),
-        "first_step": int(path.step[first]),
-    }
+    rank, first = case.grid.ranks[who[at]], path.step[length[:at].sum()]
+    return {"rank": int(rank), "steps": int(length[at]), "first_step": int(first)}
 
 
 def _bounds(case: Case, path: Path) -> list[dict[str, Any]]:
@@ -103,18 +96,16 @@ def _bounds(case: Case, path: Path) -> list[dict[str, Any]]:
     pair = path.column[bound] * len(Phase) + path.phase[bound]
     values, counts = np.unique(pair, return_counts=True)
     order = np.argsort(-counts, kind="stable")[:LISTED]
-    found = []
-    for i in order:
-        rank = int(case.grid.ranks[values[i] // len(Phase)])
-        found.append(
-            {
-                "rank": rank,
-                "node": case.trace.ranks[rank].node,
-                "phase": Phase(int(values[i] % len(Phase))).name.lower(),
-                "share": float(counts[i] / len(path.column)),
-            }
-        )
-    return found
+    ranks = case.grid.ranks[values // len(Phase)].tolist()
+    return [
+        {
+            "rank": ranks[i],
+            "node": case.trace.ranks[ranks[i]].node,
+            "phase": Phase(int(values[i] % len(Phase))).name.lower(),
+            "share": float(counts[i] / len(path.column)),
+        }
+        for i in order
+    ]
 
 
 # -- who waited for whom ---------------------------------------------------------------------------
@@ -201,10 +192,9 @@ def _pairs(table: Array, names: list[Any], total: float) -> list[dict[str, Any]]
     order = np.argsort(-table, axis=None, kind="stable")[:LISTED]
     pairs = [np.unravel_index(int(i), table.shape) for i in order]
     return [
-        {"waiting": names[victim], "for": names[culprit], "share": float(table[place] / total)}
-        for place in pairs
-        for victim, culprit in [place]
-        if table[place] > 0
+        {"waiting": names[at[0]], "for": names[at[1]], "share": float(table[at] / total)}
+        for at in pairs
+        if table[at] > 0
     ]
 
 

@@ -226,10 +226,8 @@ def in_phase(grid: StepGrid, phase: Phase) -> Array:
     lies = during(grid, phases)
     if phase not in _ISSUES or not grid.issuing.any():
         return lies
-    rows, record = (
-        grid.graph.rows,
-        phases["rank"].astype(np.int64) * 2**32 + phases.seq.astype(np.int64),
-    )
+    rows, record = grid.graph.rows, phases["rank"].astype(np.int64) * 2**32
+    record += phases.seq.astype(np.int64)
     entries = np.isin(grid.graph.ranks[rows.lane] * 2**32 + rows.inside, record) & (rows.inside > 0)
     return np.where(grid.issuing[rows.lane], issued_in(grid.graph, entries), lies)
 
