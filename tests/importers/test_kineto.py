@@ -316,7 +316,7 @@ def test_a_file_of_another_day_is_left_out(opened):
         event["ts"] += 86_400e6
     trace = opened(two_steps(0), two_steps(1), late)
     assert list(trace.ranks) == [0, 1]
-    assert "rank-2.json begins 24 h away from most others" in trace.limits[0]
+    assert "rank-2.json is 24 h away from most others" in trace.limits[0]
 
 
 def test_missing_ranks_are_named(opened):

@@ -124,15 +124,10 @@ class Draft:
         size = max(size, world or 0, *(max(g.ranks, default=-1) + 1 for g in self._group_table), 0)
         events = _numbered(Columns.concatenate([empty(EVENT_COLUMNS), *self._tables]))
         return Trace(
-            run=dict(run),
-            world=size,
-            attempt=0,
-            ranks={rank: self.ranks[rank] for rank in sorted(self.ranks)},
-            events=events,
-            groups=tuple(self._group_table),
-            names=self.names,
-            limits=self.limits,
-        )
+            run=dict(run), world=size, attempt=0,
+            ranks={rank: self.ranks[rank] for rank in sorted(self.ranks)}, events=events,
+            groups=tuple(self._group_table), names=self.names, limits=self.limits,
+        )  # fmt: skip
 
 
 def _numbered(events: Columns) -> Columns:

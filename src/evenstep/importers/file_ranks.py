@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,30 @@ from evenstep.trace.ranks import MOST_RANKS
 _RANK = re.compile(r"(?<![a-z])(?<!local[_\-.= ])rank[_\-.= ]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _LAST = re.compile(r"(?<!\d)(\d{1,7})(?:\.[a-z]\w*)*$", re.IGNORECASE)  # before any suffixes
 _DIGITS = re.compile(r"(\d+)")
+APART_NS = 3_600_000_000_000  # files of the same steps or the same hang are much closer together
 _FOLDERS = 3  # levels above the file that are examined, the nearest first
+
+
+def misfits(
+    files: Mapping[Path, tuple[int, int]], apart_ns: int = APART_NS
+) -> tuple[dict[Path, str], int]:
+    """The files that are of another run than most, and why; and that run's number of ranks (0
+    unknown; of a tie, the first). Of each file are given the number of ranks that it states, 0 for
+    none, and a time; those of one run differ by at most `apart_ns`."""
+    known = [world for world, _ in files.values() if world]
+    main = max(dict.fromkeys(known), key=known.count) if known else 0
+    times = sorted(time for _, time in files.values())
+    found = {}
+    for path, (world, time) in files.items():
+        apart = abs(time - times[(len(files) - 1) // 2])
+        if apart > apart_ns:
+            found[path] = (
+                f"left out: {path} is {apart / 3.6e12:.0f} h away from most others: it is of "
+                "another run, or that host's clock is wrong"
+            )
+        elif world not in (0, main):
+            found[path] = f"left out: {path} is of a run of {world} ranks, not of {main}"
+    return found, main
 
 
 def rank_of(value: Any) -> int | None:
@@ -44,6 +67,12 @@ def ranks_or_numbers(paths: Sequence[Path]) -> dict[Path, int]:
     found = ranks_by_paths(paths)
     last = {path: number for path in paths if (number := _last_number(path)) is not None}
     return {**last, **found} if len(set(last.values())) == len(last) else found
+
+
+def ranks_in_order(paths: Sequence[Path]) -> dict[Path, int]:
+    """Ranks as `ranks_or_numbers`, else in the order of these paths."""
+    found = {path: rank for rank, path in enumerate(paths)}
+    return found | (ranks_or_numbers(paths) if len(paths) > 1 else {})
 
 
 def in_rank_folders(paths: Sequence[Path]) -> bool:

@@ -23,21 +23,17 @@ if TYPE_CHECKING:
 #: Modules of this package with a `FORMAT`, and what each reads. The first that recognises a file
 #: reads it.
 FORMATS: Mapping[str, str] = {
-    "kineto.kineto": "a Kineto or Chrome trace in JSON",
-    "horovod": "a timeline of Horovod",
-    "xplane.xplane": "an XPlane profile of JAX",
-    "otf2.otf2": "the anchor of an OTF2 archive",
+    "kineto.kineto": "a Kineto or Chrome trace in JSON", "horovod": "a timeline of Horovod",
+    "xplane.xplane": "an XPlane profile of JAX", "otf2.otf2": "the anchor of an OTF2 archive",
     "nsys.nsys": "an SQLite export of Nsight Systems",
     "flight_recorder.flight_recorder": "a flight recorder dump of torch.distributed",
     "nccl.inspector": "JSON lines of the NCCL Inspector",
     "operations.operation_tables": "an operation table in Parquet or CSV",
     "nccl.durations": "a table of collectives' durations",
     "steps.step_tables": "a table of steps in CSV, JSON lines or Parquet",
-    "nccl.probe_floors": "a floors file of evenstep probe",
-    "steps.training_logs": "a training log",
-    "nccl.debug": "a log with NCCL_DEBUG=INFO",
-    "nccl.tests": "a log of nccl-tests",
-}
+    "nccl.probe_floors": "a floors file of evenstep probe", "steps.training_logs": "a training log",
+    "nccl.debug": "a log with NCCL_DEBUG=INFO", "nccl.tests": "a log of nccl-tests",
+}  # fmt: skip
 LOGS = ("steps.training_logs", "nccl.debug", "nccl.tests")  # one file may have lines of them all
 EXPECTED = "a run's folder, an attempt, a spool, a store, " + ", ".join(FORMATS.values())
 SPOOL_MAGIC = b"EVNSTEP\0"

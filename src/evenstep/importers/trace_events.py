@@ -34,24 +34,14 @@ _FINE = re.compile(rb'"ts"\s*:\s*\d{15,}\.\d*[1-9]')
 _NOT_A_NUMBER = re.compile(rb"(?<=[:\[,\s])-?(?:inf(?:inity)?|nan)(?=[\s,}\]])", re.IGNORECASE)
 
 _KEYS = {
-    "external": "External id",
-    "collective": "Collective name",
-    "elements_in": "In msg nelems",
-    "elements_out": "Out msg nelems",
-    "group_size": "Group size",
-    "group_name": "Process Group Name",
-    "group_description": "Process Group Description",
-    "group_ranks": "Process Group Ranks",
-    "rank_start": "Global rank start",
-    "rank_stride": "Global rank stride",
-    "sequence": "Seq",
-    "source": "Src Rank",
-    "destination": "Dst Rank",
-    "root": "Rank",
-    "dims": "Input Dims",
-    "types": "Input type",
+    "external": "External id", "collective": "Collective name", "elements_in": "In msg nelems",
+    "elements_out": "Out msg nelems", "group_size": "Group size",
+    "group_name": "Process Group Name", "group_description": "Process Group Description",
+    "group_ranks": "Process Group Ranks", "rank_start": "Global rank start",
+    "rank_stride": "Global rank stride", "sequence": "Seq", "source": "Src Rank",
+    "destination": "Dst Rank", "root": "Rank", "dims": "Input Dims", "types": "Input type",
     "inputs": "Concrete Inputs",
-}
+}  # fmt: skip
 
 
 class Args(msgspec.Struct, gc=False, rename=_KEYS):

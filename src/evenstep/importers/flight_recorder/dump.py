@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,25 +87,12 @@ def read_dump(path: Path, taken: Mapping[int, Dump], named: Mapping[Path, int]) 
     if version.partition(".")[0] not in KNOWN_VERSIONS:
         limits.append(f"{path} has format version {version!r}; it was read as 2.x")
     dump = Dump(
-        path=path,
-        rank=rank,
-        version=version,
-        library=str(value.get("comm_lib_version", ""))[:40],
-        config=config,
-        reached=_reached(value.get("pg_status"), entries),
-        entries=entries,
-        written_ns=0,
-        limits=limits,
-    )
+        path=path, rank=rank, version=version, library=str(value.get("comm_lib_version", ""))[:40],
+        config=config, reached=_reached(value.get("pg_status"), entries), entries=entries,
+        written_ns=0, limits=limits,
+    )  # fmt: skip
     dump.written_ns = _written(dump)
     return dump
-
-
-def of_other_worlds(dumps: Mapping[int, Dump]) -> list[Dump]:
-    """Dumps whose default group has another size than that of most dumps (a tie: of the first)."""
-    worlds = Counter(dump.world for dump in dumps.values() if dump.world)
-    usual = worlds.most_common(1)[0][0] if worlds else 0
-    return [dump for dump in dumps.values() if dump.world not in (0, usual)]
 
 
 def _value(path: Path) -> Any:

@@ -76,27 +76,16 @@ def entry(raw: Any) -> Entry:
     in_bytes, dtype = _tensors(raw, "input")
     out_bytes, out_dtype = _tensors(raw, "output")
     return Entry(
-        record=_whole(raw, "record_id"),
-        group=_group(raw),
-        pg=str(raw.get("pg_id", ""))[:_LONGEST_NAME],
-        sequence=_sequence(raw, message),
-        message=message,
-        op=op,
-        backend=backend,
-        closes=name.lower().endswith(_COALESCED),
-        peer=_peer(name),
-        bytes_in=in_bytes,
-        bytes_out=out_bytes,
+        record=_whole(raw, "record_id"), group=_group(raw),
+        pg=str(raw.get("pg_id", ""))[:_LONGEST_NAME], sequence=_sequence(raw, message),
+        message=message, op=op, backend=backend, closes=name.lower().endswith(_COALESCED),
+        peer=_peer(name), bytes_in=in_bytes, bytes_out=out_bytes,
         dtype=dtype if dtype is not DType.OTHER else out_dtype,
-        created_ns=_whole(raw, "time_created_ns"),
-        completed_ns=completed,
-        done=done,
-        timed_out=retired and not done,
-        duration_ns=_milliseconds(raw, "duration_ms", LONGEST_MS),
-        timeout_ns=_milliseconds(raw, "timeout_ms", LATEST_NS / 1e6),
-        site=_site(raw.get("frames")),
+        created_ns=_whole(raw, "time_created_ns"), completed_ns=completed, done=done,
+        timed_out=retired and not done, duration_ns=_milliseconds(raw, "duration_ms", LONGEST_MS),
+        timeout_ns=_milliseconds(raw, "timeout_ms", LATEST_NS / 1e6), site=_site(raw.get("frames")),
         unseen=done and raw.get("retired") is False,
-    )
+    )  # fmt: skip
 
 
 def folded(entries: Sequence[Entry]) -> list[Entry]:

@@ -20,14 +20,8 @@ import numpy as np
 
 from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
 from evenstep.importers.draft import Draft
-from evenstep.importers.file_ranks import ranks_or_numbers
-from evenstep.importers.flight_recorder.dump import (
-    PICKLE,
-    Dump,
-    Place,
-    of_other_worlds,
-    read_dump,
-)
+from evenstep.importers.file_ranks import APART_NS, misfits, ranks_or_numbers
+from evenstep.importers.flight_recorder.dump import PICKLE, Dump, Place, read_dump
 from evenstep.importers.flight_recorder.entries import Entry
 from evenstep.importers.flight_recorder.timeline import placed
 from evenstep.trace.columns import Array
@@ -37,8 +31,6 @@ from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import UNKNOWN, Trace
 
 NAME = "flight recorder dump"
-APART_NS = 3_600_000_000_000  # dumps whose latest times differ by more are not of one hang
-
 _HIDDEN = ": where compute runs beside collectives it may hide waits, and costs are upper bounds"
 _FIELDS = (b"collective_seq_id", b"pg_config", b"pg_status", b"comm_lib_version")
 _OF_PICKLES = (*_FIELDS, b"entries", b"profiling_name")
@@ -88,25 +80,12 @@ FORMAT = TraceFormat(NAME, recognises, read)
 def _leave_out_other_runs(draft: Draft, dumps: dict[int, Dump]) -> None:
     """Remove dumps of another run (another number of ranks) or of another hang (latest times that
     are hours from those of most dumps)."""
-    for dump in of_other_worlds(dumps):
-        draft.limits.append(
-            f"left out: {dump.path} is of a run of {dump.world} ranks, unlike most other "
-            "dumps; diagnose it by itself"
-        )
-        del dumps[dump.rank]
-    ends = sorted(dump.last_ns for dump in dumps.values() if dump.entries)
-    if not ends:
-        return
-    middle = ends[(len(ends) - 1) // 2]
-    for rank, dump in list(dumps.items()):
-        apart = max(APART_NS, 2 * dump.timeout_ns)
-        if dump.entries and abs(dump.last_ns - middle) > apart:
-            hours = abs(dump.last_ns - middle) / APART_NS
-            draft.limits.append(
-                f"left out: {dump.path} ends {hours:.0f} h away from most other dumps; it is of "
-                "another run, or that host's clock is wrong"
-            )
-            del dumps[rank]
+    apart_ns = max([APART_NS, *(2 * dump.timeout_ns for dump in dumps.values())])
+    told = {dump.path: (dump.world, dump.last_ns) for dump in dumps.values() if dump.entries}
+    strange, _ = misfits(told, apart_ns)
+    draft.limits += strange.values()
+    for rank in [rank for rank, dump in dumps.items() if dump.path in strange]:
+        del dumps[rank]
 
 
 class _Groups:

@@ -216,10 +216,7 @@ _CALLING = (
 _Machine.dispatch = {
     **{code[0]: _PLAIN[code[0]] for code in _BUILDING},
     **{code[0]: _counted(_PLAIN[code[0]]) for code in _CONTAINING},
-    **{code[0]: _Machine.refuse for code in _CALLING},
-    pickle.FRAME[0]: _Machine.frame,
-    pickle.MARK[0]: _Machine.mark,
-    pickle.SETITEM[0]: _Machine.set_item,
-    pickle.SETITEMS[0]: _Machine.set_items,
-    pickle.DICT[0]: _counted(_Machine.dictionary),
-}
+    **{code[0]: _Machine.refuse for code in _CALLING}, pickle.FRAME[0]: _Machine.frame,
+    pickle.MARK[0]: _Machine.mark, pickle.SETITEM[0]: _Machine.set_item,
+    pickle.SETITEMS[0]: _Machine.set_items, pickle.DICT[0]: _counted(_Machine.dictionary),
+}  # fmt: skip

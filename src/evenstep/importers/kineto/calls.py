@@ -17,13 +17,8 @@ from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import DType, Op
 
 _ADDRESS: Mapping[int, int] = {
-    Op.BROADCAST: 2,
-    Op.REDUCE: 3,
-    Op.GATHER: 3,
-    Op.SCATTER: 3,
-    Op.SEND: 2,
-    Op.RECV: 2,
-}
+    Op.BROADCAST: 2, Op.REDUCE: 3, Op.GATHER: 3, Op.SCATTER: 3, Op.SEND: 2, Op.RECV: 2,
+}  # fmt: skip
 _NO_DESCRIPTION = ("", "undefined")
 
 
@@ -61,15 +56,11 @@ def call_of(args: Args, groups: Mapping[str, GroupKey], world: int) -> CallArgum
         kind, bytes_in = tensors(args)
     group = group_of(args, groups, world)
     return CallArguments(
-        group=group,
-        bytes_in=min(max(bytes_in, 0), MOST_BYTES),
-        bytes_out=min(max(bytes_out, 0), MOST_BYTES),
-        dtype=int(kind),
-        sequence=min(whole(args.sequence), MOST_BYTES),
-        source=_rank(args.source),
-        destination=_rank(args.destination),
-        root=_root(args, group),
-    )
+        group=group, bytes_in=min(max(bytes_in, 0), MOST_BYTES),
+        bytes_out=min(max(bytes_out, 0), MOST_BYTES), dtype=int(kind),
+        sequence=min(whole(args.sequence), MOST_BYTES), source=_rank(args.source),
+        destination=_rank(args.destination), root=_root(args, group),
+    )  # fmt: skip
 
 
 def addressed(call: CallArguments, op: int, asked: Args) -> CallArguments:

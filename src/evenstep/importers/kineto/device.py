@@ -252,19 +252,12 @@ def _with_kernels(issued: Columns, kernels: Columns, owner: Array) -> Columns:
     known = which >= 0
     args = np.where(issued.args >= 0, issued.args, _of(kernels.args, which))
     return call_table(
-        op=issued.op,
-        enter_ns=issued.start_ns,
-        exit_ns=last,
-        device_enter_ns=np.where(known, first, UNKNOWN_NS),
-        device_exit_ns=last,
-        thread=issued.thread,
-        device=_of(kernels.device, which),
-        stream=_of(kernels.stream, which),
-        name=_of(kernels.name, which),
-        args=args,
-        flags=int(Flag.ON_DEVICE | Flag.ASYNC),
+        op=issued.op, enter_ns=issued.start_ns, exit_ns=last,
+        device_enter_ns=np.where(known, first, UNKNOWN_NS), device_exit_ns=last,
+        thread=issued.thread, device=_of(kernels.device, which), stream=_of(kernels.stream, which),
+        name=_of(kernels.name, which), args=args, flags=int(Flag.ON_DEVICE | Flag.ASYNC),
         peer_or_root=issued.peer,
-    )
+    )  # fmt: skip
 
 
 def _of(values: Array, which: Array) -> Array:
@@ -277,15 +270,8 @@ def _kernels_alone(file: KinetoFile, kernels: Columns, launches: Columns) -> Col
     ops = np.array([int(kernel_operation(name)) for name in file.names] + [0])
     stated = np.array([_stated(file, index) for index in kernels.args], np.int64)
     return call_table(
-        op=np.where(stated >= 0, stated, ops[kernels.name]),
-        enter_ns=launches.start_ns,
-        exit_ns=kernels.end_ns,
-        device_enter_ns=kernels.start_ns,
-        device_exit_ns=kernels.end_ns,
-        thread=launches.thread,
-        device=kernels.device,
-        stream=kernels.stream,
-        name=kernels.name,
-        args=kernels.args,
-        flags=int(Flag.ON_DEVICE | Flag.ASYNC),
-    )
+        op=np.where(stated >= 0, stated, ops[kernels.name]), enter_ns=launches.start_ns,
+        exit_ns=kernels.end_ns, device_enter_ns=kernels.start_ns, device_exit_ns=kernels.end_ns,
+        thread=launches.thread, device=kernels.device, stream=kernels.stream, name=kernels.name,
+        args=kernels.args, flags=int(Flag.ON_DEVICE | Flag.ASYNC),
+    )  # fmt: skip

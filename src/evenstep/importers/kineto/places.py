@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.file_ranks import natural, rank_of, ranks_by_paths
+from evenstep.importers.file_ranks import APART_NS, misfits, natural, rank_of, ranks_by_paths
 from evenstep.importers.kineto.calls import groups_of, ranks_of
 from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import CALL, COMMS, OPTIMIZER_STEP, annotation, step_number
@@ -27,8 +27,6 @@ _IN_ORDER = (
 _BY_PROCESS = (
     "the file holds several processes: ranks are numbered in the order of their process numbers"
 )
-APART_NS = 3_600_000_000_000  # profiles of the same steps of a run begin much closer together
-
 
 Key = tuple[Path, str]  # `KinetoFile.key`
 
@@ -47,26 +45,23 @@ def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Key, FilePlace], list[s
 
     Used are files of the run to which most belong, one per rank.
     """
-    known = [world for file in files if (world := _world(file))]
-    main = max(dict.fromkeys(known), key=known.count) if known else 0
-    starts = sorted(_start(file) for file in files)
-    middle = starts[(len(files) - 1) // 2] if files else 0
+    strange, main = misfits({file.path: (_world(file), _start(file)) for file in files})
     places: dict[Key, FilePlace] = {}
     taken: dict[int, Path] = {}
-    limits = []
+    limits = list(strange.values())
     named = _named(files)
-    for file in sorted(files, key=lambda file: _order(file, named)):
+    for file in sorted(
+        (file for file in files if file.path not in strange), key=lambda file: _order(file, named)
+    ):
         rank, said = _stated(file), list[str]()
         if rank is None and file.path in named:
             rank, said = named[file.path], [_BY_NAME]
         elif rank is None:
             rank = next(n for n in range(len(files) + 1) if n not in taken)
             said = [_BY_PROCESS if file.process else _IN_ORDER]
-        reason = _misfit(file, main, middle)
-        if not reason and rank in taken:
-            reason = f"is a second trace of rank {rank}, after {taken[rank]}"
-        if reason:
-            limits.append(f"left out: {file.path} {reason}")
+        if rank in taken:
+            second = f"is a second trace of rank {rank}, after {taken[rank]}"
+            limits.append(f"left out: {file.path} {second}")
             continue
         taken[rank] = file.path
         places[file.key] = FilePlace(rank, main, _host(file), said)
@@ -107,18 +102,6 @@ def _named(files: Sequence[KinetoFile]) -> dict[Path, int]:
     return ranks_by_paths(
         [file.path for file in files if _stated(file) is None and not file.process]
     )
-
-
-def _misfit(file: KinetoFile, main: int, middle_ns: int) -> str:
-    """Why a file is of another run than most; "" if it is not."""
-    apart_ns = abs(_start(file) - middle_ns)
-    if apart_ns > APART_NS:
-        return (
-            f"begins {apart_ns / 3.6e12:.0f} h away from most others: it is of another run, or "
-            "that host's clock is wrong"
-        )
-    world = _world(file)
-    return f"is of a run of {world} ranks, not of {main}" if world and world != main else ""
 
 
 def _start(file: KinetoFile) -> int:

@@ -141,8 +141,18 @@ def _take(log: _Log, match: re.Match[str]) -> None:
 # -- parsers of each kind of line ------------------------------------------------------------------
 
 
-def _version(log: _Log, _: _Process, match: re.Match[str]) -> None:
-    log.version = log.version or match[2]
+def _single(log: _Log, _: _Process, match: re.Match[str]) -> None:
+    """Take in a line that states a single fact."""
+    if match.re is _VERSION:
+        log.version = log.version or match[2]
+    elif match.re is _NETWORK:
+        log.network = match[1].strip() or log.network
+    elif match.re is _CHANNELS:
+        log.channels = max(log.channels or 0, int(match[1]))
+    elif match.re is _GDR:
+        log.gdr[match[1]] += 1
+    elif len(log.environment) < MOST_VARIABLES:
+        log.environment.setdefault(match[1], match[2][:200])
 
 
 def _communicator(log: _Log, process: _Process, match: re.Match[str]) -> None:
@@ -195,23 +205,6 @@ def _using(log: _Log, process: _Process, match: re.Match[str]) -> None:
     log.network = log.network or match[1]
 
 
-def _network(log: _Log, _: _Process, match: re.Match[str]) -> None:
-    log.network = match[1].strip() or log.network
-
-
-def _environment(log: _Log, _: _Process, match: re.Match[str]) -> None:
-    if len(log.environment) < MOST_VARIABLES:
-        log.environment.setdefault(match[1], match[2][:200])
-
-
-def _channels(log: _Log, _: _Process, match: re.Match[str]) -> None:
-    log.channels = max(log.channels or 0, int(match[1]))
-
-
-def _gdr(log: _Log, _: _Process, match: re.Match[str]) -> None:
-    log.gdr[match[1]] += 1
-
-
 def _choice(log: _Log, _: _Process, match: re.Match[str]) -> None:
     names = _name_of(match[3], _ALGORITHMS), _name_of(match[4], _PROTOCOLS)
     choice = (match[1] or "", int(match[2]), *names)
@@ -226,18 +219,12 @@ def _name_of(text: str, names: Sequence[str]) -> str:
 
 #: A phrase that is fast to search for, the pattern of its line, and the parser of a match.
 _PARSERS: Sequence[tuple[str, re.Pattern[str], Callable[[_Log, _Process, re.Match[str]], None]]] = (
-    ("CCL version", _VERSION, _version),
-    ("comm 0x", _COMM, _communicator),
-    ("Channel ", _RING, _ring),
-    ("Trees ", _TREE, _tree),
-    (" via ", _LINK, _link),
-    ("NET/", _USING, _using),
-    ("Using network ", _NETWORK, _network),
-    ("set by environment", _SET, _environment),
-    ("coll channels", _CHANNELS, _channels),
-    ("GPU Direct RDMA", _GDR, _gdr),
-    ("Bytes -> Algo", _CHOICE, _choice),
-)
+    ("CCL version", _VERSION, _single), ("comm 0x", _COMM, _communicator),
+    ("Channel ", _RING, _ring), ("Trees ", _TREE, _tree), (" via ", _LINK, _link),
+    ("NET/", _USING, _using), ("Using network ", _NETWORK, _single),
+    ("set by environment", _SET, _single), ("coll channels", _CHANNELS, _single),
+    ("GPU Direct RDMA", _GDR, _single), ("Bytes -> Algo", _CHOICE, _choice),
+)  # fmt: skip
 
 
 # -- facts -----------------------------------------------------------------------------------------

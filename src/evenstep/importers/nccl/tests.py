@@ -266,18 +266,11 @@ def _floor(
     reduces = redop not in (None, "", "none")
     op = test.op or _implied(reduces, root, algbw, busbw, test.ranks)
     return {
-        "op": op.name.lower() if op is not None else None,
-        "bytes": int(size),
-        "time_ns": round(time_ns),
-        "algbw_gBps": algbw,
-        "busbw_gBps": busbw,
-        "ranks": test.ranks,
-        "nodes": test.nodes,
-        "in_place": in_place,
-        "dtype": dtype,
-        "wrong": None if wrong is None else int(wrong),
-        "file": file,
-    }
+        "op": op.name.lower() if op is not None else None, "bytes": int(size),
+        "time_ns": round(time_ns), "algbw_gBps": algbw, "busbw_gBps": busbw, "ranks": test.ranks,
+        "nodes": test.nodes, "in_place": in_place, "dtype": dtype,
+        "wrong": None if wrong is None else int(wrong), "file": file,
+    }  # fmt: skip
 
 
 def _implied(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,10 +141,17 @@ class _Reader:
     def _has(self, table: str, *columns: str) -> bool:
         return set(columns) <= self.tables.get(table, frozenset())
 
-    def _pieces(
-        self, table: str, columns: Sequence[str], where: str = "1"
-    ) -> Iterator[list[tuple[Any, ...]]]:
-        return pieces(self.database, self.tables, table, columns, where=where)
+    def _rows(
+        self, tables: Sequence[str], wanted: Sequence[str], convert: Callable[[Any], list[int]],
+        names: Sequence[str], what: str, where: str = "1",
+    ) -> Columns:  # fmt: skip
+        """The rows of some tables as columns, without those whose times are not possible."""
+        parts = [
+            table_of([convert(row) for row in rows])
+            for table in tables
+            for rows in pieces(self.database, self.tables, table, wanted, where=where)
+        ]
+        return _timed(parts, names, what, self.limits)
 
     def _kernels(self) -> Columns:
         if not self._has(KERNELS, "start", "end"):
@@ -163,45 +170,36 @@ class _Reader:
 
     def _on_device(self, tables: Sequence[str], wanted: Sequence[str], what: str) -> Columns:
         number = self.names.number
-        parts = [
-            table_of(
-                [[*map(stamp, row[:2]), *map(key, row[2:-1]), number(row[-1])] for row in rows]
-            )
-            for table in tables
-            for rows in self._pieces(table, wanted)
-        ]
-        columns = ("start", "end", "device", "stream", "correlation", "process", "name")
-        found = _timed(parts, columns, what, self.limits)
+        found = self._rows(
+            tables, wanted,
+            lambda row: [*map(stamp, row[:2]), *map(key, row[2:-1]), number(row[-1])],
+            ("start", "end", "device", "stream", "correlation", "process", "name"), what,
+        )  # fmt: skip
         return found.with_column("process", found.process >> 24)
 
     def _launches(self) -> Columns:
         wanted = ("start", "end", "globalTid", "correlationId")
-        parts: list[Array] = []
-        if self._has(RUNTIME, *wanted):
-            parts = [
-                table_of([[*map(stamp, row[:2]), *map(key, row[2:])] for row in rows])
-                for rows in self._pieces(RUNTIME, wanted)
-            ]
-        else:
+        known = self._has(RUNTIME, *wanted)
+        if not known:
             self.limits.append(
                 "the CUDA runtime was not traced: when kernels were issued is not known"
             )
-        columns = ("start", "end", "thread", "correlation")
-        return _timed(parts, columns, "calls of the runtime", self.limits)
+        return self._rows(
+            [RUNTIME] * known, wanted, lambda row: [*map(stamp, row[:2]), *map(key, row[2:])],
+            ("start", "end", "thread", "correlation"), "calls of the runtime",
+        )  # fmt: skip
 
     def _ranges(self) -> Columns:
-        parts: list[Array] = []
-        if self._has(NVTX, "start", "end", "globalTid"):
-            where = f"eventType IN {_RANGES}" if self._has(NVTX, "eventType") else "1"
-            wanted = ("start", "end", "globalTid", "text", "textId", "jsonText", "jsonTextId")
-            parts = [
-                table_of([self._range(row) for row in rows])
-                for rows in self._pieces(NVTX, wanted, f'{where} AND "end" IS NOT NULL')
-            ]
-        else:
+        known = self._has(NVTX, "start", "end", "globalTid")
+        if not known:
             self.limits.append("no NVTX ranges were traced: there are neither steps nor sizes")
-        columns = ("start", "end", "thread", "name", "payload")
-        return _timed(parts, columns, "NVTX ranges", self.limits)
+        where = f"eventType IN {_RANGES}" if self._has(NVTX, "eventType") else "1"
+        return self._rows(
+            [NVTX] * known,
+            ("start", "end", "globalTid", "text", "textId", "jsonText", "jsonTextId"), self._range,
+            ("start", "end", "thread", "name", "payload"), "NVTX ranges",
+            f'{where} AND "end" IS NOT NULL',
+        )  # fmt: skip
 
     def _range(self, row: tuple[Any, ...]) -> list[int]:
         """One range as numbers. Only payloads of NCCL's ranges are kept."""
@@ -216,7 +214,7 @@ class _Reader:
     def _hostname(self) -> str:
         if not self._has(SYSTEM, "name", "value"):
             return ""
-        for rows in self._pieces(SYSTEM, ("name", "value")):
+        for rows in pieces(self.database, self.tables, SYSTEM, ("name", "value")):
             for name, value in rows:
                 if str(name).lower() == "hostname":
                     return str(value)[:256]
@@ -225,7 +223,7 @@ class _Reader:
     def _began(self) -> int:
         if not self._has(SESSION, "utcEpochNs"):
             return 0
-        rows = next(self._pieces(SESSION, ("utcEpochNs",)), [])
+        rows = next(pieces(self.database, self.tables, SESSION, ("utcEpochNs",)), [])
         began = whole_number(rows[0][0]) if rows else 0
         return began if 0 <= began < LATEST_BEGIN_NS else 0
 

@@ -150,13 +150,9 @@ def _collectives(draft: Draft, ops: Columns) -> dict[str, Any]:
     for role, usual in _OPS.items():  # `params-sync`, `grads-sync`
         op[(rows.role == role) & np.array([one is None for one in told])[rows.optype]] = int(usual)
     return {
-        "rank": rows["rank"],
-        "kind": int(Kind.COLLECTIVE),
-        "op": op,
-        "group": group,
-        "group_seq": np.where(group >= 0, number - first[group], 0),
-        **_issued(rows, chosen),
-    }
+        "rank": rows["rank"], "kind": int(Kind.COLLECTIVE), "op": op, "group": group,
+        "group_seq": np.where(group >= 0, number - first[group], 0), **_issued(rows, chosen),
+    }  # fmt: skip
 
 
 def _issued(rows: Columns, chosen: Array) -> dict[str, Any]:
@@ -269,10 +265,7 @@ def _messages(ops: Columns, sent: OperationMessages) -> dict[str, Any]:
     order = order[pair[order] >= 0]
     peer[order] = rows["rank"][order.reshape(-1, 2)[:, ::-1].reshape(-1)]
     return {
-        "rank": rows["rank"],
-        "kind": int(Kind.POINT_TO_POINT),
+        "rank": rows["rank"], "kind": int(Kind.POINT_TO_POINT),
         "op": np.where(np.isin(rows.role, SENDS), int(Op.SEND), int(Op.RECV)),
-        "group_seq": np.maximum(pair, 0),
-        "peer_or_root": peer,
-        **_issued(rows, chosen),
-    }
+        "group_seq": np.maximum(pair, 0), "peer_or_root": peer, **_issued(rows, chosen),
+    }  # fmt: skip

@@ -71,15 +71,10 @@ def placed(table: Columns) -> tuple[Columns, bool]:
     np.maximum.at(ended, turn, leave)
     rank = np.unique(table["rank"], return_inverse=True)[1].reshape(-1)
     columns = {
-        "enter_ns": enter,
-        "exit_ns": leave,
-        "begin_ns": at[turn],
-        "end_ns": ended[turn],
-        "turn": turn,
-        "lane": lanes(table, rank),
-        "start_s": (enter - ORIGIN_NS) / 1e9,
+        "enter_ns": enter, "exit_ns": leave, "begin_ns": at[turn], "end_ns": ended[turn],
+        "turn": turn, "lane": lanes(table, rank), "start_s": (enter - ORIGIN_NS) / 1e9,
         "end_s": (leave - ORIGIN_NS) / 1e9,
-    }
+    }  # fmt: skip
     for name, values in columns.items():
         table = table.with_column(name, values)
     table = table.sorted_by("rank", "step", "enter_ns")

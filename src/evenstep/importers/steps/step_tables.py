@@ -17,7 +17,7 @@ import numpy.typing as npt
 from evenstep.errors import TraceError
 from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
 from evenstep.importers.draft import Draft
-from evenstep.importers.file_ranks import natural, ranks_or_numbers
+from evenstep.importers.file_ranks import natural, ranks_in_order
 from evenstep.importers.kineto.names import phase
 from evenstep.importers.steps import tensorboard
 from evenstep.importers.steps.records import WHOLE, Timed, trace_of
@@ -127,9 +127,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     draft = Draft()
     parts: list[Timed] = []
     places: list[str] = []  # names of workers in the source, by number
-    by_path = {source.path: rank for rank, source in enumerate(sources)}
-    if len(sources) > 1:
-        by_path |= ranks_or_numbers(list(by_path))
+    by_path = ranks_in_order([source.path for source in sources])
 
     def timed(source: SourceFile) -> list[Timed]:
         own = by_path[source.path]

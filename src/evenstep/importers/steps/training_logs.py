@@ -20,7 +20,7 @@ import numpy as np
 from evenstep.errors import TraceError
 from evenstep.importers.content import Progress, SourceFile, TraceFormat, lines, usable
 from evenstep.importers.draft import Draft
-from evenstep.importers.file_ranks import ranks_or_numbers
+from evenstep.importers.file_ranks import ranks_in_order
 from evenstep.importers.steps.records import WHOLE, Timed, trace_of
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.trace import Trace
@@ -202,9 +202,7 @@ def _has_steps(text: Iterable[str]) -> bool:
 def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     """Read all logs as one trace. Raises `TraceError` where none has two steps."""
     draft, log = Draft(), Log()
-    by_path = {source.path: rank for rank, source in enumerate(sources)}
-    if len(sources) > 1:
-        by_path |= ranks_or_numbers(list(by_path))
+    by_path = ranks_in_order([source.path for source in sources])
     for _ in usable(sources, progress, draft.limits,
                     lambda source: _read_file(log, source, by_path[source.path])):  # fmt: skip
         pass
