@@ -107,11 +107,12 @@ def usual_lateness(excess: Array, steady: Array) -> Array:
 
 
 def error_of_median(values: Array) -> Array:
-    """Standard error of each column's median, were its scatter normal. (ranks,).
+    """Standard error of each column's median, were its scatter about the usual value near each step
+    normal. (ranks,).
 
     At least that of the median rank: over few steps a rank's own scatter may be small by chance.
     """
-    noise = MAD_SIGMA * np.median(np.abs(values - np.median(values, axis=0)), axis=0)
+    noise = MAD_SIGMA * np.median(np.abs(values - local_median(values)), axis=0)
     return np.asarray(np.maximum(noise, np.median(noise)) * np.sqrt(np.pi / 2 / len(values)))
 
 
