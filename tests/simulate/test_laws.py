@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.simulate.job.engine import FinishedStep, StepSums
+from evenstep.simulate.job.engine import StepSums
+from evenstep.simulate.job.graph import FinishedStep
 from evenstep.simulate.simulation import set_up, simulate
 from tests.simulate.worlds import scenario
 

@@ -66,13 +66,9 @@ def published() -> dict[str, Any]:
 
 
 def _system(system: System) -> dict[str, Any]:
-    return {
-        "name": system.name,
-        "source": system.source,
-        "model": system.model,
+    named = ("name", "source", "model", "limits", "mean_error")
+    return {name: getattr(system, name) for name in named} | {
         "inputs": list(system.inputs),
         "fitted": [number._asdict() for number in system.fitted],
-        "limits": system.limits,
-        "mean_error": system.mean_error,
         "rows": [{**row._asdict(), "error": row.error} for row in system.rows],
     }

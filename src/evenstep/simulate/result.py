@@ -222,17 +222,11 @@ def _use(flow: Flow) -> CollectiveUse:
 
 def _links(loads: LinkLoads) -> tuple[LinkUse, ...]:
     """The busiest links of the run, the busiest first."""
-    network, carried, mean, peak = loads.network, loads.bytes, loads.mean, loads.peak
+    network, carried, mean = loads.network, loads.bytes, loads.mean
+    columns = (network.capacity, carried, loads.others_bytes, mean, loads.peak)
     worst = np.argsort(-mean, kind="stable")[:MOST_LINKS]
     return tuple(
-        LinkUse(
-            network.name(int(link)),
-            float(network.capacity[link]),
-            float(carried[link]),
-            float(loads.others_bytes[link]),
-            float(mean[link]),
-            float(peak[link]),
-        )
+        LinkUse(network.name(int(link)), *(float(column[link]) for column in columns))
         for link in worst
         if carried[link] > 0
     )

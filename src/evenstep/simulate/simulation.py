@@ -19,14 +19,9 @@ from evenstep.simulate.fabric.noise import NoiseSources
 from evenstep.simulate.fabric.placement import Placement, place
 from evenstep.simulate.job import program, strategies
 from evenstep.simulate.job.archive import FolderArchive, RunInfo
-from evenstep.simulate.job.engine import (
-    FinishedStep,
-    JobEngine,
-    StepSums,
-    step_shares,
-)
+from evenstep.simulate.job.engine import JobEngine, StepSums, step_shares
 from evenstep.simulate.job.fabric_map import link_loads
-from evenstep.simulate.job.graph import AVERAGING, JobGraph
+from evenstep.simulate.job.graph import AVERAGING, FinishedStep, JobGraph
 from evenstep.simulate.job.neighbours import (
     NeighbourJob,
     neighbour_jobs,
@@ -163,10 +158,8 @@ def expected(setup: Setup) -> tuple[int, float]:
     run = _Run(replace(setup, scenario=first), None)
     run.result(None)
     steps = 1 if _is_calm(scenario) else scenario.run.steps
-    operations = sum(
-        len(role.operations) * int((setup.graph.role == number).sum())
-        for number, role in enumerate(setup.graph.roles)
-    )
+    sizes = np.array([len(role.operations) for role in setup.graph.roles])
+    operations = int(sizes[setup.graph.role].sum())
     messages = run.followed * steps
     return messages, messages * MESSAGE_S + operations * steps * OPERATION_S
 

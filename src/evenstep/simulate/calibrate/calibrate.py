@@ -123,6 +123,8 @@ def calibrate(seen: Observed) -> Calibration:
     share = _shares(phases, factor)
     loading, input_ns = _input(phases["input"])
     lengths: dict[str, Any] = {f"{name}_ms": _ms(share[name] * base) for name in PHASES[1:]}
+    if plan.kind == "collective":  # a benchmark, whose step has one phase
+        lengths = {"forward_ms": _ms(sum(lengths.values()))}
     work = Work(
         kind=plan.kind,
         **lengths,
@@ -138,7 +140,7 @@ def calibrate(seen: Observed) -> Calibration:
         ),
         fabric=Fabric(kind="switch", nodes_per_leaf=nodes),
         job=Job(ranks=seen.ranks),
-        work=_collective_work(work) if plan.kind == "collective" else work,
+        work=work,
         collectives=Collectives(algorithm=plan.algorithm, channels=1),
         noise=(*noises, *loading),
         strategy=Strategy(kind="local_sgd", every=apart) if apart > 1 else Strategy(),
@@ -246,12 +248,6 @@ def _collector(pause_ns: Array) -> list[Noise]:
             aligned=aligned,
         )
     ]
-
-
-def _collective_work(work: Work) -> Work:
-    """The work of a benchmark, whose step has one phase."""
-    whole = work.forward_ms + work.backward_ms + work.optimizer_ms
-    return replace(work, forward_ms=whole, backward_ms=0.0, optimizer_ms=0.0)
 
 
 def _ms(length_ns: float) -> float:

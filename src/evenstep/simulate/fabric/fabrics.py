@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -42,11 +43,8 @@ class LeafSpine:
     by_flow, injects = True, True
 
     def __init__(self, cluster: Cluster, fabric: Fabric, *, rails: bool = False) -> None:
-        self._cards, self._per_leaf, self._rails = (
-            cluster.nics_per_node,
-            fabric.nodes_per_leaf,
-            rails,
-        )
+        self._cards, self._per_leaf = cluster.nics_per_node, fabric.nodes_per_leaf
+        self._rails = rails
         pods = -(-cluster.nodes // fabric.nodes_per_leaf)
         ports = fabric.nodes_per_leaf * (1 if rails else cluster.nics_per_node)
         self.leaves = pods * (cluster.nics_per_node if rails else 1)
@@ -61,14 +59,7 @@ class LeafSpine:
         )
         self.above = End("leaf", self.place)
         ends = End("leaf", lambda i: i // spines), End("spine", lambda i: i % spines)
-        up, down = (
-            lambda i: f"leaf{i // spines}->spine{i % spines}",
-            lambda i: f"spine{i % spines}->leaf{i // spines}",
-        )
-        self.blocks = [
-            LinkBlock(links, up, capacity, latency, *ends),
-            LinkBlock(links, down, capacity, latency, *ends[::-1]),
-        ]
+        self.blocks = _both_ways(links, capacity, latency, ends)
 
     def place(self, port: Array) -> Array:
         """The leaf of a port."""
@@ -114,23 +105,13 @@ class FatTree:
         below = End(self.tiers[2].name, lambda i: i // cores)
         core = End("core", lambda i: i // cores % aggs * cores + i % cores)
 
-        def agg(i: int) -> str:
-            return f"pod{i // aggs}.agg{i % aggs}"
-
-        def leaf_agg(i: int) -> tuple[str, str]:
-            return f"leaf{i // aggs}", agg(i // aggs // self._in_pod * aggs + i % aggs)
-
-        def agg_core(i: int) -> tuple[str, str]:
-            return agg(i // cores), f"core{i // cores % aggs * cores + i % cores}"
-
-        def back(ends: Callable[[int], tuple[str, str]]) -> Callable[[int], str]:
-            return lambda i: "->".join(ends(i)[::-1])
+        def name(tier: str, number: Any) -> str:
+            inside = tier == self.tiers[2].name
+            return f"pod{number // aggs}.agg{number % aggs}" if inside else f"{tier}{number}"
 
         self.blocks = [
-            LinkBlock(self._low, lambda i: "->".join(leaf_agg(i)), low, latency, leaf, over),
-            LinkBlock(self._low, back(leaf_agg), low, latency, over, leaf),
-            LinkBlock(self._high, lambda i: "->".join(agg_core(i)), high, latency, below, core),
-            LinkBlock(self._high, back(agg_core), high, latency, core, below),
+            *_both_ways(self._low, low, latency, (leaf, over), name),
+            *_both_ways(self._high, high, latency, (below, core), name),
         ]
 
     def place(self, port: Array) -> Array:
@@ -155,6 +136,21 @@ class FatTree:
         path[from_pod == to_pod, 1:3] = -1
         path[above == below] = -1
         return path
+
+
+def _both_ways(
+    links: int, capacity: float, latency_ns: float, ends: tuple[End, End],
+    name: Callable[[str, Any], str] = "{}{}".format,
+) -> list[LinkBlock]:  # fmt: skip
+    """Links up between two tiers, and those down; `name`: of a switch, by tier and number."""
+
+    def block(*ends: End) -> LinkBlock:
+        def link(i: Any) -> str:
+            return "->".join(name(end.tier, end.of(i)) for end in ends)
+
+        return LinkBlock(links, link, capacity, latency_ns, *ends)
+
+    return [block(*ends), block(*ends[::-1])]
 
 
 def _uplinks(fabric: Fabric, ports: int) -> int:

@@ -26,15 +26,21 @@ class Placement:
 
 def place(scenario: Scenario, network: Network) -> Placement:
     """Place neighbours and ranks on nodes."""
-    cluster = scenario.cluster
     neighbours = _neighbours(scenario)
     taken = np.concatenate([np.zeros(0, np.int64), *neighbours]).astype(np.int64)
-    need = -(-scenario.ranks // cluster.gpus_per_node)
+    need = -(-scenario.ranks // scenario.cluster.gpus_per_node)
     nodes = _nodes(scenario, network, taken, need)
-    gpu = (nodes[:, None] * cluster.gpus_per_node + np.arange(cluster.gpus_per_node)).reshape(-1)
-    gpu = gpu[: scenario.ranks]
-    node = gpu // cluster.gpus_per_node
-    return Placement(gpu, node, network.core.place(node * cluster.nics_per_node), neighbours)
+    return seated(network, nodes, scenario.ranks, neighbours)
+
+
+def seated(
+    network: Network, nodes: Array, ranks: int | None = None, neighbours: tuple[Array, ...] = ()
+) -> Placement:
+    """A rank on each GPU of some nodes, in their order; at most `ranks`."""
+    size = network.cluster.gpus_per_node
+    gpu = (nodes[:, None] * size + np.arange(size)).reshape(-1)[:ranks]
+    rack = network.core.place(gpu // size * network.cluster.nics_per_node)
+    return Placement(gpu, gpu // size, rack, neighbours)
 
 
 def _nodes(scenario: Scenario, network: Network, taken: Array, need: int) -> Array:

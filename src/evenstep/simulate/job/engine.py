@@ -7,77 +7,18 @@ records of the trace and the sums of a run follow from these and the graph.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from evenstep.simulate.fabric.noise import Disturbance, NoiseSources
-from evenstep.simulate.job.graph import MAIN, JobGraph, Operation, RankProgram
+from evenstep.simulate.job.graph import MAIN, FinishedStep, JobGraph, Operation, RankProgram
 from evenstep.simulate.job.strategies import Pace, Paced, StepSignals
 from evenstep.simulate.wires.carriage import alone_ns
 from evenstep.simulate.wires.interface import COLLECTIVE, COMPUTE, SLOWED
 from evenstep.simulate.wires.world import World
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedStep:
-    """A step: `enter` and `end` of every operation, (widest role, ranks); NaN while not known."""
-
-    number: int
-    graph: JobGraph
-    begin: Array
-    enter: Array
-    end: Array
-    held: Array
-    disturbance: Disturbance
-
-    @property
-    def over(self) -> Array:
-        """End of the step on each rank."""
-        return np.asarray(self.end[self.graph.last_main, np.arange(len(self.begin))])
-
-    def entries(self, instance: int) -> Array:
-        """Entry of each rank into a collective; NaN for ranks without a part in it."""
-        return self._of(self.enter, instance)
-
-    def ends(self, instance: int) -> Array:
-        """End of a collective on each rank; NaN for ranks without a part in it."""
-        return self._of(self.end, instance)
-
-    def _of(self, times: Array, instance: int) -> Array:
-        place = self.graph.place[instance]
-        if len(place) == 1:
-            return np.asarray(times[place[0]])
-        row = place[self.graph.role]
-        found = times[row, np.arange(len(row))].copy()
-        found[row < 0] = np.nan
-        return np.asarray(found)
-
-    def last_entries(self, *instances: int) -> Array:
-        """Entry of the last of each rank's group into collectives; NaN outside of it.
-        (instances, ranks)"""
-        found = np.stack([self.entries(instance) for instance in instances])
-        flows = [self.graph.flows[instance] for instance in instances]
-        for flow in {id(flow): flow for flow in flows}.values():
-            rows = [row for row, one in enumerate(flows) if one is flow]
-            entered = found[rows]
-            if flow.apart:
-                continue
-            if len(flow.members) == 1 and flow.members.size == len(self.begin):
-                found[rows] = np.fmax.reduce(entered, axis=1, keepdims=True)
-                continue
-            last = np.full_like(entered, np.nan)
-            last[:, flow.members] = np.fmax.reduce(entered[:, flow.members], axis=2, keepdims=True)
-            found[rows] = last
-        return found
-
-    def moved(self, number: int, ahead: float) -> FinishedStep:
-        """Another step, like this one but `ahead` later."""
-        moved = {name: getattr(self, name) + ahead for name in ("begin", "enter", "end")}
-        return replace(self, number=number, **moved)
 
 
 class JobEngine:
@@ -170,8 +111,7 @@ class JobEngine:
     def learn(self, done: FinishedStep, ranks: Array) -> None:
         """Give pacing the signals of ranks that finished a step."""
         if type(self._pace) is not Pace:
-            seen = pacing_signals(done)
-            self._pace.after(done.number, seen, done.begin, done.over, done.held, ranks)
+            self._pace.after(done, pacing_signals(done), ranks)
 
 
 def _of(value: Array | float, mine: Any) -> Array | float:
@@ -189,8 +129,8 @@ def pacing_signals(done: FinishedStep) -> StepSignals | None:
         return None
     first, last = numbers[0], numbers[-1]
     return StepSignals(
-        done.entries(first), done.last_entries(first)[0], done.ends(first),
-        alone_ns(done.graph.flows[first]), done.ends(last),
+        done.of(done.enter, first), done.last_entries(first)[0], done.of(done.end, first),
+        alone_ns(done.graph.flows[first]), done.of(done.end, last),
     )  # fmt: skip
 
 

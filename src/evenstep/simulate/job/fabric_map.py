@@ -218,13 +218,7 @@ def _name(tier: Tier, numbers: Array) -> str:
 def _sizes(places: _Places) -> dict[str, Any]:
     tier, drawn = places.tier, len(places.names)
     together = tier.together if drawn == tier.size else 1
-    return {
-        "name": tier.name,
-        "plural": tier.plural,
-        "size": tier.size,
-        "places": drawn,
-        "together": together,
-    }
+    return {**tier._asdict(), "places": drawn, "together": together}
 
 
 def _described(tiers: dict[str, _Places], placement: Placement) -> list[dict[str, Any]]:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.flows import CollectiveLibrary, Flow
+from evenstep.simulate.fabric.noise import Disturbance
 from evenstep.simulate.wires.interface import COLLECTIVE, COMPUTE, DROP, SLOWED, URGENT, StepPlan
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
@@ -63,9 +65,7 @@ class RankProgram:
         begins = self._phase not in self._begun
         self._begun.add(self._phase)
         return self._add(
-            Operation(
-                kind, MAIN, self._phase, length_ns, _here(needs), soft=slowed_by, begins=begins
-            )
+            kind, MAIN, self._phase, length_ns, _here(needs), soft=slowed_by, begins=begins
         )
 
     def exchange(
@@ -74,22 +74,18 @@ class RankProgram:
         """A collective after its needs, while the main stream goes on; one that `yields` gives way
         to later ones that do."""
         kind = URGENT if yields else COLLECTIVE
-        return self._add(
-            Operation(kind, stream, self._phase, needs=_here(needs), instance=instance)
-        )
+        return self._add(kind, stream, self._phase, needs=_here(needs), instance=instance)
 
     def block(self, instance: int, *, receives: bool = False) -> int:
         """A collective that the main stream waits for at once."""
-        return self._add(
-            Operation(COLLECTIVE, MAIN, self._phase, instance=instance, receives=receives)
-        )
+        return self._add(COLLECTIVE, MAIN, self._phase, instance=instance, receives=receives)
 
     def wait(self, *collectives: int, back: int = 0, drops: bool = False) -> int:
         """Wait for collectives of `back` steps ago; with `drops`, discard work since their end."""
         needs = tuple((one, back) for one in collectives)
         kind = DROP if drops else COMPUTE
         waits = () if back else tuple(collectives)
-        return self._add(Operation(kind, MAIN, Phase.SYNC, needs=needs, waits=waits))
+        return self._add(kind, MAIN, Phase.SYNC, needs=needs, waits=waits)
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
@@ -102,8 +98,8 @@ class RankProgram:
         if phase is not Phase.OTHER:
             self.spans.append(span)
 
-    def _add(self, operation: Operation) -> int:
-        self.operations.append(operation)
+    def _add(self, *values: Any, **named: Any) -> int:
+        self.operations.append(Operation(*values, **named))
         return len(self.operations) - 1
 
 
@@ -190,6 +186,57 @@ class JobGraph:
             back=np.array([back for _, back in needs], np.int64),
             flow=np.array([numbers[id(flow)] for flow in self.flows], np.int64),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedStep:
+    """A step: `enter` and `end` of every operation, (widest role, ranks); NaN while not known."""
+
+    number: int
+    graph: JobGraph
+    begin: Array
+    enter: Array
+    end: Array
+    held: Array
+    disturbance: Disturbance
+
+    @property
+    def over(self) -> Array:
+        """End of the step on each rank."""
+        return np.asarray(self.end[self.graph.last_main, np.arange(len(self.begin))])
+
+    def of(self, times: Array, instance: int) -> Array:
+        """Each rank's `enter` or `end` of a collective; NaN for ranks without a part in it."""
+        place = self.graph.place[instance]
+        if len(place) == 1:
+            return np.asarray(times[place[0]])
+        row = place[self.graph.role]
+        found = times[row, np.arange(len(row))].copy()
+        found[row < 0] = np.nan
+        return np.asarray(found)
+
+    def last_entries(self, *instances: int) -> Array:
+        """Entry of the last of each rank's group into collectives; NaN outside of it.
+        (instances, ranks)"""
+        found = np.stack([self.of(self.enter, instance) for instance in instances])
+        flows = [self.graph.flows[instance] for instance in instances]
+        for flow in {id(flow): flow for flow in flows}.values():
+            rows = [row for row, one in enumerate(flows) if one is flow]
+            entered = found[rows]
+            if flow.apart:
+                continue
+            if len(flow.members) == 1 and flow.members.size == len(self.begin):
+                found[rows] = np.fmax.reduce(entered, axis=1, keepdims=True)
+                continue
+            last = np.full_like(entered, np.nan)
+            last[:, flow.members] = np.fmax.reduce(entered[:, flow.members], axis=2, keepdims=True)
+            found[rows] = last
+        return found
+
+    def moved(self, number: int, ahead: float) -> FinishedStep:
+        """Another step, like this one but `ahead` later."""
+        moved = {name: getattr(self, name) + ahead for name in ("begin", "enter", "end")}
+        return replace(self, number=number, **moved)
 
 
 # -- building a graph ------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from evenstep.simulate.fabric.collectives import Request
 from evenstep.simulate.fabric.flows import Flow, lay_on
 from evenstep.simulate.fabric.network import Network
 from evenstep.simulate.fabric.noise import generator
-from evenstep.simulate.fabric.placement import Placement
+from evenstep.simulate.fabric.placement import Placement, seated
 from evenstep.simulate.job.graph import JobGraph, RankProgram
 from evenstep.simulate.wires.world import World
 from evenstep.trace.columns import Array
@@ -98,7 +98,7 @@ def ring_messages(network: Network, node: Array) -> Array:
 
 
 def _ring(network: Network, nodes: Array, message_bytes: float) -> Flow:
-    seats = _seats(network, nodes)
+    seats = seated(network, nodes)
     request = Request(
         "all_reduce", np.arange(len(seats.gpu))[None], seats.node, message_bytes,
         network.cluster.nics_per_node,
@@ -116,12 +116,3 @@ def within_reach(own: list[Flow], found: list[NeighbourJob], links: int) -> list
         for stage in [stage for one in near for stage in one.flow.stages]:
             touched[stage.routes.link] = True
     return near
-
-
-def _seats(network: Network, nodes: Array) -> Placement:
-    """All GPUs of some nodes."""
-    size = network.cluster.gpus_per_node
-    gpu = (nodes[:, None] * size + np.arange(size)).reshape(-1)
-    node = gpu // size
-    rack = network.core.place(node * network.cluster.nics_per_node)
-    return Placement(gpu, node, rack, ())

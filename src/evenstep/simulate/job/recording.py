@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.simulate.fabric.flows import Flow
-from evenstep.simulate.job.engine import FinishedStep
-from evenstep.simulate.job.graph import MAIN, Operation, RankProgram
+from evenstep.simulate.job.graph import MAIN, FinishedStep, Operation, RankProgram
 from evenstep.simulate.job.strategies import Extra
 from evenstep.simulate.wires.interface import COMPUTE, SLOWED
 from evenstep.trace.columns import Array
@@ -177,19 +176,19 @@ def extra_records(extras: list[Extra], written: Array) -> dict[int, Array]:
     return {rank: _extras(items, int(written[rank])) for rank, items in by_rank.items()}
 
 
-def _stamp(time_ns: Array) -> Array:
-    return (time_ns + (START_NS + 0.5)).astype(np.uint64)
-
-
 def _extras(items: list[Extra], written: int) -> Array:
     records = np.zeros(len(items), RECORD)
     records["seq"] = written + 1 + np.arange(len(items))
     for name in ("kind", "op", "step", "held_ns", "name", "flags"):
         records[name] = [getattr(item, name) for item in items]
-    records["enter_ns"] = [round(item.enter_ns) + START_NS for item in items]
-    records["exit_ns"] = [round(item.exit_ns) + START_NS for item in items]
+    for name in ("enter_ns", "exit_ns"):
+        records[name] = [round(getattr(item, name)) + START_NS for item in items]
     records["device"], records["peer_or_root"] = layout.HOST_DEVICE, layout.NO_PEER
     return records
+
+
+def _stamp(time_ns: Array) -> Array:
+    return (time_ns + (START_NS + 0.5)).astype(np.uint64)
 
 
 def _summary(number: int, rows: list[RecordRow], ranks: int) -> Array:
@@ -298,21 +297,16 @@ class StepRows:
             ends = flow.members[:, ::-1] if one.receives else flow.members
             peer = np.full(len(done.begin), -1)
             peer[ends[:, 0]] = ends[:, 1]
-            row = RecordRow(
+            group = [name for name, _ in self._partitions].index("pipeline") + 1
+            return [RecordRow(
                 Kind.POINT_TO_POINT, int(Op.RECV if one.receives else Op.SEND), enter, end,
-                bytes=int(flow.bytes), group=self._of_name("pipeline"), flags=flags,
-                peer=peer[mine],
-            )  # fmt: skip
-            return [row]
+                bytes=int(flow.bytes), group=group, flags=flags, peer=peer[mine],
+            )]  # fmt: skip
         op = Op.OTHER if flow.apart else OPERATIONS[flow.operation]  # apart: it synchronizes nobody
-        row = RecordRow(
+        return [RecordRow(
             Kind.COLLECTIVE, int(op), enter, end, bytes=int(flow.bytes),
             parts=flow.members.shape[1], group=self._group(flow), flags=flags,
-        )  # fmt: skip
-        return [row]
-
-    def _of_name(self, name: str) -> int:
-        return next(n for n, (found, _) in enumerate(self._partitions, 1) if found == name)
+        )]  # fmt: skip
 
     def _group(self, flow: Flow) -> int:
         """Number of the flow's partition, in whatever order its ring has the members."""

@@ -16,6 +16,7 @@ from evenstep.documents import Amount, Natural, Portion, Positive
 from evenstep.pacing import Pacer, PacerSettings, Reason, Slowest, StepObservation
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.formulas.strategies import stable_step_share
+from evenstep.simulate.job.graph import FinishedStep
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Actuator, Flag, Kind
 
@@ -142,10 +143,7 @@ class StepSignals(NamedTuple):
 class Pace:
     """No pacing: ranks are synchronised by collectives alone."""
 
-    def after(
-        self, step: int, seen: StepSignals | None, begin: Array, end: Array, held: Array,
-        ranks: Array,
-    ) -> None:  # fmt: skip
+    def after(self, done: FinishedStep, seen: StepSignals | None, ranks: Array) -> None:
         """Take the signals of these ranks, which finished a step."""
 
     def records(self, step: int, start: Array) -> list[Extra]:  # noqa: ARG002
@@ -170,13 +168,15 @@ class Unsynchronised(Pace):
         self._bounded = bounded  # parameters are read as the next step begins
 
     def after(
-        self, step: int, seen: StepSignals | None, begin: Array, end: Array,  # noqa: ARG002
-        held: Array, ranks: Array,  # noqa: ARG002
-    ) -> None:  # fmt: skip
+        self,
+        done: FinishedStep,
+        seen: StepSignals | None,
+        ranks: Array,  # noqa: ARG002
+    ) -> None:
         """Add the step's reading and update of all ranks; remember the next reading."""
-        applied = end if seen is None else np.array(seen.over_ns)
+        applied = done.over if seen is None else np.array(seen.over_ns)
         self._updates.add(self._read, applied)
-        self._read = np.maximum(applied, end) if self._bounded else applied
+        self._read = np.maximum(applied, done.over) if self._bounded else applied
 
     def staleness(self) -> StalenessDistribution | None:
         """Staleness over all updates."""
@@ -215,29 +215,27 @@ class Paced(Pace):
                 self._new.append((step, rank, *said))
         return np.array([float(decision.delay_ns) for decision in decisions.values()])
 
-    def after(
-        self, step: int, seen: StepSignals | None, begin: Array, end: Array, held: Array,
-        ranks: Array,
-    ) -> None:  # fmt: skip
+    def after(self, done: FinishedStep, seen: StepSignals | None, ranks: Array) -> None:
         """Give the pacers of these ranks its signals; those that have them already do not."""
+        step, length = done.number, done.over - done.begin
         if self._sharing and 0 <= self._observed.max() < step:  # arrives a step later
             self._slowest = Slowest(step - 1, step - 1, int(self._work.max()))
         ranks = ranks[self._observed[ranks] < step]
         self._observed[ranks] = step
-        work, table = self._seen(seen, begin, end, held, ranks)
+        work, table = self._seen(seen, length - done.held, done.held, ranks)
         self._work[ranks] = work
         for place, rank in enumerate(ranks.tolist()):
             wait, margin, flight, floor, spread = table[place]
             self._pacers[rank].observe(
                 StepObservation(
                     step=step,
-                    step_ns=int(end[rank] - begin[rank]),
+                    step_ns=int(length[rank]),
                     work_ns=int(work[place]),
                     wait_ns=wait,
                     margin_ns=margin or 0,
                     in_flight_ns=flight,
                     floor_lower_ns=floor,
-                    delay_ns=int(held[rank]),
+                    delay_ns=int(done.held[rank]),
                     spread_ns=spread if self._sharing else None,
                     batch=self._samples,
                     slowest=self._slowest,
@@ -245,11 +243,11 @@ class Paced(Pace):
             )
 
     def _seen(
-        self, seen: StepSignals | None, begin: Array, end: Array, held: Array, ranks: Array
+        self, seen: StepSignals | None, own_ns: Array, held: Array, ranks: Array
     ) -> tuple[Array, list[tuple[int | None, ...]]]:
         """Own work, and (wait, margin, in flight, floor, spread) of each of these ranks."""
         if seen is None:
-            return (end - begin - held)[ranks], [(None,) * 5] * len(ranks)
+            return own_ns[ranks], [(None,) * 5] * len(ranks)
         entered = seen.enter_ns[ranks]
         work = entered - np.maximum(self._ended[ranks], 0.0) - held[ranks]
         self._ended[ranks] = seen.over_ns[ranks]

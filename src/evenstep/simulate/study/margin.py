@@ -126,7 +126,9 @@ def search(axis: GrowthAxis, judge: Callable[[float], LimitCheck]) -> Margin:
     is_halved = True
     while high - low > max(axis.unit, RESOLUTION * high):
         share = _linear(below, above) if is_halved else 0.5
-        middle = _beside(low, high, low + share * (high - low), max(axis.unit, RESOLUTION * low))
+        root, near = low + share * (high - low), max(axis.unit, RESOLUTION * low)
+        # a little above it, or so near an end that it is then known closely enough
+        middle = low + near if root < low + near else min(root + near / 2, high - near)
         middle = min(max(axis.place(middle), low + axis.unit), high - axis.unit)
         here, width = judge(middle), high - low
         if here == TOO_LONG:
@@ -144,20 +146,11 @@ def _linear(below: LimitCheck, above: LimitCheck) -> float:
     return min(first / (first - last) for first, last in ends if last > 0)
 
 
-def _beside(low: float, high: float, root: float, near: float) -> float:
-    """Where to try next when the crossing is expected at `root`: a little above it, or so near an
-    end that the crossing is then known to `near`."""
-    if root < low + near:
-        return low + near
-    return min(root + near / 2, high - near)
-
-
 def _trial(setup: Setup, edges: Edges) -> LimitCheck:
     """Check a trial run; `TOO_LONG` instead of a run that would follow too many messages
     even over the fewest steps."""
     try:
-        most = MessageLimit(MOST_MESSAGES, LEAST_STEPS)
-        result = simulate_set_up(setup, most=most)
+        result = simulate_set_up(setup, most=MessageLimit(MOST_MESSAGES, LEAST_STEPS))
     except TooLongError:
         return TOO_LONG
     if result.partial:
@@ -171,11 +164,16 @@ def _trial(setup: Setup, edges: Edges) -> LimitCheck:
 def _plain(scenario: Scenario) -> dict[str, Any]:
     """Plain values of a shorter run, with all tables that axes change."""
     data = schema.plain(scenario)
-    for name in ("cluster", "fabric", "job", "run"):
+    for name in ("cluster", "job", "run"):
         data.setdefault(name, {})
     data["run"]["steps"] = min(scenario.run.steps, MOST_STEPS + scenario.run.warm_up)
     data["job"]["ranks"] = scenario.ranks
     return data
+
+
+def _with(scenario: Scenario, field: str) -> Callable[[float], Setup]:
+    """The job by the value of a field."""
+    return lambda value: set_up(scenarios.parse(_plain(scenario), (f"{field}={value!r}",)))
 
 
 def _ranks(scenario: Scenario) -> GrowthAxis | str:
@@ -211,15 +209,7 @@ def _least_nodes(scenario: Scenario) -> int:
 
 def _jitter(scenario: Scenario) -> GrowthAxis | str:
     """Independent normal noise of every rank's compute, in addition to the scenario's."""
-
-    def at(value: float) -> Setup:
-        data = _plain(scenario)
-        if value:
-            extra = {"kind": "normal", "sigma": value, "phase": "compute"}
-            data["noise"] = [*data.get("noise", []), extra]
-        return set_up(scenarios.parse(data))
-
-    return GrowthAxis(0.0, MOST_JITTER, at)
+    return GrowthAxis(0.0, MOST_JITTER, _with(scenario, f"noise.{len(scenario.noise)}.sigma"))
 
 
 def _oversubscription(scenario: Scenario) -> GrowthAxis | str:
@@ -228,27 +218,16 @@ def _oversubscription(scenario: Scenario) -> GrowthAxis | str:
         return f"a {fabric.kind} has none"
     if fabric.link_gBps:
         return "links between switches have a given speed"
-
-    def at(value: float) -> Setup:
-        data = _plain(scenario)
-        data["fabric"]["oversubscription"] = value
-        return set_up(scenarios.parse(data))
-
-    return GrowthAxis(
-        fabric.oversubscription, max(MOST_OVERSUBSCRIPTION, fabric.oversubscription), at
-    )
+    most = max(MOST_OVERSUBSCRIPTION, fabric.oversubscription)
+    return GrowthAxis(fabric.oversubscription, most, _with(scenario, "fabric.oversubscription"))
 
 
 def _load(scenario: Scenario) -> GrowthAxis | str:
     """Background traffic in a ring over the job's nodes, as a share of every card."""
     if len(set(set_up(scenario).placement.node.tolist())) == 1:
         return "the job is on one node"
-    asked = scenarios.parse(_plain(scenario))
-
-    def at(value: float) -> Setup:
-        return set_up(asked, load_gBps=value * scenario.cluster.nic_gBps)
-
-    return GrowthAxis(0.0, MOST_LOAD, at)
+    asked, card = scenarios.parse(_plain(scenario)), scenario.cluster.nic_gBps
+    return GrowthAxis(0.0, MOST_LOAD, lambda share: set_up(asked, load_gBps=share * card))
 
 
 AXES: dict[str, Callable[[Scenario], GrowthAxis | str]] = {

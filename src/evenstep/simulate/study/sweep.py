@@ -31,19 +31,14 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 #: Short names of fields that are often varied; all others are named in full.
-SHORT = {
-    "nodes": "cluster.nodes",
-    "gpus_per_node": "cluster.gpus_per_node",
-    "ranks": "job.ranks",
-    "placement": "job.placement",
-    "oversubscription": "fabric.oversubscription",
-    "strategy": "strategy.kind",
-    "controller": "strategy.controller",
-    "algorithm": "collectives.algorithm",
-    "buckets": "work.buckets",
-    "seed": "run.seed",
-    "steps": "run.steps",
-}
+SHORT = {"strategy": "strategy.kind"} | {
+    name.partition(".")[2]: name
+    for name in (
+        "cluster.nodes", "cluster.gpus_per_node", "job.ranks", "job.placement", "work.buckets",
+        "fabric.oversubscription", "strategy.controller", "collectives.algorithm", "run.seed",
+        "run.steps",
+    )
+}  # fmt: skip
 MOST_UNITS = 100_000
 VERSION = 1  # of the rows: those of another version are simulated again
 _BRACKETS = {"[": 1, "{": 1, "]": -1, "}": -1}
