@@ -148,6 +148,7 @@ def _limits(case: Case) -> list[str]:
     notice = trace.run.get(PREEMPTED)
     device = grid.graph is not None and bool(grid.graph.device.any())
     late_ns = float(late.max()) if len(late) else 0.0
+    known = any(grid.phase_ns[phase].any() for phase in INNER_PHASES)
     recorded = bool(np.isin(trace.of_kind(Kind.PHASE).op, INNER_PHASES).any())  # of a host
     partial, met = _matched(grid)
     going_on, alone_steps = _uneven(case)
@@ -163,7 +164,7 @@ def _limits(case: Case) -> list[str]:
         "alone": len(trace.ranks) < 2,
         "aligned": grid.clocks.error_ns > 0,
         "unplaced": unplaced,
-        f"phases{'_of_hosts' * recorded}": steps and not case.phases_known,
+        f"phases{'_of_hosts' * recorded}": steps and not known,
         f"device{'_alone' * (device and not _issues_known(grid))}": device,
         "partial": partial,
         "apart": len(trace.ranks) > 1 and not met,

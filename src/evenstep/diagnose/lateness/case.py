@@ -336,11 +336,6 @@ class Case:
         return words.PLACES[phase]
 
     @property
-    def phases_known(self) -> bool:
-        """Whether any phase within steps was recorded."""
-        return any(bool(self.grid.phase_ns[phase].any()) for phase in INNER_PHASES)
-
-    @property
     def waits_known(self) -> bool:
         """Whether all ranks are traced, with an operation in which several wait for one another."""
         graph = self.grid.graph

@@ -173,9 +173,10 @@ def _forward_and_backward(case: Case) -> WorkVariation | None:
     forward = float(np.median(phases[0] / (phases[0] + phases[1])))
     spent, _, noise = _together(over, np.array([forward, 1 - forward]))
     deviation = float(np.diff(np.quantile(spent, [0.25, 0.75]))[0]) / (2 * z(0.75))
-    if phases[2].all() and _rank_correlation(spent, _relative(phases[2])) > MOST:
+    if phases[2].all() and linear(ranked(spent), ranked(_relative(phases[2]))) > MOST:
         return WorkVariation(case.grid.ranks, spent, 0.0, deviation, 0.0)
-    correlation = _rank_correlation(over[:, :, 0], over[:, :, 1])
+    # by ranks, which a few late cells do not make: lengths differ in all batches
+    correlation = linear(ranked(over[:, :, 0]), ranked(over[:, :, 1]))
     return WorkVariation(case.grid.ranks, spent, correlation, deviation, noise)
 
 
@@ -218,11 +219,6 @@ def _as_in_step(over: Array) -> Array:
     """Values over the usual ones (steps, ranks, …) without what all ranks of a step have more: a
     difference, which keeps what depends on lengths in proportion to them."""
     return np.asarray(1 + over - np.median(over, axis=1, keepdims=True))
-
-
-def _rank_correlation(some: Array, others: Array) -> float:
-    """Spearman's correlation, which a few late cells do not make: lengths differ in all batches."""
-    return linear(ranked(some), ranked(others))
 
 
 # -- a longer stage --------------------------------------------------------------------------------
