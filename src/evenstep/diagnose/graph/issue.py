@@ -15,21 +15,20 @@ from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL
 from evenstep.trace.columns import Array, Columns
 
 NEVER_NS = -(2**62)
-FURTHEST = 12  # events of a stream before an entry, two for each entry, that are asked one by one
+FURTHEST = 6  # entries before an entry after which a stream goes on, that are asked one by one
 
 
 def with_issues(
     rows: Columns, operations: Columns, resumed: Array, start: Array, stretch: Array
 ) -> tuple[Columns, Columns]:
     """The rows of a graph in order of lane and time, with `host` (the operation by which the host
-    issues the row's entry or its lane's next one), `releases` and `resumes` (those which the host
-    goes on to once the stream has come here, or goes on), -1 none; and the operations with these,
-    and with `opens`: the lane whose state as the segment began they come after, -1 none.
+    issues the row's entry or its lane's next one) and `resumes` (that which the host goes on to
+    once the stream goes on from here), -1 none; and the operations with these, and with `opens`:
+    the lane whose state as the segment began they come after, -1 none.
 
     `resumed` is when each row's lane went on, `start` when each lane was free as each stretch
     began, `stretch` that of each row.
     """
-    nothing = np.full(len(rows), NONE)
     operations = operations.with_column("opens", np.full(len(operations), NONE))
     entry = np.flatnonzero(rows.slack_ns >= 0)
     lane, count = rows.lane[entry], len(operations)
@@ -37,25 +36,21 @@ def with_issues(
     span = int(rows.at_ns.max() - rows.at_ns.min()) + int(rows.slack_ns.max()) + 1
     at = np.maximum.accumulate(rows.at_ns[entry] - rows.slack_ns[entry] + lane * span) - lane * span
     before, same = np.append(0, resumed[:-1]), np.append(False, np.diff(rows.lane) == 0)
-    reached = np.maximum(rows.at_ns, np.where(same, before, 0))
-    source, after = _awaited(rows, (reached, resumed), entry, at)
-    source = np.where(opens, NONE, source)
+    source = np.where(opens, NONE, _awaited(rows, resumed, entry, at))
     inside = (source >= 0) & (rows.segment[source] == rows.segment[entry])
     crosses = (source >= 0) & ~inside | opens
-    once = np.unique(2 * source + after, return_index=True)[1]  # later issues come after the first
+    once = np.unique(source, return_index=True)[1]  # later issues come after the first
     inside &= np.isin(np.arange(len(entry)), once)
     first = np.flatnonzero((np.diff(rows.segment, prepend=-1) != 0) | ~same)
     home = first[np.searchsorted(first, entry, side="right") - 1]
     begun = np.append(False, same[1:] & (np.diff(stretch) == 0))[home]
     left = np.where(begun, before[home], start[stretch[entry], lane])
     begin = np.where(opens, NEVER_NS, np.append(0, at[:-1]))
-    there = np.where(after, resumed[source], reached[source])
-    begin = np.maximum(begin, np.where(inside, there, NEVER_NS))
+    begin = np.maximum(begin, np.where(inside, resumed[source], NEVER_NS))
     begin = np.maximum(begin, np.where(crosses, left, NEVER_NS))
-    for name, mine in (("releases", inside & ~after), ("resumes", inside & after)):
-        column = nothing.copy()
-        column[source[mine]] = count + np.flatnonzero(mine)
-        rows = rows.with_column(name, column)
+    resumes = np.full(len(rows), NONE)
+    resumes[source[inside]] = count + np.flatnonzero(inside)
+    rows = rows.with_column("resumes", resumes)
     following = np.searchsorted(entry, np.arange(len(rows)))
     there = np.append(lane, NONE)[following] == rows.lane
     host = np.where(there, count + following, NONE)
@@ -69,12 +64,9 @@ def with_issues(
     return rows.with_column("host", host), Columns.concatenate([operations, issues])
 
 
-def _awaited(
-    rows: Columns, times: tuple[Array, Array], entry: Array, at: Array
-) -> tuple[Array, Array]:
-    """The row that the device had come to before the host issued each of these entries, -1 where
-    the host does not wait for it, and whether it had gone on from there. `times`: when lanes came
-    to their rows, and went on.
+def _awaited(rows: Columns, resumed: Array, entry: Array, at: Array) -> Array:
+    """The row after which the device had gone on before the host issued each of these entries, -1
+    where the host does not wait for that.
 
     The time since the issue before grows with a wait, by the wait, and else not at all: that it
     does is taken from the slope over all entries of the lane at the same place of a step, or, as
@@ -89,20 +81,20 @@ def _awaited(
     place = np.unique(place, return_inverse=True)[1].reshape(-1)
     event = np.flatnonzero((rows.enter >= 0) | rows.ends)
     last = np.append(event[1:], len(rows)) - 1  # row before the next event
-    row = np.stack([event, last], axis=1).reshape(-1)
-    time = np.stack([times[0][event], times[1][last]], axis=1).reshape(-1)
+    time = resumed[last]
     low = int(min(time.min(), at.min()))
     width = int(max(time.max(), at.max())) - low + 1
-    line = time - low + rows.lane[row] * width
-    own = 2 * np.searchsorted(event, entry)
+    line = time - low + rows.lane[last] * width
+    own = np.searchsorted(event, entry)
     lead = own + 1 - np.searchsorted(line, at - low + lane * width, side="right")
     lead = quantiles(np.maximum(lead, 1), place, NEARLY_ALL, int(place.max()) + 1)[place]
     cell = place * (int(lane.max()) + 1) + lane  # lanes differ, in what they wait and work
+    cell = np.unique(cell, return_inverse=True)[1].reshape(-1)
     before = np.append(0, at[:-1])
     source = np.full(len(entry), NONE)
     for turn in (0, *range(FURTHEST, 0, -1)):
         event = own - (np.minimum(turn, lead) if turn else lead)
-        known = (event >= 0) & (rows.lane[row[event]] == lane) & (np.diff(lane, prepend=-1) == 0)
+        known = (event >= 0) & (rows.lane[last[event]] == lane) & (np.diff(lane, prepend=-1) == 0)
         lasted = np.where(known, at - before, 0.0)
         waited = np.where(known, np.maximum(time[event] - before, 0), 0.0)
         count = np.maximum(np.bincount(cell, known), 1)
@@ -116,4 +108,4 @@ def _awaited(
         grows = (both >= MOST * own_part) | (both * np.abs(both) > MINOR * own_part * lasting)
         waits = known & (grows & (np.bincount(place, waited) > 0))[place]
         source = np.where(waits, event, source)
-    return np.where(source >= 0, row[source], NONE), source % 2 == 1
+    return np.where(source >= 0, last[source], NONE)

@@ -23,7 +23,7 @@ from evenstep.diagnose.graph.structure import (
 )
 from evenstep.trace.columns import Array, Columns
 
-_LINKS = ("enter", "wait", "after", "host", "releases", "resumes")  # columns that name operations
+_LINKS = ("enter", "wait", "after", "host", "resumes")  # columns that name operations
 ROUNDS = 64  # at most, until operations and rows agree on their segments
 
 
@@ -237,12 +237,10 @@ def _links(
     issued = None
     if "host" in rows:
         issued = node(np.where(rows.slack_ns >= 0, rows.host, -1))
-        opens, released = np.flatnonzero(operations.opens >= 0), np.flatnonzero(rows.releases >= 0)
-        resumed = np.flatnonzero(rows.resumes >= 0)
+        opens, resumed = np.flatnonzero(operations.opens >= 0), np.flatnonzero(rows.resumes >= 0)
         lane = lane_node + operations.opens[opens]
-        needed = np.concatenate([needed, released, resumed, wait[resumed], lane])
-        following = np.concatenate([rows.releases[released], *[rows.resumes[resumed]] * 2])
-        entered = np.concatenate([entered, following - base, opens])
+        needed = np.concatenate([needed, resumed, wait[resumed], lane])
+        entered = np.concatenate([entered, *[rows.resumes[resumed] - base] * 2, opens])
         alone = np.setdiff1d(np.arange(number), entered)  # after the issue before them
         needed, entered = np.append(needed, 0 * alone + never), np.append(entered, alone)
     order = np.argsort(entered, kind="stable")
