@@ -9,11 +9,11 @@ from evenstep.diagnose.compare.comparison import (
     account,
     block_steps,
     compare,
-    floors,
     judged,
     memory,
     parts,
     seen_variance,
+    usual_of_same,
 )
 from evenstep.diagnose.compare.result import (
     BETTER,
@@ -25,6 +25,7 @@ from evenstep.diagnose.compare.result import (
 )
 from evenstep.errors import UsageError
 from evenstep.statistics.interval import student
+from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 
@@ -123,7 +124,8 @@ def test_a_floor_is_that_of_the_same_transfer_in_other_steps():
     step = np.repeat(np.arange(20), 3)
     took = np.tile([5.0, 8.0, 3.0], 20)  # the first, second and third of each step
     took[7] += 100.0
-    assert floors(step, np.zeros(60, int), took).tolist() == [5.0, 8.0, 3.0] * 20
+    rows = Columns({"step": step, "kind": np.zeros(60, int), "transfer_ns": took})
+    assert usual_of_same(rows)["floor_ns"].tolist() == [5.0, 8.0, 3.0] * 20
 
 
 def test_a_faster_fabric_lowers_the_floor(congested):
