@@ -7,6 +7,7 @@ order in the files. Only the columns and steps that are needed are read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from evenstep.trace.spooled import (
     row_numbers,
 )
 from evenstep.trace.store import database as store_database
-from evenstep.trace.store.layout import StoredPart
+from evenstep.trace.store.layout import Manifest, StoredPart
 from evenstep.trace.trace import ByKind, EventTable
 
 FEW = 8_000_000  # rows of a table whose selections are read column by column, through its cache
@@ -33,23 +34,19 @@ FEW = 8_000_000  # rows of a table whose selections are read column by column, t
 class StoredEvents(OnDisk):
     """All records of some kinds."""
 
-    __slots__ = ("_folder", "_kinds", "_parts")
+    __slots__ = ("_folder", "_kinds", "_manifest", "_parts")
 
     def __init__(
         self,
         folder: Path,
-        parts: Sequence[StoredPart],
+        manifest: Manifest,
         kinds: Sequence[Kind],
         oldest: Mapping[int, int],
-        *,
-        steps: int,
-        on_device: bool,
     ) -> None:
-        length = sum(part.counts.get(int(kind), 0) for part in parts for kind in kinds)
-        super().__init__(length, steps, oldest, on_device=on_device)
-        self._folder = folder
-        self._parts = list(parts)
-        self._kinds = tuple(kinds)
+        length = sum(part.counts.get(int(kind), 0) for part in manifest.parts for kind in kinds)
+        super().__init__(length, manifest.steps, oldest, on_device=manifest.on_device)
+        self._folder, self._manifest = folder, manifest
+        self._parts, self._kinds = list(manifest.parts), tuple(kinds)
 
     def __getitem__(self, name: str) -> Array:
         if name not in EVENT_COLUMNS:
@@ -69,14 +66,9 @@ class StoredEvents(OnDisk):
         """Select rows of these kinds, left in the files."""
         key = tuple(sorted(set(kinds) & set(self._kinds)))
         if key not in self._views:
-            self._views[key] = StoredEvents(
-                self._folder,
-                [part for part in self._parts if any(part.counts.get(int(k)) for k in key)],
-                key,
-                self._oldest,
-                steps=self._steps,
-                on_device=self.on_device,
-            )
+            parts = [part for part in self._parts if any(part.counts.get(int(k)) for k in key)]
+            manifest = replace(self._manifest, parts=parts)
+            self._views[key] = StoredEvents(self._folder, manifest, key, self._oldest)
         return self._views[key]
 
     def select(self, which: Array | slice) -> Columns:

@@ -36,14 +36,7 @@ def load_store(folder: Path, *, attempt: int | None = None) -> Trace:
         raise TraceError(f"{folder} has no attempt {attempt}; it holds attempt {manifest.attempt}")
     groups = groups_of(manifest)
     ranks, oldest = read_ranks(folder)
-    events = StoredEvents(
-        folder,
-        manifest.parts,
-        tuple(Kind),
-        oldest,
-        steps=manifest.steps,
-        on_device=manifest.on_device,
-    )
+    events = StoredEvents(folder, manifest, tuple(Kind), oldest)
     summaries, summary_rank = _summaries(folder)
     few = len(events) <= LARGE_RECORDS
     return Trace(
