@@ -8,16 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evenstep import values
-from evenstep.cli import progress
-from evenstep.cli.arguments import (
-    add_json,
-    add_repeats,
-    add_set,
-    add_workers,
-    argument,
-    price,
-    sizes,
-)
+from evenstep.cli import arguments, progress
 from evenstep.cli.terminal import show
 from evenstep.errors import ConfigError, UsageError
 
@@ -39,21 +30,21 @@ CONTROL = "strategy.kind=paced"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("scenario", metavar="SCENARIO", type=Path)
-    add("--ranks", metavar="N,N…", type=sizes,
+    add("--ranks", metavar="N,N…", type=arguments.sizes,
         help="numbers of ranks (default: the scenario's, halved and doubled)")  # fmt: skip
     add("--strong", action="store_true", help="strong scaling: one batch for all sizes")
-    add_set(parser, "change one field in all simulations")
+    arguments.add_set(parser, "change one field in all simulations")
     add("--control", metavar="NAME=VALUE", action="append", default=[],
         help=f"change of the second simulation, or none ({CONTROL})")  # fmt: skip
-    amount = argument(values.number(0, above=True))
+    amount = arguments.argument(values.number(0, above=True))
     add("--target", metavar="N", type=amount,
         help="print hours and cost to process N samples (or steps)")  # fmt: skip
     add("--deadline", metavar="HOURS", type=amount,
         help="find the cheapest size that reaches --target in time")  # fmt: skip
-    add("--price", metavar="P", type=price, help="price of one GPU for an hour")
-    add_repeats(parser, 1)
-    add_workers(parser)
-    add_json(parser, "the curve")
+    add("--price", metavar="P", type=arguments.price, help="price of one GPU for an hour")
+    arguments.add_repeats(parser, 1)
+    arguments.add_workers(parser)
+    arguments.add_json(parser, "the curve")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -13,21 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep.errors import TraceError
+from evenstep.trace import reader
 from evenstep.trace.columns import Array
 from evenstep.trace.cores import each
 from evenstep.trace.pack import SUFFIX, Extent, extents
-from evenstep.trace.reader import (
-    CHUNK,
-    RECORD,
-    TIMES,
-    Ring,
-    SpoolContents,
-    coarsened,
-    in_order,
-    open_spool,
-    read_spool,
-    timely,
-)
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.folder import read_facts
 from evenstep.trace.spool.layout import Kind
@@ -71,48 +60,48 @@ def step_index(seq: Array, step: Array) -> StepIndex:
 class Survey:
     """One spool whose frequent records stay on disk: `contents.records` has the rare kinds."""
 
-    contents: SpoolContents
-    ring: Ring
+    contents: reader.SpoolContents
+    ring: reader.Ring
     index: StepIndex
     counts: Array  # records of each kind, by its code
     matched: Array  # a sample of collectives, the same on every rank, to align step numbers
     flags: Array  # union of the flags of a kind's records, by its code
 
 
-def _surveyed(contents: SpoolContents, ring: Ring) -> Survey:
+def _surveyed(contents: reader.SpoolContents, ring: reader.Ring) -> Survey:
     """Read a spool once, chunk by chunk."""
-    contents.summaries = coarsened(contents.summaries, SUMMARY_ROWS)
+    contents.summaries = reader.coarsened(contents.summaries, SUMMARY_ROWS)
     light, rare, matched = [], [], []
     flags = np.zeros(256, np.uint16)
-    for chunk in ring.chunks(CHUNK):
+    for chunk in ring.chunks(reader.CHUNK):
         kind = chunk["kind"]
-        light.append([chunk[name].copy() for name in ("seq", "step", "kind", *TIMES)])
+        light.append([chunk[name].copy() for name in ("seq", "step", "kind", *reader.TIMES)])
         rare.append(chunk[_RARE[kind]])
         collective = kind == int(Kind.COLLECTIVE)
         np.bitwise_or.at(flags, kind, chunk["flags"])
         place = np.flatnonzero(collective)
         matched.append(chunk[place[chunk["group_seq"][place] % np.uint64(COMPARED) == 0]])
     if not light:
-        none = np.empty(0, RECORD)
+        none = np.empty(0, reader.RECORD)
         return Survey(contents, ring, NO_STEPS, np.zeros(256, np.int64), none, flags)
     seq, step, kinds, *times = (np.concatenate(parts) for parts in zip(*light, strict=True))
     if not ring.damaged:
-        sound = timely(contents, dict(zip(TIMES, times, strict=True)))
+        sound = reader.timely(contents, dict(zip(reader.TIMES, times, strict=True)))
         if not sound.all():  # again, without them
             return _surveyed(contents, ring._replace(damaged=frozenset(seq[~sound].tolist())))
     order = np.argsort(seq, kind="stable")
-    contents.records = in_order(rare)
+    contents.records = reader.in_order(rare)
     contents.dropped = max(0, int(seq[order[-1]]) - len(seq))
     index = step_index(seq[order], step[order])
     counts = np.bincount(kinds, minlength=256)
-    return Survey(contents, ring, index, counts, in_order(matched), flags)
+    return Survey(contents, ring, index, counts, reader.in_order(matched), flags)
 
 
 @dataclass(slots=True)
 class Spools:
     """The spools of an attempt, in order of rank. `surveys` is empty unless the run is large."""
 
-    contents: list[SpoolContents]
+    contents: list[reader.SpoolContents]
     surveys: list[Survey]
     run: dict[str, Any]  # contents of run.json
     attempt: int
@@ -124,9 +113,9 @@ def read_spools(root: Path, attempt: int | None) -> Spools:
     files, number, limits = _spool_files(root, attempt)
     large = sum(_capacity(file) for file in files) > LARGE_RECORDS
 
-    def read(file: Extent) -> Survey | SpoolContents | TraceError:
+    def read(file: Extent) -> Survey | reader.SpoolContents | TraceError:
         try:
-            return _surveyed(*open_spool(file)) if large else read_spool(file)
+            return _surveyed(*reader.open_spool(file)) if large else reader.read_spool(file)
         except TraceError as error:
             return error
 
@@ -199,11 +188,11 @@ def _attempt_number(folder: Path) -> int:
     return int(digits) if digits.isdecimal() else 0
 
 
-def _one_run(contents: list[SpoolContents]) -> tuple[list[SpoolContents], list[str]]:
+def _one_run(contents: list[reader.SpoolContents]) -> tuple[list[reader.SpoolContents], list[str]]:
     """Keep one spool per rank, of the run most spools belong to."""
     run_ids = [str(item.identity.get("run_id", "")) for item in contents]
     main = max(dict.fromkeys(run_ids), key=run_ids.count)  # a tie goes to the first file's run
-    kept: dict[int, SpoolContents] = {}
+    kept: dict[int, reader.SpoolContents] = {}
     limits = []
     for item, run_id in zip(contents, run_ids, strict=True):
         if run_id != main:

@@ -16,22 +16,14 @@ from evenstep.trace.reader import SUMMARY
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spools import LARGE_RECORDS
 from evenstep.trace.store import database as store_database
+from evenstep.trace.store import layout
 from evenstep.trace.store.events import StoredEvents
-from evenstep.trace.store.layout import (
-    RANK_TYPES,
-    RANKS,
-    SUMMARIES,
-    SUMMARY_CELLS,
-    SUMMARY_TYPES,
-    Manifest,
-    read_manifest,
-)
 from evenstep.trace.trace import Group, RankInfo, Trace
 
 
 def load_store(folder: Path, *, attempt: int | None = None) -> Trace:
     """Read a store. Raises `TraceError` where it is damaged or holds another attempt."""
-    manifest = read_manifest(folder)
+    manifest = layout.read_manifest(folder)
     if attempt not in (None, manifest.attempt):
         raise TraceError(f"{folder} has no attempt {attempt}; it holds attempt {manifest.attempt}")
     groups = groups_of(manifest)
@@ -53,7 +45,7 @@ def load_store(folder: Path, *, attempt: int | None = None) -> Trace:
     )
 
 
-def groups_of(manifest: Manifest) -> tuple[Group, ...]:
+def groups_of(manifest: layout.Manifest) -> tuple[Group, ...]:
     """The process groups of a store. Raises `TraceError` where their ranks are damaged."""
     groups: list[Group] = []
     left = MOST_MEMBERS
@@ -73,9 +65,9 @@ def groups_of(manifest: Manifest) -> tuple[Group, ...]:
 def read_ranks(folder: Path) -> tuple[dict[int, RankInfo], dict[int, int]]:
     """The ranks of a store, and the step of each rank's oldest record. Raises `TraceError` where
     the file is damaged."""
-    query = f"select {', '.join(RANK_TYPES)} from read_parquet(?) order by rank"
-    found = store_database.read(query, [folder / RANKS], RANK_TYPES)
-    rows = zip(*(found[name].tolist() for name in RANK_TYPES), strict=True)
+    query = f"select {', '.join(layout.RANK_TYPES)} from read_parquet(?) order by rank"
+    found = store_database.read(query, [folder / layout.RANKS], layout.RANK_TYPES)
+    rows = zip(*(found[name].tolist() for name in layout.RANK_TYPES), strict=True)
     ranks, oldest = {}, {}
     for rank, _, closed, dropped, oldest_step, identity, facts in rows:
         try:
@@ -85,7 +77,7 @@ def read_ranks(folder: Path) -> tuple[dict[int, RankInfo], dict[int, int]]:
             if not 0 <= rank < MOST_RANKS:
                 raise ValueError
         except (ValueError, TypeError, RecursionError):
-            raise TraceError(f"{folder / RANKS} is damaged; store the run again") from None
+            raise TraceError(f"{folder / layout.RANKS} is damaged; store the run again") from None
         if oldest_step >= 0:
             oldest[rank] = oldest_step
     return ranks, oldest
@@ -99,9 +91,9 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _summaries(folder: Path) -> tuple[Array, Array]:
-    query = f"select {', '.join(SUMMARY_TYPES)} from read_parquet(?)"
-    found = store_database.read(query, [folder / SUMMARIES], SUMMARY_TYPES)
+    query = f"select {', '.join(layout.SUMMARY_TYPES)} from read_parquet(?)"
+    found = store_database.read(query, [folder / layout.SUMMARIES], layout.SUMMARY_TYPES)
     table = np.zeros(len(found["rank"]), SUMMARY)
-    for column, (name, cell) in SUMMARY_CELLS.items():
+    for column, (name, cell) in layout.SUMMARY_CELLS.items():
         table[name][(slice(None), *cell)] = found[column]
     return table, found["rank"]

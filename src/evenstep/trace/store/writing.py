@@ -18,16 +18,7 @@ from evenstep.trace.ranks import format_ranks
 from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.spooled import EVENT_COLUMNS, EVENT_TYPES, LIGHT, OnDisk
 from evenstep.trace.store import database as store_database
-from evenstep.trace.store.layout import (
-    EVENTS,
-    RANKS,
-    SUMMARIES,
-    SUMMARY_CELLS,
-    Manifest,
-    StoredGroup,
-    StoredPart,
-    is_store,
-)
+from evenstep.trace.store import layout
 from evenstep.trace.trace import Trace
 
 STRETCH_RECORDS = 500_000  # in the files of a range of steps: a query about a step reads these
@@ -72,23 +63,25 @@ def _check(trace: Trace, folder: Path, *, force: bool) -> None:
         raise UsageError("an operation table has no records to store; it is a table already")
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
-    if not is_store(folder):
+    if not layout.is_store(folder):
         raise UsageError(f"{folder} exists and is not a store; give another folder")
     if not force:
         raise UsageError(f"{folder} exists; give another folder, or --force to replace it")
 
 
-def _write(trace: Trace, folder: Path) -> list[StoredPart]:
-    (folder / EVENTS).mkdir(parents=True)
+def _write(trace: Trace, folder: Path) -> list[layout.StoredPart]:
+    (folder / layout.EVENTS).mkdir(parents=True)
     steps = trace.step_numbers()
     blocks = _blocks(trace, len(steps))
     found = each(lambda edges: _stretch(trace, folder, *edges, blocks), _stretches(trace, steps))
     parts = [part for stretch in found for part in stretch]
     with store_database.connect() as connection:
-        store_database.write(connection, rank_arrays(trace), folder / RANKS)
-        store_database.write(connection, summary_arrays(trace), folder / SUMMARIES)
-    groups = [StoredGroup(g.uid, g.name, format_ranks(g.ranks), g.backend) for g in trace.groups]
-    Manifest(
+        store_database.write(connection, rank_arrays(trace), folder / layout.RANKS)
+        store_database.write(connection, summary_arrays(trace), folder / layout.SUMMARIES)
+    groups = [
+        layout.StoredGroup(g.uid, g.name, format_ranks(g.ranks), g.backend) for g in trace.groups
+    ]
+    layout.Manifest(
         run=trace.run,
         world=trace.world,
         attempt=trace.attempt,
@@ -120,11 +113,13 @@ def _blocks(trace: Trace, steps: int) -> Array:
     return found
 
 
-def _stretch(trace: Trace, folder: Path, first: int, last: int, blocks: Array) -> list[StoredPart]:
+def _stretch(
+    trace: Trace, folder: Path, first: int, last: int, blocks: Array
+) -> list[layout.StoredPart]:
     window = trace.window(first, last + 1, _EVERYTHING)
     tables = [window.of_kind(kind) for kind in Kind]
     owner = [blocks[table["rank"]] for table in tables]
-    place = folder / EVENTS / f"steps-{first:08d}-{last:08d}"
+    place = folder / layout.EVENTS / f"steps-{first:08d}-{last:08d}"
     place.mkdir()
     found = []
     with store_database.connect(1) as connection:
@@ -135,7 +130,7 @@ def _stretch(trace: Trace, folder: Path, first: int, last: int, blocks: Array) -
             path = place / f"nodes-{block:05d}.parquet"
             store_database.write(connection, arrays, path)
             found.append(
-                StoredPart(
+                layout.StoredPart(
                     file=str(path.relative_to(folder)),
                     first_step=first,
                     last_step=last,
@@ -204,6 +199,6 @@ def rank_arrays(trace: Trace) -> dict[str, Any]:
 def summary_arrays(trace: Trace) -> dict[str, Any]:
     """The summaries of a trace as columns; those of a phase or bin are named NAME_INDEX."""
     found: dict[str, Any] = {"rank": np.ascontiguousarray(trace.summary_rank, np.int32)}
-    for column, (name, cell) in SUMMARY_CELLS.items():
+    for column, (name, cell) in layout.SUMMARY_CELLS.items():
         found[column] = np.ascontiguousarray(trace.summaries[name][(slice(None), *cell)])
     return found
