@@ -18,11 +18,8 @@ TESTED = Tested("transformers", "4.57", "5.23")
 
 
 class TrainerEvents:
-    """Translates the Trainer's events. `settings` are those of `evenstep.attach`.
-
-    The Trainer reports the end of an evaluation or a save, not its beginning: that is the event
-    before it, at the earliest the end of the step.
-    """
+    """Translates the Trainer's events, with `settings` of `evenstep.attach`. It reports ends of
+    evaluations and saves only: they begin at the event before, at the earliest a step's end."""
 
     def __init__(self, **settings: object) -> None:
         self._settings = settings

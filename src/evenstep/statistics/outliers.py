@@ -69,11 +69,8 @@ class Outliers(Generic[Key]):
 
 
 def standing(found: Mapping[Key, Series], *, least: float, quantile: float = 0.5) -> Outliers[Key]:
-    """Compare things that should be alike; differences below the share `least` do not count.
-
-    The usual value is the `quantile` of all, the faster of two. The spread between them is that of
-    the faster ones alone, so that slow ones do not hide each other.
-    """
+    """Compare things that should be alike; differences below the share `least` do not count. Spread
+    is of the faster half alone, so that slow ones do not hide each other."""
     values = sorted(series.median_ns for series in found.values())
     if len(values) < 2:
         return Outliers(0.0, least, {}, dict.fromkeys(found, 1.0))

@@ -179,11 +179,8 @@ def needs_other_end(ops: Columns, role: Role, computes: Array) -> Array:
 
 
 def _paired(ops: Columns, compute: Array, *, doubtful: bool) -> tuple[Array, int]:
-    """Number both ends of each message alike, and count the ends that have no other.
-
-    The ends agree on direction, data-parallel rank, lane, receiving virtual stage and micro-batch.
-    If micro-batches are unknown, the n-th message sent to a stage is the n-th one it received.
-    """
+    """Number both ends of each message alike, by micro-batch, else by order at its receiving stage,
+    and count the ends that have no other."""
     pair = np.full(len(ops), -1)
     unpaired = 0
     for send, recv in zip(SENDS, RECVS, strict=True):

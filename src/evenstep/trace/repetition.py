@@ -28,11 +28,8 @@ NOTHING_ELSE = "what lies within a step besides them is not recorded"
 
 
 def with_steps(trace: Trace, issued_ns: Array | None = None) -> tuple[Trace, str]:
-    """The trace with a record per inferred step, and what a step is in words.
-
-    Recorded steps are replaced. Steps begin after pauses of the calls; of their hosts, where each
-    row's time of issue is given. Returns the trace as it was and "" where nothing repeats.
-    """
+    """The trace with inferred steps, begun after pauses (of the hosts, where rows have a time of
+    issue), in place of recorded ones, and what a step is in words; "" where nothing repeats."""
     calls = _calls(trace, issued_ns)
     if calls is None:
         return trace, ""

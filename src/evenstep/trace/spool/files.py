@@ -23,10 +23,8 @@ _ROOT = 0
 
 
 def claim(path: Path) -> int | None:
-    """Create an empty file exclusively; return its descriptor, or None if the file exists.
-
-    Raises `SpoolError` where the folder cannot be written.
-    """
+    """Create an empty file exclusively; return its descriptor, or None if the file exists. Raises
+    `SpoolError` where the folder cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)

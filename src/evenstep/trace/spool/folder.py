@@ -65,9 +65,7 @@ class RunFolder:
 
     def claim(self, attempt: int, rank: int) -> int | None:
         """Descriptor of this rank's new, empty spool; None if another process has claimed it.
-
-        Raises `SpoolError` where the folder cannot be written.
-        """
+        Raises `SpoolError` where the folder cannot be written."""
         return claim(self.spool_path(attempt, rank))
 
     def write(self, facts: Mapping[str, Any]) -> bool:

@@ -29,11 +29,8 @@ class Identity(NamedTuple):
     nodes: int = 1
 
     def at(self, *, rank: int, world: int) -> Identity:
-        """The identity with rank and world as `init_process_group` has them.
-
-        Processes spawned by one script have no environment of their own: their local rank is the
-        rank.
-        """
+        """The identity with rank and world as `init_process_group` has them. Processes spawned by
+        one script have no environment of their own: their local rank is the rank."""
         if (rank, world) == (self.rank, self.world):
             return self
         local_rank = rank if self.launcher == "single" else self.local_rank

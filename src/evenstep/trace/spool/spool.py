@@ -93,11 +93,8 @@ class Spool:
         mode: str = "auto",
         fd: int | None = None,
     ) -> Spool:
-        """Create the file (or take `fd`, already created exclusively) and write its header.
-
-        `mode` is "auto", "mmap" or "buffered". Raises `SpoolError` in one sentence when the folder
-        cannot be written or the disk has no room even for a small spool.
-        """
+        """Create the file (or take `fd`, created exclusively) in `mode` "auto", "mmap" or
+        "buffered". Raises `SpoolError` if that fails, also for lack of room for a small spool."""
         if fd is None and (fd := claim(path)) is None:
             raise SpoolError(f"{path} exists: another process records this rank, or did")
         unfit = "" if mode == "mmap" else unfit_for_mapping(filesystem_type(path.parent))

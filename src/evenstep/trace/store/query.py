@@ -137,11 +137,8 @@ class QueryResult:
 def open_tables(
     source: Path | Trace, findings: Sequence[Mapping[str, Any]] = ()
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open the tables of a store's folder or of a trace, within bounded memory.
-
-    No query reaches another file, the network or an extension. `findings` are rows of a diagnosis.
-    Raises `TraceError` where a store is damaged.
-    """
+    """Open the tables of a store's folder or of a trace, within bounded memory: no other file,
+    network or extension, with the rows `findings`. Raises `TraceError` for a damaged store."""
     with (
         tempfile.TemporaryDirectory(prefix="evenstep-sql-") as scratch,
         store_database.connect() as connection,
