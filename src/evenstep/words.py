@@ -49,7 +49,6 @@ PLACES = {
 
 
 def is_known(value: float | None) -> bool:
-    """Whether a value is a finite number."""
     return value is not None and math.isfinite(value)
 
 
@@ -125,7 +124,6 @@ def _single(unit: str) -> str:
 
 
 def capital(text: str) -> str:
-    """The text with its first letter large."""
     return text[:1].upper() + text[1:]
 
 
@@ -265,5 +263,4 @@ def shortened(text: str, most: int) -> str:
 
 
 def count_words(text: str) -> int:
-    """Number of words in a text, without numbers and signs."""
     return len(re.findall(r"[^\W\d_]+(?:['’.][^\W\d_]+)*", text))

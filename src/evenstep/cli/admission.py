@@ -27,7 +27,6 @@ class Admission:
     first_attempt: int | None = None  # None: the launcher's own restart count is enough
 
     def variables(self) -> dict[str, str]:
-        """Return the environment variables for the ranks."""
         found = {"EVENSTEP_RUN_ID": self.run_id} if self.passes_id else {}
         if self.first_attempt is not None:
             found["EVENSTEP_ATTEMPT"] = str(self.first_attempt)

@@ -121,12 +121,10 @@ def argument(kind: ValueKind) -> Callable[[str], Any]:
 
 
 def seconds(least: float, most: float) -> Callable[[str], Any]:
-    """Return an argparse type for seconds between two bounds."""
     return argument(values.number(least, most, what="seconds"))
 
 
 def whole(most: int) -> Callable[[str], Any]:
-    """Return an argparse type for whole numbers from 1 to `most`."""
     return argument(values.count(1, most))
 
 

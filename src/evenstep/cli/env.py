@@ -99,7 +99,6 @@ def main(args: argparse.Namespace) -> int:
 
 
 def parse_settings(args: argparse.Namespace) -> dict[str, str]:
-    """Return the settings given by the options of `add_settings`."""
     parts = [f"{table}_{name}" for table in config.TABLES for name in PARTS]
     values = {name: getattr(args, name) for name in ("out", "pace", "act", "probe_every", *parts)}
     return {name: value for name, value in values.items() if value is not None}

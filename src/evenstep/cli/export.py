@@ -197,7 +197,6 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -125,7 +125,6 @@ def _defect() -> int:
 
 
 def _flush() -> None:
-    """Flush standard output; discard it if that fails."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -88,7 +88,6 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _run_unrecorded(command: Sequence[str]) -> int:
-    """Run the command with evenstep disabled and return its exit code."""
     try:
         return child.run(command, {**os.environ, "EVENSTEP": "0"}, lambda _: None)
     except OSError as error:

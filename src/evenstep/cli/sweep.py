@@ -96,7 +96,6 @@ def _simulate(
     engine: Engine,
     workers: int | None,
 ) -> None:
-    """Simulate the units that `rows` lacks."""
     from evenstep.simulate.study.sweep import carried, expected_s
     from evenstep.workers.engines import usable_cores
 

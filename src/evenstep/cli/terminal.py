@@ -16,7 +16,6 @@ from typing import Any
 
 
 def print_json(document: Any) -> None:
-    """Print a result as JSON on standard output, in plain ASCII."""
     print(json.dumps(document, indent=2, allow_nan=False))
 
 

@@ -62,7 +62,6 @@ def fine(name: str, found: str) -> Check:
 
 
 def skipped(name: str, reason: str) -> Check:
-    """Return a check that could not be made."""
     return Check(name=name, severity=Severity.SKIPPED, found=reason)
 
 

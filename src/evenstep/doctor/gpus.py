@@ -104,7 +104,6 @@ def _alike(nvml: Nvml, named: Named) -> Iterator[Check]:
 
 
 def _xids(host: Host) -> Iterator[Check]:
-    """Check the kernel log for errors of the driver."""
     if not host.children("proc/driver/nvidia/gpus"):
         yield skipped("gpus.xid", "there is no NVIDIA driver here")
         return

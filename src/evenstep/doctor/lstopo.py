@@ -68,7 +68,6 @@ def _walk(
     element: Xml.Element, depth: int, bridges: tuple[int, ...], package: int | None,
     numa: int | None, devices: list[PciDevice], nodes: set[int],
 ) -> None:  # fmt: skip
-    """Collect the devices and NUMA nodes below an object."""
     if depth > _DEPTH:
         return
     for child in element.findall("object"):
@@ -150,7 +149,6 @@ def level(a: PciDevice, b: PciDevice, *, one_node: bool) -> str:
 
 
 def link_checks(tree: Tree, place: str) -> Iterator[Check]:
-    """Check that devices of one kind have equally fast links."""
     found = []
     for word, kinds in (("GPU", _GPU_CLASSES), ("adapter", _NET_CLASSES)):
         speeds = {d.name: d.link_gBps for d in tree.devices if d.kind in kinds and d.link_gBps}

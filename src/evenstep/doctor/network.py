@@ -107,7 +107,6 @@ def _down(host: Host, found: list[Interface]) -> Iterator[Check]:
 
 
 def _speed(found: list[Interface], facts: dict[str, Any]) -> Check:
-    """Check that adapters of one kind are equally fast."""
     rates = {p["name"]: p["rate_gbps"] for p in facts["ib_ports"] if p["rate_gbps"]}
     plain = {one.name: one.speed_gbps for one in found if one.up and one.speed_gbps}
     by_device = {one.name for one in found if one.ib_device}

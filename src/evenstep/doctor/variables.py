@@ -32,7 +32,6 @@ class VariableSetting(NamedTuple):
     place: str  # "the environment" or a file
 
     def unset(self, name: str) -> str:
-        """Return the command that removes it."""
         if self.place == "the environment":
             return f"unset {name}"
         return f"sed -i '/^{name}=/d' {self.place}"
@@ -68,7 +67,6 @@ def checks(host: Host) -> Iterator[Check]:
 
 
 def names(given: Mapping[str, VariableSetting]) -> Iterator[Check]:
-    """Check for variables that nothing reads."""
     ours = sorted(name for name in given if name.startswith(tuple(KNOWN)))
     found = [check for name in ours if (check := _name(name, given[name])) is not None]
     said = f"{len(ours)} set, all known" if ours else "none is set"

@@ -84,7 +84,6 @@ def _findings(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _copied(connection: duckdb.DuckDBPyConnection, name: str, path: Path) -> int:
-    """Copy a table to a file; return its number of rows."""
     query = f"select * from {name}{' order by rank, seq' if name == 'events' else ''}"
     place = store_database.literal(path)
     copied = connection.execute(f"copy ({query}) to {place} (format parquet, compression zstd)")

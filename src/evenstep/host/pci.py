@@ -64,6 +64,5 @@ def distance(a: PciPlace, b: PciPlace, *, one_node: bool) -> str | None:
 
 
 def _shared(a: tuple[str, ...], b: tuple[str, ...]) -> int:
-    """Number of common bridges, from the root."""
     differing = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
     return next(differing, min(len(a), len(b)))

@@ -43,7 +43,6 @@ class ResourceMeter:
             self.fd = -1
 
     def now(self) -> ResourceUse:
-        """The use so far."""
         found = self._usage(resource.RUSAGE_SELF)
         return ResourceUse(
             round((found.ru_utime + found.ru_stime) * 1e9), found.ru_minflt, found.ru_majflt,

@@ -223,7 +223,6 @@ _MOST_ROWS = 32
 
 
 def render(found: Mapping[str, Any], *, width: int | None = None) -> str:
-    """Render the document in at most `width` columns."""
     style = Style.of(width, color=False)
     lines = style.wrap(found["verdict"])
     for finding in found["findings"]:

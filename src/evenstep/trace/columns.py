@@ -62,7 +62,6 @@ class Columns:
 
     @staticmethod
     def concatenate(tables: list[Columns]) -> Columns:
-        """Concatenate tables that have the same columns."""
         if not tables:
             return Columns({})
         return Columns({name: np.concatenate([t[name] for t in tables]) for name in tables[0]})

@@ -168,7 +168,6 @@ class Spooled(OnDisk):
         return self._views[key]
 
     def select(self, which: Array | slice) -> Columns:
-        """Read rows by a mask, an index array or a slice."""
         rows = row_numbers(which, self._length)
         order = np.argsort(rows, kind="stable")
         ascending = rows[order]

@@ -69,7 +69,6 @@ class Survey:
 
 
 def _surveyed(contents: reader.SpoolContents, ring: reader.Ring) -> Survey:
-    """Read a spool once, chunk by chunk."""
     contents.summaries = reader.coarsened(contents.summaries, SUMMARY_ROWS)
     light, rare, matched = [], [], []
     flags = np.zeros(256, np.uint16)

@@ -65,7 +65,6 @@ class EventTable(Columns):
         return EventTable({name: columns[name] for name in columns})
 
     def of_kind(self, *kinds: Kind) -> Columns:
-        """Select rows of these kinds."""
         return self.select(np.isin(self.kind, [int(kind) for kind in kinds]))
 
     def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> ByKind:
@@ -87,7 +86,6 @@ class EventTable(Columns):
         return len(self) / max(len(np.unique(self.step)), 1)
 
     def flagged(self, kind: Kind, flag: Flag) -> bool:
-        """Whether any record of a kind has a flag."""
         return bool(((self.of_kind(kind).flags & int(flag)) != 0).any())
 
 
@@ -131,11 +129,9 @@ class Trace:
     operations: Columns | None = None  # of an operation table: see `evenstep.trace.operations`
 
     def of_kind(self, *kinds: Kind) -> Columns:
-        """The rows of these kinds."""
         return self._table.of_kind(*kinds)
 
     def flagged(self, kind: Kind, flag: Flag) -> bool:
-        """Whether any record of a kind has a flag."""
         return self._table.flagged(kind, flag)
 
     def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> Trace:

@@ -185,7 +185,6 @@ class Journal:
         return new
 
     def since(self, finding: LiveFinding) -> int | None:
-        """Return the step at which a finding began; None if unknown."""
         return self.now.get((finding.mode, finding.ranks), (None, ""))[0]
 
 

@@ -110,7 +110,6 @@ def _row(row: RankRow, view: View) -> str:
 
 
 def _state(row: RankRow, view: View, width: int) -> str:
-    """Describe a rank that makes no progress."""
     if row.state in ("", "ended"):
         return ""
     text = {"gone": "its process has ended", "failed": "not recorded any more"}.get(row.state, "")

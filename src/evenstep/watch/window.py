@@ -105,7 +105,6 @@ def _window(steps: Array) -> Array:
 
 
 def step_table(steps: Sequence[Array]) -> StepTable:
-    """Compute the table of the latest steps of some ranks."""
     if not steps:
         return NO_STEPS
     rows = np.concatenate([_in_the_loop(each) for each in steps])

@@ -215,7 +215,6 @@ def _samples(folder: Path, attempts: Sequence[Attempt]) -> float:
 
 
 def _tables(folder: Path, attempt: int) -> list[Array]:
-    """Step summaries of a few ranks of an attempt."""
     tables = []
     for file in some_spools(folder, attempt):
         with suppress(TraceError):

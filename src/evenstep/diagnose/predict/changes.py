@@ -170,7 +170,6 @@ _COLUMN = {"stage": "stage", "dp": "dp_rank"}
 
 
 def _in_table(case: Case, ranks: Array, column: str) -> Array:
-    """Values of these ranks in a column of the operation table."""
     table = case.trace.operations
     assert table is not None
     known, first = np.unique(table["rank"], return_index=True)
@@ -193,7 +192,6 @@ def _computes(case: Case, spec: Spec) -> Change | str:
 
 
 def _lengths(case: Case, spec: Spec, records: Columns, length_ns: Array) -> Array | str:
-    """The new durations of these computes, ns."""
     if spec.change == "balanced":
         stage = _in_table(case, records["rank"], "stage")
         place = np.unique(stage * len(Phase) + records.op, return_inverse=True)[1]

@@ -314,7 +314,6 @@ def _decomposed(name: str, parts: Parts | None, base: Array, steps: list[int]) -
 
 
 def _sorted(values: dict[Any, float]) -> dict[Any, float]:
-    """The largest first."""
     return dict(sorted(values.items(), key=lambda item: -item[1]))
 
 

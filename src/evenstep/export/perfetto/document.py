@@ -52,7 +52,6 @@ def encode(
 
 
 def _excerpt(trace: Trace, steps: tuple[int, int] | None) -> tuple[Trace, str]:
-    """Return the part of the trace to write, and its description."""
     if steps is None and len(trace.events) <= MOST_RECORDS:
         return trace, ""
     numbers = np.unique(trace.of_kind(Kind.STEP).step).astype(np.int64)
@@ -92,7 +91,6 @@ def _events(drawn: Sequence[Slices], tracks: Tracks) -> bytes:
 
 
 def _tracks_of(one: Slices, tracks: Tracks) -> Array:
-    """Return the track number of each slice."""
     lanes = int(one.lane.max(initial=0)) + 1
     key = one.rank.astype(np.int64) * lanes + one.lane
     return tracks.of(key, lambda place: (place // lanes, one.track, place % lanes))
@@ -182,7 +180,6 @@ def _descriptor(*fields: bytes) -> bytes:
 
 
 def _first_times(trace: Trace, clocks: Clocks) -> dict[int, int]:
-    """Return the start of each step on its first rank."""
     rows = trace.of_kind(Kind.STEP)
     if not len(rows):
         return {}

@@ -115,7 +115,6 @@ class Nvml:
         return whole
 
     def text(self, function: str, handle: Handle) -> str:
-        """`nvmlDeviceGetName` or `nvmlDeviceGetUUID`."""
         buffer = ctypes.create_string_buffer(_NAME_BYTES)
         self.call(function, handle, buffer, ctypes.c_uint(_NAME_BYTES))
         return buffer.value.decode(errors="replace")

@@ -73,7 +73,6 @@ def simulated(links: Iterable[Mapping[str, Any]]) -> list[Load]:
 
 
 def _busiest(found: Iterable[Load]) -> list[Load]:
-    """Sort by share of the capacity, then by rate."""
     return sorted(found, key=lambda load: (-(load.share or 0.0), -load.mean_gBps))[:LISTED]
 
 

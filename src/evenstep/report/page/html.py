@@ -123,7 +123,6 @@ def _sections(
     loads: Sequence[fabric.Load],
     link_map: fabric.LinkMap | None,
 ) -> list[tuple[str, str]]:
-    """Return (anchor, title) of the page's sections, in order."""
     waits, measured = shown.facts["waiting"] is not None, bool(shown.ranks)
     listed = (
         ("findings", "findings", True),

@@ -36,7 +36,6 @@ class Drawing:
 
 
 def scaling(diagnosis: Diagnosis) -> Drawing | None:
-    """Return the chart of runs of several sizes; None without."""
     curve = diagnosis.summary.get("scaling") or {}
     rows = curve.get("points") or []
     measured = sorted((row["ranks"], row["throughput"]) for row in rows if row["throughput"])

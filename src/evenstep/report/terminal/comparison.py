@@ -154,7 +154,6 @@ def _finding(item: Changed, normalised: bool, style: Style) -> str:
 
 
 def _short(name: str, width: int = COLUMN) -> str:
-    """Shorten a run's name to its end."""
     text = printable(name)
     return text if len(text) < width else "…" + text[-(width - 2) :]
 

@@ -10,7 +10,6 @@ from evenstep.words import is_known, number, percent
 
 
 def page(document: dict[str, Any]) -> Iterator[str]:
-    """Render the table, the verdict, the cost and the limits."""
     points = document["points"]
     if not points:
         yield "no simulation finished"

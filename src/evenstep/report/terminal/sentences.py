@@ -34,14 +34,12 @@ def movement(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def growth(found: Mapping[str, Any] | None) -> Iterator[str]:
-    """Describe steps that grow longer over the run."""
     if found and found["last_ns"] >= (1 + WORTH) * found["first_ns"]:
         first, last = duration(found["first_ns"]), duration(found["last_ns"])
         yield f"steps grow longer: {first} in the first quarter of the run, {last} in the last"
 
 
 def regimes(found: Mapping[str, Any]) -> Iterator[str]:
-    """Describe what bounds the steps, if that changes over the run."""
     shares = {name: share for name, share in found["shares"].items() if share >= 1 - STEADY}
     if len(shares) < 2:
         return
@@ -143,7 +141,6 @@ _SENTENCES: Mapping[str, Callable[[Any], Iterator[str]]] = {
 
 
 def pacing(found: Mapping[str, Any]) -> Iterator[str]:
-    """Describe what pacing did and its measured effect."""
     yield from _part(found)
     if ranks := found["held_ranks"]:
         yield (

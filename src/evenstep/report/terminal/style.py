@@ -75,7 +75,6 @@ class Style:
         return [self.paint(line.replace("\u00a0", " "), code) for line in lines]
 
     def items(self, sentences: Iterable[str]) -> Iterator[str]:
-        """Render sentences as the items of a list."""
         for sentence in sentences:
             yield from self.wrap(printable(sentence), first=" - ", indent=3)
 

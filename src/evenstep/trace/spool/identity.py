@@ -155,7 +155,6 @@ def given_run_id(environ: Mapping[str, str]) -> str | None:
 
 
 def hostname() -> str:
-    """Name of this machine."""
     return socket.gethostname()
 
 

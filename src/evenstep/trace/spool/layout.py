@@ -38,7 +38,6 @@ TABLE_FACT = 3  # text is JSON: {"key", "value"}; a later entry of the same key 
 
 
 def pack_entry(kind: int, number: int, text: bytes) -> bytes:
-    """Pack an entry of a spool's tables."""
     length = -(-(TABLE_ENTRY.size + len(text)) // 8) * 8
     padding = length - TABLE_ENTRY.size - len(text)
     return TABLE_ENTRY.pack(length, kind, padding, number) + text + bytes(padding)

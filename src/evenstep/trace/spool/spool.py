@@ -154,7 +154,6 @@ class Spool:
         return (seq - 1) % self.regions.ring_capacity * RECORD_WORDS
 
     def holds(self, seq: int) -> bool:
-        """Whether the ring still has this record."""
         return bool(self.words[self.word_of(seq)] == seq)
 
     def patch(self, seq: int, word: int, value: int) -> None:
@@ -164,7 +163,6 @@ class Spool:
             self.words[base + word] = value
 
     def add_flags(self, seq: int, flags: int) -> None:
-        """Set bits of a record's flags."""
         base = self.word_of(seq)
         if self.words[base] == seq:
             self.halves[base * 4 + layout.HALF_FLAGS] |= flags

@@ -88,6 +88,5 @@ def write(connection: duckdb.DuckDBPyConnection, table: Mapping[str, Any], path:
 
 
 def literal(path: Path) -> str:
-    """Quote a path for SQL."""
     text = str(path).replace("'", "''")
     return f"'{text}'"

@@ -63,7 +63,6 @@ class StoredEvents(OnDisk):
         return found
 
     def of_kind(self, *kinds: Kind) -> Columns:
-        """Select rows of these kinds, left in the files."""
         key = tuple(sorted(set(kinds) & set(self._kinds)))
         if key not in self._views:
             parts = [part for part in self._parts if any(part.counts.get(int(k)) for k in key)]
@@ -85,7 +84,6 @@ class StoredEvents(OnDisk):
         return ByKind({k: self._read(parts, [k], ("rank", *wanted[k]), where) for k in wanted})
 
     def in_memory(self) -> Columns:
-        """Read the whole table, each file once."""
         return self._whole(EVENT_COLUMNS)
 
     def step_numbers(self) -> Array:
@@ -114,7 +112,6 @@ class StoredEvents(OnDisk):
             raise TraceError(f"{what}; store the run again") from None
 
     def _whole(self, names: Sequence[str]) -> Columns:
-        """Read whole columns, one block of files after another."""
         found = [self._read(block, self._kinds, names) for block in self._blocks()]
         return Columns.concatenate([empty(names), *found])
 

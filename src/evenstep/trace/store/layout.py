@@ -62,7 +62,6 @@ class StoredPart:
     alike: Mapping[int, Mapping[str, int]]  # of each kind: columns with a single value, and it
 
     def overlaps(self, first: int, last: int) -> bool:
-        """Whether it may hold records of steps [first, last)."""
         return self.first_step < last and self.last_step >= first
 
 
@@ -91,13 +90,11 @@ class Manifest:
     parts: Sequence[StoredPart]
 
     def write(self, folder: Path) -> None:
-        """Write `store.json` into a store's folder."""
         text = json.dumps({"schema": SCHEMA, **asdict(self)}, separators=(",", ":"))
         (folder / MANIFEST).write_text(text + "\n")
 
 
 def is_store(path: Path) -> bool:
-    """Whether a path is a store's folder."""
     return (path / MANIFEST).is_file()
 
 
