@@ -143,7 +143,7 @@ def _families(args: argparse.Namespace, diagnosis: Diagnosis) -> Families:
 
 def _sent(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
     """Send the outputs that go over the network or through a tracker's API."""
-    from evenstep.export.posting import push, redacted_url, webhook
+    from evenstep.export.posting import push, redacted_url
 
     if args.otlp:
         run = str(diagnosis.run.get("run_id") or "")
@@ -151,6 +151,8 @@ def _sent(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
         push(_families(args, diagnosis), args.otlp, time_ns=time.time_ns(), resource=resource)
         print(f"Sent metrics to {redacted_url(args.otlp)}", file=sys.stderr)
     if args.webhook:
+        from evenstep.watch.alerts import webhook
+
         told = webhook(args.webhook, diagnosis, above=args.above)
         print(f"Sent {told} findings to {redacted_url(args.webhook)}", file=sys.stderr)
     if not (args.wandb or args.mlflow or args.tensorboard):

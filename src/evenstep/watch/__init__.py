@@ -1,4 +1,4 @@
-"""Live view of a running job, from its files: terminal and page.
+"""Live view of a running job, from its files: terminal, page, alerts.
 
     SpoolTail   the latest steps and facts of one spool                   spool.py
     RankWindow  the latest steps as numbers, per rank                     window.py
