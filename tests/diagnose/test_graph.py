@@ -185,10 +185,13 @@ def test_lanes_that_wait_for_the_same_in_another_order_keep_their_work_each():
         "members": [2, 2],
         "root": [-1, -1],
         "message": np.zeros(2, bool),
+        "step": [0, 0],
+        "last_ns": [0, 0],
+        "over_ns": [0, 0],
     }
     batch = SimpleNamespace(links=SimpleNamespace(previous=np.zeros(6)), first_row=[0])
     found = SimpleNamespace(
-        ranks=np.arange(2), batches=[batch], batch_of=np.zeros(1, int),
+        ranks=np.arange(2), steps=np.arange(1), batches=[batch], batch_of=np.zeros(1, int),
         rows=Columns({name: np.array(of) for name, of in rows.items()}),
         operations=Columns({name: np.array(of) for name, of in table.items()}),
     )  # fmt: skip
