@@ -273,7 +273,10 @@ def _passed(graph: Graph) -> _Passed:
     source, target = message_ends(graph)
     sends, receives = source[rows.enter] == rows.lane, target[rows.wait] == rows.lane
     awaits_own = (source[rows.wait] == rows.lane) & (rows.enter != rows.wait)
-    came = _before(graph, np.where(receives, rows.wait, -1), sends, awaits_own)
+    # but for the first stage, whose micro-batches follow each other without a message between
+    collective = ~np.append(graph.operations.message, True)[rows.wait]
+    within = awaits_own | (collective & ~beginning(graph)[rows.lane])
+    came = _before(graph, np.where(receives, rows.wait, -1), sends, within)
     back = (came >= 0) & (target[rows.enter] == source[came])
     begins = np.bincount(rows.lane, sends & (came < 0), len(graph.ranks)) >= len(graph.steps) * MOST
     fresh = sends & ((came < 0) | (back & begins[rows.lane]))
@@ -289,15 +292,14 @@ def _passed(graph: Graph) -> _Passed:
     return _Passed(first[came], goes, fresh.astype(int), away, ahead)
 
 
-def _before(graph: Graph, received: Array, sends: Array, awaits_own: Array) -> Array:
+def _before(graph: Graph, received: Array, sends: Array, passed_over: Array) -> Array:
     """The message each row's lane received last, if it sent and awaited nothing since; -1 none.
 
-    `received`: the message each row waits for; `awaits_own`: rows that wait only until the lane's
-    own message is sent."""
+    `received`: the message each row waits for; `passed_over`: rows whose waits do not count."""
     rows = graph.rows
     order = np.lexsort([np.arange(len(rows)), rows.at_ns, rows.lane])
     lane, received = rows.lane[order], received[order]
-    tells = (((rows.wait >= 0) & ~awaits_own) | sends | rows.ends)[order]
+    tells = (((rows.wait >= 0) & ~passed_over) | sends | rows.ends)[order]
     last = np.maximum.accumulate(np.where(tells, np.arange(len(rows)), 0))
     came = np.full(len(rows), -1)
     came[order[1:]] = np.where(lane[last[:-1]] == lane[1:], received[last[:-1]], -1)

@@ -225,11 +225,14 @@ def _as_in_step(over: Array) -> Array:
 
 
 def _slow_stages(case: Case) -> list[Finding]:
-    """Stages all of whose ranks are chronically late, the longest first, where stages are known."""
+    """The only stage all of whose ranks are chronically late, where stages are known; or first and
+    last, the longer one first: only these have layers of their own, others may share a machine."""
     stages, chronic = _stages_of(case), case.delays.chronic
     number = np.array([stages.get(int(rank), -1) for rank in case.grid.ranks])
     work = np.median(case.program_ns, axis=0)
     slow = [int(s) for s in np.unique(number[number >= 0]) if chronic[number == s].all()]
+    if len(slow) > 1 and slow != [0, number.max()]:
+        return []
     slow.sort(key=lambda stage: -float(work[number == stage].mean()))
     return [one for stage in slow for one in _slow_stage(case, number, stage, work)]
 
