@@ -43,7 +43,8 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     if device.any():
         found = _restricted(found, device[found.rows.lane] == found.rows.on_device)
         clock = _clocks_read(trace, clocks, ranks)
-        rows, ahead = _aligned(found.rows, len(ranks), clock)
+        issued = ~np.isin(ranks, entered_on_device(trace))
+        rows, ahead = _aligned(found.rows, issued, clock)
         found = found._replace(rows=rows)
     lost = np.isin(ranks, list(clocks.unplaced)) & ~device
     found = _restricted(found, ~lost[found.rows.lane]) if lost.any() else found
@@ -111,10 +112,11 @@ def _with_compute(trace: Trace, ranks: Array, rows: Columns) -> Columns:
     return Columns({**{name: rows[name] for name in rows}, **found})
 
 
-def _aligned(rows: Columns, lanes: int, clock: Array) -> tuple[Columns, Array]:
+def _aligned(rows: Columns, issued: Array, clock: Array) -> tuple[Columns, Array]:
     """Entries with those of devices on the time of the first hosts' clock, and by how much each
-    lane's host is ahead of that. `clock` numbers the clock that each lane's host reads."""
-    chosen = np.flatnonzero(rows.on_device)
+    lane's host is ahead of that. `clock` numbers the clock that each lane's host reads, `issued`
+    says whether it is known when that host issued what its device does."""
+    lanes, chosen = len(issued), np.flatnonzero(rows.on_device)
     moved = streams.on_one_clock(rows.select(chosen), lanes)
     number = clock[moved.lane]
     lines = {
@@ -133,6 +135,7 @@ def _aligned(rows: Columns, lanes: int, clock: Array) -> tuple[Columns, Array]:
     since = rows.enter_ns[chosen] - rows.issued_ns[chosen]
     first_of = np.zeros(lanes, np.int64)
     first_of[moved.lane[::-1]] = since[::-1]
+    slack[~issued[rows.lane]] = NO_HOST
     if (since == first_of[moved.lane]).all():
         slack[:] = NO_HOST  # the source has one time for both: entries of devices stand for calls
     for name in ("enter_ns", "leave_ns"):
