@@ -44,7 +44,6 @@ class Draft:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, by their number."""
         return tuple(self._names)
 
     def group(self, name: str, ranks: Iterable[int], backend: str = "") -> int:

@@ -70,7 +70,6 @@ class Scenario:
 
     @property
     def ranks(self) -> int:
-        """Ranks of the job."""
         if self.job.ranks:
             return self.job.ranks
         if self.job.placement == "given":

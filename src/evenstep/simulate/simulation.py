@@ -72,7 +72,6 @@ class Setup:
     info: RunInfo
 
     def graph_of(self, number: int) -> JobGraph:
-        """The graph of a step."""
         averages = (number + 1) % self.scenario.strategy.every == 0
         return self.graph if averages else self.between
 

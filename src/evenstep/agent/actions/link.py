@@ -66,7 +66,6 @@ class Turn:
         return [post for ours, post in posts if not ours]
 
     def leave(self, end_ns: int) -> None:
-        """End the exchange."""
         self.asked_ns = 0
         self.token.leave(end_ns + self.board.shift_ns)
         self.board.publish(self.token.post, end_ns + self.board.shift_ns)
@@ -186,7 +185,6 @@ class StorageTurns:
             self._saved_ns = now_ns
 
     def end_step(self, closed: ClosedStep) -> None:
-        """End a step."""
         if closed.phase_ns[INPUT] and not closed.unsteady:
             step_ns, starved_ns = closed.end_ns - closed.start_ns, closed.used.run_delay_ns
             self._turns[INPUT].end_step(closed.number, step_ns, starved_ns=starved_ns)

@@ -51,7 +51,6 @@ class WindowReport(NamedTuple):
 
     @property
     def first(self) -> int:
-        """Its first step."""
         return self.end - self.steps
 
     def pack(self) -> bytes:

@@ -127,11 +127,9 @@ class StoreServer:
         self._watched[key] = (value, readers)
 
     def set(self, key: str, value: bytes) -> None:
-        """Store a value."""
         self._store.set(key, value)
 
     def check(self, keys: list[str]) -> bool:
-        """Whether all keys have values."""
         rest = [key for key in keys if key not in self._local]
         return not rest or bool(self._store.check(rest))
 
@@ -142,11 +140,9 @@ class StoreServer:
         return [self._local[key] if key in self._local else bytes(found[key]) for key in keys]
 
     def delete_key(self, key: str) -> object:
-        """Delete a value."""
         return self._store.delete_key(key)
 
     def close(self) -> None:
-        """Close all sockets."""
         for each in (self._listener, *self._clients):
             each.close()
 
@@ -213,7 +209,6 @@ class StoreClient:
         self.pump()
 
     def set(self, key: str, value: bytes) -> None:
-        """Store a value."""
         if self._own is not None:
             self._own.set(key, value)
         else:
@@ -236,14 +231,12 @@ class StoreClient:
         return [self._values[key] for key in keys]
 
     def delete_key(self, key: str) -> object:
-        """Delete a value."""
         if self._own is not None:
             return self._own.delete_key(key)
         self._send(packed(DELETE, key))
         return None
 
     def close(self) -> None:
-        """Close the socket."""
         if self._socket is not None:
             self._socket.close()
 

@@ -168,7 +168,6 @@ class _Parts(NamedTuple):
     share: Array
 
     def select(self, chosen: Array) -> _Parts:
-        """The parts that a mask selects."""
         return _Parts(*(column[chosen] for column in self))
 
 

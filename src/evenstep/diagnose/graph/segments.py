@@ -56,7 +56,6 @@ def segments(
 
 
 def _segment_numbers(rows: Columns, operations: Columns, index: Array) -> tuple[Array, Array]:
-    """Segment of each row and operation."""
     own = index.astype(np.int64)
     found = own.copy()
     count = len(operations)

@@ -266,7 +266,6 @@ class Intervals(NamedTuple):
     end: Array
 
     def where(self, mask: Array) -> Intervals:
-        """The intervals that a mask selects."""
         return self if mask.all() else Intervals(*(column[mask] for column in self))
 
     def __add__(self, other: object) -> Intervals:

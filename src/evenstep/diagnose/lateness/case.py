@@ -386,7 +386,6 @@ class Case:
 
 
 def open_case(trace: Trace) -> Case:
-    """The case of a trace."""
     return Case(trace, step_grid(trace))
 
 

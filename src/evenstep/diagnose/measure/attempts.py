@@ -109,7 +109,6 @@ def _failure(folder: Path, number: int) -> str:
 
 
 def attempts_of(run: Mapping[str, Any]) -> list[Attempt]:
-    """The attempts that `with_attempts` has found."""
     return [Attempt(**one) for one in run.get(KEY) or []]
 
 

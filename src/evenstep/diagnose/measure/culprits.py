@@ -49,11 +49,9 @@ class StackSamples(NamedTuple):
         return self.share(place) * self.step_ns
 
     def share(self, place: str) -> float:
-        """Share of the samples in a place."""
         return self.places[place].total() / max(self.total, 1) if place in self.places else 0.0
 
     def lines(self, place: str) -> Counter[str]:
-        """Samples of each line of a place."""
         found: Counter[str] = Counter()
         for text, looks in self.places.get(place, Counter()).items():
             found[text.partition(SEPARATOR)[0]] += looks

@@ -85,7 +85,6 @@ class StepGrid:
 
     @property
     def total_ns(self) -> float:
-        """Time of all steps."""
         return float(self.step_ns.sum())
 
     @property

@@ -228,7 +228,6 @@ def marked(trace: Trace, name: str) -> Numbers:
 
 
 def named(trace: Trace, kind: Kind, name: str) -> Columns:
-    """The records of a kind with this name."""
     rows = trace.of_kind(kind)
     return rows.select(rows.name == (trace.names.index(name) if name in trace.names else -1))
 

@@ -141,7 +141,6 @@ def _without_all(events: Columns) -> Array:
 
 
 def call_of(rows: Columns, index: int) -> EnteredCall:
-    """The call that a row records."""
     op = int(rows.op[index])
     side = _ALIKE.get(op)
     size = int(rows[side][index]) if side else None

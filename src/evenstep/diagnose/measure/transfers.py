@@ -254,7 +254,6 @@ class TransferLine(NamedTuple):
     gBps: float  # noqa: N815
 
     def time_ns(self, size_bytes: Any) -> Any:
-        """Time for a size, or for an array of sizes."""
         return self.alpha_ns + np.asarray(size_bytes) / self.gBps
 
 

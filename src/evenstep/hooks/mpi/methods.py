@@ -159,7 +159,6 @@ class Replacements:
         _assign(owner, name, method)
 
     def restore(self) -> None:
-        """Restore all methods."""
         while self._done:
             owner, name, method, original = self._done.pop()
             if owner.__dict__.get(name) is method:

@@ -187,7 +187,6 @@ class FunctionalWaits:
         self._library = library
 
     def remove(self) -> None:
-        """Remove the kernel."""
         if self._library is not None:
             self._library._destroy()
             self._library = None

@@ -109,7 +109,6 @@ class PhaseHooks:
         self._when_imported("torch.distributed.checkpoint", self._checkpoints)
 
     def remove(self) -> None:
-        """Remove all hooks."""
         self.armed = False
         undo(self._undo)
 

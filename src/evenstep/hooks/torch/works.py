@@ -35,12 +35,10 @@ class KeptWorks(OrderedDict[int, tuple[Any, Item]]):
         self[id(work)] = (work, item)
 
     def of(self, work: Any) -> Item | None:
-        """What is kept with a work."""
         entry = self.get(id(work))
         return None if entry is None else entry[1]
 
     def waited(self, work: Any) -> Item | None:
-        """What was kept with a work that has been waited for."""
         entry = self.pop(id(work), None)
         return None if entry is None else entry[1]
 

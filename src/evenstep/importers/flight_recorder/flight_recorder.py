@@ -104,7 +104,6 @@ class _Groups:
         self._everybody = set(range(max(dumps, default=-1) + 1))
 
     def number(self, dump: Dump, item: Entry) -> int:
-        """The group's number of an entry."""
         key = dump.rank, item.group
         if key not in self._known:
             self._known[key] = self._found(dump, item)

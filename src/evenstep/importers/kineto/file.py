@@ -178,7 +178,6 @@ class _Gathering:
         return index
 
     def file(self, path: Path, header: dict[str, Any]) -> KinetoFile:
-        """The finished file."""
         rows = Columns.concatenate([_EMPTY, *self._tables])
         base = header.get("baseTimeNanoseconds")
         if type(base) is int and 0 < base < LATEST_US * 1000:

@@ -86,7 +86,6 @@ def _graph_kernels(file: KinetoFile) -> Columns:
 def _launched_apart(
     file: KinetoFile, kernels: Columns, least: dict[tuple[int, int], int]
 ) -> KinetoFile:
-    """The file with a launch for each of these kernels."""
     place = kernels.place.copy()
     place[kernels.moving] = [least[key] for key in _keys(kernels.select(kernels.moving))]
     ticks = 2 * kernels.size + 1

@@ -118,7 +118,6 @@ def _whole(file: KinetoFile, host: Columns, marks: StepMarks) -> Steps:
 
 
 def _most(values: Array) -> int:
-    """The most frequent value."""
     found, counts = np.unique(values, return_counts=True)
     return int(found[np.argmax(counts)])
 

@@ -36,7 +36,6 @@ def call_table(**columns: Any) -> Columns:
 
 
 def announced_peers(announced: Sequence[Annotation | None], notes: Columns) -> Array:
-    """The peer that each annotation names."""
     peers = np.array([told.peer if told else NOT_SET for told in announced] + [NOT_SET])
     return np.asarray(peers[notes.name])
 

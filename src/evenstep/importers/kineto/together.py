@@ -148,7 +148,6 @@ def _difference(one: Columns, other: Columns, most: float) -> int | None:
 
 
 def _lanes(calls: Columns) -> list[Columns]:
-    """The calls of each lane."""
     order, size = (
         np.argsort(calls.lane, kind="stable"),
         np.unique(calls.lane, return_counts=True)[1],

@@ -60,7 +60,6 @@ class _Test:
     rows: int = 0
 
     def enter(self, group: str, rank: str, host: str) -> None:
-        """Add a rank."""
         self.hosts.add(host)
         if (group, rank) not in self.members:
             self.members.add((group, rank))

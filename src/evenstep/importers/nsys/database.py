@@ -135,5 +135,4 @@ def key(value: Any) -> int:
 
 
 def table_of(rows: list[list[int]]) -> Array:
-    """Rows of numbers as an array."""
     return np.array(rows, np.int64)

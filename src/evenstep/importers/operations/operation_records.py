@@ -203,7 +203,6 @@ class _Ends(NamedTuple):
 
     @staticmethod
     def of(rows: Columns) -> _Ends:
-        """The ends in these rows."""
         ranks, first, column = np.unique(rows["rank"], return_index=True, return_inverse=True)
         calls, call = np.unique(np.stack([rows.step, rows.seq_id]), axis=1, return_inverse=True)
         ends = np.full((calls.shape[1], len(ranks)), np.nan)

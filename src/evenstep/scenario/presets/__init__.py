@@ -19,7 +19,6 @@ from evenstep.values import refused
 
 
 def names() -> tuple[str, ...]:
-    """Names of all presets."""
     found = (file.name for file in files(__name__).iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml")))
 

@@ -224,7 +224,6 @@ class FittedLinks(Document):
 
     @property
     def cluster(self) -> dict[str, Any]:
-        """Fields of the cluster."""
         near = self.within_node or self.between_nodes or FittedLink(0.0, FASTEST_GBPS)
         far = self.between_nodes or near
         return {

@@ -62,7 +62,6 @@ class LeafSpine:
         self.blocks = _both_ways(links, capacity, latency, ends)
 
     def place(self, port: Array) -> Array:
-        """The leaf of a port."""
         pod = port // self._cards // self._per_leaf
         return pod * self._cards + port % self._cards if self._rails else pod
 
@@ -115,7 +114,6 @@ class FatTree:
         ]
 
     def place(self, port: Array) -> Array:
-        """The leaf of a port."""
         return port // self._under
 
     def paths(self, source: Array, target: Array, choice: Array) -> Array:
@@ -174,7 +172,6 @@ BUILDERS: dict[str, Callable[[Cluster, Fabric], Core]] = {
 
 
 def build(cluster: Cluster, fabric: Fabric) -> Core:
-    """The fabric of a scenario."""
     core = BUILDERS[fabric.kind](cluster, fabric)
     if any(block.links > 1 << 26 for block in core.blocks):
         raise ConfigError(f"fabric.{fabric.kind} of {cluster.nodes} nodes has too many links")

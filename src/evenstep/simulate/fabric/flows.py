@@ -57,7 +57,6 @@ class Flow:
 
     @cached_property
     def link_bytes(self) -> Array:
-        """Bytes of all rounds on each link."""
         loads = [stage.load * stage.round.repeats for stage in self.stages]
         return np.asarray(sum(loads)) if loads else np.zeros(len(self.capacity))
 

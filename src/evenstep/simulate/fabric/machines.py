@@ -151,7 +151,6 @@ class Machines:
 
     @property
     def numa_nodes(self) -> int:
-        """NUMA nodes of a machine."""
         return 1 + int(max(self.gpu_numa.max(), self.nic_numa.max(), self.core_numa.max()))
 
     def factor(self, gpu: Array) -> Array:
@@ -218,7 +217,6 @@ def _card(index: int) -> str:
 
 
 def pcie_switches(cluster: Cluster) -> int:
-    """PCIe switches of a node."""
     return -(-cluster.gpus_per_node // cluster.gpus_per_pcie_switch)
 
 

@@ -113,7 +113,6 @@ class Dragonfly:
         ]
 
     def place(self, port: Array) -> Array:
-        """The router of a port."""
         return port // self._under
 
     def paths(self, source: Array, target: Array, choice: Array) -> Array:  # noqa: ARG002

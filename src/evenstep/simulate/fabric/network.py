@@ -93,7 +93,6 @@ class Network:
         return [block.name(i) for block in self.blocks for i in range(block.links)]
 
     def name(self, link: int) -> str:
-        """The name of one link."""
         block = int(np.searchsorted(self.first, link, side="right")) - 1
         return self.blocks[block].name(link - int(self.first[block]))
 

@@ -60,7 +60,6 @@ class NoiseContext:
 
     @property
     def units(self) -> int:
-        """Number of units."""
         return int(self.unit.max()) + 1
 
     def random(self, step: int) -> np.random.Generator:

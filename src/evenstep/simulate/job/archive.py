@@ -40,7 +40,6 @@ class RunInfo:
 
     @property
     def ranks(self) -> int:
-        """Ranks of the job."""
         return len(self.placement.gpu)
 
     @property

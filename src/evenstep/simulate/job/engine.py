@@ -201,7 +201,6 @@ class StepSums:
         self.totals = {name: np.zeros(ranks) for name in StepShares._fields[2:]}
 
     def add(self, shares: StepShares) -> None:
-        """Add the next step."""
         index = self.done
         self.begin_ns[index], self.end_ns[index] = shares.begin.max(), shares.end.max()
         self.done += 1

@@ -151,7 +151,6 @@ class _Places:
 
 
 def fabric_map(network: Network, placement: Placement, loads: LinkLoads) -> FabricMap:
-    """The map of a run."""
     nodes = tuple(int(length) for length in network.fabric.shape)
     shape, cells = _grid(nodes) if network.fabric.kind == "torus" else ((), None)
     tiers: dict[str, _Places] = {}

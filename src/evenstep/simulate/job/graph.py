@@ -162,7 +162,6 @@ class JobGraph:
         return found
 
     def reads(self, operation: Operation) -> bool:
-        """Whether an operation reads from storage."""
         return operation.instance >= 0 and self.flows[operation.instance].operation == "read"
 
     def plan(self, numbers: dict[int, int]) -> StepPlan:
@@ -267,7 +266,6 @@ class GraphDraft:
         return members
 
     def graph(self, *roles: RankProgram, role: Array | None = None) -> JobGraph:
-        """The finished graph."""
         of_rank = np.zeros(self.scenario.ranks, np.int64) if role is None else role
         return JobGraph(roles, of_rank, self.flows, tuple(self.partitions))
 
@@ -349,7 +347,6 @@ def _known(flow: Flow, name: str, make: Callable[[], Flow]) -> Flow:
 
 
 def repeated(flow: Flow, times: int) -> Flow:
-    """A collective repeated `times` times, as one."""
 
     def make() -> Flow:
         stages = flow.stages * times

@@ -80,7 +80,6 @@ class NeighbourJob:
 def neighbour_jobs(
     scenario: Scenario, network: Network, placement: Placement
 ) -> list[NeighbourJob]:
-    """The neighbours of a scenario."""
     found = []
     for index, settings in enumerate(scenario.neighbours):
         flow = _ring(network, placement.neighbours[index], settings.message_bytes)

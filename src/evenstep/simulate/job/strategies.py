@@ -147,11 +147,9 @@ class Pace:
         """Take the signals of these ranks, which finished a step."""
 
     def records(self, step: int, start: Array) -> list[Extra]:  # noqa: ARG002
-        """Records of decisions."""
         return []
 
     def summary(self) -> dict[str, Any] | None:
-        """Summary of pacing for the result."""
         return None
 
     def staleness(self) -> StalenessDistribution | None:

@@ -47,7 +47,6 @@ class Limits:
         return Edges(**{k: v for k, v in self.to_json().items() if k in Edges._fields})
 
     def to_json(self) -> dict[str, float]:
-        """The given limits."""
         rows = ((name, getattr(self, name)) for name in self.__dataclass_fields__)
         return {name: value for name, value in rows if value is not None}
 
