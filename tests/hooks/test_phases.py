@@ -37,6 +37,7 @@ def hooks_of(mechanism, recorder, session):
         recorder.ended = on_step
         if session is not None:
             session.arm()
+            session.functions.pass_by(True)  # collectives are not what is tested, groups not known
             recorder.defer(later=True)
         made.append(hooks)
         hooks.install()
@@ -47,6 +48,7 @@ def hooks_of(mechanism, recorder, session):
         hooks.remove()
     if session is not None:
         session.close()
+        session.functions.pass_by(False)
         recorder.defer(later=False)
 
 

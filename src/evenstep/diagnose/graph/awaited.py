@@ -119,8 +119,10 @@ def _shares_after_sends(rows: Columns, operations: Columns, gaps: _Gaps, entered
     sends = rows.sends[gaps.row - 1] & ~gaps.opens & np.isnan(gaps.computed)
     free = means(sends, between) > MOST
     if free.any():
-        share = _fitted(like.sample(), _usual_shares(rows, operations, like), free, WHOLE)[0]
-        mine = free[between]
+        some = like.sample()
+        free = free[: some.kind.max(initial=-1) + 1]  # without those without any gap in it
+        share = _fitted(some, _usual_shares(rows, operations, like)[: len(free)], free, WHOLE)[0]
+        mine = np.append(free, False)[np.minimum(between, len(free))]
         found[gaps.kind[mine]] = share[between[mine]]
     return found
 

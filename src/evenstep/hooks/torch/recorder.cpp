@@ -349,7 +349,7 @@ struct Session {
   }
 
   [[gnu::noinline]] Group& met(const std::string& name, int size) {
-    meet.load()(name.c_str(), size);
+    if (const auto call = meet.load()) call(name.c_str(), size);
     Group* group = find(name);
     TORCH_CHECK(group, "the process group ", name, " is not known");
     return *group;
