@@ -13,7 +13,7 @@ class Control:
     """Counts what it is told."""
 
     def __init__(self):
-        self.told = []
+        self.told, self.due = [], ()
 
     def connect(self, *_, **__):
         self.told.append("connect")

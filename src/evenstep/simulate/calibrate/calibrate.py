@@ -124,7 +124,7 @@ def calibrate(seen: Observed) -> Calibration:
     loading, input_ns = _input(phases["input"])
     lengths: dict[str, Any] = {f"{name}_ms": _ms(share[name] * base) for name in PHASES[1:]}
     if plan.kind == "collective":  # a benchmark, whose step has one phase
-        lengths = {"forward_ms": _ms(sum(lengths.values()))}
+        lengths = dict.fromkeys(lengths, 0.0) | {"forward_ms": sum(lengths.values())}
     work = Work(
         kind=plan.kind,
         **lengths,
