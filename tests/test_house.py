@@ -43,7 +43,7 @@ BUDGET = {
     # operations of a table by any name; partial reads of tables and timelines are said; groups that
     # no profile states follow from who leaves together; durations of a flight recorder's dumps;
     # calls of a table of durations that run behind others; calls of a dump lie where the rounds of
-    # its watchdog leave them room; windows of a rank are joined; messages of rings that have wrapped
+    # its watchdog leave them room; windows of a rank are joined; rings that have wrapped
     "trace": 5590,  # what facts of a spool must look like is checked where they are read;
     # which operations of a table follow which, and how it reduces, stands here for both; an event
     # table is a class of its own, in memory or on disk
