@@ -154,6 +154,18 @@ def test_phases_are_the_same_whoever_tells_them(alone, hooks_of, recorder):
     assert (phases["exit_ns"] >= phases["enter_ns"]).all()
 
 
+def test_phases_are_told_as_they_come_where_somebody_waits_for_them(alone, hooks_of, recorder):
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    hooks_of(lambda *_: None)
+    recorder.defer(later=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for steps in (1, 2):
+        train(model, optimizer, 1)
+        records = read_spool(recorder.spool.path).records
+        told = records["op"][(records["kind"] == Kind.PHASE) & (records["op"] != Phase.SYNC)]
+        assert told.tolist() == [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER] * steps
+
+
 def test_a_step_with_more_events_than_places_for_them_loses_none(alone, hooks_of, recorder):
     model = DistributedDataParallel(torch.nn.Linear(4, 4)).eval()
     hooks_of(lambda *_: None)

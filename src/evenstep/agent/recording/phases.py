@@ -43,12 +43,13 @@ class Word:
     MARKING = 18  # identity of the optimizer that marks the steps; 0: none yet
     MANUAL = 19  # whether the script or a framework marks them instead
     ATTENDED = 20  # the first step that Python has to begin
-    EVENTS = 21  # of hooks in the running step
-    EVENT_NS = 22  # thread time of compiled code in sampled events
-    EVENT_SAMPLES = 23
-    END_NS = 24  # the same of ending a step
-    END_SAMPLES = 25
-    USE = 26  # six counters of the process when the latest step ended, as in `ResourceUse`
+    AT_ONCE = 21  # whether somebody waits for what the account is told
+    EVENTS = 22  # of hooks in the running step
+    EVENT_NS = 23  # thread time of compiled code in sampled events
+    EVENT_SAMPLES = 24
+    END_NS = 25  # the same of ending a step
+    END_SAMPLES = 26
+    USE = 27  # six counters of the process when the latest step ended, as in `ResourceUse`
 
 
 WORDS = Word.USE + 6

@@ -58,7 +58,7 @@ _HOST_BLOCKED = int(Flag.HOST_BLOCKED)
 _SYNC, _LAST_ENTRY = int(Phase.SYNC), Word.LAST_ENTRY
 _STEP_WORD, _BEGAN = Word.STEP, Word.BEGAN
 _USE, _NOTED, _TOLD = Word.USE, Word.NOTED, Word.TOLD
-_EVENTS, _MANUAL = Word.EVENTS, Word.MANUAL
+_EVENTS, _MANUAL, _AT_ONCE = Word.EVENTS, Word.MANUAL, Word.AT_ONCE
 _IN_PHASES = (_COLLECTIVE, _POINT_TO_POINT, _PAUSE, _SPAN)  # records whose parent is a phase
 
 SHORTEST_WAIT_NS = 20_000
@@ -237,15 +237,17 @@ class Recorder:
         """Apply events `later`, before the account is read, or as they come."""
         self.catch_up()
         self._stack.behind = later
-        self.note = self._note if later else self._apply
+        self.words[_AT_ONCE] = not later
+        self.note = self._note if later else self._note_at_once
 
     def catch_up(self) -> bool:
-        """Apply noted events; off the training thread, give way to that one between two.
+        """Apply noted events; off the training thread, give way to that one between two, and leave
+        it those that somebody waits for.
 
         Return whether the caller should go on giving way.
         """
         polite = _get_ident() != self.ident
-        if not self._stack.behind:
+        if polite and not self._stack.behind:
             return polite
         with self._applying:
             while self._tell_next():
@@ -277,6 +279,10 @@ class Recorder:
 
     def _note(self, event: Event) -> None:
         self._noted.append((self.words[_NOTED], event))
+
+    def _note_at_once(self, event: Event) -> None:
+        self.catch_up()
+        self._apply(event)
 
     @staticmethod
     def _apply(event: Event) -> None:

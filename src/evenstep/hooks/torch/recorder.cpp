@@ -82,6 +82,7 @@ enum Word {
   MARKING,       // address of the optimizer that marks the steps; 0: none yet
   MANUAL,        // whether the script or a framework marks them instead
   ATTENDED,      // the first step that Python has to begin
+  AT_ONCE,       // whether somebody waits for what the account is told
   EVENTS,        // of hooks in the running step
   EVENT_NS,      // thread time of our code in sampled events
   EVENT_SAMPLES,
@@ -1001,6 +1002,7 @@ class PythonHook {
       session.note(event, at, values...);
     }
     session.add(EVENTS, 1);
+    if (session.load(AT_ONCE)) emptied();
   }
   void check(bool well) const {
     if (well) return;
