@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evenstep.diagnose.finding import Diagnosis, Option
-from evenstep.report.page.cost import best_option, cost
+from evenstep.diagnose.finding import Diagnosis
+from evenstep.report.page.cost import cost
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
@@ -47,16 +47,3 @@ def test_energy_is_what_each_ranks_counter_advanced(diagnosis: Diagnosis, trace:
     measured = replace(trace, events=Columns.concatenate([trace.events, samples]), names=names)
     assert cost(diagnosis, measured).energy_joules == pytest.approx(600.0 + 40.0)
     assert cost(diagnosis, trace).energy_joules is None
-
-
-def test_the_best_option_is_the_one_that_gives_back_most(diagnosis: Diagnosis) -> None:
-    better = Option("move it", 0.4, 0.3, 0.5, "a restart", "replay")
-    first = diagnosis.findings[0]
-    diagnosis.findings.append(replace(first, options=(better,)))
-    assert best_option(diagnosis) == (diagnosis.findings[1], better)
-
-
-def test_without_a_predicted_gain_there_is_no_best_option(diagnosis: Diagnosis) -> None:
-    first = diagnosis.findings[0]
-    diagnosis.findings[0] = replace(first, options=(replace(first.options[0], gain=None),))
-    assert best_option(diagnosis) is None

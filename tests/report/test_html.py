@@ -50,6 +50,19 @@ def test_the_head_says_the_two_step_times_as_the_terminal_does(
     assert re.sub("<[^>]+>", "", told[1]) == said.change
 
 
+def test_the_head_advises_what_mends_its_own_finding(
+    diagnosis: Diagnosis, trace: Trace, steps: Columns
+) -> None:
+    ask = Option("look at rank 3", None, None, None, "a look", "")
+    costly = diagnosis.findings[0]
+    hang = replace(costly, mode="hang", severity=0.0, options=[ask])
+    stopped = replace(diagnosis, findings=[hang, costly])
+    advice = re.search(r'class="best">(.*?)</p>', html.render(stopped, trace, steps=steps), re.S)
+    assert advice
+    words = re.sub("<[^>]+>", "", advice[1]).split()
+    assert " ".join(words) == "Do look at rank 3. Cost: a look."
+
+
 def test_every_cell_of_the_heat_map_is_the_tables_number(page: Page, steps: Columns) -> None:
     for metric in ("wait", "lateness"):
         cells = page.column("grid", f"{metric}_us")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evenstep.diagnose.finding import Diagnosis, Finding, Option
+from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.measure.attempts import ENERGY, PRICE
 from evenstep.diagnose.measure.hosts import sampled
 from evenstep.trace.trace import Trace
@@ -72,10 +72,3 @@ def energy_joules(trace: Trace) -> float | None:
     np.maximum.at(high, place, found.value)
     total = float((high - low).sum())
     return total if total > 0 else None
-
-
-def best_option(diagnosis: Diagnosis) -> tuple[Finding, Option] | None:
-    """Return the remedy with the largest predicted gain, and its finding."""
-    pairs = [(finding, option) for finding in diagnosis.findings for option in finding.options]
-    pairs = [pair for pair in pairs if is_known(pair[1].gain) and (pair[1].gain or 0.0) > 0]
-    return max(pairs, key=lambda pair: pair[1].gain or 0.0, default=None)

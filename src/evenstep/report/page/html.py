@@ -15,11 +15,11 @@ from evenstep import words
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.predict.what_if import WhatIfGain
-from evenstep.diagnose.sentences import sureness, verdict
+from evenstep.diagnose.sentences import best, sureness, verdict
 from evenstep.report import markdown
 from evenstep.report.page import fabric, sheet
 from evenstep.report.page.contents import Contents, contents
-from evenstep.report.page.cost import best_option, cost
+from evenstep.report.page.cost import cost
 from evenstep.report.page.scaling import Drawing, scaling
 from evenstep.report.page.sheet import pack
 from evenstep.report.terminal import terminal
@@ -78,15 +78,16 @@ def render(
     titles = {"gpu": "GPU", **({"nic": "adapter"} if several else {}), "numa": "NUMA"}
     known = {part for place in shown.places.values() for part in place}
     facts = {"directory": packed.directory, "fabric": link_map and link_map.facts, **shown.facts}
+    said = verdict(diagnosis.findings, diagnosis.summary)
     text: str = template.render(
         diagnosis=diagnosis,
         summary=diagnosis.summary,
         run=_run_line(diagnosis),
         shares=[(n, text, shares[n]) for n, text in words.SHARES if words.is_known(shares.get(n))],
         cost=cost(diagnosis, trace, price_per_rank_hour),
-        said=verdict(diagnosis.findings, diagnosis.summary),
+        said=said,
         markdown=markdown.render(diagnosis),
-        best=best_option(diagnosis),
+        remedy=best(diagnosis.findings[0]) if said.action else None,
         shown=shown,
         answers=answers,
         scaling=drawn,
