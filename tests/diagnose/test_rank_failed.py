@@ -144,6 +144,15 @@ def test_who_loses_a_peer_to_ctrl_c_has_not_died(watched):
     assert died == [[1]] * watched
 
 
+@pytest.mark.parametrize(("phase", "modes"), [(Phase.BACKWARD, []), (Phase.INPUT, ["hang"])])
+def test_who_leaves_in_order_within_a_backward_pass_was_ended_by_a_signal(phase, modes):
+    """Batches end between steps; nothing returns to a script from within its backward pass."""
+    ends = {1: {"closed": (2 * MS, {})}, 0: {"raised": raised(60 * MS)}}
+    trace, end = broken(World(ranks=2), ends)
+    trace = with_rows(trace, rank=1, kind=Kind.PHASE, op=phase, step=60, enter_ns=end + MS)
+    assert [one.mode for one in diagnose(waits(trace, end, 0)).findings] == modes
+
+
 def test_a_hang_stays_a_hang_when_a_timeout_ends_it():
     trace, end = broken(
         World(),

@@ -258,13 +258,15 @@ def deaths(trace: Trace) -> list[Death]:
 
     Ends that follow one on request do not count: Ctrl-C reaches some ranks, the others lose a peer.
     """
-    asked = [wall_ns(info, ended_ns(info) or 0) for info in trace.ranks.values() if _stopped(info)]
-    before_ns = min(asked, default=math.inf) - RESOLUTION_NS
     found = [
         Death(rank, wall_ns(info, ended_ns(info) or 0), info.facts)
         for rank, info in trace.ranks.items()
-        if _wrong(info) and wall_ns(info, ended_ns(info) or 0) < before_ns
+        if _wrong(info)
     ]
+    within = _ended_within(trace) if found else set()
+    asked = [info for rank, info in trace.ranks.items() if rank in within or _stopped(info)]
+    first_ns = min((wall_ns(info, ended_ns(info) or 0) for info in asked), default=math.inf)
+    found = [death for death in found if death.at_ns < first_ns - RESOLUTION_NS]
     if all(_interrupted(death.facts) for death in found):
         return []
     if found:  # the job is over: a rank that did not close its trace died, too
@@ -383,6 +385,21 @@ def _stopped(info: RankInfo) -> bool:
     """Whether a person or a scheduler ended it, by its launcher, or without one by itself."""
     ended = info.facts.get("ended")
     return bool(ended.get("asked")) if ended else _interrupted(info.facts)
+
+
+def _ended_within(trace: Trace) -> set[int]:
+    """Ranks that closed their trace in order within a backward pass. That returns to the script at
+    its end only: a signal ended them."""
+    phases = trace.of_kind(Kind.PHASE)
+    open_ = (phases.op == int(Phase.BACKWARD)) & (phases.exit_ns == 0)
+    mine = {rank: phases["rank"] == rank for rank in np.unique(phases["rank"][open_]).tolist()}
+    return {
+        rank
+        for rank, rows in mine.items()
+        if trace.ranks[rank].closed
+        and not _wrong(trace.ranks[rank])
+        and phases.step[rows & open_].max() == phases.step[rows].max()
+    }
 
 
 def _interrupted(facts: dict[str, Any]) -> bool:
