@@ -140,6 +140,19 @@ def test_the_engine_without_a_compiler_gives_the_same(monkeypatch, weights: str)
         assert times == pytest.approx(expected, abs=1e-8)
 
 
+class InTurn(Free):
+    """Asked before each step, and again before each exchange."""
+
+    ahead = 0
+
+
+def test_steps_fed_at_once_are_those_fed_in_turn() -> None:
+    asked = two(ranks=2, goodput=0.8, flows=1.5, seed=4)
+    found = run(asked, [InTurn(2), InTurn(2)], 40)
+    for times, expected in zip(unpaced(asked, 40).times, found.times, strict=True):
+        assert (times == expected).all()
+
+
 def test_a_flow_of_twice_the_weight_takes_twice_the_share() -> None:
     # b = 2 beside one job: a third of the link is left
     busy = world(LinkJob(compute=1.0, exchange=0.4), flows=2, on=1e9, off=1e-9)

@@ -29,6 +29,8 @@ MARGIN = 0.1  # of the floor: above it by no more, a bucket may have had no wait
 class PacedRanks(Free):
     """The pacers of one job."""
 
+    ahead = 1
+
     def __init__(self, ranks: int, **settings: Any) -> None:
         super().__init__(ranks)
         self.pacers = [
@@ -74,6 +76,8 @@ class PacedRanks(Free):
 
 class TokenJob(Free):
     """A job with a token; `board` is shared by all of them on this link."""
+
+    ahead = 0
 
     def __init__(self, ranks: int, board: list[TokenJob], *, guarded: bool = True) -> None:
         super().__init__(ranks)

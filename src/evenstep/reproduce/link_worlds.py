@@ -56,6 +56,9 @@ class LinkWorld:
 class Free:
     """A driver of one job, without any delay. All times as in the world."""
 
+    #: Steps whose delays are known at the beginning of the first; 0: the job asks in each of them.
+    ahead = 16
+
     def __init__(self, ranks: int) -> None:
         self._none = [0.0] * ranks
 
@@ -119,7 +122,7 @@ def run(
         if number == len(jobs):
             assert background is not None
             background.feed()
-        elif (done := jobs[number].go_on()) is not None:
+        for done in jobs[number].go_on() if number < len(jobs) else ():
             on_step(done)
             unfinished -= done.step + 1 == steps
     return Outcome(tuple(np.array(job.times[:steps]) for job in jobs))
@@ -133,66 +136,80 @@ class _Running:
         self._job, self._seed = world.jobs[number], (world.seed, number)
         self.times: list[float] = []
         self._begin = 0.0
-        self._computes = self._entered = self._compute = self._sizes = np.zeros(0)
+        self._compute = self._sizes = self._delays = self._entered = np.zeros(0)
         self._exchanges: float | None = None
         first, total = _place(world, number)
         weights = [1.0] * BUCKETS
         if world.weights == PROGRESS:
             weights = [PROGRESS_SLOPE * (k + 0.5) / BUCKETS + PROGRESS_BASE for k in range(BUCKETS)]
-        inside = np.arange(first, first + self._job.ranks)
+        ranks = self._job.ranks
+        inside = np.arange(first, first + ranks)
         group = np.full(total, -1)
         group[inside] = 0
         barrier = engine.flow(Carriage(inside, group, (), closed=True))
         buckets = [engine.flow(_bucket(first, total, weight=weight)) for weight in weights]
-        ranks = self._job.ranks
-        self._ready = engine.graph(one_by_one(ranks, [COMPUTE, COLLECTIVE], [barrier]))
+        meets, sends = [COMPUTE, COLLECTIVE], [COLLECTIVE] * (BUCKETS + 1)
+        self._meets = engine.graph(one_by_one(ranks, meets, [barrier]))
         self._waits = engine.graph(one_by_one(ranks, [COMPUTE], []))
-        self._exchange = engine.graph(
-            one_by_one(ranks, [COLLECTIVE] * (BUCKETS + 1), [*buckets, barrier])
-        )
-        self._nothing = np.zeros((BUCKETS + 1, ranks))
+        self._sends = engine.graph(one_by_one(ranks, sends, [*buckets, barrier]))
+        flows = [barrier, *buckets, barrier] * driver.ahead
+        self._steps = engine.graph(one_by_one(ranks, (meets + sends) * driver.ahead, flows))
         engine.job(number, np.zeros(ranks))
 
-    def go_on(self) -> LinkStep | None:
-        """Give the engine the job's next work, as the driver says; return a step that is over."""
+    def go_on(self) -> list[LinkStep]:
+        """Give the engine the job's next work, as the driver says; return steps that are over."""
         found = self._engine.take(self._number)
         if found is None:
-            self._begin_step(0.0)
-            return None
-        end = found[1]
-        now = float(end[-1, 0]) / UNIT_NS
-        if self._exchanges is not None:
-            return self._end_step(now, float(end[0, 0]) / UNIT_NS)
+            self._begin_steps(0.0)
+            return []
+        end = found[1] / UNIT_NS
+        now = float(end[-1, 0])
+        if self._driver.ahead:
+            rows = end.reshape(-1, BUCKETS + 3, self._job.ranks)
+            done = [self._end_step(row[0], float(row[1, 0]), row[2:]) for row in rows]
+        elif self._exchanges is not None:
+            done = [self._end_step(self._entered, self._exchanges, end)]
+        else:
+            self._send(now, end)
+            return []
+        self._begin_steps(now)
+        return done
+
+    def _send(self, now: float, end: Array) -> None:
+        """Begin the exchange, unless the driver says to wait."""
         if len(end) == 2:
-            self._entered = end[0] / UNIT_NS
+            self._entered = end[0]
         if (wait := self._driver.wait(now)) > 0:
             self._feed(self._waits, np.full((1, self._job.ranks), wait * UNIT_NS), np.zeros(0))
-            return None
-        sizes = self._sizes[len(self.times) % DRAWN_STEPS]
+            return
         self._exchanges = now
-        self._feed(self._exchange, self._nothing, np.append(sizes * UNIT_NS, 1.0))
-        return None
+        sizes = self._sizes[len(self.times) % DRAWN_STEPS]
+        nothing = np.zeros((BUCKETS + 1, self._job.ranks))
+        self._feed(self._sends, nothing, np.append(sizes * UNIT_NS, 1.0))
 
-    def _begin_step(self, now: float) -> None:
-        step = len(self.times)
-        if step % DRAWN_STEPS == 0:
+    def _begin_steps(self, now: float) -> None:
+        step, count = len(self.times), max(self._driver.ahead, 1)
+        at = step % DRAWN_STEPS
+        if at == 0:
             self._draw(step // DRAWN_STEPS)
-        delays = np.array(self._driver.before(step))
-        self._begin, self._computes, self._exchanges = now, now + delays, None
-        value = np.zeros((2, self._job.ranks))
-        value[0] = (delays + self._compute[step % DRAWN_STEPS]) * UNIT_NS
-        self._feed(self._ready, value, np.ones(1))
+        self._delays = np.array([self._driver.before(n) for n in range(step, step + count)])
+        self._begin, self._exchanges = now, None
+        value = np.zeros((count, BUCKETS + 3, self._job.ranks))
+        value[:, 0] = (self._delays + self._compute[at : at + count]) * UNIT_NS
+        scale = np.ones((count, BUCKETS + 2))
+        scale[:, 1:-1] = self._sizes[at : at + count] * UNIT_NS
+        if self._driver.ahead:
+            self._feed(self._steps, value.reshape(-1, self._job.ranks), scale.ravel())
+        else:
+            self._feed(self._meets, value[0, :2], scale[0, :1])
 
-    def _end_step(self, now: float, first: float) -> LinkStep:
-        assert self._exchanges is not None
-        step = len(self.times)
-        self._driver.after(step, self._begin, now, (first - self._entered).tolist())
-        done = LinkStep(
-            self._number, step, self._begin, self._computes, self._entered, self._exchanges, now
-        )
-        self.times.append(now - self._begin)
-        self._begin_step(now)
-        return done
+    def _end_step(self, entered: Array, exchanges: float, ends: Array) -> LinkStep:
+        step, begin, end = len(self.times), self._begin, float(ends[-1, 0])
+        self._driver.after(step, begin, end, (float(ends[0, 0]) - entered).tolist())
+        self.times.append(end - begin)
+        self._begin = end
+        computes = begin + self._delays[step % len(self._delays)]
+        return LinkStep(self._number, step, begin, computes, entered, exchanges, end)
 
     def _feed(self, graph: int, value: Array, scale: Array) -> None:
         self._engine.feed(self._number, graph, value, scale)
