@@ -175,7 +175,7 @@ class Job:
             with evenstep.span("mine"):
                 train(1, first=step, parts=parts)
             evenstep.log(loss=step)
-        evenstep.step()
+            evenstep.step()
         train(2, parts=parts)
         evenstep.step()
 

@@ -215,7 +215,8 @@ def test_a_script_can_name_stretches_log_numbers_and_end_steps_itself(solo):
     assert [trace.names[name] for name in spans.name] == ["mine"] * 3
     assert (spans.exit_ns > spans.enter_ns).all()
     assert markers.bytes_in.view(np.float64).tolist() == [0.0, 1.0, 2.0]
-    assert len(steps_of(trace)) == 3 + 2  # three by the optimizer, then two of its own
+    # one of each call, although the optimizer has ended the first before that is known
+    assert len(steps_of(trace)) == 3 + 1
 
 
 # -- two ranks -------------------------------------------------------------------------------------

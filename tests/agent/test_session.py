@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 import evenstep
+from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.attachment import agent
 from evenstep.trace.reader import read_spool
@@ -129,6 +130,20 @@ def test_a_step_of_ones_own_ends_it_and_takes_the_marking_over(attached):
     evenstep.step()
     assert attached.recorder.stack.step == 2
     assert attached.recorder.manual
+
+
+@pytest.mark.parametrize(("backward", "steps"), [(False, 1), (True, 2)])
+def test_the_first_mark_after_an_optimizers_is_of_the_same_step(attached, backward, steps):
+    recorder = attached.recorder
+    recorder.words[Word.MARKING] = 1
+    recorder.clock.end_step(10)
+    if backward:  # a loop without an optimizer follows
+        recorder.clock.backward_begins(20)
+        recorder.clock.backward_ends(30)
+    evenstep.step()
+    assert recorder.stack.step == steps
+    evenstep.step()
+    assert recorder.stack.step == steps + 1
 
 
 def test_a_step_that_fails_inside_us_is_ours_to_handle(attached):

@@ -61,12 +61,12 @@ def span(name: str) -> Span:
 
 
 def step() -> None:
-    """End a step here, and from now on only here."""
+    """End a step here, and from now on only here; one that an optimizer has just ended, once."""
     attached = agent.current()
     if attached is not None and not attached.failure:
-        attached.recorder.manual = True
         try:
-            attached.end_step(monotonic_ns())
+            if not attached.recorder.taken_over():
+                attached.end_step(monotonic_ns())
         except Exception as error:
             attached.give_up(error)
 

@@ -228,6 +228,13 @@ class Recorder:
     def manual(self, manual: bool) -> None:
         self.words[_MANUAL] = manual
 
+    def taken_over(self) -> bool:
+        """Mark steps by hand from now on; whether an optimizer's mark was that of this step: no
+        backward has begun since."""
+        marked = not self.manual and bool(self.step and self.words[Word.MARKING])
+        self.manual = True
+        return marked and not self.clock.has_backward
+
     @property
     def behind(self) -> int:
         """Events that are noted and not applied."""

@@ -3,7 +3,8 @@
 Rules:
 
 - A step ends when the marking optimizer, the first instance that ever stepped, finishes. Others
-  belong to the step open then. `evenstep.step()`, once called, marks steps instead.
+  belong to the step open then. `evenstep.step()`, once called, marks steps instead; the first call
+  right after an optimizer's mark ends no second step.
 - The forward phase lasts from the outermost forward to the start of backward, so that the loss
   belongs to it. Where no forward is reported it begins where the previous phase ended.
 - The time under `model.eval()` is evaluation only if no backward and no optimizer step happens
@@ -174,6 +175,11 @@ class StepClock:
             for turns in self.turns:
                 turns.ends(_BACKWARD, now_ns)
         self.stack.leave(now_ns)
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether a backward has begun in the running step."""
+        return bool(self.backwards or self.stack.leaf_ns[_BACKWARD])
 
     # -- other phases ----------------------------------------------------------------------------
 
