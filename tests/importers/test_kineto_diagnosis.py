@@ -63,18 +63,25 @@ def graph_job(rank, slow, layers=4):
     return profile
 
 
-def test_kernels_of_a_graph_that_is_launched_once_are_told_apart(tmp_path):
+@pytest.fixture(params=["a graph's launch", "no launches"])
+def one_launch_or_none(request, tmp_path):
+    """A folder of profiles, rank 2 slow, whose kernels share a launch or have none."""
     for rank in range(WORLD):
-        graph_job(rank, slow=2).write(tmp_path / f"rank-{rank}.json.gz")
-    worst = diagnose(open_trace([tmp_path])).findings[0]
+        profile = graph_job(rank, slow=2)
+        if request.param == "no launches":
+            profile.events = [event for event in profile.events if event["cat"] == "kernel"]
+        profile.write(tmp_path / f"rank-{rank}.json.gz")
+    return tmp_path
+
+
+def test_kernels_that_are_not_launched_one_by_one_are_told_apart(one_launch_or_none):
+    worst = diagnose(open_trace([one_launch_or_none])).findings[0]
     assert (worst.mode, list(worst.where.ranks)) == ("straggler", [2])
     assert worst.severity == pytest.approx(4_000 / 14_000, rel=0.1)
 
 
-def test_a_rank_comes_to_a_graphs_communication_when_it_has_computed_not_when_it_begins(tmp_path):
-    for rank in range(WORLD):
-        graph_job(rank, slow=2).write(tmp_path / f"rank-{rank}.json.gz")
-    calls = open_trace([tmp_path]).of_kind(Kind.COLLECTIVE)
+def test_a_rank_comes_to_communication_when_it_has_computed_not_when_it_begins(one_launch_or_none):
+    calls = open_trace([one_launch_or_none]).of_kind(Kind.COLLECTIVE)
     early, late = (calls.select(calls["rank"] == rank).enter_ns[:4] for rank in (0, 2))
     assert np.diff(early).tolist() == [2_000_000] * 3  # though each waits for the one before it
     assert np.diff(late).tolist() == [3_000_000] * 3

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from evenstep.importers.draft import FIRST_NS
-from evenstep.importers.kineto.device import _lookup
+from evenstep.importers.kineto.launches import lookup
 from evenstep.importers.kineto.names import phase
 from evenstep.importers.kineto.steps import Steps
 from evenstep.importers.opening import open_trace
@@ -129,6 +129,6 @@ def test_a_time_in_no_step_has_a_number_that_no_step_has(first, before, after):
 
 
 def test_keys_find_their_last_row_and_no_key_finds_none():
-    found = _lookup(np.array([3, 0, 3]), np.array([0, 3, 5, -1]))
+    found = lookup(np.array([3, 0, 3]), np.array([0, 3, 5, -1]))
     assert found.tolist() == [1, 2, -1, -1]
-    assert _lookup(np.array([], int), np.array([0, 1])).tolist() == [-1, -1]
+    assert lookup(np.array([], int), np.array([0, 1])).tolist() == [-1, -1]

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from evenstep.importers.kineto.file import KinetoFile, RowKind
+from evenstep.importers.kineto.launches import launched, lookup
 from evenstep.importers.kineto.names import (
     COMMS,
     MESSAGES,
@@ -31,7 +32,7 @@ from evenstep.importers.kineto.table import (
     call_table,
 )
 from evenstep.importers.merging import Completion, completion, exposed, united
-from evenstep.trace.columns import Array, Columns, key_numbers
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Flag, Op
 
 _NEVER = np.iinfo(np.int64).max
@@ -43,7 +44,7 @@ def device_calls(file: KinetoFile, announced: Sequence[Annotation | None]) -> Co
     issued = _issued(file, announced)
     kernels = file.of(RowKind.KERNEL)
     kernels = kernels.select(_communicating(file, kernels))
-    launches = _launched(file, kernels)
+    launches = launched(file, kernels)
     owner = _named(issued, kernels)
     owner = np.where(owner >= 0, owner, _enclosing(issued, launches.thread, launches.start_ns))
     message, batch = _batches(file, issued, kernels, launches, owner)
@@ -74,7 +75,7 @@ def copies_of(file: KinetoFile, steps: Steps) -> Columns:
 
 def _united(file: KinetoFile, kernels: Columns, steps: Steps) -> Columns:
     kernels = kernels.select(kernels.device >= 0)
-    step = steps.at(_launched(file, kernels).start_ns)
+    step = steps.at(launched(file, kernels).start_ns)
     order = np.lexsort([kernels.start_ns, step, kernels.device])
     kernels, step = kernels.select(order), step[order]
     first = np.flatnonzero(np.append(True, (np.diff(step) != 0) | (np.diff(kernels.device) != 0)))
@@ -92,7 +93,7 @@ def _united(file: KinetoFile, kernels: Columns, steps: Steps) -> Columns:
 def completion_of(file: KinetoFile) -> tuple[Completion, tuple[Array, Array]]:
     """Completion of a file's kernels, and the intervals of exposed communication."""
     kernels = file.of(RowKind.KERNEL)
-    kernels = kernels.with_column("launched_ns", _launched(file, kernels).start_ns)
+    kernels = kernels.with_column("launched_ns", launched(file, kernels).start_ns)
     moving = _communicating(file, kernels)
     return completion(kernels, moving), exposed(kernels, moving)
 
@@ -104,41 +105,6 @@ def _communicating(file: KinetoFile, kernels: Columns) -> Array:
     return np.asarray(named[kernels.name] | told[kernels.args])
 
 
-def _launched(file: KinetoFile, kernels: Columns) -> Columns:
-    """Thread and start of the launch of each kernel.
-
-    The launch with its correlation; else the host's event with its external id; else, on no thread,
-    that of the kernel before it on its stream, which keeps the order of launches. Kernels of a
-    stream before its first one with a known launch were launched before anything in the file; on a
-    stream without any, kernels themselves count as their launches.
-    """
-    found = Columns(
-        {
-            "thread": np.full(len(kernels), -1),
-            "start_ns": kernels.start_ns.copy(),
-        }
-    )
-    host = file.host
-    for sources, key in ((host, "external"), (file.of(RowKind.LAUNCH), "correlation")):
-        place = _lookup(sources[key], kernels[key])
-        known = place >= 0
-        for column in found:
-            found[column][known] = sources[column][place[known]]
-    known = found.thread >= 0
-    if known.all():
-        return found
-    stream = key_numbers(kernels.device, kernels.stream)
-    order = np.lexsort([kernels.start_ns, stream])
-    before = np.maximum.accumulate(np.where(known[order], np.arange(len(order)), -1))
-    follows = (before >= 0) & (stream[order[before]] == stream[order])
-    found.start_ns[order[follows]] = found.start_ns[order[before[follows]]]
-    early = ~follows & np.isin(stream[order], stream[known])
-    earlier = np.sort(order[early])
-    earlier = earlier[np.argsort(kernels.start_ns[earlier], kind="stable")]
-    found.start_ns[earlier] = file.rows.start_ns.min() - np.arange(len(earlier), 0, -1)
-    return found
-
-
 def _named(issued: Columns, kernels: Columns) -> Array:
     """Index of the one call with each kernel's external id; -1 for none or several.
 
@@ -146,7 +112,7 @@ def _named(issued: Columns, kernels: Columns) -> Array:
     launch may seem to begin before its call.
     """
     ids, index, count = np.unique(issued.external, return_index=True, return_counts=True)
-    place = _lookup(ids, kernels.external)
+    place = lookup(ids, kernels.external)
     alone = (place >= 0) & (kernels.external > 0)  # 0 is not an operator's
     alone &= np.append(count == 1, False)[place]
     return np.where(alone, np.append(index, -1)[place], -1)
@@ -174,16 +140,6 @@ def _batches(
         found[calls] = np.append(mine, -1)[after]
     calls = np.flatnonzero((found >= 0) & np.append(carries, False)[found])
     return calls, found[calls]
-
-
-def _lookup(keys: Array, wanted: Array) -> Array:
-    """Index of the last row with each wanted key; -1 for none, or a key below 0."""
-    if not len(keys):
-        return np.full(len(wanted), -1)
-    order = np.argsort(keys, kind="stable")
-    place = np.searchsorted(keys[order], wanted, side="right") - 1
-    row = order[np.maximum(place, 0)]
-    return np.where((place >= 0) & (wanted >= 0) & (keys[row] == wanted), row, -1)
 
 
 def _issued(file: KinetoFile, announced: Sequence[Annotation | None]) -> Columns:

@@ -12,7 +12,7 @@ import numpy as np
 from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import communicates
 from evenstep.importers.merging import STAMP_NS
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 
 
 def unrolled(files: Sequence[KinetoFile]) -> list[KinetoFile]:
@@ -23,16 +23,26 @@ def unrolled(files: Sequence[KinetoFile]) -> list[KinetoFile]:
     compute kernels that ended before it began in every launch of the graph on every rank: it
     depends on no others, and where it began later, its own stream delayed it.
     """
-    found = [_graph_kernels(file) for file in files]
+    found = with_least_places([_graph_kernels(file) for file in files])
+    return [
+        _launched_apart(file, kernels) if len(kernels) else file
+        for file, kernels in zip(files, found, strict=True)
+    ]
+
+
+def with_least_places(files: Sequence[Columns]) -> list[Columns]:
+    """These kernels of all ranks, with the least place of each that communicates."""
     least: dict[tuple[int, int], int] = {}
-    for kernels in found:
+    found = []
+    for kernels in files:
         moving = kernels.select(kernels.moving)
         for key, before in zip(_keys(moving), moving.place.tolist(), strict=True):
             least[key] = min(least.get(key, before), before)
-    return [
-        _launched_apart(file, kernels, least) if len(kernels) else file
-        for file, kernels in zip(files, found, strict=True)
-    ]
+    for kernels in files:
+        place = kernels.place.copy()
+        place[kernels.moving] = [least[key] for key in _keys(kernels.select(kernels.moving))]
+        found.append(kernels.with_column("place", place))
+    return found
 
 
 def _keys(moving: Columns) -> list[tuple[int, int]]:
@@ -41,12 +51,8 @@ def _keys(moving: Columns) -> list[tuple[int, int]]:
 
 
 def _graph_kernels(file: KinetoFile) -> Columns:
-    """Kernels that share a launch, by launch and start.
-
-    Columns: `row` of the file; `moving`, whether it communicates; `turn`, its index among the
-    launch's kernels that communicate, or that do not; `place`, the number of compute kernels before
-    it; `launch`, a row of the file; `size`, kernels of the launch; `graph`, identity of the graph.
-    """
+    """Kernels that share a launch, as `in_order` has them, with `launch`, a row of the file, and
+    `size`, kernels of the launch."""
     rows = file.rows
     kernels = np.flatnonzero((rows.row == int(RowKind.KERNEL)) & (rows.correlation >= 0))
     launches = np.flatnonzero((rows.row == int(RowKind.LAUNCH)) & (rows.correlation >= 0))
@@ -54,14 +60,27 @@ def _graph_kernels(file: KinetoFile) -> Columns:
     of = np.searchsorted(ids, rows.correlation[kernels])
     known = np.append(ids, -1)[of] == rows.correlation[kernels]
     kernels, of = kernels[known], of[known]
-    many = np.bincount(of, minlength=1)[of] > 1
-    kernels, of = kernels[many], of[many]
+    size = np.bincount(of, minlength=1)
+    many = size[of] > 1
+    found = in_order(file, kernels[many], of[many])
+    found = found.with_column("launch", launches[launch[found.of]])
+    return found.with_column("size", size[found.of])
+
+
+def in_order(file: KinetoFile, kernels: Array, of: Array) -> Columns:
+    """These rows of kernels `of` one graph each, by graph and start.
+
+    Columns: `row` of the file; `of`; `moving`, whether it communicates; `turn`, its index among the
+    graph's kernels that communicate, or that do not; `place`, the number of compute kernels before
+    it; `graph`, identity of the graph.
+    """
+    rows = file.rows
     order = np.lexsort([rows.start_ns[kernels], of])
     kernels, of = kernels[order], of[order]
     names = np.array([communicates(name) for name in file.names] + [False])
     codes = np.array([crc32(name.encode()) for name in file.names] + [0], np.int64)
     moving = names[rows.name[kernels]]
-    graph = np.zeros(len(ids), np.int64)
+    graph = np.zeros(int(of.max(initial=0)) + 1, np.int64)
     np.add.at(graph, of, codes[rows.name[kernels]])
     turn, place = np.zeros(len(kernels), np.int64), np.zeros(len(kernels), np.int64)
     edges = np.flatnonzero(np.diff(of, prepend=-1, append=-1)).tolist()
@@ -70,31 +89,25 @@ def _graph_kernels(file: KinetoFile) -> Columns:
         start, end = (rows[name][kernels[low:high]] for name in ("start_ns", "end_ns"))
         place[low:high] = np.searchsorted(np.sort(end[~mine]), start + STAMP_NS, side="right")
         turn[low:high] = np.where(mine, np.cumsum(mine), np.cumsum(~mine)) - 1
-    return Columns(
-        {
-            "row": kernels,
-            "moving": moving,
-            "turn": turn,
-            "place": np.where(moving, place, turn),
-            "launch": launches[launch[of]],
-            "size": np.bincount(of, minlength=1)[of],
-            "graph": graph[of],
-        }
-    )
+    place = np.where(moving, place, turn)
+    columns = {"row": kernels, "of": of, "moving": moving, "turn": turn, "place": place}
+    return Columns({**columns, "graph": graph[of]})
 
 
-def _launched_apart(
-    file: KinetoFile, kernels: Columns, least: dict[tuple[int, int], int]
-) -> KinetoFile:
-    place = kernels.place.copy()
-    place[kernels.moving] = [least[key] for key in _keys(kernels.select(kernels.moving))]
+def _launched_apart(file: KinetoFile, kernels: Columns) -> KinetoFile:
     ticks = 2 * kernels.size + 1
     launches = file.rows.select(kernels.launch)
     lasts = np.minimum(launches.end_ns - launches.start_ns, ticks)
-    at = launches.start_ns + (2 * place + ~kernels.moving) * lasts // ticks
+    at = launches.start_ns + (2 * kernels.place + ~kernels.moving) * lasts // ticks
+    return with_launch_rows(file, kernels.row, launches, at)
+
+
+def with_launch_rows(file: KinetoFile, kernels: Array, launches: Columns, at: Array) -> KinetoFile:
+    """The file with a launch of its own for each of these kernels: a copy of `launches` at a
+    time."""
     own = int(file.rows.correlation.max()) + 1 + np.arange(len(kernels))
     correlation = file.rows.correlation.copy()
-    correlation[kernels.row] = own
+    correlation[kernels] = own
     launches = launches.with_column("start_ns", at).with_column("end_ns", at)
     rows = [
         file.rows.with_column("correlation", correlation),

@@ -19,6 +19,7 @@ from evenstep.importers.kineto.calls import CallArguments, addressed, call_of, g
 from evenstep.importers.kineto.device import device_calls
 from evenstep.importers.kineto.file import KinetoFile, read_file
 from evenstep.importers.kineto.graphs import unrolled
+from evenstep.importers.kineto.launches import UNLAUNCHED, with_launches
 from evenstep.importers.kineto.names import annotation
 from evenstep.importers.kineto.places import by_process, info_of, joined, places_of
 from evenstep.importers.kineto.records import FACTS, Profile, enter
@@ -53,7 +54,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     Raises `TraceError` where none can.
     """
     draft = Draft()
-    files = unrolled(joined(_files(sources, progress, draft.limits)))
+    files, unlaunched = with_launches(unrolled(joined(_files(sources, progress, draft.limits))))
     places, left_out = places_of(files)
     draft.limits += left_out
     origin = min((int(file.rows.start_ns.min()) for file in files if file.key in places), default=0)
@@ -66,7 +67,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
         place = places[file.key]
         calls = _calls(file)
         ranks.append(Profile(file, place, steps, calls, _said(file, calls, place.world)))
-        for text in [*steps.limits, *place.limits, *_damage(file)]:
+        for text in [*steps.limits, *place.limits, *_damage(file, file.key in unlaunched)]:
             told.setdefault(text, []).append(place.rank)
     if not ranks:
         reasons = (line.removeprefix("left out: ") for line in draft.limits)
@@ -128,8 +129,8 @@ def _said(file: KinetoFile, calls: Columns, world: int) -> list[CallArguments]:
     return said
 
 
-def _damage(file: KinetoFile) -> list[str]:
-    lines = []
+def _damage(file: KinetoFile, unlaunched: bool) -> list[str]:
+    lines = [UNLAUNCHED] if unlaunched else []
     if file.damaged:
         lines.append(f"{file.damaged} events have an impossible time or duration: left out")
     if file.unpaired:

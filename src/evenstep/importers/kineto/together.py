@@ -32,43 +32,47 @@ _SAMPLE = 24  # calls of a lane that are compared with all calls of another prof
 def grouped(profiles: Sequence[Profile]) -> tuple[list[Profile], list[str]]:
     """The profiles with a group and number of every call for which they can be told, and limits.
 
-    Calls are left as they are where any states its group. Calls without a device, and those of a
-    single profile, are taken to be of all ranks.
+    Calls that state their group are left as they are; where none does, calls without a device, and
+    those of a single profile, are taken to be of all ranks.
     """
-    if any(call.group for each in profiles for call in each.said):
-        return list(profiles), []
+    stated = any(call.group for each in profiles for call in each.said)
     found = [each._replace(said=list(each.said)) for each in profiles]
-    matched = _match(found) if len(found) > 1 else 0
+    silent = [np.array([call.group is None for call in each.said], bool) for each in profiles]
+    matched = _match(found, silent) if len(found) > 1 else 0
     everybody = GroupKey("default_pg", range(max((each.place.world for each in found), default=0)))
     rest = unknown = 0
     for index, each in enumerate(found):
         left = np.array([call.group is None for call in each.said], bool)
         assumed = left & ((len(found) == 1) | (each.calls.device_exit_ns == UNKNOWN_NS))
+        assumed &= not stated
         for row in np.flatnonzero(assumed):
             each.said[row] = each.said[row]._replace(group=everybody)
         rest, unknown = rest + int(assumed.sum()), unknown + int((left & ~assumed).sum())
-        everyone = ~left & (each.calls.op == int(Op.OTHER))
+        everyone = silent[index] & ~left & (each.calls.op == int(Op.OTHER))
         op = np.where(everyone, int(Op.ALL_TO_ALL), each.calls.op)
         found[index] = each._replace(calls=each.calls.with_column("op", op))
-    silent = "the files do not say which group a collective belongs to"
+    unsaid = "the files do not say which group a collective belongs to"
     limits = {
-        f"{silent}: ranks that left it together, within {TOGETHER_NS // 1000} µs, are taken to be "
+        f"{unsaid}: ranks that left it together, within {TOGETHER_NS // 1000} µs, are taken to be "
         "its members": matched,
-        f"{silent}: those of the same order are taken to be of all ranks": rest * (len(found) - 1),
-        f"{silent}, and {unknown} of {matched + rest + unknown} were left by no ranks together: "
+        f"{unsaid}: those of the same order are taken to be of all ranks": rest * (len(found) - 1),
+        f"{unsaid}, and {unknown} of {matched + rest + unknown} were left by no ranks together: "
         "who waits for whom in them cannot be told": unknown,
     }
     return found, [text for text, count in limits.items() if count]
 
 
-def _match(profiles: list[Profile]) -> int:
-    """Set the groups of the calls that ranks left together; return the number of calls."""
+def _match(profiles: list[Profile], silent: Sequence[Array]) -> int:
+    """Set the groups of the `silent` calls that ranks left together; return the number of calls."""
     from scipy.sparse import coo_array
 
     hosts = [each.place.host or str(each.file.path) for each in profiles]
-    calls = _on_one_clock(_calls(profiles), hosts).sorted_by("clock", "kind", "end")
-    if not len(calls):
+    calls = _calls(profiles, silent)
+    if not calls.silent.any():
         return 0
+    calls = _on_one_clock(calls, hosts).sorted_by("clock", "kind", "end")
+    calls = calls.select(calls.silent)
+    calls = calls.with_column("lane", key_numbers(calls.lane))
     near = (np.diff(calls.end) <= TOGETHER_NS) & (np.diff(calls.clock) == 0)
     near &= np.diff(calls.kind) == 0
     opens = np.append(True, ~near)
@@ -92,9 +96,9 @@ def _match(profiles: list[Profile]) -> int:
     return matched
 
 
-def _calls(profiles: Sequence[Profile]) -> Columns:
+def _calls(profiles: Sequence[Profile], silent: Sequence[Array]) -> Columns:
     """All calls that a device ended: profile, lane, row (of the profile's calls), end, op, kind (of
-    kernel)."""
+    kernel), silent."""
     kinds: dict[str, int] = {}
     parts = []
     for index, (file, _, _, calls, _) in enumerate(profiles):
@@ -104,7 +108,7 @@ def _calls(profiles: Sequence[Profile]) -> Columns:
         columns = {
             "profile": np.full(len(row), index), "lane": lane, "row": row,
             "end": calls.device_exit_ns[row], "op": calls.op[row],
-            "kind": np.array([*names, -1])[calls.name[row]],
+            "kind": np.array([*names, -1])[calls.name[row]], "silent": silent[index][row],
         }  # fmt: skip
         parts.append(Columns(columns))
     found = Columns.concatenate(parts)
