@@ -24,9 +24,10 @@ def test_a_kind_that_no_sampled_step_has_keeps_what_was_known_of_it(monkeypatch)
     """Of two steps one is looked at; the gap that only the other has is not searched for."""
     monkeypatch.setattr(awaited, "MOST_GAPS", 2)
     gaps = awaited._Gaps(
-        row=np.arange(4), kind=np.array([0, 0, 0, 1]), cell=np.array([0, 0, 1, 1]),
-        opens=np.zeros(4, bool), idle=np.zeros(4, bool), lasted=np.full(4, 1e6),
-        computed=np.full(4, np.nan), over=np.full((awaited.FURTHEST, 4), -np.inf),
+        row=np.arange(4), kind=np.array([0, 0, 0, 1]), pair=np.zeros(4, int),
+        cell=np.array([0, 0, 1, 1]), opens=np.zeros(4, bool), idle=np.zeros(4, bool),
+        lasted=np.full(4, 1e6), computed=np.full(4, np.nan),
+        over=np.full((awaited.FURTHEST, 4), -np.inf),
     )  # fmt: skip
     share = np.full((2, awaited.FURTHEST), np.nan)
     share[1, 0] = 1.0

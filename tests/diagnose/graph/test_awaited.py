@@ -37,8 +37,9 @@ def gaps(lasted, over, *, kind=None, cell=None, idle=None, computed=None):
     count = len(lasted)
     ends = np.full((FURTHEST, count), -np.inf)
     ends[: len(over)] = over
+    kind = np.array(kind or [0] * count)
     return _Gaps(
-        np.arange(1, count + 1), np.array(kind or [0] * count), np.array(cell or [0] * count),
+        np.arange(1, count + 1), kind, 0 * kind, np.array(cell or [0] * count),
         np.zeros(count, bool), np.array(idle or [False] * count), lasted,
         np.array(computed or [NAN] * count) * MS, ends,
     )  # fmt: skip
@@ -238,6 +239,23 @@ def test_entries_of_a_blocking_stream_follow_the_end_before_them_at_once():
     assert not found.worked.any()
 
 
+def test_work_that_late_peers_always_hide_is_that_of_the_same_place_in_other_layers():
+    """Every layer computes for 10 ms, with the next one's parameters under way: of the first three
+    for 2 ms; of the others until 13 to 15 ms after their entry, when the next entry follows."""
+    moved = np.tile([2, 2, 2, 0, 0, 0, 1], (9, 1))
+    moved[:, 3:6] = 13 + np.arange(27).reshape(9, 3) % 3
+    lasted = np.maximum(moved, 10)
+    enter = (np.cumsum(lasted) - lasted.reshape(-1)).reshape(9, 7)
+    found = lanes(
+        enter, enter + moved, [int(Op.ALL_GATHER)] * 6 + [int(Op.ALL_REDUCE)],
+        on_device=np.ones(63, bool),
+    )  # fmt: skip
+    ahead, worked, since = (each.reshape(9, 7)[:, 3:5] for each in found)
+    assert (ahead == 1).all()
+    assert worked.all()
+    assert (since - enter[:, 3:5] * MS == 10 * MS).all()
+
+
 def lane_rows(lane, step, enter, leave, **more):
     count = len(lane)
     rows = {
@@ -253,7 +271,8 @@ def lane_rows(lane, step, enter, leave, **more):
 def test_a_gap_is_between_two_entries_of_a_lane_and_knows_the_ends_before_it():
     """Lanes 1 and 2; the second of lane 1 opens a step 3 ms after the first, over at 2."""
     rows = lane_rows([1, 1, 1, 2, 2], [0, 1, 1, 0, 0], [0, 3, 7, 1, 5], [2, 6, 8, 9, 9])
-    found = _gaps(rows, rows.leave_ns, np.arange(5))
+    found = _gaps(rows, rows.leave_ns, np.arange(5), np.array([1, 2, 1, 1, 2]))
+    assert len(set(found.pair.tolist())) == 3  # that which opens a step is another
     assert found.row.tolist() == [1, 2, 4]
     assert found.kind.tolist() == [0, 1, 3]
     assert found.opens.tolist() == [True, False, False]
@@ -268,11 +287,11 @@ def test_a_gap_is_between_two_entries_of_a_lane_and_knows_the_ends_before_it():
 def test_of_very_many_gaps_those_of_some_lanes_and_steps_are_fitted():
     """Of 150,000 gaps in cells of 10 every third cell."""
     many = np.arange(150_000)
-    whole = _Gaps(*[many] * 2, many // 10, *[many] * 4, many[None])
+    whole = _Gaps(*[many] * 3, many // 10, *[many] * 4, many[None])
     kept = whole.sample().row
     assert kept.tolist() == many[many // 10 % 3 == 0].tolist()
     few = _Gaps(
-        *[many[:60_000]] * 2, many[:60_000] // 10, *[many[:60_000]] * 4, many[None, :60_000]
+        *[many[:60_000]] * 3, many[:60_000] // 10, *[many[:60_000]] * 4, many[None, :60_000]
     )
     assert len(few.sample().row) == 60_000
 
@@ -287,7 +306,7 @@ def two(first, second, ends):
     leave = enter + np.tile(ends, 12)
     rows = lane_rows(np.ones(24, int), steps.repeat(2), enter, leave)
     table = operations([first, second] * 12)
-    return rows, table, _gaps(rows, rows.leave_ns, np.tile([0, 1], 12))
+    return rows, table, _gaps(rows, rows.leave_ns, *[np.tile([0, 1], 12)] * 2)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +346,7 @@ def test_idle_compute_tells_after_which_share_of_its_work_it_waited():
     rows = rows.with_column("computed_ns", done.astype(float))
     rows = rows.with_column("idled_ns", np.where(turn, 2.0 * MS, 0.0))
     rows = rows.with_column("freed_ns", np.where(turn, done + 3.0 * MS, 0.0))
-    found = _gaps(rows, rows.leave_ns, np.tile([0, 1], 12))
+    found = _gaps(rows, rows.leave_ns, *[np.tile([0, 1], 12)] * 2)
     share, told = _shares_by_idle_time(rows, found)
     assert share[0, 0] == pytest.approx(3 / 8)
     assert np.isnan(share[0, 1:]).all()

@@ -72,10 +72,8 @@ def _awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
     entered = _entered_kinds(rows, operations)
     place = _places(rows, entered)
     over = np.where(rows.on_device, rows.leave_ns, over_ns[rows.operation])
-    gaps = _gaps(rows, over, place)
-    share = _usual_shares(rows, operations, gaps)
-    sent = _shares_after_sends(rows, operations, gaps, entered)
-    share = np.where(np.isnan(share), sent, share)
+    gaps = _gaps(rows, over, place, entered)
+    share = _shares_alike(rows, operations, gaps)
     received = operations.message[rows.operation[gaps.row - 1]] & np.isnan(gaps.computed)
     sure = (means(received, gaps.kind) > MOST) & (share[:, 0] == 0)
     seen, told = _shares_by_idle_time(rows, gaps)
@@ -87,12 +85,12 @@ def _awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
 
 def _in_stream(rows: Columns, gaps: _Gaps) -> Array:
     """Kinds of gaps that end with the operation before: it runs on the stream of compute, as
-    blocking calls do, and the next entry nearly always follows at once. By the operations' own
-    ends."""
+    blocking calls do, and between the same two kinds of entries the second nearly always follows at
+    once. By the operations' own ends."""
     ends = np.abs(gaps.lasted - gaps.over[0]) <= CROSSING_NS
     told = rows.on_device[gaps.row] & np.isnan(gaps.computed) & ~gaps.opens
     told &= gaps.lasted > SEVERAL * CROSSING_NS
-    return means(ends & told, gaps.kind) > NEARLY_ALL
+    return (means(ends & told, gaps.pair) > NEARLY_ALL)[gaps.pairs]
 
 
 def _usual_shares(rows: Columns, operations: Columns, gaps: _Gaps) -> Array:
@@ -109,22 +107,15 @@ def _usual_shares(rows: Columns, operations: Columns, gaps: _Gaps) -> Array:
     return share
 
 
-def _shares_after_sends(rows: Columns, operations: Columns, gaps: _Gaps, entered: Array) -> Array:
-    """Shares after messages sent, where all gaps between the same two kinds of entries take equally
-    long with these waits, clearly better than without: a program sends in one way. (kinds, …)."""
-    between = row_hash([entered[gaps.row - 1], entered[gaps.row]])
-    between = np.unique(between, return_inverse=True)[1].reshape(-1)
-    found = np.full((int(gaps.kind.max(initial=-1)) + 1, FURTHEST), np.nan)
-    like = gaps._replace(kind=between)
-    sends = rows.sends[gaps.row - 1] & ~gaps.opens & np.isnan(gaps.computed)
-    free = means(sends, between) > MOST
-    if free.any():
-        some = like.sample()
-        free = free[: some.kind.max(initial=-1) + 1]  # without those without any gap in it
-        share = _fitted(some, _usual_shares(rows, operations, like)[: len(free)], free, WHOLE)[0]
-        mine = np.append(free, False)[np.minimum(between, len(free))]
-        found[gaps.kind[mine]] = share[between[mine]]
-    return found
+def _shares_alike(rows: Columns, operations: Columns, gaps: _Gaps) -> Array:
+    """The usual shares, or others with which all gaps between the same two kinds of entries take
+    equally long, clearly better: a program waits in one way. (kinds, …)."""
+    like = gaps._replace(kind=gaps.pair)
+    some = like.sample()
+    known = int(some.kind.max(initial=-1)) + 1
+    share, unseen = np.split(_usual_shares(rows, operations, like), [known])
+    share = _fitted(some, share, np.ones(known, bool), WHOLE)[0]
+    return np.concatenate([share, unseen])[gaps.pairs]
 
 
 def _shares_by_idle_time(rows: Columns, gaps: _Gaps) -> tuple[Array, Array]:
@@ -169,12 +160,20 @@ class _Gaps(NamedTuple):
 
     row: Array
     kind: Array  # the same at the same place of the same program
+    pair: Array  # the same between the same two kinds of entries
     cell: Array  # lane and step
     opens: Array  # whether a step begins in the gap, with work of the host
     idle: Array  # whether it ended as soon as the host issued the entry: the work was done before
     lasted: Array
     computed: Array  # of that, by the device's own record; nan where there is none
     over: Array  # (FURTHEST, gaps): ends of the operations entered last; -inf none
+
+    @property
+    def pairs(self) -> Array:
+        """The pair of each kind."""
+        found = np.zeros(int(self.kind.max(initial=-1)) + 1, np.int64)
+        found[self.kind] = self.pair
+        return found
 
     def sample(self) -> _Gaps:
         """The gaps of some steps and lanes, spread evenly."""
@@ -184,7 +183,7 @@ class _Gaps(NamedTuple):
         return _Gaps(*(part[..., kept] for part in self))
 
 
-def _gaps(rows: Columns, over: Array, place: Array) -> _Gaps:
+def _gaps(rows: Columns, over: Array, place: Array, entered: Array) -> _Gaps:
     row = np.flatnonzero(np.diff(rows.lane, prepend=-1) == 0)
     before = rows.enter_ns[row - 1]
     opens = (np.diff(rows.lane, prepend=-1) != 0) | (np.diff(rows.step, prepend=-1) != 0)
@@ -198,7 +197,9 @@ def _gaps(rows: Columns, over: Array, place: Array) -> _Gaps:
     cell = (np.cumsum(opens) - 1)[row]
     slack = rows.slack_ns if "slack_ns" in rows else np.full(len(rows), -1, np.int8)  # of hosts
     idle = idle_until_issued(slack[row]) & np.isnan(computed)
-    return _Gaps(row, place[row - 1], cell, opens[row], idle, lasted, computed, ends)
+    pair = row_hash([entered[row - 1], entered[row], opens[row]])
+    pair = np.unique(pair, return_inverse=True)[1].reshape(-1)
+    return _Gaps(row, place[row - 1], pair, cell, opens[row], idle, lasted, computed, ends)
 
 
 def _work(gaps: _Gaps, share: Array) -> tuple[Array, Array]:
@@ -230,7 +231,7 @@ def _paces(gaps: _Gaps, share: Array) -> Array:
     pace: Array = np.ones(len(work))
     cells = np.arange(int(gaps.cell.max(initial=-1)) + 1)
     for _ in range(2):
-        length = _median(work / pace, ~unseen, gaps.kind)[gaps.kind]
+        length = _lengths(gaps, work / pace, unseen)[gaps.kind]
         most = LARGEST_WEIGHT * np.bincount(gaps.cell, length, len(cells))
         weight = np.where(unseen, 0.0, np.minimum(length, most[gaps.cell]))
         ratio = np.append(work / np.maximum(length, 1.0), np.ones(len(cells)))
@@ -239,11 +240,21 @@ def _paces(gaps: _Gaps, share: Array) -> Array:
     return pace
 
 
+def _lengths(gaps: _Gaps, work: Array, unseen: Array) -> Array:
+    """Usual work of each kind; of one that is mostly hidden, so that only its longest is seen, that
+    between the same two kinds of entries, if it is known."""
+    own, shown = _median(work, ~unseen, gaps.kind), means(~unseen, gaps.kind) > MOST
+    if shown.all():
+        return own
+    alike = _median(work, ~unseen & shown[gaps.kind], gaps.pair)[gaps.pairs]
+    return np.where(shown | (alike == 0), own, alike)
+
+
 def _misfit(gaps: _Gaps, share: Array, pace: Array) -> tuple[Array, Array]:
     """Of each kind, the mean absolute difference of its gaps from what they would last in pace, and
     its usual work. A gap in which the device was idle may be longer."""
     work, unseen = _work(gaps, share)
-    length = _median(work / pace, ~unseen, gaps.kind)
+    length = _lengths(gaps, work / pace, unseen)
     work = np.where(np.isnan(gaps.computed), length[gaps.kind] * pace, gaps.computed)
     longer = gaps.lasted - _expected(gaps, share, work)
     apart = np.where(gaps.idle, np.maximum(-longer, 0.0), np.abs(longer))
@@ -318,7 +329,7 @@ def _waits_of_rows(rows: Columns, gaps: _Gaps, share: Array) -> Awaited:
     work, unseen = _work(gaps, share)
     if unseen.any():
         pace = _paces(gaps, share)
-        length = _median(work / pace, ~unseen, gaps.kind)[gaps.kind]
+        length = _lengths(gaps, work / pace, unseen)[gaps.kind]
         work = np.where(unseen & (length > 0), np.minimum(work, length * pace), work)
     for ahead in range(FURTHEST, 0, -1):
         part = share[gaps.kind, ahead - 1]
