@@ -2,13 +2,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.simulate.simulation import set_up, simulate, simulate_set_up
+from evenstep.simulate.fabric.noise import are_alike
+from evenstep.simulate.simulation import set_up, simulate, simulate_set_up, step_times
 from evenstep.simulate.study.margin import (
     AXES,
     TOO_LONG,
     Edges,
     GrowthAxis,
     LimitCheck,
+    Margin,
     margins,
     search,
 )
@@ -50,6 +52,42 @@ def test_what_grows_evenly_takes_few_trials():
     tried = []
     search(axis(), lambda value: tried.append(value) or judged(value - 0.1))
     assert len(tried) == 5
+
+
+@pytest.mark.parametrize(("value", "trials"), [(0.1, 3), (0.104, 2), (0.2, 4), (0.05, 4)])
+def test_near_the_margin_of_a_job_like_it_few_trials_are_needed(value, trials):
+    """A limit at .1: both sides of a good guess, and an interpolation from a bad one."""
+    tried, like = [], Margin(0.0, value, "cv", value)
+    found = search(axis(), lambda at: tried.append(at) or judged(at - 0.1), like)
+    assert 0.1 <= found.value <= 0.1 / 0.94
+    assert len(tried) <= trials + 1  # and one for where the axis begins
+
+
+def test_where_a_job_like_it_crosses_nothing_one_trial_is_enough():
+    tried, like = [], Margin(0.0, None, None, 1.0)
+    assert search(axis(), lambda at: tried.append(at) or judged(-1), like).tried == 1
+    assert tried == [0.0, 1.0]
+
+
+def test_a_run_that_has_enough_steps_ends_with_those_of_the_whole_run():
+    asked = scenario(*JOB, "noise=[{kind='normal'}]", "run.warm_up=2")
+    found = step_times(set_up(asked), lambda step, _: len(step) == 5)
+    assert found.tolist() == simulate(asked).step_ns[2:7].tolist()
+
+
+@pytest.mark.parametrize(
+    ("sets", "alike"),
+    [
+        (("noise=[{kind='normal'}, {kind='slow'}]",), True),
+        (("noise=[{kind='hits'}]",), False),  # rare
+        (("noise=[{kind='pareto'}]",), False),  # heavy
+        (("noise=[{kind='drift'}]",), False),  # not independent
+        (("noise=[{kind='slow', first_step=5}]",), False),
+        (("strategy.kind=local_sgd", "strategy.every=4"), False),
+    ],
+)
+def test_few_steps_tell_the_others_only_where_all_are_alike(sets, alike):
+    assert are_alike(scenario(*JOB, *sets)) == alike
 
 
 def test_what_is_never_crossed_says_how_far_was_looked():

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -34,29 +33,20 @@ from evenstep.simulate.result import Result, summed_up
 from evenstep.simulate.wires.carriage import FlowUse, carriage, closed, shared_links
 from evenstep.simulate.wires.interface import STUCK
 from evenstep.simulate.wires.world import make_world
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.trace import Trace
 
 #: Called with the number of finished steps and of all steps.
 Progress = Callable[[int, int], None]
+#: Whether these durations of steps, in ns, are enough; also from the messages followed in a step.
+Enough = Callable[[Array, float], bool]
 
 SETTLING = 8  # most steps until those of a calm job are alike
 SETTLED = 1e-10  # of a step: entries of ranks that differ by less are equal
 AT_A_TIME = 1_000_000  # messages, between two looks at what is finished
 #: Cost of a run, in seconds on one core: of a message on shared links, of an operation of a rank.
 MESSAGE_S, OPERATION_S = 1.5e-6, 1e-7
-
-
-class TooLongError(Exception):
-    """A run would follow too many messages."""
-
-
-class MessageLimit(NamedTuple):
-    """A run takes no more steps after the warm-up than follow so many messages, by its first step,
-    and raises `TooLongError` where that is fewer than `least`."""
-
-    messages: int
-    least: int
 
 
 @dataclass(frozen=True)
@@ -115,12 +105,24 @@ def simulate(scenario: Scenario, *, progress: Progress | None = None) -> Result:
     return simulate_set_up(set_up(scenario), progress=progress)
 
 
-def simulate_set_up(
-    setup: Setup, *, progress: Progress | None = None, most: MessageLimit | None = None
-) -> Result:
+def simulate_set_up(setup: Setup, *, progress: Progress | None = None) -> Result:
     """Run a scenario that is set up, without keeping a trace."""
     _check_takes_time(setup)
-    return _Run(setup, None, most).result(progress)
+    return _Run(setup, None).result(progress)
+
+
+def step_times(setup: Setup, enough: Enough) -> Array:
+    """Durations of the steps after the warm-up, of a run that ends once these are `enough`."""
+    _check_takes_time(setup)
+    run, scenario = _Run(setup, None), setup.scenario
+    over, found = list[float](), np.empty(0)
+    for done in run.steps():
+        over = [*(over or [float(done.begin.max())]), float(done.over.max())]
+        found = np.diff(over)[scenario.run.warm_up :]
+        steps = scenario.run.steps if _is_calm(scenario) else done.number + 1
+        if enough(found, run.followed / steps):
+            break
+    return found
 
 
 def simulate_trace(scenario: Scenario) -> tuple[Result, Trace]:
@@ -178,11 +180,8 @@ def _check_takes_time(setup: Setup) -> None:
 class _Run:
     """One run: its jobs in a world, and the sums and records of its steps."""
 
-    def __init__(
-        self, setup: Setup, sink: BlockSink | None, most: MessageLimit | None = None
-    ) -> None:
-        self._setup, scenario, self._most = setup, setup.scenario, most
-        self._length = scenario.run.steps
+    def __init__(self, setup: Setup, sink: BlockSink | None) -> None:
+        self._setup, scenario = setup, setup.scenario
         self._near: list[NeighbourJob] = []
         if scenario.neighbours:
             found = neighbour_jobs(scenario, setup.network, setup.placement)
@@ -205,10 +204,8 @@ class _Run:
         """Simulate all steps and sum them up."""
         setup, account = self._setup, self._account
         try:
-            for done in self._calm() if _is_calm(setup.scenario) else self._steps():
+            for done in self.steps():
                 self._keep(done)
-                if self._most and account.done == 1:
-                    self._shorten(*self._most)
                 if progress is not None:
                     progress(account.done, setup.scenario.run.steps)
         except KeyboardInterrupt:
@@ -217,7 +214,7 @@ class _Run:
             recorder.flush()
         elapsed_ns = float(account.end_ns[account.done - 1]) if account.done else 0.0
         return summed_up(
-            replace(setup.scenario, run=replace(setup.scenario.run, steps=self._length)),
+            setup.scenario,
             account,
             flows=[flow for flow, _ in self._times.values()],
             loads=link_loads(
@@ -229,23 +226,18 @@ class _Run:
             staleness=self._pace.staleness(),
         )
 
-    def _shorten(self, messages: int, least: int) -> None:
-        run, is_calm = self._setup.scenario.run, _is_calm(self._setup.scenario)
-        steps = int(messages / max(self.followed / (run.steps if is_calm else 1), 1.0))
-        if steps < least:
-            raise TooLongError
-        if not is_calm:
-            self._length = min(run.steps, run.warm_up + steps)
-
     # -- steps -------------------------------------------------------------------------------------
 
-    def _steps(self) -> Iterator[FinishedStep]:
+    def steps(self) -> Iterator[FinishedStep]:
         """Every step in turn."""
+        return self._calm() if _is_calm(self._setup.scenario) else self._followed()
+
+    def _followed(self) -> Iterator[FinishedStep]:
         setup, everybody = self._setup, np.arange(self._setup.scenario.ranks)
         graphs = [setup.graph] + ([setup.between] if setup.between is not setup.graph else [])
         jobs = _Jobs(setup, graphs, self._near)
         engine = jobs.engine(setup.graph_of, self._pace)
-        for done in jobs.run(engine, lambda: self._length):
+        for done in jobs.run(engine, setup.scenario.run.steps):
             engine.learn(done, everybody)
             self.followed = jobs.world.followed
             yield done
@@ -269,7 +261,7 @@ class _Run:
         """The first step that is equally long on all ranks, and its duration; None after `most`."""
         jobs = _Jobs(self._setup, [graph], [])
         engine = jobs.engine(lambda _: graph, Pace())
-        for done in jobs.run(engine, lambda: most):
+        for done in jobs.run(engine, most):
             self._peak, self.followed = jobs.world.peak_gBps, jobs.world.followed
             lengths = done.over - done.begin
             length = float(done.over.max() - done.begin.max())
@@ -339,18 +331,18 @@ class _Jobs:
             self.world, graph_of, lambda graph: self._graphs[id(graph)], noise, pace, begin_ns
         )
 
-    def run(self, engine: JobEngine, steps: Callable[[], int]) -> Iterator[FinishedStep]:
-        """Yield the job's steps as they finish; how many there are may change meanwhile."""
-        while engine.over < steps():
+    def run(self, engine: JobEngine, steps: int) -> Iterator[FinishedStep]:
+        """Yield the job's steps as they finish."""
+        while engine.over < steps:
             wants = self.world.run(AT_A_TIME)
             for job, other in enumerate(self._near, 1):
                 other.count(self.world, job)
             found = False
-            while engine.over < min(engine.fed, steps()) and (done := engine.take()) is not None:
+            while engine.over < min(engine.fed, steps) and (done := engine.take()) is not None:
                 found = True
                 yield done
             if wants == 0:
-                engine.serve(steps())
+                engine.serve(steps)
             elif wants > 0:
                 self._near[wants - 1].feed(self.world, wants, self._theirs[wants - 1])
             elif wants == STUCK and not found:

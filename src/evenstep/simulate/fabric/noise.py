@@ -31,9 +31,19 @@ _AFFECTED = {
 }
 
 
-def generator(seed: int, stream: int, step: int) -> np.random.Generator:
-    """The random numbers of one source in one step."""
-    return np.random.Generator(np.random.Philox(key=(seed, stream), counter=(0, 0, 0, step)))
+class RandomNumbers:
+    """The random numbers of one source, by step."""
+
+    def __init__(self, seed: int, stream: int) -> None:
+        self._bits = np.random.Philox(key=(seed, stream))
+        self._state = self._bits.state  # as it begins: nothing drawn
+        self._generator = np.random.Generator(self._bits)
+
+    def at(self, step: int) -> np.random.Generator:
+        """Those of a step; valid until another step is asked for."""
+        self._state["state"]["counter"][3] = step
+        self._bits.state = self._state
+        return self._generator
 
 
 @dataclass(slots=True)
@@ -55,8 +65,7 @@ class NoiseContext:
     noise: Noise
     unit: Array  # of each rank
     mask: Array  # affected ranks
-    seed: int
-    stream: int
+    numbers: RandomNumbers
 
     @property
     def units(self) -> int:
@@ -64,7 +73,7 @@ class NoiseContext:
 
     def random(self, step: int) -> np.random.Generator:
         """Random numbers of this source in a step."""
-        return generator(self.seed, self.stream, step)
+        return self.numbers.at(step)
 
 
 #: Step to a factor or a delay in ns for each unit; of daemons for each rank, also from the moments
@@ -186,7 +195,16 @@ SOURCES: dict[str, Callable[[NoiseContext], Draw]] = {
     "collector": _collector,
     "recorded": _recorded,
 }
+LIGHT = frozenset({"normal", "lognormal", "slow", "recorded"})  # any few steps tell the others
 DELAYS = frozenset({"hits", "daemon", "collector"})  # the others are factors
+
+
+def are_alike(scenario: Scenario) -> bool:
+    """Whether the steps are independent draws of one distribution without rare or heavy parts."""
+    light = all(
+        one.kind in LIGHT and not one.first_step and not one.last_step for one in scenario.noise
+    )
+    return light and not scenario.neighbours and scenario.strategy.kind == "synchronous"
 
 
 class NoiseSources:
@@ -250,7 +268,7 @@ def _setting(noise: Noise, placement: Placement, seed: int, stream: int) -> Nois
     mask = np.ones(ranks, bool)
     if named:
         mask = np.isin(unit, unit[list(named)])
-    return NoiseContext(noise, unit, mask, seed, stream)
+    return NoiseContext(noise, unit, mask, RandomNumbers(seed, stream))
 
 
 def _implied(scenario: Scenario) -> list[Noise]:

@@ -11,7 +11,7 @@ from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.collectives import Request
 from evenstep.simulate.fabric.flows import Flow, lay_on
 from evenstep.simulate.fabric.network import Network
-from evenstep.simulate.fabric.noise import generator
+from evenstep.simulate.fabric.noise import RandomNumbers
 from evenstep.simulate.fabric.placement import Placement, seated
 from evenstep.simulate.job.graph import JobGraph, RankProgram
 from evenstep.simulate.wires.world import World
@@ -26,8 +26,8 @@ class NeighbourJob:
 
     settings: Neighbour
     flow: Flow
-    seed: int
-    stream: int
+    pauses: RandomNumbers
+    sizes: RandomNumbers
     turn: int = 0  # exchanges begun
     moved: float = 0.0  # finished exchanges, in multiples of the mean size
     under_way: list[float] = field(default_factory=list)  # sizes of unfinished exchanges, likewise
@@ -54,7 +54,7 @@ class NeighbourJob:
         value[0] = offset + self._pause_ns()
         size = 1.0
         if self.settings.kind == "bursty":
-            size = float(generator(self.seed, self.stream + 1, self.turn).exponential())
+            size = float(self.sizes.at(self.turn).exponential())
         world.feed(job, graph, value, np.array([size, 1.0]))
         self.under_way.append(size)
         self.turn += 1
@@ -71,7 +71,7 @@ class NeighbourJob:
 
     def _pause_ns(self) -> float:
         mean = self.settings.compute_ms * 1e6
-        random = generator(self.seed, self.stream, self.turn)
+        random = self.pauses.at(self.turn)
         if self.settings.kind == "bursty":
             return mean * float(random.exponential())
         return mean * max(0.05, 1 + self.settings.jitter * float(random.standard_normal()))
@@ -86,7 +86,8 @@ def neighbour_jobs(
         if not settings.responsive:
             card = network.cluster.nic_gBps
             flow = replace(flow, steady=min(settings.rate_gBps or card, card))
-        found.append(NeighbourJob(settings, flow, scenario.run.seed, _STREAM + 2 * index))
+        pauses, sizes = (RandomNumbers(scenario.run.seed, _STREAM + 2 * index + k) for k in (0, 1))
+        found.append(NeighbourJob(settings, flow, pauses, sizes))
     return found
 
 

@@ -169,11 +169,13 @@ def compare(
             * expected(set_up(changed(data, wanted[0].sets)))[1]
         )
     whole = [_whole_periods(data, option) for option in wanted]
-    units = [
-        OptionRun(number, data, option, limits.edges, tuple(axes))
+    first, *others = [
+        OptionRun(number, data, option, limits.edges, tuple(axes), {})
         for number, option in enumerate(whole)
     ]
-    found = _carried_out(units, workers, progress)
+    _, row = run(first)
+    like = row.margins if isinstance(row, DecisionRow) else {}
+    found = [row, *_carried_out([one._replace(like=like) for one in others], workers, progress)]
     rows = [one for one in found if isinstance(one, DecisionRow)]
     notes += [one for one in found if isinstance(one, str)]
     return DecisionTable(scenario, limits, tuple(rows), choose(rows, limits), tuple(notes))
@@ -207,6 +209,7 @@ class OptionRun(NamedTuple):
     option: DecisionOption
     edges: Edges
     axes: tuple[str, ...]
+    like: dict[str, Margin]  # margins to look near
 
 
 def _carried_out(
@@ -218,7 +221,7 @@ def _carried_out(
         for one in finished:
             found.append(one)
             if progress is not None:
-                progress(len(found), len(units))
+                progress(len(found) + 1, len(units) + 1)
     return [row for _, row in sorted(found, key=lambda one: one[0])]
 
 
@@ -229,7 +232,7 @@ def run(unit: OptionRun) -> tuple[int, DecisionRow | str]:
         result = simulate(scenario)
         if result.partial:
             raise KeyboardInterrupt
-        found = margins.margins(scenario, result, unit.edges, unit.axes)
+        found = margins.margins(scenario, result, unit.edges, unit.axes, unit.like)
         return unit.number, _row(unit.option, result, found)
     except ConfigError as error:
         return unit.number, f"{unit.option.name}: {error}"

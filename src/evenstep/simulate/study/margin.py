@@ -15,18 +15,15 @@ from evenstep.documents import Amount
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario import schema
 from evenstep.scenario.scenario import Scenario
+from evenstep.simulate.fabric.noise import are_alike
 from evenstep.simulate.result import Result
-from evenstep.simulate.simulation import (
-    MessageLimit,
-    Setup,
-    TooLongError,
-    set_up,
-    simulate_set_up,
-)
+from evenstep.simulate.simulation import Setup, set_up, step_times
 from evenstep.simulate.study.scaling_sizes import split
+from evenstep.trace.columns import Array
 
 MOST_STEPS = 50  # of a trial run
 LEAST_STEPS, MOST_MESSAGES = 10, 1_000_000  # a trial run with more messages gets fewer steps
+CLEAR = 4.0  # standard errors between a run and each limit that decide it before its end
 MOST_RANKS = 512  # tried, or twice the scenario's
 MOST_OVERSUBSCRIPTION = 64.0
 MOST_JITTER = 1.0
@@ -44,6 +41,7 @@ class LimitCheck(NamedTuple):
     excess: tuple[float, ...]
 
 
+INSIDE = LimitCheck(None, ())
 TOO_LONG = LimitCheck("too long", ())  # of a run that would follow too many messages
 
 
@@ -53,9 +51,9 @@ class Edges(NamedTuple):
     cv: Amount = 0.10
     efficiency: Amount = 0.5
 
-    def judge(self, result: Result) -> LimitCheck:
+    def judge(self, cv: float, efficiency: float) -> LimitCheck:
         """Whether a run crosses a limit."""
-        excess = result.step_time.cv - self.cv, self.efficiency - result.efficiency
+        excess = cv - self.cv, self.efficiency - efficiency
         crossed = [name for name, by in zip(self._fields, excess, strict=True) if by > 0]
         return LimitCheck(crossed[0] if crossed else None, excess)
 
@@ -87,17 +85,21 @@ class GrowthAxis(NamedTuple):
 
 
 def margins(
-    scenario: Scenario, result: Result, edges: Edges, axes: tuple[str, ...]
+    scenario: Scenario,
+    result: Result,
+    edges: Edges,
+    axes: tuple[str, ...],
+    like: dict[str, Margin] | None = None,
 ) -> dict[str, Margin]:
-    """The margin on each axis of a scenario with this result."""
+    """The margin on each axis of a scenario with this result; `like`: those of a job like it."""
+    here = edges.judge(result.step_time.cv, result.efficiency)
 
-    def margin(axis: GrowthAxis | str) -> Margin:
+    def margin(axis: GrowthAxis | str, like: Margin | None) -> Margin:
         if isinstance(axis, str):
             return Margin(0.0, None, None, 0.0, axis)
-        here = edges.judge(result)
-        return search(axis, lambda at: here if at == axis.now else _trial(axis.at(at), edges))
+        return search(axis, lambda at: here if at == axis.now else _trial(axis.at(at), edges), like)
 
-    return {name: margin(AXES[name](scenario)) for name in axes}
+    return {name: margin(AXES[name](scenario), (like or {}).get(name)) for name in axes}
 
 
 def relative_cost(steps: int, axes: int) -> float:
@@ -105,24 +107,35 @@ def relative_cost(steps: int, axes: int) -> float:
     return 1 + TRIALS * axes * min(1.0, MOST_STEPS / steps)
 
 
-def search(axis: GrowthAxis, judge: Callable[[float], LimitCheck]) -> Margin:
-    """Find the smallest value that crosses, to the resolution: by steps that double while trial
-    runs are not too long, then between the last two."""
-    low, step = axis.now, axis.now or axis.most / 16
+def search(
+    axis: GrowthAxis, judge: Callable[[float], LimitCheck], like: Margin | None = None
+) -> Margin:
+    """Find the smallest value that crosses, to the resolution: on both sides of that of a job like
+    this one, else by steps that double while trial runs are not too long, then between the last
+    two."""
+    low, step, above = axis.now, axis.now or axis.most / 16, INSIDE
     below = judge(low)
     if below.crosses:
         return Margin(low, low, below.crosses, low, "crossed already")
-    while True:
+    for at in (like.tried, like.tried / (1 + RESOLUTION)) if like else ():
+        place = axis.place(at)
+        found = judge(place) if low < place <= axis.most else TOO_LONG
+        if found == TOO_LONG:
+            break
+        if not found.crosses:
+            low, step, below = place, place - low, found
+            break
+        high, above = place, found
+    while not above.crosses:
+        if low >= axis.most:
+            return Margin(axis.now, None, None, low)
         high = axis.place(axis.most if low + 1.5 * step > axis.most else low + step)
         step *= 2
         above = judge(high)
         if above == TOO_LONG:
             return Margin(axis.now, None, None, low)
-        if above.crosses:
-            break
-        if high >= axis.most:
-            return Margin(axis.now, None, None, high)
-        low, below = high, above
+        if not above.crosses:
+            low, below = high, above
     is_halved = True
     while high - low > max(axis.unit, RESOLUTION * high):
         share = _linear(below, above) if is_halved else 0.5
@@ -147,15 +160,31 @@ def _linear(below: LimitCheck, above: LimitCheck) -> float:
 
 
 def _trial(setup: Setup, edges: Edges) -> LimitCheck:
-    """Check a trial run; `TOO_LONG` instead of a run that would follow too many messages
-    even over the fewest steps."""
-    try:
-        result = simulate_set_up(setup, most=MessageLimit(MOST_MESSAGES, LEAST_STEPS))
-    except TooLongError:
-        return TOO_LONG
-    if result.partial:
-        raise KeyboardInterrupt
-    return edges.judge(result)
+    """Check a trial run; `TOO_LONG` instead of a run that would follow too many messages even over
+    the fewest steps. It ends early once its steps so far are clear of, or beyond, every limit."""
+    alike, most = are_alike(setup.scenario), math.inf
+
+    def check(step: Array) -> tuple[LimitCheck, tuple[float, float]]:
+        """Also the standard errors of CV and efficiency, of independent normal steps."""
+        mean, count = float(step.mean()), len(step)
+        cv, efficiency = float(step.std()) / mean, setup.graph.compute_ns / mean
+        errors = cv * math.sqrt((0.5 + cv**2) / count), efficiency * cv / math.sqrt(count)
+        return edges.judge(cv, efficiency), errors
+
+    def enough(step: Array, messages: float) -> bool:
+        nonlocal most
+        most = MOST_MESSAGES / max(messages, 1.0)
+        if most < LEAST_STEPS or len(step) >= int(most):
+            return True
+        if not alike or len(step) < LEAST_STEPS:
+            return False
+        found, errors = check(step)
+        apart = [by / (CLEAR * error) if error else math.copysign(math.inf, by)
+                 for by, error in zip(found.excess, errors, strict=True)]  # fmt: skip
+        return max(apart) > 1 or max(apart) < -1
+
+    step = step_times(setup, enough)
+    return TOO_LONG if most < LEAST_STEPS else check(step)[0]
 
 
 # -- axes ------------------------------------------------------------------------------------------
