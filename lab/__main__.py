@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from evenstep.cli.main import parser_of, run_command_line
+from evenstep.cli.arguments import new_parser
+from evenstep.cli.main import run_command_line
 from lab import command
 
 
@@ -15,7 +16,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
-    parser = parser_of(command, "python -m lab")
+    parser = new_parser("python -m lab", command.HELP)
+    command.add_arguments(parser)
     return command.main(parser.parse_args(argv))
 
 

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import functools
-import importlib
 import io
 import json
 import unicodedata
@@ -11,7 +10,7 @@ import unicodedata
 import pytest
 
 from evenstep.cli import demo
-from evenstep.cli.main import COMMANDS, main, module_of, parser_of
+from evenstep.cli.main import COMMANDS, main
 from evenstep.report.schema import published, schema
 from evenstep.reproduce.published import training
 from tests.cli.conftest import one_row
@@ -86,7 +85,7 @@ def test_every_schema_is_held_against_what_is_printed(said):
 @pytest.mark.parametrize("row", COMMANDS, ids=lambda row: row.name)
 def test_help_fits_80_columns(row, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    lines = parser_of(module_of(row), f"evenstep {row.name}").format_help().splitlines()
+    lines = row.parser().format_help().splitlines()
     assert [line for line in lines if len(line) > 80] == []
 
 
@@ -94,8 +93,7 @@ def test_help_fits_80_columns(row, monkeypatch):
 def test_every_command_has_json(row):
     if row.name == "link":
         return  # a server has no result
-    parser = argparse.ArgumentParser()
-    importlib.import_module(f"evenstep.cli.{row.name}").add_arguments(parser)
+    parser = row.parser()
     below = [
         part
         for action in parser._actions

@@ -7,6 +7,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from evenstep.cli import arguments
 from evenstep.cli import export as export_command
 from evenstep.cli.main import main
 from evenstep.errors import UsageError
@@ -135,7 +136,7 @@ def test_the_endpoint_serves_until_it_is_interrupted(start, run):
 
 
 def test_a_port_alone_is_this_machines_own_and_others_need_a_token(monkeypatch):
-    assert export_command._address(":9400") == ("127.0.0.1", 9400)
+    assert arguments.address(":9400") == ("127.0.0.1", 9400)
     assert [export_command._is_loopback(host) for host in ("127.0.0.1", "::1", "localhost")] == (
         [True] * 3
     )

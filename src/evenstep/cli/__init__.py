@@ -1,8 +1,9 @@
 """The command line: one small module per command, imported only when it runs.
 
-`main.py` imports the module of a command, runs it and returns its exit code. A command's module has
-`HELP`, `add_arguments(parser)` and `main(args)`; code that several commands share is in
-arguments.py, files.py, progress.py, traces.py, terminal.py and child.py.
+What can be typed is declared in syntax/, which imports nothing heavy: a command's help, summary and
+arguments. `main.py` imports the module of a command, which has `main(args)`, and returns its exit
+code. What commands share is in arguments.py, files.py, progress.py, traces.py, terminal.py and
+child.py.
 
-To add a command, add its module and a row in `main.COMMANDS`.
+To add a command, declare it in the module of its group in syntax/ and add a module of its name.
 """

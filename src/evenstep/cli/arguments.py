@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from inspect import getdoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from evenstep import values
 from evenstep.cli.terminal import say
@@ -21,6 +22,14 @@ USAGE = 2
 MOST_RANKS = 1_000_000
 MOST_WORKERS, MOST_REPEATS = 4096, 100_000
 MOST_STEPS = 1_000_000_000
+LOOPBACK = "127.0.0.1"
+#: Ways to select a part of the job, named as in `Selection`.
+PARTS = {
+    "ranks": ("0-7,16", "these ranks"),
+    "nodes": ("gpu0[01-16]", "the ranks on these nodes"),
+    "partitions": ("NAMES", "the ranks in these partitions of the cluster"),
+    "first_nodes": ("N", "the ranks on the first N nodes of the job"),
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -34,6 +43,50 @@ class Parser(argparse.ArgumentParser):
             what += f"; did you mean {near[0]}?" if near else ""
         say(f"{what}; see `{self.prog} --help`", who=self.prog)
         raise SystemExit(USAGE)
+
+    def flag(self, name: str, meaning: str) -> None:
+        self.add_argument(name, action="store_true", help=meaning)
+
+    def choice(
+        self, name: str, choices: Sequence[str], meaning: str, default: Any = None, **more: Any
+    ) -> None:
+        self.add_argument(name, choices=choices, help=meaning, default=default, **more)
+
+    def value(
+        self, name: str, metavar: str, kind: Any, meaning: str, default: Any = None, **more: Any
+    ) -> None:
+        """Add an option or argument whose value `kind` parses."""
+        self.add_argument(name, metavar=metavar, type=kind, help=meaning, default=default, **more)
+
+    def json(self, what: str, form: argparse._ActionsContainer | None = None) -> None:
+        """Add `--json`, to the forms of output that exclude each other if there are some."""
+        help = f"print {what} as JSON"
+        (form or self).add_argument("--json", action="store_true", help=help)
+
+    def workers(self, what: str = "one for each core") -> None:
+        """Add `--workers N`; `what` describes the default."""
+        self.value("--workers", "N", whole(MOST_WORKERS), f"processes ({what})")
+
+    def several(self, name: str, metavar: str, meaning: str, kind: Any = str) -> None:
+        """Add an option that may be given several times."""
+        self.value(name, metavar, kind, meaning, [], action="append")
+
+    def files(self, **options: str) -> None:
+        """Add an option for each output file (name and help), and `--force`."""
+        for name, meaning in options.items():
+            self.value(f"--{name}", "FILE", Path, meaning)
+        self.flag("--force", "overwrite existing output")
+
+    def repeats(self, default: int) -> None:
+        meaning = f"simulations of each, with different seeds ({default})"
+        self.value("--repeats", "N", whole(MOST_REPEATS), meaning, default)
+
+    def part(self, what: str, *, prefix: str = "") -> None:
+        """Add the options that select a part of the job."""
+        group = self.add_argument_group(f"{what} a part of the job", "several options intersect")
+        for name, (metavar, meaning) in PARTS.items():
+            option = f"--{prefix}{name.replace('_', '-')}"
+            group.add_argument(option, metavar=metavar, help=f"{what} {meaning}")
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
@@ -51,36 +104,34 @@ class Help(argparse.RawDescriptionHelpFormatter):
         )  # fmt: skip
 
 
-# -- options ---------------------------------------------------------------------------------------
+class Command(NamedTuple):
+    """A command: a row of the root help, and the function that declares its arguments. Its name is
+    the function's, its help the function's docstring."""
+
+    form: str
+    summary: str
+    wraps: bool  # arguments after `--` are another program's command line
+    declare: Callable[[Parser], None]
+
+    @property
+    def name(self) -> str:
+        return self.declare.__name__
+
+    def parser(self) -> Parser:
+        parser = new_parser(f"evenstep {self.name}", getdoc(self.declare))
+        self.declare(parser)
+        return parser
 
 
-def add_json(parser: argparse._ActionsContainer, what: str) -> None:
-    parser.add_argument("--json", action="store_true", help=f"print {what} as JSON")
+def command(
+    form: str, summary: str, *, wraps: bool = False
+) -> Callable[[Callable[[Parser], None]], Command]:
+    """Make a command of the function that declares its arguments."""
+    return lambda declare: Command(form, summary, wraps, declare)
 
 
-def add_files(parser: argparse.ArgumentParser, /, **options: str) -> None:
-    """Add an option for each output file (name and help), and `--force`."""
-    for name, meaning in options.items():
-        parser.add_argument(f"--{name}", metavar="FILE", type=Path, help=meaning)
-    parser.add_argument("--force", action="store_true", help="overwrite existing output")
-
-
-def add_set(parser: argparse.ArgumentParser, what: str = "change one field") -> None:
-    """Add `--set NAME=VALUE`, which changes a scenario."""
-    parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help=what)
-
-
-def add_repeats(parser: argparse.ArgumentParser, default: int) -> None:
-    parser.add_argument(
-        "--repeats", metavar="N", type=whole(MOST_REPEATS), default=default,
-        help=f"simulations of each, with different seeds ({default})",
-    )  # fmt: skip
-
-
-def add_workers(parser: argparse.ArgumentParser, what: str = "one for each core") -> None:
-    """Add `--workers N`; `what` describes the default."""
-    number = whole(MOST_WORKERS)
-    parser.add_argument("--workers", metavar="N", type=number, help=f"processes ({what})")
+def new_parser(prog: str, description: str | None) -> Parser:
+    return Parser(prog=prog, description=description, formatter_class=Help, allow_abbrev=False)
 
 
 def add_engine(parser: argparse.ArgumentParser, *, workers: str) -> None:
@@ -89,7 +140,7 @@ def add_engine(parser: argparse.ArgumentParser, *, workers: str) -> None:
     add("--engine", choices=("local", "ray"), default="local",
         help="processes on this machine (default), or a Ray cluster")  # fmt: skip
     add("--address", metavar="HOST:PORT", help="running Ray cluster (default: start a local one)")
-    add_workers(parser, workers)
+    add("--workers", metavar="N", type=whole(MOST_WORKERS), help=f"processes ({workers})")
 
 
 def engine_of(args: argparse.Namespace, *, workers: int | None = None) -> Engine:
@@ -149,3 +200,18 @@ _sizes = several(values.count(1, MOST_RANKS), _SIZES)
 def sizes(text: str) -> list[int]:
     """Parse comma-separated numbers of ranks: ascending, without duplicates."""
     return sorted(_sizes(text))
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host or LOOPBACK, values.count(0, 65_535).parse(port)
+
+
+def _steps(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    lowest = values.count(0).parse(first)
+    return lowest, values.count(lowest).parse(last or first)
+
+
+address = argument(ValueKind("HOST:PORT or :PORT such as :9400", _address))
+steps = argument(ValueKind("steps such as 100-160", _steps))

@@ -4,48 +4,36 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from evenstep.cli import files, progress, traces
-from evenstep.cli.arguments import add_json
 from evenstep.cli.terminal import print_json
+from evenstep.diagnose.measure.grid import StepGrid, step_grid
+from evenstep.diagnose.measure.transfers import transfers
 from evenstep.documents import plain
 from evenstep.errors import TraceError
-
-if TYPE_CHECKING:
-    from evenstep.diagnose.measure.grid import StepGrid
-    from evenstep.simulate.calibrate.calibrate import (
-        Calibration,
-        CalibrationDocument,
-        Observed,
-        SteadyTimes,
-    )
-    from evenstep.simulate.calibrate.links import ObservedCollectives, ObservedPipeline
-    from evenstep.trace.trace import Trace
-
-HELP = """Fit a scenario to a measured run, simulate it, and show both step times.
-
-TRACE is any input of `evenstep diagnose`. Compute time of each phase and rank, noise distribution,
-garbage collection, buckets, sizes, and latency and bandwidth of the links are fitted to the trace.
-The scenario is written to -o FILE, or to standard output."""
+from evenstep.report.terminal.style import PLAIN, precise
+from evenstep.scenario import schema
+from evenstep.simulate.calibrate.calibrate import (
+    PHASES,
+    Calibration,
+    CalibrationDocument,
+    Observed,
+    SteadyTimes,
+    calibrate,
+)
+from evenstep.simulate.calibrate.links import ObservedCollectives, ObservedPipeline
+from evenstep.simulate.simulation import simulate
+from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
+from evenstep.trace.trace import Trace
 
 TOLERANCE = 0.05  # of the step time
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("trace", metavar="TRACE", type=Path)
-    add("-o", "--out", metavar="FILE", type=Path, help="write the scenario here")
-    add("--force", action="store_true", help="overwrite FILE")
-    add_json(parser, "scenario and fits")
-
-
 def main(args: argparse.Namespace) -> int:
     files.check_free(args.out, force=args.force)
-    from evenstep.scenario import schema
-    from evenstep.simulate.calibrate.calibrate import calibrate
-
     trace = traces.read(args.trace)
     with progress.ticking(f"fitting {trace.world:,} ranks"):
         document = _document(trace, calibrate(observed(trace)))
@@ -65,9 +53,6 @@ def main(args: argparse.Namespace) -> int:
 
 def _document(trace: Trace, found: Calibration) -> CalibrationDocument:
     """Simulate the fitted scenario and return it beside the measured step times."""
-    from evenstep.scenario import schema
-    from evenstep.simulate.simulation import simulate
-
     result = simulate(found.scenario)
     step = result.step_time
     simulated: SteadyTimes = {
@@ -97,8 +82,6 @@ def _apart(measured: SteadyTimes, simulated: SteadyTimes) -> list[str]:
 
 
 def _page(document: CalibrationDocument) -> str:
-    from evenstep.report.terminal.style import PLAIN, precise
-
     lines = [f"{'':10} {'step time':>12} {'CV':>7} {'p99':>12}"]
     for name in ("measured", "simulated"):
         one = document[name]
@@ -112,12 +95,6 @@ def _page(document: CalibrationDocument) -> str:
 
 def observed(trace: Trace) -> Observed:
     """Return the arrays of a trace that a scenario is fitted to."""
-    import numpy as np
-
-    from evenstep.diagnose.measure.grid import step_grid
-    from evenstep.simulate.calibrate.calibrate import PHASES, Observed
-    from evenstep.trace.spool.layout import Phase
-
     grid = step_grid(trace)
     if not grid.start_ns.size:
         raise TraceError("no step was finished by all ranks; record a longer run")
@@ -137,8 +114,6 @@ def observed(trace: Trace) -> Observed:
 
 def _step_ns(grid: StepGrid, steady: Any) -> Any:
     """Return the time between step ends (ns); a step ends when its last rank ends it."""
-    import numpy as np
-
     end = grid.end_ns.max(axis=1)
     follows = np.diff(grid.steps, prepend=grid.steps[:1] - 2) == 1
     length = np.where(follows, np.diff(end, prepend=end[:1]), grid.step_ns)
@@ -146,12 +121,6 @@ def _step_ns(grid: StepGrid, steady: Any) -> Any:
 
 
 def _collectives(trace: Trace, grid: StepGrid) -> tuple[ObservedCollectives, ...]:
-    import numpy as np
-
-    from evenstep.diagnose.measure.transfers import transfers
-    from evenstep.simulate.calibrate.links import ObservedCollectives
-    from evenstep.trace.spool.layout import Flag, Kind, Op
-
     found = transfers(grid)
     rows, kinds = found.rows, found.kinds
     steps = max(int(grid.sampled.sum()), 1)
@@ -181,11 +150,6 @@ def _collectives(trace: Trace, grid: StepGrid) -> tuple[ObservedCollectives, ...
 
 def _pipeline(trace: Trace, grid: StepGrid) -> ObservedPipeline | None:
     """The stages between which micro-batches are sent; None where ranks send in another order."""
-    import numpy as np
-
-    from evenstep.simulate.calibrate.links import ObservedPipeline
-    from evenstep.trace.spool.layout import Kind, Op
-
     sent = trace.of_kind(Kind.POINT_TO_POINT)
     sent = sent.select((sent.op == int(Op.SEND)) & np.isin(sent.step, grid.steps))
     apart = np.unique(np.abs(sent.peer_or_root - sent["rank"]))  # a ring also has its way around
@@ -200,8 +164,6 @@ def _pipeline(trace: Trace, grid: StepGrid) -> ObservedPipeline | None:
 
 def _later(grid: StepGrid) -> Any:
     """Return the mean delay from the end of an operation until its waiting ranks continue (ns)."""
-    import numpy as np
-
     assert grid.graph is not None
     rows, operations = grid.graph.rows, grid.graph.operations
     waiting = np.flatnonzero(rows.wait >= 0)
@@ -213,9 +175,6 @@ def _later(grid: StepGrid) -> Any:
 
 def _overlapped(trace: Trace, grid: StepGrid) -> bool:
     """Whether collectives start during backward in most steps of the first rank."""
-    import numpy as np
-
-    from evenstep.trace.spool.layout import Kind, Phase
 
     rank = int(grid.ranks[0])
     phases = trace.of_kind(Kind.PHASE)

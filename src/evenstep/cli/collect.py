@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from evenstep.cli import files
-from evenstep.cli.arguments import add_json, seconds
 from evenstep.cli.terminal import print_json, tell_written
 from evenstep.documents import Document, Meta, Natural, Positive
 from evenstep.errors import TraceError, UsageError
@@ -19,16 +18,6 @@ from evenstep.trace.pack import CollectableSpool, collectable, write_pack
 from evenstep.trace.spool.files import write_whole
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.words import plural
-
-HELP = """Copy the traces of a node to shared storage, as one file.
-
-    evenstep run --out /local/run -- COMMAND…
-    evenstep collect /local/run --into /shared/run
-
-Run it on every node after the job has ended. DIR becomes a run folder with one file per node and
-attempt, which every command reads. Files are written atomically and complete files are not written
-again, so collecting can be interrupted and repeated. With --every it repeats while the job runs and
-ends with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +41,6 @@ class Collection(Document):
     run: str
     into: str
     packs: tuple[CollectedPack, ...]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("run", metavar="RUN", type=Path)
-    add("--into", metavar="DIR", type=Path, required=True)
-    add("--every", metavar="SECONDS", type=seconds(0.1, 86_400), help="repeat until the job ends")
-    add_json(parser, "the collected files")
 
 
 def main(args: argparse.Namespace) -> int:

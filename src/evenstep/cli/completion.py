@@ -7,17 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from evenstep.cli.arguments import add_json
+from evenstep.cli.syntax import COMMANDS
 from evenstep.cli.terminal import show
 from evenstep.documents import Document
-
-HELP = """Print the script with which a shell completes commands, options and paths.
-
-  eval "$(evenstep completion bash)"        in ~/.bashrc
-  eval "$(evenstep completion zsh)"         in ~/.zshrc
-  evenstep completion fish | source         in ~/.config/fish/config.fish"""
-
-SHELLS = ("bash", "zsh", "fish")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +21,6 @@ class Completions(Document):
     commands: Mapping[str, list[str]]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "shell", choices=SHELLS, metavar="SHELL", nargs="?", default="bash", help=", ".join(SHELLS)
-    )
-    add_json(parser, "commands and options")
-
-
 def main(args: argparse.Namespace) -> int:
     options = _options()
     lines = _fish(options) if args.shell == "fish" else _bash(options, zsh=args.shell == "zsh")
@@ -44,12 +29,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _options() -> dict[str, list[str]]:
-    from evenstep.cli.main import COMMANDS, module_of, parser_of
-
     return {
         command.name: sorted(
             option
-            for action in parser_of(module_of(command), command.name)._actions
+            for action in command.parser()._actions
             for option in action.option_strings
             if option.startswith("--")
         )

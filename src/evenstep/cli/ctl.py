@@ -6,53 +6,20 @@ import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict
+from typing import Annotated, Any, ClassVar, TypedDict
 
 from evenstep.agent.settings import request
-from evenstep.agent.settings.kinds import NAMED, OFF, PACE
-from evenstep.cli.arguments import add_json
-from evenstep.cli.env import add_part
+from evenstep.agent.settings.kinds import OFF, PACE
+from evenstep.cli.syntax.act import MODES
 from evenstep.cli.terminal import print_json, say, show, tell_written
 from evenstep.documents import Amount, Document, Meta, Natural
 from evenstep.errors import ConfigError, TraceError, UsageError
-
-if TYPE_CHECKING:
-    from evenstep.watch.run import LiveRun
-
-HELP = """Change pacing and actions of a running job, or show their state.
-
-    evenstep ctl RUN act gc,cores
-    evenstep ctl RUN act off
-    evenstep ctl RUN pace on --threshold 3% --max-delay 10%
-    evenstep ctl RUN pace on --ranks 0-7
-    evenstep ctl RUN pace off
-    evenstep ctl RUN pace status
-
-The request is written into the run's folder, which every rank reads at the end of each step.
-Options that are not given keep their value; `all` selects the whole job again. With pace.sharing
-all ranks follow from the same step on. If each node has its own folder, run this on the node of
-rank 0, which informs the others. Training results never change, only delays. Ranks with EVENSTEP=0
-in their environment ignore requests."""
-
-MODES = ("on", "off", "observe", "status")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("run", metavar="RUN", type=Path)
-    add("what", choices=("pace", "act"), help="pacing only, or any action")
-    add("action", metavar="ACTION",
-        help=f"pace: {', '.join(MODES)}; act: {', '.join(NAMED)}, auto, off or status")  # fmt: skip
-    add("--threshold", metavar="SHARE", help="no pacing below this imbalance (share of a step)")
-    add("--max-delay", metavar="SHARE", help="longest delay (share of the median step)")
-    add_part(parser, "pace only")
-    add_json(parser, "the state")
+from evenstep.trace.ranks import format_ranks
+from evenstep.watch.run import LiveRun
+from evenstep.words import percent, plural
 
 
 def main(args: argparse.Namespace) -> int:
-    from evenstep.watch.run import LiveRun
-
     if args.what == "pace" and args.action not in MODES:
         raise UsageError(f"pace takes one of {', '.join(MODES)}, found {args.action!r}")
     folder = args.run.absolute()
@@ -159,9 +126,6 @@ def _state(run: LiveRun, asked: request.SettingsChange | None) -> dict[str, Any]
 
 def status_lines(state: Mapping[str, Any]) -> list[str]:
     """Describe the state: pacing and actions in force, the pending request, obstacles."""
-    from evenstep.trace.ranks import format_ranks
-    from evenstep.words import percent, plural
-
     ranks: Mapping[str, Mapping[str, Any]] = state["ranks"]
     found = []
     modes = Counter(str(pace.get("mode")) for pace in ranks.values())

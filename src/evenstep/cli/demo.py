@@ -17,16 +17,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from evenstep.cli import child
-from evenstep.cli.arguments import MOST_STEPS, add_json, whole
 from evenstep.cli.terminal import print_json, say
 from evenstep.documents import Document
 from evenstep.errors import UsageError, refused
-
-HELP = """Train a small GPT on this machine, without a GPU, and diagnose the runs.
-
-Four ranks train twice: first undisturbed, then with one rank that collects garbage inside backward,
-with pacing on. Every command is printed before it runs, so you can repeat it. Each run ends with
-its verdict, and its report page is written to the run folder."""
 
 RANKS = 4
 EVENSTEP = [sys.executable, "-m", "evenstep"]
@@ -51,14 +44,6 @@ class DemoRuns(Document):
 
     folder: str
     runs: tuple[DemoRun, ...]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--out", metavar="DIR", type=Path, default=Path("evenstep-runs"),
-        help="parent of the demo's folder (evenstep-runs)")  # fmt: skip
-    add("--steps", metavar="N", type=whole(MOST_STEPS), default=260, help="steps of each run (260)")
-    add_json(parser, "the paths of runs and pages")
 
 
 def main(args: argparse.Namespace) -> int:

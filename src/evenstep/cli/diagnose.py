@@ -5,37 +5,26 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from evenstep.cli import files, progress, traces
-from evenstep.cli.arguments import add_engine, add_files, add_json, engine_of, price, severity
+from evenstep.cli.arguments import engine_of
 from evenstep.cli.terminal import print_json, say, tell_written
+from evenstep.diagnose.finding import TERMINAL, Diagnosis
+from evenstep.diagnose.measure.attempts import with_attempts
+from evenstep.diagnose.modes.scaling_collapse import diagnose_together
+from evenstep.diagnose.predict.changes import parse
+from evenstep.diagnose.predict.what_if import added, answers
 from evenstep.errors import UsageError
-from evenstep.importers.opening import EXPECTED, Bundle, InputPaths, is_run, open_bundle, sort_out
+from evenstep.export.anonymise import Scrubber, anonymised
+from evenstep.importers.opening import Bundle, InputPaths, is_run, open_bundle, sort_out
+from evenstep.report import markdown
+from evenstep.report.terminal import brief, terminal
 from evenstep.trace.spool.folder import RUNS
+from evenstep.trace.trace import Trace
+from evenstep.workers.engines import Local
 
-if TYPE_CHECKING:
-    from evenstep.diagnose.finding import Diagnosis
-    from evenstep.export.anonymise import Scrubber
-    from evenstep.trace.trace import Trace
-
-    Opened = tuple[Trace, Scrubber | None]  # and what hides names in what is said of it
-
-HELP = f"""Report which rank, node or link a run waited for, the cost, the cause and the fix.
-
-Without TRACE, the latest run in ./evenstep-runs is diagnosed; a folder of runs is listed. The
-report has fifteen lines; --verbose prints all of it, --html FILE writes a page.
-
-A TRACE is {EXPECTED}: one file per rank or a folder of them, compressed or not. The format is
-detected from the content. Files of one format form one trace, and so do the spools of one attempt;
-each folder is a trace of its own. Several traces are diagnosed one by one; runs of different sizes
-are also diagnosed together. With several traces --json prints a list. Logs of nccl-tests or of
-NCCL_DEBUG=INFO beside a trace tell the speed that its fabric can reach.
-
-The exit code is 1 if the severity of a finding (its share of step time) is above --fail-above.
---workers and --engine ray diagnose several traces in parallel; one trace is never split."""
-
-THRESHOLD = 0.05
+Opened = tuple[Trace, Scrubber | None]  # and what hides names in what is said of it
 
 
 class DiagnosisTask(NamedTuple):
@@ -59,36 +48,7 @@ class DiagnosedTrace(NamedTuple):
     shown: Any
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("traces", metavar="TRACE", nargs="*", type=Path)
-    form = parser.add_mutually_exclusive_group()
-    add_json(form, "the diagnosis")
-    form.add_argument("--verbose", "-v", action="store_true", help="print the full report")
-    form.add_argument("--markdown", action="store_true", help="print Markdown for a chat or issue")
-    add_files(parser, html="also write the report as a page")
-    add(
-        "--anonymise", action="store_true",
-        help="replace host names by node-0, node-1 …, and leave out paths and user names",
-    )  # fmt: skip
-    add("--fail-above", metavar="SHARE", type=severity, default=THRESHOLD,
-        help="exit with 1 above this severity (0.05)")  # fmt: skip
-    add(
-        "--floors", metavar="FILE", type=Path, action="append", default=[],
-        help="speeds of these nodes measured by evenstep probe or nccl-tests, to compare with",
-    )  # fmt: skip
-    add("--price-per-rank-hour", metavar="MONEY", type=price,
-        help="also print the cost of waiting and restarts in money")  # fmt: skip
-    add("--what-if", metavar="SPEC", action="append", default=[],
-        help="predict the gain of a change: rank:3=median, op:all_reduce=floor, gc=off …; "
-        "several are answered one by one and together")  # fmt: skip
-    add_engine(parser, workers="1; each diagnoses one trace at a time")
-
-
 def main(args: argparse.Namespace) -> int:
-    from evenstep.diagnose.predict.changes import parse
-    from evenstep.workers.engines import Local
-
     for text in args.what_if:
         parse(text)  # report a bad --what-if before the work
     if len(args.traces) < 2 and (listed := _default_run(args)):
@@ -180,14 +140,10 @@ def _opened(
     report: Callable[[str, int, int], None] | None = None,
 ) -> Opened:
     """Open one trace, with the facts of its run's other attempts."""
-    from evenstep.diagnose.measure.attempts import with_attempts
-
     trace = open_bundle(bundle, given, progress=report)
     trace = with_attempts(trace, bundle.path, price_per_rank_hour=task.price_per_rank_hour)
     if not task.anonymise:
         return trace, None
-    from evenstep.export.anonymise import anonymised
-
     return anonymised(trace, task.paths)
 
 
@@ -205,13 +161,8 @@ def _opened_with_progress(given: InputPaths, task: DiagnosisTask) -> Iterable[Op
 
 def _rendered(diagnosis: Diagnosis, trace: Trace, task: DiagnosisTask) -> Any:
     """Render a diagnosis and its what-ifs: an object for JSON, or text."""
-    from evenstep.diagnose.predict.what_if import added, answers
-
     if task.form == "json":
         return added(diagnosis.to_json(), trace, task.what_if)
-    from evenstep.report import markdown
-    from evenstep.report.terminal import brief, terminal
-
     render = {"verbose": terminal.render, "markdown": markdown.render}.get(task.form, brief.render)
     parts = (render(diagnosis), terminal.render_answers(answers(trace, task.what_if)))
     return "\n\n".join(text.rstrip() for text in parts if text)
@@ -221,8 +172,6 @@ def _diagnose_sizes(
     read: Sequence[Trace], results: Sequence[DiagnosedTrace], task: DiagnosisTask
 ) -> DiagnosedTrace:
     """Diagnose runs of different sizes together, shown with the largest of them."""
-    from evenstep.diagnose.modes.scaling_collapse import diagnose_together
-
     pairs = [(trace, one.diagnosis) for trace, one in zip(read, results, strict=True)]
     largest, together = max(read, key=lambda trace: trace.world), diagnose_together(pairs)
     shown = _rendered(together, largest, task)
@@ -230,7 +179,6 @@ def _diagnose_sizes(
 
 
 def _write_page(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
-    from evenstep.diagnose.predict.what_if import answers
     from evenstep.report.page.html import write
 
     price, asked = args.price_per_rank_hour, answers(trace, args.what_if)
@@ -240,8 +188,6 @@ def _write_page(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) ->
 
 def worst(diagnoses: Iterable[Any]) -> float:
     """Return the highest severity of any finding; 1 if a finding ended the job."""
-    from evenstep.diagnose.finding import TERMINAL
-
     found = [finding for item in diagnoses for finding in item.findings]
     costs = (1.0 if each.mode in TERMINAL else each.severity or 0.0 for each in found)
     return max(costs, default=0.0)

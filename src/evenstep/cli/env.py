@@ -12,25 +12,10 @@ from typing import Annotated, Any, ClassVar, TypedDict
 
 import evenstep
 from evenstep.agent.settings import config
-from evenstep.agent.settings.kinds import NAMED
-from evenstep.cli.arguments import add_json
+from evenstep.cli.arguments import PARTS
 from evenstep.cli.terminal import show
 from evenstep.documents import Document, Meta
 
-HELP = """Print environment variables that record a job whose launcher cannot be wrapped by
-`evenstep run` (srun, Kubernetes, a scheduler's own agent). Set them for every rank:
-
-    eval "$(evenstep env --out /shared/my-run)"; srun python train.py
-
-With --json the settings in force and the source of each are printed too."""
-
-#: Ways to select a part of the job, named as in `Selection`.
-PARTS = {
-    "ranks": ("0-7,16", "these ranks"),
-    "nodes": ("gpu0[01-16]", "the ranks on these nodes"),
-    "partitions": ("NAMES", "the ranks in these partitions of the cluster"),
-    "first_nodes": ("N", "the ranks on the first N nodes of the job"),
-}
 BOOTSTRAP = Path(evenstep.__file__).parent / "agent" / "bootstrap"
 SettingValue = str | float | bool | Sequence[str] | None
 
@@ -56,34 +41,6 @@ class Environment(Document):
     variables: Mapping[str, str]
     settings: Sequence[SettingInForce]
     warnings: Sequence[str]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--shell", action="store_true", help="print shell exports (default)")
-    add_json(form, "variables, settings and their sources")
-    add_settings(parser)
-
-
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add the options for settings, shared with `evenstep run`."""
-    add = parser.add_argument
-    add("--out", metavar="DIR", help="run folder, the same for all nodes")
-    modes = ("off", "observe", "on")
-    add("--pace", choices=modes, help="pacing: off, observe (default) or on")
-    add("--act", metavar="NAME,…",
-        help="actions to try, and to keep if they pay: "
-        f"{', '.join(NAMED)}, or auto")  # fmt: skip
-    add("--probe-every", metavar="N", help="measure each rank's machine for 20 ms every N steps")
-    for table, what in (("pace", "pace only"), ("record", "record only")):
-        add_part(parser, what, prefix=f"{table}-")
-
-
-def add_part(parser: argparse.ArgumentParser, what: str, *, prefix: str = "") -> None:
-    group = parser.add_argument_group(f"{what} a part of the job", "several options intersect")
-    for name, (metavar, meaning) in PARTS.items():
-        option = f"--{prefix}{name.replace('_', '-')}"
-        group.add_argument(option, metavar=metavar, help=f"{what} {meaning}")
 
 
 def main(args: argparse.Namespace) -> int:

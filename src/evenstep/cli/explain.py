@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from evenstep.cli.arguments import Parser, add_json
+from evenstep.cli.arguments import Parser
 from evenstep.cli.terminal import show
 from evenstep.errors import UsageError
 from evenstep.explain import shown, text
@@ -18,17 +18,6 @@ from evenstep.reproduce.systems import CLAIMS, Claim
 
 if TYPE_CHECKING:
     from evenstep.diagnose.modes.catalog import Mode
-
-HELP = """Explain a failure mode, or compute a quantity of distributed training from its formula.
-
-`evenstep explain` lists all topics. A failure mode is explained by symptom, what to look at, remedy
-and how to confirm. A quantity takes options, which `evenstep explain TOPIC --help` lists, and
-prints numbers, formula and source:
-
-  evenstep explain straggler
-  evenstep explain allreduce --bytes 20GB --gBps 50 --ranks 512
-  evenstep explain efficiency --preset data-parallel-512
-  evenstep explain published"""
 
 PUBLISHED = "published"
 PUBLISHED_SUMMARY = "published measurements beside the closed forms"
@@ -46,15 +35,6 @@ ARITHMETIC = {
 }
 MOST_NAMES = 8  # listed in a sentence
 _NEGATIVE = re.compile(r"-\.?\d")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `evenstep explain`; each topic parses its own options."""
-    words = parser.add_argument(
-        "words", metavar="TOPIC", nargs=argparse.PARSER, help="a failure mode or a quantity"
-    )
-    words.required = False
-    add_json(parser, "the answer")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -139,7 +119,7 @@ def _parsed(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
     presets = ", ".join(claim.name for claim in CLAIMS if claim.topic == topic.name)
     parser.add_argument("--preset", metavar="NAME", help=f"inputs of a known case: {presets}"
                         if presets else argparse.SUPPRESS)  # fmt: skip
-    add_json(parser, "the answer")
+    parser.json("the answer")
     given = vars(parser.parse_args(_joined(options)))
     del given["json"]
     return given

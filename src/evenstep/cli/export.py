@@ -10,57 +10,25 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from evenstep.cli import files, progress, traces
-from evenstep.cli.arguments import severity
 from evenstep.cli.terminal import print_json, tell_written, until_interrupted
+from evenstep.diagnose.finding import Diagnosis
+from evenstep.diagnose.measure.attempts import with_attempts
 from evenstep.errors import UsageError
+from evenstep.export.anonymise import Scrubber, anonymised
+from evenstep.export.perfetto.document import encode
+from evenstep.export.posting import push, redacted_url
+from evenstep.export.prometheus import Families, exposition, of_diagnosis, running, server
+from evenstep.trace.spool.identity import hostname
+from evenstep.trace.trace import Trace
+from evenstep.watch.alerts import webhook
 
-if TYPE_CHECKING:
-    from evenstep.diagnose.finding import Diagnosis
-    from evenstep.export.anonymise import Scrubber
-    from evenstep.export.prometheus import Families
-    from evenstep.trace.trace import Trace
-
-HELP = """Write a run in the formats of other tools; several formats can be written at once.
-
-RUN is any input of `evenstep diagnose`: a run folder, an attempt, a spool or another tool's trace.
-With --anonymise the output has no host names, paths or user names. --serve exposes Prometheus
-metrics while the job runs; start it once on each node. :PORT listens on localhost only; with any
-other address (0.0.0.0:PORT) requests must send the bearer token that is printed at start, or that
-of EVENSTEP_METRICS_TOKEN."""
-
-THRESHOLD = 0.05
-LOOPBACK = "127.0.0.1"
 SHORTEST_TOKEN = 16
 OUTPUTS = (
     *("perfetto", "parquet", "prometheus", "otlp", "webhook"),
     *("wandb", "mlflow", "tensorboard", "json", "store"),
 )
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("run", metavar="RUN", nargs="?", type=Path)
-    add("--perfetto", metavar="FILE", type=Path, help="a timeline for ui.perfetto.dev")
-    add("--steps", metavar="A-B", type=_steps, help="write only these steps with --perfetto")
-    add("--parquet", metavar="DIR", type=Path, help="events, steps and findings as tables")
-    add("--store", metavar="DIR", type=Path, help="the whole trace as a compact store for `sql`")
-    add("--prometheus", metavar="FILE", type=Path, help="metrics for a textfile collector")
-    add("--serve", metavar="HOST:PORT", type=_address, help="serve /metrics until interrupted")
-    add("--otlp", metavar="URL", help="push metrics to an OpenTelemetry collector, OTLP/HTTP JSON")
-    add("--webhook", metavar="URL", help="POST every finding above --above as JSON")
-    add("--above", metavar="SHARE", type=severity, default=THRESHOLD,
-        help="lowest severity that --webhook sends (0.05)")  # fmt: skip
-    add("--wandb", metavar="PROJECT", help="scalars to Weights & Biases, if installed")
-    add("--mlflow", metavar="EXPERIMENT", help="scalars to MLflow, if installed")
-    add("--tensorboard", metavar="DIR", help="scalars as TensorBoard events, if installed")
-    add("--json", action="store_true", help="print the diagnosis as JSON")
-    add("--json-schema", metavar="NAME", nargs="?", const="diagnosis",
-        help="print the JSON schema of a result (default: diagnosis)")  # fmt: skip
-    add("--anonymise", action="store_true", help="no host names, paths or user names")
-    add("--force", action="store_true", help="overwrite existing output")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -99,9 +67,6 @@ def main(args: argparse.Namespace) -> int:
 
 def _read(args: argparse.Namespace) -> tuple[Trace, Scrubber | None]:
     """Read the trace; with --anonymise, also return what hides names."""
-    from evenstep.diagnose.measure.attempts import with_attempts
-    from evenstep.export.anonymise import anonymised
-
     trace = with_attempts(traces.read(args.run), args.run)
     return anonymised(trace, [args.run]) if args.anonymise else (trace, None)
 
@@ -113,8 +78,6 @@ def _tell_size(path: Path, count: int, what: str, size_bytes: int) -> None:
 
 def _files(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
     if args.perfetto is not None:
-        from evenstep.export.perfetto.document import encode
-
         with progress.ticking(f"writing {args.perfetto}"):
             data, partial = encode(trace, diagnosis, steps=args.steps)
         only = f", {partial}" if partial else ""
@@ -127,15 +90,11 @@ def _files(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None
         for written in tables:
             _tell_size(written.path, written.rows, "rows", written.size_bytes)
     if args.prometheus is not None:
-        from evenstep.export.prometheus import exposition
-
         files.write(args.prometheus, exposition(_families(args, diagnosis)))
 
 
 def _families(args: argparse.Namespace, diagnosis: Diagnosis) -> Families:
     """Return the metrics of the diagnosis, and those of the ranks if RUN is a run folder."""
-    from evenstep.export.prometheus import Families, of_diagnosis, running
-
     found = of_diagnosis(diagnosis)
     counted = running(args.run, anonymous=args.anonymise) if args.run.is_dir() else Families()
     return Families({**counted, **found})
@@ -143,16 +102,12 @@ def _families(args: argparse.Namespace, diagnosis: Diagnosis) -> Families:
 
 def _sent(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
     """Send the outputs that go over the network or through a tracker's API."""
-    from evenstep.export.posting import push, redacted_url
-
     if args.otlp:
         run = str(diagnosis.run.get("run_id") or "")
         resource = {"service.name": "evenstep", "evenstep.run_id": run}
         push(_families(args, diagnosis), args.otlp, time_ns=time.time_ns(), resource=resource)
         print(f"Sent metrics to {redacted_url(args.otlp)}", file=sys.stderr)
     if args.webhook:
-        from evenstep.watch.alerts import webhook
-
         told = webhook(args.webhook, diagnosis, above=args.above)
         print(f"Sent {told} findings to {redacted_url(args.webhook)}", file=sys.stderr)
     if not (args.wandb or args.mlflow or args.tensorboard):
@@ -170,9 +125,6 @@ def _sent(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from evenstep.export.prometheus import running, server
-    from evenstep.trace.spool.identity import hostname
-
     if not args.run.is_dir():
         raise UsageError(f"{args.run} is not a run folder; --serve needs one")
     node = hostname()
@@ -190,14 +142,6 @@ def _serve(args: argparse.Namespace) -> int:
 # -- values ----------------------------------------------------------------------------------------
 
 
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not (port.isascii() and port.isdigit() and int(port) < 65536):
-        expected = "HOST:PORT or :PORT such as :9400"
-        raise argparse.ArgumentTypeError(f"must be {expected}, found {text!r}")
-    return host or LOOPBACK, int(port)
-
-
 def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -212,14 +156,3 @@ def _token() -> str:
         least = f"at least {SHORTEST_TOKEN} printable ASCII characters"
         raise UsageError(f"EVENSTEP_METRICS_TOKEN must have {least}")
     return token or secrets.token_urlsafe(24)
-
-
-def _steps(text: str) -> tuple[int, int]:
-    first, _, last = text.partition("-")
-    try:
-        found = int(first), int(last or first)
-    except ValueError:
-        found = 0, -1
-    if not 0 <= found[0] <= found[1]:
-        raise argparse.ArgumentTypeError(f"must be steps such as 100-160, found {text!r}")
-    return found

@@ -12,52 +12,15 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
 
 from evenstep.cli import traces
-from evenstep.cli.arguments import Help, Parser
+from evenstep.cli.arguments import USAGE, Command
+from evenstep.cli.syntax import COMMANDS, GROUPS
 from evenstep.cli.terminal import drop_output, open_streams, say
 from evenstep.errors import EvenstepError, MissingExtra, UsageError
 
-FINE, FINDINGS, USAGE, INTERNAL = 0, 1, 2, 3
+FINE, INTERNAL = 0, 3
 
-
-class Command(NamedTuple):
-    """A row of the root help. The module of a command is imported when it runs."""
-
-    group: str
-    name: str
-    form: str
-    summary: str
-    wraps: bool = False  # arguments after `--` are another program's command line
-
-
-COMMANDS = (
-    Command("see", "run", "run -- COMMAND…", "run a training command and record it", wraps=True),
-    Command("see", "env", "env", "print environment variables that attach without `run`"),
-    Command("see", "watch", "watch RUN", "show a running job: late ranks and live findings"),
-    Command("see", "doctor", "doctor", "check this host for what slows or breaks training"),
-    Command("see", "probe", "probe", "measure ranks and links before a job; name slow ones"),
-    Command("see", "collect", "collect RUN", "copy the traces of a node to shared storage"),
-    Command("see", "completion", "completion SHELL", "print the shell's completion script"),
-    Command("explain", "diagnose", "diagnose TRACE…", "report slow ranks, causes and fixes"),
-    Command("explain", "explain", "explain [TOPIC] …", "explain a failure mode or a formula"),
-    Command("explain", "compare", "compare A B…", "report what changed between runs"),
-    Command("explain", "history", "history DIR", "report how step time and cost of runs developed"),
-    Command("explain", "export", "export RUN", "write a run in the formats of other tools"),
-    Command("explain", "sql", "sql QUERY RUN", "query a run in SQL"),
-    Command("predict", "simulate", "simulate SCENARIO", "simulate a job that does not exist yet"),
-    Command("predict", "sweep", "sweep SCENARIO", "simulate every combination of some values"),
-    Command("predict", "scaling", "scaling SCENARIO", "find how far a job scales, and its limit"),
-    Command("predict", "strategies", "strategies SCENARIO", "compare ways to synchronize ranks"),
-    Command("predict", "calibrate", "calibrate TRACE…", "fit a scenario to a measured run"),
-    Command("predict", "project", "project TRACE…", "predict a run at other numbers of ranks"),
-    Command("act", "ctl", "ctl RUN pace …", "change pacing and actions of a running job"),
-    Command("act", "link", "link NAME@HOST:PORT", "let jobs on several hosts take turns on a link"),
-    Command("prove", "selftest", "selftest", "delay one rank by 50 ms and check that it is found"),
-    Command("prove", "demo", "demo", "train a small job here and see who waits for whom"),
-    Command("prove", "reproduce", "reproduce NAME", "recompute a published result"),
-)
 
 #: Packages that commands import, and the extra that installs each.
 EXTRAS = {
@@ -169,23 +132,12 @@ def _dispatch(argv: list[str]) -> int:
         raise MissingExtra(package, extra=EXTRAS[package], purpose=purpose) from error
 
 
-def parser_of(module: Any, prog: str) -> Parser:
-    parser = Parser(prog=prog, description=module.HELP, formatter_class=Help, allow_abbrev=False)
-    module.add_arguments(parser)
-    return parser
-
-
 def _run(command: Command, argv: list[str]) -> int:
-    module = module_of(command)
     own, wrapped = _split(argv) if command.wraps else (argv, None)
-    args = parser_of(module, f"evenstep {command.name}").parse_args(own)
+    args = command.parser().parse_args(own)
     if wrapped is not None:
         args.command = [*args.command, "--", *wrapped] if args.command else wrapped
-    return int(module.main(args))
-
-
-def module_of(command: Command) -> Any:
-    return importlib.import_module(f"evenstep.cli.{command.name}")
+    return int(importlib.import_module(f"evenstep.cli.{command.name}").main(args))
 
 
 def _split(argv: list[str]) -> tuple[list[str], list[str] | None]:
@@ -202,9 +154,8 @@ def overview() -> str:
     lines += ["Tells you which rank your distributed training is waiting for, what it costs,"]
     lines += ["and what would fix it."]
     width = max(len(command.form) for command in COMMANDS)
-    for group in dict.fromkeys(command.group for command in COMMANDS):
+    for group, commands in GROUPS.items():
         lines += ["", f"{group}:"]
-        rows = (command for command in COMMANDS if command.group == group)
-        lines += [f"  {row.form:{width}}  {row.summary}" for row in rows]
+        lines += [f"  {each.form:{width}}  {each.summary}" for each in commands]
     lines += ["", "`evenstep COMMAND --help` lists the options of a command."]
     return "\n".join(lines)

@@ -8,32 +8,16 @@ import io
 import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from evenstep import values
 from evenstep.cli import files, progress
-from evenstep.cli.arguments import (
-    MOST_REPEATS,
-    MOST_STEPS,
-    add_files,
-    add_json,
-    add_repeats,
-    add_workers,
-    argument,
-    several,
-    sizes,
-    whole,
-)
 from evenstep.cli.terminal import show
-from evenstep.pacing import CONTROLLERS
-
-if TYPE_CHECKING:
-    from evenstep.reproduce.evaluation import EvaluationDocument
-    from evenstep.simulate.study.sweep import MeanInterval
-
-HELP = """Recompute a published result and show it beside the published numbers.
-
-`evenstep reproduce NAME --help` lists the options of a result."""
+from evenstep.report.page.table_one_figure import draw
+from evenstep.report.terminal.style import table
+from evenstep.reproduce import evaluation, table_one
+from evenstep.reproduce.evaluation import EvaluationDocument
+from evenstep.simulate.study.sweep import MeanInterval, carried
+from evenstep.workers.engines import usable_cores
 
 SCHEMA = "evenstep.table1/1"
 WIDTH = 80
@@ -51,18 +35,11 @@ LIMITS = (
     "Each family is one account of the baseline among several; contention that another cause "
     "explains is not cured by pacing.",
 )
-PLACEMENTS = ("packed", "scattered", "random")
 MEASURES = ("throughput", "cv", "efficiency", "gain", "cv_change")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
-    for name, (add, _, summary) in REPRODUCTIONS.items():
-        add(names.add_parser(name, help=summary, allow_abbrev=False))
-
-
 def main(args: argparse.Namespace) -> int:
-    return REPRODUCTIONS[args.name][1](args)
+    return _table1(args) if args.name == "table1" else _evaluation(args)
 
 
 def _written(rows: Iterable[Sequence[Any]]) -> str:
@@ -74,21 +51,9 @@ def _written(rows: Iterable[Sequence[Any]]) -> str:
 # -- table 1 ---------------------------------------------------------------------------------------
 
 
-def _table1_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add_json(parser, "the tables")
-    add_files(parser, csv="write the rows", svg="draw throughput, CV and a timeline of ranks")
-    add("--seed", type=argument(values.count(0)), default=101, help="first random seed (101)")
-    add("--seeds", type=whole(MOST_REPEATS), default=3, help="number of seeds to average (3)")
-    add("--steps", type=argument(values.count(200)), default=4000,
-        help="steps of each job (4000)")  # fmt: skip
-
-
 def _table1(args: argparse.Namespace) -> int:
     """Predict both families, print them, and write the requested files."""
     files.check_free(args.csv, args.svg, force=args.force)
-    from evenstep.reproduce import table_one
-
     families: list[dict[str, Any]] = []
     for family in table_one.FAMILIES:
         seeds = range(args.seed, args.seed + args.seeds)
@@ -109,8 +74,6 @@ def _table1(args: argparse.Namespace) -> int:
     if args.csv is not None:
         files.write(args.csv, _written(_table1_rows(families)))
     if args.svg is not None:
-        from evenstep.report.page.table_one_figure import draw
-
         files.write(args.svg, draw(families))
     return 0
 
@@ -126,8 +89,6 @@ def _table1_lines(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _family_text(family: Mapping[str, Any]) -> Iterator[str]:
-    from evenstep.report.terminal.style import table
-
     fitted, error = family["parameters"], family["fit_error"]
     yield (
         f"{family['family']}: {fitted['jobs']} jobs, η {fitted['goodput']:g}, exchange at 64 nodes "
@@ -189,31 +150,10 @@ def _table1_rows(families: Sequence[Mapping[str, Any]]) -> Iterator[list[Any]]:
 # -- the evaluation --------------------------------------------------------------------------------
 
 
-def _evaluation_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--nodes", metavar="N,…", type=sizes, default="4,8,16,32,64", help="numbers of nodes")
-    add("--oversubscription", metavar="R,…", type=several(values.number(1)), default="1,2,4",
-        help="oversubscription of the fabric (1,2,4)")  # fmt: skip
-    places, controllers = several(values.choice(PLACEMENTS)), several(values.choice(CONTROLLERS))
-    add("--placement", metavar="NAME,…", type=places, default="packed,scattered",
-        help=f"of ranks on nodes: {', '.join(PLACEMENTS)}")  # fmt: skip
-    add("--coordination", metavar="NAME,…", type=controllers, default="slack,paper",
-        help="controllers (slack,paper)")  # fmt: skip
-    add_repeats(parser, 5)
-    add("--steps", metavar="N", type=whole(MOST_STEPS), default=400, help="steps of each run (400)")
-    add_workers(parser)
-    add_files(parser, csv="write the rows")
-    add_json(parser, "the rows")
-
-
 def _evaluation(args: argparse.Namespace) -> int:
     """Run all combinations, print them, and write the requested files."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the workers use all cores already
     files.check_free(args.csv, force=args.force)
-    from evenstep.reproduce import evaluation
-    from evenstep.simulate.study.sweep import carried
-    from evenstep.workers.engines import usable_cores
-
     units = evaluation.planned(
         nodes=args.nodes, oversubscription=args.oversubscription, placements=args.placement,
         controllers=args.coordination, repeats=args.repeats, steps=args.steps,
@@ -269,9 +209,3 @@ def _evaluation_rows(table: Sequence[Mapping[str, Any]]) -> Iterator[list[Any]]:
         found = (row[measure] or {} for measure in MEASURES)
         parts = (one.get(part) for one in found for part in ("value", "low", "high"))
         yield [*(row[name] for name in names), *parts]
-
-
-REPRODUCTIONS = {
-    "table1": (_table1_arguments, _table1, "throughput and CV at 4 to 64 nodes, and pacing"),
-    "evaluation": (_evaluation_arguments, _evaluation, "clusters × placement × coordination"),
-}

@@ -22,24 +22,7 @@ from evenstep.trace.spool.folder import RunFolder, default_path, run_facts, star
 from evenstep.trace.spool.layout import PAGE_BYTES
 from evenstep.version import __version__
 
-HELP = """Run a training command and record every rank; the script needs no change.
-
-    evenstep run -- torchrun --nproc-per-node 4 train.py --lr 3e-4
-
-Arguments, input, output, signals and exit code are those of the command. When it has ended, the
-node of rank 0 prints the verdict to standard error; other nodes print the path of their traces.
-Give all nodes the same --out on a shared filesystem."""
-
 _ISOLATING = {"I": "isolated mode", "E": "ignored variables", "S": "no site module"}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    env.add_settings(parser)
-    add("--force", action="store_true", help="replace the run in DIR")
-    add("--json", action="store_true", help="print the diagnosis as JSON at the end")
-    add("--mpi-shim", action="store_true", help="also record MPI programs in C, C++ and Fortran")
-    add("command", metavar="-- COMMAND", nargs=argparse.REMAINDER)
 
 
 def main(args: argparse.Namespace) -> int:

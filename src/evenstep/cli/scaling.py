@@ -4,62 +4,30 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from evenstep import values
-from evenstep.cli import arguments, progress
+from evenstep.cli import progress
+from evenstep.cli.syntax.predict import CONTROL
 from evenstep.cli.terminal import show
 from evenstep.errors import ConfigError, UsageError
-
-if TYPE_CHECKING:
-    from evenstep.simulate.study.scaling import Study
-
-HELP = """Simulate a scenario at several sizes and report where its throughput peaks, and why.
-
-With weak scaling every rank keeps its batch; with strong scaling one batch is divided. Each size is
-also simulated with the changes of --control, shown as ratios to the first simulation. `bandwidth`
-is the prediction from bytes and link speeds alone.
-
-  evenstep scaling job.toml --ranks 64,256,1024 --control strategy.kind=paced
-  evenstep scaling job.toml --strong --target 1e9 --deadline 72"""
-
-CONTROL = "strategy.kind=paced"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("scenario", metavar="SCENARIO", type=Path)
-    add("--ranks", metavar="N,N…", type=arguments.sizes,
-        help="numbers of ranks (default: the scenario's, halved and doubled)")  # fmt: skip
-    add("--strong", action="store_true", help="strong scaling: one batch for all sizes")
-    arguments.add_set(parser, "change one field in all simulations")
-    add("--control", metavar="NAME=VALUE", action="append", default=[],
-        help=f"change of the second simulation, or none ({CONTROL})")  # fmt: skip
-    amount = arguments.argument(values.number(0, above=True))
-    add("--target", metavar="N", type=amount,
-        help="print hours and cost to process N samples (or steps)")  # fmt: skip
-    add("--deadline", metavar="HOURS", type=amount,
-        help="find the cheapest size that reaches --target in time")  # fmt: skip
-    add("--price", metavar="P", type=arguments.price, help="price of one GPU for an hour")
-    arguments.add_repeats(parser, 1)
-    arguments.add_workers(parser)
-    arguments.add_json(parser, "the curve")
+from evenstep.report.terminal.scaling import page
+from evenstep.scenario import scenario as scenarios
+from evenstep.simulate.study import scaling
+from evenstep.simulate.study.scaling import Study, measured
+from evenstep.simulate.study.scaling_sizes import default_sizes
+from evenstep.simulate.study.sweep import carried, expected_s
+from evenstep.workers.engines import usable_cores
 
 
 def main(args: argparse.Namespace) -> int:
     if args.deadline is not None and args.target is None:
         raise UsageError("--deadline needs --target: the number of samples to process by then")
     document = _document(args)
-    from evenstep.report.terminal.scaling import page
-
     show(document, lambda: "\n".join(page(document)), as_json=args.json)
     return progress.INTERRUPTED if document["partial"] else 0
 
 
 def _document(args: argparse.Namespace) -> dict[str, Any]:
-    from evenstep.simulate.study import scaling
-
     study = _study(args)
     units = study.units()
     rows = _simulated(study, args.workers)
@@ -85,10 +53,6 @@ def _document(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _study(args: argparse.Namespace) -> Study:
-    from evenstep.scenario import scenario as scenarios
-    from evenstep.simulate.study.scaling import Study
-    from evenstep.simulate.study.scaling_sizes import default_sizes
-
     base = scenarios.load(args.scenario, args.set)
     changes = _control(args)
     control = scenarios.load(args.scenario, [*args.set, *changes]) if changes else None
@@ -110,10 +74,6 @@ def _control(args: argparse.Namespace) -> list[str]:
 
 def _simulated(study: Study, workers: int | None) -> list[dict[str, Any]]:
     """Simulate and return all rows, or those finished before Ctrl-C."""
-    from evenstep.simulate.study.scaling import measured
-    from evenstep.simulate.study.sweep import carried, expected_s
-    from evenstep.workers.engines import usable_cores
-
     units = study.units()
     rows: list[dict[str, Any]] = []
     workers = workers or usable_cores()

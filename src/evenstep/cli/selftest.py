@@ -14,7 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from evenstep.cli.arguments import add_json
 from evenstep.cli.progress import ticking
 from evenstep.cli.terminal import print_json, say
 from evenstep.documents import Document, Meta
@@ -22,13 +21,6 @@ from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
     from evenstep.diagnose.finding import Diagnosis
-
-HELP = """Delay one rank of a small job by 50 ms a step and check that evenstep finds it here.
-
-Without a launcher two ranks are started on this machine. Under a launcher (torchrun … -m evenstep
-selftest, srun python -m evenstep selftest) every rank takes part and the last one is delayed; rank
-0 diagnoses the ranks whose traces it can read. The exit code is 0 if exactly the delayed rank was
-named, else 1."""
 
 RANKS = 2
 STEPS = 40
@@ -47,11 +39,6 @@ class SelfTest(Document):
     named_ranks: tuple[int, ...]
     held_ms: float
     found_ms: Annotated[float | None, Meta("Cost of the first finding per step; null if unknown.")]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_json(parser, "the outcome")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="keep the trace of the job here")
 
 
 def main(args: argparse.Namespace) -> int:

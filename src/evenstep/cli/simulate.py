@@ -8,37 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from evenstep.cli import files, progress, traces
-from evenstep.cli.arguments import add_files, add_json, add_set
 from evenstep.cli.terminal import show, tell_written
 from evenstep.errors import ConfigError, UsageError
+from evenstep.explain.text import hanging_lines
+from evenstep.report.terminal.simulation import off_by, render
+from evenstep.scenario import fields, presets, scenario
+from evenstep.scenario.scenario import Scenario
+from evenstep.simulate import simulation
+from evenstep.simulate.result import Result
 from evenstep.trace.spool.folder import RunFolder
 
-if TYPE_CHECKING:
-    from evenstep.scenario.scenario import Scenario
-    from evenstep.simulate.result import Result
-
-HELP = """Simulate a scenario: cluster, fabric, job and disturbances in one TOML file.
-
-With --out, the trace is written as a run folder that `evenstep diagnose` and every other command
-read like that of a live job. --set changes one field, as in --set cluster.nodes=64 or
---set noise.0.sigma=0.05. --fields lists all fields, --presets the systems and models that a
-scenario can name in `preset`."""
-
 _NAMES = 23  # columns of the list of presets
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("scenario", metavar="SCENARIO", nargs="?", type=Path)
-    add_set(parser)
-    add("--out", metavar="RUN", type=Path, help="write the trace as a run folder")
-    add_files(parser, html="diagnose the trace and write the report as a page")
-    add_json(parser, "the result")
-    add("--fields", action="store_true", help="list all fields of a scenario")
-    add("--presets", action="store_true", help="list systems and models")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -51,14 +33,9 @@ def main(args: argparse.Namespace) -> int:
 
 def _main(args: argparse.Namespace) -> int:
     if args.fields:
-        from evenstep.scenario import fields
-
         show(fields.document(), fields.described, as_json=args.json)
         return 0
     if args.presets:
-        from evenstep.explain.text import hanging_lines
-        from evenstep.scenario import presets
-
         found = presets.summaries()
         listed: presets.PresetsDocument = {"schema": "evenstep.presets/1", "presets": found}
         rows = (hanging_lines(f"{name:{_NAMES}}", what) for name, what in found.items())
@@ -66,8 +43,6 @@ def _main(args: argparse.Namespace) -> int:
         return 0
     if args.scenario is None:
         raise UsageError("give a SCENARIO file, or list the fields of one with --fields")
-    from evenstep.scenario import scenario
-
     asked = scenario.load(args.scenario, args.set)
     files.check_free(args.html, force=args.force)
     with _folder(args) as folder:
@@ -77,7 +52,6 @@ def _main(args: argparse.Namespace) -> int:
             raise ConfigError(f"{args.scenario}: {refusal}") from refusal
         if args.html is not None and folder is not None:
             _draw(args, result, folder)
-    from evenstep.report.terminal.simulation import off_by, render
     from evenstep.reproduce.published.table import estimate
 
     error = estimate(asked)
@@ -111,8 +85,6 @@ def _draw(args: argparse.Namespace, result: Result, folder: Path) -> None:
 
 
 def _simulated(asked: Scenario, args: argparse.Namespace, folder: Path | None) -> Result:
-    from evenstep.simulate import simulation
-
     messages, seconds = simulation.expected(simulation.set_up(asked))
     progress.announce(f"{messages:,} messages to simulate", seconds)
     if folder is not None:

@@ -14,39 +14,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evenstep.cli import progress, traces
-from evenstep.cli.arguments import add_json
 from evenstep.cli.terminal import print_json, say
 from evenstep.errors import TraceError, UsageError
-
-if TYPE_CHECKING:
-    from evenstep.trace.store.query import QueryResult
-    from evenstep.trace.trace import Trace
-
-HELP = """Query a run in SQL.
-
-    evenstep sql "select rank, median(step_ns) / 1e6 as ms from steps
-                  group by rank order by ms" RUN
-
-RUN is any input of `evenstep diagnose`, or a store (`evenstep export RUN --store DIR`), of which
-only the parts that the query needs are read. --tables lists tables and columns. The SQL dialect is
-DuckDB's; traces are read-only. Without --json or --csv the first rows are printed as a table."""
+from evenstep.report.terminal.style import PLAIN, table
+from evenstep.trace.spooled import OnDisk
+from evenstep.trace.store import query as store_query
+from evenstep.trace.store.layout import is_store
+from evenstep.trace.store.query import TABLES, QueryResult
+from evenstep.trace.store.writing import write_store
+from evenstep.trace.trace import Trace
+from evenstep.words import printable
 
 SCHEMA = "evenstep.sql/1"
 MOST_ROWS = 200  # of a printed table
 WIDEST = 40  # characters of a cell
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("query", metavar="QUERY", nargs="?", help="one SELECT")
-    add("run", metavar="RUN", nargs="?", type=Path)
-    add("--tables", action="store_true", help="list tables and columns")
-    form = parser.add_mutually_exclusive_group()
-    add_json(form, "the rows")
-    form.add_argument("--csv", action="store_true", help="print the rows as CSV")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -57,8 +41,6 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError('give a QUERY and a RUN: evenstep sql "select … from steps" RUN')
     if " " in str(args.run) and " " not in args.query:
         raise UsageError(f"QUERY comes first: evenstep sql QUERY {args.query}")
-    from evenstep.trace.store import query as store_query
-
     with (
         _source(args.run) as source,
         store_query.open_tables(source, _findings(args, source)) as connection,
@@ -77,10 +59,6 @@ def main(args: argparse.Namespace) -> int:
 @contextmanager
 def _source(path: Path) -> Iterator[Path | Trace]:
     """Yield what to query: a store, a small run in memory, or a temporary store of a large run."""
-    from evenstep.trace.spooled import OnDisk
-    from evenstep.trace.store.layout import is_store
-    from evenstep.trace.store.writing import write_store
-
     if is_store(path):
         yield path
         return
@@ -123,8 +101,6 @@ def _print_json(answer: QueryResult) -> None:
 
 
 def _print_csv(answer: QueryResult) -> None:
-    from evenstep.words import printable
-
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([printable(name) for name in answer.columns])
     for row in answer.rows():
@@ -134,8 +110,6 @@ def _print_csv(answer: QueryResult) -> None:
 
 
 def _print_table(answer: QueryResult) -> None:
-    from evenstep.report.terminal.style import table
-
     rows = answer.rows()
     shown = [[_cell(value) for value in row] for row in islice(rows, MOST_ROWS)]
     names = [_cell(name) for name in answer.columns]
@@ -173,8 +147,6 @@ def plain(value: Any) -> Any:
 
 
 def _cell(value: Any) -> str:
-    from evenstep.words import printable
-
     found = plain(value)
     if found is None:
         return "-"
@@ -191,8 +163,6 @@ def _is_number(text: str) -> bool:
 
 
 def _print_tables(*, as_json: bool) -> None:
-    from evenstep.trace.store.query import TABLES
-
     if as_json:
         found = {
             table.name: {
@@ -203,12 +173,10 @@ def _print_tables(*, as_json: bool) -> None:
         }
         print_json({"schema": SCHEMA, "tables": found})
         return
-    from evenstep.report.terminal.style import PLAIN
-
-    for table in TABLES:
-        print("\n".join(PLAIN.wrap(f"{table.name}: {table.meaning}")))
-        width = max(len(column.name) for column in table.columns)
-        for column in table.columns:
+    for each in TABLES:
+        print("\n".join(PLAIN.wrap(f"{each.name}: {each.meaning}")))
+        width = max(len(column.name) for column in each.columns)
+        for column in each.columns:
             head = f"  {column.name:{width}}  "
             print("\n".join(PLAIN.wrap(column.meaning, first=head, indent=len(head))))
         print()

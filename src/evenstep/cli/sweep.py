@@ -6,48 +6,21 @@ import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evenstep.cli import files, progress
-from evenstep.cli.arguments import add_engine, add_files, add_json, add_repeats, add_set, engine_of
+from evenstep.cli.arguments import engine_of
 from evenstep.cli.terminal import show, tell_written
 from evenstep.errors import ConfigError, UsageError
-
-if TYPE_CHECKING:
-    from evenstep.simulate.study.sweep import SweepDocument, SweepPlan
-    from evenstep.simulate.study.sweep_folder import SweepFolder
-    from evenstep.workers.engines import Engine
-
-HELP = """Simulate a scenario with every combination of some values, on all cores of this machine
-or, with --engine ray, of a cluster.
-
-  evenstep sweep job.toml --repeats 5 --out sweep --vary nodes=4,8,16 \\
-      --vary fabric.oversubscription=1,2,4 --vary strategy=synchronous,paced
-
-Fields are named as in the scenario; nodes, ranks, placement, oversubscription, strategy,
-controller, algorithm, buckets, seed and steps can be given without their table. With --out every
-finished simulation is saved at once, and the same command resumes where it was stopped; results are
-byte-identical on every engine. Each repeat has its own seed; intervals are 95 % of the mean over
-repeats."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("scenario", metavar="SCENARIO", type=Path)
-    add("--vary", metavar="NAME=VALUE,…", action="append", default=[], help="values of one field")
-    add_set(parser, "change one field in all simulations")
-    add_repeats(parser, 1)
-    add("--out", metavar="DIR", type=Path, help="save results here, and resume from them")
-    add_files(parser, html="also write the results as a page")
-    add_json(parser, "the summary")
-    add_engine(parser, workers="one for each core")
+from evenstep.report.terminal.style import exact, precise, table
+from evenstep.scenario import scenario
+from evenstep.simulate.study import sweep
+from evenstep.simulate.study.sweep import SweepDocument, SweepPlan, carried, expected_s
+from evenstep.simulate.study.sweep_folder import SweepFolder
+from evenstep.workers.engines import Engine, usable_cores
 
 
 def main(args: argparse.Namespace) -> int:
-    from evenstep.scenario import scenario
-    from evenstep.simulate.study import sweep
-    from evenstep.simulate.study.sweep_folder import SweepFolder
-
     if not args.vary:
         raise UsageError("give at least one --vary, as in --vary nodes=4,8,16")
     files.check_free(args.html, force=args.force)
@@ -96,9 +69,6 @@ def _simulate(
     engine: Engine,
     workers: int | None,
 ) -> None:
-    from evenstep.simulate.study.sweep import carried, expected_s
-    from evenstep.workers.engines import usable_cores
-
     known = {row["number"] for row in rows}
     left = [unit for unit in plan.units if unit.number not in known]
     if known:
@@ -113,8 +83,6 @@ def _simulate(
 
 def _page(document: SweepDocument) -> str:
     """Render a table of at most 80 columns if the names of varied fields allow."""
-    from evenstep.report.terminal.style import table
-
     entries = document["combinations"]
     if not entries:
         return "no simulation finished"
@@ -127,8 +95,6 @@ def _page(document: SweepDocument) -> str:
 
 
 def _cells(entry: Mapping[str, Any]) -> list[str]:
-    from evenstep.report.terminal.style import exact, precise
-
     rate, cv = entry["throughput"], entry["step_cv"]
     spread = "" if rate["low"] is None else f" ±{rate['high'] - rate['value']:.2g}"
     return [

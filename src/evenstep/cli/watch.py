@@ -11,42 +11,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from evenstep.cli.arguments import seconds, whole
 from evenstep.cli.terminal import say, until_interrupted
 from evenstep.errors import TraceError, UsageError, refused
-
-if TYPE_CHECKING:
-    from evenstep.watch.findings import Journal
-    from evenstep.watch.frame import Frame
-
-HELP = """Show a running job: late ranks, the time of each rank's step, live findings.
-
-RUN is the run folder; it need not exist yet. Only the last 32 steps of every rank are read, from
-files that the job writes anyway, so watching costs the job nothing. Mean and p99 are those of these
-steps (a diagnosis uses all steps but the first three). Ranks may die and restart. --web serves the
-view as a page on localhost. Ctrl-C ends watching, not the job.
-
-For thousands of ranks, or if traces are on local disks, start --aggregate once on each node. It
-prints nothing, but writes a summary of the node's ranks every second to a small file in RUN (or in
-the run folder given with --into). `evenstep watch RUN` on any machine then shows the whole job."""
+from evenstep.report.terminal.style import wants_color
+from evenstep.trace.spool.identity import hostname
+from evenstep.watch.findings import Journal, live_findings
+from evenstep.watch.frame import Frame, frame
+from evenstep.watch.node import encoded, summary_path, write_summary
+from evenstep.watch.run import LiveRun
+from evenstep.watch.terminal import View, lines, status_line
+from evenstep.watch.tree import followed
+from evenstep.watch.web import LiveServer, tunnel_command
 
 RESTART_GRACE_S = 30.0  # time to wait for another attempt after all ranks have ended
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("run", metavar="RUN", type=Path)
-    add("--once", action="store_true", help="show the current state and exit")
-    add("--json", action="store_true", help="print a line of JSON at every refresh")
-    add("--web", action="store_true", help="serve a page on 127.0.0.1")
-    add("--aggregate", action="store_true", help="summarize this node's ranks for other watchers")
-    add("--into", metavar="DIR", type=Path, help="run folder that --aggregate writes to (RUN)")
-    add("--port", metavar="N", type=whole(65_535), default=0,
-        help="port of --web (default: a free one)")  # fmt: skip
-    add("--every", metavar="SECONDS", type=seconds(0.1, 3600), default=1.0,
-        help="time between refreshes (1)")  # fmt: skip
 
 
 def main(args: argparse.Namespace) -> int:
@@ -92,10 +70,6 @@ def run_folder(path: Path) -> Path:
 
 def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> None:
     """Write summaries of this node's ranks until some time after they have ended."""
-    from evenstep.trace.spool.identity import hostname
-    from evenstep.watch.node import encoded, summary_path, write_summary
-    from evenstep.watch.run import LiveRun
-
     run, place = LiveRun(path.absolute(), here=True), summary_path(into, hostname())
     say(f"writing summaries of the ranks of {hostname()} to {place}")
     over = _RestartGrace()
@@ -112,10 +86,6 @@ def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> None:
 
 def _views(path: Path, every_s: float) -> Iterator[tuple[Frame, Journal, list[str]]]:
     """Yield frame, journal and new findings at every refresh, until some time after the run."""
-    from evenstep.watch.findings import Journal, live_findings
-    from evenstep.watch.frame import frame
-    from evenstep.watch.tree import followed
-
     journal, over = Journal(), _RestartGrace()
     for _, run in zip(_refreshes(every_s), followed(path.absolute()), strict=False):
         found = live_findings(run)
@@ -148,9 +118,6 @@ class _RestartGrace:
 
 
 def _lines(frame: Frame, journal: Journal, terminal: bool) -> list[str]:
-    from evenstep.report.terminal.style import wants_color
-    from evenstep.watch.terminal import View, lines
-
     size = shutil.get_terminal_size((80, 24))
     height = size.lines if terminal else 1_000
     return lines(frame, journal, View(max(size.columns, 40), wants_color(), height))
@@ -170,18 +137,14 @@ def _show(views: Iterator[tuple[Frame, Journal, list[str]]]) -> None:
 
 def _log(views: Iterator[tuple[Frame, Journal, list[str]]]) -> None:
     """Print a line to a file or pipe when the verdict changes or a finding is new."""
-    from evenstep.watch.terminal import status_line
-
     last = ""
-    for frame, _, new in views:
-        if frame.verdict.partition(":")[0] != last or new:
-            last = frame.verdict.partition(":")[0]
-            print(status_line(frame), flush=True)
+    for shown, _, new in views:
+        if shown.verdict.partition(":")[0] != last or new:
+            last = shown.verdict.partition(":")[0]
+            print(status_line(shown), flush=True)
 
 
 def _serve(views: Iterator[tuple[Frame, Journal, list[str]]], port: int) -> None:
-    from evenstep.watch.web import LiveServer, tunnel_command
-
     with LiveServer(port) as server:
         say(f"watch at {server.url}")
         say(f"from elsewhere: {tunnel_command(server.port)}")

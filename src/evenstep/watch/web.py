@@ -16,14 +16,11 @@ from collections.abc import Mapping
 from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from evenstep.errors import UsageError, refused
 from evenstep.report.page.sheet import content_hash
-
-if TYPE_CHECKING:
-    from typing import Self
 
 PAGE = Path(__file__).parent / "assets"
 ADDRESS = "127.0.0.1"
@@ -79,7 +76,7 @@ class LiveServer:
     def publish(self, frame: Mapping[str, Any]) -> None:
         self._broadcast.send(json.dumps(frame, allow_nan=False, separators=(",", ":")).encode())
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> LiveServer:
         self._thread.start()
         return self
 

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
-
-if TYPE_CHECKING:
-    from typing import Self
 
 WINDOW_STEPS = 32  # most steps of a rank; all values but the curve are computed from these, …
 WINDOW_NS = 10_000_000_000  # … without older ones, …
@@ -39,7 +36,7 @@ class RankWindow:
     counts: Array  # number of steps of each rank
 
     @classmethod
-    def merged(cls, windows: Sequence[Self]) -> Self:
+    def merged(cls, windows: Sequence[RankWindow]) -> RankWindow:
         columns = {
             field.name: np.concatenate([getattr(window, field.name) for window in windows])
             for field in fields(cls)

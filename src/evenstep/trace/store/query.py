@@ -21,12 +21,12 @@ from evenstep.trace.spool.layout import Actuator, DType, Flag, Kind, Op, Phase, 
 from evenstep.trace.spooled import EVENT_COLUMNS
 from evenstep.trace.store import database as store_database
 from evenstep.trace.store.layout import RANKS, SUMMARIES, read_manifest
+from evenstep.trace.store.reading import groups_of, read_ranks
 from evenstep.trace.store.writing import rank_arrays, record_arrays, summary_arrays
+from evenstep.trace.trace import Group, RankInfo, Trace
 
 if TYPE_CHECKING:
     import duckdb
-
-    from evenstep.trace.trace import Group, RankInfo, Trace
 
 
 class Column(NamedTuple):
@@ -196,8 +196,6 @@ def _of_findings(
 
 def _of_store(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[Path]:
     """Create the tables of a store; return its files."""
-    from evenstep.trace.store.reading import groups_of, read_ranks
-
     manifest = read_manifest(folder)
     folder = folder.absolute()
     parts = [folder / part.file for part in manifest.parts]
