@@ -21,8 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from evenstep.attachment.attempts import started_ticks
 from evenstep.errors import UsageError
+from evenstep.trace.spool.folder import started_ticks
 from lab.children import environment
 from lab.tcp import layout as layouts
 from lab.tcp import shaping

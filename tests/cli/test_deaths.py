@@ -8,10 +8,9 @@ import time
 
 import pytest
 
-from evenstep.attachment.attempts import started_ticks
 from evenstep.cli.deaths import RankExits, _death_message, _exit_status, _Rank, nccl_warnings
 from evenstep.trace.reader import read_spool
-from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.spool.folder import RunFolder, started_ticks
 from evenstep.trace.spool.identity import boot_id, hostname
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.spool.spool import Spool

@@ -194,7 +194,7 @@ def test_only_ranks_of_this_machine_are_summed_up(tmp_path):
 
 
 def test_the_command_sums_up_and_another_shows(job, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("evenstep.cli.watch.RESTART_GRACE_S", 0.0)
+    monkeypatch.setattr("evenstep.cli.progress.RESTART_GRACE_S", 0.0)
     for rank in range(2):
         LiveRank(tmp_path / "disk", rank, world=2).steps(12, own_ms=90 if rank else 60).ends()
     disk, shared = str(tmp_path / "disk"), str(tmp_path / "shared")
@@ -202,6 +202,16 @@ def test_the_command_sums_up_and_another_shows(job, tmp_path, capsys, monkeypatc
     assert main(["watch", shared, "--once", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["ranks_seen"], shown["state"]) == (2, "ended")
+
+
+def test_an_aggregator_outlives_no_rank_that_was_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr("evenstep.cli.progress.DEATH_GRACE_S", -1.0)
+    monkeypatch.setattr("evenstep.watch.run.GONE_S", -120.0)
+    naps = iter([None])
+    monkeypatch.setattr("time.sleep", lambda _: next(naps))
+    LiveRank(tmp_path, 0, world=2).steps(3).ends()
+    LiveRank(tmp_path, 1, world=2, pid=1 << 30).steps(3)
+    assert main(["watch", str(tmp_path), "--aggregate"]) == 0
 
 
 def test_into_without_aggregate_is_refused(tmp_path, capsys):

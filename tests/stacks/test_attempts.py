@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from evenstep.attachment import attempts
 from evenstep.attachment.attempts import APART_S, renumbered
+from evenstep.trace.spool import folder as folder_module
 from evenstep.trace.spool.folder import RunFolder, process_start_s
 from evenstep.trace.spool.identity import Identity
 from evenstep.trace.spool.spool import Spool
@@ -29,7 +29,7 @@ def leave(folder, identity, *, pid=NOBODY, age_s=60.0, started_ticks=None):
     path.parent.mkdir(parents=True, exist_ok=True)
     began_ns = round((process_start_s(os.getpid()) - age_s) * 1e9)
     header = identity.header() | {"pid": pid, "anchor_realtime_ns": began_ns}
-    header["started_ticks"] = started_ticks or attempts.started_ticks(pid)
+    header["started_ticks"] = started_ticks or folder_module.started_ticks(pid)
     Spool.create(path, header, ring_bytes=20_000, summary_bytes=10_000).shut()
 
 
@@ -48,7 +48,7 @@ def test_a_child_of_a_living_rank_is_none(folder):
 
 
 def test_a_number_that_another_process_has_by_now_is_nobodys(folder):
-    leave(folder, ME, pid=os.getpid(), started_ticks=attempts.started_ticks(os.getpid()) - 1)
+    leave(folder, ME, pid=os.getpid(), started_ticks=folder_module.started_ticks(os.getpid()) - 1)
     assert renumbered(ME, folder).attempt == 1
 
 
@@ -74,7 +74,7 @@ def test_a_process_may_have_any_bytes_for_its_name(folder):
 
 
 def test_without_a_boot_id_nobody_is_known_to_live(folder, monkeypatch):
-    for module in ("attachment.attempts", "trace.spool.identity"):
+    for module in ("trace.spool.folder", "trace.spool.identity"):
         monkeypatch.setattr(f"evenstep.{module}.boot_id", lambda: "")
     leave(folder, ME, pid=os.getpid())
     assert renumbered(ME, folder).attempt == 1
@@ -82,7 +82,7 @@ def test_without_a_boot_id_nobody_is_known_to_live(folder, monkeypatch):
 
 def test_a_rank_that_moved_to_another_node_left_its_spool_to_the_dead(folder, monkeypatch):
     leave(folder, ME, pid=os.getpid())
-    monkeypatch.setattr("evenstep.attachment.attempts.hostname", lambda: "another")
+    monkeypatch.setattr("evenstep.trace.spool.folder.hostname", lambda: "another")
     assert renumbered(ME, folder).attempt == 1
 
 

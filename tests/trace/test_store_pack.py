@@ -6,6 +6,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from evenstep.cli import progress
 from evenstep.cli.main import main
 from evenstep.cli.traces import listed
 from evenstep.errors import SpoolError
@@ -14,8 +15,9 @@ from evenstep.trace.loading import load
 from evenstep.trace.pack import collectable, extents, write_pack
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.spool.identity import boot_id, hostname
 from evenstep.trace.spool.layout import HEADER, PAGE_BYTES, RECORD_BYTES, Kind
-from evenstep.trace.spool.spool import Spool
+from evenstep.trace.spool.spool import Spool, add_last_fact
 from evenstep.trace.spooled import EVENT_COLUMNS
 from tests.trace.small_run import WORLD, identity, write_run
 
@@ -24,6 +26,14 @@ from tests.trace.small_run import WORLD, identity, write_run
 def run(tmp_path):
     """Three ranks on the hosts h0 and h1."""
     return write_run(tmp_path / "local")
+
+
+def unclosed(folder, rank, **known):
+    """The spool of a rank that never closed it."""
+    path = RunFolder(folder).spool_path(0, rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Spool.create(path, identity(rank, **known), ring_bytes=1, summary_bytes=1).shut()
+    return path
 
 
 @pytest.fixture
@@ -94,6 +104,28 @@ def test_a_rank_that_lives_is_collected_as_far_as_it_is(tmp_path):
     [extent] = extents(tmp_path / "node-h0.pack")
     contents = read_spool(extent)
     assert (contents.closed, contents.records["enter_ns"].tolist()) == (False, [5])
+
+
+def test_collecting_until_the_job_ends_outlives_no_rank_that_was_killed(run, tmp_path, monkeypatch):
+    add_last_fact(unclosed(run, 3), "ended", {"signal": "SIGKILL"})
+    naps = iter([None])  # the job may start again within the grace, and this one has ended
+    monkeypatch.setattr("time.sleep", lambda _: next(naps))
+    monkeypatch.setattr(progress, "DEATH_GRACE_S", -1.0)
+    assert main(["collect", str(run), "--into", str(tmp_path / "shared"), "--every", "1"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("process", "over"),
+    [
+        ({"pid": os.getpid()}, False),
+        ({"pid": os.getpid(), "started_ticks": 1}, True),  # another had the number before
+        ({"pid": 1 << 30}, True),
+    ],
+)
+def test_a_rank_whose_process_is_gone_is_over(tmp_path, process, over):
+    here = {"boot_id": boot_id(), "hostname": hostname(), **process}
+    assert collectable(unclosed(tmp_path, 0, **here)).over is over
+    assert not collectable(unclosed(tmp_path, 1, **{**here, "hostname": "another"})).over
 
 
 def test_a_damaged_pack_is_left_out_and_named(collected):

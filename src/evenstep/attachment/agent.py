@@ -23,7 +23,7 @@ from evenstep.agent.settings import config as configuration
 from evenstep.agent.settings.config import Config
 from evenstep.agent.settings.selection import whereabouts
 from evenstep.agent.stacks import RankInWorld, Stack
-from evenstep.attachment.attempts import renumbered, started_ticks
+from evenstep.attachment.attempts import renumbered
 from evenstep.attachment.stacks import imported, torch_stack
 from evenstep.errors import EvenstepError
 from evenstep.trace.spool.folder import (
@@ -31,6 +31,7 @@ from evenstep.trace.spool.folder import (
     default_path,
     loaded_versions,
     run_facts,
+    started_ticks,
     starter_pid,
 )
 from evenstep.trace.spool.identity import Identity, from_environment

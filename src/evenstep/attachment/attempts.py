@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.trace.spool import layout
-from evenstep.trace.spool.folder import STARTED, STATE, RunFolder, process_start_s, process_stat
-from evenstep.trace.spool.identity import Identity, boot_id, hostname
+from evenstep.trace.spool.folder import RunFolder, lives, process_start_s
+from evenstep.trace.spool.identity import Identity
 
 APART_S = 10.0  # ranks of one start begin closer together than two starts
 
@@ -57,21 +57,3 @@ def header(path: Path) -> Mapping[str, Any] | None:
     except (OSError, ValueError, struct.error):
         return None
     return found if isinstance(found, dict) else None
-
-
-def lives(writer: Mapping[str, Any]) -> bool:
-    """Whether the process in a header still runs on this machine.
-
-    A process is identified by number and start: numbers are reused, and differ between containers.
-    """
-    here = (boot_id(), hostname())
-    if not all(here) or (writer.get("boot_id"), writer.get("hostname")) != here:
-        return False
-    since = started_ticks(writer.get("pid"))
-    return since is not None and since == writer.get("started_ticks", since)
-
-
-def started_ticks(pid: object) -> int | None:
-    """When a process started, in clock ticks after boot; None if it is gone or a zombie."""
-    fields = process_stat(pid)
-    return int(fields[STARTED]) if fields and fields[STATE] not in "ZX" else None

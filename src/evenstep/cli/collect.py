@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from evenstep.cli import files
+from evenstep.cli.progress import RestartGrace
 from evenstep.cli.terminal import print_json, tell_written
 from evenstep.documents import Document, Meta, Natural, Positive
 from evenstep.errors import TraceError, UsageError
@@ -50,13 +51,16 @@ def main(args: argparse.Namespace) -> int:
     files.check_folder(target.path)
     if not source.path.is_dir():
         raise TraceError(f"there is no folder {source.path}; give the run folder on this node")
+    grace = RestartGrace()
     while True:
         spools = dict(_spools(source))
         if not spools and args.every is None:
             raise TraceError(f"no rank has started in {source.path}: there is nothing to collect")
         packs = _collected(source, target, spools)
-        ended = bool(spools) and all(each.closed for found in spools.values() for each in found)
-        if args.every is None or ended:
+        known = [each for found in spools.values() for each in found]
+        closed = bool(known) and all(each.closed for each in known)
+        over = bool(known) and all(each.over for each in known)
+        if args.every is None or closed or grace.is_out(ended=False, died=over):
             break
         time.sleep(args.every)
     if args.json:
@@ -95,7 +99,7 @@ def _spools(source: RunFolder) -> Iterator[tuple[tuple[int, str], list[Collectab
 
 def _collect(pack: Path, spools: list[CollectableSpool]) -> bool:
     """Write the file of a node and return whether it had to be written."""
-    if pack.exists() and all(spool.closed for spool in spools):
+    if pack.exists() and all(spool.over for spool in spools):
         newest = max(spool.path.stat().st_mtime_ns for spool in spools)
         if pack.stat().st_mtime_ns > newest:
             print(f"{pack} is complete", file=sys.stderr)

@@ -28,8 +28,8 @@ from evenstep.host.sysfs import read_text
 from evenstep.trace.pack import collectable
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.files import write_whole
-from evenstep.trace.spool.folder import EXIT_CODE, STARTED, STATE, RunFolder, process_stat
-from evenstep.trace.spool.identity import boot_id, hostname
+from evenstep.trace.spool.folder import EXIT_CODE, STARTED, STATE, RunFolder, is_here, process_stat
+from evenstep.trace.spool.identity import hostname
 from evenstep.trace.spool.spool import add_last_fact
 
 PREEMPTED = "evenstep.preempted/1"
@@ -136,7 +136,7 @@ class RankExits:
                     continue  # not written yet
                 self._seen.add(path)
                 found = True
-                if identity.get("boot_id") == boot_id() and identity.get("hostname") == hostname():
+                if is_here(identity):
                     self._follow(path, identity, attempt)
         return found
 

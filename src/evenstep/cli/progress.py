@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 from evenstep.cli.terminal import say
@@ -23,6 +24,23 @@ QUIET_S = 3.0  # shorter work shows no progress
 DRAWN_S = 0.25  # between two updates of a terminal
 LINE_S = 5.0  # between two lines elsewhere
 LONG_S = 60.0  # longer work is announced before it starts
+RESTART_GRACE_S = 30.0  # time to wait for another attempt after all ranks have ended
+DEATH_GRACE_S = 600.0  # and after some were killed: a rendezvous of torchrun waits for so long
+
+
+@dataclass
+class RestartGrace:
+    """The time that an ended run is still watched for another attempt."""
+
+    since_s: float | None = None
+
+    def is_out(self, *, ended: bool, died: bool = False) -> bool:
+        """Whether the run has been over for longer than the grace period: it has `ended`, or at
+        least no rank lives any more."""
+        now = time.monotonic()
+        self.since_s = (self.since_s or now) if ended or died else None
+        grace_s = RESTART_GRACE_S if ended else DEATH_GRACE_S
+        return self.since_s is not None and now - self.since_s > grace_s
 
 
 def announce(what: str, seconds: float) -> None:

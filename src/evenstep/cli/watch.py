@@ -8,10 +8,10 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from evenstep.cli.progress import RestartGrace
 from evenstep.cli.terminal import say, until_interrupted
 from evenstep.errors import TraceError, UsageError, refused
 from evenstep.report.terminal.style import wants_color
@@ -23,8 +23,6 @@ from evenstep.watch.run import LiveRun
 from evenstep.watch.terminal import View, lines, status_line
 from evenstep.watch.tree import followed
 from evenstep.watch.web import LiveServer, tunnel_command
-
-RESTART_GRACE_S = 30.0  # time to wait for another attempt after all ranks have ended
 
 
 def main(args: argparse.Namespace) -> int:
@@ -72,7 +70,7 @@ def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> None:
     """Write summaries of this node's ranks until some time after they have ended."""
     run, place = LiveRun(path.absolute(), here=True), summary_path(into, hostname())
     say(f"writing summaries of the ranks of {hostname()} to {place}")
-    over = _RestartGrace()
+    over = RestartGrace()
     for look in _refreshes(every_s):
         run.refresh()
         if run.states:
@@ -80,13 +78,14 @@ def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> None:
             with refused(UsageError, f"cannot write {place}", mend):
                 write_summary(place, encoded(run, hostname(), look))
         ended = bool(run.states) and all(state.closed for state in run.states)
-        if once or over.is_out(ended=ended):
+        died = bool(run.states) and all(state.closed or state.gone for state in run.states)
+        if once or over.is_out(ended=ended, died=died):
             break
 
 
 def _views(path: Path, every_s: float) -> Iterator[tuple[Frame, Journal, list[str]]]:
     """Yield frame, journal and new findings at every refresh, until some time after the run."""
-    journal, over = Journal(), _RestartGrace()
+    journal, over = Journal(), RestartGrace()
     for _, run in zip(_refreshes(every_s), followed(path.absolute()), strict=False):
         found = live_findings(run)
         shown = frame(run, found)
@@ -102,19 +101,6 @@ def _refreshes(every_s: float) -> Iterator[int]:
         due = time.monotonic() + every_s
         yield number
         time.sleep(max(due - time.monotonic(), 0.05 * every_s))
-
-
-@dataclass
-class _RestartGrace:
-    """The time that an ended run is still watched for another attempt."""
-
-    since_s: float | None = None
-
-    def is_out(self, *, ended: bool) -> bool:
-        """Whether the run has been over for longer than the grace period."""
-        now = time.monotonic()
-        self.since_s = (self.since_s or now) if ended else None
-        return self.since_s is not None and now - self.since_s > RESTART_GRACE_S
 
 
 def _lines(frame: Frame, journal: Journal, terminal: bool) -> list[str]:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from evenstep.errors import SpoolError
 from evenstep.trace.spool.files import appearing
+from evenstep.trace.spool.folder import is_gone
 from evenstep.trace.spool.layout import (
     HEADER,
     HEADER_TEXT_OFFSET,
@@ -61,10 +62,11 @@ class CollectableSpool(NamedTuple):
     path: Path
     node: str
     closed: bool  # its rank has ended its trace
+    over: bool  # nobody writes to it any more
 
 
 def collectable(path: Path) -> CollectableSpool | None:
-    """Read a spool's node and whether it is closed; None for a file that is not (yet) a spool."""
+    """Read a spool's node and whether its rank has ended; None for what is not (yet) a spool."""
     try:
         with path.open("rb", buffering=0) as file:
             page = os.pread(file.fileno(), PAGE_BYTES, 0)
@@ -77,7 +79,8 @@ def collectable(path: Path) -> CollectableSpool | None:
         entries = unpack_entries(tables)
         facts = {json.loads(text)["key"] for _, kind, _, text in entries if kind == TABLE_FACT}
         node = str(identity.get("hostname") or "unnamed")
-        return CollectableSpool(path, node, closed="closed" in facts)
+        over = is_gone(identity) or not facts.isdisjoint(("closed", "ended"))
+        return CollectableSpool(path, node, "closed" in facts, over)
     except _DAMAGE:
         return None
 

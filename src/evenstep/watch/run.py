@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import TraceError
-from evenstep.trace.spool.folder import RunFolder, read_facts
-from evenstep.trace.spool.identity import boot_id, hostname
+from evenstep.trace.spool.folder import RunFolder, is_gone, is_here, read_facts
+from evenstep.trace.spool.identity import boot_id
 from evenstep.watch.spool import Inside, SpoolTail
 from evenstep.watch.window import NO_STEPS, RankWindow, StepTable, rank_window, step_table
 
@@ -96,7 +96,7 @@ class LiveRun(FollowedRun):
             if not tail.identity:
                 self._known.pop(name, None)
                 continue
-            if self.here and not _is_here(tail.identity):
+            if self.here and not is_here(tail.identity):
                 self._foreign.add(name)
                 continue
             one = self._known.get(name)
@@ -153,8 +153,7 @@ class LiveRun(FollowedRun):
         usual_s = float(steps_ns[len(steps_ns) // 2]) * 1e-9 if steps_ns else 0.0
         patience = max(SILENT_S, SILENT_STEPS * usual_s)
         seen.silent_s = 0.0 if tail.closed or silent < patience else silent
-        mine = silent > GONE_S and not tail.closed and bool(boot_id()) and _is_here(tail.identity)
-        seen.gone = mine and not Path(f"/proc/{tail.identity.get('pid')}").exists()
+        seen.gone = silent > GONE_S and not tail.closed and is_gone(tail.identity)
         if not (seen.silent_s or seen.gone):
             seen.inside = None
             return False
@@ -168,10 +167,6 @@ def _last_step_s(tail: SpoolTail, now: float) -> float:
     if not len(tail.steps) or tail.identity.get("boot_id") != boot_id() or not boot_id():
         return now
     return now - max(time.monotonic() - float(tail.steps["end_ns"][-1]) * 1e-9, 0.0)
-
-
-def _is_here(identity: dict[str, Any]) -> bool:
-    return identity.get("boot_id") == boot_id() and identity.get("hostname") == hostname()
 
 
 def read_request(folder: Path) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class TreeRun(FollowedRun):
             for file in self._nodes.values()
             if file.summary.head.attempt == latest
             and now - file.since_s > LOST_S
-            and not all(state.closed for state in file.summary.states)
+            and not all(state.closed or state.gone for state in file.summary.states)
         }
         windows = [summary.window for summary in current if len(summary.window.ranks)]
         self.window = RankWindow.merged(windows) if windows else rank_window({})

@@ -175,6 +175,31 @@ def process_stat(pid: object) -> list[str]:
     return stat.rpartition(b")")[2].decode("ascii", "replace").split()
 
 
+def started_ticks(pid: object) -> int | None:
+    """When a process started, in clock ticks after boot; None if it is gone or a zombie."""
+    fields = process_stat(pid)
+    return int(fields[STARTED]) if fields and fields[STATE] not in "ZX" else None
+
+
+def is_here(writer: Mapping[str, Any]) -> bool:
+    """Whether the process in a spool's header runs, or ran, on this host."""
+    return (writer.get("boot_id"), writer.get("hostname")) == (boot_id(), hostname())
+
+
+def lives(writer: Mapping[str, Any]) -> bool:
+    """Whether the process in a header still runs on this host.
+
+    A process is identified by number and start: numbers are reused, and differ between containers.
+    """
+    since = started_ticks(writer.get("pid")) if boot_id() and is_here(writer) else None
+    return since is not None and since == writer.get("started_ticks", since)
+
+
+def is_gone(writer: Mapping[str, Any]) -> bool:
+    """Whether the process in a header ran on this host and does not any more."""
+    return bool(boot_id()) and is_here(writer) and not lives(writer)
+
+
 def _missing(known: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     """Entries of `facts` that `known` lacks, one level of nesting included."""
     missing: dict[str, Any] = {}
