@@ -14,8 +14,9 @@ from evenstep.watch.findings import live_findings
 from evenstep.watch.frame import frame
 from evenstep.watch.node import HEAD_BYTES, RANK, decoded, encoded, summary_path, write_summary
 from evenstep.watch.run import LiveRun
+from evenstep.watch.spool import LIVE
 from evenstep.watch.tree import TreeRun, followed
-from evenstep.watch.window import StepTable, merge_steps
+from evenstep.watch.window import StepTable, merge_steps, step_table
 from tests.report.live_ranks import LiveRank
 
 NODES, PER_NODE, WORLD, LATE = 3, 2, 6, 4
@@ -231,7 +232,15 @@ def test_nodes_of_one_rank_make_the_median_of_the_ranks(columns):
     ):
         values = sorted(times[step] for times in columns if len(times) > step)
         assert (ranks, most) == (len(values), values[-1])
-        assert time == values[(len(values) - 1) // 2]
+        assert time == np.median(values)
+
+
+def test_a_step_of_two_ranks_is_as_long_as_in_a_diagnosis():
+    ranks = np.zeros((2, 4), LIVE)
+    ranks["first_step"], ranks["step_sum_ns"] = np.arange(1, 5), [[90, 110] * 2, [110, 90] * 2]
+    together = step_table(list(ranks))
+    apart = merge_steps([step_table([rank]) for rank in ranks])
+    assert together.time_ns.tolist() == apart.time_ns.tolist() == [100.0] * 4
 
 
 def test_a_head_that_says_too_much_is_cut_to_what_matters(job):

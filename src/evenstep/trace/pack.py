@@ -17,18 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evenstep.errors import SpoolError
+from evenstep.trace.spool import layout
 from evenstep.trace.spool.files import appearing
 from evenstep.trace.spool.folder import is_gone
-from evenstep.trace.spool.layout import (
-    HEADER,
-    HEADER_TEXT_OFFSET,
-    MAGIC,
-    PAGE_BYTES,
-    RECORD_BYTES,
-    SUMMARY_BYTES,
-    TABLE_FACT,
-    unpack_entries,
-)
 
 SUFFIX = ".pack"
 MOST_TABLES_BYTES = 64 << 20  # of names, groups and facts
@@ -69,15 +60,17 @@ def collectable(path: Path) -> CollectableSpool | None:
     """Read a spool's node and whether its rank has ended; None for what is not (yet) a spool."""
     try:
         with path.open("rb", buffering=0) as file:
-            page = os.pread(file.fileno(), PAGE_BYTES, 0)
-            fields = HEADER.unpack_from(page)
-            if fields[0] != MAGIC:
+            page = os.pread(file.fileno(), layout.PAGE_BYTES, 0)
+            fields = layout.HEADER.unpack_from(page)
+            if fields[0] != layout.MAGIC:
                 return None
-            text = page[HEADER_TEXT_OFFSET : HEADER_TEXT_OFFSET + fields[-1]]
+            text = page[layout.HEADER_TEXT_OFFSET : layout.HEADER_TEXT_OFFSET + fields[-1]]
             tables = os.pread(file.fileno(), min(fields[10], MOST_TABLES_BYTES), fields[9])
         identity = json.loads(text)
-        entries = unpack_entries(tables)
-        facts = {json.loads(text)["key"] for _, kind, _, text in entries if kind == TABLE_FACT}
+        entries = layout.unpack_entries(tables)
+        facts = {
+            json.loads(text)["key"] for _, kind, _, text in entries if kind == layout.TABLE_FACT
+        }
         node = str(identity.get("hostname") or "unnamed")
         over = is_gone(identity) or not facts.isdisjoint(("closed", "ended"))
         return CollectableSpool(path, node, "closed" in facts, over)
@@ -130,7 +123,7 @@ def _extent(pack: Path, file: io.BufferedReader, info: zipfile.ZipInfo) -> Exten
 def _add(archive: zipfile.ZipFile, file: io.FileIO, spool: Path) -> None:
     info = zipfile.ZipInfo(spool.name)
     begin = file.tell() + _LOCAL_HEADER.size + len(spool.name.encode()) + _ZIP64_BYTES
-    padding = -(begin + _PADDING.size) % PAGE_BYTES
+    padding = -(begin + _PADDING.size) % layout.PAGE_BYTES
     info.extra = _PADDING.pack(_PADDING_TAG, padding) + bytes(padding)
     with (
         spool.open("rb", buffering=0) as source,
@@ -143,9 +136,9 @@ def _add(archive: zipfile.ZipFile, file: io.FileIO, spool: Path) -> None:
 def _settled(file: int) -> Iterator[bytes]:
     """Yield a spool's bytes, without records that are written to while they are copied: they would
     look whole in the copy."""
-    fields = HEADER.unpack_from(os.pread(file, PAGE_BYTES, 0))
+    fields = layout.HEADER.unpack_from(os.pread(file, layout.PAGE_BYTES, 0))
     ring, slots, summaries, summary_slots = fields[5:9]
-    parts = (summaries, summary_slots, SUMMARY_BYTES), (ring, slots, RECORD_BYTES)
+    parts = (summaries, summary_slots, layout.SUMMARY_BYTES), (ring, slots, layout.RECORD_BYTES)
     size = os.fstat(file).st_size  # beyond which only a damaged header points
     regions = sorted((min(at, size), min(at + n * each, size), each) for at, n, each in parts)
     at = 0
@@ -157,7 +150,7 @@ def _settled(file: int) -> Iterator[bytes]:
 
 
 def _plain(file: int, begin: int, end: int) -> Iterator[bytes]:
-    step = CHUNK_RECORDS * RECORD_BYTES
+    step = CHUNK_RECORDS * layout.RECORD_BYTES
     for start in range(begin, end, step):
         data = os.pread(file, min(step, end - start), start)
         if data:
@@ -187,7 +180,11 @@ class _Sparse(io.FileIO):
 
     def write(self, data: Any) -> int:
         size = len(data)
-        if size >= PAGE_BYTES and not any(memoryview(data)[:64]) and bytes(data).count(0) == size:
+        if (
+            size >= layout.PAGE_BYTES
+            and not any(memoryview(data)[:64])
+            and bytes(data).count(0) == size
+        ):
             self.seek(size, os.SEEK_CUR)
             return size
         return super().write(data)

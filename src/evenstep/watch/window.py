@@ -110,11 +110,9 @@ def step_table(steps: Sequence[Array]) -> StepTable:
     begins, times = _by_step(step, time)
     _, works = _by_step(step, time - blocked)
     sizes = np.diff(np.append(begins, len(step)))
-    return StepTable(
-        np.sort(step)[begins], sizes, times[begins + sizes // 2],
-        (works[begins + sizes // 2] + works[begins + (sizes - 1) // 2]) / 2,
-        works[begins + sizes - 1],
-    )  # fmt: skip
+    middle, other = begins + sizes // 2, begins + (sizes - 1) // 2
+    medians = ((values[middle] + values[other]) / 2 for values in (times, works))
+    return StepTable(np.sort(step)[begins], sizes, *medians, works[begins + sizes - 1])
 
 
 def merge_steps(tables: Sequence[StepTable]) -> StepTable:
@@ -144,4 +142,6 @@ def _weighted_median(step: Array, values: Array, weights: Array, begins: Array) 
     reached = np.cumsum(weights[order])
     before = reached[begins] - weights[order][begins]
     total = np.add.reduceat(weights[order], begins)
-    return np.asarray(values[order][np.searchsorted(reached, before + total / 2, side="left")])
+    low = np.searchsorted(reached, before + total / 2, side="left")
+    high = np.searchsorted(reached, before + total / 2, side="right")
+    return np.asarray((values[order][low] + values[order][high]) / 2)

@@ -14,16 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from evenstep.errors import TraceError
+from evenstep.trace import spooled
 from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Kind
-from evenstep.trace.spooled import (
-    EVENT_COLUMNS,
-    EVENT_TYPES,
-    KEPT_BYTES,
-    OnDisk,
-    empty,
-    row_numbers,
-)
 from evenstep.trace.store import database as store_database
 from evenstep.trace.store.layout import Manifest, StoredPart
 from evenstep.trace.trace import ByKind, EventTable
@@ -31,7 +24,7 @@ from evenstep.trace.trace import ByKind, EventTable
 FEW = 8_000_000  # rows of a table whose selections are read column by column, through its cache
 
 
-class StoredEvents(OnDisk):
+class StoredEvents(spooled.OnDisk):
     """All records of some kinds."""
 
     __slots__ = ("_folder", "_kinds", "_manifest", "_parts")
@@ -49,7 +42,7 @@ class StoredEvents(OnDisk):
         self._parts, self._kinds = list(manifest.parts), tuple(kinds)
 
     def __getitem__(self, name: str) -> Array:
-        if name not in EVENT_COLUMNS:
+        if name not in spooled.EVENT_COLUMNS:
             raise KeyError(name)
         if name in self._cache:
             return self._cache[name]
@@ -58,7 +51,7 @@ class StoredEvents(OnDisk):
             found = self._whole([name])[name]
             if len(found) and found[0] == found[-1] and (found == found[0]).all():  # one value
                 found = np.broadcast_to(found[0], found.shape)
-        if found.strides == (0,) or found.nbytes <= KEPT_BYTES:
+        if found.strides == (0,) or found.nbytes <= spooled.KEPT_BYTES:
             self._cache[name] = found
         return found
 
@@ -71,9 +64,9 @@ class StoredEvents(OnDisk):
         return self._views[key]
 
     def select(self, which: Array | slice) -> Columns:
-        rows = row_numbers(which, self._length)
+        rows = spooled.row_numbers(which, self._length)
         if not len(rows):
-            return empty(EVENT_COLUMNS)
+            return spooled.empty(spooled.EVENT_COLUMNS)
         return Picked(self, rows) if self._length <= FEW else self._picked(rows)
 
     def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> ByKind:
@@ -84,14 +77,14 @@ class StoredEvents(OnDisk):
         return ByKind({k: self._read(parts, [k], ("rank", *wanted[k]), where) for k in wanted})
 
     def in_memory(self) -> Columns:
-        return self._whole(EVENT_COLUMNS)
+        return self._whole(spooled.EVENT_COLUMNS)
 
     def step_numbers(self) -> Array:
         if not self._parts:
             return np.zeros(0, np.int64)
         query = "select distinct step from read_parquet(?) order by step"
         files = [self._folder / part.file for part in self._parts]
-        return store_database.read(query, files, EVENT_TYPES)["step"].astype(np.int64)
+        return store_database.read(query, files, spooled.EVENT_TYPES)["step"].astype(np.int64)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -106,14 +99,14 @@ class StoredEvents(OnDisk):
         if len(values) != 1 or None in values:
             return None
         try:
-            return np.broadcast_to(np.array(values.pop(), EVENT_TYPES[name]), self._length)
+            return np.broadcast_to(np.array(values.pop(), spooled.EVENT_TYPES[name]), self._length)
         except OverflowError:
             what = f"{self._folder}: store.json is damaged"
             raise TraceError(f"{what}; store the run again") from None
 
     def _whole(self, names: Sequence[str]) -> Columns:
         found = [self._read(block, self._kinds, names) for block in self._blocks()]
-        return Columns.concatenate([empty(names), *found])
+        return Columns.concatenate([spooled.empty(names), *found])
 
     def _blocks(self) -> list[list[StoredPart]]:
         """Files by block, in order of rank; one list of all if the blocks' ranks interleave."""
@@ -137,12 +130,12 @@ class StoredEvents(OnDisk):
         """Columns of records of these kinds in these files, in order of rank and sequence."""
         parts = [part for part in parts if any(part.counts.get(int(kind)) for kind in kinds)]
         if not parts:
-            return empty(names)
+            return spooled.empty(names)
         taken = ", ".join(f'"{name}"' for name in dict.fromkeys(("rank", "seq", *names)))
         among = ", ".join(str(int(kind)) for kind in kinds)
         query = f"select {taken} from read_parquet(?) where kind in ({among}){where}"
         files = [self._folder / part.file for part in parts]
-        found = store_database.read(query, files, EVENT_TYPES)
+        found = store_database.read(query, files, spooled.EVENT_TYPES)
         order = _order(found["rank"], found["seq"])
         return Columns({n: found[n] if order is None else found[n][order] for n in names})
 
@@ -150,16 +143,16 @@ class StoredEvents(OnDisk):
         """Read a few of very many rows, found by their rank and sequence."""
         rows, again = np.unique(rows, return_inverse=True)  # in order of rank and sequence
         identity = np.stack([self["rank"][rows], self["seq"][rows]]).astype(np.int64)
-        taken = ", ".join(f'e."{name}"' for name in EVENT_COLUMNS)
+        taken = ", ".join(f'e."{name}"' for name in spooled.EVENT_COLUMNS)
         found = store_database.read(
             f"select {taken} from read_parquet(?) e semi join wanted w "
             "on w.rank = e.rank and w.seq = e.seq",
             [self._folder / part.file for part in self._parts],
-            EVENT_TYPES,
+            spooled.EVENT_TYPES,
             wanted={"rank": identity[0], "seq": identity[1]},
         )
         order = np.lexsort([found["seq"], found["rank"]])[again]
-        return Columns({name: found[name][order] for name in EVENT_COLUMNS})
+        return Columns({name: found[name][order] for name in spooled.EVENT_COLUMNS})
 
 
 class Picked(EventTable):
@@ -173,7 +166,7 @@ class Picked(EventTable):
         self._length = len(rows)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(EVENT_COLUMNS)
+        return iter(spooled.EVENT_COLUMNS)
 
     def __getitem__(self, name: str) -> Array:
         if name not in self._arrays:
@@ -184,7 +177,7 @@ class Picked(EventTable):
         return Picked(self._of, self._rows[which])
 
     def with_column(self, name: str, array: Array) -> Columns:
-        return Columns({each: self[each] for each in EVENT_COLUMNS} | {name: array})
+        return Columns({each: self[each] for each in spooled.EVENT_COLUMNS} | {name: array})
 
 
 def _order(rank: Array, seq: Array) -> Array | None:
