@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from evenstep.agent.settings import request
+from evenstep.cli.main import main
 from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.watch.run import LiveRun
 from tests.agent.conftest import finish
 from tests.forks import start
+from tests.report.live_ranks import job as live_job
 from tests.trace.small_run import write_run
 
 PATIENCE_S = 120.0
@@ -72,8 +74,6 @@ class Job:
 @pytest.fixture(scope="module")
 def controlled(tmp_path_factory):
     """Both scenes of the job, and at which steps each rank followed what."""
-    from evenstep.cli.main import main
-
     folder = tmp_path_factory.mktemp("controlled")
     child = start("tests.cli.controlled_job", folder)
     followed = {}
@@ -186,6 +186,15 @@ def test_a_value_out_of_range_is_named(command, tmp_path, given):
     assert not (run / "control.json").exists()
 
 
+def test_status_is_told_before_all_ranks_follow(tmp_path, capsys):
+    first, second, *_ = live_job(tmp_path, world=3)
+    first.spool.add_fact("pace", {"mode": "on"})  # as the job was started
+    limits = {"threshold": 0.03, "max_delay": 0.1, "request": 1, "since_step": 12}
+    second.spool.add_fact("pace", {"mode": "on", **limits})
+    assert main(["ctl", str(tmp_path), "pace", "status"]) == 0
+    assert "since step 12: threshold 3 %, max delay 10 %" in capsys.readouterr().out
+
+
 def test_status_changes_nothing(command, tmp_path):
     done = command("ctl", write_run(tmp_path / "run"), "pace", "status", "--ranks", "0")
     assert done.returncode == 2
@@ -211,7 +220,6 @@ def test_a_node_without_rank_zero_is_told_that_it_asks_for_itself(command, tmp_p
     ],
 )
 def test_what_is_asked_last_holds_of_pacing_and_of_actions(tmp_path, words, mode, act):
-    from evenstep.cli.main import main
 
     write_run(tmp_path, range(2))  # one of its three ranks has not come
     for what, action in words:

@@ -133,9 +133,9 @@ def status_lines(state: Mapping[str, Any]) -> list[str]:
         members = [(int(rank), pace) for rank, pace in ranks.items() if pace.get("mode") == mode]
         where = f"{plural(count, 'rank')} ({format_ranks(rank for rank, _ in members)})"
         line = f"pacing is {mode} on {where}"
-        steps = [pace["since_step"] for _, pace in members if "since_step" in pace]
-        if steps:
-            pace = members[0][1]
+        following = [pace for _, pace in members if "since_step" in pace]
+        if following:
+            pace, steps = following[0], [each["since_step"] for each in following]
             span = f"{min(steps)}" if min(steps) == max(steps) else f"{min(steps)} to {max(steps)}"
             line += f" since step {span}: threshold {percent(pace['threshold'])},"
             line += f" max delay {percent(pace['max_delay'])}"
