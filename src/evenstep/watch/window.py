@@ -111,8 +111,9 @@ def step_table(steps: Sequence[Array]) -> StepTable:
     _, works = _by_step(step, time - blocked)
     sizes = np.diff(np.append(begins, len(step)))
     middle, other = begins + sizes // 2, begins + (sizes - 1) // 2
-    medians = ((values[middle] + values[other]) / 2 for values in (times, works))
-    return StepTable(np.sort(step)[begins], sizes, *medians, works[begins + sizes - 1])
+    median_time, median_work = ((values[middle] + values[other]) / 2 for values in (times, works))
+    numbers, most = np.sort(step)[begins], works[begins + sizes - 1]
+    return StepTable(numbers, sizes, median_time, median_work, most)
 
 
 def merge_steps(tables: Sequence[StepTable]) -> StepTable:
