@@ -81,6 +81,12 @@ def test_the_folder_that_was_given_counts(agreed, tmp_path):
     assert agreed(tmp_path / "mine")["out"] == str(tmp_path / "mine")
 
 
+def test_the_folder_of_the_environment_counts(agreed, tmp_path, monkeypatch):
+    monkeypatch.setenv("EVENSTEP_OUT", str(tmp_path / "theirs"))
+    assert agreed()["out"] == str(tmp_path / "theirs")
+    assert agreed(tmp_path / "mine")["out"] == str(tmp_path / "mine")
+
+
 def test_a_rank_0_without_a_folder_tells_the_others_who_wait_for_it(monkeypatch):
     said = []
     collective = types.SimpleNamespace(

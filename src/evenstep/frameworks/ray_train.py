@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from evenstep.agent.settings import config
 from evenstep.attachment import agent
 from evenstep.errors import EvenstepError
 from evenstep.frameworks.loop import Loop
@@ -61,7 +62,8 @@ def _agreed(context: Any, out: object) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if context.get_world_rank() == 0:
         try:
-            folder = RunFolder(Path(str(out)) if out else _beside_results(context))
+            given = config.load({"out": str(out)} if out else None).out
+            folder = RunFolder(given or _beside_results(context))
             found = {"out": str(folder.path), "attempt": max(folder.attempts(), default=-1) + 1}
         except Exception as error:  # the other ranks wait for an answer
             found = {"error": f"{type(error).__name__}: {error}"}
