@@ -30,6 +30,8 @@ from tests.simulate.worlds import scenario
             "work.tensor_parallel=2",
             "belongs to work.kind tensor or experts or pipeline, not to ddp",
         ),
+        ("work.kind=experts; work.message_bytes=1MB", "among at least 2 ranks that share a layer"),
+        ("collectives.algorithm=server; collectives.servers=3", "only the 1 ranks can be servers"),
         ("cluster.nodes=2000000", "a cluster may have 1,000,000 of either"),
         ("cluster.nodes=1e30", "cluster.nodes must be a whole number of at least 1, at most"),
         ("run.steps=1000000000000", "run.steps must be a whole number of at least 1, at most"),
@@ -45,8 +47,41 @@ from tests.simulate.worlds import scenario
 )
 def test_what_cannot_be_is_refused_by_name(setting, message):
     with pytest.raises(ConfigError) as refused:
-        scenario(setting)
+        scenario(*setting.split("; "))
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        (
+            "work.schedule=gpipe",
+            "work.schedule has no effect: it belongs to work.kind pipeline, not",
+        ),
+        ("fabric.spines=3", "to fabric.kind leaf_spine or fat_tree or rail, not to switch"),
+        (
+            "job.nodes=0",
+            "job.nodes has no effect: it belongs to job.placement given, not to packed",
+        ),
+        ("collectives.servers=2", "to collectives.algorithm server, not to auto"),
+        (
+            "noise=[{kind='hits', sigma=1}]",
+            "noise[0].sigma has no effect: it belongs to noise[0].kind",
+        ),
+    ],
+)
+def test_what_has_no_effect_is_told(setting, sentence):
+    (told,) = schema.unused(scenario(setting))
+    assert sentence in told
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["strategy.kind=local_sgd; strategy.every=4", "work.kind=fsdp; work.buckets=3",
+     "neighbours=[{kind='bursty',node_count=2,compute_ms=1}]; cluster.nodes=4", "run.steps=3"],
+)  # fmt: skip
+def test_of_what_has_an_effect_nothing_is_told(setting):
+    assert not list(schema.unused(scenario(*setting.split("; "))))
 
 
 @pytest.mark.parametrize("shape", ["[-2, -2]", "[2.5, 2]", "[0, 4]", "[4]"])

@@ -8,10 +8,11 @@ from typing import Any
 
 from evenstep.cli import progress
 from evenstep.cli.syntax.predict import CONTROL
-from evenstep.cli.terminal import show
+from evenstep.cli.terminal import say, show
 from evenstep.errors import ConfigError, UsageError
 from evenstep.report.terminal.scaling import page
 from evenstep.scenario import scenario as scenarios
+from evenstep.scenario import schema
 from evenstep.simulate.study import scaling
 from evenstep.simulate.study.scaling import Study, measured
 from evenstep.simulate.study.scaling_sizes import default_sizes
@@ -54,6 +55,8 @@ def _document(args: argparse.Namespace) -> dict[str, Any]:
 
 def _study(args: argparse.Namespace) -> Study:
     base = scenarios.load(args.scenario, args.set)
+    for sentence in schema.unused(base):
+        say(sentence)
     changes = _control(args)
     control = scenarios.load(args.scenario, [*args.set, *changes]) if changes else None
     if control == base:

@@ -10,11 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from evenstep.cli import files, progress, traces
-from evenstep.cli.terminal import show, tell_written
+from evenstep.cli.terminal import say, show, tell_written
 from evenstep.errors import ConfigError, UsageError
 from evenstep.explain.text import hanging_lines
 from evenstep.report.terminal.simulation import off_by, render
-from evenstep.scenario import fields, presets, scenario
+from evenstep.scenario import fields, presets, scenario, schema
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate import simulation
 from evenstep.simulate.result import Result
@@ -44,6 +44,8 @@ def _main(args: argparse.Namespace) -> int:
     if args.scenario is None:
         raise UsageError("give a SCENARIO file, or list the fields of one with --fields")
     asked = scenario.load(args.scenario, args.set)
+    for sentence in schema.unused(asked):
+        say(sentence)
     files.check_free(args.html, force=args.force)
     with _folder(args) as folder:
         try:

@@ -92,20 +92,24 @@ class Fabric:
     kind: str = choice("switch", "how switches are connected", FABRICS)
     nodes_per_leaf: int = count(32, "machines under a leaf, or in the pod of a rail", least=1)
     oversubscription: float = number(
-        1.0, "capacity into a leaf over capacity out of it", above=True
+        1.0,
+        "of leaf_spine, fat_tree and rail: capacity into a leaf over capacity out of it",
+        above=True,
     )
-    spines: int = count(0, "spines; 0: as many as uplinks of the cards' speed")
-    leaves_per_pod: int = count(4, "leaves of a pod of a fat tree", least=1)
+    spines: int = count(
+        0, "of leaf_spine, fat_tree and rail: spines; 0: as many as uplinks of the cards' speed"
+    )
+    leaves_per_pod: int = count(4, "of fat_tree: leaves of a pod", least=1)
     pod_oversubscription: float = number(
-        1.0, "capacity into a pod over capacity out of it", above=True
+        1.0, "of fat_tree: capacity into a pod over capacity out of it", above=True
     )
     link_gBps: float = number(  # noqa: N815
         0.0, "capacity of a link between switches; 0: what the oversubscription leaves"
     )
     latency_us: float = number(1.0, "latency of a link between switches")
-    shape: tuple[int, ...] = numbers("size of a torus in each dimension")
-    nodes_per_router: int = count(4, "machines under a router of a dragonfly", least=1)
-    routers_per_group: int = count(4, "routers of a group of a dragonfly", least=1)
+    shape: tuple[int, ...] = numbers("of torus: its size in each dimension")
+    nodes_per_router: int = count(4, "of dragonfly: machines under a router", least=1)
+    routers_per_group: int = count(4, "of dragonfly: routers of a group", least=1)
     routing: str = choice(
         "ecmp",
         "how a path is chosen: by a hash of the flow, by destination modulo paths, or in turn",

@@ -45,7 +45,7 @@ class Job:
         "nodes in order, dealt out over the leaves, at random, or those given",
         ("packed", "scattered", "random", "given"),
     )
-    nodes: str = text("", 'the nodes of placement "given", in order: "0-3,8"')
+    nodes: str = text("", 'of given: the nodes, in order: "0-3,8"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,37 +60,45 @@ class Work:
     optimizer_ms: float = number(0.0, "optimizer")
     gradient_bytes: int = size(0, "gradients (of fsdp: parameters) exchanged in a step")
     buckets: int = count(
-        1, "parts they are exchanged in; of fsdp and tensor: layers", least=1, most=100_000
+        1,
+        "of ddp and collective: parts they are exchanged in; of fsdp, tensor and experts: layers",
+        least=1,
+        most=100_000,
     )
-    overlap: bool = flag(True, "exchange while backward goes on; else after it")
+    overlap: bool = flag(True, "of ddp: exchange while backward goes on; else after it")
     overlap_slowdown: float = number(
-        0.0, "how much longer compute takes while a collective is in flight"
+        0.0, "of ddp and fsdp: how much longer compute takes while a collective is in flight"
     )
-    operation: str = choice("all_reduce", 'of kind "collective"', OPERATIONS)
+    operation: str = choice("all_reduce", "of collective: which", OPERATIONS)
     message_bytes: int = size(0, "of tensor and experts: one collective; of pipeline: activations")
     shard_ranks: int = count(0, "of fsdp: ranks that shard the parameters; 0: all, else replicas")
-    tensor_parallel: int = count(1, "ranks that share a layer", least=1)
+    tensor_parallel: int = count(
+        1, "of tensor, experts and pipeline: ranks that share a layer", least=1
+    )
     context_parallel: int = count(1, "of pipeline: ranks that share a sequence", least=1)
     key_share: float = number(
-        0.25, "of context parallel: bytes of keys and values over those of activations"
+        0.25, "of pipeline: bytes of keys and values over those of activations"
     )
     expert_parallel: int = count(
         1, "of pipeline: replicas that share the experts of a layer", least=1
     )
     expert_imbalance: float = number(
-        0.0, "of experts: how much more than the others the busiest of them gets, as a share"
+        0.0,
+        "of experts and pipeline: how much more the busiest gets than the others, as a share",
     )
-    pipeline_parallel: int = count(1, "stages", least=1)
-    schedule: str = choice("1f1b", "in what order stages take micro-batches", SCHEDULES)
+    pipeline_parallel: int = count(1, "of pipeline: stages", least=1)
+    schedule: str = choice(
+        "1f1b", "of pipeline: in what order stages take micro-batches", SCHEDULES
+    )
     layers: int = count(
         0, "of the model, for tensor parallel collectives of a pipeline; 0: not known, none"
     )
     micro_batches: int = count(
-        1, "of a step: of a pipeline, or whose gradients are accumulated", least=1, most=100_000
+        1, "of ddp, fsdp and pipeline: in a step; gradients are accumulated", least=1, most=100_000
     )
     interleaved: int = count(
         1,
-        "chunks of layers of a stage; above 1, micro-batches come in multiples of stages",
+        "of pipeline: chunks of layers of a stage; above 1, micro_batches is a multiple of stages",
         least=1,
     )
     batch_spread: float = number(
@@ -122,7 +130,7 @@ class Collectives:
     channels: int = count(0, "rings side by side; 0: one for each card of a node")
     order: str = choice("rank", "of a ring: by rank, or by place", ("rank", "topology"))
     launch_us: float = number(0.0, "to start one, before its first byte")
-    servers: int = count(1, 'of algorithm "server": ranks that hold the parameters', least=1)
+    servers: int = count(1, "of server: ranks that hold the parameters", least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +175,7 @@ class Neighbour:
     rate_gBps: float = number(  # noqa: N815
         0.0, "what it takes of each of its links when not responsive; 0: all of a card", low=0.0
     )
-    jitter: float = number(0.01, "standard deviation of its compute time, as a share")
+    jitter: float = number(0.01, "of periodic: standard deviation of its compute time, as a share")
     offset_ms: float = number(0.0, "when it begins")
 
 
@@ -186,7 +194,7 @@ class Strategy:
     island_ranks: int = count(
         0, "of diloco: ranks that hold different parts of one replica, and average apart"
     )
-    outer_ms: float = number(0.0, "of diloco: the outer optimizer")
+    outer_ms: float = number(0.0, "of local_sgd and diloco: the outer optimizer")
     bound: int = count(0, "of stale_synchronous: steps a rank may be ahead")
     backups: int = count(0, "of backup_workers and partial_reduce: ranks not waited for")
     compression: float = number(1.0, "bytes sent over bytes of the gradients", high=1.0, above=True)

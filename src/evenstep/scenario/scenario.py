@@ -34,12 +34,10 @@ from evenstep.values import refused
 
 MOST_NUMA_NODES = 64  # of a machine
 MOST_GPUS = 1_000_000  # of a cluster: what a machine's memory holds
-LAYERED = ("tensor", "experts", "pipeline")
-OF_KINDS = {  # fields of `work` that other kinds do not have
-    "tensor_parallel": LAYERED, "pipeline_parallel": LAYERED[2:], "context_parallel": LAYERED[2:],
-    "expert_parallel": LAYERED[2:], "interleaved": LAYERED[2:], "shard_ranks": ("fsdp",),
-    "micro_batches": ("ddp", "fsdp", "pipeline"),
-}  # fmt: skip
+SPLITS = (  # fields of `work` without which it would be another job
+    *("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"),
+    *("interleaved", "shard_ranks", "micro_batches"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,12 +198,16 @@ def _check_job(scenario: Scenario) -> None:
 
 def _check_work(scenario: Scenario) -> None:
     work, strategy = scenario.work, scenario.strategy
-    for name, kinds in OF_KINDS.items():
-        if getattr(work, name) not in (0, 1) and work.kind not in kinds:
+    for name in SPLITS:
+        if getattr(work, name) not in (0, 1) and (reason := schema.no_part_of(work, name)):
             raise ConfigError(
-                f"work.{name} is {getattr(work, name)}, which belongs to work.kind "
-                f"{' or '.join(kinds)}, not to {work.kind}"
+                f"work.{name} is {getattr(work, name)}, which belongs to work.{reason}"
             )
+    if work.kind in ("tensor", "experts") and work.message_bytes and work.tensor_parallel == 1:
+        raise ConfigError(
+            f"work.tensor_parallel is 1, but work.kind {work.kind} exchanges messages among at "
+            "least 2 ranks that share a layer"
+        )
     split = work.tensor_parallel * work.context_parallel * work.pipeline_parallel
     for name, size, whole, what in (
         ("work.tensor_parallel × work.context_parallel × work.pipeline_parallel", split,
@@ -286,6 +288,11 @@ def _check_neighbours(scenario: Scenario) -> None:
 
 
 def _check_parts(scenario: Scenario) -> None:
+    servers = scenario.collectives.servers
+    if scenario.collectives.algorithm == "server" and servers > scenario.ranks:
+        raise ConfigError(
+            f"collectives.servers is {servers}, but only the {scenario.ranks} ranks can be servers"
+        )
     names = [part.name for part in scenario.reliability.parts]
     for index, name in enumerate(names):
         if name == "node" or (name and name in names[:index]):

@@ -2,7 +2,7 @@
 
 A settings class is a frozen dataclass whose fields are made by the functions below. The metadata of
 a field has its meaning and allowed values (`evenstep.values`), from which documentation and error
-messages are generated.
+messages are generated. A meaning that begins "of A and B: " limits its field to these choices.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher, get_close_matches
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,6 +22,7 @@ from evenstep.values import ValueKind, refused, setting
 Settings = TypeVar("Settings")
 
 MOST_COUNT, MOST_NUMBER, MOST_BYTES = 2**31 - 1, 1e12, 10**18
+_OF = re.compile(r"(?:^|; )of ([a-z_, ]+): ")  # of what choices a field is
 _BARE = re.compile(r"[+-]?(\.\d+|\d+\.)")  # a number that TOML does not take
 
 
@@ -227,6 +228,33 @@ def _literal(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_literal(item) for item in value) + "]"
     return json.dumps(value)
+
+
+# -- what a choice does without --------------------------------------------------------------------
+
+
+def unused(settings: Any, place: str = "") -> Iterator[str]:
+    """What is set but has no effect with what its table chooses, each as a sentence."""
+    for field in dataclasses.fields(settings):
+        value, name = getattr(settings, field.name), f"{place}{field.name}"
+        if isinstance(field.metadata["kind"], TableKind):
+            for index, item in enumerate(value if isinstance(value, tuple) else [value]):
+                yield from unused(item, f"{name}[{index}]." if item is not value else f"{name}.")
+        elif value != field.default and (reason := no_part_of(settings, field.name)):
+            yield f"{name} has no effect: it belongs to {place}{reason}"
+
+
+def no_part_of(settings: Any, name: str) -> str:
+    """What the table would have to choose for a field to have an effect; "" where it has one."""
+    fields = {field.name: field.metadata for field in dataclasses.fields(settings)}
+    meaning = fields[name]["meaning"]
+    words = re.split(", | and ", ", ".join(_OF.findall(meaning))) if _OF.match(meaning) else []
+    for chooser, metadata in fields.items():
+        options = metadata["kind"].expects.removeprefix("one of ").split(", ")
+        if words and set(words) <= set(options):
+            chosen = getattr(settings, chooser)
+            return "" if chosen in words else f"{chooser} {' or '.join(words)}, not to {chosen}"
+    return ""
 
 
 # -- unknown names ---------------------------------------------------------------------------------
