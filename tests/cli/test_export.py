@@ -112,6 +112,7 @@ def test_nothing_is_overwritten_without_force(export, tmp_path):
         (("--otlp", "collector:4318"), "needs a URL that begins with http"),
         (("--json-schema", "x"), "there is no schema 'x'"),
         (("--serve", ":0", "--json"), "ask for files separately"),
+        (("--json", "--steps", "1-3"), "--steps needs --perfetto"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(export, words, message):

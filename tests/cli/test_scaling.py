@@ -88,6 +88,7 @@ def test_a_target_is_above_zero(scenario, capsys):
     ("arguments", "message"),
     [
         (["--deadline", "4"], "--deadline needs --target"),
+        (["--price", "2"], "--price needs --target"),
         (["--set", "strategy.island_ranks=3", "--ranks", "8"], "does not divide 8 ranks"),
         (["--control", "strategy.knd=x"], "there is no strategy.knd; did you mean 'kind'?"),
     ],

@@ -215,9 +215,12 @@ def test_an_aggregator_outlives_no_rank_that_was_killed(tmp_path, monkeypatch):
     assert main(["watch", str(tmp_path), "--aggregate"]) == 0
 
 
-def test_into_without_aggregate_is_refused(tmp_path, capsys):
-    assert main(["watch", str(tmp_path), "--into", str(tmp_path)]) == 2
-    assert "--aggregate" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("options", "lacking"), [(("--into", "x"), "--aggregate"), (("--port", "8000"), "--web")]
+)
+def test_what_would_do_nothing_is_refused(tmp_path, capsys, options, lacking):
+    assert main(["watch", str(tmp_path), *options]) == 2
+    assert f"needs {lacking}" in capsys.readouterr().err
 
 
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=4))

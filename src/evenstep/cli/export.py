@@ -40,6 +40,8 @@ def main(args: argparse.Namespace) -> int:
     wanted = [name for name in OUTPUTS if getattr(args, name)]
     if args.run is None or not (wanted or args.serve):
         raise UsageError("give a RUN and what to write: --perfetto FILE, --parquet DIR, … (--help)")
+    if args.steps is not None and args.perfetto is None:
+        raise UsageError("--steps needs --perfetto; other formats hold the whole run")
     if args.serve:
         if wanted:
             raise UsageError("--serve runs until it is interrupted; ask for files separately")

@@ -21,8 +21,9 @@ from evenstep.workers.engines import usable_cores
 
 
 def main(args: argparse.Namespace) -> int:
-    if args.deadline is not None and args.target is None:
-        raise UsageError("--deadline needs --target: the number of samples to process by then")
+    for name in ("deadline", "price"):
+        if getattr(args, name) is not None and args.target is None:
+            raise UsageError(f"--{name} needs --target: the number of samples to process")
     document = _document(args)
     show(document, lambda: "\n".join(page(document)), as_json=args.json)
     return progress.INTERRUPTED if document["partial"] else 0

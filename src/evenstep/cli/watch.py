@@ -31,6 +31,8 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError(f"{path} is a file; give the run folder")
     if args.into is not None and not args.aggregate:
         raise UsageError("--into needs --aggregate")
+    if args.port and not args.web:
+        raise UsageError("--port needs --web")
     started = ("attempt-*/rank-*.spool", "live/node-*.bin")
     if args.once and not any(any(path.glob(place)) for place in started):
         raise TraceError(f"no rank has started in {path}; without --once, watch waits for ranks")
