@@ -117,6 +117,8 @@ class Job:
             dist.reduce_scatter_tensor(ones(4), ones(8))
         with self.scene("all_to_all_single"):
             dist.all_to_all_single(ones(8), ones(8))
+        with self.scene("sparse"):
+            dist.all_reduce(ones(8).to_sparse())
 
     def barriers(self) -> None:
         with self.scene("barrier"):

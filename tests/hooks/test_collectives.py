@@ -24,6 +24,7 @@ ONE_COLLECTIVE = {
     "all_gather_into_tensor": (Op.ALL_GATHER, BYTES, 2 * BYTES),
     "reduce_scatter_tensor": (Op.REDUCE_SCATTER, BYTES, BYTES // 2),
     "all_to_all_single": (Op.ALL_TO_ALL, BYTES, BYTES),
+    "sparse": (Op.ALL_REDUCE, BYTES, BYTES),  # as dense: the same on all ranks, in every step
     "barrier": (Op.BARRIER, 0, 0),
     "monitored_barrier": (Op.BARRIER, 0, 0),
     "functional": (Op.ALL_REDUCE, BYTES, BYTES),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import io
 import threading
 import weakref
 
 import pytest
 import torch
+import torch.distributed.fsdp
 from torch.nn.parallel import DistributedDataParallel
 
 from evenstep.agent.recording.phases import MOST_EVENTS, Word
@@ -268,6 +270,13 @@ def test_what_is_taken_out_leaves_everything_as_it_was(recorder):
     ]
     hooks.remove()
     assert [getattr(owner, name) for owner, name in owners] == before
+
+
+def test_what_is_hooked_can_be_inspected(hooks_of):
+    hooks_of(print)  # trainers look at the parameters of a wrapped model's forward
+    sharded = torch.distributed.fsdp.FullyShardedDataParallel
+    for hooked in (torch.autograd._engine_run_backward, sharded.__new__(sharded).forward):
+        assert inspect.signature(hooked).bind(1, 2, more=3)
 
 
 class Odd:

@@ -49,54 +49,44 @@ class Methods:
     def blocking(self, original: Any, enter: Enter) -> Callable[..., Any]:
         """A call that returns when it has ended."""
         watch = self._watch
+        return self._reported(
+            original, enter, lambda ticket, enter_ns, _: watch.returned(ticket, enter_ns)
+        )
+
+    def issuing(self, original: Any, enter: Enter) -> Callable[..., Any]:
+        """A call that returns a request."""
+        watch = self._watch
+        return self._reported(
+            original, enter, lambda ticket, _, request: watch.requests.opened(request, ticket)
+        )
+
+    def _reported(
+        self, original: Any, enter: Enter, done: Callable[[Ticket, int, Any], None]
+    ) -> Callable[..., Any]:
+        """`done` gets the ticket, the time before the call, and the result."""
+        watch = self._watch
 
         def method(communicator: Any, *args: Any, **kwargs: Any) -> Any:
             if not watch.armed:
                 return original(communicator, *args, **kwargs)
             enter_ns = monotonic_ns()
-            ticket, failure = self._entered(enter, communicator, args, kwargs)
+            ticket = failure = None
+            try:
+                ticket = enter(communicator, args, kwargs)
+            except Exception as error:  # none of ours, if MPI refuses the call as well
+                failure = error
             try:
                 result = original(communicator, *args, **kwargs)
             except BaseException:
                 watch.safely(watch.failed, ticket)
                 raise
             if ticket is not None:
-                watch.safely(watch.returned, ticket, enter_ns)
+                watch.safely(done, ticket, enter_ns, result)
             elif failure is not None:
                 watch.missed(failure)
             return result
 
         return method
-
-    def issuing(self, original: Any, enter: Enter) -> Callable[..., Any]:
-        """A call that returns a request."""
-        watch = self._watch
-
-        def method(communicator: Any, *args: Any, **kwargs: Any) -> Any:
-            if not watch.armed:
-                return original(communicator, *args, **kwargs)
-            ticket, failure = self._entered(enter, communicator, args, kwargs)
-            try:
-                request = original(communicator, *args, **kwargs)
-            except BaseException:
-                watch.safely(watch.failed, ticket)
-                raise
-            if ticket is not None:
-                watch.safely(watch.requests.opened, request, ticket)
-            elif failure is not None:
-                watch.missed(failure)
-            return request
-
-        return method
-
-    def _entered(
-        self, enter: Enter, communicator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Ticket | None, Exception | None]:
-        """The ticket of a call, or our error: which is none if MPI refuses the call as well."""
-        try:
-            return enter(communicator, args, kwargs), None
-        except Exception as error:
-            return None, error
 
     def preparing(self, original: Any, enter: Enter) -> Callable[..., Any]:
         """A call that returns a request to be started later, perhaps often."""

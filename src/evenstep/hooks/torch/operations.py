@@ -48,24 +48,29 @@ class DispatcherOperation:
         self.coalesced = coalesced
 
 
+def _bytes(tensor: Any) -> int:
+    """The bytes of a tensor; of a sparse one, which has no `nbytes`, as many as on all ranks."""
+    return int(tensor.numel() * tensor.element_size())
+
+
 def _in_place(args: Any) -> tuple[int, int, Any]:
     """(tensors, …): read and written in place."""
     tensors = args[0]
     first = tensors[0]
-    size = first.nbytes if len(tensors) == 1 else sum(t.nbytes for t in tensors)
+    size = _bytes(first) if len(tensors) == 1 else sum(map(_bytes, tensors))
     return size, size, first
 
 
 def _from_first(args: Any) -> tuple[int, int, Any]:
     """(outputs, inputs, …), each a tensor."""
-    return args[1].nbytes, args[0].nbytes, args[1]
+    return _bytes(args[1]), _bytes(args[0]), args[1]
 
 
 def _lists(args: Any) -> tuple[int, int, Any]:
     """(output tensors, input tensors, …), lists or lists of lists."""
     outputs, inputs = _flat(args[0]), _flat(args[1])
     first = inputs[0] if inputs else outputs[0]
-    return sum(t.nbytes for t in inputs), sum(t.nbytes for t in outputs), first
+    return sum(map(_bytes, inputs)), sum(map(_bytes, outputs)), first
 
 
 def _nothing(args: Any) -> tuple[int, int, Any]:
