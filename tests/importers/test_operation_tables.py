@@ -559,16 +559,23 @@ def test_lanes_that_always_leave_together_are_one_group(written):
     assert finding.severity == pytest.approx(1 - sharded({})[1] / sharded({3: 13})[1], abs=0.02)
 
 
-def test_a_pause_before_each_step_in_which_only_receives_wait_is_told(written):
-    """The first stage begins 10 ms after the step before has ended, which is a tenth of 100 ms."""
+def test_a_pause_before_each_step_in_which_only_receives_wait_is_the_first_stages(written):
+    """The first stage begins 10 ms after the step before has ended, of 130 ms; the second asks for
+    the next micro-batch when it has returned the last one's gradients."""
     rows = [HEADER]
     for step in range(8):
-        begin = 0.11 * step
+        begin = 0.13 * step
         for place, kind, since, until in (
-            ("0,0,0", "forward-compute", 0.01, 0.05),
-            ("0,0,0", "forward-send", 0.05, 0.051),
-            ("0,1,1", "forward-recv", 0.0, 0.051),
-            ("0,1,1", "forward-compute", 0.051, 0.11),
+            ("0,0,0", "forward-compute", 0.01, 0.04),
+            ("0,0,0", "forward-send", 0.04, 0.041),
+            ("0,0,0", "backward-recv", 0.041, 0.101),
+            ("0,0,0", "backward-compute", 0.101, 0.13),
+            ("0,1,1", "forward-recv", -0.029 if step else 0.0, 0.041),
+            ("0,1,1", "forward-compute", 0.041, 0.071),
+            ("0,1,1", "backward-compute", 0.071, 0.1),
+            ("0,1,1", "backward-send", 0.1, 0.101),
         ):
             rows.append(f"{place},{step},{kind},{begin + since},{until - since},0,0,-1,0")
-    assert any("10% of a step's length passes" in line for line in opened(written(rows)).limits)
+    worst = diagnose(opened(written(rows))).findings[0]
+    assert (worst.mode, list(worst.where.ranks)) == ("straggler", [0])
+    assert worst.severity == pytest.approx(10 / 130, abs=0.005)

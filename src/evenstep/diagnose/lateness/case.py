@@ -400,13 +400,18 @@ def _on_record(grid: StepGrid) -> dict[int, Array]:
 
 
 def _in_phases(grid: StepGrid) -> Array:
-    """The part of each row's own work that its lane's phases usually have more than the others'."""
+    """The part of each row's own work that its lane's phases, or what is neither in a phase nor
+    compute of its device, usually have more than the others'."""
     assert grid.graph is not None
-    more = np.zeros(len(grid.graph.rows))
-    for phase in WORK_PHASES[:-1]:
-        spent = grid.phase_ns[phase]
-        usual = np.maximum(np.median(above_others(spent), axis=0), 0.0)
-        part = usual / np.maximum(np.median(spent, axis=0), 1.0)
-        if part.any():
-            more += in_phase(grid, phase) * part[grid.graph.rows.lane]
+    graph, lane, more = grid.graph, grid.graph.rows.lane, np.zeros(len(grid.graph.rows))
+    parts = [(in_phase(grid, phase), grid.phase_ns[phase]) for phase in WORK_PHASES[:-1]]
+    spans = grid.records.of_kind(Kind.SPAN)
+    computed = during(grid, spans.select((spans.flags & int(Flag.ON_DEVICE)) != 0))
+    profiled = np.asarray(grid.device_ns.any(axis=0))
+    known = np.asarray(~np.isnan(grid.computed_ns).any(axis=0))
+    spent = np.where(profiled[lane], computed, sum(own for own, _ in parts))
+    rest = np.where(known[lane], np.maximum(graph.own_ns - spent, 0.0), 0.0)
+    for own, whole in (*parts, (rest, by_step_and_lane(graph, rest))):
+        usual = np.maximum(np.median(above_others(whole), axis=0), 0.0)
+        more += own * (usual / np.maximum(np.median(whole, axis=0), 1.0))[lane]
     return more

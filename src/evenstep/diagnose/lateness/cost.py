@@ -106,7 +106,7 @@ class Costs:
 
     def _like_others(self, late_ns: Array, chronic: Array) -> Change:
         """Cells without their lateness, taken from places where they do more than others: chronic
-        lanes where they usually do (a lane without peers: in such phases), other lanes where they
+        lanes where they usually do (without a peer that is not: in such phases), others where they
         do in that very step; from all places where those explain less than half."""
         changed, late_ns = self.graph.own_ns.copy(), self._by_segment(late_ns)
         for part in self.parts:
@@ -115,7 +115,7 @@ class Costs:
                 continue
             own = part.by_place(changed)
             wanted = _at_least_usual(wanted, own.sum(axis=2), chronic[part.lanes])
-            alone = len(part.lanes) == 1 and chronic[part.lanes].all()
+            alone = chronic[part.lanes].all()  # none of its peers is not late
             weight = (
                 part.by_place(self.in_phases_ns()) if alone else _excess(own, chronic[part.lanes])
             )

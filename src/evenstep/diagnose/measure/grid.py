@@ -109,6 +109,17 @@ class StepGrid:
         """(steps, ranks)."""
         return len(self.steps), len(self.ranks)
 
+    @property
+    def computed_ns(self) -> Array:
+        """Compute of each step and rank: of the device where recorded, else in the phases where
+        forward and backward are in every step of a rank without streams; nan unknown."""
+        known = (self.phase_ns[Phase.FORWARD] * self.phase_ns[Phase.BACKWARD] > 0).all(axis=0)
+        if self.graph is not None:
+            known &= ~self.graph.device
+        phases = sum(self.phase_ns[one] for one in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER))
+        seen = self.device_ns.any(axis=0)
+        return np.asarray(np.where(seen, self.device_ns, np.where(known, phases, np.nan)))
+
     def shaped(self, cells: Array) -> Array:
         """A per-cell array as (steps, ranks)."""
         return cells.reshape(self.shape)

@@ -248,6 +248,9 @@ def _slow_stage(case: Case, number: Array, stage: int, work: Array) -> list[Find
         return []
     if case.idles(late) and case.main_phase(late) not in COMPUTE_PHASES:
         return []  # layers compute: this stage waits for something
+    computed = np.median(case.grid.computed_ns, axis=0)
+    if computed[mine].mean() - computed[~mine].mean() < MOST * (own_ns - others_ns):
+        return []
     cells = case.claims.claim(late)
     relieved = case.relieved(cells)
     place = "the last" if stage == last else f"{stage + 1}"

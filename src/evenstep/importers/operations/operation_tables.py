@@ -33,7 +33,6 @@ WHOLE = ("dp_rank", "stage", "step", "rank", "seq_id", "mc", "gmc", "mb_id")
 UNKNOWN = -1
 LARGEST = 2**20  # of whole numbers, except those in `COUNTED`
 COUNTED = {"step": 2**31, "seq_id": 2**31}
-TELLING = 0.05  # of a step: a pause before it that is worth a limit
 SHORTEST_S = 1e-9  # shortest step that a trace can hold
 LONGEST_S = 4e9  # fits into 64-bit nanoseconds, with room: a time until 2096
 
@@ -190,13 +189,22 @@ def _reducing(table: Columns) -> Columns:
 def _begun(table: Columns) -> Columns:
     """Without the time before a step in which its messages were already asked for.
 
-    A step begins with the first operation that is no receive, of those that have the first stage.
+    A step begins with the first operation that is no receive, of those that have the first stage;
+    or with a receive, if most of those that are earlier began after the step before: their ranks
+    were ready, and wait for what the first stage does until then.
     """
     steps, index = np.unique(table.step, return_inverse=True)
     begin, received = np.full(len(steps), np.inf), np.isin(table.role, RECVS)
     np.minimum.at(begin, index[~received], table.start_s[~received])
     begin[~np.isin(steps, table.step[table.stage == 0])] = -np.inf
     end = table.start_s + table.duration_s
+    early = received & (table.start_s < begin[index])
+    before = np.full((int(table["rank"].max()) + 1, len(steps) + 1), np.nan)
+    np.fmax.at(before, (table["rank"], index + 1), end)
+    known = early & np.isfinite(before[table["rank"], index])
+    ready = (table.start_s > before[table["rank"], index] - STAMPS_S)[known]
+    if ready.any() and ready.mean() > MOST and on_one_line(table):
+        return table
     asked = np.minimum(np.maximum(table.start_s, begin[index]), end)
     start = np.where(received, asked, table.start_s)
     return table.with_column("start_s", start).with_column(
@@ -211,14 +219,6 @@ def _lasting(table: Columns, path: Path, limits: list[str]) -> Columns:
         raise TraceError(
             f"{path}: its steps take {(end - begin).sum():.3g} seconds together; start_ts and "
             "duration must be in seconds"
-        )
-    idle = np.maximum(begin[1:] - np.maximum.accumulate(end)[:-1], 0.0)
-    idle = idle[np.diff(np.unique(table.step)) == 1]
-    part = float(np.median(idle) / np.median(end - begin)) if len(idle) else 0.0
-    if part >= TELLING and on_one_line(table):
-        limits.append(
-            f"{part:.0%} of a step's length passes before its first operation with nothing "
-            "recorded but receives: if that is the first stage's input, it is not in the costs"
         )
     empty = end - begin < SHORTEST_S
     if not empty.any():
