@@ -123,6 +123,20 @@ def test_a_broken_file_leaves_the_other_ranks(ranks):
     assert "1.json is not JSON at byte" in trace.limits[0]
 
 
+def test_what_was_compressed_twice_is_read_and_what_is_cut_short_up_to_there(tmp_path):
+    log = "".join(f"[rank{step % 2}]:iter {step}: loss 3, time 90ms\n" for step in range(10_000))
+    packed = gzip.compress(log.encode())
+    for name, data, fewest in (
+        ("a.gz", gzip.compress(packed), 10_000),
+        ("b", packed[:-900], 5_000),
+    ):
+        (tmp_path / name).write_bytes(data)
+        trace = open_trace([tmp_path / name])
+        assert list(trace.ranks) == [0, 1]
+        assert fewest <= len(trace.events) <= 10_000
+        assert any("cut short" in line for line in trace.limits) == (name == "b")
+
+
 def test_in_a_folder_what_is_empty_or_damaged_is_named_and_notes_are_not(ranks):
     folder = ranks[0].parent
     (folder / "2.json").touch()

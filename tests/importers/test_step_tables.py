@@ -305,3 +305,14 @@ def test_lines_of_json_may_name_workers(opened):
     lines = [{"worker": name, "step": step, "seconds": 2} for step in (1, 2) for name in "ba"]
     trace = opened("\n".join(map(json.dumps, lines)) + "\n", "table.jsonl")
     assert {rank: info.identity["place"] for rank, info in trace.ranks.items()} == {0: "a", 1: "b"}
+
+
+def test_python_writes_json_that_is_none_where_a_number_is_not_finite(opened):
+    line = '{"step": %d, "loss": NaN, "grad": [-Infinity, NaN], "note": "is NaN", "step_time": 2}\n'
+    trace = opened("".join(line % step for step in (1, 2)), "steps.jsonl")
+    assert steps(trace) == [(0, 1, 2.0), (0, 2, 2.0)]
+
+
+def test_times_since_1970_may_be_in_ms(opened):
+    rows = "".join(f"0,{step},{1_795_000_000_000 + 250 * step}\n" for step in range(3))
+    assert steps(opened("rank,step,timestamp\n" + rows)) == [(0, 0, 0.25), (0, 1, 0.25)]

@@ -42,6 +42,39 @@ step 0: train loss 10.9, val loss 10.9
 iter 0: loss 10.9886, time 1234.00ms, mfu -100.00%
 iter 1: loss 10.5, time 223.00ms, mfu -100.00%
 """
+COLOURED = TITAN.replace("step:", "\x1b[31mstep:").replace("loss:", "\x1b[32mloss:")
+NEMO = "".join(
+    f"\rEpoch 0: :  {at}%|▏   | {at}/500 [00:0{at}<03:50, reduced_train_loss=10.9, "
+    f"global_step={at - 1}.0, train_step_timing in s={at / 4}]" for at in (1, 2)
+)  # fmt: skip
+TORCHVISION = "".join(
+    f"[rank{rank}]:Epoch: [1]  [ {at}/5005]  eta: 0:05:12  lr: 0.1  img/s: 512.3  "
+    f"loss: 6.9 (6.9)  time: 0.{at + rank}  data: 0.0012  max mem: 5000\n"
+    for at in (10, 20) for rank in (0, 1)
+)  # fmt: skip
+IMAGENET = "".join(
+    f"Epoch: [0][ {at}/5005]\tTime  0.{at} ( 0.400)\tData  0.001 ( 0.050)\tLoss 6.9e+00\n"
+    for at in (10, 20)
+)
+TIMM = "".join(
+    f"Train: 0 [  {at}/1251 (  4%)]  Loss: 6.95 (6.95)  Time: 0.{at}s,  500.2/s  (0.131s,  510/s)  "
+    "LR: 1e-4  Data: 0.010 (0.02)\n" for at in (50, 75)
+)  # fmt: skip
+MMENGINE = "".join(
+    f"2026/11/20 10:00:00 - mmengine - INFO - Epoch(train)  [1][ {at}/7330]  lr: 2e-3  "
+    f"eta: 10:12:13  time: 0.{at}  data_time: 0.0100  memory: 3400  loss: 1.9\n"
+    for at in (50, 99)
+)
+DETECTRON = "".join(
+    f"[11/20 10:00:00 d2.utils.events]:  eta: 1:12:13  iter: {at}  total_loss: 1.2  "
+    f"time: 0.{at}  last_time: 0.131  data_time: 0.0123   lr: 0.01  max_mem: 5000M\n"
+    for at in (19, 39)
+)
+FAIRSEQ = "".join(
+    f"2026-11-20 10:00:00 | INFO | train_inner | epoch 001:  {at} / 5000 loss=8.1, ups=7.63, "
+    f"num_updates={at}, lr=0.0005, train_wall=13, wall={at // 10}\n"
+    for at in (100, 200)
+)
 
 
 def mllog(time_s, key, value=None, **metadata):
@@ -79,6 +112,18 @@ def opened(tmp_path):
         (DEEPSPEED, "DeepSpeed", {(0, 20): 1.0, (0, 30): 2.0}),
         (TRAINER, "progress bar", {(0, 2): 2.0, (0, 3): 3.0}),
         (NANO, "nanoGPT", {(0, 0): 1.234, (0, 1): 0.223}),
+        (COLOURED, "torchtitan", {(r, s): 1.0 for r in (0, 1) for s in (20, 30)}),
+        (NEMO, "NeMo", {(0, 1): 0.25, (0, 2): 0.5}),
+        (
+            TORCHVISION,
+            "epochs",
+            {(r, s): t for r in (0, 1) for s, t in ((5015, 0.11), (5025, 0.21))},
+        ),
+        (IMAGENET, "epochs", {(0, 10): 0.1, (0, 20): 0.2}),
+        (TIMM, "epochs", {(0, 50): 0.5, (0, 75): 0.75}),
+        (MMENGINE, "epochs", {(0, 7380): 0.5, (0, 7429): 0.99}),
+        (DETECTRON, "detectron2", {(0, 19): 0.19, (0, 39): 0.39}),
+        (FAIRSEQ, "fairseq", {(0, 200): 0.1}),
         (MLPERF, "MLPerf", {(0, 10): 2.0, (0, 20): 4.0}),  # 48 samples at 24, then 12 a second
     ],
 )

@@ -48,7 +48,8 @@ class Stream:
             self.size_bytes = os.fstat(self._raw.fileno()).st_size
             magic = self._raw.read(4)
             self._raw.seek(0)
-        self._file = _decompressed(self._raw, magic, path)
+        file = _decompressed(self._raw, magic, path)
+        self._read = getattr(file, "read1", file.read)  # what precedes damage is read
 
     def __enter__(self) -> Stream:
         return self
@@ -64,7 +65,7 @@ class Stream:
     def read(self, count: int) -> bytes:
         """Read at most `count` bytes; none at the end."""
         try:
-            data: bytes = self._file.read(count)
+            data: bytes = self._read(count)
         except (OSError, EOFError, zlib.error) as error:
             raise self._damaged(error) from error
         except Exception as error:
@@ -123,7 +124,12 @@ def is_archive(path: Path) -> bool:
 
 def _decompressed(raw: IO[bytes], magic: bytes, path: Path) -> Any:
     if magic[:2] == GZIP:
-        return gzip.GzipFile(fileobj=raw)
+        file = gzip.GzipFile(fileobj=raw, mode="rb")
+        try:
+            twice = file.peek(2)[:2] == GZIP
+        except (OSError, EOFError, zlib.error):  # told when it is read
+            twice = False
+        return gzip.GzipFile(fileobj=file, mode="rb") if twice else file
     if magic == ZSTANDARD:
         return _zstandard(raw, path)
     return raw

@@ -32,6 +32,8 @@ UNITS_S = {
     "ms": 1e-3, "msec": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9,
 }  # fmt: skip
 _RECORD = msgspec.json.Decoder(dict[str, Any])
+#: Written by Python where a number is not finite; strings that hold such words are left alone.
+_NOT_FINITE = re.compile(r"(?<=[\[:, ])-?(?:NaN|Infinity)(?=\s*[,}\]])")
 
 
 class TableFile(NamedTuple):
@@ -89,7 +91,7 @@ def table_file(source: SourceFile, wanted: Sequence[str] = ()) -> TableFile | No
     line = source.head.partition(b"\n")[0].decode("utf-8", "replace").removeprefix("\ufeff")
     if line.lstrip().startswith("{"):
         try:
-            return TableFile(source.path, list(_RECORD.decode(line)), lines=True)
+            return TableFile(source.path, list(_record(line)), lines=True)
         except (msgspec.DecodeError, RecursionError):
             return None
     separator = max(SEPARATORS, key=line.count)
@@ -221,7 +223,7 @@ def _of_lines(
         if not line.text.strip():
             continue
         try:
-            row = _RECORD.decode(line.text)
+            row = _record(line.text)
         except (msgspec.DecodeError, RecursionError):
             wrong += 1
             continue
@@ -240,6 +242,14 @@ def _of_lines(
         code = {text: at for at, text in enumerate(kinds)}
         found.texts[name] = kinds, np.array([code.get(text, -1) for text in told], np.int64)
     return found
+
+
+def _record(line: str) -> dict[str, Any]:
+    """The object of a line, in which Python writes what is not finite as JSON does not have it."""
+    try:
+        return _RECORD.decode(line)
+    except msgspec.DecodeError:
+        return _RECORD.decode(_NOT_FINITE.sub("null", line))
 
 
 def _number(row: Mapping[str, Any], name: str) -> float:

@@ -37,7 +37,7 @@ from evenstep.trace.trace import Trace
 Array = npt.NDArray[np.float64]
 
 NAME = "step table"
-RANKS = ("rank", "global_rank", "rank_id", "worker", "worker_id", "process", "replica")
+RANKS = ("rank", "global_rank", "rank_id", "worker", "worker_id", "process", "replica", "run_id")
 STEPS = ("step", "global_step", "_step", "iteration", "iter", "train_step", "batch", "batch_idx")
 TIMES = ("time", "timestamp", "_timestamp", "wall_time", "start", "start_time", "start_ts")
 PHASES = ("phase", "stage_name", "section")
@@ -159,7 +159,7 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
     length = len(next(iter(table.numbers.values())))
     if not length:
         return []
-    time = table.numbers.get(layout.time, np.full(length, np.nan))
+    time = _seconds(table.numbers.get(layout.time, np.full(length, np.nan)))
     rank = _ranks(table, layout.rank, places) if layout.rank else np.full(length, own)
     number = table.numbers.get(layout.step)
     number = _counted(rank, time) if number is None else number
@@ -182,6 +182,12 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
         there = np.isfinite(seconds) | (len(layout.durations) == 1)
         found.append(_timed(mine, number, time, seconds, kind, there))
     return found
+
+
+def _seconds(time: Array) -> Array:
+    """Times in seconds: those since 1970 may be in ms, µs or ns."""
+    largest = float(np.nanmax(time, initial=1.0))
+    return time / 1000.0 ** max(int(np.log10(largest) - 8) // 3, 0)
 
 
 def _metrics(path: Path, own: int, limits: list[str]) -> list[Timed]:

@@ -1,8 +1,9 @@
 """Read the steps in logs that trainers print, among any other lines.
 
-Read are Megatron-LM, torchtitan, DeepSpeed, nanoGPT and its derivatives, the progress bars of the
-Hugging Face Trainer, NeMo and Lightning (tqdm), and MLPerf's `:::MLLOG`. In a log of several ranks
-lines begin with their rank (torchrun, srun, mpirun); any other log is of one rank.
+Read are Megatron-LM, torchtitan, DeepSpeed, NeMo, nanoGPT and its derivatives, fairseq, detectron2,
+MMEngine, timm, the examples of torchvision and PyTorch, the progress bars of the Hugging Face
+Trainer and Lightning (tqdm), and MLPerf's `:::MLLOG`. In a log of several ranks lines begin with
+their rank (torchrun, srun, mpirun); any other log is of one rank.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ _RANK = re.compile(
 )
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
 _NUMBER = r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
+_COLOURS = re.compile(r"\x1b\[[0-9;]{0,16}m")  # of terminals
 
 
 class LogLine(NamedTuple):
@@ -64,6 +66,22 @@ def _timed(found: re.Match[str], text: str) -> LogLine:
     """A line with a step's number and duration, in ms or the unit it names."""
     second = "unit" in found.re.groupindex and found["unit"] == "s"
     return LogLine(int(found[1]), float(found[2]) / (1 if second else 1e3), _clock_s(text))
+
+
+def _in_epoch(found: re.Match[str], text: str) -> LogLine:
+    """A line with an epoch, a step of it and its steps, and a duration in seconds."""
+    epoch, step, steps = map(int, found.group(1, 2, 3))
+    return LogLine(epoch * steps + step, float(found[4]), _clock_s(text))
+
+
+def _seconds(found: re.Match[str], text: str) -> LogLine:
+    """A line with a step's number and duration in seconds."""
+    return LogLine(int(found[1]), float(found[2]), _clock_s(text))
+
+
+def _walled(found: re.Match[str], _: str) -> LogLine:
+    """A line with a step's number and how long the run has lasted."""
+    return LogLine(int(found[1]), np.nan, float(found[2]))
 
 
 def _numbered(found: re.Match[str], text: str) -> LogLine:
@@ -107,6 +125,20 @@ KINDS = {
         r"^.{0,40}?\b(?:iter|step)\s{1,8}(\d{1,9})[:,/ |].{0,200}?"
         r"\b(?:iter time|step time|time|dt):? {0,4}" + _NUMBER + r" ?(?P<unit>ms|s)\b"
     ), _timed),
+    "NeMo": LogKind("train_step_timing in s", re.compile(
+        r"(?:\|\s{0,4}|iteration )(\d{1,9})/\d{1,9} .{0,400}?train_step_timing in s[=:] ?" + _NUMBER
+    ), _seconds),
+    # `Epoch: [0] [10/5005] … time: 0.1`, `Train: 0 [50/1251 (4%)] … Time: 0.5s`
+    "epochs": LogKind("ime", re.compile(
+        r"\b(?:Epoch: |Train: |Epoch\(train\)\s{1,4})\[?(\d{1,6})\]?\s{0,4}"
+        r"\[\s{0,8}(\d{1,9})/(\d{1,9})[^\]]{0,20}\].{0,400}?\b[Tt]ime:?\s{1,4}" + _NUMBER
+    ), _in_epoch),
+    "detectron2": LogKind("time: ", re.compile(
+        r"\b(?:iter: |Iter\(train\)\s{1,4}\[\s{0,8})(\d{1,9})\b.{0,400}?\btime: " + _NUMBER
+    ), _seconds),
+    "fairseq": LogKind("num_updates=", re.compile(
+        r"\bnum_updates=(\d{1,9}),.{0,400}?\bwall=" + _NUMBER
+    ), _walled),
     "progress bar": LogKind("%|", re.compile(
         r"\d{1,3}%\|[^|]{0,200}\|\s{0,4}(\d{1,9})/\d{1,9} \[(?:(\d{1,4}):)?(\d\d):(\d\d)<"
         r"[^\]]{0,60}(?:s/it|it/s)"
@@ -193,7 +225,8 @@ def recognises(source: SourceFile) -> bool:
 def _has_steps(text: Iterable[str]) -> bool:
     found = 0
     for line in text:
-        found += _MLLOG in line or any(kind.read(line[:LONGEST]) for kind in KINDS.values())
+        line = _COLOURS.sub("", line[:LONGEST])
+        found += _MLLOG in line or any(kind.read(line) for kind in KINDS.values())
         if found >= _FEWEST:
             return True
     return False
@@ -235,7 +268,7 @@ def _apart(rows: Timed) -> float:
 def _read_file(log: Log, source: SourceFile, own: int) -> None:
     for line in lines(source.path):
         for text in line.text.split("\r"):
-            _take(log, text[:LONGEST], own)
+            _take(log, _COLOURS.sub("", text[:LONGEST]), own)
         if len(log.rows) > MOST_STEPS:
             raise TraceError(f"{source.path}: only the first {MOST_STEPS} steps were read")
 
