@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -5,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from evenstep.diagnose.lateness.case import open_case
-from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.lateness.delays import Cause, _holding_up
 from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
@@ -57,3 +59,26 @@ def test_what_late_cells_cost_is_what_was_put_into_them():
     delays = open_case(World().delayed(Phase.OPTIMIZER, table).trace()).delays
     assert delays.all_loss_ns.sum() == 80 * MS
     assert delays.all_loss_ns.sum(axis=0).tolist() == [0, 30 * MS, 50 * MS, 0]
+
+
+def test_a_pause_delays_a_device_by_what_is_not_hidden_behind_its_work():
+    """Of pauses of 8 ms all delay a host; nothing, 3 ms or all a device that works for 10 ms."""
+    work, pause = np.full((6, 2), 10.0), np.zeros((6, 2))
+    pause[3:] = 8
+    work[3:, 1] += [0, 3, 9]
+    grid = SimpleNamespace(
+        work_ns=work, pause_ns=pause, graph=SimpleNamespace(device=np.array([False, True]))
+    )
+    assert _holding_up(grid)[3:].tolist() == [[8, 0], [8, 3], [8, 8]]
+
+
+def test_ranks_late_in_every_other_step_are_late_in_these_steps_alone():
+    """By 15 ms of 64 in turn, four times the noise of a step: not a little in most steps."""
+    table = np.zeros((80, 4))
+    table[::2, 0] = table[1::2, 1] = 15 * MS
+    world = World(steps=80, noise=0.08).delayed(Phase.BACKWARD, table)
+    found = open_case(world.trace())
+    delays, due = found.delays, table[found.grid.steps] > 0
+    assert not delays.chronic.any()
+    assert np.mean(delays.cells(Cause.WORK) == due) > 0.97
+    assert delays.late_ns[Cause.WORK].sum() == pytest.approx(due.sum() * 15 * MS, rel=0.1)

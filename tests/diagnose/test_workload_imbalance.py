@@ -200,10 +200,18 @@ def test_sequences_of_different_lengths_cost_what_equal_ones_save(style, forward
 
 @pytest.mark.parametrize(
     ("often", "dealt_out"),
-    [([14, 0], False), ([2, 0], True), ([0, 1, 0], True), ([17, 5, 5], True)],
+    [
+        ([14, 0], False),
+        ([2, 0], True),
+        ([0, 1, 0], True),
+        ([17, 5, 5], True),
+        ([14, 14, 0, 0], False),
+        ([5, 5, 0, 0], True),
+    ],
 )
 def test_long_batches_come_to_all_ranks(often, dealt_out):
-    """Two of two to the same rank are chance, fourteen are not (1 in 8,192)."""
+    """Two of two to the same rank are chance, fourteen are not (1 in 8,192), nor fourteen to the
+    same two of four (6 in 16,384)."""
     assert _dealt_out(np.arange(20)[:, None] < np.array(often)) is dealt_out
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.lateness.thresholds import (
     CHRONIC_SHARE,
+    CHRONIC_STEPS,
     NEAR_STEPS,
     above_others,
     chronic_ranks,
@@ -91,15 +92,19 @@ def attribute(grid: StepGrid, costs: Costs | None, *, contended: bool) -> Delays
     work -= explained
     excess = above_others(work)
     noise = noise_of(work)
-    chronic = chronic_ranks(excess, grid, contended=contended)
-    varying = unsteady(excess) & ~chronic
+    chronic, varying = chronic_ranks(excess, grid, contended=contended), unsteady(excess)
     steady = ~(chronic | varying)
+    if steady.any():  # who is late in about half of the steps has no usual lateness
+        often = np.quantile(excess, 1 - CHRONIC_STEPS, axis=0)
+        often -= np.median(excess[:, steady].mean(axis=0))
+        chronic &= ~varying | (often >= usual_lateness(excess, steady) / 2)
+    varying &= ~chronic
     event = late_threshold(excess[:, steady], step, noise)
     least = np.full(len(varying), event)
     if varying.any() and steady.any():  # cells of these need less evidence than those of all
         usual = usual_lateness(excess, steady)
-        varying &= usual >= NAMED * step
-        least[varying] = np.clip(usual / 2, CLEARLY * noise, event)[varying]
+        varying &= usual >= max(NAMED * step, CLEARLY * noise)
+        least[varying] = np.minimum(usual / 2, event)[varying]
     is_late = _with_similar_cells(excess, excess > least, noise)
     is_late |= chronic[None, :] & (excess > CHRONIC_SHARE / 2 * step)
     delay, beyond = _delay(work, excess, chronic, event)
@@ -123,13 +128,25 @@ def _with_similar_cells(excess: Array, late: Array, noise: float) -> Array:
 def _recorded(grid: StepGrid) -> list[tuple[Cause, Array, Array]]:
     """Each recorded cause with its time in every cell, and the part that makes the rank late."""
     writing = grid.phase_ns[Phase.CHECKPOINT] + grid.phase_ns[Phase.EVALUATION]
+    paused = _holding_up(grid)
     loading, ready = grid.phase_ns[Phase.INPUT], above_others(grid.run_delay_ns)
     return [
-        (Cause.COLLECTOR, grid.pause_ns, grid.pause_ns),
+        (Cause.COLLECTOR, paused, paused),
         (Cause.CHECKPOINT, writing, above_others(writing)),
         (Cause.INPUT, loading, above_others(loading)),
         (Cause.CONTENTION, ready, ready),
     ]
+
+
+def _holding_up(grid: StepGrid) -> Array:
+    """Pauses, (steps, ranks); a device may go on meanwhile: of its rank not more than what its work
+    is beyond that of steps without any."""
+    assert grid.graph is not None
+    held, calm = grid.pause_ns.astype(float), np.where(grid.pause_ns > 0, np.nan, grid.work_ns)
+    known = grid.graph.device & ~np.isnan(calm).all(axis=0)
+    beyond = grid.work_ns[:, known] - np.nanmedian(calm[:, known], axis=0)
+    held[:, known] = np.clip(beyond, 0, held[:, known])
+    return held
 
 
 def _cost(

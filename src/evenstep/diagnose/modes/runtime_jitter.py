@@ -272,7 +272,8 @@ def _idle_part(case: Case, late: Array) -> Array | None:
             rows = rows[issues[rows]]
             if np.count_nonzero(~late[rows]) >= FEWEST:
                 work = _expected_work(own[rows], late[rows], issued[rows])
-                idle[rows] = np.clip(1 - work / np.maximum(own[rows], 1.0), 0.0, 1.0)
+                if np.median(work) >= own[rows][~late[rows]].min():  # that is no extrapolation
+                    idle[rows] = np.clip(1 - work / np.maximum(own[rows], 1.0), 0.0, 1.0)
     known = np.where(late & ~np.isnan(idle), own, 0.0)
     if known.sum() <= MOST * own[late].sum():
         return None
@@ -287,7 +288,7 @@ def _expected_work(own: Array, late: Array, issued: Array) -> Array:
     from scipy.special import ndtr  # when first asked: .1 s
 
     seen, work, unknown = ~late, own, np.zeros(len(own))
-    issued = np.clip(issued, issued[seen].min(), issued[seen].max())  # nothing is extrapolated
+    issued = np.maximum(issued, issued[seen].min())  # no further down; above, a gap is a bound
     for _ in range(EXPECTATIONS):
         middle = issued[seen].mean()
         spread = issued[seen] - middle

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from math import comb
 from typing import NamedTuple
 
 import numpy as np
@@ -57,12 +58,11 @@ def rotating(spent: Array) -> bool:
 
 
 def _dealt_out(cells: Array) -> bool:
-    """Whether as many ranks have such cells (steps × ranks) as by chance, and not by no chance one
-    rank all of them."""
-    times, ranks = int(np.count_nonzero(cells)), int(np.count_nonzero(cells.any(axis=0)))
+    """Whether as few ranks have such cells (steps × ranks) as do by chance: that all of these steps
+    hit the same ones, whichever (Boole's bound)."""
+    times, ranks = (int(np.count_nonzero(cells.any(axis=axis))) for axis in (1, 0))
     everybody = cells.shape[1]
-    enough = ranks >= MOST * _expected_ranks(everybody, times)
-    return enough and (ranks != 1 or everybody ** (1.0 - times) > SURE)
+    return comb(everybody, ranks) * float(ranks / everybody) ** times > SURE
 
 
 def _expected_ranks(ranks: int, draws: int) -> float:
@@ -106,7 +106,8 @@ def _uneven_sequences(case: Case) -> list[Finding]:
     # unlike other lateness, long batches are work that remains, shared evenly by all ranks
     late = case.delays.cells(Cause.WORK) & ~case.delays.chronic[None, :]
     late &= ~_late_at_even_lengths(case, batches)
-    as_late = case.delays.excess_ns >= case.delays.excess_ns[late].min(initial=np.inf)
+    excess = case.delays.excess_ns
+    as_late = excess >= (np.median(excess[late]) if late.any() else np.inf)
     theirs = _dealt_out(as_late)
     others = case.all_relieved(case.delays.any, but=late if theirs else None)
     saved, even = case.all_saved([others, evened(others)])
