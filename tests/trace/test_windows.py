@@ -2,9 +2,12 @@
 
 import numpy as np
 
-from evenstep.trace.loading import keep_recorded
-from evenstep.trace.spool.layout import WINDOW_STEPS, Kind
+from evenstep.trace.loading import keep_recorded, load
+from evenstep.trace.spool.layout import WINDOW_STEPS, Kind, Op
+from evenstep.trace.spool.spool import Spool
+from evenstep.trace.spooled import EVENT_COLUMNS, OnDisk
 from tests.diagnose.synthetic import World
+from tests.trace.small_run import identity
 
 STEPS = 10 * WINDOW_STEPS
 
@@ -29,3 +32,35 @@ def test_a_trace_of_ranks_that_recorded_everything_stays_as_it_is():
     keep_recorded(trace)
     assert np.array_equal(trace.events.step, before)
     assert not any("to cost little" in limit for limit in trace.limits)
+
+
+def written(root, *every):
+    """A run of ranks that spared so many windows, with a call, a step and a sample a step."""
+    for rank, spared in enumerate(every):
+        path = root / "attempt-000" / f"rank-{rank:05d}.spool"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        spool = Spool.create(path, identity(rank), ring_bytes=1 << 20, summary_bytes=1)
+        group = spool.add_group({"uid": "world", "name": "dp", "ranks": f"0-{len(every) - 1}"})
+        for step in range(STEPS):
+            at = 1000 * step + rank
+            spool.put(at, at + 1, Kind.COLLECTIVE, Op.ALL_REDUCE, step, 0, group, step)
+            spool.put(at, at + 2, Kind.STEP, 0, step)
+            spool.put(at, at + 2, Kind.SAMPLE, 0, step)
+        spool.add_fact("hooks", {"every": spared})
+        spool.shut()
+    return root
+
+
+def test_a_large_run_of_which_windows_were_spared_stays_on_disk(tmp_path, monkeypatch):
+    run = written(tmp_path, 1, 4, 2)
+    whole = load(run)
+    for module in ("loading", "spools"):
+        monkeypatch.setattr(f"evenstep.trace.{module}.LARGE_RECORDS", 0)
+    left = load(run)
+    assert isinstance(left.events, OnDisk)
+    assert windows_of(left, Kind.COLLECTIVE) == {0, 1, 4, 8}
+    assert windows_of(left, Kind.SAMPLE) == set(range(10))
+    found = left.events.in_memory()
+    assert all(np.array_equal(found[name], whole.events[name]) for name in EVENT_COLUMNS)
+    assert left.limits == whole.limits
+    assert [info.dropped for info in left.ranks.values()] == [0, 0, 0]

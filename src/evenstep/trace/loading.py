@@ -9,18 +9,18 @@ import numpy as np
 
 from evenstep.errors import TraceError
 from evenstep.trace.columns import Array, Columns, run_numbers
+from evenstep.trace.cores import each
 from evenstep.trace.ranks import parse_ranks
-from evenstep.trace.reader import RECORD, SpoolContents
+from evenstep.trace.reader import RECORD, SpoolContents, in_windows
 from evenstep.trace.repetition import with_steps
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.layout import Kind
-from evenstep.trace.spooled import EVENT_COLUMNS, RankRows, Spooled, empty
-from evenstep.trace.spools import LARGE_RECORDS, Spools, Survey, read_spools
+from evenstep.trace.spooled import EVENT_COLUMNS, OnDisk, RankRows, Spooled, empty
+from evenstep.trace.spools import LARGE_RECORDS, Spools, Survey, read_spools, surveyed
 from evenstep.trace.store.layout import is_store
 from evenstep.trace.store.reading import load_store
 from evenstep.trace.trace import Group, RankInfo, Trace
 
-_IN_STEPS = [int(kind) for kind in (Kind.STEP, Kind.PHASE, Kind.COLLECTIVE, Kind.POINT_TO_POINT)]
 MESH = "mesh_"  # torch's prefix of a mesh dimension's name
 
 
@@ -86,18 +86,22 @@ def _assemble(spools: Spools) -> Trace:
 
 def keep_recorded(trace: Trace) -> None:
     """Keep the steps that all ranks recorded, where some recorded only every n-th window."""
-    hooks = [info.facts.get("hooks") or {} for info in trace.ranks.values()]
-    every = max((each.get("every", 1) for each in hooks), default=1)
+    every = _every(trace.ranks.values())
     if every == 1:
         return
     events = trace.events
-    windows = events.step.astype(np.int64) // layout.WINDOW_STEPS
-    recorded = (windows < layout.FIRST_WINDOWS) | (windows % every == 0)
-    trace.events = events.select(recorded | ~np.isin(events.kind, _IN_STEPS))
+    if not isinstance(events, OnDisk):  # of which only these are read
+        trace.events = events.select(in_windows(events.kind, events.step, every))
     trace.limits.append(
         f"to cost little, collectives were recorded in {layout.WINDOW_STEPS} of every "
         f"{every * layout.WINDOW_STEPS} steps: what they show is told from those"
     )
+
+
+def _every(ranks: Iterable[RankInfo | SpoolContents]) -> int:
+    """Of so many windows of steps, the rank that spared most has recorded one."""
+    hooks = [rank.facts.get("hooks") or {} for rank in ranks]
+    return max((known.get("every", 1) for known in hooks), default=1)
 
 
 def _left_on_disk(
@@ -105,6 +109,9 @@ def _left_on_disk(
 ) -> tuple[Columns, dict[int, int]]:
     """All records, frequent ones left on disk unless all are few, and the shift of each renumbered
     rank's steps."""
+    if (every := _every(item.contents for item in surveys)) > 1:
+        rings = [(item.contents, item.ring._replace(every=every)) for item in surveys]
+        surveys = each(lambda at: surveyed(*rings[at]), range(len(rings)))
     parts = [
         RankRows(item.contents.rank, *both, item.ring, item.index, item.counts)
         for item, both in zip(surveys, maps, strict=True)

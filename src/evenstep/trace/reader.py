@@ -35,6 +35,7 @@ TIMES = ("enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns")
 LONGEST_NS = 100 * 86_400 * 10**9  # a time farther from a ring's median time is damage
 CHUNK = 16_384  # records read at a time: as many as the processor's cache holds
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_IN_STEPS = [int(layout.Kind[n]) for n in ("STEP", "PHASE", "COLLECTIVE", "POINT_TO_POINT")]
 SUMMARY_STRETCH = 64  # summaries examined together to find the last one written
 
 
@@ -72,6 +73,7 @@ class Ring(NamedTuple):
     slots: int
     settled: bool  # no process writes to it any more
     damaged: frozenset[int] = frozenset()  # sequence numbers of records that are left out
+    every: int = 1  # of one in so many windows of steps, records are read
 
     def chunks(self, records: int) -> Iterator[Array]:
         """Yield all whole records, `records` slots at a time, in order of slot (not sequence)."""
@@ -80,11 +82,11 @@ class Ring(NamedTuple):
             if not data["seq"].any():
                 return  # slots fill in order: nothing was written beyond an empty chunk
             here = np.arange(slot, slot + len(data), dtype=np.uint64)
-            if (data["seq"] == here + np.uint64(1)).all():  # the ring has not wrapped
-                yield data
-                continue
-            place = (data["seq"] - np.uint64(1)) % np.uint64(self.slots)
-            yield data[(data["seq"] != 0) & (place == here)]
+            if not (data["seq"] == here + np.uint64(1)).all():  # the ring has wrapped
+                place = (data["seq"] - np.uint64(1)) % np.uint64(self.slots)
+                data = data[(data["seq"] != 0) & (place == here)]
+            if len(kept := self._in_windows(data)):
+                yield kept
 
     def between(self, first: int, last: int) -> Array:
         """Whole records with sequence numbers [first, last), ascending."""
@@ -94,7 +96,12 @@ class Ring(NamedTuple):
         if end > self.slots:
             data = np.concatenate([data, self._slots(0, end - self.slots)])
         whole = (data["seq"] >= np.uint64(first)) & (data["seq"] < np.uint64(last))
-        return data if whole.all() else np.asarray(data[whole])
+        return self._in_windows(data if whole.all() else np.asarray(data[whole]))
+
+    def _in_windows(self, data: Array) -> Array:
+        if self.every == 1:
+            return data
+        return np.asarray(data[in_windows(data["kind"], data["step"], self.every)])
 
     def _slots(self, first: int, last: int) -> Array:
         """Copy slots [first, last); those written to during the copy get the number 0."""
@@ -107,6 +114,14 @@ class Ring(NamedTuple):
         if self.damaged:
             data["seq"][np.isin(data["seq"], list(self.damaged))] = 0
         return data
+
+
+def in_windows(kind: Array, step: Array, every: int) -> Array:
+    """Mask of the records in windows that a rank with this `HooksFact.every` recorded, and of those
+    that are no part of a step."""
+    windows = step.astype(np.int64) // layout.WINDOW_STEPS
+    recorded = (windows < layout.FIRST_WINDOWS) | (windows % every == 0)
+    return np.asarray(recorded | ~np.isin(kind, _IN_STEPS))
 
 
 def _read_at(file: int, offset: int, first: int, last: int) -> Array:

@@ -68,7 +68,7 @@ class Survey:
     flags: Array  # union of the flags of a kind's records, by its code
 
 
-def _surveyed(contents: reader.SpoolContents, ring: reader.Ring) -> Survey:
+def surveyed(contents: reader.SpoolContents, ring: reader.Ring) -> Survey:
     contents.summaries = reader.coarsened(contents.summaries, SUMMARY_ROWS)
     light, rare, matched = [], [], []
     flags = np.zeros(256, np.uint16)
@@ -87,7 +87,7 @@ def _surveyed(contents: reader.SpoolContents, ring: reader.Ring) -> Survey:
     if not ring.damaged:
         sound = reader.timely(contents, dict(zip(reader.TIMES, times, strict=True)))
         if not sound.all():  # again, without them
-            return _surveyed(contents, ring._replace(damaged=frozenset(seq[~sound].tolist())))
+            return surveyed(contents, ring._replace(damaged=frozenset(seq[~sound].tolist())))
     order = np.argsort(seq, kind="stable")
     contents.records = reader.in_order(rare)
     contents.dropped = max(0, int(seq[order[-1]]) - len(seq))
@@ -114,7 +114,7 @@ def read_spools(root: Path, attempt: int | None) -> Spools:
 
     def read(file: Extent) -> Survey | reader.SpoolContents | TraceError:
         try:
-            return _surveyed(*reader.open_spool(file)) if large else reader.read_spool(file)
+            return surveyed(*reader.open_spool(file)) if large else reader.read_spool(file)
         except TraceError as error:
             return error
 

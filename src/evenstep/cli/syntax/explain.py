@@ -25,7 +25,7 @@ def diagnose(parser: Parser) -> None:
     --workers and --engine ray diagnose several traces in parallel; one trace is never split."""
     from evenstep.importers.opening import EXPECTED
 
-    parser.description = str(parser.description).replace("EXPECTED", EXPECTED)
+    parser.description = (parser.description or "").replace("EXPECTED", EXPECTED)
     parser.value("traces", "TRACE", Path, "", nargs="*")
     form = parser.add_mutually_exclusive_group()
     parser.json("the diagnosis", form)
