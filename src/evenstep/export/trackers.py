@@ -11,6 +11,7 @@ import numpy as np
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.measure.overview import step_table
 from evenstep.errors import UsageError
+from evenstep.trace.columns import means_of
 from evenstep.trace.trace import Trace
 
 MOST_POINTS = 2_000
@@ -28,8 +29,8 @@ def points(trace: Trace) -> list[Point]:
     latest = np.full(int(bins.max()) + 1, np.nan)
     np.fmax.at(latest, bins, np.asarray(table.lateness_ns, float))
     columns = {
-        "evenstep/step_time_s": _means(table.end_ns - table.start_ns, bins),
-        "evenstep/wait_s": _means(table.wait_ns, bins),
+        "evenstep/step_time_s": means_of(table.end_ns - table.start_ns, bins, len(latest)),
+        "evenstep/wait_s": means_of(table.wait_ns, bins, len(latest)),
         "evenstep/latest_s": latest,
     }
     found: list[Point] = [(int(step), {}) for step in steps[::width]]
@@ -37,14 +38,6 @@ def points(trace: Trace) -> list[Point]:
         for at in np.flatnonzero(np.isfinite(column)):
             found[at][1][name] = float(column[at]) / 1e9
     return found
-
-
-def _means(values: Any, bins: Any) -> Any:
-    """Return the mean of the known values of each bin; NaN without any."""
-    known = np.isfinite(values)
-    counts = np.bincount(bins[known], minlength=int(bins.max()) + 1)
-    with np.errstate(invalid="ignore"):
-        return np.bincount(bins[known], values[known], len(counts)) / counts
 
 
 def totals(diagnosis: Diagnosis) -> dict[str, float]:

@@ -89,6 +89,14 @@ def run_numbers(*keys: Array) -> Array:
     return np.cumsum(_new(keys)) - 1
 
 
+def means_of(values: Array, place: Array, size: int) -> Array:
+    """Mean of the known values at each of `size` places; NaN without any."""
+    known = np.isfinite(values)
+    total = np.bincount(place[known], weights=values[known], minlength=size)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(total / np.bincount(place[known], minlength=size))
+
+
 def _by_keys(keys: tuple[Array, ...]) -> tuple[Array, Array]:
     """The order of rows by their keys, and whether each has other keys than the one before."""
     order = np.lexsort(keys[::-1])

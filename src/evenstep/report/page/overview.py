@@ -16,7 +16,7 @@ from math import isfinite
 import numpy as np
 
 from evenstep.report.page.sheet import Chart
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, means_of
 from evenstep.trace.spool.layout import Phase
 
 CURVE_POINTS = 2000
@@ -71,7 +71,7 @@ def drawn_map(steps: Columns, world: int, named: Sequence[int] = ()) -> Chart | 
         return None
     order = np.arange(shape.ranks)
     if shape.ranks_per_bin > 1:
-        late = np.nan_to_num(_cell_means(steps.lateness_ns, steps.rank, shape.ranks), nan=-1.0)
+        late = np.nan_to_num(means_of(steps.lateness_ns, steps.rank, shape.ranks), nan=-1.0)
         late[[rank for rank in named if rank < shape.ranks]] = np.inf
         order = np.argsort(-late, kind="stable")
     cells, scales = grid(steps, shape, order), {}
@@ -116,7 +116,7 @@ def grid(steps: Columns, shape: Bins, order: Array) -> Columns:
     place[order] = np.arange(shape.ranks)
     column = (steps.step.astype(np.int64) - shape.first_step) // shape.steps_per_bin
     own = place[steps.rank] * shape.columns + column
-    waits = _cell_means(steps.wait_ns, own, shape.ranks * shape.columns)
+    waits = means_of(steps.wait_ns, own, shape.ranks * shape.columns) / 1e3
     none = np.full((shape.rows * shape.ranks_per_bin - shape.ranks) * shape.columns, np.nan)
     parted = np.concatenate([waits, none]).reshape(shape.rows, shape.ranks_per_bin, -1)
     row = place[steps.rank] // shape.ranks_per_bin
@@ -136,15 +136,6 @@ def _cell_most(values_ns: Array, cell: Array, size: int) -> Array:
     return (most / 1e3).astype(np.float32)
 
 
-def _cell_means(values_ns: Array, cell: Array, size: int) -> Array:
-    values = np.asarray(values_ns, np.float64)
-    known = np.isfinite(values)
-    total = np.bincount(cell[known], weights=values[known], minlength=size)
-    count = np.bincount(cell[known], minlength=size)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(total / count / 1e3, np.float32)
-
-
 def per_rank(steps: Columns) -> list[dict[str, float | None]]:
     """Return each rank's means over steps (ns) of step, wait, lateness, phases; None if unknown."""
     phases = [name for name in steps if name.startswith("phase_")]
@@ -152,7 +143,7 @@ def per_rank(steps: Columns) -> list[dict[str, float | None]]:
     columns = {name: steps[name] for name in ("wait_ns", "lateness_ns", *phases)}
     rows: list[dict[str, float | None]] = [{"rank": int(rank)} for rank in ranks]
     for name, column in ({"step_ns": steps.end_ns - steps.start_ns} | columns).items():
-        means = _cell_means(column, place, ranks.size).astype(np.float64) * 1e3
+        means = means_of(column, place, ranks.size)
         for row, mean in zip(rows, means.tolist(), strict=True):
             row[name] = mean if isfinite(mean) else None
     return rows
