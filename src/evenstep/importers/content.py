@@ -152,6 +152,9 @@ def lines(path: Path) -> Iterator[TextLine]:
 
 
 def _decoded(line: bytes) -> str:
-    """A line's text, without a terminal's colour codes."""
-    text = line[:LONGEST_LINE].decode("utf-8", "replace").rstrip("\r")
+    return uncoloured(line[:LONGEST_LINE].decode("utf-8", "replace").rstrip("\r"))
+
+
+def uncoloured(text: str) -> str:
+    """A text without a terminal's colour codes."""
     return _COLOURS.sub("", text) if "\x1b" in text else text

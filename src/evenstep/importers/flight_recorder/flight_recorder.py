@@ -180,12 +180,10 @@ def _enter(draft: Draft, dump: Dump, groups: _Groups) -> None:
         if item.pg in dump.reached
     }
     draft.rank(
-        dump.rank,
-        {"dump": {"written_ns": dump.written_ns or None, "reached": reached}},
-        closed=not _in_flight(dump),
-        dropped=dump.entries[0].record if dump.entries else 0,
+        dump.rank, {"dump": {"written_ns": dump.written_ns or None, "reached": reached}},
+        closed=not _in_flight(dump), dropped=dump.entries[0].record if dump.entries else 0,
         source=str(dump.path),
-    )
+    )  # fmt: skip
     for kind, message in ((Kind.COLLECTIVE, False), (Kind.POINT_TO_POINT, True)):
         chosen = [index for index, item in enumerate(dump.entries) if item.message is message]
         if chosen:

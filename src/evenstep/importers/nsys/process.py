@@ -55,11 +55,9 @@ def _step_number(name: str) -> int | None:
 
 
 MARKS = StepMarks(
-    _step_number,
-    lambda name: phase(name) is Phase.OPTIMIZER,
-    "no NVTX range names a step",
+    _step_number, lambda name: phase(name) is Phase.OPTIMIZER, "no NVTX range names a step",
     'no NVTX range names a step or the optimizer (torch.cuda.nvtx.range_push(f"step {n}"))',
-)
+)  # fmt: skip
 
 
 def communicators(export: Export, process: int) -> set[int]:

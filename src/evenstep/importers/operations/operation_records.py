@@ -25,11 +25,9 @@ from evenstep.trace.trace import Trace
 
 _OPS = {Role.PARAMS: Op.ALL_GATHER, Role.GRADS: Op.REDUCE_SCATTER}
 _PHASES = {
-    Role.FORWARD: Phase.FORWARD,
-    Role.BACKWARD: Phase.BACKWARD,
-    Role.OPTIMIZER: Phase.OPTIMIZER,
+    Role.FORWARD: Phase.FORWARD, Role.BACKWARD: Phase.BACKWARD, Role.OPTIMIZER: Phase.OPTIMIZER,
     Role.OTHER: Phase.OTHER,
-}
+}  # fmt: skip
 
 
 def trace_of(table: Columns, draft: Draft, meta: Mapping[str, Any]) -> Trace:
@@ -121,11 +119,8 @@ def _phases(ops: Columns) -> dict[str, Any]:
 
 def _waits(waits: Columns) -> dict[str, Any]:
     return {
-        **_span(waits),
-        "op": int(Phase.SYNC),
-        "parent": waits.awaited + 1,
-        "payload": waits.order,
-    }
+        **_span(waits), "op": int(Phase.SYNC), "parent": waits.awaited + 1, "payload": waits.order,
+    }  # fmt: skip
 
 
 def _span(rows: Columns) -> dict[str, Any]:

@@ -9,7 +9,7 @@ their rank (torchrun, srun, mpirun); any other log is of one rank.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import islice
@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import Progress, SourceFile, TraceFormat, lines, usable
+from evenstep.importers.content import Progress, SourceFile, TraceFormat, lines, uncoloured, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import ranks_in_order
 from evenstep.importers.steps.records import WHOLE, Timed, trace_of
@@ -38,8 +38,7 @@ _RANK = re.compile(
     re.IGNORECASE,
 )
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
-_NUMBER = r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
-_COLOURS = re.compile(r"\x1b\[[0-9;]{0,16}m")  # of terminals
+_NUMBER = r"\\d+(?:\\.\\d+)?(?:[eE][+-]?\\d+)?"  # in a replacement
 
 
 class LogLine(NamedTuple):
@@ -62,87 +61,59 @@ class Log:
     kind: str = ""
 
 
-def _timed(found: re.Match[str], text: str) -> LogLine:
-    """A line with a step's number and duration, in ms or the unit it names."""
-    second = "unit" in found.re.groupindex and found["unit"] == "s"
-    return LogLine(int(found[1]), float(found[2]) / (1 if second else 1e3), _clock_s(text))
-
-
-def _in_epoch(found: re.Match[str], text: str) -> LogLine:
-    """A line with an epoch, a step of it and its steps, and a duration in seconds."""
-    epoch, step, steps = map(int, found.group(1, 2, 3))
-    return LogLine(epoch * steps + step, float(found[4]), _clock_s(text))
-
-
-def _seconds(found: re.Match[str], text: str) -> LogLine:
-    """A line with a step's number and duration in seconds."""
-    return LogLine(int(found[1]), float(found[2]), _clock_s(text))
-
-
-def _walled(found: re.Match[str], _: str) -> LogLine:
-    """A line with a step's number and how long the run has lasted."""
-    return LogLine(int(found[1]), np.nan, float(found[2]))
-
-
-def _numbered(found: re.Match[str], text: str) -> LogLine:
-    """A line with a step's number only."""
-    return LogLine(int(found[found.lastindex or 1]), np.nan, _clock_s(text))
-
-
-def _bar(found: re.Match[str], _: str) -> LogLine | None:
-    """A bar of tqdm: `12%|█▏  | 12/100 [00:14<01:46,  1.21s/it]`."""
-    hours, minutes, seconds = (int(part or 0) for part in found.group(2, 3, 4))
-    elapsed_s = 3600.0 * hours + 60.0 * minutes + seconds
-    return LogLine(int(found[1]), np.nan, elapsed_s) if int(found[1]) else None
-
-
 class LogKind(NamedTuple):
-    """A kind of log: a mark that is fast to search for, a line's pattern, and its parser."""
+    """A kind of log: a mark that is fast to search for, and the pattern of a line.
+
+    Its groups are numbers: the `step` of all, or of an `epoch` of `steps`; how long it took, `ms`
+    or `s`; how long the run had lasted, `wall` seconds, or hours `h`, minutes `m` and `sec`.
+    """
 
     mark: str
     pattern: re.Pattern[str]
-    take: Callable[[re.Match[str], str], LogLine | None]
 
     def read(self, text: str) -> LogLine | None:
         """The step in a line; None without one."""
         found = self.pattern.search(text) if self.mark in text else None
-        return self.take(found, text) if found else None
+        if found is None:
+            return None
+        said = {name: float(value) for name, value in found.groupdict().items() if value}
+        step = said["step"] + said.get("epoch", 0) * said.get("steps", 0)
+        seconds = said.get("s", said.get("ms", np.nan) / 1e3)
+        wall_s = said.get("wall", 3600 * said.get("h", 0) + 60 * said.get("m", np.nan))
+        wall_s += said.get("sec", 0)
+        return LogLine(int(step), seconds, _clock_s(text) if np.isnan(wall_s) else wall_s)
+
+
+def _kind(mark: str, pattern: str) -> LogKind:
+    """A kind whose pattern has `<step>` for a whole number, and `<ms>` or `<s>` for any."""
+    pattern = re.sub("(?<!P)<(step|steps|epoch)>", r"(?P<\1>\\d{1,9})", pattern)
+    return LogKind(mark, re.compile(re.sub("<(ms|s|wall)>", rf"(?P<\1>{_NUMBER})", pattern)))
 
 
 KINDS = {
-    "Megatron-LM": LogKind("elapsed time per iteration", re.compile(
-        r"\biteration\s{1,12}(\d{1,9})/\s{0,12}\d{1,9} \|.{0,400}?"
-        r"elapsed time per iteration \(ms\): " + _NUMBER
-    ), _timed),
-    "torchtitan": LogKind("tps:", re.compile(
-        r"\bstep:\s{1,8}(\d{1,9})\s{1,8}loss:.{0,200}?\btps:"
-    ), _numbered),
-    "DeepSpeed": LogKind("step=", re.compile(
-        r"\bglobal_step=(\d{1,9}), RunningAvgSamplesPerSec=|\[Rank \d+\] step=(\d{1,9}), skipped="
-    ), _numbered),
+    "Megatron-LM": _kind("elapsed time per iteration",
+        r"\biteration\s{1,12}<step>/\s{0,12}\d{1,9} \|.{0,400}?"
+        r"elapsed time per iteration \(ms\): <ms>"),
+    "torchtitan": _kind("tps:", r"\bstep:\s{1,8}<step>\s{1,8}loss:.{0,200}?\btps:"),
+    "DeepSpeed": _kind("step=",
+        r"(?:\bglobal_|\[Rank \d+\] )step=<step>, (?:RunningAvgSamplesPerSec|skipped)="),
     # `iter 100: loss 2.31, time 123.45ms`, and `step 5 | … | dt: 12.3ms`
-    "nanoGPT": LogKind("loss", re.compile(
-        r"^.{0,40}?\b(?:iter|step)\s{1,8}(\d{1,9})[:,/ |].{0,200}?"
-        r"\b(?:iter time|step time|time|dt):? {0,4}" + _NUMBER + r" ?(?P<unit>ms|s)\b"
-    ), _timed),
-    "NeMo": LogKind("train_step_timing in s", re.compile(
-        r"(?:\|\s{0,4}|iteration )(\d{1,9})/\d{1,9} .{0,400}?train_step_timing in s[=:] ?" + _NUMBER
-    ), _seconds),
+    "nanoGPT": _kind("loss",
+        r"^.{0,40}?\b(?:iter|step)\s{1,8}<step>[:,/ |].{0,200}?"
+        r"\b(?:iter time|step time|time|dt):? {0,4}(?:<ms> ?ms|<s> ?s)\b"),
+    "NeMo": _kind("train_step_timing in s",
+        r"(?:\|\s{0,4}|iteration )<step>/\d{1,9} .{0,400}?train_step_timing in s[=:] ?<s>"),
     # `Epoch: [0] [10/5005] … time: 0.1`, `Train: 0 [50/1251 (4%)] … Time: 0.5s`
-    "epochs": LogKind("ime", re.compile(
-        r"\b(?:Epoch: |Train: |Epoch\(train\)\s{1,4})\[?(\d{1,6})\]?\s{0,4}"
-        r"\[\s{0,8}(\d{1,9})/(\d{1,9})[^\]]{0,20}\].{0,400}?\b[Tt]ime:?\s{1,4}" + _NUMBER
-    ), _in_epoch),
-    "detectron2": LogKind("time: ", re.compile(
-        r"\b(?:iter: |Iter\(train\)\s{1,4}\[\s{0,8})(\d{1,9})\b.{0,400}?\btime: " + _NUMBER
-    ), _seconds),
-    "fairseq": LogKind("num_updates=", re.compile(
-        r"\bnum_updates=(\d{1,9}),.{0,400}?\bwall=" + _NUMBER
-    ), _walled),
-    "progress bar": LogKind("%|", re.compile(
-        r"\d{1,3}%\|[^|]{0,200}\|\s{0,4}(\d{1,9})/\d{1,9} \[(?:(\d{1,4}):)?(\d\d):(\d\d)<"
-        r"[^\]]{0,60}(?:s/it|it/s)"
-    ), _bar),
+    "epochs": _kind("ime",
+        r"\b(?:Epoch: |Train: |Epoch\(train\)\s{1,4})\[?<epoch>\]?\s{0,4}"
+        r"\[\s{0,8}<step>/<steps>[^\]]{0,20}\].{0,400}?\b[Tt]ime:?\s{1,4}<s>"),
+    "detectron2": _kind("time: ",
+        r"\b(?:iter: |Iter\(train\)\s{1,4}\[\s{0,8})<step>\b.{0,400}?\btime: <s>"),
+    "fairseq": _kind("num_updates=", r"\bnum_updates=<step>,.{0,400}?\bwall=<wall>"),
+    # `12%|█▏  | 12/100 [00:14<01:46,  1.21s/it]`
+    "progress bar": _kind("%|",
+        r"\d{1,3}%\|[^|]{0,200}\|\s{0,4}(?P<step>[1-9]\d{0,8})/\d{1,9} "
+        r"\[(?:(?P<h>\d{1,4}):)?(?P<m>\d\d):(?P<sec>\d\d)<[^\]]{0,60}(?:s/it|it/s)"),
 }  # fmt: skip
 
 
@@ -225,7 +196,7 @@ def recognises(source: SourceFile) -> bool:
 def _has_steps(text: Iterable[str]) -> bool:
     found = 0
     for line in text:
-        line = _COLOURS.sub("", line[:LONGEST])
+        line = uncoloured(line)[:LONGEST]
         found += _MLLOG in line or any(kind.read(line) for kind in KINDS.values())
         if found >= _FEWEST:
             return True
@@ -268,7 +239,7 @@ def _apart(rows: Timed) -> float:
 def _read_file(log: Log, source: SourceFile, own: int) -> None:
     for line in lines(source.path):
         for text in line.text.split("\r"):
-            _take(log, _COLOURS.sub("", text[:LONGEST]), own)
+            _take(log, text[:LONGEST], own)
         if len(log.rows) > MOST_STEPS:
             raise TraceError(f"{source.path}: only the first {MOST_STEPS} steps were read")
 
