@@ -8,8 +8,11 @@ import pytest
 from evenstep.errors import UsageError
 from evenstep.export import parquet
 from evenstep.export.parquet import write
+from evenstep.trace.loading import load
 from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spooled import Spooled
 from tests.report.small_run import LATE_NS, LATE_RANK, RANKS, STEPS
+from tests.trace.small_run import write_run
 
 duckdb = pytest.importorskip("duckdb")
 
@@ -44,6 +47,22 @@ def test_numbers_have_become_words(folder):
 def test_kinds_are_counted_as_in_the_trace(folder, trace):
     query = "select count(*) from read_parquet(?) where kind = 'step'"
     assert ask(query, folder / "events.parquet") == [(len(trace.of_kind(Kind.STEP)),)]
+
+
+def test_a_large_run_is_written_without_reading_all_of_it(tmp_path, diagnosis, monkeypatch):
+    run = write_run(tmp_path / "run")
+    write(load(run), diagnosis, tmp_path / "small")
+    for module in ("loading", "spools"):
+        monkeypatch.setattr(f"evenstep.trace.{module}.LARGE_RECORDS", 0)
+    monkeypatch.setattr(Spooled, "only", lambda *_: 1 / 0)
+    write(load(run), diagnosis, tmp_path / "large")
+    query = "select * from read_parquet(?) order by rank, seq"
+    small, large = (ask(query, tmp_path / name / "events.parquet") for name in ("small", "large"))
+    assert len(small) == 12
+    assert small == large
+    assert sorted(path.name for path in (tmp_path / "large").iterdir()) == sorted(
+        f"{name}.parquet" for name in ("events", "steps", "findings")
+    )
 
 
 def test_steps_hold_lateness_per_rank(folder):

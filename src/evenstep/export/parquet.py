@@ -12,8 +12,11 @@ import numpy as np
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.measure.overview import step_table
 from evenstep.errors import MissingExtra, UsageError
+from evenstep.trace.columns import Columns
+from evenstep.trace.spooled import OnDisk
 from evenstep.trace.store import database as store_database
 from evenstep.trace.store import query as store_query
+from evenstep.trace.store.writing import write_store
 from evenstep.trace.trace import Trace
 
 if TYPE_CHECKING:
@@ -44,28 +47,36 @@ def write(
         raise MissingExtra("duckdb", extra="analyze", purpose="Parquet") from error
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with (
-            TemporaryDirectory(prefix=".parquet-", dir=folder) as scratch,
-            store_database.connect() as connection,
-        ):
-            _register(connection, trace, diagnosis)
-            rows = {
-                name: _copied(connection, name, Path(scratch) / path.name)
-                for name, path in targets.items()
-            }
+        with TemporaryDirectory(prefix=".parquet-", dir=folder) as place:
+            scratch, steps = Path(place), step_table(trace)
+            source: Path | Trace = trace
+            if isinstance(trace.events, OnDisk):  # more than fits into memory
+                source = write_store(trace, scratch / "store").path
+            with store_database.connect() as connection:
+                spilled = store_database.literal(scratch / "spilled")
+                connection.execute(f"set temp_directory = {spilled}")
+                _register(connection, source, steps, diagnosis)
+                rows = {
+                    name: _copied(connection, name, scratch / path.name)
+                    for name, path in targets.items()
+                }
             for path in targets.values():
-                (Path(scratch) / path.name).replace(path)
+                (scratch / path.name).replace(path)
     except (OSError, duckdb.IOException) as error:
         why = store_database.reason(error)
         raise UsageError(f"cannot write into {folder}: {why}; name another folder") from error
     return [Written(path, rows[name], path.stat().st_size) for name, path in targets.items()]
 
 
-def _register(connection: duckdb.DuckDBPyConnection, trace: Trace, diagnosis: Diagnosis) -> None:
+def _register(
+    connection: duckdb.DuckDBPyConnection,
+    source: Path | Trace,
+    steps: Columns,
+    diagnosis: Diagnosis,
+) -> None:
     """Register the tables to write; records are those of `evenstep sql`."""
-    store_query.of_trace(connection, trace)
+    store_query.create_tables(connection, source)
     connection.execute("drop view steps")  # replaced by the diagnosed steps
-    steps = step_table(trace)
     connection.register("steps", {name: steps[name] for name in steps})
     connection.register("findings", _findings(diagnosis))
 

@@ -145,11 +145,7 @@ def open_tables(
     ):
         connection.execute(f"set memory_limit = '{MOST_MEMORY_GB} GB'")
         connection.execute(f"set temp_directory = '{scratch}'")
-        files: Sequence[Path] = ()
-        if isinstance(source, Path):
-            files = _of_store(connection, source)
-        else:
-            of_trace(connection, source)
+        files = create_tables(connection, source)
         _of_findings(connection, findings)
         store_database.lock(connection, files)
         yield connection
@@ -174,13 +170,6 @@ def ask(connection: duckdb.DuckDBPyConnection, query: str) -> QueryResult:
     return answer
 
 
-def of_trace(connection: duckdb.DuckDBPyConnection, trace: Trace) -> None:
-    connection.register("records", record_arrays(trace.events.only(*EVENT_COLUMNS)))
-    connection.register("ranks", rank_arrays(trace))
-    connection.register("summaries", summary_arrays(trace))
-    _views(connection, trace.ranks, trace.names, trace.groups)
-
-
 def _of_findings(
     connection: duckdb.DuckDBPyConnection, findings: Sequence[Mapping[str, Any]]
 ) -> None:
@@ -194,10 +183,15 @@ def _of_findings(
         connection.execute(f"insert into findings values ({marks})", [row[name] for name in names])
 
 
-def _of_store(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[Path]:
-    """Create the tables of a store; return its files."""
-    manifest = read_manifest(folder)
-    folder = folder.absolute()
+def create_tables(connection: duckdb.DuckDBPyConnection, source: Path | Trace) -> list[Path]:
+    """Create the tables of a store's folder or of a trace; return the store's files."""
+    if not isinstance(source, Path):
+        connection.register("records", record_arrays(source.events.only(*EVENT_COLUMNS)))
+        connection.register("ranks", rank_arrays(source))
+        connection.register("summaries", summary_arrays(source))
+        _views(connection, source.ranks, source.names, source.groups)
+        return []
+    manifest, folder = read_manifest(source), source.absolute()
     parts = [folder / part.file for part in manifest.parts]
     tables = {"records": parts, "ranks": [folder / RANKS], "summaries": [folder / SUMMARIES]}
     with store_database.explained("read"):
