@@ -1,6 +1,7 @@
 """One file per node: what was recorded on a node, collected where everybody can read it."""
 
 import os
+import time
 import zipfile
 
 import numpy as np
@@ -16,7 +17,7 @@ from evenstep.trace.pack import collectable, extents, write_pack
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.identity import boot_id, hostname
-from evenstep.trace.spool.layout import HEADER, PAGE_BYTES, RECORD_BYTES, Kind
+from evenstep.trace.spool.layout import HEADER, HEARTBEAT_OFFSET, PAGE_BYTES, RECORD_BYTES, Kind
 from evenstep.trace.spool.spool import Spool, add_last_fact
 from evenstep.trace.spooled import EVENT_COLUMNS
 from tests.trace.small_run import WORLD, identity, write_run
@@ -126,6 +127,15 @@ def test_a_rank_whose_process_is_gone_is_over(tmp_path, process, over):
     here = {"boot_id": boot_id(), "hostname": hostname(), **process}
     assert collectable(unclosed(tmp_path, 0, **here)).over is over
     assert not collectable(unclosed(tmp_path, 1, **{**here, "hostname": "another"})).over
+
+
+def test_a_rank_in_another_container_is_not_over_while_its_heart_beats(tmp_path):
+    here = {"boot_id": boot_id(), "hostname": hostname(), "pid": 1 << 30}
+    path = unclosed(tmp_path, 0, **here)
+    with path.open("r+b") as file:
+        file.seek(HEARTBEAT_OFFSET)
+        file.write(time.monotonic_ns().to_bytes(8, "little"))
+    assert not collectable(path).over
 
 
 def test_a_damaged_pack_is_left_out_and_named(collected):

@@ -72,7 +72,9 @@ def collectable(path: Path) -> CollectableSpool | None:
             json.loads(text)["key"] for _, kind, _, text in entries if kind == layout.TABLE_FACT
         }
         node = str(identity.get("hostname") or "unnamed")
-        over = is_gone(identity) or not facts.isdisjoint(("closed", "ended"))
+        at = layout.HEARTBEAT_OFFSET
+        beat_ns = int.from_bytes(page[at : at + 8], "little")
+        over = is_gone(identity, beat_ns) or not facts.isdisjoint(("closed", "ended"))
         return CollectableSpool(path, node, "closed" in facts, over)
     except _DAMAGE:
         return None

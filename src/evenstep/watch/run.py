@@ -153,7 +153,9 @@ class LiveRun(FollowedRun):
         usual_s = float(steps_ns[len(steps_ns) // 2]) * 1e-9 if steps_ns else 0.0
         patience = max(SILENT_S, SILENT_STEPS * usual_s)
         seen.silent_s = 0.0 if tail.closed or silent < patience else silent
-        seen.gone = silent > GONE_S and not tail.closed and is_gone(tail.identity)
+        seen.gone = (
+            silent > GONE_S and not tail.closed and is_gone(tail.identity, tail.heartbeat_ns)
+        )
         if not (seen.silent_s or seen.gone):
             seen.inside = None
             return False

@@ -29,6 +29,7 @@ from evenstep.trace.spool.identity import boot_id, hostname
 SCHEMA = "evenstep.run/1"
 RUNS = "evenstep-runs"
 STATE, STARTED, EXIT_CODE = 0, 19, 49  # in `process_stat`: see proc(5); ticks after boot
+SILENT_NS = 5_000_000_000  # without a heartbeat; there are several a second
 MOST_FACTS_BYTES = 1 << 20  # of run.json and similar files
 
 
@@ -195,9 +196,13 @@ def lives(writer: Mapping[str, Any]) -> bool:
     return since is not None and since == writer.get("started_ticks", since)
 
 
-def is_gone(writer: Mapping[str, Any]) -> bool:
-    """Whether the process in a header ran on this host and does not any more."""
-    return bool(boot_id()) and is_here(writer) and not lives(writer)
+def is_gone(writer: Mapping[str, Any], beat_ns: int) -> bool:
+    """Whether the process in a header ran on this host and does not any more.
+
+    One in another container may have another number here, but its heart beats (`beat_ns`).
+    """
+    silent = time.monotonic_ns() - beat_ns > SILENT_NS
+    return silent and bool(boot_id()) and is_here(writer) and not lives(writer)
 
 
 def _missing(known: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
