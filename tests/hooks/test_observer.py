@@ -91,7 +91,7 @@ def test_a_collective_reaches_the_spool_through_no_more_modules_than_before(hook
 def test_what_being_called_costs_is_measured_and_none_of_it_recorded(hooked, recorder, monkeypatch):
     told = threading.Event()
     monkeypatch.setattr(recorder.cost, "mechanism", lambda *_: told.set())
-    hooked()
+    hooked().poll()
     assert told.wait(60)
     assert recorder.issued(0, recorder.spool.last_number()) == []
 

@@ -56,7 +56,7 @@ def arm(action: Callable[[], object], *, target: str = TARGET) -> None:
     A second call for the same target has no effect while the first still waits.
     """
     module = sys.modules.get(target)
-    if module is not None and not _initializing(module):
+    if module is not None and not initializing(module):
         _quietly(action)
     elif not any(getattr(finder, "awaited", None) == target for finder in sys.meta_path):
         sys.meta_path.insert(0, ArmingFinder(target, action))
@@ -138,7 +138,8 @@ def _withdraw(ours: Callable[[Any], bool]) -> None:
         sys.meta_path = kept
 
 
-def _initializing(module: Any) -> bool:
+def initializing(module: Any) -> bool:
+    """Whether a module is still being executed."""
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 

@@ -10,8 +10,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from evenstep.host.sources.source import Reading, Source, SourceUnavailable
+if TYPE_CHECKING:
+    from evenstep.host.sources.source import Reading, Source
 
 log = logging.getLogger(__name__)
 
@@ -169,6 +171,8 @@ class Sampler:
 
     def _open_waiting(self) -> None:
         """Open the sources that are available; one that may be later (CUDA unused yet) stays."""
+        from evenstep.host.sources.source import SourceUnavailable
+
         waiting, self._waiting = self._waiting, []
         for source in waiting:
             if self._stopping.is_set():
@@ -199,6 +203,8 @@ class Sampler:
         try:
             return source.read()
         except Exception as error:
+            from evenstep.host.sources.source import SourceUnavailable
+
             self._open.remove(source)
             known = isinstance(error, SourceUnavailable)
             self._drop(source.name, str(error) if known else f"{type(error).__name__}: {error}")

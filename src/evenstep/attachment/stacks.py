@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from evenstep.agent.arming import initializing
 from evenstep.agent.stacks import Stack
 
 
@@ -13,7 +14,7 @@ def imported(known: dict[str, Stack], just: str = "") -> None:
     for name, module, make in _MAKERS:
         if name in known or module not in sys.modules:
             continue
-        if name == just or not _initializing(module):
+        if name == just or not initializing(sys.modules[module]):
             known[name] = make()
 
 
@@ -44,7 +45,3 @@ _MAKERS: tuple[tuple[str, str, Callable[[], Stack]], ...] = (
     ("mpi", "mpi4py.MPI", _mpi_stack),
     ("jax", "jax.distributed", _jax_stack),
 )
-
-
-def _initializing(module: str) -> bool:
-    return bool(getattr(getattr(sys.modules[module], "__spec__", None), "_initializing", False))

@@ -57,8 +57,7 @@ class Wrapped:
     def restore(self) -> None:
         """Restore functions that were not wrapped again; the other wrappers pass calls through."""
         self._armed = False
-        while self._undo:
-            self._undo.pop()()
+        undo(self._undo)
 
 
 def undo(done: list[Callable[[], None]]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -134,6 +135,7 @@ class _Running:
     def __init__(self, engine: World, world: LinkWorld, number: int, driver: Free) -> None:
         self._engine, self._number, self._driver = engine, number, driver
         self._job, self._seed = world.jobs[number], (world.seed, number)
+        self._feed = partial(engine.feed, number)
         self.times: list[float] = []
         self._begin = 0.0
         self._compute = self._sizes = self._delays = self._entered = np.zeros(0)
@@ -210,9 +212,6 @@ class _Running:
         self._begin = end
         computes = begin + self._delays[step % len(self._delays)]
         return LinkStep(self._number, step, begin, computes, entered, exchanges, end)
-
-    def _feed(self, graph: int, value: Array, scale: Array) -> None:
-        self._engine.feed(self._number, graph, value, scale)
 
     def _draw(self, chunk: int) -> None:
         job = self._job

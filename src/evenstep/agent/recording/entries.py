@@ -11,6 +11,7 @@ from itertools import count
 
 from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.steps import StepClock
+from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.spool.layout import (
     BEGUN_BODY,
     HOST_DEVICE,
@@ -19,6 +20,7 @@ from evenstep.trace.spool.layout import (
     Flag,
     Kind,
 )
+from evenstep.trace.spool.spool import Spool
 from evenstep.trace.spool.writing import Slots, fence
 
 _COLLECTIVE = int(Kind.COLLECTIVE)
@@ -42,6 +44,17 @@ class GroupState:
         self.ranks = ranks
         self.next_number: Callable[[], int]  # of a collective
         self.count_from(sequence)
+
+    @classmethod
+    def entered(
+        cls, spool: Spool, name: str, ranks: tuple[int, ...], *, shown: str = "",
+        backend: str = "", sequence: int = 0,
+    ) -> GroupState:  # fmt: skip
+        """Enter a group into a spool, by the name that its members agree on; `shown` to people."""
+        uid = group_uid(ranks, name)
+        described = {"uid": uid, "name": shown or name, "ranks": format_ranks(ranks)}
+        index = spool.add_group(described | {"base": sequence, "backend": backend})
+        return cls(index, uid, ranks, sequence)
 
     def count_from(self, sequence: int) -> None:
         """Count on from `sequence` collectives, by the group's own counter."""

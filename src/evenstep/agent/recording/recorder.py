@@ -55,7 +55,7 @@ _POINT_TO_POINT = int(Kind.POINT_TO_POINT)
 _PAUSE, _STEP, _SPAN = int(Kind.PAUSE), int(Kind.STEP), int(Kind.SPAN)
 _SAMPLE, _MARKER = int(Kind.SAMPLE), int(Kind.MARKER)
 _HOST_BLOCKED = int(Flag.HOST_BLOCKED)
-_SYNC, _LAST_ENTRY = int(Phase.SYNC), Word.LAST_ENTRY
+_SYNC, _BACKWARD, _LAST_ENTRY = int(Phase.SYNC), int(Phase.BACKWARD), Word.LAST_ENTRY
 _STEP_WORD, _BEGAN = Word.STEP, Word.BEGAN
 _USE, _NOTED, _TOLD = Word.USE, Word.NOTED, Word.TOLD
 _EVENTS, _MANUAL, _AT_ONCE = Word.EVENTS, Word.MANUAL, Word.AT_ONCE
@@ -233,7 +233,7 @@ class Recorder:
         backward has begun since."""
         marked = not self.manual and bool(self.step and self.words[Word.MARKING])
         self.manual = True
-        return marked and not self.clock.has_backward
+        return marked and not (self.clock.backwards or self._stack.leaf_ns[_BACKWARD])
 
     @property
     def behind(self) -> int:

@@ -176,11 +176,6 @@ class StepClock:
                 turns.ends(_BACKWARD, now_ns)
         self.stack.leave(now_ns)
 
-    @property
-    def has_backward(self) -> bool:
-        """Whether a backward has begun in the running step."""
-        return bool(self.backwards or self.stack.leaf_ns[_BACKWARD])
-
     # -- other phases ----------------------------------------------------------------------------
 
     def optimizer_begins(self, now_ns: int) -> None:

@@ -21,7 +21,6 @@ from evenstep.agent.stacks import Hooks, HostHooks, RankInWorld
 from evenstep.hooks.mpi.calls import nbytes
 from evenstep.hooks.tested import Tested
 from evenstep.hooks.wrapping import Wrapped, replaced, undo
-from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op
 
 if TYPE_CHECKING:
@@ -151,12 +150,7 @@ class JaxHooks(HostHooks):
     def _state(self) -> GroupState:
         if self._group is None:
             ranks = tuple(range(self._agent.identity.world))
-            uid = group_uid(ranks, GROUP)
-            index = self._agent.spool.add_group(
-                {"uid": uid, "name": GROUP, "ranks": format_ranks(ranks), "base": 0,
-                 "backend": "jax"}
-            )  # fmt: skip
-            self._group = GroupState(index, uid, ranks, 0)
+            self._group = GroupState.entered(self._agent.spool, GROUP, ranks, backend="jax")
         return self._group
 
     def _give_up(self, error: Exception) -> None:

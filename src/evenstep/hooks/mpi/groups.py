@@ -11,7 +11,6 @@ import hashlib
 from typing import Any
 
 from evenstep.agent.recording.entries import GroupState
-from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.spool.spool import Spool
 
 MAKERS = (  # methods that return a new communicator
@@ -67,12 +66,7 @@ class MpiGroups:
         name = self._names.get(handle)
         if name is None:
             name = self._names[handle] = self._numbered(own or "communicator", ranks)
-        uid = group_uid(ranks, name)
-        described = {
-            "uid": uid, "name": own or name, "ranks": format_ranks(ranks), "base": 0,
-            "backend": "mpi",
-        }  # fmt: skip
-        state = GroupState(self._spool.add_group(described), uid, ranks, 0)
+        state = GroupState.entered(self._spool, name, ranks, shown=own, backend="mpi")
         self.known[handle] = state
         return state
 

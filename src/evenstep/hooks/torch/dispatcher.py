@@ -128,7 +128,7 @@ class DispatcherHooks:
         begin, state_of = self._observer.begin, self._observer.groups.state
         recorder, dtype_of = self._observer.recorder, self._observer.dtypes.get
         unbox_group = self._torch._C._distributed_c10d.ProcessGroup.unbox
-        op, sizes, group_at = operation.op, operation.sizes, operation.group_at
+        op, sizes, group_at = int(operation.op), operation.sizes, operation.group_at
         async_at, peer_at = operation.async_at, operation.peer_at
         always = _UPPER_BOUND | (_COALESCED if operation.coalesced else 0)
 
@@ -153,15 +153,15 @@ class DispatcherHooks:
         """The function that records a send or receive from its arguments."""
         begin, state_of = self._observer.begin_point_to_point, self._observer.groups.state
         unbox_group = self._torch._C._distributed_c10d.ProcessGroup.unbox
+        op, at, tag_at = int(operation.op), operation.peer_at, operation.tag_at
 
         def enter(args: Any) -> Token:
             enter_ns = monotonic_ns()
             state = state_of(unbox_group(args[operation.group_at]))
             nbytes, _, tensor = operation.sizes(args)
-            at, tag_at = operation.peer_at, operation.tag_at
             peer = NO_PEER if at is None else state.global_rank(args[at])
             tag = 0 if tag_at is None or len(args) <= tag_at else args[tag_at]
-            return begin(enter_ns, state, operation.op, nbytes, peer, tensor, tag)
+            return begin(enter_ns, state, op, nbytes, peer, tensor, tag)
 
         return enter
 

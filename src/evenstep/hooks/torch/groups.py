@@ -9,7 +9,7 @@ from typing import Any
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.recorder import LONGEST_NAME
 from evenstep.hooks.wrapping import replaced
-from evenstep.trace.ranks import format_ranks, group_uid
+from evenstep.trace.ranks import group_uid
 from evenstep.trace.spool.spool import Spool
 
 #: By name of the group: its number of collectives, by our counter and by its backend's.
@@ -83,18 +83,11 @@ class Groups:
     def _enter(self, group: Any, name: str) -> GroupState:
         ranks = self._ranks(group)
         described = str(getattr(group, "group_desc", "") or "")[:LONGEST_NAME]
-        uid = group_uid(ranks, name)
-        sequence = self._ended.get(uid, 0) + self._sequence(group)
-        index = self._spool.add_group(
-            {
-                "uid": uid,
-                "name": described if described not in ("", "undefined") else name,
-                "ranks": format_ranks(ranks),
-                "base": sequence,
-                "backend": str(group.name()),
-            }
-        )
-        return GroupState(index, uid, ranks, sequence)
+        return GroupState.entered(
+            self._spool, name, ranks, shown=described if described != "undefined" else "",
+            sequence=self._ended.get(group_uid(ranks, name), 0) + self._sequence(group),
+            backend=str(group.name()),
+        )  # fmt: skip
 
     def _ranks(self, group: Any) -> tuple[int, ...]:
         try:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from evenstep.agent.arming import arm, disarm
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.repeating import InferredSteps
-from evenstep.hooks.torch import mechanism
 from evenstep.hooks.torch.call_sites import CallSites
 from evenstep.hooks.torch.groups import Groups, watch_groups
 from evenstep.hooks.torch.native import NativeGroups, NativeKernels, Session
@@ -21,6 +20,7 @@ from evenstep.trace.spool.layout import WINDOW_STEPS
 
 if TYPE_CHECKING:
     from evenstep.hooks.torch.device import DeviceTimer
+    from evenstep.hooks.torch.mechanism import Measurement
     from evenstep.hooks.torch.stream_delay import CaptureGate
 
 DISPATCHER = "dispatcher"
@@ -75,6 +75,7 @@ class TorchHooks:
         self._undo: list[Callable[[], None]] = []
         self._timers: dict[int, DeviceTimer] = {}
         self._gate: CaptureGate | None = None
+        self._measurement: Measurement | None = None  # begun by the first `poll`
 
     @property
     def on_device(self) -> bool:
@@ -93,12 +94,11 @@ class TorchHooks:
         c10d = self._torch.distributed.distributed_c10d
         self._undo.append(_keep_dynamo_out())
         self._undo.append(watch_groups(c10d, self._group_made))
-        if self._native is None:
-            self._install_kernels()
-        else:
-            self._undo.append(self._native.remove)
-            self._native.install()
-            self._measure_mechanism(self._native.pass_on)
+        kernels = (self._kernels, self._waits) if self._native is None else (self._native,)
+        for part in kernels:
+            self._undo.append(part.remove)
+            part.install()
+        if self._native is not None:
             self._undo.append(lambda: self._recorder.defer(later=False))
             self._recorder.defer(later=True)
             if self._torch.backends.cuda.is_built():
@@ -115,16 +115,12 @@ class TorchHooks:
         self._undo.append(self._sites.remove)
         self._sites.begins(self._recorder.step)
 
-    def _install_kernels(self) -> None:
-        self._measure_mechanism()
-        self._undo.append(self._kernels.remove)
-        self._kernels.install()
-        self._undo.append(self._waits.remove)
-        self._waits.install()
+    def _measure_mechanism(self) -> None:
+        from evenstep.hooks.torch.mechanism import Measurement
 
-    def _measure_mechanism(self, pass_on: Callable[[], None] | None = None) -> None:
-        measurement = mechanism.Measurement(self._torch, self._recorder.cost.mechanism, pass_on)
-        self._undo.append(measurement.stop)
+        pass_on = self._native.pass_on if self._native else None
+        self._measurement = Measurement(self._torch, self._recorder.cost.mechanism, pass_on)
+        self._undo.append(self._measurement.stop)
 
     def begins_step(self, step: int, *, spared: bool) -> int:
         """A step begins, on the training thread; `spared`: not every collective is needed."""
@@ -162,6 +158,8 @@ class TorchHooks:
 
     def poll(self) -> None:
         """Read what the devices have finished; for the background thread."""
+        if self._measurement is None and self._observer.armed:
+            self._measure_mechanism()
         self._observer.let_go()
         self._batches.let_go()
         for timer in list(self._timers.values()):

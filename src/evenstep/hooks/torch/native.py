@@ -20,7 +20,6 @@ from evenstep.agent.recording.recorder import COST_WINDOW, Recorder
 from evenstep.hooks.torch import library
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.operations import COLLECTIVES, POINT_TO_POINT
-from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.spool.layout import HEARTBEAT_OFFSET, Flag
 from evenstep.trace.spool.spool import Spool
 
@@ -190,10 +189,8 @@ class NativeGroups(Groups):
         try:
             group = self._distributed.distributed_c10d._resolve_process_group(name)
         except Exception:  # made outside torch's registry: members are numbered by themselves
-            ranks = tuple(range(size))
-            described = {"uid": group_uid(ranks, name), "name": name, "ranks": format_ranks(ranks)}
-            index = self._spool.add_group(described | {"base": 0, "backend": ""})
-            return self._known.setdefault(name, GroupState(index, described["uid"], ranks, 0))
+            state = GroupState.entered(self._spool, name, tuple(range(size)))
+            return self._known.setdefault(name, state)
         return self.state(group)
 
 

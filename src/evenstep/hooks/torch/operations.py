@@ -6,12 +6,12 @@ Used by compiled kernels and Python's own; imports no torch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from evenstep.trace.spool.layout import DType, Op
 
 
-class DispatcherOperation:
+class DispatcherOperation(NamedTuple):
     """How a dispatcher call of one c10d operation is read.
 
     `group_at` is the position of the process group among the arguments, `async_at` of the async
@@ -19,33 +19,19 @@ class DispatcherOperation:
     default is asynchronous: an absent flag means asynchronous.
     """
 
-    __slots__ = ("async_at", "coalesced", "group_at", "name", "op", "peer_at", "sizes", "tag_at")
+    name: str
+    op: Op
+    sizes: Callable[[Any], tuple[int, int, Any]]
+    group_at: int = 1
+    async_at: int | None = None
+    peer_at: int | None = None
+    tag_at: int | None = None
+    coalesced: bool = False
 
     @property
     def reading(self) -> int:
         """The index of `sizes` in `_READINGS`."""
         return _READINGS.index(self.sizes)
-
-    def __init__(
-        self,
-        name: str,
-        op: Op,
-        sizes: Callable[[Any], tuple[int, int, Any]],
-        *,
-        group_at: int = 1,
-        async_at: int | None = None,
-        peer_at: int | None = None,
-        tag_at: int | None = None,
-        coalesced: bool = False,
-    ) -> None:
-        self.name = name
-        self.op = int(op)
-        self.sizes = sizes
-        self.group_at = group_at
-        self.async_at = async_at
-        self.peer_at = peer_at
-        self.tag_at = tag_at
-        self.coalesced = coalesced
 
 
 def _bytes(tensor: Any) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from sys import getrefcount
 from typing import Any, Protocol, TypeVar
 
-from evenstep.hooks.wrapping import replaced
+from evenstep.hooks.wrapping import replaced, undo
 
 LIMIT = 64  # works that are kept: they hold tensors
 _OURS = 2  # our references to a kept work: that of the entry, and the argument's
@@ -76,17 +76,12 @@ class Batches:
 
     def patch(self, group_type: Any) -> Callable[[], None]:
         """Follow the batches of all groups; return how to stop."""
-        undo = [
+        done = [
             _followed(group_type, name, then)
             for name, then in (("_start_coalescing", self._begun), ("_end_coalescing", self._ended))
             if hasattr(group_type, name)
         ]
-
-        def restore() -> None:
-            while undo:
-                undo.pop()()
-
-        return restore
+        return lambda: undo(done)
 
     def reached(self, work: Any) -> None:
         """A thread is about to call `Work.wait`."""
