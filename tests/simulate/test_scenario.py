@@ -32,6 +32,11 @@ from tests.simulate.worlds import scenario
         ),
         ("work.kind=experts; work.message_bytes=1MB", "among at least 2 ranks that share a layer"),
         ("collectives.algorithm=server; collectives.servers=3", "only the 1 ranks can be servers"),
+        (
+            "cluster.nodes=4; work.kind=pipeline; work.pipeline_parallel=2; strategy.backups=2",
+            "strategy.backups is 2; it must be below the 2 replicas",
+        ),
+        ("work.kind=fsdp; strategy.kind=priority", "orders the buckets that backward leaves"),
         ("cluster.nodes=2000000", "a cluster may have 1,000,000 of either"),
         ("cluster.nodes=1e30", "cluster.nodes must be a whole number of at least 1, at most"),
         ("run.steps=1000000000000", "run.steps must be a whole number of at least 1, at most"),

@@ -56,8 +56,8 @@ class Work:
     input_ms: float = number(0.0, "loading a batch")
     input_bytes: int = size(0, "read by each rank from storage that all share")
     forward_ms: float = number(0.0, "forward")
-    backward_ms: float = number(0.0, "backward")
-    optimizer_ms: float = number(0.0, "optimizer")
+    backward_ms: float = number(0.0, "of ddp, fsdp, tensor, experts and pipeline: backward")
+    optimizer_ms: float = number(0.0, "of ddp, fsdp, tensor, experts and pipeline: optimizer")
     gradient_bytes: int = size(0, "gradients (of fsdp: parameters) exchanged in a step")
     buckets: int = count(
         1,

@@ -236,9 +236,11 @@ def _check_work(scenario: Scenario) -> None:
             'strategy.kind "priority" orders the buckets that backward leaves: it needs work.kind '
             '"ddp" with work.overlap, and work.overlap_slowdown 0'
         )
-    if strategy.backups >= scenario.ranks:
+    if strategy.backups >= scenario.ranks // split:
+        replicas = "ranks" if split == 1 else "replicas"
         raise ConfigError(
-            f"strategy.backups is {strategy.backups}; it must be below the {scenario.ranks} ranks"
+            f"strategy.backups is {strategy.backups}; it must be below the "
+            f"{scenario.ranks // split} {replicas}"
         )
     if scenario.run.warm_up >= scenario.run.steps:
         raise ConfigError(
@@ -260,7 +262,7 @@ def _check_sharded(work: Work, strategy: Strategy, ranks: int) -> None:
             f"strategy.island_ranks is {strategy.island_ranks}, but the parts of a replica are "
             f"work.shard_ranks, {work.shard_ranks}"
         )
-    if not averages and strategy.kind not in ("synchronous", "paced"):
+    if not averages and strategy.kind not in ("synchronous", "paced", "priority"):
         raise ConfigError(
             f'strategy.kind "{strategy.kind}" lets a rank go on without others, but those of '
             f'work.kind "fsdp" hold parts of its parameters'

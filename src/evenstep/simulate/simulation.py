@@ -14,7 +14,7 @@ from evenstep.scenario.parts import Run
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.flows import CollectiveLibrary, Flow
 from evenstep.simulate.fabric.network import Network
-from evenstep.simulate.fabric.noise import NoiseSources
+from evenstep.simulate.fabric.noise import DELAYS, NoiseSources
 from evenstep.simulate.fabric.placement import Placement, place
 from evenstep.simulate.job import program, strategies
 from evenstep.simulate.job.archive import FolderArchive, RunInfo
@@ -173,7 +173,10 @@ def step_ns(setup: Setup) -> float:
 
 def _check_takes_time(setup: Setup) -> None:
     scenario, graph = setup.scenario, setup.graph
-    if not (graph.compute_ns or setup.flows or scenario.noise or scenario.work.input_bytes):
+    delayed = any(
+        noise.kind in DELAYS for noise in scenario.noise
+    )  # factors of nothing are nothing
+    if not (graph.compute_ns or setup.flows or delayed or scenario.work.input_bytes):
         raise ConfigError("work: a step takes no time; give work.forward_ms, or another time")
 
 
