@@ -33,8 +33,8 @@ ROUND_TRIPS = {
     "serial": (("work.overlap=false", "work.gradient_bytes=400MB"), [CALM], "ddp", 0.3),
     "sharded": (("work.kind=fsdp", "work.gradient_bytes=600MB", "run.steps=60"), [CALM],
                 "fsdp", 0.4),
-    "tensor": (("work.kind=tensor", "work.tensor_parallel=2", "work.message_bytes=20MB"), [CALM],
-               "tensor", 0.4),
+    "tensor": (("work.kind=tensor", "work.tensor_parallel=2", "work.message_bytes=20MB",
+                "run.steps=80"), [CALM], "tensor", 0.4),
     "pipeline": (("work.kind=pipeline", "work.pipeline_parallel=4", "work.tensor_parallel=2",
                   "work.layers=8", "work.micro_batches=6", "work.message_bytes=8MB",
                   "run.steps=40"), [CALM], "pipeline", 0.4),
@@ -73,6 +73,33 @@ def test_work_is_found_as_it_was_asked():
 def test_sharded_parameters_are_counted_once():
     work = calibrated("work.kind=fsdp", "run.steps=20")[1].scenario.work
     assert (work.kind, work.gradient_bytes, work.buckets) == ("fsdp", 100_000_000, 8)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zero_bubble"])
+def test_the_schedule_of_a_pipeline_is_found(schedule):
+    work = calibrated(
+        "work.kind=pipeline", "work.pipeline_parallel=2", "work.micro_batches=3",
+        "work.message_bytes=1MB", f"work.schedule={schedule}", "run.steps=8",
+    )[1].scenario.work  # fmt: skip
+    assert (work.schedule, work.micro_batches) == (schedule, 3)
+
+
+def test_of_interleaved_stages_it_is_told_that_their_messages_are_left_out():
+    _, found = calibrated(
+        "work.kind=pipeline", "work.pipeline_parallel=4", "work.micro_batches=4",
+        "work.interleaved=2", "work.message_bytes=1MB", "run.steps=8",
+    )  # fmt: skip
+    assert any("as those of interleaved stages, are left out" in limit for limit in found.limits)
+
+
+def test_hybrid_shards_are_found_as_they_were_asked():
+    work = calibrated(
+        "work.kind=fsdp", "work.shard_ranks=4", "work.micro_batches=2", "work.buckets=3",
+        "run.steps=8",
+    )[1].scenario.work  # fmt: skip
+    found = work.shard_ranks, work.micro_batches, work.buckets
+    assert found == (4, 2, 3)
+    assert work.gradient_bytes == pytest.approx(100_000_000, rel=1e-6)
 
 
 def test_slow_ranks_are_found():

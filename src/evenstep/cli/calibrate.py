@@ -74,11 +74,13 @@ def _apart(measured: SteadyTimes, simulated: SteadyTimes) -> list[str]:
     off = simulated["mean_ns"] / measured["mean_ns"] - 1
     if abs(off) <= TOLERANCE:
         return []
-    return [
-        f"the scenario's step is {100 * abs(off):.0f} % {'longer' if off > 0 else 'shorter'} than "
-        "the run's: it leaves out waits that no collective explains (pipeline bubbles, "
-        "checkpoints, other jobs, competition for cores)"
-    ]
+    if off > 0:
+        why = "it hides less of its communication behind compute than the run, or waits more often"
+    else:
+        why = ("it leaves out waits that no collective explains (pipeline bubbles, checkpoints, "
+               "other jobs, competition for cores)")  # fmt: skip
+    longer = "longer" if off > 0 else "shorter"
+    return [f"the scenario's step is {100 * abs(off):.0f} % {longer} than the run's: {why}"]
 
 
 def _page(document: CalibrationDocument) -> str:
@@ -109,6 +111,7 @@ def observed(trace: Trace) -> Observed:
         pause_ns=grid.pause_ns[steady].astype(float), step_ns=_step_ns(grid, steady),
         collectives=_collectives(trace, grid), overlapped=_overlapped(trace, grid),
         samples=int(samples[0]) if len(samples) == 1 else 0, pipeline=_pipeline(trace, grid),
+        sends=bool(len(trace.of_kind(Kind.POINT_TO_POINT))),
     )  # fmt: skip
 
 
@@ -150,16 +153,27 @@ def _collectives(trace: Trace, grid: StepGrid) -> tuple[ObservedCollectives, ...
 
 def _pipeline(trace: Trace, grid: StepGrid) -> ObservedPipeline | None:
     """The stages between which micro-batches are sent; None where ranks send in another order."""
-    sent = trace.of_kind(Kind.POINT_TO_POINT)
-    sent = sent.select((sent.op == int(Op.SEND)) & np.isin(sent.step, grid.steps))
+    messages = trace.of_kind(Kind.POINT_TO_POINT)
+    messages = messages.select(np.isin(messages.step, grid.steps))
+    sent = messages.select(messages.op == int(Op.SEND))
     apart = np.unique(np.abs(sent.peer_or_root - sent["rank"]))  # a ring also has its way around
     sent = sent.select(sent.peer_or_root > sent["rank"])
     chains = trace.world - len(np.unique(sent["rank"]))  # last stages send nothing onward
     if len(apart) != 1 or trace.world % chains:
         return None
     stages = trace.world // chains
-    batches = len(sent) / (len(grid.steps) * chains * (stages - 1))
-    return ObservedPipeline(stages, int(apart[0]), round(batches), float(sent.bytes_out.mean()))
+    batches = round(len(sent) / (len(grid.steps) * chains * (stages - 1)))
+    last = np.setdiff1d(messages["rank"], sent["rank"])[0]
+    mine = messages.select((messages["rank"] == last) & (messages.step == grid.steps[-1]))
+    received, returned = (mine.enter_ns[mine.op == int(op)] for op in (Op.RECV, Op.SEND))
+    backward = trace.of_kind(Kind.PHASE)
+    backward = backward.select((backward.op == int(Phase.BACKWARD)) & (backward["rank"] == last))
+    schedule = "1f1b"
+    if np.sum(backward.step == grid.steps[-1]) == 2 * batches:  # gradients of weights apart
+        schedule = "zero_bubble"
+    elif len(received) and len(returned) and received.max() < returned.min():
+        schedule = "gpipe"
+    return ObservedPipeline(stages, int(apart[0]), batches, float(sent.bytes_out.mean()), schedule)
 
 
 def _later(grid: StepGrid) -> Any:

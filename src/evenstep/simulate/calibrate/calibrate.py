@@ -51,6 +51,7 @@ class Observed:
     overlapped: bool  # the first gradients leave before backward ends
     samples: int = 0  # of a rank in a step
     pipeline: ObservedPipeline | None = None
+    sends: bool = False  # ranks send messages to one another
 
     @property
     def ranks(self) -> int:
@@ -152,6 +153,8 @@ def calibrate(seen: Observed) -> Calibration:
         "noise": [noise.kind for noise in noises],
     }
     limits = [*plan.limits, *links.limits]
+    if seen.sends and plan.kind != "pipeline":
+        limits.append("messages between ranks, as those of interleaved stages, are left out")
     if not even:
         limits.append("nodes have different numbers of ranks: each rank has a node of its own here")
     return Calibration(scenario, step_times(seen.step_ns), fits, limits)

@@ -56,12 +56,14 @@ class ObservedCollectives(Document):
 
 
 class ObservedPipeline(NamedTuple):
-    """Stages that send to the one `apart` ranks behind: micro-batches of a step, bytes of each."""
+    """Stages that send to the one `apart` ranks behind: micro-batches of a step, bytes of each, and
+    the schedule."""
 
     stages: int
     apart: int
     micro_batches: int
     bytes: float
+    schedule: str = "1f1b"
 
 
 class WorkPlan(NamedTuple):
@@ -99,7 +101,7 @@ def work_of(
     if inner:
         return _layered("tensor", inner, outer)
     if _total(sharded) > _total(reduced):
-        return _sharded(sharded, reduced)
+        return _sharded(sharded, reduced, ranks)
     return _reduced(usual, reduced, ranks, overlapped=overlapped)
 
 
@@ -155,7 +157,7 @@ def _staged(
     inner: Sequence[ObservedCollectives],
     outer: Sequence[ObservedCollectives],
 ) -> WorkPlan:
-    """Stages in the order 1F1B; each layer of one has two all-reduces in both directions."""
+    """Stages; each layer of one has two all-reduces in both directions."""
     passes = 4 * pipeline.micro_batches * pipeline.bytes
     fields = {
         "pipeline_parallel": pipeline.stages,
@@ -164,22 +166,33 @@ def _staged(
         "message_bytes": round(pipeline.bytes),
         "layers": pipeline.stages * max(1, round(_total(inner) / passes)) if inner else 0,
         "gradient_bytes": round(_total(outer)),
+        "schedule": pipeline.schedule,
     }
-    limits = ("the schedule of the pipeline is taken to be 1F1B, without interleaving",)
-    return WorkPlan("pipeline", fields, (*_one_group(inner), *_one_group(outer)), "ring", limits)
+    return WorkPlan("pipeline", fields, (*_one_group(inner), *_one_group(outer)), "ring", ())
 
 
 def _sharded(
-    sharded: Sequence[ObservedCollectives], reduced: Sequence[ObservedCollectives]
+    sharded: Sequence[ObservedCollectives], reduced: Sequence[ObservedCollectives], ranks: int
 ) -> WorkPlan:
+    """Layers gathered and scattered among shards; their all-reduce among replicas follows the last
+    micro-batch."""
     scatters = [one for one in _one_group(sharded) if one.operation == "reduce_scatter"]
     gathers = [one for one in _one_group(sharded) if one.operation == "all_gather"]
     parts = scatters or gathers
     calls = sum(one.per_step for one in parts) / (1 if scatters else 2)
     total = _total(parts) / (1 if scatters else 2)
-    fields = {"gradient_bytes": round(total), "buckets": max(1, round(calls))}
-    limits = ("all-reduces beside the sharded layers are left out",) if reduced else ()
-    return WorkPlan("fsdp", fields, (*scatters, *gathers), "ring", limits)
+    shards = len(parts[0].members)
+    copies = [one for one in _one_group(reduced) if len(one.members) * shards == ranks]
+    batches = max(1, round(calls / sum(one.per_step for one in copies))) if copies else 1
+    fields = {
+        "gradient_bytes": round(total / batches),
+        "buckets": max(1, round(calls / batches)),
+        "micro_batches": batches,
+        "shard_ranks": shards if shards < ranks else 0,
+    }
+    left = len(_one_group(reduced)) > len(copies)
+    limits = ("all-reduces beside the sharded layers are left out",) if left else ()
+    return WorkPlan("fsdp", fields, (*scatters, *gathers, *copies), "ring", limits)
 
 
 def _reduced(
