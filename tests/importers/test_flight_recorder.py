@@ -433,6 +433,33 @@ def test_rounds_of_the_watchdog_tell_when_calls_ended_within_a_step(tmp_path):
     assert np.diff(calls.exit_ns) / MS == pytest.approx([30, 67] * 38 + [30], abs=100 / 40)
 
 
+def exchanging(rank: int) -> list[dict]:
+    """Steps of 40 ms of three ranks: each sends to the next and receives from the one before by one
+    kernel of 5 ms, for which rank 1 comes 10 ms late; all reduce 5 ms from the 20th on."""
+    ring = []
+    for step in range(30):
+        waited, begun = (0, 10) if rank == 1 else (10, 0)
+        to, of = (rank + 1) % 3, (rank - 1) % 3
+        for name, at, length_ms in (
+            (f"send {rank}->{to}", begun, 5 + waited),
+            (f"recv {rank}<-{of}", begun, 5 + waited),
+            ("", 20, 5),
+        ):
+            fields = {"time_created_ns": START_NS + (40 * step + at) * MS, "duration_ms": length_ms}
+            fields["time_discovered_completed_ns"] = START_NS + 40 * (step + 3) * MS
+            number = len(ring)
+            ring.append(message(number, name, **fields) if name else entry(number, **fields))
+    return ring
+
+
+def test_durations_of_kernels_that_send_and_receive_in_a_circle_name_nobody(tmp_path):
+    trace = read(write(tmp_path, {rank: dump(exchanging(rank), world=3) for rank in range(3)}))
+    assert any("rings of messages cannot be told" in limit for limit in trace.limits)
+    found = diagnose(trace)
+    assert not any(len(finding.where.ranks) for finding in found.findings)
+    assert "healthy" not in found.summary["verdict"]
+
+
 STAGES = 3
 
 

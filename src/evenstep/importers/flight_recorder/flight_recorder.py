@@ -23,7 +23,7 @@ from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import APART_NS, misfits, ranks_or_numbers
 from evenstep.importers.flight_recorder.dump import PICKLE, Dump, Place, read_dump
 from evenstep.importers.flight_recorder.entries import Entry
-from evenstep.importers.flight_recorder.timeline import placed
+from evenstep.importers.flight_recorder.timeline import in_rings, placed
 from evenstep.trace.columns import Array
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.repetition import NOTHING_ELSE
@@ -31,6 +31,10 @@ from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import UNKNOWN, Trace
 
 NAME = "flight recorder dump"
+_RING = (
+    "a kernel of a ring sends to one rank and receives from another: its duration does not tell "
+    "for which it waited: who waits for whom in rings of messages cannot be told"
+)
 _HIDDEN = ": where compute runs beside collectives it may hide waits, and costs are upper bounds"
 _FIELDS = (b"collective_seq_id", b"pg_config", b"pg_status", b"comm_lib_version")
 _OF_PICKLES = (*_FIELDS, b"entries", b"profiling_name")
@@ -65,6 +69,12 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     trace, inferred = draft.trace(run), ""
     if trace.events.device_exit_ns.any():  # without durations, waiting is unknown
         trace, inferred = placed(trace)
+        ring = in_rings(trace.events)
+        if ring.any():
+            for name in ("group", "peer_or_root"):
+                alone = np.where(ring, -1, trace.events[name])
+                trace.events = trace.events.with_column(name, alone)
+            trace.limits.append(_RING)
     nothing = "a flight recorder holds no steps: shares of step time cannot be given"
     trace.run["beside_calls"] = UNKNOWN
     trace.limits.append(f"{inferred}; {NOTHING_ELSE}{_HIDDEN}" if inferred else nothing)

@@ -23,6 +23,7 @@ from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import Trace
 
 _ROUNDS = 64  # of moving the clocks of ranks that share calls, each half of the way
+MOST = 0.5  # share of a ring's kernels that send and receive
 ROUND_NS = 20_000_000  # a watchdog sleeps for 100 ms, and passes over what has ended in a few
 
 
@@ -38,7 +39,8 @@ def placed(trace: Trace) -> tuple[Trace, str]:
     sends = mine.op == int(Op.SEND)
     peers = np.where(message, mine.peer_or_root, -1)
     own = np.where(message, mine["rank"].astype(np.int64), -1)
-    lane = key_numbers(mine.group, np.where(sends, own, peers), np.where(sends, peers, own))
+    ring, first, second = in_rings(mine), np.where(sends, own, peers), np.where(sends, peers, own)
+    lane = key_numbers(mine.group, np.where(ring, -2 - rank, first), np.where(ring, sends, second))
     call = key_numbers(lane, mine.group_seq)
     origin = int(mine.enter_ns.min())
     after, until = _noticed(mine)
@@ -60,6 +62,24 @@ def placed(trace: Trace) -> tuple[Trace, str]:
     until = _of_calls(np.minimum, call, until - clock, 2**62)
     late = _delays(lanes, _of_calls(np.maximum, call, step, 0), end, after, until)
     return at(_in_turn(lanes, end + late, longest))
+
+
+def in_rings(events: Columns) -> Array:
+    """Which rows are messages of groups in which every rank sends to one rank and receives from
+    another by one kernel, which ends with the later of both: its duration is that of either."""
+    message, found = events.kind == int(Kind.POINT_TO_POINT), np.zeros(len(events), bool)
+    length, sends = events.device_exit_ns - events.device_enter_ns, events.op == int(Op.SEND)
+    for group in np.unique(events.group[message]).tolist():
+        mine, ring = message & (events.group == group), True
+        for rank in np.unique(events["rank"][mine]).tolist():
+            rows = [
+                np.flatnonzero(mine & way & (events["rank"] == rank)) for way in (sends, ~sends)
+            ]
+            to, of = (np.unique(events.peer_or_root[way]) for way in rows)
+            alike = len(rows[0]) == len(rows[1]) and (length[rows[0]] == length[rows[1]]).mean()
+            ring &= len(to) == len(of) == 1 and bool(to != of) and alike > MOST
+        found[mine] = ring
+    return found
 
 
 def _with_times(trace: Trace, rows: Array, end: Array, length: Array) -> Trace:
