@@ -94,16 +94,14 @@ def attribute(grid: StepGrid, costs: Costs | None, *, contended: bool) -> Delays
     noise = noise_of(work)
     chronic, varying = chronic_ranks(excess, grid, contended=contended), unsteady(excess)
     steady = ~(chronic | varying)
-    if steady.any():  # who is late in about half of the steps has no usual lateness
-        often = np.quantile(excess, 1 - CHRONIC_STEPS, axis=0)
-        often -= np.median(excess[:, steady].mean(axis=0))
-        chronic &= ~varying | (often >= usual_lateness(excess, steady) / 2)
-    varying &= ~chronic
     event = late_threshold(excess[:, steady], step, noise)
     least = np.full(len(varying), event)
-    if varying.any() and steady.any():  # cells of these need less evidence than those of all
+    if varying.any() and steady.any():  # ranks of two levels: late cells are nearer to the higher
         usual = usual_lateness(excess, steady)
-        varying &= usual >= max(NAMED * step, CLEARLY * noise)
+        often = np.quantile(excess, 1 - CHRONIC_STEPS, axis=0)
+        often -= np.median(excess[:, steady].mean(axis=0))
+        chronic &= ~varying | (often >= usual / 2)
+        varying &= ~chronic & (usual >= max(NAMED * step, CLEARLY * noise))
         least[varying] = np.minimum(usual / 2, event)[varying]
     is_late = _with_similar_cells(excess, excess > least, noise)
     is_late |= chronic[None, :] & (excess > CHRONIC_SHARE / 2 * step)
