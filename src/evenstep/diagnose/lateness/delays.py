@@ -28,7 +28,7 @@ from evenstep.diagnose.lateness.thresholds import (
     usual_excess,
     usual_lateness,
 )
-from evenstep.diagnose.levels import CLEARLY, NAMED, SEVERAL
+from evenstep.diagnose.levels import CLEARLY, NAMED
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
@@ -103,24 +103,13 @@ def attribute(grid: StepGrid, costs: Costs | None, *, contended: bool) -> Delays
         chronic &= ~varying | (often >= usual / 2)
         varying &= ~chronic & (usual >= max(NAMED * step, CLEARLY * noise))
         least[varying] = np.minimum(usual / 2, event)[varying]
-    is_late = _with_similar_cells(excess, excess > least, noise)
+    is_late = excess > least
     is_late |= chronic[None, :] & (excess > CHRONIC_SHARE / 2 * step)
     delay, beyond = _delay(work, excess, chronic, event)
     late[Cause.WORK] = np.where(is_late, delay, 0.0)
     loss, rest = _cost(grid, costs, late, chronic)
     beyond &= is_late
     return Delays(grid, excess, late, loss, _phase_of(grid), rest, chronic, noise, beyond)
-
-
-def _with_similar_cells(excess: Array, late: Array, noise: float) -> Array:
-    """Late cells, and of ranks with `SEVERAL` of them also cells with more than half of their
-    median excess that are no noise."""
-    for _ in range(SEVERAL):
-        often = np.flatnonzero(late.sum(axis=0) >= SEVERAL)
-        lateness = np.where(late[:, often], excess[:, often], np.nan)
-        least = np.maximum(np.nanmedian(lateness, axis=0) / 2, CLEARLY * noise)
-        late[:, often] |= excess[:, often] > least
-    return late
 
 
 def _recorded(grid: StepGrid) -> list[tuple[Cause, Array, Array]]:
