@@ -107,16 +107,11 @@ def _merged(launch: list[Entry]) -> list[Entry]:
     members = launch[:-1] if last.closes else launch
     shared = [
         replace(
-            member,
-            completed_ns=last.completed_ns,
-            done=last.done,
-            timed_out=last.timed_out,
-            duration_ns=last.duration_ns,
-            unseen=last.unseen,
-            coalesced=True,
+            member, completed_ns=last.completed_ns, done=last.done, timed_out=last.timed_out,
+            duration_ns=last.duration_ns, unseen=last.unseen, coalesced=True,
         )
         for member in members
-    ]
+    ]  # fmt: skip
     if last.message:
         return shared
     whole = replace(

@@ -79,8 +79,7 @@ def _communication(draft: Draft, each: Profile, origin: int, done: Completion) -
         {
             "rank": np.full(len(calls), each.place.rank),
             "kind": np.where(message, int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE)),
-            "op": calls.op,
-            "enter_ns": _since(calls.enter_ns, origin),
+            "op": calls.op, "enter_ns": _since(calls.enter_ns, origin),
             "entered": _since(_entered(each, done), origin),
             "exit_ns": _since(calls.exit_ns, origin),
             "device_enter_ns": _since(calls.device_enter_ns, origin),
@@ -91,16 +90,13 @@ def _communication(draft: Draft, each: Profile, origin: int, done: Completion) -
             "bytes_in": np.array([call.bytes_in for call in said], np.int64),
             "bytes_out": np.array([call.bytes_out for call in said], np.int64),
             "dtype": np.array([call.dtype for call in said], np.int64),
-            "reduce_op": _reductions(each.file, calls),
-            "peer_or_root": _peers(calls, said),
+            "reduce_op": _reductions(each.file, calls), "peer_or_root": _peers(calls, said),
             "payload": np.array([call.tag for call in said], np.int64),
             "thread": _threads(calls.thread, each.steps.thread),
-            "stream": np.clip(calls.stream, 0, np.iinfo(np.uint16).max),
-            "device": calls.device,
-            "name": _names(draft, each.file, calls.name),
-            "flags": calls.flags,
+            "stream": np.clip(calls.stream, 0, np.iinfo(np.uint16).max), "device": calls.device,
+            "name": _names(draft, each.file, calls.name), "flags": calls.flags,
         }
-    )
+    )  # fmt: skip
 
 
 def _entered(each: Profile, done: Completion) -> Array:
@@ -179,13 +175,11 @@ def _enter_steps(
     draft.rows(
         each.place.rank,
         {
-            "kind": int(Kind.STEP),
-            "step": steps.number,
-            "enter_ns": _since(steps.start_ns, origin),
-            "exit_ns": _since(steps.end_ns, origin),
+            "kind": int(Kind.STEP), "step": steps.number,
+            "enter_ns": _since(steps.start_ns, origin), "exit_ns": _since(steps.end_ns, origin),
             "peer_or_root": 0,
         },
-    )
+    )  # fmt: skip
     on_host = host_waits(each.file, each.calls)
     waits = united(*map(np.concatenate, zip(on_host, on_device, strict=True)))
     phases = phases_of(each.file, each.steps, done, waits)

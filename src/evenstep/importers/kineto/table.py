@@ -169,17 +169,13 @@ def host_calls(file: KinetoFile, announced: Sequence[Annotation | None]) -> Colu
         place = _in_order(asked.start_ns, mine.start_ns)
         parts.append(
             call_table(
-                op=np.full(len(mine), op),
-                enter_ns=_first(asked.start_ns, place, mine.start_ns),
-                exit_ns=mine.end_ns,
-                thread=_first(asked.thread, place, mine.thread),
-                name=mine.name,
-                args=mine.args,
-                asked=_first(asked.args, place, np.full(len(mine), NOT_SET)),
-                flags=int(Flag.ASYNC),
+                op=np.full(len(mine), op), enter_ns=_first(asked.start_ns, place, mine.start_ns),
+                exit_ns=mine.end_ns, thread=_first(asked.thread, place, mine.thread),
+                name=mine.name, args=mine.args,
+                asked=_first(asked.args, place, np.full(len(mine), NOT_SET)), flags=int(Flag.ASYNC),
                 peer_or_root=announced_peers(announced, mine),
             )
-        )
+        )  # fmt: skip
     return Columns.concatenate(parts)
 
 

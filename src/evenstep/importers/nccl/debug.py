@@ -257,17 +257,14 @@ def _facts(log: _Log) -> dict[str, Any]:
         "gpu_direct_rdma": _direct(log),
         "choices": [
             {
-                "op": op or None,
-                "bytes": size,
-                "algorithm": algorithm,
-                "protocol": protocol,
+                "op": op or None, "bytes": size, "algorithm": algorithm, "protocol": protocol,
                 "times": n,
             }
             for (op, size, algorithm, protocol), n in sorted(log.choices.items())
         ],
         "environment": dict(sorted(log.environment.items())),
         "warnings": [{"text": text, "times": n} for text, n in log.warnings.most_common()],
-    }
+    }  # fmt: skip
 
 
 def _trees(trees: Mapping[int, Mapping[int, int]], size: int) -> dict[str, list[int | None]]:

@@ -83,13 +83,11 @@ def _table(source: SourceFile, draft: Draft) -> Columns:
         Columns(
             {
                 **{name: columns[name].astype(np.int64) for name in WHOLE},
-                "optype": number[optype],
-                "role": roles[optype],
-                "start_s": columns["start_ts"],
+                "optype": number[optype], "role": roles[optype], "start_s": columns["start_ts"],
                 "duration_s": columns["duration"],
             }
         )
-    )
+    )  # fmt: skip
 
 
 def _role(kind: str) -> Role:
