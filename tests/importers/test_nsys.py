@@ -537,6 +537,4 @@ def test_a_communicator_of_some_ranks_is_a_group_of_those(tmp_path):
     rows = trace.of_kind(Kind.COLLECTIVE)
     small = rows.select(rows.op == int(Op.ALL_GATHER))
     assert (small["rank"].tolist(), small.bytes_in.tolist()) == ([1, 2], [64, 64])
-    assert [limit for limit in trace.limits if "no export" in limit] == [
-        "there is no export of ranks 3"
-    ]
+    assert any(limit.startswith("rank 3 of 4 left no file here") for limit in trace.limits)

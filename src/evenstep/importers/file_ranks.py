@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evenstep.trace.ranks import MOST_RANKS
+from evenstep.trace.ranks import MOST_RANKS, format_missing
 
 #: A local rank is none: those of several nodes are equal.
 _RANK = re.compile(r"(?<![a-z])(?<!local[_\-.= ])rank[_\-.= ]?(\d{1,7})(?!\d)", re.IGNORECASE)
@@ -37,6 +37,17 @@ def misfits(
         elif world not in (0, main):
             found[path] = f"left out: {path} is of a run of {world} ranks, not of {main}"
     return found, main
+
+
+def absent(ranks: Iterable[int], world: int) -> list[str]:
+    """A limit that names the ranks that are missing, if any are."""
+    text = format_missing(ranks, min(world, MOST_RANKS))
+    shown = text if len(text) < 60 else text[:57].rpartition(",")[0] + " …"
+    word = "rank" if text.isdigit() else "ranks"
+    said = (
+        f"{word} {shown} of {world} left no file here: give all of them to see who waits for whom"
+    )
+    return [said] if text else []
 
 
 def rank_of(value: Any) -> int | None:

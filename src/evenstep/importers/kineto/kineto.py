@@ -15,6 +15,7 @@ import numpy as np
 from evenstep.errors import TraceError
 from evenstep.importers.content import Progress, SourceFile, TraceFormat
 from evenstep.importers.draft import FIRST_NS, Draft
+from evenstep.importers.file_ranks import absent
 from evenstep.importers.kineto.calls import CallArguments, addressed, call_of, groups_of
 from evenstep.importers.kineto.device import device_calls
 from evenstep.importers.kineto.file import KinetoFile, read_file
@@ -177,13 +178,7 @@ def _finished(draft: Draft, ranks: list[Profile]) -> Trace:
         trace.limits.append(
             "the files name no host; their devices are all different: they are taken to be of one"
         )
-    missing = trace.missing_ranks
-    if missing:
-        word = "rank" if len(missing) == 1 else "ranks"
-        trace.limits.append(
-            f"{word} {_few(missing)} of {trace.world} left no file here: give all of them to see "
-            "who waits for whom"
-        )
+    trace.limits += absent(trace.ranks, trace.world)
     return trace
 
 
@@ -194,8 +189,3 @@ def repeating(trace: Trace, marks: StepMarks) -> Trace:
         trace.limits = [text for text in trace.limits if marks.nothing not in text]
         trace.limits.append(f"{marks.nothing}; {inferred}")
     return trace
-
-
-def _few(ranks: Sequence[int]) -> str:
-    text = format_ranks(ranks)
-    return text if len(text) < 60 else text[:57].rpartition(",")[0] + " …"

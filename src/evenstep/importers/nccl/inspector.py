@@ -24,8 +24,9 @@ import numpy as np
 from evenstep.errors import TraceError
 from evenstep.importers.content import Progress, SourceFile, TraceFormat, lines, usable
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
+from evenstep.importers.file_ranks import absent
 from evenstep.importers.kineto.names import operation
-from evenstep.trace.ranks import MOST_RANKS, format_missing
+from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.repetition import stepped
 from evenstep.trace.spool.layout import Flag, Op
 from evenstep.trace.trace import Trace
@@ -276,9 +277,7 @@ def _overall(log: _Log, draft: Draft, unmapped: int) -> list[str]:
             f"{unmapped} records were left out: their process drives several devices or is a "
             "rank's second, and whose they are is not recorded"
         )
-    if missing := format_missing(draft.ranks, max(log.sizes.values())):
-        limits.append(f"there is no log of ranks {missing}")
-    return limits
+    return limits + absent(draft.ranks, max(log.sizes.values()))
 
 
 def _span(sequence: Iterable[int]) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from evenstep.errors import TraceError
 from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
 from evenstep.importers.draft import Draft
-from evenstep.importers.file_ranks import natural, ranks_by_paths
+from evenstep.importers.file_ranks import absent, natural, ranks_by_paths
 from evenstep.importers.kineto.calls import CallArguments, GroupKey
 from evenstep.importers.kineto.device import device_calls
 from evenstep.importers.kineto.file import KinetoFile
@@ -36,7 +36,7 @@ from evenstep.importers.nsys.process import (
     said_of,
 )
 from evenstep.importers.nsys.tables import Export, joined, read_export
-from evenstep.trace.ranks import MOST_RANKS, format_ranks
+from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import Flag
 from evenstep.trace.trace import Trace
 
@@ -76,7 +76,8 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     draft.limits += spoken(told, len(ranks)) + unsaid
     if profiles:
         enter(draft, profiles, 0)
-    draft.limits += _missing(ranks)
+    named = [member.size for each in ranks for member in each.members]
+    draft.limits += absent(draft.ranks, max(named, default=0))
     trace = draft.trace({"source": NAME})
     return repeating(trace, MARKS) if all(each.steps.whole for each in profiles) else trace
 
@@ -171,13 +172,6 @@ def _arguments(
     peer = members[said.peer] if 0 <= said.peer < len(members) else -1
     peer = places.get((said.communicator, said.peer), peer)
     return CallArguments(group, said.bytes, said.bytes, source=peer, destination=peer)
-
-
-def _missing(ranks: Sequence[ProcessDevice]) -> list[str]:
-    """A limit naming ranks of NCCL's communicators without an export."""
-    world = max((member.size for each in ranks for member in each.members), default=0)
-    missing = sorted(set(range(min(world, MOST_RANKS))) - {each.rank for each in ranks})
-    return [f"there is no export of ranks {format_ranks(missing)}"] if missing else []
 
 
 # -- ranks -----------------------------------------------------------------------------------------
