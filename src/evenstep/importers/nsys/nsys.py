@@ -21,6 +21,7 @@ from evenstep.importers.kineto.device import device_calls
 from evenstep.importers.kineto.file import KinetoFile
 from evenstep.importers.kineto.graphs import unrolled
 from evenstep.importers.kineto.kineto import repeating, spoken
+from evenstep.importers.kineto.launches import UNLAUNCHED, with_launches
 from evenstep.importers.kineto.places import FilePlace
 from evenstep.importers.kineto.records import FACTS, Profile, enter
 from evenstep.importers.kineto.steps import steps_of
@@ -63,7 +64,10 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     )
     profiles = []
     told: dict[str, list[int]] = {}
-    files = unrolled([file_of(each.export, each.process, each.device) for each in ranks])
+    files, unlaunched = with_launches(
+        unrolled([file_of(each.export, each.process, each.device) for each in ranks])
+    )
+    draft.limits += [UNLAUNCHED] * bool(unlaunched)
     for each, file in zip(ranks, files, strict=True):
         draft.rank(
             each.rank, FACTS, hostname=each.export.host, boot_id=each.clock,
