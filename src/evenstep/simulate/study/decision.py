@@ -174,6 +174,8 @@ def compare(
         for number, option in enumerate(whole)
     ]
     _, row = run(first)
+    if progress is not None:
+        progress(1, len(whole))
     like = row.margins if isinstance(row, DecisionRow) else {}
     found = [row, *_carried_out([one._replace(like=like) for one in others], workers, progress)]
     rows = [one for one in found if isinstance(one, DecisionRow)]
