@@ -284,6 +284,13 @@ def test_a_gap_is_between_two_entries_of_a_lane_and_knows_the_ends_before_it():
     assert not found.idle.any()
 
 
+@pytest.mark.parametrize(("slack", "idle"), [(50_000, 1), (51_000, 0), (-1, 0), (0, 1)])
+def test_a_device_was_idle_that_begins_as_soon_as_its_host_has_issued(slack, idle):
+    """Within 50 µs, what a launch takes."""
+    rows = lane_rows([1, 1], [0, 0], [0, 3], [1, 4], slack_ns=np.array([0, slack]))
+    assert _gaps(rows, rows.leave_ns, *np.zeros((2, 2), int)).idle.tolist() == [bool(idle)]
+
+
 def test_of_very_many_gaps_those_of_some_lanes_and_steps_are_fitted():
     """Of 150,000 gaps in cells of 10 every third cell."""
     many = np.arange(150_000)

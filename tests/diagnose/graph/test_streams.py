@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.graph.streams import (
-    idle_until_issued,
     idle_until_over,
     issue_line,
     kernels,
@@ -113,12 +112,6 @@ def test_compute_waited_for_an_operation_where_it_was_idle_until_its_end(enter, 
 def test_a_lane_without_compute_was_never_idle_for_anything():
     none = Intervals(*np.zeros((3, 0), np.int64))
     assert idle_until_over(none, np.array([0]), np.array([1]), np.array([9])).tolist() == [0]
-
-
-@pytest.mark.parametrize(("slack", "idle"), [(50 * US, 1), (51 * US, 0), (-1, 0), (0, 1)])
-def test_a_device_was_idle_that_begins_as_soon_as_its_host_has_issued(slack, idle):
-    """Within 50 µs, what a launch takes."""
-    assert idle_until_issued(np.array([slack])).tolist() == [bool(idle)]
 
 
 def test_the_line_of_issue_follows_a_drift_and_no_jump():

@@ -12,13 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.diagnose.graph.streams import (
-    AT_ONCE_NS,
-    CROSSING_NS,
-    TELLING,
-    idle_until_issued,
-    kernels,
-)
+from evenstep.diagnose.graph.streams import AT_ONCE_NS, CROSSING_NS, LAUNCH_NS, TELLING, kernels
 from evenstep.diagnose.graph.structure import means, row_hash
 from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL, SEVERAL
 from evenstep.trace.columns import Array, Columns
@@ -84,9 +78,8 @@ def _awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
 
 
 def _in_stream(rows: Columns, gaps: _Gaps) -> Array:
-    """Kinds of gaps that end with the operation before: it runs on the stream of compute, as
-    blocking calls do, and between the same two kinds of entries the second nearly always follows at
-    once. By the operations' own ends."""
+    """Kinds of gaps that end with the operation before, as blocking calls on the stream of compute
+    do: between the same two kinds of entries nearly all. By the operations' own ends."""
     ends = np.abs(gaps.lasted - gaps.over[0]) <= CROSSING_NS
     told = rows.on_device[gaps.row] & np.isnan(gaps.computed) & ~gaps.opens
     told &= gaps.lasted > SEVERAL * CROSSING_NS
@@ -195,10 +188,9 @@ def _gaps(rows: Columns, over: Array, place: Array, entered: Array) -> _Gaps:
     lasted = (rows.enter_ns[row] - before).astype(float)
     computed = rows.computed_ns[row] - rows.computed_ns[row - 1]
     cell = (np.cumsum(opens) - 1)[row]
-    slack = rows.slack_ns if "slack_ns" in rows else np.full(len(rows), -1, np.int8)  # of hosts
-    idle = idle_until_issued(slack[row]) & np.isnan(computed)
-    pair = row_hash([entered[row - 1], entered[row], opens[row]])
-    pair = np.unique(pair, return_inverse=True)[1].reshape(-1)
+    slack = rows.slack_ns[row] if "slack_ns" in rows else np.full(len(row), -1, np.int8)  # of hosts
+    idle = (slack >= 0) & (slack <= LAUNCH_NS) & np.isnan(computed)
+    pair = np.unique(row_hash([entered[row - 1], entered[row], opens[row]]), return_inverse=True)[1]
     return _Gaps(row, place[row - 1], pair, cell, opens[row], idle, lasted, computed, ends)
 
 

@@ -91,17 +91,13 @@ def _replayed(graph: Graph, changes: Sequence[Change]) -> Array:
         states[:, len(graph.ranks) :] = -np.inf
         for number, chunk in enumerate(chunks):
             if not chunk.follows:
-                states[number] = _first_state(graph, chunk)[:, None]
+                start = graph.starts_ns[graph.stretch_of[chunk.first]]
+                states[number] = (start - start[: len(graph.ranks)].max())[:, None]
         run = _Run(graph, tables, chunks, states)
         if run.agree(allowed):
             break
         chunks = _chunks(graph, 1)
     return run.ends()
-
-
-def _first_state(graph: Graph, chunk: Chunk) -> Array:
-    start = graph.starts_ns[graph.stretch_of[chunk.first]]
-    return np.asarray(start - start[: len(graph.ranks)].max())
 
 
 def _chunks(graph: Graph, most: int) -> list[Chunk]:

@@ -84,12 +84,6 @@ def idle_until_over(computes: Intervals, lane: Array, enter_ns: Array, leave_ns:
     return np.where((began <= leave_ns + own + CROSSING_NS) & (length > 0), length, found)
 
 
-def idle_until_issued(slack_ns: Array) -> Array:
-    """Whether entries so long after their issue began as soon as their host had issued them: the
-    device had nothing left to do."""
-    return np.asarray((slack_ns >= 0) & (slack_ns <= LAUNCH_NS))
-
-
 def with_stream_order(rows: Columns, operations: Columns) -> Columns:
     """The entries with `after`: the operation of the same lane that each begins after in its
     stream, -1 none; as where scattered gradients are then reduced between replicas.

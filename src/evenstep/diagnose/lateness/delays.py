@@ -103,8 +103,7 @@ def attribute(grid: StepGrid, costs: Costs | None, *, contended: bool) -> Delays
         chronic &= ~varying | (often >= usual / 2)
         varying &= ~chronic & (usual >= max(NAMED * step, CLEARLY * noise))
         least[varying] = np.minimum(usual / 2, event)[varying]
-    is_late = excess > least
-    is_late |= chronic[None, :] & (excess > CHRONIC_SHARE / 2 * step)
+    is_late = (excess > least) | chronic[None, :] & (excess > CHRONIC_SHARE / 2 * step)
     delay, beyond = _delay(work, excess, chronic, event)
     late[Cause.WORK] = np.where(is_late, delay, 0.0)
     loss, rest = _cost(grid, costs, late, chronic)

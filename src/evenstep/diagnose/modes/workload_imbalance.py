@@ -61,8 +61,7 @@ def _dealt_out(cells: Array) -> bool:
     """Whether as few ranks have such cells (steps × ranks) as do by chance: that all of these steps
     hit the same ones, whichever (Boole's bound)."""
     times, ranks = (int(np.count_nonzero(cells.any(axis=axis))) for axis in (1, 0))
-    everybody = cells.shape[1]
-    return comb(everybody, ranks) * float(ranks / everybody) ** times > SURE
+    return comb(cells.shape[1], ranks) * float(ranks / cells.shape[1]) ** times > SURE
 
 
 def _expected_ranks(ranks: int, draws: int) -> float:
