@@ -14,14 +14,7 @@ import numpy as np
 
 from evenstep.pacing import Decision, Pacer, PacerSettings, Slowest, StepObservation, TrialBudget
 from evenstep.pacing.token import TOKEN, Post, Token
-from evenstep.reproduce.link_worlds import (
-    UNIT_NS,
-    Free,
-    LinkStep,
-    LinkWorld,
-    Outcome,
-    run,
-)
+from evenstep.reproduce.link_worlds import UNIT_NS, Free, LinkStep, LinkWorld, Outcome, run
 
 MARGIN = 0.1  # of the floor: above it by no more, a bucket may have had no wait
 

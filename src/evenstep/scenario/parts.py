@@ -83,8 +83,7 @@ class Work:
         1, "of pipeline: replicas that share the experts of a layer", least=1
     )
     expert_imbalance: float = number(
-        0.0,
-        "of experts and pipeline: how much more the busiest gets than the others, as a share",
+        0.0, "of experts and pipeline: how much more the busiest gets than the others, as a share"
     )
     pipeline_parallel: int = count(1, "of pipeline: stages", least=1)
     schedule: str = choice(

@@ -234,10 +234,7 @@ def hierarchical(request: Request) -> Pattern:
     blocks = request.members.reshape(len(request.members), nodes, local)
     inner = _replaced(request, blocks.reshape(-1, local), "reduce_scatter", request.bytes)
     outer = _replaced(
-        request,
-        blocks.transpose(0, 2, 1).reshape(-1, nodes),
-        "all_reduce",
-        request.bytes / local,
+        request, blocks.transpose(0, 2, 1).reshape(-1, nodes), "all_reduce", request.bytes / local
     )
     gathered = _replaced(request, inner.members, "all_gather", request.bytes)
     return (*ring(inner), *ring(outer), *ring(gathered))

@@ -152,10 +152,7 @@ def expected(job: OperatingConditions) -> Goodput:
     slow = -math.expm1(-job.notice_ns / job.slow_every_ns) if job.slowdown > 1 else 0.0
     stretch = 1 + slow * (job.slowdown - 1) / (slow + (1 - slow) * job.slowdown)
     base = checkpoints.shares(
-        job.write_ns,
-        job.mtbf_ns,
-        interval=job.interval_ns * stretch,
-        restart=job.down_ns,
+        job.write_ns, job.mtbf_ns, interval=job.interval_ns * stretch, restart=job.down_ns
     )
     swaps = (1 - slow) / job.slow_every_ns if job.slowdown > 1 else 0.0
     planned = swaps * job.restart_ns / (1 + swaps * job.restart_ns)
