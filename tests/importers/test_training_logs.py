@@ -136,6 +136,14 @@ def test_a_log_is_read_in_its_own_words(opened, text, kind, steps):
     assert trace.run["source"] == f"training log ({kind})"
 
 
+@pytest.mark.parametrize("unit", ["ms", " ms", "min"])
+def test_a_time_in_another_unit_is_not_taken_for_seconds(opened, unit):
+    lines = (f"iter: {step}  loss: 3.1  time: 123.4{unit}  Epoch: [0][{step}/9] Time 12{unit}\n"
+             for step in (1, 2))  # fmt: skip
+    with pytest.raises(EvenstepError, match="in no format that evenstep reads"):
+        opened("".join(lines))
+
+
 def test_a_line_for_ten_steps_is_told_to_be_their_mean(opened):
     assert any("mean of about 10 steps" in limit for limit in opened(MEGATRON).limits)
 

@@ -179,13 +179,9 @@ class _Reader:
 
     def _launches(self) -> Columns:
         wanted = ("start", "end", "globalTid", "correlationId")
-        known = self._has(RUNTIME, *wanted)
-        if not known:
-            self.limits.append(
-                "the CUDA runtime was not traced: when kernels were issued is not known"
-            )
         return self._rows(
-            [RUNTIME] * known, wanted, lambda row: [*map(stamp, row[:2]), *map(key, row[2:])],
+            [RUNTIME] * self._has(RUNTIME, *wanted), wanted,
+            lambda row: [*map(stamp, row[:2]), *map(key, row[2:])],
             ("start", "end", "thread", "correlation"), "calls of the runtime",
         )  # fmt: skip
 

@@ -106,9 +106,9 @@ KINDS = {
     # `Epoch: [0] [10/5005] … time: 0.1`, `Train: 0 [50/1251 (4%)] … Time: 0.5s`
     "epochs": _kind("ime",
         r"\b(?:Epoch: |Train: |Epoch\(train\)\s{1,4})\[?<epoch>\]?\s{0,4}"
-        r"\[\s{0,8}<step>/<steps>[^\]]{0,20}\].{0,400}?\b[Tt]ime:?\s{1,4}<s>"),
+        r"\[\s{0,8}<step>/<steps>[^\]]{0,20}\].{0,400}?\b[Tt]ime:?\s{1,4}<s>s?(?![\w.]| ms)"),
     "detectron2": _kind("time: ",
-        r"\b(?:iter: |Iter\(train\)\s{1,4}\[\s{0,8})<step>\b.{0,400}?\btime: <s>"),
+        r"\b(?:iter: |Iter\(train\)\s{1,4}\[\s{0,8})<step>\b.{0,400}?\btime: <s>s?(?![\w.]| ms)"),
     "fairseq": _kind("num_updates=", r"\bnum_updates=<step>,.{0,400}?\bwall=<wall>"),
     # `12%|█▏  | 12/100 [00:14<01:46,  1.21s/it]`
     "progress bar": _kind("%|",
