@@ -46,6 +46,16 @@ def test_small_ones_beside_large_are_found_in_few_steps(worst):
     assert finding.severity == pytest.approx(few.lost_against(merged), rel=0.1)
 
 
+def test_traffic_of_others_is_no_latency():
+    """It costs what the run gains without it, although latency takes longer, too, beside it."""
+    calm = replace(WORLD, bucket_bytes=(8,))
+    busy = replace(calm, fabric=lambda move: ALPHA_NS * (3 if move.step // 4 % 3 == 1 else 1))
+    found = {one.mode: one.severity for one in diagnose(busy.trace()).findings}
+    want = busy.lost_against(replace(calm, fabric=lambda move: ALPHA_NS))
+    assert found["fabric_contention"] == pytest.approx(want, rel=0.1)
+    assert found["latency_bound"] > 0
+
+
 def test_one_tiny_size_needs_no_curve(worst):
     world = replace(WORLD, bucket_bytes=(8,), fabric=lambda move: ALPHA_NS)
     finding = worst(world)

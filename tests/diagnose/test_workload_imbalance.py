@@ -268,6 +268,23 @@ def test_a_rank_that_is_always_slow_has_no_long_sequences():
     assert "workload_imbalance" not in modes
 
 
+def test_two_ranks_in_turns_are_no_sequences_though_these_vary_too():
+    """Two of four ranks are slow in turns of three steps. Sequences that vary a little, too, share
+    what the run loses to both."""
+    random = np.random.default_rng(1)
+    turn = np.eye(4)[np.where(random.random(28) < 0.4, 0, 3)].repeat(3, axis=0)
+    varied, extra = World(ranks=4, noise=0.002, steps=84), 0.7 * MS * random.gamma(2, 1, (84, 4))
+    for phase, share in ((Phase.FORWARD, 1), (Phase.BACKWARD, 2)):
+        varied = varied.delayed(phase, share * extra, computing=True)
+    slow = varied
+    for phase, ns in ((Phase.FORWARD, 6 * MS), (Phase.BACKWARD, 12 * MS)):
+        slow = slow.delayed(phase, ns * turn, computing=True)
+    stragglers = [one for one in diagnose(slow.trace()).findings if one.mode == "straggler"]
+    assert [one.where.ranks for one in stragglers] == [[3], [0]]
+    want = 1 - varied.length_ns() / slow.length_ns()
+    assert sum(one.severity for one in stragglers) == pytest.approx(want, rel=0.15)
+
+
 def test_a_machine_that_is_slow_in_turns_has_no_long_sequences():
     world = World(ranks=8, noise=0.005)
     turn = np.eye(8)[np.arange(world.steps) % 8]

@@ -391,15 +391,9 @@ def _ended_within(trace: Trace) -> set[int]:
     """Ranks that closed their trace in order within a backward pass. That returns to the script at
     its end only: a signal ended them."""
     phases = trace.of_kind(Kind.PHASE)
-    open_ = (phases.op == int(Phase.BACKWARD)) & (phases.exit_ns == 0)
-    mine = {rank: phases["rank"] == rank for rank in np.unique(phases["rank"][open_]).tolist()}
-    return {
-        rank
-        for rank, rows in mine.items()
-        if trace.ranks[rank].closed
-        and not _wrong(trace.ranks[rank])
-        and phases.step[rows & open_].max() == phases.step[rows].max()
-    }
+    last = phases.select(np.diff(phases["rank"], append=-1) != 0)
+    within = last["rank"][(last.op == int(Phase.BACKWARD)) & (last.exit_ns == 0)].tolist()
+    return {rank for rank in within if trace.ranks[rank].closed and not _wrong(trace.ranks[rank])}
 
 
 def _interrupted(facts: dict[str, Any]) -> bool:

@@ -445,7 +445,7 @@ def adapter_gBps(trace: Trace, shape: Shape) -> float | None:  # noqa: N802
     """Bandwidth at which a ring can leave a node of this shape; None where unknown.
 
     NCCL spreads rings over all adapters of a node; other backends use one. Groups on the same node
-    share its adapters; whether also one without a PCI address is unknown.
+    share its adapters: whether also one without a PCI address is unknown, so that it is the least.
     """
     if shape.nodes < 2:
         return None
@@ -457,18 +457,18 @@ def adapter_gBps(trace: Trace, shape: Shape) -> float | None:  # noqa: N802
         for other in shape.groups
     )
     spread = "nccl" in group.backend.lower()
-    per_node = [_node_gbps(trace, rank, spread=spread, shared=sharing > 1) for rank in ranks]
+    per_node = [_node_gbps(trace, rank, spread=spread) for rank in ranks]
     return min(per_node) / 8 / max(sharing, 1) or None
 
 
-def _node_gbps(trace: Trace, rank: int, *, spread: bool, shared: bool) -> float:
+def _node_gbps(trace: Trace, rank: int, *, spread: bool) -> float:
     """Speed of a node's fastest kind of adapter, or of all of that kind; 0 where unknown."""
     facts = trace.ranks[rank].facts.get("locality") or {}
     speeds = [port.get("rate_gbps") or 0.0 for port in facts.get("ib_ports") or []]
     if not any(speeds):
         # virtual adapters, which have neither PCI address nor driver, state any speed
         nics = facts.get("nics") or []
-        real = [nic for nic in nics if nic.get("pci", True) or (nic.get("driver") and not shared)]
+        real = [nic for nic in nics if nic.get("pci", True) or nic.get("driver")]
         speeds = [nic.get("speed_gbps") or 0.0 for nic in real]
     best = float(max(speeds, default=0.0))
     return best * speeds.count(best) if spread else best

@@ -24,6 +24,7 @@ from evenstep.diagnose.levels import (
     NAMED,
     ROUND_STEPS,
     SEVERAL,
+    SIGMAS,
     SMALLEST_SHARE,
     UNDISTURBED,
 )
@@ -119,7 +120,10 @@ def _small(case: Case, shape: Shape) -> SmallCollectives | None:
         return None
     together = float(rows.size_bytes[small].sum()) / steps / groups
     merged = max(1.0, float(np.ceil(together / BUCKET_BYTES)))
-    latency_ns = np.where(small, rows.transfer_ns * np.minimum(alpha / usual, 1), 0.0)
+    quiet, noise = (case.transfers.of_kind(name) for name in ("quiet_ns", "noise_ns"))
+    slowed = rows.transfer_ns > quiet + SIGMAS * noise  # what is beyond is no latency
+    took = np.where(slowed, quiet, rows.transfer_ns)
+    latency_ns = np.where(small, took * np.minimum(alpha / usual, 1), 0.0)
     in_turn = _in_turn(case, small, per_step)
     return SmallCollectives(shape, small, alpha, basis, per_step, merged, latency_ns, in_turn)
 

@@ -35,6 +35,7 @@ from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
 
 COMPUTE_PHASES = (Phase.FORWARD, Phase.BACKWARD)
+ROUNDS = 50  # of the estimate of what parts have in common: by then it moves no more
 VARYING = 0.03  # deviation of a rank's compute, as a share of it, below which nothing is imbalanced
 
 
@@ -96,7 +97,10 @@ def _uneven_sequences(case: Case) -> list[Finding]:
         work: MicroBatches | WorkVariation = batches
         evened: Callable[[Change], Change] = partial(_without_lengths, case.costs.graph, batches)
     else:
-        spent = _forward_and_backward(case) or _stretches(case)
+        phases, stretches = _forward_and_backward(case), _stretches(case)
+        spent = phases or stretches
+        if phases and stretches:  # parts that do not all follow lengths have less in common
+            spent = phases._replace(noise=min(phases.noise, stretches.noise))
         if spent is None or not _varies(spent) or not rotating(_by_batch(case, spent)):
             return []
         # what is left varies as much as the noise alone
@@ -201,13 +205,19 @@ def _stretches(case: Case) -> WorkVariation | None:
 
 def _together(over: Array, weight: Array) -> tuple[Array, float, float]:
     """The weighted sum of parts (steps, ranks, parts), the variance that these have in common, and
-    the share of its variance that is not, were all parts as reliable, though one may depend on the
-    lengths more than another (Spearman 1910, Brown 1910)."""
-    deviation, count, spent = over.std(axis=(0, 1)), len(weight), over @ weight
-    whole = (over / np.maximum(deviation, 1e-12)).sum(axis=2).var()
-    reliable = max(float(whole) / count - 1, 0.0) / (count - 1)
-    common = reliable * float(deviation @ weight) ** 2
-    return spent, common, 1 - min(common / max(float(spent.var()), 1e-12), 1.0)
+    the share of its variance that is not: by one common factor (Spearman 1904, principal axes), on
+    which one part may depend more than another. Two parts are taken to be as reliable."""
+    parts = (over - over.mean(axis=(0, 1))).reshape(-1, len(weight))
+    deviation = np.maximum(parts.std(axis=0), 1e-12)
+    correlation = (parts.T @ parts) / (len(parts) * deviation[:, None] * deviation)
+    common = np.full(len(weight), np.clip(correlation[0, 1], 0.0, 1.0))  # share of each
+    for _ in range(ROUNDS if len(weight) > 2 else 0):
+        np.fill_diagonal(correlation, common)
+        values, vectors = np.linalg.eigh(correlation)
+        common = np.clip(values[-1] * vectors[:, -1] ** 2, 0.0, 1.0)
+    variance = float(np.sqrt(common) @ (deviation * weight)) ** 2
+    spent = over @ weight
+    return spent, variance, 1 - min(variance / max(float(spent.var()), 1e-12), 1.0)
 
 
 def _relative(phase: Array) -> Array:
