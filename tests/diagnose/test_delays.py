@@ -61,15 +61,15 @@ def test_what_late_cells_cost_is_what_was_put_into_them():
     assert delays.all_loss_ns.sum(axis=0).tolist() == [0, 30 * MS, 50 * MS, 0]
 
 
-def test_a_pause_delays_a_device_by_what_is_not_hidden_behind_its_work():
-    """Of pauses of 8 ms all delay a host; nothing, 3 ms or all a device that works for 10 ms."""
+def test_a_pause_delays_a_device_by_what_is_not_usually_hidden_behind_its_work():
+    """Pauses of 8, 4 and 9 ms lengthen a device's steps of 10 by 3, 0 and 4 ms; a host, by all."""
     work, pause = np.full((6, 2), 10.0), np.zeros((6, 2))
-    pause[3:] = 8
-    work[3:, 1] += [0, 3, 9]
+    pause[3:] = np.array([[8], [4], [9]])
+    work[3:, 1] += [3, 0, 4]
     grid = SimpleNamespace(
         work_ns=work, pause_ns=pause, graph=SimpleNamespace(device=np.array([False, True]))
     )
-    assert _holding_up(grid)[3:].tolist() == [[8, 0], [8, 3], [8, 8]]
+    assert _holding_up(grid)[3:].tolist() == [[8, 3], [4, 0], [9, 4]]
 
 
 def test_ranks_late_in_every_other_step_are_late_in_these_steps_alone():

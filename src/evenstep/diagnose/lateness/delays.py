@@ -125,14 +125,15 @@ def _recorded(grid: StepGrid) -> list[tuple[Cause, Array, Array]]:
 
 
 def _holding_up(grid: StepGrid) -> Array:
-    """Pauses, (steps, ranks); a device may go on meanwhile: of its rank not more than what its work
-    is beyond that of steps without any."""
+    """Pauses, (steps, ranks); of ranks whose device goes on meanwhile without what that usually
+    hides: what paused steps do not work longer than calm ones."""
     assert grid.graph is not None
     held, calm = grid.pause_ns.astype(float), np.where(grid.pause_ns > 0, np.nan, grid.work_ns)
     known = grid.graph.device & ~np.isnan(calm).all(axis=0)
-    beyond = grid.work_ns[:, known] - np.nanmedian(calm[:, known], axis=0)
-    held[:, known] = np.clip(beyond, 0, held[:, known])
-    return held
+    hidden = (held - grid.work_ns)[:, known] + np.nanmedian(calm[:, known], axis=0)
+    hidden = hidden[held[:, known] > 0]
+    held[:, known] -= max(float(np.median(hidden)), 0.0) if len(hidden) else 0.0
+    return np.asarray(np.maximum(held, 0.0))
 
 
 def _cost(
