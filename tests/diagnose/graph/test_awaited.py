@@ -23,6 +23,7 @@ from evenstep.diagnose.graph.awaited import (
     _waits_of_rows,
     _work,
     awaited,
+    with_reached,
 )
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Op
@@ -343,6 +344,70 @@ def test_messages_sent_are_usually_not_waited_for():
 def test_an_operation_that_ends_with_its_gap_runs_on_the_stream_of_compute(end, follows):
     rows, _, found = two(GATHER, REDUCE, (end, 4))
     assert _in_stream(rows, found).tolist() == [follows, False]
+
+
+REDUCES = np.array([18.0, 6.0, 6.0, 6.0])  # work before each of a step's all-reduces, ms
+
+
+def reduced_in_turn(pace, steps=12, transfer=1.5, rest=3.0):
+    """Lanes with streams of compute at these paces, and one of communication each: when compute
+    reaches every all-reduce, when its kernel begins and when it is over. (lanes, steps, 4), ms."""
+    pace, free = np.array(pace), 0.0  # lanes differ in all they compute
+    compute, found = np.zeros(len(pace)), []
+    for step in range(steps):
+        for work in REDUCES * (1 + 0.01 * np.cos(step)):
+            compute = compute + pace * work
+            began = np.maximum(compute, free)
+            free = began.max() + transfer
+            found.append((compute, began, np.full(len(pace), free)))
+        compute = np.maximum(compute, free) + rest * pace
+    return (np.array(one).T.reshape(len(pace), steps, -1) for one in zip(*found, strict=True))
+
+
+def entries_of(enter, leave):
+    """Entries of one group's lanes, and its operations."""
+    lanes, steps, places = enter.shape
+    lane, step = np.repeat(np.arange(lanes), steps * places), np.tile(np.arange(steps), lanes)
+    number = np.tile(np.arange(steps * places), lanes)
+    rows = lane_rows(
+        lane, step.repeat(places), enter.reshape(-1), leave.reshape(-1), operation=number,
+        slack_ns=np.full(len(lane), 9 * MS), seq=number,
+    )  # fmt: skip
+    table = operations(np.ones(steps * places, int), queue=np.zeros(steps * places, int))
+    return rows, table
+
+
+def test_kernels_held_by_their_queue_are_entered_when_compute_reaches_them():
+    """Lane 2 computes 1.2 times as long: the others' third and fourth kernels begin as the one
+    before is over, at 30.3 and 37.5 ms, though their compute was there at 30 and 36."""
+    reached, began, over = reduced_in_turn([1.0, 1.0, 1.2])
+    assert (began - reached)[0].max() > 1.4
+    moved = with_reached(*entries_of(began, over))
+    assert moved.enter_ns / MS == pytest.approx(reached.reshape(-1), abs=0.2)
+    sooner = (began - reached).reshape(-1)
+    assert moved.slack_ns / MS == pytest.approx(9 - sooner, abs=0.2)  # issued when they were
+
+
+def test_no_kernel_is_reached_before_its_host_issued_it():
+    _, began, over = reduced_in_turn([1.0, 1.0, 1.2])
+    rows, table = entries_of(began, over)
+    moved = with_reached(rows.with_column("slack_ns", np.zeros(len(rows), int)), table)
+    assert (moved.enter_ns == rows.enter_ns).all()
+
+
+def test_entries_stamped_as_compute_reaches_them_stay():
+    reached, _, over = reduced_in_turn([1.0, 1.0, 1.2])
+    rows, table = entries_of(reached, over)
+    assert (with_reached(rows, table).enter_ns == rows.enter_ns).all()
+
+
+def test_operations_one_after_the_other_do_not_run_on_the_stream_of_compute():
+    """Two of three kernels follow at once on the one before, as in a stream of compute; the third
+    lane's compute comes later."""
+    _, began, over = reduced_in_turn([1.0, 1.0, 1.2])
+    rows, _ = entries_of(began, over)
+    kinds = np.tile(np.arange(4), 36)
+    assert not _in_stream(rows, _gaps(rows, rows.leave_ns, kinds, kinds)).any()
 
 
 def test_idle_compute_tells_after_which_share_of_its_work_it_waited():

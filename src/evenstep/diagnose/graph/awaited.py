@@ -12,7 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.diagnose.graph.streams import AT_ONCE_NS, CROSSING_NS, LAUNCH_NS, TELLING, kernels
+from evenstep.diagnose.graph.streams import (
+    AT_ONCE_NS,
+    CROSSING_NS,
+    LAUNCH_NS,
+    TELLING,
+    kernels,
+    moved,
+)
 from evenstep.diagnose.graph.structure import means, row_hash
 from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL, SEVERAL
 from evenstep.trace.columns import Array, Columns
@@ -24,6 +31,7 @@ WHOLE = (0.0, 1.0)  # shares of work, done before a wait; others only where thes
 SHARES = (0.0, 0.25, 1 / 3, 0.5, 2 / 3, 0.75, 1.0)  # as layers are cut
 LARGEST_WEIGHT = 1 / 3  # of a step's work: weight of one place in the pace
 _AT_ONCE = (0.0, *[np.nan] * (FURTHEST - 1))  # shares of work before a wait for the last entry
+REACHED_ROUNDS = 2  # of usual work and entries held by their queue in turn
 PACE_ROUNDS = 4  # of fitting waits and computing paces in turn
 MOST_GAPS = 60_000  # that are fitted
 _REDUCTIONS = (int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER), int(Op.REDUCE))
@@ -63,27 +71,135 @@ def _of_members(found: Awaited, last: Array, count: int) -> Awaited:
 
 
 def _awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
-    entered = _entered_kinds(rows, operations)
-    place = _places(rows, entered)
     over = np.where(rows.on_device, rows.leave_ns, over_ns[rows.operation])
-    gaps = _gaps(rows, over, place, entered)
+    entered = _entered_kinds(rows, operations)
+    gaps = _gaps(rows, over, _places(rows, entered), entered)
     share = _shares_alike(rows, operations, gaps)
+    return _waits_of_rows(rows, gaps, _shares(rows, operations, gaps, share))
+
+
+def _shares(rows: Columns, operations: Columns, gaps: _Gaps, share: Array) -> Array:
+    """How much of each kind's work is done before it waits, (kinds, FURTHEST), nan: no wait;
+    searched from `share`."""
     received = operations.message[rows.operation[gaps.row - 1]] & np.isnan(gaps.computed)
     sure = (means(received, gaps.kind) > MOST) & (share[:, 0] == 0)
     seen, told = _shares_by_idle_time(rows, gaps)
     share = np.where(told[:, None], seen, share)
     follows = _in_stream(rows, gaps)
     share[follows], told = _AT_ONCE, told | follows
-    return _waits_of_rows(rows, gaps, _best_shares(gaps, share, sure | told))
+    return _best_shares(gaps, share, sure | told)
+
+
+def with_reached(rows: Columns, operations: Columns) -> Columns:
+    """The entries, with those whose kernels began as soon as the queue of their group was free
+    moved to when compute reached them, as far as other lanes and steps tell how long that takes.
+
+    `rows` in any order. Where entries are stamped when compute reaches them, some come while the
+    operation before is in flight, and all stay.
+    """
+    mine = np.flatnonzero(rows.on_device & np.isnan(rows.computed_ns))
+    mine = mine[np.lexsort([rows.seq[mine], rows.enter_ns[mine], rows.lane[mine]])]
+    some = rows.select(mine)
+    held = _held_by_queue(some, operations)
+    if not held.any():
+        return rows
+    entered = _entered_kinds(some, operations)
+    place = _places(some, entered)
+    gaps = _gaps(some, some.leave_ns, place, entered)
+    always = held[gaps.row] & ~gaps.opens
+    always &= _on_all_lanes(some, gaps.row, held[gaps.row], gaps.kind)[gaps.kind]
+    held[gaps.row[always]] = False
+    first = _since_issued(some, gaps.row[always])
+    some = moved(some, slice(None), first)
+    stamped, sooner = _gaps(some, some.leave_ns, place, entered), np.zeros(len(some), np.int64)
+    for _ in range(REACHED_ROUNDS if held.any() else 0):
+        gaps = _gaps(moved(some, slice(None), sooner), some.leave_ns, place, entered)
+        work, share = _usual_work(some, operations, gaps, held[gaps.row])
+        sooner[gaps.row] = np.rint(_held_ns(stamped, share, work, held[gaps.row]))
+    return moved(rows, mine, first + sooner)
+
+
+def _since_issued(rows: Columns, lost: Array) -> Array:
+    """How long before their kernels began compute reached these entries (indices), of which no
+    lane tells: as far from the entry before to the one after as hosts issued them. (rows,), ns."""
+    there = np.ones(len(rows), bool)
+    there[lost] = False
+    seen = np.append(np.flatnonzero(there), len(rows) - 1)
+    following = np.searchsorted(seen, lost)
+    before, after = seen[following - 1], seen[following]
+    issued = rows.enter_ns - rows.slack_ns
+    whole = issued[after] - issued[before]
+    told = (rows.slack_ns[[before, lost, after]] >= 0).all(axis=0) & (whole > 0)
+    told &= rows.lane[after] == rows.lane[before]
+    part = np.where(told, (issued[lost] - issued[before]) / np.where(told, whole, 1), 0.0)
+    reached = rows.enter_ns[before] + part * (rows.enter_ns[after] - rows.enter_ns[before])
+    found = np.zeros(len(rows), np.int64)
+    found[lost] = np.maximum(rows.enter_ns[lost] - np.rint(reached), 0)
+    return found
+
+
+def _usual_work(
+    rows: Columns, operations: Columns, gaps: _Gaps, held: Array
+) -> tuple[Array, Array]:
+    """The work of each gap, as other lanes and steps do it at this one's pace, 0 where all of the
+    kind's entries are `held`; and the shares of each kind done before it waits."""
+    gaps = gaps._replace(idle=gaps.idle | held)
+    starts = _usual_shares(rows, operations, gaps), _shares_alike(rows, operations, gaps)
+    found = [_shares(rows, operations, gaps, start) for start in starts]
+    misfits = [_misfit(gaps, one, _paces(gaps, one))[0][gaps.kind].sum() for one in found]
+    share = found[int(np.argmin(misfits))]
+    work, unseen = _work(gaps, share)
+    pace = _paces(gaps, share)
+    return _median(work / pace, ~unseen, gaps.kind)[gaps.kind] * pace, share
+
+
+def _held_by_queue(rows: Columns, operations: Columns) -> Array:
+    """Entries that begin as the operation before in their lane's queue ends; none where others
+    come before that."""
+    queue = operations.queue[rows.operation]
+    order = np.lexsort([np.arange(len(rows)), queue, rows.lane])
+    lane, queue, number = rows.lane[order], queue[order], rows.operation[order]
+    follows = (np.diff(lane, prepend=-1) == 0) & (np.diff(queue, prepend=-1) == 0)
+    after = rows.enter_ns[order] - np.append(0, rows.leave_ns[order][:-1])
+    follows &= ~operations.message[number]
+    early, at_once = follows & (after < -CROSSING_NS), follows & (np.abs(after) <= CROSSING_NS)
+    held = np.zeros(len(rows), bool)
+    held[order] = at_once & (early.sum() <= MINOR * at_once.sum())
+    return held
+
+
+def _held_ns(gaps: _Gaps, share: Array, work: Array, held: Array) -> Array:
+    """How long each held entry waited for its queue since its lane had done this work; 0 where
+    the work is not known."""
+    after = np.append(False, (np.diff(gaps.row) == 1) & held[:-1])
+    turn = np.arange(len(held)) - np.maximum.accumulate(
+        np.where(held & after, 0, np.arange(len(held)))
+    )
+    found = np.zeros(len(held))
+    for depth in range(int(turn.max(initial=0)) + 1):
+        at = np.flatnonzero(held & (work > 0) & (turn == depth))
+        one = _Gaps(*(part[..., at] for part in gaps))
+        before = np.where(after[at], found[at - 1], 0.0)
+        lasts = _expected(one, share, work[at], before)
+        found[at] = np.maximum(one.lasted - lasts, 0.0)
+    return found
 
 
 def _in_stream(rows: Columns, gaps: _Gaps) -> Array:
     """Kinds of gaps that end with the operation before, as blocking calls on the stream of compute
-    do: between the same two kinds of entries nearly all. By the operations' own ends."""
+    do: between the same two kinds of entries nearly all, on all lanes, as behind an operation that
+    only keeps its queue busy some lane's compute comes last. By the operations' own ends."""
     ends = np.abs(gaps.lasted - gaps.over[0]) <= CROSSING_NS
     told = rows.on_device[gaps.row] & np.isnan(gaps.computed) & ~gaps.opens
     told &= gaps.lasted > SEVERAL * CROSSING_NS
-    return (means(ends & told, gaps.pair) > NEARLY_ALL)[gaps.pairs]
+    return _on_all_lanes(rows, gaps.row, ends & told, gaps.pair)[gaps.pairs]
+
+
+def _on_all_lanes(rows: Columns, row: Array, which: Array, number: Array) -> Array:
+    """The numbers of which nearly always all lanes that enter an operation are among these rows."""
+    entered = rows.operation[row]
+    others = np.bincount(entered, ~which)[entered] > 0
+    return means(~others, number) > NEARLY_ALL
 
 
 def _usual_shares(rows: Columns, operations: Columns, gaps: _Gaps) -> Array:
@@ -208,9 +324,9 @@ def _work(gaps: _Gaps, share: Array) -> tuple[Array, Array]:
     return np.where(told, gaps.computed, np.maximum(work, 0.0)), unseen & ~told
 
 
-def _expected(gaps: _Gaps, share: Array, work: Array) -> Array:
-    """How long each gap lasts with this work."""
-    lasts = work
+def _expected(gaps: _Gaps, share: Array, work: Array, sooner: Array | float = 0.0) -> Array:
+    """How long each gap lasts with this work, which began so much sooner than the gap."""
+    lasts = work - sooner
     for over, part in zip(gaps.over, share.T, strict=True):
         lasts = np.fmax(lasts, over + (1 - part[gaps.kind]) * work)
     return lasts
@@ -218,14 +334,17 @@ def _expected(gaps: _Gaps, share: Array, work: Array) -> Array:
 
 def _paces(gaps: _Gaps, share: Array) -> Array:
     """How many times as long as usual all work of a gap's lane is in its step: 1, unless more of it
-    than one gap says otherwise."""
+    than one gap says otherwise. Of kinds that are mostly hidden, only the longest are seen: these
+    tell nothing."""
     work, unseen = _work(gaps, share)
     pace: Array = np.ones(len(work))
+    shown = (means(~unseen, gaps.kind) > MOST)[gaps.kind]
     cells = np.arange(int(gaps.cell.max(initial=-1)) + 1)
     for _ in range(2):
         length = _lengths(gaps, work / pace, unseen)[gaps.kind]
-        most = LARGEST_WEIGHT * np.bincount(gaps.cell, length, len(cells))
-        weight = np.where(unseen, 0.0, np.minimum(length, most[gaps.cell]))
+        weight = np.where(shown, length, 0.0)
+        most = LARGEST_WEIGHT * np.bincount(gaps.cell, weight, len(cells))
+        weight = np.where(unseen, 0.0, np.minimum(weight, most[gaps.cell]))
         ratio = np.append(work / np.maximum(length, 1.0), np.ones(len(cells)))
         usual = _median(ratio, np.append(weight, most), np.append(gaps.cell, cells))
         pace = np.where(usual > 0, usual, 1.0)[gaps.cell]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.diagnose.graph import streams
+from evenstep.diagnose.graph.awaited import with_reached
 from evenstep.diagnose.graph.entries import Entries, entered_on_device, entries
 from evenstep.diagnose.graph.lanes import BETWEEN_NS, TELLING_NS, LaneExtent, TimeLine, rows_of
 from evenstep.diagnose.graph.segments import segments
@@ -49,7 +50,8 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     lost = np.isin(ranks, list(clocks.unplaced)) & ~device
     found = _restricted(found, ~lost[found.rows.lane]) if lost.any() else found
     rows = _with_deciding_members(found.rows)
-    found = found._replace(rows=streams.with_stream_order(rows, found.operations))
+    rows = streams.with_stream_order(rows, found.operations)
+    found = found._replace(rows=with_reached(rows, found.operations) if device.any() else rows)
     apart = device & ~np.isin(ranks, trace.host_clock_ranks)
     span = LaneExtent(trace, clocks, steps, ranks, device, apart)
     over, queues = _over(span, found, _earliest_ends(found))

@@ -129,6 +129,17 @@ def with_stream_order(rows: Columns, operations: Columns) -> Columns:
     return rows.with_column("enter_ns", enter).with_column("after", after)
 
 
+def moved(rows: Columns, which: Array | slice, sooner: Array) -> Columns:
+    """The rows, with some entries (indices) so many ns sooner, but none before its host issued
+    it."""
+    enter, slack = rows.enter_ns.copy(), rows.slack_ns.copy()
+    issued = slack[which] >= 0
+    sooner = np.where(issued, np.minimum(sooner, slack[which]), sooner).astype(np.int64)
+    enter[which] -= sooner
+    slack[which] -= np.where(issued, sooner, 0).astype(slack.dtype)
+    return rows.with_column("enter_ns", enter).with_column("slack_ns", slack)
+
+
 def _on_streams(rows: Columns) -> tuple[Array, Array]:
     """The operation that each entry's stream carried out before it in the step, -1 none or not
     known, and whether that kept the stream busy until the entry began.
