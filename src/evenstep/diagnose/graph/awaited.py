@@ -95,9 +95,10 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
     moved to when compute reached them, as far as other lanes and steps tell how long that takes.
 
     `rows` in any order. Where entries are stamped when compute reaches them, some come while the
-    operation before is in flight, and all stay.
+    operation before is in flight, and all stay; so do those that no host is known to have issued,
+    as in dumps, whose times between are estimates.
     """
-    mine = np.flatnonzero(rows.on_device & np.isnan(rows.computed_ns))
+    mine = np.flatnonzero(rows.on_device & np.isnan(rows.computed_ns) & (rows.slack_ns >= 0))
     mine = mine[np.lexsort([rows.seq[mine], rows.enter_ns[mine], rows.lane[mine]])]
     some = rows.select(mine)
     held = _held_by_queue(some, operations)
@@ -129,8 +130,7 @@ def _since_issued(rows: Columns, lost: Array) -> Array:
     before, after = seen[following - 1], seen[following]
     issued = rows.enter_ns - rows.slack_ns
     whole = issued[after] - issued[before]
-    told = (rows.slack_ns[[before, lost, after]] >= 0).all(axis=0) & (whole > 0)
-    told &= rows.lane[after] == rows.lane[before]
+    told = (whole > 0) & (rows.lane[after] == rows.lane[before])
     part = np.where(told, (issued[lost] - issued[before]) / np.where(told, whole, 1), 0.0)
     reached = rows.enter_ns[before] + part * (rows.enter_ns[after] - rows.enter_ns[before])
     found = np.zeros(len(rows), np.int64)

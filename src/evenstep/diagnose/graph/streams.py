@@ -133,10 +133,9 @@ def moved(rows: Columns, which: Array | slice, sooner: Array) -> Columns:
     """The rows, with some entries (indices) so many ns sooner, but none before its host issued
     it."""
     enter, slack = rows.enter_ns.copy(), rows.slack_ns.copy()
-    issued = slack[which] >= 0
-    sooner = np.where(issued, np.minimum(sooner, slack[which]), sooner).astype(np.int64)
+    sooner = np.minimum(sooner, slack[which])
     enter[which] -= sooner
-    slack[which] -= np.where(issued, sooner, 0).astype(slack.dtype)
+    slack[which] -= sooner
     return rows.with_column("enter_ns", enter).with_column("slack_ns", slack)
 
 
