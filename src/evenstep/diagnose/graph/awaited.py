@@ -99,11 +99,13 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
     as in dumps, whose times between are estimates.
     """
     mine = np.flatnonzero(rows.on_device & np.isnan(rows.computed_ns) & (rows.slack_ns >= 0))
-    mine = mine[np.lexsort([rows.seq[mine], rows.enter_ns[mine], rows.lane[mine]])]
+    mine = mine[np.lexsort([rows.seq[mine], rows.lane[mine]])]
     some = rows.select(mine)
     held = _held_by_queue(some, operations)
     if not held.any():
         return rows
+    passed = np.where(held, some.enter_ns - _soonest_from(some.lane, some.enter_ns), 0)
+    some = moved(some, slice(None), passed)
     entered = _entered_kinds(some, operations)
     place = _places(some, entered)
     gaps = _gaps(some, some.leave_ns, place, entered)
@@ -117,7 +119,15 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
         gaps = _gaps(moved(some, slice(None), sooner), some.leave_ns, place, entered)
         work, share = _usual_work(some, operations, gaps, held[gaps.row])
         sooner[gaps.row] = np.rint(_held_ns(stamped, share, work, held[gaps.row]))
-    return moved(rows, mine, first + sooner)
+    return moved(rows, mine, passed + first + sooner)
+
+
+def _soonest_from(lane: Array, time: Array) -> Array:
+    """The earliest time of each row and those of its lane after it."""
+    low = int(time.min())
+    width = int(time.max()) - low + 1
+    line = time - low + lane * width
+    return np.minimum.accumulate(line[::-1])[::-1] + low - lane * width
 
 
 def _since_issued(rows: Columns, lost: Array) -> Array:
@@ -141,7 +151,7 @@ def _since_issued(rows: Columns, lost: Array) -> Array:
 def _usual_work(
     rows: Columns, operations: Columns, gaps: _Gaps, held: Array
 ) -> tuple[Array, Array]:
-    """The work of each gap, as other lanes and steps do it at this one's pace, 0 where all of the
+    """The work of each gap, as other lanes and steps do it at this one's pace, nan where all of the
     kind's entries are `held`; and the shares of each kind done before it waits."""
     gaps = gaps._replace(idle=gaps.idle | held)
     starts = _usual_shares(rows, operations, gaps), _shares_alike(rows, operations, gaps)
@@ -150,7 +160,9 @@ def _usual_work(
     share = found[int(np.argmin(misfits))]
     work, unseen = _work(gaps, share)
     pace = _paces(gaps, share)
-    return _median(work / pace, ~unseen, gaps.kind)[gaps.kind] * pace, share
+    length = _median(work / pace, ~unseen, gaps.kind)
+    told = means(~unseen, gaps.kind) > 0
+    return np.where(told, length[: len(told)], np.nan)[gaps.kind] * pace, share
 
 
 def _held_by_queue(rows: Columns, operations: Columns) -> Array:
@@ -170,14 +182,14 @@ def _held_by_queue(rows: Columns, operations: Columns) -> Array:
 
 def _held_ns(gaps: _Gaps, share: Array, work: Array, held: Array) -> Array:
     """How long each held entry waited for its queue since its lane had done this work; 0 where
-    the work is not known."""
+    the work is not known, nan."""
     after = np.append(False, (np.diff(gaps.row) == 1) & held[:-1])
     turn = np.arange(len(held)) - np.maximum.accumulate(
         np.where(held & after, 0, np.arange(len(held)))
     )
     found = np.zeros(len(held))
     for depth in range(int(turn.max(initial=0)) + 1):
-        at = np.flatnonzero(held & (work > 0) & (turn == depth))
+        at = np.flatnonzero(held & ~np.isnan(work) & (turn == depth))
         one = _Gaps(*(part[..., at] for part in gaps))
         before = np.where(after[at], found[at - 1], 0.0)
         lasts = _expected(one, share, work[at], before)
