@@ -147,6 +147,7 @@ class Verdict:
     after_ns: float | None = None  # mean step without the cause, or with the remedy
     healthy: bool = False
     when: str = "without it"  # the condition of `after_ns`
+    remedy: Option | None = None  # whose action it is
 
     @property
     def head(self) -> str:
@@ -179,7 +180,7 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
     remedy = best(first)
     action = remedy.action if remedy else ""
     if first.mode in TERMINAL:
-        return Verdict(first.observation, "", first.cause, action)
+        return Verdict(first.observation, "", first.cause, action, remedy=remedy)
     before_ns = (summary.get("step_time") or {}).get("mean_ns")
     verb = "cost" if len(first.where.ranks) > 1 and not takes_turns(first) else "costs"
     of = "step time" if before_ns is not None else "the time in collectives"
@@ -195,7 +196,7 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
     why = words.shortened(
         _NAMED_BEFORE.sub("", first.cause.partition(";")[0]), left - words.count_words(action)
     )
-    return replace(found, why=why, action=action)
+    return replace(found, why=why, action=action, remedy=remedy)
 
 
 def _given_back(finding: Finding, remedy: Option | None) -> tuple[float, str]:

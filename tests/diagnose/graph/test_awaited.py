@@ -373,6 +373,8 @@ def entries_of(enter, leave):
         lane, step.repeat(places), enter.reshape(-1), leave.reshape(-1), operation=number,
         slack_ns=np.full(len(lane), 9 * MS), seq=number,
     )  # fmt: skip
+    for name in ("enter_ns", "leave_ns"):
+        rows = rows.with_column(name, np.rint(rows[name]).astype(np.int64))
     table = operations(np.ones(steps * places, int), queue=np.zeros(steps * places, int))
     return rows, table
 

@@ -284,11 +284,12 @@ def _idle_part(case: Case, late: Array) -> Array | None:
 def _expected_work(own: Array, late: Array, issued: Array) -> Array:
     """The work expected in each of these gaps, of which those that ended `late` are only an upper
     bound: a regression on the time of issue with normal errors, censored (Tobin 1958), by
-    expectation and maximization."""
+    expectation and maximization, no further beyond the issues seen than these lie apart."""
     from scipy.special import ndtr  # when first asked: .1 s
 
     seen, work, unknown = ~late, own, np.zeros(len(own))
-    issued = np.maximum(issued, issued[seen].min())  # no further down; above, a gap is a bound
+    low, high = issued[seen].min(), issued[seen].max()
+    issued = np.clip(issued, low, 2 * high - low)
     for _ in range(EXPECTATIONS):
         middle = issued[seen].mean()
         spread = issued[seen] - middle

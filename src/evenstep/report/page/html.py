@@ -15,7 +15,7 @@ from evenstep import words
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.predict.what_if import WhatIfGain
-from evenstep.diagnose.sentences import best, sureness, verdict
+from evenstep.diagnose.sentences import sureness, verdict
 from evenstep.report import markdown
 from evenstep.report.page import fabric, sheet
 from evenstep.report.page.contents import Contents, contents
@@ -78,16 +78,14 @@ def render(
     titles = {"gpu": "GPU", **({"nic": "adapter"} if several else {}), "numa": "NUMA"}
     known = {part for place in shown.places.values() for part in place}
     facts = {"directory": packed.directory, "fabric": link_map and link_map.facts, **shown.facts}
-    said = verdict(diagnosis.findings, diagnosis.summary)
     text: str = template.render(
         diagnosis=diagnosis,
         summary=diagnosis.summary,
         run=_run_line(diagnosis),
         shares=[(n, text, shares[n]) for n, text in words.SHARES if words.is_known(shares.get(n))],
         cost=cost(diagnosis, trace, price_per_rank_hour),
-        said=said,
+        said=verdict(diagnosis.findings, diagnosis.summary),
         markdown=markdown.render(diagnosis),
-        remedy=best(diagnosis.findings[0]) if said.action else None,
         shown=shown,
         answers=answers,
         scaling=drawn,

@@ -6,10 +6,9 @@ The text is the same with and without colour: files, pipes and `NO_COLOR` get pl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evenstep.diagnose.finding import Diagnosis, Finding, Option
-from evenstep.diagnose.predict.what_if import WhatIfGain
 from evenstep.diagnose.sentences import sureness
 from evenstep.report.terminal.scaling import measured_notes, measured_table
 from evenstep.report.terminal.sentences import acted, movement, stragglers
@@ -30,6 +29,9 @@ from evenstep.words import (
     some,
     some_ranks,
 )
+
+if TYPE_CHECKING:
+    from evenstep.diagnose.predict.what_if import WhatIfGain
 
 OPTIONS = 3
 EVIDENCE = 4
