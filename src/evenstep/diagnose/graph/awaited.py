@@ -127,7 +127,7 @@ def _soonest_from(lane: Array, time: Array) -> Array:
     low = int(time.min())
     width = int(time.max()) - low + 1
     line = time - low + lane * width
-    return np.minimum.accumulate(line[::-1])[::-1] + low - lane * width
+    return np.asarray(np.minimum.accumulate(line[::-1])[::-1] + low - lane * width)
 
 
 def _since_issued(rows: Columns, lost: Array) -> Array:
