@@ -32,6 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="part of ROW/STACK/WHERE/FAULT#N"
     )
+    parser.add_argument(
+        "--kernels",
+        action="store_true",
+        help="stamp devices as kernels begin, not as compute comes",
+    )
     parser.add_argument("--wrong", action="store_true", help="list every wrong case")
     parser.add_argument(
         "--verdicts", type=Path, metavar="FILE", help="append all verdicts as JSON lines"
@@ -53,7 +58,8 @@ def run(args: argparse.Namespace) -> list[Row]:
         for verdict in verdicts:
             if not verdict.right:
                 print(_described(verdict))
-    return rows(verdicts, f"{COMMAND} --final" if args.final else COMMAND)
+    given = [option for option in ("final", "kernels") if getattr(args, option)]
+    return rows(verdicts, " --".join([COMMAND, *given]))
 
 
 def _freeze(file: Path | None, verdict: Verdict) -> None:
@@ -63,15 +69,15 @@ def _freeze(file: Path | None, verdict: Verdict) -> None:
             lines.write(json.dumps(verdict.as_dict()) + "\n")
 
 
-def _judge(number_and_only: tuple[int, str]) -> Verdict | None:
-    number, only = number_and_only
-    case = build(number, only)
+def _judge(number_only_and_kernels: tuple[int, str, bool]) -> Verdict | None:
+    number, only, kernels = number_only_and_kernels
+    case = build(number, only, kernels=kernels)
     return None if case is None else judged(case)
 
 
 def _with_progress(numbers: Sequence[int], args: argparse.Namespace) -> Iterator[Verdict]:
     began, wrong, last = time.monotonic(), 0, 0.0
-    work = [(number, args.only) for number in numbers]
+    work = [(number, args.only, args.kernels) for number in numbers]
     for done, verdict in enumerate(_mapped(_judge, work, args.processes), start=1):
         wrong += verdict is not None and not verdict.right
         now = time.monotonic() - began

@@ -91,8 +91,9 @@ def entries() -> list[tuple[str, str, bool, str]]:
 ENTRIES = entries()
 
 
-def build(number: int, only: str = "") -> Case | None:
-    """The case of this number; None where its name has no such part."""
+def build(number: int, only: str = "", *, kernels: bool = False) -> Case | None:
+    """The case of this number; None where its name has no such part. `kernels`: devices are stamped
+    as kernels begin, not as compute comes to them."""
     row, stack, on_device, name = ENTRIES[number % len(ENTRIES)]
     where = "device" if on_device else "host"
     if only not in f"{row}/{stack}/{where}/{name or 'healthy'}#{number}":
@@ -100,7 +101,7 @@ def build(number: int, only: str = "") -> Case | None:
     rng = np.random.default_rng([2026, number])
     if row == "terminal":
         return terminal.build(number, name, rng)
-    spec = JOBS[stack](rng, number, on_device=on_device)
+    spec = replace(JOBS[stack](rng, number, on_device=on_device), kernels=kernels)
     names = name.split("+") if name else []
     for each in names:
         spec = _suited(spec, each, rng)

@@ -26,6 +26,7 @@ class Spec:
     per_node: int
     steps: int
     on_device: bool = False
+    kernels: bool = False  # see `Machine`
     step_s: float = 0.1  # compute of a step
     noise_cv: float = 0.03  # of one piece of work
     coupled: bool = False  # all pieces of a rank's step share their noise
@@ -61,7 +62,7 @@ class Job:
     def __init__(self, spec: Spec, world: World, *, record: bool) -> None:
         self.spec = spec
         self.world = world
-        self.machine = Machine(spec.world, spec.on_device, [] if record else None)
+        self.machine = Machine(spec.world, spec.on_device, [] if record else None, spec.kernels)
         self.comms: list[Communicator] = []
         self.node = np.arange(spec.world) // spec.per_node
         self._cache: dict[str, np.ndarray] = {}

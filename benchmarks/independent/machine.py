@@ -73,6 +73,7 @@ class Machine:
     ranks: int
     on_device: bool
     tape: list[dict] | None = None
+    kernels: bool = False  # devices are stamped as kernels begin, not as compute comes to them
     step: int = 0
     host: Array = field(init=False)
     device: Array = field(init=False)
@@ -166,6 +167,8 @@ class Machine:
             self._issued(ranks)
         clock = self.device if self.on_device else self.host
         start = np.maximum(clock[members].max(axis=1), comm.free)
+        freed = np.zeros(self.ranks)
+        freed[members] = comm.free[:, None]
         comm.free = start + seconds
         ends = np.zeros(self.ranks)
         ends[members] = comm.free[:, None]
@@ -179,7 +182,8 @@ class Machine:
         entered = clock[ranks].copy()
         if row is not None and self.on_device:
             row.update(
-                device_enter=entered, device_exit=leaves,
+                device_enter=np.maximum(entered, freed[ranks]) if self.kernels else entered,
+                device_exit=leaves,
                 flags=ON_DEVICE | ASYNC, device=0, exit=leaves, polled=True,
             )  # fmt: skip
         if self.on_device and blocking:

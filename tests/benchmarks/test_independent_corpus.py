@@ -46,6 +46,18 @@ def test_a_device_works_behind_its_host_and_no_faster():
     assert machine.device[0] == pytest.approx(6.0, abs=1e-4)
 
 
+@pytest.mark.parametrize(("kernels", "stamped"), [(False, 1.0), (True, 2.0)])
+def test_a_kernel_begins_once_the_one_before_it_is_over(kernels, stamped):
+    """Compute comes to the second all-reduce after 1 s, when the first has one of its 2 s left."""
+    machine = Machine(1, True, [], kernels)
+    alone = Communicator(0, "default_pg", np.array([[0]]), link="node")
+    machine.collective(alone, ALL_REDUCE, 8, np.array([2.0]), np.zeros(1), blocking=False)
+    machine.work(machine.everyone, np.array([0.1]), np.array([1.0]))
+    machine.collective(alone, ALL_REDUCE, 8, np.array([2.0]), np.zeros(1), blocking=False)
+    assert machine.tape[-1]["device_enter"] == pytest.approx(stamped, abs=1e-4)
+    assert machine.tape[-1]["device_exit"] == pytest.approx(4.0, abs=1e-4)
+
+
 @pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("stack", ["ddp", "fsdp", "tensor", "hierarchical", "moe"])
 def test_without_a_fault_nothing_is_lost(stack, on_device):
