@@ -7,8 +7,10 @@ the run less its length without the disturbance, with the same noise: `World.inj
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -101,11 +103,11 @@ class World:
 
     def length_ns(self) -> float:
         """Time of the steps that are diagnosed."""
-        return _Run(self).length_ns
+        return self._lengths()[0]
 
     def step_ns(self) -> Any:
         """Length of each step that is diagnosed: the median over ranks."""
-        return np.array(_Run(self).steps_ns[WARM_UP:])
+        return np.array(self._lengths()[1][WARM_UP:])
 
     def injected_share(self) -> float:
         """What the delays cost, as a share of the time: the counterfactual, replayed exactly."""
@@ -116,7 +118,11 @@ class World:
         return 1 - other.length_ns() / self.length_ns()
 
     def trace(self) -> Trace:
-        return _Run(self).trace()
+        return _Run(self).trace() if self.fabric else _run(pickle.dumps(self)).trace()
+
+    def _lengths(self) -> tuple[float, list[float]]:
+        """Of the run and of its steps."""
+        return _Run(self).lengths() if self.fabric else _lengths(pickle.dumps(self))
 
     def everywhere(self) -> Any:
         """A table (steps, ranks) of zeros to put delays in."""
@@ -134,6 +140,38 @@ class World:
         return self.delayed(phase, table, **how)
 
 
+# A world is asked for its trace, its length and that of the world without its delays, of which many
+# tests have the same. The key is what it is now: it may be changed. A fabric may be any function.
+
+
+@lru_cache(maxsize=2)
+def _run(world: bytes) -> _Run:
+    return _Run(pickle.loads(world))
+
+
+@lru_cache(maxsize=64)
+def _lengths(world: bytes) -> tuple[float, list[float]]:
+    return _run(world).lengths()
+
+
+class _Partition:
+    """Disjoint groups that cover all ranks; `number` is that of a rank's group among all."""
+
+    def __init__(self, members: list[list[int]], numbers: dict[tuple[int, ...], int]) -> None:
+        self.members = members
+        sizes = [len(group) for group in members]
+        self._order = np.concatenate(members)
+        self._starts = np.cumsum([0, *sizes[:-1]])
+        self._place = np.empty(len(self._order), int)
+        self._place[self._order] = np.repeat(np.arange(len(members)), sizes)
+        self.number = np.array([numbers[tuple(group)] for group in members])[self._place]
+        self.first = np.array([group[0] for group in members])[self._place]
+
+    def last(self, entered: Any) -> Any:
+        """Per rank, when the last member of its group has entered."""
+        return np.maximum.reduceat(entered[self._order], self._starts)[self._place]
+
+
 class _Run:
     """The clocks of all ranks while the program runs, and what they record."""
 
@@ -145,17 +183,23 @@ class _Run:
         self.rows: list[dict[str, Any]] = []
         self.steps_ns: list[float] = []
         self.sequence = {"dp": 0, "tp": 0}
+        partitions = world.partitions()
         self.groups = [
             Group(f"{name}-{index}", f"{name}{index}", tuple(members), "gloo")
-            for name, members_of in world.partitions().items()
+            for name, members_of in partitions.items()
             for index, members in enumerate(members_of)
         ]
+        numbers = {group.ranks: number for number, group in enumerate(self.groups)}
+        self.partitions = {name: _Partition(made, numbers) for name, made in partitions.items()}
         begun = self.now
         for self.step in range(world.steps):
             if self.step == WARM_UP:
                 begun = self.now.copy()
             self._step()
         self.length_ns = float(np.median(self.now - begun))
+
+    def lengths(self) -> tuple[float, list[float]]:
+        return self.length_ns, self.steps_ns
 
     # -- the program -------------------------------------------------------------------------------
 
@@ -236,13 +280,6 @@ class _Run:
 
     # -- collectives -------------------------------------------------------------------------------
 
-    def _last(self, name: str, entered: Any) -> Any:
-        """Per rank, when the last member of its group has entered."""
-        last = np.zeros(self.world.ranks)
-        for members in self.world.partitions()[name]:
-            last[members] = entered[members].max()
-        return last
-
     def _bucket(self, bucket: int) -> int:
         return self.world.bucket_bytes[bucket % len(self.world.bucket_bytes)]
 
@@ -251,7 +288,7 @@ class _Run:
         if self.world.fabric is None:
             return begins + self.world.transfer_ns
         done = np.zeros(self.world.ranks)
-        for members in self.world.partitions()[name]:
+        for members in self.partitions[name].members:
             at = begins[members].max()
             move = Move(
                 op=op, members=tuple(members), size_bytes=size, at_ns=at - BOOT_NS, step=self.step
@@ -264,7 +301,7 @@ class _Run:
         if not self.world.collectives:
             return
         enter = self.now
-        self.now = self._moved(name, op, self._last(name, enter), size)
+        self.now = self._moved(name, op, self.partitions[name].last(enter), size)
         self.blocked += self.now - enter
         flags = Flag.ASYNC if waited else Flag(0)
         self._record_collective(name, op, enter, self.now, flags, size)
@@ -277,7 +314,8 @@ class _Run:
         done = np.zeros(self.world.ranks)
         for bucket, enter in enumerate(issued):
             size = self._bucket(bucket)
-            done = self._moved("dp", reducing, np.maximum(self._last("dp", enter), done), size)
+            begins = np.maximum(self.partitions["dp"].last(enter), done)
+            done = self._moved("dp", reducing, begins, size)
             self._record_collective("dp", reducing, enter, done, Flag.ASYNC, size)
         self.blocked += done - self.now
         self._record_phase(Phase.SYNC, self.now, done - self.now)
@@ -289,12 +327,7 @@ class _Run:
         world, (begins, ends) = self.world, self.pause
         seen = done + self.lags.exponential(world.exit_lag_ns, world.ranks)
         held_up = (seen > begins) & (seen < ends)
-        index = {group.ranks: number for number, group in enumerate(self.groups)}
-        group = np.zeros(world.ranks)
-        root = np.full(world.ranks, -1)
-        for members in world.partitions()[name]:
-            group[members] = index[tuple(members)]
-            root[members] = members[0] if op in ROOTED else -1
+        partition = self.partitions[name]
         fields: dict[str, Any] = {}
         issued_ns = 0
         if world.on_device:  # the host only issues; the device's own clock begins elsewhere
@@ -303,8 +336,9 @@ class _Run:
             origin = BOOT_NS - 10**9 * (1 + np.arange(world.ranks))
             fields = {"device_enter_ns": enter - origin, "device_exit_ns": done - origin}
         self._record(
-            kind=Kind.COLLECTIVE, op=op, group=group, group_seq=self.sequence[name],
-            bytes_in=size, peer_or_root=root, enter_ns=enter - issued_ns,
+            kind=Kind.COLLECTIVE, op=op, group=partition.number, group_seq=self.sequence[name],
+            bytes_in=size, peer_or_root=partition.first if op in ROOTED else -1,
+            enter_ns=enter - issued_ns,
             flags=int(flags | Flag.EXIT_UPPER_BOUND), exit_ns=np.where(held_up, ends, seen),
             **fields,
         )  # fmt: skip
@@ -324,9 +358,13 @@ class _Run:
 
     def _column(self, name: str) -> Any:
         default = {"peer_or_root": -1, "device": -1, "group": -1}.get(name, 0)
-        table = np.zeros((len(self.rows), self.world.ranks))
-        for row, line in zip(self.rows, table, strict=True):
-            line[:] = row.get(name, default)
+        values = [row.get(name, default) for row in self.rows]
+        table = np.empty((len(values), self.world.ranks))
+        varies = np.array([isinstance(value, np.ndarray) for value in values])
+        for row in varies.nonzero()[0]:
+            table[row] = values[row]
+        same = [float(value) for value, each in zip(values, varies, strict=True) if not each]
+        table[~varies] = np.array(same)[:, None]
         return table
 
     def trace(self) -> Trace:
