@@ -8,6 +8,7 @@ import pytest
 from evenstep.watch.findings import Journal, live_findings
 from evenstep.watch.frame import frame
 from evenstep.watch.run import LiveRun
+from evenstep.watch.terminal import pacing_text
 from evenstep.watch.window import WINDOW_STEPS
 from tests.report.live_ranks import MS, LiveRank, job
 
@@ -230,6 +231,18 @@ def test_pacing_says_what_is_in_force_and_what_was_asked(watched, run):
     assert (pacing["followed_by"], pacing["requested_mode"]) == (2, "on")
     assert pacing["held"] == pytest.approx(0.025)  # 5 of 100 ms on two of four ranks
     assert pacing["held_ranks"] == 2
+
+
+def test_what_was_asked_of_actions_is_said_of_actions(watched, run):
+    for rank in job(run):
+        rank.spool.add_fact("pace", {"mode": "observe"})
+    asked = {
+        "number": 1,
+        "mode": "observe",
+        "act": "gc",
+    }  # the mode that goes with actions but pace
+    (run / "control.json").write_text(json.dumps(asked))
+    assert pacing_text(watched.look()) == ("observe; requested: act gc; 0 of 4 ranks follow so far")
 
 
 def test_the_picture_is_json_without_anything_json_lacks(watched, run):

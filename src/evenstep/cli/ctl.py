@@ -15,6 +15,7 @@ from evenstep.cli.terminal import print_json, say, show, tell_written
 from evenstep.documents import Amount, Document, Meta, Natural
 from evenstep.errors import ConfigError, TraceError, UsageError
 from evenstep.trace.ranks import format_ranks
+from evenstep.watch.frame import request_words
 from evenstep.watch.run import LiveRun
 from evenstep.words import percent, plural
 
@@ -149,6 +150,6 @@ def status_lines(state: Mapping[str, Any]) -> list[str]:
     asked = state["asked"]
     if asked and len(state["followed_by"]) < len(ranks):
         followed = len(state["followed_by"])
-        request_text = f"act {asked['act']}" if asked["act"] is not None else asked["mode"]
-        found.append(f"requested: {request_text}; {followed} of {len(ranks)} ranks follow so far")
+        wanted = request_words(asked)
+        found.append(f"requested: {wanted}; {followed} of {len(ranks)} ranks follow so far")
     return [*found, *state["notes"]] or ["no rank reports a pacing state"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 import numpy as np
 
@@ -89,6 +89,7 @@ class Pacing(TypedDict, total=False):
     held: Amount
     held_ranks: Natural
     request: Natural | None
+    requested: Annotated[str, Meta("The last request in words: a pacing mode, or act and names.")]
     requested_mode: str | None
     followed_by: Natural | None
     note: str
@@ -235,10 +236,17 @@ def pacing(run: FollowedRun) -> Pacing:
         "held": float(held_ns.sum() / step_ns.sum()) if step_ns.sum() else 0.0,
         "held_ranks": int((held_ns > 0).sum()),
         "request": asked,
+        "requested": request_words(run.request),
         "requested_mode": run.request.get("mode"),
         "followed_by": sum(fact.get("request") == asked for fact in known) if asked else None,
         "note": next((str(s.facts["pacing"]) for s in run.states if "pacing" in s.facts), ""),
     }
+
+
+def request_words(request: Mapping[str, Any]) -> str:
+    """Return what `evenstep ctl` was asked for: its actions, else its mode of pacing."""
+    acts = request.get("act")
+    return str(request.get("mode")) if acts is None else f"act {acts}"
 
 
 def _state(run: FollowedRun) -> RunState:

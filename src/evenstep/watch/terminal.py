@@ -143,7 +143,7 @@ def pacing_text(frame: Frame) -> str:
         text += f"; {pacing['note']}"
     followed = pacing["followed_by"]
     if followed is not None and followed < frame.ranks_seen:
-        text += f"; requested: {pacing['requested_mode']}, {followed} of"
+        text += f"; requested: {pacing['requested']}; {followed} of"
         text += f" {plural(frame.ranks_seen, 'rank')} follow so far"
     return text
 

@@ -152,7 +152,7 @@
     if (pacing.held_ranks) text += `: delays ${plural(pacing.held_ranks, "rank")} by ${percent(pacing.held)} of all step time`;
     if (pacing.note) text += `; ${pacing.note}`;
     if (pacing.followed_by !== null && pacing.followed_by < ranks) {
-      text += `; requested: ${pacing.requested_mode}, ${pacing.followed_by} of ${plural(ranks, "rank")} follow so far`;
+      text += `; requested: ${pacing.requested}; ${pacing.followed_by} of ${plural(ranks, "rank")} follow so far`;
     }
     return text;
   }
