@@ -6,19 +6,43 @@ and torch are in angle brackets.
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import islice
+from operator import methodcaller
 from pathlib import Path
 from traceback import walk_stack, walk_tb
 from types import CodeType, FrameType
+from typing import Any
 
 DEEPEST = 12  # frames kept, from the innermost
 _OURS = str(Path(__file__).parents[2])
 _PYTHON = str(Path(os.__file__).parent)
 _PACKAGES, _TORCH = "-packages/", "-packages/torch/"  # "site-packages", of Debian "dist-packages"
 _PARTS = 3  # last parts of a file's path that are shown
+_called: Callable[[Callable[[], object]], Any] = methodcaller("__call__")
+
+
+def frame_of_thread(ident: int) -> FrameType | None:
+    """The innermost frame of a thread; None where there is no such thread.
+
+    Until 3.11.9, Python 3.11 may collect garbage while it holds the lock of its list of threads
+    (github.com/python/cpython/issues/106883). Where a callback of the collector, or a finalizer,
+    then gives the interpreter's lock to a thread that starts or ends another, neither ever goes
+    on. So garbage is not collected meanwhile; no other thread runs within the one statement.
+    """
+    if sys.version_info[:2] == (3, 11) and sys.version_info < (3, 11, 9) and gc.isenabled():
+        try:
+            frames: dict[int, FrameType]
+            _, frames, _ = map(_called, (gc.disable, sys._current_frames, gc.enable))
+        except BaseException:
+            gc.enable()
+            raise
+        return frames.get(ident)
+    return sys._current_frames().get(ident)
 
 
 def frames_of(frame: FrameType) -> list[str]:

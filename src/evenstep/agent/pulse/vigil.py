@@ -13,11 +13,10 @@ A burst leaves one record for each different stack (`Kind.STACK`), with its numb
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from evenstep.agent.pulse.frames import frames_of
+from evenstep.agent.pulse.frames import frame_of_thread, frames_of
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.trace.spool.layout import WORD_EXIT, WORD_GROUP_SEQ, WORD_KIND, WORD_STEP, Kind, Op
 
@@ -114,7 +113,7 @@ class Vigil:
         return now_ns
 
     def _take(self, now_ns: int) -> list[str]:
-        frame = sys._current_frames().get(self._recorder.ident)
+        frame = frame_of_thread(self._recorder.ident)
         if frame is None:
             return []
         frames = frames_of(frame)
