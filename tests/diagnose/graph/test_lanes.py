@@ -83,6 +83,18 @@ def test_a_wait_begins_when_its_thread_returned_from_the_last_call_within_it():
     assert waits(run.graph())[:2] == [(0, 1, 4), (0, 0, 5)]
 
 
+def test_a_wait_that_begins_with_the_call_it_lies_in_is_no_wait_of_its_own():
+    """Stamps of both may be equal: a barrier from 1 to 5, and a wait from 1 to 5."""
+    run = Run()
+    for rank in range(3):
+        run.collective(rank, 0, 0, 1, 5, Op.BARRIER, Flag(0))
+        run.wait(rank, 0, 1, 5)
+        run.step(rank, 0, 0, 12)
+    found = run.graph()
+    assert waits(found) == [(0, 0, 1), (1, 0, 1), (2, 0, 1)]
+    assert len(found.operations) == 1
+
+
 def test_a_wait_that_names_its_operation_is_for_it_alone():
     """Of two over at 6 and 9, a wait until 10 names the first."""
     run = Run(3, (0, 1, 2), (0, 1, 2))

@@ -242,7 +242,7 @@ def _after_calls(waits: Columns, rows: Columns) -> Columns:
     rows = rows.select(grouped_order(rows.lane, rows.enter_ns, rows.seq))
     last = TimeLine(rows.lane, rows.enter_ns).before(waits.lane, waits.leave_ns - 1) - 1
     at = np.maximum(last, 0)
-    inside = (last >= 0) & (rows.lane[at] == waits.lane) & (rows.enter_ns[at] > waits.enter_ns)
+    inside = (last >= 0) & (rows.lane[at] == waits.lane) & (rows.enter_ns[at] >= waits.enter_ns)
     returned = np.where(rows.calls[at], rows.leave_ns[at], rows.enter_ns[at])
     since = np.where(inside, np.clip(returned, waits.enter_ns, waits.leave_ns), waits.enter_ns)
     return waits.with_column("enter_ns", since)
