@@ -32,11 +32,6 @@ OUTPUTS = (
 
 
 def main(args: argparse.Namespace) -> int:
-    if args.json_schema is not None:
-        from evenstep.report.schema import schema
-
-        print_json(schema(args.json_schema))
-        return 0
     wanted = [name for name in OUTPUTS if getattr(args, name)]
     if args.run is None or not (wanted or args.serve):
         raise UsageError("give a RUN and what to write: --perfetto FILE, --parquet DIR, … (--help)")

@@ -20,7 +20,8 @@ from evenstep.cli.terminal import drop_output, open_streams, say
 from evenstep.errors import EvenstepError, MissingExtra, UsageError
 
 FINE, INTERNAL = 0, 3
-
+#: Options that list something instead of their command's work; they need no package.
+LISTINGS = ("fields", "presets", "json_schema")
 
 #: Packages that commands import, and the extra that installs each.
 EXTRAS = {
@@ -137,7 +138,9 @@ def _run(command: Command, argv: list[str]) -> int:
     args = command.parser().parse_args(own)
     if wrapped is not None:
         args.command = [*args.command, "--", *wrapped] if args.command else wrapped
-    return int(importlib.import_module(f"evenstep.cli.{command.name}").main(args))
+    listed = any(getattr(args, name, None) for name in LISTINGS)
+    module = "listing" if listed else command.name
+    return int(importlib.import_module(f"evenstep.cli.{module}").main(args))
 
 
 def _split(argv: list[str]) -> tuple[list[str], list[str] | None]:

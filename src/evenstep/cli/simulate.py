@@ -12,15 +12,12 @@ from pathlib import Path
 from evenstep.cli import files, progress, traces
 from evenstep.cli.terminal import say, show, tell_written
 from evenstep.errors import ConfigError, UsageError
-from evenstep.explain.text import hanging_lines
 from evenstep.report.terminal.simulation import off_by, render
-from evenstep.scenario import fields, presets, scenario, schema
+from evenstep.scenario import scenario, schema
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate import simulation
 from evenstep.simulate.result import Result
 from evenstep.trace.spool.folder import RunFolder
-
-_NAMES = 23  # columns of the list of presets
 
 
 def main(args: argparse.Namespace) -> int:
@@ -32,15 +29,6 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _main(args: argparse.Namespace) -> int:
-    if args.fields:
-        show(fields.document(), fields.described, as_json=args.json)
-        return 0
-    if args.presets:
-        found = presets.summaries()
-        listed: presets.PresetsDocument = {"schema": "evenstep.presets/1", "presets": found}
-        rows = (hanging_lines(f"{name:{_NAMES}}", what) for name, what in found.items())
-        show(listed, lambda: "\n".join(line for row in rows for line in row), as_json=args.json)
-        return 0
     if args.scenario is None:
         raise UsageError("give a SCENARIO file, or list the fields of one with --fields")
     asked = scenario.load(args.scenario, args.set)

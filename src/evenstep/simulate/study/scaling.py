@@ -45,6 +45,8 @@ CAUSES = {
     "bubble_ns": "a pipeline fills and drains for fewer micro-batches",
     "others_ns": "neighbours and collectives that are out of step take the links",
 }
+#: Where one batch is divided.
+STRONG = {"bytes_ns": "a rank exchanges as many bytes for a smaller share of the batch"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,7 @@ def peak(points: Sequence[Mapping[str, Any]], *, strong: bool = False) -> dict[s
     ideal = first["ranks"] / last["ranks"] if strong else 1.0  # of a whole step, whatever is in it
     grown = {name: last["parts_ns"][name] - first["parts_ns"][name] * ideal for name in CAUSES}
     name = max(grown, key=lambda key: grown[key])
+    why = STRONG.get(name, CAUSES[name]) if strong else CAUSES[name]
     total = sum(value for value in grown.values() if value > 0)
     lost = None if first["goodput"] is None else first["goodput"] - compared["goodput"]
     failing = lost is not None and total <= lost * last["step_ns"]["value"]
@@ -212,7 +215,7 @@ def peak(points: Sequence[Mapping[str, Any]], *, strong: bool = False) -> dict[s
         "from_ranks": first["ranks"],
         "to_ranks": last["ranks"],
         "cause": "failures" if failing else name,
-        "why": "failures and restarts take more of the time" if failing else CAUSES[name],
+        "why": "failures and restarts take more of the time" if failing else why,
         "grown_ns": None if failing else grown[name],
         "share": None if failing or total <= 0 else grown[name] / total,
     }
