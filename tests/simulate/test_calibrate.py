@@ -34,12 +34,12 @@ ROUND_TRIPS = {
     "sharded": (("work.kind=fsdp", "work.gradient_bytes=600MB", "run.steps=60"), [CALM],
                 "fsdp", 0.4),
     "tensor": (("work.kind=tensor", "work.tensor_parallel=2", "work.message_bytes=20MB",
-                "run.steps=80"), [CALM], "tensor", 0.4),
+                "run.steps=40"), [CALM], "tensor", 0.4),
     "pipeline": (("work.kind=pipeline", "work.pipeline_parallel=4", "work.tensor_parallel=2",
                   "work.layers=8", "work.micro_batches=6", "work.message_bytes=8MB",
-                  "run.steps=40"), [CALM], "pipeline", 0.4),
+                  "run.steps=20"), [CALM], "pipeline", 0.4),
     "stages": (("work.kind=pipeline", "work.pipeline_parallel=4", "work.micro_batches=4",
-                "work.message_bytes=8MB", "run.steps=40"), [CALM], "pipeline", 0.4),
+                "work.message_bytes=8MB", "run.steps=20"), [CALM], "pipeline", 0.4),
     "local": (("strategy.kind=local_sgd", "strategy.every=4", "work.gradient_bytes=400MB"), [CALM],
               "ddp", 0.1),
     "benchmark": (("work.kind=collective", "work.input_ms=0"), [CALM], "collective", 0.5),
@@ -82,6 +82,26 @@ def test_the_schedule_of_a_pipeline_is_found(schedule):
         "work.message_bytes=1MB", f"work.schedule={schedule}", "run.steps=8",
     )[1].scenario.work  # fmt: skip
     assert (work.schedule, work.micro_batches) == (schedule, 3)
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        {"tensor_parallel": 2, "context_parallel": 2, "key_share": 0.5},
+        {"tensor_parallel": 2, "expert_parallel": 2},
+        {"context_parallel": 2, "expert_parallel": 4},
+    ],
+    ids=["context", "experts", "both"],
+)
+def test_contexts_and_experts_of_a_pipeline_are_found(mesh):
+    asked = {"message_bytes": 4_000_000, "layers": 4, "pipeline_parallel": 2, **mesh}
+    result, found = calibrated(
+        "work.kind=pipeline", "work.micro_batches=2", "run.steps=8",
+        *(f"work.{name}={value}" for name, value in asked.items()),
+    )  # fmt: skip
+    assert {name: getattr(found.scenario.work, name) for name in asked} == asked
+    again = simulate(parse(schema.plain(found.scenario))).step_time
+    assert again.mean_ns == pytest.approx(result.step_time.mean_ns, rel=0.02)
 
 
 def test_of_interleaved_stages_it_is_told_that_their_messages_are_left_out():

@@ -15,6 +15,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from evenstep.documents import Amount, Document, Positive
+from evenstep.scenario.parts import Work
 from evenstep.trace.columns import Array
 
 HALVES = ("all_gather", "reduce_scatter")
@@ -92,12 +93,14 @@ def work_of(
     reduced = [one for one in usual if one.operation == "all_reduce"]
     if not phased and usual and all(one.blocking for one in usual):
         return _repeated(usual)
+    outer = [one for one in reduced if one not in inner]
+    gathers = [one for one in inner if one.operation == "all_gather"]
+    inner = [one for one in inner if one in reduced]
+    context = [one for one in gathers if one.members[1] - one.members[0] == _width(inner)]
+    if pipeline is not None and pipeline.apart == _width(inner) * _width(context):
+        return _staged(pipeline, inner, context, mixed, outer)
     if mixed:
         return _layered("experts", mixed, reduced)
-    outer = [one for one in reduced if one not in inner]
-    inner = [one for one in inner if one in reduced]
-    if pipeline is not None and pipeline.apart == (len(inner[0].members) if inner else 1):
-        return _staged(pipeline, inner, outer)
     if inner:
         return _layered("tensor", inner, outer)
     if _total(sharded) > _total(reduced):
@@ -135,6 +138,11 @@ def _one_group(seen: Sequence[ObservedCollectives]) -> list[ObservedCollectives]
     return list(first.values())
 
 
+def _width(seen: Sequence[ObservedCollectives]) -> int:
+    """Ranks of a group; 1 without one."""
+    return len(seen[0].members) if seen else 1
+
+
 def _layered(
     kind: str, inner: Sequence[ObservedCollectives], outer: Sequence[ObservedCollectives]
 ) -> WorkPlan:
@@ -155,20 +163,29 @@ def _layered(
 def _staged(
     pipeline: ObservedPipeline,
     inner: Sequence[ObservedCollectives],
+    context: Sequence[ObservedCollectives],
+    mixed: Sequence[ObservedCollectives],
     outer: Sequence[ObservedCollectives],
 ) -> WorkPlan:
-    """Stages; each layer of one has two all-reduces in both directions."""
-    passes = 4 * pipeline.micro_batches * pipeline.bytes
+    """Stages. In both directions each layer of one has two all-reduces, a gather of the context's
+    keys and values, and two exchanges with experts."""
+    width, passes = _width(context), 2 * pipeline.micro_batches * pipeline.bytes
+    keys = _total(context) / (passes * width)  # of all layers, over activations
+    layers = max(1, round(_total(inner or mixed) / (2 * passes) or keys / Work().key_share))
     fields = {
         "pipeline_parallel": pipeline.stages,
-        "tensor_parallel": pipeline.apart,
+        "tensor_parallel": _width(inner),
+        "context_parallel": width,
+        "key_share": float(f"{keys / layers or Work().key_share:.4g}"),
+        "expert_parallel": _width(mixed),
         "micro_batches": pipeline.micro_batches,
-        "message_bytes": round(pipeline.bytes),
-        "layers": pipeline.stages * max(1, round(_total(inner) / passes)) if inner else 0,
+        "message_bytes": round(pipeline.bytes * width),
+        "layers": pipeline.stages * layers if inner or context or mixed else 0,
         "gradient_bytes": round(_total(outer)),
         "schedule": pipeline.schedule,
     }
-    return WorkPlan("pipeline", fields, (*_one_group(inner), *_one_group(outer)), "ring", ())
+    used = [one for part in (inner, context, mixed, outer) for one in _one_group(part)]
+    return WorkPlan("pipeline", fields, tuple(used), "ring", ())
 
 
 def _sharded(
