@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenstep.diagnose.engine import diagnose
 from evenstep.errors import EvenstepError
 from evenstep.importers.opening import open_trace
-from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spool.layout import Kind, Phase
 
 MEGATRON = """\
 [before the start of training step] datetime: 2024-05-01 12:00:00
@@ -76,6 +77,43 @@ FAIRSEQ = "".join(
     for at in (100, 200)
 )
 
+PARTS = (Phase.INPUT, Phase.FORWARD, Phase.BACKWARD, Phase.SYNC, Phase.OPTIMIZER)
+ITERATION = (
+    " [2026-05-08 12:00:{at:02d}] iteration {at:8d}/  40 | consumed samples: 64 | "
+    "elapsed time per iteration (ms): 100.0 | learning rate: 1.5E-04 |\n"
+)
+#: Of 100 ms a step, rank 0 works 60 and rank 1 works 85: 5 of input, which forward-compute holds,
+#: then forward, backward and 10 of the optimizer. What is left is communication.
+TIMERS = "".join(
+    ITERATION.format(at=at) + "times across ranks (ms):\n"
+    + "".join(
+        f"  {name}:\n     rank  0: {one:.2f}\n     rank  1: {other:.2f}\n"
+        for name, one, other in (
+            ("forward-backward", 90, 90), ("forward-compute", 20, 30), ("batch-generator", 5, 5),
+            ("backward-compute", 30, 45), ("optimizer", 10, 10), ("optimizer-inner-step", 8, 8),
+        )
+    )
+    for at in (1, 2, 3)
+)  # fmt: skip
+MAXTEXT = "".join(
+    f"I0811 21:55:0{at}.1 1383 metric_logger.py:226] completed step: {at}, seconds: 10.{at}, "
+    "TFLOP/s/device: 350.8, Tokens/s/device: 1922.1, total_weights: 15728, loss: 12.9\n"
+    for at in (1, 2)
+)
+STAGES = "".join(
+    f"steps: {10 * at} loss: 4.6178 iter time (s): 0.99{at} samples/sec: 257.601\n" for at in (1, 2)
+)
+PADDLE = "".join(
+    f"[2026-05-08 12:00:00,341] [    INFO] - global step {at}, epoch: 0, batch: {at}, loss: 10.9, "
+    f"avg_reader_cost: 0.00021 sec, avg_batch_cost: 0.12{at} sec, speed: 8.06 step/s\n"
+    for at in (1, 2)
+)
+OLMO = "".join(
+    f"2026-05-08 12:00:0{at}.500\tnode1:0\tolmo.train:967\tINFO\t[step={at}/1000,epoch=0]\n"
+    "    train/CrossEntropyLoss=5.0\n    throughput/device/batches_per_second=1.2\n"
+    for at in (1, 2, 4)
+)
+
 
 def mllog(time_s, key, value=None, **metadata):
     """A line of MLPerf's logging."""
@@ -125,6 +163,11 @@ def opened(tmp_path):
         (DETECTRON, "detectron2", {(0, 19): 0.19, (0, 39): 0.39}),
         (FAIRSEQ, "fairseq", {(0, 200): 0.1}),
         (MLPERF, "MLPerf", {(0, 10): 2.0, (0, 20): 4.0}),  # 48 samples at 24, then 12 a second
+        (MAXTEXT, "MaxText", {(0, 1): 10.1, (0, 2): 10.2}),
+        (STAGES, "DeepSpeed's pipeline", {(0, 10): 0.991, (0, 20): 0.992}),
+        (PADDLE, "PaddleNLP", {(0, 1): 0.121, (0, 2): 0.122}),
+        (OLMO, "OLMo", {(0, 2): 1.0, (0, 4): 1.0}),
+        (TIMERS, "Megatron-LM", {(r, s): 0.1 for r in (0, 1) for s in (1, 2, 3)}),
     ],
 )
 def test_a_log_is_read_in_its_own_words(opened, text, kind, steps):
@@ -134,6 +177,62 @@ def test_a_log_is_read_in_its_own_words(opened, text, kind, steps):
     cells = zip(rows["rank"].tolist(), rows.step.tolist(), strict=True)
     assert dict(zip(cells, seconds, strict=True)) == steps
     assert trace.run["source"] == f"training log ({kind})"
+
+
+def milliseconds(trace, rank):
+    rows = trace.of_kind(Kind.PHASE)
+    rows = rows.select(rows["rank"] == rank)
+    lengths = ((rows.exit_ns - rows.enter_ns) / 1e6).tolist()
+    told = dict(zip(rows.op.tolist(), lengths, strict=True))
+    return [told.get(int(part), 0) for part in PARTS]
+
+
+def test_timers_of_all_ranks_are_parts_of_their_steps(opened):
+    trace = opened(TIMERS)
+    assert milliseconds(trace, 0) == pytest.approx([5, 15, 30, 15, 10])
+    assert milliseconds(trace, 1) == pytest.approx([5, 25, 45, 15, 10])
+    summary = diagnose(trace).summary
+    assert summary["shares"]["wait"] == pytest.approx(0.125)  # 25 of 100 ms on one of two ranks
+
+
+def test_timers_of_one_rank_are_its_steps_and_their_parts(opened):
+    line = (
+        "[2023-06-21 07:39:09,{at}] [INFO] [logging.py:96:log_dist] [Rank {rank}] time (ms) | "
+        "fwd{more}: 27.00 | bwd{more}: 73.00 | bwd_inner{more}: 51.00 | bwd_allreduce{more}: 22.00 "
+        "| step{more}: 72.50\n"
+    )
+    trace = opened("".join(
+        line.format(at=at, rank=rank, more=more)
+        for at in (100, 280) for rank in (0, 1) for more in ("_microstep", "")
+    ))  # fmt: skip
+    steps = trace.of_kind(Kind.STEP)
+    assert sorted(zip(steps["rank"].tolist(), steps.step.tolist(), strict=True)) == [
+        (0, 1), (0, 2), (1, 1), (1, 2),
+    ]  # fmt: skip
+    assert milliseconds(trace, 1) == pytest.approx([0, 27, 51, 22, 72.5])
+    assert ((steps.exit_ns - steps.enter_ns) / 1e6).tolist() == pytest.approx([172.5] * 4)
+
+
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        ("({low}, {high})", "shortest and longest of all ranks (forward-compute: 33 and 43 ms)"),
+        ("{high}", "longest of all ranks (forward-compute: 43 ms)"),
+    ],
+)
+def test_timers_that_name_no_rank_say_what_would(opened, shown, said):
+    timer = (
+        "(min, max) time across ranks (ms):\n    forward-compute ............: "
+        + shown.format(low="33.00", high="43.00")
+        + "\n"
+    )
+    limits = opened("".join(ITERATION.format(at=at) + timer for at in (1, 2))).limits
+    assert any(said in limit and "--timing-log-option all" in limit for limit in limits)
+
+
+def test_timers_that_all_ranks_end_together_say_so(opened):
+    text = TIMERS.replace("forward-compute", "forward-recv")
+    assert any("parts that all ranks end together" in limit for limit in opened(text).limits)
 
 
 @pytest.mark.parametrize("unit", ["ms", " ms", "min"])

@@ -1,9 +1,9 @@
 """Read the steps in logs that trainers print, among any other lines.
 
 Read are Megatron-LM, torchtitan, DeepSpeed, NeMo, nanoGPT and its derivatives, fairseq, detectron2,
-MMEngine, timm, the examples of torchvision and PyTorch, the progress bars of the Hugging Face
-Trainer and Lightning (tqdm), and MLPerf's `:::MLLOG`. In a log of several ranks lines begin with
-their rank (torchrun, srun, mpirun); any other log is of one rank.
+MMEngine, timm, MaxText, OLMo, PaddleNLP, the examples of torchvision and PyTorch, the progress bars
+of the Hugging Face Trainer and Lightning (tqdm), and MLPerf's `:::MLLOG`. In a log of several ranks
+lines begin with their rank (torchrun, srun, mpirun); any other log is of one rank.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from evenstep.importers.content import Progress, SourceFile, TraceFormat, lines,
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import ranks_in_order
 from evenstep.importers.steps.records import WHOLE, Timed, trace_of
+from evenstep.importers.steps.timers import MARKS, Timers
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.trace import Trace
 
@@ -31,6 +32,7 @@ MOST_STEPS = 10_000_000
 SEARCHED_LINES = 200_000  # of a log that begins with lines of NCCL
 LONGEST = 4_096  # characters of a line that are examined
 _FEWEST = 2  # lines of steps in a training log
+_WITH_TIMERS = "Megatron-LM"  # prints the timers of a step after its line
 
 #: The rank before a line: `[rank3]:`, `[default3]:`, `3: `, `[1,3]<stdout>:`, `[Rank 3]`.
 _RANK = re.compile(
@@ -58,6 +60,7 @@ class Log:
     spans_s: dict[str, float] = field(default_factory=dict)  # parts of the run
     open_ms: dict[str, float] = field(default_factory=dict)  # start of open intervals of MLLOG
     samples: float = 0.0  # of a step, all ranks together, by MLLOG
+    timers: Timers = field(default_factory=Timers)
     kind: str = ""
 
 
@@ -97,6 +100,12 @@ KINDS = {
     "torchtitan": _kind("tps:", r"\bstep:\s{1,8}<step>\s{1,8}loss:.{0,200}?\btps:"),
     "DeepSpeed": _kind("step=",
         r"(?:\bglobal_|\[Rank \d+\] )step=<step>, (?:RunningAvgSamplesPerSec|skipped)="),
+    "DeepSpeed's pipeline": _kind("iter time (s)",
+        r"\bsteps: <step> loss: .{0,40}? iter time \(s\): <s>"),
+    "MaxText": _kind("completed step", r"\bcompleted step: <step>, seconds: <s>"),
+    "OLMo": _kind("[step=", r"\[step=<step>/\d{1,9}[,\]]"),
+    "PaddleNLP": _kind("avg_batch_cost",
+        r"\bglobal step <step>\b.{0,200}?\bavg_batch_cost: <s>"),
     # `iter 100: loss 2.31, time 123.45ms`, and `step 5 | … | dt: 12.3ms`
     "nanoGPT": _kind("loss",
         r"^.{0,40}?\b(?:iter|step)\s{1,8}<step>[:,/ |].{0,200}?"
@@ -197,7 +206,8 @@ def _has_steps(text: Iterable[str]) -> bool:
     found = 0
     for line in text:
         line = uncoloured(line)[:LONGEST]
-        found += _MLLOG in line or any(kind.read(line) for kind in KINDS.values())
+        found += _MLLOG in line or any(mark in line for mark in MARKS)
+        found += any(kind.read(line) is not None for kind in KINDS.values())
         if found >= _FEWEST:
             return True
     return False
@@ -210,12 +220,17 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     for _ in usable(sources, progress, draft.limits,
                     lambda source: _read_file(log, source, by_path[source.path])):  # fmt: skip
         pass
-    if not log.rows:
+    whole_s = {number: seconds for _, number, _, seconds in log.rows}
+    parts = list(log.timers.rows(whole_s if log.kind == _WITH_TIMERS else {}))
+    if parts and log.kind != _WITH_TIMERS:  # some kinds number only some of their steps
+        log.rows, log.kind = [], log.kind or "DeepSpeed"
+    told = [*((*row, WHOLE) for row in log.rows), *parts]
+    if not told:
         raise TraceError(f"{sources[0].path} has no two steps with the time between them")
-    rank, number, start, seconds = np.array(log.rows, float).T
-    step = np.full(len(rank), WHOLE)
-    rows = Timed(rank.astype(int), number.astype(int), start, seconds, step)
+    rank, number, start, seconds, part = np.array(told, float).T
+    rows = Timed(rank.astype(int), number.astype(int), start, seconds, part.astype(int))
     trace = trace_of(rows, draft, {"source": f"{NAME} ({log.kind})", **log.spans_s}, {})
+    trace.limits += log.timers.limits()
     apart = _apart(rows)
     if apart > 1.0:
         if "lost_work_s" in trace.run:
@@ -246,6 +261,8 @@ def _read_file(log: Log, source: SourceFile, own: int) -> None:
 
 def _take(log: Log, text: str, own: int) -> None:
     """Take in one line, if it has a step. Progress bars are used only without other lines."""
+    tag = _RANK.match(text)
+    rank = int(next(filter(None, tag.groups()), own)) if tag else own
     said: LogLine | None = None
     kind = "MLPerf" if _MLLOG in text else ""
     if kind:
@@ -254,14 +271,15 @@ def _take(log: Log, text: str, own: int) -> None:
         if (said := reader.read(text)) is not None:
             kind = name
             break
+    if said is None:
+        number = log.rows[-1][1] if log.kind == _WITH_TIMERS and log.rows else None
+        log.timers.take(text[tag.end() :] if tag else text, rank, number)
     if said is None or (log.kind and kind != log.kind and kind == "progress bar"):
         return
     if log.kind == "progress bar" != kind:
         log.rows.clear()
         log.last.clear()
     log.kind = kind
-    told = _RANK.match(text)
-    rank = int(next(filter(None, told.groups()), own)) if told else own
     if rank < MOST_RANKS:
         _enter(log, rank, said)
 
