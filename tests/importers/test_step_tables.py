@@ -316,3 +316,74 @@ def test_python_writes_json_that_is_none_where_a_number_is_not_finite(opened):
 def test_times_since_1970_may_be_in_ms(opened):
     rows = "".join(f"0,{step},{1_795_000_000_000 + 250 * step}\n" for step in range(3))
     assert steps(opened("rank,step,timestamp\n" + rows)) == [(0, 0, 0.25), (0, 1, 0.25)]
+
+
+OWN_MS = {0: (100, 110), 1: (130, 120)}  # of each rank, in steps 0 and 1
+ROWS = [
+    {"rank": rank, "step": step, "step_time_ms": ms}
+    for step in (0, 1) for rank, ms in ((rank, own[step]) for rank, own in OWN_MS.items())
+]  # fmt: skip
+SLOWEST = [(rank, step, OWN_MS[1][step] / 1e3) for rank in (0, 1) for step in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ROWS,
+        {"job": "x", "betas": [0.9, 0.95], "world_size": 2, "records": ROWS},
+        {"ranks": {str(rank): {"step_times_ms": own} for rank, own in OWN_MS.items()}},
+        {f"rank{rank}": [ms / 1e3 for ms in own] for rank, own in OWN_MS.items()},
+        [
+            {"step": step, "ranks": [{"rank": r, "timings": {"step_time_ms": own[step]}}
+                                     for r, own in OWN_MS.items()]}
+            for step in (0, 1)
+        ],
+        [{"step": s, "step_time_ms": [own[s] for own in OWN_MS.values()]} for s in (0, 1)],
+        [{"step": s, "step_time_ms": {r: own[s] for r, own in OWN_MS.items()}} for s in (0, 1)],
+        {name: [row[name] for row in ROWS] for name in ROWS[0]},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("indent", [None, 1])
+def test_json_is_a_table_however_its_rows_are_nested(opened, value, indent):
+    assert steps(opened(json.dumps(value, indent=indent), "steps.json")) == SLOWEST
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "scale"),
+    [
+        ("table", "step,rank_0_ms,rank_1_ms", 1),
+        ("step_time_ms", "step,0,1", 1),
+        ("table", "step,rank0,rank1", 1e-3),
+        ("table", "step,gpu0.step_time_s,gpu1.step_time_s", 1e-3),
+        ("table", "step,step_time_ms (rank 0),step_time_ms (rank 1)", 1),
+        ("table", "Step,rank0 - perf/step_time,rank1 - perf/step_time", 1e-3),
+    ],
+)
+def test_a_table_may_have_a_column_per_rank(opened, name, header, scale):
+    rows = "".join(f"{s},{OWN_MS[0][s] * scale},{OWN_MS[1][s] * scale}\n" for s in (0, 1))
+    trace = opened(f"{header}\n{rows}", f"{name}.csv")
+    assert steps(trace) == SLOWEST
+    no_unit = any("no unit" in limit for limit in trace.limits)
+    assert no_unit == (header == "step,rank0,rank1")
+
+
+def test_columns_per_rank_may_be_of_parts(opened):
+    header = "step,rank4_forward_ms,rank4_backward_ms,rank9_forward_ms,rank9_backward_ms"
+    trace = opened(f"{header}\n0,30,70,40,90\n1,30,70,40,90\n")
+    assert sorted(steps(trace, Kind.PHASE))[::2] == [
+        (4, 0, 0.03), (4, 1, 0.03), (9, 0, 0.04), (9, 1, 0.04)
+    ]  # fmt: skip
+
+
+def test_a_row_may_be_the_value_of_a_metric(opened):
+    rows = "".join(
+        f"run-{r},loss,2.5,{s}\nrun-{r},step_time_ms,{own[s]},{s}\n"
+        for s in (0, 1) for r, own in OWN_MS.items()
+    )  # fmt: skip
+    assert steps(opened("run_id,key,value,step\n" + rows)) == SLOWEST
+
+
+def test_results_of_ray_train_are_a_table(opened):
+    result = {"training_iteration": 1, "time_this_iter_s": 2.5, "time_total_s": 9, "config": {}}
+    lines = [json.dumps(result | {"training_iteration": at}) for at in (1, 2)]
+    assert steps(opened("\n".join(lines), "result.json")) == [(0, 1, 2.5), (0, 2, 2.5)]

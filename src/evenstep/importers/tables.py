@@ -1,4 +1,4 @@
-"""Read tables (Parquet, CSV, JSON lines) as named columns of numbers and of texts."""
+"""Read tables (Parquet, CSV, JSON) as named columns of numbers and of texts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +16,8 @@ import numpy as np
 
 from evenstep.errors import MissingExtra, TraceError
 from evenstep.importers.compression import GZIP, ZSTANDARD
-from evenstep.importers.content import SourceFile, lines
+from evenstep.importers.content import SourceFile, content, lines
+from evenstep.importers.json_rows import rows
 from evenstep.trace.columns import Array
 from evenstep.trace.store.database import connect
 
@@ -31,7 +33,7 @@ UNITS_S = {
     "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, RELATIVE: 1e-3,
     "ms": 1e-3, "msec": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9,
 }  # fmt: skip
-_RECORD = msgspec.json.Decoder(dict[str, Any])
+MOST_JSON_BYTES = 64_000_000  # of a table in one value
 #: Written by Python where a number is not finite; strings that hold such words are left alone.
 _NOT_FINITE = re.compile(r"(?<=[\[:, ])-?(?:NaN|Infinity)(?=\s*[,}\]])")
 
@@ -42,7 +44,7 @@ class TableFile(NamedTuple):
     path: Path
     names: list[str]  # of the columns, in order
     separator: str = ""  # of a CSV
-    lines: bool = False  # JSON objects, one per line
+    json: str = ""  # "lines": a value in each; "whole": one value
 
 
 class Table(NamedTuple):
@@ -89,11 +91,8 @@ def table_file(source: SourceFile, wanted: Sequence[str] = ()) -> TableFile | No
     if source.head.startswith(PARQUET):
         return TableFile(source.path, _parquet_names(source.path, wanted))
     line = source.head.partition(b"\n")[0].decode("utf-8", "replace").removeprefix("\ufeff")
-    if line.lstrip().startswith("{"):
-        try:
-            return TableFile(source.path, list(_record(line)), lines=True)
-        except (msgspec.DecodeError, RecursionError):
-            return None
+    if line.lstrip().startswith(("{", "[")):
+        return _json_file(source, line)
     separator = max(SEPARATORS, key=line.count)
     if separator not in line or "\0" in line:
         return None
@@ -102,6 +101,21 @@ def table_file(source: SourceFile, wanted: Sequence[str] = ()) -> TableFile | No
     except csv.Error:
         return None
     return TableFile(source.path, [name.strip() for name in names], separator)
+
+
+def _json_file(source: SourceFile, line: str) -> TableFile | None:
+    """A table whose first line is a JSON value, or that is one altogether."""
+    try:
+        first = [next(rows(_value(line)), {})]
+        kind = "lines"
+    except (msgspec.DecodeError, RecursionError):
+        try:
+            whole = content(source.path, MOST_JSON_BYTES).decode("utf-8-sig", "replace")
+            first, kind = list(rows(_value(whole))), "whole"
+        except (TraceError, msgspec.DecodeError, RecursionError):
+            return None
+    names = dict.fromkeys(name for row in first for name in row)
+    return TableFile(source.path, list(names), json=kind) if names else None
 
 
 def column_of(file: TableFile, names: Sequence[str]) -> str:
@@ -127,8 +141,8 @@ def read_table(
 
     Raises `TraceError` where it cannot be read, `MissingExtra` without DuckDB.
     """
-    if file.lines:
-        table = _of_lines(file, numbers, texts, limits)
+    if file.json:
+        table = _of_json(file, numbers, texts, limits)
     else:
         with _connection(file.path) as connection, _plain(file.path) as plain:
             _load(connection, file, plain, numbers, texts)
@@ -213,43 +227,51 @@ def _fetched(
     return found
 
 
-def _of_lines(
+def _of_json(
     file: TableFile, numbers: Sequence[str], texts: Sequence[str], limits: list[str]
 ) -> Table:
     values: dict[str, list[float]] = {name: [] for name in numbers}
     spoken: dict[str, list[str]] = {name: [] for name in texts}
     wrong = 0
-    for line in lines(file.path):
-        if not line.text.strip():
-            continue
+    for text in _texts(file):
         try:
-            row = _record(line.text)
+            found = list(rows(_value(text)))
         except (msgspec.DecodeError, RecursionError):
             wrong += 1
             continue
-        for name, numbered in values.items():
-            numbered.append(_number(row, name))
-        for name, told in spoken.items():
-            value = row.get(name)
-            told.append(str(value)[:256] if isinstance(value, str | int) else "")
-        if line.number >= MOST_ROWS:
-            break
+        for row in found:
+            for name, numbered in values.items():
+                numbered.append(_number(row, name))
+            for name, told in spoken.items():
+                value = row.get(name)
+                told.append(str(value)[:256] if isinstance(value, str | int) else "")
     if wrong:
         limits.append(f"{file.path}: {wrong} lines that are not JSON objects were left out")
-    found = Table({name: np.array(column, float) for name, column in values.items()}, {})
+    table = Table({name: np.array(column, float) for name, column in values.items()}, {})
     for name, told in spoken.items():
         kinds = sorted(set(told) - {""})
         code = {text: at for at, text in enumerate(kinds)}
-        found.texts[name] = kinds, np.array([code.get(text, -1) for text in told], np.int64)
-    return found
+        table.texts[name] = kinds, np.array([code.get(text, -1) for text in told], np.int64)
+    return table
 
 
-def _record(line: str) -> dict[str, Any]:
-    """The object of a line, in which Python writes what is not finite as JSON does not have it."""
+def _texts(file: TableFile) -> Iterator[str]:
+    """The texts of a file's JSON values, as far as there may be rows."""
+    if file.json == "whole":
+        yield content(file.path, MOST_JSON_BYTES).decode("utf-8-sig", "replace")
+        return
+    yield from (line.text for line in islice(lines(file.path), MOST_ROWS) if line.text.strip())
+
+
+def _value(text: str) -> Any:
+    """An object or list, in which Python writes what is not finite as JSON does not have it."""
     try:
-        return _RECORD.decode(line)
+        value = msgspec.json.decode(text)
     except msgspec.DecodeError:
-        return _RECORD.decode(_NOT_FINITE.sub("null", line))
+        value = msgspec.json.decode(_NOT_FINITE.sub("null", text))
+    if not isinstance(value, dict | list):
+        raise msgspec.DecodeError("neither an object nor a list")
+    return value
 
 
 def _number(row: Mapping[str, Any], name: str) -> float:

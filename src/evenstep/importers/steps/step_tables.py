@@ -1,7 +1,8 @@
-"""Read step tables: a row per worker and step with its duration, in CSV, JSON lines or Parquet.
+"""Read step tables: a row per worker and step with its duration, in CSV, JSON or Parquet.
 
-Also read are files of experiment trackers: a column of durations per run (Weights & Biases), the
-history of one metric or of all (TensorBoard). Columns and units are found by names.
+Also read are tables with a column per worker, and files of experiment trackers: a column of
+durations per run (Weights & Biases), a row per metric (MLflow), the history of one metric or of all
+(TensorBoard). Columns and units are found by names.
 """
 
 from __future__ import annotations
@@ -38,15 +39,17 @@ Array = npt.NDArray[np.float64]
 
 NAME = "step table"
 RANKS = ("rank", "global_rank", "rank_id", "worker", "worker_id", "process", "replica", "run_id")
-STEPS = ("step", "global_step", "_step", "iteration", "iter", "train_step", "batch", "batch_idx")
+STEPS = ("step", "global_step", "_step", "iteration", "iter", "train_step", "batch", "batch_idx",
+         "training_iteration")  # fmt: skip
 TIMES = ("time", "timestamp", "_timestamp", "wall_time", "start", "start_time", "start_ts")
 PHASES = ("phase", "stage_name", "section")
+METRICS, VALUES = ("key", "metric", "metric_name", "tag"), ("value", "metric_value")
 _UNIT_NAMES = ("sec", "secs", "second", "seconds", "ms", "us", "ns")  # may be all of a name
 LARGEST = float(1 << 53)  # whole numbers that a float64 tells apart
 _STEP_TIME = re.compile(
-    r"^(?:(?:train )?(?:step|iter|iteration|batch|global step)s? (?:time|duration|timing)"
+    r"^(?:(?:train )?(?:step|iter|iteration|batch|global step)s? (?:time|duration|timing)s?"
     r"|(?:time|seconds) per (?:step|iter|iteration|batch)|end to end|duration|elapsed(?: time)?"
-    r"|elapsed time per iteration|seconds|train step timing(?: in)?)$"
+    r"|elapsed time per iteration|time this iter|seconds|train step timing(?: in)?)$"
 )
 #: Names of the parts of a step in training loops, beside those in profiles.
 _PARTS = (
@@ -55,6 +58,13 @@ _PARTS = (
     (Phase.SYNC, r"comms?|communication|collectives?|(?:grad(?:ient)?s? )?(?:sync|all ?reduce)"),
     (Phase.OTHER, r"comput(?:e|ation)"),
 )  # fmt: skip
+_WORKER = r"(?:(?:global[ _-]?)?(?:rank|worker|process|replica|gpu|device|node)[ _.#-]?)?\d{1,7}"
+#: A worker before or after the name of its durations: `rank3`, `gpu3.step_time_s`, `ms (rank 3)`.
+_OF_WORKER = re.compile(
+    rf"(?P<run>{_WORKER})(?:[ _./:|-]+(?P<of>.*))?"
+    rf"|(?P<by>.+?)[ _./:|(-]+(?P<at>(?=[a-z]){_WORKER})\)?",
+    re.IGNORECASE,
+)
 _EXTREMES = ("__MIN", "__MAX")  # beside each column of a run, in an export of Weights & Biases
 
 
@@ -62,7 +72,7 @@ class Duration(NamedTuple):
     """A column of durations."""
 
     name: str
-    run: str  # in a table with a column per run
+    run: str  # in a table with a column per run or worker
     phase: int  # a `Phase`, or WHOLE
     unit_s: float
 
@@ -75,6 +85,7 @@ class StepColumns(NamedTuple):
     step: str
     time: str
     phase: str
+    metric: str  # whose value stands in the column of the only duration
     durations: list[Duration]  # empty: durations follow from the times
 
 
@@ -90,12 +101,32 @@ def layout_of(source: SourceFile) -> StepColumns | None:
         return None
     rank, step, time, part = (column_of(file, names) for names in (RANKS, STEPS, TIMES, PHASES))
     durations = [found for name in file.names if (found := _duration(name)) is not None]
+    metric, value = column_of(file, METRICS), column_of(file, VALUES)
+    if metric and value and not durations:
+        durations = [Duration(value, "", WHOLE, 1.0)]
+    else:
+        metric, durations = "", durations or _of_workers(file, step or time)
     if not durations and file.names == ["Wall time", "Step", "Value"]:  # TensorBoard, one metric
         told = _duration(source.path.name.partition("tag-")[2].removesuffix(".csv"))
         durations = [told._replace(name="Value")] if told else []
     if not (step or time) or not (durations or (time and (rank or step))):
         return None
-    return StepColumns(file, rank, step, time, part, durations)
+    return StepColumns(file, rank, step, time, part, metric, durations)
+
+
+def _of_workers(file: TableFile, place: str) -> list[Duration]:
+    """The columns of a table that has nothing but one per worker, in the file's own unit."""
+    runs = [name for name in file.names if name != place]
+    if len(runs) < 2 or not all(re.fullmatch(_WORKER, name, re.IGNORECASE) for name in runs):
+        return []
+    part, unit = _told_by_name(file.path)
+    return [Duration(name, name, part, unit or 1.0) for name in runs]
+
+
+def _told_by_name(path: Path) -> tuple[int, float]:
+    """The part of steps and the unit of a file's durations, by its name; 0 without one."""
+    told = _duration(path.name.partition(".")[0])
+    return (told.phase, told.unit_s) if told else (WHOLE, 0.0)
 
 
 def _duration(name: str) -> Duration | None:
@@ -103,6 +134,8 @@ def _duration(name: str) -> Duration | None:
     if name.endswith(_EXTREMES):
         return None
     run, _, metric = name.rpartition(" - ")
+    if not run and (of := _OF_WORKER.fullmatch(name)):
+        run, metric = of["run"] or of["at"], of["of"] or of["by"] or ""
     core, unit = spelled(metric.rpartition("/")[2])
     if _STEP_TIME.match(core) or core in _UNIT_NAMES:
         return Duration(name, run, WHOLE, unit or 1.0)
@@ -154,21 +187,40 @@ FORMAT = TraceFormat(NAME, recognises, read)
 def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -> list[Timed]:
     """The rows of a table, once per column of durations."""
     names = [layout.step, layout.time, *(each.name for each in layout.durations)]
-    texts = [name for name in (layout.rank, layout.phase) if name]
+    texts = [name for name in (layout.rank, layout.phase, layout.metric) if name]
     table = read_table(layout.file, [name for name in dict.fromkeys(names) if name], texts, limits)
     length = len(next(iter(table.numbers.values())))
     if not length:
         return []
     time = _seconds(table.numbers.get(layout.time, np.full(length, np.nan)))
-    rank = _ranks(table, layout.rank, places) if layout.rank else np.full(length, own)
+    rank = np.full(length, own)
+    if layout.rank:
+        kinds, code = table.texts[layout.rank]
+        rank = np.append(np.array(_numbered(kinds, places), np.int64), -1)[code]
     number = table.numbers.get(layout.step)
     number = _counted(rank, time) if number is None else number
     part = _parts(table, layout.phase) if layout.phase else np.full(length, WHOLE)
     runs = sorted({each.run for each in layout.durations}, key=lambda run: natural(Path(run)))
     if not layout.durations:
         return [_between(rank, number, time, part)]
-    if len(runs) > 1:
-        places += runs
+    workers = {run: at for at, run in enumerate(runs)} if len(runs) > 1 else {}
+    if workers and all(re.fullmatch(_WORKER, run, re.IGNORECASE) for run in runs):
+        workers = dict(zip(runs, _numbered(runs, places), strict=True))
+    else:
+        places += workers
+    if layout.metric:
+        kinds, code = table.texts[layout.metric]
+        values = table.numbers[layout.durations[0].name]
+        known = [(at, one) for at, kind in enumerate(kinds) if (one := _duration(kind))]
+        return [
+            _timed(rank, number, time, values * one.unit_s, np.full(length, one.phase), code == at)
+            for at, one in known
+        ] or [_between(rank, number, time, part)]
+    if (
+        layout.durations[0].name == layout.durations[0].run
+        and not _told_by_name(layout.file.path)[1]
+    ):
+        limits.append(f"{layout.file.path} names no unit of its durations: taken to be seconds")
     if relative := [each.name for each in layout.durations if each.name.endswith(RELATIVE)]:
         limits.append(f"{relative[0]} is a share of time: durations have no known unit")
     told = {layout.rank, layout.step, layout.time, layout.phase, *names}
@@ -177,7 +229,7 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
     found = []
     for each in layout.durations:
         seconds = table.numbers[each.name] * each.unit_s
-        mine = np.full(length, runs.index(each.run)) if len(runs) > 1 else rank
+        mine = np.full(length, workers[each.run]) if workers else rank
         kind = np.where(part == WHOLE, each.phase, part)
         there = np.isfinite(seconds) | (len(layout.durations) == 1)
         found.append(_timed(mine, number, time, seconds, kind, there))
@@ -217,19 +269,15 @@ def _timed(
     )))  # fmt: skip
 
 
-def _ranks(table: Table, name: str, places: list[str]) -> Array:
-    """The rank of each row: the number in the worker's name, else the index of that name."""
-    kinds, code = table.texts[name]
+def _numbered(kinds: Sequence[str], places: list[str]) -> list[int]:
+    """The rank of each worker: the number at the end of its name, else the index of the name."""
     numbers = [re.search(r"(\d{1,7})(?:\.0+)?$", text) for text in kinds]
     told = [int(found[1]) for found in numbers if found]
     if len(set(told)) == len(kinds):
-        order = told
-    else:
-        ascending = sorted(kinds, key=lambda text: natural(Path(text)))
-        place = {text: number for number, text in enumerate(ascending)}
-        order = [place[text] for text in kinds]
-        places += ascending
-    return np.append(np.array(order, np.int64), -1)[code]
+        return told
+    ascending = sorted(kinds, key=lambda text: natural(Path(text)))
+    places += ascending
+    return [ascending.index(text) for text in kinds]
 
 
 def _parts(table: Table, name: str) -> Array:
