@@ -166,6 +166,30 @@ def test_nothing_but_what_nobody_knows_says_where_formats_are_listed(tmp_path):
         open_trace([tmp_path / "notes.txt"])
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("t.csv", "rank,step,seconds\n0,1,2\n".encode("utf-16"), "text in UTF-16: write it as"),
+        ("t.csv", "rank,step,seconds\n0,1,200000\n".encode("utf-16-le"), "text in UTF-16"),
+        ("a.nsys-rep", b"x\0", "a report of Nsight Systems: export the report with nsys export"),
+        ("gpu.csv", b"Start (ns),Duration (ns),CorrId,Ctx,Strm,Name\n", "of nsys stats: export"),
+        ("a.pftrace", b"\n\x5a\x1a", "a Perfetto trace: give the profile"),
+        ("k.csv", b'"Kind","Agent_Id"\n"KERNEL_DISPATCH","Agent 4"\n', "rocprofv3, without groups"),
+        ("r.json", b'{"rocprofiler-sdk-tool": []}', "a profile of rocprofv3"),
+        ("out", b"Comm. Op   Message Size   Count   tput_avg (Gbps)   busbw_avg (Gbps)\n",
+         "a log of DeepSpeed's communication, without ranks and steps"),
+        ("trainer_state.json", b'{"log_history": [{"step": 1, "loss": 2.0}]}', "the Hugging Face"),
+        ("m.csv", b"rank,step,busy\n0,1,2\n", r"a table \(rank, step, busy\) without a column"),
+        ("log.txt", b"Step 1 | loss:1.2 tokens_per_second_per_gpu:90\n", "has losses but no times"),
+    ],
+)  # fmt: skip
+def test_what_is_known_but_not_read_says_what_to_give(tmp_path, name, data, said):
+    (tmp_path / name).write_bytes(data)
+    for path in (tmp_path, tmp_path / name):
+        with pytest.raises(TraceError, match=said):
+            open_trace([path])
+
+
 @pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir()])
 def test_a_path_without_anything_is_named(tmp_path, make):
     make(tmp_path / "here")

@@ -211,7 +211,7 @@ def _take(given: InputPaths, files: Sequence[Path], folder: Path | None = None) 
     from evenstep.importers.content import CompanionFormat
 
     found: dict[str, tuple[TraceFormat | CompanionFormat, list[SourceFile]]] = {}
-    unused = []
+    unused, unknown = [], []
     for path in files:
         try:
             source, formats = _recognised(path)
@@ -221,21 +221,30 @@ def _take(given: InputPaths, files: Sequence[Path], folder: Path | None = None) 
         for name, known in formats.items():
             found.setdefault(name, (known, []))[1].append(source)
         if not formats:
-            unused += _unknown(source, folder)
+            unknown.append(source)
     for known, sources in found.values():
         if isinstance(known, CompanionFormat):
             given.companions.append((known, sources))
         else:
             given.bundles.append(Bundle(folder or sources[0].path, known, sources))
+    for source in unknown:
+        unused += _unknown(source, folder, alone=not found)
     if not found and not unused:
         unused.append(f"{folder} holds no file that is expected here")
     given.limits.extend(f"left out: {reason}" for reason in unused)
 
 
-def _unknown(source: SourceFile, folder: Path | None) -> list[str]:
-    """Why a file is not used; nothing of a file in a folder, where any file may lie."""
+def _unknown(source: SourceFile, folder: Path | None, alone: bool) -> list[str]:
+    """Why a file is not used; in a folder, where any file may lie, only if nothing else is there
+    and it is known what the file is."""
+    from evenstep.importers.unread import reason
+
     if not source.head:
         return [f"{source.path} is empty"]
+    if folder and not alone:
+        return []
+    if why := reason(source):
+        return [why]
     return [] if folder else [f"{source.path} is in no format that evenstep reads"]
 
 

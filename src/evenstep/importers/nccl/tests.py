@@ -77,7 +77,7 @@ def recognises(source: SourceFile) -> bool:
     head = source.head
     if head.lstrip()[:1] == b"{":
         return b'"nccl_version"' in head and b'"args"' in head
-    return (b"algbw" in head and b"busbw" in head) or b"# nThread" in head
+    return re.search(rb"algbw\s+busbw", head) is not None or b"# nThread" in head
 
 
 def read(sources: Sequence[SourceFile], progress: Progress) -> Mapping[str, Any]:

@@ -1,0 +1,48 @@
+"""What a file that no format recognises is, and what to give instead of it."""
+
+from __future__ import annotations
+
+import re
+
+from evenstep.importers.content import SourceFile
+from evenstep.importers.steps.step_tables import RANKS, STEPS
+from evenstep.importers.tables import column_of, table_file
+
+_PROFILE = "profile the run with torch.profiler (export_chrome_trace)"
+_NSYS = "export the report with nsys export --type sqlite"
+#: Suffixes of names, what the head of such a file has, what it is, and what to do.
+_KNOWN = (
+    ((), rb"^(?:\xff\xfe|\xfe\xff|(?:[\t\n\r -~]\0){8})",
+     "text in UTF-16", "write it as UTF-8 (iconv -f UTF-16 -t UTF-8)"),
+    ((".nsys-rep", ".qdrep"), rb"", "a report of Nsight Systems", _NSYS),
+    ((), rb"\bCorrId\b.*\bStrm\b", "a table of nsys stats", _NSYS),
+    ((".pftrace", ".perfetto-trace", ".perfetto"), rb"",
+     "a Perfetto trace", "give the profile that it was made from"),
+    ((), rb'"rocprofiler-sdk-tool"|"KERNEL_DISPATCH"',
+     "a profile of rocprofv3, without groups of collectives", _PROFILE),
+    ((), rb"\bcomm op: |\bComm\. Op\b",
+     "a log of DeepSpeed's communication, without ranks and steps", _PROFILE),
+    ((), rb'"log_history"', "a state of the Hugging Face Trainer, without times of steps",
+     "give the log with its progress bar"),
+)  # fmt: skip
+
+
+def reason(source: SourceFile) -> str:
+    """One sentence: what the file is, if that is known, and what to do; "" of an unknown file."""
+    for suffixes, head, what, mend in _KNOWN:
+        named = source.path.name.lower().endswith(suffixes) if suffixes else True
+        if named and re.search(head, source.head):
+            return f"{source.path} is {what}: {mend}"
+    file = table_file(source)
+    if file is not None and (column_of(file, RANKS) or column_of(file, STEPS)):
+        names = ", ".join(name[:40] for name in file.names[:8])
+        return (
+            f"{source.path} is a table ({names}) without a column that is known to be durations: "
+            "name it, for example, step_time_ms"
+        )
+    if b"\0" not in source.head and re.search(rb"\bloss\b", source.head):
+        return (
+            f"{source.path} has losses but no times of steps that are known: log these, or give a "
+            "table with columns rank, step and step_time_ms"
+        )
+    return ""
