@@ -133,9 +133,10 @@ class Simulation:
 
     def _send(self) -> bool:
         moved = False
-        for number, found in enumerate(self.collectives):
-            for index, messages in enumerate(found.rounds):
-                for m, message in enumerate(messages):
+        for number, index in sorted({(number, index) for (number, _), index in self.at.items()}):
+            found = self.collectives[number]
+            if index < len(found.rounds):
+                for m, message in enumerate(found.rounds[index]):
                     here = self.at.get((number, message.source)) == index
                     there = self.at.get((number, message.target)) == index
                     if (number, index, m) in self.sent or not here:

@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -29,12 +30,12 @@ BOTH = replace(SPARES, slow_every_ns=40.0 * HOUR_NS, slowdown=1.3, notice_ns=6.0
     "job", [PLAIN, NOTICED, SPARES, SLOW, BOTH], ids=["plain", "noticed", "spares", "slow", "both"]
 )
 def test_the_closed_form_is_within_two_percent_of_the_events(job):
-    found = simulate(job, horizon_ns=200.0 * DAY_NS, repeats=64).mean
+    found = simulate(job, horizon_ns=50.0 * DAY_NS, repeats=256).mean
     assert expected(job).useful == pytest.approx(found.useful, rel=0.02)
 
 
 def test_each_share_agrees_with_the_events():
-    found = simulate(BOTH, horizon_ns=400.0 * DAY_NS, repeats=128)
+    found = simulate(BOTH, horizon_ns=100.0 * DAY_NS, repeats=512)
     for closed, mean, error in zip(expected(BOTH), found.mean, found.standard_error, strict=True):
         assert abs(closed - mean) <= max(0.05 * closed, 4 * error)
 
@@ -44,9 +45,10 @@ def test_dalys_interval_is_within_two_percent_of_the_best_that_events_find(share
     write = share * HOUR_NS
     best = checkpoints.daly(write, HOUR_NS)
 
+    @cache
     def useful(interval):
         job = OperatingConditions(interval_ns=interval, write_ns=write, mtbf_ns=HOUR_NS)
-        return simulate(job, horizon_ns=60.0 * DAY_NS, repeats=40, seed=1).mean.useful
+        return simulate(job, horizon_ns=10.0 * DAY_NS, repeats=240, seed=1).mean.useful
 
     most = max(useful(best * factor) for factor in (0.6, 0.8, 1.0, 1.25, 1.6))
     assert useful(best) == pytest.approx(most, rel=0.02)
@@ -57,7 +59,7 @@ def test_youngs_interval_wastes_within_two_percent_of_what_events_say():
     write = 0.001 * HOUR_NS
     interval = checkpoints.young(write, HOUR_NS)
     job = OperatingConditions(interval_ns=interval, write_ns=write, mtbf_ns=HOUR_NS)
-    found = simulate(job, horizon_ns=300.0 * DAY_NS, repeats=64).mean.useful
+    found = simulate(job, horizon_ns=50.0 * DAY_NS, repeats=384).mean.useful
     assert 1 - checkpoints.waste(write, HOUR_NS, interval=interval) == pytest.approx(
         found, rel=0.02
     )
