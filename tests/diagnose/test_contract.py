@@ -26,7 +26,7 @@ WORLDS = {
 }
 
 
-@pytest.fixture(params=WORLDS)
+@pytest.fixture(params=WORLDS, scope="module")
 def printed(request):
     """What `evenstep diagnose --json` prints; not a number is refused."""
     diagnosis = diagnose(WORLDS[request.param].trace())

@@ -34,7 +34,7 @@ WORLDS = {
 }
 
 
-@pytest.fixture(params=WORLDS)
+@pytest.fixture(params=WORLDS, scope="module")
 def printed(request):
     found = json.loads(
         json.dumps(diagnose(WORLDS[request.param].trace()).to_json(), allow_nan=False)

@@ -2,6 +2,7 @@
 
 import math
 import random
+from functools import cache
 
 import pytest
 
@@ -27,22 +28,27 @@ def storage() -> World:
     return shared_start(slow_half, 4 * MS)
 
 
+@cache
 def lognormal(step: int, rank: int) -> int:
     return int(100 * MS * math.exp(random.Random(f"{step}/{rank}").gauss(0, 0.1)))
 
 
+@cache
 def pareto(step: int, rank: int) -> int:
     return int(80 * MS * min(10, random.Random(f"{step}/{rank}").paretovariate(3)))
 
 
+@cache
 def rare(step: int, rank: int) -> int:
     return (200 if random.Random(f"{step}/{rank}").random() < 0.01 else 100) * MS
 
 
+@cache
 def chronic(step: int, rank: int) -> int:
     return int((150 if rank == 3 else 100) * MS * jitter(3, 0.02)(step, rank))
 
 
+@cache
 def rotating(step: int, rank: int) -> int:
     return int((130 if rank == step // 50 % RANKS else 100) * MS * jitter(4, 0.01)(step, rank))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 from evenstep.pacing import Pacer, PacerSettings, Slowest, StepObservation
@@ -101,4 +102,9 @@ def fair_share(starts: list[int], size: int) -> list[int]:
 
 def jitter(seed: int, deviation: float) -> Callable[[int, int], float]:
     """Independent factors around 1, the same for the same step and rank whatever else happens."""
-    return lambda step, rank: random.Random(f"{seed}/{step}/{rank}").gauss(1.0, deviation)
+    return lambda step, rank: _factor(seed, deviation, step, rank)
+
+
+@cache
+def _factor(seed: int, deviation: float, step: int, rank: int) -> float:
+    return random.Random(f"{seed}/{step}/{rank}").gauss(1.0, deviation)

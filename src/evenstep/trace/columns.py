@@ -42,6 +42,8 @@ class Columns:
 
     def select(self, which: Array | slice) -> Columns:
         """Select rows by a mask, an index array or a slice."""
+        if isinstance(which, np.ndarray) and which.dtype == bool:
+            which = which.nonzero()[0]  # counted once, not again for every column
         return Columns({name: array[which] for name, array in self._arrays.items()})
 
     def only(self, *names: str) -> Columns:
