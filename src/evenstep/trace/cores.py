@@ -23,7 +23,7 @@ def each(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Resu
     processes = min(available(), len(items))
     if processes < 2:
         return [function(item) for item in items]
-    with multiprocessing.get_context("fork").Pool(processes, _begin, (function,)) as pool:
+    with multiprocessing.get_context("fork").Pool(processes, _task.append, (function,)) as pool:
         return pool.map(_do, items, chunksize=1)
 
 
@@ -32,10 +32,6 @@ def available() -> int:
     if not sys.platform.startswith("linux") or multiprocessing.current_process().daemon:
         return 1
     return len(os.sched_getaffinity(0))
-
-
-def _begin(function: Callable[[Any], Any]) -> None:
-    _task[:] = [function]
 
 
 def _do(item: Any) -> Any:

@@ -159,7 +159,7 @@ class Spooled(OnDisk):
     def of_kind(self, *kinds: Kind) -> Columns:
         """Select rows of these kinds: from memory if all are rare, else left on disk."""
         if not set(kinds) & BULK:
-            return self._rare.select(np.isin(self._rare.kind, [int(kind) for kind in kinds]))
+            return EventTable.of(self._rare).of_kind(*kinds)
         key = tuple(sorted({int(kind) for kind in kinds}))
         if key not in self._views:
             wanted = np.zeros(256, bool)

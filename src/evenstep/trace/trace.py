@@ -65,7 +65,9 @@ class EventTable(Columns):
         return EventTable({name: columns[name] for name in columns})
 
     def of_kind(self, *kinds: Kind) -> Columns:
-        return self.select(np.isin(self.kind, [int(kind) for kind in kinds]))
+        wanted = np.zeros(256, bool)
+        wanted[[int(kind) for kind in kinds]] = True
+        return self.select(wanted[self.kind])
 
     def window(self, first: int, last: int, wanted: Mapping[Kind, Sequence[str]]) -> ByKind:
         """Records of steps [first, last), of each wanted kind with at least its columns."""
