@@ -11,7 +11,7 @@ from evenstep.diagnose.graph.lanes import (
     _wait_places,
 )
 from evenstep.trace.columns import Columns
-from evenstep.trace.spool.layout import Flag, Op
+from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from tests.diagnose.graph.by_hand import Run, after
 
 
@@ -105,6 +105,20 @@ def test_a_wait_that_names_its_operation_is_for_it_alone():
         run.wait(rank, 0, 3, 10, parent=named)
         run.step(rank, 0, 0, 12)
     assert waits(run.graph()) == [(0, 0, 3), (1, 0, 3), (2, 0, 3)]
+
+
+@pytest.mark.parametrize(("received", "waited"), [(6, []), (4.1, [(0, 0, 1)])])
+def test_a_sender_that_goes_on_before_its_message_is_received_has_not_waited(received, waited):
+    """Rank 0 hands its message over at 1 and computes from 4, when its send has ended."""
+    run = Run(2)
+    run.message(0, 0, Op.SEND, 1, 0, 1, 4)
+    run.record(0, Kind.PHASE, 0, 4, 7, op=int(Phase.FORWARD))
+    run.message(1, 0, Op.RECV, 0, 0, 2, received, flags=Flag(0))
+    run.step(0, 0, 0, 8)
+    run.step(1, 0, 0, 8)
+    found = run.graph()
+    assert waits(found) == [*waited, (1, 0, 2)]
+    assert after(found.operations.over_ns) == [6 if received == 6 else 4]
 
 
 def test_an_operation_was_over_when_the_first_thread_that_waited_for_it_went_on():

@@ -222,10 +222,11 @@ def _send_waits(span: LaneExtent, rows: Columns, phases: Columns, over: Array) -
     following = line.before(sends.lane, sends.leave_ns - TELLING_NS - 1)  # ends are seen late
     next_lane = np.append(lane[order], NONE)[following]
     gap = np.append(done, 0)[following] - sends.leave_ns
-    at_once = (next_lane == sends.lane) & (gap <= TELLING_NS)
-    often = np.bincount(sends.lane, at_once) >= MOST * np.bincount(sends.lane)
-    sends = sends.select(often[sends.lane])
     ended = over[sends.operation]
+    buffered = ended > sends.leave_ns + BETWEEN_NS + 2 * span.clocks.error_ns  # received later
+    at_once = (next_lane == sends.lane) & (gap <= TELLING_NS) & ~buffered
+    often = np.bincount(sends.lane, at_once) >= MOST * np.bincount(sends.lane)
+    sends, ended = sends.select(often[sends.lane]), ended[often[sends.lane]]
     before = line.before(sends.lane, np.minimum(ended, sends.leave_ns) - TELLING_NS - 1) - 1
     blocked = ended >= sends.leave_ns - BETWEEN_NS
     since = np.where(blocked, np.maximum(done[np.maximum(before, 0)], sends.enter_ns), 2**62)
