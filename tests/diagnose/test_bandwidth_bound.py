@@ -10,6 +10,7 @@ from evenstep.diagnose.finding import When, Where
 from evenstep.diagnose.sentences import make_finding
 from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import Kind, Phase
+from evenstep.trace.trace import UNKNOWN
 from tests.diagnose.programs import pipeline
 from tests.diagnose.synthetic import MS, World
 
@@ -76,6 +77,15 @@ def test_what_compute_could_hide_is_said_to_be_so_from_a_fifth_of_the_step_on(wo
     less = replace(WORLD, fabric=lambda move: move.size_bytes / 8, style="blocking")
     assert 0.1 < less.lost_against(replace(less, fabric=lambda move: 0.0)) < 0.2 < lost < 0.3
     assert not diagnose(less.trace()).findings
+
+
+def test_transfers_are_not_called_exposed_where_compute_beside_them_is_unknown():
+    trace = replace(WORLD, style="blocking").trace()
+    assert "Exposed transfer is" in diagnose(trace).verdict
+    trace.run["beside_calls"] = UNKNOWN
+    found = diagnose(trace)
+    assert not any(finding.mode == "bandwidth_bound" for finding in found.findings)
+    assert "what of them compute hides is unknown" in found.verdict
 
 
 def test_less_than_nccl_tests_reach_here_is_a_matter_of_tuning(evidence):

@@ -126,6 +126,8 @@ def _fabric(case: Case, numbers: dict[str, Any]) -> str:
         return apart if transfer >= NAMED else ""
     if transfer < NAMED:
         return "" if case.trace.one_host else " The fabric is not at fault."
+    if not case.trace.hiding_known:
+        return f" Transfers take up to {share} of step time: what of them compute hides is unknown."
     return f" Exposed transfer is {share} of step time."
 
 

@@ -243,9 +243,9 @@ def bandwidth_bound(case: Case) -> list[Finding]:
 def _of_collectives(case: Case) -> list[Finding]:
     """The exposed transfer that the bytes take; or what links below their bandwidth add to it.
 
-    No finding where links reach their bandwidth and late ranks were found: what is left is the cost
-    of the data on such a fabric, and stands in the summary's shares. The transfer of the last
-    bucket is never hidden.
+    No finding where links reach their bandwidth and late ranks were found, or where compute that
+    hides transfers was not recorded: what is left is the cost of the data on such a fabric, and
+    stands in the summary's shares. The transfer of the last bucket is never hidden.
     """
     if not case.transfers_known:
         return []
@@ -267,8 +267,9 @@ def _of_collectives(case: Case) -> list[Finding]:
     saved = dict(zip(shorter, case.all_saved(changes), strict=True))
     lost, exposed, short = next(iter(saved.values())), saved["overlap"], "tune" in saved
     gain = Gain(case.share(lost), changes[0])
-    late = not short and _late_found(case)
-    if late or gain.share.value < (SMALLEST_SHARE if short else 1 - 1 / CHANGED):
+    if (not short and _told_else(case)) or gain.share.value < (
+        SMALLEST_SHARE if short else 1 - 1 / CHANGED
+    ):
         return []
     case.claims.slow_ns += lost
     # no overlap hides more than the work beside which nothing is transferred yet
@@ -280,8 +281,8 @@ def _of_collectives(case: Case) -> list[Finding]:
     return _of_bandwidth(case, heavy, f"bandwidth_bound.{name}", gain, gains, case.share(exposed))
 
 
-def _late_found(case: Case) -> bool:
-    return case.share(case.loss(case.claims.claimed)).value >= NAMED
+def _told_else(case: Case) -> bool:
+    return not case.trace.hiding_known or case.share(case.loss(case.claims.claimed)).value >= NAMED
 
 
 def _of_messages(case: Case) -> list[Finding]:
@@ -308,7 +309,7 @@ def _of_messages(case: Case) -> list[Finding]:
     less, name = (missing, "slow_messages") if best else (bytes_ns, "messages")
     hit = np.flatnonzero(less)
     gain = gain_of(case, Change.of_transfers(hit, took[hit] - less[hit]))
-    if gain.share.value < (NAMED if best else MINOR) or (not best and _late_found(case)):
+    if gain.share.value < (NAMED if best else MINOR) or (not best and _told_else(case)):
         return []
     case.claims.slow_ns += gain.saved_ns
     reached = float(np.median(size[hit] / bytes_ns[hit]))
