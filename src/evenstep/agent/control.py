@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from evenstep.agent.settings.request import FILE, SettingsChange, decoded, encoded, read, write
 from evenstep.agent.settings.selection import Selection
 from evenstep.host.sysfs import read_held
+from evenstep.trace.spool.descriptors import Held
 from evenstep.trace.spool.files import NETWORK, filesystem_type
 from evenstep.trace.spool.identity import boot_id
 from evenstep.trace.spool.layout import Actuator, Kind
@@ -50,9 +51,9 @@ RETRY_NS = 100_000_000  # until an unreadable file is read again
 class Control:
     """Receives changes for one rank.
 
-    Everything belongs to the background thread, which is woken by `fd`: readable when a file was
-    written, -1 where the kernel cannot notify. `due` holds changes received and not yet in force:
-    the background thread appends, the training thread takes from the left.
+    Everything belongs to the background thread, which is woken by `written`: readable when a file
+    was written, not open where the kernel cannot notify. `due` holds changes received and not yet
+    in force: the background thread appends, the training thread takes from the left.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Control:
     ) -> None:
         self.due: deque[SettingsChange] = deque(maxlen=16)
         near = is_near(folder) if near is None else near
-        self.fd = watch_folder(folder, folder / f"attempt-{attempt:03d}") if near else -1
+        self.written = Held(watch_folder(folder, folder / f"attempt-{attempt:03d}") if near else -1)
         self._folder = folder
         self._run_id = run_id
         self._leads = leads
@@ -85,6 +86,10 @@ class Control:
         self._again_ns = 0  # … and when that is tried again
         self._unread = True  # whether the file may have been written since
 
+    @property
+    def fd(self) -> int:
+        return self.written.fd
+
     # -- life ------------------------------------------------------------------------------------
 
     def connect(self, store: Any, prefix: str, *, world: int, together: bool) -> None:
@@ -108,9 +113,7 @@ class Control:
 
     def close(self) -> None:
         """Close the descriptor of the kernel's notifications."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self.written.close()
 
     def disconnect(self) -> None:
         """The store is gone: each rank reads the file itself."""
@@ -144,7 +147,7 @@ class Control:
     def _was_written(self) -> bool:
         """Whether the file was written since the last call."""
         name, written = Path(self._name).name.encode(), False
-        while self.fd >= 0 and (events := read_held(self.fd, _EVENTS_BYTES)):
+        while (fd := self.fd) >= 0 and (events := read_held(fd, _EVENTS_BYTES)):
             written |= name in events
         self._unread |= written
         return written

@@ -91,8 +91,7 @@ class Agent:
             config, identity, self.recorder, self._hooks, self._work, control,
             folder.path, notes, lambda: self._vigil.standstill, self.give_up,
         )  # fmt: skip
-        if control.fd >= 0:
-            self._background.sampler.wake_on(control.fd)
+        self._background.sampler.wake_on(control.written)
 
     def _make_pace(self, mode: str) -> PaceHost:
         from evenstep.agent.pace import PaceHost, pacer_settings

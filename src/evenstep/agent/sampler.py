@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import select
 import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+
+from evenstep.trace.spool.descriptors import Bell, Held
 
 if TYPE_CHECKING:
     from evenstep.host.sources.source import Reading, Source
@@ -66,9 +67,8 @@ class Sampler:
         self._emitted: dict[tuple[str, int], tuple[float, int]] = {}  # value and round
         self._armed = True  # False in a forked child, where the thread does not exist
         self._stopping = threading.Event()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poll = select.poll()
-        self.wake_on(self._wake)
+        self._bell = Bell()
+        self._ears = [self._bell.ear]
         self._gate = threading.Lock()  # held by this thread while it emits, by others only briefly
         self._thread: threading.Thread | None = None
 
@@ -97,8 +97,7 @@ class Sampler:
             self._gate.release()
         if not thread.is_alive():
             self._armed = False
-            wake, self._wake = self._wake, -1  # a late `wake` must not write to a file of the job
-            os.close(wake)
+            self._bell.close()
         return not thread.is_alive()
 
     def add(self, sources: Sequence[Source]) -> None:
@@ -106,12 +105,12 @@ class Sampler:
         self._waiting += sources
 
     def wake(self) -> None:
-        """Run `between` now; from any thread, until `stop` is called."""
-        os.eventfd_write(self._wake, 1)
+        """Run `between` now; from any thread."""
+        self._bell.ring()
 
-    def wake_on(self, fd: int) -> None:
+    def wake_on(self, file: Held) -> None:
         """Run `between` as soon as a file can be read."""
-        self._poll.register(fd, select.POLLIN)
+        self._ears.append(file)
 
     def disarm(self) -> None:
         """For a forked child: touches neither the thread nor a lock somebody may have held."""
@@ -142,9 +141,13 @@ class Sampler:
 
     def _pause(self, pause_s: float) -> bool:
         """Wait until it is time or something wakes the thread; return whether to stop."""
-        ready = () if self._stopping.is_set() else self._poll.poll(math.ceil(pause_s * 1e3))
-        if any(fd == self._wake for fd, _ in ready):
-            os.eventfd_read(self._wake)
+        if not self._stopping.is_set():
+            heard = select.poll()
+            for ear in self._ears:
+                if (fd := ear.fd) >= 0:
+                    heard.register(fd, select.POLLIN)
+            if heard.poll(math.ceil(pause_s * 1e3)):
+                self._bell.silence()
         return self._stopping.is_set()
 
     def tick(self) -> float:

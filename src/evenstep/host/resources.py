@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from evenstep.host.sysfs import pread_held
+from evenstep.trace.spool.descriptors import Held
 
 
 class ResourceUse(NamedTuple):
@@ -26,7 +27,7 @@ class ResourceMeter:
     """Reads the counters of this process and its thread `thread_id` (the native number). `fd` is
     the kernel's account of that thread; -1 where there is none."""
 
-    __slots__ = ("_usage", "fd")
+    __slots__ = ("_account", "_usage")
 
     def __init__(
         self,
@@ -38,9 +39,13 @@ class ResourceMeter:
         self._usage = usage
         try:
             path = f"{sysroot.rstrip('/')}/proc/self/task/{thread_id}/schedstat"
-            self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._account = Held(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         except OSError:
-            self.fd = -1
+            self._account = Held(-1)
+
+    @property
+    def fd(self) -> int:
+        return self._account.fd
 
     def now(self) -> ResourceUse:
         found = self._usage(resource.RUSAGE_SELF)
@@ -51,16 +56,14 @@ class ResourceMeter:
 
     def _run_delay_ns(self) -> int:
         """The second number of the scheduler's account (Linux, sched-stats.rst)."""
-        account = pread_held(self.fd, 80) if self.fd >= 0 else None
+        account = pread_held(fd, 80) if (fd := self.fd) >= 0 else None
         if not account:  # the thread has ended
             self.close()
             return 0
         return int(account.split()[1])
 
     def close(self) -> None:
-        fd, self.fd = self.fd, -1  # first: another thread may see the file fail and close it
-        if fd >= 0:
-            os.close(fd)
+        self._account.close()
 
 
 def used(before: Sequence[int], after: Sequence[int]) -> ResourceUse:

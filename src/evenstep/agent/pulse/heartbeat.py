@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import select
 import signal
 import sys
@@ -24,6 +23,7 @@ from typing import Any
 
 from evenstep.agent.pulse.frames import frames_of_error
 from evenstep.agent.recording.recorder import Recorder
+from evenstep.trace.spool.descriptors import Bell
 
 log = logging.getLogger("evenstep")
 
@@ -49,9 +49,7 @@ class Heartbeat:
         self._noted: dict[str, Any] = {}  # the exception that stands in the spool, described
         self._armed = True
         self._stopping = False
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poll = select.poll()
-        self._poll.register(self._wake, select.POLLIN)
+        self._bell = Bell()
         self._thread = threading.Thread(target=self._run, name="evenstep-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -63,13 +61,13 @@ class Heartbeat:
         if not self._armed:
             return
         self._stopping = True
-        os.eventfd_write(self._wake, 1)
+        self._bell.ring()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
         if self._thread.is_alive():
             self._spool.keep_mapped()  # it may yet beat
         else:
-            os.close(self._wake)
+            self._bell.close()
             self._armed = False
         self._note(sys.exc_info()[1])
         self.note_uncaught()
@@ -82,7 +80,7 @@ class Heartbeat:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # see `Sampler._run`
         try:
             while not self._stopping:
-                self._rest(*self.look(), self._wake)
+                self._rest(*self.look(), self._bell.ear.fd)
                 self.cost_ns = time.thread_time_ns()
         except Exception as error:  # the spool is shut, or its disk gone: the job goes on
             log.debug("evenstep: the heartbeat ended: %s", error)
@@ -101,8 +99,11 @@ class Heartbeat:
                 log.warning("evenstep: looking at the training thread: %s", error)
         return until_ns, overdue_ns
 
-    def _rest_here(self, until_ns: int, overdue_ns: int, _: int) -> None:
+    def _rest_here(self, until_ns: int, overdue_ns: int, wake: int) -> None:
         """Beat until it is time, the step is overdue, or `stop` wakes the thread."""
+        heard = select.poll()
+        if wake >= 0:
+            heard.register(wake, select.POLLIN)
         while True:
             now_ns = time.monotonic_ns()
             self._spool.beat(now_ns)
@@ -110,7 +111,7 @@ class Heartbeat:
             if overdue_ns:
                 over_ns = self._recorder.began_ns + overdue_ns - now_ns
                 left_ns = min(left_ns, over_ns if over_ns <= 0 else max(over_ns, SHORTEST_NS))
-            if left_ns <= 0 or self._poll.poll(math.ceil(min(left_ns, PERIOD_NS) / 1e6)):
+            if left_ns <= 0 or heard.poll(math.ceil(min(left_ns, PERIOD_NS) / 1e6)):
                 return
 
     def note_uncaught(self) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 from evenstep.errors import SpoolError
 from evenstep.trace.spool import layout
+from evenstep.trace.spool.descriptors import Held
 from evenstep.trace.spool.files import claim, filesystem_type, unfit_for_mapping
 from evenstep.trace.spool.layout import RECORD_BYTES, RECORD_WORDS
 from evenstep.trace.spool.summary import FEWEST_RECORDS
@@ -63,7 +64,7 @@ class Spool:
         self.note = ""
         self.regions = regions
         self.buffered = False
-        self._fd = fd
+        self._file = Held(fd)
         self._memory: mmap.mmap | None = memory
         self._view = memoryview(memory)
         end = regions.ring_offset + regions.ring_capacity * RECORD_BYTES
@@ -255,12 +256,12 @@ class Spool:
             for view in (self.words, self.halves, self._ring, self._view):
                 view.release()
             try:
-                if self._kept:
+                if self._kept or self._file.fd < 0:  # its copy in `memory` is not ours either
                     _leave(memory)
                 else:
                     memory.close()
             finally:  # a view held elsewhere keeps the mapping alive, not the file
-                os.close(self._fd)
+                self._file.close()
 
 
 class BufferedSpool(Spool):
@@ -284,7 +285,7 @@ class BufferedSpool(Spool):
         at, word = layout.HEARTBEAT_OFFSET, _HEARTBEAT.pack(now_ns)
         if self._fixed:
             self._fixed[at : at + len(word)] = word
-            os.pwrite(self._fd, word, at)
+            os.pwrite(self._file.fd, word, at)
 
     def flush(self) -> None:
         """Write out what changed. Raises OSError; the caller logs it once and goes on."""
@@ -293,7 +294,7 @@ class BufferedSpool(Spool):
             page = 1 << 16
             for start in range(0, len(head), page):
                 if head[start : start + page] != self._fixed[start : start + page]:
-                    os.pwrite(self._fd, head[start : start + page], start)
+                    os.pwrite(self._file.fd, head[start : start + page], start)
             self._fixed = bytearray(head)
         last = self._last()
         capacity = self.regions.ring_capacity
@@ -307,7 +308,7 @@ class BufferedSpool(Spool):
         for start, end in ((first, min(first + number, capacity)), (0, first + number - capacity)):
             if end > start:
                 data = bytes(self._ring[start * RECORD_BYTES : end * RECORD_BYTES])
-                os.pwrite(self._fd, data, self.regions.ring_offset + start * RECORD_BYTES)
+                os.pwrite(self._file.fd, data, self.regions.ring_offset + start * RECORD_BYTES)
 
 
 def add_last_fact(path: Path, key: str, value: Any) -> bool:
