@@ -89,7 +89,7 @@ def test_groups_of_a_gpu_with_a_far_card_are_found_by_its_place():
         "work.backward_ms=60",
         "work.message_bytes=1MB",
         "work.gradient_bytes=400MB",
-        "run.steps=60",
+        "run.steps=24",
         kinds=[{"nodes": "3", "gpu_numa": [0, 0, 0, 1], "gpu_nics": [0, 0, 1, 1]}],
     )
     assert found.mode == "locality"
