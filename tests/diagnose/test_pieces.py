@@ -23,23 +23,22 @@ WORLDS = [
 ]
 
 
-@pytest.fixture
-def in_pieces(monkeypatch):
-    """Calls a function as if memory were short."""
-
-    def call(function, trace):
-        whole = function(trace)
-        with monkeypatch.context() as small:
-            small.setattr(grid, "WINDOW_RECORDS", len(trace.events) // 3)
-            small.setattr(grid, "_SAMPLE_RECORDS", len(trace.events) // 4)
-            return whole, function(trace)
-
-    return call
+def in_pieces(function, trace):
+    """What a function finds, and what it finds as if memory were short."""
+    whole = function(trace)
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(grid, "WINDOW_RECORDS", len(trace.events) // 3)
+        small.setattr(grid, "_SAMPLE_RECORDS", len(trace.events) // 4)
+        return whole, function(trace)
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_every_cell_is_the_same(world, in_pieces):
-    whole, parts = in_pieces(step_grid, world.trace())
+@pytest.fixture(scope="module", params=WORLDS)
+def delays(request):
+    return in_pieces(lambda trace: open_case(trace).delays, request.param.trace())
+
+
+def test_every_cell_is_the_same(delays):
+    whole, parts = (found.grid for found in delays)
     assert not parts.sampled.all()
     assert all(
         np.median(np.abs(getattr(whole, name) - getattr(parts, name))) <= 1000 for name in CELLS
@@ -47,21 +46,20 @@ def test_every_cell_is_the_same(world, in_pieces):
     assert all(np.array_equal(whole.phase_ns[phase], parts.phase_ns[phase]) for phase in Phase)
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_every_delay_costs_the_same(world, in_pieces):
-    whole, parts = in_pieces(lambda trace: open_case(trace).delays, world.trace())
+def test_every_delay_costs_the_same(delays):
+    whole, parts = delays
     assert all(np.array_equal(whole.cells(cause), parts.cells(cause)) for cause in Cause)
     assert whole.all_loss_ns.sum() == pytest.approx(parts.all_loss_ns.sum(), rel=0.05)
     assert whole.rest_ns.sum() == pytest.approx(parts.rest_ns.sum(), abs=0.01 * whole.grid.total_ns)
 
 
-def test_the_verdict_is_the_same(in_pieces):
+def test_the_verdict_is_the_same():
     whole, parts = in_pieces(diagnose, WORLDS[0].trace())
     assert parts.findings[0].where == whole.findings[0].where
     assert parts.findings[0].severity == pytest.approx(whole.findings[0].severity, rel=0.05)
 
 
-def test_the_sample_lies_all_over_the_run(in_pieces):
+def test_the_sample_lies_all_over_the_run():
     _, parts = in_pieces(step_grid, WORLDS[0].trace())
     known = np.flatnonzero(parts.sampled)
     assert known[0] == 0

@@ -93,14 +93,13 @@ def test_interrupted_it_keeps_what_it_has_and_says_so(lab, scenario, tmp_path):
         (["clean", "all"], "clean takes no arm, found 'all'"),
     ],
 )
-def test_a_mistake_is_one_sentence(lab, scenario, asked, named):
-    line, options = lab
-    done = subprocess.run(
-        [*line, *asked, "-f", scenario], capture_output=True, check=False, **options
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert named in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_a_mistake_is_one_sentence(scenario, asked, named, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([*asked, "-f", str(scenario)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert named in err
+    assert len(err.splitlines()) == 1
 
 
 def test_the_fields_of_a_scenario_are_listed_as_one(capsys):
