@@ -12,7 +12,6 @@ import numpy as np
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.measure.overview import step_table
 from evenstep.errors import MissingExtra, UsageError
-from evenstep.trace.columns import Columns
 from evenstep.trace.spooled import OnDisk
 from evenstep.trace.store import database as store_database
 from evenstep.trace.store import query as store_query
@@ -55,7 +54,10 @@ def write(
             with store_database.connect() as connection:
                 spilled = store_database.literal(scratch / "spilled")
                 connection.execute(f"set temp_directory = {spilled}")
-                _register(connection, source, steps, diagnosis)
+                store_query.create_tables(connection, source)  # records as in `evenstep sql`
+                connection.execute("drop view steps")  # replaced by the diagnosed steps
+                connection.register("steps", {name: steps[name] for name in steps})
+                connection.register("findings", _findings(diagnosis))
                 rows = {
                     name: _copied(connection, name, scratch / path.name)
                     for name, path in targets.items()
@@ -66,19 +68,6 @@ def write(
         why = store_database.reason(error)
         raise UsageError(f"cannot write into {folder}: {why}; name another folder") from error
     return [Written(path, rows[name], path.stat().st_size) for name, path in targets.items()]
-
-
-def _register(
-    connection: duckdb.DuckDBPyConnection,
-    source: Path | Trace,
-    steps: Columns,
-    diagnosis: Diagnosis,
-) -> None:
-    """Register the tables to write; records are those of `evenstep sql`."""
-    store_query.create_tables(connection, source)
-    connection.execute("drop view steps")  # replaced by the diagnosed steps
-    connection.register("steps", {name: steps[name] for name in steps})
-    connection.register("findings", _findings(diagnosis))
 
 
 def _findings(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -8,6 +8,7 @@ absolute error).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -322,13 +323,19 @@ def _gaps(rows: Columns, over: Array, place: Array, entered: Array) -> _Gaps:
     return _Gaps(row, place[row - 1], pair, cell, opens[row], idle, lasted, computed, ends)
 
 
+def _waits(gaps: _Gaps, share: Array) -> Iterator[tuple[Array, Array]]:
+    """What is waited for, and each gap's share, of those ahead that any kind waits for."""
+    for over, part in zip(gaps.over, share.T, strict=True):
+        if not np.isnan(part).all():
+            yield over, part[gaps.kind]
+
+
 def _work(gaps: _Gaps, share: Array) -> tuple[Array, Array]:
     """The work in each gap, and whether a wait or an idle device at the end of the gap hides how
     long it took."""
     work: Array = gaps.lasted
     unseen = gaps.idle
-    for over, part in zip(gaps.over, share.T, strict=True):
-        part = part[gaps.kind]
+    for over, part in _waits(gaps, share):
         rest = np.where(part < 1, 1 - part, np.nan)
         work = np.fmin(work, (gaps.lasted - over) / rest)
         unseen = unseen | (part == 1) & (gaps.lasted <= over + AT_ONCE_NS)
@@ -339,8 +346,8 @@ def _work(gaps: _Gaps, share: Array) -> tuple[Array, Array]:
 def _expected(gaps: _Gaps, share: Array, work: Array, sooner: Array | float = 0.0) -> Array:
     """How long each gap lasts with this work, which began so much sooner than the gap."""
     lasts = work - sooner
-    for over, part in zip(gaps.over, share.T, strict=True):
-        lasts = np.fmax(lasts, over + (1 - part[gaps.kind]) * work)
+    for over, part in _waits(gaps, share):
+        lasts = np.fmax(lasts, over + (1 - part) * work)
     return lasts
 
 
@@ -470,9 +477,8 @@ def _waits_of_rows(rows: Columns, gaps: _Gaps, share: Array) -> Awaited:
 def _reached(gaps: _Gaps, share: Array, part: Array, work: Array, which: Array) -> Array:
     """How long after these gaps began that part of their work was done, held up by waits before."""
     work, reached = work[which], part * work[which]
-    for over, sooner in zip(gaps.over, share.T, strict=True):
-        sooner = sooner[gaps.kind[which]]
-        held = np.where(sooner < part, over[which] + (part - sooner) * work, reached)
+    for over, sooner in _waits(gaps, share):
+        held = np.where(sooner[which] < part, over[which] + (part - sooner[which]) * work, reached)
         reached = np.maximum(reached, held)
     return np.asarray(reached)
 

@@ -42,11 +42,12 @@ def encode(
     shown, partial = _excerpt(trace, steps)
     names, tracks = Numbered[str](), Tracks(FIRST_TRACK)
     drawn = slices(shown, clocks, names)
-    body = _events(drawn, tracks)
+    categories = list(dict.fromkeys(one.category for one in drawn))
+    values = sorted({name for one in drawn for name in one.values})
+    body = _events(drawn, tracks, categories, values)
     start = _first_times(shown, clocks)
     found = b"".join(_finding(item, start, tracks) for item in diagnosis.findings)
-    value_names = sorted({name for one in drawn for name in one.values})
-    head = _interned(names, [one.category for one in drawn], value_names)
+    head = _interned(names, categories, values)
     described = b"".join(_processes(shown, clocks)) + b"".join(_descriptors(tracks))
     return head + described + body + found, partial
 
@@ -66,17 +67,16 @@ def _excerpt(trace: Trace, steps: tuple[int, int] | None) -> tuple[Trace, str]:
 # -- events ----------------------------------------------------------------------------------------
 
 
-def _events(drawn: Sequence[Slices], tracks: Tracks) -> bytes:
+def _events(
+    drawn: Sequence[Slices], tracks: Tracks, categories: list[str], values: list[str]
+) -> bytes:
     """Encode begins, ends and instants in order of time; at equal times ends come first."""
-    categories = {name: 1 + at for at, name in enumerate(dict.fromkeys(d.category for d in drawn))}
-    value_names = sorted({name for one in drawn for name in one.values})
-    values = {name: 1 + at for at, name in enumerate(value_names)}
     tables, times, ties = [], [], []
     for one in drawn:
         if not len(one.rank):
             continue
         track = _tracks_of(one, tracks)
-        tables.append(_begin(one, track, categories[one.category], values))
+        tables.append(_begin(one, track, 1 + categories.index(one.category), values))
         times.append(one.start_ns)
         ties.append(1000 + one.depth)
         if not one.instant:
@@ -96,7 +96,7 @@ def _tracks_of(one: Slices, tracks: Tracks) -> Array:
     return tracks.of(key, lambda place: (place // lanes, one.track, place % lanes))
 
 
-def _begin(one: Slices, track: Array, category: int, values: dict[str, int]) -> Array:
+def _begin(one: Slices, track: Array, category: int, values: list[str]) -> Array:
     """Encode packets that begin slices, or instants."""
     count = len(track)
     kind = INSTANT if one.instant else BEGIN
@@ -109,7 +109,7 @@ def _begin(one: Slices, track: Array, category: int, values: dict[str, int]) -> 
     for name, column in one.values.items():
         as_text = name in TEXT_VALUES
         table = wire.narrow(column)
-        lead = wire.number(1, values[name]) + wire.tag(17 if as_text else 3, wire.VARINT)
+        lead = wire.number(1, 1 + values.index(name)) + wire.tag(17 if as_text else 3, wire.VARINT)
         head = wire.tag(4, wire.LENGTH) + wire.varint(len(lead) + table.shape[1]) + lead
         parts += [head, table]
     for number, flows in ((47, one.flow_out), (48, one.flow_in)):
@@ -141,7 +141,7 @@ def _packets(times: Array, events: Array) -> Array:
 
 def _interned(names: Numbered[str], categories: Sequence[str], values: Sequence[str]) -> bytes:
     """Encode the first packet: the interned strings of all events."""
-    tables: dict[int, Iterable[str]] = {1: dict.fromkeys(categories), 2: names.numbers, 3: values}
+    tables: dict[int, Iterable[str]] = {1: categories, 2: names.numbers, 3: values}
     entries = [
         wire.message(number, wire.number(1, at), wire.text(2, name))
         for number, strings in (tables | {29: names.numbers}).items()
