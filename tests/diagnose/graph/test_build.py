@@ -221,6 +221,19 @@ def test_a_root_that_need_not_wait_goes_on_and_who_receives_waits_for_it_alone()
     assert after(ends) == [[10, 10, 12]]  # who receives late holds nobody up
 
 
+def test_a_message_held_up_by_the_one_before_it_on_its_link_ends_when_it_is_received():
+    """A link takes 4 ms a message; two sent at 1 and 2 are received from 0 to 5 and from 5 to 9."""
+    run = Run(2)
+    for turn, (sent, posted, received) in enumerate(((1, 0, 5), (2, 5, 9))):
+        run.message(0, 0, Op.SEND, 1, turn, sent, sent + 0.1)
+        run.message(1, 0, Op.RECV, 0, turn, posted, received, Flag(0))
+    for rank in range(2):
+        run.step(rank, 0, 0, 12)
+    found = run.graph()
+    assert after(found.operations.over_ns) == [5, 9]
+    assert found.rows.own_ns[found.rows.lane == 1].tolist() == [0, 0, 3 * MS]
+
+
 def test_a_lane_whose_beginning_nobody_saw_begins_with_its_usual_first_work():
     run = Run()
     for step in range(3):

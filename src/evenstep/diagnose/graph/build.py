@@ -236,7 +236,8 @@ def _with_usual_messages(span: LaneExtent, found: Entries, ended: Array) -> Arra
     its channel usually take, or else those of its size within nodes or between them.
 
     A wait for several messages tells the end of the one that is expected to end last. A message
-    surely ended with a wait that was for it alone, or that both its ends were blocked in.
+    surely ended with a wait that was for it alone, or that both its ends were blocked in; one that
+    was sent before (`held` up by others on its link), with such a wait that lasted.
     """
     rows, operations = found.rows, found.operations
     begun = rows.enter_ns + rows.held_ns  # a stream may be busy when compute reaches the message
@@ -256,6 +257,7 @@ def _with_usual_messages(span: LaneExtent, found: Entries, ended: Array) -> Arra
     soonest = _reduced(found, rows.leave_ns, blocked, np.minimum, 2**62)
     latest = _reduced(found, rows.leave_ns, blocked, np.maximum, -(2**62))
     both = (np.bincount(number, blocked) > 1) & (latest - soonest <= TELLING_NS)
+    held = alone & (ended - np.maximum(entered, begin) >= TELLING_NS)
     sure = operations.message & (alone | both)
     usual = most = _undisturbed(took, channel, operations.message, took)  # an end is a bound
     for _ in range(2):
@@ -263,11 +265,11 @@ def _with_usual_messages(span: LaneExtent, found: Entries, ended: Array) -> Arra
         last = np.full(len(rows), -np.inf)
         np.maximum.at(last, wait, expected[number])
         seen = np.bincount(number, blocked & (expected[number] == last[wait])) > 0
-        awaited = operations.message & seen & (entered <= begin)
+        awaited = operations.message & (seen & (entered <= begin) | held)
         usual = _undisturbed(took, kind, awaited, most)
     usual = np.minimum(_undisturbed(took, channel, awaited, usual), most)
-    late = operations.message & ~awaited
-    return np.where(late, begin + np.minimum(took, usual), ended).astype(np.int64)
+    known = awaited | ~operations.message
+    return np.where(known, ended, begin + np.minimum(took, usual)).astype(np.int64)
 
 
 def _undisturbed(took: Array, kind: Array, chosen: Array, otherwise: Array) -> Array:
