@@ -156,6 +156,15 @@ def test_the_four_parts_of_a_verdict_are_35_words(diagnosis: Diagnosis, cause: s
     assert "(" not in said.action
 
 
-def test_files_left_out_are_counted_apart(diagnosis: Diagnosis) -> None:
-    diagnosis.limits[:] = ["left out: b.json is a second trace of rank 0", "only 14 steps"]
-    assert lines(diagnosis)[-2].startswith("1 file left out; 2 things this trace cannot tell; ")
+def test_a_part_of_a_run_is_called_so_also_where_it_is_healthy(diagnosis: Diagnosis) -> None:
+    diagnosis.summary.update(world=16, ranks=15)
+    diagnosis.limits[:] = [
+        "left out: b.json is a second trace of rank 0",
+        "read in part: rank-00001.spool is cut short: 9 bytes of 99",
+        "only 14 steps",
+    ]
+    files = "1 file left out, 1 file read in part"
+    assert f"Only part of the run: 15 of 16 ranks, {files}" in lines(diagnosis)
+    diagnosis.findings.clear()
+    diagnosis.summary.update(ranks=16)
+    assert lines(diagnosis)[1:] == [f"Only part of the run: {files}"]

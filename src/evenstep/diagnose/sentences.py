@@ -15,6 +15,7 @@ here.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from math import isnan, nan
@@ -197,6 +198,16 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
         _NAMED_BEFORE.sub("", first.cause.partition(";")[0]), left - words.count_words(action)
     )
     return replace(found, why=why, action=action, remedy=remedy)
+
+
+def partial(summary: Mapping[str, Any], limits: Sequence[str]) -> str:
+    """Return what of the run was not read, in one sentence; empty if all was."""
+    ranks, world = summary.get("ranks", 0), summary.get("world", 0)
+    parts = [f"{ranks:,} of {words.plural(world, 'rank')}"] if ranks < world else []
+    kinds = Counter(limit.partition(": ")[0] for limit in limits)
+    files = {how: kinds[how] for how in ("left out", "read in part") if kinds[how]}
+    parts += [f"{words.plural(count, 'file')} {how}" for how, count in files.items()]
+    return f"Only part of the run: {', '.join(parts)}" if parts else ""
 
 
 def _given_back(finding: Finding, remedy: Option | None) -> tuple[float, str]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from evenstep.diagnose.finding import Diagnosis
-from evenstep.diagnose.sentences import best, sureness, verdict
+from evenstep.diagnose.sentences import best, partial, sureness, verdict
 from evenstep.report.terminal.terminal import where
 from evenstep.words import duration, is_known, percent, plural, printable
 
@@ -28,6 +28,8 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
         if text:
             yield f"- {label}: {_text(text)}"
     yield f"- {_facts(diagnosis)}"
+    if lacking := partial(diagnosis.summary, diagnosis.limits):
+        yield f"- {lacking}"
     if diagnosis.findings and not said.healthy:
         yield from ("", "| cause | where | costs | certainty | remedy |", "|" + " --- |" * 5)
         for finding in diagnosis.findings[:FINDINGS]:

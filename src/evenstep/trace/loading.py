@@ -79,7 +79,8 @@ def _assemble(spools: Spools) -> Trace:
         ),
         limits=spools.limits,
     )
-    trace.limits += _missing(trace) + [item.damage for item in contents if item.damage]
+    damaged = [f"read in part: {item.damage}" for item in contents if item.damage]
+    trace.limits += _missing(trace) + damaged
     trace.limits += shifts_in_words(shifts)
     return trace
 

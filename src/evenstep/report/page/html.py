@@ -15,7 +15,7 @@ from evenstep import words
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.predict.what_if import WhatIfGain
-from evenstep.diagnose.sentences import sureness, verdict
+from evenstep.diagnose.sentences import partial, sureness, verdict
 from evenstep.report import markdown
 from evenstep.report.page import fabric, sheet
 from evenstep.report.page.contents import Contents, contents
@@ -85,6 +85,7 @@ def render(
         shares=[(n, text, shares[n]) for n, text in words.SHARES if words.is_known(shares.get(n))],
         cost=cost(diagnosis, trace, price_per_rank_hour),
         said=verdict(diagnosis.findings, diagnosis.summary),
+        partial=partial(diagnosis.summary, diagnosis.limits),
         markdown=markdown.render(diagnosis),
         shown=shown,
         answers=answers,

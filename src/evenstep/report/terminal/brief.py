@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from evenstep.diagnose.finding import TERMINAL, Diagnosis, Finding
 from evenstep.diagnose.levels import NAMED
-from evenstep.diagnose.sentences import Verdict, best, sureness, verdict
+from evenstep.diagnose.sentences import Verdict, best, partial, sureness, verdict
 from evenstep.report.terminal.sentences import growth
 from evenstep.report.terminal.style import Style
 from evenstep.report.terminal.terminal import bar, legend, scaling, step_time
@@ -26,7 +26,7 @@ def render(diagnosis: Diagnosis, *, width: int | None = None, color: bool | None
     said = verdict(diagnosis.findings, diagnosis.summary)
     if said.healthy:
         lines = [*_healthy(diagnosis, style), *scaling(diagnosis, style)]
-        return "\n".join([*lines, *_preempted(diagnosis, style)]) + "\n"
+        return "\n".join([*lines, *_notices(diagnosis, style)]) + "\n"
     sections = [
         list(_head(said, diagnosis, style)),
         list(_numbers(diagnosis, style)),
@@ -93,15 +93,14 @@ def _others(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
 
 
 def _more(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
-    yield from _preempted(diagnosis, style)
+    yield from _notices(diagnosis, style)
     unknown = len(diagnosis.limits)
     limits = f"{plural(unknown, 'thing')} this trace cannot tell; " if unknown else ""
-    if left_out := sum(limit.startswith("left out: ") for limit in diagnosis.limits):
-        limits = f"{plural(left_out, 'file')} left out; {limits}"
     yield from style.wrap(f"{limits}--verbose prints all, --html FILE writes a page", code=DIM)
 
 
-def _preempted(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
+def _notices(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
+    yield from style.wrap(partial(diagnosis.summary, diagnosis.limits))
     if notice := diagnosis.run.get("preempted"):
         told = f"attempt {notice['attempt']} was preempted ({notice['signal']} at {notice['at']})"
         yield from style.wrap(capital(printable(told)))
