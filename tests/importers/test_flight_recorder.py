@@ -412,7 +412,7 @@ def test_hosts_that_are_ahead_of_their_devices_hide_no_slow_rank(tmp_path):
     finding = next(each for each in diagnose(trace).findings if each.mode != "hang")
     assert (finding.mode, finding.where.ranks) == ("straggler", [2])
     assert finding.severity == pytest.approx(20 / 110, rel=0.1)  # ms of a step
-    assert any("costs are upper bounds" in limit for limit in trace.limits)
+    assert any("costs are rough" in limit for limit in trace.limits)
 
 
 def test_rounds_of_the_watchdog_tell_when_calls_ended_within_a_step(tmp_path):

@@ -35,7 +35,10 @@ _RING = (
     "a kernel of a ring sends to one rank and receives from another: its duration does not tell "
     "for which it waited: who waits for whom in rings of messages cannot be told"
 )
-_HIDDEN = ": where compute runs beside collectives it may hide waits, and costs are upper bounds"
+_HIDDEN = (
+    ": compute beside collectives may hide waits, and a kernel that follows another of its group at "
+    "once hides how early its rank came: costs are rough"
+)
 _FIELDS = (b"collective_seq_id", b"pg_config", b"pg_status", b"comm_lib_version")
 _OF_PICKLES = (*_FIELDS, b"entries", b"profiling_name")
 
