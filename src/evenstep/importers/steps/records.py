@@ -72,7 +72,8 @@ def trace_of(rows: Timed, draft: Draft, run: Mapping[str, Any], names: Mapping[i
 
 
 def _sound(rows: Timed, limits: list[str]) -> Columns:
-    """Keep rows with a valid rank, step and duration."""
+    """Keep rows with a valid rank, step and duration, in whole ns: parts end where steps do."""
+    rows = rows._replace(seconds=np.rint(rows.seconds * 1e9) / 1e9)
     table = Columns(rows._asdict())
     good = (rows.rank >= 0) & (rows.rank < MOST_RANKS) & (rows.number >= 0) & (rows.number < 2**31)
     good &= (rows.seconds > 0) & (rows.seconds < LATEST_NS / 1e9 / max(len(rows.rank), 1))
