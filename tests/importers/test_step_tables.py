@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.lateness.case import open_case
 from evenstep.errors import EvenstepError, MissingExtra
 from evenstep.importers import tables
 from evenstep.importers.opening import open_trace
@@ -341,6 +342,7 @@ SLOWEST = [(rank, step, OWN_MS[1][step] / 1e3) for rank in (0, 1) for step in (0
         [{"step": s, "step_time_ms": [own[s] for own in OWN_MS.values()]} for s in (0, 1)],
         [{"step": s, "step_time_ms": {r: own[s] for r, own in OWN_MS.items()}} for s in (0, 1)],
         {name: [row[name] for row in ROWS] for name in ROWS[0]},
+        {name: {str(at): row[name] for at, row in enumerate(ROWS)} for name in ROWS[0]},
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("indent", [None, 1])
@@ -387,3 +389,68 @@ def test_results_of_ray_train_are_a_table(opened):
     result = {"training_iteration": 1, "time_this_iter_s": 2.5, "time_total_s": 9, "config": {}}
     lines = [json.dumps(result | {"training_iteration": at}) for at in (1, 2)]
     assert steps(opened("\n".join(lines), "result.json")) == [(0, 1, 2.5), (0, 2, 2.5)]
+
+
+@pytest.mark.parametrize(("name", "scale"), [("time", 1), ("time_ms", 1e3), ("time (ms)", 1e3)])
+@pytest.mark.parametrize("by_step", [False, True])
+def test_times_that_no_clock_shows_are_durations(opened, name, scale, by_step):
+    took = [2, 3, 2.5, 2]
+    rows = [(rank, step, took[step] + rank) for rank in (0, 1) for step in range(4)]
+    rows = sorted(rows, key=lambda row: row[1]) if by_step else rows
+    text = "".join(f"{rank},{step},{seconds * scale}\n" for rank, step, seconds in rows)
+    found = steps(opened(f"rank,step,{name}\n{text}"))
+    assert found == [(rank, step, took[step] + 1) for rank in (0, 1) for step in range(4)]
+
+
+def test_times_of_a_clock_are_none_although_steps_come_again(opened):
+    rows = [(1, 10), (2, 12), (3, 14), (2, 20), (3, 21), (4, 24)]
+    trace = opened("rank,step,time_s\n" + "".join(f"0,{step},{time}\n" for step, time in rows))
+    assert steps(trace) == [(0, 1, 2.0), (0, 2, 1.0), (0, 3, 3.0)]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_times_may_be_dates(tmp_path, form):
+    dates = [f"2026-05-08T12:00:0{at}.500+00:00" for at in (0, 2, 3)]
+    path = tmp_path / f"table.{form}"
+    if form == "csv":
+        path.write_text("step,timestamp\n" + "".join(f"{n},{at}\n" for n, at in enumerate(dates)))
+    elif form == "jsonl":
+        path.write_text("".join(json.dumps({"step": n, "timestamp": at}) + "\n"
+                                for n, at in enumerate(dates)))  # fmt: skip
+    else:
+        rows = ", ".join(f"({n}, TIMESTAMP '{at[:-6]}')" for n, at in enumerate(dates))
+        duckdb.sql(f"SELECT * FROM (VALUES {rows}) AS t(step, timestamp)").write_parquet(str(path))
+    assert steps(open_trace([path])) == [(0, 0, 2.0), (0, 1, 1.0)]
+
+
+def test_between_semicolons_a_comma_may_be_decimal(opened):
+    assert steps(opened("Rank;Step;Step Time (ms)\n0;1;130,5\n0;2;1,5\n")) == [
+        (0, 1, 0.1305), (0, 2, 0.0015)
+    ]  # fmt: skip
+
+
+def test_names_in_a_group_of_times_are_of_durations(opened):
+    line = {"step": 1, "times_ms": {"forward": 30, "backward": 60}, "loss": {"forward": 2.5}}
+    parts = steps(opened(json.dumps(line), "steps.jsonl"), Kind.PHASE)
+    assert [seconds for *_, seconds in parts] == [0.03, 0.06]
+
+
+def test_workers_are_numbered_in_order_where_the_names_of_their_nodes_tell_them_apart(opened):
+    names = [f"node{node}-gpu{gpu}_step_time_s" for node in (0, 1) for gpu in (0, 1)]
+    trace = opened(f"step,{','.join(names)}\n0,1,2,3,4\n1,1,2,3,4\n")
+    assert [trace.ranks[rank].identity["place"] for rank in range(4)] == [
+        "node0-gpu0", "node0-gpu1", "node1-gpu0", "node1-gpu1"
+    ]  # fmt: skip
+
+
+def test_parts_that_are_no_whole_nanoseconds_end_where_their_step_does(opened):
+    rng = np.random.default_rng(3)
+    forward, backward = rng.uniform(0.03, 0.05, (2, 2, 12))
+    sync = 0.2 - forward - backward  # all steps are equally long
+    rows = "".join(
+        f"{r},{s},{forward[r, s]!r},{backward[r, s]!r},{sync[r, s]!r}\n"
+        for r in (0, 1) for s in range(12)
+    ).replace("np.float64(", "").replace(")", "")  # fmt: skip
+    case = open_case(opened("rank,step,forward_s,backward_s,comm_s\n" + rows))
+    worked = (forward + backward).T[case.grid.steps] * 1e9
+    assert case.grid.work_ns == pytest.approx(worked, abs=10)

@@ -40,6 +40,8 @@ def _inside(value: Any, around: Row, name: str) -> Iterator[Row]:
 
 
 def _of_object(value: Mapping[str, Any], around: Row) -> Iterator[Row]:
+    if any(_STEP.fullmatch(key) and _by_rank(one) for key, one in value.items()):
+        value = {key: list(one.values()) if _by_rank(one) else one for key, one in value.items()}
     flat = _flat(value)
     row = around | {key: one for key, one in flat.items() if not isinstance(one, dict | list)}
     inner = {key: one for key, one in flat.items() if isinstance(one, dict | list) and one}

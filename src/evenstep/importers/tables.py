@@ -6,6 +6,7 @@ import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -179,7 +180,14 @@ def _load(
             return f"""trim("c{place[name]}", '" ')"""
         return '"' + name.replace('"', '""') + '"'
 
-    picked = [f"TRY_CAST({value(name)} AS DOUBLE) AS n{at}" for at, name in enumerate(numbers)]
+    def number(name: str) -> str:
+        """A number, with a decimal comma between semicolons; of a date and time since 1970, s."""
+        text = f"CAST({value(name)} AS VARCHAR)"
+        plain = f"replace({text}, ',', '.')" if file.separator == ";" else text
+        date = f"epoch(TRY_CAST({text} AS TIMESTAMP))"
+        return f"coalesce(TRY_CAST({plain} AS DOUBLE), {date})"
+
+    picked = [f"{number(name)} AS n{at}" for at, name in enumerate(numbers)]
     picked += [f"nullif(CAST({value(name)} AS VARCHAR), '') AS t{at}"
                for at, name in enumerate(texts)]  # fmt: skip
     connection.execute(
@@ -278,5 +286,15 @@ def _number(row: Mapping[str, Any], name: str) -> float:
     value = row.get(name)
     try:
         return float(value) if isinstance(value, int | float | str) else np.nan
-    except (ValueError, OverflowError):
+    except OverflowError:
         return np.nan
+    except ValueError:
+        return _since_1970_s(str(value))
+
+
+def _since_1970_s(text: str) -> float:
+    try:
+        at = datetime.fromisoformat(text[:40].replace("Z", "+00:00"))
+    except ValueError:
+        return np.nan
+    return (at if at.tzinfo else at.replace(tzinfo=timezone.utc)).timestamp()

@@ -36,8 +36,8 @@ _RING = (
     "for which it waited: who waits for whom in rings of messages cannot be told"
 )
 _HIDDEN = (
-    ": compute beside collectives may hide waits, and a kernel that follows another of its group at "
-    "once hides how early its rank came: costs are rough"
+    ": compute beside collectives may hide waits, and a kernel that follows another of its group "
+    "at once hides how early its rank came: costs are rough"
 )
 _FIELDS = (b"collective_seq_id", b"pg_config", b"pg_status", b"comm_lib_version")
 _OF_PICKLES = (*_FIELDS, b"entries", b"profiling_name")

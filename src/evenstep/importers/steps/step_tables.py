@@ -41,10 +41,12 @@ NAME = "step table"
 RANKS = ("rank", "global_rank", "rank_id", "worker", "worker_id", "process", "replica", "run_id")
 STEPS = ("step", "global_step", "_step", "iteration", "iter", "train_step", "batch", "batch_idx",
          "training_iteration")  # fmt: skip
-TIMES = ("time", "timestamp", "_timestamp", "wall_time", "start", "start_time", "start_ts")
+TIMES = ("timestamp", "_timestamp", "wall_time", "start", "start_time", "start_ts",
+         "time", "time_s", "time_(s)", "time_sec", "time_ms", "time_(ms)", "time_us")  # fmt: skip
 PHASES = ("phase", "stage_name", "section")
 METRICS, VALUES = ("key", "metric", "metric_name", "tag"), ("value", "metric_value")
 _UNIT_NAMES = ("sec", "secs", "second", "seconds", "ms", "us", "ns")  # may be all of a name
+MINOR = 0.05  # share of rows: fewer fall where clocks are set
 LARGEST = float(1 << 53)  # whole numbers that a float64 tells apart
 _STEP_TIME = re.compile(
     r"^(?:(?:train )?(?:step|iter|iteration|batch|global step)s? (?:time|duration|timing)s?"
@@ -58,7 +60,11 @@ _PARTS = (
     (Phase.SYNC, r"comms?|communication|collectives?|(?:grad(?:ient)?s? )?(?:sync|all ?reduce)"),
     (Phase.OTHER, r"comput(?:e|ation)"),
 )  # fmt: skip
-_WORKER = r"(?:(?:global[ _-]?)?(?:rank|worker|process|replica|gpu|device|node)[ _.#-]?)?\d{1,7}"
+_WORKER = (
+    r"(?:(?:node|host)[ _-]?\d{1,6}[ _./:-]?)?"
+    r"(?:(?:global[ _-]?)?(?:rank|worker|process|replica|gpu|device|node)[ _.#-]?)?\d{1,7}"
+)
+_TIMED = re.compile(r"\b(?:times?|timings?|timers?)\b")  # in the name of a group of durations
 #: A worker before or after the name of its durations: `rank3`, `gpu3.step_time_s`, `ms (rank 3)`.
 _OF_WORKER = re.compile(
     rf"(?P<run>{_WORKER})(?:[ _./:|-]+(?P<of>.*))?"
@@ -136,7 +142,9 @@ def _duration(name: str) -> Duration | None:
     run, _, metric = name.rpartition(" - ")
     if not run and (of := _OF_WORKER.fullmatch(name)):
         run, metric = of["run"] or of["at"], of["of"] or of["by"] or ""
-    core, unit = spelled(metric.rpartition("/")[2])
+    (of_all, all_unit), (core, unit) = (spelled(part) for part in metric.rpartition("/")[::2])
+    if unit is None and _TIMED.search(of_all):
+        unit = all_unit or 1.0
     if _STEP_TIME.match(core) or core in _UNIT_NAMES:
         return Duration(name, run, WHOLE, unit or 1.0)
     word = core.removesuffix(" time")
@@ -192,7 +200,9 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
     length = len(next(iter(table.numbers.values())))
     if not length:
         return []
-    time = _seconds(table.numbers.get(layout.time, np.full(length, np.nan)))
+    time = table.numbers.get(layout.time, np.full(length, np.nan))
+    core, unit = spelled(layout.time)
+    time = time * unit if unit else _seconds(time)
     rank = np.full(length, own)
     if layout.rank:
         kinds, code = table.texts[layout.rank]
@@ -201,6 +211,10 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
     number = _counted(rank, time) if number is None else number
     part = _parts(table, layout.phase) if layout.phase else np.full(length, WHOLE)
     runs = sorted({each.run for each in layout.durations}, key=lambda run: natural(Path(run)))
+    if not layout.durations and core == "time" and layout.step and _runs_back(rank, number, time):
+        limits.append(f"{layout.time} does not grow from step to step: it is taken for durations")
+        seconds = table.numbers[layout.time] * (unit or 1.0)
+        return [_timed(rank, number, np.full(length, np.nan), seconds, part, np.full(length, True))]
     if not layout.durations:
         return [_between(rank, number, time, part)]
     workers = {run: at for at, run in enumerate(runs)} if len(runs) > 1 else {}
@@ -234,6 +248,14 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
         there = np.isfinite(seconds) | (len(layout.durations) == 1)
         found.append(_timed(mine, number, time, seconds, kind, there))
     return found
+
+
+def _runs_back(rank: Array, number: Array, time: Array) -> bool:
+    """Whether times are none of a clock: of a worker's rows they fall in the order of the file, and
+    in that of steps."""
+    orders = (np.lexsort(keys) for keys in ((rank,), (number, rank)))
+    falls = [(np.diff(time[at]) < 0) & (np.diff(rank[at]) == 0) for at in orders]
+    return min(float(each.mean()) if len(each) else 0.0 for each in falls) > MINOR
 
 
 def _seconds(time: Array) -> Array:
