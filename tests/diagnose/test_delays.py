@@ -53,6 +53,16 @@ def test_only_the_disturbed_cells_are_late():
     assert list(zip(delays.grid.steps[steps], ranks, strict=True)) == [(10, 1), (20, 2)]
 
 
+def test_work_that_grows_on_all_ranks_is_no_noise_that_hides_a_late_one():
+    """Forward of all ranks grows by 1 ms a step; noise is .5 ms, its spread over steps 17 ms."""
+    table = World().everywhere() + np.arange(60)[:, None] * MS
+    table[20:25, 1] += 20 * MS
+    delays = open_case(World(noise=0.01).delayed(Phase.FORWARD, table).trace()).delays
+    steps, ranks = np.nonzero(delays.cells(Cause.WORK))
+    assert delays.grid.steps[steps].tolist() == [20, 21, 22, 23, 24]
+    assert ranks.tolist() == [1] * 5
+
+
 def test_what_late_cells_cost_is_what_was_put_into_them():
     table = World().everywhere()
     table[[10, 20], [1, 2]] = 30 * MS, 50 * MS

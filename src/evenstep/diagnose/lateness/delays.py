@@ -91,7 +91,7 @@ def attribute(grid: StepGrid, costs: Costs | None, *, contended: bool) -> Delays
         late[cause] = np.where(beyond > CHRONIC_SHARE / 2 * step, beyond, 0.0)
     work -= explained
     excess = above_others(work)
-    noise = noise_of(work)
+    noise = min(noise_of(work), noise_of(excess))  # one has what all share, one what others have
     chronic, varying = chronic_ranks(excess, grid, contended=contended), unsteady(excess)
     steady = ~(chronic | varying)
     event = late_threshold(excess[:, steady], step, noise)
