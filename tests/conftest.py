@@ -17,10 +17,16 @@ settings.register_profile(
 settings.load_profile("fuzz" if os.environ.get("EVENSTEP_FUZZ") else "same")
 
 
+def pytest_collectstart():
+    """What is imported stays."""
+    gc.disable()
+
+
 def pytest_collection_finish():
     """Modules and tests stay: each collection of the whole heap would search them once more."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
