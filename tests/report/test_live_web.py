@@ -2,14 +2,15 @@
 
 import http.client
 import json
+from dataclasses import replace
 
 import pytest
 
 from evenstep.errors import UsageError
-from evenstep.watch.findings import live_findings
+from evenstep.watch.findings import Journal, live_findings
 from evenstep.watch.frame import frame
 from evenstep.watch.run import LiveRun
-from evenstep.watch.web import LiveServer, tunnel_command
+from evenstep.watch.web import LiveServer, page_frame, tunnel_command
 from tests.report.live_ranks import LiveRank, job
 from tests.report.small_run import HOSTILE
 
@@ -20,10 +21,11 @@ def server():
         yield running
 
 
-def picture(run):
+def picture(run, /, **changes):
     live = LiveRun(run)
     live.refresh()
-    return frame(live, live_findings(live)).to_json() | {"past": []}
+    seen = replace(frame(live, live_findings(live)), **changes)
+    return page_frame(seen, Journal())
 
 
 def get(server, path, host=None):
@@ -100,9 +102,10 @@ def test_the_page_follows_the_run(opened, server, tmp_path):
     first = picture(tmp_path / "run")
     server.publish(first)
     wait_for(opened, "Rank 3 is late")
-    assert opened.page.inner_text("h1") == first["verdict"]
+    assert opened.page.inner_text("h1") == first["texts"]["verdict"]
     assert opened.page.locator("#ranks tr").count() == 4
-    server.publish(first | {"verdict": "all is well", "findings": [], "past": ["was late"]})
+    texts = first["texts"] | {"verdict": "all is well"}
+    server.publish(first | {"texts": texts, "found": [], "past": ["was late"]})
     wait_for(opened, "all is well")
     assert opened.page.inner_text("#past") == "was late"
 

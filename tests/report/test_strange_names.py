@@ -102,7 +102,7 @@ def test_a_live_job(browser: Any, tmp_path: Path) -> None:
     with LiveServer() as server:
         page = browser.new_page()
         page.goto(server.url)
-        server.publish(picture(tmp_path / "none") | {"verdict": NAME, "run": NAME})
+        server.publish(picture(tmp_path / "none", verdict=NAME, run=NAME))
         page.wait_for_selector("#verdict:has-text('שלום')")
         text = page.inner_text("body")
         page.close()

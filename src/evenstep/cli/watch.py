@@ -22,7 +22,7 @@ from evenstep.watch.node import encoded, summary_path, write_summary
 from evenstep.watch.run import LiveRun
 from evenstep.watch.terminal import View, lines, status_line
 from evenstep.watch.tree import followed
-from evenstep.watch.web import LiveServer, tunnel_command
+from evenstep.watch.web import LiveServer, page_frame, tunnel_command
 
 
 def main(args: argparse.Namespace) -> int:
@@ -137,4 +137,4 @@ def _serve(views: Iterator[tuple[Frame, Journal, list[str]]], port: int) -> None
         say(f"watch at {server.url}")
         say(f"from elsewhere: {tunnel_command(server.port)}")
         for frame, journal, _ in views:
-            server.publish(frame.to_json() | {"past": list(journal.past)})
+            server.publish(page_frame(frame, journal))

@@ -31,7 +31,7 @@ class View(Style):
 
 
 def lines(frame: Frame, journal: Journal, view: View) -> list[str]:
-    head = view.filled(_where(frame), code="2") + view.filled(frame.verdict, code="1")
+    head = view.filled(where_text(frame), code="2") + view.filled(frame.verdict, code="1")
     head += _steps(frame, view)
     tail = [*_pacing(frame, view), *_findings(frame, journal, view)]
     room = max(view.height - len(head) - len(tail) - 3, FEWEST_ROWS)
@@ -45,7 +45,7 @@ def status_line(frame: Frame) -> str:
     return printable(" · ".join([*parts, frame.verdict]))
 
 
-def _where(frame: Frame) -> str:
+def where_text(frame: Frame) -> str:
     parts = [frame.run]
     if frame.attempts > 1:
         parts.append(f"attempt {frame.attempt} ({plural(frame.attempts, 'attempt')} so far)")
@@ -64,14 +64,18 @@ def _steps(frame: Frame, view: View) -> Iterator[str]:
     """Render step time with its curve, and the shares of all ranks."""
     if frame.step is None:
         return
-    time = frame.step_time
-    text = f"step {duration(time['mean_ns'])} mean, {duration(time['p99_ns'])} p99"
-    text += f", CV {percent(time['cv'])}"
+    text = f"step {time_text(frame)}"
     yield f"{text}   {sparkline(frame.curve_ns, view.width - len(text) - 3)}"
     yield next(legend(frame.shares, view))
     if frame.world > 1 and "wait" not in frame.shares:
         why = "not every rank can tell the two apart yet"
         yield from view.filled(f"communication includes waits: {why}")
+
+
+def time_text(frame: Frame) -> str:
+    time = frame.step_time
+    mean, p99 = duration(time["mean_ns"]), duration(time["p99_ns"])
+    return f"{mean} mean, {p99} p99, CV {percent(time['cv'])}"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
@@ -94,29 +98,38 @@ def _ranks(frame: Frame, view: View, room: int) -> Iterator[str]:
     shown = list(frame.rows)[:room]
     for row in shown:
         yield _row(row, view)
-    if len(shown) < frame.ranks_seen:
-        text = f"the {len(shown)} latest of {plural(frame.ranks_seen, 'rank')}"
+    if text := more_text(frame, len(shown)):
         yield view.paint(text[: view.width], "2")
+
+
+def more_text(frame: Frame, shown: int) -> str:
+    """Describe how many of the ranks are shown; "" if all are."""
+    return f"the {shown} latest of {plural(frame.ranks_seen, 'rank')}" * (shown < frame.ranks_seen)
 
 
 def _row(row: RankRow, view: View) -> str:
     host = printable(row.host)
     host = host if len(host) <= HOST_WIDTH else host[: HOST_WIDTH - 1] + "…"
-    step = "-" if row.step is None else f"{row.step}"
-    late = "-" if row.late_ns is None else duration(row.late_ns) if row.late_ns > 0 else "0"
+    step, late = progress(row)
     left = f"{row.rank:>4} {host:<{HOST_WIDTH}} {step:>8} {late:>8} "
     width = max(view.width - _LEFT, 4)
-    return left + (_state(row, view, width) or bar(row.shares, view, width))
+    stopped = state_text(row)
+    return left + (view.paint(stopped[:width], "31") if stopped else bar(row.shares, view, width))
 
 
-def _state(row: RankRow, view: View, width: int) -> str:
-    if row.state in ("", "ended"):
-        return ""
+def progress(row: RankRow) -> tuple[str, str]:
+    """Return a rank's step, and how late it is."""
+    late = "-" if row.late_ns is None else duration(max(row.late_ns, 0.0))
+    return "-" if row.step is None else f"{row.step}", late
+
+
+def state_text(row: RankRow) -> str:
+    """Describe a rank that makes no progress; "" for others."""
     text = {"gone": "its process has ended", "failed": "not recorded any more"}.get(row.state, "")
     if row.state == "silent":
         text = f"no step for {duration(row.silent_s * 1e9)}"
         text += f", in {row.inside}" if row.inside else ""
-    return view.paint(text[:width], "31")
+    return text
 
 
 def _pacing(frame: Frame, view: View) -> Iterator[str]:
