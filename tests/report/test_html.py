@@ -13,7 +13,7 @@ from evenstep.diagnose.lateness.case import open_case
 from evenstep.diagnose.predict.what_if import WhatIfGain
 from evenstep.diagnose.sentences import verdict
 from evenstep.errors import MissingExtra, UsageError
-from evenstep.report.page import html
+from evenstep.report.page import html, sheet
 from evenstep.report.terminal.sentences import acted
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
@@ -176,6 +176,7 @@ def test_without_jinja2_it_says_what_to_install(
     diagnosis: Diagnosis, trace: Trace, steps: Columns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
+    sheet.template.cache_clear()
     with pytest.raises(MissingExtra, match=r"evenstep\[report\]"):
         html.render(diagnosis, trace, steps=steps)
 

@@ -33,6 +33,7 @@ class Chart(NamedTuple):
 _FILTERS = ("number", "duration", "percent", "interval", "measured", "plural", "printable")
 
 
+@cache  # compiling one takes longer than all else that a page needs
 def template(name: str, purpose: str, scripts: Sequence[str] = (), **known: Any) -> Any:
     """Return a template with autoescaping; its globals are `known`, all pages' style sheet, and the
     page's script and its hash. Raises `MissingExtra` for `purpose` without jinja2."""
