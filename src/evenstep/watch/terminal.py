@@ -108,28 +108,21 @@ def more_text(frame: Frame, shown: int) -> str:
 
 
 def _row(row: RankRow, view: View) -> str:
-    host = printable(row.host)
+    rank, host, step, late, stopped = map(printable, cells(row))
     host = host if len(host) <= HOST_WIDTH else host[: HOST_WIDTH - 1] + "…"
-    step, late = progress(row)
-    left = f"{row.rank:>4} {host:<{HOST_WIDTH}} {step:>8} {late:>8} "
     width = max(view.width - _LEFT, 4)
-    stopped = state_text(row)
-    return left + (view.paint(stopped[:width], "31") if stopped else bar(row.shares, view, width))
+    right = view.paint(stopped[:width], "31") if stopped else bar(row.shares, view, width)
+    return f"{rank:>4} {host:<{HOST_WIDTH}} {step:>8} {late:>8} {right}"
 
 
-def progress(row: RankRow) -> tuple[str, str]:
-    """Return a rank's step, and how late it is."""
+def cells(row: RankRow) -> tuple[str, str, str, str, str]:
+    """Return rank, host, step, lateness, and why it makes no progress, "" if it does."""
     late = "-" if row.late_ns is None else duration(max(row.late_ns, 0.0))
-    return "-" if row.step is None else f"{row.step}", late
-
-
-def state_text(row: RankRow) -> str:
-    """Describe a rank that makes no progress; "" for others."""
-    text = {"gone": "its process has ended", "failed": "not recorded any more"}.get(row.state, "")
+    stopped = {"gone": "its process has ended", "failed": "not recorded any more"}.get(row.state)
     if row.state == "silent":
-        text = f"no step for {duration(row.silent_s * 1e9)}"
-        text += f", in {row.inside}" if row.inside else ""
-    return text
+        inside = f", in {row.inside}" if row.inside else ""
+        stopped = f"no step for {duration(row.silent_s * 1e9)}{inside}"
+    return f"{row.rank}", row.host, "-" if row.step is None else f"{row.step}", late, stopped or ""
 
 
 def _pacing(frame: Frame, view: View) -> Iterator[str]:

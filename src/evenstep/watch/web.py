@@ -21,17 +21,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from evenstep.errors import UsageError, refused
 from evenstep.report.page.sheet import content_hash
+from evenstep.watch import terminal
 from evenstep.watch.findings import Journal
-from evenstep.watch.frame import Frame, RankRow
-from evenstep.watch.terminal import (
-    finding_text,
-    more_text,
-    pacing_text,
-    progress,
-    state_text,
-    time_text,
-    where_text,
-)
+from evenstep.watch.frame import Frame
 from evenstep.words import SHARES, percent, plural, printable
 
 PAGE = Path(__file__).parent / "assets"
@@ -105,28 +97,26 @@ def tunnel_command(port: int) -> str:
 
 def page_frame(frame: Frame, journal: Journal) -> dict[str, Any]:
     """A frame as the page shows it: in the terminal's words, with shares for bars."""
-    time = f"{time_text(frame)}; curve: the latest {plural(len(frame.curve_ns), 'step')}, from zero"
-    texts: dict[str, str] = {
+    time = f"{terminal.time_text(frame)}; curve: the latest {plural(len(frame.curve_ns), 'step')}"
+    texts = {
         "verdict": frame.verdict,
-        "where": where_text(frame),
-        "time": "no step yet" if frame.step is None else time,
-        "more": more_text(frame, len(frame.rows)),
-        "pacing": pacing_text(frame) or "no rank reports a pacing state",
+        "where": terminal.where_text(frame),
+        "time": "no step yet" if frame.step is None else f"{time}, from zero",
+        "more": terminal.more_text(frame, len(frame.rows)),
+        "pacing": terminal.pacing_text(frame) or "no rank reports a pacing state",
     }
-    found = [finding_text(finding, journal) for finding in frame.findings]
+    found = [terminal.finding_text(finding, journal) for finding in frame.findings]
     return {
         "texts": {name: printable(text) for name, text in texts.items()},
         "curve_ns": frame.curve_ns,
         "shares": _shares(frame.shares),
-        "rows": [_cells(row) for row in frame.rows],
+        "rows": [
+            (_shares(row.shares), [printable(text) for text in terminal.cells(row)])
+            for row in frame.rows
+        ],
         "found": [printable(text) for text in found or ["none at the moment"]],
         "past": [printable(text) for text in journal.past],
     }
-
-
-def _cells(row: RankRow) -> dict[str, Any]:
-    cells = [f"{row.rank}", printable(row.host), *progress(row)]
-    return {"cells": cells, "state": printable(state_text(row)), "shares": _shares(row.shares)}
 
 
 def _shares(shares: Mapping[str, Any]) -> list[tuple[str, str, float]]:

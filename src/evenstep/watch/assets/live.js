@@ -35,13 +35,11 @@
     return node;
   }
 
-  /** @param {{cells: string[], state: string, shares: Shares}} row @returns {HTMLElement} */
-  function rankRow(row) {
+  /** @param {[Shares, string[]]} row its cells: rank, host, step, lateness, why it has stopped @returns {HTMLElement} */
+  function rankRow([shares, texts]) {
     const line = document.createElement("tr");
-    line.append(...row.cells.map((text, at) => made("td", text, at === 1 ? "" : "n")));
-    const cell = made("td", row.state, row.state ? "state" : "");
-    if (!row.state) cell.append(bar(row.shares));
-    line.append(cell);
+    line.append(...texts.map((text, at) => made("td", text, ["n", "", "n", "n", text && "state"][at])));
+    if (!texts[4]) line.cells[4].append(bar(shares));
     return line;
   }
 
