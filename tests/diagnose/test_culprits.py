@@ -97,6 +97,13 @@ def test_slow_loaders_everywhere_have_no_culprit(worst):
     assert (finding.mode, finding.where.ranks) == ("input_pipeline", ())
 
 
+def test_who_loads_nothing_is_not_asked_whether_all_loaders_are_slow(worst):
+    finding = worst(World(input_ns=0).slow([1, 2, 3], Phase.INPUT, 20 * MS))
+    assert finding.severity == pytest.approx(20 / 84.5, rel=0.01)
+    assert (finding.mode, finding.where.ranks) == ("input_pipeline", ())
+    assert finding.observation.startswith("every rank that loads waits 20 ms")
+
+
 @styles
 @pytest.mark.parametrize(
     ("phase", "word"), [(Phase.CHECKPOINT, "writes a checkpoint"), (Phase.EVALUATION, "evaluates")]

@@ -76,11 +76,10 @@ def _late_saving(case: Case) -> list[Finding]:
 
 
 def _alike(case: Case) -> bool:
-    """Whether the rank with the shortest input still waits for half of the longest.
-
-    A rank that is late by its own work finds its batch ready: its lateness counts as input, too.
-    """
-    waits = case.grid.phase_ns[Phase.INPUT] + case.delays.late_ns[Cause.WORK]
+    """Whether of ranks that load (a server does not) the one with the shortest input still waits
+    for half of the longest. Who is late by own work finds its batch ready: that counts, too."""
+    loading = case.grid.phase_ns[Phase.INPUT]
+    waits = (loading + case.delays.late_ns[Cause.WORK])[:, loading.any(axis=0)]
     each = np.median(waits, axis=0) if waits.size else np.zeros(1)
     return bool(each.min() >= MOST * max(each.max(), 1.0))
 
@@ -88,10 +87,11 @@ def _alike(case: Case) -> bool:
 def _all_waiting(case: Case) -> list[Finding]:
     """The input of all ranks, where it costs more than handing a batch over does."""
     values = case.grid.phase_ns[Phase.INPUT]
-    usual = np.median(values)
+    loads = values.any(axis=0)
+    usual, who = np.median(values[:, loads]), "every rank" + " that loads" * (not loads.all())
     finding = finding_of(
         case, "input_pipeline.everybody", case.without(values, Cause.INPUT),
-        numbers={"usual": usual}, projected=constant, options=["workers", "storage"],
+        numbers={"usual": usual, "who": who}, projected=constant, options=["workers", "storage"],
         evidence=[Evidence("input_per_step", usual, 0, "ns")],
     )  # fmt: skip
     return [one for one in finding if one.severity >= NAMED]
