@@ -8,11 +8,13 @@ import inspect
 import io
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed.fsdp
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import optimizer as optimizers
 
 from evenstep.agent.recording.phases import MOST_EVENTS, Word
 from evenstep.agent.recording.recorder import OwnCost
@@ -114,6 +116,14 @@ def test_another_optimizer_inside_a_step_ends_none(steps):
     outer, inner = optimizer(torch.optim.SGD), optimizer(torch.optim.SGD)
     outer.step(lambda: inner.step())
     assert steps() == 1
+
+
+def test_the_hooks_of_optimizers_have_a_file_of_source(hooks_of):
+    """Without one, Dynamo warns whoever compiles an optimizer's step, before it leaves it alone."""
+    hooks_of(print)
+    found = (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)
+    files = [Path(inspect.getfile(hook)).name for hooks in found for hook in hooks.values()]
+    assert files == ["phases.py", "phases.py"]
 
 
 def train(model, optimizer, batches):

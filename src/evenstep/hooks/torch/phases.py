@@ -85,6 +85,7 @@ class PhaseHooks:
         self._undo: list[Callable[[], None]] = []
         self._marking: Callable[[], Any] | None = None  # weak reference to the marking optimizer
         self._stepping: list[StepCall] = []  # the outermost first
+        self._above = 1 if session is None else 2  # frames from an optimizer's hook to its `step`
         self._ended = False  # whether the optimizer's call that just returned ended a step
         self._mode_depth = 0
         self._saving = 0
@@ -125,8 +126,9 @@ class PhaseHooks:
         begins: Any = self._optimizer_in
         ends: Any = self._optimizer_out
         if self._session is not None:
-            begins = self._session.hook(OPTIMIZER_IN, self._recorder, begins, self._stepping)
-            ends = self._session.hook(OPTIMIZER_OUT, self._recorder, ends, self._stepping)
+            hook, recorder = self._session.hook, self._recorder
+            begins = _skipped(hook(OPTIMIZER_IN, recorder, begins, self._stepping))
+            ends = _skipped(hook(OPTIMIZER_OUT, recorder, ends, self._stepping))
         before = register_optimizer_step_pre_hook(begins)
         after = register_optimizer_step_post_hook(ends)
         self._undo += [before.remove, after.remove]
@@ -212,7 +214,7 @@ class PhaseHooks:
 
     def _optimizer_in(self, optimizer: Any, *_: Any) -> None:
         if self.armed and _get_ident() == self._ident:
-            self._tell(self._optimizer_begins, (sys._getframe(1), optimizer))
+            self._tell(self._optimizer_begins, (sys._getframe(self._above), optimizer))
 
     def _optimizer_begins(self, call: tuple[FrameType, Any]) -> None:
         frame, optimizer = call
@@ -237,7 +239,7 @@ class PhaseHooks:
         if not self.armed or _get_ident() != self._ident:
             return
         self._ended = False
-        self._tell(self._optimizer_ends, (sys._getframe(1), optimizer))
+        self._tell(self._optimizer_ends, (sys._getframe(self._above), optimizer))
         if self._ended and self.armed:
             try:
                 self._on_step(monotonic_ns())
@@ -317,6 +319,16 @@ class PhaseHooks:
 
         arm(action, target=module)
         self._undo.append(lambda: disarm(module))
+
+
+def _skipped(hook: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
+    """A compiled hook of optimizers as a function, which Dynamo can skip: it warns of others."""
+
+    def called(optimizer: Any, args: Any, kwargs: Any) -> None:
+        hook(optimizer, args, kwargs)
+
+    called._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return called
 
 
 def _calls(outer: StepCall, frame: FrameType) -> bool:

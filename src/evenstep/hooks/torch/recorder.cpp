@@ -966,6 +966,7 @@ int PyList_SetSlice(PyObject*, Py_ssize_t low, Py_ssize_t high, PyObject*);
 PyObject* PyLong_FromVoidPtr(void*);
 void* PyLong_AsVoidPtr(PyObject*);
 PyObject* PyEval_GetFrame();
+PyObject* PyFrame_GetBack(PyObject*);
 PyObject* PyFrame_GetCode(PyObject*);
 void PyErr_Fetch(PyObject** type, PyObject** value, PyObject** trace);
 void PyErr_Restore(PyObject* type, PyObject* value, PyObject* trace);
@@ -1070,15 +1071,23 @@ PyObject* around(PyObject* parts, PyObject* const* args, Py_ssize_t count, PyObj
   return nullptr;
 }
 
+// The frame of the function that calls the hook's caller, which `phases._skipped` made. It runs, so
+// that it stays.
+PyObject* stepping() {
+  PyObject* frame = PyFrame_GetBack(PyEval_GetFrame());
+  if (frame) Py_DecRef(frame);
+  return frame;
+}
+
 // Before an optimizer's step: part 2 is Python's hook, part 3 the calls of `step` that run. Where
 // there are any, or no step was marked yet, Python's hook is called.
 PyObject* optimizer_in(PyObject* parts, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   const PythonHook hook(parts);
   PyObject* running = hook.part(3);
-  if (!hook.watches() || PyList_Size(running) || !hook.session.load(MARKING))
+  PyObject* frame = stepping();
+  if (!frame || !hook.watches() || PyList_Size(running) || !hook.session.load(MARKING))
     return PyObject_Vectorcall(hook.part(2), args, size_t(count), names);
   const uint64_t began = hook.begins();
-  PyObject* frame = PyEval_GetFrame();
   PyObject* call = Py_BuildValue(
       "(NNN)", PyLong_FromVoidPtr(frame), PyFrame_GetCode(frame), PyLong_FromVoidPtr(args[0]));
   hook.check(call && PyList_Append(running, call) == 0);
@@ -1099,7 +1108,7 @@ PyObject* optimizer_out(PyObject* parts, PyObject* const* args, Py_ssize_t count
     if (session.load(STEP) + 1 >= session.load(ATTENDED)) return false;
     if (session.load(MARKING) != reinterpret_cast<uint64_t>(args[0])) return false;
     PyObject* frame = PyTuple_GetItem(PyList_GetItem(running, 0), 0);
-    if (PyLong_AsVoidPtr(frame) != PyEval_GetFrame()) return false;
+    if (PyLong_AsVoidPtr(frame) != stepping()) return false;
     PyObject* scaled = PyObject_GetAttrString(args[0], "found_inf");
     if (scaled) Py_DecRef(scaled);
     PyErr_Clear();
