@@ -166,6 +166,22 @@ def test_nothing_but_what_nobody_knows_says_where_formats_are_listed(tmp_path):
         open_trace([tmp_path / "notes.txt"])
 
 
+def test_beside_profiles_a_log_of_steps_is_no_other_run(ranks):
+    log = "".join(f"completed step: {step}, seconds: 1.5\n" for step in range(9))
+    (ranks[0].parent / "train.log").write_text(log)
+    (ranks[0].parent / "steps.csv").write_text("rank,step,seconds\n0,1,2\n0,2,2\n")
+    alone = open_trace(ranks)
+    trace = open_trace([ranks[0].parent])
+    assert (trace.world, len(trace.events)) == (alone.world, len(alone.events))
+    said = [limit for limit in trace.limits if "beside what tells more: give it alone" in limit]
+    assert [("train.log" in each, "steps.csv" in each) for each in said] == [
+        (True, False), (False, True)
+    ]  # fmt: skip
+    for path in ranks:
+        path.unlink()
+    assert open_trace([ranks[0].parent]).run["source"] == "step table"
+
+
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [

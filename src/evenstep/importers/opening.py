@@ -35,6 +35,7 @@ FORMATS: Mapping[str, str] = {
     "nccl.debug": "a log with NCCL_DEBUG=INFO", "nccl.tests": "a log of nccl-tests",
 }  # fmt: skip
 LOGS = ("steps.training_logs", "nccl.debug", "nccl.tests")  # one file may have lines of them all
+WHOLE_STEPS = ("steps.training_logs", "steps.step_tables")  # tell least of a run, and more
 EXPECTED = "a run's folder, an attempt, a spool, a store, " + ", ".join(FORMATS.values())
 SPOOL_MAGIC = b"EVNSTEP\0"
 DEEPEST = 5  # levels below a folder: JAX writes rank0/plugins/profile/STAMP/HOST.xplane.pb
@@ -222,6 +223,13 @@ def _take(given: InputPaths, files: Sequence[Path], folder: Path | None = None) 
             found.setdefault(name, (known, []))[1].append(source)
         if not formats:
             unknown.append(source)
+    traces = [name for name, (one, _) in found.items() if not isinstance(one, CompanionFormat)]
+    for name in WHOLE_STEPS if folder else ():
+        if name in traces and len(traces) > 1:
+            traces.remove(name)
+            known, sources = found.pop(name)
+            more = "beside what tells more: give it alone"
+            given.limits.extend(f"{each.path} is a {known.name} {more}" for each in sources)
     for known, sources in found.values():
         if isinstance(known, CompanionFormat):
             given.companions.append((known, sources))
