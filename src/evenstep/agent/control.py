@@ -86,10 +86,6 @@ class Control:
         self._again_ns = 0  # … and when that is tried again
         self._unread = True  # whether the file may have been written since
 
-    @property
-    def fd(self) -> int:
-        return self.written.fd
-
     # -- life ------------------------------------------------------------------------------------
 
     def connect(self, store: Any, prefix: str, *, world: int, together: bool) -> None:
@@ -131,7 +127,7 @@ class Control:
         if self._renewed is not None:  # tested first: the other thread may be setting it
             renewed, self._renewed = self._renewed, None
             self._join(*renewed)
-        if self._unread or self.fd < 0:
+        if self._unread or self.written.fd < 0:
             self._unread = not self._look(step, step_ns)
         if self._store is not None:
             self._compare_folders() if self._sees_folder is None else self._exchange()
@@ -140,14 +136,14 @@ class Control:
     @property
     def needs_polling(self) -> bool:
         """Whether to poll between two rounds of the background thread."""
-        if self.fd < 0 or self._was_written():
+        if self.written.fd < 0 or self._was_written():
             return True
         return self._store is not None and (self._sees_folder is not True or self._away)
 
     def _was_written(self) -> bool:
         """Whether the file was written since the last call."""
         name, written = Path(self._name).name.encode(), False
-        while (fd := self.fd) >= 0 and (events := read_held(fd, _EVENTS_BYTES)):
+        while (fd := self.written.fd) >= 0 and (events := read_held(fd, _EVENTS_BYTES)):
             written |= name in events
         self._unread |= written
         return written
@@ -203,7 +199,7 @@ class Control:
         self._failed, self._again_ns = stamp, monotonic_ns() + RETRY_NS  # until it has been read
         change = read(self._folder, self._run_id, name=self._name)
         if change is not None and self._leads and self._common_plan:
-            polling_ns = self._pause_ns(step_ns) if self._away or self.fd < 0 else WAKING_NS
+            polling_ns = self._pause_ns(step_ns) if self._away or self.written.fd < 0 else WAKING_NS
             change = change._replace(first_step=step + lead(step_ns, polling_ns))
             write(self._folder, change, self._run_id, name=self._scheduled)
         self._seen, self._failed = stamp, None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import select
 import signal
 import threading
 import time
@@ -68,7 +67,7 @@ class Sampler:
         self._armed = True  # False in a forked child, where the thread does not exist
         self._stopping = threading.Event()
         self._bell = Bell()
-        self._ears = [self._bell.ear]
+        self._files: list[Held] = []
         self._gate = threading.Lock()  # held by this thread while it emits, by others only briefly
         self._thread: threading.Thread | None = None
 
@@ -110,7 +109,7 @@ class Sampler:
 
     def wake_on(self, file: Held) -> None:
         """Run `between` as soon as a file can be read."""
-        self._ears.append(file)
+        self._files.append(file)
 
     def disarm(self) -> None:
         """For a forked child: touches neither the thread nor a lock somebody may have held."""
@@ -142,12 +141,7 @@ class Sampler:
     def _pause(self, pause_s: float) -> bool:
         """Wait until it is time or something wakes the thread; return whether to stop."""
         if not self._stopping.is_set():
-            heard = select.poll()
-            for ear in self._ears:
-                if (fd := ear.fd) >= 0:
-                    heard.register(fd, select.POLLIN)
-            if heard.poll(math.ceil(pause_s * 1e3)):
-                self._bell.silence()
+            self._bell.wait(math.ceil(pause_s * 1e3), *self._files)
         return self._stopping.is_set()
 
     def tick(self) -> float:

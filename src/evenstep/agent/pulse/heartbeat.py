@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import math
-import select
 import signal
 import sys
 import threading
@@ -99,11 +98,8 @@ class Heartbeat:
                 log.warning("evenstep: looking at the training thread: %s", error)
         return until_ns, overdue_ns
 
-    def _rest_here(self, until_ns: int, overdue_ns: int, wake: int) -> None:
+    def _rest_here(self, until_ns: int, overdue_ns: int, _: int) -> None:
         """Beat until it is time, the step is overdue, or `stop` wakes the thread."""
-        heard = select.poll()
-        if wake >= 0:
-            heard.register(wake, select.POLLIN)
         while True:
             now_ns = time.monotonic_ns()
             self._spool.beat(now_ns)
@@ -111,7 +107,7 @@ class Heartbeat:
             if overdue_ns:
                 over_ns = self._recorder.began_ns + overdue_ns - now_ns
                 left_ns = min(left_ns, over_ns if over_ns <= 0 else max(over_ns, SHORTEST_NS))
-            if left_ns <= 0 or heard.poll(math.ceil(min(left_ns, PERIOD_NS) / 1e6)):
+            if left_ns <= 0 or self._bell.wait(math.ceil(min(left_ns, PERIOD_NS) / 1e6)):
                 return
 
     def note_uncaught(self) -> None:

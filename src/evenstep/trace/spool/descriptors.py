@@ -7,6 +7,7 @@ number is used only while it is still the file that was opened.
 from __future__ import annotations
 
 import os
+import select
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -33,7 +34,7 @@ class Held:
 
 
 class Bell:
-    """Wakes the one thread that polls `ear`; a pipe, since event counters cannot be told apart."""
+    """Wakes the thread that waits or polls `ear`; a pipe: event counters cannot be told apart."""
 
     def __init__(self) -> None:
         ear, bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -45,11 +46,16 @@ class Bell:
             with suppress(BlockingIOError):  # it has been rung often enough
                 os.write(fd, b"1")
 
-    def silence(self) -> None:
-        """Be ready for the next ring."""
-        if (fd := self.ear.fd) >= 0:
-            with suppress(BlockingIOError):
-                os.read(fd, 4096)
+    def wait(self, limit_ms: int, *files: Held) -> bool:
+        """Wait until it rings or a file can be read; False where neither was within the limit."""
+        heard = select.poll()
+        for fd in (file.fd for file in (self.ear, *files)):
+            if fd >= 0:
+                heard.register(fd, select.POLLIN)
+        found = heard.poll(limit_ms)
+        if any(fd == self.ear.fd for fd, _ in found):
+            os.read(self.ear.fd, 4096)
+        return bool(found)
 
     def close(self) -> None:
         self._bell.close()
