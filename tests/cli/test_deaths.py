@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from evenstep.cli import deaths
 from evenstep.cli.deaths import RankExits, _death_message, _exit_status, _Rank, nccl_warnings
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.folder import RunFolder, started_ticks
@@ -167,3 +168,26 @@ def test_what_nccl_warned_of_is_found_in_the_processs_own_log(tmp_path):
     environ = {"NCCL_DEBUG_FILE": str(tmp_path / "nccl.%p")}
     assert nccl_warnings(environ, 7) == ["x NCCL WARN the link is down"]
     assert nccl_warnings(environ, 8) == nccl_warnings({}, 7) == []
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "why"),
+    [(2, "its interpreter does not run"), (5, "it waited for a core for 5 s of that")],
+)
+def test_a_silent_rank_that_waits_for_a_core_is_not_called_blocked(
+    ends, tmp_path, monkeypatch, waited_s, why
+):
+    watch, said = ends
+    watch._ranks[0] = _Rank(tmp_path / "rank-00001.spool", 1, os.getpid(), 0)
+    beat_ns, clock, waits = (
+        10**9,
+        iter((2 * 10**9, 7 * 10**9)),
+        iter((10**9, (1 + waited_s) * 10**9)),
+    )
+    monkeypatch.setattr(deaths, "_heartbeat_ns", lambda path: beat_ns)
+    monkeypatch.setattr(deaths, "core_wait_ns", lambda pid: next(waits))
+    monkeypatch.setattr(deaths.time, "monotonic_ns", lambda: next(clock))
+    watch._report_silent_ranks()
+    assert said == []
+    watch._report_silent_ranks()
+    assert said == [f"no heartbeat of rank 1 (process {os.getpid()}) for 6 s: {why}"]

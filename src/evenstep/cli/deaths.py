@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from evenstep import words
 from evenstep.attachment.attempts import header
-from evenstep.host.sysfs import read_text
+from evenstep.host.sysfs import core_wait_ns, read_text
 from evenstep.trace.pack import collectable
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.files import write_whole
@@ -68,6 +68,7 @@ class RankExits:
         self._reported: set[int] = set()  # attempts whose first death was reported
         self._clean_exit: dict[int, _Rank] = {}  # by attempt: the first rank that ended cleanly
         self._silent: set[Path] = set()
+        self._beats: dict[Path, tuple[int, int]] = {}  # the last one, and the core wait (ns) then
         self._asked = ""  # the signal that was forwarded
         self._kills = _out_of_memory_kills()
         self._xids = _xid_lines()
@@ -189,15 +190,21 @@ class RankExits:
         """Report live ranks without heartbeat: stopped, or with a blocked interpreter."""
         now_ns = time.monotonic_ns()
         for rank in self._ranks.values():
-            beat_ns = _heartbeat_ns(rank.path)
-            if not beat_ns or rank.path in self._silent or now_ns - beat_ns < SILENT_S * 1e9:
+            beat_ns, waited_ns = _heartbeat_ns(rank.path), core_wait_ns(rank.pid)
+            silent_ns = now_ns - beat_ns
+            if self._beats.get(rank.path, (0, 0))[0] != beat_ns:
+                self._beats[rank.path] = beat_ns, waited_ns
+            if not beat_ns or rank.path in self._silent or silent_ns < SILENT_S * 1e9:
                 continue
             self._silent.add(rank.path)
             if _closed(rank.path):  # the trace has ended; the process is about to
                 continue
             state = (process_stat(rank.pid) or [""])[STATE]
             why = "its process is stopped" if state == _STOPPED else "its interpreter does not run"
-            silent = words.duration(now_ns - beat_ns)
+            waited_ns -= self._beats[rank.path][1]
+            if state != _STOPPED and waited_ns > silent_ns / 2:  # the machine's, not the rank's
+                why = f"it waited for a core for {words.duration(waited_ns)} of that"
+            silent = words.duration(silent_ns)
             self._say(f"no heartbeat of rank {rank.rank} (process {rank.pid}) for {silent}: {why}")
 
 

@@ -35,6 +35,13 @@ def read_text(path: str, *, held: bool = False) -> str | None:
     return None if content is None else content.decode(errors="replace").strip()
 
 
+def core_wait_ns(task: object = "thread-self") -> int:
+    """How long this thread, or a process's main thread, has waited for a core: field 2 of
+    `schedstat` (Linux sched-stats); 0 without it."""
+    fields = (read_text(f"/proc/{task}/schedstat") or "").split()
+    return int(fields[1]) if len(fields) == 3 else 0
+
+
 def _read(path: str) -> bytes | None:
     try:
         descriptor = os.open(path, _FLAGS)

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from evenstep.host.sysfs import read_text
+from evenstep.host.sysfs import core_wait_ns
 from evenstep.probe import kernels
 from evenstep.probe.exchange import Exchange
 from evenstep.probe.outcome import FAILED, Board
@@ -76,7 +76,7 @@ class ProbeRank(threading.Thread):
         backend = "gloo" if device.kind == "cpu" else "nccl"
         backend = backend if plan.backend == "auto" else plan.backend
         _join(self._store, me, backend, device, plan.timeout_s)
-        begun, begun_ready = time.monotonic_ns(), _ready_ns()
+        begun, begun_ready = time.monotonic_ns(), core_wait_ns()
         exchange = Exchange(device, me.rank)
         places = _places(me)
         for stage, made, share in (("compute", kernels.product, COMPUTE),
@@ -89,7 +89,7 @@ class ProbeRank(threading.Thread):
         self.stage = "pairs"
         found, omitted = exchange.time_pairs(teams(places), plan.budget_ns(PAIRS))
         self._post("pairs", asdict(found) | {"rounds_left_out": omitted})
-        self._post("done", {"backend": backend, "ready_ns": _ready_ns() - begun_ready,
+        self._post("done", {"backend": backend, "ready_ns": core_wait_ns() - begun_ready,
                             "lasted_ns": time.monotonic_ns() - begun})  # fmt: skip
 
     def _place(self, device: kernels.ProbeDevice) -> dict[str, Any]:
@@ -143,10 +143,3 @@ def _join(
         timeout=timedelta(seconds=timeout_s),
         device_id=device.place if device.kind != "cpu" else None,
     )
-
-
-def _ready_ns() -> int:
-    """The time this thread waited for a core: field 2 of `schedstat` (Linux sched-stats), 0 without
-    it."""
-    fields = (read_text("/proc/thread-self/schedstat") or "").split()
-    return int(fields[1]) if len(fields) == 3 else 0
