@@ -62,22 +62,20 @@ class MpiMessages:
         return enter
 
     def receiving(
-        self,
-        original: Any,
-        call: Message,
-        blocking: Callable[[Any, Any], Callable[..., Any]],
+        self, original: Any, call: Message, blocking: Callable[[Any, Any], Callable[..., Any]],
         enter: Any,
-    ) -> Callable[..., Any]:
+    ) -> Callable[..., Any]:  # fmt: skip
         """A blocking receive; one of any source or tag is given a status of ours to fill."""
         method = blocking(original, enter)
         if call.received is None:
             return method
-        parameters, names = call.parameters, call.received
+        parameters, names = call.parameters, (*call.received[1:], "status")
 
         def with_status(communicator: Any, *args: Any, **kwargs: Any) -> Any:
             try:
-                status = argument("status", parameters, args, kwargs)
-                ours = status is None and self._open(parameters, names, args, kwargs)
+                source, tag, status = (argument(one, parameters, args, kwargs) for one in names)
+                wild = source in (None, self._anybody) or tag in (None, self._any_tag)
+                ours = status is None and wild
             except Exception:  # arguments that cannot be compared: MPI will refuse them
                 ours = False
             if ours:
@@ -87,28 +85,10 @@ class MpiMessages:
 
         return with_status
 
-    def _open(
-        self,
-        parameters: tuple[str, ...],
-        names: tuple[str, str, str],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> bool:
-        source = argument(names[1], parameters, args, kwargs)
-        tag = argument(names[2], parameters, args, kwargs)
-        return source in (None, self._anybody) or tag in (None, self._any_tag)
-
     def _record(
-        self,
-        enter_ns: int,
-        state: GroupState,
-        op: int,
-        flags: int,
-        call: Message,
-        names: tuple[str, str, str],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Begun | None:
+        self, enter_ns: int, state: GroupState, op: int, flags: int, call: Message,
+        names: tuple[str, str, str], args: tuple[Any, ...], kwargs: dict[str, Any],
+    ) -> Begun | None:  # fmt: skip
         buffer, peer, tag = (argument(name, call.parameters, args, kwargs) for name in names)
         if op == _SEND:
             tag = 0 if tag is None else tag

@@ -90,49 +90,42 @@ class Methods:
 
     def preparing(self, original: Any, enter: Enter) -> Callable[..., Any]:
         """A call that returns a request to be started later, perhaps often."""
-        watch = self._watch
-
-        def method(communicator: Any, *args: Any, **kwargs: Any) -> Any:
-            request = original(communicator, *args, **kwargs)
-            if watch.armed:
-                watch.safely(
-                    watch.requests.made, request, lambda: enter(communicator, args, kwargs)
-                )
-            return request
-
-        return method
+        made = self._watch.requests.made
+        return self._told(
+            original, after=lambda communicator, request, args, kwargs: made(
+                request, lambda: enter(communicator, args, kwargs)
+            ),
+        )  # fmt: skip
 
     def making(self, original: Any, name: str) -> Callable[..., Any]:
         """A call that makes a communicator."""
-        watch = self._watch
-
-        def method(communicator: Any, *args: Any, **kwargs: Any) -> Any:
-            child = original(communicator, *args, **kwargs)
-            if watch.armed:
-                watch.safely(watch.groups.made, communicator, name, child)
-            return child
-
-        return method
+        made = self._watch.groups.made
+        return self._told(original, after=lambda parent, child, *_: made(parent, name, child))
 
     def ending(self, original: Any) -> Callable[..., Any]:
         """A call that frees a communicator."""
-        watch = self._watch
-
-        def method(communicator: Any, *args: Any, **kwargs: Any) -> Any:
-            if watch.armed:
-                watch.safely(lambda: watch.groups.ended(communicator.handle))
-            return original(communicator, *args, **kwargs)
-
-        return method
+        ended = self._watch.groups.ended
+        return self._told(original, before=lambda communicator: ended(communicator.handle))
 
     def freeing(self, original: Any) -> Callable[..., Any]:
         """A call that frees a request."""
+        freed = self._watch.requests.freed
+        return self._told(original, before=lambda request: freed(request.handle))
+
+    def _told(
+        self, original: Any, before: Callable[[Any], Any] | None = None,
+        after: Callable[..., Any] | None = None,
+    ) -> Callable[..., Any]:  # fmt: skip
+        """`before` gets the call's object; `after` also the result and the arguments."""
         watch = self._watch
 
-        def method(request: Any, *args: Any, **kwargs: Any) -> Any:
-            if watch.armed:
-                watch.safely(lambda: watch.requests.freed(request.handle))
-            return original(request, *args, **kwargs)
+        def method(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            if before is not None and watch.armed:
+                watch.safely(before, owner)
+            result = original(owner, *args, **kwargs)
+            if after is not None and watch.armed:
+                watch.safely(after, owner, result, args, kwargs)
+            return result
 
         return method
 
