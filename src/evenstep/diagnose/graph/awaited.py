@@ -21,7 +21,7 @@ from evenstep.diagnose.graph.streams import (
     kernels,
     moved,
 )
-from evenstep.diagnose.graph.structure import means, row_hash
+from evenstep.diagnose.graph.structure import grouped_order, means, row_hash
 from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL, SEVERAL
 from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Op
@@ -412,35 +412,41 @@ def _fitted(
 ) -> tuple[Array, Array]:
     """The share of each kind, changed for `free` kinds wherever others of `shares` fit clearly
     better; and, of each kind, the misfit of a gap in its steps."""
-    kinds = len(share)
-    for _ in range(PACE_ROUNDS):
-        pace = _paces(gaps, share)
-        misfit, length = _misfit(gaps, share, pace)
-        whole, square = (np.bincount(gaps.cell, length[gaps.kind] ** power) for power in (1, 2))
-        paced = whole * whole >= SEVERAL * square
-        told = paced[gaps.cell] | ~np.isnan(gaps.computed)
-        known = means(told, gaps.kind) > MOST
-        floor = np.maximum(TELLING * length, AT_ONCE_NS)
-        opens = means(gaps.opens, gaps.kind) > 0
-        best = np.full(share.shape, np.nan)
-        least = _misfit(gaps, best, pace)[0]
-        for _turn in range(2):
-            tries = [(ahead, part) for ahead in range(FURTHEST) for part in shares]
-            tried = [_with(best, *one) for one in tries]
-            misfits = np.stack([_misfit(gaps, one, pace)[0] for one in tried])
-            misfits[np.array([part > 0 for _, part in tries])[:, None] & opens] = np.inf
-            better = _clearly(misfits.min(axis=0), least, floor)
-            chosen = np.stack(tried)[misfits.argmin(axis=0), np.arange(kinds)]
-            best = np.where(better[:, None], chosen, best)
-            least = np.where(better, misfits.min(axis=0), least)
-        better = free & known & _clearly(least, misfit, floor)
-        if not better.any():
-            break
-        share = np.where(better[:, None], best, share)
+    late = (gaps.over > np.minimum(gaps.lasted, 0.0) - AT_ONCE_NS).any(axis=1)  # others hold nobody
+    tries = [(ahead, part) for ahead in np.flatnonzero(late) for part in shares]
+    following: dict[bytes, Array] = {}
+    for _ in range(PACE_ROUNDS if tries else 0):
+        if share.tobytes() not in following:
+            following[share.tobytes()] = _refitted(gaps, share, free, tries)
+        share = following[share.tobytes()]
     misfit, _ = _misfit(gaps, share, _paces(gaps, share))
     count = np.maximum(np.bincount(gaps.cell), 1)
     each = np.bincount(gaps.cell, misfit[gaps.kind]) / count
     return share, means(each[gaps.cell], gaps.kind)
+
+
+def _refitted(gaps: _Gaps, share: Array, free: Array, tries: list[tuple[int, float]]) -> Array:
+    """The shares of one round: paces as these have it, and up to two waits for each kind."""
+    pace = _paces(gaps, share)
+    misfit, length = _misfit(gaps, share, pace)
+    whole, square = (np.bincount(gaps.cell, length[gaps.kind] ** power) for power in (1, 2))
+    paced = whole * whole >= SEVERAL * square
+    told = paced[gaps.cell] | ~np.isnan(gaps.computed)
+    known = means(told, gaps.kind) > MOST
+    floor = np.maximum(TELLING * length, AT_ONCE_NS)
+    opens = means(gaps.opens, gaps.kind) > 0
+    best = np.full(share.shape, np.nan)
+    least = _misfit(gaps, best, pace)[0]
+    for _turn in range(2):
+        tried = [_with(best, *one) for one in tries]
+        misfits = np.stack([_misfit(gaps, one, pace)[0] for one in tried])
+        misfits[np.array([part > 0 for _, part in tries])[:, None] & opens] = np.inf
+        better = _clearly(misfits.min(axis=0), least, floor)
+        chosen = np.stack(tried)[misfits.argmin(axis=0), np.arange(len(share))]
+        best = np.where(better[:, None], chosen, best)
+        least = np.where(better, misfits.min(axis=0), least)
+    better = free & known & _clearly(least, misfit, floor)
+    return np.where(better[:, None], best, share)
 
 
 def _with(share: Array, ahead: int, part: float) -> Array:
@@ -485,10 +491,13 @@ def _reached(gaps: _Gaps, share: Array, part: Array, work: Array, which: Array) 
 
 def _median(values: Array, weight: Array, group: Array) -> Array:
     """Weighted median of each group; 0 where all weights are 0."""
-    order = np.lexsort([values, group])
+    count = int(group.max(initial=-1)) + 1
+    kept = np.flatnonzero(weight)
+    order = kept[np.argsort(values[kept])]
+    order = order[grouped_order(group[order])]
     values, group = values[order], group[order]
     line = np.cumsum(weight[order].astype(float))
-    first = np.searchsorted(group, np.arange(int(group[-1]) + 2 if len(group) else 1))
+    first = np.searchsorted(group, np.arange(count + 1))
     edges = np.append(0.0, line)[first]
     middle = np.searchsorted(line, (edges[:-1] + edges[1:]) / 2)
     there = edges[1:] > edges[:-1]
