@@ -1,11 +1,15 @@
 """Pauses that could be aligned, and an allocator that retries."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.graph.peers import Peers
+from evenstep.diagnose.modes.runtime_jitter import _work_when_late
+from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.programs import data_parallel
 from tests.diagnose.synthetic import BOOT_NS, MS, World, with_rows
@@ -76,3 +80,18 @@ def test_a_late_device_that_begins_at_once_what_is_issued_has_a_late_host():
     assert (slow.mode, slow.where.ranks) == ("straggler", [2])
     assert (late.mode, late.where.ranks) == ("runtime_jitter", [2])
     assert late.severity == pytest.approx(slow.severity, rel=0.02)
+
+
+def test_work_that_late_hosts_hide_is_that_of_few_steps_where_they_were_ahead():
+    """At the first place late rows last 10 ms, and 6 ms in the one step with the host ahead; at the
+    second all are late, usually for 20 ms, of which they work the same part."""
+    own = np.array([9, 10, 10, 6, 30, 20, 20, 10.0])
+    late = np.array([False, True, True, False, True, True, True, True])
+    rows = Columns({"lane": np.zeros(8, int), "slack_ns": np.zeros(8, int)})
+    graph = SimpleNamespace(own_ns=own, rows=rows, host=np.arange(8), took_ns=own)
+    places = np.arange(8).reshape(2, 1, 4).transpose(2, 1, 0)  # (segments, lanes, places)
+    part = Peers(np.zeros(1, int), np.arange(4), places, np.ones(places.shape, bool))
+    case = SimpleNamespace(costs=SimpleNamespace(graph=graph, parts=[part]))
+    work, known = _work_when_late(case, late)
+    assert work[late].tolist() == [6, 6, 12, 12, 12, 10]
+    assert known[late].tolist() == [True, True, False, False, False, False]

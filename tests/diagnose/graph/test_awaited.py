@@ -154,7 +154,8 @@ def test_waits_of_rows_are_counted_in_entries_and_begin_with_their_work():
 def test_messages_of_a_kernel_are_waited_for_by_what_follows_all_of_them():
     """Kernels of rows 0 and 1, of 2, and of 3 to 5; the first is waited for at the second's entry,
     the second after work before the third's."""
-    found = Awaited(np.array([1, 1, 0]), np.array([False, True, False]), np.array([7, 8, 9]))
+    idle = np.array([False, False, True])
+    found = Awaited(np.array([1, 1, 0]), ~idle & [False, True, True], np.array([7, 8, 9]), idle)
     made = _of_members(found, np.array([1, 2, 5]), 6)
     assert made.ahead.tolist() == [2, 1, 1, 0, 0, 0]
     assert made.worked.tolist() == [False, False, True, False, False, False]
@@ -251,7 +252,7 @@ def test_work_that_late_peers_always_hide_is_that_of_the_same_place_in_other_lay
         enter, enter + moved, [int(Op.ALL_GATHER)] * 6 + [int(Op.ALL_REDUCE)],
         on_device=np.ones(63, bool),
     )  # fmt: skip
-    ahead, worked, since = (each.reshape(9, 7)[:, 3:5] for each in found)
+    ahead, worked, since = (each.reshape(9, 7)[:, 3:5] for each in found[:3])
     assert (ahead == 1).all()
     assert worked.all()
     assert (since - enter[:, 3:5] * MS == 10 * MS).all()
@@ -285,9 +286,9 @@ def test_a_gap_is_between_two_entries_of_a_lane_and_knows_the_ends_before_it():
     assert not found.idle.any()
 
 
-@pytest.mark.parametrize(("slack", "idle"), [(50_000, 1), (51_000, 0), (-1, 0), (0, 1)])
-def test_a_device_was_idle_that_begins_as_soon_as_its_host_has_issued(slack, idle):
-    """Within 50 µs, what a launch takes."""
+@pytest.mark.parametrize(("slack", "idle"), [(300_000, 1), (301_000, 0), (-1, 0), (0, 1)])
+def test_a_device_was_idle_that_begins_soon_after_its_host_has_issued(slack, idle):
+    """Within a tenth of 3 ms."""
     rows = lane_rows([1, 1], [0, 0], [0, 3], [1, 4], slack_ns=np.array([0, slack]))
     assert _gaps(rows, rows.leave_ns, *np.zeros((2, 2), int)).idle.tolist() == [bool(idle)]
 

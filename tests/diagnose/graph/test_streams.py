@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.graph.streams import (
+    idle_before,
     idle_until_over,
     issue_line,
     kernels,
@@ -229,3 +230,12 @@ def test_a_kind_that_hardly_ever_begins_at_an_end_comes_after_nothing(first, aft
     early = (rows.step >= first) & (rows.operation % 3 == 1)
     changed = rows.with_column("enter_ns", rows.enter_ns - early * 4_900_000)
     assert with_stream_order(changed, operations).after[1] == after
+
+
+def test_an_idle_device_begins_equally_soon_after_every_issue_of_a_place():
+    """After 4 ms, at one place .14 ms behind the host, with 20 µs of noise; at another, between
+    .1 and .3 ms. After .3 ms .14 ms are no short time, .05 ms are what a launch takes."""
+    slack = np.array([140, 160, 150, 100, 200, 300, 140, 50]) * 1000
+    lasted = np.array([4, 4, 4, 4, 4, 4, 0.3, 0.3]) * 1e6
+    found = idle_before(slack, lasted, np.array([5, 5, 5, 7, 7, 7, 8, 9]))
+    assert found.tolist() == [True, True, True, True, False, False, False, True]

@@ -16,8 +16,8 @@ import numpy as np
 from evenstep.diagnose.graph.streams import (
     AT_ONCE_NS,
     CROSSING_NS,
-    LAUNCH_NS,
     TELLING,
+    idle_before,
     kernels,
     moved,
 )
@@ -40,11 +40,12 @@ _REDUCTIONS = (int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER), int(Op.REDUCE))
 
 class Awaited(NamedTuple):
     """How many entries later each entry's lane waits for its operation (0: never); whether it works
-    before it waits, and since when it then waits."""
+    before it waits, and since when it then waits; and whether it was idle before the entry."""
 
     ahead: Array
     worked: Array
     since_ns: Array
+    idle: Array
 
 
 def awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
@@ -68,7 +69,7 @@ def _of_members(found: Awaited, last: Array, count: int) -> Awaited:
     end = np.minimum(member + found.ahead[member], len(last) - 1)
     entered = np.where(found.worked[member], first[end], last[np.maximum(end - 1, member)] + 1)
     ahead = np.where(found.ahead[member] > 0, entered - np.arange(count), 0)
-    return Awaited(ahead, found.worked[member], found.since_ns[member])
+    return Awaited(ahead, found.worked[member], found.since_ns[member], found.idle[member])
 
 
 def _awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
@@ -154,15 +155,16 @@ def _usual_work(
 ) -> tuple[Array, Array]:
     """The work of each gap, as other lanes and steps do it at this one's pace, nan where all of the
     kind's entries are `held`; and the shares of each kind done before it waits."""
-    gaps = gaps._replace(idle=gaps.idle | held)
+    late, gaps = gaps.idle & ~held, gaps._replace(idle=gaps.idle | held)
     starts = _usual_shares(rows, operations, gaps), _shares_alike(rows, operations, gaps)
     found = [_shares(rows, operations, gaps, start) for start in starts]
     misfits = [_misfit(gaps, one, _paces(gaps, one))[0][gaps.kind].sum() for one in found]
     share = found[int(np.argmin(misfits))]
     work, unseen = _work(gaps, share)
     pace = _paces(gaps, share)
-    length = _median(work / pace, ~unseen, gaps.kind)
-    told = means(~unseen, gaps.kind) > 0
+    seen = ~unseen | late & (means(~unseen, gaps.kind) == 0)[gaps.kind]  # else at most so long
+    length = _median(work / pace, seen, gaps.kind)
+    told = means(seen, gaps.kind) > 0
     return np.where(told, length[: len(told)], np.nan)[gaps.kind] * pace, share
 
 
@@ -317,10 +319,12 @@ def _gaps(rows: Columns, over: Array, place: Array, entered: Array) -> _Gaps:
     lasted = (rows.enter_ns[row] - before).astype(float)
     computed = rows.computed_ns[row] - rows.computed_ns[row - 1]
     cell = (np.cumsum(opens) - 1)[row]
-    slack = rows.slack_ns[row] if "slack_ns" in rows else np.full(len(row), -1, np.int8)  # of hosts
-    idle = (slack >= 0) & (slack <= LAUNCH_NS) & np.isnan(computed)
     pair = np.unique(row_hash([entered[row - 1], entered[row], opens[row]]), return_inverse=True)[1]
-    return _Gaps(row, place[row - 1], pair, cell, opens[row], idle, lasted, computed, ends)
+    kind, idle = place[row - 1], np.zeros(len(row), bool)
+    if "slack_ns" in rows:  # of devices
+        own = rows.lane[row] * (int(kind.max(initial=0)) + 1) + kind
+        idle = idle_before(rows.slack_ns[row], lasted, own) & np.isnan(computed)
+    return _Gaps(row, kind, pair, cell, opens[row], idle, lasted, computed, ends)
 
 
 def _waits(gaps: _Gaps, share: Array) -> Iterator[tuple[Array, Array]]:
@@ -477,7 +481,9 @@ def _waits_of_rows(rows: Columns, gaps: _Gaps, share: Array) -> Awaited:
         begun = _reached(gaps, share, part, work, waits)
         since[first] = rows.enter_ns[row - 1] + np.rint(begun).astype(np.int64)
     last = np.diff(rows.lane, append=-1) != 0  # nothing tells what comes after
-    return Awaited(np.where(last & (found == 0), 1, found), worked, since)
+    idle = np.zeros(len(rows), bool)
+    idle[gaps.row] = gaps.idle
+    return Awaited(np.where(last & (found == 0), 1, found), worked, since, idle)
 
 
 def _reached(gaps: _Gaps, share: Array, part: Array, work: Array, which: Array) -> Array:

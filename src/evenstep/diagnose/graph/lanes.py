@@ -138,6 +138,7 @@ def _table(rows: Columns, enter: Array | None, wait: Array | None, order: Array 
             "wait": nothing if wait is None else wait,
             "order": np.broadcast_to(np.asarray(order, np.int8), len(rows)),
             "slack_ns": rows.slack_ns if "slack_ns" in rows and enter is not None else small,
+            "idle": rows.idle if "idle" in rows and enter is not None else small > 0,
             "inside": rows.inside if "inside" in rows and enter is not None else small,
             "after": rows.after if "after" in rows and enter is not None else small,
         }
@@ -373,6 +374,7 @@ def _device_rows(span: LaneExtent, found: Entries, over: Array) -> list[Columns]
     rows = rows.select(np.lexsort([rows.seq, ~rows.sends, rows.enter_ns, rows.lane]))
     rows = rows.with_column("seq", np.arange(len(rows)))  # sends first on every rank of a ring
     waited = awaited(rows, found.operations, over)
+    rows = rows.with_column("idle", waited.idle)
     changes = (np.diff(rows.lane, append=-1) != 0) | (np.diff(rows.step, append=-1) != 0)
     last = np.flatnonzero(changes)
     step = np.cumsum(changes) - changes

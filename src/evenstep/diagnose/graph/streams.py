@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.diagnose.graph.structure import Intervals, row_hash
-from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL
+from evenstep.diagnose.graph.structure import Intervals, quantiles, row_hash
+from evenstep.diagnose.levels import LOW, MINOR, MOST, NEARLY_ALL
 from evenstep.trace.columns import Array, Columns, run_numbers
 
 FASTEST_DRIFT = 200e-6  # of a device's clock against its host's
@@ -82,6 +82,17 @@ def idle_until_over(computes: Intervals, lane: Array, enter_ns: Array, leave_ns:
     began = np.append(start, 2**62)[following]
     length = leave_ns + own - np.maximum(done[following], enter_ns + own)
     return np.where((began <= leave_ns + own + CROSSING_NS) & (length > 0), length, found)
+
+
+def idle_before(slack_ns: Array, lasted_ns: Array, place: Array) -> Array:
+    """Whether the device had nothing else to do before each entry, which it came to so long after
+    its host had issued it. It then comes to it once its last kernel is done: soon beside the time
+    since the entry before, and at each `place`, of one lane, always equally soon, however long that
+    time was."""
+    name, place = np.unique(place, return_inverse=True)
+    soonest = quantiles(slack_ns, place, LOW, len(name))[place]
+    lag = np.minimum(soonest + LAUNCH_NS, MINOR * lasted_ns)
+    return np.asarray((slack_ns >= 0) & (slack_ns <= np.maximum(lag, LAUNCH_NS)))
 
 
 def with_stream_order(rows: Columns, operations: Columns) -> Columns:

@@ -7,12 +7,11 @@ import numpy as np
 from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.graph.entries import entered_on_device
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.graph.streams import LAUNCH_NS, TELLING
 from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS
-from evenstep.diagnose.levels import FEWEST, MOST, NAMED, SEVERAL
+from evenstep.diagnose.levels import FEWEST, MOST, NAMED, NEARLY_ALL
 from evenstep.diagnose.measure.grid import during
 from evenstep.diagnose.measure.hosts import Contention, growth
 from evenstep.diagnose.modes.intervention import (
@@ -216,14 +215,13 @@ def _late_issue(case: Case) -> list[Finding]:
     lane, own, free_ns = graph.rows.lane, graph.own_ns, _unrecorded_ns(case)
     entered = np.isin(graph.ranks, entered_on_device(case.trace))  # that hides when it was issued
     profiled = graph.device & entered & case.grid.device_ns.any(axis=0)
-    # after long work a launch may take longer than most, and still the device was idle
-    longest = np.clip(TELLING * own, LAUNCH_NS, SEVERAL * LAUNCH_NS)
-    late = (graph.rows.slack_ns >= 0) & (graph.rows.slack_ns <= longest)
-    late &= (graph.device & ~entered)[lane]
-    known = _idle_part(case, late) if late.any() and not profiled.any() else None
-    sure = profiled.any() or known is not None
-    part = np.full(len(own), 1 - COMPUTING) if known is None else known
-    idle_ns = free_ns * np.where(profiled[lane], 1.0, late * part)
+    late = graph.rows.idle & (graph.device & ~entered)[lane]
+    free_ns = free_ns * np.where(profiled[lane], 1.0, late)
+    idle_ns, known = free_ns, np.ones(len(own), bool)
+    if not profiled.any():
+        work, known = _work_when_late(case, late)
+        idle_ns = np.minimum(free_ns, np.maximum(own - work, 0.0))
+    sure = (own * late * known).sum() >= MOST * (own * late).sum()
     whole, idle, ended = (
         np.bincount(lane, each, len(graph.ranks)) for each in (own, idle_ns, own * late)
     )
@@ -234,15 +232,19 @@ def _late_issue(case: Case) -> list[Finding]:
     share = float(np.median((idle if profiled.any() else ended)[lanes] / whole[lanes]))
     change = _at_once(graph, own - idle_ns)
     gain = gain_of(case, change)
-    if not sure:  # anything from nothing to all of it
-        most = case.saved(_at_once(graph, own - free_ns * late))
-        gain = gain._replace(share=gain.share._replace(low=0.0, high=case.share(most).value))
+    if not known[late].all():  # of the others anything from nothing to all of it
+        saved = (
+            case.saved(_at_once(graph, own - np.where(known, idle_ns, other)))
+            for other in (0.0, free_ns)
+        )
+        low, high = (case.share(each).value for each in saved)
+        gain = gain._replace(share=gain.share._replace(low=low, high=high))
     mode = "runtime_jitter.launch"
     return finding_of(
         case, mode, gain._replace(change=lambda base: case.combined([base, change])),
         confidence=None if sure else 0.5,
         numbers={
-            "seen": say(f"{mode}.{seen}", part=share, at_once=LAUNCH_NS),
+            "seen": say(f"{mode}.{seen}", part=share),
             "unsure": "" if sure else say(f"{mode}.guess", most=gain.share.high),
             "basis": say(f"{mode}.basis_{seen if sure else 'guessed'}"),
         },
@@ -258,27 +260,34 @@ def _at_once(graph: Graph, own_ns: Array) -> Change:
     return Change(np.arange(len(own_ns)), own_ns, issues, took)
 
 
-def _idle_part(case: Case, late: Array) -> Array | None:
-    """The part of each row's own work, if its entry was issued late, in which its device was idle:
-    what is beyond the work expected at the same place; at places where hosts never were ahead the
-    part of the others. None where those are most."""
+def _work_when_late(case: Case, late: Array) -> tuple[Array, Array]:
+    """The device's work in each row's own time, of which an entry issued `late` tells only the
+    host's; and where others at the same place, whose hosts were ahead, tell it. At other places it
+    is the same part of the usual time as at these, or `COMPUTING` if there are none."""
     assert case.costs is not None
     graph = case.costs.graph
     own, issues = graph.own_ns, graph.rows.slack_ns >= 0
-    idle, issued = np.full(len(own), np.nan), graph.took_ns[graph.host]
+    issues[np.unique(graph.rows.lane, return_index=True)[1]] = False  # beginnings are not recorded
+    work, usual, issued = np.full(len(own), np.nan), own.copy(), graph.took_ns[graph.host]
     for part in case.costs.parts:
         for place, rows in enumerate(np.moveaxis(part.rows, 2, 0)):
             rows = rows[part.there[:, :, place]]
-            rows = rows[issues[rows]]
-            if np.count_nonzero(~late[rows]) >= FEWEST:
-                work = _expected_work(own[rows], late[rows], issued[rows])
-                if np.median(work) >= own[rows][~late[rows]].min():  # that is no extrapolation
-                    idle[rows] = np.clip(1 - work / np.maximum(own[rows], 1.0), 0.0, 1.0)
-    known = np.where(late & ~np.isnan(idle), own, 0.0)
-    if known.sum() <= MOST * own[late].sum():
-        return None
-    others = np.nansum(idle * known) / known.sum()
-    return np.asarray(np.where(np.isnan(idle), others, idle))
+            hidden, seen = rows[late[rows]], rows[~late[rows] & issues[rows]]
+            if not len(hidden):
+                continue
+            usual[hidden] = np.median(own[hidden])
+            if len(seen) >= FEWEST:
+                rows = np.append(hidden, seen)
+                found = _expected_work(own[rows], late[rows], issued[rows])
+                if np.median(found) >= own[seen].min():  # that is no extrapolation
+                    work[rows] = found
+            elif len(seen) and own[seen].max() < NEARLY_ALL * usual[hidden[0]]:  # not just as late
+                work[hidden] = np.median(own[seen])
+    known = ~np.isnan(work)
+    told, part = late & known, COMPUTING
+    if told.any():
+        part = np.minimum(work[told], usual[told]).sum() / usual[told].sum()
+    return np.where(known, work, np.minimum(part * usual, own)), known
 
 
 def _expected_work(own: Array, late: Array, issued: Array) -> Array:
@@ -309,7 +318,7 @@ def _late_hosts(case: Case, lanes: Array) -> list[Finding]:
     """A few late ranks whose devices, unlike the others', mostly begin what is issued at once: it
     is their hosts that are late."""
     cells = case.claims.claim(case.delays.cells(Cause.WORK) & lanes)
-    numbers = {"at_once": LAUNCH_NS, "more": case.mean_excess_ns(cells)}
+    numbers = {"more": case.mean_excess_ns(cells)}
     return finding_of_late(case, "runtime_jitter.issue", cells, numbers=numbers, options=["host"])
 
 
