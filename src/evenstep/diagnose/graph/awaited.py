@@ -417,7 +417,7 @@ def _fitted(
     """The share of each kind, changed for `free` kinds wherever others of `shares` fit clearly
     better; and, of each kind, the misfit of a gap in its steps."""
     late = (gaps.over > np.minimum(gaps.lasted, 0.0) - AT_ONCE_NS).any(axis=1)  # others hold nobody
-    tries = [(ahead, part) for ahead in np.flatnonzero(late) for part in shares]
+    tries = [(ahead, part) for ahead in np.flatnonzero(late).tolist() for part in shares]
     following: dict[bytes, Array] = {}
     for _ in range(PACE_ROUNDS if tries else 0):
         if share.tobytes() not in following:

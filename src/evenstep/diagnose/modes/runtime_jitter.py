@@ -284,10 +284,10 @@ def _work_when_late(case: Case, late: Array) -> tuple[Array, Array]:
             elif len(seen) and own[seen].max() < NEARLY_ALL * usual[hidden[0]]:  # not just as late
                 work[hidden] = np.median(own[seen])
     known = ~np.isnan(work)
-    told, part = late & known, COMPUTING
+    told, working = late & known, COMPUTING
     if told.any():
-        part = np.minimum(work[told], usual[told]).sum() / usual[told].sum()
-    return np.where(known, work, np.minimum(part * usual, own)), known
+        working = float(np.minimum(work[told], usual[told]).sum() / usual[told].sum())
+    return np.where(known, work, np.minimum(working * usual, own)), known
 
 
 def _expected_work(own: Array, late: Array, issued: Array) -> Array:
