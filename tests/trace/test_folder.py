@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import subprocess
@@ -64,6 +65,18 @@ def test_a_folder_that_cannot_be_made_is_named_with_the_remedy(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SpoolError, match=r"rank-00000\.spool.*EVENSTEP_OUT"):
         RunFolder(tmp_path / "file").claim(0, 0)
+
+
+def test_a_full_disk_leaves_no_folder_but_one_that_was_there(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(folder, "write_whole", full)
+    (tmp_path / "old").mkdir()
+    for name in ("new", "old"):
+        with pytest.raises(SpoolError, match="No space left on device"):
+            RunFolder(tmp_path / name).write({})
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
 def test_of_two_processes_the_first_to_write_run_json_wins(tmp_path):

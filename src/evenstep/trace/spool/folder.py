@@ -72,12 +72,16 @@ class RunFolder:
     def write(self, facts: Mapping[str, Any]) -> bool:
         """Write `run.json` whole or not at all; False if it exists. Raises `SpoolError`."""
         text = json.dumps({"schema": SCHEMA, **facts}, indent=2) + "\n"
+        made = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             write_whole(self.facts_path, text, replace=False)
         except OSError as error:
             if isinstance(error, FileExistsError) and self.facts_path.is_file():
                 return False
+            if made:
+                with suppress(OSError):  # another rank may have written there
+                    self.path.rmdir()
             raise cannot_create(self.facts_path, error) from error
         return True
 
