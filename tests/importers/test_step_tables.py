@@ -454,3 +454,23 @@ def test_parts_that_are_no_whole_nanoseconds_end_where_their_step_does(opened):
     case = open_case(opened("rank,step,forward_s,backward_s,comm_s\n" + rows))
     worked = (forward + backward).T[case.grid.steps] * 1e9
     assert case.grid.work_ns == pytest.approx(worked, abs=10)
+
+
+NESTED = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["0", "1", "rank1", "step", "time_s", "steps", ""]), inner
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(NESTED, st.sampled_from([None, 1]))
+def test_any_json_is_a_trace_or_a_sentence(tmp_path_factory, value, indent):
+    path = tmp_path_factory.mktemp("any") / "t.json"
+    path.write_text(json.dumps(value, indent=indent))
+    with suppress(EvenstepError):
+        open_trace([path])

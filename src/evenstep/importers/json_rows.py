@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 _RANK = re.compile(r"(?:(?:global_?)?(?:rank|worker)[ _-]?)?(\d{1,7})", re.IGNORECASE)
 _STEP = re.compile(r"(?:.*_)?(?:step|iter|iteration)", re.IGNORECASE)
 _TIME = re.compile(r"time|duration|second|(?:^|[^a-z])[mun]?s\W?$", re.IGNORECASE)
+MOST_AROUND = 64  # values of an object that each row in it has
 UNNAMED = "step_time"  # a list of numbers by rank alone
 
 Row = dict[str, Any]
@@ -46,11 +48,12 @@ def _of_object(value: Mapping[str, Any], around: Row) -> Iterator[Row]:
     row = around | {key: one for key, one in flat.items() if not isinstance(one, dict | list)}
     inner = {key: one for key, one in flat.items() if isinstance(one, dict | list) and one}
     tables = {key: one for key, one in inner.items()
-              if isinstance(one, dict) or isinstance(one[0], dict)}  # fmt: skip
+              if isinstance(one, dict) or all(isinstance(each, dict) for each in one)}  # fmt: skip
     long = next((len(one) for key, one in inner.items() if _TIME.search(key)), 0)
     columns = [key for key, one in inner.items() if len(one) == long and key not in tables]
     place = "rank" if any(_STEP.fullmatch(key) for key in row) else "step"
     if tables:
+        row = dict(islice(row.items(), MOST_AROUND))
         for key, one in tables.items():
             yield from _inside(one, row, key)
     elif columns:

@@ -17,7 +17,7 @@ import numpy as np
 
 from evenstep.errors import MissingExtra, TraceError
 from evenstep.importers.compression import GZIP, ZSTANDARD
-from evenstep.importers.content import SourceFile, content, lines
+from evenstep.importers.content import MOST_CONTAINERS, SourceFile, content, lines
 from evenstep.importers.json_rows import rows
 from evenstep.trace.columns import Array
 from evenstep.trace.store.database import connect
@@ -111,8 +111,7 @@ def _json_file(source: SourceFile, line: str) -> TableFile | None:
         kind = "lines"
     except (msgspec.DecodeError, RecursionError):
         try:
-            whole = content(source.path, MOST_JSON_BYTES).decode("utf-8-sig", "replace")
-            first, kind = list(rows(_value(whole))), "whole"
+            first, kind = list(rows(_value(_whole_text(source.path)))), "whole"
         except (TraceError, msgspec.DecodeError, RecursionError):
             return None
     names = dict.fromkeys(name for row in first for name in row)
@@ -169,7 +168,7 @@ def _parquet_names(path: Path, wanted: Sequence[str]) -> list[str]:
 
 
 def _load(
-    connection: duckdb.DuckDBPyConnection, file: TableFile, plain: str,
+    connection: duckdb.DuckDBPyConnection, file: TableFile, plain_path: str,
     numbers: Sequence[str], texts: Sequence[str],
 ) -> None:  # fmt: skip
     origin = _csv_reader(file) if file.separator else "read_parquet(?)"
@@ -180,20 +179,26 @@ def _load(
             return f"""trim("c{place[name]}", '" ')"""
         return '"' + name.replace('"', '""') + '"'
 
-    def number(name: str) -> str:
-        """A number, with a decimal comma between semicolons; of a date and time since 1970, s."""
-        text = f"CAST({value(name)} AS VARCHAR)"
-        plain = f"replace({text}, ',', '.')" if file.separator == ";" else text
-        date = f"epoch(TRY_CAST({text} AS TIMESTAMP))"
-        return f"coalesce(TRY_CAST({plain} AS DOUBLE), {date})"
+    def loaded(dates: Sequence[str]) -> None:
+        picked = []
+        for at, name in enumerate(numbers):  # a comma between semicolons is decimal
+            plain = f"replace({value(name)}, ',', '.')" if file.separator == ";" else value(name)
+            date = f"epoch(TRY_CAST(CAST({value(name)} AS VARCHAR) AS TIMESTAMP))"
+            picked.append(f"{date if name in dates else f'TRY_CAST({plain} AS DOUBLE)'} AS n{at}")
+        picked += [f"nullif(CAST({value(name)} AS VARCHAR), '') AS t{at}"
+                   for at, name in enumerate(texts)]  # fmt: skip
+        connection.execute(
+            f"CREATE OR REPLACE TEMP TABLE found AS SELECT {', '.join(picked)} FROM {origin} "
+            f"LIMIT {MOST_ROWS}", [plain_path],
+        )  # fmt: skip
 
-    picked = [f"{number(name)} AS n{at}" for at, name in enumerate(numbers)]
-    picked += [f"nullif(CAST({value(name)} AS VARCHAR), '') AS t{at}"
-               for at, name in enumerate(texts)]  # fmt: skip
-    connection.execute(
-        f"CREATE TEMP TABLE found AS SELECT {', '.join(picked)} FROM {origin} LIMIT {MOST_ROWS}",
-        [plain],
-    )
+    loaded([])
+    if not numbers:
+        return
+    counts = ", ".join(f"count(n{at})" for at in range(len(numbers)))
+    known = connection.execute(f"SELECT {counts} FROM found").fetchall()[0]
+    if not all(known):  # dates and times instead: as seconds since 1970
+        loaded([name for name, count in zip(numbers, known, strict=True) if not count])
 
 
 def _csv_reader(file: TableFile) -> str:
@@ -266,9 +271,16 @@ def _of_json(
 def _texts(file: TableFile) -> Iterator[str]:
     """The texts of a file's JSON values, as far as there may be rows."""
     if file.json == "whole":
-        yield content(file.path, MOST_JSON_BYTES).decode("utf-8-sig", "replace")
+        yield _whole_text(file.path)
         return
     yield from (line.text for line in islice(lines(file.path), MOST_ROWS) if line.text.strip())
+
+
+def _whole_text(path: Path) -> str:
+    data = content(path, MOST_JSON_BYTES)
+    if data.count(b"[") + data.count(b"{") > MOST_CONTAINERS:
+        raise TraceError(f"{path} holds more lists and objects than a table has")
+    return data.decode("utf-8-sig", "replace")
 
 
 def _value(text: str) -> Any:
