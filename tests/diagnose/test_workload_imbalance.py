@@ -247,6 +247,19 @@ def test_a_stop_beside_sequences_of_different_lengths_stays_a_stop():
     assert "workload_imbalance" in [finding.mode for finding in findings]
 
 
+def test_a_burst_of_one_rank_beside_sequences_of_different_lengths_is_no_batch():
+    """Four steps of one of 16 ranks (1 in 4,096), of which its two longest alone are chance."""
+    world = World(noise=0.01, ranks=16)
+    extra = np.random.default_rng(4).uniform(0, 6 * MS, (world.steps, world.ranks))
+    extra[30:34, 5] += [30 * MS, 40 * MS, 50 * MS, 60 * MS]
+    for phase, ns in ((Phase.FORWARD, extra), (Phase.BACKWARD, 2 * extra)):
+        world = world.delayed(phase, ns, computing=True)
+    findings = diagnose(world.trace()).findings
+    assert (findings[0].mode, findings[0].where.ranks) == ("straggler", [5])
+    assert list(findings[0].when.steps) == [(30, 33)]
+    assert "workload_imbalance" in [finding.mode for finding in findings]
+
+
 def test_sequences_are_told_from_a_long_stage_in_a_table():
     pipeline = replace(EVEN, dp=8)
     findings = diagnose(trace_from(pipeline.table(with_lengths(pipeline, 0.3)))).findings

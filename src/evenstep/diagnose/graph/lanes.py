@@ -78,7 +78,8 @@ def rows_of(span: LaneExtent, found: Entries, operations: Columns) -> tuple[Colu
     parts, unknown = _host_rows(span, found, operations)
     operations = _over_before_waits(parts, operations)
     if len(unknown):
-        parts.append(_unknown_rows(unknown, len(operations)))
+        number = len(operations) + np.arange(len(unknown))  # each an operation of its own
+        parts.append(_table(unknown, number, number, CALL))
         operations = Columns.concatenate([operations, single_operations(unknown, operations)])
     if span.device.any():
         parts += _device_rows(span, found, over)
@@ -98,12 +99,6 @@ def _in_order(rows: Columns) -> Array:
     keys = [ties.until_ns, ties.order, ties.seq, last, ties.step, ties.at_ns, ties.lane]
     order[tied] = order[tied][np.lexsort(keys)]
     return order
-
-
-def _unknown_rows(waits: Columns, first: int) -> Columns:
-    """Rows of waits for unrecorded operations, each for an operation of its own."""
-    number = first + np.arange(len(waits))
-    return _table(waits, number, number, CALL)
 
 
 def single_operations(table: Columns, operations: Columns) -> Columns:

@@ -54,7 +54,7 @@ def rotating(spent: Array) -> bool:
     ranks = spent.shape[1]
     slowest = np.bincount(spent.argmax(axis=1)[behind], minlength=ranks)
     few = slowest.max() > min(0.8, 0.25 + 2 / ranks) * behind.sum()
-    enough = NEARLY_ALL * _expected_ranks(ranks, int(behind.sum()))
+    enough = NEARLY_ALL * ranks * (1 - (1 - 1 / ranks) ** int(behind.sum()))  # of those expected
     return not few and bool(np.count_nonzero(slowest) >= enough)
 
 
@@ -63,11 +63,6 @@ def _dealt_out(cells: Array) -> bool:
     hit the same ones, whichever (Boole's bound)."""
     times, ranks = (int(np.count_nonzero(cells.any(axis=axis))) for axis in (1, 0))
     return comb(cells.shape[1], ranks) * float(ranks / cells.shape[1]) ** times > SURE
-
-
-def _expected_ranks(ranks: int, draws: int) -> float:
-    """Expected number of different ranks among so many random draws of one."""
-    return float(ranks * (1 - (1 - 1 / ranks) ** draws))
 
 
 # -- sequences of different lengths ----------------------------------------------------------------
@@ -111,7 +106,7 @@ def _uneven_sequences(case: Case) -> list[Finding]:
     late &= ~_late_at_even_lengths(case, batches)
     excess = case.delays.excess_ns
     as_late = excess >= (np.median(excess[late]) if late.any() else np.inf)
-    theirs = _dealt_out(as_late)
+    theirs = _dealt_out(as_late) and _dealt_out(late)
     others = case.all_relieved(case.delays.any, but=late if theirs else None)
     saved, even = case.all_saved([others, evened(others)])
     share = case.share(even - saved)
