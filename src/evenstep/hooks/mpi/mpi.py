@@ -11,12 +11,13 @@ is asked for its members, which is local.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.stacks import HostHooks
 from evenstep.hooks.mpi import calls
+from evenstep.hooks.mpi.calls import Message
 from evenstep.hooks.mpi.collectives import MpiCollectives
 from evenstep.hooks.mpi.groups import ENDERS, MAKERS, MpiGroups
 from evenstep.hooks.mpi.messages import MpiMessages
@@ -86,43 +87,35 @@ class MpiHooks(HostHooks):
     # -- replaced methods ------------------------------------------------------------------------
 
     def _communicator(self, owner: type) -> None:
-        own = owner.__dict__
-        collectives = self._collectives
-        for name, call in calls.BLOCKING.items():
-            if name in own:
-                self._replace(owner, name, collectives.blocking(own[name], call))
-        issuing, preparing = self._methods.issuing, self._methods.preparing
-        for table, made in ((calls.NONBLOCKING, issuing), (calls.PERSISTENT, preparing)):
-            for name, call in table.items():
-                if name in own:
-                    self._replace(owner, name, made(own[name], collectives.issuing(call)))
-        self._message_methods(owner)
-        self._makers(owner)
-        for name in ENDERS:
-            if name in own:
-                self._replace(owner, name, self._methods.ending(own[name]))
+        methods, messages = self._methods, self._messages
+        collected = self._collectives.issuing
 
-    def _message_methods(self, owner: type) -> None:
-        own, entering = owner.__dict__, self._message
-        for name, call in calls.BLOCKING_MESSAGES.items():
-            if name in own:
-                enter = entering(self._messages.entering(call, blocking=True))
-                self._replace(owner, name, self._messages.receiving(
-                    own[name], call, self._methods.blocking, enter
-                ))  # fmt: skip
-        for table, made in (
-            (calls.NONBLOCKING_MESSAGES, self._methods.issuing),
-            (calls.PERSISTENT_MESSAGES, self._methods.preparing),
-        ):
-            for name, call in table.items():
-                if name in own:
-                    enter = entering(self._messages.entering(call, blocking=False))
-                    self._replace(owner, name, made(own[name], enter))
+        def sent(call: Message, *, blocking: bool = False) -> Enter:
+            return self._message(messages.entering(call, blocking=blocking))
+
+        makes: tuple[tuple[Mapping[str, Any], Callable[[Any, Any], Any]], ...] = (
+            (calls.BLOCKING, self._collectives.blocking),
+            (calls.NONBLOCKING, lambda own, call: methods.issuing(own, collected(call))),
+            (calls.PERSISTENT, lambda own, call: methods.preparing(own, collected(call))),
+            (calls.BLOCKING_MESSAGES, lambda own, call: messages.receiving(
+                own, call, methods.blocking, sent(call, blocking=True)
+            )),
+            (calls.NONBLOCKING_MESSAGES, lambda own, call: methods.issuing(own, sent(call))),
+            (calls.PERSISTENT_MESSAGES, lambda own, call: methods.preparing(own, sent(call))),
+            (dict.fromkeys(ENDERS), lambda own, _: methods.ending(own)),
+        )  # fmt: skip
+        for table, make in makes:
+            self._each(owner, table, make)
+        self._makers(owner)
 
     def _makers(self, owner: type) -> None:
-        for name in MAKERS:
+        self._each(owner, {name: name for name in MAKERS}, self._methods.making)
+
+    def _each(self, owner: type, table: Mapping[str, Any], make: Callable[[Any, Any], Any]) -> None:
+        """Replace the methods of a table that `owner` has by what is made of them."""
+        for name, call in table.items():
             if name in owner.__dict__:
-                self._replace(owner, name, self._methods.making(owner.__dict__[name], name))
+                self._replace(owner, name, make(owner.__dict__[name], call))
 
     def _request(self, owner: type) -> None:
         own, requests = owner.__dict__, self.requests
@@ -134,9 +127,8 @@ class MpiHooks(HostHooks):
         for name, chosen in choosers.items():
             for spelling in (name, name.lower()):
                 self._replaced.replace(owner, spelling, requests.several(own[spelling], chosen))
-        for name in ("Free", "free"):
-            if name in own:
-                self._replace(owner, name, self._methods.freeing(own[name]))
+        names = dict.fromkeys(("Free", "free"))
+        self._each(owner, names, lambda own, _: self._methods.freeing(own))
 
     def _prequest(self, owner: type) -> None:
         start, start_all = owner.__dict__["Start"], owner.__dict__["Startall"]
