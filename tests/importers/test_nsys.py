@@ -327,10 +327,19 @@ CELLS = st.tuples(
 )
 
 
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory):
+    """The bytes of two ranks' files."""
+    folder = tmp_path_factory.mktemp("exports")
+    return [training(rank, steps=4).write(folder / f"rank_{rank}").read_bytes() for rank in (0, 1)]
+
+
 @given(st.lists(CELLS, min_size=1, max_size=4), st.integers(1, 5))
-def test_cells_of_any_content_give_a_trace_or_a_sentence(tmp_path_factory, cells, every):
+def test_cells_of_any_content_give_a_trace_or_a_sentence(tmp_path_factory, exports, cells, every):
     folder = tmp_path_factory.mktemp("cells")
-    paths = [training(rank, steps=4).write(folder / f"rank_{rank}") for rank in (0, 1)]
+    paths = [folder / f"rank_{rank}" for rank in (0, 1)]
+    for path, data in zip(paths, exports, strict=True):
+        path.write_bytes(data)
     with closing(sqlite3.connect(paths[0])) as database:
         for (table, column), value in cells:
             with suppress(sqlite3.IntegrityError):
@@ -342,9 +351,8 @@ def test_cells_of_any_content_give_a_trace_or_a_sentence(tmp_path_factory, cells
 
 
 @given(st.integers(0, 40_000), st.binary(min_size=1, max_size=40), st.booleans())
-def test_a_damaged_file_gives_a_trace_or_a_sentence(tmp_path_factory, place, noise, cut):
-    path = training(0, steps=4).write(tmp_path_factory.mktemp("damage") / "export")
-    data = path.read_bytes()
+def test_a_damaged_file_gives_a_trace_or_a_sentence(tmp_path_factory, exports, place, noise, cut):
+    path, data = tmp_path_factory.mktemp("damage") / "export", exports[0]
     place %= len(data)
     tail = b"" if cut else data[place + len(noise) :]
     path.write_bytes(data[:place] + noise + tail)
