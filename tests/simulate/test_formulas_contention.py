@@ -7,7 +7,7 @@ from evenstep.errors import ConfigError
 from evenstep.simulate.formulas import contention
 
 
-def fluid(compute, transfer, *, steps=6000):
+def fluid(compute, transfer, *, steps=5000):
     """Jobs on one link of capacity 1 with fair sharing, event by event; step times of the first."""
     jobs = len(compute)
     left = np.array(compute, float)
@@ -29,16 +29,26 @@ def fluid(compute, transfer, *, steps=6000):
 
 @pytest.mark.parametrize("transfer", [0.3, 0.6])
 def test_two_drifting_jobs_agree_with_a_fluid_link(transfer):
-    # 0.17 % apart: they drift through all phases some thirteen times in what is counted
+    # 0.17 % apart: they drift through all phases some ten times in what is counted
     times = fluid([1.0, 1.0 + 0.0017 * (1 + transfer)], transfer)
     closed = contention.drifting(1.0, transfer)
     assert closed.mean == pytest.approx(times.mean(), rel=0.02)
     assert closed.cv == pytest.approx(times.std() / times.mean(), rel=0.1)
 
 
-def test_the_mean_solves_its_own_equation():
-    closed = contention.drifting(1.0, 0.6, jobs=3)
-    assert closed.mean == pytest.approx(1.6 + 2 * 0.36 / closed.mean)
+def test_the_mean_of_two_solves_its_own_equation():
+    closed = contention.drifting(1.0, 0.6)
+    assert closed.mean == pytest.approx(1.6 + 0.36 / closed.mean)
+
+
+def test_three_transfers_wait_for_those_under_way():
+    # alone 1.6; of two, R = .6 (1 + .6/1.6) = .825; of three, R = .6 (1 + 2 · .825/1.825)
+    assert contention.drifting(1.0, 0.6, jobs=3).mean == pytest.approx(1.6 + 0.6 * 1.65 / 1.825)
+
+
+def test_four_jobs_agree_with_a_fluid_link():
+    times = fluid([1.0, 1.0123, 0.9871, 1.0291], 0.6, steps=800)
+    assert contention.drifting(1.0, 0.6, jobs=4).mean == pytest.approx(times.mean(), rel=0.03)
 
 
 def test_a_job_alone_is_not_delayed():

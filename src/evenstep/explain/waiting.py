@@ -165,8 +165,11 @@ def _contention(values: Mapping[str, Any]) -> Answer:
             Quantity("gap_ns", transfer**2 / result.mean, "ns",
                      "a neighbour slower by less than this is worth following"),
         ]  # fmt: skip
-    text = "E[T] = c + m + (J−1)m²/T; Var = (2m/T)(m²/3) − (m²/T)² for two"
+    text = "E[T] = c + m + m²/T; Var = (2m/T)(m²/3) − (m²/T)²"
     source = "two transfers x apart delay each other by m − x; uniform phase"
+    if values["jobs"] != 2:
+        text = "E[T] = c + R_J; R_J = m(1 + Q_{J−1}); Q_J = J·R_J/(c + R_J)"
+        source = "mean value analysis of a shared link; Reiser and Lavenberg 1980"
     return Answer(
         rows, [CitedFormula(text, source)], ["c compute, m exposed communication, J jobs."]
     )

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from evenstep.errors import ConfigError
 
+MOST_JOBS = 10_000
+
 
 class ContentionDrift(NamedTuple):
     """Step time of one of several near-equal jobs on one link."""
@@ -21,19 +23,24 @@ class ContentionDrift(NamedTuple):
 
 
 def drifting(compute: float, transfer: float, *, jobs: int = 2) -> ContentionDrift:
-    """E[T] = c + m + (J−1)m²/T; for two, Var = (2m/T)(m²/3) − (m²/T)².
+    """E[T] = c + m + m²/T and Var = (2m/T)(m²/3) − (m²/T)² for two: transfers that start x apart
+    delay each other by m − x where x < m, and x is uniform over the period (reference: integrate).
 
-    Two transfers that start x apart delay each other by m − x where x < m, and x is uniform over
-    the period: excess m²/T (reference: integrate). Others are added, which holds while meetings
-    of three are rare.
+    For more, mean value analysis: R_J = m(1 + Q_{J−1}), Q_J = J·R_J/(c + R_J), E[T] = c + R_J, with
+    Q the transfers under way (Reiser and Lavenberg 1980). The variance is that of two.
     """
     if compute < 0 or transfer < 0 or compute + transfer == 0:
         raise ConfigError("compute and transfer must not be negative, nor both 0")
-    if jobs < 1:
-        raise ConfigError(f"jobs must be at least 1, found {jobs}")
-    alone, others = compute + transfer, jobs - 1
-    mean = (alone + math.sqrt(alone**2 + 4 * others * transfer**2)) / 2
-    variance = others * (2 * transfer**3 / (3 * mean) - (transfer**2 / mean) ** 2)
+    if not 1 <= jobs <= MOST_JOBS:
+        raise ConfigError(f"jobs must be from 1 to {MOST_JOBS:,}, found {jobs:,}")
+    queue = mean = 0.0
+    for number in range(1, jobs + 1):
+        shared = transfer * (1 + queue)
+        mean = compute + shared
+        queue = number * shared / mean
+    if jobs == 2:
+        mean = (compute + transfer + math.sqrt((compute + transfer) ** 2 + 4 * transfer**2)) / 2
+    variance = (2 * transfer**3 / (3 * mean) - (transfer**2 / mean) ** 2) * (jobs > 1)
     return ContentionDrift(mean, max(variance, 0.0), math.sqrt(max(variance, 0.0)) / mean)
 
 
