@@ -220,6 +220,8 @@ def _check_work(scenario: Scenario) -> None:
             raise ConfigError(f"{name} is {size}, which does not divide {whole} {what}")
     if work.schedule == "zero_bubble" and work.interleaved > 1:
         raise ConfigError('work.schedule "zero_bubble" has one chunk a stage: work.interleaved 1')
+    if 0 < work.layers < (chunks := work.pipeline_parallel * work.interleaved):
+        raise ConfigError(f"work.layers is {work.layers}, fewer than the {chunks} chunks of stages")
     if work.kind == "fsdp":
         _check_sharded(work, strategy, scenario.ranks)
     if work.sequence_lengths and min(work.sequence_lengths) <= 0:
@@ -273,6 +275,8 @@ def _check_noise(scenario: Scenario) -> None:
     for index, noise in enumerate(scenario.noise):
         place = f"noise[{index}]"
         _within(noise.ranks, scenario.ranks, f"{place}.ranks", "ranks")
+        if 0 < noise.last_step < noise.first_step:
+            raise ConfigError(f"{place}.last_step is {noise.last_step}, before its first_step")
         if noise.kind == "recorded" and (not noise.values or min(noise.values) <= 0):
             raise ConfigError(f"{place}.values must be factors above 0, for kind recorded")
 
