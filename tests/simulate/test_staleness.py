@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.simulate.job.strategies import Updates, convergence, summed_up
+from evenstep.simulate.job.strategies import Unsynchronised, convergence, summed_up
 from evenstep.simulate.simulation import simulate
 from tests.simulate.worlds import scenario
 
@@ -31,7 +31,7 @@ def test_staleness_is_the_number_of_updates_between_reading_and_applying(ranks, 
     lengths = np.random.default_rng(seed).uniform(1, 2, (steps, ranks))
     applied = np.cumsum(lengths, axis=0)
     read = applied - lengths
-    updates = Updates(ranks)
+    updates = Unsynchronised(ranks)
     for begin, end in zip(read, applied, strict=True):
         updates.add(begin, end)
     found, ages = updates.staleness(), reference(read, applied)

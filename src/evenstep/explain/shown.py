@@ -13,16 +13,9 @@ if TYPE_CHECKING:
     from evenstep.reproduce.published.rows import System
 
 TOPICS: tuple[Topic, ...] = (
-    communication.ALLREDUCE,
-    communication.BUSBW,
-    communication.RANK_ORDER,
-    efficiency.EFFICIENCY,
-    waiting.SLOWEST,
-    waiting.STALENESS,
-    waiting.CONTENTION,
-    operation.CHECKPOINT,
-    operation.FAILURES,
-    operation.GOODPUT,
+    *(communication.ALLREDUCE, communication.BUSBW, communication.RANK_ORDER),
+    *(efficiency.EFFICIENCY, waiting.SLOWEST, waiting.STALENESS, waiting.CONTENTION),
+    *(operation.CHECKPOINT, operation.FAILURES, operation.GOODPUT),
 )
 BY_NAME = {topic.name: topic for topic in TOPICS}
 SCHEMA = "evenstep.explain/1"

@@ -50,19 +50,12 @@ class PacedRanks(Free):
         held = [found.delay_ns for found in self._decisions]
         work = [max(0, step_ns - each - own) for each, own in zip(flight, held, strict=True)]
         for rank, pacer in enumerate(self.pacers):
-            pacer.observe(
-                StepObservation(
-                    step=step,
-                    step_ns=step_ns,
-                    work_ns=work[rank],
-                    wait_ns=flight[rank] - self._floor_ns,
-                    margin_ns=int(MARGIN * self._floor_ns),
-                    in_flight_ns=flight[rank],
-                    floor_lower_ns=self._floor_ns,
-                    delay_ns=held[rank],
-                    slowest=self._shared,
-                )
-            )
+            pacer.observe(StepObservation(
+                step=step, step_ns=step_ns, work_ns=work[rank],
+                wait_ns=flight[rank] - self._floor_ns, margin_ns=int(MARGIN * self._floor_ns),
+                in_flight_ns=flight[rank], floor_lower_ns=self._floor_ns, delay_ns=held[rank],
+                slowest=self._shared,
+            ))  # fmt: skip
         if self.pacers[0].settings.sharing:  # shared values arrive a step later
             self._shared = Slowest(step, step, max(work))
 

@@ -102,14 +102,10 @@ def world(family: TableOneFit, nodes: int, seed: int) -> LinkWorld:
     if exchange <= 0:
         lone = LinkJob(compute=1.0, exchange=1e-6, jitter=family.jitter)
         return LinkWorld(jobs=(lone,), seed=seed)
-    jobs = [
-        LinkJob(compute=1 + APART * index, exchange=exchange, jitter=family.jitter)
-        for index in range(family.jobs)
-    ]
-    return LinkWorld(
-        jobs=tuple(jobs), goodput=family.goodput, flows=family.flows, on=family.on,
-        off=family.off, seed=seed,
-    )  # fmt: skip
+    first = LinkJob(compute=1.0, exchange=exchange, jitter=family.jitter)
+    jobs = tuple(replace(first, compute=1 + APART * index) for index in range(family.jobs))
+    fields = {name: getattr(family, name) for name in ("goodput", "flows", "on", "off")}
+    return LinkWorld(jobs=jobs, **fields, seed=seed)
 
 
 def predict(
@@ -174,18 +170,16 @@ def timelines(family: TableOneFit, *, seed: int, steps: int) -> dict[str, Any]:
     made = replace(made, jobs=(replace(made.jobs[0], ranks=SHOWN_RANKS), *made.jobs[1:]))
     first_step = min(steps, SHOWN_AFTER) - SHOWN_STEPS
     arms: dict[str, Mapping[str, Any]] = {"before": {}, "after": ARMS["token"]}
+    shown = {
+        name: timeline(made, first_step=first_step, steps=SHOWN_STEPS, **settings)
+        for name, settings in arms.items()
+    }
     return {
         "nodes": nodes,
         "controller": "token",
         "first_step": first_step,
         "steps": SHOWN_STEPS,
-        **{
-            name: [
-                span._asdict()
-                for span in timeline(made, first_step=first_step, steps=SHOWN_STEPS, **settings)
-            ]
-            for name, settings in arms.items()
-        },
+        **{name: [span._asdict() for span in spans] for name, spans in shown.items()},
     }
 
 

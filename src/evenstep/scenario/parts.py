@@ -11,16 +11,10 @@ from evenstep.pacing import CONTROLLERS, OBJECTIVES
 from evenstep.scenario.schema import choice, count, flag, number, numbers, size, tables, text
 
 ALGORITHMS = (
-    "auto",
-    "nccl",
-    "ring",
-    "tree",
-    "halving_doubling",
-    "hierarchical",
-    "direct",
-    "server",
-    "nvls",
+    *("auto", "nccl", "ring", "tree", "halving_doubling"),
+    *("hierarchical", "direct", "server", "nvls"),
 )
+PLACEMENTS = ("packed", "scattered", "random", "given")
 SCHEDULES = ("1f1b", "gpipe", "zero_bubble")
 WORKS = ("ddp", "fsdp", "collective", "tensor", "experts", "pipeline")
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
@@ -41,9 +35,7 @@ class Job:
 
     ranks: int = count(0, "ranks, one per GPU; 0: all GPUs no neighbour has")
     placement: str = choice(
-        "packed",
-        "nodes in order, dealt out over the leaves, at random, or those given",
-        ("packed", "scattered", "random", "given"),
+        "packed", "nodes in order, dealt out over the leaves, at random, or those given", PLACEMENTS
     )
     nodes: str = text("", 'of given: the nodes, in order: "0-3,8"')
 

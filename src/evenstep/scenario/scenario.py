@@ -14,19 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import ConfigError
-from evenstep.scenario import schema
+from evenstep.scenario import parts, schema
 from evenstep.scenario.hardware import Cluster, Fabric, NodeKind
-from evenstep.scenario.parts import (
-    Collectives,
-    Energy,
-    Job,
-    Neighbour,
-    Noise,
-    Reliability,
-    Run,
-    Strategy,
-    Work,
-)
 from evenstep.scenario.schema import table, tables, text
 from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.spool.files import read_toml
@@ -47,15 +36,17 @@ class Scenario:
     name: str = text("", "what it is called")
     cluster: Cluster = table(Cluster, "the machines")
     fabric: Fabric = table(Fabric, "the network between them")
-    job: Job = table(Job, "the ranks and where they are")
-    work: Work = table(Work, "one training step")
-    collectives: Collectives = table(Collectives, "how collectives are carried out")
-    noise: tuple[Noise, ...] = tables(Noise, "what makes steps differ")
-    neighbours: tuple[Neighbour, ...] = tables(Neighbour, "other jobs on the same fabric")
-    strategy: Strategy = table(Strategy, "how ranks keep together")
-    energy: Energy = table(Energy, "power and price")
-    reliability: Reliability = table(Reliability, "failures and checkpoints")
-    run: Run = table(Run, "how long, and from which seed")
+    job: parts.Job = table(parts.Job, "the ranks and where they are")
+    work: parts.Work = table(parts.Work, "one training step")
+    collectives: parts.Collectives = table(parts.Collectives, "how collectives are carried out")
+    noise: tuple[parts.Noise, ...] = tables(parts.Noise, "what makes steps differ")
+    neighbours: tuple[parts.Neighbour, ...] = tables(
+        parts.Neighbour, "other jobs on the same fabric"
+    )
+    strategy: parts.Strategy = table(parts.Strategy, "how ranks keep together")
+    energy: parts.Energy = table(parts.Energy, "power and price")
+    reliability: parts.Reliability = table(parts.Reliability, "failures and checkpoints")
+    run: parts.Run = table(parts.Run, "how long, and from which seed")
 
     def __post_init__(self) -> None:
         _check_cluster(self.cluster)
@@ -140,16 +131,16 @@ def _check_cluster(cluster: Cluster) -> None:
 def _check_layout(layout: Cluster | NodeKind, cluster: Cluster, place: str) -> None:
     """Check that a list of a layout has an entry for each part, within range."""
     gpus, cards = cluster.gpus_per_node, cluster.nics_per_node
-    for name, parts, what, limit in (
+    for name, number, what, limit in (
         ("gpu_nics", gpus, "GPUs", cards),
         ("gpu_numa", gpus, "GPUs", MOST_NUMA_NODES),
         ("nic_numa", cards, "cards", MOST_NUMA_NODES),
         ("core_numa", gpus, "GPUs", MOST_NUMA_NODES),
     ):
         given = getattr(layout, name)
-        if given and len(given) != parts:
+        if given and len(given) != number:
             raise ConfigError(
-                f"{place}.{name} has {len(given)} entries for {parts} {what} of a node; give one "
+                f"{place}.{name} has {len(given)} entries for {number} {what} of a node; give one "
                 "for each"
             )
         if any(not 0 <= entry < limit or entry != int(entry) for entry in given):
@@ -251,7 +242,7 @@ def _check_work(scenario: Scenario) -> None:
         )
 
 
-def _check_sharded(work: Work, strategy: Strategy, ranks: int) -> None:
+def _check_sharded(work: parts.Work, strategy: parts.Strategy, ranks: int) -> None:
     """Ranks that hold parts of a replica cannot go on without one another."""
     averages = strategy.kind in ("local_sgd", "diloco")
     if averages and work.shard_ranks in (0, ranks):

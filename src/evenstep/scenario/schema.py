@@ -97,12 +97,8 @@ def read(
     for name in data:
         if name not in known:
             raise ConfigError(unknown(f"{where}{name}", name, known, _places(whole)))
-    return settings(
-        **{
-            name: _value(known[name], value, f"{where}{name}", whole)
-            for name, value in data.items()
-        }
-    )
+    found = {n: _value(known[n], value, f"{where}{n}", whole) for n, value in data.items()}
+    return settings(**found)
 
 
 def _kinds(settings: Any) -> dict[str, ValueKind | TableKind]:
@@ -261,11 +257,9 @@ def no_part_of(settings: Any, name: str) -> str:
 
 
 def unknown(
-    place: str,
-    name: str,
-    known: Iterable[str],
+    place: str, name: str, known: Iterable[str],
     elsewhere: Mapping[str, Sequence[str]] | None = None,
-) -> str:
+) -> str:  # fmt: skip
     """The message for an unknown name, with the nearest known one; `elsewhere`: names of all tables
     with their full names."""
     here, there = _nearest(name, known, 0.6), _nearest(name, elsewhere or {}, 0.8)

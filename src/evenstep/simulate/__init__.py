@@ -13,7 +13,7 @@ The nouns, in the order data flows through them:
     Other      another job on the same links                              job/neighbours.py
     Recorder   rows of a step become records: a `Trace`, a run folder     job/recording.py
     Result     what a person wants to know of the run                     result.py
-    Updates    how stale gradients are where nobody waits for them        job/strategies.py
+    Unsynchronised  how stale gradients are where nobody waits for them   job/strategies.py
     Table      every strategy, algorithm and layout, and which to take    study/decision.py
 
 Time is a float64 of nanoseconds since the job's start (exact to a tenth of a picosecond over a

@@ -140,7 +140,7 @@ def summed_up(
 ) -> Result:
     """Build the result from the sums of a run. Links are counted over all steps."""
     step = account.step_ns[account.counted]
-    amount, unit = _amount(scenario)
+    strategy, (amount, unit) = scenario.strategy, _amount(scenario)
     weeks = outlook.operated(scenario)
     mean = float(step.mean()) if len(step) else 0.0
     reached = scenario.work.teraflop / mean * 1e9 if mean else 0.0
@@ -152,16 +152,24 @@ def summed_up(
         steps=len(step),
         partial=account.done < scenario.run.steps,
         step_time=_step_time(step),
-        throughput=amount * account.steps_per_s(together=scenario.strategy.kind not in APART),
+        throughput=amount * account.steps_per_s(together=strategy.kind not in APART),
         unit=unit,
         tflops_per_gpu=reached or None,
         mfu=reached / peak if reached and peak else None,
         efficiency=compute_ns / mean if mean else 0.0,
         shares=_shares(account),
-        collectives=tuple(_use(flow) for flow in flows),
+        collectives=tuple(
+            CollectiveUse(one.operation, one.algorithm, one.bytes, groups, size, alone_ns(one))
+            for one in flows
+            for groups, size in [one.members.shape]
+        ),
         links=_links(loads),
         pacing=pacing,
-        convergence=_convergence(scenario, staleness),
+        convergence=convergence(
+            staleness,
+            local_steps=strategy.every if strategy.kind in AVERAGING else 1,
+            discarded=strategy.backups / scenario.ranks if strategy.kind in SPARING else 0.0,
+        ),
         energy=outlook.energy(scenario, account, amount, weeks),
         goodput=weeks,
         step_ns=account.step_ns,
@@ -180,15 +188,6 @@ def _amount(scenario: Scenario) -> tuple[float, str]:
     return float(samples * (scenario.ranks - spared)), "samples/s"
 
 
-def _convergence(scenario: Scenario, staleness: StalenessDistribution | None) -> Convergence | None:
-    strategy = scenario.strategy
-    return convergence(
-        staleness,
-        local_steps=strategy.every if strategy.kind in AVERAGING else 1,
-        discarded=strategy.backups / scenario.ranks if strategy.kind in SPARING else 0.0,
-    )
-
-
 def _step_time(step: Array) -> StepTime:
     if not len(step):
         return StepTime(*(0.0,) * 6)
@@ -203,9 +202,7 @@ def _step_time(step: Array) -> StepTime:
 
 def _shares(account: StepSums) -> Shares:
     totals = {name: float(total.sum()) for name, total in account.totals.items()}
-    whole = totals["work"] + totals["blocked"] + totals["held"]
-    if not whole:
-        return Shares(0.0, 0.0, 0.0, 0.0, 0.0)
+    whole = totals["work"] + totals["blocked"] + totals["held"] or 1.0
     return Shares(
         compute=(totals["work"] - totals["input"]) / whole,
         exposed_communication=(totals["blocked"] - totals["waited"]) / whole,
@@ -213,11 +210,6 @@ def _shares(account: StepSums) -> Shares:
         input=totals["input"] / whole,
         held=totals["held"] / whole,
     )
-
-
-def _use(flow: Flow) -> CollectiveUse:
-    groups, size = flow.members.shape
-    return CollectiveUse(flow.operation, flow.algorithm, flow.bytes, groups, size, alone_ns(flow))
 
 
 def _links(loads: LinkLoads) -> tuple[LinkUse, ...]:

@@ -16,17 +16,11 @@ from evenstep.simulate.fabric.flows import CollectiveLibrary, Flow
 from evenstep.simulate.fabric.network import Network
 from evenstep.simulate.fabric.noise import DELAYS, NoiseSources
 from evenstep.simulate.fabric.placement import Placement, place
-from evenstep.simulate.job import program, strategies
+from evenstep.simulate.job import neighbours, program, strategies
 from evenstep.simulate.job.archive import FolderArchive, RunInfo
 from evenstep.simulate.job.engine import JobEngine, StepSums, step_shares
 from evenstep.simulate.job.fabric_map import link_loads
 from evenstep.simulate.job.graph import AVERAGING, FinishedStep, JobGraph
-from evenstep.simulate.job.neighbours import (
-    NeighbourJob,
-    neighbour_jobs,
-    ring_messages,
-    within_reach,
-)
 from evenstep.simulate.job.recording import BlockSink, SimulatedRecorder, StepRows, pauses
 from evenstep.simulate.job.strategies import Extra, Pace
 from evenstep.simulate.result import Result, summed_up
@@ -96,7 +90,7 @@ def _library(place_of: Scenario, load_gBps: float) -> CollectiveLibrary:  # noqa
     network = Network(place_of.cluster, place_of.fabric, place_of.run.seed)
     placement = place(place_of, network)
     if load_gBps:
-        network.take(load_gBps * ring_messages(network, placement.node))
+        network.take(load_gBps * neighbours.ring_messages(network, placement.node))
     return CollectiveLibrary(network, placement, place_of.collectives)
 
 
@@ -173,9 +167,7 @@ def step_ns(setup: Setup) -> float:
 
 def _check_takes_time(setup: Setup) -> None:
     scenario, graph = setup.scenario, setup.graph
-    delayed = any(
-        noise.kind in DELAYS for noise in scenario.noise
-    )  # factors of nothing are nothing
+    delayed = any(noise.kind in DELAYS for noise in scenario.noise)  # factors of nothing are none
     if not (graph.compute_ns or setup.flows or delayed or scenario.work.input_bytes):
         raise ConfigError("work: a step takes no time; give work.forward_ms, or another time")
 
@@ -185,10 +177,10 @@ class _Run:
 
     def __init__(self, setup: Setup, sink: BlockSink | None) -> None:
         self._setup, scenario = setup, setup.scenario
-        self._near: list[NeighbourJob] = []
+        self._near: list[neighbours.NeighbourJob] = []
         if scenario.neighbours:
-            found = neighbour_jobs(scenario, setup.network, setup.placement)
-            self._near = within_reach(setup.flows, found, len(setup.network.capacity))
+            found = neighbours.neighbour_jobs(scenario, setup.network, setup.placement)
+            self._near = neighbours.within_reach(setup.flows, found, len(setup.network.capacity))
         self._pace = strategies.pace_of(scenario, setup.info.run_id)
         self._account = StepSums(scenario.run.steps, scenario.ranks, scenario.run.warm_up)
         self._peak = np.zeros(len(setup.network.capacity))
@@ -216,18 +208,12 @@ class _Run:
         for _, recorder in self._recorders:
             recorder.flush()
         elapsed_ns = float(account.end_ns[account.done - 1]) if account.done else 0.0
+        loads = link_loads(setup.network, self._times.values(), self._near, self._peak, elapsed_ns)
         return summed_up(
-            setup.scenario,
-            account,
-            flows=[flow for flow, _ in self._times.values()],
-            loads=link_loads(
-                setup.network, self._times.values(), self._near, self._peak, elapsed_ns
-            ),
-            placement=setup.placement,
-            compute_ns=setup.graph.compute_ns,
-            pacing=self._pace.summary(),
-            staleness=self._pace.staleness(),
-        )
+            setup.scenario, account, flows=[flow for flow, _ in self._times.values()], loads=loads,
+            placement=setup.placement, compute_ns=setup.graph.compute_ns,
+            pacing=self._pace.summary(), staleness=self._pace.staleness(),
+        )  # fmt: skip
 
     # -- steps -------------------------------------------------------------------------------------
 
@@ -288,7 +274,9 @@ class _Run:
 class _Jobs:
     """The job and the neighbours that can delay it, in one world."""
 
-    def __init__(self, setup: Setup, graphs: list[JobGraph], near: list[NeighbourJob]) -> None:
+    def __init__(
+        self, setup: Setup, graphs: list[JobGraph], near: list[neighbours.NeighbourJob]
+    ) -> None:
         self._setup, self._near = setup, near
         theirs = [other.graph() for other in near]
         sizes = (setup.scenario.ranks, *(other.ranks for other in near))
@@ -302,15 +290,11 @@ class _Jobs:
         capacity = setup.network.with_storage
         shared = shared_links(uses, len(capacity))
         ranks, are_closed = sum(sizes), closed(uses, shared)
-        if (
-            setup.scenario.strategy.kind == "priority"
-        ):  # whose collectives a stream does not wait for
+        if setup.scenario.strategy.kind == "priority":  # no stream waits for its collectives
             shared[:] = True
         made = {
-            id(use.flow): carriage(
-                use.flow, shared, first=use.first, ranks=ranks, is_closed=is_closed
-            )
-            for use, is_closed in zip(uses, are_closed, strict=True)
+            id(use.flow): carriage(use.flow, shared, first=use.first, ranks=ranks, is_closed=one)
+            for use, one in zip(uses, are_closed, strict=True)
         }
         goodput = setup.scenario.fabric.incast_goodput
         self.world = make_world(capacity, sizes, goodput)

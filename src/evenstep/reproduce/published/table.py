@@ -19,14 +19,8 @@ from evenstep.scenario.scenario import Scenario
 
 def systems() -> list[System]:
     """All published systems, with their predictions."""
-    return [
-        collectives.one_node(),
-        collectives.several_nodes(),
-        collectives.p5(),
-        *training.systems(),
-        uptime.llama3(),
-        uptime.rsc(),
-    ]
+    measured = collectives.one_node(), collectives.several_nodes(), collectives.p5()
+    return [*measured, *training.systems(), uptime.llama3(), uptime.rsc()]
 
 
 # -- errors to expect ------------------------------------------------------------------------------

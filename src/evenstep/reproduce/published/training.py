@@ -71,9 +71,7 @@ def llama3() -> System:
                 "v = 8: 128 layer slots, 126 layers, on 16 stages, one layer a virtual stage"],
         fitted=[Fitted("MFU∞", full, "share")],
         rows=[
-            PublishedRow(
-                "8,192 GPUs, 32 micro-batches", 0.43, full * share[32], "share", fitted=True
-            ),
+            PublishedRow("8,192 GPUs, 32 micro-batches", 0.43, full * share[32], "share", True),
             PublishedRow("16,384 GPUs, 16 micro-batches", 0.41, full * share[16], "share"),
         ],
         limits="One virtual stage per layer is assumed; with two layers it would say 39 %.",
@@ -113,12 +111,9 @@ def ddp() -> System:
     for (model, backend), gain in DDP.items():
         swap = ratios[other[model], backend] / ratios[other[model], other[backend]]
         ratio = ratios[model, other[backend]] * swap
-        rows.append(
-            PublishedRow(
-                f"{model}, {backend}", gain, overlap_gain(ratio, DDP_BUCKETS[model]), "share",
-                note="left out; predicted from the other three",
-            )
-        )  # fmt: skip
+        predicted = overlap_gain(ratio, DDP_BUCKETS[model])
+        rows.append(PublishedRow(f"{model}, {backend}", gain, predicted, "share",
+                                 note="left out; predicted from the other three"))  # fmt: skip
     slower = ratios["ResNet-50", "gloo"] / ratios["ResNet-50", "NCCL"]
     return System(
         name="DDP, gain of overlapping, 32 V100",

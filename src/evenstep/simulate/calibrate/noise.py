@@ -152,27 +152,20 @@ def _lognormal(values: Array, phase: str) -> _Family:
     logs = np.log(np.maximum(values, 1e-6))
     deviation = max(float(logs.std()), 1e-9)
     found = stats.lognorm(deviation, scale=math.exp(logs.mean()))
-    return _fitted(
-        np.exp(logs), found, 2, [Noise(kind="lognormal", phase=phase, sigma=short(deviation))]
-    )
+    noise = Noise(kind="lognormal", phase=phase, sigma=short(deviation))
+    return _fitted(np.exp(logs), found, 2, [noise])
 
 
 def _pareto(values: Array, phase: str) -> _Family:
     """Excess over the smallest: Lomax, its index by likelihood on a grid, its scale by the mean."""
     least = float(values.min())
     mean = max(float(values.mean()) - least, 1e-12)
-    return max(
-        (
-            _fitted(
-                values,
-                stats.lomax(alpha, loc=least, scale=mean * (alpha - 1)),
-                3,
-                [Noise(kind="pareto", phase=phase, alpha=alpha, scale=short(mean / least))],
-            )
-            for alpha in (1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
-        ),
-        key=lambda family: family.log_likelihood,
-    )
+    found = []
+    for alpha in (1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0):
+        lomax = stats.lomax(alpha, loc=least, scale=mean * (alpha - 1))
+        noise = Noise(kind="pareto", phase=phase, alpha=alpha, scale=short(mean / least))
+        found.append(_fitted(values, lomax, 3, [noise]))
+    return max(found, key=lambda family: family.log_likelihood)
 
 
 def _fitted(values: Array, found: Any, parameters: int, noises: list[Noise]) -> _Family:

@@ -89,13 +89,9 @@ def _ring(request: Request, message_bytes: float, repeats: int) -> Round:
     following = np.roll(order, -1, axis=1)
     channel = np.repeat(np.tile(np.arange(channels), len(request.members)), request.size)
     return Round(
-        order.reshape(-1),
-        following.reshape(-1),
-        np.asarray(message_bytes / channels),
-        repeats,
-        channel if channels > 1 else None,
-        (len(order), request.size),
-    )
+        order.reshape(-1), following.reshape(-1), np.asarray(message_bytes / channels), repeats,
+        channel if channels > 1 else None, (len(order), request.size),
+    )  # fmt: skip
 
 
 def _channel_orders(request: Request) -> tuple[Array, int]:
@@ -200,12 +196,9 @@ def _tree_rounds(
         )
         if len(source):
             yield Round(
-                request.members[:, source].reshape(-1),
-                request.members[:, target].reshape(-1),
-                carries * (request.bytes / 2 / pieces),
-                lane=lane,
-                to_lane=to_lane,
-            )
+                request.members[:, source].reshape(-1), request.members[:, target].reshape(-1),
+                carries * (request.bytes / 2 / pieces), lane=lane, to_lane=to_lane,
+            )  # fmt: skip
 
 
 def _tree_edges(request: Request, mirrored: bool) -> tuple[Array, Array, Array]:
@@ -232,16 +225,13 @@ def hierarchical(request: Request) -> Pattern:
     if request.operation != "all_reduce" or local == 1 or nodes == 1:
         return ring(request)
     blocks = request.members.reshape(len(request.members), nodes, local)
-    inner = _replaced(request, blocks.reshape(-1, local), "reduce_scatter", request.bytes)
-    outer = _replaced(
-        request, blocks.transpose(0, 2, 1).reshape(-1, nodes), "all_reduce", request.bytes / local
+    inner, node, size = blocks.reshape(-1, local), request.node, request.bytes
+    outer = blocks.transpose(0, 2, 1).reshape(-1, nodes)
+    return (
+        *ring(Request("reduce_scatter", inner, node, size)),
+        *ring(Request("all_reduce", outer, node, size / local)),
+        *ring(Request("all_gather", inner, node, size)),
     )
-    gathered = _replaced(request, inner.members, "all_gather", request.bytes)
-    return (*ring(inner), *ring(outer), *ring(gathered))
-
-
-def _replaced(request: Request, members: Array, operation: str, total: float) -> Request:
-    return Request(operation, members, request.node, total)
 
 
 def direct(request: Request) -> Pattern:
@@ -281,13 +271,7 @@ def nvls(request: Request) -> Pattern:
 
 
 ALGORITHMS: dict[str, Algorithm] = {
-    "ring": ring,
-    "tree": tree,
-    "halving_doubling": halving_doubling,
-    "hierarchical": hierarchical,
-    "direct": direct,
-    "server": server,
-    "nvls": nvls,
+    one.__name__: one for one in (ring, tree, halving_doubling, hierarchical, direct, server, nvls)
 }
 
 

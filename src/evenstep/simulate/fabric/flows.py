@@ -108,16 +108,12 @@ class CollectiveLibrary:
     def _chosen(self, operation: str, size_bytes: float, members: Array, imbalance: float) -> Flow:
         settings, cluster = self._settings, self.network.cluster
         if settings.order == "topology":
-            members = self._by_place(members)
+            order = np.lexsort((self.placement.gpu[members], self.placement.rack[members]), axis=1)
+            members = np.take_along_axis(members, order, axis=1)
         request = Request(
-            operation,
-            members,
-            self.placement.node,
-            size_bytes,
-            settings.channels or cluster.nics_per_node,
-            settings.servers,
-            imbalance,
-        )
+            operation, members, self.placement.node, size_bytes,
+            settings.channels or cluster.nics_per_node, settings.servers, imbalance,
+        )  # fmt: skip
         launch_ns = settings.launch_us * 1e3
         if settings.algorithm == "nccl" and operation != "all_to_all" and request.size > 1:
             return self._as_nccl(request, launch_ns)
@@ -138,11 +134,6 @@ class CollectiveLibrary:
         pattern = nccl.lay_out(way, team, request) if request.bytes > 0 else ()
         return _flow(self.network, self.placement, request, way.name, pattern, launch_ns)
 
-    def _by_place(self, members: Array) -> Array:
-        place = np.stack([self.placement.rack[members], self.placement.gpu[members]])
-        order = np.lexsort((place[1], place[0]), axis=1)
-        return np.take_along_axis(members, order, axis=1)
-
 
 def lay_on(
     network: Network, placement: Placement, request: Request, algorithm: str, launch_ns: float = 0.0
@@ -160,15 +151,10 @@ def _flow(
     laid = {key: stage(network, placement.gpu, item) for key, item in distinct.items()}
     stages = tuple(laid[id(item)] for item in pattern)
     return Flow(
-        algorithm,
-        request.operation,
-        request.bytes,
-        request.members,
-        stages,
-        launch_ns if stages else 0.0,
-        network.capacity,
+        algorithm, request.operation, request.bytes, request.members, stages,
+        launch_ns if stages else 0.0, network.capacity,
         joined=bool(stages) and all(s.round.joined for s in stages),
-    )
+    )  # fmt: skip
 
 
 def stage(network: Network, gpu: Array, item: Round) -> FlowRound:

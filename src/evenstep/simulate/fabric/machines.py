@@ -55,29 +55,15 @@ class LinkBlock(NamedTuple):
 class Core(Protocol):
     """The switches of a fabric and the links between them."""
 
-    @property
-    def blocks(self) -> list[LinkBlock]:
-        """Its links, in order of their numbers."""
+    blocks: list[LinkBlock]  # its links, in order of their numbers
+    choices: int  # number of equally good paths between two ports
+    by_flow: bool  # flows are spread over the choices; else all take choice 0 unless it failed
+    injects: bool  # traffic enters through the cards' own links
+    above: End  # the tier that the cards of machines are connected to
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
         """Its tiers, from the machines upwards."""
-
-    @property
-    def choices(self) -> int:
-        """Number of equally good paths between two ports."""
-
-    @property
-    def by_flow(self) -> bool:
-        """Whether flows are spread over the choices; else all take choice 0 unless it failed."""
-
-    @property
-    def injects(self) -> bool:
-        """Whether traffic enters through the cards' own links."""
-
-    @property
-    def above(self) -> End:
-        """The tier that the cards of machines are connected to."""
 
     def place(self, port: Array) -> Array:
         """The leaf, router or node that a port is connected to: its rack."""

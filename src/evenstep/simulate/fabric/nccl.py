@@ -273,10 +273,6 @@ def _at_once(way: Way, team: Team, request: Request) -> Round:
         parts.append((near, near, own * way.inside * team.link / team.made.link_share))
     if way.across:
         parts.append((near, far, own * way.across * team.net / NET_SHARE))
-    return Round(
-        np.concatenate([source for source, _, _ in parts]),
-        np.concatenate([target for _, target, _ in parts]),
-        np.concatenate([np.full(len(source), size) for source, _, size in parts]),
-        latency_ns=way.latency_us * 1e3,
-        joined=True,
-    )
+    source, target = (np.concatenate([part[end] for part in parts]) for end in (0, 1))
+    size = np.repeat([size for _, _, size in parts], [len(near) for near, _, _ in parts])
+    return Round(source, target, size, latency_ns=way.latency_us * 1e3, joined=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from evenstep.scenario.parts import Noise, Work
+from evenstep.scenario.parts import Noise
 from evenstep.scenario.scenario import Scenario, nodes_in
 from evenstep.simulate.fabric.machines import Machines
 from evenstep.simulate.fabric.placement import Placement
@@ -24,10 +24,7 @@ _SMALLEST = 0.05  # least factor
 _AFFECTED = {
     "compute": (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER),
     "model": (Phase.FORWARD, Phase.BACKWARD),
-    "input": (Phase.INPUT,),
-    "forward": (Phase.FORWARD,),
-    "backward": (Phase.BACKWARD,),
-    "optimizer": (Phase.OPTIMIZER,),
+    **{name: (Phase[name.upper()],) for name in ("input", "forward", "backward", "optimizer")},
 }
 
 
@@ -182,19 +179,11 @@ def _recorded(setting: NoiseContext) -> Draw:
     )
 
 
-SOURCES: dict[str, Callable[[NoiseContext], Draw]] = {
-    "normal": _normal,
-    "lognormal": _lognormal,
-    "pareto": _pareto,
-    "hits": _hits,
-    "daemon": _daemon,
-    "drift": _drift,
-    "thermal": _thermal,
-    "slow": _slow,
-    "rotating": _rotating,
-    "collector": _collector,
-    "recorded": _recorded,
-}
+_DRAWN = (
+    *(_normal, _lognormal, _pareto, _hits, _daemon, _drift),
+    *(_thermal, _slow, _rotating, _collector, _recorded),
+)
+SOURCES: dict[str, Callable[[NoiseContext], Draw]] = {one.__name__[1:]: one for one in _DRAWN}
 LIGHT = frozenset({"normal", "lognormal", "slow", "recorded"})  # any few steps tell the others
 DELAYS = frozenset({"hits", "daemon", "collector"})  # the others are factors
 
@@ -278,19 +267,11 @@ def _implied(scenario: Scenario) -> list[Noise]:
     if work.batch_spread:
         found.append(Noise(kind="normal", sigma=work.batch_spread, phase="model"))
     if work.sequence_lengths:
-        values, samples = tuple(_lengthened(work).tolist()), max(work.samples_per_rank, 1)
+        lengths, share = np.array(work.sequence_lengths, float), work.attention_share
+        each = (1 - share) * lengths / lengths.mean() + share * lengths**2 / (lengths**2).mean()
+        values, samples = tuple(each.tolist()), max(work.samples_per_rank, 1)
         found.append(Noise(kind="recorded", values=values, draws=samples, phase="model"))
     return found
-
-
-def _lengthened(work: Work) -> Array:
-    """Work of a sample of each length over the mean of all: a part grows with the length, a part
-    with its square."""
-    lengths = np.array(work.sequence_lengths, float)
-    square = lengths**2 / (lengths**2).mean()
-    return np.asarray(
-        (1 - work.attention_share) * lengths / lengths.mean() + work.attention_share * square
-    )
 
 
 def _fixed(scenario: Scenario, placement: Placement) -> dict[Phase, Array | float]:

@@ -55,13 +55,9 @@ def _nodes(scenario: Scenario, network: Network, taken: Array, need: int) -> Arr
             usable
         )
     elif job.placement == "scattered":
-        usable = _dealt(usable, network.core.place(usable * scenario.cluster.nics_per_node))
+        leaf = network.core.place(usable * scenario.cluster.nics_per_node)
+        usable = usable[np.lexsort([leaf, in_turn(leaf)])]  # one of each leaf in turn
     return usable[:need]
-
-
-def _dealt(nodes: Array, leaf: Array) -> Array:
-    """Nodes dealt out: one of each leaf in turn."""
-    return nodes[np.lexsort([leaf, in_turn(leaf)])]
 
 
 def _neighbours(scenario: Scenario) -> tuple[Array, ...]:

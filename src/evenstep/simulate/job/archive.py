@@ -95,15 +95,12 @@ class RunInfo:
         """The groups of each partition, in the order of its rows."""
         return [
             [
-                _group(name if len(members) == 1 else f"{name}{index}", tuple(row))
+                Group(group_uid(row, label), label, tuple(row), "simulated")
                 for index, row in enumerate(members.tolist())
+                for label in [name if len(members) == 1 else f"{name}{index}"]
             ]
             for name, members in self.partitions
         ]
-
-
-def _group(name: str, ranks: tuple[int, ...]) -> Group:
-    return Group(group_uid(ranks, name), name, ranks, "simulated")
 
 
 class FolderArchive:
@@ -124,9 +121,11 @@ class FolderArchive:
         self._ends: list[int] = []
         folder.write(info.facts())
         groups = info.groups()
-        place = [_row_of_rank(members, info.ranks) for _, members in info.partitions]
+        place = np.zeros((len(groups), info.ranks), np.int64)  # a rank's group in each partition
+        for row, (_, members) in zip(place, info.partitions, strict=True):
+            row[members] = np.arange(len(members))[:, None]
         for rank in range(info.ranks):
-            mine = [items[at[rank]] for items, at in zip(groups, place, strict=True)]
+            mine = [items[at] for items, at in zip(groups, place[:, rank], strict=True)]
             self._ends.append(self._create(info, rank, mine))
 
     def _create(self, info: RunInfo, rank: int, groups: list[Group]) -> int:
@@ -134,13 +133,9 @@ class FolderArchive:
         path = self._folder.spool_path(0, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         identity = _text(info.identity(rank))
-        tables = [
-            layout.pack_entry(layout.TABLE_GROUP, n, _described(g)) for n, g in enumerate(groups, 1)
-        ]
-        tables += [
-            layout.pack_entry(layout.TABLE_NAME, n, name.encode())
-            for n, name in enumerate(info.names, 1)
-        ]
+        entries = [(layout.TABLE_GROUP, n, _described(one)) for n, one in enumerate(groups, 1)]
+        entries += [(layout.TABLE_NAME, n, one.encode()) for n, one in enumerate(info.names, 1)]
+        tables = [layout.pack_entry(*entry) for entry in entries]
         head = self._header(self._capacity, len(identity))
         data = head.ljust(layout.HEADER_TEXT_OFFSET, b"\0") + identity
         data = data.ljust(_PAGE, b"\0") + b"".join(tables)
@@ -218,9 +213,3 @@ def _described(group: Group) -> bytes:
 
 def _text(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _row_of_rank(members: Array, ranks: int) -> Array:
-    row = np.zeros(ranks, np.int64)
-    row[members.reshape(-1)] = np.repeat(np.arange(len(members)), members.shape[1])
-    return row

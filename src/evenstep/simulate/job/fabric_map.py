@@ -161,20 +161,14 @@ def fabric_map(network: Network, placement: Placement, loads: LinkLoads) -> Fabr
         first += len(tiers[tier.name].names)
     parts = [_bundles(network, loads, block, tiers) for block in range(len(network.blocks))]
     kinds = tuple(dict.fromkeys(kind for kind, _ in parts))
+    bundles = [
+        rows.with_column("kind", np.full(len(rows), kinds.index(kind), np.uint8))
+        for kind, rows in parts
+    ]
     return FabricMap(
-        network.fabric.kind,
-        shape,
-        loads.elapsed_ns,
-        kinds,
-        tuple(_sizes(places) for places in tiers.values()),
-        tuple(_described(tiers, placement)),
-        Columns.concatenate(
-            [
-                rows.with_column("kind", np.full(len(rows), kinds.index(kind), np.uint8))
-                for kind, rows in parts
-            ]
-        ),
-    )
+        network.fabric.kind, shape, loads.elapsed_ns, kinds, tuple(map(_sizes, tiers.values())),
+        tuple(_described(tiers, placement)), Columns.concatenate(bundles),
+    )  # fmt: skip
 
 
 # -- places ----------------------------------------------------------------------------------------

@@ -64,9 +64,8 @@ class RankProgram:
         kind = COMPUTE if slowed_by < 0 else SLOWED
         begins = self._phase not in self._begun
         self._begun.add(self._phase)
-        return self._add(
-            kind, MAIN, self._phase, length_ns, _here(needs), soft=slowed_by, begins=begins
-        )
+        here = _here(needs)
+        return self._add(kind, MAIN, self._phase, length_ns, here, soft=slowed_by, begins=begins)
 
     def exchange(
         self, instance: int, *needs: int, stream: int = EXCHANGE, yields: bool = False
@@ -347,14 +346,12 @@ def _known(flow: Flow, name: str, make: Callable[[], Flow]) -> Flow:
 
 
 def repeated(flow: Flow, times: int) -> Flow:
-
     def make() -> Flow:
         stages = flow.stages * times
         if len(flow.stages) == 1:
             item = flow.stages[0]
             stages = (replace(item, round=item.round._replace(repeats=item.round.repeats * times)),)
-        return replace(
-            flow, stages=stages, bytes=flow.bytes * times, launch_ns=flow.launch_ns * times
-        )
+        size, launch_ns = flow.bytes * times, flow.launch_ns * times
+        return replace(flow, stages=stages, bytes=size, launch_ns=launch_ns)
 
     return flow if times == 1 else _known(flow, f"{times} times", make)

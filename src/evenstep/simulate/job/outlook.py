@@ -43,38 +43,32 @@ def operated(scenario: Scenario) -> dict[str, Any] | None:
     if not broken and not turns:
         return None
     mtbf_ns = min(interval_ns(broken), MOST_NS)
-    write_ns = given.write_s * SECOND_NS
+    write_ns, shares = given.write_s * SECOND_NS, by_cause(parts)
     job = OperatingConditions(
         interval_ns=given.checkpoint_every_s * SECOND_NS or checkpoints.daly(write_ns, mtbf_ns),
         write_ns=write_ns,
         mtbf_ns=mtbf_ns,
         detect_ns=given.detect_s * SECOND_NS,
         restart_ns=(given.restart_s + given.restore_s) * SECOND_NS,
-        node_share=_broken_share(parts, given),
+        node_share=min(1.0, sum(
+            shares[part.name] * (given.node_share if part.name == NODE else part.hardware)
+            for part in parts
+        )),
         repair_ns=given.repair_h * HOUR_NS,
         spares=given.spares,
         slow_every_ns=interval_ns(turns),
         slowdown=given.slow_factor if turns else 1.0,
         notice_ns=given.notice_s * SECOND_NS,
-    )
+    )  # fmt: skip
     found = expected(job)
     return {
         **found._asdict(),
         "reruns": found.reruns,
         "lost_hours_per_day": 24 * found.lost,
-        "by_cause": by_cause(parts),
+        "by_cause": shares,
         "mtbf_ns": job.mtbf_ns,
         "checkpoint_interval_ns": job.interval_ns,
     }
-
-
-def _broken_share(parts: tuple[Part, ...], given: Reliability) -> float:
-    """Share of the interruptions that take a node out."""
-    shares = by_cause(parts)
-    return min(1.0, sum(
-        shares[part.name] * (given.node_share if part.name == NODE else part.hardware)
-        for part in parts
-    ))  # fmt: skip
 
 
 def _parts(given: Reliability) -> tuple[Part, ...]:
@@ -155,22 +149,11 @@ def energy(
         states, node_share_watts=given.node_share_watts, pue=given.pue, progress=amount * steps,
         price_per_hour=given.price_per_hour,
     )  # fmt: skip
-    idle_watts = given.node_share_watts * given.pue
-    used = found._asdict() | _per_useful_unit(found, weeks, idle_watts)
+    used = found._asdict()
+    if weeks is not None:  # down, a rank draws what its node does; else what it does on average
+        useful, down = weeks["useful"], weeks["restarting"] + weeks["waiting"]
+        idle = down * given.node_share_watts * given.pue / (found.mean_watts or math.inf)
+        drawn = found.joules_per_unit * (1 - down + idle)
+        used["joules_per_useful_unit"] = drawn / useful if useful else math.inf
+        used["cost_per_useful_unit"] = found.cost_per_unit / useful if useful else math.inf
     return {name: value if math.isfinite(value) else None for name, value in used.items()}
-
-
-def _per_useful_unit(
-    found: Bill, weeks: dict[str, Any] | None, idle_watts: float
-) -> dict[str, float]:
-    """Down, a rank draws what its node does; at all other times what it does on average."""
-    if weeks is None:
-        return {}
-    useful, down = weeks["useful"], weeks["restarting"] + weeks["waiting"]
-    if not useful:
-        return dict.fromkeys(("joules_per_useful_unit", "cost_per_useful_unit"), math.inf)
-    drawn = (1 - down) + (down * idle_watts / found.mean_watts if found.mean_watts else 0.0)
-    return {
-        "joules_per_useful_unit": found.joules_per_unit * drawn / useful,
-        "cost_per_useful_unit": found.cost_per_unit / useful,
-    }

@@ -118,15 +118,9 @@ def _fsdp(draft: GraphDraft) -> JobGraph:
 
 
 def _gathered(
-    draft: GraphDraft,
-    role: RankProgram,
-    shards: Array,
-    layer: float,
-    chunk_ns: float,
-    *,
-    sends: bool,
-    last: bool,
-) -> list[int]:
+    draft: GraphDraft, role: RankProgram, shards: Array, layer: float, chunk_ns: float, *,
+    sends: bool, last: bool,
+) -> list[int]:  # fmt: skip
     """Add layers, each after its gather; the gather of the next is issued when a layer begins."""
     library, issued = draft.library, list[int]()
 

@@ -28,11 +28,8 @@ _PEER = 24  # of 4 bytes, in a record
 _HIDDEN = ("read", "barrier")  # operations that are not recorded
 
 OPERATIONS = {
-    "all_reduce": Op.ALL_REDUCE,
-    "reduce_scatter": Op.REDUCE_SCATTER,
-    "all_gather": Op.ALL_GATHER,
-    "all_to_all": Op.ALL_TO_ALL,
-    "broadcast": Op.BROADCAST,
+    op.name.lower(): op
+    for op in (Op.ALL_REDUCE, Op.REDUCE_SCATTER, Op.ALL_GATHER, Op.ALL_TO_ALL, Op.BROADCAST)
 }
 #: Operations in which each rank has one part of the bytes, as input or as output.
 PARTED: dict[int, str] = {Op.ALL_GATHER: "bytes_in", Op.REDUCE_SCATTER: "bytes_out"}
@@ -265,14 +262,9 @@ class StepRows:
         return found
 
     def _phase(
-        self,
-        done: FinishedStep,
-        role: RankProgram,
-        phase: Phase,
-        first: int,
-        last: int,
+        self, done: FinishedStep, role: RankProgram, phase: Phase, first: int, last: int,
         before: dict[int, Array],
-    ) -> RecordRow:
+    ) -> RecordRow:  # fmt: skip
         """The row of a phase, with the part of it that was work."""
         mine, leaf, end = self._ranks, np.zeros(len(self._ranks)), before[first]
         for index in range(first, last):
@@ -327,13 +319,11 @@ def pauses(done: FinishedStep) -> list[Extra]:
     pause = done.disturbance.pause_ns
     if pause is None:
         return []
-    found = []
-    for rank in np.flatnonzero(pause):
-        start = float(done.begin[rank] + done.held[rank])
-        found.append(
-            Extra(int(rank), Kind.PAUSE, 2, start, start + float(pause[rank]), done.number)
-        )
-    return found
+    start = done.begin + done.held
+    return [
+        Extra(rank, Kind.PAUSE, 2, float(start[rank]), float((start + pause)[rank]), done.number)
+        for rank in np.flatnonzero(pause).tolist()
+    ]
 
 
 def _phase_row(phase: Phase, enter_ns: Array, exit_ns: Array, leaf_ns: Array) -> RecordRow:

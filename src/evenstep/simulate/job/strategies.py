@@ -71,33 +71,6 @@ class Convergence(NamedTuple):
     note: str = NOTE
 
 
-class Updates:
-    """Times at which each rank read the parameters and its update was applied, step by step."""
-
-    def __init__(self, ranks: int) -> None:
-        kept = max(8, MOST_UPDATES // ranks)
-        self._read: deque[Array] = deque(maxlen=kept)
-        self._applied: deque[Array] = deque(maxlen=kept)
-
-    def add(self, read_ns: Array, applied_ns: Array) -> None:
-        """Add a step of every rank."""
-        self._read.append(read_ns)
-        self._applied.append(applied_ns)
-
-    def staleness(self) -> StalenessDistribution | None:
-        """Staleness over the time for which the updates of all ranks are known; None without."""
-        if not self._applied:
-            return None
-        read, applied = np.array(self._read), np.array(self._applied)
-        inside = (read >= applied[0].max()) & (applied <= applied[-1].min())
-        if not inside.any():
-            return None
-        order = np.sort(applied, axis=None)
-        done = np.searchsorted(order, applied[inside], side="right")
-        found = done - np.searchsorted(order, read[inside], side="right") - 1
-        return summed_up(np.maximum(found, 0))
-
-
 def summed_up(found: Array) -> StalenessDistribution:
     """The distribution of whole numbers in at most `MOST_BINS` bins of equal width."""
     width = -(-(int(found.max()) + 1) // MOST_BINS)
@@ -161,24 +134,36 @@ class Unsynchronised(Pace):
     """Ranks that do not wait: each reads the parameters as its update is applied."""
 
     def __init__(self, ranks: int, *, bounded: bool = False) -> None:
-        self._updates = Updates(ranks)
+        kept = max(8, MOST_UPDATES // ranks)
+        self._reads: deque[Array] = deque(maxlen=kept)
+        self._applied: deque[Array] = deque(maxlen=kept)
         self._read = np.zeros(ranks)
         self._bounded = bounded  # parameters are read as the next step begins
 
-    def after(
-        self,
-        done: FinishedStep,
-        seen: StepSignals | None,
-        ranks: Array,  # noqa: ARG002
-    ) -> None:
+    def after(self, done: FinishedStep, seen: StepSignals | None, ranks: Array) -> None:
         """Add the step's reading and update of all ranks; remember the next reading."""
+        del ranks
         applied = done.over if seen is None else np.array(seen.over_ns)
-        self._updates.add(self._read, applied)
+        self.add(self._read, applied)
         self._read = np.maximum(applied, done.over) if self._bounded else applied
 
+    def add(self, read_ns: Array, applied_ns: Array) -> None:
+        """Add when each rank read the parameters for a step, and when its update was applied."""
+        self._reads.append(read_ns)
+        self._applied.append(applied_ns)
+
     def staleness(self) -> StalenessDistribution | None:
-        """Staleness over all updates."""
-        return self._updates.staleness()
+        """Staleness over the time for which the updates of all ranks are known; None without."""
+        if not self._applied:
+            return None
+        read, applied = np.array(self._reads), np.array(self._applied)
+        inside = (read >= applied[0].max()) & (applied <= applied[-1].min())
+        if not inside.any():
+            return None
+        order = np.sort(applied, axis=None)
+        done = np.searchsorted(order, applied[inside], side="right")
+        found = done - np.searchsorted(order, read[inside], side="right") - 1
+        return summed_up(np.maximum(found, 0))
 
 
 class Paced(Pace):
@@ -224,21 +209,12 @@ class Paced(Pace):
         self._work[ranks] = work
         for place, rank in enumerate(ranks.tolist()):
             wait, margin, flight, floor, spread = table[place]
-            self._pacers[rank].observe(
-                StepObservation(
-                    step=step,
-                    step_ns=int(length[rank]),
-                    work_ns=int(work[place]),
-                    wait_ns=wait,
-                    margin_ns=margin or 0,
-                    in_flight_ns=flight,
-                    floor_lower_ns=floor,
-                    delay_ns=int(done.held[rank]),
-                    spread_ns=spread if self._sharing else None,
-                    batch=self._samples,
-                    slowest=self._slowest,
-                )
-            )
+            self._pacers[rank].observe(StepObservation(
+                step=step, step_ns=int(length[rank]), work_ns=int(work[place]), wait_ns=wait,
+                margin_ns=margin or 0, in_flight_ns=flight, floor_lower_ns=floor,
+                delay_ns=int(done.held[rank]), spread_ns=spread if self._sharing else None,
+                batch=self._samples, slowest=self._slowest,
+            ))  # fmt: skip
 
     def _seen(
         self, seen: StepSignals | None, own_ns: Array, held: Array, ranks: Array
@@ -262,19 +238,13 @@ class Paced(Pace):
         """Records of decisions that differ from the rank's last."""
         found = [
             Extra(
-                rank,
-                Kind.PACING,
-                int(Actuator.BEFORE_STEP if held else Actuator.NONE),
-                float(start[rank]),
-                float(start[rank]) + held,
-                step,
-                held,
-                REASONS.index(reason) + 1,
-                int(Flag.APPLIED) if held else 0,
+                rank, Kind.PACING, int(Actuator.BEFORE_STEP if held else Actuator.NONE),
+                float(start[rank]), float(start[rank]) + held, step, held,
+                REASONS.index(reason) + 1, int(Flag.APPLIED) if held else 0,
             )
             for number, rank, reason, held in self._new
             if number == step
-        ]
+        ]  # fmt: skip
         self._new = [one for one in self._new if one[0] != step]
         return found
 

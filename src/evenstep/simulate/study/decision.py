@@ -163,11 +163,9 @@ def compare(
         data["run"] = {**data.get("run", {}), "steps": steps}
         notes.append(f"over {steps} of {scenario.run.steps} steps: more would take long")
     if estimate is not None:
-        estimate(
-            margins.relative_cost(steps, len(axes))
-            * len(wanted)
-            * expected(set_up(changed(data, wanted[0].sets)))[1]
-        )
+        trials = margins.TRIALS * len(axes) * min(1.0, margins.MOST_STEPS / steps)
+        alone = expected(set_up(changed(data, wanted[0].sets)))[1]
+        estimate((1 + trials) * len(wanted) * alone)
     whole = [_whole_periods(data, option) for option in wanted]
     first, *others = [
         OptionRun(number, data, option, limits.edges, tuple(axes), {})
@@ -260,7 +258,9 @@ def choose(rows: Sequence[DecisionRow], limits: Limits) -> Choice:
     allowed = [row for row in same if not limits.broken(row)]
     if not allowed:
         nearest = min(same, key=lambda row: (max(limits.excess(row).values()), -row.throughput))
-        return Choice(nearest, False, _nothing_fits(nearest, limits), None)
+        broken = " and ".join(limits.broken(nearest))
+        reason = f"no option keeps {_named(limits)}; this one is nearest, but breaks {broken}"
+        return Choice(nearest, False, reason, None)
     best = most(allowed)
     looser = [row for row in rows if row.option.training and not limits.broken(row)]
     other = most([best, *looser])
@@ -296,11 +296,6 @@ def _because(
         name, gain = other.option.name, _gain(other, best)
         text += f"; {name} is faster ({gain}) but changes what is trained"
     return text
-
-
-def _nothing_fits(nearest: DecisionRow, limits: Limits) -> str:
-    broken = " and ".join(limits.broken(nearest))
-    return f"no option keeps {_named(limits)}; this one is nearest, but breaks {broken}"
 
 
 def _gain(row: DecisionRow, first: DecisionRow) -> str:

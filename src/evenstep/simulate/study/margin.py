@@ -102,11 +102,6 @@ def margins(
     return {name: margin(AXES[name](scenario), (like or {}).get(name)) for name in axes}
 
 
-def relative_cost(steps: int, axes: int) -> float:
-    """Cost of a run of `steps` steps with its margins, relative to the run alone."""
-    return 1 + TRIALS * axes * min(1.0, MOST_STEPS / steps)
-
-
 def search(
     axis: GrowthAxis, judge: Callable[[float], LimitCheck], like: Margin | None = None
 ) -> Margin:
@@ -213,7 +208,7 @@ def _ranks(scenario: Scenario) -> GrowthAxis | str:
     if scenario.fabric.kind == "torus":
         return "a torus has its shape"
     first = -(-scenario.ranks // cluster.gpus_per_node)
-    unit = _least_nodes(scenario) * cluster.gpus_per_node
+    unit = math.lcm(split(scenario.work), cluster.gpus_per_node)  # with whole replicas
 
     def at(value: float) -> Setup:
         data = _plain(scenario)
@@ -228,12 +223,6 @@ def _ranks(scenario: Scenario) -> GrowthAxis | str:
 
     most = max(MOST_RANKS, 2 * scenario.ranks) // unit * unit
     return GrowthAxis(scenario.ranks, most, at, unit)
-
-
-def _least_nodes(scenario: Scenario) -> int:
-    """Nodes that whole replicas fill, so that every size tried has whole replicas."""
-    size = scenario.cluster.gpus_per_node
-    return math.lcm(split(scenario.work), size) // size
 
 
 def _jitter(scenario: Scenario) -> GrowthAxis | str:

@@ -238,13 +238,15 @@ def outlay(
     for point in points:
         hours = target / point["effective"] / 3600 if point["effective"] else None
         rank_hours = None if hours is None else hours * point["ranks"]
+        joules = point["joules_per_unit"]
+        useful = point["goodput"] if point["goodput"] is not None else 1.0
         sizes.append({
             "ranks": point["ranks"],
             "hours": hours,
             "rank_hours": rank_hours,
             "cost": None if not price_per_hour or rank_hours is None
             else rank_hours * price_per_hour,
-            "kilowatt_hours": _kilowatt_hours(point, target),
+            "kilowatt_hours": target * joules / 3.6e6 / useful if joules and useful else None,
         })  # fmt: skip
     in_time = [
         size for size in sizes
@@ -258,12 +260,6 @@ def outlay(
         "sizes": sizes,
         "cheapest": cheapest["ranks"] if cheapest else None,
     }
-
-
-def _kilowatt_hours(point: Mapping[str, Any], target: float) -> float | None:
-    joules = point["joules_per_unit"]
-    useful = point["goodput"] if point["goodput"] is not None else 1.0
-    return None if not joules or not useful else joules * target / 3.6e6 / useful
 
 
 # -- what bandwidth predicts -----------------------------------------------------------------------

@@ -41,7 +41,7 @@ def resized(scenario: Scenario, ranks: int, *, strong: bool) -> Scenario:
     """The scenario with this number of ranks. Raises `ConfigError` where it does not fit."""
     if scenario.job.placement == "given":
         raise ConfigError("job.placement given fits one size; take packed, scattered or random")
-    now = scenario.ranks
+    now, dimensions = scenario.ranks, len(scenario.fabric.shape)
     try:
         return replace(
             scenario,
@@ -50,7 +50,7 @@ def resized(scenario: Scenario, ranks: int, *, strong: bool) -> Scenario:
                 nodes=_nodes(scenario, ranks),
                 slow_nodes=_below(scenario.cluster.slow_nodes, _nodes(scenario, ranks), "nodes"),
             ),
-            fabric=replace(scenario.fabric, shape=_shape(scenario, ranks)),
+            fabric=replace(scenario.fabric, shape=torus_shape(_need(scenario, ranks), dimensions)),
             job=replace(scenario.job, ranks=ranks),
             work=_shared(scenario.work, now, ranks) if strong else scenario.work,
             noise=_noises(scenario.noise, ranks),
@@ -90,15 +90,10 @@ def _neighbours(scenario: Scenario, ranks: int) -> tuple[Neighbour, ...]:
     )
 
 
-def _shape(scenario: Scenario, ranks: int) -> tuple[int, ...]:
-    shape = scenario.fabric.shape
-    return torus_shape(_need(scenario, ranks), len(shape)) if shape else ()
-
-
 def torus_shape(nodes: int, dimensions: int) -> tuple[int, ...]:
     """Lengths whose product is `nodes`, as equal as they can be."""
-    if dimensions == 1:
-        return (nodes,)
+    if dimensions < 2:
+        return (nodes,) * dimensions
     ideal = round(nodes ** (1 / dimensions), 9)
     side = max(length for length in range(1, int(ideal) + 1) if nodes % length == 0)
     return (side, *torus_shape(nodes // side, dimensions - 1))

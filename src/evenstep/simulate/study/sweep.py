@@ -197,26 +197,24 @@ def row_of(unit: SweepRun, result: Result) -> dict[str, Any] | None:
     if result.partial:
         return None
     told = result.to_json()
-    row: dict[str, Any] = {
+    energy, busiest = told["energy"] or {}, result.links[0] if result.links else None
+    return {
         "number": unit.number,
         "combination": unit.combination,
         "repeat": unit.repeat,
         "seed": unit.scenario.get("run", {}).get("seed", 0),
         **dict(unit.varied),
+        **{name: told[name] for name in ("ranks", "nodes", "steps", "throughput", "unit")},
+        "efficiency": result.efficiency,
+        **{f"step_{name}": value for name, value in told["step_time"].items()},
+        **{f"share_{name}": value for name, value in told["shares"].items()},
+        "transfer_alone_ns": max((use.alone_ns for use in result.collectives), default=0.0),
+        "busiest_link": busiest and busiest.link,
+        "busiest_link_utilisation": busiest and busiest.utilisation,
+        **{name: energy.get(name) for name in ("joules_per_unit", "cost_per_unit")},
+        "goodput": (told["goodput"] or {}).get("useful"),
+        "key": unit.key,
     }
-    row.update({name: told[name] for name in _TOLD})
-    row.update({f"step_{name}": value for name, value in told["step_time"].items()})
-    row.update({f"share_{name}": value for name, value in told["shares"].items()})
-    row["transfer_alone_ns"] = max((use.alone_ns for use in result.collectives), default=0.0)
-    row["busiest_link"] = result.links[0].link if result.links else None
-    row["busiest_link_utilisation"] = result.links[0].utilisation if result.links else None
-    row |= {name: (told["energy"] or {}).get(name) for name in ("joules_per_unit", "cost_per_unit")}
-    row["goodput"] = (told["goodput"] or {}).get("useful")
-    row["key"] = unit.key
-    return row
-
-
-_TOLD = ("ranks", "nodes", "steps", "throughput", "unit", "efficiency")
 
 
 class MeanInterval(TypedDict):

@@ -41,12 +41,8 @@ def shared_links(uses: Sequence[FlowUse], links: int) -> Array:
     """Whether several senders, or messages of different durations, may be on each link at once."""
     owner = np.full(links, -1, np.int64)
     shared = np.zeros(links, bool)
-    laid = {
-        (id(stage), use.stream): (use, stage)
-        for use in uses
-        if not use.flow.apart
-        for stage in use.flow.stages
-    }
+    bound = [use for use in uses if not use.flow.apart]
+    laid = {(id(stage), use.stream): (use, stage) for use in bound for stage in use.flow.stages}
     for use, stage in laid.values():
         lane, _ = stage.round.ends
         sender = ((lane * STREAMS + use.stream) << 32) + use.first + stage.round.source
@@ -71,7 +67,7 @@ def closed(uses: Sequence[FlowUse], shared: Array) -> list[bool]:
     ]
     if all(alone):
         return alone
-    return [one and _binds(use.flow) for one, use in zip(alone, uses, strict=True)]
+    return [one and _binds(use.flow.stages) for one, use in zip(alone, uses, strict=True)]
 
 
 def _differ(value: Array, link: Array, links: int) -> Array:
@@ -82,9 +78,8 @@ def _differ(value: Array, link: Array, links: int) -> Array:
     return np.asarray(high > low * (1 + SAME))
 
 
-def _binds(flow: Flow) -> bool:
+def _binds(stages: Sequence[FlowRound]) -> bool:
     """Whether every end depends on every entry: rings of at least n - 1 rounds."""
-    stages = flow.stages
     if len(stages) != 1 or stages[0].round.ring is None:
         return not stages or all(stage.round.ring is not None for stage in stages)
     return stages[0].round.repeats >= stages[0].round.ring[1] - 1
@@ -109,16 +104,12 @@ def carriage(flow: Flow, shared: Array, *, first: int, ranks: int, is_closed: bo
         group[first + members] = np.arange(len(members))
         return Carriage(first + np.sort(members), group, (), closed=True,
                         launch_ns=alone_ns(flow))  # fmt: skip
+    stages = (made[id(stage)]._replace(repeats=stage.round.repeats) for stage in flow.stages)
     return Carriage(
-        first + inside // lanes,
-        group,
-        tuple(made[id(stage)]._replace(repeats=stage.round.repeats) for stage in flow.stages),
-        closed=is_closed or not flow.stages or flow.spared > 0,
-        joined=flow.joined,
-        spared=flow.spared,
-        launch_ns=flow.launch_ns,
-        steady=flow.steady,
-    )
+        first + inside // lanes, group, tuple(stages),
+        closed=is_closed or not flow.stages or flow.spared > 0, joined=flow.joined,
+        spared=flow.spared, launch_ns=flow.launch_ns, steady=flow.steady,
+    )  # fmt: skip
 
 
 def _messages(stage: FlowRound, inside: Array, lanes: int, shared: Array) -> MessageVolley:

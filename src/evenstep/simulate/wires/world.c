@@ -67,7 +67,6 @@ typedef struct { /* deliveries of rounds from `round` on, a period apart */
     double first, period;
 } Piece;
 
-
 typedef struct { /* messages that are under way together */
     i32 count, ring; /* ring: length of each row, 0 where it is none */
     int posted;
@@ -281,7 +280,6 @@ struct Point {
     int waits, is_dirty;
     double *early; /* ends as far as entries of the segment decide them */
 };
-
 
 static double *cell(const Step *s, double *rows, i32 rank, i32 operation) {
     return &rows[operation * s->stride + rank];

@@ -178,11 +178,7 @@ def _library() -> ctypes.CDLL | None:
     whole, real, pointer = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
     for name, result, arguments in (
         ("new", pointer, (whole, pointer, real, whole, pointer, whole)),
-        (
-            "flow",
-            whole,
-            (pointer, whole, pointer, whole, pointer, *(whole,) * 3, *(real,) * 3, whole),
-        ),
+        ("flow", whole, (*(pointer, whole) * 2, pointer, *(whole,) * 3, *(real,) * 3, whole)),
         ("stage", None, (pointer, whole, whole, *(pointer,) * 8, whole, whole, whole)),
         ("graph", whole, (pointer, whole, pointer, whole, *(pointer,) * 8, whole, pointer)),
         ("job", None, (pointer, whole, whole, real, pointer)),
