@@ -36,10 +36,6 @@ from tests.simulate.worlds import scenario
             "cluster.nodes=4; work.kind=pipeline; work.pipeline_parallel=2; strategy.backups=2",
             "strategy.backups is 2; it must be below the 2 replicas",
         ),
-        (
-            "cluster.nodes=4; work.kind=pipeline; work.pipeline_parallel=4; work.layers=3",
-            "work.layers is 3, fewer than the 4 chunks of stages",
-        ),
         ("noise=[{first_step=30, last_step=10}]", "last_step is 10, before its first_step"),
         ("work.kind=fsdp; strategy.kind=priority", "orders the buckets that backward leaves"),
         ("cluster.nodes=2000000", "a cluster may have 1,000,000 of either"),

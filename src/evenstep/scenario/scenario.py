@@ -211,8 +211,6 @@ def _check_work(scenario: Scenario) -> None:
             raise ConfigError(f"{name} is {size}, which does not divide {whole} {what}")
     if work.schedule == "zero_bubble" and work.interleaved > 1:
         raise ConfigError('work.schedule "zero_bubble" has one chunk a stage: work.interleaved 1')
-    if 0 < work.layers < (chunks := work.pipeline_parallel * work.interleaved):
-        raise ConfigError(f"work.layers is {work.layers}, fewer than the {chunks} chunks of stages")
     if work.kind == "fsdp":
         _check_sharded(work, strategy, scenario.ranks)
     if work.sequence_lengths and min(work.sequence_lengths) <= 0:
