@@ -113,9 +113,9 @@ def p5() -> System:
     return System(
         name="p5 nodes, NCCL over EFA", source="crazyguitar/aws-gpu-communication-benchmark",
         model=_MODEL, inputs=["preset p5"], fitted=[], rows=rows,
-        limits="Of many nodes, all-reduces of 128 MiB and 1 GiB take up to 44 % longer. AWS's tuner "
-        "does not explain it (regions of aws-ofi-nccl): where it takes another algorithm, 32 nodes "
-        "are predicted the same, and 8 nodes 28 % too slow at 128 MiB.",
+        limits="Of many nodes, all-reduces of 128 MiB and 1 GiB take up to 44 % longer. Regions of "
+        "AWS's tuner (aws-ofi-nccl) do not explain it: with what they take, 32 nodes are predicted "
+        "the same, and 8 nodes 28 % too slow at 128 MiB.",
     )  # fmt: skip
 
 
