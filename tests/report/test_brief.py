@@ -168,3 +168,12 @@ def test_a_part_of_a_run_is_called_so_also_where_it_is_healthy(diagnosis: Diagno
     diagnosis.findings.clear()
     diagnosis.summary.update(ranks=16)
     assert lines(diagnosis)[1:] == [f"Only part of the run: {files}"]
+
+
+def test_a_cause_does_not_repeat_the_title_that_heads_it(diagnosis: Diagnosis) -> None:
+    nobody = replace(diagnosis.findings[0].where, ranks=[], nodes=[])
+    finding = replace(diagnosis.findings[0], title="CPU oversubscription", where=nobody)
+    cause = "CPU oversubscription: 4 runnable tasks on 2 cores"
+    diagnosis.findings[:] = [replace(finding, cause=cause)]
+    assert lines(diagnosis)[0].startswith("CPU oversubscription: 27 % of step time")
+    assert lines(diagnosis)[1].endswith("why     4 runnable tasks on 2 cores")

@@ -194,9 +194,8 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
     found = Verdict(who(first), cost, "", "", before_ns, after_ns, when=when)
     left = MOST_WORDS - words.count_words(f"{found.head} {found.change}")
     action = words.shortened(action, left // 2)
-    why = words.shortened(
-        _NAMED_BEFORE.sub("", first.cause.partition(";")[0]), left - words.count_words(action)
-    )
+    cause = _NAMED_BEFORE.sub("", first.cause.partition(";")[0].removeprefix(f"{found.who}: "))
+    why = words.shortened(cause, left - words.count_words(action))
     return replace(found, why=why, action=action, remedy=remedy)
 
 
