@@ -239,7 +239,7 @@ def test_timers_that_all_ranks_end_together_say_so(opened):
 def test_a_time_in_another_unit_is_not_taken_for_seconds(opened, unit):
     lines = (f"iter: {step}  loss: 3.1  time: 123.4{unit}  Epoch: [0][{step}/9] Time 12{unit}\n"
              for step in (1, 2))  # fmt: skip
-    with pytest.raises(EvenstepError, match="in no format that evenstep reads"):
+    with pytest.raises(EvenstepError, match="has losses but no times of steps that are known"):
         opened("".join(lines))
 
 
