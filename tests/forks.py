@@ -8,6 +8,7 @@ itself. `python()` is an interpreter for tests that need a command: it is forked
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import json
 import os
@@ -23,7 +24,6 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 import evenstep
@@ -116,7 +116,7 @@ class Server:
         self._scratch.cleanup()
 
 
-@cache
+@functools.cache
 def _server() -> Server:
     return Server()
 
@@ -174,6 +174,7 @@ def _serve(listener: socket.socket) -> dict[str, object] | None:
     import torch.distributed.run
     import torch.nn.parallel  # noqa: F401
 
+    _keep_models()
     gc.freeze()
     handlers: list[int] = []
     while True:
@@ -196,6 +197,23 @@ def _serve(listener: socket.socket) -> dict[str, object] | None:
             if answer == 0:
                 return order
         print(json.dumps(answer), flush=True)
+
+
+def _keep_models() -> None:
+    """Free no DDP model. torch 2.13, whoever observes it, hangs in one of some seventy jobs that
+    free theirs right after the last backward: a reducer frees its group, and so joins gloo's
+    thread, with the interpreter's lock, for which that thread waits to free the backward's context.
+    """
+    from torch.nn.parallel import DistributedDataParallel
+
+    made, kept = DistributedDataParallel.__init__, []
+
+    @functools.wraps(made)
+    def made_and_kept(self: object, *args: object, **kwargs: object) -> None:
+        kept.append(self)
+        made(self, *args, **kwargs)
+
+    DistributedDataParallel.__init__ = made_and_kept
 
 
 def _handled(connection: socket.socket) -> dict[str, object]:
