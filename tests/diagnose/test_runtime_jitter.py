@@ -8,7 +8,7 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.graph.peers import Peers
-from evenstep.diagnose.modes.runtime_jitter import _work_when_late
+from evenstep.diagnose.modes.runtime_jitter import COMPUTING, _work_when_late
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.programs import data_parallel
@@ -82,16 +82,31 @@ def test_a_late_device_that_begins_at_once_what_is_issued_has_a_late_host():
     assert late.severity == pytest.approx(slow.severity, rel=0.02)
 
 
-def test_work_that_late_hosts_hide_is_that_of_few_steps_where_they_were_ahead():
-    """At the first place late rows last 10 ms, and 6 ms in the one step with the host ahead; at the
-    second all are late, usually for 20 ms, of which they work the same part."""
-    own = np.array([9, 10, 10, 6, 30, 20, 20, 10.0])
-    late = np.array([False, True, True, False, True, True, True, True])
+def worked(own, late):
+    """`_work_when_late` of rows at two places, four of the one and then four of the other."""
     rows = Columns({"lane": np.zeros(8, int), "slack_ns": np.zeros(8, int)})
     graph = SimpleNamespace(own_ns=own, rows=rows, host=np.arange(8), took_ns=own)
     places = np.arange(8).reshape(2, 1, 4).transpose(2, 1, 0)  # (segments, lanes, places)
     part = Peers(np.zeros(1, int), np.arange(4), places, np.ones(places.shape, bool))
-    case = SimpleNamespace(costs=SimpleNamespace(graph=graph, parts=[part]))
-    work, known = _work_when_late(case, late)
+    return _work_when_late(SimpleNamespace(costs=SimpleNamespace(graph=graph, parts=[part])), late)
+
+
+def test_work_that_late_hosts_hide_is_that_of_few_steps_where_they_were_ahead():
+    """At the first place late rows last 10 ms, and 6 ms in the one step with the host ahead; at the
+    second all are late, usually for 20 ms, of which they work the same part."""
+    late = np.array([False, True, True, False, True, True, True, True])
+    work, known = worked(np.array([9, 10, 10, 6, 30, 20, 20, 10.0]), late)
     assert work[late].tolist() == [6, 6, 12, 12, 12, 10]
     assert known[late].tolist() == [True, True, False, False, False, False]
+
+
+def test_steps_with_a_host_ahead_are_those_of_long_work_where_they_are_few():
+    """8.75 of 10 ms are known of a fifth of the late time: of the rest it is no more than that, so
+    that the guess stands. Where no step tells anything it is the guess of each row's own time."""
+    late = np.array([False, True, True, False, True, True, True, True])
+    own = np.array([9, 10, 10, 8.75, 30, 20, 20, 10])
+    work, _ = worked(own, late)
+    assert work[late].tolist() == [8.75, 8.75, *[COMPUTING * 20] * 3, 10]
+    work, known = worked(own, np.ones(8, bool))
+    assert work.tolist() == (COMPUTING * own).tolist()
+    assert not known.any()

@@ -7,11 +7,12 @@ import numpy as np
 from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.graph.entries import entered_on_device
 from evenstep.diagnose.graph.replay import Change
+from evenstep.diagnose.graph.streams import LAUNCH_NS, TELLING
 from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS
-from evenstep.diagnose.levels import FEWEST, MOST, NAMED, NEARLY_ALL
+from evenstep.diagnose.levels import FEWEST, MOST, NAMED, NEARLY_ALL, SEVERAL
 from evenstep.diagnose.measure.grid import during
 from evenstep.diagnose.measure.hosts import Contention, growth
 from evenstep.diagnose.modes.intervention import (
@@ -215,7 +216,10 @@ def _late_issue(case: Case) -> list[Finding]:
     lane, own, free_ns = graph.rows.lane, graph.own_ns, _unrecorded_ns(case)
     entered = np.isin(graph.ranks, entered_on_device(case.trace))  # that hides when it was issued
     profiled = graph.device & entered & case.grid.device_ns.any(axis=0)
-    late = graph.rows.idle & (graph.device & ~entered)[lane]
+    # after long work a launch may take longer than most, and still the device was idle
+    longest = np.clip(TELLING * own, LAUNCH_NS, SEVERAL * LAUNCH_NS)
+    late = graph.rows.idle | ((graph.rows.slack_ns >= 0) & (graph.rows.slack_ns <= longest))
+    late &= (graph.device & ~entered)[lane]
     free_ns = free_ns * np.where(profiled[lane], 1.0, late)
     idle_ns, known = free_ns, np.ones(len(own), bool)
     if not profiled.any():
@@ -263,7 +267,8 @@ def _at_once(graph: Graph, own_ns: Array) -> Change:
 def _work_when_late(case: Case, late: Array) -> tuple[Array, Array]:
     """The device's work in each row's own time, of which an entry issued `late` tells only the
     host's; and where others at the same place, whose hosts were ahead, tell it. At other places it
-    is the same part of the usual time as at these, or `COMPUTING` if there are none."""
+    is the same part of the usual time as at these. Where these are few, that part is at most so
+    large, as hosts come to be ahead while work is long; and without any it is `COMPUTING`."""
     assert case.costs is not None
     graph = case.costs.graph
     own, issues = graph.own_ns, graph.rows.slack_ns >= 0
@@ -286,7 +291,11 @@ def _work_when_late(case: Case, late: Array) -> tuple[Array, Array]:
     known = ~np.isnan(work)
     told, working = late & known, COMPUTING
     if told.any():
-        working = float(np.minimum(work[told], usual[told]).sum() / usual[told].sum())
+        worked = float(np.minimum(work[told], usual[told]).sum() / usual[told].sum())
+        most = own[told].sum() > MOST * own[late].sum()
+        working = worked if most else min(worked, COMPUTING)
+    else:
+        usual = own  # nothing tells its noise from its host's
     return np.where(known, work, np.minimum(working * usual, own)), known
 
 
