@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.phases import Word
+from evenstep.agent.step_work import StepWork
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.install import COMPILED, DISPATCHER, TorchHooks
 from evenstep.hooks.torch.native import NativeGroups
@@ -358,6 +359,22 @@ def test_compiled_kernels_beat_until_it_is_time_the_step_is_late_or_a_bell_rings
     os.close(bell)
     (beat_ns,) = struct.unpack_from("<q", spool._view, HEARTBEAT_OFFSET)
     assert recorder.began_ns < beat_ns < recorder.began_ns + hour_ns
+
+
+def test_counters_are_not_read_from_a_file_of_the_jobs_that_got_our_number(
+    hooked, recorder, tmp_path
+):
+    hooked()
+    work = StepWork(recorder, pytest.fail, rank=0, samples_per_step=None, at_once=False)
+    before = recorder.begin_step(recorder.began_ns + 10, 0, work.meter)[2]
+    assert before[-1] < 10**15  # ns: of a thread that has lived for seconds
+    theirs = tmp_path / "theirs"
+    theirs.write_text(f"1 {10**15} 1\n")
+    with theirs.open() as file:
+        os.dup2(file.fileno(), number := work.meter.fd)
+    assert recorder.begin_step(recorder.began_ns + 20, 0, work.meter)[2][-1] == 0
+    work.meter.close()
+    os.close(number)
 
 
 def test_a_step_is_written_whoever_records_and_never_into_a_shut_spool(hooked, recorder, spool):

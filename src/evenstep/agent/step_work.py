@@ -6,6 +6,7 @@ the background thread processes it.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -55,7 +56,11 @@ class StepWork:
         self._rank = rank
         self._samples_per_step = samples_per_step
         self.meter = ResourceMeter(threading.get_native_id())
-        recorder.words[Word.SCHEDULE] = self.meter.fd + 1
+        if (fd := self.meter.fd) >= 0:
+            file = os.fstat(fd)
+            recorder.words[Word.SCHEDULE_DEVICE] = file.st_dev
+            recorder.words[Word.SCHEDULE_INODE] = file.st_ino
+            recorder.words[Word.SCHEDULE] = fd + 1
         recorder.ended = self._ended
         self._latest: Sequence[int] = self.meter.now()  # at the end of the latest step
         self._pending: deque[ClosedStep] = deque()  # ended, not processed yet

@@ -49,7 +49,9 @@ class Word:
     EVENT_SAMPLES = 24
     END_NS = 25  # the same of ending a step
     END_SAMPLES = 26
-    USE = 27  # six counters of the process when the latest step ended, as in `ResourceUse`
+    SCHEDULE_DEVICE = 27  # of that account's file: the number may become another file's
+    SCHEDULE_INODE = 28
+    USE = 29  # six counters of the process when the latest step ended, as in `ResourceUse`
 
 
 WORDS = Word.USE + 6

@@ -23,6 +23,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -88,6 +89,8 @@ enum Word {
   EVENT_SAMPLES,
   END_NS,        // the same of ending a step
   END_SAMPLES,
+  SCHEDULE_DEVICE,  // of that account's file: its descriptor's number may become another file's
+  SCHEDULE_INODE,
   USE,           // six counters of the process when the latest step ended, as in `ResourceUse`
   WORDS = USE + 6
 };
@@ -445,7 +448,10 @@ struct Session {
     getrusage(RUSAGE_SELF, &usage);
     char text[80] = "";
     const int schedule = int(load(SCHEDULE)) - 1;
-    if (schedule >= 0 && pread(schedule, text, sizeof text - 1, 0) < 0) text[0] = 0;
+    struct stat file;
+    const bool ours = schedule >= 0 && !fstat(schedule, &file) &&
+                      file.st_dev == load(SCHEDULE_DEVICE) && file.st_ino == load(SCHEDULE_INODE);
+    if (!ours || pread(schedule, text, sizeof text - 1, 0) < 0) store(SCHEDULE, 0);
     char* second = text;
     strtoull(text, &second, 10);  // Linux, sched-stats.rst
     const auto us = [](const timeval& t) { return uint64_t(t.tv_sec) * 1000000 + uint64_t(t.tv_usec); };
