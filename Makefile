@@ -17,7 +17,7 @@ VERSIONED := .venv-torch
 
 .PHONY: demo test test-stacks test-gpu mutants check check-js docs dist fuzz fuzz-importers corpus bench test-torch-versions clean
 
-demo: $(VENV)/.ready
+demo: $(VENV)/.installed
 	$(BIN)/evenstep demo
 
 # Else every process that a test starts compiles all that it imports anew.
@@ -90,11 +90,15 @@ define install_each
 			|| echo "$$package could not be installed: its tests will skip"; done
 endef
 
-# The environment is ready when its stamp is newer than the project's description. torch comes
-# first and alone: users bring their own build, so nothing of ours may pull one in.
-$(VENV)/.ready: pyproject.toml
+# A stamp is newer than the project's description. torch comes first and alone: users bring their
+# own build, so nothing of ours may pull one in. What only tests need, no demo waits for.
+$(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(TORCH)
+	$(BIN)/python -m pip install --quiet --editable ".[all]"
+	touch $@
+
+$(VENV)/.ready: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --editable ".[all]" $(TOOLS)
 	$(call install_each,$(RANKS))
 	touch $@

@@ -1,10 +1,12 @@
 """Files that commands are asked to write."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from evenstep.cli import files
+from evenstep.cli.main import main
 from evenstep.errors import UsageError
 
 
@@ -37,6 +39,17 @@ def test_a_folder_without_permission_is_refused(tmp_path):
     for check in (files.check_folder, lambda path: files.check_free(path, force=False)):
         with pytest.raises(UsageError, match="no permission"):
             check(tmp_path / "x")
+
+
+@pytest.mark.parametrize("command", ["diagnose", "watch"])
+def test_a_run_that_others_must_not_read_is_not_called_empty(
+    command, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "attempt-000").mkdir(mode=0)
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != "attempt-000")  # as root
+    assert main([command, str(tmp_path)]) == 2
+    assert f"no permission to read {tmp_path}/attempt-000" in capsys.readouterr().err
 
 
 def test_a_folder_below_a_file_is_refused(tmp_path):

@@ -15,6 +15,7 @@ from evenstep.cli.progress import RestartGrace
 from evenstep.cli.terminal import say, until_interrupted
 from evenstep.errors import TraceError, UsageError, refused
 from evenstep.report.terminal.style import wants_color
+from evenstep.trace.spool.folder import is_closed
 from evenstep.trace.spool.identity import hostname
 from evenstep.watch.findings import Journal, live_findings
 from evenstep.watch.frame import Frame, frame
@@ -33,6 +34,8 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError("--into needs --aggregate")
     if args.port and not args.web:
         raise UsageError("--port needs --web")
+    if closed := [folder for folder in (path, *path.glob("attempt-*")) if is_closed(folder)]:
+        raise TraceError(f"no permission to read {closed[0]}")
     started = ("attempt-*/rank-*.spool", "live/node-*.bin")
     if args.once and not any(any(path.glob(place)) for place in started):
         raise TraceError(f"no rank has started in {path}; without --once, watch waits for ranks")

@@ -18,7 +18,7 @@ from evenstep.trace.columns import Array
 from evenstep.trace.cores import each
 from evenstep.trace.pack import SUFFIX, Extent, extents
 from evenstep.trace.spool import layout
-from evenstep.trace.spool.folder import read_facts
+from evenstep.trace.spool.folder import is_closed, read_facts
 from evenstep.trace.spool.layout import Kind
 
 #: Frequent kinds: their records stay on disk in a large run.
@@ -164,15 +164,17 @@ def _spool_files(root: Path, attempt: int | None) -> tuple[list[Extent], int, li
 
 
 def holds_spools(folder: Path) -> bool:
-    """Whether a folder has spools, as files or in packs."""
-    return any(any(folder.glob(place)) for place in ("rank-*.spool", f"node-*{SUFFIX}"))
+    """Whether a folder has spools, as files or in packs, or may have any that we must not see."""
+    return is_closed(folder) or any(
+        any(folder.glob(place)) for place in ("rank-*.spool", f"node-*{SUFFIX}")
+    )
 
 
 def spools_in(folder: Path) -> tuple[list[Extent], list[str]]:
     """The spools of an attempt's folder in order of name, and which packs cannot be read. Of a
     spool that is both, the file is read."""
     found = {path.name: Extent(path) for path in folder.glob("rank-*.spool")}
-    damaged = []
+    damaged = [f"left out: no permission to read {folder}"] if is_closed(folder) else []
     for pack in sorted(folder.glob(f"node-*{SUFFIX}")):
         try:
             for extent in extents(pack):

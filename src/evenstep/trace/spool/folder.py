@@ -120,6 +120,11 @@ class RunFolder:
         return [file for place in places for file in self.path.glob(place)]
 
 
+def is_closed(folder: Path) -> bool:
+    """Whether we may not list a folder, which `glob` takes for empty."""
+    return folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK)
+
+
 def read_facts(path: Path) -> dict[str, Any]:
     """Read a small JSON object that a rank or launcher has written. Raises `TraceError`."""
     try:
