@@ -62,7 +62,7 @@ def test_it_can_be_installed_again_after_somebody_cleared_the_list(watch, seen):
     assert len(seen) == 1
 
 
-def test_short_pauses_are_counted_but_not_reported():
+def test_short_pauses_are_not_reported():
     reports = []
     ticks = count(1)
     watch = PauseWatch(reports.append, minimum_ns=2, clock=lambda: next(ticks))
@@ -70,9 +70,7 @@ def test_short_pauses_are_counted_but_not_reported():
     gc.collect(0)
     gc.collect(2)
     watch.remove()
-    assert (watch.pauses[0] >= 1, watch.pauses[2]) == (True, 1)
-    assert watch.paused_ns == watch.pauses  # each pause lasts one tick of the clock
-    assert reports == []
+    assert (next(ticks) > 4, reports) == (True, [])  # each pause lasts one tick of the clock
 
 
 def test_a_watch_installed_in_mid_collection_ignores_its_end(seen):
@@ -213,4 +211,4 @@ def test_a_hook_that_somebody_wrapped_is_not_called_in_a_circle(watch, monkeypat
 def test_a_disarmed_watch_does_nothing(watch, seen):
     watch.disarm()
     gc.collect()
-    assert (seen, watch.pauses) == ([], [0, 0, 0])
+    assert seen == []

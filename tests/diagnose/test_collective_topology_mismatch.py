@@ -104,10 +104,10 @@ def test_rings_of_nccl_follow_the_nodes_by_themselves():
 
 
 def test_crossings_of_small_rings_are_counted_by_hand():
-    assert len(hosts.hops("aabb")) == hosts.fewest_crossings("aabb") == 2
+    assert len(hosts.hops("aabb")) == 2
     assert len(hosts.hops("abab")) == 4
     assert hosts.busiest("abab") == 2
-    assert len(hosts.hops("aaaa")) == hosts.fewest_crossings("aaaa") == 0
+    assert not hosts.hops("aaaa")
     assert hosts.grouped([0, 1, 2, 3], "abab") == [0, 2, 1, 3]
 
 
@@ -117,7 +117,7 @@ def test_regrouping_always_gives_the_fewest_crossings():
         where = [f"n{i}" for i in random.integers(0, 4, 12)]
         order = hosts.grouped(range(12), where)
         again = [where[rank] for rank in order]
-        assert len(hosts.hops(again)) == hosts.fewest_crossings(where)
+        assert len(hosts.hops(again)) == (len(set(where)) if len(set(where)) > 1 else 0)
 
 
 def test_gathers_have_no_ring():

@@ -5,7 +5,7 @@ import pytest
 
 from evenstep.diagnose.engine import dynamics
 from evenstep.diagnose.lateness.case import open_case
-from evenstep.diagnose.lateness.cost import blame, by_node, drift
+from evenstep.diagnose.lateness.cost import Blame, blame, drift
 from evenstep.diagnose.lateness.dynamics import dwells, entropy
 from evenstep.diagnose.measure import effects
 from evenstep.diagnose.measure.grid import step_grid
@@ -32,7 +32,7 @@ STYLES = [
 def test_all_blame_adds_up_to_all_waiting(world):
     grid = step_grid(world.slow(3, Phase.BACKWARD, 20 * MS).trace())
     found = blame(grid)
-    assert found.matrix().sum() == pytest.approx(grid.wait_ns.sum())
+    assert found.between(np.arange(found.shape[1])).sum() == pytest.approx(grid.wait_ns.sum())
     assert found.by_window().sum() == pytest.approx(grid.wait_ns.sum())
 
 
@@ -92,8 +92,9 @@ def test_blame_that_moves_to_another_rank_drifts():
 
 
 def test_node_blame_is_the_sum_over_its_ranks():
-    matrix = np.arange(16.0).reshape(4, 4)
-    table = by_node(matrix, np.array([0, 0, 1, 1]))
+    victim, culprit = np.indices((4, 4)).reshape(2, -1)
+    found = Blame(np.zeros(16, int), victim, culprit, np.arange(16.0), (1, 4))
+    table = found.between(np.array([0, 0, 1, 1]))
     assert table.tolist() == [[0 + 1 + 4 + 5, 2 + 3 + 6 + 7], [8 + 9 + 12 + 13, 10 + 11 + 14 + 15]]
 
 

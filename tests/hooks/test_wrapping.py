@@ -31,7 +31,7 @@ def test_a_wrapper_looks_like_what_it_wraps():
         """Start the ranks."""
 
     module = having(start)
-    Wrapped().around(module, "start")
+    Wrapped().around(module, "start", after=list)
     assert inspect.signature(module.start) == inspect.signature(start)
     assert (module.start.__name__, module.start.__doc__) == ("start", "Start the ranks.")
 

@@ -6,7 +6,7 @@ import pytest
 from evenstep.diagnose.lateness.case import open_case
 from evenstep.diagnose.lateness.cost import Blame
 from evenstep.report.page.sheet import Chart
-from evenstep.report.page.waiting import NO_RANK, lost_between, waiting
+from evenstep.report.page.waiting import NO_RANK, waiting
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
 from tests.report.small_run import FIRST_STEP, LATE_RANK, RANKS, STEPS, WAIT_NS
@@ -37,10 +37,10 @@ def test_neighbouring_ranks_share_a_cell_and_nothing_is_lost() -> None:
     random = np.random.default_rng(1)
     rows = [random.integers(0, 10, 500) for _ in range(3)]
     found = Blame(*rows, random.uniform(0, 1e6, 500), (10, 10))
-    table = lost_between(found, np.arange(found.shape[1]) // 3)
+    table = found.between(np.arange(found.shape[1]) // 3)
     assert table.shape == (4, 4)  # 10 ranks, three to a cell
     assert table.sum() == pytest.approx(found.lost_ns.sum())
-    assert table[0, 3] == pytest.approx(found.matrix()[:3, 9:].sum())
+    assert table[0, 3] == pytest.approx(found.between(np.arange(10))[:3, 9:].sum())
 
 
 def test_a_trace_with_a_missing_rank_tells_nothing_of_waits(trace: Trace) -> None:

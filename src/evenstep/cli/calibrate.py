@@ -178,7 +178,6 @@ def _pipeline(trace: Trace, grid: StepGrid) -> ObservedPipeline | None:
 
 def _later(grid: StepGrid) -> Any:
     """Return the mean delay from the end of an operation until its waiting ranks continue (ns)."""
-    assert grid.graph is not None
     rows, operations = grid.graph.rows, grid.graph.operations
     waiting = np.flatnonzero(rows.wait >= 0)
     number = rows.wait[waiting]

@@ -145,10 +145,9 @@ def _collectives_seen(trace: Trace) -> bool:
 def _limits(case: Case) -> list[str]:
     """What the trace cannot tell: limits of its parts, then the sentences of `[limits]` that
     hold."""
-    trace, grid = case.trace, case.grid
+    trace, grid, device = case.trace, case.grid, bool(case.grid.graph.device.any())
     steps, unplaced, late = len(grid.steps), _unplaced(grid), case.late_start_ns
     notice = trace.run.get(PREEMPTED)
-    device = grid.graph is not None and bool(grid.graph.device.any())
     late_ns = float(late.max()) if len(late) else 0.0
     known = any(grid.phase_ns[phase].any() for phase in INNER_PHASES)
     recorded = bool(np.isin(trace.of_kind(Kind.PHASE).op, INNER_PHASES).any())  # of a host
@@ -167,7 +166,7 @@ def _limits(case: Case) -> list[str]:
         "aligned": grid.clocks.error_ns > 0,
         "unplaced": unplaced,
         f"phases{'_of_hosts' * recorded}": steps and not known,
-        f"device{'_alone' * (device and not _issues_known(grid))}": device,
+        f"device{'_alone' * (device and not (grid.graph.host >= 0).any())}": device,
         "partial": partial,
         "apart": len(trace.ranks) > 1 and not met,
         "uneven": alone_steps,
@@ -191,14 +190,9 @@ def _limits(case: Case) -> list[str]:
     return [*trace.limits, *grid.limits, *endings.endings(trace), *_facts(trace), *own]
 
 
-def _issues_known(grid: StepGrid) -> bool:
-    """Whether it is known when hosts issued what devices do."""
-    return grid.graph is not None and bool((grid.graph.host >= 0).any())
-
-
 def _matched(grid: StepGrid) -> tuple[int, bool]:
     """Number of collectives not recorded on every member; whether any of several members is."""
-    if grid.graph is None or not len(grid.steps):
+    if not len(grid.steps):
         return 0, True
     seen = grid.graph.operations
     seen = seen.select(~seen.message & (seen.group >= 0))
@@ -220,8 +214,6 @@ def _uneven(case: Case) -> tuple[list[int], int]:
 
 def _unplaced(grid: StepGrid) -> list[int]:
     """Ranks whose host times do not compare with others', and that are no device streams."""
-    if grid.graph is None:
-        return list(grid.clocks.unplaced)
     streams = set(grid.ranks[grid.graph.device].tolist())
     return [rank for rank in grid.clocks.unplaced if rank not in streams]
 
@@ -276,7 +268,7 @@ def attributed(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     last = [one for one in findings if callable(one.change)]
     parts: dict[int, tuple[Array, Array]] = {}
     changes = [one.change for one in changing]
-    if case.costs is not None and (changing or last):
+    if changing or last:
         parts = dict(zip(map(id, changing), _values(case, changes), strict=True))
         left = _saved_last(case, changes, last)
         parts |= dict(zip(map(id, last), zip(left, left, strict=True), strict=True))
@@ -288,7 +280,6 @@ def attributed(case: Case, findings: Sequence[Finding]) -> list[Finding]:
 
 def _saved_last(case: Case, changes: Sequence[Change], last: Sequence[Finding]) -> list[Array]:
     """What the findings whose change depends on all others save of each step, after these."""
-    assert case.costs is not None
     steps = [case.costs.combined(changes)]
     for finding in last:
         steps.append(finding.change(steps[-1]))
@@ -298,7 +289,6 @@ def _saved_last(case: Case, changes: Sequence[Change], last: Sequence[Finding]) 
 def _values(case: Case, changes: Sequence[Change]) -> list[tuple[Array, Array]]:
     """Each change's part of what all save of each step, and what it saves once those of larger
     parts are made."""
-    assert case.costs is not None
     few = range(min(len(changes), ORDERED))
     sets = [chosen for size in range(len(few) + 1) for chosen in combinations(few, size)]
     sets += [tuple(range(last + 1)) for last in range(len(few), len(changes))]

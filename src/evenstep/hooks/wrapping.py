@@ -1,4 +1,4 @@
-"""Wrap functions of modules with calls before and after, and restore them."""
+"""Wrap functions of modules with a call after them, and restore them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ class Wrapped:
         module: Any,
         name: str,
         *,
-        before: Callable[[], None] | None = None,
-        after: Callable[[], None] | None = None,
+        after: Callable[[], None],
         holders: str = "",
     ) -> None:
-        """Call `before` and `after` around `module.name`; a failure of theirs is one line of log.
+        """Call `after` after `module.name`; a failure of its is one line of log.
 
         Every module whose name begins with `holders` and that holds a reference gets the wrapper.
         """
@@ -40,8 +39,6 @@ class Wrapped:
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if self._armed:
-                _call(before, name)
             result = original(*args, **kwargs)
             if self._armed:
                 _call(after, name)
@@ -69,24 +66,24 @@ def undo(done: list[Callable[[], None]]) -> None:
             log.warning("evenstep: restoring: %s", error)
 
 
-def _call(action: Callable[[], None] | None, name: str) -> None:
+def _call(action: Callable[[], None], name: str) -> None:
     try:
-        if action is not None:
-            action()
+        action()
     except Exception as error:
         if signal_behind(error) is not None:  # of a handler of the script's
             raise
         log.warning("evenstep: at %s: %s", name, error)
 
 
-def replaced(owner: Any, name: str, wrapper: Any) -> Callable[[], None]:
+def replaced(
+    owner: Any, name: str, wrapper: Any, assign: Callable[[Any, str, Any], None] = setattr
+) -> Callable[[], None]:
     """Put a wrapper in place of `owner.name`; return what restores it where it still stands."""
-    original = getattr(owner, name)
-    setattr(owner, name, wrapper)
-    placed = getattr(owner, name)  # a class may show what is in a wrapper
+    original = vars(owner).get(name, getattr(owner, name))  # `getattr` may unwrap it
+    assign(owner, name, wrapper)
 
     def restore() -> None:
-        if getattr(owner, name, None) is placed:
-            setattr(owner, name, original)
+        if vars(owner).get(name) is wrapper:
+            assign(owner, name, original)
 
     return restore

@@ -22,11 +22,11 @@ from typing import Any
 #: start and end (`time.monotonic_ns()`), generation, objects collected
 OnPause = Callable[[int, int, int, int], None]
 
-MINIMUM_NS = 100_000  # shorter ones, such as young collections of a small heap, are only counted
+MINIMUM_NS = 100_000  # shorter ones, such as young collections of a small heap, are left out
 
 
 class PauseWatch:
-    """Reports collector pauses of at least `minimum_ns` and counts all of them.
+    """Reports collector pauses of at least `minimum_ns`.
 
     `on_pause` runs on the collecting thread inside the collection. If it raises, the watch disarms
     itself and keeps the reason in `failure`.
@@ -34,7 +34,7 @@ class PauseWatch:
 
     __slots__ = (
         "_armed", "_callback", "_clock", "_minimum_ns", "_on_pause", "_previous_hook", "_start_ns",
-        "_unraisable", "failure", "paused_ns", "pauses",
+        "_unraisable", "failure",
     )  # fmt: skip
 
     def __init__(
@@ -44,8 +44,6 @@ class PauseWatch:
         minimum_ns: int = MINIMUM_NS,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self.pauses = [0, 0, 0]  # per generation, those below the minimum included
-        self.paused_ns = [0, 0, 0]
         self.failure: str | None = None
         self._on_pause = on_pause
         self._minimum_ns = minimum_ns
@@ -110,8 +108,6 @@ class PauseWatch:
         end_ns = self._clock()
         start_ns = self._start_ns
         self._start_ns = 0
-        self.pauses[generation] += 1
-        self.paused_ns[generation] += end_ns - start_ns
         if end_ns - start_ns >= self._minimum_ns:
             self._on_pause(start_ns, end_ns, generation, collected)
 

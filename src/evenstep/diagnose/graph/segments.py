@@ -183,7 +183,8 @@ def _batched(
 
 def _started(carried: Array) -> Array:
     """The state with lanes of unknown beginning free as early as any other."""
-    lowest = np.where(np.isfinite(carried), carried, np.inf).min(axis=1, keepdims=True)
+    lowest = np.where(np.isfinite(carried), carried, np.inf)
+    lowest = lowest.min(axis=1, keepdims=True, initial=np.inf)  # of no lanes, too
     return np.asarray(np.where(np.isnan(carried), np.where(lowest < np.inf, lowest, 0), carried))
 
 

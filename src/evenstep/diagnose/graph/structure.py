@@ -161,6 +161,8 @@ def _seen_later(graph: Graph, over_ns: Array) -> Array:
     A replay counts it as the rank's own work, a measurement as time blocked.
     """
     rows = graph.rows
+    if not len(rows):
+        return np.zeros(0)
     follows = np.append((rows.lane[1:] == rows.lane[:-1]) & ~rows.hidden[1:], False)
     follows &= (rows.wait >= 0) & ~graph.device[rows.lane]
     own_after = np.append(graph.own_ns[1:], 0.0)

@@ -72,12 +72,9 @@ class Case:
         return Claims(self.grid.shape, self.delays.rest_ns)
 
     @cached_property
-    def costs(self) -> Costs | None:
-        """The run's graph, and what changes to it save; None without a step."""
-        graph = self.grid.graph
-        if graph is None or not len(graph.rows):
-            return None
-        return Costs(graph, _on_record(self.grid), cache(partial(_in_phases, self.grid)))
+    def costs(self) -> Costs:
+        """The run's graph, and what changes to it save."""
+        return Costs(self.grid.graph, _on_record(self.grid), cache(partial(_in_phases, self.grid)))
 
     @cached_property
     def delays(self) -> Delays:
@@ -121,15 +118,13 @@ class Case:
     @cached_property
     def unexplained(self) -> float | None:
         """Error of the unchanged replay's total length, as a share of the run's length."""
-        if self.costs is None:
-            return None
         length = float(self.costs.seen_ns.sum())
         return abs(float(self.costs.length_ns.sum()) / length - 1) if length > 0 else None
 
     @cached_property
     def step_ns(self) -> Array:
         """Length of each step of the job; on devices that of their streams, as hosts run ahead."""
-        if self.costs is None or not self.costs.graph.device.any():
+        if not self.grid.graph.device.any():
             return self.grid.step_ns
         return self.grid.from_sampled(self.costs.seen_ns)
 
@@ -137,13 +132,13 @@ class Case:
     def late_start_ns(self) -> Array:
         """How much later than the first half each rank began the first traced step, (ranks,);
         empty where that is an inferred one, with traced calls before it."""
-        graph, steps = self.grid.graph, self.grid.steps
-        if graph is None or not len(steps):
+        steps = self.grid.steps
+        if not len(steps):
             return np.zeros(0)
         before = self.trace.of_kind(Kind.COLLECTIVE).step < steps[0]
         if before.any() and self.trace.flagged(Kind.STEP, Flag.INFERRED):
             return np.zeros(0)
-        start = graph.starts_ns[0][: len(self.grid.ranks)]
+        start = self.grid.graph.starts_ns[0][: len(self.grid.ranks)]
         return np.asarray(start - np.quantile(start, 0.5, method="lower"))
 
     @property
@@ -189,7 +184,6 @@ class Case:
 
     def transferred(self, shorter_ns: Array) -> Change:
         """The change that makes each transfer that much shorter."""
-        assert self.costs is not None
         table = self.costs.graph.operations
         took = table.took_ns.copy()
         took[self.transfers.rows.operation] -= shorter_ns
@@ -198,7 +192,6 @@ class Case:
 
     def relieved(self, cells: Array, cause: Cause = Cause.WORK) -> Change:
         """The change that removes the lateness for a cause from cells (steps × ranks, boolean)."""
-        assert self.costs is not None
         change = self.without(np.where(cells, self.delays.late_ns[cause], 0.0), cause)
         if cause is not Cause.COLLECTOR:
             return change
@@ -212,12 +205,11 @@ class Case:
             for cause in Cause
             if late[cause].any()
         ]
-        return self.combined(parts)
+        return self.costs.combined(parts)
 
     def with_less_work(self, work_ns: Array) -> Change:
         """The change that removes this much of the median rank's work from each step (steps,), and
         the same share of every rank's."""
-        assert self.costs is not None
         graph = self.costs.graph
         common = np.maximum(np.median(by_step_and_lane(graph, graph.own_ns), axis=1), 1.0)
         share = np.clip(work_ns[self.grid.sampled] / common, 0.0, 1.0)[graph.rows["index"]]
@@ -226,14 +218,8 @@ class Case:
 
     def without(self, cells_ns: Array, cause: Cause) -> Change:
         """The change that removes this much (steps × ranks) of what is recorded for a cause."""
-        assert self.costs is not None
         chronic = self.delays.chronic & (cause == Cause.WORK)
         return self.costs.relieved(cause, cells_ns[self.grid.sampled], chronic)
-
-    def combined(self, changes: Sequence[Change]) -> Change:
-        """The change that makes all of these changes."""
-        assert self.costs is not None
-        return self.costs.combined(changes)
 
     def saved(self, change: Change) -> Array:
         """What a change saves of each step; in a large run, that of the nearest sampled step."""
@@ -241,7 +227,6 @@ class Case:
 
     def all_saved(self, changes: Sequence[Change]) -> list[Array]:
         """What each change saves of each step, replayed side by side."""
-        assert self.costs is not None
         return [self.grid.from_sampled(saved) for saved in self.costs.saved(changes)]
 
     def steps_of(self, transfers: Array) -> Array:
@@ -311,8 +296,8 @@ class Case:
         not tell, as for device streams."""
         late = np.asarray(cells.any(axis=1))[:, None] & ~cells
         usual = float(self.grid.cpu_ns[late].mean()) if late.any() else 0.0
-        excess, graph = self.mean_excess_ns(cells), self.grid.graph
-        device = graph is not None and bool(graph.device[cells.any(axis=0)].any())
+        excess = self.mean_excess_ns(cells)
+        device = self.grid.graph.device[cells.any(axis=0)].any()
         if device or not self.grid.cpu_ns.any() or excess <= 0:
             return None
         return bool(self.grid.cpu_ns[cells].mean() - usual < IDLE * excess)
@@ -338,8 +323,7 @@ class Case:
     @property
     def waits_known(self) -> bool:
         """Whether all ranks are traced, with an operation in which several wait for one another."""
-        graph = self.grid.graph
-        shared = graph is not None and bool((graph.operations.members > 1).any())
+        shared = bool((self.grid.graph.operations.members > 1).any())
         return shared and not self.trace.missing_ranks
 
     def victims(self, cells: Array) -> tuple[list[int], float, float]:
@@ -402,7 +386,6 @@ def _on_record(grid: StepGrid) -> dict[int, Array]:
 def _in_phases(grid: StepGrid) -> Array:
     """The part of each row's own work that its lane's phases, or what is neither in a phase nor
     compute of its device, usually have more than the others'."""
-    assert grid.graph is not None
     graph, lane, more = grid.graph, grid.graph.rows.lane, np.zeros(len(grid.graph.rows))
     parts = [(in_phase(grid, phase), grid.phase_ns[phase]) for phase in WORK_PHASES[:-1]]
     spans = grid.records.of_kind(Kind.SPAN)

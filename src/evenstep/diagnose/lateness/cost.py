@@ -121,7 +121,7 @@ class Costs:
             )
             explains = weight.sum(axis=2, keepdims=True) >= MOST * wanted[:, :, None]
             part.assign(changed, own - _distributed(wanted, np.where(explains, weight, own), own))
-        return self._change(changed)
+        return self.change_to(changed)
 
     def _by_segment(self, cells_ns: Array) -> Array:
         """Values of cells (steps × lanes) by segment and lane: of a cell with rows in a later
@@ -139,11 +139,11 @@ class Costs:
     def even(self, base: Change = NONE) -> Change:
         """Every row's own work at the mean of its place, on top of another change; a lane that
         always has more or less to do keeps its own mean."""
-        own = self._changed(base)
+        own = self.own_ns(base)
         for part in self.parts:
             here = part.by_place(own)
             part.assign(own, np.broadcast_to(_level(here), here.shape))
-        return self._change(own, base)
+        return self.change_to(own, base)
 
     def even_amounts(self, base: Change = NONE, *, part: float) -> Change:
         """Every cell with the usual amount of its lane's work, or `part` of the way there, on top
@@ -151,7 +151,7 @@ class Costs:
 
         Each place changes in proportion to its work, by its regression on the cell's amount.
         """
-        own = self._changed(base)
+        own = self.own_ns(base)
         for one in self.parts:
             here = one.by_place(own)
             amount = here.sum(axis=2)
@@ -161,15 +161,15 @@ class Costs:
             slope = ((here - usual) * more[:, :, None]).sum(axis=(0, 1)) / whole
             expected = np.maximum(usual + more[:, :, None] * slope, 1.0)
             one.assign(own, here * (1 - part * np.maximum(1 - usual / expected, -1.0)))
-        return self._change(own, base)
+        return self.change_to(own, base)
 
-    def _changed(self, base: Change) -> Array:
+    def own_ns(self, base: Change) -> Array:
         """Own work of all rows under a change."""
         own = self.graph.own_ns.copy()
         own[base.rows] = base.own_ns
         return own
 
-    def _change(self, own_ns: Array, base: Change = NONE) -> Change:
+    def change_to(self, own_ns: Array, base: Change = NONE) -> Change:
         """The change to this own work of all rows, with the transfers of `base`."""
         rows = np.flatnonzero(own_ns != self.graph.own_ns)
         return base._replace(rows=rows, own_ns=np.maximum(own_ns[rows], 0.0))
@@ -248,12 +248,13 @@ class Blame(NamedTuple):
         size = self.shape[0] * self.shape[1]
         return np.bincount(place, weights=self.lost_ns, minlength=size).reshape(self.shape)
 
-    def matrix(self) -> Array:
-        """(victims, culprits) of rank-nanoseconds lost."""
-        ranks = self.shape[1]
-        place = self.victim * ranks + self.culprit
-        total = np.bincount(place, weights=self.lost_ns, minlength=ranks * ranks)
-        return total.reshape(ranks, ranks)
+    def between(self, place: Array) -> Array:
+        """(waiting, awaited) places of rank-nanoseconds lost; `place` is the number of each rank's
+        place, such as its node."""
+        side = int(place.max(initial=-1)) + 1
+        cell = place[self.victim] * side + place[self.culprit]
+        total = np.bincount(cell, weights=self.lost_ns, minlength=side * side)
+        return total.reshape(side, side)
 
     @property
     def windows(self) -> list[tuple[int, int]]:
@@ -272,9 +273,6 @@ class Blame(NamedTuple):
 def blame(grid: StepGrid) -> Blame:
     """Trace every wait back to the rank it was for; of a large run, in the sampled steps."""
     graph = grid.graph
-    if graph is None:
-        nothing = np.zeros(0, np.int64)
-        return Blame(nothing, nothing, nothing, np.zeros(0), grid.shape)
     table = graph.operations
     shared = np.append(table.whole & (table.members > 1) & ~table.message, False)
     rows = graph.rows.select(shared[graph.rows.enter])
@@ -289,14 +287,6 @@ def blame(grid: StepGrid) -> Blame:
     kept = (wait > 0) & (culprit >= 0)
     lost = (wait * real[step, rows.lane])[kept]
     return Blame(step[kept], rows.lane[kept], culprit[kept], lost, grid.shape)
-
-
-def by_node(matrix: Array, nodes: Array) -> Array:
-    """A rank × rank matrix as node × node; `nodes` is each rank's number of its node."""
-    count = int(nodes.max()) + 1 if len(nodes) else 0
-    table = np.zeros((count, count))
-    np.add.at(table, (nodes[:, None], nodes[None, :]), matrix)
-    return table
 
 
 def drift(found: Blame) -> float | None:

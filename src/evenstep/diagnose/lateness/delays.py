@@ -77,9 +77,9 @@ class Delays:
         return np.asarray(sum(self.loss_ns.values()))
 
 
-def attribute(grid: StepGrid, costs: Costs | None, *, contended: bool) -> Delays:
+def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
     """Find late cells and what they cost. `contended`: ranks compete for cores on their hosts."""
-    if costs is None or not grid.start_ns.size:
+    if not grid.start_ns.size:
         return _no_delays(grid)
     step = float(np.median(grid.step_ns))
     late, work = {}, grid.work_ns.astype(float)
@@ -127,7 +127,6 @@ def _recorded(grid: StepGrid) -> list[tuple[Cause, Array, Array]]:
 def _holding_up(grid: StepGrid) -> Array:
     """Pauses, (steps, ranks); of ranks whose device goes on meanwhile without what that usually
     hides: what paused steps do not work longer than calm ones."""
-    assert grid.graph is not None
     held, calm = grid.pause_ns.astype(float), np.where(grid.pause_ns > 0, np.nan, grid.work_ns)
     known = grid.graph.device & ~np.isnan(calm).all(axis=0)
     hidden = (held - grid.work_ns)[:, known] + np.nanmedian(calm[:, known], axis=0)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep.diagnose.lateness.case import Case
-from evenstep.diagnose.lateness.cost import by_node, drift
+from evenstep.diagnose.lateness.cost import Blame, drift
 from evenstep.diagnose.lateness.thresholds import CHRONIC_SHARE
 from evenstep.diagnose.levels import CLEARLY, LISTED, MINOR, SMALLEST_SHARE
 from evenstep.statistics.interval import MAD_SIGMA
@@ -160,14 +160,13 @@ def blame_summary(case: Case) -> dict[str, Any] | None:
     total = float(found.lost_ns.sum())
     if total <= 0:
         return None
-    grid, nodes = case.grid, [case.trace.ranks[int(rank)].node for rank in case.grid.ranks]
-    windows = found.by_window()
-    matrix = found.matrix() if found.shape[1] <= MOST_RANKS else np.zeros((0, 0))
+    grid, windows = case.grid, found.by_window()
+    small, nodes = found.shape[1] <= MOST_RANKS, [case.trace.ranks[int(r)].node for r in grid.ranks]
     return {
         "rank_seconds": float(grid.wait_ns.sum()) / 1e9,
         "culprits": _culprits(windows.sum(axis=0), grid.ranks, total),
-        "pairs": _pairs(matrix, grid.ranks.tolist(), total),
-        "nodes": _nodes(matrix, nodes, total),
+        "pairs": _pairs(found, grid.ranks.tolist(), total) if small else [],
+        "nodes": _pairs(found, nodes, total) if small and len(set(nodes)) > 1 else [],
         "windows": [
             {
                 "steps": [int(grid.steps[first]), int(grid.steps[last - 1])],
@@ -188,7 +187,10 @@ def _culprits(blamed: Array, ranks: Array, total: float) -> list[dict[str, Any]]
     ]
 
 
-def _pairs(table: Array, names: list[Any], total: float) -> list[dict[str, Any]]:
+def _pairs(found: Blame, places: list[Any], total: float) -> list[dict[str, Any]]:
+    """The largest entries between places, of which every rank has one."""
+    names = list(dict.fromkeys(places))
+    table = found.between(np.array([names.index(place) for place in places]))
     order = np.argsort(-table, axis=None, kind="stable")[:LISTED]
     pairs = [np.unravel_index(int(i), table.shape) for i in order]
     return [
@@ -196,11 +198,3 @@ def _pairs(table: Array, names: list[Any], total: float) -> list[dict[str, Any]]
         for at in pairs
         if table[at] > 0
     ]
-
-
-def _nodes(matrix: Array, nodes: list[str], total: float) -> list[dict[str, Any]]:
-    """The largest entries between nodes, where there are several."""
-    names = list(dict.fromkeys(nodes))
-    if len(names) < 2 or not matrix.size:
-        return []
-    return _pairs(by_node(matrix, np.array([names.index(node) for node in nodes])), names, total)

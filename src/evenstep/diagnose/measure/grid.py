@@ -66,7 +66,7 @@ class StepGrid:
     device_ns: Array  # compute of the rank's device, where recorded
     clocks: Clocks
     records: Trace  # in memory, of the `sampled` steps at least
-    graph: Graph | None = None  # of the sampled steps; None without a step
+    graph: Graph  # of the sampled steps
     limits: list[str] = field(default_factory=list)
     sampled: Array = field(default_factory=lambda: np.zeros(0, bool))  # (steps,): in the graph
 
@@ -90,8 +90,6 @@ class StepGrid:
     @property
     def issuing(self) -> Array:
         """Whether each rank's host only issues what a device with a clock of its own does."""
-        if self.graph is None:
-            return np.zeros(len(self.ranks), bool)
         return self.graph.device & ~np.isin(self.ranks, self.records.host_clock_ranks)
 
     def cell(self, rows: Columns) -> tuple[Array, Array]:
@@ -114,8 +112,7 @@ class StepGrid:
         """Compute of each step and rank: of the device where recorded, else in the phases where
         forward and backward are in every step of a rank without streams; nan unknown."""
         known = (self.phase_ns[Phase.FORWARD] * self.phase_ns[Phase.BACKWARD] > 0).all(axis=0)
-        if self.graph is not None:
-            known &= ~self.graph.device
+        known &= ~self.graph.device
         phases = sum(self.phase_ns[one] for one in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER))
         seen = self.device_ns.any(axis=0)
         return np.asarray(np.where(seen, self.device_ns, np.where(known, phases, np.nan)))
@@ -141,16 +138,14 @@ class StepGrid:
         return np.asarray(per_step[known[np.searchsorted(middle, np.arange(len(per_step)))]])
 
 
-def step_grid(trace: Trace, clocks: Clocks | None = None) -> StepGrid:
+def step_grid(trace: Trace) -> StepGrid:
     """Build the grid; without a step that all ranks finished, a grid of no steps."""
     numbers, ranks = _common_steps(trace)
     pieces = _pieces(trace, len(numbers))
     if len(pieces) < 2:
-        clocks = clocks or sharpened(trace, align(trace))
-        return _grid_of(trace, clocks, numbers, ranks)
+        return _grid_of(trace, numbers, ranks)
     sample, sampled = _sample(trace, numbers)
-    clocks = clocks or sharpened(sample, align(sample))
-    grid = _grid_of(sample, clocks, numbers, ranks)
+    grid = _grid_of(sample, numbers, ranks)
     grid.sampled = sampled
     parts = each(lambda piece: _dense(trace, grid, numbers[slice(*piece)]), pieces)
     for name in _CELLS:  # popped: keeping the pieces would double the memory
@@ -164,20 +159,22 @@ def step_grid(trace: Trace, clocks: Clocks | None = None) -> StepGrid:
     return grid
 
 
-def _grid_of(trace: Trace, clocks: Clocks, numbers: Array, ranks: Array) -> StepGrid:
+def _grid_of(trace: Trace, numbers: Array, ranks: Array, clocks: Clocks | None = None) -> StepGrid:
     """The grid of these steps and ranks, from a trace with their records in memory."""
     steps = trace.of_kind(Kind.STEP)
+    present = np.isin(numbers, steps.step)
     shape = (len(numbers), len(ranks))
     cells: dict[str, Any] = {name: np.zeros(shape, np.int64) for name in _CELLS}
+    clocks = clocks or sharpened(trace, align(trace))
     grid = StepGrid(
         steps=numbers, ranks=ranks, phase_ns={phase: np.zeros(shape, np.int64) for phase in Phase},
-        clocks=clocks, records=trace, sampled=np.ones(len(numbers), bool), **cells,
+        clocks=clocks, records=trace, graph=graph(trace, clocks, numbers[present], ranks),
+        sampled=np.ones(len(numbers), bool), **cells,
     )  # fmt: skip
-    if len(numbers):
-        _fill_steps(grid, steps)
-        _fill_phases(grid, trace)
-        _fill_times(grid, trace)
-        _fill_devices(grid, trace)
+    _fill_steps(grid, steps)
+    _fill_phases(grid, trace)
+    _fill_times(grid, trace, present)
+    _fill_devices(grid, trace)
     return grid
 
 
@@ -197,10 +194,8 @@ def _fill_devices(grid: StepGrid, trace: Trace) -> None:
     grid.device_ns = grid.shaped(length)
 
 
-def _fill_times(grid: StepGrid, trace: Trace) -> None:
+def _fill_times(grid: StepGrid, trace: Trace, present: Array) -> None:
     """Own work and waits of the steps that the trace has records of."""
-    present = np.isin(grid.steps, trace.of_kind(Kind.STEP).step)
-    grid.graph = graph(trace, grid.clocks, grid.steps[present], grid.ranks)
     found = times(grid.graph)
     for name in ("blocked_ns", "wait_ns", "hidden_ns", "collectives"):
         getattr(grid, name)[present] = getattr(found, name)
@@ -217,7 +212,6 @@ _ISSUES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.SYNC)
 
 def _fill_streams(grid: StepGrid, trace: Trace, present: Array) -> None:
     """For device streams, own time of theirs in phases and pauses of the host."""
-    assert grid.graph is not None
     for phase in (*_STALLS, *_ISSUES):
         lanes = np.flatnonzero(grid.issuing if phase in _ISSUES else grid.graph.device)
         own = by_step_and_lane(grid.graph, in_phase(grid, phase))
@@ -230,7 +224,6 @@ def _fill_streams(grid: StepGrid, trace: Trace, present: Array) -> None:
 def in_phase(grid: StepGrid, phase: Phase) -> Array:
     """Own time of each row of the graph in a phase; of a device that its host runs ahead of, what
     was issued in that phase."""
-    assert grid.graph is not None
     phases = grid.records.of_kind(Kind.PHASE)
     phases = phases.select((phases.op == int(phase)) & (phases.exit_ns > 0))
     lies = during(grid, phases)
@@ -244,7 +237,6 @@ def in_phase(grid: StepGrid, phase: Phase) -> Array:
 
 def during(grid: StepGrid, rows: Columns) -> Array:
     """Own time of each row of the graph that lies within these records."""
-    assert grid.graph is not None
     rows = rows.select(np.isin(rows["rank"], grid.ranks) & (rows.exit_ns > rows.enter_ns))
     lane = np.searchsorted(grid.ranks, rows["rank"])
     ahead = grid.graph.host_ahead_ns[lane]
@@ -378,7 +370,7 @@ def _dense(trace: Trace, whole: StepGrid, numbers: Array) -> dict[Any, Array]:
     """The cells of neighbouring steps, by name and phase, from their records and those of the step
     on either side: a collective at the edge of a step may be in the next one on some ranks."""
     piece = trace.window(int(numbers[0]) - 1, int(numbers[-1]) + 2, _wanted(trace))
-    grid = _grid_of(piece, whole.clocks, numbers, whole.ranks)
+    grid = _grid_of(piece, numbers, whole.ranks, whole.clocks)
     return {**{name: getattr(grid, name) for name in _CELLS}, **grid.phase_ns}
 
 

@@ -45,12 +45,6 @@ def hops(places: Sequence[str]) -> list[tuple[str, str]]:
     return [pair for pair in zip(places, following, strict=True) if pair[0] != pair[1]]
 
 
-def fewest_crossings(places: Sequence[str]) -> int:
-    """Hops between places when the ranks of each place are neighbours."""
-    distinct = len(set(places))
-    return distinct if distinct > 1 else 0
-
-
 def busiest(places: Sequence[str]) -> int:
     """The most hops of a ring in this order that leave any one place."""
     return max(Counter(place for place, _ in hops(places)).values(), default=0)

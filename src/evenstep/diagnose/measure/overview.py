@@ -137,10 +137,9 @@ def compute_ns(grid: StepGrid) -> Array:
     instead, as a host in its forward may only be launching; for a stream without recorded kernels
     all its own work but input."""
     phases = np.sum([grid.phase_ns[phase] for phase in _COMPUTE], axis=0)
-    streams = grid.graph.device if grid.graph is not None else np.zeros(len(grid.ranks), bool)
     work = np.maximum(grid.work_ns - grid.phase_ns[Phase.INPUT], 0)
     seen = grid.device_ns.any(axis=0)
-    return np.asarray(np.where(seen, grid.device_ns, np.where(streams, work, phases)))
+    return np.asarray(np.where(seen, grid.device_ns, np.where(grid.graph.device, work, phases)))
 
 
 def agent_cost(trace: Trace, time_per_rank_ns: float | None) -> dict[str, Any]:
@@ -296,11 +295,9 @@ def step_table(trace: Trace, grid: StepGrid | None = None) -> Columns:
 def lateness(grid: StepGrid) -> Array:
     """Arrival at the step's first shared collective after the earliest rank's. (steps, ranks)."""
     arrival = np.full(grid.shape, np.nan)
-    if grid.graph is None:
-        return arrival
     table, rows = grid.graph.operations, grid.graph.rows
     shared = table.whole & (table.members > 1) & ~table.message
     rows = rows.select(np.append(shared, False)[rows.enter])
     step = np.searchsorted(grid.steps, grid.graph.steps[rows["index"]])
     np.fmin.at(arrival, (step, rows.lane), rows.at_ns.astype(float))
-    return np.asarray(arrival - np.fmin.reduce(arrival, axis=1, keepdims=True))
+    return np.asarray(arrival - np.fmin.reduce(arrival, axis=1, keepdims=True, initial=np.nan))

@@ -23,7 +23,7 @@ from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.hosts import busiest, node_of, rack_of
 from evenstep.statistics.interval import z
 from evenstep.trace.clocks.clocks import Clocks
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, key_numbers, positions_by_key
 from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Kind, Op
 from evenstep.trace.trace import Trace
 
@@ -62,9 +62,6 @@ _OPS = list(map(int, (*SYNCHRONIZING_OPS, *FROM_ROOT, *TO_ROOT)))
 
 def _transfers(grid: StepGrid) -> Columns:
     """One row per collective, without its kind."""
-    if grid.graph is None:
-        nothing = np.zeros(0, np.int64)
-        return Columns(dict.fromkeys((*_FROM_GRAPH, *_ADDED), nothing))
     table = grid.graph.operations
     moved = np.flatnonzero(table.whole & (table.members > 1) & np.isin(table.op, _OPS))
     moved = moved[np.lexsort([table.sequence[moved], table.group[moved]])]
@@ -81,11 +78,7 @@ _ADDED = ("operation", "step", "begin_ns", "end_ns", "transfer_ns")
 
 def _with_kind(rows: Columns) -> Columns:
     """The rows with `kind`, a number per group, operation and size."""
-    if not len(rows):
-        return rows.with_column("kind", np.zeros(0, np.int64))
-    key = np.stack([rows.group.astype(np.int64), rows.op.astype(np.int64), rows.size_bytes])
-    kind = np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
-    return rows.with_column("kind", kind.astype(np.int64))
+    return rows.with_column("kind", key_numbers(rows.group, rows.op, rows.size_bytes))
 
 
 def _without_pauses(rows: Columns, grid: StepGrid) -> Array:
@@ -120,13 +113,7 @@ def _usual(took: Array, number: Array) -> dict[str, Array]:
 def usual_of_same(rows: Columns) -> dict[str, Array]:
     """What is usual of the same transfer in all steps, for each transfer: the n-th of its kind, as
     a step's first and last buckets may be quicker than those between, being alone on the links."""
-    order = np.lexsort([rows.kind, rows.step])
-    new = np.diff(rows.step[order], prepend=-1) != 0
-    new |= np.diff(rows.kind[order], prepend=-1) != 0
-    begin = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order)) - begin
-    same = np.unique(np.stack([rows.kind, place]), axis=1, return_inverse=True)[1].reshape(-1)
+    same = key_numbers(rows.kind, positions_by_key(rows.step, rows.kind))
     return {name: usual[same] for name, usual in _usual(rows.transfer_ns, same).items()}
 
 
@@ -167,7 +154,7 @@ def tokens(trace: Trace, grid: StepGrid) -> dict[str, Any] | None:
     the ranks that received it, with their share of the calls. None where sizes are not recorded or
     equal.
     """
-    if grid.graph is None or int(Op.ALL_TO_ALL) not in grid.graph.operations.op:
+    if int(Op.ALL_TO_ALL) not in grid.graph.operations.op:
         return None
     rows = trace.of_kind(Kind.COLLECTIVE)
     rows = rows.select((rows.op == int(Op.ALL_TO_ALL)) & (rows.group >= 0))
@@ -231,7 +218,7 @@ def _here(rows: Columns, clocks: Clocks, ranks: Array, one_clock: list[int]) -> 
     as both clocks drift, by the least with which nothing runs before it is issued."""
     if not rows.on_device.any():
         return np.asarray(rows.enter_ns)
-    step = np.unique(np.stack([rows.lane, rows.step]), axis=1, return_inverse=True)[1].reshape(-1)
+    step = key_numbers(rows.lane, rows.step)
     shift = np.full(int(step.max()) + 1, np.iinfo(np.int64).min)
     np.maximum.at(shift, step, np.where(rows.on_device, rows.issued_ns - rows.enter_ns, shift[0]))
     rank = ranks[rows.lane]

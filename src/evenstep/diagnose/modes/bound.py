@@ -131,7 +131,6 @@ def _small(case: Case, shape: Shape) -> SmallCollectives | None:
 def _in_turn(case: Case, small: Array, per_step: float) -> bool:
     """Whether these transfers are spread over a step from its beginning: work waits for each.
     Gradients, which could be merged, come after a forward without any."""
-    assert case.costs is not None
     graph, rows = case.costs.graph, case.costs.graph.rows
     mine = np.zeros(len(graph.operations) + 1, bool)
     mine[case.transfers.rows.operation[small]] = True
@@ -290,7 +289,7 @@ def _of_messages(case: Case) -> list[Finding]:
     what they take beyond the time of their bytes in collectives whose members lie alike, on one
     node or one on each, where those move them more than twice as fast."""
     comparable = case.waits_known and case.trace.elapsed_known and not case.stuck
-    if not comparable or case.costs is None:
+    if not comparable:
         return []
     graph = case.costs.graph
     took, size = graph.took_ns, graph.operations.size_bytes

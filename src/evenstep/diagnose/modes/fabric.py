@@ -186,7 +186,7 @@ def _slow_links(case: Case) -> list[Finding]:
     where they are all links of one rank, that rank.
 
     Calm links need not be the majority: a link may be slower than its kind, but never faster."""
-    if case.costs is None or case.stuck:
+    if case.stuck:
         return []
     graph = case.costs.graph
     table, usual = graph.operations, graph.took_ns.astype(float)
@@ -210,7 +210,6 @@ def _slow_links(case: Case) -> list[Finding]:
 def _slow_link(case: Case, slow: Array, usual: Array, ends: Array, judged: Array) -> list[Finding]:
     """The finding of the link that costs most; or of a rank, if its links are those that cost
     most."""
-    assert case.costs is not None
     table, usual = case.costs.graph.operations, usual[slow]
     pairs, place = np.unique(ends[:, slow], axis=1, return_inverse=True)
     excess = np.bincount(place.reshape(-1), table.took_ns[slow] - usual)

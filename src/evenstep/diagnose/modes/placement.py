@@ -26,7 +26,6 @@ from evenstep.diagnose.levels import FEWEST, SMALLEST_SHARE
 from evenstep.diagnose.measure.hosts import (
     LEVELS,
     Layout,
-    fewest_crossings,
     grouped,
     hops,
     layouts,
@@ -74,7 +73,7 @@ def locality(case: Case) -> list[Finding]:
     seen = [say("locality.late", those=late, more=case.mean_excess_ns(cells))] * bool(late)
     seen += [say("locality.slow", groups=names)] * bool(slow)
     return finding_of(
-        case, "locality", Gain(share, case.combined(parts)),
+        case, "locality", Gain(share, case.costs.combined(parts)),
         numbers={
             "seen": "; ".join(seen),
             "who": case.ranks_in_words(ranks),
@@ -138,9 +137,6 @@ class _CrossingRing(NamedTuple):
     """A shape whose rings leave a node or rack more often than they must."""
 
     shape: Shape
-    group: int
-    crossings: int
-    fewest: int
     ordered_gBps: float  # noqa: N815 - bus bandwidth of a ring in the best order
     known: Reference | None
     shorter_ns: Array  # one entry per transfer
@@ -160,18 +156,13 @@ def _crossing(case: Case, shape: Shape) -> _CrossingRing | None:
     if not all(where) or _orders_itself(case, group):
         return None
     known = reference(case.trace, shape, [s for s in case.shapes if s.leaving <= 1])
-    ordered = min(known.gBps, _most(shape)) if known else _most(shape)
+    ordered = shape.busbw_gBps * shape.leaving  # at most: only the shared link slows the ring
+    ordered = min(known.gBps, ordered) if known else ordered
     slower = shape.factor * (1 / shape.busbw_gBps - 1 / ordered)
     rows = case.transfers.rows
     limit = np.minimum(rows.transfer_ns, case.transfers.of_kind("quiet_ns"))
     shorter = np.where(shape.rows, np.minimum(slower * rows.size_bytes, limit), 0.0)
-    crossings, fewest = len(hops(where)), fewest_crossings(where)
-    return _CrossingRing(shape, group, crossings, fewest, ordered, known, shorter)
-
-
-def _most(shape: Shape) -> float:
-    """Bandwidth in the best order, where only the shared link slows the ring."""
-    return shape.busbw_gBps * shape.leaving
+    return _CrossingRing(shape, ordered, known, shorter)
 
 
 def _orders_itself(case: Case, group: int) -> bool:
@@ -189,8 +180,8 @@ def _mismatch(case: Case, crossing: list[_CrossingRing], gain: Gain) -> list[Fin
     first = crossing[0]
     shape, trace = first.shape, case.trace
     names = dict.fromkeys(trace.groups[g].name for part in crossing for g in part.shape.groups)
-    where = places_of(trace, first.group)
-    ranks = [rank for rank in trace.groups[first.group].ranks if rank in trace.ranks]
+    where = places_of(trace, shape.groups[0])
+    ranks = [rank for rank in trace.groups[shape.groups[0]].ranks if rank in trace.ranks]
     kind = "racks" if where[0] == rack_of(trace, ranks[0]) != "" else "nodes"
     order = grouped(ranks, where)
     layered = _hierarchy_saves(case, first) * case.transfers.rows.size_bytes
@@ -205,8 +196,8 @@ def _mismatch(case: Case, crossing: list[_CrossingRing], gain: Gain) -> list[Fin
             "by": f" ({first.known.source if first.known else 'if the shared link is all'})",
             "kind": kind,
             "one": kind[:-1],
-            "crossings": first.crossings,
-            "fewest": first.fewest,
+            "crossings": len(hops(where)),
+            "fewest": shape.nodes,
             "streams": shape.leaving,
             "order": ",".join(map(str, order[:LISTED])) + (",…" if len(order) > LISTED else ""),
         },
@@ -216,7 +207,7 @@ def _mismatch(case: Case, crossing: list[_CrossingRing], gain: Gain) -> list[Fin
             "hierarchy": case.share(np.minimum(layered_ns, case.grid.step_ns)),
         },
         evidence=[
-            Evidence("ring_crossings", first.crossings, first.fewest, "hops"),
+            Evidence("ring_crossings", len(hops(where)), shape.nodes, "hops"),
             Evidence("streams_per_link", shape.leaving, 1, "streams"),
             Evidence("bus_bandwidth", shape.busbw_gBps, first.ordered_gBps, "GB/s"),
             *_curves(case, first),
@@ -237,7 +228,7 @@ def _curves(case: Case, first: _CrossingRing) -> list[Evidence]:
         "ring_in_this_order": allreduce.ring(size, n, Link(gBps / shape.leaving, alpha)),
         "ring_in_the_best_order": allreduce.ring(size, n, link),
         "tree": allreduce.double_tree(size, n, link),
-        "hierarchical": _hierarchical(case, shape, size, link),
+        "hierarchical": hierarchical(case, shape, size, link),
     }
     return [
         Evidence(f"time_as_{name}", measured, float(cost.time_ns), "ns")
@@ -245,23 +236,19 @@ def _curves(case: Case, first: _CrossingRing) -> list[Evidence]:
     ]
 
 
-def _hierarchical(case: Case, shape: Shape, size: float, stream: Link) -> Cost:
-    """Cost of an all-reduce inside the nodes, then between them over one stream of each node."""
+def hierarchical(case: Case, shape: Shape, size: float, stream: Link) -> Cost:
+    """Cost of an all-reduce inside the nodes, then between them over one stream of each node:
+    inside at the bandwidth of the run's groups that lie in one, at an infinite one without any."""
     per_node = max(1, shape.members // shape.nodes)
     outer = stream._replace(gBps=stream.gBps / per_node)
-    inner = Link(_inside_gBps(case))
-    return allreduce.hierarchical(size, shape.nodes, per_node, inner=inner, outer=outer)
-
-
-def _inside_gBps(case: Case) -> float:  # noqa: N802
-    """Bandwidth inside a node, if a group of the run lies in one; else infinite."""
     inside = [one.busbw_gBps for one in case.shapes if one.nodes == 1 and one.busbw_gBps > 0]
-    return max(inside, default=float("inf"))
+    inner = Link(max(inside, default=float("inf")))
+    return allreduce.hierarchical(size, shape.nodes, per_node, inner=inner, outer=outer)
 
 
 def _hierarchy_saves(case: Case, first: _CrossingRing) -> float:
     """Time per byte that a hierarchical algorithm would save, at least 0."""
     shape = first.shape
     whole = shape.factor / shape.busbw_gBps
-    layered = _hierarchical(case, shape, 1.0, Link(first.ordered_gBps)).transfer_ns
+    layered = hierarchical(case, shape, 1.0, Link(first.ordered_gBps)).transfer_ns
     return max(0.0, whole - (layered if shape.op == int(Op.ALL_REDUCE) else layered / 2))

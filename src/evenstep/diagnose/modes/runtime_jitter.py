@@ -126,7 +126,7 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
         waited = case.without(case.grid.run_delay_ns * outside, Cause.CONTENTION)
         replayed = case.share(case.saved(waited))
         if replayed > share:
-            share, change = replayed, lambda base: case.combined([base, waited])
+            share, change = replayed, lambda base: case.costs.combined([base, waited])
     interval = Share(*(min(value, room) for value in share))
     severity = interval.value
     # also what ranks lose beyond lateness: transports without a core look like slow transfer
@@ -245,7 +245,7 @@ def _late_issue(case: Case) -> list[Finding]:
         gain = gain._replace(share=gain.share._replace(low=low, high=high))
     mode = "runtime_jitter.launch"
     return finding_of(
-        case, mode, gain._replace(change=lambda base: case.combined([base, change])),
+        case, mode, gain._replace(change=lambda base: case.costs.combined([base, change])),
         confidence=None if sure else 0.5,
         numbers={
             "seen": say(f"{mode}.{seen}", part=share),

@@ -54,7 +54,7 @@ def _worth_mending(case: Case, cells: Array) -> Array:
         return cells
     fewer = [cells & np.isin(np.arange(len(behind)), ranks[:last]) for last in range(1, len(ranks))]
     on_record = _without_recorded(case)
-    changes = [case.combined([case.relieved(part), on_record]) for part in (*fewer, cells)]
+    changes = [case.costs.combined([case.relieved(part), on_record]) for part in (*fewer, cells)]
     gains = case.all_saved(changes)
     left = [case.share(gains[-1] - gain).value for gain in gains[:-1]]
     return next((p for p, rest in zip(fewer, left, strict=True) if rest < SMALLEST_SHARE), cells)
@@ -65,7 +65,7 @@ def _without_recorded(case: Case) -> Change:
     of work, as only ranks that come early wait for a batch that is not ready."""
     causes = [one for one in Cause if one not in (Cause.WORK, Cause.INPUT)]
     held = [case.relieved(cells, one) for one in causes if (cells := case.delays.cells(one)).any()]
-    return case.combined([case.without(case.grid.phase_ns[Phase.INPUT], Cause.INPUT), *held])
+    return case.costs.combined([case.without(case.grid.phase_ns[Phase.INPUT], Cause.INPUT), *held])
 
 
 def _late_entry(case: Case) -> list[Finding]:
@@ -74,7 +74,7 @@ def _late_entry(case: Case) -> list[Finding]:
     waited = case.waited_for_ns[0] if len(behind) else behind
     ranks = np.flatnonzero((behind >= NAMED * case.grid.total_ns) & (waited > 0))
     ranks = ranks[waited[ranks] >= MINOR * waited.sum()]
-    if not len(ranks) or case.costs is None:
+    if not len(ranks):
         return []
     graph = case.costs.graph
     ranks = ranks[np.argsort(-behind[ranks], kind="stable")]

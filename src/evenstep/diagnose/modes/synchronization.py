@@ -184,7 +184,7 @@ def synchronization_amplification(case: Case) -> list[Finding]:
     others = case.share(case.delays.all_loss_ns.sum(axis=1)).value >= SMALLEST_SHARE
     named = "apart from what other findings name, " if others else ""
     return finding_of(
-        case, "synchronization_amplification", Gain(share, case.costs.even if case.costs else None),
+        case, "synchronization_amplification", Gain(share, case.costs.even),
         numbers={"spread": spread, "apart": named, "factor": 1 + factor, "round": ROUND_STEPS},
         projected=by_noise,
         options={"cores": share, "rounds": Share(gain, max(0.0, low), min(1.0, high))},

@@ -25,6 +25,7 @@ from evenstep.diagnose.graph.peers import MicroBatches, beginning, message_ends,
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.graph.structure import Graph, by_step_and_lane
 from evenstep.diagnose.lateness.case import Case
+from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS, above_others
 from evenstep.diagnose.levels import MOST, NAMED, NEARLY_ALL, SMALLEST_SHARE, SURE
@@ -85,12 +86,12 @@ def _uneven_sequences(case: Case) -> list[Finding]:
     """Micro-batches of different lengths, or forward and backward, or all stretches of a step's
     work, that are long together, on another rank in each step."""
     few = len(case.grid.steps) < FEWEST_STEPS or case.grid.shape[1] < 2
-    if case.contended or few or case.costs is None:
+    if case.contended or few:
         return []
     batches = micro_batches(case.costs.graph)
     if batches is not None and _varies(batches):
         work: MicroBatches | WorkVariation = batches
-        evened: Callable[[Change], Change] = partial(_without_lengths, case.costs.graph, batches)
+        evened: Callable[[Change], Change] = partial(_without_lengths, case.costs, batches)
     else:
         phases, stretches = _forward_and_backward(case), _stretches(case)
         spent = phases or stretches
@@ -131,20 +132,18 @@ def _varies(work: MicroBatches | WorkVariation) -> bool:
     return work.deviation >= VARYING and work.correlation >= MOST
 
 
-def _without_lengths(graph: Graph, batches: MicroBatches, base: Change) -> Change:
+def _without_lengths(costs: Costs, batches: MicroBatches, base: Change) -> Change:
     """The change to micro-batches as long as the mean one, on top of another change."""
-    own = graph.own_ns.copy()
-    own[base.rows] = base.own_ns
+    own = costs.own_ns(base)
     own[batches.rows] /= batches.common
-    changed = np.flatnonzero(own != graph.own_ns)
-    return base._replace(rows=changed, own_ns=own[changed])
+    return costs.change_to(own, base)
 
 
 def _late_at_even_lengths(case: Case, batches: MicroBatches | None) -> Array:
     """Cells that keep most of their excess with all micro-batches as long as the mean one; without
     micro-batches, those whose excess is mostly outside the recorded forward and backward."""
     left, computing = np.zeros(case.grid.shape), [case.grid.phase_ns[p] for p in COMPUTE_PHASES]
-    if batches is not None and case.costs is not None:
+    if batches is not None:
         own = case.costs.graph.own_ns.copy()
         own[batches.rows] /= batches.common
         left[case.grid.sampled] = above_others(by_step_and_lane(case.costs.graph, own))
@@ -181,7 +180,6 @@ def _forward_and_backward(case: Case) -> WorkVariation | None:
 
 def _stretches(case: Case) -> WorkVariation | None:
     """Variation of the own work between operations; None where there are not several long ones."""
-    assert case.costs is not None
     graph, part = case.costs.graph, max(case.costs.parts, key=lambda part: part.rows.size)
     own = part.by_place(graph.own_ns)
     usual = np.median(own, axis=0)
@@ -283,7 +281,6 @@ def _slow_stage(case: Case, number: Array, stage: int, work: Array) -> list[Find
 
 def _moved(case: Case, relieved: Change, mine: Array, stages: int) -> Change:
     """The change that shares the excess of a stage out evenly among all stages."""
-    assert case.costs is not None
     graph = case.costs.graph
     own, others = graph.own_ns.copy(), ~mine[graph.rows.lane]
     excess = own[relieved.rows] - relieved.own_ns
@@ -303,7 +300,7 @@ def _stages_of(case: Case) -> dict[int, int]:
         if group.name.lower().startswith(("pp", "pipe")) and len(group.ranks) > 1
     ]
     found = {rank: place for group in named for place, rank in enumerate(group.ranks)}
-    if not found and case.grid.graph is not None:
+    if not found:
         number = stages_passed(case.grid.graph)
         found = {int(case.grid.ranks[at]): int(number[at]) for at in np.flatnonzero(number >= 0)}
         for group in groups if found else ():

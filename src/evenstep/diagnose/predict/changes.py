@@ -19,7 +19,6 @@ from evenstep.allreduce import Cost, Link
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.graph.structure import means
 from evenstep.diagnose.lateness.case import Case
-from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.measure.transfers import TransferLine, line_through
 from evenstep.diagnose.modes.runtime_jitter import aligned_pauses
@@ -105,11 +104,11 @@ def _ranks(case: Case, spec: Spec) -> Change | str:
     """The ranks' own work set to the median of the others', by place and step, or multiplied."""
     if spec.change == "ideal":
         return _computes(case, spec)
-    costs, mine = _costs(case), _columns(case, spec)
+    costs, mine = case.costs, _columns(case, spec)
     own = costs.graph.own_ns.copy()
     if spec.change == "x":
         own[mine[costs.graph.rows.lane]] *= spec.factor
-        return _changed(case, own)
+        return case.costs.change_to(own)
     if mine.all():
         return "there are no other ranks to take the median of"
     for part in costs.parts:
@@ -121,12 +120,7 @@ def _ranks(case: Case, spec: Spec) -> Change | str:
         elif chosen.any():  # no other rank has their program
             work = np.median(case.grid.work_ns, axis=0)
             own[part.rows] *= np.median(work[~mine]) / max(np.median(work[mine]), 1.0)
-    return _changed(case, own)
-
-
-def _costs(case: Case) -> Costs:
-    assert case.costs is not None  # a run without a graph is asked nothing
-    return case.costs
+    return case.costs.change_to(own)
 
 
 def _columns(case: Case, spec: Spec) -> Array:
@@ -140,21 +134,16 @@ def _columns(case: Case, spec: Spec) -> Array:
     return np.isin(case.grid.ranks, spec.numbers)
 
 
-def _changed(case: Case, own_ns: Array) -> Change:
-    rows = np.flatnonzero(own_ns != _costs(case).graph.own_ns)
-    return Change.of_work(rows, own_ns[rows])
-
-
 def _even(case: Case, _: Spec) -> Change | str:
     """Each row's own work at the mean of all ranks of the same program."""
     if len(case.grid.ranks) < 2:
         return "there is one rank only"
-    costs = _costs(case)
+    costs = case.costs
     own = costs.graph.own_ns.copy()
     for part in costs.parts:
         here = part.by_place(own)
         part.assign(own, np.broadcast_to(here.mean(axis=1, keepdims=True), here.shape))
-    return _changed(case, own)
+    return case.costs.change_to(own)
 
 
 def _removed(case: Case, spec: Spec) -> Change | str:
@@ -179,7 +168,7 @@ def _in_table(case: Case, ranks: Array, column: str) -> Array:
 def _computes(case: Case, spec: Spec) -> Change | str:
     """Computes with the usual duration of their type, multiplied, or with those of each stage as
     long on average as those of all stages."""
-    graph, records = _costs(case).graph, case.grid.records.of_kind(Kind.PHASE)
+    graph, records = case.costs.graph, case.grid.records.of_kind(Kind.PHASE)
     mine = (records.op != int(Phase.SYNC)) & np.isin(records.step, graph.steps)
     records = records.select(mine & np.isin(records["rank"], case.grid.ranks))
     length = (records.exit_ns - records.enter_ns).astype(float)
@@ -188,7 +177,7 @@ def _computes(case: Case, spec: Spec) -> Change | str:
         return changed
     own = graph.own_ns.copy()
     np.add.at(own, _rows_of(case, records), changed - length)
-    return _changed(case, own)
+    return case.costs.change_to(own)
 
 
 def _lengths(case: Case, spec: Spec, records: Columns, length_ns: Array) -> Array | str:
@@ -212,7 +201,7 @@ def _lengths(case: Case, spec: Spec, records: Columns, length_ns: Array) -> Arra
 
 def _rows_of(case: Case, records: Columns) -> Array:
     """The row of the graph whose work each of these records ends in."""
-    rows = _costs(case).graph.rows
+    rows = case.costs.graph.rows
     ended = case.grid.clocks.placed(records)[1]
     lane = np.searchsorted(case.grid.ranks, records["rank"])
     order = np.lexsort([rows.at_ns, rows.lane])
@@ -362,8 +351,7 @@ def answer(case: Case, spec: Spec) -> Change | str:
     """The change that is asked for, or why the trace cannot tell."""
     if not len(case.grid.steps):
         return "no step was finished by every rank"
-    graph = case.grid.graph
-    if graph is None or not len(graph.operations):
+    if not len(case.grid.graph.operations):
         return "no collective that all traced ranks took part in was recorded"
     of_table = spec.change == "ideal" or spec.subject in ("stage", "stages", "dp", "optype")
     if of_table and case.trace.operations is None:

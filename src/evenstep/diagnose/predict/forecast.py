@@ -139,7 +139,7 @@ class Segments(NamedTuple):
 def segments(grid: StepGrid) -> Segments:
     """Cut the grid's steps at their barriers."""
     unsteady = _unsteady(grid)
-    found = _cut(grid.graph) if grid.graph is not None else None
+    found = _cut(grid.graph)
     steps = np.flatnonzero(grid.sampled)
     if found is None:
         seen = np.ones(len(grid.steps), bool)

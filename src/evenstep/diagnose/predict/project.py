@@ -231,7 +231,7 @@ def _limits(
         "apart": not cut.barriers,
         "contended": scheduler is not None and scheduler.oversubscribed,
         "missing": trace.missing_ranks,
-        "device": grid.graph is not None and grid.graph.device.any(),
+        "device": grid.graph.device.any(),
         "transfer": elsewhere,
         "grows": elsewhere and grows.contention is not None,
         "one_size": elsewhere and grows.contention is None,

@@ -63,7 +63,7 @@ def _gain(case: Case, text: str, changes: Sequence[Any], method: str) -> WhatIfG
     reason = next((change for change in changes if isinstance(change, str)), None)
     if reason is not None:
         return WhatIfGain(text, None, None, None, _mean(before), None, None, reason)
-    saved = case.saved(case.combined(changes))
+    saved = case.saved(case.costs.combined(changes))
     gain = gained(saved, before)
     return WhatIfGain(text, *gain.rounded(), _mean(before), _mean(before - saved), method)
 

@@ -130,25 +130,8 @@ class Methods:
         return method
 
 
-class Replacements:
-    """Replaced methods; `restore` restores those that were not replaced again."""
-
-    def __init__(self) -> None:
-        self._done: list[tuple[type, str, Any, Any]] = []
-
-    def replace(self, owner: type, name: str, method: Any) -> None:
-        """Replace a method that `owner` itself defines. Raises TypeError."""
-        self._done.append((owner, name, method, owner.__dict__[name]))
-        _assign(owner, name, method)
-
-    def restore(self) -> None:
-        while self._done:
-            owner, name, method, original = self._done.pop()
-            if owner.__dict__.get(name) is method:
-                _assign(owner, name, original)
-
-
-def _assign(owner: type, name: str, method: Any) -> None:
+def assign(owner: type, name: str, method: Any) -> None:
+    """Set a method of a class, which may be immutable. Raises TypeError."""
     try:
         setattr(owner, name, method)
         return

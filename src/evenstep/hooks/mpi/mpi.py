@@ -21,9 +21,10 @@ from evenstep.hooks.mpi.calls import Message
 from evenstep.hooks.mpi.collectives import MpiCollectives
 from evenstep.hooks.mpi.groups import ENDERS, MAKERS, MpiGroups
 from evenstep.hooks.mpi.messages import MpiMessages
-from evenstep.hooks.mpi.methods import Enter, Methods, Replacements
+from evenstep.hooks.mpi.methods import Enter, Methods, assign
 from evenstep.hooks.mpi.requests import Requests, Ticket, all_if, all_of, one_of, some_of
 from evenstep.hooks.repeating import MESSAGE, InferredSteps
+from evenstep.hooks.wrapping import replaced, undo
 from evenstep.trace.spool.layout import Flag
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class MpiHooks(HostHooks):
         self._messages = MpiMessages(mpi, agent.recorder, self.groups)
         self.requests = Requests(mpi, self._ended, self._waited, lambda: self.armed, self.missed)
         self._methods = Methods(self)
-        self._replaced = Replacements()
+        self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
         """Replace the methods. Raises TypeError where this Python does not let it."""
@@ -61,7 +62,7 @@ class MpiHooks(HostHooks):
             if self._mpi.Is_initialized() and self._mpi.COMM_WORLD.Get_size() > 1:
                 self._agent.spool.add_fact("framework", calls.LIMIT)
         except BaseException:
-            self._replaced.restore()
+            undo(self._undo)
             raise
 
     def pause_by(self, gate: Callable[[], None] | None) -> None:
@@ -75,7 +76,7 @@ class MpiHooks(HostHooks):
     def remove(self) -> None:
         """Restore the methods, and infer the last steps."""
         armed, self.armed = self.armed, False
-        self._replaced.restore()
+        undo(self._undo)
         if armed:
             self._steps.conclude()
         self.groups.release()
@@ -126,7 +127,7 @@ class MpiHooks(HostHooks):
         choosers |= {"Waitsome": some_of, "Testsome": some_of}
         for name, chosen in choosers.items():
             for spelling in (name, name.lower()):
-                self._replaced.replace(owner, spelling, requests.several(own[spelling], chosen))
+                self._place(owner, spelling, requests.several(own[spelling], chosen))
         names = dict.fromkeys(("Free", "free"))
         self._each(owner, names, lambda own, _: self._methods.freeing(own))
 
@@ -148,13 +149,16 @@ class MpiHooks(HostHooks):
             return start_all.__get__(None, cls)(requests)
 
         self._replace(owner, "Start", one)
-        self._replaced.replace(owner, "Startall", classmethod(several))
+        self._place(owner, "Startall", classmethod(several))
 
     def _replace(self, owner: type, name: str, method: Any) -> None:
         original = owner.__dict__[name]
         method.__name__, method.__doc__ = name, getattr(original, "__doc__", None)
         method.__qualname__, method.__wrapped__ = f"{owner.__name__}.{name}", original
-        self._replaced.replace(owner, name, method)
+        self._place(owner, name, method)
+
+    def _place(self, owner: type, name: str, method: Any) -> None:
+        self._undo.append(replaced(owner, name, method, assign))
 
     # -- what is recorded ------------------------------------------------------------------------
 

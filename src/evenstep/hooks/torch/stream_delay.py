@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from evenstep.hooks.wrapping import replaced
+from evenstep.hooks.wrapping import replaced, undo
 from evenstep.trace.spool.layout import WORD_HELD
 from evenstep.trace.spool.spool import Spool
 
@@ -124,8 +124,7 @@ class CaptureGate:
 
     def remove(self) -> None:
         """Restore torch's own methods."""
-        while self._undo:
-            self._undo.pop()()
+        undo(self._undo)
 
     def _count(self, by: int) -> None:
         with self.lock:

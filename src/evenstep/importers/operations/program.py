@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, key_numbers
 from evenstep.trace.operation_messages import MOST, OperationMessages, lanes
 from evenstep.trace.operations import (
     COLLECTIVES,
@@ -189,8 +189,7 @@ def _asked(ops: Columns, fly: Array) -> Array:
     edges = line[computes, None] + np.stack([ops.enter_ns, ops.exit_ns], axis=1)[computes]
     edges, into = np.maximum.accumulate(edges.reshape(-1)), np.arange(2 * len(computes))
     begun = 2 * np.searchsorted(ops.worker[computes], ops.worker[row])
-    call = np.stack([ops.step, ops.stage, ops.optype, ops.seq_id])[:, row]
-    call = np.unique(call, axis=1, return_inverse=True)[1].reshape(-1)
+    call = key_numbers(*(each[row] for each in (ops.step, ops.stage, ops.optype, ops.seq_id)))
     first = np.full(places, np.inf)
     np.minimum.at(first, call[~queued], (np.interp(enter, edges, into) - begun)[~queued])
     told = queued & np.isfinite(first[call])

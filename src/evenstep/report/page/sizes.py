@@ -12,6 +12,7 @@ from evenstep import allreduce
 from evenstep.allreduce import Link
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.measure.transfers import RINGS, Shape, reference
+from evenstep.diagnose.modes.placement import hierarchical
 from evenstep.report.page.sheet import Chart
 from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Op
@@ -104,15 +105,10 @@ def _expected(
     gBps: float,  # noqa: N803
 ) -> list[Array | None]:
     """Return the times of `ALGORITHMS`; None where one does not apply."""
-    n, each = shape.members, max(shape.members // shape.nodes, 1)
-    link = Link(gBps, alpha_ns)
+    n, link = shape.members, Link(gBps, alpha_ns)
     ring = allreduce.ring(1.0, n, link).grown(size)
     if shape.op != int(Op.ALL_REDUCE):
         return [ring / 2, None, None]  # half of an all-reduce, for which alone others have forms
-    layered = None
-    if shape.nodes > 1 and each > 1:
-        inside = max((one.busbw_gBps for one in case.shapes if one.nodes == 1), default=np.inf)
-        outer = Link(gBps / each, alpha_ns)
-        cost = allreduce.hierarchical(1.0, shape.nodes, each, inner=Link(inside), outer=outer)
-        layered = cost.grown(size)
+    layers = shape.nodes > 1 and n >= 2 * shape.nodes
+    layered = hierarchical(case, shape, 1.0, link).grown(size) if layers else None
     return [ring, allreduce.double_tree(1.0, n, link).grown(size), layered]

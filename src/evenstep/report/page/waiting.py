@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from evenstep.diagnose.lateness.case import Case
-from evenstep.diagnose.lateness.cost import Blame
 from evenstep.diagnose.lateness.dynamics import critical_path
 from evenstep.report.page.sheet import Chart
 from evenstep.trace.columns import Array, Columns
@@ -32,19 +31,11 @@ def waiting(case: Case) -> Chart | None:
     if ranks < 2 or not case.waits_known or found.lost_ns.sum() <= 0:
         return None
     width = -(-ranks // MOST_CELLS_A_SIDE)
-    lost = lost_between(found, np.arange(ranks) // width)
+    lost = found.between(np.arange(ranks) // width)
     matrix = Columns({"lost_us": (lost / 1e3).astype(np.float32).reshape(-1)})
     firsts = [int(rank) for rank in case.grid.ranks[::width]]
     facts = {"ranks": firsts, "ranks_per_bin": width}
     return Chart({"matrix": matrix, "bounds": _bounds(case)}, {"waiting": facts})
-
-
-def lost_between(found: Blame, place: Array) -> Array:
-    """Return lost rank-nanoseconds, shape (waiting, awaited) places; `place` is that of a rank."""
-    side = int(place.max()) + 1
-    cell = place[found.victim] * side + place[found.culprit]
-    total = np.bincount(cell, weights=found.lost_ns, minlength=side * side)
-    return total.reshape(side, side)
 
 
 def _bounds(case: Case) -> Columns:
@@ -80,7 +71,7 @@ def host_waits(trace: Trace, case: Case) -> Chart | None:
     number = {name: at for at, name in enumerate(hosts)}
     host = np.array([number[name] for name in names])
     width = -(-len(hosts) // MOST_PLACES)
-    lost = lost_between(found, host // width)
+    lost = found.between(host // width)
     waiting, awaited = np.nonzero(lost)
     pairs = Columns(
         {
@@ -91,7 +82,7 @@ def host_waits(trace: Trace, case: Case) -> Chart | None:
     )
     facts = {
         "places": _places(trace, case, hosts, host, width),
-        "worst": _worst(lost_between(found, host), hosts),
+        "worst": _worst(found.between(host), hosts),
         "hosts_per_place": width,
     }
     return Chart({"host_waits": pairs}, {"host_waits": facts})
