@@ -178,7 +178,8 @@ def test_messages_that_nobody_was_blocked_for_take_as_long_as_others():
 
 def test_lanes_that_wait_for_the_same_in_another_order_keep_their_work_each():
     rows = {"lane": [0, 0, 0, 1, 1, 1], "wait": [0, 1, -1, 1, 0, -1], "enter": [-1] * 6}
-    rows |= {"ends": np.array([0, 0, 1] * 2, bool), "segment": [0] * 6}
+    rows |= {"ends": np.array([0, 0, 1] * 2, bool), "segment": [0] * 6, "index": [0] * 6}
+    rows |= {"at_ns": [0] * 6}
     table = {
         "op": [1, 4],
         "group": [-1, -1],

@@ -99,6 +99,15 @@ def test_a_sudden_or_steady_slowness_is_no_drift(course, worst):
     assert worst(drifting([3], 30, lambda t: course(t).astype(float))).mode == "straggler"
 
 
+def test_a_rank_that_is_late_while_the_others_grow_faster_does_not_drift(worst):
+    world = World(ranks=2, steps=STEPS, noise=0.01)
+    table = world.everywhere()
+    course = np.linspace(0, 1, STEPS)
+    table[:, 0], table[:, 1] = 20 * MS * (1 - course), 25 * MS + MS * course
+    finding = worst(world.delayed(Phase.BACKWARD, table, computing=True))
+    assert (finding.mode, finding.where.ranks) == ("straggler", [1])
+
+
 def test_clocks_and_temperatures_are_the_evidence(evidence):
     world = drifting([3], 30, linear)
     trace = sampled(world, 3, gpu__temperature_celsius=(60, 90), gpu__sm_clock_mhz=(1980, 1500))

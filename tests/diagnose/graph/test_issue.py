@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.graph.replay import Change, replay, step_lengths
+from evenstep.diagnose.graph.streams import FASTEST_DRIFT
 from evenstep.trace.spool.layout import Flag
 from tests.diagnose.graph.by_hand import BOOT_NS, MS, Run
 
@@ -52,8 +53,10 @@ def test_what_hosts_issue_at_their_own_pace_is_no_sooner_over():
 
 
 def test_hosts_that_wait_for_their_devices_issue_sooner_when_these_are_done():
-    """A step is 6 ms of work and the transfer: without it all of the transfers are gained."""
-    assert saved(issued(True), without_transfers(issued(True))) == pytest.approx(TOOK.sum())
+    """A step is 6 ms of work and the transfer: without it all of the transfers are gained, within
+    what the clocks may drift by."""
+    gained = saved(issued(True), without_transfers(issued(True)))
+    assert gained == pytest.approx(TOOK.sum(), rel=FASTEST_DRIFT)
 
 
 def test_devices_with_less_to_do_wait_for_no_host_that_is_ahead():

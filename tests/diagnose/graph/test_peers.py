@@ -5,7 +5,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from evenstep.diagnose.graph.peers import _away, _before, message_ends, micro_batches, peers
+from evenstep.diagnose.graph.peers import (
+    _away,
+    _before,
+    beginning,
+    message_ends,
+    micro_batches,
+    peers,
+)
 from evenstep.trace.columns import Columns
 from tests.diagnose.graph.by_hand import Run
 from tests.diagnose.graph.test_build import behind
@@ -61,6 +68,25 @@ def test_what_was_received_is_of_the_next_row_until_the_lane_sends_or_waits_agai
     assert _before(found, received, sends, none).tolist() == [-1, 7, 7, -1, -1, -1]
     received[0], own = -1, np.array([1, 0, 0, 0, 0, 0], bool)  # waits only for what it sent
     assert _before(found, received, none, own).tolist() == [-1, -1, -1, -1, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("sent_ns", "begins"), [([0, 2, 9], [True, True, True]), ([0, 12, 22], [True, False, False])]
+)
+def test_who_sends_before_anything_came_begins_however_late(sent_ns, begins):
+    """Three lanes around, all sends over at 10, 20 and 30: a ring of which the last lane is late,
+    or stages of which each passes on what has come to it."""
+    rows = {
+        "lane": [0, 1, 1, 2, 2, 0], "enter": [0, -1, 1, -1, 2, -1], "wait": [-1, 0, -1, 1, -1, 2],
+        "at_ns": [sent_ns[0], 10, sent_ns[1], 20, sent_ns[2], 30], "index": [0] * 6,
+    }  # fmt: skip
+    table = {
+        "message": [True] * 3, "root": [0, 1, 2], "group": [0] * 3, "step": [5] * 3,
+        "over_ns": [10, 20, 30],
+    }  # fmt: skip
+    found = graph_of(rows, table)
+    found.steps = np.array([5])
+    assert beginning(found).tolist() == begins
 
 
 def test_lanes_of_one_program_are_peers_place_by_place():

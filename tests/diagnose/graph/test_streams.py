@@ -115,16 +115,19 @@ def test_a_lane_without_compute_was_never_idle_for_anything():
     assert idle_until_over(none, np.array([0]), np.array([1]), np.array([9])).tolist() == [0]
 
 
-def test_the_line_of_issue_follows_a_drift_and_no_jump():
+def test_the_curve_of_issue_follows_a_clock_that_drifts_and_no_faster_one():
     enter = np.arange(64) * MS
-    drifting = issue_line(enter, enter + 30 + enter // 20_000)  # 50 parts in a million
-    assert drifting.at(enter) == pytest.approx(30 + enter / 20_000, abs=1)
-    jumping = issue_line(enter, enter + enter // 1000)  # more than any clock drifts
-    assert jumping.at(enter) == pytest.approx(np.full(64, 63_000))
+    wander = np.rint(20_000 * np.sin(enter / (200 * MS))).astype(np.int64)  # 100 parts in a million
+    found = issue_line(enter, enter + 30 + wander)
+    assert found.at(enter) == pytest.approx(30 + wander, abs=1)
+    jumping = issue_line(enter, enter + enter // 1000)  # a thousand parts, of which it falls 200
+    assert jumping.at(enter) == pytest.approx(63_000 - 200.0 * np.arange(63, -1, -1))
 
 
-def test_a_line_of_two_entries_has_no_slope():
-    assert issue_line(np.array([0, 100]), np.array([7, 103])).at(np.array([50])).tolist() == [7]
+def test_an_entry_far_behind_its_issue_does_not_move_the_curve():
+    enter = np.array([0, 50, 100])
+    found = issue_line(enter, enter + np.array([7, -900, 7]))
+    assert found.at(np.array([0, 50, 100])) == pytest.approx([7, 7, 7], abs=0.02)
 
 
 # -- the order within streams ----------------------------------------------------------------------

@@ -137,14 +137,17 @@ def message_ends(graph: Graph) -> Array:
 
 def beginning(graph: Graph) -> Array:
     """Whether each lane mostly sends its first message of a step before one has come to it: the
-    first stage of a pipeline does."""
-    table, lanes = graph.operations, len(graph.ranks)
-    source, target = message_ends(graph)[:, :-1]
-    passed = np.flatnonzero((source >= 0) & (target >= 0))
-    step = np.searchsorted(graph.steps, table.step[passed]) * lanes
+    first stage of a pipeline does, as do all members of a ring."""
+    rows, table, lanes = graph.rows, graph.operations, len(graph.ranks)
+    source, target = message_ends(graph)
+    passed = (source >= 0) & (target >= 0)
     sent_ns, came_ns = np.full((2, len(graph.steps) * lanes), np.inf)
-    np.minimum.at(sent_ns, step + source[passed], table.last_ns[passed])
-    np.minimum.at(came_ns, step + target[passed], table.over_ns[passed])
+    sends = np.flatnonzero(passed[rows.enter] & (source[rows.enter] == rows.lane))
+    cell = rows["index"][sends] * lanes + rows.lane[sends]
+    np.minimum.at(sent_ns, cell, rows.at_ns[sends])
+    came = np.flatnonzero(passed[:-1])
+    step = np.searchsorted(graph.steps, table.step[came]) * lanes
+    np.minimum.at(came_ns, step + target[came], table.over_ns[came])
     return np.asarray((sent_ns < came_ns).reshape(-1, lanes).mean(axis=0) > MOST)
 
 

@@ -173,24 +173,17 @@ def _on_streams(rows: Columns) -> tuple[Array, Array]:
     return after, busy
 
 
-WINDOWS = 16  # of a run; in each some entry is taken to have begun as soon as it was issued
-
-
 def issue_line(enter: Array, issued_ns: Array) -> Offset:
-    """The line added to the common time of devices to get their hosts', which read one clock: the
-    least by which nothing begins before it is issued. Where hosts are always far ahead the true
-    difference may be larger."""
-    behind = (issued_ns - enter).astype(float)
+    """What to add to the common time of devices to get their hosts', which read one clock: the
+    least by which nothing begins before it is issued, and that drifts no faster than a clock does.
+    Where hosts are always far ahead the true difference may be larger.
+    """
     order = np.argsort(enter, kind="stable")
-    parts = [part for part in np.array_split(order, WINDOWS) if len(part)]
-    middles = np.array([float(enter[part].mean()) for part in parts])
-    most = np.array([float(behind[part].max()) for part in parts])
-    slope = 0.0
-    if len(parts) > 2:
-        rate = float(np.median(np.diff(most) / np.maximum(np.diff(middles), 1.0)))
-        slope = rate if abs(rate) < FASTEST_DRIFT else 0.0
-    base = float(middles[0])
-    return Offset(base, slope, float((behind - slope * (enter - base)).max()))
+    time, behind = enter[order].astype(float), (issued_ns - enter)[order].astype(float)
+    drift = FASTEST_DRIFT * (time - time[:1])
+    falling = np.maximum.accumulate(behind + drift) - drift
+    rising = np.maximum.accumulate((behind - drift)[::-1])[::-1] + drift
+    return Offset(0.0, 0.0, 0.0, time, np.maximum(falling, rising))
 
 
 class Offset(NamedTuple):

@@ -72,12 +72,15 @@ def _risen(at: Array, excess: Array, own: Array) -> Drift | None:
     if growth < ERRORS * noise or len(risen) < 8:
         return None
     onset = int(np.argmax(risen > risen[0] + max(0.1 * growth, 2 * noise)))
-    if float((risen[3:] - risen[:-3]).max()) >= SUDDEN * growth or trend(at, own).slope <= 0:
+    rise = trend(at, excess, excess - risen)
+    if float((risen[3:] - risen[:-3]).max()) >= SUDDEN * growth:
+        return None
+    if trend(at, own).slope <= MOST * rise.slope:  # the others' work falls instead
         return None
     if 2 * float((risen[onset:] - risen[0]).mean()) < float(excess[onset:].mean()):
         return None
     start = float(np.median(own[: max(len(own) // 8, 1)]))
-    return Drift(-1, growth, start, onset, trend(at, excess, excess - risen))
+    return Drift(-1, growth, start, onset, rise)
 
 
 def find(case: Case) -> list[Finding]:
