@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evenstep.diagnose.graph import awaited
+from evenstep.diagnose.graph import gaps
 from evenstep.diagnose.measure.grid import step_grid
 from tests.stacks.pipelines import Pipeline
 
@@ -22,14 +22,14 @@ def test_waits_that_end_together_take_nothing_of_the_work_after_them(stage, earl
 
 def test_a_kind_that_no_sampled_step_has_keeps_what_was_known_of_it(monkeypatch):
     """Of two steps one is looked at; the gap that only the other has is not searched for."""
-    monkeypatch.setattr(awaited, "MOST_GAPS", 2)
-    gaps = awaited._Gaps(
+    monkeypatch.setattr(gaps, "MOST_GAPS", 2)
+    some = gaps.Gaps(
         row=np.arange(4), kind=np.array([0, 0, 0, 1]), pair=np.zeros(4, int),
         cell=np.array([0, 0, 1, 1]), opens=np.zeros(4, bool), idle=np.zeros(4, bool),
         lasted=np.full(4, 1e6), computed=np.full(4, np.nan),
-        over=np.full((awaited.FURTHEST, 4), -np.inf),
+        over=np.full((gaps.FURTHEST, 4), -np.inf),
     )  # fmt: skip
-    share = np.full((2, awaited.FURTHEST), np.nan)
+    share = np.full((2, gaps.FURTHEST), np.nan)
     share[1, 0] = 1.0
-    found = awaited._best_shares(gaps, share, np.zeros(2, bool))
+    found = gaps.best_shares(some, share, np.zeros(2, bool))
     np.testing.assert_array_equal(found[1], share[1])

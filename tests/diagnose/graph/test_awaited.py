@@ -4,27 +4,19 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.graph.awaited import (
-    FURTHEST,
     Awaited,
-    _clearly,
-    _entered_kinds,
-    _expected,
-    _Gaps,
-    _gaps,
     _in_stream,
-    _median,
-    _misfit,
     _of_members,
-    _paces,
-    _places,
     _reached,
     _shares_by_idle_time,
-    _usual_shares,
     _waits_of_rows,
-    _work,
     awaited,
-    with_reached,
+    entered_kinds,
+    places_of,
+    usual_shares,
 )
+from evenstep.diagnose.graph.gaps import FURTHEST, Gaps, _clearly, gaps_between, weighted_median
+from evenstep.diagnose.graph.reached import with_reached
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Op
 from tests.diagnose.synthetic import MS
@@ -39,7 +31,7 @@ def gaps(lasted, over, *, kind=None, cell=None, idle=None, computed=None):
     ends = np.full((FURTHEST, count), -np.inf)
     ends[: len(over)] = over
     kind = np.array(kind or [0] * count)
-    return _Gaps(
+    return Gaps(
         np.arange(1, count + 1), kind, 0 * kind, np.array(cell or [0] * count),
         np.zeros(count, bool), np.array(idle or [False] * count), lasted,
         np.array(computed or [NAN] * count) * MS, ends,
@@ -65,25 +57,25 @@ def shares(*rows):
     ],
 )
 def test_work_is_what_fits_behind_every_wait(share, work, unseen):
-    found = _work(gaps([10], [[6], [7]]), shares(share))
+    found = gaps([10], [[6], [7]]).work(shares(share))
     assert (found[0] / MS).tolist() == pytest.approx([work])
     assert found[1].tolist() == [unseen]
 
 
 def test_a_wait_after_all_work_hides_how_long_that_was():
-    _, unseen = _work(gaps([10] * 4, [10, 9.997, 9.996, 12]), shares([1.0]))  # within 3 µs
+    _, unseen = gaps([10] * 4, [10, 9.997, 9.996, 12]).work(shares([1.0]))  # within 3 µs
     assert unseen.tolist() == [True, True, False, True]
 
 
 def test_what_a_device_computed_is_its_work_and_hides_nothing():
-    work, unseen = _work(gaps([10], [10], computed=[3]), shares([1.0]))
+    work, unseen = gaps([10], [10], computed=[3]).work(shares([1.0]))
     assert (work / MS).tolist() == [3]
     assert not unseen.any()
 
 
 def test_a_gap_lasts_until_every_wait_and_what_follows_it():
     one = gaps([0, 0, 0], [[6, 1, 6], [9, 0, 0]])
-    lasts = _expected(one, shares([0.5, 1.0]), np.full(3, 4.0 * MS))
+    lasts = one.expected(shares([0.5, 1.0]), np.full(3, 4.0 * MS))
     assert (lasts / MS).tolist() == [9, 4, 8]  # 6 + 2 but until 9; work alone; 6 + 2
 
 
@@ -98,7 +90,7 @@ def test_a_gap_lasts_until_every_wait_and_what_follows_it():
     ],
 )
 def test_a_weighted_median_is_of_each_group(values, weight, group, found):
-    made = _median(np.array(values, float), np.array(weight, float), np.array(group, int))
+    made = weighted_median(np.array(values, float), np.array(weight, float), np.array(group, int))
     assert made.tolist() == found
 
 
@@ -108,20 +100,20 @@ def test_a_lane_is_paced_by_most_of_its_work():
     lasted = [10] * 4 + [10, 10, 15, 10] + [10] * 4 + [15] * 4
     cells = np.repeat(np.arange(4), 4).tolist()
     one = gaps(lasted, [0] * 16, kind=[0, 1, 2, 3] * 4, cell=cells)
-    paces = _paces(one, shares([], [], [], [])).reshape(4, 4)
+    paces = one.paces(shares([], [], [], [])).reshape(4, 4)
     assert paces.tolist() == [[1] * 4] * 3 + [[1.5] * 4]
 
 
 def test_a_misfit_is_the_mean_difference_from_what_a_gap_would_last():
     one = gaps([10, 14, 10], [0, 0, 0])
-    apart, usual = _misfit(one, shares([]), np.ones(3))
+    apart, usual = one.misfit(shares([]), np.ones(3))
     assert (usual / MS).tolist() == [10]
     assert (apart / MS).tolist() == pytest.approx([4 / 3])
 
 
 def test_a_gap_in_which_the_device_was_idle_may_be_longer():
     one = gaps([10, 14, 9], [0, 0, 0], idle=[False, True, True])
-    apart, _ = _misfit(one, shares([]), np.ones(3))
+    apart, _ = one.misfit(shares([]), np.ones(3))
     assert (apart / MS).tolist() == pytest.approx([1 / 3])  # 9 is shorter than 10
 
 
@@ -173,7 +165,7 @@ def test_entries_of_the_same_place_in_the_same_program_are_one_kind():
     step = np.array([0, 0, 1, 1, 2, 0, 0, 1, 1])
     op = [1, 5, 1, 5, 1, 1, 5, 5, 1]
     rows = Columns({"lane": lane, "step": step, "operation": np.arange(9), "sends": lane < 0})
-    places = _places(rows, _entered_kinds(rows, operations(op))).tolist()
+    places = places_of(rows, entered_kinds(rows, operations(op))).tolist()
     assert places[:2] == places[2:4] == places[5:7]
     assert len(set(places)) == 5
 
@@ -273,7 +265,7 @@ def lane_rows(lane, step, enter, leave, **more):
 def test_a_gap_is_between_two_entries_of_a_lane_and_knows_the_ends_before_it():
     """Lanes 1 and 2; the second of lane 1 opens a step 3 ms after the first, over at 2."""
     rows = lane_rows([1, 1, 1, 2, 2], [0, 1, 1, 0, 0], [0, 3, 7, 1, 5], [2, 6, 8, 9, 9])
-    found = _gaps(rows, rows.leave_ns, np.arange(5), np.array([1, 2, 1, 1, 2]))
+    found = gaps_between(rows, rows.leave_ns, np.arange(5), np.array([1, 2, 1, 1, 2]))
     assert len(set(found.pair.tolist())) == 3  # that which opens a step is another
     assert found.row.tolist() == [1, 2, 4]
     assert found.kind.tolist() == [0, 1, 3]
@@ -290,18 +282,16 @@ def test_a_gap_is_between_two_entries_of_a_lane_and_knows_the_ends_before_it():
 def test_a_device_was_idle_that_begins_soon_after_its_host_has_issued(slack, idle):
     """Within a tenth of 3 ms."""
     rows = lane_rows([1, 1], [0, 0], [0, 3], [1, 4], slack_ns=np.array([0, slack]))
-    assert _gaps(rows, rows.leave_ns, *np.zeros((2, 2), int)).idle.tolist() == [bool(idle)]
+    assert gaps_between(rows, rows.leave_ns, *np.zeros((2, 2), int)).idle.tolist() == [bool(idle)]
 
 
 def test_of_very_many_gaps_those_of_some_lanes_and_steps_are_fitted():
     """Of 150,000 gaps in cells of 10 every third cell."""
     many = np.arange(150_000)
-    whole = _Gaps(*[many] * 3, many // 10, *[many] * 4, many[None])
+    whole = Gaps(*[many] * 3, many // 10, *[many] * 4, many[None])
     kept = whole.sample().row
     assert kept.tolist() == many[many // 10 % 3 == 0].tolist()
-    few = _Gaps(
-        *[many[:60_000]] * 3, many[:60_000] // 10, *[many[:60_000]] * 4, many[None, :60_000]
-    )
+    few = Gaps(*[many[:60_000]] * 3, many[:60_000] // 10, *[many[:60_000]] * 4, many[None, :60_000])
     assert len(few.sample().row) == 60_000
 
 
@@ -315,7 +305,7 @@ def two(first, second, ends):
     leave = enter + np.tile(ends, 12)
     rows = lane_rows(np.ones(24, int), steps.repeat(2), enter, leave)
     table = operations([first, second] * 12)
-    return rows, table, _gaps(rows, rows.leave_ns, *[np.tile([0, 1], 12)] * 2)
+    return rows, table, gaps_between(rows, rows.leave_ns, *[np.tile([0, 1], 12)] * 2)
 
 
 @pytest.mark.parametrize(
@@ -330,7 +320,7 @@ def test_usually_the_last_of_several_reductions_is_waited_for_and_anything_else(
     first, second, ends, waits
 ):
     rows, table, found = two(first, second, ends)
-    share = _usual_shares(rows, table, found)
+    share = usual_shares(rows, table, found)
     assert (share[:, 0] == 0).tolist() == waits
     assert np.isnan(share[:, 1:]).all()
 
@@ -338,7 +328,7 @@ def test_usually_the_last_of_several_reductions_is_waited_for_and_anything_else(
 def test_messages_sent_are_usually_not_waited_for():
     rows, table, found = two(int(Op.SEND), int(Op.SEND), (5, 4))
     rows = rows.with_column("sends", np.ones(24, bool))
-    assert np.isnan(_usual_shares(rows, table, found)).all()
+    assert np.isnan(usual_shares(rows, table, found)).all()
 
 
 @pytest.mark.parametrize(("end", "follows"), [(10, True), (9.99, True), (9.9, False)])
@@ -410,7 +400,7 @@ def test_operations_one_after_the_other_do_not_run_on_the_stream_of_compute():
     _, began, over = reduced_in_turn([1.0, 1.0, 1.2])
     rows, _ = entries_of(began, over)
     kinds = np.tile(np.arange(4), 36)
-    assert not _in_stream(rows, _gaps(rows, rows.leave_ns, kinds, kinds)).any()
+    assert not _in_stream(rows, gaps_between(rows, rows.leave_ns, kinds, kinds)).any()
 
 
 def test_idle_compute_tells_after_which_share_of_its_work_it_waited():
@@ -421,7 +411,7 @@ def test_idle_compute_tells_after_which_share_of_its_work_it_waited():
     rows = rows.with_column("computed_ns", done.astype(float))
     rows = rows.with_column("idled_ns", np.where(turn, 2.0 * MS, 0.0))
     rows = rows.with_column("freed_ns", np.where(turn, done + 3.0 * MS, 0.0))
-    found = _gaps(rows, rows.leave_ns, *[np.tile([0, 1], 12)] * 2)
+    found = gaps_between(rows, rows.leave_ns, *[np.tile([0, 1], 12)] * 2)
     share, told = _shares_by_idle_time(rows, found)
     assert share[0, 0] == pytest.approx(3 / 8)
     assert np.isnan(share[0, 1:]).all()

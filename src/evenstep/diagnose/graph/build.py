@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from evenstep.diagnose.graph import streams
-from evenstep.diagnose.graph.awaited import with_reached
 from evenstep.diagnose.graph.entries import Entries, entered_on_device, entries
 from evenstep.diagnose.graph.lanes import BETWEEN_NS, TELLING_NS, LaneExtent, TimeLine, rows_of
+from evenstep.diagnose.graph.reached import with_reached
 from evenstep.diagnose.graph.segments import segments
 from evenstep.diagnose.graph.structure import (
     Graph,

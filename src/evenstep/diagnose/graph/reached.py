@@ -1,0 +1,128 @@
+"""When compute reached entries whose kernels began only as the queue of their group was free."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evenstep.diagnose.graph.awaited import (
+    entered_kinds,
+    on_all_lanes,
+    places_of,
+    shares_alike,
+    shares_of,
+    usual_shares,
+)
+from evenstep.diagnose.graph.gaps import Gaps, gaps_between, weighted_median
+from evenstep.diagnose.graph.streams import CROSSING_NS, moved
+from evenstep.diagnose.graph.structure import means
+from evenstep.diagnose.levels import MINOR
+from evenstep.trace.columns import Array, Columns
+
+REACHED_ROUNDS = 2  # of usual work and entries held by their queue in turn
+
+
+def with_reached(rows: Columns, operations: Columns) -> Columns:
+    """The entries, with those whose kernels began as soon as the queue of their group was free
+    moved to when compute reached them, as far as other lanes and steps tell how long that takes.
+
+    `rows` in any order. Where entries are stamped when compute reaches them, some come while the
+    operation before is in flight, and all stay; so do those that no host is known to have issued,
+    as in dumps, whose times between are estimates.
+    """
+    mine = np.flatnonzero(rows.on_device & np.isnan(rows.computed_ns) & (rows.slack_ns >= 0))
+    mine = mine[np.lexsort([rows.seq[mine], rows.lane[mine]])]
+    some = rows.select(mine)
+    held = _held_by_queue(some, operations)
+    if not held.any():
+        return rows
+    passed = np.where(held, some.enter_ns - _soonest_from(some.lane, some.enter_ns), 0)
+    some = moved(some, slice(None), passed)
+    entered = entered_kinds(some, operations)
+    place = places_of(some, entered)
+    gaps = gaps_between(some, some.leave_ns, place, entered)
+    always = held[gaps.row] & ~gaps.opens
+    always &= on_all_lanes(some, gaps.row, held[gaps.row], gaps.kind)[gaps.kind]
+    held[gaps.row[always]] = False
+    first = _since_issued(some, gaps.row[always])
+    some = moved(some, slice(None), first)
+    stamped = gaps_between(some, some.leave_ns, place, entered)
+    sooner = np.zeros(len(some), np.int64)
+    for _ in range(REACHED_ROUNDS if held.any() else 0):
+        gaps = gaps_between(moved(some, slice(None), sooner), some.leave_ns, place, entered)
+        work, share = _usual_work(some, operations, gaps, held[gaps.row])
+        sooner[gaps.row] = np.rint(_held_ns(stamped, share, work, held[gaps.row]))
+    return moved(rows, mine, passed + first + sooner)
+
+
+def _soonest_from(lane: Array, time: Array) -> Array:
+    """The earliest time of each row and those of its lane after it."""
+    low = int(time.min())
+    width = int(time.max()) - low + 1
+    line = time - low + lane * width
+    return np.asarray(np.minimum.accumulate(line[::-1])[::-1] + low - lane * width)
+
+
+def _since_issued(rows: Columns, lost: Array) -> Array:
+    """How long before their kernels began compute reached these entries (indices), of which no
+    lane tells: as far from the entry before to the one after as hosts issued them. (rows,), ns."""
+    there = np.ones(len(rows), bool)
+    there[lost] = False
+    seen = np.append(np.flatnonzero(there), len(rows) - 1)
+    following = np.searchsorted(seen, lost)
+    before, after = seen[following - 1], seen[following]
+    issued = rows.enter_ns - rows.slack_ns
+    whole = issued[after] - issued[before]
+    told = (whole > 0) & (rows.lane[after] == rows.lane[before])
+    part = np.where(told, (issued[lost] - issued[before]) / np.where(told, whole, 1), 0.0)
+    reached = rows.enter_ns[before] + part * (rows.enter_ns[after] - rows.enter_ns[before])
+    found = np.zeros(len(rows), np.int64)
+    found[lost] = np.maximum(rows.enter_ns[lost] - np.rint(reached), 0)
+    return found
+
+
+def _usual_work(rows: Columns, operations: Columns, gaps: Gaps, held: Array) -> tuple[Array, Array]:
+    """The work of each gap, as other lanes and steps do it at this one's pace, nan where all of the
+    kind's entries are `held`; and the shares of each kind done before it waits."""
+    late, gaps = gaps.idle & ~held, gaps._replace(idle=gaps.idle | held)
+    starts = usual_shares(rows, operations, gaps), shares_alike(rows, operations, gaps)
+    found = [shares_of(rows, operations, gaps, start) for start in starts]
+    misfits = [gaps.misfit(one, gaps.paces(one))[0][gaps.kind].sum() for one in found]
+    share = found[int(np.argmin(misfits))]
+    work, unseen = gaps.work(share)
+    pace = gaps.paces(share)
+    seen = ~unseen | late & (means(~unseen, gaps.kind) == 0)[gaps.kind]  # else at most so long
+    length = weighted_median(work / pace, seen, gaps.kind)
+    told = means(seen, gaps.kind) > 0
+    return np.where(told, length[: len(told)], np.nan)[gaps.kind] * pace, share
+
+
+def _held_by_queue(rows: Columns, operations: Columns) -> Array:
+    """Entries that begin as the operation before in their lane's queue ends; none where others
+    come before that."""
+    queue = operations.queue[rows.operation]
+    order = np.lexsort([np.arange(len(rows)), queue, rows.lane])
+    lane, queue, number = rows.lane[order], queue[order], rows.operation[order]
+    follows = (np.diff(lane, prepend=-1) == 0) & (np.diff(queue, prepend=-1) == 0)
+    after = rows.enter_ns[order] - np.append(0, rows.leave_ns[order][:-1])
+    follows &= ~operations.message[number]
+    early, at_once = follows & (after < -CROSSING_NS), follows & (np.abs(after) <= CROSSING_NS)
+    held = np.zeros(len(rows), bool)
+    held[order] = at_once & (early.sum() <= MINOR * at_once.sum())
+    return held
+
+
+def _held_ns(gaps: Gaps, share: Array, work: Array, held: Array) -> Array:
+    """How long each held entry waited for its queue since its lane had done this work; 0 where
+    the work is not known, nan."""
+    after = np.append(False, (np.diff(gaps.row) == 1) & held[:-1])
+    turn = np.arange(len(held)) - np.maximum.accumulate(
+        np.where(held & after, 0, np.arange(len(held)))
+    )
+    found = np.zeros(len(held))
+    for depth in range(int(turn.max(initial=0)) + 1):
+        at = np.flatnonzero(held & ~np.isnan(work) & (turn == depth))
+        one = Gaps(*(part[..., at] for part in gaps))
+        before = np.where(after[at], found[at - 1], 0.0)
+        lasts = one.expected(share, work[at], before)
+        found[at] = np.maximum(one.lasted - lasts, 0.0)
+    return found
