@@ -39,7 +39,7 @@ function blocksChart(canvas, read, tables, facts) {
       return { left: BLOCKS.left, width: width - BLOCKS.left - BLOCKS.right, top, height: BLOCKS.height - 6, bottom: top + BLOCKS.height - 6, low, high };
     });
     tables.forEach((table, at) => panel(context, table, plots[at], at));
-    if (cursor) mark(context, cursor.job, cursor.at);
+    if (cursor) ring(context, x(plots[cursor.job], tables[cursor.job].start_s[cursor.at]), y(plots[cursor.job], tables[cursor.job].step_ms[cursor.at]));
   }
 
   /** @param {Scaled} plot @param {number} seconds */
@@ -52,13 +52,7 @@ function blocksChart(canvas, read, tables, facts) {
     context.fillStyle = color("ink");
     context.textAlign = "left";
     context.fillText(facts.jobs[job], plot.left, plot.top - 20);
-    for (const ms of ticks(plot.low, plot.high, 4)) {
-      context.fillStyle = color("line");
-      context.fillRect(plot.left, Math.round(y(plot, ms)), plot.width, 1);
-      context.fillStyle = color("soft");
-      context.textAlign = "right";
-      context.fillText(duration(ms * 1e3), plot.left - 8, y(plot, ms));
-    }
+    valueAxis(context, plot, ticks(plot.low, plot.high, 4), (ms) => y(plot, ms), (ms) => duration(ms * 1e3));
     dots(context, table, plot);
     facts.blocks.forEach((block, at) => turn(context, plot, block, medians[job][at]));
     context.fillStyle = color("soft");
@@ -89,16 +83,6 @@ function blocksChart(canvas, read, tables, facts) {
     if (!Number.isFinite(median)) return;
     context.fillStyle = color("ink");
     context.fillRect(left, y(plot, median) - 0.75, right - left - 1, 1.5);
-  }
-
-  /** @param {Context} context @param {number} job @param {number} at */
-  function mark(context, job, at) {
-    const [table, plot] = [tables[job], plots[job]];
-    context.strokeStyle = color("ink");
-    context.lineWidth = 1.5;
-    context.beginPath();
-    context.arc(x(plot, table.start_s[at]), y(plot, table.step_ms[at]), 5, 0, 2 * Math.PI);
-    context.stroke();
   }
 
   /** @param {number} job @param {number} at */

@@ -56,13 +56,7 @@ function boxesChart(canvas, read, table, facts) {
     context.fillStyle = color("ink");
     context.textAlign = "left";
     context.fillText(panel.phase, plot.left, plot.top - 12);
-    for (const us of ticks(plot.low, plot.high, 4)) {
-      context.fillStyle = color("line");
-      context.fillRect(plot.left, Math.round(y(plot, us)), plot.right - plot.left, 1);
-      context.fillStyle = color("soft");
-      context.textAlign = "right";
-      context.fillText(duration(us), plot.left - 8, y(plot, us));
-    }
+    valueAxis(context, { left: plot.left, width: plot.right - plot.left }, ticks(plot.low, plot.high, 4), (us) => y(plot, us), duration);
     for (let row = panel.from; row < panel.to; row += 1) box(context, panel, plot, row);
     context.fillStyle = color("soft");
     context.textAlign = "center";

@@ -122,6 +122,35 @@ function stepAxis(context, plot, first, last, place) {
   }
 }
 
+/** Lines across a chart at some values, each named at its left. @param {Context} context @param {{left: number, width: number}} plot @param {number[]} values @param {(value: number) => number} y @param {(value: number) => string} words */
+function valueAxis(context, plot, values, y, words) {
+  context.textAlign = "right";
+  for (const value of values) {
+    context.fillStyle = color("line");
+    context.fillRect(plot.left, Math.round(y(value)), plot.width, 1);
+    context.fillStyle = color("soft");
+    context.fillText(words(value), plot.left - 8, y(value));
+  }
+}
+
+/** Stretches of steps as bars. @param {Context} context @param {number[][]} stretches @param {[number, number]} ends of the axis @param {(step: number) => number} x @param {{top: number, height: number}} bar */
+function stepBars(context, stretches, [first, last], x, { top, height }) {
+  context.fillStyle = color("wait");
+  for (const [from, to] of stretches) {
+    const left = x(Math.max(from, first));
+    context.fillRect(left, top, Math.max(x(Math.min(to, last)) - left, 2), height);
+  }
+}
+
+/** A ring around the point that is read. @param {Context} context @param {number} x @param {number} y */
+function ring(context, x, y) {
+  context.strokeStyle = color("ink");
+  context.lineWidth = 1.5;
+  context.beginPath();
+  context.arc(x, y, 6, 0, 2 * Math.PI);
+  context.stroke();
+}
+
 /** Axis titles: below the right end of one, above the top of the other. @param {Context} context @param {Plot} plot @param {string} across @param {string} up */
 function axisTitles(context, plot, across, up) {
   context.fillStyle = color("soft");
@@ -148,4 +177,15 @@ function redrawAlways(draw) {
     window.addEventListener(name, () => { document.documentElement.classList.toggle("paper", paper); redraw(); });
   }
   for (const query of ["(prefers-color-scheme: dark)", "print"]) window.matchMedia(query).addEventListener("change", redraw);
+}
+
+/** Starts a page; why it could not be drawn stands on it. @param {() => void | Promise<void>} start */
+async function started(start) {
+  try {
+    await start();
+    document.documentElement.dataset.ready = "yes";
+  } catch (error) {
+    byId("trouble").textContent = `The charts could not be drawn: ${error instanceof Error ? error.message : error}`;
+    byId("trouble").hidden = false;
+  }
 }

@@ -31,7 +31,7 @@ function curveChart(canvas, read, table, diagnosis, hooks) {
     const names = full > 560 ? 150 : 40; // room at the right: for findings' names, or only p50, p99
     plot = { left: 66, width: full - 66 - names, top: 22, bottom: height - 40 - 14 * marks.length, names, axis: axis() };
     plot.height = plot.bottom - plot.top;
-    grid(context);
+    valueAxis(context, plot, ticks(plot.axis[0], plot.axis[1], 4), y, duration);
     band(context);
     line(context);
     levels(context);
@@ -39,17 +39,6 @@ function curveChart(canvas, read, table, diagnosis, hooks) {
     stepAxis(context, { ...plot, bottom: height - 34 }, first, last, x);
     axisTitles(context, { ...plot, bottom: height - 34 }, "step", "step time");
     if (cursor >= 0) cursorLine(context);
-  }
-
-  /** @param {Context} context */
-  function grid(context) {
-    context.textAlign = "right";
-    for (const us of ticks(plot.axis[0], plot.axis[1], 4)) {
-      context.fillStyle = color("line");
-      context.fillRect(plot.left, Math.round(y(us)), plot.width, 1);
-      context.fillStyle = color("soft");
-      context.fillText(duration(us), plot.left - 8, y(us));
-    }
   }
 
   /** @param {Context} context */
@@ -96,11 +85,7 @@ function curveChart(canvas, read, table, diagnosis, hooks) {
     context.fillStyle = color("soft");
     context.textAlign = "left";
     if (plot.names > 100) context.fillText(clipped(context, finding.title, plot.names - 10), plot.left + plot.width + 6, top + 2);
-    context.fillStyle = color("wait");
-    for (const [from, to] of finding.when.steps) {
-      const left = x(Math.max(from, first));
-      context.fillRect(left, top, Math.max(x(Math.min(to, last)) - left, 2), 4);
-    }
+    stepBars(context, finding.when.steps, [first, last], x, { top, height: 4 });
   }
 
   /** @param {Context} context */
@@ -130,13 +115,7 @@ function curveChart(canvas, read, table, diagnosis, hooks) {
   close.addEventListener("change", draw);
   canvas.addEventListener("pointermove", (event) => move(nearest(event)));
   canvas.addEventListener("click", (event) => { move(nearest(event)); hooks.pick(steps[cursor]); });
-  canvas.addEventListener("keydown", (event) => {
-    const jump = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity }[event.key];
-    if (jump !== undefined) move(cursor + jump);
-    else if (event.key === "Enter" && cursor >= 0) hooks.pick(steps[cursor]);
-    else return;
-    event.preventDefault();
-  });
+  walkable(canvas, (right, down) => move(cursor + right + down), { enter: () => { if (cursor >= 0) hooks.pick(steps[cursor]); } });
   return { draw };
 }
 

@@ -9,10 +9,6 @@ async function startLab() {
     facts.arms.forEach((name, at) => byId("blocks-legend").append(swatch(armColor(at), name)));
     redrawAlways(chart.draw);
   }
-  document.documentElement.dataset.ready = "yes";
 }
 
-startLab().catch((error) => {
-  byId("trouble").textContent = `The steps could not be drawn: ${error instanceof Error ? error.message : error}`;
-  byId("trouble").hidden = false;
-});
+started(startLab);

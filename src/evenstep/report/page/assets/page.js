@@ -77,10 +77,6 @@ async function start() {
   redrawAlways(() => { for (const chart of charts) if (chart.of.getClientRects().length) chart.draw(); });
   searching(facts, map);
   following(pick);
-  document.documentElement.dataset.ready = "yes";
 }
 
-start().catch((error) => {
-  byId("trouble").textContent = `The charts could not be drawn: ${error instanceof Error ? error.message : error}`;
-  byId("trouble").hidden = false;
-});
+started(start);

@@ -53,18 +53,8 @@ function findingPicture(canvas, finding, cells, curve) {
     const x = (step) => plot.left + ((step - first) / Math.max(last - first, 1)) * plot.width;
     /** @param {number} us */
     const y = (us) => plot.bottom - Math.min(us / top, 1.03) * plot.height;
-    context.textAlign = "right";
-    for (const us of ticks(0, top, 3)) {
-      context.fillStyle = color("line");
-      context.fillRect(plot.left, Math.round(y(us)), plot.width, 1);
-      context.fillStyle = color("soft");
-      context.fillText(duration(us), plot.left - 6, y(us));
-    }
-    context.fillStyle = color("wait");
-    for (const [from, to] of finding.when.steps) {
-      const left = x(Math.max(from, first));
-      context.fillRect(left, plot.bottom + 1, Math.max(x(Math.min(to, last)) - left, 2), 3);
-    }
+    valueAxis(context, plot, ticks(0, top, 3), y, duration);
+    stepBars(context, finding.when.steps, [first, last], x, { top: plot.bottom + 1, height: 3 });
     for (const [values, name] of /** @type {[number[], string][]} */ ([[lines.others, "curve"], [lines.mine, "pause"]])) {
       context.strokeStyle = color(name);
       context.lineWidth = 1.4;

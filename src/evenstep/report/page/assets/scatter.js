@@ -54,7 +54,7 @@ function scatterChart(canvas, read, tables, facts) {
     context.globalAlpha = 1;
     for (const at of mine(floors)) diamond(context, x(floors.size_bytes[at]), y(floors.time_us[at]));
     context.restore();
-    if (focus) ring(context);
+    if (focus) ring(context, x(focus.table.size_bytes[focus.at]), y(focus.table.time_us[focus.at]));
     note.textContent = shapes[shape].rests_on;
   }
 
@@ -69,13 +69,7 @@ function scatterChart(canvas, read, tables, facts) {
       context.textAlign = "center";
       context.fillText(volume(bytes), x(bytes), plot.bottom + 12);
     }
-    for (const us of decades(bounds.time, plot.height / 36)) {
-      context.fillStyle = color("line");
-      context.fillRect(plot.left, Math.round(y(us)), plot.width, 1);
-      context.fillStyle = color("soft");
-      context.textAlign = "right";
-      context.fillText(duration(us), plot.left - 8, y(us));
-    }
+    valueAxis(context, plot, decades(bounds.time, plot.height / 36), y, duration);
   }
 
   /** @param {Context} context */
@@ -108,16 +102,6 @@ function scatterChart(canvas, read, tables, facts) {
     context.beginPath();
     for (const [right, down] of [[0, -5], [5, 0], [0, 5], [-5, 0]]) context.lineTo(left + right, top + down);
     context.fill();
-  }
-
-  /** @param {Context} context */
-  function ring(context) {
-    const { table, at } = focus;
-    context.strokeStyle = color("accent");
-    context.lineWidth = 2;
-    context.beginPath();
-    context.arc(x(table.size_bytes[at]), y(table.time_us[at]), 7, 0, 2 * Math.PI);
-    context.stroke();
   }
 
   /** @param {Table} table @param {number} at */

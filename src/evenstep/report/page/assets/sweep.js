@@ -18,10 +18,4 @@ function startSweep() {
   redrawAlways(redraw);
 }
 
-try {
-  startSweep();
-  document.documentElement.dataset.ready = "yes";
-} catch (error) {
-  byId("trouble").textContent = `The charts could not be drawn: ${error instanceof Error ? error.message : error}`;
-  byId("trouble").hidden = false;
-}
+started(startSweep);

@@ -28,7 +28,7 @@ function sweepLines(canvas, read, rows, state) {
       const plot = { left, top, width: width / across - LINES.left - LINES.right, height: LINES.height - 24, bottom: top + LINES.height - 24, low, high };
       panel(context, plot, matrix, view);
     });
-    if (focus >= 0 && points[focus]) ring(context, points[focus]);
+    if (focus >= 0 && points[focus]) ring(context, points[focus].x, points[focus].y);
   }
 
   /** @param {Context} context @param {Scaled} plot @param {Matrix} matrix @param {SweepView} view */
@@ -41,13 +41,7 @@ function sweepLines(canvas, read, rows, state) {
     context.fillStyle = color("ink");
     context.textAlign = "left";
     context.fillText(clipped(context, matrix.fixed.map(([field, value]) => `${shortName(field)} ${value}`).join(", "), plot.width - 50), plot.left, plot.top - 16);
-    for (const value of ticks(plot.low, plot.high, 4)) {
-      context.fillStyle = color("line");
-      context.fillRect(plot.left, Math.round(y(value)), plot.width, 1);
-      context.fillStyle = color("soft");
-      context.textAlign = "right";
-      context.fillText(measureWords(view.measure, value), plot.left - 10, y(value));
-    }
+    valueAxis(context, plot, ticks(plot.low, plot.high, 4), y, (value) => measureWords(view.measure, value));
     context.textAlign = "center";
     context.fillStyle = color("soft");
     const every = Math.ceil(values.length / Math.max(2, plot.width / 48));
@@ -95,15 +89,6 @@ function sweepLines(canvas, read, rows, state) {
     context.fillStyle = color("soft");
     context.textAlign = "right";
     context.fillText(clipped(context, shortName(view.down), LINES.right + 40), plot.left + plot.width + LINES.right - 4, plot.top - 16);
-  }
-
-  /** @param {Context} context @param {Dot} point */
-  function ring(context, point) {
-    context.strokeStyle = color("ink");
-    context.lineWidth = 1.5;
-    context.beginPath();
-    context.arc(point.x, point.y, 6, 0, 2 * Math.PI);
-    context.stroke();
   }
 
   /** @param {number} at */
