@@ -46,6 +46,25 @@ def test_a_launcher_on_another_node_joins(tmp_path):
     assert admit(run, TRAIN, JOB, force=False).first_attempt is None
 
 
+@pytest.mark.parametrize(
+    "meeting",
+    [
+        ["--master-addr", "n0", "--master-port=29500", "--node-rank", "RANK"],
+        ["--main_process_ip=n0", "--main_process_port", "29500", "--machine_rank=RANK"],
+        ["--rdzv-endpoint", "n0-29500", "--local-addr", "nRANK"],
+    ],
+)
+def test_a_launcher_joins_from_where_the_nodes_meet_under_its_own_rank(tmp_path, meeting):
+    lines = [
+        ["torchrun", "--nnodes=2", *(word.replace("RANK", rank) for word in meeting), "train.py"]
+        for rank in "01"
+    ]
+    run = earlier(tmp_path, run_id="n0-29500", command=lines[0])
+    assert admit(run, lines[1], {}, force=False) == Admission("n0-29500", passes_id=True)
+    with pytest.raises(UsageError, match="holds another run"):
+        admit(run, [*lines[1], "--lr", "1"], {}, force=False)
+
+
 def test_a_launcher_that_has_ended_here_is_followed_by_a_new_attempt(tmp_path):
     assert admit(ended(tmp_path), TRAIN, JOB, force=False).first_attempt == 1
 

@@ -113,6 +113,14 @@ def test_the_one_that_had_left_is_told_of_before_the_one_that_waited_for_it(tmp_
     assert _death_message(victim, {"exit_code": 1}, None).startswith("rank 0 (process 10) died")
 
 
+def test_who_has_ended_a_step_died_in_the_next(tmp_path):
+    path = RunFolder(tmp_path).spool_path(0, 0)
+    spool = Spool.create(path, {"rank": 0}, ring_bytes=1000, summary_bytes=1)
+    spool.put(5, 6, Kind.STEP, 0, 29)
+    spool.shut()
+    assert "died in step 30" in _death_message(_Rank(path, 0, 10, 0), {"exit_code": 1}, None)
+
+
 def test_who_was_in_no_collective_is_told_of_before_the_one_that_gave_up_waiting(tmp_path):
     ranks = []
     for number, flags in enumerate((Flag.FAILED, 0, Flag.FAILED)):

@@ -147,4 +147,6 @@ def test_a_live_run_in_the_middle_of_a_step_does_not_hang():
 def test_a_run_that_hung_in_its_first_step_is_diagnosed():
     trace = hung(World(steps=1), {0: {}, 2: {}, 3: {}})
     trace.events = trace.events.select(trace.events.kind != int(Kind.STEP))
-    assert diagnose(trace).verdict.startswith("Ranks 0, 2 and 3 hung in all_reduce")
+    assert diagnose(trace).verdict.startswith(
+        "Rank 1 never came to all_reduce: ranks 0, 2 and 3 hung in all_reduce"
+    )

@@ -120,9 +120,9 @@ def test_a_preempted_attempt_says_so_though_it_was_healthy(diagnosis: Diagnosis)
 
 
 def test_what_ended_the_job_has_no_share_of_a_step(diagnosis: Diagnosis) -> None:
-    broken = replace(diagnosis.findings[0], mode="hang", observation="rank 3 never entered")
-    diagnosis.findings[:] = [broken]
-    assert lines(diagnosis)[0] == "Rank 3 never entered"
+    seen = {"title": "rank 3 never came to send", "observation": "rank 0 hung in send 4"}
+    diagnosis.findings[:] = [replace(diagnosis.findings[0], mode="hang", **seen)]
+    assert lines(diagnosis)[0] == "Rank 3 never came to send: rank 0 hung in send 4"
 
 
 def test_where_the_late_rank_was_stands_below_the_reason(diagnosis: Diagnosis) -> None:

@@ -15,6 +15,12 @@ from evenstep.trace.spool.folder import RunFolder, default_path, process_start_s
 from evenstep.trace.spool.identity import boot_id, from_environment, given_run_id, hostname
 
 _RENDEZVOUS = re.compile(r"--rdzv[-_]id(?:=(.+))?")
+#: Where the nodes of a static rendezvous meet, and what names one of them: each has its own.
+_MEETING = (
+    re.compile(r"--(?:rdzv[-_]endpoint|master[-_]addr|main[-_]process[-_]ip)(?:=(.+))?"),
+    re.compile(r"--(?:master[-_]port|main[-_]process[-_]port)(?:=(.+))?"),
+)
+_OWN = re.compile(r"--(?:node[-_]rank|machine[-_]rank|local[-_]addr)(?:=(.+))?")
 _NODES = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=(.+))?")
 
 
@@ -41,11 +47,14 @@ def admit(
     if given is None and from_environment(environ).launcher in ("pmi", "openmpi"):
         given = default_path(Path.cwd(), os.getppid()).name  # of all that one mpiexec started here
     alone = not spans_nodes(command, environ)
+    if given is None and not alone:
+        given = "-".join(filter(None, (option_value(command, each) for each in _MEETING))) or None
     fresh = Admission(given or folder.path.name, passes_id=given is not None or alone)
     if not folder.exists():
         return fresh
     known = _facts(folder)
-    if given is not None and (given, list(command)) == (known.get("run_id"), known.get("command")):
+    ours = given, _of_all_nodes(command)
+    if given and ours == (known.get("run_id"), _of_all_nodes(known.get("command") or ())):
         if not _ended_here(known) or environ.get("SLURM_RESTART_COUNT"):
             return fresh
         if alone:
@@ -62,6 +71,14 @@ def spans_nodes(command: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Whether other launchers may start the same job on other nodes."""
     counts = [option_value(command, _NODES), environ.get("SLURM_NNODES")]
     return any(count not in (None, "1", "1:1") for count in counts)
+
+
+def _of_all_nodes(command: Sequence[str]) -> list[str]:
+    """Return a command without what it says of its own node."""
+    own = [_OWN.fullmatch(argument) for argument in command]
+    values = [False, *(match is not None and match[1] is None for match in own)]
+    parts = zip(command, own, values, strict=False)
+    return [argument for argument, match, value in parts if not (match or value)]
 
 
 def option_value(command: Sequence[str], pattern: re.Pattern[str]) -> str | None:

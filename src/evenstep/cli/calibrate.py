@@ -188,7 +188,6 @@ def _later(grid: StepGrid) -> Any:
 
 def _overlapped(trace: Trace, grid: StepGrid) -> bool:
     """Whether collectives start during backward in most steps of the first rank."""
-
     rank = int(grid.ranks[0])
     phases = trace.of_kind(Kind.PHASE)
     backward = phases.select((phases["rank"] == rank) & (phases.op == int(Phase.BACKWARD)))

@@ -71,7 +71,7 @@ class RankExits:
         self._beats: dict[Path, tuple[int, int]] = {}  # the last one, and the core wait (ns) then
         self._asked = ""  # the signal that was forwarded
         self._kills = _out_of_memory_kills()
-        self._xids = _xid_lines()
+        self._xids = set(_xid_lines())  # before the start
         self._poll = select.poll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._poll.register(self._wake, select.POLLIN)
@@ -166,7 +166,9 @@ class RankExits:
         code = ended.get("exit_code")
         wrong = "signal" in ended or (code is None and not _closed(rank.path)) or bool(code)
         if wrong:
-            ended |= {name: lines for name, lines in self._error_lines(rank).items() if lines}
+            xids = [line for line in _xid_lines() if line not in self._xids]
+            told = {"xid": xids, "nccl_warnings": nccl_warnings(os.environ, rank.pid)}
+            ended |= {name: lines[-MOST_LINES:] for name, lines in told.items() if lines}
         try:
             add_last_fact(rank.path, "ended", ended)
         except (OSError, ValueError) as error:
@@ -177,14 +179,6 @@ class RankExits:
             self._say(_death_message(rank, ended, self._clean_exit.get(rank.attempt), living))
         elif not wrong:
             self._clean_exit.setdefault(rank.attempt, rank)
-
-    def _error_lines(self, rank: _Rank) -> dict[str, list[str]]:
-        """Return the last Xid lines of the driver since the start, and NCCL WARN lines."""
-        before = set(self._xids)
-        return {
-            "xid": [line for line in _xid_lines() if line not in before][-MOST_LINES:],
-            "nccl_warnings": nccl_warnings(os.environ, rank.pid)[-MOST_LINES:],
-        }
 
     def _report_silent_ranks(self) -> None:
         """Report live ranks without heartbeat: stopped, or with a blocked interpreter."""

@@ -16,7 +16,7 @@ from evenstep.cli.terminal import print_json, tell_written, until_interrupted
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.measure.attempts import with_attempts
 from evenstep.errors import UsageError
-from evenstep.export.anonymise import Scrubber, anonymised
+from evenstep.export.anonymise import anonymised
 from evenstep.export.perfetto.document import encode
 from evenstep.export.posting import push, redacted_url
 from evenstep.export.prometheus import Families, exposition, of_diagnosis, running, server
@@ -45,7 +45,9 @@ def main(args: argparse.Namespace) -> int:
     files.check_free(args.prometheus, force=True)  # a collector reads it anew each time
     for folder in filter(None, (args.parquet, args.store)):
         files.check_folder(folder)
-    trace, scrub = _read(args)
+    trace, scrub = with_attempts(traces.read(args.run), args.run), None
+    if args.anonymise:
+        trace, scrub = anonymised(trace, [args.run])
     if args.store is not None:
         from evenstep.trace.store.writing import write_store
 
@@ -60,12 +62,6 @@ def main(args: argparse.Namespace) -> int:
     _files(args, trace, diagnosis)
     _sent(args, trace, diagnosis)
     return 0
-
-
-def _read(args: argparse.Namespace) -> tuple[Trace, Scrubber | None]:
-    """Read the trace; with --anonymise, also return what hides names."""
-    trace = with_attempts(traces.read(args.run), args.run)
-    return anonymised(trace, [args.run]) if args.anonymise else (trace, None)
 
 
 def _tell_size(path: Path, count: int, what: str, size_bytes: int) -> None:

@@ -71,17 +71,15 @@ def ticking(what: str, about_s: float | None = None) -> Iterator[None]:
 @contextmanager
 def counting(words: str = "simulated {} of {}") -> Iterator[Callable[[int, int], None]]:
     """Yield a function to call with the number done and the total."""
-    state = (0, 0)
+    state = [0, 0]
 
     def text(passed_s: float) -> str:
-        done, total = state
-        if not total:
+        if not state[1]:
             return f"{words.partition(' ')[0]} none yet: {passed_s:.0f} s"
-        return words.format(done, total) + time_left(done, total, passed_s)
+        return words.format(*state) + time_left(state[0], state[1], passed_s)
 
     def report(done: int, total: int) -> None:
-        nonlocal state
-        state = (done, total)
+        state[:] = done, total
 
     with _shown(text):
         yield report
@@ -125,9 +123,7 @@ def reading_progress(total_bytes: int) -> Iterator[Callable[[str, int, int], Non
 def _shown(words: Callable[[float], str]) -> Iterator[None]:
     """Print `words(seconds since the start)` again and again, from a thread of its own."""
     over = threading.Event()
-    thread = threading.Thread(
-        target=_show, args=(words, over), daemon=True, name="evenstep-progress"
-    )
+    thread = threading.Thread(None, _show, "evenstep-progress", (words, over), daemon=True)
     thread.start()
     try:
         yield

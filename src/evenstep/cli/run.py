@@ -36,7 +36,10 @@ def main(args: argparse.Namespace) -> int:
     settings = config.load(asked)
     if not settings.enabled:
         say(f"the command is not recorded: enabled is off ({settings.sources['enabled']})")
-        return _run_unrecorded(command)
+        try:
+            return child.run(command, {**os.environ, "EVENSTEP": "0"}, lambda _: None)
+        except OSError as error:
+            return _not_started(command, error)
     for warning in [*settings.warnings, *disabling_options(command)]:
         say(warning)
     shim = {"LD_PRELOAD": _preloading()} if args.mpi_shim else {}
@@ -54,11 +57,9 @@ def main(args: argparse.Namespace) -> int:
         environ = {**os.environ, **added}
         code = _run_recorded(folder, command, environ)
     except OSError as error:
-        message, code = child.start_failure(command, error)
-        say(message)
         if first and not folder.attempts():  # else another launcher of the job may have started
             folder.remove()
-        return code
+        return _not_started(command, error)
     if args.mpi_shim and reports_for_job(os.environ):
         from evenstep.hooks.mpi.pmpi.collect import collect
 
@@ -70,13 +71,10 @@ def main(args: argparse.Namespace) -> int:
     return code
 
 
-def _run_unrecorded(command: Sequence[str]) -> int:
-    try:
-        return child.run(command, {**os.environ, "EVENSTEP": "0"}, lambda _: None)
-    except OSError as error:
-        message, code = child.start_failure(command, error)
-        say(message)
-        return code
+def _not_started(command: Sequence[str], error: OSError) -> int:
+    message, code = child.start_failure(command, error)
+    say(message)
+    return code
 
 
 def _run_recorded(folder: RunFolder, command: Sequence[str], environ: Mapping[str, str]) -> int:

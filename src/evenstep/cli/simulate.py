@@ -78,7 +78,11 @@ def _simulated(asked: Scenario, args: argparse.Namespace, folder: Path | None) -
     messages, seconds = simulation.expected(simulation.set_up(asked))
     progress.announce(f"{messages:,} messages to simulate", seconds)
     if folder is not None:
-        _make_room(folder, force=args.force)
+        files.check_folder(folder)
+        if RunFolder(folder).exists() and not args.force:
+            mend = "choose another RUN or overwrite it with --force"
+            raise UsageError(f"{folder} already holds a run; {mend}")
+        RunFolder(folder).clear()
     with progress.counting("simulated {} of {} steps") as report:
         if folder is None:
             return simulation.simulate(asked, progress=report)
@@ -87,14 +91,3 @@ def _simulated(asked: Scenario, args: argparse.Namespace, folder: Path | None) -
         except OSError as error:
             RunFolder(folder).remove()
             raise UsageError(f"cannot write {folder}: {error.strerror}; name another") from error
-
-
-def _make_room(path: Path, *, force: bool) -> None:
-    """Raise `UsageError` if the folder holds a run; with `force`, remove that run."""
-    folder = RunFolder(path)
-    files.check_folder(path)
-    if folder.exists() and not force:
-        mend = "choose another RUN or overwrite it with --force"
-        raise UsageError(f"{path} already holds a run; {mend}")
-    if folder.exists():
-        folder.clear()

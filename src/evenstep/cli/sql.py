@@ -10,8 +10,9 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -115,35 +116,25 @@ def _print_table(answer: QueryResult) -> None:
     names = [_cell(name) for name in answer.columns]
     left = {at for at, _ in enumerate(names) if not all(_is_number(row[at]) for row in shown)}
     lines = [line.rstrip() for line in table([names, *shown], left=left)]
-    if max(map(len, lines)) > shutil.get_terminal_size().columns:
-        lines = list(_one_below_another(names, shown))
+    if max(map(len, lines)) > shutil.get_terminal_size().columns:  # else with one column a line
+        parts = (table([*zip(names, row, strict=True)], left={0, 1}) for row in shown)
+        named = ([f"row {at}", *(f"  {one}" for one in each)] for at, each in enumerate(parts, 1))
+        lines = [line.rstrip() for each in named for line in each]
     print("\n".join(lines) if shown else f"{'  '.join(names)}\n0 rows")
     if next(rows, None) is not None:
         print(f"these are the first {MOST_ROWS} rows; --csv or --json for all", file=sys.stderr)
 
 
-def _one_below_another(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Render rows that are too wide for the terminal, with one column a line."""
-    width = max(map(len, names))
-    for number, row in enumerate(rows, 1):
-        yield f"row {number}"
-        yield from (f"  {name:{width}}  {text}" for name, text in zip(names, row, strict=True))
-
-
 def plain(value: Any) -> Any:
     """A value of a row as JSON knows it; a number that is none is null."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
     if isinstance(value, (list, tuple)):
         return [plain(each) for each in value]
     if isinstance(value, dict):
         return {str(key): plain(each) for key, each in value.items()}
-    try:
-        return plain(float(value))  # a Decimal
-    except (TypeError, ValueError):
-        return value.hex() if isinstance(value, bytes) else str(value)
+    value = float(value) if isinstance(value, Decimal) else value
+    if value is None or isinstance(value, (bool, int, str, float)):
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _cell(value: Any) -> str:

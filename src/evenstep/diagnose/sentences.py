@@ -181,7 +181,10 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
     remedy = best(first)
     action = remedy.action if remedy else ""
     if first.mode in TERMINAL:
-        return Verdict(first.observation, "", first.cause, action, remedy=remedy)
+        seen = first.observation
+        if first.mode == "hang" and not seen.startswith(first.title):  # who is to blame comes first
+            seen = f"{first.title}: {seen}"
+        return Verdict(seen, "", first.cause, action, remedy=remedy)
     before_ns = (summary.get("step_time") or {}).get("mean_ns")
     verb = "cost" if len(first.where.ranks) > 1 and not takes_turns(first) else "costs"
     of = "step time" if before_ns is not None else "the time in collectives"

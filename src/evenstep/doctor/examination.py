@@ -78,8 +78,11 @@ def examine(
         found += links
     if log is not None:
         found += nccl_log.checks(nccl_log.load(log), str(log), host)
-    for name in ROOMS:
-        found += _made(name, host)
+    for name, checks in ROOMS.items():
+        try:
+            found.extend(checks(host))  # those before a driver fails stay
+        except (OSError, NvmlError) as error:
+            found.append(skipped(f"{name}.rest", str(error)))
     if not seen:
         facts = locality(None, str(host.root), host.nvml, affinity=host.cpus, environ=host.environ)
         seen.append(topology.of_host(facts))
@@ -87,16 +90,6 @@ def examine(
     place = {name: number for number, name in enumerate(ROOMS)}
     found.sort(key=lambda check: place.get(check.name.partition(".")[0], len(place)))
     return Examination(host.name, tuple(found), tuple(seen))
-
-
-def _made(name: str, host: Host) -> list[Check]:
-    """Make the checks of a subject; the rest is skipped if a driver fails."""
-    made: list[Check] = []
-    try:
-        made.extend(ROOMS[name](host))
-    except (OSError, NvmlError) as error:
-        made.append(skipped(f"{name}.rest", str(error)))
-    return made
 
 
 # -- as text ---------------------------------------------------------------------------------------

@@ -82,20 +82,11 @@ def _spool(host: Host) -> Check:
     kind = filesystem_type(folder, mounts or "")
     if not kind:
         return skipped("limits.spool", f"the filesystem of {folder} is unknown")
-    free, needed = _free_bytes(host, folder), _SPOOL_BYTES * (host.ranks or 1)
-    if free is not None and free < needed:
+    space = host.statvfs(folder) if host.live else None  # of another machine's disk there is none
+    needed = _SPOOL_BYTES * (host.ranks or 1)
+    if space and (free := space.f_bavail * space.f_frsize) < needed:
         room = {"free_mb": free / 1e6, "needed_mb": needed / 1e6}
         return wrong("limits.spool.full", folder=folder, **room)
     if unfit := unfit_for_mapping(kind):
         return wrong("limits.spool.unfit", folder=folder, unfit=unfit)
     return fine("limits.spool", f"{folder} is on {kind}")
-
-
-def _free_bytes(host: Host, folder: Path) -> int | None:
-    if not host.live:
-        return None
-    try:
-        space = host.statvfs(folder)
-    except OSError:
-        return None
-    return space.f_bavail * space.f_frsize

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.sentences import best, partial, sureness, verdict
-from evenstep.report.terminal.terminal import where
-from evenstep.words import duration, is_known, percent, plural, printable
+from evenstep.report.terminal.terminal import step_time, where
+from evenstep.words import percent, printable
 
 FINDINGS = 5
 _MARKS = re.compile(r"([\\`*_\[\]<>|#])")
@@ -27,7 +27,7 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
     for label, text in (("Why", said.why), ("Do", said.action)):
         if text:
             yield f"- {label}: {_text(text)}"
-    yield f"- {_facts(diagnosis)}"
+    yield f"- {step_time(diagnosis, brief=True)}"
     if lacking := partial(diagnosis.summary, diagnosis.limits):
         yield f"- {lacking}"
     if diagnosis.findings and not said.healthy:
@@ -39,15 +39,6 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
                 sureness(finding.confidence), remedy.action if remedy else "",
             )  # fmt: skip
             yield "| " + " | ".join(_text(cell) for cell in cells) + " |"
-
-
-def _facts(diagnosis: Diagnosis) -> str:
-    summary = diagnosis.summary
-    parts = [plural(summary["ranks"], "rank"), plural(summary["steps"], "step")]
-    time = summary.get("step_time") or {}
-    if is_known(time.get("mean_ns")):
-        parts.insert(0, f"step {duration(time['mean_ns'])} mean, {duration(time['p99_ns'])} p99")
-    return " · ".join(parts)
 
 
 def _text(text: str) -> str:

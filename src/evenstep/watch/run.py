@@ -120,7 +120,7 @@ class LiveRun(FollowedRun):
     def _find_spools(self) -> None:
         known = -1 if self.attempt is None else self.attempt
         attempts = RunFolder(self.path).attempts()
-        attempts = [number for number in attempts if number <= known or self._begun(number)]
+        attempts = [n for n in attempts if n <= known or any(self._folder(n).glob("rank-*.spool"))]
         self.attempts = len(attempts)
         if attempts and attempts[-1] != self.attempt:
             self.attempt = attempts[-1]
@@ -142,9 +142,6 @@ class LiveRun(FollowedRun):
 
     def _folder(self, attempt: int) -> Path:
         return RunFolder(self.path).spool_path(attempt, 0).parent
-
-    def _begun(self, attempt: int) -> bool:
-        return any(self._folder(attempt).glob("rank-*.spool"))
 
     def _update_progress(self, one: _Followed, now: float, *, ask: bool) -> bool:
         """Update whether a rank is silent or gone, and its operation; whether its ring was read."""

@@ -199,9 +199,10 @@ class SpoolTail:
         return not over and self.inside() is None
 
     def current_step(self) -> int | None:
-        """Return the step of the latest record; summaries are some steps behind."""
+        """Return the step that the rank is in; summaries are some steps behind."""
         rows = self._records()
-        return int(rows["step"].max()) if len(rows) else None
+        ended = rows["kind"] == int(Kind.STEP)
+        return int((rows["step"] + ended).max()) if len(rows) else None
 
     def _records(self) -> Array:
         """Return the latest records of the ring; none if the file cannot be read."""

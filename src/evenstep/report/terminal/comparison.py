@@ -17,7 +17,16 @@ from evenstep.diagnose.compare.result import (
 )
 from evenstep.diagnose.finding import TERMINAL
 from evenstep.report.terminal.style import PLAIN, Style
-from evenstep.words import UNKNOWN, capital, duration, number, percent, plural, printable
+from evenstep.words import (
+    UNKNOWN,
+    capital,
+    duration,
+    measured,
+    number,
+    percent,
+    plural,
+    printable,
+)
 
 WIDTH = 80
 COLUMN = 13  # width of a run's numbers and name
@@ -100,18 +109,10 @@ def values(item: MetricChange, *, normalised: bool, units: bool = True) -> tuple
     """Return the number in both runs, absolute or as a ratio to the baseline."""
     if not normalised:
         unit = "1" if item.unit.endswith("/s") and not units else item.unit
-        return format_number(item.baseline, unit), format_number(item.value, unit)
+        return measured(item.baseline, unit), measured(item.value, unit)
     if not item.baseline:
         return "1", UNKNOWN
     return "1", number(item.value / item.baseline)
-
-
-def format_number(value: float, unit: str) -> str:
-    if unit == "ns":
-        return duration(value)
-    if unit == "share":
-        return percent(value)
-    return number(value) if unit == "1" else number(value, unit)
 
 
 def difference(item: MetricChange) -> str:

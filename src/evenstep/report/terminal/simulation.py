@@ -78,13 +78,10 @@ def _converges(result: Result) -> Iterator[str]:
         return
     if (age := found.staleness) is not None:
         yield (
-            f"  staleness    {age.mean:.3g} updates on average, p99 {age.p99:.3g}; largest stable"
+            f"  staleness    {age.mean:.3g} updates on average, p99 {age.p99:.3g}; largest stable "
+            f"step size {found.stable_step_share:.2g} of that of fresh gradients (a quadratic; "
+            "says nothing about accuracy)"
         )
-        yield (
-            f"               step size {found.stable_step_share:.2g} of that of fresh gradients "
-            "(a quadratic;"
-        )
-        yield "               says nothing about accuracy)"
     if found.local_steps > 1:
         yield f"  exchange     every {found.local_steps} steps; models differ in between"
     if found.discarded_share:
