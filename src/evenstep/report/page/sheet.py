@@ -58,8 +58,9 @@ def template(name: str, purpose: str, scripts: Sequence[str] = (), **known: Any)
 
 @cache
 def script(names: Sequence[str]) -> str:
+    """Return the scripts as one; none for a page without."""
     parts = [(PAGE / name).read_text("utf-8") for name in names]
-    return '(async () => {\n"use strict";\n' + "\n".join(parts) + "\n})();\n"
+    return "" if not parts else '(async () => {\n"use strict";\n' + "\n".join(parts) + "\n})();\n"
 
 
 def content_hash(text: str) -> str:

@@ -73,8 +73,8 @@ function surface(canvas, height) {
 }
 
 /** An entry of a legend: a colour of the page, and what it stands for. @param {string} name @param {string} text */
-function swatch(name, text) {
-  const item = document.createElement("li");
+function swatch(name, text, tag = "li") {
+  const item = document.createElement(tag);
   const patch = document.createElement("span");
   patch.className = name === "wait" ? "swatch wait" : "swatch";
   if (name !== "wait") patch.style.background = `var(--${name})`;

@@ -42,7 +42,7 @@ function findingPicture(canvas, finding, cells, curve) {
   const caption = /** @type {HTMLElement} */ (canvas.nextElementSibling);
   const who = `rank${ranks.length > 1 ? "s" : ""} ${formatRanks([...ranks].sort((a, b) => a - b))}`;
   const [mine, others] = told ? [who, "median of the others"] : ["slowest rank", "median rank"];
-  caption.replaceChildren(keyed("pause", mine), keyed("curve", others));
+  caption.replaceChildren(swatch("pause", mine, "span"), swatch("curve", others, "span"));
 
   function draw() {
     const { context, width, height } = surface(canvas);
@@ -66,14 +66,4 @@ function findingPicture(canvas, finding, cells, curve) {
     axisTitles(context, { ...plot, bottom: plot.bottom + 2 }, "step", told ? "lateness" : "step time");
   }
   return { draw };
-}
-
-/** A patch of colour and what it stands for. @param {string} name @param {string} text */
-function keyed(name, text) {
-  const item = document.createElement("span");
-  const patch = document.createElement("span");
-  patch.className = "swatch";
-  patch.style.background = `var(--${name})`;
-  item.append(patch, ` ${text} `);
-  return item;
 }
