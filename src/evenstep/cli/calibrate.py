@@ -74,13 +74,14 @@ def _apart(measured: SteadyTimes, simulated: SteadyTimes) -> list[str]:
     off = simulated["mean_ns"] / measured["mean_ns"] - 1
     if abs(off) <= TOLERANCE:
         return []
-    if off > 0:
-        why = "it hides less of its communication behind compute than the run, or waits more often"
-    else:
-        why = ("it leaves out waits that no collective explains (pipeline bubbles, checkpoints, "
-               "other jobs, competition for cores)")  # fmt: skip
-    longer = "longer" if off > 0 else "shorter"
-    return [f"the scenario's step is {100 * abs(off):.0f} % {longer} than the run's: {why}"]
+    why = (
+        "longer than the run's: it hides less of its communication behind compute than the run, or "
+        "waits more often"
+        if off > 0
+        else "shorter than the run's: it leaves out waits that no collective explains (pipeline "
+        "bubbles, checkpoints, other jobs, competition for cores)"
+    )
+    return [f"the scenario's step is {100 * abs(off):.0f} % {why}"]
 
 
 def _page(document: CalibrationDocument) -> str:

@@ -72,7 +72,10 @@ def exit_code_of(command: Callable[[], int]) -> int:
         if error.errno not in SYSTEM_ERRORS:
             return _defect()
         say(_system_message(error))
-        _flush()
+        try:
+            sys.stdout.flush()
+        except OSError:
+            drop_output()
         return USAGE
     except MemoryError:
         say("not enough memory; use a smaller input or fewer steps")
@@ -86,13 +89,6 @@ def _defect() -> int:
     traceback.print_exc()
     say("this is a defect in evenstep; please report the traceback above")
     return INTERNAL
-
-
-def _flush() -> None:
-    try:
-        sys.stdout.flush()
-    except OSError:
-        drop_output()
 
 
 def _system_message(error: OSError) -> str:
@@ -134,21 +130,13 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _run(command: Command, argv: list[str]) -> int:
-    own, wrapped = _split(argv) if command.wraps else (argv, None)
-    args = command.parser().parse_args(own)
-    if wrapped is not None:
-        args.command = [*args.command, "--", *wrapped] if args.command else wrapped
+    end = argv.index("--") if command.wraps and "--" in argv else len(argv)
+    args = command.parser().parse_args(argv[:end])
+    if end < len(argv):
+        args.command = [*args.command, *argv[end:]] if args.command else argv[end + 1 :]
     listed = any(getattr(args, name, None) for name in LISTINGS)
     module = "listing" if listed else command.name
     return int(importlib.import_module(f"evenstep.cli.{module}").main(args))
-
-
-def _split(argv: list[str]) -> tuple[list[str], list[str] | None]:
-    """Split arguments at the first `--`; None if there is none."""
-    if "--" not in argv:
-        return argv, None
-    end = argv.index("--")
-    return argv[:end], argv[end + 1 :]
 
 
 def overview() -> str:

@@ -43,7 +43,9 @@ def main(args: argparse.Namespace) -> int:
     for warning in [*settings.warnings, *disabling_options(command)]:
         say(warning)
     shim = {"LD_PRELOAD": _preloading()} if args.mpi_shim else {}
-    folder = RunFolder(settings.out or _default_folder(os.environ))
+    place = identity.from_environment(os.environ)  # the same where each rank has a launcher
+    starter = starter_pid(place.launcher, place.world)
+    folder = RunFolder(settings.out or default_path(Path.cwd(), starter))
     files.check_folder(folder.path)
     if settings.compiled and not args.mpi_shim:
         _compile_recorder()
@@ -159,12 +161,6 @@ def _written_here(spool: Path) -> bool:
             return identity.boot_id().encode() in file.read(PAGE_BYTES)
     except OSError:
         return False
-
-
-def _default_folder(environ: Mapping[str, str]) -> Path:
-    """Return the default run folder: the same if a launcher is started for every rank."""
-    place = identity.from_environment(environ)
-    return default_path(Path.cwd(), starter_pid(place.launcher, place.world))
 
 
 def _facts(admission: Admission, command: Sequence[str]) -> dict[str, object]:

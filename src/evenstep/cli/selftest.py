@@ -12,15 +12,12 @@ import time
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from evenstep.cli.progress import ticking
 from evenstep.cli.terminal import print_json, say
 from evenstep.documents import Document, Meta
 from evenstep.errors import UsageError
-
-if TYPE_CHECKING:
-    from evenstep.diagnose.finding import Diagnosis
 
 RANKS = 2
 STEPS = 40
@@ -106,8 +103,11 @@ def _judge(run: Path, held: int, *, as_json: bool) -> bool:
     from evenstep.importers.opening import load
 
     found = diagnose(load(run))
-    named, found_ms = _named(found)
-    works = named == [held]
+    first = next(iter(found.findings), None)
+    named = first.where.ranks if first else ()
+    mean_ns = (found.summary.get("step_time") or {}).get("mean_ns")
+    found_ms = round(first.severity * mean_ns / 1e6, 3) if first and mean_ns else None
+    works = list(named) == [held]
     if as_json:
         print_json(SelfTest(works, held, tuple(named), 1e3 * HELD_S, found_ms).to_json())
     elif works:
@@ -117,13 +117,3 @@ def _judge(run: Path, held: int, *, as_json: bool) -> bool:
         print(f"evenstep did not name rank {held}, delayed by {1e3 * HELD_S:.0f} ms a step but:")
         print(found.verdict)
     return works
-
-
-def _named(found: Diagnosis) -> tuple[list[int], float | None]:
-    """Return the ranks of the first finding and its cost per step (ms)."""
-    mean_ns = (found.summary.get("step_time") or {}).get("mean_ns")
-    if not found.findings:
-        return [], None
-    first = found.findings[0]
-    cost_ms = None if mean_ns is None else round(first.severity * mean_ns / 1e6, 3)
-    return list(first.where.ranks), cost_ms

@@ -21,14 +21,6 @@ from evenstep.trace.spool.folder import RunFolder
 
 
 def main(args: argparse.Namespace) -> int:
-    try:
-        return _main(args)
-    except MemoryError as error:
-        mend = "reduce cluster.nodes or run.steps"
-        raise UsageError(f"{args.scenario} needs more memory than there is; {mend}") from error
-
-
-def _main(args: argparse.Namespace) -> int:
     if args.scenario is None:
         raise UsageError("give a SCENARIO file, or list the fields of one with --fields")
     asked = scenario.load(args.scenario, args.set)

@@ -32,6 +32,7 @@ from evenstep.words import printable
 SCHEMA = "evenstep.sql/1"
 MOST_ROWS = 200  # of a printed table
 WIDEST = 40  # characters of a cell
+_NUMBERS = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?$|FLOAT|DOUBLE|DECIMAL")  # of DuckDB
 
 
 def main(args: argparse.Namespace) -> int:
@@ -114,7 +115,7 @@ def _print_table(answer: QueryResult) -> None:
     rows = answer.rows()
     shown = [[_cell(value) for value in row] for row in islice(rows, MOST_ROWS)]
     names = [_cell(name) for name in answer.columns]
-    left = {at for at, _ in enumerate(names) if not all(_is_number(row[at]) for row in shown)}
+    left = {at for at, kind in enumerate(answer.types) if not _NUMBERS.match(kind)}
     lines = [line.rstrip() for line in table([names, *shown], left=left)]
     if max(map(len, lines)) > shutil.get_terminal_size().columns:  # else with one column a line
         parts = (table([*zip(names, row, strict=True)], left={0, 1}) for row in shown)
@@ -143,14 +144,6 @@ def _cell(value: Any) -> str:
         return "-"
     text = f"{found:.6g}" if isinstance(found, float) else printable(found)
     return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return text == "-"
-    return True
 
 
 def _print_tables(*, as_json: bool) -> None:

@@ -19,7 +19,6 @@ _POWER_SHARE = 0.97  # of the default limit
 _SLOWED = {0x8: "hardware slowdown", 0x20: "software thermal slowdown",
            0x40: "hardware thermal slowdown", 0x80: "power brake"}  # fmt: skip
 
-
 _DRAIN: str = TEXTS["gpus"]["xid"]["drain"]
 #: Severity, meaning and remedy of an error number of the driver: NVIDIA XID Errors guide.
 XIDS: Mapping[str, Sequence[str]] = TEXTS["gpus"]["xid"]["numbers"]

@@ -40,7 +40,7 @@ def live_findings(run: FollowedRun) -> list[LiveFinding]:
         found.append(LiveFinding("restart_amplification", (), None, text))
     fewest = window.counts.min() if len(window.counts) else 0
     if fewest >= FEWEST_STEPS:
-        rated = [*_late(run), *_turns(run), *_pauses(window), *_phases(window)]
+        rated = [*_late(run), *_turns(run), *_spent(window)]
         found += sorted(rated, key=lambda finding: -(finding.share or 0.0))
     elif fewest >= lateness.FEWEST:
         found += [finding for finding in _late(run) if _certain(window, finding.ranks)]
@@ -129,21 +129,14 @@ def _waiting(window: RankWindow, late: int) -> str:
     return f"{who} for {'it' if late == 1 else 'them'}"
 
 
-def _pauses(window: RankWindow) -> Iterator[LiveFinding]:
-    share = window.pause_ns / np.maximum(window.step_ns, 1.0)
-    chosen = share > PAUSES
-    if chosen.any():
-        ranks, worst = tuple(map(int, window.ranks[chosen])), float(share.max())
-        text = f"garbage collection takes {percent(worst)} of a step on {named(ranks)}"
-        yield LiveFinding("runtime_jitter", ranks, worst, text)
-
-
-def _phases(window: RankWindow) -> Iterator[LiveFinding]:
-    for mode, phase, limit, words in (
-        ("input_pipeline", Phase.INPUT, INPUT, "waiting for input takes"),
-        ("checkpoint_stall", Phase.CHECKPOINT, CHECKPOINT, "checkpoints take"),
+def _spent(window: RankWindow) -> Iterator[LiveFinding]:
+    given, saved = (window.phase_ns[:, int(one)] for one in (Phase.INPUT, Phase.CHECKPOINT))
+    for mode, spent_ns, limit, words in (
+        ("runtime_jitter", window.pause_ns, PAUSES, "garbage collection takes"),
+        ("input_pipeline", given, INPUT, "waiting for input takes"),
+        ("checkpoint_stall", saved, CHECKPOINT, "checkpoints take"),
     ):
-        share = window.phase_ns[:, int(phase)] / np.maximum(window.step_ns, 1.0)
+        share = spent_ns / np.maximum(window.step_ns, 1.0)
         chosen = share > limit
         if chosen.any():
             ranks = () if chosen.all() else tuple(map(int, window.ranks[chosen]))

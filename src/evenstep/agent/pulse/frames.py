@@ -74,6 +74,6 @@ def _texts(walked: Iterable[tuple[CodeType, int | None]]) -> list[str]:
 @lru_cache(maxsize=1024)
 def _place(file: str) -> tuple[str, bool]:
     """The end of a file's path, and whether the file is ours."""
-    end = "/".join(Path(file).parts[-_PARTS:])
+    end = "/".join(Path(os.path.normpath(file)).parts[-_PARTS:])
     python = file.startswith(_PYTHON) and _PACKAGES not in file
     return f"<{end}>" if python or _TORCH in file else end, file.startswith(_OURS)

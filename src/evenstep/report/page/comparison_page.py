@@ -8,14 +8,12 @@ from evenstep.diagnose.compare.result import Comparison
 from evenstep.report.page import sheet
 from evenstep.report.terminal import comparison as words
 
-TEMPLATE = "comparison.html.j2"
-
 
 def render(baseline: str, comparisons: Sequence[Comparison], *, normalised: bool = False) -> str:
     """Render the page. Raises `MissingExtra` without jinja2."""
     known = {change.metric for item in comparisons for change in item.changes}
     labels = {name: label for name, label in words.LABELS.items() if name in known}
-    template = sheet.template(TEMPLATE, "the page of a comparison", words=words)
+    template = sheet.template("comparison.html.j2", "the page of a comparison", words=words)
     text: str = template.render(
         baseline=baseline, comparisons=comparisons, normalised=normalised, labels=labels
     )

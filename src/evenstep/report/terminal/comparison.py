@@ -17,16 +17,7 @@ from evenstep.diagnose.compare.result import (
 )
 from evenstep.diagnose.finding import TERMINAL
 from evenstep.report.terminal.style import PLAIN, Style
-from evenstep.words import (
-    UNKNOWN,
-    capital,
-    duration,
-    measured,
-    number,
-    percent,
-    plural,
-    printable,
-)
+from evenstep.words import UNKNOWN, capital, duration, measured, number, percent, plural, printable
 
 WIDTH = 80
 COLUMN = 13  # width of a run's numbers and name
