@@ -25,8 +25,8 @@ from evenstep.diagnose.graph.structure import (
     quantiles,
     row_hash,
 )
-from evenstep.diagnose.lateness.thresholds import above_others, local_median
-from evenstep.diagnose.levels import ERRORS, LISTED, MOST, SEVERAL, UNDISTURBED
+from evenstep.diagnose.lateness.thresholds import above_others
+from evenstep.diagnose.levels import ERRORS, LISTED, MOST, UNDISTURBED
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.statistics.interval import BLOCK_STEPS
 from evenstep.trace.columns import Array
@@ -106,19 +106,22 @@ class Costs:
 
     def _like_others(self, late_ns: Array, chronic: Array) -> Change:
         """Cells without their lateness, taken from places where they do more than others: chronic
-        lanes where they usually do (without a peer that is not: in such phases), others where they
-        do in that very step; from all places where those explain less than half."""
+        lanes where they usually do, and all of that, as having less to do between other operations
+        makes up for nothing (without a peer that is not: in such phases), others where they do in
+        that very step; from all places where those explain less than half."""
         changed, late_ns = self.graph.own_ns.copy(), self._by_segment(late_ns)
         for part in self.parts:
             wanted = late_ns[part.segments][:, part.lanes]
             if not (wanted > 0).any():
                 continue
             own = part.by_place(changed)
-            wanted = _at_least_usual(wanted, own.sum(axis=2), chronic[part.lanes])
-            alone = chronic[part.lanes].all()  # none of its peers is not late
-            weight = (
-                part.by_place(self.in_phases_ns()) if alone else _excess(own, chronic[part.lanes])
-            )
+            if (late := chronic[part.lanes]).all():  # none of its peers is not late
+                weight = part.by_place(self.in_phases_ns())
+            else:
+                weight = _excess(own, late)
+                wanted = np.where(
+                    late & (wanted > 0), np.maximum(wanted, weight.sum(axis=2)), wanted
+                )
             explains = weight.sum(axis=2, keepdims=True) >= MOST * wanted[:, :, None]
             part.assign(changed, own - _distributed(wanted, np.where(explains, weight, own), own))
         return self.change_to(changed)
@@ -196,15 +199,6 @@ def _level(own: Array) -> Array:
     lanes = own.mean(axis=0)
     common = lanes[~unlike].mean(axis=0) if (~unlike).any() else lanes.mean(axis=0)
     return np.asarray(np.where(unlike[:, None], lanes, common[None, :]))[None]
-
-
-def _at_least_usual(wanted: Array, amount: Array, chronic: Array) -> Array:
-    """What to take from chronic lanes (segments, lanes): at least their usual excess over their
-    peers, as ranks of other programs may always have more to do than these peers."""
-    if len(chronic) <= SEVERAL or chronic.sum() >= MOST * len(chronic):
-        return wanted
-    more = local_median(above_others(amount)) * amount / np.maximum(local_median(amount), 1.0)
-    return np.asarray(np.where(chronic & (wanted > 0), np.maximum(wanted, more), wanted))
 
 
 def _distributed(wanted: Array, weight: Array, own: Array) -> Array:
