@@ -106,6 +106,21 @@ def test_of_a_hang_every_rank_is_told_where_it_was(behind):
     assert finding.cause.endswith("it was in data.py:7 read")
 
 
+def test_of_late_steps_only_looks_in_these_count():
+    """Looks take longer than a late step: most see the steps after it."""
+    world = World()
+    table = world.everywhere()
+    table[[20, 40, 60], 2] = 300 * MS
+    trace = world.delayed(Phase.BACKWARD, table, computing=True).trace()
+    trace = seen(trace, 2, {"disk.py:5 save": 8, "data.py:7 read": 4}, step=40)
+    trace = seen(trace, 2, {"data.py:7 read": 28}, step=41)
+    (finding,) = [one for one in diagnose(trace).findings if one.mode == "straggler"]
+    assert [(each.frames, each.share) for each in finding.stacks] == [
+        (["disk.py:5 save"], pytest.approx(8 / 12, abs=1e-3)),
+        (["data.py:7 read"], pytest.approx(4 / 12, abs=1e-3)),
+    ]
+
+
 def test_a_trace_without_looks_has_no_stacks():
     trace = World().slow(2, Phase.BACKWARD, 50 * MS).trace()
     assert not any(finding.stacks for finding in diagnose(trace).findings)

@@ -22,7 +22,7 @@ from evenstep.diagnose.measure.attempts import SILENT_NS
 from evenstep.diagnose.measure.hosts import layouts, node_of, sampled
 from evenstep.diagnose.sentences import TEXTS, say
 from evenstep.statistics.outliers import Series, standing
-from evenstep.trace.columns import Columns
+from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
 
@@ -81,7 +81,7 @@ def with_stacks(trace: Trace, finding: Finding) -> Finding:
         own = [each for each in stacks if each.rank in finding.where.ranks]
         place = f"; it was in {words.own_place(own[0].frames)}" if own else ""
         return replace(finding, stacks=stacks, cause=finding.cause + place)
-    stacks = _of_late(trace, rows, finding.where.ranks[: levels.LISTED])
+    stacks = _of_late(trace, rows, finding)
     if not stacks:
         return finding
     first = stacks[0]
@@ -104,9 +104,15 @@ def _at_the_end(trace: Trace, rows: Columns, step: int) -> list[CallStack]:
     ]
 
 
-def _of_late(trace: Trace, rows: Columns, ranks: Sequence[int]) -> list[CallStack]:
-    """Stacks of the places in which these ranks were longer than the others, the longest first."""
-    samples = {int(rank): _samples(trace, rows, int(rank)) for rank in np.unique(rows["rank"])}
+def _of_late(trace: Trace, rows: Columns, finding: Finding) -> list[CallStack]:
+    """Stacks of the places in which the culprits were longer in the finding's steps than the others
+    usually are, the longest first."""
+    ranks, everywhere = finding.where.ranks[: levels.LISTED], np.ones(len(rows), bool)
+    inside = _concerned(finding, rows.step) if finding.when.steps else everywhere
+    samples = {
+        rank: _samples(trace, rows, rank, inside if rank in ranks else everywhere)
+        for rank in np.unique(rows["rank"]).tolist()
+    }
     others = [each for rank, each in samples.items() if rank not in ranks]
     found = []
     for rank in (rank for rank in ranks if rank in samples):
@@ -140,24 +146,41 @@ def _longer_lines(mine: StackSamples, others: Sequence[StackSamples], place: str
     return [line for line in most if more[line] > 0] or most[:1]
 
 
-def _samples(trace: Trace, rows: Columns, rank: int) -> StackSamples:
-    mine = rows.select(rows["rank"] == rank)
+def _concerned(finding: Finding, steps: Array) -> Array:
+    """Which of these steps are the finding's."""
+    ranges = [(steps >= first) & (steps <= last) for first, last in finding.when.steps]
+    return np.asarray(np.any(ranges, axis=0))
+
+
+def _samples(trace: Trace, rows: Columns, rank: int, counted: Array) -> StackSamples:
+    """A rank's samples, of the rows that are `counted`."""
+    mine = rows["rank"] == rank
+    rows, counted = rows.select(mine), counted[mine]
     places: dict[str, Counter[str]] = defaultdict(Counter)
     bursts: list[Counter[str]] = []
-    whole = 0
-    for name, count, total in zip(mine.name, mine.payload, mine.bytes_in, strict=True):
-        text = trace.names[int(name)]
-        file, _, rest = text.partition(SEPARATOR)[0].rpartition(":")
-        function = f"{file} {rest.partition(' ')[2]}"  # without its line: a loop is one place
-        places[function][text] += int(count)
-        if not bursts or bursts[-1].total() >= whole or total != whole:
+    whole = looks = 0
+    for name, count, total, counts in zip(
+        rows.name, rows.payload, rows.bytes_in, counted, strict=True
+    ):
+        if looks >= whole or total != whole:
             bursts.append(Counter())
-            whole = int(total)
-        bursts[-1][function] += int(count)
+            whole, looks = int(total), 0
+        looks += int(count)
+        if counts:
+            text = trace.names[int(name)]
+            file, _, rest = text.partition(SEPARATOR)[0].rpartition(":")
+            function = f"{file} {rest.partition(' ')[2]}"  # without its line: a loop is one place
+            places[function][text] += int(count)
+            bursts[-1][function] += int(count)
     steps = trace.summaries[trace.summary_rank == rank]
     count = int(steps["count"].sum()) if len(steps) else 0
     running_ns = float((steps["step_sum_ns"] - steps["pause_ns"]).sum()) if count else 1.0
-    return StackSamples(int(mine.payload.sum()), places, running_ns / max(count, 1), bursts)
+    return StackSamples(
+        int(rows.payload[counted].sum()),
+        places,
+        running_ns / max(count, 1),
+        [*filter(None, bursts)],
+    )
 
 
 # -- speed of machines, by the probe ---------------------------------------------------------------
@@ -253,8 +276,7 @@ def with_stop(trace: Trace, finding: Finding) -> Finding:
     ranks, steps = finding.where.ranks, trace.of_kind(Kind.STEP)
     if finding.mode != "straggler" or len(ranks) != 1:
         return finding
-    concerned = [(steps.step >= first) & (steps.step <= last) for first, last in finding.when.steps]
-    steps = steps.select((steps["rank"] == ranks[0]) & np.any(concerned, axis=0))
+    steps = steps.select((steps["rank"] == ranks[0]) & _concerned(finding, steps.step))
     if not len(steps):
         return finding
     samples, longest = trace.of_kind(Kind.SAMPLE), int((steps.exit_ns - steps.enter_ns).argmax())
