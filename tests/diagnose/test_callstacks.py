@@ -110,7 +110,7 @@ def test_of_late_steps_only_looks_in_these_count():
     """Looks take longer than a late step: most see the steps after it."""
     world = World()
     table = world.everywhere()
-    table[[20, 40, 60], 2] = 300 * MS
+    table[[20, 40, 55], 2] = 300 * MS
     trace = world.delayed(Phase.BACKWARD, table, computing=True).trace()
     trace = seen(trace, 2, {"disk.py:5 save": 8, "data.py:7 read": 4}, step=40)
     trace = seen(trace, 2, {"data.py:7 read": 28}, step=41)
