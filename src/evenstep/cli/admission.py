@@ -76,9 +76,8 @@ def spans_nodes(command: Sequence[str], environ: Mapping[str, str]) -> bool:
 def _of_all_nodes(command: Sequence[str]) -> list[str]:
     """Return a command without what it says of its own node."""
     own = [_OWN.fullmatch(argument) for argument in command]
-    values = [False, *(match is not None and match[1] is None for match in own)]
-    parts = zip(command, own, values, strict=False)
-    return [argument for argument, match, value in parts if not (match or value)]
+    value = [False, *(match is not None and match[1] is None for match in own)]
+    return [each for at, each in enumerate(command) if not (own[at] or value[at])]
 
 
 def option_value(command: Sequence[str], pattern: re.Pattern[str]) -> str | None:

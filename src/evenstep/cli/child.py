@@ -14,6 +14,8 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from evenstep.cli.terminal import say
+
 FORWARDED = frozenset(
     {signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 )
@@ -44,8 +46,8 @@ def run(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def refusal(command: Sequence[str]) -> tuple[str, int] | None:
-    """Return what `start_failure` would for this command, as far as known before it is started."""
+def refusal(command: Sequence[str]) -> int | None:
+    """Say and return what `start_failure` would, as far as that is known before the start."""
     name = command[0]
     if shutil.which(name) is not None:
         return None
@@ -54,11 +56,12 @@ def refusal(command: Sequence[str]) -> tuple[str, int] | None:
     return start_failure(command, OSError(number, os.strerror(number)))
 
 
-def start_failure(command: Sequence[str], error: OSError) -> tuple[str, int]:
-    """Return the message and the exit code for a command that could not be started."""
-    if isinstance(error, FileNotFoundError):
-        return f"there is no command {command[0]!r} on PATH; check its spelling", NOT_FOUND
-    return f"cannot run {command[0]!r}: {error.strerror}", NOT_EXECUTABLE
+def start_failure(command: Sequence[str], error: OSError) -> int:
+    """Say why a command could not be started, and return the exit code."""
+    absent = isinstance(error, FileNotFoundError)
+    missing = f"there is no command {command[0]!r} on PATH; check its spelling"
+    say(missing if absent else f"cannot run {command[0]!r}: {error.strerror}")
+    return NOT_FOUND if absent else NOT_EXECUTABLE
 
 
 def _wait(

@@ -149,7 +149,6 @@ def status_lines(state: Mapping[str, Any]) -> list[str]:
         found.append(f"actions: {names} on ranks {acting}")
     asked = state["asked"]
     if asked and len(state["followed_by"]) < len(ranks):
-        followed = len(state["followed_by"])
-        wanted = request_words(asked)
-        found.append(f"requested: {wanted}; {followed} of {len(ranks)} ranks follow so far")
+        followed = f"{len(state['followed_by'])} of {len(ranks)} ranks follow so far"
+        found.append(f"requested: {request_words(asked)}; {followed}")
     return [*found, *state["notes"]] or ["no rank reports a pacing state"]

@@ -228,8 +228,7 @@ def _xid_lines() -> list[str]:
 
 def _closed(path: Path) -> bool:
     """Whether a rank has closed its trace itself."""
-    found = collectable(path)
-    return found is not None and found.closed
+    return bool((found := collectable(path)) and found.closed)
 
 
 def _exit_status(pid: int, descriptor: int) -> dict[str, Any]:

@@ -72,7 +72,11 @@ def main(args: argparse.Namespace) -> int:
         results.append(together)
     one_page = len(results) == 1 or joint
     if args.html is not None and one_page:  # before printing: the reader may close the pipe early
-        _write_page(args, read[-1], results[-1].diagnosis)
+        from evenstep.report.page.html import write
+
+        asked, price = answers(read[-1], args.what_if), args.price_per_rank_hour
+        more = {"answers": asked, "price_per_rank_hour": price}
+        write(results[-1].diagnosis, read[-1], args.html, force=args.force, **more)
     parts = [one.shown for one in results]
     if args.json:
         print_json(parts[0] if len(parts) == 1 else parts)
@@ -176,14 +180,6 @@ def _diagnose_sizes(
     largest, together = max(read, key=lambda trace: trace.world), diagnose_together(pairs)
     shown = _rendered(together, largest, task)
     return DiagnosedTrace(len(results), largest.world, together, shown)
-
-
-def _write_page(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
-    from evenstep.report.page.html import write
-
-    price, asked = args.price_per_rank_hour, answers(trace, args.what_if)
-    more = {"answers": asked, "price_per_rank_hour": price}
-    write(diagnosis, trace, args.html, force=args.force, **more)
 
 
 def worst(diagnoses: Iterable[Any]) -> float:

@@ -137,14 +137,12 @@ def _joined(options: Sequence[str]) -> list[str]:
 
 
 def _claim(topic: Topic, name: str | None) -> Claim | None:
-    if name is None:
-        return None
     named = {claim.name: claim for claim in CLAIMS if claim.topic == topic.name}
-    if name not in named:
+    if name is not None and name not in named:
         elsewhere = next((claim for claim in CLAIMS if claim.name == name), None)
         hint = f"; it belongs to explain {elsewhere.topic}" if elsewhere else _near(name, named)
         raise UsageError(f"explain {topic.name} has no preset {name!r}{hint}")
-    return named[name]
+    return None if name is None else named[name]
 
 
 def _preset(claim: Claim | None, typed: Mapping[str, str]) -> dict[str, str]:

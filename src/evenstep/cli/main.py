@@ -142,8 +142,8 @@ def _run(command: Command, argv: list[str]) -> int:
 def overview() -> str:
     """Return the root help: commands grouped by purpose."""
     lines = ["usage: evenstep COMMAND …", ""]
-    lines += ["Tells you which rank your distributed training is waiting for, what it costs,"]
-    lines += ["and what would fix it."]
+    what = "Tells you which rank your distributed training is waiting for, what it costs,"
+    lines += [what, "and what would fix it."]
     width = max(len(command.form) for command in COMMANDS)
     for group, commands in GROUPS.items():
         lines += ["", f"{group}:"]

@@ -19,8 +19,6 @@ from evenstep.reproduce.evaluation import EvaluationDocument
 from evenstep.simulate.study.sweep import MeanInterval, carried
 from evenstep.workers.engines import usable_cores
 
-SCHEMA = "evenstep.table1/1"
-WIDTH = 80
 ARMS = ("paper", "token")
 TITLES = {"paper": "the paper's rule", "token": "token"}
 LIMITS = (
@@ -62,7 +60,7 @@ def _table1(args: argparse.Namespace) -> int:
         shown = table_one.timelines(family, seed=args.seed, steps=args.steps)
         families.append({**table_one.to_json(family, rows), "timeline": shown})
     data = {
-        "schema": SCHEMA,
+        "schema": "evenstep.table1/1",
         "reproduction": "table1",
         "source": table_one.SOURCE,
         "seeds": [args.seed, args.seed + args.seeds - 1],
@@ -85,7 +83,7 @@ def _table1_lines(data: Mapping[str, Any]) -> Iterator[str]:
         yield from _family_text(family)
     yield ""
     for limit in data["limits"]:
-        yield from textwrap.wrap(limit, WIDTH)
+        yield from textwrap.wrap(limit, 80)
 
 
 def _family_text(family: Mapping[str, Any]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import evenstep
 from evenstep.agent.settings import config
 from evenstep.cli import child, env, files
-from evenstep.cli.admission import Admission, admit
+from evenstep.cli.admission import admit
 from evenstep.cli.deaths import RankExits
 from evenstep.cli.terminal import say
 from evenstep.errors import ConfigError, UsageError
@@ -30,8 +30,7 @@ def main(args: argparse.Namespace) -> int:
     if not command:
         raise UsageError("nothing to run: evenstep run [options] -- COMMAND…")
     if refused := child.refusal(command):  # before a folder is created or cleared
-        say(refused[0])
-        return refused[1]
+        return refused
     asked = env.parse_settings(args)
     settings = config.load(asked)
     if not settings.enabled:
@@ -39,7 +38,7 @@ def main(args: argparse.Namespace) -> int:
         try:
             return child.run(command, {**os.environ, "EVENSTEP": "0"}, lambda _: None)
         except OSError as error:
-            return _not_started(command, error)
+            return child.start_failure(command, error)
     for warning in [*settings.warnings, *disabling_options(command)]:
         say(warning)
     shim = {"LD_PRELOAD": _preloading()} if args.mpi_shim else {}
@@ -50,7 +49,9 @@ def main(args: argparse.Namespace) -> int:
     if settings.compiled and not args.mpi_shim:
         _compile_recorder()
     admission = admit(folder, command, os.environ, force=args.force)
-    first = folder.write(_facts(admission, command))
+    known = {"evenstep": __version__, "python": None, "torch": None, "nccl": None}
+    facts = run_facts(run_id=admission.run_id, command=command, environ=os.environ, versions=known)
+    first = folder.write({**facts, "written_by": "launcher"})
     added = env.variables(os.environ, asked | {"out": str(folder.path)})
     added |= admission.variables() | shim
     if reports_for_job(os.environ):
@@ -61,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
     except OSError as error:
         if first and not folder.attempts():  # else another launcher of the job may have started
             folder.remove()
-        return _not_started(command, error)
+        return child.start_failure(command, error)
     if args.mpi_shim and reports_for_job(os.environ):
         from evenstep.hooks.mpi.pmpi.collect import collect
 
@@ -70,12 +71,6 @@ def main(args: argparse.Namespace) -> int:
         _print_verdict(folder, environ, verdict=settings.verdict, as_json=args.json)
     except KeyboardInterrupt:  # a second Ctrl-C: no verdict, but the command's own code
         say(f"interrupted; `evenstep diagnose {folder.path}` prints the verdict")
-    return code
-
-
-def _not_started(command: Sequence[str], error: OSError) -> int:
-    message, code = child.start_failure(command, error)
-    say(message)
     return code
 
 
@@ -161,14 +156,6 @@ def _written_here(spool: Path) -> bool:
             return identity.boot_id().encode() in file.read(PAGE_BYTES)
     except OSError:
         return False
-
-
-def _facts(admission: Admission, command: Sequence[str]) -> dict[str, object]:
-    versions = {"evenstep": __version__, "python": None, "torch": None, "nccl": None}
-    written = run_facts(
-        run_id=admission.run_id, command=command, environ=os.environ, versions=versions
-    )
-    return {**written, "written_by": "launcher"}
 
 
 def _print_verdict(

@@ -40,8 +40,7 @@ class SelfTest(Document):
 
 def main(args: argparse.Namespace) -> int:
     if find_spec("torch") is None:
-        what = "the selftest trains with torch"
-        raise UsageError(f"{what}, which is not installed: pip install torch")
+        raise UsageError("the test trains with torch, which is not installed: pip install torch")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return _as_rank(args)
     with tempfile.TemporaryDirectory(prefix="evenstep-selftest-") as scratch:

@@ -56,9 +56,8 @@ def main(args: argparse.Namespace) -> int:
 
         name = str(data.get("name") or args.scenario.stem)
         sheet.write(args.html, lambda: sweep_page.render(document, name), force=args.force)
-        tell_written(args.html)
-    if written is not None:
-        tell_written(written)
+    for path in filter(None, (args.html, written)):
+        tell_written(path)
     return progress.INTERRUPTED if document["partial"] else 0
 
 

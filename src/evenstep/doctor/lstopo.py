@@ -9,14 +9,13 @@ from typing import NamedTuple
 from xml.etree import ElementTree as Xml
 
 from evenstep.doctor.check import Check, fine, or_ok, wrong
+from evenstep.doctor.pcie import GPU_CLASSES, NET_CLASSES
 from evenstep.doctor.topology import Topology
 from evenstep.errors import UsageError, refused
 
 MOST_BYTES = 64_000_000
 _DEPTH = 200  # most levels of a valid tree
 _OPEN_FABRICS, _NETWORK = ("3", "OpenFabrics"), ("2", "Network")
-_GPU_CLASSES = ("0300", "0302", "0380", "1200")
-_NET_CLASSES = ("0200", "0207")
 
 
 class PciDevice(NamedTuple):
@@ -24,7 +23,7 @@ class PciDevice(NamedTuple):
 
     address: str
     name: str
-    kind: str  # PCI class: "0302"
+    kind: int  # PCI class: 0x0302; -1 unknown
     bridges: tuple[int, ...]  # PCI bridges above it, nearest last
     package: int | None
     numa: int | None
@@ -107,11 +106,11 @@ def _device(
     address = element.get("pci_busid", "")
     ours = [child for child in element.iter("object") if child.get("type") == "OSDev"]
     by_type = [c for ids in (_OPEN_FABRICS, _NETWORK) for c in ours if c.get("osdev_type") in ids]
-    speed = element.get("pci_link_speed", "")
+    kind, speed = element.get("pci_type", "")[:4], element.get("pci_link_speed", "")
     return PciDevice(
         address=address,
         name=by_type[0].get("name", "") if by_type else address,
-        kind=element.get("pci_type", "")[:4].lower(),
+        kind=int(kind, 16) if re.fullmatch("[0-9a-fA-F]{4}", kind) else -1,
         bridges=bridges,
         package=package,
         numa=numa,
@@ -121,8 +120,8 @@ def _device(
 
 def topology(tree: Tree, place: str) -> Topology:
     """Return the topology, with distances from the common ancestors of devices."""
-    gpus = [one for one in tree.devices if one.kind in _GPU_CLASSES]
-    nics = [one for one in tree.devices if one.kind in _NET_CLASSES]
+    gpus = [one for one in tree.devices if one.kind in GPU_CLASSES]
+    nics = [one for one in tree.devices if one.kind in NET_CLASSES]
     single = tree.numa_nodes == 1
     return Topology(
         place=place,
@@ -150,7 +149,7 @@ def level(a: PciDevice, b: PciDevice, *, one_node: bool) -> str:
 
 def link_checks(tree: Tree, place: str) -> Iterator[Check]:
     found = []
-    for word, kinds in (("GPU", _GPU_CLASSES), ("adapter", _NET_CLASSES)):
+    for word, kinds in (("GPU", GPU_CLASSES), ("adapter", NET_CLASSES)):
         speeds = {d.name: d.link_gBps for d in tree.devices if d.kind in kinds and d.link_gBps}
         most = max(speeds.values(), default=0.0)
         slow = [f"{word} {name} {gBps:.3g} GB/s" for name, gBps in speeds.items() if gBps < most]

@@ -15,7 +15,7 @@ from evenstep.host.sources.nic import ports
 from evenstep.host.sysfs import read_int, read_text
 
 _DEVICES = "sys/bus/pci/devices"
-_GPU_CLASSES, _NET_CLASSES, _BRIDGE = (0x0300, 0x0302, 0x0380, 0x1200), (0x0200, 0x0207), 0x0604
+GPU_CLASSES, NET_CLASSES, _BRIDGE = (0x0300, 0x0302, 0x0380, 0x1200), (0x0200, 0x0207), 0x0604
 _EXTENDED, _ACS_CAPABILITY, _ACS_CONTROL = 0x100, 0x000D, 6  # offsets of PCIe 6.0, 7.7.11
 _REDIRECTING = 0x001D  # source validation, P2P request and completion redirect, upstream forwarding
 
@@ -70,11 +70,11 @@ def links(host: Host) -> list[PcieLink]:
     for address in host.children(_DEVICES):
         kind = (read_int(str(base / address / "class")) or 0) >> 8
         place = PciPlace.of(str(base / address))
-        if kind in (*_GPU_CLASSES, *_NET_CLASSES) and place is not None:
+        if kind in (*GPU_CLASSES, *NET_CLASSES) and place is not None:
             device, above = base / address, place.bridges[-1:]
             rates = LinkRate.of(device, "current"), LinkRate.of(device, "max")
             slot = LinkRate.of(base / above[0] if above else None, "max")
-            name = "GPU" if kind in _GPU_CLASSES else "adapter"
+            name = "GPU" if kind in GPU_CLASSES else "adapter"
             found.append(PcieLink(name, place.address, *rates, slot))
     return [link for link in found if link.now.lanes > 0 and link.most.lanes > 0]
 

@@ -169,7 +169,8 @@ class Journal:
         current = {(finding.mode, finding.ranks): finding for finding in findings}
         for key in [key for key in self.now if key not in current]:
             since, text = self.now.pop(key)
-            self.past.append(f"steps {_step(since)}-{_step(step)}: {text}")
+            first, last = ("?" if one is None else f"{one}" for one in (since, step))
+            self.past.append(f"steps {first}-{last}: {text}")
         del self.past[:-KEPT]
         new = [finding for key, finding in current.items() if key not in self.now]
         begun, self.looked = step if self.looked else None, True
@@ -179,7 +180,3 @@ class Journal:
 
     def since(self, finding: LiveFinding) -> int | None:
         return self.now.get((finding.mode, finding.ranks), (None, ""))[0]
-
-
-def _step(step: int | None) -> str:
-    return "?" if step is None else f"{step}"

@@ -128,17 +128,15 @@ class LiveRun(FollowedRun):
         found = len(self._tails) + len(self._foreign)
         if self.attempt is None or (self._tails and found >= self.world > 0):
             return
-        for entry in self._entries():
+        try:
+            entries = list(os.scandir(self._folder(self.attempt)))
+        except OSError:  # removed, perhaps to be replaced by another run
+            self.attempt, self._tails, self._known = None, {}, {}
+            return
+        for entry in entries:
             spool = entry.name.startswith("rank-") and entry.name.endswith(".spool")
             if spool and entry.name not in self._foreign:
                 self._tails.setdefault(entry.name, SpoolTail(Path(entry.path)))
-
-    def _entries(self) -> list[os.DirEntry[str]]:
-        try:
-            return list(os.scandir(self._folder(self.attempt or 0)))
-        except OSError:  # removed, perhaps to be replaced by another run
-            self.attempt, self._tails, self._known = None, {}, {}
-            return []
 
     def _folder(self, attempt: int) -> Path:
         return RunFolder(self.path).spool_path(attempt, 0).parent

@@ -14,7 +14,5 @@ def render(baseline: str, comparisons: Sequence[Comparison], *, normalised: bool
     known = {change.metric for item in comparisons for change in item.changes}
     labels = {name: label for name, label in words.LABELS.items() if name in known}
     template = sheet.template("comparison.html.j2", "the page of a comparison", words=words)
-    text: str = template.render(
-        baseline=baseline, comparisons=comparisons, normalised=normalised, labels=labels
-    )
-    return text
+    shown = {"comparisons": comparisons, "normalised": normalised, "labels": labels}
+    return str(template.render(baseline=baseline, **shown))

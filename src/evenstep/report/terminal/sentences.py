@@ -24,7 +24,6 @@ WORTH = 0.10  # smallest share of steps or of waiting that is mentioned
 MOVED = 0.5  # smallest share of the blame that moves between start and end of the run
 SHOWN = 4  # parts of a kind, slowest first
 _PARTS = (("stage", "stage"), ("dp_rank", "data-parallel rank"), ("optype", "operation"))
-BOUND_NAMES = {"compute": "compute", "transfer": "transfer", "wait": "waiting", "input": "input"}
 
 
 def movement(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -44,7 +43,8 @@ def regimes(found: Mapping[str, Any]) -> Iterator[str]:
     if len(shares) < 2:
         return
     order = sorted(shares, key=lambda name: -shares[name])
-    parts = [f"{BOUND_NAMES.get(name, name)} in {percent(shares[name])}" for name in order]
+    named = {"wait": "waiting"}  # the others are called what they are
+    parts = [f"{named.get(name, name)} in {percent(shares[name])}" for name in order]
     changes = plural(found["changes"], "change")
     text = f"steps are bound by {', by '.join(parts)} of them, with {changes}"
     if is_known(period := found.get("period_steps")):

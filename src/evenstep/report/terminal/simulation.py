@@ -95,12 +95,9 @@ def _uses(result: Result) -> Iterator[str]:
         return
     one = result.unit.removesuffix("s/s")
     each, cost = found["joules_per_unit"] or 0.0, found["cost_per_unit"] or 0.0
-    yield f"  energy       {each:.4g} J a {one}, cost {cost:.3g} a {one}"
-    if found.get("joules_per_useful_unit"):
-        yield (
-            f"               {found['joules_per_useful_unit']:.4g} J and "
-            f"{found['cost_per_useful_unit']:.3g} with failures and checkpoints"
-        )
+    useful, paid = found.get("joules_per_useful_unit"), found.get("cost_per_useful_unit")
+    more = f", {useful:.4g} J and {paid:.3g} with failures and checkpoints" if useful else ""
+    yield f"  energy       {each:.4g} J a {one}, cost {cost:.3g} a {one}{more}"
 
 
 def _lasts(result: Result) -> Iterator[str]:
