@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +36,8 @@ Progress = Callable[[int, int], None]
 #: Whether these durations of steps, in ns, are enough; also from the messages followed in a step.
 Enough = Callable[[Array, float], bool]
 
+MOST_HOPS = 4_000_000  # of messages and over links, of all libraries that are kept
+_LIBRARIES: dict[tuple[Scenario, float], CollectiveLibrary] = {}  # the latest used is the last
 SETTLING = 8  # most steps until those of a calm job are alike
 SETTLED = 1e-10  # of a step: entries of ranks that differ by less are equal
 AT_A_TIME = 1_000_000  # messages, between two looks at what is finished
@@ -84,14 +86,20 @@ def set_up(scenario: Scenario, *, load_gBps: float = 0.0) -> Setup:  # noqa: N80
     return Setup(scenario, network, placement, library, graph, between, info)
 
 
-@lru_cache(maxsize=2)
 def _library(place_of: Scenario, load_gBps: float) -> CollectiveLibrary:  # noqa: N803
     """Collectives on a network; scenarios that differ in nothing else have the same."""
-    network = Network(place_of.cluster, place_of.fabric, place_of.run.seed)
-    placement = place(place_of, network)
-    if load_gBps:
-        network.take(load_gBps * neighbours.ring_messages(network, placement.node))
-    return CollectiveLibrary(network, placement, place_of.collectives)
+    key = (place_of, load_gBps)
+    found = _LIBRARIES.pop(key, None)
+    while len(_LIBRARIES) > 1 and sum(one.hops for one in _LIBRARIES.values()) > MOST_HOPS:
+        del _LIBRARIES[next(iter(_LIBRARIES))]
+    if found is None:
+        network = Network(place_of.cluster, place_of.fabric, place_of.run.seed)
+        placement = place(place_of, network)
+        if load_gBps:
+            network.take(load_gBps * neighbours.ring_messages(network, placement.node))
+        found = CollectiveLibrary(network, placement, place_of.collectives)
+    _LIBRARIES[key] = found
+    return found
 
 
 def simulate(scenario: Scenario, *, progress: Progress | None = None) -> Result:
@@ -105,16 +113,21 @@ def simulate_set_up(setup: Setup, *, progress: Progress | None = None) -> Result
     return _Run(setup, None).result(progress)
 
 
-def step_times(setup: Setup, enough: Enough) -> Array:
-    """Durations of the steps after the warm-up, of a run that ends once these are `enough`."""
+def step_times(setup: Setup, enough: Enough, most: float = math.inf) -> Array:
+    """Durations of the steps after the warm-up, of a run that ends once these are `enough`, or in a
+    first step with more than `most` messages; then there are none."""
     _check_takes_time(setup)
-    run, scenario = _Run(setup, None), setup.scenario
-    over, found = list[float](), np.empty(0)
+    run, scenario = _Run(setup, None, most), setup.scenario
+    if not run.pace.acts:
+        run.pace = Pace()
+    is_calm, first = _is_calm(scenario), scenario.run.warm_up
+    over, found = np.zeros(scenario.run.steps + 1), np.empty(0)
     for done in run.steps():
-        over = [*(over or [float(done.begin.max())]), float(done.over.max())]
-        found = np.diff(over)[scenario.run.warm_up :]
-        steps = scenario.run.steps if _is_calm(scenario) else done.number + 1
-        if enough(found, run.followed / steps):
+        if not done.number:
+            over[0] = done.begin.max()
+        over[done.number + 1] = done.over.max()
+        found = over[first + 1 : done.number + 2] - over[first : done.number + 1]
+        if enough(found, run.followed / (scenario.run.steps if is_calm else done.number + 1)):
             break
     return found
 
@@ -175,13 +188,14 @@ def _check_takes_time(setup: Setup) -> None:
 class _Run:
     """One run: its jobs in a world, and the sums and records of its steps."""
 
-    def __init__(self, setup: Setup, sink: BlockSink | None) -> None:
+    def __init__(self, setup: Setup, sink: BlockSink | None, most: float = math.inf) -> None:
+        self._most = most  # messages of the first step: with more it is the last, unfinished
         self._setup, scenario = setup, setup.scenario
         self._near: list[neighbours.NeighbourJob] = []
         if scenario.neighbours:
             found = neighbours.neighbour_jobs(scenario, setup.network, setup.placement)
             self._near = neighbours.within_reach(setup.flows, found, len(setup.network.capacity))
-        self._pace = strategies.pace_of(scenario, setup.info.run_id)
+        self.pace = strategies.pace_of(scenario, setup.info.run_id)
         self._account = StepSums(scenario.run.steps, scenario.ranks, scenario.run.warm_up)
         self._peak = np.zeros(len(setup.network.capacity))
         self.followed = 0  # messages, see `World`
@@ -212,7 +226,7 @@ class _Run:
         return summed_up(
             setup.scenario, account, flows=[flow for flow, _ in self._times.values()], loads=loads,
             placement=setup.placement, compute_ns=setup.graph.compute_ns,
-            pacing=self._pace.summary(), staleness=self._pace.staleness(),
+            pacing=self.pace.summary(), staleness=self.pace.staleness(),
         )  # fmt: skip
 
     # -- steps -------------------------------------------------------------------------------------
@@ -225,8 +239,8 @@ class _Run:
         setup, everybody = self._setup, np.arange(self._setup.scenario.ranks)
         graphs = [setup.graph] + ([setup.between] if setup.between is not setup.graph else [])
         jobs = _Jobs(setup, graphs, self._near)
-        engine = jobs.engine(setup.graph_of, self._pace)
-        for done in jobs.run(engine, setup.scenario.run.steps):
+        engine = jobs.engine(setup.graph_of, self.pace)
+        for done in jobs.run(engine, setup.scenario.run.steps, self._most):
             engine.learn(done, everybody)
             self.followed = jobs.world.followed
             yield done
@@ -268,7 +282,7 @@ class _Run:
         for step_rows, recorder in self._recorders:
             recorder.step(done.number, step_rows.rows(done, spent.work, done.held))
         if self._recorders:
-            self.extras += pauses(done) + self._pace.records(done.number, done.begin)
+            self.extras += pauses(done) + self.pace.records(done.number, done.begin)
 
 
 class _Jobs:
@@ -318,10 +332,16 @@ class _Jobs:
             self.world, graph_of, lambda graph: self._graphs[id(graph)], noise, pace, begin_ns
         )
 
-    def run(self, engine: JobEngine, steps: int) -> Iterator[FinishedStep]:
-        """Yield the job's steps as they finish."""
+    def run(
+        self, engine: JobEngine, steps: int, most: float = math.inf
+    ) -> Iterator[FinishedStep]:
+        """Yield the job's steps as they finish; none where the first has more messages than `most`.
+        """
         while engine.over < steps:
-            wants = self.world.run(AT_A_TIME)
+            left = AT_A_TIME if engine.over else min(AT_A_TIME, most + 1 - self.world.followed)
+            if left <= 0:
+                return
+            wants = self.world.run(int(left))
             for job, other in enumerate(self._near, 1):
                 other.count(self.world, job)
             found = False

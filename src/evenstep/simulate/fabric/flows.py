@@ -69,6 +69,7 @@ class CollectiveLibrary:
         self.placement = placement
         self._settings = settings
         self._known: dict[tuple[object, ...], Flow] = {}
+        self.hops = len(network.capacity)  # and links of their routes: how much memory it takes
 
     def flow(
         self, operation: str, size_bytes: float, members: Array, *, imbalance: float = 0.0
@@ -79,7 +80,9 @@ class CollectiveLibrary:
         if key not in self._known:
             if len(self._known) == MOST_KNOWN:
                 self._known.clear()
-            self._known[key] = self._chosen(operation, size_bytes, members, imbalance)
+            made = self._known[key] = self._chosen(operation, size_bytes, members, imbalance)
+            distinct = {id(stage): stage for stage in made.stages}
+            self.hops += sum(len(stage.routes.link) for stage in distinct.values())
         return self._known[key]
 
     def pairs(self, size_bytes: float, source: Array, target: Array) -> Flow:

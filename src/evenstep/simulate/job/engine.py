@@ -31,7 +31,7 @@ class JobEngine:
     ) -> None:  # fmt: skip
         self._world, self._graphs, self._numbers = world, graphs, numbers
         self._noise_sources, self._pace = noise_sources, pace
-        self._waits = isinstance(pace, Paced) or noise_sources.reads_clock
+        self._waits = pace.acts or noise_sources.reads_clock
         self._begin = begin_ns  # of the oldest step under way
         self._last: FinishedStep | None = None  # before that
         self._under_way: list[FinishedStep] = []  # NaN: not over, or not begun
@@ -62,13 +62,15 @@ class JobEngine:
 
     def _reveal(self, place: int) -> bool:
         """Work out durations of ranks that have come to a step; return whether there are any."""
+        if not self._waits:
+            return False
         step, last = self._under_way[place], self._under_way[place - 1] if place else self._last
         begin = last.over if place and last else self._begin
         ranks = np.flatnonzero(np.isnan(step.begin) & ~np.isnan(begin))
-        if not self._waits or not len(ranks):
+        if not len(ranks):
             return False
         step.begin[ranks] = begin[ranks]
-        if isinstance(self._pace, Paced):
+        if self._pace.acts:
             if last is not None:
                 self.learn(last, ranks)
             step.held[ranks] = self._pace.before(step.number, ranks)
@@ -85,17 +87,12 @@ class JobEngine:
             self._value = np.empty(shape)
         value = self._value
         value.fill(0.0)
-        single = len(graph.roles) == 1
-        for number, role in enumerate(graph.roles):
-            mine: Any = slice(None) if single else np.flatnonzero(graph.role == number)
-            for index, one in enumerate(role.operations):
-                if one.kind not in (COMPUTE, SLOWED):
-                    continue
-                if one.length_ns:
-                    factor = disturbance.factor.get(one.phase, 1.0)
-                    value[index, mine] = one.length_ns * _of(factor, mine)
-                if one.begins and one.phase in disturbance.delay_ns:
-                    value[index, mine] += _of(disturbance.delay_ns[one.phase], mine)
+        for phase, mine, rows, first in graph.work:
+            factor = _of(disturbance.factor.get(phase, 1.0), mine)
+            for row, length_ns in rows:
+                value[row, mine] = length_ns * factor
+            if first >= 0 and phase in disturbance.delay_ns:
+                value[first, mine] += _of(disturbance.delay_ns[phase], mine)
         return value
 
     def take(self) -> FinishedStep | None:
@@ -139,9 +136,7 @@ def step_shares(done: FinishedStep) -> StepShares:
     ranks = len(done.begin)
     found = {name: np.zeros(ranks) for name in ("input", "blocked", "waited")}
     for number, role in enumerate(done.graph.roles):
-        mine: Any = slice(None)
-        if len(done.graph.roles) > 1:
-            mine = np.flatnonzero(done.graph.role == number)
+        mine = done.graph.ranks_of[number]
         now = done.begin[mine]
         for index, one in enumerate(role.operations):
             if one.stream != MAIN:

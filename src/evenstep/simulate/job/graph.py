@@ -135,6 +135,29 @@ class JobGraph:
         )
 
     @cached_property
+    def ranks_of(self) -> list[Any]:
+        """Index of the ranks of each role."""
+        if len(self.roles) == 1:
+            return [slice(None)]
+        return [np.flatnonzero(self.role == number) for number in range(len(self.roles))]
+
+    @cached_property
+    def work(self) -> list[tuple[Phase, Any, list[tuple[int, float]], int]]:
+        """Computations of each phase and role: phase, index of its ranks, those that take time
+        (operation, ns), and the one that begins the phase (-1: none)."""
+        found = dict[tuple[Phase, int], tuple[list[tuple[int, float]], list[int]]]()
+        for number, role in enumerate(self.roles):
+            for row, one in enumerate(role.operations):
+                if one.kind in (COMPUTE, SLOWED):
+                    rows, first = found.setdefault((one.phase, number), ([], []))
+                    rows += [(row, one.length_ns)] * bool(one.length_ns)
+                    first += [row] * one.begins
+        return [
+            (phase, self.ranks_of[number], rows, first[0] if first else -1)
+            for (phase, number), (rows, first) in found.items()
+        ]
+
+    @cached_property
     def first_main(self) -> Array:
         """The first operation of each rank's main stream. (ranks,)"""
         return self._of_main(0)

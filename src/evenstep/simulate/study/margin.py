@@ -178,8 +178,8 @@ def _trial(setup: Setup, edges: Edges) -> LimitCheck:
                  for by, error in zip(found.excess, errors, strict=True)]  # fmt: skip
         return max(apart) > 1 or max(apart) < -1
 
-    step = step_times(setup, enough)
-    return TOO_LONG if most < LEAST_STEPS else check(step)[0]
+    step = step_times(setup, enough, MOST_MESSAGES // LEAST_STEPS)
+    return check(step)[0] if len(step) and most >= LEAST_STEPS else TOO_LONG
 
 
 # -- axes ------------------------------------------------------------------------------------------
