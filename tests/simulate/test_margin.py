@@ -75,6 +75,15 @@ def test_a_run_that_has_enough_steps_ends_with_those_of_the_whole_run():
     assert found.tolist() == simulate(asked).step_ns[2:7].tolist()
 
 
+def test_a_run_whose_first_step_has_too_many_messages_ends_in_it():
+    """A direct exchange of 12 ranks: each sends its part to 11 others, twice."""
+    asked = scenario(*JOB, "collectives.algorithm=direct", "noise=[{kind='normal'}]", "run.steps=2")
+    messages = 2 * 12 * 11
+    assert not len(step_times(set_up(asked), lambda *_: False, messages - 1))
+    whole = step_times(set_up(asked), lambda *_: False, messages)
+    assert whole.tolist() == simulate(asked).step_ns.tolist()
+
+
 @pytest.mark.parametrize(
     ("sets", "alike"),
     [

@@ -22,7 +22,7 @@ from evenstep.simulate.job.engine import JobEngine, StepSums, step_shares
 from evenstep.simulate.job.fabric_map import link_loads
 from evenstep.simulate.job.graph import AVERAGING, FinishedStep, JobGraph
 from evenstep.simulate.job.recording import BlockSink, SimulatedRecorder, StepRows, pauses
-from evenstep.simulate.job.strategies import Extra, Pace
+from evenstep.simulate.job.strategies import Extra, Pace, Paced
 from evenstep.simulate.result import Result, summed_up
 from evenstep.simulate.wires.carriage import FlowUse, carriage, closed, shared_links
 from evenstep.simulate.wires.interface import STUCK
@@ -118,7 +118,7 @@ def step_times(setup: Setup, enough: Enough, most: float = math.inf) -> Array:
     first step with more than `most` messages; then there are none."""
     _check_takes_time(setup)
     run, scenario = _Run(setup, None, most), setup.scenario
-    if not run.pace.acts:
+    if not isinstance(run.pace, Paced):  # nothing depends on what it would sum up
         run.pace = Pace()
     is_calm, first = _is_calm(scenario), scenario.run.warm_up
     over, found = np.zeros(scenario.run.steps + 1), np.empty(0)
@@ -332,11 +332,8 @@ class _Jobs:
             self.world, graph_of, lambda graph: self._graphs[id(graph)], noise, pace, begin_ns
         )
 
-    def run(
-        self, engine: JobEngine, steps: int, most: float = math.inf
-    ) -> Iterator[FinishedStep]:
-        """Yield the job's steps as they finish; none where the first has more messages than `most`.
-        """
+    def run(self, engine: JobEngine, steps: int, most: float = math.inf) -> Iterator[FinishedStep]:
+        """Yield the job's steps as they finish; none where the first has over `most` messages."""
         while engine.over < steps:
             left = AT_A_TIME if engine.over else min(AT_A_TIME, most + 1 - self.world.followed)
             if left <= 0:

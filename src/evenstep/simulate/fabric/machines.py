@@ -169,7 +169,7 @@ class Machines:
             "nics": [
                 {
                     "name": f"nic{c}",
-                    "pci": _card(c),
+                    "pci": f"0001:{c + 1:02x}:00.0",
                     "numa_node": int(self.nic_numa[kind, c]),
                     "speed_gbps": 8 * float(self.capacities("nic_gBps")[node]),
                 }
@@ -196,10 +196,6 @@ def _cores(numa_node: int) -> str:
 
 def _gpu(index: int) -> str:
     return f"0000:{index + 1:02x}:00.0"
-
-
-def _card(index: int) -> str:
-    return f"0001:{index + 1:02x}:00.0"
 
 
 def pcie_switches(cluster: Cluster) -> int:

@@ -45,13 +45,13 @@ class RandomNumbers:
 
 @dataclass(slots=True)
 class Disturbance:
-    """Noise of one step: factor and delay of each phase, (ranks,) or a number.
+    """Noise of one step: factor and delay of each phase, (ranks,).
 
     `pause_ns` is the part of the forward's delay that is garbage collection.
     """
 
-    factor: dict[Phase, Array | float]
-    delay_ns: dict[Phase, Array | float]
+    factor: dict[Phase, Array]
+    delay_ns: dict[Phase, Array]
     pause_ns: Array | None = None
 
 
@@ -62,7 +62,6 @@ class NoiseContext:
     noise: Noise
     unit: Array  # of each rank
     mask: Array  # affected ranks
-    on_all: bool  # whether these are all
     numbers: RandomNumbers
 
     @property
@@ -72,10 +71,6 @@ class NoiseContext:
     def random(self, step: int) -> np.random.Generator:
         """Random numbers of this source in a step."""
         return self.numbers.at(step)
-
-    def affecting(self, value: Array, other: float) -> Array:
-        """The value of affected ranks, `other` of the others."""
-        return value if self.on_all else np.where(self.mask, value, other)
 
 
 #: Step to a factor or a delay in ns for each unit; of daemons for each rank, also from the moments
@@ -236,15 +231,11 @@ class NoiseSources:
             if not moments:
                 value = value[setting.unit]
             if noise.kind in DELAYS:
-                _delay(found, noise, setting.affecting(value, 0.0))
-                continue
-            factor = np.maximum(setting.affecting(value, 1.0), _SMALLEST)
-            made = dict[int, Array]()  # phases with the same factor so far have the same again
-            for phase in _AFFECTED[noise.phase]:
-                before = found.factor.get(phase, 1.0)
-                if id(before) not in made:
-                    made[id(before)] = before * factor
-                found.factor[phase] = made[id(before)]
+                _delay(found, noise, np.where(setting.mask, value, 0.0))
+            else:
+                factor = np.maximum(np.where(setting.mask, value, 1.0), _SMALLEST)
+                for phase in _AFFECTED[noise.phase]:
+                    found.factor[phase] = found.factor.get(phase, 1.0) * factor
         return found
 
 
@@ -266,7 +257,7 @@ def _setting(noise: Noise, placement: Placement, seed: int, stream: int) -> Nois
     mask = np.ones(ranks, bool)
     if named:
         mask = np.isin(unit, unit[list(named)])
-    return NoiseContext(noise, unit, mask, bool(mask.all()), RandomNumbers(seed, stream))
+    return NoiseContext(noise, unit, mask, RandomNumbers(seed, stream))
 
 
 def _implied(scenario: Scenario) -> list[Noise]:
@@ -283,7 +274,7 @@ def _implied(scenario: Scenario) -> list[Noise]:
     return found
 
 
-def _fixed(scenario: Scenario, placement: Placement) -> dict[Phase, Array | float]:
+def _fixed(scenario: Scenario, placement: Placement) -> dict[Phase, Array]:
     """Factors of every step, of the machines that ranks are on."""
     cluster = scenario.cluster
     factor = Machines(cluster).factor(placement.gpu)

@@ -26,7 +26,6 @@ from evenstep.trace.spool.summary import FANOUT, LEVELS, level_slots
 from evenstep.trace.trace import Group
 
 _PAGE = layout.PAGE_BYTES
-_FILE_MODE = "r+b"
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,7 @@ class FolderArchive:
     def keep(self, block: Block) -> None:
         """Write the block's records and summaries into every spool."""
         for place, rank in enumerate(block.ranks.tolist()):
-            with self._folder.spool_path(0, rank).open(_FILE_MODE, buffering=0) as file:
+            with self._folder.spool_path(0, rank).open("r+b", buffering=0) as file:
                 file.seek(self._first_record + int(self._records[rank]) * layout.RECORD_BYTES)
                 file.write(block.records[place].data)
                 file.seek(self._first_summary + int(self._steps[rank]) * layout.SUMMARY_BYTES)
@@ -170,7 +169,7 @@ class FolderArchive:
         extras = extra_records(alone, self._records)
         for rank, end in enumerate(self._ends):
             records = int(self._records[rank])
-            with self._folder.spool_path(0, rank).open(_FILE_MODE) as file:
+            with self._folder.spool_path(0, rank).open("r+b") as file:
                 file.seek(end)
                 file.write(_facts(info, rank))
                 file.seek(self._first_record + records * layout.RECORD_BYTES)

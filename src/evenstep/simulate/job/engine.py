@@ -31,7 +31,7 @@ class JobEngine:
     ) -> None:  # fmt: skip
         self._world, self._graphs, self._numbers = world, graphs, numbers
         self._noise_sources, self._pace = noise_sources, pace
-        self._waits = pace.acts or noise_sources.reads_clock
+        self._waits = isinstance(pace, Paced) or noise_sources.reads_clock
         self._begin = begin_ns  # of the oldest step under way
         self._last: FinishedStep | None = None  # before that
         self._under_way: list[FinishedStep] = []  # NaN: not over, or not begun
@@ -70,7 +70,7 @@ class JobEngine:
         if not len(ranks):
             return False
         step.begin[ranks] = begin[ranks]
-        if self._pace.acts:
+        if isinstance(self._pace, Paced):
             if last is not None:
                 self.learn(last, ranks)
             step.held[ranks] = self._pace.before(step.number, ranks)
@@ -87,12 +87,11 @@ class JobEngine:
             self._value = np.empty(shape)
         value = self._value
         value.fill(0.0)
-        for phase, mine, rows, first in graph.work:
-            factor = _of(disturbance.factor.get(phase, 1.0), mine)
-            for row, length_ns in rows:
-                value[row, mine] = length_ns * factor
-            if first >= 0 and phase in disturbance.delay_ns:
-                value[first, mine] += _of(disturbance.delay_ns[phase], mine)
+        for row, mine, one in graph.work:
+            factor = disturbance.factor.get(one.phase)
+            value[row, mine] = one.length_ns * (1.0 if factor is None else factor[mine])
+            if one.begins and one.phase in disturbance.delay_ns:
+                value[row, mine] += disturbance.delay_ns[one.phase][mine]
         return value
 
     def take(self) -> FinishedStep | None:
@@ -109,10 +108,6 @@ class JobEngine:
         """Give pacing the signals of ranks that finished a step."""
         if type(self._pace) is not Pace:
             self._pace.after(done, pacing_signals(done), ranks)
-
-
-def _of(value: Array | float, mine: Any) -> Array | float:
-    return np.asarray(value[mine]) if isinstance(value, np.ndarray) else value
 
 
 def pacing_signals(done: FinishedStep) -> StepSignals | None:

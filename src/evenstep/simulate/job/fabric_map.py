@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.simulate.fabric.flows import Flow, FlowRound
+from evenstep.simulate.fabric.flows import Flow
 from evenstep.simulate.fabric.machines import Tier
 from evenstep.simulate.fabric.network import Network
 from evenstep.simulate.fabric.placement import Placement
@@ -70,21 +70,13 @@ def link_loads(
     laid = [(flow, times) for flow, times in carried if flow.operation != "read"]
     own: Array = sum((times * flow.link_bytes for flow, times in laid), nothing)
     flows = [flow for flow, _ in laid] + [other.flow for other in others]
-    peak = _alone([stage for flow in flows for stage in flow.stages], nothing)
-    seen = peak_gBps[: len(nothing)]
+    peak, seen = nothing, peak_gBps[: len(nothing)]
+    for stage in {id(stage): stage for flow in flows for stage in flow.stages}.values():
+        if length := float(stage.hop_ns.max(initial=0.0)):  # of a round that all begin together
+            peak = np.maximum(peak, stage.load / length)
     peak = np.where(seen > 0, seen, peak)
     foreign: Array = sum((other.link_bytes for other in others), nothing)
     return LinkLoads(network, elapsed_ns, own, foreign, peak)
-
-
-def _alone(stages: list[FlowRound], nothing: Array) -> Array:
-    """The highest rate on each link in rounds that all ranks begin together."""
-    peak = nothing
-    for stage in {id(stage): stage for stage in stages}.values():
-        length = float(stage.hop_ns.max(initial=0.0))
-        if length:
-            peak = np.maximum(peak, stage.load / length)
-    return peak
 
 
 # -- loads -----------------------------------------------------------------------------------------
@@ -191,7 +183,11 @@ def _grid(nodes: tuple[int, ...]) -> tuple[tuple[int, ...], Array]:
 def _places(tier: Tier, first: int, of: Array) -> _Places:
     order = np.argsort(of, kind="stable")
     members = np.split(order, np.flatnonzero(np.diff(of[order])) + 1)
-    return _Places(tier, of, first, tuple(_name(tier, each) for each in members))
+    names = (
+        f"{tier.plural if len(each) > 1 else tier.name} {format_ranks(each.tolist())}"
+        for each in members
+    )
+    return _Places(tier, of, first, tuple(names))
 
 
 def _width(tier: Tier) -> int:
@@ -201,11 +197,6 @@ def _width(tier: Tier) -> int:
         return 1
     groups = -(-tier.size // tier.together)
     return tier.together * -(-groups // most)
-
-
-def _name(tier: Tier, numbers: Array) -> str:
-    several = len(numbers) > 1
-    return f"{tier.plural if several else tier.name} {format_ranks(numbers.tolist())}"
 
 
 def _sizes(places: _Places) -> dict[str, Any]:

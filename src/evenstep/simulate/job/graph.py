@@ -64,7 +64,7 @@ class RankProgram:
         kind = COMPUTE if slowed_by < 0 else SLOWED
         begins = self._phase not in self._begun
         self._begun.add(self._phase)
-        here = _here(needs)
+        here = tuple((need, 0) for need in needs)
         return self._add(kind, MAIN, self._phase, length_ns, here, soft=slowed_by, begins=begins)
 
     def exchange(
@@ -73,7 +73,8 @@ class RankProgram:
         """A collective after its needs, while the main stream goes on; one that `yields` gives way
         to later ones that do."""
         kind = URGENT if yields else COLLECTIVE
-        return self._add(kind, stream, self._phase, needs=_here(needs), instance=instance)
+        here = tuple((need, 0) for need in needs)
+        return self._add(kind, stream, self._phase, needs=here, instance=instance)
 
     def block(self, instance: int, *, receives: bool = False) -> int:
         """A collective that the main stream waits for at once."""
@@ -100,10 +101,6 @@ class RankProgram:
     def _add(self, *values: Any, **named: Any) -> int:
         self.operations.append(Operation(*values, **named))
         return len(self.operations) - 1
-
-
-def _here(needs: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    return tuple((need, 0) for need in needs)
 
 
 @dataclass
@@ -142,19 +139,13 @@ class JobGraph:
         return [np.flatnonzero(self.role == number) for number in range(len(self.roles))]
 
     @cached_property
-    def work(self) -> list[tuple[Phase, Any, list[tuple[int, float]], int]]:
-        """Computations of each phase and role: phase, index of its ranks, those that take time
-        (operation, ns), and the one that begins the phase (-1: none)."""
-        found = dict[tuple[Phase, int], tuple[list[tuple[int, float]], list[int]]]()
-        for number, role in enumerate(self.roles):
-            for row, one in enumerate(role.operations):
-                if one.kind in (COMPUTE, SLOWED):
-                    rows, first = found.setdefault((one.phase, number), ([], []))
-                    rows += [(row, one.length_ns)] * bool(one.length_ns)
-                    first += [row] * one.begins
+    def work(self) -> list[tuple[int, Any, Operation]]:
+        """Computations that may take time, with their number and the index of their ranks."""
         return [
-            (phase, self.ranks_of[number], rows, first[0] if first else -1)
-            for (phase, number), (rows, first) in found.items()
+            (row, ranks, one)
+            for role, ranks in zip(self.roles, self.ranks_of, strict=True)
+            for row, one in enumerate(role.operations)
+            if one.kind in (COMPUTE, SLOWED) and (one.length_ns or one.begins)
         ]
 
     @cached_property

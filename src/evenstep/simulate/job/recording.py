@@ -170,18 +170,16 @@ def extra_records(extras: list[Extra], written: Array) -> dict[int, Array]:
     by_rank: dict[int, list[Extra]] = {}
     for extra in extras:
         by_rank.setdefault(extra.rank, []).append(extra)
-    return {rank: _extras(items, int(written[rank])) for rank, items in by_rank.items()}
-
-
-def _extras(items: list[Extra], written: int) -> Array:
-    records = np.zeros(len(items), RECORD)
-    records["seq"] = written + 1 + np.arange(len(items))
-    for name in ("kind", "op", "step", "held_ns", "name", "flags"):
-        records[name] = [getattr(item, name) for item in items]
-    for name in ("enter_ns", "exit_ns"):
-        records[name] = [round(getattr(item, name)) + START_NS for item in items]
-    records["device"], records["peer_or_root"] = layout.HOST_DEVICE, layout.NO_PEER
-    return records
+    found = {rank: np.zeros(len(items), RECORD) for rank, items in by_rank.items()}
+    for rank, records in found.items():
+        items = by_rank[rank]
+        records["seq"] = int(written[rank]) + 1 + np.arange(len(items))
+        for name in ("kind", "op", "step", "held_ns", "name", "flags"):
+            records[name] = [getattr(item, name) for item in items]
+        for name in ("enter_ns", "exit_ns"):
+            records[name] = [round(getattr(item, name)) + START_NS for item in items]
+        records["device"], records["peer_or_root"] = layout.HOST_DEVICE, layout.NO_PEER
+    return found
 
 
 def _stamp(time_ns: Array) -> Array:

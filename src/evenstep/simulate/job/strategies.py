@@ -116,8 +116,6 @@ class StepSignals(NamedTuple):
 class Pace:
     """No pacing: ranks are synchronised by collectives alone."""
 
-    acts = False  # whether it holds ranks
-
     def after(self, done: FinishedStep, seen: StepSignals | None, ranks: Array) -> None:
         """Take the signals of these ranks, which finished a step."""
 
@@ -170,8 +168,6 @@ class Unsynchronised(Pace):
 
 class Paced(Pace):
     """Pacing: one pacer for each rank, of the class that runs in a live job."""
-
-    acts = True
 
     def __init__(self, scenario: Scenario, run_id: str) -> None:
         settings, ranks = scenario.strategy, scenario.ranks

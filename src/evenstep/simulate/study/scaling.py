@@ -101,9 +101,11 @@ def curve(study: Study, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """One point for each finished size, the smallest first."""
     points = []
     for ranks in study.sizes:
-        before = _of(rows, ranks, BEFORE)
+        before, after = (
+            [row for row in rows if row["size"] == ranks and row["state"] == state]
+            for state in (BEFORE, AFTER)
+        )
         if before:
-            after = _of(rows, ranks, AFTER)
             points.append(_point(study, ranks, before, after))
     if points:
         first = points[0]
@@ -113,10 +115,6 @@ def curve(study: Study, rows: Sequence[Row]) -> list[dict[str, Any]]:
             point["efficiency"] = point["throughput"]["value"] / point["ideal"]
             point["effective_efficiency"] = point["effective"] / first["effective"] / larger
     return points
-
-
-def _of(rows: Sequence[Row], ranks: int, state: str) -> list[Row]:
-    return [row for row in rows if row["size"] == ranks and row["state"] == state]
 
 
 def _point(study: Study, ranks: int, rows: list[Row], after: list[Row]) -> dict[str, Any]:
@@ -137,7 +135,7 @@ def _point(study: Study, ranks: int, rows: list[Row], after: list[Row]) -> dict[
         "effective": (rate["value"] or 0.0) * (1.0 if useful is None else useful),
         "bandwidth_only": per_step / first["bandwidth_only_step_ns"],
         "parts_ns": split_up(rows),
-        "joules_per_unit": _over(_mean(rows, "joules_per_unit"), amount),
+        "joules_per_unit": _ratio(_mean(rows, "joules_per_unit"), amount),
         "control": _ratios(rows, after) if after else None,
     }
 
@@ -145,10 +143,6 @@ def _point(study: Study, ranks: int, rows: list[Row], after: list[Row]) -> dict[
 def _mean(rows: list[Row], name: str) -> float | None:
     values = [row[name] for row in rows if row[name] is not None]
     return sum(values) / len(values) if values else None
-
-
-def _over(value: float | None, amount: float) -> float | None:
-    return None if value is None else value / amount
 
 
 def split_up(rows: list[Row]) -> dict[str, float]:
@@ -179,7 +173,7 @@ def _ratios(rows: list[Row], after: list[Row]) -> dict[str, float | None]:
     found = {key: _ratio(_mean(after, name), _mean(rows, name)) for key, name in names.items()}
     useful = found["useful"] or 1.0
     for key in ("joules_per_unit", "cost_per_unit"):
-        found[key] = _over(_ratio(_mean(after, key), _mean(rows, key)), useful)
+        found[key] = _ratio(_ratio(_mean(after, key), _mean(rows, key)), useful)
     found["effective"] = _ratio(_effective(after), _effective(rows))
     return found
 

@@ -125,7 +125,11 @@ def plan(
     units: list[SweepRun] = []
     for combination, chosen in enumerate(itertools.product(*(axis.values for axis in axes))):
         fields = [f"{axis.field}={value}" for axis, value in zip(axes, chosen, strict=True)]
-        asked = _asked(data, assignments, fields)
+        try:
+            asked = scenarios.parse(deepcopy(dict(data)), [*map(_in_full, assignments), *fields])
+        except ConfigError as error:
+            where = ", ".join(fields)
+            raise ConfigError(f"with {where}: {error}" if where else str(error)) from error
         pairs = tuple((axis.field, _shown(value)) for axis, value in zip(axes, chosen, strict=True))
         for repeat in range(repeats):
             plain = seeded(asked, repeat)
@@ -143,14 +147,6 @@ def _check(axes: Sequence[Axis], repeats: int) -> None:
     total = math.prod((repeats, *(len(one.values) for one in axes)))
     if total > MOST_UNITS:
         raise UsageError(f"these are {total:,} simulations; at most {MOST_UNITS:,} are one sweep")
-
-
-def _asked(data: Mapping[str, Any], assignments: Sequence[str], fields: list[str]) -> Scenario:
-    try:
-        return scenarios.parse(deepcopy(dict(data)), [*map(_in_full, assignments), *fields])
-    except ConfigError as error:
-        where = ", ".join(fields)
-        raise ConfigError(f"with {where}: {error}" if where else str(error)) from error
 
 
 def _in_full(assignment: str) -> str:
