@@ -11,7 +11,7 @@ import numpy as np
 
 from evenstep.diagnose.graph.lanes import NONE, single_operations
 from evenstep.diagnose.graph.structure import quantiles, row_hash
-from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL
+from evenstep.diagnose.levels import LOW, MINOR, MOST, NEARLY_ALL, SIGMAS
 from evenstep.trace.columns import Array, Columns
 
 NEVER_NS = -(2**62)
@@ -70,7 +70,8 @@ def _awaited(rows: Columns, resumed: Array, entry: Array, at: Array) -> Array:
 
     The time since the issue before grows with a wait, by the wait, and else not at all: that it
     does is taken from the slope over all entries of the lane at the same place of a step, or, as
-    ends of waits are known roughly, from the part of its variance. Of such rows it is the last one.
+    ends of waits are known roughly, from the part of its variance; without those before which the
+    host, as when it writes a checkpoint, works much longer than usual. Of such rows it is the last.
     """
     lane, step = rows.lane[entry], rows.step[entry]
     begins = (np.diff(lane, prepend=-1) != 0) | (np.diff(step, prepend=-1) != 0)
@@ -91,21 +92,30 @@ def _awaited(rows: Columns, resumed: Array, entry: Array, at: Array) -> Array:
     cell = place * (int(lane.max()) + 1) + lane  # lanes differ, in what they wait and work
     cell = np.unique(cell, return_inverse=True)[1].reshape(-1)
     before = np.append(0, at[:-1])
+    longer = _stands_out(at - before, cell)
     source = np.full(len(entry), NONE)
     for turn in (0, *range(FURTHEST, 0, -1)):
         event = own - (np.minimum(turn, lead) if turn else lead)
         known = (event >= 0) & (rows.lane[last[event]] == lane) & (np.diff(lane, prepend=-1) == 0)
-        lasted = np.where(known, at - before, 0.0)
-        waited = np.where(known, np.maximum(time[event] - before, 0), 0.0)
-        count = np.maximum(np.bincount(cell, known), 1)
+        lasted, waited = at - before, np.maximum(time[event] - before, 0)
+        told = known & ~(longer & _stands_out(lasted - waited, cell))
+        count = np.maximum(np.bincount(cell, told), 1)
         lasted, apart = (
-            (each - (np.bincount(cell, each) / count)[cell]) * known for each in (lasted, waited)
+            (each - (np.bincount(cell, each * told) / count)[cell]) * told
+            for each in (lasted, waited)
         )
         both, own_part, lasting = (
             np.bincount(place, a * b)
             for a, b in ((lasted, apart), (apart, apart), (lasted, lasted))
         )
         grows = (both >= MOST * own_part) | (both * np.abs(both) > MINOR * own_part * lasting)
-        waits = known & (grows & (np.bincount(place, waited) > 0))[place]
+        waits = known & (grows & (np.bincount(place, waited * known) > 0))[place]
         source = np.where(waits, event, source)
     return np.where(source >= 0, last[source], NONE)
+
+
+def _stands_out(values: Array, cell: Array) -> Array:
+    """Mask of those above the noise of their cell, which is that of its lower half: delays do not
+    reach it."""
+    low, usual = (quantiles(values, cell, share, int(cell.max()) + 1) for share in (LOW, 0.5))
+    return np.asarray(values > (usual + SIGMAS * (usual - low))[cell])
