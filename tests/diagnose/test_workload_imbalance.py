@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.jobs.pipeline import NAMES, Pipeline
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.grid import step_grid
-from evenstep.diagnose.modes.workload_imbalance import _dealt_out, stages_passed
+from evenstep.diagnose.modes.workload_imbalance import _dealt_out, rotating, stages_passed
 from evenstep.importers.content import SourceFile
 from evenstep.importers.draft import Draft
 from evenstep.importers.operations.operation_records import trace_of
@@ -124,6 +124,18 @@ def test_a_worker_slow_in_turn_is_no_long_data(gathering_last):
     ]
     now, then = (np.mean(pipeline.lengths(which)) for which in (slow, durations))
     assert findings[0].severity == pytest.approx(1 - then / now, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("turns", "dealt"),
+    [
+        (np.arange(60) % 2, False),
+        (np.arange(60) // 3 % 4, False),
+        (np.random.default_rng(3).integers(4, size=60), True),
+    ],
+)
+def test_ranks_that_are_slow_in_order_have_no_longer_data(turns, dealt):
+    assert rotating(1 + 0.1 * np.eye(turns.max() + 1)[turns]) == dealt
 
 
 def test_long_data_beside_a_slow_step_of_one_worker_is_both():

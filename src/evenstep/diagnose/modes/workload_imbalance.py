@@ -36,6 +36,7 @@ from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
 
 COMPUTE_PHASES = (Phase.FORWARD, Phase.BACKWARD)
+LONGEST = 1000  # steps in which turns are looked for
 ROUNDS = 50  # of the estimate of what parts have in common: by then it moves no more
 VARYING = 0.03  # deviation of a rank's compute, as a share of it, below which nothing is imbalanced
 
@@ -47,16 +48,29 @@ def find(case: Case) -> list[Finding]:
 
 def rotating(spent: Array) -> bool:
     """Whether a rank is slow in most steps (steps × ranks), no rank in most of those, and as many
-    ranks in turn as by chance: data is dealt out to all, while slow machines stay the same."""
+    ranks as by chance, in no order: data is dealt out to all, while slow machines stay the same or
+    take turns."""
     middle = np.median(spent, axis=1, keepdims=True)
     behind = (spent / np.where(middle > 0, middle, 1.0)).max(axis=1) >= 1 + VARYING / 2
     if behind.mean() < MOST:
         return False
     ranks = spent.shape[1]
-    slowest = np.bincount(spent.argmax(axis=1)[behind], minlength=ranks)
+    turns = spent.argmax(axis=1)
+    slowest = np.bincount(turns[behind], minlength=ranks)
     few = slowest.max() > min(0.8, 0.25 + 2 / ranks) * behind.sum()
     enough = NEARLY_ALL * ranks * (1 - (1 - 1 / ranks) ** int(behind.sum()))  # of those expected
-    return not few and bool(np.count_nonzero(slowest) >= enough)
+    return not few and bool(np.count_nonzero(slowest) >= enough) and not _recurs(turns[:LONGEST])
+
+
+def _recurs(drawn: Array) -> bool:
+    """Whether after some number of steps more of these are the same again than of independent draws
+    (binomial test, Boole's bound over these numbers)."""
+    from scipy.special import bdtrc  # when first asked: .1 s
+
+    chance, lags = ((np.bincount(drawn) / len(drawn)) ** 2).sum(), np.arange(1, len(drawn) // 2 + 1)
+    again = np.array([np.count_nonzero(drawn[lag:] == drawn[:-lag]) for lag in lags])
+    by_chance = bdtrc(again - 1, len(drawn) - lags, chance)
+    return bool(len(lags) * by_chance.min(initial=1.0) < SURE)
 
 
 def _dealt_out(cells: Array) -> bool:
