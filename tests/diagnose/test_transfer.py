@@ -36,6 +36,16 @@ def test_a_transfer_that_takes_no_time_says_nothing_of_its_links(floors_ns, gbps
     assert shape.busbw_gBps == pytest.approx(gbps)
 
 
+@pytest.mark.parametrize(
+    ("members", "trees", "hops"), [(64, False, 126), (64, True, 12), (2, True, 2)]
+)
+def test_the_usual_latency_is_that_of_a_ring_or_of_a_lower_tree(members, trees, hops):
+    """2(n - 1) hops, or up and down the log₂ n levels; each of `USUAL_HOP_NS`, 10 µs."""
+    nothing = np.zeros(0)
+    shape = Shape(Op.ALL_REDUCE, members, 2, 0, (0,), nothing, nothing, nothing, None, trees)
+    assert shape.usual_latency_ns == pytest.approx(hops * 10_000)
+
+
 def test_a_collective_in_a_queue_does_not_move_yet():
     rows = open_case(World(transfer_ns=25 * MS).trace()).transfers.rows
     # entered 10 ms apart, 25 ms each: the second to fourth wait for the one before

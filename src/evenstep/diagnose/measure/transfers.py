@@ -285,6 +285,7 @@ class Shape(NamedTuple):
     sizes: Array  # bytes, ascending, of the kinds with enough collectives
     floors_ns: Array  # of these sizes
     line: TransferLine | None  # through the floors; None where sizes are too much alike
+    trees: bool = False  # its library, NCCL, reduces along trees where a ring takes longer
 
     @property
     def lies(self) -> tuple[int, ...]:
@@ -315,8 +316,11 @@ class Shape(NamedTuple):
 
     @property
     def usual_latency_ns(self) -> float:
-        """The latency of a transfer where unknown: that of the steps of a ring."""
-        return self.factor * self.members * USUAL_HOP_NS
+        """The latency of a transfer where unknown: that of the steps of a ring, or up and down a
+        tree."""
+        hops = self.factor * self.members
+        up_and_down = 2 * allreduce.depth(self.members)
+        return USUAL_HOP_NS * (min(hops, up_and_down) if self.trees else hops)
 
 
 class Reference(NamedTuple):
@@ -345,7 +349,7 @@ def shapes(trace: Trace, measured: Transfers) -> list[Shape]:
         key = (op, len(where), len(set(where)), busiest(where))
         keys.setdefault(key, []).append(group)
     found = [
-        _shape(measured, key, alike)
+        _shape(trace, measured, key, alike)
         for key, groups in keys.items()
         for alike in _by_speed(measured, key[0], groups)
     ]
@@ -374,8 +378,11 @@ def _middle(values: Array) -> float:
     return float(np.median(values)) if len(values) else 0.0
 
 
-def _shape(measured: Transfers, key: tuple[int, int, int, int], groups: list[int]) -> Shape:
+def _shape(
+    trace: Trace, measured: Transfers, key: tuple[int, int, int, int], groups: list[int]
+) -> Shape:
     op, members, nodes, leaving = key
+    trees = op == Op.ALL_REDUCE and "nccl" in trace.groups[groups[0]].backend.lower()
     mask = (measured.rows.op == op) & np.isin(measured.rows.group, groups)
     kinds = measured.kinds
     mine = (kinds.op == op) & np.isin(kinds.group, groups) & (kinds["count"] >= FEWEST)
@@ -384,7 +391,7 @@ def _shape(measured: Transfers, key: tuple[int, int, int, int], groups: list[int
     whole = np.maximum(np.bincount(at, weight), 1)
     floors = np.bincount(at, weight * kinds.floor_ns[mine]) / whole
     line = line_through(sizes, floors, np.sqrt(whole)) if len(sizes) else None
-    return Shape(op, members, nodes, leaving, tuple(groups), mask, sizes, floors, line)
+    return Shape(op, members, nodes, leaving, tuple(groups), mask, sizes, floors, line, trees)
 
 
 # -- references ------------------------------------------------------------------------------------
