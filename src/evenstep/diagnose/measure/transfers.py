@@ -316,11 +316,9 @@ class Shape(NamedTuple):
 
     @property
     def usual_latency_ns(self) -> float:
-        """The latency of a transfer where unknown: that of the steps of a ring, or up and down a
-        tree."""
-        hops = self.factor * self.members
-        up_and_down = 2 * allreduce.depth(self.members)
-        return USUAL_HOP_NS * (min(hops, up_and_down) if self.trees else hops)
+        """The latency of a transfer where unknown: that of a ring, or up and down a tree."""
+        hops, levels = self.factor * self.members, allreduce.depth(self.members)
+        return USUAL_HOP_NS * (min(hops, 2 * levels) if self.trees else hops)
 
 
 class Reference(NamedTuple):
@@ -349,7 +347,7 @@ def shapes(trace: Trace, measured: Transfers) -> list[Shape]:
         key = (op, len(where), len(set(where)), busiest(where))
         keys.setdefault(key, []).append(group)
     found = [
-        _shape(trace, measured, key, alike)
+        _shape(trace, measured, alike, *key)
         for key, groups in keys.items()
         for alike in _by_speed(measured, key[0], groups)
     ]
@@ -378,9 +376,7 @@ def _middle(values: Array) -> float:
     return float(np.median(values)) if len(values) else 0.0
 
 
-def _shape(
-    trace: Trace, measured: Transfers, key: tuple[int, int, int, int], groups: list[int]
-) -> Shape:
+def _shape(trace: Trace, measured: Transfers, groups: list[int], *key: int) -> Shape:
     op, members, nodes, leaving = key
     trees = op == Op.ALL_REDUCE and "nccl" in trace.groups[groups[0]].backend.lower()
     mask = (measured.rows.op == op) & np.isin(measured.rows.group, groups)

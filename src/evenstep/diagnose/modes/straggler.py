@@ -203,16 +203,10 @@ def _phase_evidence(case: Case, cells: Array, ranks: list[int]) -> list[Evidence
 
 def _peer_evidence(case: Case, rank: int) -> list[Evidence]:
     """Own work of the first culprit beside that of ranks on the same hardware."""
-    places = layouts(case.trace)
-    peers = [
-        other
-        for other, place in places.items()
-        if rank in places and other != rank and place.hardware[0] == places[rank].hardware[0]
-    ]
-    columns = np.isin(case.grid.ranks, peers)
-    if not columns.any() or columns.sum() == len(case.grid.ranks) - 1:
+    made = {one: place.hardware[0] for one, place in layouts(case.trace).items()}
+    alike = [rank in made and made.get(int(one)) == made[rank] for one in case.grid.ranks]
+    peers, work = np.array(alike) & (case.grid.ranks != rank), np.median(case.grid.work_ns, axis=0)
+    if not peers.any() or peers.sum() == len(peers) - 1:
         return []
-    work = np.median(case.grid.work_ns, axis=0)
-    mine = work[np.searchsorted(case.grid.ranks, rank)]
-    name = "work_beside_peers_of_the_same_hardware"
-    return [Evidence(name, mine, np.median(work[columns]), "ns")]
+    mine, name = work[case.grid.ranks == rank][0], "work_beside_peers_of_the_same_hardware"
+    return [Evidence(name, mine, np.median(work[peers]), "ns")]

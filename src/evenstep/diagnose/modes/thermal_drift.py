@@ -139,11 +139,9 @@ def _signs(case: Case, rank: int) -> list[Evidence]:
         return np.asarray(numbers.value[numbers.rank == rank])
 
     def quarters(metric: str) -> tuple[float, float]:
-        of_rank = values(metric)
-        quarter = len(of_rank) // 4
-        if not quarter:
-            return np.nan, np.nan
-        return float(np.median(of_rank[:quarter])), float(np.median(of_rank[-quarter:]))
+        ends = np.array_split(values(metric), 4)[::3]
+        before, after = (float(np.median(part)) if len(part) else np.nan for part in ends)
+        return before, after
 
     signs = []
     before, after = quarters("gpu.temperature_celsius")

@@ -55,8 +55,7 @@ def rotating(spent: Array) -> bool:
     if behind.mean() < MOST:
         return False
     ranks = spent.shape[1]
-    turns = spent.argmax(axis=1)
-    slowest = np.bincount(turns[behind], minlength=ranks)
+    slowest = np.bincount((turns := spent.argmax(axis=1))[behind], minlength=ranks)
     few = slowest.max() > min(0.8, 0.25 + 2 / ranks) * behind.sum()
     enough = NEARLY_ALL * ranks * (1 - (1 - 1 / ranks) ** int(behind.sum()))  # of those expected
     return not few and bool(np.count_nonzero(slowest) >= enough) and not _recurs(turns[:LONGEST])
