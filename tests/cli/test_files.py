@@ -41,13 +41,17 @@ def test_a_folder_without_permission_is_refused(tmp_path):
             check(tmp_path / "x")
 
 
-@pytest.mark.parametrize("command", ["diagnose", "watch"])
+@pytest.mark.parametrize(
+    ("command", "closed"),
+    [("diagnose", "attempt-000"), ("watch", "attempt-000"), ("watch", "rank-00000.spool")],
+)
 def test_a_run_that_others_must_not_read_is_not_called_empty(
-    command, tmp_path, monkeypatch, capsys
+    command, closed, tmp_path, monkeypatch, capsys
 ):
     (tmp_path / "run.json").write_text("{}")
-    (tmp_path / "attempt-000").mkdir(mode=0)
-    monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != "attempt-000")  # as root
+    (tmp_path / "attempt-000").mkdir()
+    (tmp_path / "attempt-000" / "rank-00000.spool").touch()
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != closed)  # as root, too
     assert main([command, str(tmp_path)]) == 2
     assert f"no permission to read {tmp_path}/attempt-000" in capsys.readouterr().err
 

@@ -34,7 +34,8 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError("--into needs --aggregate")
     if args.port and not args.web:
         raise UsageError("--port needs --web")
-    if closed := [folder for folder in (path, *path.glob("attempt-*")) if is_closed(folder)]:
+    first = next(path.glob("attempt-*/rank-*.spool"), path)
+    if closed := [each for each in (path, *path.glob("attempt-*"), first) if is_closed(each)]:
         raise TraceError(f"no permission to read {closed[0]}")
     started = ("attempt-*/rank-*.spool", "live/node-*.bin")
     if args.once and not any(any(path.glob(place)) for place in started):

@@ -120,9 +120,10 @@ class RunFolder:
         return [file for place in places for file in self.path.glob(place)]
 
 
-def is_closed(folder: Path) -> bool:
-    """Whether we may not list a folder, which `glob` takes for empty."""
-    return folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK)
+def is_closed(path: Path) -> bool:
+    """Whether we may not read a file, or list a folder, which `glob` takes for empty."""
+    wanted = os.R_OK | (os.X_OK if path.is_dir() else 0)
+    return path.exists() and not os.access(path, wanted)
 
 
 def read_facts(path: Path) -> dict[str, Any]:
