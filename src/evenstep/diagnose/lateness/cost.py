@@ -25,7 +25,7 @@ from evenstep.diagnose.graph.structure import (
     quantiles,
     row_hash,
 )
-from evenstep.diagnose.lateness.thresholds import above_others
+from evenstep.diagnose.lateness.thresholds import above_others, local_median
 from evenstep.diagnose.levels import ERRORS, LISTED, MOST, UNDISTURBED
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.statistics.interval import BLOCK_STEPS
@@ -214,13 +214,12 @@ def _distributed(wanted: Array, weight: Array, own: Array) -> Array:
 
 
 def _excess(own: Array, chronic: Array) -> Array:
-    """Own work (segments, lanes, places) above the peers'; of chronic lanes the usual excess, in
-    proportion to the work, as a slower rank is slower at everything."""
+    """Own work (segments, lanes, places) above the peers'; of chronic lanes the usual excess
+    around the step, in proportion to the work, as a slower rank is slower at everything."""
     if own.shape[1] < 2:
         return np.asarray(np.maximum(own - np.median(own, axis=0, keepdims=True), 0.0))
     above = np.stack([above_others(own[:, :, place]) for place in range(own.shape[2])], axis=2)
-    usual = np.maximum(np.median(above, axis=0, keepdims=True), 0.0)
-    usual = usual * own / np.maximum(np.median(own, axis=0, keepdims=True), 1.0)
+    usual = np.maximum(local_median(above), 0.0) * own / np.maximum(local_median(own), 1.0)
     return np.asarray(np.where(chronic[None, :, None], usual, np.maximum(above, 0.0)))
 
 
