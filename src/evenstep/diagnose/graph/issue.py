@@ -115,7 +115,6 @@ def _awaited(rows: Columns, resumed: Array, entry: Array, at: Array) -> Array:
 
 
 def _stands_out(values: Array, cell: Array) -> Array:
-    """Mask of those above the noise of their cell, which is that of its lower half: delays do not
-    reach it."""
+    """Mask of those above the noise of their cell's lower half, which delays do not reach."""
     low, usual = (quantiles(values, cell, share, int(cell.max()) + 1) for share in (LOW, 0.5))
     return np.asarray(values > (usual + SIGMAS * (usual - low))[cell])

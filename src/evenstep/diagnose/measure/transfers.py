@@ -366,14 +366,11 @@ def _by_speed(measured: Transfers, op: int, groups: list[int]) -> list[list[int]
     sizes, at = np.unique(size, return_inverse=True)
     usual = [np.quantile(floor[size == one], 0.5, method="lower") for one in sizes]
     ratio = floor / np.maximum(np.array(usual)[at], 1.0)
-    slow = [one for one in groups if _middle(ratio[group == one]) > 1 / GOOD]
+    known = np.unique(group).tolist()
+    slow = [one for one in known if np.median(ratio[group == one]) > 1 / GOOD]
     if not slow or len(slow) > len(groups) / 2:
         return [groups]
     return [[one for one in groups if one not in slow], slow]
-
-
-def _middle(values: Array) -> float:
-    return float(np.median(values)) if len(values) else 0.0
 
 
 def _shape(trace: Trace, measured: Transfers, groups: list[int], *key: int) -> Shape:

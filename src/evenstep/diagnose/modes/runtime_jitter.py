@@ -89,14 +89,11 @@ def aligned_pauses(case: Case) -> Change:
 def _pause_evidence(case: Case, ranks: list[int]) -> list[Evidence]:
     pauses = case.trace.of_kind(Kind.PAUSE)
     mine = pauses.select(np.isin(pauses["rank"], ranks))
-    longest = (mine.exit_ns - mine.enter_ns).max(initial=0)
-    per_step = case.grid.pause_ns.mean(axis=0)
-    column = int(np.searchsorted(case.grid.ranks, ranks[0]))
-    others = np.delete(per_step, column)
-    usual, first = np.median(others) if len(others) else 0, f"per_step_of_rank_{ranks[0]}"
+    per_step, first = case.grid.pause_ns.mean(axis=0), case.grid.ranks == ranks[0]
+    usual = 0 if first.all() else np.median(per_step[~first])
     return [
-        Evidence("collector_pause_longest", longest, 0, "ns"),
-        Evidence(f"collector_pause_{first}", per_step[column], usual, "ns"),
+        Evidence("collector_pause_longest", (mine.exit_ns - mine.enter_ns).max(initial=0), 0, "ns"),
+        Evidence(f"collector_pause_per_step_of_rank_{ranks[0]}", per_step[first][0], usual, "ns"),
         Evidence("collector_generation", mine.op.max(initial=0), 0, "generation"),
     ]
 
@@ -128,12 +125,10 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
         if replayed > share:
             share, change = replayed, lambda base: case.costs.combined([base, waited])
     interval = Share(*(min(value, room) for value in share))
-    severity = interval.value
     # also what ranks lose beyond lateness: transports without a core look like slow transfer
-    case.claims.slow_ns += severity * case.grid.step_ns
+    case.claims.slow_ns += interval.value * case.grid.step_ns
     step = case.grid.step_ns
     several = [scheduler.node] if scheduler.node and len(case.trace.nodes) > 1 else []
-    switches = scheduler.switches_per_step
     mode = "runtime_jitter.oversubscribed"
     return finding_of(
         case, mode, Gain(interval, change),
@@ -144,7 +139,7 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
             "runnable": scheduler.runnable,
             "cores": scheduler.cores,
             "node": f" of node {scheduler.node}" if scheduler.node else "",
-            "switches": switches,
+            "switches": scheduler.switches_per_step,
             "theirs": say(f"{mode}.theirs", own=scheduler.own) if scheduler.by_others else "",
             "place": scheduler.node or "this host",
         },
@@ -153,7 +148,7 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
         evidence=[
             Evidence("run_queue_delay", scheduler.run_delay_share, 0.0, "share"),
             Evidence("runnable_tasks", scheduler.runnable, scheduler.cores, "tasks"),
-            Evidence("involuntary_switches_per_step", switches, 0.0, "switches"),
+            Evidence("involuntary_switches_per_step", scheduler.switches_per_step, 0.0, "switches"),
         ],
     )  # fmt: skip
 

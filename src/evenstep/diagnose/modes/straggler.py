@@ -160,11 +160,9 @@ def _everywhere(case: Case, cells: Array) -> bool:
 def _layer(case: Case, ranks: list[int], phase: Phase) -> str:
     """The layer of late ranks: the node where all ranks of one are late, else by rank and phase."""
     nodes = {case.trace.ranks[rank].node for rank in ranks}
-    if len(nodes) == 1 and len(case.trace.nodes) > 1:
-        node = next(iter(nodes))
-        on_it = [rank for rank, info in case.trace.ranks.items() if info.node == node]
-        if len(on_it) > 1 and set(on_it) <= set(ranks):
-            return "node"
+    on_it = {rank for rank, info in case.trace.ranks.items() if info.node in nodes}
+    if len(nodes) == 1 < len(case.trace.nodes) and len(on_it) > 1 and on_it <= set(ranks):
+        return "node"
     return "framework" if phase is Phase.OTHER else "node" if len(ranks) == 1 else "model"
 
 

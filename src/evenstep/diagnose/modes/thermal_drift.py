@@ -138,10 +138,9 @@ def _signs(case: Case, rank: int) -> list[Evidence]:
         numbers = sampled(case.trace, metric)
         return np.asarray(numbers.value[numbers.rank == rank])
 
-    def quarters(metric: str) -> tuple[float, float]:
+    def quarters(metric: str) -> tuple[float, ...]:
         ends = np.array_split(values(metric), 4)[::3]
-        before, after = (float(np.median(part)) if len(part) else np.nan for part in ends)
-        return before, after
+        return tuple(float(np.median(part)) if len(part) else np.nan for part in ends)
 
     signs = []
     before, after = quarters("gpu.temperature_celsius")
