@@ -50,7 +50,7 @@ def test_without_different_lengths_a_pipeline_is_as_long_as_one_of_the_mean_leng
     case = open_case(uneven.trace())
     batches = micro_batches(case.costs.graph)
     assert batches.correlation > 0.9
-    saved = case.costs.saved([_without_lengths(case.costs.graph, batches, Change.none())])[0].sum()
+    saved = case.costs.saved([_without_lengths(case.costs, batches, Change.none())])[0].sum()
     true = uneven.length_ns - even.length_ns
     assert saved == pytest.approx(true, rel=0.1)
 
