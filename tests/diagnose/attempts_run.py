@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.spool.spool import Spool
-from evenstep.trace.spool.summary import PHASES, StepSummary, SummaryLog
+from evenstep.trace.spool.summary import COUNTERS, PHASES, StepSummary, SummaryLog
 
 STEP_NS = 1_000_000_000
 CHECKPOINT_NS = 2_000_000_000
@@ -24,6 +24,8 @@ class Start(NamedTuple):
     first_progress: int | None = None  # logged as global_step
     uneven_ns: int = 0  # every other step is so much longer
     joules: float = 0.0
+    samples: int = 0  # of a rank in a step
+    lost: Mapping[int, int] = {}  # by rank: first steps whose summaries cannot be read
     facts: Mapping[int, Mapping[str, Any]] = {}  # of the ranks that did not end in order
 
 
@@ -59,7 +61,9 @@ def _rank(path: Path, rank: int, world: int, start: Start) -> None:
             joules = start.joules * step / (start.steps - 1)
             spool.put(now, now, Kind.SAMPLE, 0, step, name=energy, bytes_in=_bits(joules))
         wall += length
-        log.append(StepSummary(step, step, now, end, wall, phase_ns=phases))
+        if step >= start.lost.get(rank, 0):
+            counters = [start.samples * (name == "samples") for name in COUNTERS]
+            log.append(StepSummary(step, step, now, end, wall, phases, counters))
         now = end
     for name, fact in start.facts.get(rank, {"closed": {"reason": "exit"}}).items():
         spool.add_fact(name, fact)

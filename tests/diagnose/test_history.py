@@ -53,6 +53,12 @@ def test_rank_hours_per_step_are_elapsed_time_times_ranks(folder):
     assert (first.unit, first.progress, first.step_ns) == ("step", 20.0, STEP_NS)
 
 
+def test_a_rank_whose_summaries_are_cut_has_had_as_many_samples_as_its_steps(tmp_path):
+    write(tmp_path, [Start(1000, 20, samples=8, lost={1: 15})])
+    first = history(tmp_path).runs[0]
+    assert (first.unit, first.progress) == ("sample", 2 * 20 * 8)
+
+
 def test_a_simulation_is_of_its_scenario_and_of_no_script(folder):
     facts = folder / "first" / "run.json"
     known = json.loads(facts.read_text()) if facts.exists() else {}

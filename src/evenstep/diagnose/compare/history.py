@@ -205,12 +205,15 @@ def _script(folder: Path) -> str:
 
 
 def _samples(folder: Path, attempts: Sequence[Attempt]) -> float:
-    """Samples of all ranks and attempts; 0 where the batch size is unknown."""
+    """Samples of all ranks and attempts; 0 where the batch size is unknown.
+
+    Of a rank whose file is damaged, some steps can be read: its samples count by step.
+    """
     samples = 0.0
     for attempt in attempts:
         if tables := _tables(folder, attempt.number):
-            each = float(np.mean([table["samples"].sum() for table in tables]))
-            samples += each * attempt.ranks
+            each = [table["samples"].sum() / max(table["count"].sum(), 1) for table in tables]
+            samples += float(np.mean(each)) * attempt.steps * attempt.ranks
     return samples
 
 
