@@ -38,7 +38,22 @@ def cycle() -> None:
 def test_a_collection_is_reported_with_its_generation_and_yield(watch, seen):
     cycle()
     gc.collect(1)
-    assert seen == [(1, 2, 1, 1)]  # two clock readings, generation 1, the one ring
+    assert seen == [(1, 2, 1, 1, False)]  # two clock readings, generation 1, the one ring
+
+
+def test_a_full_collection_is_the_scripts_where_it_calls_one_and_the_collectors_else(watch, seen):
+    gc.collect()
+    gc.enable()
+    gc.set_threshold(10, 1, 1)
+    while len(seen) < 100:
+        cycle()
+        kept = [[] for _ in range(20)]
+    gc.set_threshold(700, 10, 10)
+    gc.collect()
+    del kept
+    assert [called for *_, generation, _, called in seen if generation == 2] == [
+        True, *[False] * (sum(pause[2] == 2 for pause in seen) - 2), True,
+    ]  # fmt: skip
 
 
 def test_installing_twice_reports_once(watch, seen):
@@ -135,7 +150,7 @@ except TimeoutError as error:
 )
 @pytest.mark.parametrize(
     ("trap", "on_pause"),
-    [("kill", "lambda *pause: None"), ("int", "lambda *pause: pause[-1] and kill()")],
+    [("kill", "lambda *pause: None"), ("int", "lambda *pause: pause[3] and kill()")],
     ids=["before our first line", "inside it"],
 )
 def test_a_signal_during_a_collection_is_not_lost(handler, code, output, trap, on_pause):

@@ -134,7 +134,7 @@ def test_a_step_is_recorded_with_what_the_system_did_to_it(recorder):
 def test_a_summary_holds_the_step_and_the_next_one_begins_at_zero(recorder, group):
     issue(recorder, group)
     now = recorder.clock.start_ns
-    recorder.pause(now + 1, now + 4, 2, 9)
+    recorder.pause(now + 1, now + 4, 2, 9, called=True)
     end_step(recorder)
     end_step(recorder)
     first, second = read_spool(recorder.spool.path).summaries
@@ -155,10 +155,10 @@ def test_a_summary_holds_the_step_and_the_next_one_begins_at_zero(recorder, grou
 def test_the_next_steps_collectives_are_not_mixed_with_the_ended_ones(recorder, group):
     seq = issue(recorder, group)
     now = recorder.clock.start_ns
-    recorder.pause(now + 1, now + 4, 2, 9)
+    recorder.pause(now + 1, now + 4, 2, 9, called=True)
     first, second = end_step(recorder), end_step(recorder)
     assert [seen[0] for seen in first.collectives] == [seq]
-    assert first.pauses == [(now + 1, now + 4)]
+    assert first.pauses == [(now + 1, now + 4, True)]
     assert (second.collectives, second.pauses) == ([], [])
 
 

@@ -41,6 +41,7 @@ class Delay:
     ns: Any
     bucket: int = 0
     collector: bool = False  # a recorded pause of the garbage collector, which holds callbacks up
+    called: bool = False  # by the script: gc.collect()
     computing: bool = False  # else asleep: no CPU time
     without_core: bool = False  # ready, but another thread has the core
 
@@ -275,8 +276,9 @@ class _Run:
             if delay.collector:
                 self.pause = (enter, self.now)
                 self._record(
-                    where=length > 0, kind=Kind.PAUSE, op=2, enter_ns=enter, exit_ns=self.now
-                )
+                    where=length > 0, kind=Kind.PAUSE, op=2, enter_ns=enter, exit_ns=self.now,
+                    flags=int(Flag.CALLED) * delay.called,
+                )  # fmt: skip
 
     # -- collectives -------------------------------------------------------------------------------
 

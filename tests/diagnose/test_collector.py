@@ -62,6 +62,21 @@ def test_collecting_at_the_same_step_everywhere_has_no_culprit():
     assert not any(finding.where.ranks for finding in diagnose(world.trace()).findings)
 
 
+@pytest.mark.parametrize("called", [False, True])
+def test_what_the_script_calls_itself_is_not_advised_away_by_switching_the_collector_off(
+    called, worst
+):
+    table = World().everywhere()
+    table[5::5, 1] = PAUSE_NS
+    world = World(noise=0.005)
+    finding = worst(world.delayed(Phase.BACKWARD, table, collector=True, called=called))
+    assert "garbage collection" in finding.cause
+    actions = " ".join(option.action for option in finding.options)
+    assert ("--act gc" in actions, "call gc.collect() less often" in actions) == (
+        not called, called,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("together", [[0, 1, 2], [0, 1, 2, 3]])
 def test_pauses_that_most_ranks_make_at_once_cost_what_the_job_would_gain(together):
     table = np.zeros((60, 4))

@@ -74,13 +74,13 @@ def test_exact_ends_that_queue_behind_each_other_are_no_wait() -> None:
 @pytest.mark.parametrize(("start", "end"), [(100, 352.5), (100, 351.5)])
 def test_an_end_in_or_right_after_a_collector_pause_is_no_wait(start: float, end: float) -> None:
     estimator, _ = after(5, [one(0, 2), one(2.1, 4.1)])
-    told = estimator.step([one(50, 352)], [(int(start * MS), int(end * MS))])
+    told = estimator.step([one(50, 352)], [(int(start * MS), int(end * MS), False)])
     assert (told.first_ns, told.in_flight_ns, told.total_ns) == (None, None, None)
 
 
 def test_a_pause_long_before_the_end_is_harmless() -> None:
     estimator, _ = after(5, [one(0, 2), one(2.1, 4.1)])
-    assert estimator.step([one(50, 102)], [(0, 10 * MS)]).first_ns == 50 * MS
+    assert estimator.step([one(50, 102)], [(0, 10 * MS, False)]).first_ns == 50 * MS
 
 
 def test_an_end_after_the_own_next_entry_is_no_wait() -> None:
@@ -92,7 +92,7 @@ def test_an_end_after_the_own_next_entry_is_no_wait() -> None:
 
 def test_a_device_end_is_believed_even_beside_a_pause() -> None:
     estimator, _ = after(5, [one(0, 2), one(2.1, 4.1)])
-    told = estimator.step([one(50, 102, exact=True)], [(60 * MS, 101 * MS)])
+    told = estimator.step([one(50, 102, exact=True)], [(60 * MS, 101 * MS, False)])
     assert told.first_ns == 50 * MS
 
 

@@ -20,8 +20,8 @@ AFTER_PAUSE_NS = 1_000_000  # callbacks held back by a collector run within this
 Collective: TypeAlias = tuple[int, int, int, int, int, bool]
 """(group, op, bytes, enter_ns, exit_ns, whether exit_ns is an upper bound), in order of entry."""
 
-Pause: TypeAlias = tuple[int, int]
-"""(start_ns, end_ns) of a collector pause of this rank, in order."""
+Pause: TypeAlias = tuple[int, int, bool]
+"""(start_ns, end_ns, whether the script called it) of a collector pause of this rank, in order."""
 
 
 class StepWait(NamedTuple):
@@ -122,4 +122,4 @@ class _StepSums:
 
 def _held_back(end: int, pauses: Sequence[Pause]) -> bool:
     """Whether a callback at `end` may have been held back by one of the pauses."""
-    return any(start <= end <= stop + AFTER_PAUSE_NS for start, stop in pauses)
+    return any(start <= end <= stop + AFTER_PAUSE_NS for start, stop, _ in pauses)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from evenstep.agent.actions.action import Action, Facts
+from evenstep.agent.actions.action import FACTS_STEPS, Action, Facts
 from evenstep.agent.actions.conductor import Conductor
 from evenstep.agent.recording.steps import ClosedStep
 from evenstep.pacing import TrialBudget
@@ -176,3 +176,14 @@ def test_all_actions_end_whatever_the_end_of_one_raises() -> None:
     with pytest.raises(OSError, match="7"):
         job.conductor.end_all(7)
     assert not any(part.acting for part in job.conductor.parts)
+
+
+def test_a_collection_that_the_script_calls_is_no_time_of_the_collector() -> None:
+    job, seen = Job(0.0), []
+    job.actions[0].applies = lambda facts: seen.append(facts) or ""
+    for step in range(FACTS_STEPS):
+        closed = ClosedStep(step, 0, 100 * MS, [0] * 8)
+        closed.unsteady = False
+        closed.pauses = [(0, 2 * MS, False), (3 * MS, 30 * MS, True)]
+        job.conductor.end_step(closed, waited_ns=0)
+    assert [(facts.paused_ns, facts.longest_pause_ns) for facts in seen] == [(2 * MS, 2 * MS)]

@@ -18,7 +18,7 @@ class Facts(NamedTuple):
     """Measurements of this rank's last steady steps."""
 
     step_ns: int  # these four are means of a step
-    paused_ns: int  # by Python's collector
+    paused_ns: int  # by Python's collector, where nobody called it
     starved_ns: int  # ready to run, but without a core
     waited_ns: int  # for other ranks
     longest_pause_ns: int

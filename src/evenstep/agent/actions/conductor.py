@@ -129,7 +129,7 @@ class Conductor:
 
     def _look(self, closed: ClosedStep, step_ns: int, waited_ns: int) -> None:
         """Every `FACTS_STEPS`, ask the actions not on trial whether they apply."""
-        pauses = [0, *(end - start for start, end in closed.pauses)]
+        pauses = [0, *(end - start for start, end, called in closed.pauses if not called)]
         self._seen.append((step_ns, sum(pauses), closed.used.run_delay_ns, waited_ns, max(pauses)))
         if len(self._seen) < FACTS_STEPS:
             return

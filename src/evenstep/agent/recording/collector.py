@@ -2,8 +2,8 @@
 
 The interpreter calls back at the start and at the end of each collection. No second one can begin
 in between, so one start stamp is enough. The callback may interrupt any Python code, our recorder
-included. It therefore takes no lock, allocates nothing that the collector tracks, and raises
-nothing; an exception of a signal's handler in it is not ours: the signal is sent again (see
+included. It therefore takes no lock, keeps nothing that the collector tracks, and raises nothing;
+an exception of a signal's handler in it is not ours: the signal is sent again (see
 `signal_behind`).
 """
 
@@ -19,9 +19,11 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-#: start and end (`time.monotonic_ns()`), generation, objects collected
-OnPause = Callable[[int, int, int, int], None]
+#: start and end (`time.monotonic_ns()`), generation, objects collected, whether `gc.collect()` was
+#: called (see `called`)
+OnPause = Callable[[int, int, int, int, bool], None]
 
+OLDEST = 2  # generation of a full collection
 MINIMUM_NS = 100_000  # shorter ones, such as young collections of a small heap, are left out
 
 
@@ -33,8 +35,8 @@ class PauseWatch:
     """
 
     __slots__ = (
-        "_armed", "_callback", "_clock", "_minimum_ns", "_on_pause", "_previous_hook", "_start_ns",
-        "_unraisable", "failure",
+        "_armed", "_callback", "_called", "_clock", "_minimum_ns", "_on_pause", "_previous_hook",
+        "_start_ns", "_unraisable", "failure",
     )  # fmt: skip
 
     def __init__(
@@ -49,6 +51,7 @@ class PauseWatch:
         self._minimum_ns = minimum_ns
         self._clock = clock
         self._start_ns = 0  # 0 while nothing is being collected
+        self._called = False  # whether the running collection was
         self._armed = True
         self._callback = self._on_collector  # one object: each access would bind a new one
         self._unraisable = self._on_unraisable
@@ -85,6 +88,7 @@ class PauseWatch:
             return
         try:
             if phase == "start":
+                self._called = called(info["generation"])
                 self._start_ns = self._clock()
             elif self._start_ns:  # 0: installed in the middle of a collection
                 self._end(info["generation"], info["collected"])
@@ -109,7 +113,18 @@ class PauseWatch:
         start_ns = self._start_ns
         self._start_ns = 0
         if end_ns - start_ns >= self._minimum_ns:
-            self._on_pause(start_ns, end_ns, generation, collected)
+            self._on_pause(start_ns, end_ns, generation, collected, self._called)
+
+
+def called(generation: int) -> bool:
+    """Whether the collection that begins was asked for by `gc.collect()`.
+
+    The collector itself only begins one when more objects than its first threshold were made. Young
+    generations, of which there are many, are taken as its own.
+    """
+    return generation == OLDEST and (
+        not gc.isenabled() or gc.get_count()[0] <= gc.get_threshold()[0]
+    )
 
 
 # -- signals ---------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ from evenstep.trace.spool.summary import COUNTERS, StepSummary, SummaryLog
 
 if TYPE_CHECKING:
     from evenstep.host.resources import ResourceMeter
+    from evenstep.pacing.waits import Pause
 
 #: Collectives of one step kept for the online wait estimate: its first ones.
 STEP_COLLECTIVES = 4096
@@ -55,6 +56,7 @@ _POINT_TO_POINT = int(Kind.POINT_TO_POINT)
 _PAUSE, _STEP, _SPAN = int(Kind.PAUSE), int(Kind.STEP), int(Kind.SPAN)
 _SAMPLE, _MARKER = int(Kind.SAMPLE), int(Kind.MARKER)
 _HOST_BLOCKED = int(Flag.HOST_BLOCKED)
+_CALLED = int(Flag.CALLED)
 _SYNC, _BACKWARD, _LAST_ENTRY = int(Phase.SYNC), int(Phase.BACKWARD), Word.LAST_ENTRY
 _STEP_WORD, _BEGAN = Word.STEP, Word.BEGAN
 _USE, _NOTED, _TOLD = Word.USE, Word.NOTED, Word.TOLD
@@ -163,7 +165,7 @@ class Recorder:
         self.after = 0  # the last record of the step before the running one
         self.step_flags = 0  # of the records of steps that end from now on
         #: Of the collector, in order; each belongs to the step in which it began.
-        self.pauses: deque[tuple[int, int]] = deque(maxlen=STEP_COLLECTIVES)
+        self.pauses: deque[Pause] = deque(maxlen=STEP_COLLECTIVES)
         self.cost = OwnCost(COST_SAMPLE)  # of a collective
         self.event_cost = OwnCost()  # of an event on the training thread
         self.end_cost = OwnCost()  # of ending a step
@@ -358,13 +360,15 @@ class Recorder:
 
     # -- the rest --------------------------------------------------------------------------------
 
-    def pause(self, enter_ns: int, exit_ns: int, generation: int, collected: int) -> None:
+    def pause(
+        self, enter_ns: int, exit_ns: int, generation: int, collected: int, called: bool
+    ) -> None:
         """Record a pause of the collector. May be called from anywhere, at any time."""
         self._put(
             enter_ns, exit_ns, _PAUSE, generation, self.words[_STEP_WORD], self._stack.parent,
-            payload=collected & 0xFFFFFFFF,
+            payload=collected & 0xFFFFFFFF, flags=_CALLED * called,
         )  # fmt: skip
-        self.pauses.append((enter_ns, exit_ns))
+        self.pauses.append((enter_ns, exit_ns, called))
 
     def span_begins(self, name: str) -> int:
         """Begin a user's span; return its record for `spool.close`."""
@@ -454,7 +458,7 @@ class Recorder:
             pauses.append(self.pauses.popleft())
         counted = closed.counted = _NOTHING | {
             **{name: count for name, count in use._asdict().items() if name in _NOTHING},
-            "pause_ns": sum(end - start for start, end in pauses),
+            "pause_ns": sum(end - start for start, end, _ in pauses),
             "pauses": len(pauses),
             "held_ns": closed.held_ns,
             "samples": closed.samples,

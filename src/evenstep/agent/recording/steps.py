@@ -17,11 +17,14 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from evenstep.agent.recording.phases import PhaseStack
 from evenstep.host.resources import ResourceUse
 from evenstep.trace.spool.layout import Flag, Phase
+
+if TYPE_CHECKING:
+    from evenstep.pacing.waits import Pause
 
 #: A collective of the step, for the wait estimate: (record, group, op, bytes, flags).
 StepCollective = tuple[int, int, int, int, int]
@@ -66,7 +69,7 @@ class ClosedStep:
         self.unsteady = bool(number == 0 or phase_ns[_CHECKPOINT] or phase_ns[_EVALUATION])
         # Set by `settle`:
         self.collectives: Sequence[StepCollective] = ()
-        self.pauses: Sequence[tuple[int, int]] = ()  # of the collector: start and end
+        self.pauses: Sequence[Pause] = ()  # of the collector
         self.counted: dict[str, int] = {}  # by the names of `summary.COUNTERS`
 
 

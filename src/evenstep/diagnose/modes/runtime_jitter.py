@@ -45,6 +45,7 @@ def _collector(case: Case) -> list[Finding]:
     if not cells.any():
         return []
     share = case.share(case.loss(cells, Cause.COLLECTOR))
+    away = "fewer_calls" if _called(case, cells) else "away"
     at_once = int(np.count_nonzero(np.all(cells, axis=1))) * cells.shape[1]
     pause = float(case.grid.pause_ns[cells].mean())
     if at_once > np.count_nonzero(cells) / 2:  # no rank waits, but the pauses take time
@@ -52,17 +53,27 @@ def _collector(case: Case) -> list[Finding]:
         return finding_of(
             case, "runtime_jitter.aligned", Gain(share, case.relieved(cells, Cause.COLLECTOR)),
             numbers={"steps": float(paused.mean()), "pause": pause},
-            at=when(paused[:, None], case.grid.steps), options={"away": share, "freeze": None},
+            at=when(paused[:, None], case.grid.steps), options={away: share, "freeze": None},
         )  # fmt: skip
     aligned = case.share(case.saved(aligned_pauses(case)))
-    first = ("away", "align") if share.value >= aligned.value else ("align", "away")
-    gains = {"away": share, "align": aligned}
+    first = (away, "align") if share.value >= aligned.value else ("align", away)
+    gains = {away: share, "align": aligned}
     return finding_of_late(
         case, "runtime_jitter.collector", cells, Cause.COLLECTOR,
         numbers={"pause": pause, "place": case.phase_in_words(case.main_phase(cells))},
         options={**{name: gains[name] for name in first}, "freeze": None},
         evidence=_pause_evidence(case, case.culprits(cells, Cause.COLLECTOR)),
     )  # fmt: skip
+
+
+def _called(case: Case, cells: Array) -> bool:
+    """Whether the script called most of the collections in these cells, by time."""
+    pauses = case.trace.of_kind(Kind.PAUSE)
+    cell, inside = case.grid.cell(pauses)
+    inside[inside] = cells.reshape(-1)[cell[inside]]
+    length = (pauses.exit_ns - pauses.enter_ns)[inside]
+    asked = (pauses.flags[inside] & int(Flag.CALLED)) != 0
+    return bool(2 * length[asked].sum() > length.sum())
 
 
 def aligned_pauses(case: Case) -> Change:

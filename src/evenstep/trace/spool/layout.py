@@ -175,6 +175,7 @@ class Flag(IntFlag):
     HOST_BLOCKED = 64  # exit was seen by the thread that waited for it
     ON_DEVICE = 128  # runs on a device's stream; host times are those of issuing it
     INFERRED = 256  # not recorded: a phase between two recorded ones, or an inferred step
+    CALLED = 512  # a pause of the collector in which gc.collect() was called, not begun by itself
 
 
 class DType(IntEnum):
