@@ -2,7 +2,7 @@
 
 import pytest
 
-from evenstep.lateness import excess, late
+from evenstep.lateness import SURE, excess, late, student
 
 
 def test_who_works_longer_and_does_not_wait_is_late():
@@ -31,3 +31,10 @@ def test_otherwise_nobody_is(work, blocked, step):
 
 def test_of_two_the_lesser_is_the_usual():
     assert excess([3, 1]) == [2, 0]
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(5, 12.28), (10, 6.567), (30, 4.645)])
+def test_the_error_of_few_measurements_is_students(freedom, quantile):
+    """Quantiles at 1 - 3.17e-5, the normal one at 4 deviations, by scipy.stats.t.isf."""
+    assert SURE == 4.0
+    assert student(freedom) == pytest.approx(quantile, rel=0.05)

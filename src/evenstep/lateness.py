@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 LATE = 0.03  # of a step
 FEWEST = 3  # measurements of an interval
-SURE = 5.0  # standard errors
-_NORMAL = 1.4826  # standard deviation of normal noise over its median absolute deviation
+SURE = 4.0  # standard deviations of a normal variable: wrong to either side once in 16,000
+INNER, _NORMAL = 0.8, 1.2816  # share of normal noise that is within so many deviations
 
 
 def excess(work: Sequence[float]) -> list[float]:
@@ -42,18 +42,26 @@ def late(
 def interval(shares: Sequence[float], latest: int) -> tuple[float, float]:
     """The interval of the mean of the last `latest` measurements, of which there are `FEWEST`.
 
-    It reaches `SURE` standard errors to either side. Earlier measurements count for the scatter,
-    too, around their own median: neither a change nor a single long step is scatter.
+    It is Student's, at the level of `SURE`: few measurements hardly tell their scatter. Earlier
+    ones count for it, too, around their own median and by the `INNER` of them: neither a change nor
+    a single long step is scatter.
     """
     measured, before = shares[-latest:], shares[:-latest]
     mean = sum(measured) / latest
     squares, freedom = sum((share - mean) ** 2 for share in measured), latest - 1
     if len(before) >= FEWEST:
         usual = _middle(before)
-        scatter = _NORMAL * _middle([abs(share - usual) for share in before])
+        away = sorted(abs(share - usual) for share in before)
+        scatter = away[int(INNER * len(away))] / _NORMAL
         squares, freedom = squares + len(before) * scatter**2, freedom + len(before)
-    margin = SURE * math.sqrt(squares / freedom / latest)
+    margin = student(freedom) * math.sqrt(squares / freedom / latest)
     return mean - margin, mean + margin
+
+
+def student(freedom: int) -> float:
+    """The quantile of Student's t at the level of `SURE` (its normal equivalent, Wallace 1959)."""
+    normal = SURE * (8 * freedom + 3) / (8 * freedom + 1)
+    return math.sqrt(freedom * math.expm1(normal * normal / freedom))
 
 
 def _middle(values: Sequence[float]) -> float:

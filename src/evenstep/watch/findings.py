@@ -98,7 +98,8 @@ def _certain(window: RankWindow, ranks: Sequence[int]) -> bool:
     """Whether lateness from few steps is significant."""
     mine = np.isin(window.ranks, ranks)
     error = np.hypot(window.error_ns[mine], window.error_ns[~mine].max(initial=0.0))
-    least = lateness_ns(window)[mine] - lateness.SURE * error
+    sure = lateness.student(int(window.counts.min()) - 1)
+    least = lateness_ns(window)[mine] - sure * error
     return bool((least > lateness.LATE * np.median(window.step_ns)).all())
 
 
