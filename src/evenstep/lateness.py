@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 LATE = 0.03  # of a step
 FEWEST = 3  # measurements of an interval
-SURE = 4.0  # standard deviations of a normal variable: wrong to either side once in 16,000
+SURE = 4.5  # standard deviations of a normal variable: wrong to either side once in 147,000
 INNER, _NORMAL = 0.8, 1.2816  # share of normal noise that is within so many deviations
 
 
@@ -52,7 +52,7 @@ def interval(shares: Sequence[float], latest: int) -> tuple[float, float]:
     if len(before) >= FEWEST:
         usual = _middle(before)
         away = sorted(abs(share - usual) for share in before)
-        scatter = away[int(INNER * len(away))] / _NORMAL
+        scatter = away[int(INNER * (len(away) - 1))] / _NORMAL
         squares, freedom = squares + len(before) * scatter**2, freedom + len(before)
     margin = student(freedom) * math.sqrt(squares / freedom / latest)
     return mean - margin, mean + margin
