@@ -6,6 +6,8 @@ import contextlib
 import gc
 import inspect
 import io
+import subprocess
+import sys
 import threading
 import weakref
 from pathlib import Path
@@ -18,6 +20,7 @@ from torch.optim import optimizer as optimizers
 
 from evenstep.agent.recording.phases import MOST_EVENTS, Word
 from evenstep.agent.recording.recorder import OwnCost
+from evenstep.hooks.torch import library
 from evenstep.hooks.torch.phases import PhaseHooks, batch_length, skipped_by_scaler
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import Kind, Phase
@@ -318,3 +321,45 @@ def test_a_step_that_a_scaler_skips_is_none(found, skipped):
     if found is not None:
         made.found_inf = torch.tensor(found)
     assert skipped_by_scaler(made) is skipped
+
+
+SIGNALLED = """
+import _thread, functools, signal, sys, time
+from pathlib import Path
+import torch
+from evenstep.agent.recording.collector import PauseWatch
+from evenstep.agent.recording.phases import Event, Word
+from evenstep.agent.recording.recorder import Recorder
+from evenstep.hooks.torch.native import AROUND, new_session
+from evenstep.trace.spool.spool import Spool
+
+def expire(signum, frame): raise TimeoutError("too late")
+
+signal.signal(signal.SIGINT, expire)
+spool = Spool.create(Path(sys.argv[1]), {"rank": 0}, ring_bytes=100_000, summary_bytes=10_000)
+session, _ = new_session(torch, spool)
+recorder = Recorder(spool, session.compiled)
+PauseWatch(lambda *pause: None).install()
+session.arm()
+recorder.defer(later=False)  # each event enters Python
+kill = functools.partial(_thread.interrupt_main, signal.SIGINT)  # arrives, is not handled yet
+packed = int.from_bytes([Event.FORWARD_BEGINS, Event.FORWARD_ENDS, 0], "little")
+try:
+    session.hook(AROUND, recorder, kill, packed)()
+    time.sleep(5)
+    print("lost")
+except TimeoutError as error:
+    print(error)
+session.hook(AROUND, recorder, len, packed)("")
+print(recorder.behind, recorder.words[Word.ARMED])
+"""
+
+
+def test_what_a_signals_handler_raises_as_a_compiled_hook_enters_python_is_not_lost(tmp_path):
+    if (built := library.built(Path(torch.__file__).parent)).path is None:
+        pytest.skip(built.reason)
+    ended = subprocess.run(
+        [sys.executable, "-c", SIGNALLED, tmp_path / "rank-00000.spool"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert (ended.stdout, ended.stderr) == ("too late\n0 1\n", "")

@@ -103,6 +103,9 @@ COLLECTIVES: tuple[DispatcherOperation, ...] = (
         coalesced=True,
     ),
     DispatcherOperation("gather_", Op.GATHER, _lists, group_at=2, async_at=4, peer_at=3),
+    DispatcherOperation(
+        "gather_into_tensor_", Op.GATHER, _from_first, group_at=2, async_at=4, peer_at=3
+    ),
     DispatcherOperation("scatter_", Op.SCATTER, _lists, group_at=2, async_at=4, peer_at=3),
     DispatcherOperation("alltoall_", Op.ALL_TO_ALL, _lists, group_at=2, async_at=3),
     DispatcherOperation("alltoall_base_", Op.ALL_TO_ALL, _from_first, group_at=2, async_at=5),

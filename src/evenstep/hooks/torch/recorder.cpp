@@ -977,6 +977,9 @@ PyObject* PyFrame_GetCode(PyObject*);
 void PyErr_Fetch(PyObject** type, PyObject** value, PyObject** trace);
 void PyErr_Restore(PyObject* type, PyObject* value, PyObject* trace);
 void PyErr_Clear();
+int PyErr_ExceptionMatches(PyObject* type);
+void PyErr_WriteUnraisable(PyObject* where);
+extern PyObject *PyExc_RecursionError, *PyExc_MemoryError;
 void Py_DecRef(PyObject*);
 extern PyObject _Py_NoneStruct;
 void Py_IncRef(PyObject*);
@@ -1005,10 +1008,7 @@ class PythonHook {
 
   template <typename... Values>
   void note(Event event, uint64_t at, Values... values) const {
-    if (!session.note(event, at, values...)) {
-      emptied();
-      session.note(event, at, values...);
-    }
+    for (int tries = 3; !session.note(event, at, values...) && tries--;) emptied();
     session.add(EVENTS, 1);
     if (session.load(AT_ONCE)) emptied();
   }
@@ -1020,9 +1020,11 @@ class PythonHook {
 
  private:
   [[gnu::noinline]] void emptied() const {
-    PyObject* done = PyObject_Vectorcall(part(1), nullptr, 0, nullptr);
-    check(done);
-    if (done) Py_DecRef(done);
+    if (PyObject* done = PyObject_Vectorcall(part(1), nullptr, 0, nullptr)) return Py_DecRef(done);
+    // It catches what it raises. What a signal's handler raised before its first line is not ours:
+    // Python's hook for lost exceptions sends the signal again.
+    const bool full = PyErr_ExceptionMatches(PyExc_RecursionError) || PyErr_ExceptionMatches(PyExc_MemoryError);
+    full ? check(false) : PyErr_WriteUnraisable(part(1));
   }
 
   PyObject* parts_;
