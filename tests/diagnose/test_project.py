@@ -107,6 +107,17 @@ def test_one_slow_rank_costs_the_same_at_any_size(at):
     assert at(made, 64)["step_time_ns"]["value"] == pytest.approx(94.8 * MS, rel=0.005)
 
 
+def test_a_slow_rank_that_also_varies_more_decides_the_cv(at):
+    random, width = np.random.default_rng(0), np.where(np.arange(8) == 3, 4.0, 1.0)
+    more = 10 + 30 * (width > 1) + width * random.standard_normal((STEPS, 8))
+    made = World(ranks=8, steps=STEPS, noise=0.002).delayed(Phase.FORWARD, more * MS)
+    step = made.step_ns()
+    for ranks in (2, 8, 64):  # the slowest is among them, and all wait for it
+        point = at(made, ranks)
+        assert point["cv"]["value"] == pytest.approx(step.std() / step.mean(), rel=0.1)
+        assert point["p99_ns"]["value"] == pytest.approx(np.quantile(step, 0.99), rel=0.02)
+
+
 def test_more_ranks_do_more_samples_or_the_same_ones_faster(at):
     made = World(ranks=4, steps=60, noise=0.0, samples=8, transfer_ns=0.0)
     weak, strong = at(made, 8), at(made, 8, strong=True)

@@ -5,10 +5,10 @@ blocked. The time of a rank between two of them, also in narrower groups, is its
 ranks is the sum over its segments of the maximum of n own times, plus a rest.
 
 An own time is a rank's usual time, plus a part that all ranks share in a step, plus independent
-noise. The distribution of the maximum follows from the noise's survival function by
-P(max <= x) = Π F(x − l_j), so that no rank is drawn one by one. Runs of as many steps as measured
-are drawn from it; an interval holds the middle 98 % of them, each with a model fitted to resampled
-steps.
+noise of one form, as wide as the rank's. The distribution of the maximum follows from the noise's
+survival function by P(max <= x) = Π F((x − l_j) / s_j), so that no rank is drawn one by one. Runs
+of as many steps as measured are drawn from it; an interval holds the middle 98 % of them, each with
+a model fitted to resampled steps.
 
 Transfer grows like α + S/B. All-reduce of S bytes: a ring takes 2(n−1)α + 2S(n−1)/(nB), a tree
 2⌈log₂n⌉α + 2S/B. A run shows the transfer at its own size, and by several message sizes how much of
@@ -17,7 +17,7 @@ it is latency.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ from evenstep.trace.spool.layout import Phase
 #: middle 95 % do in 97 % of 120.
 QUANTILES = (0.01, 0.5, 0.99)
 MOST_SEGMENTS = 6  # more are grouped by their length
-LOCATIONS = 32  # distinct usual times of a rank; more are merged
+LOCATIONS = 32  # distinct kinds of ranks; more are merged
 
 
 # -- transfer --------------------------------------------------------------------------------------
@@ -220,8 +220,9 @@ class Segment:
     """The work before one barrier, or before several alike."""
 
     usual_ns: Array  # (ranks,) each rank's median
+    width: Array  # (ranks,) of a rank's independent part, 1 for the middle one
     shared_ns: Array  # (steps,) the part that all ranks share
-    noise: TabulatedNoise  # independent part
+    noise: TabulatedNoise  # independent part, of a rank of width 1
     members: Array  # indices of the step's segments that it stands for
 
     @property
@@ -280,23 +281,41 @@ def _segment(every: Array, members: Array, family: str | None) -> Segment:
     """The model of some of all segments (steps, segments, ranks)."""
     own = every[:, members, :]
     apart = own - np.median(own, axis=0)
-    usual = np.stack([_usual(own[:, i]) for i in range(own.shape[1])])
+    usual = np.stack([_lasting(own[:, i], np.median) for i in range(own.shape[1])])
     shared, apart = zip(*(_common(apart[:, i]) for i in range(own.shape[1])), strict=True)
-    noise = tails.fit(np.concatenate(apart, axis=1), family)
-    return Segment(usual.mean(axis=0), np.mean(shared, axis=0), noise, members)
+    width = _widths(np.concatenate(apart), usual.mean(axis=0))
+    noise = tails.fit(np.concatenate(apart, axis=1) / np.tile(width, len(members)), family)
+    return Segment(usual.mean(axis=0), width, np.mean(shared, axis=0), noise, members)
 
 
-def _usual(own: Array) -> Array:
-    """Each rank's median, shrunk to the middle by the share of their spread that is chance: medians
-    of even and odd blocks of steps have only the ranks' real differences in common."""
-    median = np.median(own, axis=0)
-    odd = (np.arange(len(own)) // BLOCK_STEPS) % 2 == 1
-    if own.shape[1] < 3 or not odd.any():
-        return np.asarray(median)
-    one, other = np.median(own[odd], axis=0), np.median(own[~odd], axis=0)
+def _lasting(values: Array, statistic: Callable[..., Array]) -> Array:
+    """A statistic of each rank's values (steps, ranks), shrunk to the middle by the share of their
+    spread that is chance: even and odd blocks of steps have only the ranks' real differences in
+    common."""
+    found = statistic(values, axis=0)
+    odd = (np.arange(len(values)) // BLOCK_STEPS) % 2 == 1
+    if values.shape[1] < 3 or not odd.any():
+        return np.asarray(found)
+    one, other = statistic(values[odd], axis=0), statistic(values[~odd], axis=0)
     real = float(((one - one.mean()) * (other - other.mean())).mean())
-    kept = min(max(real / max(float(median.var()), 1e-9), 0.0), 1.0)
-    return np.asarray(np.median(median) + kept * (median - np.median(median)))
+    kept = min(max(real / max(float(found.var()), 1e-9), 0.0), 1.0)
+    return np.asarray(np.median(found) + kept * (found - np.median(found)))
+
+
+def _widths(apart: Array, usual: Array) -> Array:
+    """The width of each rank's part (steps, ranks), 1 for the middle one: a power of its usual time
+    (the first, where noise is a share of the work; 0, where its delay is constant), and more or
+    less where that lasts."""
+    log = np.log(np.maximum(usual, 1.0))
+    log -= np.median(log)
+    found = np.log(np.maximum(np.abs(apart).mean(axis=0), 1.0))
+    power = np.clip((log * (found - found.mean())).sum() / max(float((log**2).sum()), 1e-9), 0, 1)
+
+    def beside(some: Array, axis: int) -> Array:
+        return np.asarray(np.log(np.maximum(np.abs(some).mean(axis=axis), 1.0)) - power * log)
+
+    width = np.exp(_lasting(apart, beside) + power * log)
+    return np.asarray(width / np.median(width))
 
 
 def _common(apart: Array) -> tuple[Array, Array]:
@@ -360,8 +379,7 @@ def _run(
     total = np.zeros(steps)
     level = ndtr(random.standard_normal((steps, len(model.coupling))) @ model.coupling.T)
     for part in model.parts:
-        usual = _locations(part.usual_ns, ranks, random)
-        at, cdf = _maximum(part.noise, usual, model.units_at(ranks))
+        at, cdf = _maximum(part, _drawn(part, ranks, random), model.units_at(ranks))
         total += np.interp(level[:, part.members], cdf, at).sum(axis=1)
         total += part.times * part.shared_ns[source]
     work = total * (model.ranks / ranks if strong else 1.0)
@@ -373,55 +391,54 @@ def expected(model: Model, ranks: int, factor: float, *, strong: bool) -> float:
     """Mean step time by quadrature: E[max] of every segment plus the mean rest."""
     total = 0.0
     for part in model.parts:
-        usual = _locations(part.usual_ns, ranks, None)
-        at, cdf = _maximum(part.noise, usual, model.units_at(ranks))
+        at, cdf = _maximum(part, _drawn(part, ranks, None), model.units_at(ranks))
         mean = float((np.diff(cdf) * (at[1:] + at[:-1]) / 2).sum() + cdf[0] * at[0])
         total += part.times * (mean + float(part.shared_ns.mean()))
     work = total * (model.ranks / ranks if strong else 1.0)
     return work + factor * float(model.rest_ns.mean()) + float(model.unsteady_ns.mean())
 
 
-def _locations(usual: Array, ranks: int, random: np.random.Generator | None) -> Array:
-    """Usual times of `ranks` ranks: the measured ones, some of them, or more within their spread,
-    at its quantiles without `random`."""
+def _drawn(part: Segment, ranks: int, random: np.random.Generator | None) -> Array:
+    """Which of the measured ranks each of `ranks` ranks is like: all of them, some from the fastest
+    to the slowest, or more within their spread, evenly without `random`."""
+    usual, order = part.usual_ns, np.argsort(part.usual_ns, kind="stable")
     if ranks <= len(usual):
-        kept = np.linspace(0, len(usual) - 1, ranks).round().astype(int)
-        chosen = np.sort(usual)[kept] if random is None else random.choice(usual, ranks, False)
-        return np.asarray(chosen)
+        return np.asarray(order[np.linspace(0, len(usual) - 1, ranks).round().astype(int)])
     middle = float(np.median(usual))
     sd = MAD_SIGMA * float(np.median(np.abs(usual - middle)))
-    like = usual[np.abs(usual - middle) <= SIGMAS * sd]
+    like = order[np.abs(usual[order] - middle) <= SIGMAS * sd]
     added = ranks - len(usual)
     if random is not None:
-        return np.concatenate([usual, random.choice(like, added)])
-    places = (np.arange(added) + 0.5) / added
-    return np.concatenate([usual, np.quantile(like, places)])
+        return np.concatenate([order, random.choice(like, added)])
+    return np.concatenate([order, like[np.arange(added) * len(like) // added]])
 
 
-def _maximum(noise: TabulatedNoise, usual: Array, units: float) -> tuple[Array, Array]:
-    """Support and CDF of the largest of `units` own times with these usual times."""
-    places, counts = _merged(usual)
-    weights = counts * (units / len(usual))
-    anchors = np.unique(np.concatenate([places[-3:], places[:1]]))
-    at = np.unique((anchors[:, None] + noise.at_ns[None, :]).reshape(-1))
+def _maximum(part: Segment, drawn: Array, units: float) -> tuple[Array, Array]:
+    """Support and CDF of the largest of `units` own times of ranks like these."""
+    places, widths, counts = _merged(part.usual_ns[drawn], part.width[drawn])
+    weights = counts * (units / len(drawn))
+    anchors = sorted({0, *range(max(len(places) - 3, 0), len(places)), int(np.argmax(widths))})
+    reach = places[anchors, None] + widths[anchors, None] * part.noise.at_ns
+    at = np.unique(reach.reshape(-1))
     log_cdf = np.zeros(len(at))
-    for place, weight in zip(places, weights, strict=True):
-        log_cdf += weight * noise.log_cdf(at - place)
+    for place, width, weight in zip(places, widths, weights, strict=True):
+        log_cdf += weight * part.noise.log_cdf((at - place) / width)
     cdf = np.maximum.accumulate(np.exp(log_cdf))
     first = max(int(np.searchsorted(cdf, 1e-12)) - 1, 0)
     return at[first:], cdf[first:]
 
 
-def _merged(values: Array) -> tuple[Array, Array]:
-    """Few values that stand for many, with their counts; the largest values stay single."""
-    ordered = np.sort(values)
-    if len(ordered) <= LOCATIONS:
-        return ordered, np.ones(len(ordered))
-    top = ordered[-LOCATIONS // 2 :]
-    parts = np.array_split(ordered[: -LOCATIONS // 2], LOCATIONS // 2)
-    places = np.concatenate([[float(part.mean()) for part in parts], top])
-    counts = np.concatenate([[float(len(part)) for part in parts], np.ones(len(top))])
-    return places, counts
+def _merged(places: Array, widths: Array) -> tuple[Array, Array, Array]:
+    """Few places and widths that stand for many, with their counts; the largest stay single."""
+    order = np.argsort(places, kind="stable")
+    parts = np.split(order, np.arange(1, len(order)))
+    if len(order) > LOCATIONS:
+        half = LOCATIONS // 2
+        parts = [*np.array_split(order[:-half], half), *parts[-half:]]
+    counts = np.array([float(len(part)) for part in parts])
+    starts = np.concatenate([[0], np.cumsum(counts[:-1])]).astype(int)
+    place, width = (np.add.reduceat(values[order], starts) for values in (places, widths))
+    return place / counts, width / counts, counts
 
 
 def _point(ranks: int, runs: Array, mean_ns: float) -> ForecastPoint:

@@ -246,7 +246,7 @@ def _limits(
 
 
 def _uneven(grid: StepGrid, cut: Segments) -> list[int]:
-    """Ranks that vary much more than the others, while the model lets all ranks vary alike."""
+    """Ranks that vary much more than the others."""
     total = cut.own_ns.sum(axis=1)
     off = np.abs(total - np.median(total, axis=0))
     wide = np.quantile(off, 0.95, axis=0)
