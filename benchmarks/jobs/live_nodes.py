@@ -67,7 +67,6 @@ def main() -> None:
     for _ in range(BEFORE):
         for each in ranks:
             each.step()
-    look = 0
     while True:
         due = time.monotonic() + 1.0
         started = time.process_time()
@@ -75,9 +74,8 @@ def main() -> None:
             each.step()
         for name, run in nodes.items():
             run.refresh()
-            write_summary(summary_path(args.run, name), encoded(run, name, look))
+            write_summary(summary_path(args.run, name), encoded(run, name))
         print(f"{(time.process_time() - started) / len(nodes):.6f}", flush=True)
-        look += 1
         time.sleep(max(due - time.monotonic(), 0.0))
 
 

@@ -347,7 +347,7 @@ def _news(folder: Path) -> None:
     _spools(folder)
     run = LiveRun(folder, here=True)
     run.refresh()
-    write_summary(summary_path(folder, "a"), encoded(run, "a", 1))
+    write_summary(summary_path(folder, "a"), encoded(run, "a"))
 
 
 def _heard(path: Path) -> object:

@@ -8,7 +8,6 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 from evenstep.cli.progress import RestartGrace
@@ -77,12 +76,12 @@ def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> None:
     run, place = LiveRun(path.absolute(), here=True), summary_path(into, hostname())
     say(f"writing summaries of the ranks of {hostname()} to {place}")
     over = RestartGrace()
-    for look in _refreshes(every_s):
+    for _ in _refreshes(every_s):
         run.refresh()
         if run.states:
             mend = "; name a writable folder with --into"
             with refused(UsageError, f"cannot write {place}", mend):
-                write_summary(place, encoded(run, hostname(), look))
+                write_summary(place, encoded(run, hostname()))
         ended = bool(run.states) and all(state.closed for state in run.states)
         died = bool(run.states) and all(state.closed or state.gone for state in run.states)
         if once or over.is_out(ended=ended, died=died):
@@ -101,11 +100,11 @@ def _views(path: Path, every_s: float) -> Iterator[tuple[Frame, Journal, list[st
             return
 
 
-def _refreshes(every_s: float) -> Iterator[int]:
-    """Count up at even times; pause shortly after a refresh that took longer."""
-    for number in count():
+def _refreshes(every_s: float) -> Iterator[None]:
+    """Yield at even times; pause shortly after a refresh that took longer."""
+    while True:
         due = time.monotonic() + every_s
-        yield number
+        yield
         time.sleep(max(due - time.monotonic(), 0.05 * every_s))
 
 

@@ -37,17 +37,17 @@ class TreeRun(FollowedRun):
         now = self.clock()
         self._read(now)
         every = [file.summary for file in self._nodes.values()]
-        latest = max((summary.head.attempt for summary in every), default=0)
-        current = [summary for summary in every if summary.head.attempt == latest]
+        latest = max((summary.attempt for summary in every), default=0)
+        current = [summary for summary in every if summary.attempt == latest]
         self.attempt = latest if current else None
-        self.attempts = max((summary.head.attempts for summary in current), default=0)
-        self.world = max((summary.head.world for summary in current), default=0)
+        self.attempts = max((summary.attempts for summary in current), default=0)
+        self.world = max((summary.world for summary in current), default=0)
         states = {state.rank: state for summary in current for state in summary.states}
         self.states = [states[rank] for rank in sorted(states)]
         self.lost_nodes = {
-            file.summary.head.node: now - file.since_s
+            file.summary.node: now - file.since_s
             for file in self._nodes.values()
-            if file.summary.head.attempt == latest
+            if file.summary.attempt == latest
             and now - file.since_s > LOST_S
             and not all(state.closed or state.gone for state in file.summary.states)
         }
