@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from glob import escape
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -69,19 +69,6 @@ def _connection(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         except duckdb.Error as error:
             reason = str(error).splitlines()[0]
             raise TraceError(f"{path} cannot be read: {reason}; export it again") from error
-
-
-@contextmanager
-def _plain(path: Path) -> Iterator[str]:
-    """A path that DuckDB does not take for a pattern: a link where it has pattern characters."""
-    path = path.absolute()
-    if not set("*?[") & set(str(path)):
-        yield str(path)
-        return
-    with TemporaryDirectory() as folder:
-        link = Path(folder) / "table"
-        link.symlink_to(path)
-        yield str(link)
 
 
 def table_file(source: SourceFile, wanted: Sequence[str] = ()) -> TableFile | None:
@@ -144,8 +131,8 @@ def read_table(
     if file.json:
         table = _of_json(file, numbers, texts, limits)
     else:
-        with _connection(file.path) as connection, _plain(file.path) as plain:
-            _load(connection, file, plain, numbers, texts)
+        with _connection(file.path) as connection:
+            _load(connection, file, numbers, texts)
             if file.separator:
                 limits += _rejected(connection, file.path)
             table = _fetched(connection, numbers, texts)
@@ -157,8 +144,9 @@ def read_table(
 
 def _parquet_names(path: Path, wanted: Sequence[str]) -> list[str]:
     try:
-        with _connection(path) as connection, _plain(path) as plain:
-            found = connection.execute("SELECT name FROM parquet_schema(?)", [plain]).fetchall()
+        with _connection(path) as connection:
+            query = "SELECT name FROM parquet_schema(?)"
+            found = connection.execute(query, [escape(str(path))]).fetchall()
     except (MissingExtra, TraceError):
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
@@ -168,9 +156,11 @@ def _parquet_names(path: Path, wanted: Sequence[str]) -> list[str]:
 
 
 def _load(
-    connection: duckdb.DuckDBPyConnection, file: TableFile, plain_path: str,
-    numbers: Sequence[str], texts: Sequence[str],
-) -> None:  # fmt: skip
+    connection: duckdb.DuckDBPyConnection,
+    file: TableFile,
+    numbers: Sequence[str],
+    texts: Sequence[str],
+) -> None:
     origin = _csv_reader(file) if file.separator else "read_parquet(?)"
     place = {name: at for at, name in reversed(list(enumerate(file.names)))}
 
@@ -179,26 +169,17 @@ def _load(
             return f"""trim("c{place[name]}", '" ')"""
         return '"' + name.replace('"', '""') + '"'
 
-    def loaded(dates: Sequence[str]) -> None:
-        picked = []
-        for at, name in enumerate(numbers):  # a comma between semicolons is decimal
-            plain = f"replace({value(name)}, ',', '.')" if file.separator == ";" else value(name)
-            date = f"epoch(TRY_CAST(CAST({value(name)} AS VARCHAR) AS TIMESTAMP))"
-            picked.append(f"{date if name in dates else f'TRY_CAST({plain} AS DOUBLE)'} AS n{at}")
-        picked += [f"nullif(CAST({value(name)} AS VARCHAR), '') AS t{at}"
-                   for at, name in enumerate(texts)]  # fmt: skip
-        connection.execute(
-            f"CREATE OR REPLACE TEMP TABLE found AS SELECT {', '.join(picked)} FROM {origin} "
-            f"LIMIT {MOST_ROWS}", [plain_path],
-        )  # fmt: skip
-
-    loaded([])
-    if not numbers:
-        return
-    counts = ", ".join(f"count(n{at})" for at in range(len(numbers)))
-    known = connection.execute(f"SELECT {counts} FROM found").fetchall()[0]
-    if not all(known):  # dates and times instead: as seconds since 1970
-        loaded([name for name, count in zip(numbers, known, strict=True) if not count])
+    picked = []
+    for at, name in enumerate(numbers):  # a comma between semicolons is decimal
+        plain = f"replace({value(name)}, ',', '.')" if file.separator == ";" else value(name)
+        date = f"epoch(TRY_CAST(CAST({value(name)} AS VARCHAR) AS TIMESTAMP))"  # since 1970
+        picked.append(f"coalesce(TRY_CAST({plain} AS DOUBLE), {date}) AS n{at}")
+    picked += [f"nullif(CAST({value(name)} AS VARCHAR), '') AS t{at}"
+               for at, name in enumerate(texts)]  # fmt: skip
+    connection.execute(
+        f"CREATE TEMP TABLE found AS SELECT {', '.join(picked)} FROM {origin} LIMIT {MOST_ROWS}",
+        [escape(str(file.path))],
+    )
 
 
 def _csv_reader(file: TableFile) -> str:
