@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree as Xml
@@ -12,6 +12,7 @@ from evenstep.doctor.check import Check, fine, or_ok, wrong
 from evenstep.doctor.pcie import GPU_CLASSES, NET_CLASSES
 from evenstep.doctor.topology import Topology
 from evenstep.errors import UsageError, refused
+from evenstep.host.pci import PciPlace, distance
 
 MOST_BYTES = 64_000_000
 _DEPTH = 200  # most levels of a valid tree
@@ -19,14 +20,12 @@ _OPEN_FABRICS, _NETWORK = ("3", "OpenFabrics"), ("2", "Network")
 
 
 class PciDevice(NamedTuple):
-    """A PCI device and the bridges from the root of the tree."""
+    """A PCI device; the root of its place is the host bridge."""
 
-    address: str
+    place: PciPlace
     name: str
     kind: int  # PCI class: 0x0302; -1 unknown
-    bridges: tuple[int, ...]  # PCI bridges above it, nearest last
-    package: int | None
-    numa: int | None
+    package: Xml.Element | None
     link_gBps: float  # noqa: N815
 
 
@@ -57,65 +56,47 @@ def read(path: Path) -> Tree:
     if root.tag != "topology":
         mend = "write it with: lstopo --of xml"
         raise UsageError(f"{path} is XML of <{root.tag}>, not of lstopo; {mend}")
-    devices: list[PciDevice] = []
-    nodes: set[int] = set()
-    _walk(root, 0, (), None, None, devices, nodes)
+    above = {child: parent for parent in root.iter() for child in parent}
+    objects = [element for element in root.iter("object") if element in above]
+    nodes = {one.get("os_index") for one in objects if one.get("type") == "NUMANode"}
+    devices = (_device(one, above) for one in objects if one.get("type") == "PCIDev")
     return Tree(tuple(devices), max(len(nodes), 1))
 
 
-def _walk(
-    element: Xml.Element, depth: int, bridges: tuple[int, ...], package: int | None,
-    numa: int | None, devices: list[PciDevice], nodes: set[int],
-) -> None:  # fmt: skip
-    if depth > _DEPTH:
-        return
-    for child in element.findall("object"):
-        kind = child.get("type", "")
-        inner = id(child) if kind in ("Package", "Socket") else package
-        node = _node_of(child, numa)
-        if kind == "NUMANode":
-            nodes.add(_whole(child.get("os_index")) or 0)
-        if kind == "PCIDev":
-            devices.append(_device(child, bridges, inner, node))
-        over = (*bridges, id(child)) if kind == "Bridge" and child.get("bridge_type") else bridges
-        _walk(child, depth + 1, over, inner, node, devices, nodes)
-
-
-def _node_of(element: Xml.Element, above: int | None) -> int | None:
-    """Return the NUMA node of an object; None if it spans several."""
-    if element.get("type") == "NUMANode":
-        return _whole(element.get("os_index"))
-    mask = element.get("nodeset")
-    if mask is None:
-        return above
-    bits = 0
-    for word in mask.split(","):
-        if not re.fullmatch(r"0x[0-9a-fA-F]{1,8}", word):
-            return above
-        bits = bits << 32 | int(word, 16)
-    return bits.bit_length() - 1 if bits and bits & (bits - 1) == 0 else None
-
-
-def _whole(text: str | None) -> int | None:
-    return int(text) if text and re.fullmatch(r"\d{1,6}", text) else None
-
-
-def _device(
-    element: Xml.Element, bridges: tuple[int, ...], package: int | None, numa: int | None
-) -> PciDevice:
+def _device(element: Xml.Element, above: Mapping[Xml.Element, Xml.Element]) -> PciDevice:
+    around = [element]  # the device, and all objects that contain it
+    while around[-1] in above and len(around) < _DEPTH:
+        around.append(above[around[-1]])
+    nodes = (_node_of(one) for one in around if one.get("nodeset") or one.get("type") == "NUMANode")
+    bridges = [str(id(one)) for one in around if one.get("type") == "Bridge"][::-1]
     address = element.get("pci_busid", "")
     ours = [child for child in element.iter("object") if child.get("type") == "OSDev"]
     by_type = [c for ids in (_OPEN_FABRICS, _NETWORK) for c in ours if c.get("osdev_type") in ids]
     kind, speed = element.get("pci_type", "")[:4], element.get("pci_link_speed", "")
     return PciDevice(
-        address=address,
+        PciPlace(
+            bridges[0] if bridges else str(id(element)),
+            tuple(bridges[1:]),
+            address,
+            next(nodes, None),
+        ),
         name=by_type[0].get("name", "") if by_type else address,
         kind=int(kind, 16) if re.fullmatch("[0-9a-fA-F]{4}", kind) else -1,
-        bridges=bridges,
-        package=package,
-        numa=numa,
+        package=next((one for one in around if one.get("type") in ("Package", "Socket")), None),
         link_gBps=float(speed) if re.fullmatch(r"\d{1,5}(\.\d{1,9})?", speed) else 0.0,
     )
+
+
+def _node_of(element: Xml.Element) -> int | None:
+    """Return the NUMA node of an object; None if it spans several."""
+    if element.get("type") == "NUMANode":
+        index = element.get("os_index", "")
+        return int(index) if re.fullmatch(r"\d{1,6}", index) else None
+    words = element.get("nodeset", "").split(",")
+    if not all(re.fullmatch(r"0x[0-9a-fA-F]{1,8}", word) for word in words):
+        return None
+    bits = int("".join(word[2:].zfill(8) for word in words), 16)
+    return bits.bit_length() - 1 if bits.bit_count() == 1 else None
 
 
 def topology(tree: Tree, place: str) -> Topology:
@@ -125,26 +106,23 @@ def topology(tree: Tree, place: str) -> Topology:
     single = tree.numa_nodes == 1
     return Topology(
         place=place,
-        gpus=tuple(one.address for one in gpus),
+        gpus=tuple(one.place.address for one in gpus),
         nics=tuple(one.name for one in nics),
-        gpu_nic={(g.address, n.name): level(g, n, one_node=single) for g in gpus for n in nics},
-        gpu_gpu={(a.address, b.address): level(a, b, one_node=single)
+        gpu_nic={(g.place.address, n.name): level(g, n, one_node=single)
+                 for g in gpus for n in nics},
+        gpu_gpu={(a.place.address, b.place.address): level(a, b, one_node=single)
                  for a in gpus for b in gpus if a is not b},
-        numa={one.address if one in gpus else one.name: one.numa for one in (*gpus, *nics)},
+        numa={one.place.address: one.place.numa_node for one in gpus}
+        | {one.name: one.place.numa_node for one in nics},
         numa_nodes=tree.numa_nodes,
     )  # fmt: skip
 
 
 def level(a: PciDevice, b: PciDevice, *, one_node: bool) -> str:
-    """Return the distance of two devices; the first bridge above a device is the host bridge."""
-    shared = [bridge for bridge in a.bridges if bridge in b.bridges]
-    if len(shared) > 1:
-        apart = max(len(a.bridges), len(b.bridges)) - len(shared)
-        return "PIX" if apart <= 1 else "PXB"
-    if shared:
-        return "PHB"
-    same = a.numa is not None and a.numa == b.numa
-    return "NODE" if one_node or same or (a.package and a.package == b.package) else "SYS"
+    """Return the distance of two devices; those of one package are at one node."""
+    if a.place.root != b.place.root and a.package is not None and a.package is b.package:
+        return "NODE"
+    return distance(a.place, b.place, one_node=one_node) or "SYS"
 
 
 def link_checks(tree: Tree, place: str) -> Iterator[Check]:
