@@ -33,6 +33,7 @@ from evenstep.diagnose.predict.project import ProjectionDocument
 from evenstep.doctor.examination import Examination
 from evenstep.documents import Meta, printed
 from evenstep.explain.topic import CitedFormula, Quantity
+from evenstep.export.posting import Alert
 from evenstep.probe.document import FloorsDocument, ProbeDocument
 from evenstep.report.schema import FOLDER, published, schema
 from evenstep.reproduce.evaluation import EvaluationDocument
@@ -45,7 +46,6 @@ from evenstep.simulate.calibrate.calibrate import CalibrationDocument
 from evenstep.simulate.result import CollectiveUse, LinkUse, Result, Shares, StepTime
 from evenstep.simulate.study.margin import Edges, Margin
 from evenstep.simulate.study.sweep import MeanInterval, SweepDocument
-from evenstep.watch.alerts import Alert
 from evenstep.watch.frame import Frame
 from lab.command import CleanedDocument
 from lab.single import RunDocument

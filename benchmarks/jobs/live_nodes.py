@@ -14,8 +14,8 @@ from evenstep.trace.spool.folder import RunFolder
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.spool.spool import Spool
 from evenstep.trace.spool.summary import COUNTERS, StepSummary, SummaryLog
-from evenstep.watch.node import encoded, summary_path, write_summary
 from evenstep.watch.run import LiveRun
+from evenstep.watch.tree import encoded, summary_path, write_summary
 
 RANKS_PER_NODE = 8
 STEP_NS = 1_000_000_000

@@ -341,8 +341,8 @@ def _watched(path: Path) -> object:
 
 
 def _news(folder: Path) -> None:
-    from evenstep.watch.node import encoded, summary_path, write_summary
     from evenstep.watch.run import LiveRun
+    from evenstep.watch.tree import encoded, summary_path, write_summary
 
     _spools(folder)
     run = LiveRun(folder, here=True)
@@ -351,7 +351,7 @@ def _news(folder: Path) -> None:
 
 
 def _heard(path: Path) -> object:
-    from evenstep.watch.node import decoded
+    from evenstep.watch.tree import decoded
 
     try:
         return decoded(path.read_bytes())

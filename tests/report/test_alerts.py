@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from evenstep.export.posting import webhook
 from evenstep.report.schema import schema
-from evenstep.watch.alerts import webhook
 from tests.report.receiver import receiving
 
 

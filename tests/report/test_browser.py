@@ -8,7 +8,7 @@ import pytest
 
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.sentences import verdict
-from evenstep.report.page import html
+from evenstep.report.page import html, sheet
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace
 from tests.report.small_run import HOSTILE
@@ -60,7 +60,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def file(place: Path, diagnosis: Diagnosis, trace: Trace, steps: Columns) -> Path:
     if not place.exists():
         trace.ranks[2].identity["hostname"] = HOSTILE
-        html.write(diagnosis, trace, place, steps=steps)
+        sheet.write(place, html.render(diagnosis, trace, steps=steps))
     return place
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from evenstep.diagnose.finding import Diagnosis, Where
 from evenstep.diagnose.predict.what_if import WhatIfGain
-from evenstep.report.page import html
+from evenstep.report.page import html, sheet
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import RankInfo, Trace
 from tests.report.test_browser import COLORS, Opened
@@ -29,7 +29,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def file(place: Path, diagnosis: Diagnosis, trace: Trace, steps: Columns) -> Path:
     if not place.exists():
         more = {"answers": [ASKED], "price_per_rank_hour": 2.0}
-        html.write(diagnosis, trace, place, steps=steps, **more)
+        sheet.write(place, html.render(diagnosis, trace, steps=steps, **more))
     return place
 
 
@@ -200,7 +200,8 @@ def write_large(place: Path, diagnosis: Diagnosis, trace: Trace) -> None:
     }
     named = replace(diagnosis.findings[0], where=Where(ranks=(LATE,)), title="Slow rank")
     whole = replace(diagnosis, findings=[named, *diagnosis.findings[1:]])
-    html.write(whole, replace(trace, world=RANKS, ranks=ranks), place, steps=table)
+    several = replace(trace, world=RANKS, ranks=ranks)
+    sheet.write(place, html.render(whole, several, steps=table))
 
 
 COLUMN = """(canvas) => {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.report.page import html
+from evenstep.report.page import html, sheet
 from evenstep.report.page.fabric import LinkMap
 from evenstep.scenario import scenario as scenarios
 from evenstep.simulate.result import Result
@@ -51,7 +51,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
         mapped, path = result.fabric_map(), tmp_path / "page.html"
         links = LinkMap(mapped.facts(), mapped.bundles)
         told = result.to_json()["links"]
-        html.write(diagnose(trace), trace, path, force=True, links=told, link_map=links)
+        sheet.write(path, html.render(diagnose(trace), trace, links=told, link_map=links))
         tabs.append(browser.new_page(color_scheme="light"))
         return Opened(tabs[-1], path), result
 

@@ -121,7 +121,7 @@ def test_a_name_that_is_not_utf8_can_be_written(
 ) -> None:
     trace.ranks[3].identity["hostname"] = "gpu\udc80"
     diagnosis.limits.append("gpu\udc80 is strange")
-    html.write(diagnosis, trace, tmp_path / "page.html", steps=steps)
+    sheet.write(tmp_path / "page.html", html.render(diagnosis, trace, steps=steps))
     assert "is strange" in (tmp_path / "page.html").read_text("utf-8")
 
 
@@ -149,26 +149,10 @@ def test_the_same_run_gives_the_same_page(
     assert html.render(diagnosis, trace, steps=steps) == page.text
 
 
-def test_an_existing_file_is_kept_unless_forced(
-    diagnosis: Diagnosis, trace: Trace, steps: Columns, tmp_path: Path
-) -> None:
-    target = tmp_path / "page.html"
-    target.write_text("precious")
-    with pytest.raises(UsageError, match=r"page\.html exists; .* --force"):
-        html.write(diagnosis, trace, target, steps=steps)
-    assert target.read_text() == "precious"
-    html.write(diagnosis, trace, target, steps=steps, force=True)
-    assert target.read_text("utf-8").startswith("<!doctype html>")
-
-
-def test_a_page_that_cannot_be_written_leaves_nothing_behind(
-    diagnosis: Diagnosis, trace: Trace, steps: Columns, tmp_path: Path
-) -> None:
-    with pytest.raises(UsageError, match=r"there is no folder .*absent"):
-        html.write(diagnosis, trace, tmp_path / "absent" / "page.html", steps=steps)
+def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(UsageError, match=r"cannot write .*folder"):
-        html.write(diagnosis, trace, tmp_path / "folder", steps=steps, force=True)
+        sheet.write(tmp_path / "folder", "text")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 

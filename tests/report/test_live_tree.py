@@ -13,10 +13,9 @@ from evenstep.cli.main import main
 from evenstep.watch import tree as live_tree
 from evenstep.watch.findings import live_findings
 from evenstep.watch.frame import frame
-from evenstep.watch.node import decoded, encoded, summary_path, write_summary
 from evenstep.watch.run import LiveRun
 from evenstep.watch.spool import LIVE
-from evenstep.watch.tree import TreeRun, followed
+from evenstep.watch.tree import TreeRun, decoded, encoded, followed, summary_path, write_summary
 from evenstep.watch.window import StepTable, merge_steps, step_table
 from tests.report.live_ranks import LiveRank
 

@@ -35,7 +35,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Any]:
 
     def open_(text: str) -> Opened:
         tabs.append(browser.new_page(color_scheme="light"))
-        sheet.write(tmp_path / "page.html", lambda: text, force=True)
+        sheet.write(tmp_path / "page.html", text)
         return Opened(tabs[-1], tmp_path / "page.html")
 
     yield open_

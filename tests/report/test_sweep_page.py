@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from evenstep.errors import UsageError
 from evenstep.report.page import sheet, sweep_page
 from evenstep.report.page.sweep_page import MEASURES
 from tests.report.small_run import HOSTILE
@@ -70,15 +69,6 @@ def test_nothing_is_fetched_from_anywhere(document: dict[str, object]) -> None:
     text = sweep_page.render(document, "job")
     assert not re.findall(r"https?://|@import|url\(|fetch\(", text)
     assert sheet.content_hash(sheet.script(sweep_page.SCRIPTS)) in text
-
-
-def test_an_existing_page_is_kept_unless_forced(tmp_path) -> None:
-    page = tmp_path / "page.html"
-    page.write_text("precious")
-    with pytest.raises(UsageError, match="--force"):
-        sheet.write(page, lambda: "new")
-    sheet.write(page, lambda: "new", force=True)
-    assert page.read_text("utf-8") == "new"
 
 
 def test_the_verdict_names_the_best_combination_and_what_each_field_changes(document) -> None:

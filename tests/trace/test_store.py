@@ -17,9 +17,9 @@ from evenstep.trace.spooled import EVENT_COLUMNS, OnDisk
 from evenstep.trace.store import database as store_database
 from evenstep.trace.store import reading as store_reading
 from evenstep.trace.store import writing as store_writing
-from evenstep.trace.store.events import StoredEvents
 from evenstep.trace.store.layout import MANIFEST, StoredPart, read_manifest
 from evenstep.trace.store.query import open_tables
+from evenstep.trace.store.reading import StoredEvents
 from evenstep.trace.store.writing import write_store
 from tests.diagnose.synthetic import MS, Phase, World
 from tests.trace.small_run import write_run
@@ -124,7 +124,7 @@ def test_a_window_leaves_out_its_last_step_wherever_files_are_cut(folder, stored
 
 @pytest.mark.parametrize("few", [0, 1 << 30])
 def test_any_rows_can_be_picked_in_any_order(stored, trace, monkeypatch, few):
-    monkeypatch.setattr("evenstep.trace.store.events.FEW", few)
+    monkeypatch.setattr("evenstep.trace.store.reading.FEW", few)
     rows = np.random.default_rng(1).integers(0, len(trace.events), 50)
     rows[7] = rows[3]  # one of them twice
     assert same(stored.events.select(rows), trace.events.select(rows))

@@ -70,8 +70,8 @@ def _show(
 ) -> None:
     baseline = accounts[0]
     if args.html is not None:  # before printing: the reader may close the pipe early
-        page = partial(comparison_page.render, baseline.name, found, normalised=args.normalised)
-        sheet.write(args.html, page, force=args.force)
+        page = comparison_page.render(baseline.name, found, normalised=args.normalised)
+        sheet.write(args.html, page)
     document = _document(accounts, found, failed, args.normalised)
     text = partial(render, baseline.name, found, normalised=args.normalised)
     show(document, text, as_json=args.json)

@@ -72,11 +72,11 @@ def main(args: argparse.Namespace) -> int:
         results.append(together)
     one_page = len(results) == 1 or joint
     if args.html is not None and one_page:  # before printing: the reader may close the pipe early
-        from evenstep.report.page.html import write
+        from evenstep.report.page import html, sheet
 
         asked, price = answers(read[-1], args.what_if), args.price_per_rank_hour
         more = {"answers": asked, "price_per_rank_hour": price}
-        write(results[-1].diagnosis, read[-1], args.html, force=args.force, **more)
+        sheet.write(args.html, html.render(results[-1].diagnosis, read[-1], **more))
     parts = [one.shown for one in results]
     if args.json:
         print_json(parts[0] if len(parts) == 1 else parts)

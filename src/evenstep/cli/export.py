@@ -18,11 +18,10 @@ from evenstep.diagnose.measure.attempts import with_attempts
 from evenstep.errors import UsageError
 from evenstep.export.anonymise import anonymised
 from evenstep.export.perfetto.document import encode
-from evenstep.export.posting import push, redacted_url
+from evenstep.export.posting import push, redacted_url, webhook
 from evenstep.export.prometheus import Families, exposition, of_diagnosis, running, server
 from evenstep.trace.spool.identity import hostname
 from evenstep.trace.trace import Trace
-from evenstep.watch.alerts import webhook
 
 SHORTEST_TOKEN = 16
 OUTPUTS = (

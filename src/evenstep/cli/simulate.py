@@ -56,14 +56,14 @@ def _folder(args: argparse.Namespace) -> Iterator[Path | None]:
 
 def _draw(args: argparse.Namespace, result: Result, folder: Path) -> None:
     """Write the report page of the simulated trace, with the load of the simulated links."""
-    from evenstep.report.page import html
+    from evenstep.report.page import html, sheet
     from evenstep.report.page.fabric import LinkMap
 
     trace, mapped = traces.read(folder), result.fabric_map()
-    html.write(
-        traces.judge(trace), trace, args.html, force=args.force, links=result.to_json()["links"],
-        link_map=LinkMap(mapped.facts(), mapped.bundles),
-    )  # fmt: skip
+    shown = LinkMap(mapped.facts(), mapped.bundles)
+    links = result.to_json()["links"]
+    page = html.render(traces.judge(trace), trace, links=links, link_map=shown)
+    sheet.write(args.html, page)
 
 
 def _simulated(asked: Scenario, args: argparse.Namespace, folder: Path | None) -> Result:

@@ -55,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
         from evenstep.report.page import sheet, sweep_page
 
         name = str(data.get("name") or args.scenario.stem)
-        sheet.write(args.html, lambda: sweep_page.render(document, name), force=args.force)
+        sheet.write(args.html, sweep_page.render(document, name))
     for path in filter(None, (args.html, written)):
         tell_written(path)
     return progress.INTERRUPTED if document["partial"] else 0

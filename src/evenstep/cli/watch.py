@@ -18,10 +18,9 @@ from evenstep.trace.spool.folder import is_closed
 from evenstep.trace.spool.identity import hostname
 from evenstep.watch.findings import Journal, live_findings
 from evenstep.watch.frame import Frame, frame
-from evenstep.watch.node import encoded, summary_path, write_summary
 from evenstep.watch.run import LiveRun
 from evenstep.watch.terminal import View, lines, status_line
-from evenstep.watch.tree import followed
+from evenstep.watch.tree import encoded, followed, summary_path, write_summary
 from evenstep.watch.web import LiveServer, page_frame, tunnel_command
 
 

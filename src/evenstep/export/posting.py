@@ -1,4 +1,4 @@
-"""JSON posted to a server, and metrics pushed to an OpenTelemetry collector (OTLP/HTTP, JSON).
+"""JSON posted to a server: findings to a webhook, metrics to an OpenTelemetry collector.
 
 https://opentelemetry.io/docs/specs/otlp (OTLP/HTTP), opentelemetry/proto/metrics/v1/metrics.proto
 """
@@ -8,12 +8,15 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from http.client import HTTPException
-from typing import Any
+from typing import Any, ClassVar, TypedDict
 from urllib.error import HTTPError, URLError
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import Request, urlopen
 
+from evenstep.diagnose.finding import Diagnosis, Finding
+from evenstep.documents import Document
 from evenstep.errors import UsageError
 from evenstep.export.prometheus import COUNTER, MetricFamily
 
@@ -63,6 +66,43 @@ def redacted_url(url: str) -> str:
     except ValueError:
         return "the given value"
     return f"{parts.scheme}://{parts.hostname}{port}" if parts.hostname else "the given value"
+
+
+# -- findings --------------------------------------------------------------------------------------
+
+
+class AlertRun(TypedDict):
+    """The run of an alert."""
+
+    run_id: str | None
+    attempt: int | None
+    world: int | None
+
+
+@dataclass(frozen=True)
+class Alert(Document):
+    """The JSON that a webhook receives for a finding."""
+
+    schema: ClassVar[str] = "evenstep.alert/1"
+
+    run: AlertRun
+    text: str
+    finding: Finding
+
+
+def webhook(url: str, diagnosis: Diagnosis, *, above: float) -> int:
+    """POST every finding of a higher severity as JSON, one request each, worst first; return how
+    many. Raises `UsageError` if the server cannot be reached or refuses."""
+    fact = diagnosis.run.get
+    run: AlertRun = {
+        "run_id": fact("run_id"), "attempt": fact("attempt"), "world": fact("world")
+    }  # fmt: skip
+    told = [finding for finding in diagnosis.findings if (finding.severity or 0.0) > above]
+    for finding in told:
+        mode = finding.mode.replace("_", " ")
+        text = f"evenstep: {mode} in {run['run_id'] or 'run'}: {finding.observation}"
+        post(url, Alert(run, text, finding).to_json(), purpose="a finding")
+    return len(told)
 
 
 # -- OpenTelemetry ---------------------------------------------------------------------------------

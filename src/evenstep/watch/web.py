@@ -12,6 +12,7 @@ import json
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Mapping
 from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,42 +34,14 @@ WAITING_S = 60.0  # timeout of a request
 POLL_S = 0.1
 
 
-class Broadcast:
-    """The latest message, for any number of listeners; slow ones skip messages."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._number = 0
-        self._message = b""
-        self.closed = False
-
-    def send(self, message: bytes) -> None:
-        with self._changed:
-            self._number += 1
-            self._message = message
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        with self._changed:
-            self.closed = True
-            self._changed.notify_all()
-
-    def after(self, number: int, timeout_s: float) -> tuple[int, bytes | None]:
-        """Return the latest number, and its message if it is newer than `number`."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.closed or self._number > number, timeout_s)
-            return self._number, self._message if self._number > number else None
-
-
 class LiveServer:
     """A server of the page, as a context manager. Raises `UsageError` if the port is taken."""
 
     def __init__(self, port: int = 0) -> None:
         self.token = secrets.token_urlsafe(24)
-        self._broadcast = Broadcast()
         with refused(UsageError, f"cannot serve on {ADDRESS}:{port}", "; choose another --port"):
             self._server = _Server((ADDRESS, port), _Handler)
-        self._server.token, self._server.broadcast = self.token.encode(), self._broadcast
+        self._server.token = self.token.encode()
         self.port = int(self._server.server_address[1])
         serve = self._server.serve_forever
         self._thread = threading.Thread(target=serve, args=(POLL_S,), daemon=True)
@@ -78,14 +51,14 @@ class LiveServer:
         return f"http://{ADDRESS}:{self.port}/?token={self.token}"
 
     def publish(self, frame: Mapping[str, Any]) -> None:
-        self._broadcast.send(json.dumps(frame, allow_nan=False, separators=(",", ":")).encode())
+        self._server.message = json.dumps(frame, allow_nan=False, separators=(",", ":")).encode()
 
     def __enter__(self) -> LiveServer:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._broadcast.close()
+        self._server.closed.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -128,7 +101,11 @@ def _shares(shares: Mapping[str, Any]) -> list[tuple[str, str, float]]:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True  # an open page must not keep the command running
     token: bytes
-    broadcast: Broadcast
+    message = b""  # the latest; pages that are slow to read skip some
+
+    def __init__(self, *of: Any) -> None:
+        super().__init__(*of)
+        self.closed = threading.Event()
 
     @cached_property
     def page(self) -> tuple[bytes, str]:
@@ -191,11 +168,16 @@ class _Handler(BaseHTTPRequestHandler):
     def _stream(self) -> None:
         self._begin(200, "text/event-stream")
         self.end_headers()
-        number = 0
-        broadcast = self.server.broadcast
-        while not broadcast.closed:
-            number, message = broadcast.after(number, ALIVE_S)
-            self.wfile.write(b": still here\n\n" if message is None else b"data: %b\n\n" % message)
+        sent, since_s = b"", time.monotonic()
+        while not self.server.closed.wait(POLL_S):
+            message = self.server.message
+            if message is not sent:
+                self.wfile.write(b"data: %b\n\n" % message)
+            elif time.monotonic() > since_s + ALIVE_S:
+                self.wfile.write(b": still here\n\n")
+            else:
+                continue
+            sent, since_s = message, time.monotonic()
         self.wfile.write(b"event: ended\ndata: {}\n\n")
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -8,7 +8,6 @@ hosts cannot inject anything.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from evenstep import words
@@ -34,14 +33,6 @@ SCRIPTS = (
     *("boxes.js", "scatter.js", "places.js", "svg.js", "fabric_layout.js", "fabric.js"),
     *("host_waits.js", "tools.js", "page.js"),
 )
-
-
-def write(
-    diagnosis: Diagnosis, trace: Trace, path: str | Path, *, force: bool = False, **more: Any
-) -> None:
-    """Write the page atomically; `more` are arguments of `render`. Raises `UsageError` if `path`
-    exists without `force` or cannot be written, and `MissingExtra` without jinja2."""
-    sheet.write(Path(path), lambda: render(diagnosis, trace, **more), force=force)
 
 
 def render(

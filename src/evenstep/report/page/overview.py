@@ -194,27 +194,16 @@ def _of_phase(steps: Columns, phase: Phase) -> Columns:
     ranks = np.unique(steps.rank)
     width = -(-len(ranks) // BOXES)
     box = np.searchsorted(ranks, steps.rank) // width
-    time_us = np.asarray(steps[_column(phase)], float) / 1e3
-    order = np.lexsort([time_us, box])
-    count = np.bincount(box)
-    first = np.cumsum(count) - count
-    sorted_us, shares = time_us[order], QUANTILES.items()
-    quantiles = {name: _quantile(sorted_us, first, count, share) for name, share in shares}
+    order, count = np.argsort(box, kind="stable"), np.bincount(box)
+    time_us = np.asarray(steps[_column(phase)], float)[order] / 1e3
+    parts = np.split(time_us, np.cumsum(count)[:-1])
+    quantiles = np.array([np.quantile(part, list(QUANTILES.values())) for part in parts])
     last = np.minimum(np.arange(1, len(count) + 1) * width, len(ranks)) - 1
     return Columns(
         {
             "phase": np.full(len(count), int(phase), np.uint8),
             "rank": ranks[::width].astype(np.int32),
             "last_rank": ranks[last].astype(np.int32),
-            **quantiles,
+            **dict(zip(QUANTILES, quantiles.T.astype(np.float32), strict=True)),
         }
     )
-
-
-def _quantile(ordered: Array, first: Array, count: Array, share: float) -> Array:
-    """Return a quantile of each box, linear as numpy's (Hyndman and Fan 1996, type 7)."""
-    place = share * (count - 1)
-    low = np.floor(place).astype(int)
-    high = np.minimum(low + 1, count - 1)
-    below, above = ordered[first + low], ordered[first + high]
-    return np.asarray(below + (above - below) * (place - low)).astype(np.float32)

@@ -6,7 +6,7 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -75,15 +75,10 @@ def embedded(value: object) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def write(path: Path, render: Callable[[], str], *, force: bool = False) -> None:
-    """Write a page atomically. Raises `UsageError` if `path` exists without `force`, or cannot be
-    written."""
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists; choose another name, or overwrite it with --force")
-    if not path.parent.is_dir():
-        raise UsageError(f"there is no folder {path.parent} to write {path.name} in; create it")
+def write(path: Path, text: str) -> None:
+    """Write a page atomically. Raises `UsageError` if that fails."""
     with refused(UsageError, f"cannot write {path}", "; name another path"):
-        files.write_whole(path, render().encode(errors="xmlcharrefreplace"))
+        files.write_whole(path, text.encode(errors="xmlcharrefreplace"))
 
 
 # -- columns ---------------------------------------------------------------------------------------
