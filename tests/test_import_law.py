@@ -82,8 +82,8 @@ MAY_IMPORT = {
         "simulate",
         "reproduce",
     },
-    "export": {"errors", "words", "trace", "diagnose", "report"},
-    "watch": {"errors", "documents", "lateness", "words", "trace", "diagnose", "report", "export"},
+    "export": {"documents", "errors", "words", "trace", "diagnose", "report"},
+    "watch": {"errors", "documents", "lateness", "words", "trace", "diagnose", "report"},
     "explain": {"allreduce", "checkpoints", "errors", "words", "simulate", "scenario", "reproduce"},
     "reproduce": {
         "allreduce",
