@@ -168,8 +168,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _stream(self) -> None:
         self._begin(200, "text/event-stream")
         self.end_headers()
-        sent, since_s = b"", time.monotonic()
-        while not self.server.closed.wait(POLL_S):
+        sent, since_s, over = b"", time.monotonic(), False
+        while not over:
+            over = self.server.closed.wait(POLL_S)
             message = self.server.message
             if message is not sent:
                 self.wfile.write(b"data: %b\n\n" % message)
