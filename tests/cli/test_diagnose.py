@@ -51,9 +51,7 @@ def fakes(monkeypatch, severities):
         "evenstep.trace.loading.load": lambda path, *, attempt: Read(path),
         "evenstep.diagnose.engine.diagnose": lambda trace: Diagnosis(trace.path, severities),
         "evenstep.report.terminal.brief.render": lambda diagnosis: f"verdict on {diagnosis.path}\n",
-        "evenstep.report.page.html.write": lambda d, trace, path, **_: path.write_text(
-            f"page {trace.path}"
-        ),
+        "evenstep.report.page.html.render": lambda d, trace, **_: f"page {trace.path}",
     }
     for name, stand_in in parts.items():
         monkeypatch.setattr(name, stand_in)
