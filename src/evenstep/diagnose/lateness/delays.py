@@ -92,7 +92,9 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
     work -= explained
     excess = above_others(work)
     noise = min(noise_of(work), noise_of(excess))  # one has what all share, one what others have
-    chronic, varying = chronic_ranks(excess, grid, contended=contended), unsteady(excess)
+    programs = [part.lanes for part in costs.parts]
+    chronic = chronic_ranks(excess, grid, programs, contended=contended)
+    varying = unsteady(excess)
     steady = ~(chronic | varying)
     event = late_threshold(excess[:, steady], step, noise)
     least = np.full(len(varying), event)
@@ -103,11 +105,11 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
         chronic &= ~varying | (often >= usual / 2)
         varying &= ~chronic & (usual >= max(NAMED * step, CLEARLY * noise))
         least[varying] = np.minimum(usual / 2, event)[varying]
-    is_late = (excess > least) | chronic[None, :] & (excess > CHRONIC_SHARE / 2 * step)
-    delay, beyond = _delay(work, excess, chronic, event)
+    delay, as_ever = _delay(work, excess, chronic, event)
+    is_late = (excess > least) | as_ever
     late[Cause.WORK] = np.where(is_late, delay, 0.0)
     loss, rest = _cost(grid, costs, late, chronic)
-    beyond &= is_late
+    beyond = is_late & ~as_ever
     return Delays(grid, excess, late, loss, _phase_of(grid), rest, chronic, noise, beyond)
 
 
@@ -173,13 +175,13 @@ def _shared(cells: Array, gain: Array) -> Array:
 
 def _delay(work: Array, excess: Array, chronic: Array, event: float) -> tuple[Array, Array]:
     """How late each cell is, without noise: of chronic ranks the usual excess around the step, in
-    proportion to their work; and which cells are late beyond that."""
+    proportion to their work; and which cells are as late as that, give or take the noise."""
     delay, as_ever = np.maximum(excess, 0), np.zeros(excess.shape, bool)
     if chronic.any():
         more = usual_excess(work, chronic) * work / np.maximum(local_median(work), 1.0)
-        as_ever = chronic[None, :] & (excess <= more + event)
-        delay[as_ever] = np.maximum(np.minimum(more, excess + event), 0)[as_ever]
-    return delay, ~as_ever
+        as_ever = chronic[None, :] & (np.abs(excess - more) <= event)
+        delay[as_ever] = np.maximum(more, 0.0)[as_ever]
+    return delay, as_ever
 
 
 def _no_delays(grid: StepGrid) -> Delays:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from evenstep.diagnose.levels import ERRORS, FEWEST, MOST, NAMED, SIGMAS
@@ -49,8 +51,11 @@ def set_apart(excess: Array, event: float) -> bool:
     return bool(both - above <= MOST * above)
 
 
-def chronic_ranks(excess: Array, grid: StepGrid, *, contended: bool) -> Array:
-    """Ranks whose excess is worth naming in most steps and whose median stands out of the noise."""
+def chronic_ranks(
+    excess: Array, grid: StepGrid, programs: Sequence[Array], *, contended: bool
+) -> Array:
+    """Ranks whose excess is worth naming in most steps and whose median stands out of the noise;
+    or the mean median of all ranks (columns) of a program, as of a pipeline's stage."""
     if len(excess) < FEWEST_STEPS:
         return np.zeros(grid.shape[1], bool)
     usual = np.quantile(excess, 1 - CHRONIC_STEPS, axis=0)
@@ -60,7 +65,12 @@ def chronic_ranks(excess: Array, grid: StepGrid, *, contended: bool) -> Array:
     if contended:
         noise = error / np.sqrt(np.pi / 2 / len(excess))
         floor = np.maximum(floor, np.maximum(noise, 0.1 * step))
-    return np.asarray((usual > floor) & (np.median(excess, axis=0) > ERRORS * error))
+    found = (usual > floor) & (np.median(excess, axis=0) > ERRORS * error)
+    for ranks in programs:
+        whole = excess[:, ranks].mean(axis=1, keepdims=True)
+        together = bool(np.median(whole) > ERRORS * error_of_median(whole)[0])
+        found[ranks] |= together and (usual > floor)[ranks].all()
+    return np.asarray(found)
 
 
 def standing_out(levels: Array) -> Array:
@@ -118,14 +128,10 @@ def error_of_median(values: Array) -> Array:
 
 def usual_excess(work: Array, chronic: Array) -> Array:
     """Each rank's usual own work above that of the ranks that are not chronically late, around each
-    step. (steps, ranks).
-
-    Medians over time come first: of few other ranks, the median of a single step is noise too.
-    """
-    level = local_median(work - np.median(work, axis=1, keepdims=True))
+    step: the median of its differences from theirs. (steps, ranks)."""
     if not chronic.any() or chronic.all():
-        return above_others(level)
-    return np.asarray(level - np.median(level[:, ~chronic], axis=1, keepdims=True))
+        return above_others(local_median(work - np.median(work, axis=1, keepdims=True)))
+    return local_median(work - np.median(work[:, ~chronic], axis=1, keepdims=True))
 
 
 def local_median(values: Array) -> Array:

@@ -42,22 +42,34 @@ def find(case: Case) -> list[Finding]:
 
 
 def _worth_mending(case: Case, cells: Array) -> Array:
-    """Late cells of the fewest ranks that are worth mending: with these like the others, and no
-    lateness of a recorded cause, mending the rest would gain less than a finding needs. Of the
-    ranks within the natural spread only the latest counts."""
+    """Late cells of the fewest ranks, or nodes whose ranks are alike late, that are worth mending:
+    with these like the others, and no lateness of a recorded cause, mending the rest would gain
+    less than a finding needs. Of the ranks within the natural spread only the latest counts."""
     behind = np.where(cells, case.delays.late_ns[Cause.WORK], 0.0).sum(axis=0)
     apart = standing_out(np.median(case.program_ns, axis=0))
     cells = cells & (apart | (behind == behind.max()))
     behind = np.where(apart | (behind == behind.max()), behind, 0.0)
-    ranks = np.argsort(-behind, kind="stable")[: np.count_nonzero(behind)]
-    if not 1 < len(ranks) <= ASKED:
+    unit = _units(case, behind)
+    late = list(dict.fromkeys(unit[np.argsort(-behind, kind="stable")[: np.count_nonzero(behind)]]))
+    if not 1 < len(late) <= ASKED:
         return cells
-    fewer = [cells & np.isin(np.arange(len(behind)), ranks[:last]) for last in range(1, len(ranks))]
+    fewer = [cells & np.isin(unit, late[:last]) for last in range(1, len(late))]
     on_record = _without_recorded(case)
     changes = [case.costs.combined([case.relieved(part), on_record]) for part in (*fewer, cells)]
     gains = case.all_saved(changes)
     left = [case.share(gains[-1] - gain).value for gain in gains[:-1]]
     return next((p for p, rest in zip(fewer, left, strict=True) if rest < SMALLEST_SHARE), cells)
+
+
+def _units(case: Case, behind: Array) -> Array:
+    """A number for each rank, the same for those of a node that are all about as late."""
+    unit = np.arange(len(behind))
+    names = np.array([case.trace.ranks[int(rank)].node for rank in case.grid.ranks])
+    for name in filter(None, case.trace.nodes):
+        mine = np.flatnonzero(names == name)
+        if behind[mine].min() > MOST * behind[mine].max():
+            unit[mine] = mine[0]
+    return unit
 
 
 def _without_recorded(case: Case) -> Change:
