@@ -329,6 +329,36 @@ def test_what_makes_the_optimizer_longer_too_is_not_the_data():
     assert "workload_imbalance" not in found(slower.trace())
 
 
+def test_lengths_beside_machines_that_vary_cost_what_equal_lengths_save():
+    """Half as much of the variance is the machine's, which the optimizer shares."""
+    calm = World(ranks=8, steps=160, noise=0.002)
+    draw = np.random.default_rng(2)
+    machine, lengths = (np.abs(draw.normal(0, share, (160, 8))) for share in (0.14, 0.2))
+    for phase, ns in (
+        (Phase.FORWARD, 20 * MS),
+        (Phase.BACKWARD, 40 * MS),
+        (Phase.OPTIMIZER, 4 * MS),
+    ):
+        calm = calm.delayed(phase, ns * machine, computing=True)
+    mean = lengths.mean(axis=1, keepdims=True) + 0 * lengths
+    varied, even = (
+        calm.delayed(Phase.FORWARD, 20 * MS * more, computing=True).delayed(
+            Phase.BACKWARD, 40 * MS * more, computing=True
+        )
+        for more in (lengths, mean)
+    )
+    want = 1 - even.length_ns() / varied.length_ns()
+    assert found(varied.trace())["workload_imbalance"].severity == pytest.approx(want, rel=0.25)
+
+
+def test_data_dealt_out_by_chance_is_told_from_ranks_in_turns():
+    """Of 32 ranks 42 draws leave 8.4 out, give or take 2: who is slowest is as often one of few."""
+    draw = np.random.default_rng(1)
+    drawn = [rotating(1 + 0.1 * np.eye(32)[draw.integers(32, size=42)]) for _ in range(200)]
+    assert np.mean(drawn) > 0.97
+    assert not rotating(1 + 0.1 * np.eye(32)[draw.integers(14, size=42)])
+
+
 def test_a_chronic_rank_beside_long_sequences_is_counted_once():
     world = World(ranks=8, noise=0.002)
     extra = np.random.default_rng(1).exponential(10 * MS, (world.steps, world.ranks))

@@ -28,7 +28,7 @@ from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS, above_others
-from evenstep.diagnose.levels import MOST, NAMED, NEARLY_ALL, SMALLEST_SHARE, SURE
+from evenstep.diagnose.levels import CLEARLY, MINOR, MOST, NAMED, SMALLEST_SHARE, SURE
 from evenstep.diagnose.modes.intervention import Gain, by_noise, constant, finding_of, throughout
 from evenstep.statistics.interval import z
 from evenstep.statistics.trend import linear, ranked
@@ -57,8 +57,15 @@ def rotating(spent: Array) -> bool:
     ranks = spent.shape[1]
     slowest = np.bincount((turns := spent.argmax(axis=1))[behind], minlength=ranks)
     few = slowest.max() > min(0.8, 0.25 + 2 / ranks) * behind.sum()
-    enough = NEARLY_ALL * ranks * (1 - (1 - 1 / ranks) ** int(behind.sum()))  # of those expected
+    expected, deviation = _hit_by_chance(ranks, int(behind.sum()))
+    enough = expected - max(MINOR * expected, CLEARLY * deviation)
     return not few and bool(np.count_nonzero(slowest) >= enough) and not _recurs(turns[:LONGEST])
+
+
+def _hit_by_chance(ranks: int, times: int) -> tuple[float, float]:
+    """How many ranks independent draws hit, and the standard deviation (Feller 1968, IV.2)."""
+    empty, both = ranks * (1 - 1 / ranks) ** times, (1 - 2 / ranks) ** times
+    return ranks - empty, max(empty + ranks * (ranks - 1) * both - empty**2, 0.0) ** 0.5
 
 
 def _recurs(drawn: Array) -> bool:
@@ -184,8 +191,10 @@ def _forward_and_backward(case: Case) -> WorkVariation | None:
     forward = float(np.median(phases[0] / (phases[0] + phases[1])))
     spent, _, noise = _together(over, np.array([forward, 1 - forward]))
     deviation = float(np.diff(np.quantile(spent, [0.25, 0.75]))[0]) / (2 * z(0.75))
-    if phases[2].all() and linear(ranked(spent), ranked(_relative(phases[2]))) > MOST:
+    shared = linear(ranked(spent), ranked(_relative(phases[2]))) if phases[2].all() else 0.0
+    if max(shared, 0.0) ** 2 > MOST:  # of the variance
         return WorkVariation(case.grid.ranks, spent, 0.0, deviation, 0.0)
+    noise = 1 - (1 - noise) * (1 - max(shared, 0.0) ** 2)
     # by ranks, which a few late cells do not make: lengths differ in all batches
     correlation = linear(ranked(over[:, :, 0]), ranked(over[:, :, 1]))
     return WorkVariation(case.grid.ranks, spent, correlation, deviation, noise)
