@@ -5,7 +5,10 @@ import pytest
 
 from evenstep.diagnose.graph.replay import Change, replay, step_lengths
 from evenstep.diagnose.graph.streams import FASTEST_DRIFT
-from evenstep.trace.spool.layout import Flag
+from evenstep.diagnose.graph.structure import by_step_and_lane, overlap, overlap_of_issues
+from evenstep.diagnose.lateness.cost import Costs
+from evenstep.diagnose.measure.grid import during, step_grid
+from evenstep.trace.spool.layout import Flag, Kind
 from tests.diagnose.graph.by_hand import BOOT_NS, MS, Run
 
 STEPS = 24
@@ -74,6 +77,37 @@ def test_devices_with_less_to_do_wait_for_no_host_that_is_ahead():
     rows = np.flatnonzero(graph.rows.slack_ns >= 0)[2:]  # but for the first step
     gained = saved(graph, Change.of_work(rows, graph.own_ns[rows] - 3 * MS))
     assert gained == pytest.approx(3.0 * (STEPS - 1))
+
+
+def test_a_pause_that_another_rank_s_hides_goes_with_it():
+    """Hosts issue every `PACE`, a step of work and an all-reduce of 2 ms. In step 10 one is stopped
+    for 20 ms; the other for 1 ms in step 5, and for 12, while its device waits, before step 11."""
+    run, over = Run(2), 0.0
+    issue = np.array([1.0, 1.0])
+    pauses = {(5, 1): 1.0, (10, 0): 20.0, (11, 1): 12.0}
+    for step in range(STEPS):
+        issue = issue + PACE + np.array([pauses.get((step, rank), 0.0) for rank in range(2)])
+        begin = np.maximum(over + WORK, issue)
+        over = begin.max() + 2
+        for rank in range(2):
+            run.step(rank, step, issue[rank] - 1, issue[rank] + 0.5)
+            times = [round(moment * MS) + BOOT_NS for moment in (begin[rank], over)]
+            run.collective(
+                rank, step, step, issue[rank], over, flags=Flag.ASYNC | Flag.ON_DEVICE, device=0,
+                device_enter_ns=times[0], device_exit_ns=times[1],
+            )  # fmt: skip
+            if lasted := pauses.get((step, rank)):
+                run.record(rank, Kind.PAUSE, step, issue[rank] - lasted - 1, issue[rank] - 1)
+    grid = step_grid(run.trace())
+    stops = [
+        during(grid, grid.records.of_kind(Kind.PAUSE), of) for of in (overlap, overlap_of_issues)
+    ]
+    costs = Costs(grid.graph, {1: tuple(stops)})
+    late = by_step_and_lane(grid.graph, stops[0]) * 1.0
+    assert (late / MS).sum(axis=0) == pytest.approx([20, 1], abs=0.1)
+    assert saved(grid.graph, costs.relieved(1, late, np.zeros(2, bool))) == pytest.approx(
+        20, abs=0.1
+    )
 
 
 @pytest.mark.parametrize("waits", [False, True])

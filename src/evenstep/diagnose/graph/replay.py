@@ -134,7 +134,9 @@ class _Tables:
             self.own[change.rows, number] = change.own_ns
             self.took[change.operations, number] = change.took_ns
             if "host" in graph.rows:
-                self.took[:, number] -= _sooner_issued(graph, change)
+                sooner, took = _sooner_issued(graph, change), self.took[:, number]
+                at_most = np.where(sooner > 0, graph.took_ns - sooner, np.inf)
+                self.took[:, number] = np.minimum(took, at_most)
 
     def of(self, batch: Batch, places: Array) -> tuple[Array, Array]:
         """Both for some segments of a batch: (rows or operations, segments × scenarios)."""

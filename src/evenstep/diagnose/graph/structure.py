@@ -183,6 +183,18 @@ def overlap(graph: Graph, lane: Array, start: Array, end: Array) -> Array:
     return np.asarray(until - since)
 
 
+def overlap_of_issues(graph: Graph, lane: Array, start: Array, end: Array) -> Array:
+    """How much of the time that each entry's host took to issue it lies in intervals of that host:
+    (rows,), ns. 0 where no host is known to have issued it."""
+    found, entry = np.zeros(len(graph.rows)), np.flatnonzero(graph.rows.slack_ns >= 0)
+    entry = entry[graph.host[entry] >= 0]
+    at, took = (each[graph.host[entry]] for each in (graph.operations.last_ns, graph.took_ns))
+    covered, lanes = Intervals(lane, start, end), graph.rows.lane[entry]
+    begun = at - np.maximum(took, 0.0).astype(np.int64)
+    found[entry] = length_before(covered, lanes, at) - length_before(covered, lanes, begun)
+    return found
+
+
 def _gap_entries(graph: Graph) -> tuple[Array, Array]:
     """The entries of a device that end the gap of each row and that the gap follows; -1 and -1
     where either is missing. Two of (rows,)."""

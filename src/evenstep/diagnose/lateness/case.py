@@ -11,7 +11,7 @@ import numpy as np
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Where
 from evenstep.diagnose.graph.replay import Change
-from evenstep.diagnose.graph.structure import by_step_and_lane
+from evenstep.diagnose.graph.structure import by_step_and_lane, overlap_of_issues
 from evenstep.diagnose.lateness.cost import Blame, Costs, blame
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause, Delays, attribute
 from evenstep.diagnose.lateness.thresholds import above_others
@@ -373,14 +373,18 @@ def open_case(trace: Trace) -> Case:
     return Case(trace, step_grid(trace))
 
 
-def _on_record(grid: StepGrid) -> dict[int, Array]:
-    """By cause, how much of each row's own work its records cover; not of waits for a core, of
-    which only a sum per step is known."""
+def _on_record(grid: StepGrid) -> dict[int, tuple[Array, Array]]:
+    """By cause, how much of each row's own work, and of what its host did to issue it, its records
+    cover; not of waits for a core, of which only a sum per step is known."""
     phases = grid.records.of_kind(Kind.PHASE)
     records = {Cause.COLLECTOR: grid.records.of_kind(Kind.PAUSE)}
     for cause, kinds in _PHASES.items():
         records[cause] = phases.select(np.isin(phases.op, kinds))
-    return {int(cause): during(grid, rows) for cause, rows in records.items() if len(rows)}
+    return {
+        int(cause): (during(grid, rows), during(grid, rows, overlap_of_issues))
+        for cause, rows in records.items()
+        if len(rows)
+    }
 
 
 def _in_phases(grid: StepGrid) -> Array:

@@ -40,11 +40,12 @@ class Costs:
     def __init__(
         self,
         graph: Graph,
-        on_record_ns: Mapping[int, Array] | None = None,
+        on_record_ns: Mapping[int, tuple[Array, Array]] | None = None,
         in_phases_ns: Callable[[], Array] | None = None,
     ) -> None:
-        """`on_record_ns`: by cause, the part of each row's own work that its records cover;
-        `in_phases_ns`: the part that its lane's phases usually have more than the others'."""
+        """`on_record_ns`: by cause, the parts of each row's own work and of its issue that its
+        records cover; `in_phases_ns`: the part of the work that its lane's phases usually have more
+        than the others'."""
         self.graph = graph
         self.on_record_ns = on_record_ns or {}
         self.in_phases_ns = in_phases_ns or (lambda: np.zeros(len(graph.rows)))
@@ -94,15 +95,20 @@ class Costs:
     def relieved(self, cause: int, late_ns: Array, chronic: Array) -> Change:
         """Cells (steps × lanes) without their lateness for this cause: taken from where its records
         lie, if there are any, else from where the cell does more than others, or always does more
-        (`chronic`, lanes)."""
+        (`chronic`, lanes). Of a late lane, what the records of other steps hid goes, too."""
         if cause not in self.on_record_ns:
             return self._like_others(late_ns, chronic)
-        recorded = self.on_record_ns[cause]
+        recorded, issuing = self.on_record_ns[cause]
         rows = self.graph.rows
-        part = np.minimum(late_ns / np.maximum(by_step_and_lane(self.graph, recorded), 1), 1.0)
+        whole = by_step_and_lane(self.graph, recorded)
+        part = np.minimum(late_ns / np.maximum(whole, 1), 1.0)
+        hidden = (whole == 0) & late_ns.any(axis=0)  # behind what the lane waited for
         less = recorded * part[rows["index"], rows.lane]
-        chosen = np.flatnonzero(less > 0)
-        return Change.of_work(chosen, self.graph.own_ns[chosen] - less[chosen])
+        sooner = issuing * np.where(hidden, 1.0, part)[rows["index"], rows.lane]
+        chosen, issued = np.flatnonzero(less > 0), np.flatnonzero(sooner > 0)
+        operations = self.graph.host[issued]
+        took = self.graph.took_ns[operations] - sooner[issued]
+        return Change(chosen, self.graph.own_ns[chosen] - less[chosen], operations, took)
 
     def _like_others(self, late_ns: Array, chronic: Array) -> Change:
         """Cells without their lateness, taken from places where they do more than others: chronic

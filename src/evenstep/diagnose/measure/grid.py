@@ -7,6 +7,7 @@ in stretches of steps, and its graph is that of a sample of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -235,13 +236,13 @@ def in_phase(grid: StepGrid, phase: Phase) -> Array:
     return np.where(grid.issuing[rows.lane], issued_in(grid.graph, entries), lies)
 
 
-def during(grid: StepGrid, rows: Columns) -> Array:
-    """Own time of each row of the graph that lies within these records."""
+def during(grid: StepGrid, rows: Columns, within: Callable[..., Array] = overlap) -> Array:
+    """Own time of each row of the graph, or what else `within` gives, within these records."""
     rows = rows.select(np.isin(rows["rank"], grid.ranks) & (rows.exit_ns > rows.enter_ns))
     lane = np.searchsorted(grid.ranks, rows["rank"])
     ahead = grid.graph.host_ahead_ns[lane]
     start, end = (times - ahead for times in grid.clocks.placed(rows))
-    return overlap(grid.graph, lane, start, end)
+    return within(grid.graph, lane, start, end)
 
 
 def _common_steps(trace: Trace) -> tuple[Array, Array]:
