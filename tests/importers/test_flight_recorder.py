@@ -433,6 +433,42 @@ def test_rounds_of_the_watchdog_tell_when_calls_ended_within_a_step(tmp_path):
     assert np.diff(calls.exit_ns) / MS == pytest.approx([30, 67] * 38 + [30], abs=100 / 40)
 
 
+def buckets(pace=1.0, loaded_ms=0.0):
+    """The rings of four ranks and their step: 60 ms of work, then four buckets, 20 ms apart, that
+    take 5, for all of which compute waits, and hosts for that. Rank 2 works at this pace, and its
+    host issues a step so much later."""
+    rings, work, over = [[] for _ in range(4)], np.array([1.0, 1.01, pace, 0.99]), 0.0
+    for _ in range(40):
+        issued = over + np.where(np.arange(4) == 2, loaded_ms, 0.0)
+        free = reached = issued.copy()
+        for bucket in range(4):
+            reached = reached + work * (20 if bucket else 60)
+            begun = np.maximum(reached, free)
+            over = float(begun.max()) + 5
+            free = np.full(4, over)
+            for rank, ring in enumerate(rings):
+                noticed = 37 * rank + ((over - 37 * rank) // 100 + 1) * 100
+                fields = {
+                    "duration_ms": float(over - begun[rank]),
+                    "input_sizes": [[256 * (1 + bucket)]],
+                    "time_created_ns": START_NS + round((issued[rank] + 1 + bucket) * MS),
+                    "time_discovered_completed_ns": START_NS + round(noticed * MS),
+                }
+                ring.append(entry(len(ring), **fields))
+    return rings, over / 40
+
+
+@pytest.mark.parametrize("fault", [{"pace": 1.4}, {"loaded_ms": 40.0}])
+def test_a_queue_of_buckets_hides_neither_a_slow_device_nor_a_slow_loader(tmp_path, fault):
+    """Behind a slow rank the others' kernels begin as their queue is free, whenever compute came to
+    them: in proportion to a slow device's work; just like it where its host alone is late."""
+    (rings, length_ms), (_, usual_ms) = buckets(**fault), buckets()
+    dumps = {rank: dump(ring, world=4) for rank, ring in enumerate(rings)}
+    finding = diagnose(read(write(tmp_path, dumps))).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("straggler", [2])
+    assert finding.severity == pytest.approx(1 - usual_ms / length_ms, rel=0.1)
+
+
 def exchanging(rank: int) -> list[dict]:
     """Steps of 40 ms of three ranks: each sends to the next and receives from the one before by one
     kernel of 5 ms, for which rank 1 comes 10 ms late; all reduce 5 ms from the 20th on."""

@@ -24,6 +24,7 @@ from evenstep.trace.trace import Trace
 
 _ROUNDS = 64  # of moving the clocks of ranks that share calls, each half of the way
 MOST = 0.5  # share of a ring's kernels that send and receive
+AT_ONCE_NS = 100_000  # between ranks whose queues were free at one moment
 ROUND_NS = 20_000_000  # a watchdog sleeps for 100 ms, and passes over what has ended in a few
 
 
@@ -50,18 +51,23 @@ def placed(trace: Trace) -> tuple[Trace, str]:
     end = _of_calls(np.maximum, call, mine.enter_ns - clock + length, 0)
     end = _in_turn(lanes, end, longest)
 
-    def at(end: Array) -> tuple[Trace, str]:
-        """The trace with these ends of calls."""
-        return with_steps(_with_times(trace, rows, end[call] + clock, length), events.enter_ns)
+    def at(end: Array, step: Array) -> tuple[Trace, str]:
+        """The trace with these ends of calls, whose steps are known or all 0."""
+        begun = end[call] - length
+        reached = _reached(mine, begun)
+        if step.any():
+            reached = _without_queue(mine, call, reached, end[call], step, mine.enter_ns - clock)
+        times = (begun + clock, end[call] + clock, reached + clock)
+        return with_steps(_with_times(trace, rows, times), events.enter_ns)
 
-    found, inferred = at(end)
+    found, inferred = at(end, np.zeros(len(rows), np.int64))
     if not inferred:
         return found, inferred
     step = found.events.select(found.events.kind != int(Kind.STEP)).step[rows]
     after = _of_calls(np.maximum, call, after - clock, -(2**62))
     until = _of_calls(np.minimum, call, until - clock, 2**62)
     late = _delays(lanes, _of_calls(np.maximum, call, step, 0), end, after, until)
-    return at(_in_turn(lanes, end + late, longest))
+    return at(_in_turn(lanes, end + late, longest), step)
 
 
 def in_rings(events: Columns) -> Array:
@@ -82,14 +88,14 @@ def in_rings(events: Columns) -> Array:
     return found
 
 
-def _with_times(trace: Trace, rows: Array, end: Array, length: Array) -> Trace:
-    """The trace with these ends and durations of rows, and the first of all at `FIRST_NS`."""
-    events = trace.events
+def _with_times(trace: Trace, rows: Array, placed: tuple[Array, Array, Array]) -> Trace:
+    """The trace with these beginnings and ends of rows, and when compute reached them; and the
+    first of all issued at `FIRST_NS`."""
+    events, (begun, end, reached) = trace.events, placed
     base = int(events.enter_ns[rows].min()) - FIRST_NS
     flags = events.flags[rows] & np.uint16(0xFFFF - int(Flag.EXIT_UPPER_BOUND))
     times = dict.fromkeys(("exit_ns", "device_exit_ns"), end)
-    times |= {"enter_ns": _reached(events.select(rows), end - length)}
-    times |= {"device_enter_ns": end - length}
+    times |= {"enter_ns": reached, "device_enter_ns": begun}
     for name, values in times.items():
         found = events[name].copy()
         found[rows] = values
@@ -112,6 +118,48 @@ def _reached(calls: Columns, begun: Array) -> Array:
     low, width = int(begun.min()), int(np.ptp(begun)) + 1
     line = begun[order] - low + lane * width
     found[order] = np.minimum.accumulate(line) - lane * width + low
+    return found
+
+
+def _without_queue(
+    calls: Columns, call: Array, reached: Array, end: Array, step: Array, issued: Array
+) -> Array:
+    """When compute reached each call; an all-reduce of which several ranks' kernels began at once
+    as the one before it ended, as of buckets of gradients, as ranks that came later show the work
+    between the two: in proportion to the work before a step's first call, but for what its host
+    issued that late, as after a slow loader. Compute waits for the last call of a step."""
+    order, found = np.lexsort([calls.enter_ns, calls["rank"]]), reached.copy()
+    rank, group = (calls[name][order].astype(np.int64) for name in ("rank", "group"))
+    at, step, call, issued = (each[order] for each in (reached, step, call, issued))
+    same, reduces = np.diff(rank, prepend=-1) == 0, calls.op[order] == int(Op.ALL_REDUCE)
+    opens = ~same | (np.diff(step, prepend=-1) != 0)
+    place = np.arange(len(at)) - np.maximum.accumulate(np.where(opens, np.arange(len(at)), 0))
+    since, gap = at - np.append(0, end[order][:-1]), np.diff(at, prepend=0)
+    work = _medians(since, rank, opens & same)
+    if work[np.unique(rank)].min() <= AT_ONCE_NS:  # it waits for none, or for one before
+        return found
+    between = reduces & np.append(False, reduces[:-1]) & ~opens & (np.diff(group, prepend=-1) == 0)
+    held = between & (at - _of_calls(np.minimum, call, at, 2**62)[call] <= AT_ONCE_NS)
+    held &= (np.bincount(call, held)[call] > 1) & (since <= MOST * gap)
+    first = _of_calls(np.minimum, step, issued, 2**62)[step]
+    late = _medians(issued - first, rank, opens & same)
+    late -= np.median(late[np.unique(rank)])
+    work -= np.clip(late, 0, work - work[np.unique(rank)].min())
+    seen = between & ~held & ~np.append(False, held[:-1])
+    usual = _medians(gap / np.maximum(work, 1)[rank], place, seen)
+    for one in np.unique(place[held & (usual[place] > 0)]).tolist():
+        mine = np.flatnonzero(held & (place == one))
+        sooner = at[mine - 1] + usual[one] * work[rank[mine]]
+        at[mine] = np.clip(sooner, at[mine - 1], at[mine]).astype(np.int64)
+    found[order] = at
+    return found
+
+
+def _medians(values: Array, number: Array, chosen: Array) -> Array:
+    """The median of the chosen values of each number; 0 without any."""
+    found = np.zeros(int(number.max()) + 1)
+    for one in np.unique(number[chosen]):
+        found[one] = np.median(values[chosen & (number == one)])
     return found
 
 
