@@ -1,5 +1,6 @@
 """What holds for every scenario, whatever it is."""
 
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evenstep.simulate import simulation
 from evenstep.simulate.job.engine import StepSums
 from evenstep.simulate.job.graph import FinishedStep
 from evenstep.simulate.simulation import set_up, simulate
@@ -102,6 +104,15 @@ def test_the_same_seed_gives_the_same_steps_and_another_one_others(sets, seed):
     assert (simulate(asked).step_ns != simulate(other).step_ns).any()
 
 
+def test_threads_that_set_up_scenarios_share_the_libraries_that_are_kept(monkeypatch):
+    """Only two are kept here, so that each thread takes away what others look at."""
+    monkeypatch.setattr(simulation, "MOST_HOPS", 0)
+    asked = [scenario(f"cluster.nodes={2 + number % 8}") for number in range(64)]
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(set_up, asked))
+    assert [len(one.placement.gpu) for one in found] == [one.ranks for one in asked]
+
+
 def test_steps_add_up_to_the_time_the_run_takes():
     account = StepSums(3, 2, warm_up=1)
     account.begin_ns[:], account.end_ns[:], account.done = [0, 9, 21], [10, 22, 30], 3
@@ -122,4 +133,4 @@ def test_a_rank_waits_for_the_last_of_its_own_group(members, last):
     graph = SimpleNamespace(place=[np.array([0])], flows=[flow], role=np.zeros(4, int))
     enter = np.array([[1.0, 7.0, 5.0, 3.0]])
     step = FinishedStep(0, graph, np.zeros(4), enter, enter + 1, np.zeros(4), None)
-    np.testing.assert_array_equal(step.last_entries(0)[0], last)
+    np.testing.assert_array_equal(step.last_entries(0), last)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 
@@ -38,6 +39,7 @@ Enough = Callable[[Array, float], bool]
 
 MOST_HOPS = 4_000_000  # of messages and over links, of all libraries that are kept
 _LIBRARIES: dict[tuple[Scenario, float], CollectiveLibrary] = {}  # the latest used is the last
+_LIBRARIES_LOCK = Lock()
 SETTLING = 8  # most steps until those of a calm job are alike
 SETTLED = 1e-10  # of a step: entries of ranks that differ by less are equal
 AT_A_TIME = 1_000_000  # messages, between two looks at what is finished
@@ -89,16 +91,17 @@ def set_up(scenario: Scenario, *, load_gBps: float = 0.0) -> Setup:  # noqa: N80
 def _library(place_of: Scenario, load_gBps: float) -> CollectiveLibrary:  # noqa: N803
     """Collectives on a network; scenarios that differ in nothing else have the same."""
     key = (place_of, load_gBps)
-    found = _LIBRARIES.pop(key, None)
-    while len(_LIBRARIES) > 1 and sum(one.hops for one in _LIBRARIES.values()) > MOST_HOPS:
-        del _LIBRARIES[next(iter(_LIBRARIES))]
-    if found is None:
-        network = Network(place_of.cluster, place_of.fabric, place_of.run.seed)
-        placement = place(place_of, network)
-        if load_gBps:
-            network.take(load_gBps * neighbours.ring_messages(network, placement.node))
-        found = CollectiveLibrary(network, placement, place_of.collectives)
-    _LIBRARIES[key] = found
+    with _LIBRARIES_LOCK:
+        found = _LIBRARIES.pop(key, None)
+        while len(_LIBRARIES) > 1 and sum(one.hops for one in _LIBRARIES.values()) > MOST_HOPS:
+            del _LIBRARIES[next(iter(_LIBRARIES))]
+        if found is None:
+            network = Network(place_of.cluster, place_of.fabric, place_of.run.seed)
+            placement = place(place_of, network)
+            if load_gBps:
+                network.take(load_gBps * neighbours.ring_messages(network, placement.node))
+            found = CollectiveLibrary(network, placement, place_of.collectives)
+        _LIBRARIES[key] = found
     return found
 
 

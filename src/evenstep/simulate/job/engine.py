@@ -121,7 +121,7 @@ def pacing_signals(done: FinishedStep) -> StepSignals | None:
         return None
     first, last = numbers[0], numbers[-1]
     return StepSignals(
-        done.of(done.enter, first), done.last_entries(first)[0], done.of(done.end, first),
+        done.of(done.enter, first), done.last_entries(first), done.of(done.end, first),
         alone_ns(done.graph.flows[first]), done.of(done.end, last),
     )  # fmt: skip
 
@@ -155,13 +155,15 @@ def step_shares(done: FinishedStep) -> StepShares:
 def _waited(done: FinishedStep, role: RankProgram, one: Operation, now: Array, mine: Any) -> Array:
     """Of the blocked time, the part until the last entry; NaN where a rank has no part."""
     if one.kind == COLLECTIVE:
-        return np.asarray(done.last_entries(one.instance)[0, mine] - now)
+        return np.asarray(done.last_entries(one.instance)[mine] - now)
     if not one.waits:
         return np.zeros(len(now))
-    last = done.last_entries(*(role.operations[row].instance for row in one.waits))[:, mine]
-    reached = np.vstack([now, done.end[list(one.waits[:-1])][:, mine]])
-    np.maximum.accumulate(reached, out=reached)
-    return np.asarray(np.fmax(last - reached, 0.0).sum(axis=0))
+    waited, reached = np.zeros(len(now)), now.copy()
+    for row in one.waits:
+        last = done.last_entries(role.operations[row].instance)[mine]
+        waited += np.fmax(last - reached, 0.0)
+        np.maximum(reached, done.end[row, mine], out=reached)
+    return waited
 
 
 # -- sums over steps -------------------------------------------------------------------------------

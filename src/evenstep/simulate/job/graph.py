@@ -227,23 +227,16 @@ class FinishedStep:
         found[row < 0] = np.nan
         return np.asarray(found)
 
-    def last_entries(self, *instances: int) -> Array:
-        """Entry of the last of each rank's group into collectives; NaN outside of it.
-        (instances, ranks)"""
-        found = np.stack([self.of(self.enter, instance) for instance in instances])
-        flows = [self.graph.flows[instance] for instance in instances]
-        for flow in {id(flow): flow for flow in flows}.values():
-            rows = [row for row, one in enumerate(flows) if one is flow]
-            entered = found[rows]
-            if flow.apart:
-                continue
-            if len(flow.members) == 1 and flow.members.size == len(self.begin):
-                found[rows] = np.fmax.reduce(entered, axis=1, keepdims=True)
-                continue
-            last = np.full_like(entered, np.nan)
-            last[:, flow.members] = np.fmax.reduce(entered[:, flow.members], axis=2, keepdims=True)
-            found[rows] = last
-        return found
+    def last_entries(self, instance: int) -> Array:
+        """Entry of the last of each rank's group into a collective; NaN outside of it."""
+        entered, flow = self.of(self.enter, instance), self.graph.flows[instance]
+        if flow.apart:
+            return entered
+        if flow.members.size == flow.members.shape[1] == len(self.begin):
+            return np.broadcast_to(np.fmax.reduce(entered), entered.shape)
+        last = np.full_like(entered, np.nan)
+        last[flow.members] = np.fmax.reduce(entered[flow.members], axis=1, keepdims=True)
+        return last
 
     def moved(self, number: int, ahead: float) -> FinishedStep:
         """Another step, like this one but `ahead` later."""

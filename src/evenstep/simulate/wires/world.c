@@ -95,6 +95,8 @@ typedef struct {
     i32 stage_count;
     double launch, steady, weight; /* weight: of its messages, in shares of a link */
     int lasting; /* messages keep their shares for as many ns as they have bytes */
+    struct Instance **spare; /* closed ones that are over, whose memory is used again */
+    i32 spares;
 } Flow;
 
 typedef struct {
@@ -114,7 +116,7 @@ typedef struct {
 typedef struct Step Step;
 typedef struct Point Point;
 
-typedef struct { /* one collective of one step */
+typedef struct Instance { /* one collective of one step */
     Flow *flow;
     Step *step;
     i32 job, open; /* open: ranks that have no end yet */
@@ -947,9 +949,16 @@ static void sent(World *w, i32 a) {
 
 static void points_free(World *w, Instance *of);
 
+/* Free an instance; keep the memory of a closed one for the next of its flow. */
 static void instance_free(World *w, Instance *of) {
+    Flow *f = of->flow;
+    if (w && f->closed) {
+        f->spare = resize(f->spare, f->spares + 1, sizeof(Instance *));
+        f->spare[f->spares++] = of;
+        return;
+    }
     if (of->hops) points_free(w, of);
-    if (of->need) for (i32 k = 0; k < of->flow->rounds; k++) free(of->need[k]);
+    if (of->need) for (i32 k = 0; k < f->rounds; k++) free(of->need[k]);
     free(of->entry), free(of->operation), free(of->inside), free(of->count), free(of->at);
     free(of->need), free(of->left), free(of);
 }
@@ -1939,9 +1948,13 @@ static Instance *instance_of(World *w, i32 job, Step *step, i32 number) {
     Instance *of = step->instance[number];
     if (of) return of;
     Flow *f = w->flows[step->graph->flow[number]];
-    of = step->instance[number] = allocate(1, sizeof(Instance));
+    of = step->instance[number] = f->spares ? f->spare[--f->spares] : allocate(1, sizeof(Instance));
     of->flow = f, of->step = step, of->job = job, of->scale = step->scale[number];
     of->open = f->members.start[f->groups];
+    if (of->count) { /* its memory was in use */
+        memset(of->count, 0, (size_t)f->groups * sizeof(i32));
+        return of;
+    }
     of->operation = allocate(f->participants, sizeof(i32));
     if (f->closed || f->joined) {
         of->entry = allocate(f->participants, sizeof(double));
@@ -2341,6 +2354,8 @@ void world_peaks(World *w, double *peak) {
 }
 
 static void flow_free(Flow *f) {
+    for (i32 k = 0; k < f->spares; k++) instance_free(NULL, f->spare[k]);
+    free(f->spare);
     for (i32 n = 0; n < f->stage_count; n++) {
         Stage *s = f->stages[n];
         lists_free(&s->by_gate), lists_free(&s->by_other), lists_free(&s->by_group), lists_free(&s->alone);
