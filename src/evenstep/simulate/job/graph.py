@@ -233,7 +233,7 @@ class FinishedStep:
         if flow.apart:
             return entered
         if flow.members.size == flow.members.shape[1] == len(self.begin):
-            return np.broadcast_to(np.fmax.reduce(entered), entered.shape)
+            return np.full(entered.shape, np.fmax.reduce(entered))
         last = np.full_like(entered, np.nan)
         last[flow.members] = np.fmax.reduce(entered[flow.members], axis=1, keepdims=True)
         return last
