@@ -79,6 +79,19 @@ def test_a_call_is_entered_when_compute_has_come_to_it_whatever_its_stream_still
     assert done.entered(np.array([1, 2, 3]), began, free, received).tolist() == entered.tolist()
 
 
+def test_a_queued_kernel_waits_for_its_stream_though_that_takes_microseconds_to_begin_it(tmp_path):
+    """99 % of queued kernels begin within 9 µs of the one before, on an H200."""
+    profile = Profile()
+    profile.step(0, 0, 9_000)
+    profile.kernel("gemm", 10, 100, 1_000)
+    profile.collective(20, 1_100, 3_000)
+    profile.kernel("gemm", 40, 1_100, 1_000)
+    profile.collective(60, 4_109, 500)
+    profile.kernel("sgd", 80, 4_610, 100)
+    calls = open_trace([profile.write(tmp_path / "0.json")]).of_kind(Kind.COLLECTIVE)
+    assert np.diff(calls.enter_ns).tolist() == [1_000_000]
+
+
 STAGES, MICRO, STAGE_US, SENT_US = 3, 6, 2_000, 50
 
 

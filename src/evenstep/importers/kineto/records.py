@@ -11,11 +11,12 @@ from evenstep.importers.draft import FIRST_NS, Draft
 from evenstep.importers.kineto.calls import CallArguments, GroupKey
 from evenstep.importers.kineto.device import completion_of, compute_of, copies_of
 from evenstep.importers.kineto.file import KinetoFile
+from evenstep.importers.kineto.launches import QUEUED_NS
 from evenstep.importers.kineto.names import MESSAGES, ROOTED
 from evenstep.importers.kineto.places import FilePlace, info_of
 from evenstep.importers.kineto.steps import Steps, phases_of
 from evenstep.importers.kineto.table import UNKNOWN_NS, host_waits, in_sequence
-from evenstep.importers.merging import STAMP_NS, Completion, united
+from evenstep.importers.merging import Completion, united
 from evenstep.trace.columns import Array, Columns, key_numbers
 from evenstep.trace.spool.layout import Kind, Op, ReduceOp
 from evenstep.trace.trace import COMPUTE, COPY
@@ -111,7 +112,7 @@ def _entered(each: Profile, done: Completion) -> Array:
     sends = np.bincount(kernel, calls.op == int(Op.SEND), 1)[kernel] > 0
     line, end = np.full((2, int(kernel.max(initial=0)) + 2), UNKNOWN_NS)
     line[kernel], end[kernel] = stream, calls.device_exit_ns
-    free = (line[kernel - 1] != stream) | (end[kernel - 1] < began - STAMP_NS)
+    free = (line[kernel - 1] != stream) | (end[kernel - 1] < began - QUEUED_NS)
     entered = done.entered(calls.enter_ns, began, free, (calls.op == int(Op.RECV)) & ~sends)
     known = began != UNKNOWN_NS
     return np.where(known, entered, calls.enter_ns)
