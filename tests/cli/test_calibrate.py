@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from evenstep.cli.calibrate import observed
 from evenstep.cli.main import main
+from evenstep.importers.opening import open_trace
+from evenstep.simulate.calibrate.calibrate import calibrate
+from tests.importers.profiles import Profile
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "scenarios" / "straggler.toml"
 
@@ -59,3 +63,35 @@ def test_a_file_that_cannot_be_written_is_named(run, tmp_path, capsys):
     assert main(["calibrate", str(run), "-o", str(tmp_path / "missing" / "a.toml")]) == 2
     told = capsys.readouterr().err
     assert f"there is no folder {tmp_path}/missing to write a.toml in; create it" in told
+
+
+FORWARD_US, BACKWARD_US, MOVED_US, BUCKETS, UPDATED_US = 4_000, 2_000, 1_500, 4, 300
+
+
+def profiled(rank):
+    """DDP on a device: buckets that move beside backward, of which only the optimizer is marked."""
+    profile, free = Profile(rank), 300
+    for step in range(12):
+        begin, moved = 300 * step, 0
+        profile.step(step, begin, 299)
+        profile.kernel("gemm", begin + 10, free, FORWARD_US)
+        free += FORWARD_US
+        for bucket in range(BUCKETS):
+            profile.kernel("gemm", begin + 20 + 40 * bucket, free, BACKWARD_US)
+            free += BACKWARD_US
+            moved = max(free, moved) + 1
+            profile.collective(begin + 30 + 40 * bucket, moved, MOVED_US, elements=25_000_000)
+            moved += MOVED_US
+        profile.note("Optimizer.step#SGD.step", begin + 250, 20)
+        profile.kernel("sgd", begin + 255, moved + 1, UPDATED_US)
+        free = moved + 1 + UPDATED_US
+    return profile
+
+
+def test_a_profile_without_marks_of_backward_keeps_its_overlap(tmp_path):
+    trace = open_trace([profiled(rank).write(tmp_path / f"{rank}.json") for rank in range(2)])
+    found = calibrate(observed(trace))
+    work = found.scenario.work
+    assert work.overlap
+    assert work.forward_ms + work.backward_ms == pytest.approx(4 + BUCKETS * 2, rel=0.01)
+    assert found.fits["collectives"][0].transfer_ns == pytest.approx(MOVED_US * 1000, rel=0.01)

@@ -10,6 +10,7 @@ import numpy as np
 
 from evenstep.cli import files, progress, traces
 from evenstep.cli.terminal import print_json
+from evenstep.diagnose.levels import MINOR
 from evenstep.diagnose.measure.grid import StepGrid, step_grid
 from evenstep.diagnose.measure.transfers import transfers
 from evenstep.documents import plain
@@ -178,9 +179,9 @@ def _pipeline(trace: Trace, grid: StepGrid) -> ObservedPipeline | None:
 
 
 def _later(grid: StepGrid) -> Any:
-    """Return the mean delay from the end of an operation until its waiting ranks continue (ns)."""
+    """Return the mean delay from the end of an operation until its waiting hosts continue (ns)."""
     rows, operations = grid.graph.rows, grid.graph.operations
-    waiting = np.flatnonzero(rows.wait >= 0)
+    waiting = np.flatnonzero((rows.wait >= 0) & ~grid.graph.device[rows.lane])
     number = rows.wait[waiting]
     since = np.maximum(operations.over_ns[number], rows.at_ns[waiting])
     behind = np.bincount(number, np.maximum(rows.until_ns[waiting] - since, 0), len(operations))
@@ -188,13 +189,17 @@ def _later(grid: StepGrid) -> Any:
 
 
 def _overlapped(trace: Trace, grid: StepGrid) -> bool:
-    """Whether collectives start during backward in most steps of the first rank."""
+    """Whether collectives start during backward in most steps of the first rank; without a record
+    of backward, whether compute hides more than a minor part of the transfers."""
     rank = int(grid.ranks[0])
     phases = trace.of_kind(Kind.PHASE)
     backward = phases.select((phases["rank"] == rank) & (phases.op == int(Phase.BACKWARD)))
     calls = trace.of_kind(Kind.COLLECTIVE)
     calls = calls.select(calls["rank"] == rank)
-    if not len(backward) or not len(calls):
+    if not len(backward):
+        hidden = float(grid.hidden_ns.sum())
+        return hidden > MINOR * (hidden + float(grid.blocked_ns.sum()))
+    if not len(calls):
         return False
     at = np.searchsorted(backward.enter_ns, calls.enter_ns, side="right") - 1
     behind = backward.exit_ns[np.maximum(at, 0)]
