@@ -9,7 +9,7 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.finding import When, Where
 from evenstep.diagnose.sentences import make_finding
 from evenstep.statistics.interval import Share
-from evenstep.trace.spool.layout import Kind, Phase
+from evenstep.trace.spool.layout import Kind, Op, Phase
 from evenstep.trace.trace import UNKNOWN
 from tests.diagnose.programs import pipeline
 from tests.diagnose.synthetic import MS, World
@@ -256,3 +256,13 @@ def test_messages_that_take_a_minor_part_of_the_step_are_the_price_of_a_pipeline
     well, free = two_stages(0.8, 2), two_stages(0.01, 2)
     assert 0.01 < 1 - free.length_ns / well.length_ns < 0.1
     assert "bandwidth_bound" not in [f.mode for f in diagnose(well.trace()).findings]
+
+
+def test_tokens_that_experts_exchange_are_no_gradients():
+    tokens = replace(
+        WORLD, bucket_bytes=(1000,), after_backward=((Op.ALL_TO_ALL, 100 * MB),), style="blocking"
+    )
+    actions = " ".join(option.action for option in bound(tokens).options)
+    assert "micro-batches in turn" in actions
+    assert "gradient" not in actions
+    assert "bucket" not in actions

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.importers.opening import open_trace
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from tests.diagnose.synthetic import MS, World
 
@@ -102,3 +103,24 @@ def test_one_rank_s_alternate_delay_is_not_most_ranks_work():
     assert findings.findings[0].where.ranks == [1]
     assert found.get((), 0.0) < 0.05
     assert found[1,] == pytest.approx(25 / (64.2 + 26), abs=0.04)
+
+
+def test_few_slow_steps_of_all_ranks_without_a_period_are_stalls(worst, evidence):
+    table = WORLD.everywhere()
+    table[[7, 30, 41, 70, 99]] = 400 * MS
+    world = WORLD.delayed(Phase.FORWARD, table)
+    finding = worst(world)
+    assert (finding.mode, finding.when.pattern) == ("runtime_jitter", "transient")
+    assert finding.where.ranks == ()
+    assert evidence(finding)["slow_steps"] == 5
+    assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
+
+
+def test_a_log_of_one_rank_says_what_the_job_does_and_nothing_of_other_sizes(tmp_path):
+    lines = [f"iter {n}: loss 3.2, time {150 + 900 * (n % 10 == 0)}.00ms" for n in range(80)]
+    (tmp_path / "train.log").write_text("\n".join(lines))
+    found = diagnose(open_trace([tmp_path / "train.log"]))
+    worst, shares = found.findings[0], found.to_json()["summary"]["shares"]
+    assert worst.cause.startswith("the job does more work every 10 steps")
+    assert not worst.effect.projected
+    assert shares is None

@@ -60,8 +60,9 @@ def summary(trace: Trace, grid: StepGrid) -> dict[str, Any]:
         "agent": agent_cost(trace, total / ranks),
         **growth(grid.step_ns),
     }
+    told = any(part.any() for part in spent)  # else only the length of the steps is known
     unknown = () if trace.elapsed_known else _OF_ELAPSED
-    return found | dict.fromkeys(unknown if trace.waits_apart else (*unknown, *_OF_WAITS))
+    return found | dict.fromkeys(unknown if trace.waits_apart and told else (*unknown, *_OF_WAITS))
 
 
 RateUnit = Literal["samples/s", "tokens/s", "steps/s"]

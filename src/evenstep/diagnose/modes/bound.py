@@ -40,6 +40,7 @@ from evenstep.diagnose.measure.transfers import (
     reference,
 )
 from evenstep.diagnose.modes.intervention import Gain, by_growth, constant, finding_of, gain_of
+from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import Share
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import DType, Op
@@ -311,7 +312,7 @@ def _of_messages(case: Case) -> list[Finding]:
     if gain.share.value < (NAMED if best else MINOR) or (not best and _told_else(case)):
         return []
     case.claims.slow_ns += gain.saved_ns
-    reached = float(np.median(size[hit] / bytes_ns[hit]))
+    reached = float(size[hit].sum() / bytes_ns[hit].sum())
     amount = float(size[hit].sum()) / len(graph.steps)
     return finding_of(
         case, f"bandwidth_bound.{name}", gain,
@@ -376,6 +377,8 @@ def _of_bandwidth(
     shape, known, rows = first.shape, first.known, case.transfers.rows.select(first.shape.rows)
     moved = float(rows.size_bytes.sum()) / len(np.unique(rows.step)) / len(shape.groups)
 
+    kind = "tokens" if shape.op == Op.ALL_TO_ALL else "gradients"
+
     def ring(times: int) -> float:  # of the bytes over a link, with that many times the members
         return bus_factor("all_reduce", shape.members * times)
 
@@ -388,6 +391,8 @@ def _of_bandwidth(
             "busbw": shape.busbw_gBps,
             "expected": f" of {known.gBps:.3g} GB/s expected ({known.source})" if known else "",
             "round": ROUND_STEPS,
+            "how": say(f"bandwidth_bound.{kind}_hide"),
+            "what": say(f"bandwidth_bound.{kind}_narrow"),
         },
         where=Where(nodes=_nodes(case, heavy), groups=_groups(case, heavy)),
         projected=partial(by_growth, growth=lambda _, times: ring(times) / ring(1)), options=gains,

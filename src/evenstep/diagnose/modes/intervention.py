@@ -70,11 +70,11 @@ def finding_of(
     """
     if isinstance(gain, Change):
         gain = gain_of(case, gain)
-    share = gain.share
+    share, ranks = gain.share, len(case.grid.ranks)
     finding = make_finding(
         name, share, numbers=numbers, where=where, when=at or throughout(case.grid.steps),
         layer=layer, confidence=confidence,
-        projected=projected(share, len(case.grid.ranks)) if projected else (),
+        projected=projected(share, ranks) if projected and ranks > 1 else (),
         options=options if isinstance(options, Mapping) else dict.fromkeys(options, share),
         evidence=evidence, change=gain.change,
     )  # fmt: skip

@@ -12,7 +12,18 @@ from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS
-from evenstep.diagnose.levels import FEWEST, MOST, NAMED, NEARLY_ALL, SEVERAL
+from evenstep.diagnose.levels import (
+    CHANGED,
+    FEWEST,
+    LOW,
+    MINOR,
+    MOST,
+    NAMED,
+    NEARLY_ALL,
+    SEVERAL,
+    SIGMAS,
+    SMALLEST_SHARE,
+)
 from evenstep.diagnose.measure.grid import during
 from evenstep.diagnose.measure.hosts import Contention, growth
 from evenstep.diagnose.modes.intervention import (
@@ -24,6 +35,7 @@ from evenstep.diagnose.modes.intervention import (
     gain_of,
     when,
 )
+from evenstep.diagnose.modes.synchronization import common_work, lengthens, oscillation
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import MOST_CERTAIN, Share
 from evenstep.trace.columns import Array
@@ -33,8 +45,43 @@ RETRIES = "allocator.retries_count"
 
 
 def find(case: Case) -> list[Finding]:
-    """The collector, competition for cores, the allocator, and devices that wait for hosts."""
-    return [*_collector(case), *_cores(case), *_allocator(case), *_late_issue(case)]
+    """The collector, competition for cores, the allocator, devices that wait for hosts, and stalls
+    of all ranks."""
+    found = [*_collector(case), *_cores(case), *_allocator(case), *_late_issue(case)]
+    return [*found, *_stalls(case)]
+
+
+def _stalls(case: Case) -> list[Finding]:
+    """Few steps, at no steady interval, in which most ranks have much more work than usual."""
+    inferred = case.trace.flagged(Kind.STEP, Flag.INFERRED)  # may be single collectives
+    if inferred or not case.trace.elapsed_known:
+        return []
+    work = common_work(case)
+    low, usual = np.quantile(work, [LOW, 0.5])
+    slow = work > max(usual + SIGMAS * (usual - low), CHANGED * usual)
+    few = 0 < slow.mean() <= MINOR
+    if not few or oscillation(work) or not lengthens(case, work, slow):
+        return []
+    gain = gain_of(case, case.with_less_work(np.where(slow, work - usual, 0.0)))
+    if gain.share.low < SMALLEST_SHARE:
+        return []
+    count, step = int(slow.sum()), case.grid.step_ns
+    several = len(case.grid.ranks) > 1
+    return finding_of(
+        case, "runtime_jitter.stalls", gain,
+        numbers={
+            "count": count,
+            "steps": len(slow),
+            "slow": float(np.median(step[slow])),
+            "fast": float(np.median(step[~slow])),
+            "who": "most ranks together have" if several else "the job has",
+        },
+        at=when(slow[:, None], case.grid.steps), projected=constant, options=["stalls"],
+        evidence=[
+            Evidence("slow_steps", count, 0, "steps"),
+            Evidence("work_in_slow_steps", float(np.median(work[slow])), float(usual), "ns"),
+        ],
+    )  # fmt: skip
 
 
 # -- garbage collection ----------------------------------------------------------------------------

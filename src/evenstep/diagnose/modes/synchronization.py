@@ -76,12 +76,22 @@ def _explained(series: Array, model: Array) -> float:
 
 def _common(case: Case) -> list[Finding]:
     """Work that most ranks have in the slow steps only, as far as it makes these steps longer."""
-    work = np.quantile(case.program_ns, 0.5, axis=1, method="lower")  # most ranks have as much
+    work = common_work(case)
     seen = oscillation(work)
-    if seen is None or _rise(case.step_ns, seen.slow) < MOST * _rise(work, seen.slow):
+    if seen is None or not lengthens(case, work, seen.slow):
         return []
     change = case.with_less_work(seen.lost_ns)
     return _oscillating(case, seen, Gain(case.share(case.saved(change)), change), [])
+
+
+def common_work(case: Case) -> Array:
+    """Own work of each step that most ranks have."""
+    return np.asarray(np.quantile(case.program_ns, 0.5, axis=1, method="lower"))
+
+
+def lengthens(case: Case, work: Array, slow: Array) -> bool:
+    """Whether steps with more common work are longer by most of it."""
+    return _rise(case.step_ns, slow) >= MOST * _rise(work, slow)
 
 
 def _rise(series: Array, slow: Array) -> float:
@@ -113,7 +123,8 @@ def _oscillating(case: Case, seen: Oscillation, gain: Gain, ranks: list[int]) ->
     """The finding of an oscillation that surely costs enough; `ranks`: of a few, all if empty."""
     if gain.share.low < SMALLEST_SHARE:
         return []
-    step, period = case.grid.step_ns, seen.peak.period
+    step, period, several = case.grid.step_ns, seen.peak.period, len(case.grid.ranks) > 1
+    all_ranks = "most ranks together" if several else "the job"
     fast, slow = float(np.median(step[~seen.slow])), float(np.median(step[seen.slow]))
     swinging, spread = _phases(case, period)
     often = period > 2.5
@@ -123,8 +134,9 @@ def _oscillating(case: Case, seen: Oscillation, gain: Gain, ranks: list[int]) ->
             "fast": fast,
             "slow": slow,
             "period": period,
-            "who": case.ranks_in_words(ranks) if ranks else "most ranks together",
-            "verb": "does" if len(ranks) == 1 else "do",
+            "who": case.ranks_in_words(ranks) if ranks else all_ranks,
+            "verb": "does" if len(ranks) == 1 or not several else "do",
+            "shared": ", and synchronization makes it everybody's" if several else "",
             "every": f"every {period:.3g} steps" if often else "in every other step",
             "why": ": the period is the program's or the machine's, not chance" if often else "",
         },
