@@ -35,6 +35,8 @@ _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 BEFORE_BACKWARD = "before backward (in forward, or in the script around it)"
 BESIDE_BACKWARD = "outside backward and optimizer.step() (in your training loop or a forward)"
 SOMEWHERE = "somewhere in the step (no phases tell where)"
+IN_KERNELS = "in kernels"
+IDLE_DEVICE = "with an idle device"
 #: Places of an excess, to complete "… more".
 PLACES = {
     Phase.INPUT: "waiting for input",

@@ -223,6 +223,30 @@ def test_without_marks_of_ones_own_kernels_are_the_compute(tmp_path):
     assert shares["compute"] == pytest.approx(computed / whole, rel=0.01)
 
 
+def test_without_marks_an_excess_is_in_kernels_if_they_take_longer(tmp_path):
+    paths = [ahead(rank, marked=False).write(tmp_path / f"{rank}.json") for rank in range(WORLD)]
+    worst = diagnose(open_trace(paths)).findings[0]
+    assert worst.title == f"Slow kernels on rank {SLOW}"
+    assert "2 ms more in kernels" in worst.cause
+
+
+def test_without_marks_a_device_without_work_is_idle(tmp_path):
+    paths = []
+    for rank in range(WORLD):
+        profile, free = Profile(rank, WORLD), 0
+        for number in range(STEPS):
+            begun = free + (LATE_US if rank == SLOW else 0)  # the host is late
+            profile.step(number, free, LATE_US + FORWARD_US + MOVED_US + UPDATED_US)
+            profile.kernel("gemm", begun, begun + 5, FORWARD_US)
+            end = free + LATE_US + FORWARD_US + MOVED_US
+            profile.collective(begun + 10, begun + 5 + FORWARD_US, end - begun - 5 - FORWARD_US)
+            profile.kernel("sgd", begun + 50, end, UPDATED_US)
+            free = end + UPDATED_US
+        paths.append(profile.write(tmp_path / f"{rank}.json"))
+    worst = diagnose(open_trace(paths)).findings[0]
+    assert worst.title == f"Idle device on rank {SLOW}"
+
+
 def test_shares_are_those_of_the_device(trace):
     whole = FORWARD_US + BACKWARD_US + LATE_US + MOVED_US
     late = LATE_US * (WORLD - 1) / WORLD  # of a mean rank, spent waiting

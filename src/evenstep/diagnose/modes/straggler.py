@@ -9,7 +9,7 @@ from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
-from evenstep.diagnose.lateness.thresholds import BY_CHANCE, standing_out
+from evenstep.diagnose.lateness.thresholds import BY_CHANCE, above_others, standing_out
 from evenstep.diagnose.levels import ASKED, DOMINANT, MINOR, MOST, NAMED, SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.measure.hosts import layouts
 from evenstep.diagnose.modes.intervention import finding_of, finding_of_late, pattern_of
@@ -28,6 +28,8 @@ TITLES = {
     words.PLACES[Phase.OTHER]: "delay in the training loop",
     words.BEFORE_BACKWARD: "delay before backward",
     words.BESIDE_BACKWARD: "delay outside backward",
+    words.IN_KERNELS: "slow kernels",
+    words.IDLE_DEVICE: "idle device",
 }
 
 
@@ -130,16 +132,18 @@ def _all_alike(case: Case, cells: Array) -> bool:
 def _late(case: Case, cells: Array) -> list[Finding]:
     ranks, phase = case.culprits(cells), case.main_phase(cells)
     pattern = pattern_of(cells & np.isin(case.grid.ranks, ranks))
-    turning, place = pattern == "rotating", case.phase_in_words(phase)
-    more, many = case.mean_excess_ns(cells), len(ranks) > words.RUNS_LISTED  # of names
+    turning, more = pattern == "rotating", case.mean_excess_ns(cells)
+    place, many = _place(case, cells, phase, more), len(ranks) > words.RUNS_LISTED  # of names
     often = {"transient": " now and then", "bursty": " for stretches of steps"}
     nodes = case.where(ranks).nodes
     several = nodes and len(case.trace.nodes) > 1
     alike = not turning and pattern != "chronic" and _all_alike(case, cells)
-    spread = "" if turning or alike else ".everywhere" * _everywhere(case, cells)
+    kind = "turns" if turning else "anyone" if alike else ""
+    if not kind and (_everywhere(case, cells) or place == words.IN_KERNELS):
+        kind = "kernels" if place == words.IN_KERNELS else "everywhere"
     everybody = pattern != "chronic" or len(ranks) == len(case.grid.ranks)
     return finding_of_late(
-        case, f"straggler{'.turns' if turning else '.anyone' if alike else spread}", cells,
+        case, f"straggler.{kind}".rstrip("."), cells,
         layer="runtime" if alike else _layer(case, ranks, phase), nobody=alike,
         numbers={
             "waiting": case.waiting_in_words(cells) + waited_at(case.trace, case.victims(cells)[0]),
@@ -155,6 +159,15 @@ def _late(case: Case, cells: Array) -> list[Finding]:
         options=["share" if turning or alike else "find", *([] if everybody else ["drain"])],
         evidence=[*_phase_evidence(case, cells, ranks), *_peer_evidence(case, ranks[0])],
     )  # fmt: skip
+
+
+def _place(case: Case, cells: Array, phase: Phase, more_ns: float) -> str:
+    """Where in the step the excess lies: by phases, or by what the devices computed."""
+    place, computed = case.phase_in_words(phase), case.grid.device_ns
+    if place != words.SOMEWHERE or not computed.any(axis=0).all() or cells.all():
+        return place
+    part = float(np.median(above_others(computed)[cells])) / max(more_ns, 1.0)
+    return words.IN_KERNELS if part > MOST else words.IDLE_DEVICE if part < MINOR else place
 
 
 def _everywhere(case: Case, cells: Array) -> bool:
