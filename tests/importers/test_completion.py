@@ -247,6 +247,23 @@ def test_without_marks_a_device_without_work_is_idle(tmp_path):
     assert worst.title == f"Idle device on rank {SLOW}"
 
 
+def test_noise_of_busy_devices_is_no_matter_of_hosts(tmp_path):
+    length = np.random.default_rng(3).normal(FORWARD_US, 200, (STEPS, WORLD)).astype(int)
+    paths, free = [], np.cumsum(length.max(axis=1) + MOVED_US)
+    for rank in range(WORLD):
+        profile = Profile(rank, WORLD)
+        for number, end in enumerate(free):
+            begin = end - MOVED_US - length[number].max()
+            profile.step(number, 10 * number, 9)
+            profile.kernel("gemm", 10 * number + 1, int(begin), int(length[number, rank]))
+            entered = int(begin + length[number, rank])
+            profile.collective(10 * number + 3, entered, int(end - entered))
+        paths.append(profile.write(tmp_path / f"{rank}.json"))
+    found = diagnose(open_trace(paths)).findings
+    noise = next(one for one in found if one.mode == "synchronization_amplification")
+    assert noise.options[0].action.startswith("give ranks equal work")
+
+
 def test_shares_are_those_of_the_device(trace):
     whole = FORWARD_US + BACKWARD_US + LATE_US + MOVED_US
     late = LATE_US * (WORLD - 1) / WORLD  # of a mean rank, spent waiting

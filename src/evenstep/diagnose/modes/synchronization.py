@@ -18,7 +18,7 @@ import numpy as np
 from evenstep.diagnose.finding import Evidence, Finding
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
-from evenstep.diagnose.levels import MOST, ROUND_STEPS, SMALLEST_SHARE
+from evenstep.diagnose.levels import DOMINANT, MOST, ROUND_STEPS, SMALLEST_SHARE
 from evenstep.diagnose.modes.intervention import Gain, by_noise, constant, finding_of, throughout
 from evenstep.statistics.interval import Share
 from evenstep.statistics.spectrum import Peak, periodic, pulses
@@ -195,11 +195,13 @@ def synchronization_amplification(case: Case) -> list[Finding]:
     low, high = gain - (share.value - share.low), gain + (share.high - share.value)
     others = case.share(case.delays.all_loss_ns.sum(axis=1)).value >= SMALLEST_SHARE
     named = "apart from what other findings name, " if others else ""
+    computed = float(case.grid.device_ns.sum()) >= DOMINANT * float(case.grid.work_ns.sum())
+    even = "work" if computed else "cores"  # on devices that are busy, hosts hardly matter
     return finding_of(
         case, "synchronization_amplification", Gain(share, case.costs.even),
         numbers={"spread": spread, "apart": named, "factor": 1 + factor, "round": ROUND_STEPS},
         projected=by_noise,
-        options={"cores": share, "rounds": Share(gain, max(0.0, low), min(1.0, high))},
+        options={even: share, "rounds": Share(gain, max(0.0, low), min(1.0, high))},
         evidence=[
             Evidence("amplification", factor, None, "factor"),
             Evidence("spread_of_own_work", spread, 0, "ns"),
