@@ -10,6 +10,7 @@ from evenstep.diagnose.predict import forecast
 from evenstep.diagnose.predict.forecast import Growth, growth, segments
 from evenstep.diagnose.predict.project import projection
 from evenstep.errors import TraceError
+from evenstep.importers.opening import open_trace
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.synthetic import MS, World
 
@@ -201,3 +202,10 @@ def test_too_few_steps_are_refused():
 def test_the_same_run_gives_the_same_projection():
     trace = world(4, steps=40).trace()
     assert projection(trace, [16]) == projection(trace, [16])
+
+
+def test_a_log_of_a_whole_job_is_not_taken_for_one_independent_rank(tmp_path):
+    lines = [f"iter {n}: loss 3.2, time {150 + 20 * (n % 7)}.00ms" for n in range(80)]
+    (tmp_path / "train.log").write_text("\n".join(lines))
+    with pytest.raises(TraceError, match="tell nothing of how ranks differ"):
+        projection(open_trace([tmp_path / "train.log"]), [8])

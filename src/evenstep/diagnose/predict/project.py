@@ -35,6 +35,7 @@ from evenstep.diagnose.sentences import say
 from evenstep.documents import Amount, Natural, Positive, RunName
 from evenstep.errors import TraceError
 from evenstep.statistics.interval import Estimate
+from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
 
 
@@ -153,6 +154,11 @@ def _grid(trace: Trace) -> StepGrid:
         raise TraceError(
             f"a projection needs {FEWEST_STEPS} steps that all ranks finished, found "
             f"{len(grid.steps)}; record a longer run"
+        )
+    if len(grid.ranks) < 2 and (trace.events.kind == int(Kind.STEP)).all():
+        raise TraceError(
+            "the step times of one rank may be those of a whole job, and tell nothing of how ranks "
+            "differ; a projection needs the times of each rank, or what the rank did in its steps"
         )
     return grid
 
