@@ -14,7 +14,7 @@ from evenstep.frameworks.loop import Loop, StepMark, callback
 from evenstep.hooks.tested import Tested
 from evenstep.trace.spool.layout import Phase
 
-TESTED = Tested("transformers", "4.57", "5.23")
+TESTED = Tested("transformers", "4.57", "5.24")
 
 
 class TrainerEvents:
