@@ -15,7 +15,7 @@ from evenstep.diagnose.graph.awaited import (
     places_of,
     usual_shares,
 )
-from evenstep.diagnose.graph.gaps import FURTHEST, Gaps, _clearly, gaps_between, weighted_median
+from evenstep.diagnose.graph.gaps import FURTHEST, Gaps, clearly, gaps_between, weighted_median
 from evenstep.diagnose.graph.reached import with_reached
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Op
@@ -117,10 +117,10 @@ def test_a_gap_in_which_the_device_was_idle_may_be_longer():
     assert (apart / MS).tolist() == pytest.approx([1 / 3])  # 9 is shorter than 10
 
 
-def test_a_smaller_misfit_counts_where_it_is_clearly_so():
+def test_a_smaller_misfit_counts_where_it_isclearly_so():
     before, now = np.array([10.0, 10, 10]), np.array([8.0, 9.5, 9.5])
-    assert _clearly(now, before, 0.4).tolist() == [True, False, False]  # 15 % of what is left
-    assert _clearly(now, before, 2.0).tolist() == [False, False, False]
+    assert clearly(now, before, 0.4).tolist() == [True, False, False]  # 15 % of what is left
+    assert clearly(now, before, 2.0).tolist() == [False, False, False]
 
 
 def test_a_part_of_work_is_reached_after_the_waits_before_it():

@@ -145,7 +145,7 @@ def best_shares(gaps: Gaps, share: Array, sure: Array) -> Array:
     share, misfit = fitted(some, share, ~sure, WHOLE)
     for start in (never, _with(never, 0, 0.0)):
         other, rest = fitted(some, start, ~sure, WHOLE)
-        better = _clearly(rest, misfit, AT_ONCE_NS)
+        better = clearly(rest, misfit, AT_ONCE_NS)
         share = np.where(better[:, None], other, share)
         misfit = np.where(better, rest, misfit)
     return np.concatenate([fitted(some, share, ~sure, SHARES)[0], unseen])
@@ -183,11 +183,11 @@ def _refitted(gaps: Gaps, share: Array, free: Array, tries: list[tuple[int, floa
         tried = [_with(best, *one) for one in tries]
         misfits = np.stack([gaps.misfit(one, pace)[0] for one in tried])
         misfits[np.array([part > 0 for _, part in tries])[:, None] & opens] = np.inf
-        better = _clearly(misfits.min(axis=0), least, floor)
+        better = clearly(misfits.min(axis=0), least, floor)
         chosen = np.stack(tried)[misfits.argmin(axis=0), np.arange(len(share))]
         best = np.where(better[:, None], chosen, best)
         least = np.where(better, misfits.min(axis=0), least)
-    better = free & known & _clearly(least, misfit, floor)
+    better = free & known & clearly(least, misfit, floor)
     return np.where(better[:, None], best, share)
 
 
@@ -197,7 +197,7 @@ def _with(share: Array, ahead: int, part: float) -> Array:
     return found
 
 
-def _clearly(misfit: Array, before: Array, floor: Array | float) -> Array:
+def clearly(misfit: Array, before: Array, floor: Array | float) -> Array:
     return np.asarray(before - misfit > np.maximum(floor, SURE * misfit))
 
 

@@ -12,8 +12,8 @@ from evenstep.diagnose.graph.awaited import (
     shares_of,
     usual_shares,
 )
-from evenstep.diagnose.graph.gaps import Gaps, gaps_between, weighted_median
-from evenstep.diagnose.graph.streams import CROSSING_NS, moved
+from evenstep.diagnose.graph.gaps import Gaps, clearly, gaps_between, weighted_median
+from evenstep.diagnose.graph.streams import AT_ONCE_NS, CROSSING_NS, moved
 from evenstep.diagnose.graph.structure import means
 from evenstep.diagnose.levels import MINOR
 from evenstep.trace.columns import Array, Columns
@@ -44,6 +44,8 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
     always &= on_all_lanes(some, gaps.row, held[gaps.row], gaps.kind)[gaps.kind]
     held[gaps.row[always]] = False
     first = _since_issued(some, gaps.row[always])
+    tried = gaps_between(moved(some, slice(None), first), some.leave_ns, place, entered)
+    first[gaps.row[always & ~_fits_better(some, operations, (gaps, tried), always)]] = 0
     some = moved(some, slice(None), first)
     stamped = gaps_between(some, some.leave_ns, place, entered)
     sooner = np.zeros(len(some), np.int64)
@@ -78,6 +80,23 @@ def _since_issued(rows: Columns, lost: Array) -> Array:
     found = np.zeros(len(rows), np.int64)
     found[lost] = np.maximum(rows.enter_ns[lost] - np.rint(reached), 0)
     return found
+
+
+def _fits_better(
+    rows: Columns, operations: Columns, gaps: tuple[Gaps, Gaps], always: Array
+) -> Array:
+    """Whether entries that `always` (a mask of gaps) come as the operation before ends were rather
+    reached before: the second gaps, that and the next one together, then fit the paces of lanes and
+    steps clearly better. Else compute waits for one operation after the other, as blocking calls in
+    its stream do. A mask of gaps."""
+    if not always.any():
+        return always
+    place, found = np.where(always, gaps[0].kind + 1, 0), []
+    for one in gaps:
+        share = shares_of(rows, operations, one, shares_alike(rows, operations, one))
+        misfit = one.misfit(share, one.paces(share))[0][one.kind]
+        found.append(means(misfit + np.append(misfit[1:], 0.0), place)[place])
+    return clearly(found[1], found[0], AT_ONCE_NS)
 
 
 def _usual_work(rows: Columns, operations: Columns, gaps: Gaps, held: Array) -> tuple[Array, Array]:
