@@ -13,7 +13,14 @@ import numpy as np
 
 from evenstep.diagnose.graph import streams
 from evenstep.diagnose.graph.entries import Entries, entered_on_device, entries
-from evenstep.diagnose.graph.lanes import BETWEEN_NS, TELLING_NS, LaneExtent, TimeLine, rows_of
+from evenstep.diagnose.graph.lanes import (
+    BETWEEN_NS,
+    STEP_END,
+    TELLING_NS,
+    LaneExtent,
+    TimeLine,
+    rows_of,
+)
 from evenstep.diagnose.graph.reached import with_reached
 from evenstep.diagnose.graph.segments import segments
 from evenstep.diagnose.graph.structure import (
@@ -37,8 +44,10 @@ SURE_NS = 200_000  # error to which hosts' clocks agree; else each is placed by 
 def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     """The graph of these steps (numbers, ascending) and ranks."""
     found = entries(trace, clocks, ranks)
-    found = _restricted(found, np.isin(found.rows.step, steps))
-    device = _device_lanes(found.rows, len(ranks))
+    inside = np.isin(found.rows.step, steps)
+    device = _device_lanes(found.rows.select(inside), len(ranks))
+    leads = np.setdiff1d(steps - 1, steps) if device.any() else steps[:0]
+    found = _restricted(found, inside | np.isin(found.rows.step, leads))
     found = found._replace(rows=_with_compute(trace, ranks, found.rows))
     ahead = np.zeros(len(ranks), np.int64)
     if device.any():
@@ -53,13 +62,17 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     rows = streams.with_stream_order(rows, found.operations)
     found = found._replace(rows=with_reached(rows, found.operations) if device.any() else rows)
     apart = device & ~np.isin(ranks, trace.host_clock_ranks)
-    span = LaneExtent(trace, clocks, steps, ranks, device, apart)
+    known = np.union1d(steps, leads)
+    span = LaneExtent(trace, clocks, known, ranks, device, apart)
     over, queues = _over(span, found, _earliest_ends(found))
     operations = found.operations.with_column("over_ns", over).with_column("queues", queues)
     operations = operations.with_column("last_ns", _last_entries(found))
     rows, operations = rows_of(span, found, operations)
-    begun, ended = span.step_ns("enter_ns"), span.step_ns("leave_ns")
+    begun, ended = (span.step_ns(end)[np.isin(known, steps)] for end in ("enter_ns", "leave_ns"))
     ended = np.full_like(ended, -1) if device.any() else ended  # streams work between steps, too
+    if len(leads):
+        begun = _begun_after(rows, leads, steps, begun)
+        rows, operations = _within(rows, operations, steps)
     made = segments(rows, operations, steps, ranks, (begun, ended))
     return replace(made, device=device, host_ahead_ns=ahead)
 
@@ -156,6 +169,28 @@ def _clocks_read(trace: Trace, clocks: Clocks, ranks: Array) -> Array:
         if offset is None or np.median(offset.error_ns) > SURE_NS:
             found[lane] = number.setdefault(trace.ranks[rank].clock, 1 + len(number))
     return found
+
+
+def _begun_after(rows: Columns, leads: Array, steps: Array, begun_ns: Array) -> Array:
+    """When each step began, (steps, lanes): where it is not known otherwise, as the step before it
+    ended, one of `leads`, of which nothing else is told."""
+    ends = rows.select(np.isin(rows.step, leads) & (rows.order == STEP_END))
+    found = np.full_like(begun_ns, -1)
+    found[np.searchsorted(steps, ends.step + 1), ends.lane] = ends.at_ns
+    return np.where(begun_ns >= 0, begun_ns, found)
+
+
+def _within(rows: Columns, operations: Columns, steps: Array) -> tuple[Columns, Columns]:
+    """The rows of these steps, and the operations that are entered in them."""
+    rows = rows.select(np.isin(rows.step, steps))
+    kept = np.bincount(rows.enter[rows.enter >= 0], minlength=len(operations)) > 0
+    number = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)
+    for name in ("enter", "wait", "after"):
+        rows = rows.with_column(name, number[rows[name]])
+    rows = rows.select((rows.enter >= 0) | (rows.wait >= 0) | (rows.order == STEP_END))
+    operations = operations.select(kept)
+    follows = operations.queues & (np.diff(operations.queue, prepend=-1) == 0)
+    return rows, operations.with_column("queues", follows)
 
 
 # -- when operations were over ---------------------------------------------------------------------

@@ -114,7 +114,8 @@ class Costs:
         """Cells without their lateness, taken from places where they do more than others: chronic
         lanes where they usually do, and all of that, as having less to do between other operations
         makes up for nothing (without a peer that is not: in such phases), others where they do in
-        that very step; from all places where those explain less than half."""
+        that very step; from all places where those explain less than half. What a device does after
+        the last operation of a late step is seen before the first of the next, and taken there."""
         changed, late_ns = self.graph.own_ns.copy(), self._by_segment(late_ns)
         for part in self.parts:
             wanted = late_ns[part.segments][:, part.lanes]
@@ -129,7 +130,11 @@ class Costs:
                     late & (wanted > 0), np.maximum(wanted, weight.sum(axis=2)), wanted
                 )
             explains = weight.sum(axis=2, keepdims=True) >= MOST * wanted[:, :, None]
-            part.assign(changed, own - _distributed(wanted, np.where(explains, weight, own), own))
+            less = _distributed(wanted, np.where(explains, weight, own), own)
+            ended = self.graph.device[part.lanes] & ~late & (np.diff(part.segments) == 1)[:, None]
+            ended &= (wanted[:-1] > 0) & (wanted[1:] <= 0)
+            less[1:, :, 0] += np.where(ended, above_others(own[1:, :, 0]), 0.0)
+            part.assign(changed, np.maximum(own - less, 0.0))
         return self.change_to(changed)
 
     def _by_segment(self, cells_ns: Array) -> Array:
