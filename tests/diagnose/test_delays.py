@@ -6,12 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from evenstep.diagnose.graph.streams import FASTEST_DRIFT
 from evenstep.diagnose.lateness.case import open_case
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.lateness.delays import Cause, _holding_up
 from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.trace.spool.layout import Phase
-from tests.diagnose.graph.by_hand import Run
+from tests.diagnose.graph.by_hand import Run, streams
 from tests.diagnose.synthetic import MS, World
 
 SHAPES = array_shapes(min_dims=2, max_dims=2, min_side=2, max_side=9)
@@ -112,3 +113,14 @@ def test_less_work_before_one_operation_makes_up_for_no_lateness_at_the_next():
     costs, late = Costs(run.graph()), np.array([[0.0, 12 * MS]] * 8)
     gained = costs.saved([costs.relieved(Cause.WORK, late, np.array([False, True]))])
     assert gained[0, 1:] / MS == pytest.approx(20, abs=0.01)
+
+
+def test_what_a_device_does_after_the_last_operation_of_a_late_step_is_taken_with_it():
+    """Lane 1 works 20 ms more before the all-reduce of step 4 and 3 ms more behind it, which is
+    seen before that of step 5."""
+    work = np.full((9, 4), 10.0)
+    work[4, 1], work[5, 1] = 30.0, 13.0
+    costs, late = Costs(streams(work).graph()), np.zeros((9, 4))
+    late[4, 1] = 20 * MS
+    gained = costs.saved([costs.relieved(Cause.WORK, late, np.zeros(4, bool))])[0] / MS
+    assert gained.tolist() == pytest.approx([0, 0, 0, 0, 20, 3, 0, 0, 0], rel=2 * FASTEST_DRIFT)

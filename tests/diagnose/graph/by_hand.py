@@ -75,7 +75,27 @@ class Run:
         events = events.sorted_by("rank", "enter_ns")
         return Trace({"run_id": "by hand"}, self.ranks, 0, who, events, groups)
 
-    def graph(self) -> Graph:
+    def graph(self, first: int = 0) -> Graph:
+        """The graph of the steps from the first one on."""
         trace = self.trace()
-        steps = np.unique(trace.events.step).astype(np.int64)
+        steps = np.unique(trace.events.step[trace.events.step >= first]).astype(np.int64)
         return graph(trace, align(trace), steps, np.arange(self.ranks))
+
+
+def streams(work_ms: Any, took_ms: float = 4.0) -> Run:
+    """A job whose hosts issue all at once and whose devices, on clocks of their own, do this work
+    (steps, ranks) before the all-reduce of each step, which they wait for."""
+    work_ms = np.asarray(work_ms)
+    run, over = Run(work_ms.shape[1]), 10.0
+    for step, works in enumerate(work_ms):
+        ended = over + works.max() + took_ms
+        for rank, work in enumerate(works.tolist()):
+            run.step(rank, step, 0.01 * step, 0.01 * step + 0.009)
+            moments = (round((ms + 1000 * (rank + 1)) * MS) for ms in (over + work, ended))
+            named = zip(("device_enter_ns", "device_exit_ns"), moments, strict=True)
+            run.collective(
+                rank, step, step, 0.01 * step + 0.005, ended,
+                flags=Flag.ASYNC | Flag.ON_DEVICE, device=0, **dict(named),
+            )  # fmt: skip
+        over = ended
+    return run

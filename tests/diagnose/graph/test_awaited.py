@@ -104,6 +104,13 @@ def test_a_lane_is_paced_by_most_of_its_work():
     assert paces.tolist() == [[1] * 4] * 3 + [[1.5] * 4]
 
 
+def test_a_pace_that_several_gaps_tell_is_not_drawn_to_the_usual():
+    """Three gaps of 10 ms in each of four steps; in the last they take 14, 15 and 16."""
+    cells = np.repeat(np.arange(4), 3).tolist()
+    one = gaps([10] * 9 + [14, 15, 16], [0] * 12, kind=[0, 1, 2] * 4, cell=cells)
+    assert one.paces(shares([], [], [])).reshape(4, 3)[:, 0].tolist() == [1, 1, 1, 1.5]
+
+
 def test_a_misfit_is_the_mean_difference_from_what_a_gap_would_last():
     one = gaps([10, 14, 10], [0, 0, 0])
     apart, usual = one.misfit(shares([]), np.ones(3))
@@ -117,7 +124,7 @@ def test_a_gap_in_which_the_device_was_idle_may_be_longer():
     assert (apart / MS).tolist() == pytest.approx([1 / 3])  # 9 is shorter than 10
 
 
-def test_a_smaller_misfit_counts_where_it_isclearly_so():
+def test_a_smaller_misfit_counts_where_it_is_clearly_so():
     before, now = np.array([10.0, 10, 10]), np.array([8.0, 9.5, 9.5])
     assert clearly(now, before, 0.4).tolist() == [True, False, False]  # 15 % of what is left
     assert clearly(now, before, 2.0).tolist() == [False, False, False]
@@ -391,6 +398,22 @@ def test_no_kernel_is_reached_before_its_host_issued_it():
 def test_entries_stamped_as_compute_reaches_them_stay():
     reached, _, over = reduced_in_turn([1.0, 1.0, 1.2])
     rows, table = entries_of(reached, over)
+    assert (with_reached(rows, table).enter_ns == rows.enter_ns).all()
+
+
+def test_what_compute_waits_for_one_after_the_other_is_not_held_by_its_queue():
+    """Two blocking all-reduces of 2 ms in a row, which hosts issue at once, 10 ms before the next
+    two; lane 2 computes longer by turns, and the others wait for it in the first."""
+    steps = 12
+    work = 10 + 8.0 * np.outer([0, 0, 1], np.arange(steps) % 2)
+    first = np.cumsum(work.max(axis=0) + 4) - work.max(axis=0) - 4 + work
+    over = first.max(axis=0) + 2
+    enter = np.stack([first, np.broadcast_to(over, first.shape)], axis=2)
+    leave = np.stack([np.broadcast_to(over + at, first.shape) for at in (0, 2)], axis=2)
+    rows, table = entries_of(enter, leave)
+    issued = np.tile((10.0 * np.arange(steps)[:, None] + [0, 0.1]).reshape(-1) - 200, 3)
+    slack = np.rint(rows.enter_ns - issued * MS).astype(np.int64)
+    rows = rows.with_column("slack_ns", slack)
     assert (with_reached(rows, table).enter_ns == rows.enter_ns).all()
 
 

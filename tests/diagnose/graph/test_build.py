@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.graph.replay import Change, combined, replay, step_lengths
+from evenstep.diagnose.graph.streams import FASTEST_DRIFT
 from evenstep.diagnose.graph.structure import last_lanes, overlap, times
 from evenstep.trace.spool.layout import Flag, Op
-from tests.diagnose.graph.by_hand import Run, after, at
+from tests.diagnose.graph.by_hand import Run, after, at, streams
 from tests.diagnose.synthetic import BOOT_NS, MS
 
 WORK = (10, 12, 20)
@@ -246,3 +247,21 @@ def test_a_lane_whose_beginning_nobody_saw_begins_with_its_usual_first_work():
     own = (found.rows.own_ns[found.rows.lane == 0] / MS).tolist()
     assert own == [2, 6, 4, 2, 4]
     assert (found.starts_ns[0, :3] - BOOT_NS).tolist() == [0, 0, 0]
+
+
+def test_a_stream_begins_its_first_step_where_the_step_before_it_ended():
+    """Lane 1 works 26 ms in step 1, the first that counts, and 6 ms in all others."""
+    work = np.full((5, 3), 6.0)
+    work[1, 1] = 26.0
+    run = streams(work)
+    found = run.graph(first=1)
+    opens = np.unique(found.rows.lane, return_index=True)[1]
+    assert (found.rows.own_ns[opens] / MS).tolist() == pytest.approx([6, 26, 6], rel=2 * FASTEST_DRIFT)
+    assert found.rows.step.min() == 1
+    replayed = step_lengths(found, replay(found, [Change.none()]))[0] / MS
+    assert replayed == pytest.approx([30, 10, 10, 10], rel=2 * FASTEST_DRIFT)
+    run.rows = [row for row in run.rows if row["step"]]
+    usual = run.graph().rows.own_ns[opens] / MS
+    assert usual.tolist() == pytest.approx(
+        [6, 6, 6], rel=2 * FASTEST_DRIFT
+    )  # of which nobody saw the beginning

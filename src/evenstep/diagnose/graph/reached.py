@@ -13,7 +13,7 @@ from evenstep.diagnose.graph.awaited import (
     usual_shares,
 )
 from evenstep.diagnose.graph.gaps import Gaps, clearly, gaps_between, weighted_median
-from evenstep.diagnose.graph.streams import AT_ONCE_NS, CROSSING_NS, moved
+from evenstep.diagnose.graph.streams import CROSSING_NS, moved
 from evenstep.diagnose.graph.structure import means
 from evenstep.diagnose.levels import MINOR
 from evenstep.trace.columns import Array, Columns
@@ -86,17 +86,19 @@ def _fits_better(
     rows: Columns, operations: Columns, gaps: tuple[Gaps, Gaps], always: Array
 ) -> Array:
     """Whether entries that `always` (a mask of gaps) come as the operation before ends were rather
-    reached before: the second gaps, that and the next one together, then fit the paces of lanes and
-    steps clearly better. Else compute waits for one operation after the other, as blocking calls in
-    its stream do. A mask of gaps."""
+    reached before: the second gaps, of all such in a row and the one after, then fit the paces of
+    lanes and steps clearly better. Else compute waits for one operation after the other, as
+    blocking calls in its stream do. A mask of gaps."""
     if not always.any():
         return always
-    place, found = np.where(always, gaps[0].kind + 1, 0), []
+    follows = np.append(False, always[:-1])
+    first = np.maximum.accumulate(np.where(always & ~follows, np.arange(len(always)), 0))
+    place, found = np.where(always | follows, gaps[0].kind[first] + 1, 0), []
     for one in gaps:
         share = shares_of(rows, operations, one, shares_alike(rows, operations, one))
-        misfit = one.misfit(share, one.paces(share))[0][one.kind]
-        found.append(means(misfit + np.append(misfit[1:], 0.0), place)[place])
-    return clearly(found[1], found[0], AT_ONCE_NS)
+        misfit = one.misfit(share, one.paces(share))[0]
+        found.append(means(misfit[one.kind], place)[place])
+    return clearly(found[1], found[0], CROSSING_NS)
 
 
 def _usual_work(rows: Columns, operations: Columns, gaps: Gaps, held: Array) -> tuple[Array, Array]:
