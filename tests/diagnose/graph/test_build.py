@@ -256,7 +256,8 @@ def test_a_stream_begins_its_first_step_where_the_step_before_it_ended():
     run = streams(work)
     found = run.graph(first=1)
     opens = np.unique(found.rows.lane, return_index=True)[1]
-    assert (found.rows.own_ns[opens] / MS).tolist() == pytest.approx([6, 26, 6], rel=2 * FASTEST_DRIFT)
+    own = (found.rows.own_ns[opens] / MS).tolist()
+    assert own == pytest.approx([6, 26, 6], rel=2 * FASTEST_DRIFT)
     assert found.rows.step.min() == 1
     replayed = step_lengths(found, replay(found, [Change.none()]))[0] / MS
     assert replayed == pytest.approx([30, 10, 10, 10], rel=2 * FASTEST_DRIFT)
