@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from evenstep.agent.recording.collector import PauseWatch
+from evenstep.agent.recording.collector import NEVER, PauseWatch
 
 
 @pytest.fixture
@@ -54,6 +54,14 @@ def test_a_full_collection_is_the_scripts_where_it_calls_one_and_the_collectors_
     assert [called for *_, generation, _, called in seen if generation == 2] == [
         True, *[False] * (sum(pause[2] == 2 for pause in seen) - 2), True,
     ]  # fmt: skip
+
+
+def test_what_the_action_collects_is_not_the_scripts(watch, seen):
+    gc.set_threshold(NEVER, 10, 10)
+    gc.collect()
+    gc.set_threshold(700, 10, 10)
+    gc.collect()
+    assert [called for *_, called in seen] == [False, True]
 
 
 def test_installing_twice_reports_once(watch, seen):

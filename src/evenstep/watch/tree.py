@@ -84,8 +84,12 @@ def _is_sound(summary: NodeSummary) -> bool:
     each = len(fields(window)) - 1 + len(Phase)  # one of a time per phase
     if len(ranks) and (ranks.shape[1] != each or window.phase_ns.shape[1:] != (len(Phase),)):
         return False
+    whole = (window.ranks, window.counts, window.last_step, summary.steps.step, summary.steps.ranks)
+    if any(column.ndim != 1 or (len(column) and column.dtype.kind != "i") for column in whole):
+        return False
     times = np.nan_to_num(ranks)
-    known = all(0 <= state.rank < MOST_RANKS for state in summary.states)
+    named = (*window.ranks, *(state.rank for state in summary.states))
+    known = all(0 <= rank < MOST_RANKS for rank in named)
     possible = ((times >= 0) & (times < LONGEST_NS)).all() and (window.counts > 0).all()
     return known and bool(possible and np.isfinite(steps).all() and (steps[:, 1:2] >= 1).all())
 

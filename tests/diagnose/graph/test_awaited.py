@@ -104,13 +104,6 @@ def test_a_lane_is_paced_by_most_of_its_work():
     assert paces.tolist() == [[1] * 4] * 3 + [[1.5] * 4]
 
 
-def test_a_pace_that_several_gaps_tell_is_not_drawn_to_the_usual():
-    """Three gaps of 10 ms in each of four steps; in the last they take 14, 15 and 16."""
-    cells = np.repeat(np.arange(4), 3).tolist()
-    one = gaps([10] * 9 + [14, 15, 16], [0] * 12, kind=[0, 1, 2] * 4, cell=cells)
-    assert one.paces(shares([], [], [])).reshape(4, 3)[:, 0].tolist() == [1, 1, 1, 1.5]
-
-
 def test_a_misfit_is_the_mean_difference_from_what_a_gap_would_last():
     one = gaps([10, 14, 10], [0, 0, 0])
     apart, usual = one.misfit(shares([]), np.ones(3))

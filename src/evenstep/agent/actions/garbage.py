@@ -32,6 +32,7 @@ from math import inf
 from pathlib import Path
 
 from evenstep.agent.actions.action import FACTS_STEPS, Action, Facts
+from evenstep.agent.recording.collector import NEVER, OLDEST
 from evenstep.pacing.random_trial import BLOCK_STEPS, RARE
 
 WORTH = 0.003  # smallest share of a step spent in pauses that is worth a trial, …
@@ -40,8 +41,7 @@ SHARE = 0.002  # share of time for the fixed cost of collections
 LOOK_STEPS = 16  # between two looks at memory
 GROWTH = 0.05  # largest growth of resident memory; at half of it the interval is halved
 SCALES = (4, 6, 8)  # doublings of a block; few, so that ranks that differ a little agree
-YOUNG, OLDEST = 1, 2  # generations of Python's collector
-NEVER = (1 << 31) - 1  # the threshold that is never reached
+YOUNG = 1  # generation of a collection that is not a full one
 
 _PAGES = Path("/proc/self/statm")
 

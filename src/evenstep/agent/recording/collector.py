@@ -24,6 +24,7 @@ from typing import Any
 OnPause = Callable[[int, int, int, int, bool], None]
 
 OLDEST = 2  # generation of a full collection
+NEVER = (1 << 31) - 1  # the first threshold that is never reached, while `--act gc` collects
 MINIMUM_NS = 100_000  # shorter ones, such as young collections of a small heap, are left out
 
 
@@ -119,12 +120,14 @@ class PauseWatch:
 def called(generation: int) -> bool:
     """Whether the collection that begins was asked for by `gc.collect()`.
 
-    The collector itself only begins one when more objects than its first threshold were made. Young
-    generations, of which there are many, are taken as its own.
+    The collector itself begins a full one when its last threshold is passed, soon after its first
+    was: from Python 3.12 when a call has ended, and has freed some of its objects. Young
+    generations, of which there are many, are taken as its own; so is what `--act gc` collects.
     """
-    return generation == OLDEST and (
-        not gc.isenabled() or gc.get_count()[0] <= gc.get_threshold()[0]
-    )
+    counts, limits = gc.get_count(), gc.get_threshold()
+    if generation != OLDEST or limits[0] == NEVER:
+        return False
+    return not gc.isenabled() or counts[2] <= limits[2] or 2 * counts[0] <= limits[0]
 
 
 # -- signals ---------------------------------------------------------------------------------------

@@ -88,11 +88,9 @@ class Gaps(NamedTuple):
             weight = np.where(shown, length, 0.0)
             most = LARGEST_WEIGHT * np.bincount(self.cell, weight, len(cells))
             weight = np.where(unseen, 0.0, np.minimum(weight, most[self.cell]))
-            ratio = work / np.maximum(length, 1.0)
-            beside = np.append(ratio, np.ones(len(cells))), np.append(weight, most)
-            told = weighted_median(*beside, np.append(self.cell, cells)) != 1.0
-            usual = weighted_median(ratio, weight, self.cell)
-            pace = np.where(told & (usual > 0), usual, 1.0)[self.cell]
+            ratio = np.append(work / np.maximum(length, 1.0), np.ones(len(cells)))
+            usual = weighted_median(ratio, np.append(weight, most), np.append(self.cell, cells))
+            pace = np.where(usual > 0, usual, 1.0)[self.cell]
         return pace
 
     def lengths(self, work: Array, unseen: Array) -> Array:

@@ -133,7 +133,8 @@ class Costs:
             less = _distributed(wanted, np.where(explains, weight, own), own)
             ended = self.graph.device[part.lanes] & ~late & (np.diff(part.segments) == 1)[:, None]
             ended &= (wanted[:-1] > 0) & (wanted[1:] <= 0)
-            less[1:, :, 0] += np.where(ended, above_others(own[1:, :, 0]), 0.0)
+            above = np.maximum(above_others(own[1:, :, 0]), 0.0)
+            less[1:, :, 0] += np.where(ended, above, 0.0)
             part.assign(changed, np.maximum(own - less, 0.0))
         return self.change_to(changed)
 

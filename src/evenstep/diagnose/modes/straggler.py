@@ -67,7 +67,7 @@ def _units(case: Case, behind: Array) -> Array:
     """A number for each rank, the same for those of a node that are all about as late."""
     unit = np.arange(len(behind))
     names = np.array([case.trace.ranks[int(rank)].node for rank in case.grid.ranks])
-    for name in filter(None, case.trace.nodes):
+    for name in set(names.tolist()) - {""}:
         mine = np.flatnonzero(names == name)
         if behind[mine].min() > MOST * behind[mine].max():
             unit[mine] = mine[0]

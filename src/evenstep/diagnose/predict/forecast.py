@@ -305,7 +305,9 @@ def _lasting(values: Array, statistic: Callable[..., Array]) -> Array:
 def _widths(apart: Array, usual: Array) -> Array:
     """The width of each rank's part (steps, ranks), 1 for the middle one: a power of its usual time
     (the first, where noise is a share of the work; 0, where its delay is constant), and more or
-    less where that lasts."""
+    less where that lasts; of two ranks, neither of which is the usual one, 1."""
+    if apart.shape[1] < 3:
+        return np.ones(apart.shape[1])
     log = np.log(np.maximum(usual, 1.0))
     log -= np.median(log)
     found = np.log(np.maximum(np.abs(apart).mean(axis=0), 1.0))
@@ -415,29 +417,29 @@ def _drawn(part: Segment, ranks: int, random: np.random.Generator | None) -> Arr
 
 def _maximum(part: Segment, drawn: Array, units: float) -> tuple[Array, Array]:
     """Support and CDF of the largest of `units` own times of ranks like these."""
-    places, widths, counts = _merged(part.usual_ns[drawn], part.width[drawn])
+    noise = part.noise
+    order = np.argsort(part.usual_ns[drawn] + float(noise.at_ns[-1]) * part.width[drawn])
+    places, widths, counts = _merged(part.usual_ns[drawn[order]], part.width[drawn[order]])
     weights = counts * (units / len(drawn))
-    anchors = sorted({0, *range(max(len(places) - 3, 0), len(places)), int(np.argmax(widths))})
-    reach = places[anchors, None] + widths[anchors, None] * part.noise.at_ns
-    at = np.unique(reach.reshape(-1))
+    anchors = np.unique(np.arange(-3, 1) % len(places))
+    at = np.unique(places[anchors, None] + widths[anchors, None] * noise.at_ns)
     log_cdf = np.zeros(len(at))
     for place, width, weight in zip(places, widths, weights, strict=True):
-        log_cdf += weight * part.noise.log_cdf((at - place) / width)
+        log_cdf += weight * noise.log_cdf((at - place) / width)
     cdf = np.maximum.accumulate(np.exp(log_cdf))
     first = max(int(np.searchsorted(cdf, 1e-12)) - 1, 0)
     return at[first:], cdf[first:]
 
 
 def _merged(places: Array, widths: Array) -> tuple[Array, Array, Array]:
-    """Few places and widths that stand for many, with their counts; the largest stay single."""
-    order = np.argsort(places, kind="stable")
-    parts = np.split(order, np.arange(1, len(order)))
-    if len(order) > LOCATIONS:
-        half = LOCATIONS // 2
-        parts = [*np.array_split(order[:-half], half), *parts[-half:]]
-    counts = np.array([float(len(part)) for part in parts])
-    starts = np.concatenate([[0], np.cumsum(counts[:-1])]).astype(int)
-    place, width = (np.add.reduceat(values[order], starts) for values in (places, widths))
+    """Few places and widths that stand for many, with their counts; the last stay single."""
+    single = min(len(places), LOCATIONS // 2)
+    starts = np.arange(len(places))
+    if len(places) > LOCATIONS:
+        few = np.linspace(0, len(places) - single, LOCATIONS - single, endpoint=False).astype(int)
+        starts = np.append(few, starts[-single:])
+    counts = np.diff(starts, append=len(places)).astype(float)
+    place, width = (np.add.reduceat(values, starts) for values in (places, widths))
     return place / counts, width / counts, counts
 
 
