@@ -198,6 +198,7 @@ def _with(share: Array, ahead: int, part: float) -> Array:
 
 
 def clearly(misfit: Array, before: Array, floor: Array | float) -> Array:
+    """Whether a misfit is less than before by more than `floor` and a share of what is left."""
     return np.asarray(before - misfit > np.maximum(floor, SURE * misfit))
 
 
