@@ -70,6 +70,14 @@ def test_a_listener_gets_the_latest_picture_at_once_and_then_the_next(server):
     assert json.loads(events.readline().removeprefix(b"data: ")) == {"step": 3}
 
 
+def test_the_last_message_arrives_where_the_server_ends_right_after_it():
+    with LiveServer() as server:
+        events = get(server, f"/events?token={server.token}")
+        server.publish({"step": 9})
+    assert not any(stream.is_alive() for stream in server._server.streams)  # nothing is cut off
+    assert events.read() == b'data: {"step":9}\n\nevent: ended\ndata: {}\n\n'
+
+
 def test_a_port_in_use_is_named(server):
     with pytest.raises(UsageError, match="choose another --port"):
         LiveServer(server.port)

@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+from weakref import WeakSet
 
 from evenstep.errors import UsageError, refused
 from evenstep.report.page.sheet import content_hash
@@ -32,6 +33,7 @@ ADDRESS = "127.0.0.1"
 ALIVE_S = 5.0  # time after which a comment is sent, so that both sides notice a lost connection
 WAITING_S = 60.0  # timeout of a request
 POLL_S = 0.1
+LAST_S = 2.0  # how long pages are waited for that have not read the last message
 
 
 class LiveServer:
@@ -61,6 +63,9 @@ class LiveServer:
         self._server.closed.set()
         self._server.shutdown()
         self._server.server_close()
+        until = time.monotonic() + LAST_S
+        for stream in tuple(self._server.streams):  # they end after the last message
+            stream.join(max(until - time.monotonic(), 0))
 
 
 def tunnel_command(port: int) -> str:
@@ -106,6 +111,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, *of: Any) -> None:
         super().__init__(*of)
         self.closed = threading.Event()
+        self.streams: WeakSet[threading.Thread] = WeakSet()
 
     @cached_property
     def page(self) -> tuple[bytes, str]:
@@ -166,6 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("X-Content-Type-Options", "nosniff")
 
     def _stream(self) -> None:
+        self.server.streams.add(threading.current_thread())
         self._begin(200, "text/event-stream")
         self.end_headers()
         sent, since_s, over = b"", time.monotonic(), False
