@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from evenstep.importers.draft import Draft
 from evenstep.trace.repetition import stepped, with_steps
-from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 
 MS = 1_000_000
 STEP_MS, STEPS = 100, 20
@@ -50,6 +50,21 @@ class Program:
         rows = trace.of_kind(Kind.STEP)
         self.trace = trace
         return {rank: rows.select(rows["rank"] == rank) for rank in range(self.world)}
+
+
+def test_equal_calls_for_each_layer_are_one_step_where_backward_comes_once():
+    program = Program(2)
+    for step in range(STEPS):
+        for rank in (0, 1):
+            begun = (1000 + step * STEP_MS + 2) * MS
+            row = {"kind": int(Kind.PHASE), "op": int(Phase.BACKWARD)}
+            program.draft.rows(rank, row | {"enter_ns": begun, "exit_ns": begun + MS})
+        for layer in range(6):  # after pauses that vary more than those between steps
+            at_ms = 10 + 14 * layer + (step * layer) % 7
+            program.call(step, at_ms, "all", (0, 1), 4096)
+            program.call(step, at_ms + 2, "all", (0, 1), 64)
+    assert {len(rows) for rows in program.steps().values()} == {STEPS - 1}
+    assert program.said == f"steps were inferred: 12 collectives that come again {STEPS - 1} times"
 
 
 @pytest.fixture

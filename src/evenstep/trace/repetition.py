@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep.trace.columns import Array, Columns, key_numbers
-from evenstep.trace.spool.layout import Flag, Kind, Op
+from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.spooled import NONE_VALUES, OnDisk
 from evenstep.trace.trace import Trace
 
@@ -120,6 +120,7 @@ class _Calls(NamedTuple):
     begun: Array
     ended: Array  # 0 where unknown
     issued: Array | None
+    backwards: Array  # that the call's rank had begun before it
 
     def of(self, place: int) -> slice:
         return slice(int(self.first[place]), int(self.first[place + 1]))
@@ -191,7 +192,20 @@ def _calls(trace: Trace, issued_ns: Array | None) -> _Calls | None:
         _begun(rows, trace).astype(np.int64),
         ended.astype(np.int64),
         None if issued_ns is None else rows.issued_ns,
+        _backwards(trace, rows),
     )
+
+
+def _backwards(trace: Trace, rows: Columns) -> Array:
+    """How many backwards each row's rank had begun before it, where they were recorded."""
+    phases = trace.of_kind(Kind.PHASE)
+    begun = phases.select(phases.op == int(Phase.BACKWARD)).sorted_by("rank", "enter_ns")
+    count = np.zeros(len(rows), np.int64)
+    for rank in np.unique(begun["rank"]):
+        mine = rows["rank"] == rank
+        times = begun.enter_ns[begun["rank"] == rank]
+        count[mine] = np.searchsorted(times, rows.enter_ns[mine])
+    return count
 
 
 # -- one rank --------------------------------------------------------------------------------------
@@ -247,6 +261,8 @@ def _at_pauses(calls: _Calls, place: int, kept: Array, since: int, period: int) 
     `kept`: indices of the calls that repeat with this period from the `since`-th on."""
     pauses = calls.pauses(place)[kept[:-1]].astype(float)[since:]
     collective = calls.collective[calls.of(place)][kept][since:]
+    begun = calls.backwards[calls.of(place)][kept][since:]
+    period *= _period(np.diff(begun[::period])) or 1  # equal calls for each layer of a model
     period *= _repeated(pauses[:MOST_CALLS], period)
     usual = np.array([np.median(pauses[at::period]) for at in range(period)])
     wanted = collective[:period]
