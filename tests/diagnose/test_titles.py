@@ -48,3 +48,15 @@ def test_who_is_slower_at_all_that_it_does_is_called_so():
     assert found.title == "Slow compute on rank 1"
     assert "all its work is slower, by 12" in found.cause
     assert "clocks, temperature" in found.options[0].action
+
+
+def test_one_delay_is_in_its_step_and_place_though_other_phases_took_longer_there_too():
+    world = World(ranks=2, steps=120)
+    one = world.everywhere()
+    one[80, 1] = MS
+    world = world.delayed(Phase.OTHER, 600 * one)
+    for phase, half in ((Phase.FORWARD, 10), (Phase.BACKWARD, 20), (Phase.OPTIMIZER, 2)):
+        world = world.delayed(phase, half * one)
+    found = diagnose(world.trace()).findings[0]
+    assert found.title == "Delay in the training loop on rank 1"
+    assert found.cause.startswith("rank 1 (node node0) enters last in step 80: 632 ms more in your")

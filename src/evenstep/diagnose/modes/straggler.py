@@ -135,11 +135,12 @@ def _late(case: Case, cells: Array) -> list[Finding]:
     turning, more = pattern == "rotating", case.mean_excess_ns(cells)
     place, many = _place(case, cells, phase, more), len(ranks) > words.RUNS_LISTED  # of names
     often = {"transient": " now and then", "bursty": " for stretches of steps"}
+    hit = case.grid.steps[cells.any(axis=1)]
     nodes = case.where(ranks).nodes
     several = nodes and len(case.trace.nodes) > 1
     alike = not turning and pattern != "chronic" and _all_alike(case, cells)
     kind = "turns" if turning else "anyone" if alike else ""
-    if not kind and (_everywhere(case, cells) or place == words.IN_KERNELS):
+    if not kind and (_everywhere(case, cells, more) or place == words.IN_KERNELS):
         kind = "kernels" if place == words.IN_KERNELS else "everywhere"
     everybody = pattern != "chronic" or len(ranks) == len(case.grid.ranks)
     return finding_of_late(
@@ -147,7 +148,7 @@ def _late(case: Case, cells: Array) -> list[Finding]:
         layer="runtime" if alike else _layer(case, ranks, phase), nobody=alike,
         numbers={
             "waiting": case.waiting_in_words(cells) + waited_at(case.trace, case.victims(cells)[0]),
-            "often": often.get(str(pattern), ""),
+            "often": f" in step {hit[0]}" if len(hit) == 1 else often.get(str(pattern), ""),
             "turns": f"{len(ranks):,} ranks" if many else words.ranks(ranks),
             "more": more,
             "place": "in a step" if alike else place,
@@ -170,13 +171,15 @@ def _place(case: Case, cells: Array, phase: Phase, more_ns: float) -> str:
     return words.IN_KERNELS if part > MOST else words.IDLE_DEVICE if part < MINOR else place
 
 
-def _everywhere(case: Case, cells: Array) -> bool:
+def _everywhere(case: Case, cells: Array, more_ns: float) -> bool:
     """Whether the late cells take longer in several phases in proportion to the work, as on a
-    slower processor."""
+    slower processor, and most of the excess lies there."""
     if cells.all():
         return False  # no cell is left to compare with
     lengths = [case.grid.phase_ns[phase] for phase in WORK_PHASES[:-1]]
     usual, mine = (np.array([np.median(one[of]) for one in lengths]) for of in (~cells, cells))
+    if (mine - usual).sum() < MOST * more_ns:
+        return False
     counts = usual > MINOR * usual.sum()
     slower = mine[counts] / usual[counts] - 1
     return len(slower) > 1 and bool(slower.min() > MOST * slower.max())
