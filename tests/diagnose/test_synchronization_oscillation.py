@@ -116,6 +116,20 @@ def test_few_slow_steps_of_all_ranks_without_a_period_are_stalls(worst, evidence
     assert finding.severity == pytest.approx(world.injected_share(), rel=0.1)
 
 
+@pytest.mark.parametrize("phase", [Phase.FORWARD, Phase.OTHER])
+def test_one_step_that_is_long_on_all_ranks_is_said_with_its_cost_and_place(phase):
+    world = World(ranks=4, steps=120, noise=0.02)
+    table = world.everywhere()
+    table[80] = 600 * MS  # of 120 steps of 64 ms
+    world = world.delayed(phase, table)
+    finding = diagnose(world.trace()).findings[0]
+    assert finding.title == "Slow step 80"
+    assert finding.observation.startswith("1 step of 117 lasts 66")
+    place = {Phase.FORWARD: "inside forward", Phase.OTHER: "in your training loop"}[phase]
+    assert f"more work in step 80, {place}" in finding.cause
+    assert finding.severity == pytest.approx(world.injected_share(), rel=0.05)
+
+
 def test_a_log_of_one_rank_says_what_the_job_does_and_nothing_of_other_sizes(tmp_path):
     lines = [f"iter {n}: loss 3.2, time {150 + 900 * (n % 10 == 0)}.00ms" for n in range(80)]
     (tmp_path / "train.log").write_text("\n".join(lines))

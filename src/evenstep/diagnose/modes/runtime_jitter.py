@@ -10,7 +10,7 @@ from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.graph.streams import LAUNCH_NS, TELLING
 from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.lateness.case import Case
-from evenstep.diagnose.lateness.delays import Cause
+from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS
 from evenstep.diagnose.levels import (
     CHANGED,
@@ -40,38 +40,48 @@ from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import MOST_CERTAIN, Share
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Flag, Kind, Phase
+from evenstep.words import plural
 
 RETRIES = "allocator.retries_count"
 
 
 def find(case: Case) -> list[Finding]:
-    """The collector, competition for cores, the allocator, devices that wait for hosts, and stalls
-    of all ranks."""
-    found = [*_collector(case), *_cores(case), *_allocator(case), *_late_issue(case)]
-    return [*found, *_stalls(case)]
+    """Stalls of all ranks, the collector, competition for cores, the allocator, and devices that
+    wait for hosts."""
+    found = [*_stalls(case), *_collector(case), *_cores(case)]
+    return [*found, *_allocator(case), *_late_issue(case)]
 
 
 def _stalls(case: Case) -> list[Finding]:
-    """Few steps, at no steady interval, in which most ranks have much more work than usual."""
+    """Few steps, at no steady interval, in which most ranks have much more work than usual, and do
+    not wait for a core; of these the steps with most more."""
     inferred = case.trace.flagged(Kind.STEP, Flag.INFERRED)  # may be single collectives
     if inferred or not case.trace.elapsed_known:
         return []
-    work = common_work(case)
+    waited = np.quantile(case.grid.run_delay_ns, 0.5, axis=1, method="lower")
+    work = common_work(case) - waited
     low, usual = np.quantile(work, [LOW, 0.5])
     slow = work > max(usual + SIGMAS * (usual - low), CHANGED * usual)
+    slow &= work - usual >= MINOR * (work.max() - usual)
     few = 0 < slow.mean() <= MINOR
     if not few or oscillation(work) or not lengthens(case, work, slow):
         return []
     gain = gain_of(case, case.with_less_work(np.where(slow, work - usual, 0.0)))
-    if gain.share.low < SMALLEST_SHARE:
+    if gain.share.low < SMALLEST_SHARE and gain.share.value < NAMED:  # one step has no interval
         return []
+    case.claims.rest_ns = np.where(slow, np.minimum(case.claims.rest_ns, 0.0), case.claims.rest_ns)
     count, step = int(slow.sum()), case.grid.step_ns
+    once = f"step {case.grid.steps[slow][0]}"
     several = len(case.grid.ranks) > 1
     return finding_of(
         case, "runtime_jitter.stalls", gain,
         numbers={
-            "count": count,
+            "count": plural(count, "step"),
+            "lasts": "lasts" if count == 1 else "last",
             "steps": len(slow),
+            "which": once if count == 1 else "few steps, at no steady interval",
+            "place": case.phase_in_words(_longer(case, slow)),
+            "title": once if count == 1 else "steps now and then",
             "slow": float(np.median(step[slow])),
             "fast": float(np.median(step[~slow])),
             "who": "most ranks together have" if several else "the job has",
@@ -82,6 +92,15 @@ def _stalls(case: Case) -> list[Finding]:
             Evidence("work_in_slow_steps", float(np.median(work[slow])), float(usual), "ns"),
         ],
     )  # fmt: skip
+
+
+def _longer(case: Case, slow: Array) -> Phase:
+    """The phase with most of what the slow steps work longer."""
+    lengths = [np.median(case.grid.phase_ns[phase], axis=1) for phase in WORK_PHASES[:-1]]
+    rise = [np.median(each[slow]) - np.median(each[~slow]) for each in lengths]
+    work = np.median(case.grid.work_ns, axis=1)
+    most = max(rise) >= MOST * (np.median(work[slow]) - np.median(work[~slow]))
+    return WORK_PHASES[int(np.argmax(rise))] if most else Phase.OTHER
 
 
 # -- garbage collection ----------------------------------------------------------------------------
@@ -146,7 +165,7 @@ def aligned_pauses(case: Case) -> Change:
 
 def _pause_evidence(case: Case, ranks: list[int]) -> list[Evidence]:
     pauses = case.trace.of_kind(Kind.PAUSE)
-    mine = pauses.select(np.isin(pauses["rank"], ranks))
+    mine = pauses.select(np.isin(pauses["rank"], ranks) & case.grid.cell(pauses)[1])
     per_step, first = case.grid.pause_ns.mean(axis=0), case.grid.ranks == ranks[0]
     usual = 0 if first.all() else np.median(per_step[~first])
     return [
