@@ -8,7 +8,7 @@ from tests.report.small_run import HOSTILE
 def test_a_diagnosis_shows_its_verdict_numbers_and_findings(diagnosis):
     html = diagnosis._repr_html_()
     assert diagnosis.verdict in html
-    assert "step 150 ms mean, 151 ms p99, 213.3 samples/s" in html
+    assert "step 150 ms mean, 151 ms p99" in html
     assert "<td>27 %</td>" in html
 
 

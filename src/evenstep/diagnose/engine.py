@@ -38,7 +38,7 @@ def diagnose(run: Trace | Case) -> Diagnosis:
     case = run if isinstance(run, Case) else open_case(run)
     trace, findings = case.trace, find(case)
     numbers = summary(trace, case.grid) | dynamics(case)
-    numbers = {"verdict": f"{verdict(findings, numbers)}{_fabric(case, numbers)}", **numbers}
+    numbers = {"verdict": str(verdict(findings, numbers, _fabric(case, numbers))), **numbers}
     numbers["unexplained"] = case.unexplained
     numbers["regimes"] = regimes(case.grid)
     numbers |= {"pacing": pacing(trace), "acted": acted(trace)}
@@ -122,13 +122,12 @@ def _fabric(case: Case, numbers: dict[str, Any]) -> str:
     transfer = shares["exposed_communication"]
     share = words.percent(transfer)
     if not case.waits_known:
-        apart = f" Transfer and waiting, which this trace cannot tell apart, take {share}."
-        return apart if transfer >= NAMED else ""
+        return f"Transfer and waiting, not told apart, take {share}" if transfer >= NAMED else ""
     if transfer < NAMED:
-        return "" if case.trace.one_host else " The fabric is not at fault."
+        return "" if case.trace.one_host else "The fabric is not at fault"
     if not case.trace.hiding_known:
-        return f" Transfers take up to {share} of step time: what of them compute hides is unknown."
-    return f" Exposed transfer is {share} of step time."
+        return f"Transfers take up to {share}: what of them compute hides is unknown"
+    return f"Exposed transfer is {share} of step time"
 
 
 def _collectives_seen(trace: Trace) -> bool:
@@ -319,8 +318,8 @@ def _shapley(saved: dict[tuple[int, ...], Array], number: int, count: int) -> Ar
 def _scaled(case: Case, finding: Finding, part_ns: Array, saved_ns: Array) -> Finding:
     """The finding with its part as severity; effect and options scaled to what it saves in turn."""
     part, saved = (round(case.share(each).value, 4) for each in (part_ns, saved_ns))
-    if max(abs(part - finding.severity), abs(saved - finding.severity)) < 0.01 * finding.severity:
-        return finding
+    if abs(saved - part) < SMALLEST_SHARE:
+        saved = part  # one number for one loss
     scale = saved / finding.severity if finding.severity >= SMALLEST_SHARE else None
     return replace(
         finding, severity=part, effect=Effect(max(saved, 0.0), finding.effect.projected),

@@ -6,7 +6,7 @@ A finding answers four questions in this order: what is seen (`observation`), wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from numbers import Integral
@@ -191,47 +191,23 @@ class Diagnosis(Document):
 
 
 def _html(diagnosis: Diagnosis) -> str:
-    """The verdict, the numbers and the findings; names from the trace are escaped."""
-    parts = [f"<p><strong>{_text(diagnosis.verdict)}</strong></p>", _numbers(diagnosis.summary)]
-    rows = [_row(finding) for finding in diagnosis.findings[:LISTED]]
-    if rows:
-        parts.append(_table(("finding", "severity", "seen", "cause", "to do"), rows))
+    """The verdict, the step time and the findings; names from the trace are escaped."""
+    time = diagnosis.summary.get("step_time") or {}
+    numbers = [(name, time.get(f"{name}_ns")) for name in ("mean", "p99")]
+    step = ", ".join(f"{words.duration(at)} {name}" for name, at in numbers if at is not None)
+    rows = diagnosis.rows()[:LISTED]
+    head = "".join(f"<th>{name}</th>" for name in (rows or [{}])[0])
+    lines = [f"<p>step {step}</p>"] if step else []
+    body = ("".join(f"<td>{_cell(value)}</td>" for value in row.values()) for row in rows)
+    table = "".join(f"<tr>{cells}</tr>" for cells in (head, *body))
     more = len(diagnosis.findings) - len(rows)
-    parts += [f"<p>{more} more in <code>findings</code></p>"] if more > 0 else []
-    parts += [f"<p><small>{_text(limit)}</small></p>" for limit in diagnosis.limits]
-    return f"<div>{''.join(parts)}</div>"
+    lines += [f"<table>{table}</table>"] if rows else []
+    lines += [f"<p>{more} more in <code>findings</code></p>"] if more > 0 else []
+    lines += [f"<p><small>{escape(limit)}</small></p>" for limit in diagnosis.limits]
+    return f"<div><p><strong>{escape(diagnosis.verdict)}</strong></p>{''.join(lines)}</div>"
 
 
-def _numbers(summary: dict[str, Any]) -> str:
-    """Step time and shares, a paragraph each, where known."""
-    lines = []
-    time, rate = summary.get("step_time") or {}, summary.get("throughput") or {}
-    if time.get("mean_ns") is not None:
-        line = f"step {words.duration(time['mean_ns'])} mean, {words.duration(time['p99_ns'])} p99"
-        if rate.get("value") is not None:
-            line += f", {rate['value']:,.4g} {rate['unit']}"
-        lines.append(line)
-    shares = summary.get("shares") or {}
-    lines.append(", ".join(f"{_name(name)} {words.percent(v)}" for name, v in shares.items()))
-    return "".join(f"<p>{_text(line)}</p>" for line in lines if line)
-
-
-def _row(finding: Finding) -> list[str]:
-    advice = finding.options[0].action if finding.options else ""
-    severity = words.percent(finding.severity or 0.0)
-    return [_name(finding.mode), severity, finding.observation, finding.cause, advice]
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    first = "".join(f"<th>{_text(cell)}</th>" for cell in head)
-    cells = ("".join(f"<td>{_text(cell)}</td>" for cell in row) for row in rows)
-    body = "".join(f"<tr>{row}</tr>" for row in cells)
-    return f"<table><thead><tr>{first}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _name(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _text(value: object) -> str:
-    return escape(str(value), quote=True)
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return words.percent(value)
+    return escape(str(value).replace("_", " "))

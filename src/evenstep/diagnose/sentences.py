@@ -131,7 +131,8 @@ def _option(texts: Sequence[str], gain: Share | None, numbers: Mapping[str, Any]
 # -- the verdict -----------------------------------------------------------------------------------
 
 CERTAIN, LIKELY = 0.95, 0.7  # confidence from which a finding is called so
-MOST_WORDS = 35  # of all four parts, without numbers and signs
+MOST_WORDS = 35  # of a verdict, without numbers and signs
+FEWEST_WORDS = 5  # of a cause or an action
 _NAMED_BEFORE = re.compile(r"^ranks? [\d, and-]+(?: and \d+ more)?(?: \([^()]*\))?:? ")
 NOTHING = "no step was finished by every rank: there is nothing to judge yet"
 
@@ -149,6 +150,7 @@ class Verdict:
     healthy: bool = False
     when: str = "without it"  # the condition of `after_ns`
     remedy: Option | None = None  # whose action it is
+    fabric: str = ""  # a sentence on its part
 
     @property
     def head(self) -> str:
@@ -167,16 +169,25 @@ class Verdict:
         change = f", {self.change}" if self.change else ""
         why = f"Why: {self.why}" if self.why and self.change and not self.healthy else self.why
         parts = [f"{self.head}{change}", why, f"Do: {self.action}" if self.action else ""]
-        return " ".join(words.capital(part).rstrip(" …") + "." for part in parts if part)
+        parts.append(self.fabric)
+        return " ".join(words.capital(part).rstrip(" .…") + "." for part in parts if part)
+
+    def within(self, most: int, why: str, action: str) -> Verdict:
+        """The verdict with this cause and action, shortened to so many words in all."""
+        left = most - words.count_words(str(replace(self, why=".", action=".")))
+        action = words.shortened(action, max(left // 2, FEWEST_WORDS))
+        why = words.shortened(why, max(left - words.count_words(action), FEWEST_WORDS))
+        return replace(self, why=why, action=action)
 
 
-def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
-    """The verdict on findings, worst first, with the summary they rest on."""
+def verdict(findings: Sequence[Finding], summary: Mapping[str, Any], fabric: str = "") -> Verdict:
+    """The verdict on findings, worst first, with the summary they rest on, and a sentence on the
+    part of the fabric."""
     if not findings and not summary.get("steps"):
-        return Verdict(NOTHING, "")
+        return Verdict(NOTHING, "", fabric=fabric)
     worst = max((finding.severity for finding in findings), default=0.0)
     if worst < NAMED and not (findings and findings[0].mode in TERMINAL):
-        return _healthy(findings, summary)
+        return replace(_healthy(findings, summary), fabric=fabric)
     first = findings[0]
     remedy = best(first)
     action = remedy.action if remedy else ""
@@ -184,7 +195,8 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
         seen = first.observation
         if first.mode == "hang" and not seen.startswith(first.title):  # who is to blame comes first
             seen = f"{first.title}: {seen}"
-        return Verdict(seen, "", first.cause, action, remedy=remedy)
+        found = Verdict(seen, "", remedy=remedy, fabric=fabric)
+        return found.within(MOST_WORDS, first.cause.partition("; ")[0], action)
     before_ns = (summary.get("step_time") or {}).get("mean_ns")
     verb = "cost" if len(first.where.ranks) > 1 and not takes_turns(first) else "costs"
     of = "step time" if before_ns is not None else "the time in collectives"
@@ -194,12 +206,9 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict:
     cost = f"{verb} {share}" if first.where.ranks else f": {share}"  # a title is no subject
     gain, when = _given_back(first, remedy)
     after_ns = before_ns and before_ns * (1 - gain)
-    found = Verdict(who(first), cost, "", "", before_ns, after_ns, when=when)
-    left = MOST_WORDS - words.count_words(f"{found.head} {found.change}")
-    action = words.shortened(action, left // 2)
-    cause = _NAMED_BEFORE.sub("", first.cause.partition(";")[0].removeprefix(f"{found.who}: "))
-    why = words.shortened(cause, left - words.count_words(action))
-    return replace(found, why=why, action=action, remedy=remedy)
+    found = Verdict(who(first), cost, "", "", before_ns, after_ns, False, when, remedy, fabric)
+    cause = first.cause.partition(";")[0].removeprefix(f"{found.who}: ")
+    return found.within(MOST_WORDS, _NAMED_BEFORE.sub("", cause), action)
 
 
 def partial(summary: Mapping[str, Any], limits: Sequence[str]) -> str:
