@@ -17,7 +17,7 @@ it is latency.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -281,43 +281,18 @@ def _segment(every: Array, members: Array, family: str | None) -> Segment:
     """The model of some of all segments (steps, segments, ranks)."""
     own = every[:, members, :]
     apart = own - np.median(own, axis=0)
-    usual = np.stack([_lasting(own[:, i], np.median) for i in range(own.shape[1])])
+    usual = np.median(own, axis=0).mean(axis=0)
     shared, apart = zip(*(_common(apart[:, i]) for i in range(own.shape[1])), strict=True)
-    width = _widths(np.concatenate(apart), usual.mean(axis=0))
+    width = _widths(np.concatenate(apart))
     noise = tails.fit(np.concatenate(apart, axis=1) / np.tile(width, len(members)), family)
-    return Segment(usual.mean(axis=0), width, np.mean(shared, axis=0), noise, members)
+    return Segment(usual, width, np.mean(shared, axis=0), noise, members)
 
 
-def _lasting(values: Array, statistic: Callable[..., Array]) -> Array:
-    """A statistic of each rank's values (steps, ranks), shrunk to the middle by the share of their
-    spread that is chance: even and odd blocks of steps have only the ranks' real differences in
-    common."""
-    found = statistic(values, axis=0)
-    odd = (np.arange(len(values)) // BLOCK_STEPS) % 2 == 1
-    if values.shape[1] < 3 or not odd.any():
-        return np.asarray(found)
-    one, other = statistic(values[odd], axis=0), statistic(values[~odd], axis=0)
-    real = float(((one - one.mean()) * (other - other.mean())).mean())
-    kept = min(max(real / max(float(found.var()), 1e-9), 0.0), 1.0)
-    return np.asarray(np.median(found) + kept * (found - np.median(found)))
-
-
-def _widths(apart: Array, usual: Array) -> Array:
-    """The width of each rank's part (steps, ranks), 1 for the middle one: a power of its usual time
-    (the first, where noise is a share of the work; 0, where its delay is constant), and more or
-    less where that lasts; of two ranks, neither of which is the usual one, 1."""
-    if apart.shape[1] < 3:
-        return np.ones(apart.shape[1])
-    log = np.log(np.maximum(usual, 1.0))
-    log -= np.median(log)
-    found = np.log(np.maximum(np.abs(apart).mean(axis=0), 1.0))
-    power = np.clip((log * (found - found.mean())).sum() / max(float((log**2).sum()), 1e-9), 0, 1)
-
-    def beside(some: Array, axis: int) -> Array:
-        return np.asarray(np.log(np.maximum(np.abs(some).mean(axis=axis), 1.0)) - power * log)
-
-    width = np.exp(_lasting(apart, beside) + power * log)
-    return np.asarray(width / np.median(width))
+def _widths(apart: Array) -> Array:
+    """The width of each rank's part (steps, ranks), 1 for the middle one; of two ranks, neither of
+    which is the usual one, 1."""
+    width = np.maximum(np.abs(apart).mean(axis=0), 1.0)
+    return width / np.median(width) if len(width) > 2 else np.ones(len(width))
 
 
 def _common(apart: Array) -> tuple[Array, Array]:
