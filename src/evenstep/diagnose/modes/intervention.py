@@ -89,19 +89,21 @@ def finding_of_late(
     *,
     layer: str = "",
     nobody: bool = False,
+    at: When | None = None,
     numbers: Mapping[str, Any],
     options: Sequence[str] | Mapping[str, Share | None],
     evidence: Sequence[Evidence] = (),
 ) -> list[Finding]:
     """The finding of cells (steps × ranks, boolean) that are late for one cause, if there are any.
 
-    `nobody`: no rank is named as a culprit. Sentences may use, beside `numbers`, `waiting`, `who`,
-    `lead` (the culprits, or that they take turns), `those` and `hosts`.
+    `nobody`: no rank is named as a culprit; `at` defaults to the steps of these cells. Sentences
+    may use, beside `numbers`, `waiting`, `who`, `lead` (the culprits, or that they take turns),
+    `those` and `hosts`.
     """
     if not cells.any():
         return []
     ranks = case.culprits(cells, cause)
-    recurs = when(cells & np.isin(case.grid.ranks, ranks), case.grid.steps)
+    recurs = at or when(cells & np.isin(case.grid.ranks, ranks), case.grid.steps)
     where, rotates = case.where(ranks), recurs.pattern == "rotating"
     turns = f"the late rank changes ({words.ranks(ranks)} take turns)"
     hits = share_of(cells.any(axis=1).astype(float), np.ones(len(cells)))

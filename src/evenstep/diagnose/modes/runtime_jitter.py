@@ -13,16 +13,11 @@ from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS
 from evenstep.diagnose.levels import (
-    CHANGED,
     FEWEST,
-    LOW,
-    MINOR,
     MOST,
     NAMED,
     NEARLY_ALL,
     SEVERAL,
-    SIGMAS,
-    SMALLEST_SHARE,
 )
 from evenstep.diagnose.measure.grid import during
 from evenstep.diagnose.measure.hosts import Contention, growth
@@ -35,7 +30,7 @@ from evenstep.diagnose.modes.intervention import (
     gain_of,
     when,
 )
-from evenstep.diagnose.modes.synchronization import common_work, lengthens, oscillation
+from evenstep.diagnose.modes.synchronization import of_slow_steps, slow_together
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import MOST_CERTAIN, Share
 from evenstep.trace.columns import Array
@@ -53,45 +48,30 @@ def find(case: Case) -> list[Finding]:
 
 
 def _stalls(case: Case) -> list[Finding]:
-    """Few steps, at no steady interval, in which most ranks have much more work than usual, and do
-    not wait for a core; of these the steps with most more."""
-    inferred = case.trace.flagged(Kind.STEP, Flag.INFERRED)  # may be single collectives
-    if inferred or not case.trace.elapsed_known:
+    """Few steps, at no steady interval, in which most ranks have much more work than usual."""
+    seen = slow_together(case)
+    if seen is None or seen.peak is not None:
         return []
-    waited = np.quantile(case.grid.run_delay_ns, 0.5, axis=1, method="lower")
-    work = common_work(case) - waited
-    low, usual = np.quantile(work, [LOW, 0.5])
-    slow = work > max(usual + SIGMAS * (usual - low), CHANGED * usual)
-    slow &= work - usual >= MINOR * (work.max() - usual)
-    few = 0 < slow.mean() <= MINOR
-    if not few or oscillation(work) or not lengthens(case, work, slow):
-        return []
-    gain = gain_of(case, case.with_less_work(np.where(slow, work - usual, 0.0)))
-    if gain.share.low < SMALLEST_SHARE and gain.share.value < NAMED:  # one step has no interval
-        return []
-    case.claims.rest_ns = np.where(slow, np.minimum(case.claims.rest_ns, 0.0), case.claims.rest_ns)
-    count, step = int(slow.sum()), case.grid.step_ns
-    once = f"step {case.grid.steps[slow][0]}"
-    several = len(case.grid.ranks) > 1
-    return finding_of(
-        case, "runtime_jitter.stalls", gain,
+    count, several = int(seen.slow.sum()), len(case.grid.ranks) > 1
+    once = f"step {case.grid.steps[seen.slow][0]}"
+    found = of_slow_steps(
+        case, "runtime_jitter.stalls", seen,
         numbers={
             "count": plural(count, "step"),
             "lasts": "lasts" if count == 1 else "last",
-            "steps": len(slow),
+            "steps": len(seen.slow),
             "which": once if count == 1 else "few steps, at no steady interval",
-            "place": case.phase_in_words(_longer(case, slow)),
+            "place": case.phase_in_words(_longer(case, seen.slow)),
             "title": once if count == 1 else "steps now and then",
-            "slow": float(np.median(step[slow])),
-            "fast": float(np.median(step[~slow])),
             "who": "most ranks together have" if several else "the job has",
         },
-        at=when(slow[:, None], case.grid.steps), projected=constant, options=["stalls"],
-        evidence=[
-            Evidence("slow_steps", count, 0, "steps"),
-            Evidence("work_in_slow_steps", float(np.median(work[slow])), float(usual), "ns"),
-        ],
+        at=when(seen.slow[:, None], case.grid.steps), options=["stalls"],
+        evidence=[Evidence("slow_steps", count, 0, "steps")],
     )  # fmt: skip
+    if found:  # which explains what is left of these steps, too
+        rest = case.claims.rest_ns
+        case.claims.rest_ns = np.where(seen.slow, np.minimum(rest, 0.0), rest)
+    return found
 
 
 def _longer(case: Case, slow: Array) -> Phase:

@@ -6,14 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep import words
 from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.diagnose.levels import ERRORS, MOST, SURE
 from evenstep.diagnose.measure.hosts import sampled
-from evenstep.diagnose.modes.intervention import Gain, constant, finding_of
+from evenstep.diagnose.modes.intervention import finding_of_late
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import MAD_SIGMA
 from evenstep.statistics.trend import Trend, isotonic, thinned, trend
@@ -93,38 +92,29 @@ def find(case: Case) -> list[Finding]:
 
 def _of_node(case: Case, place: list[Drift]) -> list[Finding]:
     """The finding of a node's drifts, the worst first: all lateness of their ranks."""
-    grid, ranks = case.grid, [drift.rank for drift in place]
-    cells = case.claims.claim(case.delays.cells(Cause.WORK) & np.isin(grid.ranks, ranks))
-    if not cells.any():
-        return []
-    worst, first = place[0], min(drift.onset for drift in place)
-    named, where, signs = case.ranks_in_words(ranks), case.where(ranks), _signs(case, ranks[0])
-    onset, last = int(grid.steps[first]), int(grid.steps[-1])
+    grid, worst, first = case.grid, place[0], min(drift.onset for drift in place)
+    ours = np.isin(grid.ranks, [drift.rank for drift in place])
+    signs, start_ns = _signs(case, worst.rank), max(worst.start_ns, 1.0)
     seen = [
         say(f"thermal_drift.{sign.metric}", measured=sign.measured, expected=sign.expected)
         for sign in signs
     ]
-    start_ns = max(worst.start_ns, 1.0)
-    return finding_of(
-        case, "thermal_drift", Gain(case.share(case.loss(cells)), case.relieved(cells)),
+    onset, last = int(grid.steps[first]), int(grid.steps[-1])
+    return finding_of_late(
+        case, "thermal_drift", case.claims.claim(case.delays.cells(Cause.WORK) & ours),
+        at=When([(onset, last)], "chronic"),
         numbers={
-            "whose": f"{named}'s own work" if len(ranks) == 1 else f"the own work of {named}",
             "growth": worst.growth_ns,
             "relative": worst.growth_ns / start_ns,
             "onset": onset,
             "lasted": float(grid.step_ns[first:].sum()),
             "why": say(f"thermal_drift.{'hot' if signs else 'unproven'}", signs=", ".join(seen)),
-            "nodes": ", ".join(where.nodes) or words.ranks(ranks),
             "proof": "" if signs else say("thermal_drift.sample"),
         },
-        where=where, at=When([(onset, last)], "chronic"), projected=constant,
         options=["cool", "drain"],
         evidence=[
-            *case.wait_evidence(cells),
             Evidence("growth_of_own_work", worst.growth_ns, 0, "ns"),
             Evidence("growth_per_hour", worst.per_hour.slope / start_ns, 0.0, "share"),
-            Evidence("p_value_of_no_trend", worst.per_hour.p, None, "1"),
-            Evidence("growth_after_as_long_again", 2 * worst.growth_ns, 0, "ns"),
             *signs,
         ],
     )  # fmt: skip

@@ -28,7 +28,7 @@ from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS, above_others
-from evenstep.diagnose.levels import CLEARLY, MINOR, MOST, NAMED, SMALLEST_SHARE, SURE
+from evenstep.diagnose.levels import MOST, NAMED, SMALLEST_SHARE, SURE
 from evenstep.diagnose.modes.intervention import Gain, by_noise, constant, finding_of, throughout
 from evenstep.statistics.interval import z
 from evenstep.statistics.trend import linear, ranked
@@ -47,25 +47,19 @@ def find(case: Case) -> list[Finding]:
 
 
 def rotating(spent: Array) -> bool:
-    """Whether a rank is slow in most steps (steps × ranks), no rank in most of those, and as many
-    ranks as by chance, in no order: data is dealt out to all, while slow machines stay the same or
-    take turns."""
+    """Whether a rank is slow in most steps (steps × ranks), drawn anew each time rather from all of
+    them than from half (by the pairs of steps with the same one, Simpson 1949), in no order: data
+    is dealt out to all, while slow machines stay the same or take turns."""
     middle = np.median(spent, axis=1, keepdims=True)
     behind = (spent / np.where(middle > 0, middle, 1.0)).max(axis=1) >= 1 + VARYING / 2
     if behind.mean() < MOST:
         return False
-    ranks = spent.shape[1]
-    slowest = np.bincount((turns := spent.argmax(axis=1))[behind], minlength=ranks)
-    few = slowest.max() > min(0.8, 0.25 + 2 / ranks) * behind.sum()
-    expected, deviation = _hit_by_chance(ranks, int(behind.sum()))
-    enough = expected - max(MINOR * expected, CLEARLY * deviation)
-    return not few and bool(np.count_nonzero(slowest) >= enough) and not _recurs(turns[:LONGEST])
-
-
-def _hit_by_chance(ranks: int, times: int) -> tuple[float, float]:
-    """How many ranks independent draws hit, and the standard deviation (Feller 1968, IV.2)."""
-    empty, both = ranks * (1 - 1 / ranks) ** times, (1 - 2 / ranks) ** times
-    return ranks - empty, max(empty + ranks * (ranks - 1) * both - empty**2, 0.0) ** 0.5
+    times = np.bincount((turns := spent.argmax(axis=1))[behind])
+    of_all = (
+        int(times.sum()) * (int(times.sum()) - 1) / 2 / spent.shape[1]
+    )  # of half: twice as many
+    same = float((times * (times - 1)).sum()) / 2
+    return same <= 1.5 * of_all + of_all**0.5 and not _recurs(turns[:LONGEST])
 
 
 def _recurs(drawn: Array) -> bool:
