@@ -61,9 +61,9 @@ class LiveRank:
         self.spool.put(self._start_ns, 0, Kind.COLLECTIVE, op, self.step, 0, 1, 7)
         return self
 
-    def ends(self, **facts):
+    def ends(self, at_ns=99, **facts):
         """Close the trace."""
-        for key, value in {**facts, "closed": {"reason": "exit"}}.items():
+        for key, value in {**facts, "closed": {"reason": "exit", "monotonic_ns": at_ns}}.items():
             self.spool.add_fact(key, value)
         self._log.release()
         self.spool.shut()

@@ -175,6 +175,36 @@ def test_a_rank_whose_process_is_gone_has_died(watched, run):
     LiveRank(run, 3, pid=DEAD_PID).steps(40)
     watched.look()
     assert watched.look(4.0).verdict == "Rank 3 has died: no such process now"
+    assert watched.modes() == ["rank_failed"]
+
+
+def test_of_ranks_that_died_the_first_is_named_with_its_end(watched, run):
+    for rank, ns in enumerate((90, 95, 30)):
+        how = {"signal": "SIGKILL" if rank == 2 else "SIGTERM", "monotonic_ns": ns}
+        LiveRank(run, rank, world=3, pid=DEAD_PID).steps(40).spool.add_fact("ended", how)
+    watched.look()
+    seen = watched.look(4.0)
+    said = "Rank 2 has died: SIGKILL; ranks 0 and 1 followed; evenstep diagnose "
+    assert (seen.state, seen.verdict) == ("ended", f"{said}{run} explains it")
+    assert [(each.mode, each.ranks) for each in seen.findings[:1]] == [("rank_failed", (2,))]
+
+
+def test_an_exit_code_after_a_closed_trace_comes_before_the_error_of_who_lost_that_peer(
+    watched, run
+):
+    ranks = job(run, world=2)
+    lost = {"type": "RuntimeError", "message": "Connection closed by peer", "monotonic_ns": 50}
+    ranks[0].ends(raised=lost, ended={"signal": "SIGTERM", "monotonic_ns": 80})
+    ranks[1].ends(ended={"exit_code": 3, "monotonic_ns": 70}, at_ns=20)
+    assert watched.look().verdict.startswith("Rank 1 has died: exit code 3; rank 0 followed")
+
+
+def test_ranks_that_a_signal_to_the_launcher_ended_have_not_died(watched, run):
+    for rank in range(2):
+        how = {"signal": "SIGTERM", "monotonic_ns": 9, "asked": "SIGINT"}
+        LiveRank(run, rank, world=2, pid=DEAD_PID).steps(40).spool.add_fact("ended", how)
+    watched.look()
+    assert watched.look(4.0).verdict.startswith("the run has ended")
 
 
 def test_a_rank_on_another_machine_is_not_called_dead(watched, run):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.cli.main import main
+from evenstep.trace.spool.identity import boot_id, hostname
 from evenstep.watch import tree as live_tree
 from evenstep.watch.findings import live_findings
 from evenstep.watch.frame import frame
@@ -200,6 +201,15 @@ def test_an_aggregator_outlives_no_rank_that_was_killed(tmp_path, monkeypatch):
     LiveRank(tmp_path, 0, world=2).steps(3).ends()
     LiveRank(tmp_path, 1, world=2, pid=1 << 30).steps(3)
     assert main(["watch", str(tmp_path), "--aggregate"]) == 0
+
+
+def test_a_watcher_outlives_no_run_whose_ranks_and_launcher_are_gone(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("evenstep.watch.run.GONE_S", -120.0)
+    gone = {"pid": 1 << 30, "hostname": hostname(), "boot_id": boot_id(), "started_ticks": 1}
+    LiveRank(tmp_path, 0, world=1, pid=gone["pid"]).steps(3)
+    (tmp_path / "run.json").write_text(json.dumps({"written_by": "launcher", **gone}))
+    assert main(["watch", str(tmp_path), "--every", "0.1"]) == 0
+    assert "Rank 0 has died: no such process now; evenstep diagnose" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

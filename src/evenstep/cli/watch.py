@@ -14,7 +14,7 @@ from evenstep.cli.progress import RestartGrace
 from evenstep.cli.terminal import say, until_interrupted
 from evenstep.errors import TraceError, UsageError, refused
 from evenstep.report.terminal.style import wants_color
-from evenstep.trace.spool.folder import is_closed
+from evenstep.trace.spool.folder import is_closed, is_gone, read_facts
 from evenstep.trace.spool.identity import hostname
 from evenstep.watch.findings import Journal, live_findings
 from evenstep.watch.frame import Frame, frame
@@ -95,8 +95,17 @@ def _views(path: Path, every_s: float) -> Iterator[tuple[Frame, Journal, list[st
         shown = frame(run, found)
         new = journal.note(found, shown.step)
         yield shown, journal, [finding.text for finding in new]
-        if over.is_out(ended=run.ended):
+        if over.is_out(ended=run.ended, died=run.over) or (run.over and _launcher_is_gone(path)):
             return
+
+
+def _launcher_is_gone(path: Path) -> bool:
+    """Whether the run had a launcher on this host, which has ended: no attempt follows."""
+    try:
+        facts = read_facts(path / "run.json")
+    except TraceError:
+        return False
+    return facts.get("written_by") == "launcher" and is_gone(facts, 0)
 
 
 def _refreshes(every_s: float) -> Iterator[None]:

@@ -6,6 +6,7 @@ the whole trace.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ from evenstep.trace.spool.layout import Phase
 from evenstep.watch.frame import LiveFinding, lateness_ns
 from evenstep.watch.run import FollowedRun, SeenRank
 from evenstep.watch.window import FEWEST_STEPS, WINDOW_STEPS, RankWindow
-from evenstep.words import duration, percent, printable
+from evenstep.words import duration, ended, percent, printable
 from evenstep.words import ranks as named
 
 TURNS = 0.05  # smallest share of a step lost to ranks that are late in turns
@@ -28,7 +29,7 @@ KEPT = 5  # past findings that are still shown
 
 def live_findings(run: FollowedRun) -> list[LiveFinding]:
     window = run.window
-    found = [*_silent(run.states), *_failed(run.states)]
+    found = [*_died(run.states), *_silent(run.states), *_failed(run.states)]
     if run.lost_nodes:
         first, *others = sorted(run.lost_nodes)
         nodes = printable(first) + (f" and {len(others)} more" if others else "")
@@ -47,11 +48,33 @@ def live_findings(run: FollowedRun) -> list[LiveFinding]:
     return found
 
 
+def _died(states: Sequence[SeenRank]) -> Iterator[LiveFinding]:
+    """Ranks that died, and how; of one host the first of them, as others fail without it."""
+    dead = sorted((state for state in states if _failure_ns(state)), key=_failure_ns)
+    if not dead:
+        return
+    first, others = _ranks(dead[:1]), _ranks(dead[1:])
+    if math.isinf(_failure_ns(dead[0])) or len({state.host for state in dead}) > 1:
+        first, others = _ranks(sorted(dead, key=lambda state: state.rank)), ()
+    known = "ended" in dead[0].facts or "raised" in dead[0].facts
+    how = printable(ended(dead[0].facts)) if known else "no such process now"
+    text = f"{named(first)} {'has' if len(first) == 1 else 'have'} died: {how}"
+    text += f"; {named(sorted(others))} followed" if others else ""
+    yield LiveFinding("rank_failed", first, None, text)
+
+
+def _failure_ns(state: SeenRank) -> float:
+    """When a rank failed, on its host's clock; inf if unknown, 0 if it did not, or a signal to the
+    launcher asked for it."""
+    end, raised = state.facts.get("ended") or {}, state.facts.get("raised") or {}
+    wrong = state.gone or raised or "signal" in end or end.get("exit_code")
+    if not wrong or end.get("asked"):
+        return 0.0
+    known = (raised, state.facts.get("closed") or {}, end)
+    return min(float(each.get("monotonic_ns", math.inf)) for each in known)
+
+
 def _silent(states: Sequence[SeenRank]) -> Iterator[LiveFinding]:
-    if gone := [state for state in states if state.gone]:
-        ranks = _ranks(gone)
-        verb = "has" if len(gone) == 1 else "have"
-        yield LiveFinding("hang", ranks, None, f"{named(ranks)} {verb} died: no such process now")
     silent = [state for state in states if state.silent_s and not state.gone]
     if not silent:
         return

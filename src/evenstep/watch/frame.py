@@ -252,7 +252,7 @@ def request_words(request: Mapping[str, Any]) -> str:
 def _state(run: FollowedRun) -> RunState:
     if not run.states:
         return "waiting"
-    if run.ended:
+    if run.over:
         return "ended"
     if all(rank_state(state) in ("silent", "gone", "ended", "failed") for state in run.states):
         return "silent"
@@ -263,7 +263,9 @@ def _verdict(run: FollowedRun, state: str, findings: Sequence[LiveFinding]) -> s
     if state == "waiting":
         return f"waiting for the first rank in {run.path}"
     if state == "ended":
-        return f"the run has ended; evenstep diagnose {run.path} explains it"
+        died = [finding.text for finding in findings if finding.mode == "rank_failed"]
+        how = capital(died[0]) if died else "the run has ended"
+        return f"{how}; evenstep diagnose {run.path} explains it"
     current = [finding for finding in findings if finding.mode != "restart_amplification"]
     if current:
         return capital(current[0].text)

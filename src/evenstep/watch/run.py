@@ -55,7 +55,13 @@ class FollowedRun:
     @property
     def ended(self) -> bool:
         """Whether every rank of the attempt has closed its trace."""
-        return 0 < self.world <= len(self.states) and all(state.closed for state in self.states)
+        return self.over and all(state.closed for state in self.states)
+
+    @property
+    def over(self) -> bool:
+        """Whether every rank of the attempt has closed its trace, or its process is gone."""
+        there = 0 < self.world <= len(self.states)
+        return there and all(state.closed or state.gone for state in self.states)
 
     def refresh(self) -> None:
         """Read new attempts, ranks and steps."""
