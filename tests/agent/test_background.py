@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from evenstep.agent.background import SOONEST_S, Background, _soon_s
+from evenstep.agent.background import EXCHANGE_S, SOONEST_S, Background, _soon_s
 from evenstep.agent.notes import Notes
 from tests.agent.test_sharing import FakeStore
 
@@ -37,7 +37,10 @@ def background():
     facts = {}
     spool = SimpleNamespace(add_fact=facts.__setitem__, flush=lambda: None)
     recorder = SimpleNamespace(spool=spool, sample=print, step=0)
-    work = SimpleNamespace(sharing=None, step_ns=1, at_once=True)
+    work = SimpleNamespace(
+        sharing=None, step_ns=1, at_once=True, single_steps=False, window_over=True,
+        window_due_ns=0, share_begun_step=lambda: 0,
+    )  # fmt: skip
     made = Background(
         config, identity, recorder, {}, work, Control(), None, Notes(spool), lambda: None, print,
     )  # fmt: skip
@@ -121,6 +124,30 @@ def test_steps_are_worked_through_here_unless_each_is_at_its_end(background, mon
     background.work.at_once, background.work.process_pending = at_once, gone
     background._process_steps()
     assert [type(error) for error in given_up] == ([] if at_once else [ConnectionError])
+
+
+def test_steps_wait_until_their_window_is_over(background):
+    processed = []
+    background.work.at_once, background.work.process_pending = False, lambda: processed.append(1)
+    background.work.window_over = False
+    background._process_steps()
+    assert not processed
+    background.work.window_over = True
+    background._process_steps()
+    assert processed
+
+
+@pytest.mark.parametrize(
+    ("due_s", "read_s", "pause_s"), [(0, 0, EXCHANGE_S), (13, 0, 3), (13, 9, EXCHANGE_S)]
+)
+def test_a_rank_looks_again_when_its_window_should_be_over_or_others_are_read(
+    background, monkeypatch, due_s, read_s, pause_s
+):
+    monkeypatch.setattr("time.monotonic_ns", lambda: 10 * 10**9)
+    background._control.needs_polling = False
+    background.work.window_due_ns = due_s * 10**9
+    background.work.sharing = SimpleNamespace(exchange=lambda: None, due_ns=read_s * 10**9)
+    assert background._between_rounds() == pause_s
 
 
 @pytest.mark.parametrize(("since_s", "pause_s"), [(-3, 3), (0, SOONEST_S), (4, 2)])

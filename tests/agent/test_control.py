@@ -1,6 +1,7 @@
 """A change of pacing on its way from a file to every rank."""
 
 import os
+import select
 from contextlib import suppress
 from itertools import count
 
@@ -17,6 +18,7 @@ from evenstep.agent.control import (
     mode_fact,
     record,
 )
+from evenstep.agent.exchange.live import LiveView
 from evenstep.agent.settings import request
 from evenstep.agent.settings.request import SettingsChange
 from evenstep.agent.settings.selection import Selection
@@ -88,8 +90,8 @@ def test_each_rank_alone_hears_of_a_change_once_and_at_the_next_step(run):
 
 def test_the_kernel_says_when_the_file_is_written_and_of_no_other(run):
     ear = ranks(run / "a")[0]
-    (run / "a" / "live.json").write_text("{}")
-    assert not ear.needs_polling
+    LiveView(run / "a").update([], None)
+    assert not select.select([ear.written.fd], [], [], 0)[0]
     request.write(run / "a", ON, "r")
     assert ear.needs_polling
     ear.poll(0, STEP_NS)

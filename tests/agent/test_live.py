@@ -52,7 +52,7 @@ def test_the_file_says_who_is_late_in_which_steps_and_how_often(view):
 
 def test_the_file_is_replaced_whole_and_nothing_is_left_beside_it(view):
     view.update([report(0, 1)], None)
-    assert [path.name for path in view.path.parent.iterdir()] == ["live.json"]
+    assert [path.name for path in view.path.parent.iterdir()] == ["window.json"]
 
 
 def test_a_folder_that_is_gone_is_the_callers_to_handle(tmp_path):

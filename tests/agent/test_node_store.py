@@ -123,3 +123,14 @@ def test_a_rank_that_asks_later_hears_what_was_said_before(node, store):
     assert not other.check(["home"])
     pump(*node)
     assert other.check(["home"])
+
+
+def test_what_the_first_rank_has_written_is_not_asked_of_the_store(node, store):
+    first, one, _ = node
+    first.set("home", b"here")
+    store.check = store.multi_get = refuse
+    assert not one.check(["home"])  # it asks for it
+    pump(*node)
+    assert one.multi_get(["home"]) == [b"here"]
+    first.delete_key("home")
+    assert store.values == {}

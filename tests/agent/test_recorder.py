@@ -10,7 +10,13 @@ import pytest
 
 from evenstep.agent.recording import recorder as recording
 from evenstep.agent.recording.entries import GroupState
-from evenstep.agent.recording.recorder import LONGEST_NAME, SHORTEST_WAIT_NS, OwnCost, Recorder
+from evenstep.agent.recording.recorder import (
+    LONGEST_NAME,
+    SHORTEST_WAIT_NS,
+    TURN_NS,
+    OwnCost,
+    Recorder,
+)
 from evenstep.host.resources import ResourceMeter, ResourceUse
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
@@ -299,7 +305,8 @@ def test_another_thread_tells_what_was_noted_and_in_order(recorder):
 def test_where_another_thread_computes_what_was_noted_is_told_in_one_turn(
     recorder, monkeypatch, busy, turns
 ):
-    """The lock comes back at once where nobody wants it, else after a switch interval."""
+    """The lock, given up after each turn of two events, comes back at once where nobody wants it,
+    else after a switch interval."""
     given, now_ns = [], [0]
     held_ns = round(sys.getswitchinterval() * 1e9) if busy else 1
 
@@ -311,9 +318,14 @@ def test_where_another_thread_computes_what_was_noted_is_told_in_one_turn(
     monkeypatch.setattr(recording, "monotonic_ns", lambda: now_ns[0])
     recorder.defer(later=True)
     told = []
-    for number in range(3):
-        recorder.note((told.append, number))
+
+    def tell(number):
+        told.append(number)
+        now_ns[0] += TURN_NS // 2
+
+    for number in range(6):
+        recorder.note((tell, number))
     thread = threading.Thread(target=recorder.catch_up)
     thread.start()
     thread.join()
-    assert (told, len(given)) == ([0, 1, 2], turns)
+    assert (told, len(given)) == (list(range(6)), turns)

@@ -391,7 +391,7 @@ SUBJECTS = (
     Subject("watched spool", "spool", written("rank-00001", _spools), _watched, weight=30),
     Subject("news of a node", "node-a.bin", written("node-a.bin", _news), _heard, weight=40),
     Subject("run.json", "run.json", _run_facts, _facts),
-    Subject("live.json", "live.json", lambda: [b'{"schema":"evenstep.live/1","steps":[0,15],'
+    Subject("late ranks", "window.json", lambda: [b'{"schema":"evenstep.live/1","steps":[0,15],'
             b'"late":{"rank":1,"window":2,"excess_ns":3,"share":0.1,"waiting_ranks":3},"windows":3,'
             b'"late_windows":{"1":2},"ranks":[{"rank":0,"step_ns":5,"wait_ns":1}]}'], _live),
     Subject("request", "control.json", _requests, _request),

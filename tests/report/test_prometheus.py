@@ -117,7 +117,8 @@ def test_a_run_that_has_not_begun_has_no_ranks(tmp_path):
 
 
 def test_a_damaged_live_file_is_passed_over(run):
-    (run / "live.json").write_text('{"schema": "evenst')
+    (run / "live").mkdir()
+    (run / "live" / "window.json").write_text('{"schema": "evenst')
     assert "evenstep_late_rank" not in running(run)
 
 

@@ -170,7 +170,7 @@ class Background:
         return True
 
     def _process_steps(self) -> None:
-        if not self._work.at_once:
+        if not self._work.at_once and self._work.window_over:
             try:
                 self._work.process_pending()
             except Exception as error:
@@ -202,14 +202,18 @@ class Background:
         self._join()
         self._pump()
         pause_s = self._poll_control() / 1e9 if self._control.needs_polling else math.inf
-        sharing = self._work.sharing
+        work, sharing = self._work, self._work.sharing
         if sharing is not None:
             self._process_steps()
-            first_ns = self._work.share_begun_step()
+            first_ns = work.share_begun_step()
             self._exchange(sharing)
-            for due_ns in (first_ns, sharing.due_ns) if self._work.single_steps else (1,):
-                if due_ns:
+            if work.single_steps:
+                for due_ns in filter(None, (first_ns, sharing.due_ns)):
                     pause_s = min(pause_s, self._exchange_s, _soon_s(due_ns))
+            elif sharing.due_ns or self._config.pace_sharing or not work.window_due_ns:
+                pause_s = min(pause_s, self._exchange_s)
+            else:
+                pause_s = min(pause_s, _soon_s(work.window_due_ns))
         return pause_s
 
     def _pump(self) -> None:

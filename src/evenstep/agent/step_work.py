@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -50,6 +51,8 @@ class StepWork:
         self.sharing: Sharing | None = None  # taken back by the background thread
         self.wake: Callable[[], None] = lambda: None  # wakes that thread
         self.single_steps = False  # whether each window is one step
+        #: The step that begins when the running window ends, and when that is expected.
+        self._window_end = (0, 0)
         self._recorder = recorder
         self._make_pace = make_pace
         self.made_pace: PaceHost | None = None  # see `pace`
@@ -91,6 +94,17 @@ class StepWork:
         """Length of the last processed step; a second before there is one."""
         rows = self._rows
         return rows[-1].step_ns if rows else FIRST_STEP_NS
+
+    @property
+    def window_due_ns(self) -> int:
+        """When the running window should have ended (ns); 0 where nobody shares windows yet."""
+        return self._window_end[1]
+
+    @property
+    def window_over(self) -> bool:
+        """Whether it has ended, or should have."""
+        number, due_ns = self._window_end
+        return self._recorder.step >= number or time.monotonic_ns() >= due_ns
 
     @property
     def waited_ns(self) -> int:
@@ -150,11 +164,11 @@ class StepWork:
 
     def process_pending(self) -> None:
         """Estimate, decide, summarize and share the steps that have ended."""
-        polite = self._recorder.catch_up()
+        turn_ns = self._recorder.catch_up()
         with self._working:
             while self._pending:
                 self._process(self._pending.popleft())
-                polite = polite and give_way()
+                turn_ns = give_way(turn_ns)
 
     def share_begun_step(self) -> int:
         """Where windows are single steps, share one that ends with the open step's first collective
@@ -196,18 +210,20 @@ class StepWork:
         self._rows.append(row)
         self._last = closed
         if sharing is not None:
-            self._share(closed.number + 1, sharing)
+            self._share(closed, sharing)
         if not self.at_once:
             self.pace.hold(self._decision, closed.number + 1)
 
-    def _share(self, end: int, sharing: Sharing) -> None:
-        """Share the window that ends before step `end`, if one does."""
-        rows = list(self._rows)
+    def _share(self, closed: ClosedStep, sharing: Sharing) -> None:
+        """Share the window that ends with a step, if one does."""
+        rows, end = list(self._rows), closed.number + 1
         usual_ns = sorted(row.step_ns for row in rows)[len(rows) // 2]
         steps = sharing.window_steps(usual_ns)
         self.single_steps = steps == 1
         if self.single_steps:  # the end of each wakes this thread
             self._recorder.words[Word.ATTENDED] = 0
+        left = steps - end % steps
+        self._window_end = (end + left, closed.end_ns + left * usual_ns + usual_ns // 2)
         if end % steps == 0:
             from evenstep.agent.exchange.messages import summarize
 

@@ -1,7 +1,7 @@
 """Metrics of a run, and the Prometheus text format 0.0.4, in a file or from one port per node.
 
 Metrics have three sources: a diagnosis, the step summaries of the spools (counters of a running
-job), and `live.json` (its latest window).
+job), and `live/window.json` (its latest window).
 
 https://prometheus.io/docs/instrumenting/exposition_formats
 """
@@ -134,7 +134,7 @@ class _Late(msgspec.Struct):
 
 
 class Live(msgspec.Struct):
-    """The part of `live.json` that is exported: the latest window."""
+    """The part of `live/window.json` that is exported: the latest window."""
 
     schema: Literal["evenstep.live/1"]
     ranks: list[_Report] = []
@@ -194,7 +194,7 @@ def _value(value: float) -> str:
 
 def running(run: Path, *, node: str | None = None, anonymous: bool = False) -> Families:
     """Current metrics of a run, of the ranks on a node, or of all if none is there, from the spools
-    of the latest attempt and `live.json`. Ranks just starting are left out."""
+    of the latest attempt and `live/window.json`. Ranks just starting are left out."""
     folder = RunFolder(run)
     attempts = folder.attempts()
     places = spools_in(folder.spool_path(attempts[-1], 0).parent)[0] if attempts else []
@@ -213,7 +213,7 @@ def running(run: Path, *, node: str | None = None, anonymous: bool = False) -> F
     found.add("evenstep_run_info", 1, run=name, attempt=attempts[-1] if attempts else 0)
     found.add("evenstep_ranks", len(spools))
     found |= of_spools(spools)
-    if live := _live(run / "live.json"):
+    if live := _live(run / "live" / "window.json"):
         found |= of_live(live)
     return found
 

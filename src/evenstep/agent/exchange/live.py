@@ -1,6 +1,7 @@
-"""Rank 0's view of the running job: `live.json`, and a line of log when a rank becomes late.
+"""Rank 0's view of the running job: `live/window.json`, and a line of log when a rank becomes late.
 
-`live.json` is rewritten with every window. The log gets one line when a rank is certainly late (see
+The file is rewritten with every window, in a folder of its own: what is written in the run's wakes
+all ranks (see `evenstep.agent.control`). The log gets one line when a rank is certainly late (see
 `evenstep.lateness.interval`), after however few windows, and one when it is certainly late no more.
 Where windows are single steps, there are also windows that end with a step's first collective. Both
 kinds are evaluated, each among its own, so that a late rank is reported before its step has ended.
@@ -49,7 +50,7 @@ class LiveView:
     """
 
     def __init__(self, folder: Path, threshold: float = lateness.LATE) -> None:
-        self.path = folder / "live.json"
+        self.path = folder / "live" / "window.json"
         self._threshold = threshold
         self._count = 0  # windows so far
         self._late: dict[int, int] = {}  # rank -> windows in which it was late
@@ -71,6 +72,7 @@ class LiveView:
         self._count += 1
         if late is not None:
             self._late[late.rank] = self._late.get(late.rank, 0) + 1
+        self.path.parent.mkdir(exist_ok=True)
         write_whole(self.path, json.dumps(self._document(reports, late)) + "\n")
 
     def _set_reported(self, reported: tuple[int, float] | None) -> None:

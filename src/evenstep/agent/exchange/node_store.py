@@ -79,7 +79,7 @@ class StoreServer:
     def __init__(self, store: JobStore, name: str, stays_on_node: Callable[[str], bool]) -> None:
         self._store = store
         self._stays_on_node = stays_on_node
-        self._local: dict[str, bytes] = {}  # written by the other ranks
+        self._local: dict[str, bytes] = {}  # written by the ranks of this node
         self._watched: dict[str, tuple[bytes, list[socket.socket]]] = {}  # value as pushed, readers
         self._clients: list[socket.socket] = []
         self._listener = _socket()
@@ -127,6 +127,7 @@ class StoreServer:
         self._watched[key] = (value, readers)
 
     def set(self, key: str, value: bytes) -> None:
+        self._local[key] = value
         self._store.set(key, value)
 
     def check(self, keys: list[str]) -> bool:
@@ -140,6 +141,7 @@ class StoreServer:
         return [self._local[key] if key in self._local else bytes(found[key]) for key in keys]
 
     def delete_key(self, key: str) -> object:
+        self._local.pop(key, None)
         return self._store.delete_key(key)
 
     def close(self) -> None:

@@ -68,6 +68,8 @@ LONGEST_NAME = 200  # characters of a script's name: one table holds all names, 
 COST_SAMPLE = 16  # our cost is measured in one collective and one step of so many
 COST_WINDOW = 64  # samples in the mean
 COLD_NS = 5_000_000  # time between calls after which caches are cold
+TURN_NS = 100_000  # for which the background holds the interpreter's lock at a time
+LAST_TURN = 1 << 63  # the beginning of a turn that is not to end
 
 _get_ident = threading.get_ident
 _NOTHING = dict.fromkeys(COUNTERS, 0)
@@ -128,15 +130,20 @@ class OwnCost:
         return round(calls * (called_ns + mean_ns))
 
 
-def give_way() -> bool:
-    """Release the interpreter's lock for the training thread; return whether to do so again.
+def give_way(since_ns: int) -> int:
+    """Release the interpreter's lock for the training thread if our turn, since `since_ns`, has
+    lasted `TURN_NS`; return the beginning of the turn.
 
-    Not where another thread computes: each of our turns then costs a thread that waits for the lock
-    up to a switch interval, so the rest of the work had better be done in one turn.
+    To release it so that another thread gets it costs a switch of threads, ten times an event. Not
+    where another thread computes: each of our turns then costs a thread that waits for the lock up
+    to a switch interval, so the rest of the work had better be done in one turn.
     """
-    began_ns = monotonic_ns()
+    ended_ns = monotonic_ns()
+    if ended_ns - since_ns < TURN_NS:
+        return since_ns
     sleep(0)
-    return monotonic_ns() - began_ns < getswitchinterval() * 1e9
+    now_ns = monotonic_ns()
+    return now_ns if now_ns - ended_ns < getswitchinterval() * 1e9 else LAST_TURN
 
 
 #: A function of the account and its arguments.
@@ -249,19 +256,19 @@ class Recorder:
         self.words[_AT_ONCE] = not later
         self.note = self._note if later else self._note_at_once
 
-    def catch_up(self) -> bool:
-        """Apply noted events; off the training thread, give way to that one between two, and leave
-        it those that somebody waits for.
+    def catch_up(self) -> int:
+        """Apply noted events; off the training thread, give way to that one, and leave it those
+        that somebody waits for.
 
-        Return whether the caller should go on giving way.
+        Return the beginning of the caller's turn, for `give_way`.
         """
-        polite = _get_ident() != self.ident
-        if polite and not self._stack.behind:
-            return polite
+        turn_ns = LAST_TURN if _get_ident() == self.ident else monotonic_ns()
+        if turn_ns < LAST_TURN and not self._stack.behind:
+            return turn_ns
         with self._applying:
             while self._tell_next():
-                polite = polite and give_way()
-        return polite
+                turn_ns = give_way(turn_ns)
+        return turn_ns
 
     def _tell_next(self) -> bool:
         """Apply the next event; return whether there was one."""

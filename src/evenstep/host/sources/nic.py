@@ -63,22 +63,21 @@ class NicSource(FileSource):
             for file in ("snmp", "netstat")
         }
         return super().read() + [
-            (metric, HOST_DEVICE, tables[file][protocol, counter])
+            (metric, HOST_DEVICE, int(value))
             for metric, file, protocol, counter in _PROTOCOLS
-            if (protocol, counter) in tables[file]
+            if (value := tables[file].get(protocol, {}).get(counter, "")).isdecimal()
         ]
 
 
-def protocol_counters(text: str) -> dict[tuple[str, str], int]:
-    """Counters of `/proc/net/snmp` or `netstat`: a line of names, then a line of their values."""
-    counters: dict[tuple[str, str], int] = {}
-    lines = text.splitlines()
-    for names, values in zip(lines[::2], lines[1::2], strict=False):
-        protocol, _, heads = names.partition(":")
-        for name, value in zip(heads.split(), values.partition(":")[2].split(), strict=False):
-            if value.lstrip("-").isdigit():
-                counters[protocol, name] = int(value)
-    return counters
+def protocol_counters(text: str) -> dict[str, dict[str, str]]:
+    """Counters of `/proc/net/snmp` or `netstat` as text, by protocol: a line of names, then a line
+    of their values."""
+    lines = [line.split() for line in text.splitlines()]
+    return {
+        names[0].rstrip(":"): dict(zip(names, values, strict=False))
+        for names, values in zip(lines[::2], lines[1::2], strict=False)
+        if names
+    }
 
 
 # -- ports -----------------------------------------------------------------------------------------
