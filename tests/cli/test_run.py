@@ -184,6 +184,11 @@ def test_a_run_without_ranks_says_why_there_is_no_verdict(command):
     assert where.startswith("evenstep: recording in ")
 
 
+def test_a_rank_that_could_not_attach_has_said_why(command, tmp_path):
+    done = command("run", "--out", "r", "--", *python("import os; os.mkdir('r/attempt-000')"))
+    assert "no rank could attach, for the reason that it gave" in done.stderr
+
+
 def test_the_node_of_rank_zero_runs_the_diagnosis(command):
     done = command("run", "--out", "r", "--", *python(RANK))
     assert done.returncode == 0

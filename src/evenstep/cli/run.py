@@ -166,6 +166,9 @@ def _print_verdict(
         if not (env.BOOTSTRAP / "sitecustomize.py").exists():
             say(f"no rank attached: {env.BOOTSTRAP} is incomplete; reinstall evenstep")
             return
+        if folder.attempts():
+            say("no rank could attach, for the reason that it gave; there is nothing to diagnose")
+            return
         say(
             "no rank attached: the command called neither torch.distributed.init_process_group nor "
             "MPI with several ranks, or its Python ignores PYTHONPATH; there is nothing to diagnose"

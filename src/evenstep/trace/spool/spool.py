@@ -355,12 +355,13 @@ def _open_regions(
             os.ftruncate(fd, 0)
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise SpoolError(f"cannot allocate {path}: {error.strerror}") from error
+            refused = error.strerror
             continue
         spool = cls(path, fd, mmap.mmap(fd, regions.total), regions)
         if shrink > 1:
             spool.note = f"the disk was nearly full: the spool is 1/{shrink} of its configured size"
         return spool
     raise SpoolError(
-        f"no room for a spool at {path}: {regions.total} bytes are not free; "
+        f"no room for a spool at {path}: {regions.total} bytes are refused: {refused}; "
         "free some, or choose another folder with EVENSTEP_OUT"
     )
