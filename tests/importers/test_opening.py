@@ -272,6 +272,7 @@ def test_an_archive_is_what_it_holds(tmp_path, kind):
             add(profile, f"job/../../{profile.name}")
             profile.unlink()
     assert sorted(open_trace([path]).ranks) == [0, 1]
+    assert sorted(open_trace([tmp_path]).ranks) == [0, 1]  # the folder that holds nothing else
     assert not (tmp_path.parent / "rank-0.json").exists()
 
 

@@ -132,17 +132,19 @@ def sort_out(paths: Sequence[Path]) -> InputPaths:
 
 
 def _opened(given: InputPaths, path: Path) -> Path:
-    """The path, or of an archive the folder it was unpacked into, or the single folder in that."""
-    if path.is_dir() or is_run(path):
+    """The path, or of an archive, also one alone in a folder, the folder it was unpacked into, or
+    the single folder in that."""
+    files = [] if is_run(path) else _inside(path) if path.is_dir() else [path]
+    if len(files) != 1:
         return path
     from evenstep.importers.compression import is_archive, unpacked
 
     try:
-        if not is_archive(path):
+        if not is_archive(files[0]):
             return path
     except TraceError:  # reported when the file is recognised
         return path
-    given.folders.append(unpacked(path))
+    given.folders.append(unpacked(files[0]))
     folder = Path(given.folders[-1].name)
     within = list(folder.iterdir())
     return within[0] if len(within) == 1 and within[0].is_dir() else folder
