@@ -9,9 +9,9 @@ bucket of size .1 takes .1 alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -113,138 +113,116 @@ def run(
     on_step: Callable[[LinkStep], None] = lambda _: None,
 ) -> Outcome:
     """Run all jobs until each has finished `steps` steps; `on_step` is called with each step."""
-    sizes = [job.ranks for job in world.jobs] + [1] * (world.flows > 0)
-    engine = make_world(np.ones(1), tuple(sizes), world.goodput)
-    jobs = [_Running(engine, world, number, driver) for number, driver in enumerate(drivers)]
-    background = _Background(engine, world) if world.flows > 0 else None
-    unfinished = len(jobs)
-    while unfinished:
-        number = engine.run(1 << 40)
-        if number == len(jobs):
-            assert background is not None
-            background.feed()
-        for done in jobs[number].go_on() if number < len(jobs) else ():
-            on_step(done)
-            unfinished -= done.step + 1 == steps
-    return Outcome(tuple(np.array(job.times[:steps]) for job in jobs))
-
-
-class _Running:
-    """One job under way, between the engine and its driver."""
-
-    def __init__(self, engine: World, world: LinkWorld, number: int, driver: Free) -> None:
-        self._engine, self._number, self._driver = engine, number, driver
-        self._job, self._seed = world.jobs[number], (world.seed, number)
-        self._feed = partial(engine.feed, number)
-        self.times: list[float] = []
-        self._begin = 0.0
-        self._compute = self._sizes = self._delays = self._entered = np.zeros(0)
-        self._exchanges: float | None = None
-        first, total = _place(world, number)
-        weights = [1.0] * BUCKETS
-        if world.weights == PROGRESS:
-            weights = [PROGRESS_SLOPE * (k + 0.5) / BUCKETS + PROGRESS_BASE for k in range(BUCKETS)]
-        ranks = self._job.ranks
-        inside = np.arange(first, first + ranks)
-        group = np.full(total, -1)
-        group[inside] = 0
-        barrier = engine.flow(Carriage(inside, group, (), closed=True))
-        buckets = [engine.flow(_bucket(first, total, weight=weight)) for weight in weights]
-        meets, sends = [COMPUTE, COLLECTIVE], [COLLECTIVE] * (BUCKETS + 1)
-        self._meets = engine.graph(one_by_one(ranks, meets, [barrier]))
-        self._waits = engine.graph(one_by_one(ranks, [COMPUTE], []))
-        self._sends = engine.graph(one_by_one(ranks, sends, [*buckets, barrier]))
-        flows = [barrier, *buckets, barrier] * driver.ahead
-        self._steps = engine.graph(one_by_one(ranks, (meets + sends) * driver.ahead, flows))
+    engine = make_world(np.ones(1), _sizes(world), world.goodput)
+    times: list[list[float]] = [[] for _ in drivers]
+    turns = [_job(engine, world, *job, on_step) for job in zip(count(), drivers, times)]
+    if world.flows > 0:
+        turns.append(_background(engine, world))
+    for number, ranks in enumerate(_sizes(world)):
         engine.job(number, np.zeros(ranks))
+        engine.feed(number, *next(turns[number]))
+    while min(map(len, times)) < steps:
+        number = engine.run(1 << 40)
+        over = engine.take(number)
+        assert over is not None
+        engine.feed(number, *turns[number].send(over[1] / UNIT_NS))
+    return Outcome(tuple(np.array(each[:steps]) for each in times))
 
-    def go_on(self) -> list[LinkStep]:
-        """Give the engine the job's next work, as the driver says; return steps that are over."""
-        found = self._engine.take(self._number)
-        if found is None:
-            self._begin_steps(0.0)
-            return []
-        end = found[1] / UNIT_NS
-        now = float(end[-1, 0])
-        if self._driver.ahead:
-            rows = end.reshape(-1, BUCKETS + 3, self._job.ranks)
-            done = [self._end_step(row[0], float(row[1, 0]), row[2:]) for row in rows]
-        elif self._exchanges is not None:
-            done = [self._end_step(self._entered, self._exchanges, end)]
-        else:
-            self._send(now, end)
-            return []
-        self._begin_steps(now)
-        return done
 
-    def _send(self, now: float, end: Array) -> None:
-        """Begin the exchange, unless the driver says to wait."""
-        if len(end) == 2:
-            self._entered = end[0]
-        if (wait := self._driver.wait(now)) > 0:
-            self._feed(self._waits, np.full((1, self._job.ranks), wait * UNIT_NS), np.zeros(0))
-            return
-        self._exchanges = now
-        sizes = self._sizes[len(self.times) % DRAWN_STEPS]
-        nothing = np.zeros((BUCKETS + 1, self._job.ranks))
-        self._feed(self._sends, nothing, np.append(sizes * UNIT_NS, 1.0))
+#: A graph of the engine, durations of its operations and scales of its exchanges; answered by when
+#: the operations were over.
+Turns = Generator[tuple[int, Array, Array], Array, None]
 
-    def _begin_steps(self, now: float) -> None:
-        step, count = len(self.times), max(self._driver.ahead, 1)
-        at = step % DRAWN_STEPS
+
+def _job(
+    engine: World, world: LinkWorld, number: int, driver: Free, times: list[float],
+    on_step: Callable[[LinkStep], None],
+) -> Turns:  # fmt: skip
+    """The work of a job, as its driver says; the durations of its steps are appended to `times`."""
+    job, begin = world.jobs[number], 0.0
+    graphs = _graphs(engine, world, number, driver)
+    while True:
+        first, several = len(times), max(driver.ahead, 1)
+        at = first % DRAWN_STEPS
         if at == 0:
-            self._draw(step // DRAWN_STEPS)
-        self._delays = np.array([self._driver.before(n) for n in range(step, step + count)])
-        self._begin, self._exchanges = now, None
-        value = np.zeros((count, BUCKETS + 3, self._job.ranks))
-        value[:, 0] = (self._delays + self._compute[at : at + count]) * UNIT_NS
-        scale = np.ones((count, BUCKETS + 2))
-        scale[:, 1:-1] = self._sizes[at : at + count] * UNIT_NS
-        if self._driver.ahead:
-            self._feed(self._steps, value.reshape(-1, self._job.ranks), scale.ravel())
-        else:
-            self._feed(self._meets, value[0, :2], scale[0, :1])
-
-    def _end_step(self, entered: Array, exchanges: float, ends: Array) -> LinkStep:
-        step, begin, end = len(self.times), self._begin, float(ends[-1, 0])
-        self._driver.after(step, begin, end, (float(ends[0, 0]) - entered).tolist())
-        self.times.append(end - begin)
-        self._begin = end
-        computes = begin + self._delays[step % len(self._delays)]
-        return LinkStep(self._number, step, begin, computes, entered, exchanges, end)
-
-    def _draw(self, chunk: int) -> None:
-        job = self._job
-        random = np.random.Generator(np.random.Philox(key=self._seed, counter=(0, 0, 0, chunk)))
-        work = 1 + job.jitter * random.standard_normal((DRAWN_STEPS, job.ranks))
-        sizes = 1 + job.noise * random.standard_normal((DRAWN_STEPS, BUCKETS))
-        self._compute = job.compute * np.maximum(work, 0.05)
-        self._sizes = job.exchange / BUCKETS * np.maximum(sizes, 0.05)
+            compute, sizes = _drawn(world, number, first // DRAWN_STEPS)
+        delays = np.array([driver.before(step) for step in range(first, first + several)])
+        value = np.zeros((several, BUCKETS + 3, job.ranks))
+        value[:, 0] = (delays + compute[at : at + several]) * UNIT_NS
+        scale = np.ones((several, BUCKETS + 2))
+        scale[:, 1:-1] = sizes[at : at + several] * UNIT_NS
+        rows = yield from _carried_out(graphs, driver, value, scale)
+        for delay, (entered, ready, *ends) in zip(delays, rows, strict=True):
+            end = float(ends[-1][0])
+            driver.after(len(times), begin, end, (float(ends[0][0]) - entered).tolist())
+            sends = float(ready[0])
+            on_step(LinkStep(number, len(times), begin, begin + delay, entered, sends, end))
+            times.append(end - begin)
+            begin = end
 
 
-class _Background:
+def _graphs(engine: World, world: LinkWorld, number: int, driver: Free) -> list[int]:
+    """Graphs of a job: compute until all ranks meet, a wait, the exchange; steps known ahead."""
+    first, total = sum(_sizes(world)[:number]), sum(_sizes(world))
+    weights = [1.0] * BUCKETS
+    if world.weights == PROGRESS:
+        weights = [PROGRESS_SLOPE * (k + 0.5) / BUCKETS + PROGRESS_BASE for k in range(BUCKETS)]
+    ranks = world.jobs[number].ranks
+    inside = np.arange(first, first + ranks)
+    group = np.full(total, -1)
+    group[inside] = 0
+    barrier = engine.flow(Carriage(inside, group, (), closed=True))
+    sent = [*(engine.flow(_bucket(first, total, weight=weight)) for weight in weights), barrier]
+    meets, sends = [COMPUTE, COLLECTIVE], [COLLECTIVE] * (BUCKETS + 1)
+    made: tuple[tuple[list[int], list[int]], ...] = (
+        (meets, [barrier]), ([COMPUTE], []), (sends, sent),
+        ((meets + sends) * driver.ahead, [barrier, *sent] * driver.ahead),
+    )  # fmt: skip
+    return [engine.graph(one_by_one(ranks, kinds, flows)) for kinds, flows in made]
+
+
+def _carried_out(
+    graphs: list[int], driver: Free, value: Array, scale: Array
+) -> Generator[tuple[int, Array, Array], Array, Array]:
+    """Ends of steps carried out at once, or of one whose exchange begins when the driver lets it.
+
+    (steps, operations, ranks); that of the meeting is when the exchange begins.
+    """
+    meets, waits, sends, ahead = graphs
+    if driver.ahead:
+        over = yield ahead, value.reshape(-1, value.shape[2]), scale.ravel()
+        return over.reshape(value.shape)
+    entered, ready = yield meets, value[0, :2], scale[0, :1]
+    while (wait := driver.wait(float(ready[0]))) > 0:
+        (ready,) = yield waits, np.full((1, len(ready)), wait * UNIT_NS), np.zeros(0)
+    ends = yield sends, value[0, 2:], scale[0, 1:]
+    return np.array([[entered, ready, *ends]])
+
+
+def _drawn(world: LinkWorld, number: int, chunk: int) -> tuple[Array, Array]:
+    """Compute of each rank, and sizes of buckets, of the next `DRAWN_STEPS` steps."""
+    job, key = world.jobs[number], (world.seed, number)
+    random = np.random.Generator(np.random.Philox(key=key, counter=(0, 0, 0, chunk)))
+    work = 1 + job.jitter * random.standard_normal((DRAWN_STEPS, job.ranks))
+    sizes = 1 + job.noise * random.standard_normal((DRAWN_STEPS, BUCKETS))
+    bucket = job.exchange / BUCKETS
+    return job.compute * np.maximum(work, 0.05), bucket * np.maximum(sizes, 0.05)
+
+
+def _background(engine: World, world: LinkWorld) -> Turns:
     """Background flows that do not yield, off and on."""
-
-    def __init__(self, engine: World, world: LinkWorld) -> None:
-        self._engine, self._number = engine, len(world.jobs)
-        self._means = (world.off, world.on)
-        self._random = np.random.Generator(np.random.Philox(key=(world.seed, 1 << 32)))
-        first, total = _place(world, self._number)
-        flow = engine.flow(_bucket(first, total, weight=world.flows, lasting=True))
-        self._graph = engine.graph(one_by_one(1, [COMPUTE, COLLECTIVE], [flow]))
-        engine.job(self._number, np.zeros(1))
-
-    def feed(self) -> None:
-        """Give the engine the next time off, and on."""
-        self._engine.take(self._number)
-        off, on = (float(self._random.exponential(mean)) * UNIT_NS for mean in self._means)
-        self._engine.feed(self._number, self._graph, np.array([[off], [0.0]]), np.array([on]))
+    random = np.random.Generator(np.random.Philox(key=(world.seed, 1 << 32)))
+    total = sum(_sizes(world))
+    flow = engine.flow(_bucket(total - 1, total, weight=world.flows, lasting=True))
+    graph = engine.graph(one_by_one(1, [COMPUTE, COLLECTIVE], [flow]))
+    while True:
+        off, on = (float(random.exponential(mean)) * UNIT_NS for mean in (world.off, world.on))
+        yield graph, np.array([[off], [0.0]]), np.array([on])
 
 
-def _place(world: LinkWorld, number: int) -> tuple[int, int]:
-    """The first rank of a job, and the number of all ranks."""
-    sizes = [job.ranks for job in world.jobs] + [1] * (world.flows > 0)
-    return sum(sizes[:number]), sum(sizes)
+def _sizes(world: LinkWorld) -> tuple[int, ...]:
+    """Ranks of each job, and one of the background."""
+    return (*(job.ranks for job in world.jobs), *[1] * (world.flows > 0))
 
 
 def _bucket(rank: int, ranks: int, *, weight: float, lasting: bool = False) -> Carriage:
