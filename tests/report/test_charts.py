@@ -273,3 +273,20 @@ def test_every_finding_has_its_picture_beside_it(opened: Opened) -> None:
     for canvas in opened.page.query_selector_all("canvas.picture"):
         assert len(canvas.evaluate(COLORS)) > 4
     assert "rank 3" in opened.page.inner_text("#finding-1 figcaption")
+
+
+def test_a_step_that_the_axis_cuts_off_is_named_with_its_length(
+    browser: Any, tmp_path: Path, diagnosis: Diagnosis, trace: Trace, steps: Columns
+) -> None:
+    longer = np.where(steps.step == np.unique(steps.step)[40], 9_000_000_000, 0)
+    steps = steps.with_column("end_ns", steps.end_ns + longer)
+    sheet.write(tmp_path / "page.html", html.render(diagnosis, trace, steps=steps))
+    page = browser.new_page()
+    page.add_init_script("""window.words = [];
+      const draw = CanvasRenderingContext2D.prototype.fillText;
+      CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {
+        window.words.push(text); draw.call(this, text, ...at);
+      };""")
+    shown = Opened(page, tmp_path / "page.html").page.evaluate("window.words")
+    assert "↑ 9.15 s" in shown  # with its usual 150 ms
+    page.close()

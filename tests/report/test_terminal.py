@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from evenstep.diagnose.finding import Diagnosis, Effect, Where
+from evenstep.diagnose.finding import Diagnosis, Effect, When, Where
 from evenstep.report.terminal import terminal
 from evenstep.report.terminal.style import wants_color
 from tests.report.test_movement import BLAME
@@ -128,3 +128,8 @@ def test_it_needs_nothing_beyond_the_standard_library() -> None:
         "import evenstep.report.terminal.terminal\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_one_step_is_no_steps(finding):
+    once = replace(finding, when=When(((80, 80),), "transient"))
+    assert terminal.where(once) == "rank 3, node gpu012, step 80 (transient)"

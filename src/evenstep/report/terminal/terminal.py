@@ -167,7 +167,8 @@ def where(finding: Finding) -> str:
         if names:
             parts.append(f"{word}{'s' if len(names) > 1 else ''} {some(names)}")
     if finding.when.steps:
-        parts.append(f"steps {ranges(finding.when.steps)}")
+        steps = ranges(finding.when.steps)
+        parts.append(f"step {steps}" if steps.isdigit() else f"steps {steps}")
     pattern = f" ({finding.when.pattern})" if finding.when.pattern else ""
     return ", ".join(parts) + pattern if parts else (finding.when.pattern or "")
 

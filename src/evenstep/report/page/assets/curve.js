@@ -34,6 +34,7 @@ function curveChart(canvas, read, table, diagnosis, hooks) {
     valueAxis(context, plot, ticks(plot.axis[0], plot.axis[1], 4), y, duration);
     band(context);
     line(context);
+    nameHighest(context, plot, plot.axis[1], table.longest_us, (at) => x(steps[at]));
     levels(context);
     marks.forEach((finding, row) => mark(context, finding, plot.bottom + 6 + 14 * row));
     stepAxis(context, { ...plot, bottom: height - 34 }, first, last, x);
@@ -125,4 +126,15 @@ function robustHigh(values) {
   const usual = sorted[Math.floor((sorted.length - 1) * 0.99)];
   const longest = sorted[sorted.length - 1];
   return 1.08 * (longest > 3 * usual ? 1.5 * usual : longest) || 1;
+}
+
+/** Names the highest value where the axis cuts it off. @param {Context} context @param {{left: number, width: number, top: number}} plot @param {number} top @param {Numbers} values @param {(at: number) => number} x */
+function nameHighest(context, plot, top, values, x) {
+  let high = 0;
+  values.forEach((value, at) => { if (!(value <= values[high])) high = Number.isFinite(value) ? at : high; });
+  if (!(values[high] > top)) return;
+  const right = x(high) > plot.left + plot.width / 2;
+  context.fillStyle = color("soft");
+  context.textAlign = right ? "right" : "left";
+  context.fillText(`↑ ${duration(values[high])}`, x(high) + (right ? -5 : 5), plot.top + 4);
 }

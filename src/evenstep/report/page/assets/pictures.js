@@ -62,6 +62,7 @@ function findingPicture(canvas, finding, cells, curve) {
       values.forEach((value, at) => { if (Number.isFinite(value)) context.lineTo(x(lines.step[at]), y(value)); });
       context.stroke();
     }
+    nameHighest(context, plot, top, lines.mine, (at) => x(lines.step[at]));
     stepAxis(context, { ...plot, bottom: plot.bottom + 2 }, first, last, x);
     axisTitles(context, { ...plot, bottom: plot.bottom + 2 }, "step", told ? "lateness" : "step time");
   }
