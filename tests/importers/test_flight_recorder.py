@@ -242,6 +242,15 @@ def test_a_rank_that_is_one_call_off_is_told(tmp_path, called, said):
     assert said in finding.cause
 
 
+def test_a_rank_that_calls_what_always_came_there_is_said_to_do_as_before(tmp_path):
+    past = [alternating(number) for number in range(7)]
+    news = dump([*past, in_flight(7, "nccl:all_gather")], world=3)
+    usual = dump([*past, alternating(7, open_=True)], world=3)
+    finding = hang_of(write(tmp_path, {0: news, 1: news, 2: usual}))
+    assert finding.where.ranks == [2]
+    assert ", as in earlier steps, where the others entered all_gather" in finding.cause
+
+
 def test_a_mismatch_is_told_however_short_it_has_lasted(tmp_path):
     now = time.time_ns()
     usual = dump([in_flight(0, time_created_ns=now)], world=3)

@@ -210,7 +210,8 @@ def out_of_step(trace: Trace, place: Stuck, rank: int) -> str:
     """A clause on how the calls of a differing rank are shifted against the others'; "" unknown.
 
     Training repeats its calls: the call that followed the others' present one before is the next. A
-    rank that makes it already has left one out.
+    rank that makes it already has left one out. One that makes what always came here did as before,
+    and the others' call is new.
     """
     others = [other for other in place.calls if other not in place.different]
     if not others or rank not in place.calls:
@@ -220,7 +221,11 @@ def out_of_step(trace: Trace, place: Stuck, rank: int) -> str:
     rows = rows.select(rows.group_seq < place.sequence).sorted_by("group_seq")
     made = [call_of(rows, index)[:3] for index in range(len(rows))]
     own, expected = place.calls[rank][:3], place.calls[others[0]][:3]
-    if made[-1:] == [own]:
+    before = made[-1] if made else None
+    usual = {later for call, later in pairwise(made) if call == before}
+    if usual == {own}:
+        return "as in earlier steps"
+    if before == own and own not in usual:
         return "as if it had made the call before a second time"
     followed = dict(pairwise([*made, expected]))
     return "as if it had left a call out" if followed.get(expected) == own else ""
