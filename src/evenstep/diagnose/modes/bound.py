@@ -151,13 +151,8 @@ def _latency(case: Case, shape: Shape) -> tuple[float, str] | None:
     or the slowest fabrics in use; None where bytes may explain the time."""
     if shape.line is not None:
         return shape.line.alpha_ns, "the line through its times by size"
-    size = float(shape.sizes[0])
-    alike = [one for one in case.shapes if one.lies == shape.lies and size in one.sizes[:1]]
-    time = min(float(one.floors_ns[0]) for one in alike)  # slower links are no latency
+    size, time = float(shape.sizes[0]), float(shape.floors_ns[0])
     known = reference(case.trace, shape, case.shapes)
-    wider = max((one.busbw_gBps for one in case.shapes if one.nodes > shape.nodes), default=0.0)
-    if known is None and wider > shape.busbw_gBps:  # links are no slower than those further out
-        known = Reference(wider, "groups of more nodes", False)
     if known is not None:
         bytes_ns = shape.factor * size / known.gBps
         alpha = time - bytes_ns
@@ -177,7 +172,6 @@ def _of_latency(case: Case, small: list[SmallCollectives], gain: Gain) -> list[F
     first = small[0]
     rows = case.transfers.rows.select(first.rows)
     size, moved = float(np.median(rows.size_bytes)), rows.transfer_ns
-    latency = float(first.latency_ns.sum() / max(float(moved.sum()), 1))
     groups = [group for part in small for group in part.shape.groups]
     return finding_of(
         case, f"latency_bound{'.in_turn' * first.in_turn}", gain,
@@ -196,7 +190,6 @@ def _of_latency(case: Case, small: list[SmallCollectives], gain: Gain) -> list[F
         evidence=[
             Evidence("collectives_per_step", first.per_step, first.merged_per_step, "1"),
             Evidence("latency_of_one", first.alpha_ns, None, "ns"),
-            Evidence("latency_share_of_transfer", latency, 0.5, "1"),
             Evidence("median_size", size, BUCKET_BYTES, "bytes"),
         ],
     )  # fmt: skip
@@ -220,7 +213,6 @@ def _fewer_hops(case: Case, small: list[SmallCollectives]) -> dict[str, Share | 
 # -- bandwidth -------------------------------------------------------------------------------------
 
 REDUCTIONS = (Op.ALL_REDUCE, Op.REDUCE_SCATTER, Op.REDUCE)  # of gradients: one for each round
-TCP_GBPS = 6.0  # 10^9 bytes/s: more than the kernel moves over one connection
 
 
 class HeavyTransfers(NamedTuple):
@@ -339,17 +331,12 @@ def _heavy(case: Case, shape: Shape) -> HeavyTransfers | None:
     whole = float(rows.transfer_ns[shape.rows].sum())
     moved = shape.factor * rows.size_bytes
     usual = moved / known.gBps if known is not None else np.zeros(len(rows))
-    if _slower_than_alike(case, shape):  # with as many hops: the difference is no latency
-        part = sure = quiet
-    elif shape.line is not None:
+    if shape.line is not None:
         part = np.minimum(rows.size_bytes / shape.line.gBps, rows.transfer_ns)
         sure = part
     else:
         part = np.maximum(quiet - shape.usual_latency_ns, 0)
-        sure = np.maximum(quiet - shape.longest_latency_ns, 0)
-        # a bandwidth above that of TCP rules out TCP's latency; and see `_latency`
-        told = (moved > TCP_GBPS * sure) | (usual > shape.usual_latency_ns)
-        sure = np.maximum(np.where(told, part, sure), usual)
+        sure = np.maximum(np.maximum(quiet - shape.longest_latency_ns, 0), usual)
     if float(np.minimum(sure, rows.transfer_ns)[shape.rows].sum()) < MOST * whole:
         return None
     part = np.where(shape.rows, part, 0.0)
@@ -357,12 +344,6 @@ def _heavy(case: Case, shape: Shape) -> HeavyTransfers | None:
     reached = max(shape.leaving, 1) * moved[shape.rows].sum() / max(part.sum(), 1.0)
     short = known is not None and known.firm and reached < GOOD * known.gBps
     return HeavyTransfers(shape, part, np.maximum(part - usual, 0) * short, known)
-
-
-def _slower_than_alike(case: Case, shape: Shape) -> bool:
-    """Whether a group with the same layout is much faster, so that this one's links are slow."""
-    alike = [one for one in case.shapes if one is not shape and one.lies == shape.lies]
-    return any(shape.busbw_gBps < GOOD * one.busbw_gBps for one in alike)
 
 
 def _of_bandwidth(
@@ -398,7 +379,6 @@ def _of_bandwidth(
         projected=partial(by_growth, growth=lambda _, times: ring(times) / ring(1)), options=gains,
         evidence=[
             Evidence("bus_bandwidth", shape.busbw_gBps, known and known.gBps, "GB/s"),
-            Evidence("exposed_transfer_of_bytes", exposed.value, 0.0, "share"),
             Evidence("bytes_per_step", moved, None, "bytes"),
         ],
     )  # fmt: skip

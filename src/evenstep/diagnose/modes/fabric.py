@@ -149,13 +149,11 @@ def _links(case: Case, groups: list[int]) -> set[tuple[str, str]]:
 def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain) -> list[Finding]:
     rows, period = case.transfers.rows, _period(case.transfers, slow)
     quiet = np.maximum(case.transfers.of_kind("quiet_ns"), 1)
-    busy = rows.transfer_ns[slow.mask].sum() / rows.transfer_ns[slow.judged].sum()
     factor = float(np.median(rows.transfer_ns[slow.mask] / quiet[slow.mask]))
     late = case.steps_of(slow.mask)
     recurs, where = when(late[:, None], case.grid.steps), _where(case, slow)
     of_period = [
         Evidence("contention_period", period.period, None, "s"),
-        Evidence("contention_period_explains", period.explained, 0.0, "share"),
     ] if period else []  # fmt: skip
     return finding_of(
         case, "fabric_contention", gain,
@@ -170,7 +168,6 @@ def _of_episodes(case: Case, slow: _SlowTransfers, gain: Gain) -> list[Finding]:
         options={"apart": gain.share} | ({"token": None} if period else {}),
         evidence=[
             Evidence("transfer_slowdown", factor, 1.0, "factor"),
-            Evidence("transfer_time_contended", busy, 0.0, "share"),
             Evidence("steps_contended", late.mean(), 0.0, "share"),
             *of_period,
             *congestion(case.trace, case.grid, late),
@@ -335,8 +332,6 @@ def _collapsed(case: Case, parts: list[_Collapse], gain: Gain) -> list[Finding]:
         at=when(late[:, None], case.grid.steps), options=["fewer", "lossless"],
         evidence=[
             Evidence("transfer_collapsed", took, usual, "ns"),
-            Evidence("fan_in", senders, None, "senders"),
-            Evidence("collapsed", int(first.mask.sum()), 0, "collectives"),
             *congestion(case.trace, case.grid, late),
         ],
     )  # fmt: skip

@@ -151,7 +151,6 @@ def _pause_evidence(case: Case, ranks: list[int]) -> list[Evidence]:
     return [
         Evidence("collector_pause_longest", (mine.exit_ns - mine.enter_ns).max(initial=0), 0, "ns"),
         Evidence(f"collector_pause_per_step_of_rank_{ranks[0]}", per_step[first][0], usual, "ns"),
-        Evidence("collector_generation", mine.op.max(initial=0), 0, "generation"),
     ]
 
 

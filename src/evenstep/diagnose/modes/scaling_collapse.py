@@ -60,7 +60,11 @@ def collapse(curve: Curve, unit: str, largest: Finding | None = None) -> list[Fi
     finding = make_finding(
         "scaling_collapse", share, numbers=numbers, where=Where(), when=When(),
         projected=_projected(curve), options=options if remedy else options | {"alone": share},
-        evidence=_evidence(curve),
+        evidence=[
+            Evidence("scaling_efficiency", curve.efficiency, 1.0, "share"),
+            Evidence("peak", law.peak, None, "ranks"),
+            Evidence("knee", law.knee, None, "ranks"),
+        ],
     )  # fmt: skip
     return [replace(finding, options=[*finding.options, *remedy])]
 
@@ -82,22 +86,6 @@ def _projected(curve: Curve) -> list[Projection]:
         ends = np.clip(of_draws(value, np.array(each or [value])), 0, 1)
         points.append(Projection(ranks, *(round(float(end), 4) for end in ends)))
     return points
-
-
-def _evidence(curve: Curve) -> list[Evidence]:
-    law, doubling = curve.law, last_doubling(curve)
-    items = [
-        Evidence("scaling_efficiency", curve.efficiency, 1.0, "share"),
-        Evidence("contention_sigma", law.contention, 0.0, "1"),
-        Evidence("coherency_kappa", law.coherency, 0.0, "1"),
-        Evidence("peak", law.peak, None, "ranks"),
-        Evidence("knee", law.knee, None, "ranks"),
-    ]
-    if doubling is not None:
-        items.append(Evidence("gain_of_the_last_doubling", doubling.gain, 1.0, "share"))
-        items.append(Evidence("worth_of_a_rank_added", doubling.marginal, 1.0, "ranks"))
-        items.append(Evidence("cost_of_added_work", doubling.marginal_cost, 1.0, "factor"))
-    return items
 
 
 # -- several runs together -------------------------------------------------------------------------

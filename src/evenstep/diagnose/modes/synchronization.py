@@ -184,8 +184,6 @@ def synchronization_amplification(case: Case) -> list[Finding]:
         return []
     factor = float(np.nanmax(delay, axis=1).mean()) / mean - 1
     spread = float(np.median(np.nanmax(work, axis=1) - np.nanmin(work, axis=1)))
-    total = float(case.grid.duration_ns.sum())
-    waited = float(case.grid.wait_ns.sum()) / total if total else 0.0
     gain = share.value * (1 - 1 / np.sqrt(ROUND_STEPS))
     low, high = gain - (share.value - share.low), gain + (share.high - share.value)
     others = case.share(case.delays.all_loss_ns.sum(axis=1)).value >= SMALLEST_SHARE
@@ -200,6 +198,5 @@ def synchronization_amplification(case: Case) -> list[Finding]:
         evidence=[
             Evidence("amplification", factor, None, "factor"),
             Evidence("spread_of_own_work", spread, 0, "ns"),
-            Evidence("wait_share", waited, 0.0, "share"),
         ],
     )  # fmt: skip

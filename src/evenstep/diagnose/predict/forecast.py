@@ -74,35 +74,30 @@ class Growth(NamedTuple):
     @property
     def contention(self) -> float | None:
         """Growth beyond the expected form for every rank added; None if one size was measured."""
-        return self._contention()[1] if self.elsewhere else None
+        return float(self._contention()[1]) if self.elsewhere else None
 
     def _grown(self, ranks: int) -> list[float]:
-        more = ranks - self.ranks
-        pairs = zip(self._forms(ranks), self._contention(), strict=True)
-        return [max(form + rise * more, 0.0) for form, rise in pairs]
+        grown = self._forms(ranks) + self._contention() * (ranks - self.ranks)
+        return list(np.maximum(grown, 0.0).tolist())
 
-    def _contention(self) -> list[float]:
+    def _contention(self) -> Array:
         """Contention beside each form, by least squares through the measured size, at least 0:
         Σ(n − n₀)(f − f₀) / Σ(n − n₀)²."""
-        square = sum((size - self.ranks) ** 2 for size, _ in self.elsewhere)
-        rises = [0.0, 0.0, 0.0]
-        for size, factor in self.elsewhere:
-            more = size - self.ranks
-            over = [factor - form for form in self._forms(size)]
-            rises = [rise + more * each for rise, each in zip(rises, over, strict=True)]
-        return [max(rise / square, 0.0) if square else 0.0 for rise in rises]
+        more = np.array([size - self.ranks for size, _ in self.elsewhere], float)
+        over = [factor - self._forms(size) for size, factor in self.elsewhere] or np.zeros((0, 3))
+        return np.asarray(np.maximum(more @ np.array(over), 0.0) / max(more @ more, 1.0))
 
-    def _forms(self, ranks: int) -> tuple[float, float, float]:
+    def _forms(self, ranks: int) -> Array:
         """Growth without any cost of more ranks, with a tree's latency, and with a ring's; of a run
         with an unknown share of latency, the last is a tree's latency alone."""
         if self.ranks < 2:
-            return 1.0, 1.0, 1.0
+            return np.ones(3)
         share = self.latency_share or 0.0
         bandwidth = bus_factor("all_reduce", ranks) / bus_factor("all_reduce", self.ranks)
         tree, ring = depth(ranks) / depth(self.ranks), (ranks - 1) / (self.ranks - 1)
         worst = (1 - share) * bandwidth + share * ring
         expected = (1 - share) * bandwidth + share * tree
-        return 1.0, expected, tree if self.latency_share is None else worst
+        return np.array([1.0, expected, tree if self.latency_share is None else worst])
 
 
 def growth(grid: StepGrid) -> Growth:
