@@ -8,9 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
+from evenstep.cli.watch import _log
+from evenstep.watch.findings import Journal, live_findings
+from evenstep.watch.frame import frame
+from evenstep.watch.run import LiveRun
 from tests.report.live_ranks import LiveRank, job
 
 PATIENCE_S = 60.0
@@ -78,6 +83,19 @@ def test_a_log_tells_what_is_new_once(start, tmp_path):
     (tmp_path / "made" / "attempt-001").rename(tmp_path / "run" / "attempt-001")
     assert len(lines_until(child, "No rank is late")) == 1
     assert ranks
+
+
+def test_a_log_says_nothing_where_only_numbers_change(run, capsys):
+    live = LiveRun(run)
+    live.refresh()
+    shown = frame(live, live_findings(live))
+    told = [replace(each, text=f"{each.text}, now") for each in shown.findings]
+    calmer = replace(shown, verdict="Rank 3 is late by 29 ms", findings=told)
+    over = replace(shown, verdict="No rank is late", findings=[])
+    _log((each, Journal(), []) for each in (shown, calmer, calmer, over))
+    first, last = capsys.readouterr().out.splitlines()
+    assert "Rank 3 is late by 30 ms" in first
+    assert "No rank is late" in last
 
 
 def test_ctrl_c_ends_it_without_a_word(start, run):

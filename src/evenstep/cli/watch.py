@@ -135,11 +135,13 @@ def _show(views: Iterator[tuple[Frame, Journal, list[str]]]) -> None:
 
 
 def _log(views: Iterator[tuple[Frame, Journal, list[str]]]) -> None:
-    """Print a line to a file or pipe when the verdict changes or a finding is new."""
-    last = ""
+    """Print a line to a file or pipe when the state, the worst finding or who it names changes, and
+    when a finding is new; not when its numbers do."""
+    last = None
     for shown, _, new in views:
-        if shown.verdict.partition(":")[0] != last or new:
-            last = shown.verdict.partition(":")[0]
+        worst = [(finding.mode, finding.ranks) for finding in shown.findings[:1]]
+        if (shown.state, worst) != last or new:
+            last = shown.state, worst
             print(status_line(shown), flush=True)
 
 
