@@ -107,6 +107,25 @@ def test_a_wait_that_names_its_operation_is_for_it_alone():
     assert waits(run.graph()) == [(0, 0, 3), (1, 0, 3), (2, 0, 3)]
 
 
+def test_a_send_was_waited_for_when_its_thread_saw_its_end_not_when_it_was_received():
+    """Rank 0 sends at 1, and its message is there at 3.5; it waits for rank 1's until 5, and for an
+    all-reduce, and at last its own send, until 9. Both messages take 1 ms once both have come."""
+    run = Run(2)
+    run.message(0, 0, Op.SEND, 1, 0, 1, 9)
+    run.message(1, 0, Op.RECV, 0, 0, 2.5, 3.5)
+    run.wait(1, 0, 2.5, 3.5)
+    run.message(1, 0, Op.SEND, 0, 0, 4, 5)
+    run.message(0, 0, Op.RECV, 1, 0, 3.5, 5)
+    run.wait(0, 0, 3.5, 5)
+    for rank in range(2):
+        run.collective(rank, 0, 0, 6, 9)
+        run.wait(rank, 0, 6, 9)
+        run.step(rank, 0, 0, 10)
+    mine = [found for found in waits(run.graph()) if found[0] == 0]
+    reduction, sent, received = 0, 1, 2
+    assert mine == [(0, received, 3.5), (0, reduction, 6), (0, sent, 6)]
+
+
 @pytest.mark.parametrize(("received", "waited"), [(6, []), (4.1, [(0, 0, 1)])])
 def test_a_sender_that_goes_on_before_its_message_is_received_has_not_waited(received, waited):
     """Rank 0 hands its message over at 1 and computes from 4, when its send has ended."""

@@ -270,6 +270,7 @@ def _matched_waits(
     present = np.bincount(pair, minlength=1) > 0
     lanes, number = np.flatnonzero(present) // queues, (np.cumsum(present) - 1)[pair]
     ended = operations.over_ns[later.operation]
+    ended = np.where(later.sends, np.maximum(ended, later.leave_ns), ended)  # their wait's end
     order = grouped_order(number, ended, later.enter_ns)
     number, ended, entered = number[order], ended[order], later.enter_ns[order]
     operation = later.operation[order]
