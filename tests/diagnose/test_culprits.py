@@ -97,6 +97,22 @@ def test_slow_loaders_everywhere_have_no_culprit(worst):
     assert (finding.mode, finding.where.ranks) == ("input_pipeline", ())
 
 
+def test_a_loader_slower_than_the_slow_loaders_of_all_is_named_beside_them():
+    """All load for 20 ms and rank 3 for 60: of its 124.5 ms a step has 40 by rank 3, 20 by all."""
+    found = diagnose(World(input_ns=20 * MS).slow(3, Phase.INPUT, 40 * MS).trace()).findings
+    parts = {finding.where.ranks and tuple(finding.where.ranks): finding for finding in found}
+    assert {finding.mode for finding in found} == {"input_pipeline"}
+    assert parts[3,].severity == pytest.approx(40 / 124.5, rel=0.02)
+    assert parts[()].severity == pytest.approx(20 / 124.5, rel=0.02)
+
+
+def test_slow_loaders_of_all_are_found_beside_a_rank_that_is_later_than_they_take():
+    """20 ms of input, and 50 more of rank 2 in backward, of a step of 134.5."""
+    found = diagnose(World(input_ns=20 * MS).slow(2, Phase.BACKWARD, 50 * MS).trace()).findings
+    parts = {finding.mode: finding.severity for finding in found}
+    assert parts == pytest.approx({"straggler": 50 / 134.5, "input_pipeline": 20 / 134.5}, rel=0.02)
+
+
 def test_who_loads_nothing_is_not_asked_whether_all_loaders_are_slow(worst):
     finding = worst(World(input_ns=0).slow([1, 2, 3], Phase.INPUT, 20 * MS))
     assert finding.severity == pytest.approx(20 / 84.5, rel=0.01)

@@ -14,6 +14,7 @@ from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import middle_of_others
 from evenstep.diagnose.levels import MOST, NAMED
 from evenstep.diagnose.modes.intervention import constant, finding_of, finding_of_late, when
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
 
 #: Phases in which all ranks may stop at once: name of the sentences, of the remedy, and the title.
@@ -24,14 +25,16 @@ STOPPED = {
 
 
 def input_pipeline(case: Case) -> list[Finding]:
-    """Ranks with late batches, or the input of all ranks where no few of them cost most of it."""
-    some = _late_batches(case)
+    """Ranks with late batches, beside the input that all ranks have; or the input of all, where no
+    few of them cost much of it."""
+    some, loading = _late_batches(case), case.grid.phase_ns[Phase.INPUT]
     few = bool(some) and 2 * len(some[0].where.ranks) <= len(case.grid.ranks)
     turns = bool(some) and not few and some[0].when.pattern != "chronic"
-    everybody = _all_waiting(case) if turns or _alike(case) else []
-    if not (everybody and some):
-        return everybody or some
-    return some if few and 2 * some[0].severity >= everybody[0].severity else everybody
+    everybody = _all_waiting(case, loading) if turns or _alike(case, loading) else []
+    if everybody and not (few and 2 * some[0].severity >= everybody[0].severity):
+        return everybody
+    common = np.minimum(loading, middle_of_others(loading)[:, None])
+    return [*some, *(_all_waiting(case, common) if some and _alike(case, common) else [])]
 
 
 def checkpoint_stall(case: Case) -> list[Finding]:
@@ -75,18 +78,17 @@ def _late_saving(case: Case) -> list[Finding]:
 # -- all ranks -------------------------------------------------------------------------------------
 
 
-def _alike(case: Case) -> bool:
+def _alike(case: Case, loading: Array) -> bool:
     """Whether of ranks that load (a server does not) the one with the shortest input still waits
     for half of the longest. Who is late by own work finds its batch ready: that counts, too."""
-    loading = case.grid.phase_ns[Phase.INPUT]
-    waits = (loading + case.delays.late_ns[Cause.WORK])[:, loading.any(axis=0)]
-    each = np.median(waits, axis=0) if waits.size else np.zeros(1)
-    return bool(each.min() >= MOST * max(each.max(), 1.0))
+    loads = loading.any(axis=0)
+    waits = np.median((loading + case.delays.late_ns[Cause.WORK])[:, loads], axis=0)
+    longest = np.median(loading, axis=0).max()
+    return bool(waits.min(initial=longest) >= MOST * max(longest, 1.0))
 
 
-def _all_waiting(case: Case) -> list[Finding]:
-    """The input of all ranks, where it costs more than handing a batch over does."""
-    values = case.grid.phase_ns[Phase.INPUT]
+def _all_waiting(case: Case, values: Array) -> list[Finding]:
+    """The input of all ranks (steps × ranks), where it costs more than handing a batch over."""
     loads = values.any(axis=0)
     usual, who = np.median(values[:, loads]), "every rank" + " that loads" * (not loads.all())
     finding = finding_of(
