@@ -17,7 +17,7 @@ from evenstep.diagnose.graph.build import graph
 from evenstep.diagnose.graph.dependency import _ranks_by_time
 from evenstep.diagnose.graph.peers import peers
 from evenstep.diagnose.graph.replay import Change, combined, replay, step_lengths
-from evenstep.diagnose.graph.streams import issue_line, with_stream_order
+from evenstep.diagnose.graph.streams import with_stream_order
 from evenstep.diagnose.graph.structure import row_hash, times
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.measure.grid import _common_steps, step_grid
@@ -329,13 +329,6 @@ def test_a_device_that_was_idle_until_an_operation_was_over_waited_for_it():
     assert (found.ahead[first] == 1).all()
     assert found.worked[first].all()
     assert (found.since_ns - 20 * MS * step)[first].tolist() == [3 * MS] * 24
-
-
-def test_nothing_begins_before_it_is_issued_by_the_least_difference_of_the_clocks():
-    # every fourth begins the moment it is issued, 50 ns later by the host's clock; others lag
-    enter = np.arange(400) * 1000
-    line = issue_line(enter, enter + 50 - 7 * (np.arange(400) % 4))
-    assert line.at(enter) == pytest.approx(50, abs=1)
 
 
 def test_what_does_not_mark_its_place_comes_after_what_began_before_it():

@@ -8,7 +8,7 @@ from evenstep.diagnose.graph.streams import FASTEST_DRIFT
 from evenstep.diagnose.graph.structure import by_step_and_lane, overlap, overlap_of_issues
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.measure.grid import during, step_grid
-from evenstep.trace.spool.layout import Flag, Kind
+from evenstep.trace.spool.layout import Flag, Kind, Phase
 from tests.diagnose.graph.by_hand import BOOT_NS, MS, Run
 
 STEPS = 24
@@ -69,6 +69,33 @@ def test_hosts_that_write_checkpoints_meanwhile_still_wait_for_their_devices():
     the µs to which the clocks of the devices are known."""
     graph = issued(True, WRITES)
     assert saved(graph, without_transfers(graph)) == pytest.approx(TOOK.sum(), abs=0.05)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_hosts_that_load_batches_of_any_length_still_wait_for_their_devices(seed):
+    """A step has ten all-reduces, the first of about 50 ms. Then hosts load for 100, give or take
+    30; the wait varies by .5, and only what of their time is not loading tells of it."""
+    random = np.random.default_rng(seed)
+    lasted, loads = random.normal(50, 0.5, STEPS), 100 * np.exp(random.normal(0, 0.3, STEPS))
+    run, over = Run(2), 0.0
+    for step, load in enumerate(loads):
+        issue = over + load + READS
+        for turn in range(10):
+            begin = max(over + 1, issue + 0.01 * turn)
+            over = begin + (0.1 if turn else lasted[step])
+            for rank in range(2):
+                times = (round((one + 10**3 * rank) * MS) + BOOT_NS for one in (begin, over))
+                run.collective(
+                    rank, step, 10 * step + turn, issue + 0.01 * turn, over, device=0,
+                    flags=Flag.ASYNC | Flag.ON_DEVICE,
+                    **dict(zip(("device_enter_ns", "device_exit_ns"), times, strict=True)),
+                )  # fmt: skip
+        for rank in range(2):
+            run.record(rank, Kind.PHASE, step, issue - load, issue, op=int(Phase.INPUT))
+            run.step(rank, step, issue - load, issue + 0.5)
+    graph = run.graph()
+    gained = saved(graph, without_transfers(graph))
+    assert gained == pytest.approx(lasted.sum() + 0.9 * STEPS, rel=0.02)
 
 
 def test_devices_with_less_to_do_wait_for_no_host_that_is_ahead():

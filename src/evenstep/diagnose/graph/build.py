@@ -24,6 +24,7 @@ from evenstep.diagnose.graph.lanes import (
 from evenstep.diagnose.graph.reached import with_reached
 from evenstep.diagnose.graph.segments import segments
 from evenstep.diagnose.graph.structure import (
+    NO_INTERVALS,
     Graph,
     Intervals,
     grouped_order,
@@ -34,7 +35,7 @@ from evenstep.diagnose.graph.structure import (
 from evenstep.diagnose.levels import LOW, NEARLY_ALL
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Array, Columns
-from evenstep.trace.spool.layout import Kind
+from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import COMPUTE, Trace
 
 NO_HOST = -1  # slack of entries that a host makes itself
@@ -73,8 +74,19 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     if len(leads):
         begun = _begun_after(rows, leads, steps, begun)
         rows, operations = _within(rows, operations, steps)
-    made = segments(rows, operations, steps, ranks, (begun, ended))
+    phases = trace.of_kind(Kind.PHASE)
+    loads = phases.select(phases.op == int(Phase.INPUT)), trace.of_kind(Kind.PAUSE)
+    busy = sum((of_hosts(rows, clocks, ranks, ahead) for rows in loads), NO_INTERVALS)
+    made = segments(rows, operations, steps, ranks, (begun, ended), busy)
     return replace(made, device=device, host_ahead_ns=ahead)
+
+
+def of_hosts(rows: Columns, clocks: Clocks, ranks: Array, ahead_ns: Array) -> Intervals:
+    """When these records of hosts were, by lane, in the times of a graph that the hosts are ahead
+    of by `ahead_ns`, (lanes,)."""
+    rows = rows.select(np.isin(rows["rank"], ranks) & (rows.exit_ns > rows.enter_ns))
+    lane = np.searchsorted(ranks, rows["rank"])
+    return Intervals(lane, *(times - ahead_ns[lane] for times in clocks.placed(rows)))
 
 
 def _restricted(found: Entries, kept: Array) -> Entries:
@@ -134,10 +146,7 @@ def _aligned(rows: Columns, issued: Array, clock: Array) -> tuple[Columns, Array
     lanes, chosen = len(issued), np.flatnonzero(rows.on_device)
     moved = streams.on_one_clock(rows.select(chosen), lanes)
     number = clock[moved.lane]
-    lines = {
-        int(one): streams.issue_line(moved.enter_ns[number == one], moved.issued_ns[number == one])
-        for one in np.unique(number)
-    }
+    lines = {int(one): streams.issue_line(moved.select(number == one)) for one in np.unique(number)}
     first = lines[min(lines)]
     ahead = np.zeros(lanes, np.int64)
     slack = np.full(len(rows), NO_HOST, np.int64)

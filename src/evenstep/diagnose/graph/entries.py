@@ -35,8 +35,9 @@ class Entries(NamedTuple):
     rank), step, enter_ns, leave_ns (0 unknown), decides (the operation cannot begin before this
     entry), waits (the rank needs the operation's end), sends (a message), calls (the thread was
     blocked in the call), on_device, seq (of the record), inside (of which record it was
-    issued, by its seq), issued_ns (by the host), held_ns (on a
-    device, from when compute reached the operation until its stream did), stream (0 unknown).
+    issued, by its seq), issued_ns (by the host), seen_ns (its end,
+    by the host), held_ns (on a device, from when compute reached the operation until its stream
+    did), stream (0 unknown).
     `operations`, in order of queue and sequence: queue, sequence, step, group (-1 none), op, dtype,
     size_bytes, members, whole (all traced members of its group take part), root, message.
     """
@@ -201,8 +202,8 @@ def _waiting_senders(
 
 def stamps(trace: Trace, events: Columns, clocks: Clocks) -> tuple[Array, ...]:
     """Begin and end of each record, on the hosts' common time or, on a device, on the device's
-    clock; when its host issued it; how long after its compute the device's stream reached it; and
-    the number of that stream, 0 unknown.
+    clock; when its host issued it; how long after its compute the device's stream reached it;
+    the number of that stream, 0 unknown; and when its host saw its end.
 
     A collective begins when its rank's compute reaches it, where a profile tells that beside when
     the kernel ran: the kernel may have waited for the one before it in its stream.
@@ -210,7 +211,7 @@ def stamps(trace: Trace, events: Columns, clocks: Clocks) -> tuple[Array, ...]:
     enter, leave = clocks.placed(events)
     device = on_device(events)
     if not device.any():
-        return enter, leave, enter, *np.zeros((2, len(enter)), np.int8)
+        return enter, leave, enter, *np.zeros((2, len(enter)), np.int8), leave
     told = np.isin(events["rank"], entered_on_device(trace))
     came = np.where(told, events.enter_ns, events.device_enter_ns)
     return (
@@ -219,6 +220,7 @@ def stamps(trace: Trace, events: Columns, clocks: Clocks) -> tuple[Array, ...]:
         enter,
         np.where(device, np.maximum(events.device_enter_ns - came, 0), 0),
         np.where(device & told, events.stream, 0),
+        leave,
     )
 
 
@@ -252,6 +254,7 @@ def _rows(
             "seq": events.seq.astype(np.int64),
             "inside": events.parent,
             "issued_ns": placed[2] if device.any() else placed[0],
+            "seen_ns": placed[5] if device.any() else placed[1],
             "held_ns": placed[3],
             "stream": placed[4],
         }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep.diagnose.graph.lanes import NONE, single_operations
-from evenstep.diagnose.graph.structure import quantiles, row_hash
+from evenstep.diagnose.graph.structure import Intervals, length_before, quantiles, row_hash
 from evenstep.diagnose.levels import LOW, MINOR, MOST, NEARLY_ALL, SIGMAS
 from evenstep.trace.columns import Array, Columns
 
@@ -19,7 +19,12 @@ FURTHEST = 6  # entries before an entry after which a stream goes on, that are a
 
 
 def with_issues(
-    rows: Columns, operations: Columns, resumed: Array, start: Array, stretch: Array
+    rows: Columns,
+    operations: Columns,
+    resumed: Array,
+    start: Array,
+    stretch: Array,
+    busy: Intervals,
 ) -> tuple[Columns, Columns]:
     """The rows of a graph in order of lane and time, with `host` (the operation by which the host
     issues the row's entry or its lane's next one) and `resumes` (that which the host goes on to
@@ -27,7 +32,7 @@ def with_issues(
     the lane whose state as the segment began they come after, -1 none.
 
     `resumed` is when each row's lane went on, `start` when each lane was free as each stretch
-    began, `stretch` that of each row.
+    began, `stretch` that of each row, `busy` when each lane's host worked on records of its own.
     """
     operations = operations.with_column("opens", np.full(len(operations), NONE))
     entry = np.flatnonzero(rows.slack_ns >= 0)
@@ -36,7 +41,7 @@ def with_issues(
     span = int(rows.at_ns.max() - rows.at_ns.min()) + int(rows.slack_ns.max()) + 1
     at = np.maximum.accumulate(rows.at_ns[entry] - rows.slack_ns[entry] + lane * span) - lane * span
     before, same = np.append(0, resumed[:-1]), np.append(False, np.diff(rows.lane) == 0)
-    source = np.where(opens, NONE, _awaited(rows, resumed, entry, at))
+    source = np.where(opens, NONE, _awaited(rows, resumed, entry, at, busy))
     inside = (source >= 0) & (rows.segment[source] == rows.segment[entry])
     crosses = (source >= 0) & ~inside | opens
     once = np.unique(source, return_index=True)[1]  # later issues come after the first
@@ -64,14 +69,15 @@ def with_issues(
     return rows.with_column("host", host), Columns.concatenate([operations, issues])
 
 
-def _awaited(rows: Columns, resumed: Array, entry: Array, at: Array) -> Array:
+def _awaited(rows: Columns, resumed: Array, entry: Array, at: Array, busy: Intervals) -> Array:
     """The row after which the device had gone on before the host issued each of these entries, -1
     where the host does not wait for that.
 
-    The time since the issue before grows with a wait, by the wait, and else not at all: that it
-    does is taken from the slope over all entries of the lane at the same place of a step, or, as
-    ends of waits are known roughly, from the part of its variance; without those before which the
-    host, as when it writes a checkpoint, works much longer than usual. Of such rows it is the last.
+    The time since the issue before, but for what the host was `busy` with, grows with a wait, by
+    the wait, and else not at all: that it does is taken from the slope over all entries of the lane
+    at the same place of a step, or, as ends of waits are known roughly, from the part of its
+    variance; without those before which the host, as when it writes a checkpoint, works much longer
+    than usual. Of such rows it is the last.
     """
     lane, step = rows.lane[entry], rows.step[entry]
     begins = (np.diff(lane, prepend=-1) != 0) | (np.diff(step, prepend=-1) != 0)
@@ -91,6 +97,8 @@ def _awaited(rows: Columns, resumed: Array, entry: Array, at: Array) -> Array:
     lead = quantiles(np.maximum(lead, 1), place, NEARLY_ALL, int(place.max()) + 1)[place]
     cell = place * (int(lane.max()) + 1) + lane  # lanes differ, in what they wait and work
     cell = np.unique(cell, return_inverse=True)[1].reshape(-1)
+    at = at - length_before(busy, lane, at)
+    time = time - length_before(busy, rows.lane[last], time)
     before = np.append(0, at[:-1])
     longer = _stands_out(at - before, cell)
     source = np.full(len(entry), NONE)

@@ -14,6 +14,7 @@ from evenstep.diagnose.graph.issue import with_issues
 from evenstep.diagnose.graph.lanes import STEP_END, WORKED
 from evenstep.diagnose.graph.schedule import Links
 from evenstep.diagnose.graph.structure import (
+    NO_INTERVALS,
     Batch,
     Graph,
     Intervals,
@@ -28,12 +29,17 @@ ROUNDS = 64  # at most, until operations and rows agree on their segments
 
 
 def segments(
-    rows: Columns, operations: Columns, steps: Array, ranks: Array, lasted: tuple[Array, Array]
+    rows: Columns,
+    operations: Columns,
+    steps: Array,
+    ranks: Array,
+    lasted: tuple[Array, Array],
+    busy: Intervals = NO_INTERVALS,
 ) -> Graph:
     """Cut a graph. `rows` in order of lane and time: lane, step, at_ns, enter, wait, order.
 
     `lasted`, two of (steps, lanes): when each step began and ended, -1 unknown. Time in which no
-    lane is in a step counts for none.
+    lane is in a step counts for none. `busy`, by lane: when hosts surely did not wait for devices.
     """
     begun_ns, ended_ns = lasted
     index = np.searchsorted(steps, rows.step)
@@ -48,7 +54,7 @@ def segments(
     operations = operations.with_column("segment", operation_in)
     operations = operations.with_column("took_ns", _took(rows, operations))
     if "slack_ns" in rows and (rows.slack_ns >= 0).any():
-        rows, operations = with_issues(rows, operations, resumed, start, stretch[index])
+        rows, operations = with_issues(rows, operations, resumed, start, stretch[index], busy)
     rows, operations = _sorted(rows, operations)
     made = _batched(rows, operations, steps, ranks, (stretch, start))
     between_ns[gaps] = 0

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.diagnose.graph.structure import Intervals, quantiles, row_hash
-from evenstep.diagnose.levels import LOW, MINOR, MOST, NEARLY_ALL
+from evenstep.diagnose.levels import LOW, MINOR, MOST, NEARLY_ALL, SURE
 from evenstep.trace.columns import Array, Columns, run_numbers
 
 FASTEST_DRIFT = 200e-6  # of a device's clock against its host's
@@ -173,17 +173,30 @@ def _on_streams(rows: Columns) -> tuple[Array, Array]:
     return after, busy
 
 
-def issue_line(enter: Array, issued_ns: Array) -> Offset:
+def issue_line(rows: Columns) -> Offset:
     """What to add to the common time of devices to get their hosts', which read one clock: the
-    least by which nothing begins before it is issued, and that drifts no faster than a clock does.
-    Where hosts are always far ahead the true difference may be larger.
-    """
-    order = np.argsort(enter, kind="stable")
-    time, behind = enter[order].astype(float), (issued_ns - enter)[order].astype(float)
+    least by which nothing begins before it is issued, and that drifts no faster than a clock does;
+    and, as hosts may always be far ahead, as much more as they surely see all ends later."""
+    order = np.argsort(rows.enter_ns, kind="stable")
+    time, behind = (one[order].astype(float) for one in (rows.enter_ns, rows.issued_ns))
+    behind -= time
     drift = FASTEST_DRIFT * (time - time[:1])
     falling = np.maximum.accumulate(behind + drift) - drift
     rising = np.maximum.accumulate((behind - drift)[::-1])[::-1] + drift
-    return Offset(0.0, 0.0, 0.0, time, np.maximum(falling, rising))
+    line = Offset(0.0, 0.0, 0.0, time, np.maximum(falling, rising))
+    return line._replace(level=_surely_later(rows, line)) if len(time) else line
+
+
+def _surely_later(rows: Columns, line: Offset) -> float:
+    """By how much hosts saw all ends later than `line` has them, less what the soonest look came
+    after an end: of n looks at times that have nothing to do with the ends it is most surely below
+    ln(1/p) n-ths of twice the mean."""
+    late = rows.seen_ns - rows.leave_ns - line.at(rows.leave_ns)
+    look = np.unique(row_hash([rows.lane, rows.seen_ns]), return_inverse=True)[1].reshape(-1)
+    each = quantiles(late, look, 0.0, int(look.max()) + 1)
+    soonest = float(each.min())
+    behind = 2 * (float(each.mean()) - soonest) * np.log(1 / SURE) / len(each)
+    return max(soonest - behind, 0.0)
 
 
 class Offset(NamedTuple):

@@ -289,6 +289,9 @@ class Intervals(NamedTuple):
         return Intervals(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
 
 
+NO_INTERVALS = Intervals(*np.zeros((3, 0), np.int64))
+
+
 def union_length(intervals: Intervals, cells: int) -> Array:
     """Length covered in each of `cells` cells, overlaps counted once. Shape (cells,), int64."""
     kept = intervals.where(intervals.end > intervals.start)

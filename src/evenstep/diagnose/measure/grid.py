@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.diagnose.graph.build import graph
+from evenstep.diagnose.graph.build import graph, of_hosts
 from evenstep.diagnose.graph.structure import (
     Graph,
     Intervals,
@@ -238,11 +238,7 @@ def in_phase(grid: StepGrid, phase: Phase) -> Array:
 
 def during(grid: StepGrid, rows: Columns, within: Callable[..., Array] = overlap) -> Array:
     """Own time of each row of the graph, or what else `within` gives, within these records."""
-    rows = rows.select(np.isin(rows["rank"], grid.ranks) & (rows.exit_ns > rows.enter_ns))
-    lane = np.searchsorted(grid.ranks, rows["rank"])
-    ahead = grid.graph.host_ahead_ns[lane]
-    start, end = (times - ahead for times in grid.clocks.placed(rows))
-    return within(grid.graph, lane, start, end)
+    return within(grid.graph, *of_hosts(rows, grid.clocks, grid.ranks, grid.graph.host_ahead_ns))
 
 
 def _common_steps(trace: Trace) -> tuple[Array, Array]:
