@@ -196,7 +196,7 @@ def _surely_later(rows: Columns, line: Offset) -> float:
     each = quantiles(late, look, 0.0, int(look.max()) + 1)
     soonest = float(each.min())
     behind = 2 * (float(each.mean()) - soonest) * np.log(1 / SURE) / len(each)
-    return max(soonest - behind, 0.0)
+    return float(max(soonest - behind, 0.0))
 
 
 class Offset(NamedTuple):
