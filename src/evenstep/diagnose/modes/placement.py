@@ -210,8 +210,30 @@ def _mismatch(case: Case, crossing: list[_CrossingRing], gain: Gain) -> list[Fin
             Evidence("ring_crossings", len(hops(where)), shape.nodes, "hops"),
             Evidence("streams_per_link", shape.leaving, 1, "streams"),
             Evidence("bus_bandwidth", shape.busbw_gBps, first.ordered_gBps, "GB/s"),
+            *_curves(case, first),
         ],
     )  # fmt: skip
+
+
+def _curves(case: Case, first: _CrossingRing) -> list[Evidence]:
+    """Time of the largest size beside that of algorithms at the bandwidth of one stream."""
+    shape = first.shape
+    if shape.op != Op.ALL_REDUCE:
+        return []
+    size, measured = float(shape.sizes[-1]), float(shape.floors_ns[-1])
+    n, gBps = shape.members, first.ordered_gBps  # noqa: N806
+    alpha = shape.line.alpha_ns / (2 * (n - 1)) if shape.line is not None else 0.0
+    link = Link(gBps, alpha)
+    given = {
+        "ring_in_this_order": allreduce.ring(size, n, Link(gBps / shape.leaving, alpha)),
+        "ring_in_the_best_order": allreduce.ring(size, n, link),
+        "tree": allreduce.double_tree(size, n, link),
+        "hierarchical": hierarchical(case, shape, size, link),
+    }
+    return [
+        Evidence(f"time_as_{name}", measured, float(cost.time_ns), "ns")
+        for name, cost in given.items()
+    ]
 
 
 def hierarchical(case: Case, shape: Shape, size: float, stream: Link) -> Cost:

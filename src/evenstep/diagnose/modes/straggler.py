@@ -119,7 +119,7 @@ def _late(case: Case, cells: Array) -> list[Finding]:
             "target": f"node {', '.join(nodes)}" if several else "it",
         },
         options=["share" if turning or alike else "find", *([] if everybody else ["drain"])],
-        evidence=_phase_evidence(case, cells, ranks),
+        evidence=[*_phase_evidence(case, cells, ranks), *_peer_evidence(case, ranks[0])],
     )  # fmt: skip
 
 
@@ -186,3 +186,14 @@ def _phase_evidence(case: Case, cells: Array, ranks: list[int]) -> list[Evidence
             name = f"{phase.name.lower()}_of_rank_{ranks[0]}"
             items.append(Evidence(name, mine, others, "ns"))
     return items
+
+
+def _peer_evidence(case: Case, rank: int) -> list[Evidence]:
+    """Own work of the first culprit beside that of ranks on the same hardware."""
+    made = {one: place.hardware[0] for one, place in layouts(case.trace).items()}
+    alike = [rank in made and made.get(int(one)) == made[rank] for one in case.grid.ranks]
+    peers, work = np.array(alike) & (case.grid.ranks != rank), np.median(case.grid.work_ns, axis=0)
+    if not peers.any() or peers.sum() == len(peers) - 1:
+        return []
+    mine, name = work[case.grid.ranks == rank][0], "work_beside_peers_of_the_same_hardware"
+    return [Evidence(name, mine, np.median(work[peers]), "ns")]
