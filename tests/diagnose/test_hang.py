@@ -113,7 +113,7 @@ def test_a_message_that_both_called_is_laid_to_the_transport():
 def test_of_two_that_differ_neither_is_called_wrong():
     finding = hang_of(hung(World(ranks=2), {0: {}, 1: {"op": Op.BARRIER}}))
     assert finding.where.ranks == [0, 1]
-    assert "calls differ there" in finding.cause
+    assert finding.cause.startswith("rank 0 (node node0) entered all_reduce of 4096 B, rank 1 ")
 
 
 def test_who_hangs_in_another_group_is_a_victim():

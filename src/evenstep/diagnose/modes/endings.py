@@ -32,12 +32,16 @@ INVALID = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
 
 
 def describe(trace: Trace, place: Stuck) -> str:
-    """ "all_reduce 124 of group default_pg", "recv 3 from rank 2 of group pp"."""
+    """ "all_reduce 124", "recv 3 from rank 2 of group pp"; the group of all ranks needs no name."""
     operation = Op(place.op)
     direction = {Op.SEND: "to", Op.RECV: "from"}.get(operation) if place.peer >= 0 else None
     peer = f" {direction} rank {place.peer}" if direction else ""
-    group = f" of group {trace.groups[place.group].name}" if place.group >= 0 else ""
-    return f"{operation.name.lower()} {place.sequence}{peer}{group}"
+    return f"{operation.name.lower()} {place.sequence}{peer}{_of_group(trace, place.group)}"
+
+
+def _of_group(trace: Trace, group: int) -> str:
+    part = group >= 0 and len(trace.groups[group].ranks) < trace.world
+    return f" of group {trace.groups[group].name}" if part else ""
 
 
 def hang(case: Case) -> list[Finding]:
@@ -156,14 +160,15 @@ def _disagreement(case: Case, place: Stuck) -> str:
     trace, some = case.trace, place.different[:SEVERAL]
     calls = ", ".join(
         f"{case.ranks_in_words([rank])} entered {_in_words(trace, place.calls[rank])}"
-        + (f", {shift}," if (shift := out_of_step(trace, place, rank)) else "")
         for rank in some
     )
-    more = " …" if len(place.different) > SEVERAL else ""
+    calls += " …" if len(place.different) > SEVERAL else ""
     others = [rank for rank in place.calls if rank not in place.different]
     if not others:
-        return f"{say('hang.differently')}: {calls}{more}"
-    return f"{calls}{more} where the others entered {_in_words(trace, place.calls[others[0]])}"
+        return calls
+    shifts = ((rank, out_of_step(trace, place, rank)) for rank in some)
+    told = "".join(f"; rank {rank} {shift}" for rank, shift in shifts if shift)
+    return f"{calls} where the others entered {_in_words(trace, place.calls[others[0]])}{told}"
 
 
 def _in_words(trace: Trace, call: EnteredCall) -> str:
@@ -183,8 +188,7 @@ def last_of(trace: Trace, rank: int) -> str:
     last = int(rows.enter_ns.argmax())
     site = trace.names[int(rows.name[last])]
     text = f"{Op(int(rows.op[last])).name.lower()} {int(rows.group_seq[last])}"
-    if rows.group[last] >= 0:
-        text += f" of group {trace.groups[int(rows.group[last])].name}"
+    text += _of_group(trace, int(rows.group[last]))
     return text + (f" in {site}" if site else "")
 
 
@@ -224,11 +228,11 @@ def out_of_step(trace: Trace, place: Stuck, rank: int) -> str:
     before = made[-1] if made else None
     usual = {later for call, later in pairwise(made) if call == before}
     if usual == {own}:
-        return "as in earlier steps"
+        return "did as in earlier steps"
     if before == own and own not in usual:
-        return "as if it had made the call before a second time"
+        return "seems to have made the call before a second time"
     followed = dict(pairwise([*made, expected]))
-    return "as if it had left a call out" if followed.get(expected) == own else ""
+    return "seems to have left a call out" if followed.get(expected) == own else ""
 
 
 # -- ranks that died -------------------------------------------------------------------------------
