@@ -37,7 +37,6 @@ from evenstep.trace.spool.layout import Phase
 
 COMPUTE_PHASES = (Phase.FORWARD, Phase.BACKWARD)
 LONGEST = 1000  # steps in which turns are looked for
-ROUNDS = 50  # of the estimate of what parts have in common: by then it moves no more
 VARYING = 0.03  # deviation of a rank's compute, as a share of it, below which nothing is imbalanced
 
 
@@ -213,17 +212,13 @@ def _stretches(case: Case) -> WorkVariation | None:
 
 def _together(over: Array, weight: Array) -> tuple[Array, float, float]:
     """The weighted sum of parts (steps, ranks, parts), the variance that these have in common, and
-    the share of its variance that is not: by one common factor (Spearman 1904, principal axes), on
-    which one part may depend more than another. Two parts are taken to be as reliable."""
+    the share of its variance that is not: by one common factor (Spearman 1904), on which all parts
+    are taken to depend alike."""
     parts = (over - over.mean(axis=(0, 1))).reshape(-1, len(weight))
     deviation = np.maximum(parts.std(axis=0), 1e-12)
     correlation = (parts.T @ parts) / (len(parts) * deviation[:, None] * deviation)
-    common = np.full(len(weight), np.clip(correlation[0, 1], 0.0, 1.0))  # share of each
-    for _ in range(ROUNDS if len(weight) > 2 else 0):
-        np.fill_diagonal(correlation, common)
-        values, vectors = np.linalg.eigh(correlation)
-        common = np.clip(values[-1] * vectors[:, -1] ** 2, 0.0, 1.0)
-    variance = float(np.sqrt(common) @ (deviation * weight)) ** 2
+    common = correlation[~np.eye(len(weight), dtype=bool)].mean().clip(0.0, 1.0)
+    variance = float(common) * float(deviation @ weight) ** 2
     spent = over @ weight
     return spent, variance, 1 - min(variance / max(float(spent.var()), 1e-12), 1.0)
 
