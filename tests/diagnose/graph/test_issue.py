@@ -27,6 +27,9 @@ def issued(waits, writes=0 * WRITES):
         begin = max(over + WORK, issue)
         for rank in range(2):
             run.step(rank, step, issue - 1, issue + 0.5)
+            if writes[step]:
+                times = issue - writes[step], issue
+                run.record(rank, Kind.PHASE, step, *times, op=int(Phase.CHECKPOINT))
             now = BOOT_NS - 10**9 * (1 + rank)  # clocks of devices begin elsewhere
             moments = (
                 round(begin * MS) + BOOT_NS - now,

@@ -38,6 +38,7 @@ from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import COMPUTE, Trace
 
+BUSY = (Phase.INPUT, Phase.CHECKPOINT, Phase.EVALUATION)  # phases with work of hosts alone
 NO_HOST = -1  # slack of entries that a host makes itself
 SURE_NS = 200_000  # error to which hosts' clocks agree; else each is placed by its own devices
 
@@ -75,8 +76,8 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
         begun = _begun_after(rows, leads, steps, begun)
         rows, operations = _within(rows, operations, steps)
     phases = trace.of_kind(Kind.PHASE)
-    loads = phases.select(phases.op == int(Phase.INPUT)), trace.of_kind(Kind.PAUSE)
-    busy = sum((of_hosts(rows, clocks, ranks, ahead) for rows in loads), NO_INTERVALS)
+    alone = phases.select(np.isin(phases.op, BUSY)), trace.of_kind(Kind.PAUSE)
+    busy = sum((of_hosts(rows, clocks, ranks, ahead) for rows in alone), NO_INTERVALS)
     made = segments(rows, operations, steps, ranks, (begun, ended), busy)
     return replace(made, device=device, host_ahead_ns=ahead)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from evenstep.diagnose.graph.lanes import NONE, single_operations
 from evenstep.diagnose.graph.structure import Intervals, length_before, quantiles, row_hash
-from evenstep.diagnose.levels import LOW, MINOR, MOST, NEARLY_ALL, SIGMAS
+from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL
 from evenstep.trace.columns import Array, Columns
 
 NEVER_NS = -(2**62)
@@ -76,8 +76,7 @@ def _awaited(rows: Columns, resumed: Array, entry: Array, at: Array, busy: Inter
     The time since the issue before, but for what the host was `busy` with, grows with a wait, by
     the wait, and else not at all: that it does is taken from the slope over all entries of the lane
     at the same place of a step, or, as ends of waits are known roughly, from the part of its
-    variance; without those before which the host, as when it writes a checkpoint, works much longer
-    than usual. Of such rows it is the last.
+    variance. Of such rows it is the last.
     """
     lane, step = rows.lane[entry], rows.step[entry]
     begins = (np.diff(lane, prepend=-1) != 0) | (np.diff(step, prepend=-1) != 0)
@@ -100,16 +99,14 @@ def _awaited(rows: Columns, resumed: Array, entry: Array, at: Array, busy: Inter
     at = at - length_before(busy, lane, at)
     time = time - length_before(busy, rows.lane[last], time)
     before = np.append(0, at[:-1])
-    longer = _stands_out(at - before, cell)
     source = np.full(len(entry), NONE)
     for turn in (0, *range(FURTHEST, 0, -1)):
         event = own - (np.minimum(turn, lead) if turn else lead)
         known = (event >= 0) & (rows.lane[last[event]] == lane) & (np.diff(lane, prepend=-1) == 0)
         lasted, waited = at - before, np.maximum(time[event] - before, 0)
-        told = known & ~(longer & _stands_out(lasted - waited, cell))
-        count = np.maximum(np.bincount(cell, told), 1)
+        count = np.maximum(np.bincount(cell, known), 1)
         lasted, apart = (
-            (each - (np.bincount(cell, each * told) / count)[cell]) * told
+            (each - (np.bincount(cell, each * known) / count)[cell]) * known
             for each in (lasted, waited)
         )
         both, own_part, lasting = (
@@ -120,9 +117,3 @@ def _awaited(rows: Columns, resumed: Array, entry: Array, at: Array, busy: Inter
         waits = known & (grows & (np.bincount(place, waited * known) > 0))[place]
         source = np.where(waits, event, source)
     return np.where(source >= 0, last[source], NONE)
-
-
-def _stands_out(values: Array, cell: Array) -> Array:
-    """Mask of those above the noise of their cell's lower half, which delays do not reach."""
-    low, usual = (quantiles(values, cell, share, int(cell.max()) + 1) for share in (LOW, 0.5))
-    return np.asarray(values > (usual + SIGMAS * (usual - low))[cell])

@@ -122,6 +122,8 @@ def single_operations(table: Columns, operations: Columns) -> Columns:
 def _table(rows: Columns, enter: Array | None, wait: Array | None, order: Array | int) -> Columns:
     """Rows of the graph from a table with lane, step, enter_ns, leave_ns and seq."""
     nothing, small = np.full(len(rows), NONE), np.full(len(rows), NONE, np.int8)
+    told = (("slack_ns", small), ("idle", small > 0), ("inside", small), ("after", small))
+    entered = enter is not None
     return Columns(
         {
             "lane": rows.lane.astype(np.int64),
@@ -132,10 +134,7 @@ def _table(rows: Columns, enter: Array | None, wait: Array | None, order: Array 
             "enter": nothing if enter is None else enter,
             "wait": nothing if wait is None else wait,
             "order": np.broadcast_to(np.asarray(order, np.int8), len(rows)),
-            "slack_ns": rows.slack_ns if "slack_ns" in rows and enter is not None else small,
-            "idle": rows.idle if "idle" in rows and enter is not None else small > 0,
-            "inside": rows.inside if "inside" in rows and enter is not None else small,
-            "after": rows.after if "after" in rows and enter is not None else small,
+            **{name: rows[name] if entered and name in rows else other for name, other in told},
         }
     )
 
