@@ -65,10 +65,11 @@ class Rows(Dataset[dict[str, torch.Tensor]]):
         return {"x": torch.full((WIDTH,), 1.0 + row % 7)}
 
 
-def acts() -> bool:
-    """Whether the running step is acted in."""
+def acts() -> tuple[bool, bool]:
+    """Whether the running step is acted in, and whether a trial has found that this pays."""
     attached = agent.current()
-    return attached is not None and any(part.acting for part in attached._conductor.parts)
+    parts = [] if attached is None else attached._conductor.parts
+    return any(part.acting for part in parts), any(part.trial.word == "pays" for part in parts)
 
 
 class Seen:
@@ -76,7 +77,8 @@ class Seen:
 
     def __init__(self, steps: int) -> None:
         self.times: list[int] = []
-        self.acted: list[bool] = []  # one entry ahead: what the next step is
+        #: Whether a step is acted in, and pays; one entry ahead: what the next step is.
+        self.acted: list[tuple[bool, bool]] = []
         self.losses: list[float] = []
         self._steps = steps
         self._last = time.monotonic_ns()
@@ -184,7 +186,8 @@ def main() -> None:
     attached = agent.current()
     told = attached._conductor.account() if attached is not None else []
     found = {"times_ns": seen.times, "losses": seen.losses, "grown": seen.grown, "told": told}
-    found["acted"] = [False, *seen.acted[:-1]]
+    acted = [(False, False), *seen.acted[:-1]]
+    found["acted"], found["pays"] = zip(*acted, strict=True)
     evenstep.detach()
     if dist.is_initialized():
         dist.barrier()
