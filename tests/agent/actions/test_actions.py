@@ -283,6 +283,19 @@ def test_memory_that_would_exceed_its_room_by_the_next_look_ends_it(monkeypatch)
     assert watched(monkeypatch, 1000, 1026, 1030, 1041).note == "memory grew by 4.1%"
 
 
+def test_memory_that_waits_for_pythons_own_collector_is_not_counted(monkeypatch):
+    """It is there when acting begins, a full collection frees it, and it comes back."""
+    resident = [1100]
+    monkeypatch.setattr(garbage, "resident_bytes", lambda: resident[0])
+    monkeypatch.setattr(garbage.gc, "collect", lambda *_: resident.__setitem__(0, 1000))
+    action = Garbage()
+    action.begin(0)
+    resident[0], action.every = 1090, 64
+    action.during(16, last=False)
+    action.end(17)
+    assert (action.every, action.note) == (64, "")
+
+
 def test_memory_that_the_job_takes_by_itself_is_not_counted(monkeypatch):
     resident = [1000]
     monkeypatch.setattr(garbage, "resident_bytes", lambda: resident[0])

@@ -11,8 +11,9 @@ threshold that no script sets, and an object made after freezing is frozen only 
 A collection has a fixed cost (it visits all live objects) and a cost per step since the last. Fewer
 collections save only the fixed cost, which is what a second collection in a row takes. So the
 interval is doubled while that cost is more than `SHARE` of the time, up to the interval of Python's
-own full collections: memory for so much garbage is there already. Memory counts as taken by this
-action where it grows faster than in the median interval without acting.
+own full collections: memory for so much garbage is there already. So memory counts as taken by this
+action beyond the most that was resident when acting began, before anything was collected, and where
+it grows faster than in the median interval without acting.
 
 Beginning costs a full collection, and some more until the interval is found. The job has paid for
 one like it before (the longest pause), so beginning at most doubles what the job has lost so far
@@ -65,8 +66,9 @@ class Garbage(Action):
         self._thresholds: tuple[int, ...] = ()  # Python's own
         self._others_froze = False  # whether objects were frozen before
         self._mark: list[None] = []  # made after freezing
-        self._first = (0, 0)  # step and memory at the first `begin` …
-        self._ended: tuple[int, int] | None = None  # … and at the last `end`
+        self._first = 0  # step of the first `begin` …
+        self._ended: tuple[int, int] | None = None  # … and step and memory at the last `end`
+        self._usual = 0.0  # memory without acting, at the first step
         self._rates: list[float] = []  # ascending: growth per step of intervals without acting
         self._taken = 0.0  # memory, at the last look
         self._halved = False
@@ -89,18 +91,18 @@ class Garbage(Action):
 
     def begin(self, step: int) -> None:
         """Freeze all objects, and collect by hand from here on."""
+        self._first = self._first or step
+        self._usual = max(self._usual, self._resident(step))
         self._others_froze = gc.get_freeze_count() > 0
         if not self._others_froze:
             gc.collect(YOUNG if self._ended else OLDEST)
             gc.freeze()
         self._mark, self._thresholds = [], gc.get_threshold()
         gc.set_threshold(NEVER, *self._thresholds[1:])
-        self._since, resident = 0, resident_bytes()
+        self._since = 0
         if self._ended:
             ended, before = self._ended
-            insort(self._rates, (resident - before) / max(1, step - ended))
-        else:
-            self._first = step, resident
+            insort(self._rates, (resident_bytes() - before) / max(1, step - ended))
 
     def during(self, step: int, *, last: bool) -> int:
         """Collect at the steps of all ranks, and before acting ends."""
@@ -131,18 +133,21 @@ class Garbage(Action):
 
     def _watch(self, step: int) -> None:
         """Halve the interval where memory grows, and stop before it has grown too much."""
-        began, resident = self._first
-        own = max(0.0, self._rates[len(self._rates) // 2]) if self._rates else 0.0
-        before, now = self._taken, resident_bytes() - resident - own * (step - began)
+        before, now = self._taken, self._resident(step) - self._usual
         self._taken = now
-        allowed = GROWTH * resident
+        allowed = GROWTH * self._usual
         if self._halved and now + max(0.0, now - before) > allowed:
-            self.note = f"memory grew by {now / resident:.1%}"
+            self.note = f"memory grew by {now / self._usual:.1%}"
         elif not self._halved and now > allowed / 2:
             self._halved = True
             self.every = max(1, self.every // 2)
             gc.collect()
             self._since = 0
+
+    def _resident(self, step: int) -> float:
+        """Resident memory, less what the job has taken by itself since the first step."""
+        own = max(0.0, self._rates[len(self._rates) // 2]) if self._rates else 0.0
+        return resident_bytes() - own * (step - self._first)
 
 
 def _collected() -> int:

@@ -126,7 +126,6 @@ class DispatcherHooks:
     def _enter(self, operation: DispatcherOperation) -> Callable[[Any], Token]:
         """The function that records a collective from its arguments."""
         begin, state_of = self._observer.begin, self._observer.groups.state
-        recorder, dtype_of = self._observer.recorder, self._observer.dtypes.get
         unbox_group = self._torch._C._distributed_c10d.ProcessGroup.unbox
         op, sizes, group_at = int(operation.op), operation.sizes, operation.group_at
         async_at, peer_at = operation.async_at, operation.peer_at
@@ -140,12 +139,7 @@ class DispatcherHooks:
             state = state_of(unbox_group(args[group_at]))
             bytes_in, bytes_out, tensor = sizes(args)
             peer = NO_PEER if peer_at is None else state.global_rank(args[peer_at])
-            if tensor.is_cuda:
-                return begin(enter_ns, state, op, bytes_in, bytes_out, flags, peer, tensor)
-            seq = recorder.collective(  # what `begin` does on a host, a frame shorter
-                enter_ns, state, op, bytes_in, bytes_out, flags, peer, dtype_of(tensor.dtype, 0)
-            )
-            return seq, flags
+            return begin(enter_ns, state, op, bytes_in, bytes_out, flags, peer, tensor)
 
         return enter
 
