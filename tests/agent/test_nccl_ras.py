@@ -154,6 +154,7 @@ def test_the_others_do_not_ask(environ, on_cuda):
     assert not refused.value.may_come
 
 
-def test_a_job_without_cuda_is_not_asked_about():
+@pytest.mark.parametrize("local", ["0", "1"])  # one reason of all ranks is one limit
+def test_a_job_without_cuda_is_not_asked_about(local):
     with pytest.raises(SourceUnavailable, match="CUDA"):
-        NcclRas({}).open()
+        NcclRas({"LOCAL_RANK": local}).open()

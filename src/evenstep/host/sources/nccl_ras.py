@@ -127,13 +127,13 @@ class NcclRas(Source):
         self._round = 0
 
     def open(self) -> None:
-        if not self._leads:
-            raise SourceUnavailable("another rank of this node asks NCCL")
         if not self._enabled:
             raise SourceUnavailable("NCCL_RAS_ENABLE is 0")
         cuda = getattr(sys.modules.get("torch"), "cuda", None)
         if cuda is None or not cuda.is_initialized():
             raise SourceUnavailable("the job does not use CUDA", may_come=True)
+        if not self._leads:
+            raise SourceUnavailable("another rank of this node asks NCCL")
         self._ask()
 
     def read(self) -> list[Reading]:
