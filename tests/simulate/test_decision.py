@@ -197,3 +197,20 @@ def test_an_interrupted_option_ends_the_comparison(monkeypatch):
     monkeypatch.setattr(decision, "simulate", lambda *_, **__: cut)
     with pytest.raises(KeyboardInterrupt):
         compare(scenario(*JOB), Limits(cv=0.1), axes=())
+
+
+def test_servers_on_every_rank_are_no_option_beside_the_direct_exchange_that_they_are():
+    def named(asked):
+        return [one.name for one in options(asked)[0] if one.family == "collective"]
+
+    asked = scenario(*JOB, noise=SLOW)
+    shared = scenario(*JOB, "cluster.nodes=6", "cluster.gpus_per_node=2", noise=SLOW)
+    assert "direct all-reduce" in named(asked)
+    assert "server all-reduce" not in named(asked)
+    assert "server all-reduce" in named(shared)  # one card, and so one server, for two ranks
+    ways = (("algorithm=direct",), ("algorithm=server", "servers=12"))
+    direct, served = (
+        simulate(changed(neutral(asked), tuple(f"collectives.{one}" for one in way)))
+        for way in ways
+    )
+    assert (direct.step_ns == served.step_ns).all()

@@ -190,7 +190,8 @@ def _algorithms(scenario: Scenario) -> Iterator[str]:
         yield "nvls"
     if ranks * ranks <= MOST_PAIRS:
         yield "direct"
-    yield "server"
+    if f"collectives.servers={ranks}" not in _served(scenario):  # else each to each, as direct
+        yield "server"
 
 
 # -- layouts ---------------------------------------------------------------------------------------
