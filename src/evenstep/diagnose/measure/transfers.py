@@ -18,7 +18,7 @@ from evenstep import allreduce
 from evenstep.diagnose.graph.entries import FROM_ROOT, TO_ROOT, collectives
 from evenstep.diagnose.graph.peers import message_ends
 from evenstep.diagnose.graph.structure import Graph, quantiles
-from evenstep.diagnose.levels import FEWEST, LOW, SMALLEST_SHARE, UNDISTURBED
+from evenstep.diagnose.levels import FEWEST, LOW, SMALLEST_SHARE
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.hosts import busiest, node_of, rack_of
 from evenstep.statistics.interval import z
@@ -51,8 +51,6 @@ class Transfers(NamedTuple):
 def transfers(grid: StepGrid) -> Transfers:
     """Every collective of the grid's steps that all traced members of its group took part in."""
     rows = _with_kind(_transfers(grid))
-    if len(rows):
-        rows = rows.with_column("transfer_ns", _without_pauses(rows, grid))
     return Transfers(rows, _kinds(rows))
 
 
@@ -79,17 +77,6 @@ _ADDED = ("operation", "step", "begin_ns", "end_ns", "transfer_ns")
 def _with_kind(rows: Columns) -> Columns:
     """The rows with `kind`, a number per group, operation and size."""
     return rows.with_column("kind", key_numbers(rows.group, rows.op, rows.size_bytes))
-
-
-def _without_pauses(rows: Columns, grid: StepGrid) -> Array:
-    """Durations of transfers, at most the usual one in steps in which a rank collected garbage: a
-    pause holds the interpreter lock, which callbacks and threads of the transport need."""
-    paused = np.asarray((grid.pause_ns > 0).any(axis=1))[rows.step]
-    transfer = rows.transfer_ns
-    if not paused.any():
-        return np.asarray(transfer)
-    usual = quantiles(transfer, rows.kind, UNDISTURBED, int(rows.kind.max()) + 1)
-    return np.asarray(np.where(paused, np.minimum(transfer, usual[rows.kind]), transfer))
 
 
 def _kinds(rows: Columns) -> Columns:
