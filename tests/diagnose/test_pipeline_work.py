@@ -1,10 +1,17 @@
 """Own work in a pipeline of messages, against what its made steps do."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from evenstep.diagnose.graph import gaps
+from evenstep.diagnose.graph.peers import more_by_direction
+from evenstep.diagnose.graph.structure import by_step_and_lane
 from evenstep.diagnose.measure.grid import step_grid
+from evenstep.trace.spool.layout import Phase
+from tests.diagnose.programs import pipeline
+from tests.diagnose.synthetic import MS
 from tests.stacks.pipelines import Pipeline
 
 
@@ -18,6 +25,25 @@ def test_waits_that_end_together_take_nothing_of_the_work_after_them(stage, earl
     assert np.median(grid.work_ns, axis=0) / 1e6 == pytest.approx(expected, abs=0.5)
     whole = grid.work_ns + grid.blocked_ns
     assert np.median(whole - grid.step_ns[:, None], axis=0) == pytest.approx(0, abs=0.1e6)
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_a_stage_slow_with_backward_alone_has_more_of_that_alone(device):
+    """Stage 1 of 4 takes 11 ms for each of 8 backwards, the others 8, and 4 for a forward."""
+    job = pipeline(steps=12, device=device)
+
+    def slow(rank):
+        longer = rank // 2 == 1
+        return [
+            do._replace(ns=11 * MS) if longer and do.phase is Phase.BACKWARD else do
+            for do in job.program(rank)
+        ]
+
+    graph = step_grid(replace(job, program=slow).run().trace()).graph
+    more = more_by_direction(graph)
+    expected = np.where(np.arange(8) // 2 == 1, 8 * 3.0, 0.0)
+    assert np.median(by_step_and_lane(graph, more), axis=0) / MS == pytest.approx(expected, abs=0.5)
+    assert more[np.abs(graph.own_ns / MS - 11) < 0.5].sum() > 0.99 * more.sum()
 
 
 def test_a_kind_that_no_sampled_step_has_keeps_what_was_known_of_it(monkeypatch):

@@ -10,6 +10,7 @@ import numpy as np
 
 from evenstep import words
 from evenstep.diagnose.finding import Evidence, Where
+from evenstep.diagnose.graph.peers import more_by_direction
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.graph.structure import by_step_and_lane, overlap_of_issues
 from evenstep.diagnose.lateness.cost import Blame, Costs, blame
@@ -389,7 +390,8 @@ def _on_record(grid: StepGrid) -> dict[int, tuple[Array, Array]]:
 
 def _in_phases(grid: StepGrid) -> Array:
     """The part of each row's own work that its lane's phases, or what is neither in a phase nor
-    compute of its device, usually have more than the others'."""
+    compute of its device, usually have more than the others'; without phases what is done with
+    micro-batches on one of their two ways."""
     graph, lane, more = grid.graph, grid.graph.rows.lane, np.zeros(len(grid.graph.rows))
     parts = [(in_phase(grid, phase), grid.phase_ns[phase]) for phase in WORK_PHASES[:-1]]
     spans = grid.records.of_kind(Kind.SPAN)
@@ -401,4 +403,4 @@ def _in_phases(grid: StepGrid) -> Array:
     for own, whole in (*parts, (rest, by_step_and_lane(graph, rest))):
         usual = np.maximum(np.median(above_others(whole), axis=0), 0.0)
         more += own * (usual / np.maximum(np.median(whole, axis=0), 1.0))[lane]
-    return more
+    return more if more.any() else more_by_direction(graph)
