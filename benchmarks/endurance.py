@@ -21,9 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> list[Row]:
     """One row a way to record."""
-    torch = library.installed()
+    torch = library.installed_folder()
     if torch is not None:
-        library.built(torch)
+        library.build_recorder(torch)
     rows = []
     for way in ("compiled", "python"):
         options = ["--collectives", str(args.collectives), "--groups", str(args.groups)]

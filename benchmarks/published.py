@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> list[Row]:
     """One row for each system, and one for the claims with a preset."""
-    data = shown.published()
-    print("\n".join(text.published(data)), file=sys.stderr)
+    data = shown.published_comparison()
+    print("\n".join(text.published_lines(data)), file=sys.stderr)
     worst = max(data["claims"], key=lambda claim: abs(claim["error"]))
     claims = Row(
         "published claims that `evenstep explain` has presets for",
@@ -65,7 +65,7 @@ def _mlperf(found: list[System]) -> list[Row]:
 
 def _presets() -> Row:
     """Whole training steps of published systems, simulated from their presets."""
-    rows = [row for row in training.simulated() if not row.fitted]
+    rows = [row for row in training.simulated_rows() if not row.fitted]
     worst = max(rows, key=lambda row: abs(row.error))
     mean = sum(abs(row.error) for row in rows) / len(rows)
     return Row(

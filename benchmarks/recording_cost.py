@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> list[Row]:
     """Every state in turn, round by round."""
-    torch = library.installed()
-    built = library.built(torch) if torch else None
+    torch = library.installed_folder()
+    built = library.build_recorder(torch) if torch else None
     if built is None or built.path is None:
         raise JobError(built.reason if built else "there is no torch")
     figures: Figures = {state: [] for state in STATES}

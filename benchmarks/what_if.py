@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.jobs.pipeline import NAMES, Pipeline
 from benchmarks.measure import Row, Spread, spread
-from evenstep.diagnose.predict.published import job, published
+from evenstep.diagnose.predict.published import job, published_results
 from evenstep.importers.content import SourceFile
 from evenstep.importers.operations.operation_tables import FORMAT
 from evenstep.trace.columns import Columns
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> list[Row]:
             trace = FORMAT.read([source], lambda *_: None)
             read = time.perf_counter()
             assert trace.operations is not None
-            found = published(job(trace.operations, trace.names))
+            found = published_results(job(trace.operations, trace.names))
             reading.append(read - began)
             analysing.append(time.perf_counter() - read)
     rows = _rows(len(table), spread(reading[1:]), spread(analysing[1:]), _off(found, pipeline))
@@ -59,7 +59,7 @@ def published_rows(folder: Path) -> list[Row]:
         return []
     trace = FORMAT.read([SourceFile(path, path.read_bytes()[: 1 << 16])], lambda *_: None)
     assert trace.operations is not None
-    ours = json.loads(json.dumps(published(job(trace.operations, trace.names))))
+    ours = json.loads(json.dumps(published_results(job(trace.operations, trace.names))))
     theirs = json.loads((folder / "result-ST.json").read_text())
     wanted = {
         key: value for key, value in theirs.items() if key in ours and "launch_dec" not in key

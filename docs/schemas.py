@@ -31,11 +31,11 @@ from evenstep.diagnose.compare.result import Changed, MetricChange, StepTimePart
 from evenstep.diagnose.finding import Finding
 from evenstep.diagnose.predict.project import ProjectionDocument
 from evenstep.doctor.examination import Examination
-from evenstep.documents import Meta, printed
+from evenstep.documents import Meta, printed_fields
 from evenstep.explain.topic import CitedFormula, Quantity
 from evenstep.export.posting import Alert
 from evenstep.probe.document import FloorsDocument, ProbeDocument
-from evenstep.report.schema import FOLDER, published, schema
+from evenstep.report.schema import FOLDER, published_schemas, schema
 from evenstep.reproduce.evaluation import EvaluationDocument
 from evenstep.reproduce.published.rows import Fitted
 from evenstep.reproduce.published.table import ErrorEstimate
@@ -209,7 +209,7 @@ def _object(kind: Any) -> dict[str, Any]:
     for name in getattr(kind, "computed", ()):
         hints[name] = get_type_hints(getattr(kind, name).fget, include_extras=True)["return"]
     shown = {"schema": {"const": kind.schema}} if getattr(kind, "schema", "") else {}
-    shown |= {name: schema_of(hints[name]) for name in printed(kind)}
+    shown |= {name: schema_of(hints[name]) for name in printed_fields(kind)}
     required = [name for name in shown if name in getattr(kind, "__required_keys__", shown)]
     return {
         "type": "object",
@@ -241,7 +241,7 @@ def _union(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 def page() -> str:
     """The whole page."""
-    return HEAD + "".join(map(row, published()))
+    return HEAD + "".join(map(row, published_schemas()))
 
 
 def row(name: str) -> str:

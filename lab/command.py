@@ -124,7 +124,7 @@ def _fields(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(fields.document(Scenario), indent=2, ensure_ascii=False))
     else:
-        print(fields.described(Scenario), end="")
+        print(fields.describe_fields(Scenario), end="")
     return 0
 
 

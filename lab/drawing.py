@@ -72,8 +72,8 @@ def render(
         forest=forest(document["arms"], foretold),
         foretold=foretold,
         drawn=bool(series),
-        comparison=sheet.embedded(document),
-        facts=sheet.embedded(
+        comparison=sheet.embed(document),
+        facts=sheet.embed(
             facts(packed.directory, [arm["arm"] for arm in document["arms"]], series, blocks)
         ),
         data=packed.data,
@@ -143,8 +143,8 @@ def render_jobs(
         arm=arm,
         foretold="predicted_gain" in document,
         drawn=bool(series),
-        result=sheet.embedded(document),
-        facts=sheet.embedded(facts(packed.directory, [arm], series, blocks)),
+        result=sheet.embed(document),
+        facts=sheet.embed(facts(packed.directory, [arm], series, blocks)),
         data=packed.data,
     )
     return text

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from evenstep.errors import ConfigError
 from evenstep.scenario.schema import choice, count, number, text
 from evenstep.trace.ranks import parse_ranks
-from evenstep.values import refused
+from evenstep.values import refusal
 
 MODEL_SHARE = {"forward": 1 / 3, "backward": 2 / 3}  # of what a longer batch costs
 PHASES = ("input", "forward", "backward", "optimizer")
@@ -77,7 +77,7 @@ class Fault:
     def check(self, place: str, ranks_of: Sequence[int], fabric: str) -> None:
         """Raises `ConfigError` where the fault does not fit the jobs or the fabric."""
         if self.job >= len(ranks_of):
-            raise refused(f"{place}.job", f"below {len(ranks_of)}, the number of jobs",
+            raise refusal(f"{place}.job", f"below {len(ranks_of)}, the number of jobs",
                                  self.job)  # fmt: skip
         if fabric not in KINDS[self.kind].fabrics:
             where = " and ".join(KINDS[self.kind].fabrics)
@@ -86,7 +86,7 @@ class Fault:
             )
         self.who(ranks_of[self.job], place)
         if self.during > self.every:
-            raise refused(f"{place}.during", f"at most every, which is {self.every}",
+            raise refusal(f"{place}.during", f"at most every, which is {self.every}",
                                  self.during)  # fmt: skip
 
     def who(self, world: int, place: str = "faults") -> frozenset[int]:
@@ -100,7 +100,7 @@ class Fault:
         except ValueError:
             found = frozenset()
         if not found or max(found) >= world:
-            raise refused(f"{place}.ranks", f'ranks below {world}, as in "0,2-3", or "all"',
+            raise refusal(f"{place}.ranks", f'ranks below {world}, as in "0,2-3", or "all"',
                                  self.ranks)  # fmt: skip
         return found
 

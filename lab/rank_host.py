@@ -21,7 +21,7 @@ from evenstep.agent.pace import PaceHost
 from evenstep.agent.recording.collector import PauseWatch
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.recorder import Recorder
-from evenstep.host.resources import ResourceMeter, used
+from evenstep.host.resources import ResourceMeter, resources_used
 from evenstep.pacing import PacerSettings, Plan, TrialBudget
 from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.spool.folder import RunFolder
@@ -113,7 +113,7 @@ class RankHost:
         before, self._standing = self._standing, self._meter.now()
         closed = recorder.end_step(now_ns(), recorder.held_ns)
         recorder.held_ns = 0
-        closed.used = used(before, self._standing)
+        closed.used = resources_used(before, self._standing)
         recorder.settle(closed)
         if orders is not None:
             pace.take_orders(orders)

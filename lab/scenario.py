@@ -18,7 +18,7 @@ from evenstep.pacing import OBJECTIVES
 from evenstep.scenario import schema
 from evenstep.scenario.scenario import read
 from evenstep.scenario.schema import choice, count, flag, number, numbers, size, table, tables, text
-from evenstep.values import refused
+from evenstep.values import refusal
 from lab.faults import Fault
 
 FABRICS = ("fair", "tcp", "mpi")
@@ -124,7 +124,7 @@ class Scenario:
             fault.check(f"faults[{index}]", [job.ranks for job in self.jobs], self.fabric)
             if fault.link >= self.network.leaves:
                 allowed = f"below {self.network.leaves}, the number of network.leaves"
-                raise refused(f"faults[{index}].link", allowed, fault.link)
+                raise refusal(f"faults[{index}].link", allowed, fault.link)
 
     @property
     def ranks(self) -> int:
@@ -175,15 +175,15 @@ def _check_jobs(scenario: Scenario) -> None:
     names = [job.name for job in jobs]
     for index, job in enumerate(jobs):
         if not job.name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-            raise refused(f"jobs[{index}].name", "letters, digits, - _ and .", job.name)
+            raise refusal(f"jobs[{index}].name", "letters, digits, - _ and .", job.name)
         if job.name in names[:index]:
             raise ConfigError(f"jobs[{index}].name {job.name!r} is taken; give each its own")
         for leaf in job.leaves:
             if leaf not in range(leaves):
                 allowed = f"leaves from 0 to {leaves - 1}, as network.leaves is {leaves}"
-                raise refused(f"jobs[{index}].leaves", allowed, leaf)
+                raise refusal(f"jobs[{index}].leaves", allowed, leaf)
         if len(set(job.leaves)) > job.ranks:
-            raise refused(f"jobs[{index}].leaves", f"at most {job.ranks}, one for each rank",
+            raise refusal(f"jobs[{index}].leaves", f"at most {job.ranks}, one for each rank",
                                  list(job.leaves))  # fmt: skip
     if scenario.ranks > MOST_RANKS:
         raise ConfigError(
@@ -194,6 +194,6 @@ def _check_jobs(scenario: Scenario) -> None:
 
 def _check_run(run: Run) -> None:
     if run.settle_s >= run.block_s:
-        raise refused("run.settle_s", f"below run.block_s, which is {run.block_s:g}", run.settle_s)
+        raise refusal("run.settle_s", f"below run.block_s, which is {run.block_s:g}", run.settle_s)
     if run.limit_s < run.block_s:
-        raise refused("run.limit_s", f"at least run.block_s, which is {run.block_s:g}", run.limit_s)
+        raise refusal("run.limit_s", f"at least run.block_s, which is {run.block_s:g}", run.limit_s)

@@ -54,9 +54,9 @@ def test_a_number_is_off_by_at_most_half_of_its_third_digit(value: float) -> Non
 
 
 def test_evidence_keeps_its_unit_and_times_and_shares_get_a_readable_one() -> None:
-    assert words.measured(1410.0, "MHz") == "1,410 MHz"
-    assert words.measured(40e6, "ns") == "40 ms"
-    assert words.measured(0.05, "share") == "5 %"
+    assert words.measure(1410.0, "MHz") == "1,410 MHz"
+    assert words.measure(40e6, "ns") == "40 ms"
+    assert words.measure(0.05, "share") == "5 %"
 
 
 def test_an_interval_needs_both_ends() -> None:
@@ -88,24 +88,24 @@ def test_names_from_a_trace_cannot_move_the_cursor() -> None:
 
 
 def test_a_unit_of_one_is_no_word_and_a_factor_a_sign() -> None:
-    assert words.measured(0.25, "1") == "0.25"
-    assert words.measured(1.27, "factor") == "1.27 ×"
+    assert words.measure(0.25, "1") == "0.25"
+    assert words.measure(1.27, "factor") == "1.27 ×"
 
 
 def test_a_shortened_sentence_ends_with_no_word_that_leads_on():
     text = "rank 1 entered broadcast where the others entered reduce; it was in train.py"
-    assert words.shortened(text, 9) == text.partition(";")[0]
-    assert words.shortened("find what stopped it (SIGSTOP)", 4) == "find what stopped it"
+    assert words.shorten(text, 9) == text.partition(";")[0]
+    assert words.shorten("find what stopped it (SIGSTOP)", 4) == "find what stopped it"
 
 
 def test_a_list_is_shortened_to_what_it_is_a_list_of():
     text = "look for what slows rank 3 down in every phase: clocks, temperature, power limit"
-    assert words.shortened(text, 11) == "look for what slows rank 3 down in every phase"
+    assert words.shorten(text, 11) == "look for what slows rank 3 down in every phase"
 
 
 def test_a_shortened_sentence_keeps_the_object_of_its_verb():
     text = "find what else runs there (daemons) and move it, or bind ranks to cores of their own"
-    assert words.shortened(text, 9) == "find what else runs there and move it"
+    assert words.shorten(text, 9) == "find what else runs there and move it"
 
 
 @pytest.mark.parametrize(
@@ -117,19 +117,17 @@ def test_a_shortened_sentence_keeps_the_object_of_its_verb():
     ],
 )
 def test_a_sentence_loses_relative_clauses_whole_and_others_by_phrases(most, kept):
-    assert (
-        words.shortened("it is slower: a bit in forward, which every stage after it", most) == kept
-    )
+    assert words.shorten("it is slower: a bit in forward, which every stage after it", most) == kept
 
 
 def test_one_of_what_is_counted_is_single():
-    assert words.measured(1, "ranks") == "1 rank"
-    assert words.measured(1, "retries") == "1 retry"
-    assert words.measured(2, "ranks") == "2 ranks"
-    assert words.measured(2, "generation") == "2"
-    assert words.measured(1, "s") == "1 s"
-    assert words.measured(1, "GB/s") == "1 GB/s"
-    assert words.measured(1, "1/s") == "1 1/s"
+    assert words.measure(1, "ranks") == "1 rank"
+    assert words.measure(1, "retries") == "1 retry"
+    assert words.measure(2, "ranks") == "2 ranks"
+    assert words.measure(2, "generation") == "2"
+    assert words.measure(1, "s") == "1 s"
+    assert words.measure(1, "GB/s") == "1 GB/s"
+    assert words.measure(1, "1/s") == "1 1/s"
 
 
 @pytest.mark.parametrize(
@@ -154,6 +152,6 @@ def test_what_is_cut_does_not_say_the_opposite(most):
     action = (
         f"find what rank 2 does {words.PLACES[Phase.OTHER]} that the others do not, and remove it"
     )
-    told = words.shortened(action, most)
+    told = words.shorten(action, most)
     assert "not" in told or "others" not in told
     assert ("(" in told) == (")" in told)

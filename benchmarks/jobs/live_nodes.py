@@ -15,7 +15,7 @@ from evenstep.trace.spool.layout import Phase
 from evenstep.trace.spool.spool import Spool
 from evenstep.trace.spool.summary import COUNTERS, StepSummary, SummaryLog
 from evenstep.watch.run import LiveRun
-from evenstep.watch.tree import encoded, summary_path, write_summary
+from evenstep.watch.tree import encode, summary_path, write_summary
 
 RANKS_PER_NODE = 8
 STEP_NS = 1_000_000_000
@@ -74,7 +74,7 @@ def main() -> None:
             each.step()
         for name, run in nodes.items():
             run.refresh()
-            write_summary(summary_path(args.run, name), encoded(run, name))
+            write_summary(summary_path(args.run, name), encode(run, name))
         print(f"{(time.process_time() - started) / len(nodes):.6f}", flush=True)
         time.sleep(max(due - time.monotonic(), 0.0))
 

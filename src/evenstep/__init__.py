@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.arming import arm_when_asked as _arm_when_asked
-from evenstep.agent.arming import undisturbed as _undisturbed
+from evenstep.agent.arming import call_without_collector as _undisturbed
 from evenstep.attachment import arm as _arm
 from evenstep.version import __version__
 

@@ -56,7 +56,7 @@ def plain(value: Any) -> Any:
     enumeration's member in lower case, null for a number that is not finite, Python's number for
     one of numpy."""
     if is_dataclass(value):
-        found = {name: plain(getattr(value, name)) for name in printed(value)}
+        found = {name: plain(getattr(value, name)) for name in printed_fields(value)}
         name = getattr(value, "schema", "")
         return {"schema": name, **found} if name else found
     if isinstance(value, Enum):
@@ -71,7 +71,7 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def printed(kind: Any) -> list[str]:
+def printed_fields(kind: Any) -> list[str]:
     """Names of the printed fields of a type, or of an object of it."""
     if is_typeddict(kind) or hasattr(kind, "_fields"):
         return list(kind.__annotations__)

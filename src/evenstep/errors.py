@@ -54,7 +54,7 @@ class MissingExtra(EvenstepError, ImportError):  # noqa: N818 - it names what is
 
 
 @contextmanager
-def refused(kind: type[EvenstepError], what: str, mend: str = "") -> Iterator[None]:
+def refuse_as(kind: type[EvenstepError], what: str, mend: str = "") -> Iterator[None]:
     """Raise an error of the system as `kind`, saying what cannot be done, why, and what helps."""
     try:
         yield

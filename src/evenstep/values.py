@@ -43,16 +43,16 @@ class ValueKind(NamedTuple):
         try:
             return self.parse(value)
         except BadValueError as error:
-            raise refused(place, str(error), value) from None
+            raise refusal(place, str(error), value) from None
         except (ValueError, TypeError, OverflowError):
-            raise refused(place, self.expects, value) from None
+            raise refusal(place, self.expects, value) from None
 
 
 class BadValueError(ValueError):
     """An invalid value; the message says what must be there."""
 
 
-def refused(place: str, expects: str, value: object) -> ConfigError:
+def refusal(place: str, expects: str, value: object) -> ConfigError:
     """The error of an invalid value: its place, what must be there, and what was found."""
     return ConfigError(f"{place} must be {expects}, found {value!r}")
 

@@ -69,15 +69,15 @@ def number(value: float | None, unit: str = "", *, digits: int = 3) -> str:
 
 def duration(value_ns: float | None, *, digits: int = 3) -> str:
     """A time in a suitable unit: 41.2 ms."""
-    return _scaled(value_ns, _TIMES, digits)
+    return _scale(value_ns, _TIMES, digits)
 
 
 def size(size_bytes: float | None, *, digits: int = 3) -> str:
     """Bytes in a suitable decimal unit: 17.2 MB."""
-    return _scaled(size_bytes, _SIZES, digits)
+    return _scale(size_bytes, _SIZES, digits)
 
 
-def _scaled(value: float | None, units: Sequence[tuple[float, str]], digits: int) -> str:
+def _scale(value: float | None, units: Sequence[tuple[float, str]], digits: int) -> str:
     if value is None or not math.isfinite(value):
         return UNKNOWN
     if value == 0:
@@ -106,7 +106,7 @@ def interval(low: float | None, high: float | None) -> str:
     return f"({percent(low).removesuffix(' %')} to {percent(high)})"
 
 
-def measured(value: float | None, unit: str) -> str:
+def measure(value: float | None, unit: str) -> str:
     """A number of evidence in its unit; nanoseconds and shares in a suitable one."""
     if unit == "ns":
         return duration(value)
@@ -200,7 +200,7 @@ def own_place(frames: Sequence[str]) -> str:
     return next(own, frames[0] if frames else "")
 
 
-def ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:
+def how_ended(facts: Mapping[str, Any], *, brief: bool = False) -> str:
     """How a rank ended, by its own facts and its launcher's: "SIGKILL", "exit code 3". An exception
     has its place and message unless `brief`."""
     end, raised = facts.get("ended") or {}, facts.get("raised") or {}
@@ -235,7 +235,7 @@ _LEADING_ON = frozenset(
 )
 
 
-def shortened(text: str, most: int) -> str:
+def shorten(text: str, most: int) -> str:
     """A sentence of at most `most` words: without its brackets, then without its last clauses."""
     if count_words(text) <= most:
         return text

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from evenstep.host.sources.amdgpu import AmdgpuSource, highest_mhz, throttled
+from evenstep.host.sources.amdgpu import AmdgpuSource, highest_mhz, throttle_reasons
 
 TEMP_HOTSPOT, PPT0, TDC_GFX, PROCHOT_GFX = 1 << 36, 1 << 0, 1 << 16, 1 << 47
 LEVELS = "0: 500Mhz\n1: 1700Mhz *\n2: 2100Mhz\n"
@@ -60,5 +60,5 @@ def test_the_highest_clock_level_is_told(tmp_path, device):
 )  # fmt: skip
 def test_a_table_that_says_nothing_of_it_is_left_unread(tmp_path, device, table):
     (device / "gpu_metrics").write_bytes(table)
-    assert throttled(device) is None
+    assert throttle_reasons(device) is None
     assert not any(name.endswith("_flag") for name in read(tmp_path))

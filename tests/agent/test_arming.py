@@ -223,9 +223,9 @@ def test_nothing_is_collected_while_it_arms_and_the_script_finds_its_collector_a
     seen = []
     try:
         (gc.enable if collects else gc.disable)()
-        assert arming.undisturbed(lambda: seen.append(gc.isenabled())) is None
+        assert arming.call_without_collector(lambda: seen.append(gc.isenabled())) is None
         with pytest.raises(ZeroDivisionError):
-            arming.undisturbed(lambda: 1 / 0)
+            arming.call_without_collector(lambda: 1 / 0)
         assert (seen, gc.isenabled()) == ([False], collects)
     finally:
         gc.enable()

@@ -257,9 +257,9 @@ def planted(path, kind):
     elif kind == "folder":
         path.mkdir()
     elif kind == "long":
-        path.write_bytes(request.encoded(ON, "r").ljust(request.MOST_BYTES + 1))
+        path.write_bytes(request.encode(ON, "r").ljust(request.MOST_BYTES + 1))
     elif kind == "everybody's":
-        path.write_bytes(request.encoded(ON, "r"))
+        path.write_bytes(request.encode(ON, "r"))
         path.chmod(0o666)
 
 
@@ -283,8 +283,8 @@ def test_a_strangers_request_is_not_followed(run):
 @pytest.mark.parametrize(
     "said",
     [b"[1, 2, 3]", b"[]", b"{", b"[" * 4000, b'{"schema": "evenstep.control/1", "number": 1}',
-     request.encoded(ON._replace(max_delay=1e9), "r"), request.encoded(ON._replace(mode="x"), "r"),
-     request.encoded(ON, "r").ljust(request.MOST_BYTES + 1)],
+     request.encode(ON._replace(max_delay=1e9), "r"), request.encode(ON._replace(mode="x"), "r"),
+     request.encode(ON, "r").ljust(request.MOST_BYTES + 1)],
 )  # fmt: skip
 def test_what_comes_by_the_store_is_validated_as_a_file_is(run, said):
     store = Store()

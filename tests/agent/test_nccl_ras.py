@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from evenstep.host.sources.nccl_ras import NcclRas, RasError, address, ask, summarized
+from evenstep.host.sources.nccl_ras import NcclRas, RasError, address, ask, summarize
 from evenstep.host.sources.source import SourceUnavailable
 
 WELL = {"init_state": 0, "async_error": 0, "abort_flag": False}
@@ -96,14 +96,14 @@ def test_nobody_there_is_one_sentence():
 
 
 def test_a_healthy_job_has_nothing_to_say():
-    found = summarized(HEALTHY)
+    found = summarize(HEALTHY)
     assert (found.communicators, found.ranks, found.in_words()) == (1, 2, "")
 
 
 def test_who_is_missing_fails_or_is_behind_is_named():
     ranks = [rank(0), rank(1, calls=9), rank(2, async_error=6)]
     missing = [{"rank": 3, "host": "gpu013"}]
-    found = summarized({"communicators": [{"ranks": ranks, "missing_ranks": missing}]})
+    found = summarize({"communicators": [{"ranks": ranks, "missing_ranks": missing}]})
     assert found.missing == ("rank 3 on gpu013",)
     assert found.failing == ("rank 2 on gpu012",)
     assert found.behind == ("rank 1 on gpu012: 9 AllReduce of 12",)
@@ -111,12 +111,12 @@ def test_who_is_missing_fails_or_is_behind_is_named():
 
 
 def test_what_is_in_progress_does_not_fail():
-    assert not summarized({"communicators": [{"ranks": [rank(0, init_state=7)]}]}).failing
+    assert not summarize({"communicators": [{"ranks": [rank(0, init_state=7)]}]}).failing
 
 
 @pytest.mark.parametrize("status", [{}, {"communicators": None}, {"communicators": [1, {}]}])
 def test_what_is_not_said_is_well(status):
-    assert summarized(status).in_words() == ""
+    assert summarize(status).in_words() == ""
 
 
 @pytest.mark.parametrize(

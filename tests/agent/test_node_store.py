@@ -9,8 +9,8 @@ from evenstep.agent.exchange.node_store import (
     CONNECT_TIMEOUT_S,
     StoreClient,
     StoreServer,
-    packed,
-    unpacked,
+    pack,
+    unpack,
 )
 from tests.agent.test_sharing import FakeStore
 
@@ -81,7 +81,7 @@ def test_what_has_not_changed_is_not_said_again(node, store, monkeypatch):
     store.set("orders", b"first")
     pump(*node)
     said = []
-    monkeypatch.setattr(node_store, "packed", lambda *what: said.append(what) or packed(*what))
+    monkeypatch.setattr(node_store, "pack", lambda *what: said.append(what) or pack(*what))
     pump(*node)
     assert said == []
     store.set("orders", b"second")
@@ -108,9 +108,9 @@ def test_who_finds_nobody_for_too_long_says_so(name):
 
 
 def test_a_message_comes_back_whole_and_what_is_none_is_refused():
-    assert unpacked(packed(0, "key", b"value")) == (0, "key", b"value")
+    assert unpack(pack(0, "key", b"value")) == (0, "key", b"value")
     with pytest.raises(ValueError, match="not a message"):
-        unpacked(packed(0, "key")[:-1])
+        unpack(pack(0, "key")[:-1])
 
 
 def test_a_rank_that_asks_later_hears_what_was_said_before(node, store):

@@ -11,7 +11,7 @@ from evenstep.host.cgroup import CpuController
 from evenstep.host.resources import (
     ResourceMeter,
     ResourceUse,
-    used,
+    resources_used,
 )
 from evenstep.host.sources.cpu import CpuSource
 from evenstep.host.sysfs import read_text
@@ -39,13 +39,13 @@ def test_what_was_used_lies_between_two_moments(tmp_path):
     meter = ResourceMeter(7, sysroot=str(tmp_path), usage=lambda _: next(moments))
     before = meter.now()
     account.write_text("9000 950 14\n")
-    assert used(before, meter.now()) == ResourceUse(1_500_000_000, 5, 6, 3, 4, 250)
+    assert resources_used(before, meter.now()) == ResourceUse(1_500_000_000, 5, 6, 3, 4, 250)
     meter.close()
 
 
 def test_a_thread_that_has_no_account_was_never_kept_waiting():
     meter = ResourceMeter(1 << 30)
-    assert used(meter.now(), meter.now()).run_delay_ns == 0
+    assert resources_used(meter.now(), meter.now()).run_delay_ns == 0
 
 
 def test_touching_fresh_memory_shows_as_minor_faults():
@@ -54,7 +54,7 @@ def test_touching_fresh_memory_shows_as_minor_faults():
         block.madvise(mmap.MADV_NOHUGEPAGE)
         before = meter.now()
         block[:: mmap.PAGESIZE] = bytes(256)
-        assert used(before, meter.now()).minor_faults >= 256  # one per page
+        assert resources_used(before, meter.now()).minor_faults >= 256  # one per page
     meter.close()
 
 

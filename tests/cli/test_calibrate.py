@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from evenstep.cli.calibrate import observed
+from evenstep.cli.calibrate import observe
 from evenstep.cli.main import main
 from evenstep.importers.opening import open_trace
 from evenstep.simulate.calibrate.calibrate import calibrate
@@ -90,7 +90,7 @@ def profiled(rank):
 
 def test_a_profile_without_marks_of_backward_keeps_its_overlap(tmp_path):
     trace = open_trace([profiled(rank).write(tmp_path / f"{rank}.json") for rank in range(2)])
-    found = calibrate(observed(trace))
+    found = calibrate(observe(trace))
     work = found.scenario.work
     assert work.overlap
     assert work.forward_ms + work.backward_ms == pytest.approx(4 + BUCKETS * 2, rel=0.01)

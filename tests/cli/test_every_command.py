@@ -11,7 +11,7 @@ import pytest
 
 from evenstep.cli import demo
 from evenstep.cli.main import COMMANDS, main
-from evenstep.report.schema import published, schema
+from evenstep.report.schema import published_schemas, schema
 from evenstep.reproduce.published import training
 from tests.cli.conftest import one_row
 from tests.cli.every_command import LINES, made
@@ -44,7 +44,7 @@ def said(tmp_path_factory):
     def run(name, *more):
         with pytest.MonkeyPatch.context() as environment, contextlib.ExitStack() as stack:
             environment.setenv("COLUMNS", "80")
-            environment.setattr(training, "simulated", one_row)
+            environment.setattr(training, "simulated_rows", one_row)
             out = stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
             stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
             assert main([*paths.line(name), *more]) in (0, 1)
@@ -78,7 +78,7 @@ def test_json_fits_the_schema_it_names(name, said):
 
 def test_every_schema_is_held_against_what_is_printed(said):
     names = {schema_of(json.loads(said(name, "--json"))) for name in LINES}
-    assert names | ELSEWHERE == set(published())
+    assert names | ELSEWHERE == set(published_schemas())
     assert not names & ELSEWHERE
 
 
@@ -111,7 +111,9 @@ def test_a_row_too_wide_for_the_terminal_is_shown_column_by_column(said):
 
 def test_the_demo_says_where_its_runs_lie(tmp_path, capsys, monkeypatch):
     pytest.importorskip("torch", reason="the demo asks for it before it begins")
-    monkeypatch.setattr(demo, "_both", lambda job, folder, steps: {"even": folder / "e" / "r.html"})
+    monkeypatch.setattr(
+        demo, "_run_both", lambda job, folder, steps: {"even": folder / "e" / "r.html"}
+    )
     assert main(["demo", "--out", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     jsonschema.Draft202012Validator(schema("demo")).validate(found)

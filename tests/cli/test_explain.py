@@ -24,7 +24,7 @@ def run(*words):
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
     """Whole steps are simulated in `tests/simulate`, for seconds."""
-    monkeypatch.setattr(training, "simulated", one_row)
+    monkeypatch.setattr(training, "simulated_rows", one_row)
 
 
 @pytest.fixture

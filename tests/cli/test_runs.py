@@ -48,7 +48,7 @@ def test_a_folder_of_runs_is_listed_with_how_to_open_the_latest(three, capsys):
     ("seconds", "text"), [(10, "just now"), (120, "2 min ago"), (2e5, "2 d ago")]
 )
 def test_ages_are_in_one_unit(three, seconds, text):
-    assert text in next(runs.listed(three / "evenstep-runs", now_s=10_000 + seconds))
+    assert text in next(runs.list_runs(three / "evenstep-runs", now_s=10_000 + seconds))
 
 
 def test_without_a_run_the_way_to_one_is_said(tmp_path, monkeypatch, capsys):

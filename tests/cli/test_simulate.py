@@ -134,7 +134,7 @@ def test_a_long_run_says_so_first(scenario):
     sets = ["cluster.nodes=64", "fabric.kind=leaf_spine", "fabric.oversubscription=4",
             "job.placement=random", "collectives.algorithm=ring", "run.steps=10000",
             "noise=[{kind='normal'}]"]  # fmt: skip
-    messages, seconds = simulation.expected(simulation.set_up(load(Path(scenario), sets)))
+    messages, seconds = simulation.estimate_run(simulation.set_up(load(Path(scenario), sets)))
     assert messages == 10_000 * 2 * 64 * 63
     assert seconds > 60
 

@@ -108,14 +108,14 @@ def test_crossings_of_small_rings_are_counted_by_hand():
     assert len(hosts.hops("abab")) == 4
     assert hosts.busiest("abab") == 2
     assert not hosts.hops("aaaa")
-    assert hosts.grouped([0, 1, 2, 3], "abab") == [0, 2, 1, 3]
+    assert hosts.group_by_place([0, 1, 2, 3], "abab") == [0, 2, 1, 3]
 
 
 def test_regrouping_always_gives_the_fewest_crossings():
     random = np.random.default_rng(0)
     for _ in range(50):
         where = [f"n{i}" for i in random.integers(0, 4, 12)]
-        order = hosts.grouped(range(12), where)
+        order = hosts.group_by_place(range(12), where)
         again = [where[rank] for rank in order]
         assert len(hosts.hops(again)) == (len(set(where)) if len(set(where)) > 1 else 0)
 

@@ -9,19 +9,19 @@ from evenstep.diagnose.compare.comparison import (
     account,
     block_steps,
     compare,
-    judged,
     memory,
     parts,
     seen_variance,
     usual_of_same,
+    word_of_difference,
 )
 from evenstep.diagnose.compare.result import (
     BETTER,
     NO_EVIDENCE,
     WORSE,
-    changed,
-    met,
+    pair_findings,
     parse_conditions,
+    reason_met,
 )
 from evenstep.errors import UsageError
 from evenstep.statistics.interval import student
@@ -161,8 +161,8 @@ def test_a_new_finding_is_named_and_worse(calm, slowed):
 
 def test_findings_are_matched_by_their_cause_wherever_it_is(slowed):
     other = run_of("other", CALM.slow(1, Phase.BACKWARD, 8 * MS))
-    assert {item.change for item in changed(slowed.diagnosis, slowed.diagnosis)} == {"kept"}
-    moved = changed(slowed.diagnosis, other.diagnosis)
+    assert {item.change for item in pair_findings(slowed.diagnosis, slowed.diagnosis)} == {"kept"}
+    moved = pair_findings(slowed.diagnosis, other.diagnosis)
     straggler = next(item for item in moved if item.mode == "straggler")
     assert (straggler.title, straggler.ranks) == ("Slow backward", (1,))  # rank 2 before
 
@@ -185,10 +185,10 @@ def test_steps_that_took_no_time_cannot_be_compared(calm):
 
 
 def test_what_is_sure_but_negligible_is_no_evidence():
-    assert judged(1e-5, 2e-5, 1, negligible=1e-3) == NO_EVIDENCE
-    assert judged(2e-3, 3e-3, 1, negligible=1e-3) == BETTER
-    assert judged(2e-3, 3e-3, -1, negligible=1e-3) == WORSE
-    assert judged(-3e-3, 2e-3, -1, negligible=1e-3) == NO_EVIDENCE
+    assert word_of_difference(1e-5, 2e-5, 1, negligible=1e-3) == NO_EVIDENCE
+    assert word_of_difference(2e-3, 3e-3, 1, negligible=1e-3) == BETTER
+    assert word_of_difference(2e-3, 3e-3, -1, negligible=1e-3) == WORSE
+    assert word_of_difference(-3e-3, 2e-3, -1, negligible=1e-3) == NO_EVIDENCE
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,9 @@ def test_a_run_with_memory_has_a_wider_interval(calm):
 
 def failing(text, comparison):
     return [
-        reason for condition in parse_conditions(text) if (reason := met(condition, comparison))
+        reason
+        for condition in parse_conditions(text)
+        if (reason := reason_met(condition, comparison))
     ]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.transfers import Transfers
-from evenstep.diagnose.modes.fabric import _clustered, _SlowTransfers
+from evenstep.diagnose.modes.fabric import _is_clustered, _SlowTransfers
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Op, Phase
 from tests.diagnose.programs import pipeline
@@ -67,7 +67,7 @@ def test_an_episode_of_one_group_is_seen_between_the_transfers_of_another():
     def episodic(ratio):
         rows = Columns({"kind": kind, "begin_ns": begin_ns})
         slow = _SlowTransfers(kind >= 0, ratio > 0, ratio, ratio)
-        return _clustered(Transfers(rows, Columns({})), slow)
+        return _is_clustered(Transfers(rows, Columns({})), slow)
 
     assert episodic(ratio)
     ratio[1::2] = draw.permutation(ratio[1::2])

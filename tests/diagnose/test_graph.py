@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.graph.awaited import awaited
+from evenstep.diagnose.graph.awaited import infer_waits
 from evenstep.diagnose.graph.build import graph
 from evenstep.diagnose.graph.dependency import _ranks_by_time
 from evenstep.diagnose.graph.peers import peers
-from evenstep.diagnose.graph.replay import Change, combined, replay, step_lengths
+from evenstep.diagnose.graph.replay import Change, combine, replay, step_lengths
 from evenstep.diagnose.graph.structure import row_hash, times
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.measure.grid import _common_steps, step_grid
-from evenstep.trace.clocks.clocks import align, sharpened
+from evenstep.trace.clocks.clocks import align, sharpen
 from evenstep.trace.columns import Columns
 from evenstep.trace.operations import Role
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
@@ -60,7 +60,7 @@ def known(job):
 
 def graph_of(trace):
     steps, ranks = _common_steps(trace)
-    return graph(trace, sharpened(trace, align(trace)), steps, ranks)
+    return graph(trace, sharpen(trace, align(trace)), steps, ranks)
 
 
 def lengths(found, *changes):
@@ -126,7 +126,7 @@ def test_what_everybody_does_less_in_the_same_place_adds_up(job):
     _, found = known(job)
     first, second = (np.flatnonzero(found.rows.index == step) for step in (4, 9))
     parts = [Change.of_work(rows, found.own_ns[rows] / 2) for rows in (first, second)]
-    was, one, other, both = lengths(found, *parts, combined(found, parts))
+    was, one, other, both = lengths(found, *parts, combine(found, parts))
     assert was - both == pytest.approx((was - one) + (was - other), rel=0.02)
 
 
@@ -273,7 +273,7 @@ def test_what_a_device_computed_tells_what_it_waited_for():
         {"op": nothing + int(Op.SEND), "members": nothing + 2, "message": nothing > 0,
          "root": nothing}
     )  # fmt: skip
-    found = awaited(rows, operations, rows.leave_ns)
+    found = infer_waits(rows, operations, rows.leave_ns)
     assert (found.ahead == 1).all()
     assert not found.worked.any()
 
@@ -298,7 +298,7 @@ def test_who_waits_on_a_real_device_for_a_late_loader_does_not_pass_for_a_slow_o
         {"op": nothing + int(Op.ALL_REDUCE), "members": nothing + 2, "message": nothing > 0,
          "root": nothing}
     )  # fmt: skip
-    found = awaited(rows, operations, rows.leave_ns)
+    found = infer_waits(rows, operations, rows.leave_ns)
     first = operation % 2 == 0
     assert (found.ahead[first] == 1).mean() > 0.9
     assert not found.worked[first].any()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.trace.clocks.clocks import align, sharpened
+from evenstep.trace.clocks.clocks import align, sharpen
 from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.synthetic import BOOT_NS, MS, World
 
@@ -23,7 +23,7 @@ def test_a_host_that_is_always_late_is_still_charged_in_full(rank, worst):
 @pytest.mark.parametrize("rank", range(4))
 def test_clocks_are_placed_within_their_error_where_one_host_is_always_late(rank):
     trace = FOUR_HOSTS.slow(rank, Phase.BACKWARD, 50 * MS).trace()
-    clocks = sharpened(trace, align(trace))
+    clocks = sharpen(trace, align(trace))
     for node, (offset, drift) in CLOCKS.items():
         placed = clocks.by_rank[node]
         true = -(offset + drift * (placed.at_ns - offset - BOOT_NS) / (1 + drift))
@@ -34,7 +34,7 @@ def test_clocks_are_placed_within_their_error_where_one_host_is_always_late(rank
 def test_one_host_needs_no_alignment():
     trace = World().trace()
     clocks = align(trace)
-    assert sharpened(trace, clocks) is clocks
+    assert sharpen(trace, clocks) is clocks
     assert not any("clock" in limit for limit in diagnose(trace).limits)
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from evenstep.diagnose.measure.effects import ENDED_EARLY, acted, pacing
+from evenstep.diagnose.measure.effects import ENDED_EARLY, effects_of_actions, pacing
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import RankInfo, Trace
@@ -88,6 +88,6 @@ def test_of_each_action_the_trial_that_has_compared_most_is_told(run):
     for rank, word, pairs in words:
         told = {"action": "gc", "word": word, "pairs": pairs}
         run.ranks[rank].facts["actions"] = [told, {"action": "token", "of": "link", "word": word}]
-    gc, token = acted(run)
+    gc, token = effects_of_actions(run)
     assert (gc["rank"], gc["word"], gc["pairs"]) == (1, "pays", 9)
     assert (token["rank"], token["of"]) == (0, "link")

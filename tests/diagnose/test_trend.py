@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.statistics.trend import isotonic, thinned, trend
+from evenstep.statistics.trend import isotonic, thin, trend
 
 AXIS = np.arange(60.0)
 
@@ -49,7 +49,7 @@ def test_the_isotonic_fit_rises_and_keeps_the_mean(values):
 
 
 def test_a_thinned_series_is_made_of_medians():
-    places, values = thinned(np.arange(6.0), np.array([1.0, 9, 2, 4, 5, 6]), blocks=2)
+    places, values = thin(np.arange(6.0), np.array([1.0, 9, 2, 4, 5, 6]), blocks=2)
     assert places.tolist() == [1.0, 4.0]
     assert values.tolist() == [2.0, 5.0]
 

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.jobs.pipeline import NAMES, Pipeline
-from evenstep.diagnose.predict.published import job, prepared, published, replayed
+from evenstep.diagnose.predict.published import job, prepare_table, published_results, replay_job
 from evenstep.importers.content import SourceFile
 from evenstep.importers.operations.operation_tables import FORMAT
 from evenstep.trace.columns import Columns
@@ -44,12 +44,12 @@ def planned(pipeline, durations=None):
 
 def unpaired(table):
     """Messages of all steps whose other end is not in the table."""
-    return messages(prepared(table)).unpaired
+    return messages(prepare_table(table)).unpaired
 
 
 def as_it_was(plan, delayed=False):
     held = plan.delay_s[:, None] if delayed else None
-    return replayed(plan, plan.own_s[:, None], held)[:, 0]
+    return replay_job(plan, plan.own_s[:, None], held)[:, 0]
 
 
 def usual(durations):
@@ -77,7 +77,7 @@ def test_every_job_replays_as_it_ran(pipeline):
 @settings(max_examples=40)
 @given(PIPELINES)
 def test_the_ideal_is_the_job_run_again_with_usual_durations(pipeline):
-    ideal = published(planned(pipeline))["step_t_noblk"]
+    ideal = published_results(planned(pipeline))["step_t_noblk"]
     assert list(ideal.values()) == pytest.approx(pipeline.lengths(usual(pipeline.durations())))
 
 
@@ -87,7 +87,7 @@ def test_one_part_as_it_was_is_the_job_run_again_with_only_that_part(pipeline, d
     durations = pipeline.durations()
     stage = data.draw(st.integers(0, pipeline.pp - 1))
     mixed = {k: durations[k] if k[1][2] == stage else v for k, v in usual(durations).items()}
-    found = published(planned(pipeline))
+    found = published_results(planned(pipeline))
     alone = found["blocking_decompose_by_stage_per_step"]
     lengths = [ideal * alone[step][stage] for step, ideal in found["step_t_noblk"].items()]
     assert lengths == pytest.approx(pipeline.lengths(mixed))
@@ -113,7 +113,7 @@ def test_longer_operations_never_make_a_shorter_step(pipeline, row):
     plan = planned(pipeline)
     longer = plan.own_s.copy()
     longer[row % len(longer)] += 1.0
-    assert (replayed(plan, longer[:, None])[:, 0] >= as_it_was(plan) - 1e-12).all()
+    assert (replay_job(plan, longer[:, None])[:, 0] >= as_it_was(plan) - 1e-12).all()
 
 
 # -- closed forms ----------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def results():
     path = DATA / "trace-ST.parquet"
     with path.open("rb") as file:
         trace = FORMAT.read([SourceFile(path, file.read(65536))], lambda *_: None)
-    found = published(job(trace.operations, trace.names))
+    found = published_results(job(trace.operations, trace.names))
     return json.loads(json.dumps(found))
 
 
@@ -265,6 +265,6 @@ def test_work_that_was_not_recorded_is_placed_where_it_stood():
     pipeline = Pipeline(dp=1, pp=1, micro=2, steps=1)
     table = pipeline.table()
     late = table.with_column("start_s", table.start_s + (table.start_s > 0.05) * 0.1)
-    found = published(job(late, NAMES))
+    found = published_results(job(late, NAMES))
     assert found["launch_slowdown"] > 1.03
     assert max(found["launch_decompose_by_optype"].values()) > 1.03

@@ -2,7 +2,7 @@ import pytest
 
 from evenstep.doctor import contradictions, variables
 from evenstep.doctor.check import Severity
-from evenstep.doctor.contradictions import chosen
+from evenstep.doctor.contradictions import select_names
 from evenstep.doctor.variables import VariableSetting
 from tests.doctor.fake_machine import PORT
 
@@ -134,7 +134,7 @@ def test_what_cannot_be_is_a_problem(host, environ):
     ("=mlx5_0:1,mlx5_1:1", ["mlx5_0", "mlx5_1"]), ("^mlx5_1", ["mlx5_0"]),
 ])  # fmt: skip
 def test_lists_choose_as_nccl_reads_them(value, expected):
-    assert chosen(value, ["mlx5_0", "mlx5_1", "mlx5_10"]) == expected
+    assert select_names(value, ["mlx5_0", "mlx5_1", "mlx5_10"]) == expected
 
 
 def test_an_address_of_the_old_kind_is_a_problem(host):

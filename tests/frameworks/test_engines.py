@@ -106,7 +106,7 @@ def test_an_error_that_cannot_be_sent_becomes_one_that_can():
 
 
 def test_a_worker_of_another_version_is_refused():
-    answer = ray_engine._checked("0.0", squared, 2)
+    answer = ray_engine._check_and_work("0.0", squared, 2)
     with pytest.raises(UsageError, match=r"this machine 0\.0: install the same version"):
         answer.unwrap()
 

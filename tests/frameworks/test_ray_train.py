@@ -68,7 +68,7 @@ class Context:
 def agreed(monkeypatch, tmp_path):
     collective = types.SimpleNamespace(broadcast_from_rank_zero=lambda data: data)
     monkeypatch.setitem(sys.modules, "ray.train.collective", collective)
-    return lambda out=None: ray_train._agreed(Context(tmp_path), out)
+    return lambda out=None: ray_train._agree(Context(tmp_path), out)
 
 
 def test_a_group_that_is_started_again_is_a_new_attempt(agreed, tmp_path):
@@ -95,13 +95,13 @@ def test_a_rank_0_without_a_folder_tells_the_others_who_wait_for_it(monkeypatch)
     monkeypatch.setitem(sys.modules, "ray.train.collective", collective)
     context = types.SimpleNamespace(get_world_rank=lambda: 0)  # and no storage
     with pytest.raises(EvenstepError, match="rank 0 found no folder"):
-        ray_train._agreed(context, None)
+        ray_train._agree(context, None)
     assert "get_storage" in said[0]["error"]
 
 
 def test_outside_of_a_worker_it_says_so_and_does_not_raise(monkeypatch, caplog):
     monkeypatch.setattr(ray_train.Loop, "attach", lambda self, settings: bool(settings))
-    monkeypatch.setattr(ray_train, "_agreed", lambda *_: 1 / 0)
+    monkeypatch.setattr(ray_train, "_agree", lambda *_: 1 / 0)
     pytest.importorskip("ray.train", exc_type=ImportError)
     assert ray_train.attach() is False
     assert "does not give this worker's place" in caplog.text

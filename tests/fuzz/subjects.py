@@ -193,9 +193,9 @@ def _spools(folder: Path) -> None:
 
 
 def _requests() -> list[bytes]:
-    from evenstep.agent.settings.request import SettingsChange, encoded
+    from evenstep.agent.settings.request import SettingsChange, encode
 
-    return [encoded(SettingsChange(1, "on", 0.02, 0.2, ranks="0-3", nodes="gpu[1-4]"), "r")]
+    return [encode(SettingsChange(1, "on", 0.02, 0.2, ranks="0-3", nodes="gpu[1-4]"), "r")]
 
 
 def _run_facts() -> list[bytes]:
@@ -342,19 +342,19 @@ def _watched(path: Path) -> object:
 
 def _news(folder: Path) -> None:
     from evenstep.watch.run import LiveRun
-    from evenstep.watch.tree import encoded, summary_path, write_summary
+    from evenstep.watch.tree import encode, summary_path, write_summary
 
     _spools(folder)
     run = LiveRun(folder, here=True)
     run.refresh()
-    write_summary(summary_path(folder, "a"), encoded(run, "a"))
+    write_summary(summary_path(folder, "a"), encode(run, "a"))
 
 
 def _heard(path: Path) -> object:
-    from evenstep.watch.tree import decoded
+    from evenstep.watch.tree import decode
 
     try:
-        return decoded(path.read_bytes())
+        return decode(path.read_bytes())
     except ValueError:  # its readers take it for none of theirs
         return None
 

@@ -79,7 +79,7 @@ def mechanism(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def scenes(mechanism: str, tmp_path_factory: pytest.TempPathFactory) -> Scenes:
     """The job's trace, read back from its folder."""
-    built = library.built(Path(torch.__file__).parent)
+    built = library.build_recorder(Path(torch.__file__).parent)
     if mechanism == COMPILED and built.path is None:
         pytest.skip(built.reason)
     folder = tmp_path_factory.mktemp("job")
@@ -114,7 +114,7 @@ def session(spool: Spool, request: pytest.FixtureRequest) -> Session | None:
     named = "mechanism" in request.fixturenames
     if not named or request.getfixturevalue("mechanism") != COMPILED:
         return None
-    library.built(Path(torch.__file__).parent)
+    library.build_recorder(Path(torch.__file__).parent)
     made, why = new_session(torch, spool)
     if made is None:
         pytest.skip(why)

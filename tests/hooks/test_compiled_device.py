@@ -22,7 +22,10 @@ def found(tmp_path_factory):
     """What the job recorded."""
     folder = Path(torch.__file__).parent
     flags, against = (made := library.source_for(folder)).flags, made.against
-    libraries = library.built(folder), build(LibrarySource(DEVICE, flags=flags, against=against))
+    libraries = (
+        library.build_recorder(folder),
+        build(LibrarySource(DEVICE, flags=flags, against=against)),
+    )
     for each in libraries:
         if each.path is None:
             pytest.skip(each.reason)

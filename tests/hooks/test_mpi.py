@@ -13,7 +13,7 @@ import pytest
 
 import evenstep
 from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op
-from evenstep.trace.trace import matched
+from evenstep.trace.trace import match_messages
 from tests.hooks.conftest import lateness_ns
 
 pytest.importorskip("mpi4py", reason="mpi4py is not installed")
@@ -124,7 +124,7 @@ def test_ranks_agree_on_every_identity(trace):
 
 def test_each_message_finds_its_other_end_even_where_the_receiver_left_all_open(trace):
     rows = trace.of_kind(Kind.POINT_TO_POINT)
-    pairs = matched(rows)
+    pairs = match_messages(rows)
     assert len(rows) == 2 * len(pairs.send) == 12  # and nothing to PROC_NULL
     assert sorted(rows.payload[pairs.receive].tolist()) == [5, 6, 7, 7, 8, 8]
 

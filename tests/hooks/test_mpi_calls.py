@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from evenstep.hooks.mpi.calls import argument, measured, nbytes
+from evenstep.hooks.mpi.calls import argument, nbytes, size_and_type
 from evenstep.hooks.mpi.requests import Requests, Ticket
 from evenstep.trace.spool.layout import DType
 
@@ -32,10 +32,10 @@ def test_a_buffer_tells_its_size():
 
 
 def test_what_moves_is_measured_as_bytes_of_a_type():
-    assert measured(np.zeros((3, 2), np.float32)) == (24, DType.FLOAT32)
-    assert measured(array("d", [1, 2])) == (16, DType.FLOAT64)
-    assert measured([np.zeros(4, np.int16), None]) == (8, DType.INT16)
-    assert measured(b"abc") == (3, 0)
+    assert size_and_type(np.zeros((3, 2), np.float32)) == (24, DType.FLOAT32)
+    assert size_and_type(array("d", [1, 2])) == (16, DType.FLOAT64)
+    assert size_and_type([np.zeros(4, np.int16), None]) == (8, DType.INT16)
+    assert size_and_type(b"abc") == (3, 0)
 
 
 def test_an_argument_is_found_by_its_name_or_its_place():

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from evenstep.hooks.mpi.groups import LONGEST_NAME, MpiGroups, shortened
+from evenstep.hooks.mpi.groups import LONGEST_NAME, MpiGroups, shorten
 
 WORLD = 4
 
@@ -79,6 +79,6 @@ def test_a_chain_of_copies_keeps_names_short_and_apart(groups):
 
 
 def test_a_short_name_stays_as_it_is():
-    assert shortened("MPI_COMM_WORLD.Dup") == "MPI_COMM_WORLD.Dup"
-    assert shortened("n" * LONGEST_NAME) == "n" * LONGEST_NAME
-    assert len(shortened("n" * (LONGEST_NAME + 1))) < LONGEST_NAME
+    assert shorten("MPI_COMM_WORLD.Dup") == "MPI_COMM_WORLD.Dup"
+    assert shorten("n" * LONGEST_NAME) == "n" * LONGEST_NAME
+    assert len(shorten("n" * (LONGEST_NAME + 1))) < LONGEST_NAME

@@ -16,7 +16,7 @@ from evenstep.errors import UsageError
 from evenstep.hooks.mpi.pmpi import build, collect
 from evenstep.hooks.mpi.pmpi.collect import CALL, communicators
 from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op, Phase
-from evenstep.trace.trace import matched
+from evenstep.trace.trace import match_messages
 from tests.hooks.conftest import lateness_ns
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -120,7 +120,7 @@ def test_a_c_program_leaves_its_collectives_with_root_size_and_group(trace):
 @with_mpi
 def test_its_messages_find_their_other_ends(trace):
     rows = trace.of_kind(Kind.POINT_TO_POINT)
-    pairs = matched(rows)
+    pairs = match_messages(rows)
     assert len(rows) == 2 * len(pairs.send) == 160
     assert set(rows.payload.tolist()) == {7}
     assert (rows.flags & Flag.ASYNC).all()

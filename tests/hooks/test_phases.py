@@ -356,7 +356,7 @@ print(recorder.behind, recorder.words[Word.ARMED])
 
 
 def test_what_a_signals_handler_raises_as_a_compiled_hook_enters_python_is_not_lost(tmp_path):
-    if (built := library.built(Path(torch.__file__).parent)).path is None:
+    if (built := library.build_recorder(Path(torch.__file__).parent)).path is None:
         pytest.skip(built.reason)
     ended = subprocess.run(
         [sys.executable, "-c", SIGNALLED, tmp_path / "rank-00000.spool"],

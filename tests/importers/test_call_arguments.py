@@ -6,7 +6,7 @@ from evenstep.importers.draft import MOST_BYTES
 from evenstep.importers.kineto.calls import (
     CallArguments,
     GroupKey,
-    addressed,
+    address,
     call_of,
     group_of,
     groups_of,
@@ -84,7 +84,7 @@ def test_a_shape_that_is_none_has_no_bytes(dims):
     ],
 )
 def test_roots_and_peers_are_places_in_the_group(op, inputs, root, peer, tag):
-    found = addressed(CallArguments(TP), int(op), Args(inputs=inputs))
+    found = address(CallArguments(TP), int(op), Args(inputs=inputs))
     assert (found.root, found.source, found.destination, found.tag) == (root, peer, peer, tag)
 
 

@@ -14,8 +14,8 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.errors import EvenstepError, TraceError
 from evenstep.importers.content import SourceFile
 from evenstep.importers.flight_recorder import flight_recorder
-from evenstep.importers.flight_recorder.dump import _reached
-from evenstep.importers.flight_recorder.flight_recorder import _more
+from evenstep.importers.flight_recorder.dump import _last_issued
+from evenstep.importers.flight_recorder.flight_recorder import _messages_more
 from evenstep.trace.spool.layout import DType, Flag, Kind, Op
 from tests.importers.recorded_ring import (
     MS,
@@ -556,7 +556,7 @@ def test_a_slow_stage_costs_what_it_does_in_dumps_of_its_last_steps(tmp_path):
 def test_messages_are_counted_so_that_both_ends_have_them_at_about_the_same_times(lost):
     ends = 10 * np.arange(20) + np.array([[4, 0, -3, 2] * 5, [0, 3, 1, -4] * 5])
     sent, came = (times[first:] for times, first in zip(ends, lost, strict=True))
-    assert _more(sent[:-1], came) == lost[1] - lost[0]  # one has not been seen to end
+    assert _messages_more(sent[:-1], came) == lost[1] - lost[0]  # one has not been seen to end
 
 
 def test_without_durations_no_steps_are_claimed(tmp_path):
@@ -654,8 +654,8 @@ def test_an_empty_list_of_files_is_a_sentence():
     ],
 )
 def test_the_last_call_of_a_group_is_a_number_or_not_known(said, reached):
-    assert _reached({"0": {"last_enqueued_collective": said}}, []) == reached
-    assert _reached([said], []) == {}
+    assert _last_issued({"0": {"last_enqueued_collective": said}}, []) == reached
+    assert _last_issued([said], []) == {}
 
 
 @pytest.mark.parametrize(("version", "told"), [("1.0", False), ("2.10", False), ("3.0", True)])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from evenstep.importers import draft
-from evenstep.importers.kineto.calls import CallArguments, GroupKey, addressed
+from evenstep.importers.kineto.calls import CallArguments, GroupKey, address
 from evenstep.importers.kineto.names import element_type
 from evenstep.importers.opening import open_trace
 from evenstep.importers.trace_events import Args
@@ -395,7 +395,7 @@ def test_an_element_type_has_its_bytes_and_an_unknown_one_none(name, found):
 def test_an_operators_own_arguments_say_root_peer_and_tag_as_ranks_of_the_group(op, given, told):
     call = CallArguments(GroupKey("pp", (4, 5)))
     asked = Args(inputs=msgspec.Raw(given))
-    assert addressed(call, int(op), asked) == call._replace(**told)
+    assert address(call, int(op), asked) == call._replace(**told)
 
 
 def test_groups_that_are_assumed_are_told_of_where_there_are_several_ranks(opened):

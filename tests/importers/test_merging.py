@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.importers.merging import cut, leaf_lengths, united, without
+from evenstep.importers.merging import cut, leaf_lengths, subtract, unite
 
 STRETCHES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12).map(
     lambda pairs: tuple(
@@ -19,7 +19,7 @@ def points(stretches):
 
 @given(STRETCHES)
 def test_a_union_covers_the_same_and_is_disjoint_and_ordered(stretches):
-    start, end = united(*stretches)
+    start, end = unite(*stretches)
     assert points((start, end)) == points(stretches)
     assert (start < end).all()
     assert (end[:-1] < start[1:]).all()
@@ -27,12 +27,12 @@ def test_a_union_covers_the_same_and_is_disjoint_and_ordered(stretches):
 
 @given(STRETCHES, STRETCHES)
 def test_without_is_set_difference(one, other):
-    assert points(without(*one, *other)) == points(one) - points(other)
+    assert points(subtract(*one, *other)) == points(one) - points(other)
 
 
 @given(STRETCHES, st.lists(st.integers(0, 60), max_size=8))
 def test_cutting_keeps_what_is_covered_and_leaves_no_edge_inside(stretches, edges):
-    start, end = cut(*united(*stretches), np.array(edges, np.int64))
+    start, end = cut(*unite(*stretches), np.array(edges, np.int64))
     assert points((start, end)) == points(stretches)
     assert not any(a < edge < b for a, b in zip(start, end, strict=True) for edge in edges)
 

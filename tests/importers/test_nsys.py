@@ -14,7 +14,7 @@ from evenstep.errors import EvenstepError, TraceError
 from evenstep.importers.nsys import database as nsys_database
 from evenstep.importers.nsys import nsys
 from evenstep.trace.spool.layout import Flag, Kind, Op
-from evenstep.trace.trace import matched
+from evenstep.trace.trace import match_messages
 from tests.importers.profiled_session import MS, SLOW_MS, Session, read, source, training
 
 
@@ -192,7 +192,7 @@ def test_messages_that_one_kernel_carries_are_each_ones_own(tmp_path, peers):
     assert mine.op.tolist() == [int(Op.SEND), int(Op.RECV)] * len(peers)
     assert mine.peer_or_root.tolist() == [1, 2, 2, 1][: 2 * len(peers)]
     assert {trace.groups[group].ranks for group in rows.group.tolist()} == {(0, 1, 2)}
-    assert len(matched(rows).send) == 3 * len(peers)
+    assert len(match_messages(rows).send) == 3 * len(peers)
     assert not trace.of_kind(Kind.COLLECTIVE).op.tolist()
 
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.jobs.pipeline import Pipeline
-from evenstep.importers.operations.program import GAP_NS, ORIGIN_NS, placed
+from evenstep.importers.operations.program import GAP_NS, ORIGIN_NS, place_operations
 
 PIPELINES = st.builds(
     Pipeline, dp=st.integers(1, 2), pp=st.integers(1, 3), micro=st.integers(1, 3),
@@ -19,7 +19,7 @@ def test_operations_lie_on_one_line_as_far_apart_as_they_were(pipeline, random):
     table = pipeline.table()
     order = list(range(len(table)))
     random.shuffle(order)
-    ops, apart = placed(table.select(np.array(order)))
+    ops, apart = place_operations(table.select(np.array(order)))
     assert len(ops) == len(table)
     took_ns = ops.exit_ns - ops.enter_ns
     assert np.abs(took_ns - ops.duration_s * 1e9).max() <= 1

@@ -16,7 +16,7 @@ from evenstep.importers.content import SourceFile
 from evenstep.importers.operations.operation_tables import FORMAT
 from evenstep.trace.operations import Role
 from evenstep.trace.spool.layout import Kind, Op, Phase
-from evenstep.trace.trace import matched
+from evenstep.trace.trace import match_messages
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data" / "what-if"
 HEADER = "dp_rank,stage,rank,step,optype,start_ts,duration,seq_id,mc,gmc,mb_id"
@@ -122,7 +122,7 @@ def test_messages_know_their_peer(written):
 def test_every_message_of_every_step_has_both_ends(written, stages):
     trace = opened(written(lines(Pipeline(dp=2, pp=stages, micro=3, steps=3))))
     rows = trace.of_kind(Kind.POINT_TO_POINT)
-    pairs = matched(rows)
+    pairs = match_messages(rows)
     assert len(pairs.send) == len(rows) / 2 > 0
     assert (rows.step[pairs.send] == rows.step[pairs.receive]).all()
     assert (rows.exit_ns[pairs.receive] > rows.enter_ns[pairs.send]).all()

@@ -15,7 +15,7 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.errors import TraceError
 from evenstep.importers.opening import load, open_trace
 from evenstep.trace.spool.layout import Flag, Kind, Op
-from evenstep.trace.trace import matched
+from evenstep.trace.trace import match_messages
 
 RECORDED = Path(__file__).parent / "recorded"
 JAX = [RECORDED / f"jax-rank{rank}.xplane.pb.gz" for rank in range(2)]
@@ -102,7 +102,7 @@ def test_an_archive_holds_as_many_calls_as_otf2_print_shows(otf2):
     }  # fmt: skip
     messages = otf2.of_kind(Kind.POINT_TO_POINT)
     assert len(messages) == 24
-    assert len(matched(messages).send) == 12
+    assert len(match_messages(messages).send) == 12
     assert set(messages.bytes_in.tolist()) == {0, 8000}
     assert set(messages.payload.tolist()) == set(range(12))  # tags
 

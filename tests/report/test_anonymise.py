@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.export.anonymise import anonymised, scrubber
+from evenstep.export.anonymise import anonymise_trace, scrubber
 from evenstep.export.perfetto.document import encode
 from evenstep.report import markdown
 from evenstep.report.page import html
@@ -41,7 +41,7 @@ def trace():
 
 @pytest.fixture(scope="module")
 def hidden(trace):
-    found, scrub = anonymised(trace, [Path(FOLDER)])
+    found, scrub = anonymise_trace(trace, [Path(FOLDER)])
     return found, scrub.value(diagnose(found))
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from evenstep.diagnose.engine import ranked
+from evenstep.diagnose.engine import rank_findings
 from evenstep.diagnose.finding import CallStack, Diagnosis, Effect, Finding, Option, Where
 from evenstep.diagnose.sentences import verdict
 from evenstep.report import markdown
@@ -67,7 +67,7 @@ def test_what_hosts_do_stands_behind_a_culprit_worth_naming(
     ranks = diagnosis.findings[0].where
     named = replace(diagnosis.findings[0], mode="straggler", severity=culprit, where=ranks)
     hosts = replace(named, mode="runtime_jitter", severity=0.5, where=Where())
-    first = ranked([hosts, named])[0]
+    first = rank_findings([hosts, named])[0]
     assert first.mode == ("straggler" if culprit >= 0.05 else "runtime_jitter")
 
 
@@ -80,7 +80,7 @@ def test_noise_stands_behind_a_cause_worth_naming_only(
         named, mode="synchronization_amplification", severity=culprit + 0.01, where=Where()
     )
     first = named if culprit >= 0.05 else noise
-    assert [ranked(both)[0] for both in ([noise, named], [named, noise])] == [first, first]
+    assert [rank_findings(both)[0] for both in ([noise, named], [named, noise])] == [first, first]
 
 
 def test_a_healthy_run_is_one_line(diagnosis: Diagnosis) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evenstep.report.page.fabric import loads, simulated
+from evenstep.report.page.fabric import loads, simulated_load
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import RankInfo, Trace
@@ -65,7 +65,7 @@ def test_a_trace_without_counters_has_no_loads(trace):
 
 def test_the_links_of_a_simulation_stand_worst_first():
     link = {"capacity_gBps": 50.0, "bytes": 4e9, "others_bytes": 1e9, "peak": 0.9}
-    found = simulated(
+    found = simulated_load(
         [link | {"link": "a", "utilisation": 0.1}, link | {"link": "b", "utilisation": 0.8}]
     )
     assert [(load.link, load.mean_gBps) for load in found] == [("b", 40.0), ("a", 5.0)]

@@ -14,7 +14,7 @@ from evenstep.diagnose.predict.what_if import WhatIfGain
 from evenstep.diagnose.sentences import verdict
 from evenstep.errors import MissingExtra, UsageError
 from evenstep.report.page import html, sheet
-from evenstep.report.terminal.sentences import acted
+from evenstep.report.terminal.sentences import describe_actions
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
@@ -234,7 +234,7 @@ def test_what_pacing_and_actions_did_is_said_as_on_the_terminal_and_drawn(
     assert "What actions did" not in html.render(diagnosis, trace, steps=steps)
     diagnosis.summary |= {"pacing": PACED, "acted": [GC]}
     text = html.render(diagnosis, trace, steps=steps)
-    said = list(acted(diagnosis.summary))
+    said = list(describe_actions(diagnosis.summary))
     assert said[-1] == (
         "gc: pays; active in 1,200 steps; a step is shorter by 14 % (2 to 30 %), from 9 pairs of "
         "blocks; the collector pauses 30 % of the time"

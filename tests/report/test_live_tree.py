@@ -16,7 +16,7 @@ from evenstep.watch.findings import live_findings
 from evenstep.watch.frame import frame
 from evenstep.watch.run import LiveRun
 from evenstep.watch.spool import LIVE
-from evenstep.watch.tree import TreeRun, decoded, encoded, followed, summary_path, write_summary
+from evenstep.watch.tree import TreeRun, decode, encode, follow, summary_path, write_summary
 from evenstep.watch.window import StepTable, merge_steps, step_table
 from tests.report.live_ranks import LiveRank
 
@@ -47,7 +47,7 @@ class Job:
         """These nodes, or all, sum up what they have."""
         for name in names or self.nodes:
             self.nodes[name].refresh()
-            write_summary(summary_path(self.shared, name), encoded(self.nodes[name], name))
+            write_summary(summary_path(self.shared, name), encode(self.nodes[name], name))
 
 
 @pytest.fixture
@@ -157,17 +157,17 @@ def test_what_is_no_news_is_passed_over(job):
 
 def test_spools_are_followed_where_they_tell_as_much(job, monkeypatch):
     run = whole(job)
-    follower = followed(run.path, job.clock)
+    follower = follow(run.path, job.clock)
     for name, live in job.nodes.items():
         live.refresh()
-        write_summary(summary_path(run.path, name), encoded(live, name))
+        write_summary(summary_path(run.path, name), encode(live, name))
     assert isinstance(next(follower), LiveRun)
     monkeypatch.setattr(live_tree, "MOST_SPOOLS", WORLD - 1)
     assert isinstance(next(follower), TreeRun)
 
 
 def test_nodes_are_followed_where_the_spools_are_elsewhere(job):
-    follower = followed(job.shared, job.clock)
+    follower = follow(job.shared, job.clock)
     assert isinstance(next(follower), LiveRun)
     job.tell()
     assert isinstance(next(follower), TreeRun)
@@ -254,11 +254,11 @@ def test_a_summary_with_damaged_numbers_is_none_of_ours(job, name, value):
     summary = msgspec.msgpack.decode(summary_path(job.shared, "n0").read_bytes())
     summary["window"][name][0] = value
     with pytest.raises(ValueError, match=r"damaged|numbers|inhomogeneous|dimension"):
-        decoded(msgspec.msgpack.encode(summary))
+        decode(msgspec.msgpack.encode(summary))
 
 
 def test_a_summary_of_a_later_layout_is_none_of_ours(job):
     job.tell("n0")
     data = summary_path(job.shared, "n0").read_bytes()
     with pytest.raises(ValueError, match="schema"):
-        decoded(data.replace(b"evenstep.node/3", b"evenstep.node/4"))
+        decode(data.replace(b"evenstep.node/3", b"evenstep.node/4"))

@@ -138,7 +138,7 @@ def test_means_of_a_rank_leave_out_what_is_unknown() -> None:
 
 @given(arrays(np.float32, st.integers(1, 200), elements=st.floats(0.0625, 1e7, width=32)))
 def test_what_is_within_the_scale_reads_back_within_two_percent(values: np.ndarray) -> None:
-    codes, scale = overview.encoded(values)
+    codes, scale = overview.encode(values)
     shown = values >= scale[0]
     read = decoded(codes, scale)
     assert read[shown] == pytest.approx(values[shown], rel=TWO_PERCENT)
@@ -147,7 +147,7 @@ def test_what_is_within_the_scale_reads_back_within_two_percent(values: np.ndarr
 
 
 def test_unknown_and_nothing_stay_apart() -> None:
-    codes, scale = overview.encoded(np.array([np.nan, 0.0, 5.0]))
+    codes, scale = overview.encode(np.array([np.nan, 0.0, 5.0]))
     read = decoded(codes, scale)
     assert np.isnan(read[0])
     assert read[1] == 0
@@ -155,6 +155,6 @@ def test_unknown_and_nothing_stay_apart() -> None:
 
 
 def test_where_nothing_is_known_nothing_is_invented() -> None:
-    codes, scale = overview.encoded(np.array([np.nan, 0.0]))
+    codes, scale = overview.encode(np.array([np.nan, 0.0]))
     assert codes.tolist() == [overview.UNKNOWN, overview.NOTHING]
     assert scale == (1.0, 1.0)

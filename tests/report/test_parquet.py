@@ -108,7 +108,7 @@ def test_a_full_disk_leaves_no_file_behind(tmp_path, trace, diagnosis, monkeypat
             raise duckdb.IOException(f'IO Error: {{"exception_message":"{inner}","errno":"28"}}')
         return 1
 
-    monkeypatch.setattr(parquet, "_copied", full)
+    monkeypatch.setattr(parquet, "_copy", full)
     with pytest.raises(UsageError, match=r'pq: Could not write file "steps": No space left on dev'):
         write(trace, diagnosis, tmp_path / "pq")
     assert list((tmp_path / "pq").iterdir()) == []

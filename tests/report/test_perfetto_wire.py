@@ -43,7 +43,7 @@ def test_a_number_too_large_for_its_width_is_refused():
 
 def test_rows_of_different_widths_are_put_in_the_order_asked_for():
     tables = [np.array([[1], [2]], np.uint8), np.array([[7, 8]], np.uint8)]
-    assert wire.interleaved(tables, np.array([1, 2, 0])).tolist() == [2, 7, 8, 1]
+    assert wire.interleave(tables, np.array([1, 2, 0])).tolist() == [2, 7, 8, 1]
 
 
 @st.composite

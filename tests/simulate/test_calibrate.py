@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.cli.calibrate import observed
+from evenstep.cli.calibrate import observe
 from evenstep.errors import TraceError
 from evenstep.scenario import schema
 from evenstep.scenario.scenario import parse
@@ -49,7 +49,7 @@ ROUND_TRIPS = {
 def calibrated(*sets, noise=()):
     asked = scenario(*BASE, *sets, noise=list(noise))
     result, trace = simulate_trace(asked)
-    return result, calibrate(observed(trace))
+    return result, calibrate(observe(trace))
 
 
 @pytest.mark.parametrize("name", ROUND_TRIPS)
@@ -147,7 +147,7 @@ def test_a_loader_that_is_slow_on_one_rank_is_slow_there_alone(load_ms):
 def test_too_few_steps_are_refused():
     _, trace = simulate_trace(scenario(*BASE, "run.steps=5"))
     with pytest.raises(TraceError, match="needs 8 steps that all ranks finished, found 5"):
-        calibrate(observed(trace))
+        calibrate(observe(trace))
 
 
 # -- noise -----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from evenstep.report.terminal import decision as decision_table
 from evenstep.simulate.simulation import simulate
 from evenstep.simulate.study import decision
 from evenstep.simulate.study.decision import DecisionRow, Limits, choose, compare
-from evenstep.simulate.study.decision_options import DecisionOption, changed, neutral, options
+from evenstep.simulate.study.decision_options import DecisionOption, change, neutral, options
 from evenstep.simulate.study.margin import AXES, Margin
 from tests.simulate.worlds import scenario
 
@@ -88,7 +88,7 @@ def test_a_slow_gpu_is_replaced_first_else_left_out(table):
 def test_a_row_is_what_simulate_says_of_its_assignments(table):
     data = neutral(scenario(*JOB, noise=SLOW))
     for found in table.rows[:6]:
-        again = simulate(changed(data, found.option.sets))
+        again = simulate(change(data, found.option.sets))
         assert again.throughput == found.throughput
 
 
@@ -109,7 +109,7 @@ def test_averages_count_as_often_as_they_come_and_pacing_what_never_waits_gains_
         assert rates[name] == pytest.approx(step_ms, rel=1e-5), name
     assert table.choice.row.option.name == "synchronous"
     sets = next(f.option.sets for f in table.rows if f.option.name == "local SGD, every 16")
-    assert simulate(changed(neutral(asked), sets)).steps == 16
+    assert simulate(change(neutral(asked), sets)).steps == 16
 
 
 def test_the_scenarios_own_strategy_is_compared_too():
@@ -125,7 +125,7 @@ def test_layouts_keep_compute_and_batch_and_spread_the_parameters():
     assert {option.name for option in found} >= {"dp 24 × tp 2 × pp 1", "dp 12 × tp 2 × pp 2"}
     data = neutral(scenario(*JOB, *sets))
     for option in found:
-        work = changed(data, option.sets).work
+        work = change(data, option.sets).work
         split = work.tensor_parallel * work.pipeline_parallel
         assert work.gradient_bytes * split == pytest.approx(200e6, rel=1e-6)
         assert work.message_bytes * work.micro_batches == pytest.approx(10e6 * split, rel=1e-6)
@@ -210,7 +210,6 @@ def test_servers_on_every_rank_are_no_option_beside_the_direct_exchange_that_the
     assert "server all-reduce" in named(shared)  # one card, and so one server, for two ranks
     ways = (("algorithm=direct",), ("algorithm=server", "servers=12"))
     direct, served = (
-        simulate(changed(neutral(asked), tuple(f"collectives.{one}" for one in way)))
-        for way in ways
+        simulate(change(neutral(asked), tuple(f"collectives.{one}" for one in way))) for way in ways
     )
     assert (direct.step_ns == served.step_ns).all()

@@ -6,7 +6,7 @@ from evenstep.simulate.study import sweep
 
 @pytest.fixture(scope="module")
 def table():
-    units = evaluation.planned(
+    units = evaluation.plan_matrix(
         nodes=[8], oversubscription=[1, 4], placements=["packed", "scattered"],
         controllers=["paper"], repeats=2, steps=16,
     )  # fmt: skip

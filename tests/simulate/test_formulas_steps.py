@@ -18,7 +18,9 @@ def by_buckets(forward, backward, transfer, buckets):
 
 @given(TIMES, TIMES, TIMES, st.integers(1, 60))
 def test_overlap_agrees_with_sending_bucket_by_bucket(forward, backward, transfer, buckets):
-    step = steps.overlapped(forward=forward, backward=backward, transfer=transfer, buckets=buckets)
+    step = steps.overlapped_step(
+        forward=forward, backward=backward, transfer=transfer, buckets=buckets
+    )
     assert step.time == pytest.approx(by_buckets(forward, backward, transfer, buckets))
 
 
@@ -32,7 +34,9 @@ BUCKETS_MS = 10 * 2 * 63 * (2e-3 + 10e6 / 64 / 10e9 * 1e3)
     ids=["A", "B", "C, a rank 1.2 × slower", "D, a rank 1.2 × slower"],
 )
 def test_the_exact_workload_with_overlap_is_met(forward, backward, time):
-    step = steps.overlapped(forward=forward, backward=backward, transfer=BUCKETS_MS, buckets=10)
+    step = steps.overlapped_step(
+        forward=forward, backward=backward, transfer=BUCKETS_MS, buckets=10
+    )
     assert step.time == pytest.approx(time, abs=1e-3)
 
 
@@ -59,6 +63,6 @@ def test_a_pipeline_fills_once():
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(ConfigError):
-        steps.overlapped(forward=1, backward=1, transfer=1, buckets=0)
+        steps.overlapped_step(forward=1, backward=1, transfer=1, buckets=0)
     with pytest.raises(ConfigError):
         steps.serial(compute=1, transfer=1, hidden=1.5)

@@ -13,7 +13,7 @@ from evenstep.simulate.formulas.reliability import (
     HOUR_NS,
     OperatingConditions,
     erlang_b,
-    expected,
+    expected_goodput,
 )
 from tests.simulate.goodput_events import simulate
 
@@ -31,12 +31,14 @@ BOTH = replace(SPARES, slow_every_ns=40.0 * HOUR_NS, slowdown=1.3, notice_ns=6.0
 )
 def test_the_closed_form_is_within_two_percent_of_the_events(job):
     found = simulate(job, horizon_ns=50.0 * DAY_NS, repeats=256).mean
-    assert expected(job).useful == pytest.approx(found.useful, rel=0.02)
+    assert expected_goodput(job).useful == pytest.approx(found.useful, rel=0.02)
 
 
 def test_each_share_agrees_with_the_events():
     found = simulate(BOTH, horizon_ns=100.0 * DAY_NS, repeats=512)
-    for closed, mean, error in zip(expected(BOTH), found.mean, found.standard_error, strict=True):
+    for closed, mean, error in zip(
+        expected_goodput(BOTH), found.mean, found.standard_error, strict=True
+    ):
         assert abs(closed - mean) <= max(0.05 * closed, 4 * error)
 
 
@@ -86,7 +88,7 @@ def test_all_time_is_accounted_for(job):
     found = simulate(job, horizon_ns=20.0 * DAY_NS, repeats=4).mean
     assert math.fsum(found[:6]) == pytest.approx(1)
     assert min(found) > -1e-9
-    assert math.fsum(expected(job)[:6]) == pytest.approx(1)
+    assert math.fsum(expected_goodput(job)[:6]) == pytest.approx(1)
 
 
 def test_a_seed_gives_the_same_numbers_again():
@@ -101,7 +103,7 @@ def test_a_job_without_failures_only_writes():
 
 
 def test_more_spares_are_never_worse():
-    shares = [expected(replace(SPARES, spares=spares)).useful for spares in range(0, 30, 3)]
+    shares = [expected_goodput(replace(SPARES, spares=spares)).useful for spares in range(0, 30, 3)]
     assert shares == sorted(shares)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evenstep.simulate.fabric.nccl import AMPERE, HOPPER, Team, chosen, ways
+from evenstep.simulate.fabric.nccl import AMPERE, HOPPER, Team, choose, ways
 from evenstep.simulate.simulation import set_up
 from evenstep.simulate.wires.carriage import alone_ns
 from tests.simulate.worlds import scenario
@@ -22,23 +22,23 @@ def h100(machines=1, *, each=8, reduces=True):
     ],
 )  # fmt: skip
 def test_one_machine_takes_what_the_log_of_nccl_says(size, reduces, name):
-    assert chosen(h100(reduces=reduces), "all_reduce", size * MIB).name == name
+    assert choose(h100(reduces=reduces), "all_reduce", size * MIB).name == name
 
 
 @pytest.mark.parametrize(("each", "algorithm"), [(4, "ring"), (8, "nvls")])
 def test_the_switch_pays_with_eight_gpus_and_not_with_four(each, algorithm):
-    assert chosen(h100(each=each), "all_reduce", 1024 * MIB).algorithm == algorithm
+    assert choose(h100(each=each), "all_reduce", 1024 * MIB).algorithm == algorithm
 
 
 def test_two_machines_take_a_tree_for_large_messages_and_three_a_ring():
     a100 = [Team(8 * m, m, True, 240.0, 1.0, 24.0, 4.0, AMPERE, False) for m in (2, 3)]
-    found = [chosen(team, "all_reduce", 8192 * MIB).algorithm for team in a100]
+    found = [choose(team, "all_reduce", 8192 * MIB).algorithm for team in a100]
     assert found == ["tree", "ring"]
 
 
 def test_a_small_ring_takes_what_ncclstuning_adds_up():
     # 6.6 µs, 14 steps of .6 µs, and S over min(141, 370.8 / 2) × 8/14 GB/s
-    way = chosen(h100(reduces=False), "all_reduce", MIB, only="ring")
+    way = choose(h100(reduces=False), "all_reduce", MIB, only="ring")
     assert way.ns(MIB) == pytest.approx(15e3 + MIB / (141 * 8 / 14), rel=1e-6)
 
 
@@ -63,15 +63,15 @@ def test_what_is_laid_on_the_links_takes_what_nccl_expects(algorithm, nodes, siz
         f"work.gradient_bytes={size}", f"collectives.nccl_algo={algorithm}",
     )  # fmt: skip
     (flow,) = set_up(asked).flows
-    expected = chosen(h100(nodes), "all_reduce", size, only=algorithm)
+    expected = choose(h100(nodes), "all_reduce", size, only=algorithm)
     assert flow.algorithm == expected.name
     assert alone_ns(flow) == pytest.approx(expected.ns(size), rel=0.02)
 
 
 def test_an_algorithm_that_cannot_be_had_is_not_taken():
-    assert chosen(h100(), "all_gather", MIB, only="nvls").algorithm == "ring"
+    assert choose(h100(), "all_gather", MIB, only="nvls").algorithm == "ring"
 
 
 def test_what_cannot_be_a_tree_is_a_ring():
     uneven = h100(2)._replace(even=False)
-    assert chosen(uneven, "all_reduce", 8192 * MIB).algorithm == "ring"
+    assert choose(uneven, "all_reduce", 8192 * MIB).algorithm == "ring"

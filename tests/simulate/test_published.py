@@ -134,14 +134,14 @@ def test_a_superpod_is_nearly_linear():
 
 @pytest.mark.parametrize("framework", training.MEGASCALE)
 def test_megascale_scales_as_its_closed_form(framework):
-    found = [row for row in training.simulated() if row.what.startswith(framework)]
+    found = [row for row in training.simulated_rows() if row.what.startswith(framework)]
     for row, closed in zip(found, training.megascale(framework).rows, strict=False):
         assert row.predicted == pytest.approx(closed.predicted, rel=1e-6)
     assert len(found) == len(training.MEGASCALE[framework])
 
 
 def test_training_steps_are_simulated_within_what_was_published():
-    rows = [row for row in training.simulated() if not row.fitted]
+    rows = [row for row in training.simulated_rows() if not row.fitted]
     closed = [row.error for system in training.systems() for row in system.predicted]
     for row in rows:  # what the estimate rests on
         assert min(abs(row.error - error) for error in closed) < 1e-3

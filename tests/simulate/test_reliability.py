@@ -11,14 +11,14 @@ from evenstep.simulate.formulas.reliability import DAY_NS, HOUR_NS
 
 
 def test_a_counted_rate_gives_the_count_back():
-    parts = reliability.observed(
+    parts = reliability.observed_parts(
         {"GPU": 148, "network": 35}, nodes=2048, days=54, per_node={"GPU": 8}
     )
     assert reliability.failures_per_day(parts, 2048) * 54 == pytest.approx(148 + 35)
 
 
 def test_a_rate_is_that_of_one_part():
-    (gpu,) = reliability.observed({"GPU": 8}, nodes=10, days=100, per_node={"GPU": 8})
+    (gpu,) = reliability.observed_parts({"GPU": 8}, nodes=10, days=100, per_node={"GPU": 8})
     # 8 failures in 80 parts × 2,400 h
     assert gpu.failures_per_million_hours == pytest.approx(8 / (80 * 2400) * 1e6)
 
@@ -44,12 +44,12 @@ def test_the_published_projections_come_out_of_the_published_rate():
 
 
 def test_causes_are_ordered_and_add_up():
-    parts = reliability.observed({"a": 1, "b": 3}, nodes=4, days=2, software=("a",))
+    parts = reliability.observed_parts({"a": 1, "b": 3}, nodes=4, days=2, software=("a",))
     assert reliability.by_cause(parts) == pytest.approx({"b": 0.75, "a": 0.25})
 
 
 def test_observing_nothing_for_no_time_is_refused():
     with pytest.raises(ConfigError):
-        reliability.observed({"GPU": 1}, nodes=0, days=1)
+        reliability.observed_parts({"GPU": 1}, nodes=0, days=1)
     with pytest.raises(ConfigError):
         reliability.mttf_ns(1.0, gpus=0)

@@ -8,7 +8,7 @@ from evenstep.errors import ConfigError
 from evenstep.simulate.simulation import set_up
 from evenstep.simulate.study import scaling
 from evenstep.simulate.study.scaling import Study, parts
-from evenstep.simulate.study.scaling_sizes import default_sizes, resized, torus_shape
+from evenstep.simulate.study.scaling_sizes import default_sizes, resize, torus_shape
 from tests.simulate.worlds import scenario
 
 BASE = ("cluster.nodes=16", "cluster.nic_gBps=10", "cluster.nic_latency_us=0", "run.steps=2",
@@ -20,7 +20,7 @@ def curve(*sets, sizes=(2, 4, 8), strong=False, control=None, **lists):
     base = scenario(*BASE, *sets, **lists)
     after = scenario(*BASE, *sets, *control, **lists) if control else None
     study = Study(base, sizes, strong, after, 1)
-    return study, scaling.curve(study, [scaling.measured(unit) for unit in study.units()])
+    return study, scaling.curve(study, [scaling.measured_row(unit) for unit in study.units()])
 
 
 def ring_ns(ranks):
@@ -143,28 +143,28 @@ def test_sizes_around_the_own_one_keep_copies_of_the_model_whole():
 def test_cluster_and_neighbours_grow_with_the_job():
     asked = scenario("cluster.nodes=24", "job.ranks=16",
                      neighbours=[{"node_count": 4, "message_bytes": 1000}])  # fmt: skip
-    larger = resized(asked, 64, strong=False)
+    larger = resize(asked, 64, strong=False)
     assert (larger.ranks, larger.cluster.nodes, larger.neighbours[0].node_count) == (64, 96, 16)
 
 
 def test_ranks_that_are_not_there_are_not_slow():
     noise = [{"kind": "slow", "ranks": "1,12"}, {"kind": "slow", "ranks": "14"}]
-    smaller = resized(scenario("cluster.nodes=16", noise=noise), 8, strong=False)
+    smaller = resize(scenario("cluster.nodes=16", noise=noise), 8, strong=False)
     assert [one.ranks for one in smaller.noise] == ["1"]
 
 
 def test_micro_batches_cannot_be_cut():
     asked = scenario("cluster.nodes=4", "work.kind=pipeline", "work.pipeline_parallel=4",
                      "work.micro_batches=6")  # fmt: skip
-    assert resized(asked, 8, strong=True).work.micro_batches == 3
+    assert resize(asked, 8, strong=True).work.micro_batches == 3
     with pytest.raises(ConfigError, match="at 16 ranks: 6 micro-batches of 4 ranks"):
-        resized(asked, 16, strong=True)
+        resize(asked, 16, strong=True)
 
 
 def test_nodes_that_are_given_fit_one_size():
     asked = scenario("cluster.nodes=4", "job.placement=given", "job.nodes=0-3")
     with pytest.raises(ConfigError, match="placement given fits one size"):
-        resized(asked, 8, strong=False)
+        resize(asked, 8, strong=False)
 
 
 @given(st.integers(1, 5000), st.integers(2, 3))
@@ -181,7 +181,7 @@ def test_strong_scaling_of_a_pipeline_ends_in_its_bubble_and_in_what_is_fixed():
         "work.optimizer_ms=5", "run.steps=2",
     )  # fmt: skip
     study = Study(base, (4, 8, 16), strong=True, control=None, repeats=1)
-    points = scaling.curve(study, [scaling.measured(unit) for unit in study.units()])
+    points = scaling.curve(study, [scaling.measured_row(unit) for unit in study.units()])
     for point in points:
         assert point["parts_ns"]["fixed_ns"] == pytest.approx(5e6)
         assert point["parts_ns"]["bubble_ns"] == pytest.approx(3 * 3e6)

@@ -5,7 +5,7 @@ import pytest
 from evenstep.errors import ConfigError
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario import schema
-from evenstep.scenario.fields import described, rows
+from evenstep.scenario.fields import describe_fields, rows
 from evenstep.scenario.scenario import Scenario, parse
 from evenstep.simulate.simulation import set_up, simulate
 from tests.simulate.worlds import scenario
@@ -77,7 +77,7 @@ def test_what_cannot_be_is_refused_by_name(setting, message):
     ],
 )
 def test_what_has_no_effect_is_told(setting, sentence):
-    (told,) = schema.unused(scenario(setting))
+    (told,) = schema.unused_settings(scenario(setting))
     assert sentence in told
 
 
@@ -87,7 +87,7 @@ def test_what_has_no_effect_is_told(setting, sentence):
      "neighbours=[{kind='bursty',node_count=2,compute_ms=1}]; cluster.nodes=4", "run.steps=3"],
 )  # fmt: skip
 def test_of_what_has_an_effect_nothing_is_told(setting):
-    assert not list(schema.unused(scenario(*setting.split("; "))))
+    assert not list(schema.unused_settings(scenario(*setting.split("; "))))
 
 
 @pytest.mark.parametrize("shape", ["[-2, -2]", "[2.5, 2]", "[0, 4]", "[4]"])
@@ -156,8 +156,8 @@ def test_a_scenario_survives_the_way_to_toml_and_back(tmp_path):
 
 def test_the_list_of_fields_is_itself_a_scenario(tmp_path):
     file = tmp_path / "all.toml"
-    given = [row for row in described().splitlines() if not row.startswith("links = ")]
-    head = described().split("[[")[0]
+    given = [row for row in describe_fields().splitlines() if not row.startswith("links = ")]
+    head = describe_fields().split("[[")[0]
     assert len(given) > len(head.splitlines())
     file.write_text(head)
     assert scenarios.load(file) == Scenario()

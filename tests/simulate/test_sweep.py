@@ -5,7 +5,7 @@ import pytest
 
 from evenstep.errors import ConfigError, UsageError
 from evenstep.simulate.study import sweep
-from evenstep.simulate.study.sweep import carried, interval, summed_up
+from evenstep.simulate.study.sweep import interval, run_units, summed_up
 from evenstep.simulate.study.sweep_folder import SweepFolder
 
 DATA = {
@@ -79,7 +79,7 @@ def test_any_number_of_workers_gives_the_same_bytes(plan, rows, tmp_path):
     for workers in (1, 2):
         folder = SweepFolder(tmp_path / str(workers))
         folder.begin(plan, force=False)
-        folder.write_results(carried(plan.units, workers))
+        folder.write_results(run_units(plan.units, workers))
     one, two = (tmp_path / name / "results.parquet" for name in "12")
     assert one.read_bytes() == two.read_bytes()
 

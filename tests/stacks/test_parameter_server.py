@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evenstep.diagnose.measure.hosts import marked
+from evenstep.diagnose.measure.hosts import logged_values
 from tests.stacks.conftest import launch, read
 
 SLOW = 2
@@ -21,7 +21,7 @@ def server(tmp_path_factory):
 
 @pytest.mark.parametrize("rank", [1, 2])
 def test_the_staleness_of_every_update_is_what_the_server_counted(server, rank):
-    logged = marked(server.trace, "staleness")
+    logged = logged_values(server.trace, "staleness")
     assert logged.value[logged.rank == rank].tolist() == server.said["staleness"][str(rank)]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from evenstep.trace.clocks import crossings
-from evenstep.trace.clocks.clocks import align, sharpened
+from evenstep.trace.clocks.clocks import align, sharpen
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Op
 from evenstep.trace.trace import Group, RankInfo, Trace
@@ -177,6 +177,6 @@ def test_a_clock_behind_a_slow_link_is_placed_by_quick_messages_of_another():
         job.messages(source, destination, floor_ns)
     trace = job.trace()
     rough = align(trace)
-    off = [job.error(one, 1, TRUE)[0].max() for one in (rough, sharpened(trace, rough))]
+    off = [job.error(one, 1, TRUE)[0].max() for one in (rough, sharpen(trace, rough))]
     assert off[0] > 6e6
     assert off[1] < 1e6

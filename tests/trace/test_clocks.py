@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.trace.clocks.bounds import DRIFT, WANDER, line
-from evenstep.trace.clocks.clocks import align, sharpened
+from evenstep.trace.clocks.clocks import align, sharpen
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from tests.trace.synthetic import collectives, trace_of
 
@@ -132,7 +132,7 @@ def test_a_host_that_is_always_late_is_placed_by_when_all_leave():
     late = np.where(trace.events["rank"] == 2, 0, -5_000_000)  # the others come 5 ms before it
     trace.events = trace.events.with_column("enter_ns", trace.events.enter_ns + late)
     bounds = align(trace)
-    found = sharpened(trace, bounds)
+    found = sharpen(trace, bounds)
     off = [abs(np.median(each.by_rank[2].offset_at(own) - truth)) for each in (bounds, found)]
     assert off[0] > 1e6  # the middle of its bounds
     assert off[1] < 5e4

@@ -11,15 +11,15 @@ def two_cores(monkeypatch):
 
 
 def test_results_come_in_the_order_of_the_items_from_other_processes(two_cores):
-    found = cores.each(lambda number: (number * number, os.getpid()), range(7))
+    found = cores.map_on_cores(lambda number: (number * number, os.getpid()), range(7))
     assert [square for square, _ in found] == [number * number for number in range(7)]
     assert os.getpid() not in {process for _, process in found}
 
 
 def test_a_single_item_needs_no_other_process(two_cores):
-    assert cores.each(lambda _: os.getpid(), ["one"]) == [os.getpid()]
+    assert cores.map_on_cores(lambda _: os.getpid(), ["one"]) == [os.getpid()]
 
 
 def test_what_a_process_raises_is_raised_here(two_cores):
     with pytest.raises(ZeroDivisionError):
-        cores.each(lambda number: 1 // number, [1, 0])
+        cores.map_on_cores(lambda number: 1 // number, [1, 0])

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.trace.columns import Columns
-from evenstep.trace.loading import renumbered, step_shifts
+from evenstep.trace.loading import renumber, step_shifts
 from evenstep.trace.spool.layout import Kind
 from tests.trace.synthetic import table
 
@@ -27,14 +27,14 @@ def events(*parts):
 @settings(deadline=None)
 @given(st.lists(st.integers(0, COUNT - 2), min_size=1, max_size=6))
 def test_ranks_that_attached_at_different_steps_agree_afterwards(firsts):
-    found, shifts = renumbered(events(*(rank_events(r, first) for r, first in enumerate(firsts))))
+    found, shifts = renumber(events(*(rank_events(r, first) for r, first in enumerate(firsts))))
     assert (found.step == found.group_seq // 3 - min(firsts)).all()
     assert shifts == {r: f - min(firsts) for r, f in enumerate(firsts) if f > min(firsts)}
 
 
 def test_ranks_that_agree_are_left_alone():
     both = events(rank_events(0, 0), rank_events(1, 0))
-    found, shifts = renumbered(both)
+    found, shifts = renumber(both)
     assert found is both
     assert shifts == {}
 

@@ -13,7 +13,7 @@ from evenstep.trace.operations import (
     Role,
     extent,
     gathered_ahead,
-    joined,
+    join,
     on_one_line,
     reduces_behind,
 )
@@ -257,5 +257,5 @@ def test_reductions_overlap_where_the_first_begins_before_the_last_compute_ends(
 def test_the_first_of_each_key_is_joined_with_the_first_of_it():
     rows, keys = np.array([10, 11, 12, 13]), np.array([7, 7, 8, 9])
     others, their = np.array([20, 21, 22]), np.array([9, 7, 7])
-    one, other = joined((rows, keys), (others, their))
+    one, other = join((rows, keys), (others, their))
     assert (one.tolist(), other.tolist()) == ([10, 13], [21, 20])

@@ -19,7 +19,7 @@ from evenstep.errors import LayoutError, SpoolError, TraceError
 from evenstep.trace import reader
 from evenstep.trace.facts import check
 from evenstep.trace.pack import Extent
-from evenstep.trace.reader import RECORD, SUMMARY, coarsened, open_spool, read_spool, whole_slots
+from evenstep.trace.reader import RECORD, SUMMARY, coarsen, open_spool, read_spool, whole_slots
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.spool import Regions, Spool
 from tests.trace.small_run import STEPS, identity, write_rank
@@ -286,7 +286,7 @@ def test_summaries_merged_by_neighbours_say_of_each_stretch_what_its_parts_said(
     rows = np.zeros(7, SUMMARY)
     for name in SUMMARY.names:
         rows[name] = chance.integers(1, 1000, rows[name].shape)
-    merged, each = coarsened(rows, most), -(-len(rows) // most)
+    merged, each = coarsen(rows, most), -(-len(rows) // most)
     for part, one in zip(range(0, len(rows), each), merged, strict=True):
         parts = rows[part : part + each]
         assert all(one[name] == parts[0][name] for name in ("first_step", "start_ns"))

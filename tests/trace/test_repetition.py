@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.importers.draft import Draft
-from evenstep.trace.repetition import stepped, with_steps
+from evenstep.trace.repetition import infer_steps, with_steps
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 
 MS = 1_000_000
@@ -137,7 +137,7 @@ def test_what_repeats_nowhere_is_one_step_of_all_that_was_recorded():
     program = Program(2)
     for step in range(3):
         program.call(step, 10, "world", (0, 1))
-    found = stepped(program.draft.trace({}), "nothing marks steps")
+    found = infer_steps(program.draft.trace({}), "nothing marks steps")
     rows = found.of_kind(Kind.STEP)
     assert rows["rank"].tolist() == [0, 1]
     assert (rows.exit_ns - rows.enter_ns).tolist() == [(2 * STEP_MS + 1) * MS] * 2

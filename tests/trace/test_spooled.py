@@ -11,7 +11,7 @@ from evenstep.errors import TraceError
 from evenstep.trace import loading as trace_module
 from evenstep.trace import spools
 from evenstep.trace.loading import load
-from evenstep.trace.reader import RECORD, SUMMARY, coarsened
+from evenstep.trace.reader import RECORD, SUMMARY, coarsen
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.layout import RECORD_BYTES, Flag, Kind, Op
 from evenstep.trace.spool.spool import Spool
@@ -158,7 +158,7 @@ def test_coarser_summaries_lose_nothing_they_count(number, most):
     fine["first_step"] = fine["last_step"] = np.arange(number)
     fine["count"], fine["step_sum_ns"] = 1, np.arange(number)
     fine["sketch"][:, 3] = 1
-    coarse = coarsened(fine, most)
+    coarse = coarsen(fine, most)
     assert len(coarse) <= most
     assert coarse["count"].sum() == coarse["sketch"].sum() == number
     assert coarse["step_sum_ns"].sum() == fine["step_sum_ns"].sum()

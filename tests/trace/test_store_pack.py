@@ -9,7 +9,7 @@ import pytest
 
 from evenstep.cli import progress
 from evenstep.cli.main import main
-from evenstep.cli.traces import listed
+from evenstep.cli.traces import list_runs
 from evenstep.errors import SpoolError
 from evenstep.export.prometheus import running
 from evenstep.trace.loading import load
@@ -55,7 +55,7 @@ def test_a_collected_run_is_counted_and_listed_with_its_ranks(run, collected):
     assert {name: one.samples for name, one in counted.items()} == {
         name: one.samples for name, one in there.items()
     }
-    assert f"{WORLD} ranks" in next(listed(collected.parent))
+    assert f"{WORLD} ranks" in next(list_runs(collected.parent))
 
 
 def test_there_is_one_file_for_each_node(collected):

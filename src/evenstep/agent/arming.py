@@ -165,7 +165,7 @@ def load_package() -> None:
         raise
 
 
-def undisturbed(action: Callable[[], Any]) -> Any:
+def call_without_collector(action: Callable[[], Any]) -> Any:
     """Run the action with the collector off: while our modules are imported it would look through
     torch's objects again and again, and nothing of ours is garbage."""
     import gc
@@ -182,6 +182,6 @@ def undisturbed(action: Callable[[], Any]) -> Any:
 def _quietly(action: Callable[[], object]) -> None:
     """Run the action undisturbed; a failure is one line on standard error."""
     try:
-        undisturbed(action)
+        call_without_collector(action)
     except Exception as error:
         print(f"evenstep: not attached: {type(error).__name__}: {error}", file=sys.stderr)

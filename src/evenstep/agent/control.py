@@ -19,7 +19,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from evenstep.agent.settings.request import FILE, SettingsChange, decoded, encoded, read, write
+from evenstep.agent.settings.request import FILE, SettingsChange, decode, encode, read, write
 from evenstep.agent.settings.selection import Selection
 from evenstep.host.sysfs import read_held
 from evenstep.trace.spool.descriptors import Held
@@ -173,7 +173,7 @@ class Control:
             return
         if self._to_send is not None:
             change, self._to_send = self._to_send, None
-            self._store.set(self._key, encoded(change, self._run_id))
+            self._store.set(self._key, encode(change, self._run_id))
         self._away = self._away or bool(self._store.check([f"{self._key}/away"]))
 
     def _receive(self) -> None:
@@ -183,7 +183,7 @@ class Control:
         message = bytes(self._store.multi_get([self._key])[0])
         if message != self._message:
             self._message = message
-            change = decoded(message, self._run_id, "rank 0's message in the job's store")
+            change = decode(message, self._run_id, "rank 0's message in the job's store")
             if change is not None:
                 self._take(change)
 

@@ -25,7 +25,7 @@ from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.settings.config import Config
 from evenstep.agent.settings.kinds import OFF
 from evenstep.agent.settings.selection import local_world, whereabouts
-from evenstep.agent.stacks import Hooks, RankInWorld, Stack, combined
+from evenstep.agent.stacks import Hooks, RankInWorld, Stack, combine
 from evenstep.agent.steering import StartingMode, Steering
 from evenstep.agent.step_work import StepWork
 from evenstep.errors import EvenstepError
@@ -186,7 +186,7 @@ class Agent:
             hooks.pause_by(gate)
 
     def _describe_hooks(self) -> None:
-        self.spool.add_fact("hooks", combined([each.describe() for each in self._hooks.values()]))
+        self.spool.add_fact("hooks", combine([each.describe() for each in self._hooks.values()]))
 
     @property
     def stopped(self) -> bool:

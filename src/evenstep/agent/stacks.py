@@ -125,7 +125,7 @@ class Stack(Protocol):
         """Make the hooks that feed the agent's recorder."""
 
 
-def combined(described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def combine(described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge the descriptions of several stacks' hooks; of equal keys, the first's value."""
     found: dict[str, Any] = {}
     for one in reversed(described):

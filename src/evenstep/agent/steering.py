@@ -9,7 +9,7 @@ from evenstep.agent.notes import Notes
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.agent.settings.config import Config
 from evenstep.agent.settings.kinds import PACE
-from evenstep.agent.settings.request import SettingsChange, allowed
+from evenstep.agent.settings.request import SettingsChange, allowed_mode
 from evenstep.agent.settings.selection import Whereabouts
 from evenstep.agent.step_work import StepWork
 
@@ -22,7 +22,7 @@ class StartingMode:
         self.place = place
         self.part = config.part("pace")
         self.asked = "on" if PACE in config.act.split(",") else config.pace_mode
-        self.mode = allowed(self.asked, chosen=self.part.holds(place))
+        self.mode = allowed_mode(self.asked, chosen=self.part.holds(place))
 
 
 class Steering:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import Recorder, give_way
 from evenstep.agent.recording.steps import ClosedStep
-from evenstep.host.resources import ResourceMeter, used
+from evenstep.host.resources import ResourceMeter, resources_used
 from evenstep.trace.spool.layout import WINDOW_STEPS
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class StepWork:
         """Queue a step at whose end the kernel's counters stood `at`."""
         closed = self._newest = self._recorder.end_step(now_ns, held_ns, upto, seq)
         closed.events, closed.own_ns = events, own_ns
-        closed.used, self._latest, closed.counters = used(self._latest, at), at, at
+        closed.used, self._latest, closed.counters = resources_used(self._latest, at), at, at
         self._pending.append(closed)
 
     def newest_step(self) -> ClosedStep | None:
@@ -186,7 +186,7 @@ class StepWork:
         if not exit_ns or self._recorder.step != number:
             return last.end_ns + self._first_ns
         self._first_ns = exit_ns - last.end_ns
-        waited = used(last.counters, self.meter.now()).run_delay_ns
+        waited = resources_used(last.counters, self.meter.now()).run_delay_ns
         lasted_ns = enter_ns - last.end_ns
         before, self._entered = self._entered, (number, lasted_ns, max(lasted_ns - waited, 0))
         if before[0] == last.number:

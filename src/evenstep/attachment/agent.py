@@ -23,8 +23,8 @@ from evenstep.agent.settings import config as configuration
 from evenstep.agent.settings.config import Config
 from evenstep.agent.settings.selection import whereabouts
 from evenstep.agent.stacks import RankInWorld, Stack
-from evenstep.attachment.attempts import renumbered
-from evenstep.attachment.stacks import imported, torch_stack
+from evenstep.attachment.attempts import renumber
+from evenstep.attachment.stacks import add_imported, torch_stack
 from evenstep.errors import EvenstepError
 from evenstep.trace.spool.folder import (
     RunFolder,
@@ -69,7 +69,7 @@ def attach(**settings: object) -> bool:
         _set_up_log(config)
         if not config.enabled:
             return False
-        imported(_stacks)
+        add_imported(_stacks)
         arming.arm_others(arm)  # for stacks that are imported later
         if not _stacks:
             arming.arm_all(arm)
@@ -113,7 +113,7 @@ def at_detach(undo: Callable[[], None]) -> None:
 
 def arm(stack: str) -> None:
     """Attach once a stack that was imported knows the ranks. Raises what the stack raises."""
-    imported(_stacks, just=stack)
+    add_imported(_stacks, just=stack)
     if stack not in _stacks:
         return
     _arm_all()
@@ -174,7 +174,7 @@ def _open(config: Config, identity: Identity, place: RankInWorld | None) -> bool
         return False
     starter = starter_pid(identity.launcher, identity.world)
     folder = RunFolder(config.out or default_path(Path.cwd(), starter))
-    identity = renumbered(identity, folder)
+    identity = renumber(identity, folder)
     descriptor = folder.claim(identity.attempt, identity.rank)
     if descriptor is None:
         if not _passive:
@@ -186,7 +186,7 @@ def _open(config: Config, identity: Identity, place: RankInWorld | None) -> bool
         return False
     spool = _make_spool(config, identity, folder, descriptor)
     try:
-        compiled = _compiled(spool, config)
+        compiled = _compiled_recorder(spool, config)
         agent = Agent(config, identity, folder, spool, list(_stacks.values()), compiled)
     except BaseException:
         with suppress(BufferError):  # what was made of it may still hold a view
@@ -208,7 +208,7 @@ def _open(config: Config, identity: Identity, place: RankInWorld | None) -> bool
     return True
 
 
-def _compiled(spool: Spool, config: Config) -> Compiled | None:
+def _compiled_recorder(spool: Spool, config: Config) -> Compiled | None:
     """The compiled recorder for a new spool, where a stack has one."""
     for stack in _stacks.values():
         make = getattr(stack, "compiled", None)
@@ -277,7 +277,7 @@ def _finish(agent: Agent) -> None:
 
 def _ready() -> None:
     """Attach, or add the stacks that know the ranks now."""
-    imported(_stacks)
+    add_imported(_stacks)
     if _agent is None:
         attach()
         return

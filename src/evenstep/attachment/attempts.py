@@ -22,7 +22,7 @@ from evenstep.trace.spool.identity import Identity
 APART_S = 10.0  # ranks of one start begin closer together than two starts
 
 
-def renumbered(identity: Identity, folder: RunFolder) -> Identity:
+def renumber(identity: Identity, folder: RunFolder) -> Identity:
     """The identity with the first attempt, from its own on, that no earlier start has used."""
     if identity.launcher != "torchrun":
         return identity

@@ -9,7 +9,7 @@ from evenstep.agent.arming import initializing
 from evenstep.agent.stacks import Stack
 
 
-def imported(known: dict[str, Stack], just: str = "") -> None:
+def add_imported(known: dict[str, Stack], just: str = "") -> None:
     """Add the imported stacks to `known`, also `just`, although that still initializes."""
     for name, module, make in _MAKERS:
         if name in known or module not in sys.modules:

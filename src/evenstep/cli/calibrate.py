@@ -37,7 +37,7 @@ def main(args: argparse.Namespace) -> int:
     files.check_free(args.out, force=args.force)
     trace = traces.read(args.trace)
     with progress.ticking(f"fitting {trace.world:,} ranks"):
-        document = _document(trace, calibrate(observed(trace)))
+        document = _document(trace, calibrate(observe(trace)))
     fitted = schema.to_toml(document["scenario"])
     text = f"# Fitted to {args.trace} by evenstep calibrate.\n{fitted}"
     if args.json:
@@ -97,7 +97,7 @@ def _page(document: CalibrationDocument) -> str:
 # -- observations from the trace -------------------------------------------------------------------
 
 
-def observed(trace: Trace) -> Observed:
+def observe(trace: Trace) -> Observed:
     """Return the arrays of a trace that a scenario is fitted to."""
     grid = step_grid(trace)
     if not grid.start_ns.size:
@@ -111,7 +111,7 @@ def observed(trace: Trace) -> Observed:
         node=tuple(trace.ranks[int(rank)].node for rank in grid.ranks),
         work_ns=grid.work_ns[steady].astype(float), phase_ns=phases,
         pause_ns=grid.pause_ns[steady].astype(float), step_ns=_step_ns(grid, steady),
-        collectives=_collectives(trace, grid), overlapped=_overlapped(trace, grid),
+        collectives=_collectives(trace, grid), overlapped=_is_overlapped(trace, grid),
         samples=int(samples[0]) if len(samples) == 1 else 0, pipeline=_pipeline(trace, grid),
         sends=bool(len(trace.of_kind(Kind.POINT_TO_POINT))),
     )  # fmt: skip
@@ -188,7 +188,7 @@ def _later(grid: StepGrid) -> Any:
     return behind / np.maximum(operations.members, 1)
 
 
-def _overlapped(trace: Trace, grid: StepGrid) -> bool:
+def _is_overlapped(trace: Trace, grid: StepGrid) -> bool:
     """Whether collectives start during backward in most steps of the first rank; without a record
     of backward, whether compute hides more than a minor part of the transfers."""
     rank = int(grid.ranks[0])

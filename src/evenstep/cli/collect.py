@@ -56,7 +56,7 @@ def main(args: argparse.Namespace) -> int:
         spools = dict(_spools(source))
         if not spools and args.every is None:
             raise TraceError(f"no rank has started in {source.path}: there is nothing to collect")
-        packs = _collected(source, target, spools)
+        packs = _collect_spools(source, target, spools)
         known = [each for found in spools.values() for each in found]
         closed = bool(known) and all(each.closed for each in known)
         over = bool(known) and all(each.over for each in known)
@@ -68,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _collected(
+def _collect_spools(
     source: RunFolder, target: RunFolder, spools: Mapping[tuple[int, str], list[CollectableSpool]]
 ) -> list[CollectedPack]:
     """Write new files and return all files."""

@@ -14,9 +14,9 @@ from evenstep.diagnose.compare.comparison import Account, account, compare
 from evenstep.diagnose.compare.result import (
     SCHEMA,
     Comparison,
-    met,
     normalised_json,
     parse_conditions,
+    reason_met,
 )
 from evenstep.errors import UsageError
 from evenstep.report.page import comparison_page, sheet
@@ -35,7 +35,9 @@ def main(args: argparse.Namespace) -> int:
     baseline, *others = accounts
     with progress.ticking("comparing"):
         found = [compare(baseline, other) for other in others]
-    failed = [why for item in found for condition in conditions if (why := met(condition, item))]
+    failed = [
+        why for item in found for condition in conditions if (why := reason_met(condition, item))
+    ]
     _show(args, accounts, found, failed)
     for reason in failed:
         say(reason)

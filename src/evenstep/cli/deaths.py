@@ -164,7 +164,7 @@ class RankExits:
         if kills := _out_of_memory_kills() - self._kills:
             ended["out_of_memory_kills"] = kills
         code = ended.get("exit_code")
-        wrong = "signal" in ended or (code is None and not _closed(rank.path)) or bool(code)
+        wrong = "signal" in ended or (code is None and not _has_closed(rank.path)) or bool(code)
         if wrong:
             xids = [line for line in _xid_lines() if line not in self._xids]
             told = {"xid": xids, "nccl_warnings": nccl_warnings(os.environ, rank.pid)}
@@ -191,7 +191,7 @@ class RankExits:
             if not beat_ns or rank.path in self._silent or silent_ns < SILENT_S * 1e9:
                 continue
             self._silent.add(rank.path)
-            if _closed(rank.path):  # the trace has ended; the process is about to
+            if _has_closed(rank.path):  # the trace has ended; the process is about to
                 continue
             state = (process_stat(rank.pid) or [""])[STATE]
             why = "its process is stopped" if state == _STOPPED else "its interpreter does not run"
@@ -226,7 +226,7 @@ def _xid_lines() -> list[str]:
     return [line.strip()[:LINE_LENGTH] for line in kernel_log(Host()) or [] if "NVRM: Xid" in line]
 
 
-def _closed(path: Path) -> bool:
+def _has_closed(path: Path) -> bool:
     """Whether a rank has closed its trace itself."""
     return bool((found := collectable(path)) and found.closed)
 
@@ -284,13 +284,13 @@ def _death_message(
         from evenstep.diagnose.measure.attempts import gave_up
         from evenstep.watch.spool import SpoolTail
     except ImportError:  # the extra that reads traces is not installed
-        return f"{death}: {words.ended({'ended': ended})}"
+        return f"{death}: {words.how_ended({'ended': ended})}"
     tail = SpoolTail(rank.path)
     tail.refresh()
     inside, step = tail.inside(), tail.current_step()
     death += f" in step {step}" if step is not None else ""
     death += f", in {inside.op} {inside.group_seq}" if inside else ""
-    death += f": {words.ended(tail.facts)}"
+    death += f": {words.how_ended(tail.facts)}"
     tails = {each: SpoolTail(each.path) for each in living}
     absent = sorted(each.rank for each, its in tails.items() if its.is_outside())
     if absent and any(gave_up(its.facts) for its in (tail, *tails.values())):
@@ -298,7 +298,7 @@ def _death_message(
     before = min(tails, key=lambda each: _raised_ns(tails[each].facts), default=rank)
     theirs = tails.get(before, tail).facts
     if "raised" in tail.facts and _raised_ns(theirs) < _raised_ns(tail.facts):
-        how = words.ended(theirs)
+        how = words.how_ended(theirs)
         return f"rank {before.rank} (process {before.pid}) raised first: {how}; {death}"
     if clean_exit is None or not (inside or tail.last_operation_failed()):
         return death

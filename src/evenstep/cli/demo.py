@@ -19,7 +19,7 @@ from typing import ClassVar
 from evenstep.cli import child
 from evenstep.cli.terminal import print_json, say
 from evenstep.documents import Document
-from evenstep.errors import UsageError, refused
+from evenstep.errors import UsageError, refuse_as
 
 RANKS = 4
 EVENSTEP = [sys.executable, "-m", "evenstep"]
@@ -55,9 +55,9 @@ def main(args: argparse.Namespace) -> int:
     folder = _fresh_folder(args.out)
     try:
         with _output_to_stderr() if args.json else nullcontext():
-            pages = _both(job, folder, args.steps)
+            pages = _run_both(job, folder, args.steps)
     except subprocess.CalledProcessError as error:
-        say(f"the demo stops here: `{_shown(error.cmd)[2:]}` failed with code {error.returncode}")
+        say(f"the demo stops here: `{_show(error.cmd)[2:]}` failed with code {error.returncode}")
         return int(error.returncode) if error.returncode > 0 else 128 - int(error.returncode)
     if args.json:
         runs = tuple(DemoRun(name, str(page.parent), str(page)) for name, page in pages.items())
@@ -68,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _both(job: Path, folder: Path, steps: int) -> dict[str, Path]:
+def _run_both(job: Path, folder: Path, steps: int) -> dict[str, Path]:
     """Run both jobs and return the report page of each by its name."""
     common = ["--steps", str(steps)]
     _heading(f"1. A small GPT on {RANKS} ranks and {os.cpu_count()} cores, undisturbed")
@@ -83,7 +83,7 @@ def _fresh_folder(parent: Path) -> Path:
     """Create and return the first of demo-1, demo-2 … that does not exist yet."""
     folders = (parent / f"demo-{number}" for number in count(1))
     folder = next(folder for folder in folders if not folder.exists())
-    with refused(UsageError, f"cannot make {folder}", "; give --out DIR"):
+    with refuse_as(UsageError, f"cannot make {folder}", "; give --out DIR"):
         folder.mkdir(parents=True)
     return folder
 
@@ -94,7 +94,7 @@ def _observe(job: Path, run: Path, options: Sequence[str], *, pace: str | None =
     training = [sys.executable, "-m", *launcher, str(job), *options]
     pacing = ["--pace", pace] if pace else []
     command = [*EVENSTEP, "run", "--out", str(run), *pacing, "--", *training]
-    print(_shown(command), flush=True)
+    print(_show(command), flush=True)
     signals: list[int] = []
     code = child.run(command, {**os.environ, "OMP_NUM_THREADS": "1"}, signals.append)
     if signal.SIGINT in signals:
@@ -120,14 +120,14 @@ def _output_to_stderr() -> Iterator[None]:
 def _write_report(run: Path) -> Path:
     page = run / "report.html"
     command = [*EVENSTEP, "diagnose", str(run), "--html", str(page)]
-    print("\n" + _shown(command), flush=True)
+    print("\n" + _show(command), flush=True)
     done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
     if done.returncode not in (0, 1):  # 1: there are findings
         raise subprocess.CalledProcessError(done.returncode, command)
     return page
 
 
-def _shown(command: Sequence[str]) -> str:
+def _show(command: Sequence[str]) -> str:
     """Return a command as a user would type it."""
     text = shlex.join(command).replace(shlex.join(EVENSTEP), "evenstep", 1)
     launcher = f"{shlex.quote(sys.executable)} -m torch.distributed.run"

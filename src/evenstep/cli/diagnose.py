@@ -14,9 +14,9 @@ from evenstep.diagnose.finding import TERMINAL, Diagnosis
 from evenstep.diagnose.measure.attempts import with_attempts
 from evenstep.diagnose.modes.scaling_collapse import diagnose_together
 from evenstep.diagnose.predict.changes import parse
-from evenstep.diagnose.predict.what_if import added, answers
+from evenstep.diagnose.predict.what_if import add_what_if, answers
 from evenstep.errors import UsageError
-from evenstep.export.anonymise import Scrubber, anonymised
+from evenstep.export.anonymise import Scrubber, anonymise_trace
 from evenstep.importers.opening import Bundle, InputPaths, is_run, open_bundle, sort_out
 from evenstep.report import markdown
 from evenstep.report.terminal import brief, terminal
@@ -98,7 +98,7 @@ def _default_run(args: argparse.Namespace) -> list[str]:
     if args.traces and (held := traces.inside(place)):
         if args.json or args.markdown or args.html is not None:
             raise UsageError(f"{place} holds {len(held)} runs; name one of them, such as {held[0]}")
-        return list(traces.listed(place))
+        return list(traces.list_runs(place))
     found = traces.latest(place)
     if found is not None:
         say(f"the latest run: {found}")
@@ -126,7 +126,7 @@ def _tasks(args: argparse.Namespace, number: int) -> list[DiagnosisTask]:
 def diagnose_in_worker(task: DiagnosisTask) -> DiagnosedTrace:
     """Read and diagnose one trace without showing progress."""
     given = sort_out([task.folder / path for path in task.paths])
-    return diagnose_task(_opened(given, given.bundles[task.number], task), task)
+    return diagnose_task(_open(given, given.bundles[task.number], task), task)
 
 
 def diagnose_task(opened: Opened, task: DiagnosisTask) -> DiagnosedTrace:
@@ -134,10 +134,10 @@ def diagnose_task(opened: Opened, task: DiagnosisTask) -> DiagnosedTrace:
     diagnosis = traces.judge(trace)
     if scrub is not None:
         diagnosis = scrub.value(diagnosis)
-    return DiagnosedTrace(task.number, trace.world, diagnosis, _rendered(diagnosis, trace, task))
+    return DiagnosedTrace(task.number, trace.world, diagnosis, _render(diagnosis, trace, task))
 
 
-def _opened(
+def _open(
     given: InputPaths,
     bundle: Bundle,
     task: DiagnosisTask,
@@ -148,25 +148,25 @@ def _opened(
     trace = with_attempts(trace, bundle.path, price_per_rank_hour=task.price_per_rank_hour)
     if not task.anonymise:
         return trace, None
-    return anonymised(trace, task.paths)
+    return anonymise_trace(trace, task.paths)
 
 
 def _opened_with_progress(given: InputPaths, task: DiagnosisTask) -> Iterable[Opened]:
     for bundle in given.bundles:
         if bundle.format is None:  # a run of ours: mapped columns without a read position
             with progress.ticking(f"reading {bundle.path}"):
-                found = _opened(given, bundle, task)
+                found = _open(given, bundle, task)
         else:
             size = sum(source.path.stat().st_size for source in bundle.sources)
             with progress.reading_progress(size) as report:
-                found = _opened(given, bundle, task, report)
+                found = _open(given, bundle, task, report)
         yield found
 
 
-def _rendered(diagnosis: Diagnosis, trace: Trace, task: DiagnosisTask) -> Any:
+def _render(diagnosis: Diagnosis, trace: Trace, task: DiagnosisTask) -> Any:
     """Render a diagnosis and its what-ifs: an object for JSON, or text."""
     if task.form == "json":
-        return added(diagnosis.to_json(), trace, task.what_if)
+        return add_what_if(diagnosis.to_json(), trace, task.what_if)
     render = {"verbose": terminal.render, "markdown": markdown.render}.get(task.form, brief.render)
     parts = (render(diagnosis), terminal.render_answers(answers(trace, task.what_if)))
     return "\n\n".join(text.rstrip() for text in parts if text)
@@ -178,7 +178,7 @@ def _diagnose_sizes(
     """Diagnose runs of different sizes together, shown with the largest of them."""
     pairs = [(trace, one.diagnosis) for trace, one in zip(read, results, strict=True)]
     largest, together = max(read, key=lambda trace: trace.world), diagnose_together(pairs)
-    shown = _rendered(together, largest, task)
+    shown = _render(together, largest, task)
     return DiagnosedTrace(len(results), largest.world, together, shown)
 
 

@@ -31,6 +31,6 @@ def main(args: argparse.Namespace) -> int:
 
 def _recorder() -> Iterator[Check]:
     """Check the compiled recorder for the installed torch; compile it if it is missing."""
-    torch = library.installed()
+    torch = library.installed_folder()
     if torch is not None:
-        yield recorder(library.built(torch))
+        yield recorder(library.build_recorder(torch))

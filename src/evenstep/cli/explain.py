@@ -55,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
         data, lines = _quantity(BY_NAME[name], options), text.answer
     elif name == PUBLISHED:
         _refuse(name, options)
-        data, lines = shown.published(), text.published
+        data, lines = shown.published_comparison(), text.published_lines
     else:
         data, lines = _mode(name, options), _mode_text
     show(data, lambda: "\n".join(lines(data)), as_json=as_json)
@@ -64,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _quantity(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
     """Return the answer as plain data, with the published claim of a preset."""
-    given = _parsed(topic, options)
+    given = _parse(topic, options)
     claim = _claim(topic, given.pop("preset"))
     typed = {name: value for name, value in given.items() if value is not None}
     values = topic.values({**_preset(claim, typed), **typed})
@@ -102,7 +102,7 @@ def _refuse(name: str, options: Sequence[str]) -> None:
         raise UsageError(f"explain {name} takes no options, found {options[0]!r}")
 
 
-def _parsed(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
+def _parse(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
     """Return the options as typed; None where not given."""
     parser = Parser(
         prog=f"evenstep explain {topic.name}",
@@ -120,12 +120,12 @@ def _parsed(topic: Topic, options: Sequence[str]) -> dict[str, Any]:
     parser.add_argument("--preset", metavar="NAME", help=f"inputs of a known case: {presets}"
                         if presets else argparse.SUPPRESS)  # fmt: skip
     parser.json("the answer")
-    given = vars(parser.parse_args(_joined(options)))
+    given = vars(parser.parse_args(_join(options)))
     del given["json"]
     return given
 
 
-def _joined(options: Sequence[str]) -> list[str]:
+def _join(options: Sequence[str]) -> list[str]:
     """Join `--latency -2us` to one word: argparse would take the number for an option."""
     joined: list[str] = []
     for option in options:

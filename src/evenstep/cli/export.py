@@ -16,7 +16,7 @@ from evenstep.cli.terminal import print_json, tell_written, until_interrupted
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.measure.attempts import with_attempts
 from evenstep.errors import UsageError
-from evenstep.export.anonymise import anonymised
+from evenstep.export.anonymise import anonymise_trace
 from evenstep.export.perfetto.document import encode
 from evenstep.export.posting import push, redacted_url, webhook
 from evenstep.export.prometheus import Families, exposition, of_diagnosis, running, server
@@ -43,7 +43,7 @@ def main(args: argparse.Namespace) -> int:
         files.check_folder(folder)
     trace, scrub = with_attempts(traces.read(args.run), args.run), None
     if args.anonymise:
-        trace, scrub = anonymised(trace, [args.run])
+        trace, scrub = anonymise_trace(trace, [args.run])
     if args.store is not None:
         from evenstep.trace.store.writing import write_store
 
@@ -56,7 +56,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print_json(diagnosis.to_json())
     _files(args, trace, diagnosis)
-    _sent(args, diagnosis)
+    _send(args, diagnosis)
     return 0
 
 
@@ -89,7 +89,7 @@ def _families(args: argparse.Namespace, diagnosis: Diagnosis) -> Families:
     return Families({**counted, **found})
 
 
-def _sent(args: argparse.Namespace, diagnosis: Diagnosis) -> None:
+def _send(args: argparse.Namespace, diagnosis: Diagnosis) -> None:
     """Send the outputs that go over the network."""
     if args.otlp:
         run = str(diagnosis.run.get("run_id") or "")

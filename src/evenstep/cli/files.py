@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from evenstep.cli.terminal import tell_written
-from evenstep.errors import UsageError, refused
+from evenstep.errors import UsageError, refuse_as
 from evenstep.trace.spool.files import write_whole
 
 
@@ -34,6 +34,6 @@ def check_folder(path: Path) -> None:
 
 def write(path: Path, data: str | bytes, note: str = "") -> None:
     """Write a file atomically and report it, with a note. Raises `UsageError` if that fails."""
-    with refused(UsageError, f"cannot write {path}", "; name another path"):
+    with refuse_as(UsageError, f"cannot write {path}", "; name another path"):
         write_whole(path, data)
     tell_written(path, note)

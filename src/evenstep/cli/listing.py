@@ -16,7 +16,7 @@ def main(args: argparse.Namespace) -> int:
     if getattr(args, "json_schema", None):
         print_json(schema(args.json_schema))
     elif args.fields:
-        show(fields.document(), fields.described, as_json=args.json)
+        show(fields.document(), fields.describe_fields, as_json=args.json)
     else:
         found = presets.summaries()
         listed: presets.PresetsDocument = {"schema": "evenstep.presets/1", "presets": found}

@@ -24,7 +24,7 @@ def main(args: argparse.Namespace) -> int:
     files.check_free(args.floors, args.scenario, force=args.force)
     plan = ProbePlan(args.seconds, args.timeout, args.device, args.backend)
     ended = _run(args, plan)
-    code = _reported(ended.outcome, args) if ended.outcome is not None else 0
+    code = _report(ended.outcome, args) if ended.outcome is not None else 0
     if ended.signal:
         code = 128 + ended.signal
     if args.nproc is None:
@@ -43,7 +43,7 @@ def _run(args: argparse.Namespace, plan: ProbePlan) -> Ended:
     return preflight.with_ranks(args.nproc, plan, command, os.environ, _progress)
 
 
-def _reported(outcome: ProbeResult, args: argparse.Namespace) -> int:
+def _report(outcome: ProbeResult, args: argparse.Namespace) -> int:
     judged = judge(outcome)
     found = document(outcome, judged, seconds=args.seconds)
     show(found, lambda: render(found), as_json=args.json)

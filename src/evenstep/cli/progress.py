@@ -64,7 +64,7 @@ def ticking(what: str, about_s: float | None = None) -> Iterator[None]:
         known = f" of about {about_s:.0f} s" if about_s and about_s > passed_s else ""
         return f"{what}: {passed_s:.0f} s{known}"
 
-    with _shown(words):
+    with _show_seconds(words):
         yield
 
 
@@ -81,11 +81,11 @@ def counting(words: str = "simulated {} of {}") -> Iterator[Callable[[int, int],
     def report(done: int, total: int) -> None:
         state[:] = done, total
 
-    with _shown(text):
+    with _show_seconds(text):
         yield report
 
 
-def finished(
+def keep_finished(
     work: Generator[Row, None, None],
     total: int,
     rows: list[Row],
@@ -115,12 +115,12 @@ def reading_progress(total_bytes: int) -> Iterator[Callable[[str, int, int], Non
     def report(name: str, done: int, size: int) -> None:
         done_by_name[name] = min(done, size)
 
-    with _shown(text):
+    with _show_seconds(text):
         yield report
 
 
 @contextmanager
-def _shown(words: Callable[[float], str]) -> Iterator[None]:
+def _show_seconds(words: Callable[[float], str]) -> Iterator[None]:
     """Print `words(seconds since the start)` again and again, from a thread of its own."""
     over = threading.Event()
     thread = threading.Thread(None, _show, "evenstep-progress", (words, over), daemon=True)

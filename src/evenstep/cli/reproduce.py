@@ -16,7 +16,7 @@ from evenstep.report.page.table_one_figure import draw
 from evenstep.report.terminal.style import table
 from evenstep.reproduce import evaluation, table_one
 from evenstep.reproduce.evaluation import EvaluationDocument
-from evenstep.simulate.study.sweep import MeanInterval, carried
+from evenstep.simulate.study.sweep import MeanInterval, run_units
 from evenstep.workers.engines import usable_cores
 
 ARMS = ("paper", "token")
@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> int:
     return _table1(args) if args.name == "table1" else _evaluation(args)
 
 
-def _written(rows: Iterable[Sequence[Any]]) -> str:
+def _write(rows: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
@@ -70,7 +70,7 @@ def _table1(args: argparse.Namespace) -> int:
     }
     show(data, lambda: "\n".join(_table1_lines(data)), as_json=args.json)
     if args.csv is not None:
-        files.write(args.csv, _written(_table1_rows(families)))
+        files.write(args.csv, _write(_table1_rows(families)))
     if args.svg is not None:
         files.write(args.svg, draw(families))
     return 0
@@ -152,13 +152,13 @@ def _evaluation(args: argparse.Namespace) -> int:
     """Run all combinations, print them, and write the requested files."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the workers use all cores already
     files.check_free(args.csv, force=args.force)
-    units = evaluation.planned(
+    units = evaluation.plan_matrix(
         nodes=args.nodes, oversubscription=args.oversubscription, placements=args.placement,
         controllers=args.coordination, repeats=args.repeats, steps=args.steps,
     )  # fmt: skip
     rows = []
     with progress.counting() as tell:
-        for row in carried(units, args.workers or usable_cores()):
+        for row in run_units(units, args.workers or usable_cores()):
             rows.append(row)
             tell(len(rows), len(units))
     table = evaluation.table(rows)
@@ -168,7 +168,7 @@ def _evaluation(args: argparse.Namespace) -> int:
     }  # fmt: skip
     show(document, lambda: "\n".join(_evaluation_lines(document)), as_json=args.json)
     if args.csv is not None:
-        files.write(args.csv, _written(_evaluation_rows(table)))
+        files.write(args.csv, _write(_evaluation_rows(table)))
     return 0
 
 

@@ -121,14 +121,14 @@ def _compile_recorder() -> None:
     """Compile the recorder for the installed torch, unless that was done before."""
     from evenstep.hooks.torch import library
 
-    torch = library.installed()
+    torch = library.installed_folder()
     if torch is None or library.find_recorder(torch).path is not None:
         return
     say(
         "compiling the recorder for this torch, once; the job starts when that is done, in about "
         "half a minute (without it: EVENSTEP_COMPILED=off)"
     )
-    if reason := library.built(torch).reason:
+    if reason := library.build_recorder(torch).reason:
         say(f"ranks record with the slower Python kernels: {reason}")
 
 

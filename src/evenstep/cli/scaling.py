@@ -14,9 +14,9 @@ from evenstep.report.terminal.scaling import page
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario import schema
 from evenstep.simulate.study import scaling
-from evenstep.simulate.study.scaling import Study, measured
+from evenstep.simulate.study.scaling import Study, measured_row
 from evenstep.simulate.study.scaling_sizes import default_sizes
-from evenstep.simulate.study.sweep import carried, expected_s
+from evenstep.simulate.study.sweep import expected_s, run_units
 from evenstep.workers.engines import usable_cores
 
 
@@ -32,7 +32,7 @@ def main(args: argparse.Namespace) -> int:
 def _document(args: argparse.Namespace) -> dict[str, Any]:
     study = _study(args)
     units = study.units()
-    rows = _simulated(study, args.workers)
+    rows = _simulate(study, args.workers)
     points = scaling.curve(study, rows)
     hourly = args.price if args.price is not None else study.scenario.energy.price_per_hour
     outlay = None
@@ -56,7 +56,7 @@ def _document(args: argparse.Namespace) -> dict[str, Any]:
 
 def _study(args: argparse.Namespace) -> Study:
     base = scenarios.load(args.scenario, args.set)
-    for sentence in schema.unused(base):
+    for sentence in schema.unused_settings(base):
         say(sentence)
     changes = _control(args)
     control = scenarios.load(args.scenario, [*args.set, *changes]) if changes else None
@@ -76,13 +76,13 @@ def _control(args: argparse.Namespace) -> list[str]:
     return [] if changes == ["none"] else changes
 
 
-def _simulated(study: Study, workers: int | None) -> list[dict[str, Any]]:
+def _simulate(study: Study, workers: int | None) -> list[dict[str, Any]]:
     """Simulate and return all rows, or those finished before Ctrl-C."""
     units = study.units()
     rows: list[dict[str, Any]] = []
     workers = workers or usable_cores()
     progress.announce(f"{len(units)} simulations", expected_s(units) / workers)
-    progress.finished(carried(units, workers, measured), len(units), rows)
+    progress.keep_finished(run_units(units, workers, measured_row), len(units), rows)
     return sorted(rows, key=lambda row: int(row["number"]))
 
 

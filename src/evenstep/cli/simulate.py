@@ -24,12 +24,12 @@ def main(args: argparse.Namespace) -> int:
     if args.scenario is None:
         raise UsageError("give a SCENARIO file, or list the fields of one with --fields")
     asked = scenario.load(args.scenario, args.set)
-    for sentence in schema.unused(asked):
+    for sentence in schema.unused_settings(asked):
         say(sentence)
     files.check_free(args.html, force=args.force)
     with _folder(args) as folder:
         try:
-            result = _simulated(asked, args, folder)
+            result = _simulate(asked, args, folder)
         except ConfigError as refusal:
             raise ConfigError(f"{args.scenario}: {refusal}") from refusal
         if args.html is not None and folder is not None:
@@ -66,8 +66,8 @@ def _draw(args: argparse.Namespace, result: Result, folder: Path) -> None:
     sheet.write(args.html, page)
 
 
-def _simulated(asked: Scenario, args: argparse.Namespace, folder: Path | None) -> Result:
-    messages, seconds = simulation.expected(simulation.set_up(asked))
+def _simulate(asked: Scenario, args: argparse.Namespace, folder: Path | None) -> Result:
+    messages, seconds = simulation.estimate_run(simulation.set_up(asked))
     progress.announce(f"{messages:,} messages to simulate", seconds)
     if folder is not None:
         files.check_folder(folder)

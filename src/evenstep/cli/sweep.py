@@ -15,7 +15,7 @@ from evenstep.errors import ConfigError, UsageError
 from evenstep.report.terminal.style import exact, precise, table
 from evenstep.scenario import scenario
 from evenstep.simulate.study import sweep
-from evenstep.simulate.study.sweep import SweepDocument, SweepPlan, carried, expected_s
+from evenstep.simulate.study.sweep import SweepDocument, SweepPlan, expected_s, run_units
 from evenstep.simulate.study.sweep_folder import SweepFolder
 from evenstep.workers.engines import Engine, usable_cores
 
@@ -74,7 +74,7 @@ def _simulate(
         print(f"{len(known)} of {len(plan.units)} already finished", file=sys.stderr)
     progress.announce(f"{len(left)} simulations", expected_s(left) / (workers or usable_cores()))
     keep = folder.add if folder is not None else lambda _: None
-    progress.finished(carried(left, engine), len(plan.units), rows, keep)
+    progress.keep_finished(run_units(left, engine), len(plan.units), rows, keep)
 
 
 # -- as text ---------------------------------------------------------------------------------------

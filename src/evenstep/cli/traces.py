@@ -50,7 +50,7 @@ def inside(place: Path, *patterns: str) -> list[Path]:
     return sorted(runs, key=lambda path: (_began(path), path.name), reverse=True)
 
 
-def listed(place: Path, now_s: float | None = None) -> Iterator[str]:
+def list_runs(place: Path, now_s: float | None = None) -> Iterator[str]:
     """Render the runs of a folder, latest first, and the command that opens the first."""
     from evenstep.trace.spools import spools_in
 

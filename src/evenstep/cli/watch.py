@@ -12,7 +12,7 @@ from pathlib import Path
 
 from evenstep.cli.progress import RestartGrace
 from evenstep.cli.terminal import say, until_interrupted
-from evenstep.errors import TraceError, UsageError, refused
+from evenstep.errors import TraceError, UsageError, refuse_as
 from evenstep.report.terminal.style import wants_color
 from evenstep.trace.spool.folder import is_closed, is_gone, read_facts
 from evenstep.trace.spool.identity import hostname
@@ -20,7 +20,7 @@ from evenstep.watch.findings import Journal, live_findings
 from evenstep.watch.frame import Frame, frame
 from evenstep.watch.run import LiveRun
 from evenstep.watch.terminal import View, lines, status_line
-from evenstep.watch.tree import encoded, followed, summary_path, write_summary
+from evenstep.watch.tree import encode, follow, summary_path, write_summary
 from evenstep.watch.web import LiveServer, page_frame, tunnel_command
 
 
@@ -79,8 +79,8 @@ def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> None:
         run.refresh()
         if run.states:
             mend = "; name a writable folder with --into"
-            with refused(UsageError, f"cannot write {place}", mend):
-                write_summary(place, encoded(run, hostname()))
+            with refuse_as(UsageError, f"cannot write {place}", mend):
+                write_summary(place, encode(run, hostname()))
         ended = bool(run.states) and all(state.closed for state in run.states)
         died = bool(run.states) and all(state.closed or state.gone for state in run.states)
         if once or over.is_out(ended=ended, died=died):
@@ -90,7 +90,7 @@ def _aggregate(path: Path, into: Path, every_s: float, *, once: bool) -> None:
 def _views(path: Path, every_s: float) -> Iterator[tuple[Frame, Journal, list[str]]]:
     """Yield frame, journal and new findings at every refresh, until some time after the run."""
     journal, over = Journal(), RestartGrace()
-    for _, run in zip(_refreshes(every_s), followed(path.absolute()), strict=False):
+    for _, run in zip(_refreshes(every_s), follow(path.absolute()), strict=False):
         found = live_findings(run)
         shown = frame(run, found)
         new = journal.note(found, shown.step)

@@ -35,7 +35,7 @@ def folder(environ: Mapping[str, str], *, make: bool) -> Path:
     raise refused or FileNotFoundError("no folder for compiled libraries")
 
 
-def trusted(path: Path) -> bool:
+def is_trusted(path: Path) -> bool:
     """Whether a library exists. Raises OSError where another user could have written it."""
     try:
         found = path.lstat()

@@ -56,7 +56,7 @@ def find(source: LibrarySource, environ: Mapping[str, str] = os.environ) -> Libr
     try:
         folder = cache.folder(environ, make=False)
         stem = _stem(source)
-        fitting = [path for path in folder.glob(f"{stem}-*.so") if cache.trusted(path)]
+        fitting = [path for path in folder.glob(f"{stem}-*.so") if cache.is_trusted(path)]
         if fitting:
             return Library(max(fitting, key=lambda path: path.stat().st_mtime_ns))
     except FileNotFoundError:
@@ -75,10 +75,10 @@ def build(source: LibrarySource, environ: Mapping[str, str] = os.environ) -> Lib
     try:
         folder = cache.folder(environ, make=True)
         target = folder / f"{_stem(source)}-{_digest(_version(compiler, environ))}.so"
-        if cache.trusted(target):
+        if cache.is_trusted(target):
             return Library(target)
         with _turn(folder):
-            said = "" if cache.trusted(target) else _compile(compiler, source, target, environ)
+            said = "" if cache.is_trusted(target) else _compile(compiler, source, target, environ)
     except subprocess.TimeoutExpired:
         return Library(None, f"{compiler[0]} took more than {TIMEOUT_S:.0f} s")
     except OSError as error:

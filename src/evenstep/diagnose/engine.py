@@ -20,12 +20,12 @@ from evenstep.diagnose.lateness.dynamics import blame_summary, path_summary
 from evenstep.diagnose.levels import FEW_STEPS, MOST, NAMED, SMALLEST_SHARE
 from evenstep.diagnose.measure.attempts import PREEMPTED, attempts_of
 from evenstep.diagnose.measure.culprits import with_probe, with_stacks
-from evenstep.diagnose.measure.effects import account, acted, checkpoints, pacing
+from evenstep.diagnose.measure.effects import account, checkpoints, effects_of_actions, pacing
 from evenstep.diagnose.measure.grid import StepGrid
 from evenstep.diagnose.measure.overview import regimes, summary
 from evenstep.diagnose.modes import async_staleness, endings
 from evenstep.diagnose.modes.catalog import MODES
-from evenstep.diagnose.predict.published import job, published
+from evenstep.diagnose.predict.published import job, published_results
 from evenstep.diagnose.sentences import say, verdict
 from evenstep.statistics.interval import Share
 from evenstep.trace.columns import Array
@@ -41,9 +41,9 @@ def diagnose(run: Trace | Case) -> Diagnosis:
     numbers = {"verdict": str(verdict(findings, numbers, _fabric(case, numbers))), **numbers}
     numbers["unexplained"] = case.unexplained
     numbers["regimes"] = regimes(case.grid)
-    numbers |= {"pacing": pacing(trace), "acted": acted(trace)}
+    numbers |= {"pacing": pacing(trace), "acted": effects_of_actions(trace)}
     if trace.operations is not None:
-        numbers["stragglers"] = published(job(trace.operations, trace.names))
+        numbers["stragglers"] = published_results(job(trace.operations, trace.names))
     return Diagnosis(_run(trace), numbers, findings, _limits(case))
 
 
@@ -53,7 +53,7 @@ def find(case: Case) -> list[Finding]:
     for mode in MODES:
         if len(case.grid.steps) or mode.without_steps:
             found += mode.find(case)
-    in_order = ranked(attributed(case, found))
+    in_order = rank_findings(attribute(case, found))
     told = [with_stacks(case.trace, with_probe(case.trace, one)) for one in in_order]
     complete = case.trace.elapsed_known and case.trace.hiding_known
     return [replace(one if complete else _at_most(one), change=None) for one in told]
@@ -69,7 +69,7 @@ def _at_most(finding: Finding) -> Finding:
     return replace(finding, options=options, effect=effect, confidence=sure)
 
 
-def ranked(findings: Sequence[Finding]) -> list[Finding]:
+def rank_findings(findings: Sequence[Finding]) -> list[Finding]:
     """Findings that ended the job first, then the costliest; but behind causes worth naming stand
     noise of up to twice their cost and, where they have culprits, jitter of hosts and cores."""
     noise = "synchronization_amplification"
@@ -145,12 +145,12 @@ def _limits(case: Case) -> list[str]:
     """What the trace cannot tell: limits of its parts, then the sentences of `[limits]` that
     hold."""
     trace, grid, device = case.trace, case.grid, bool(case.grid.graph.device.any())
-    steps, unplaced, late = len(grid.steps), _unplaced(grid), case.late_start_ns
+    steps, unplaced, late = len(grid.steps), _unplaced_ranks(grid), case.late_start_ns
     notice = trace.run.get(PREEMPTED)
     late_ns = float(late.max()) if len(late) else 0.0
     known = any(grid.phase_ns[phase].any() for phase in INNER_PHASES)
     recorded = bool(np.isin(trace.of_kind(Kind.PHASE).op, INNER_PHASES).any())  # of a host
-    partial, met = _matched(grid)
+    partial, met = _count_unmatched(grid)
     going_on, alone_steps = _uneven(case)
     attempts = attempts_of(trace.run)
     lost = account(attempts) if len(attempts) > 1 else None
@@ -189,7 +189,7 @@ def _limits(case: Case) -> list[str]:
     return [*trace.limits, *grid.limits, *endings.endings(trace), *_facts(trace), *own]
 
 
-def _matched(grid: StepGrid) -> tuple[int, bool]:
+def _count_unmatched(grid: StepGrid) -> tuple[int, bool]:
     """Number of collectives not recorded on every member; whether any of several members is."""
     if not len(grid.steps):
         return 0, True
@@ -211,7 +211,7 @@ def _uneven(case: Case) -> tuple[list[int], int]:
     return (np.unique(later["rank"]).tolist(), more) if named else ([], 0)
 
 
-def _unplaced(grid: StepGrid) -> list[int]:
+def _unplaced_ranks(grid: StepGrid) -> list[int]:
     """Ranks whose host times do not compare with others', and that are no device streams."""
     streams = set(grid.ranks[grid.graph.device].tolist())
     return [rank for rank in grid.clocks.unplaced if rank not in streams]
@@ -259,7 +259,7 @@ def _facts(trace: Trace) -> list[str]:
 ORDERED = 4  # findings of which all orders are replayed
 
 
-def attributed(case: Case, findings: Sequence[Finding]) -> list[Finding]:
+def attribute(case: Case, findings: Sequence[Finding]) -> list[Finding]:
     """The findings, the costliest first, each with its part of what all of them cost; those whose
     part is smaller than the smallest share worth telling, or the error of the replay, left out."""
     largest = sorted(findings, key=lambda finding: -finding.severity)
@@ -271,7 +271,7 @@ def attributed(case: Case, findings: Sequence[Finding]) -> list[Finding]:
         parts = dict(zip(map(id, changing), _values(case, changes), strict=True))
         left = _saved_last(case, changes, last)
         parts |= dict(zip(map(id, last), zip(left, left, strict=True), strict=True))
-    scaled = [_scaled(case, one, *parts[id(one)]) if id(one) in parts else one for one in largest]
+    scaled = [_scale(case, one, *parts[id(one)]) if id(one) in parts else one for one in largest]
     least = max(SMALLEST_SHARE, case.unexplained or 0.0)
     worth = [one for one in scaled if one.severity >= least or one.mode in TERMINAL]
     return sorted(worth, key=lambda finding: -finding.severity)
@@ -315,7 +315,7 @@ def _shapley(saved: dict[tuple[int, ...], Array], number: int, count: int) -> Ar
     return total
 
 
-def _scaled(case: Case, finding: Finding, part_ns: Array, saved_ns: Array) -> Finding:
+def _scale(case: Case, finding: Finding, part_ns: Array, saved_ns: Array) -> Finding:
     """The finding with its part as severity; effect and options scaled to what it saves in turn."""
     part, saved = (round(case.share(each).value, 4) for each in (part_ns, saved_ns))
     if abs(saved - part) < SMALLEST_SHARE:

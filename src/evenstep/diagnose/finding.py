@@ -83,14 +83,14 @@ class Evidence:
 
     def rounded(self) -> Evidence:
         """The evidence as reported: whole nanoseconds and bytes, four digits of everything else."""
-        measured, expected = (_rounded(one, self.unit) for one in (self.measured, self.expected))
+        measured, expected = (_round(one, self.unit) for one in (self.measured, self.expected))
         return Evidence(self.metric, measured, expected, self.unit)
 
 
 WHOLE = ("ns", "bytes")
 
 
-def _rounded(value: float | None, unit: str) -> float | None:
+def _round(value: float | None, unit: str) -> float | None:
     if value is None or isinstance(value, Integral):
         return value if value is None else int(value)
     return round(value) if unit in WHOLE else float(f"{value:.4g}")

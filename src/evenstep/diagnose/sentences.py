@@ -175,8 +175,8 @@ class Verdict:
     def within(self, most: int, why: str, action: str) -> Verdict:
         """The verdict with this cause and action, shortened to so many words in all."""
         left = most - words.count_words(str(replace(self, why=".", action=".")))
-        action = words.shortened(action, max(left // 2, FEWEST_WORDS))
-        why = words.shortened(why, max(left - words.count_words(action), FEWEST_WORDS))
+        action = words.shorten(action, max(left // 2, FEWEST_WORDS))
+        why = words.shorten(why, max(left - words.count_words(action), FEWEST_WORDS))
         return replace(self, why=why, action=action)
 
 

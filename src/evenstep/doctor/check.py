@@ -48,7 +48,9 @@ def wrong(what: str, /, **facts: object) -> Check:
     """Return the failure `what` of `checks.toml` (network.mtu.small), with facts filled in."""
     name, _, case = what.rpartition(".")
     severity, *texts = _texts(name)[case]
-    values = {key: listed(fact) if isinstance(fact, list) else fact for key, fact in facts.items()}
+    values = {
+        key: join_names(fact) if isinstance(fact, list) else fact for key, fact in facts.items()
+    }
     found, why, mend = (text.format(**values) for text in texts[:3])
     source = texts[3] if len(texts) > 3 else _texts(name)["source"]
     return Check(
@@ -61,7 +63,7 @@ def fine(name: str, found: str) -> Check:
     return Check(name=name, severity=Severity.OK, found=found, source=_texts(name)["source"])
 
 
-def skipped(name: str, reason: str) -> Check:
+def skip(name: str, reason: str) -> Check:
     return Check(name=name, severity=Severity.SKIPPED, found=reason)
 
 
@@ -76,7 +78,7 @@ def or_ok(checks: Iterable[Check], fine: Check) -> Iterator[Check]:
     yield from found or [fine]
 
 
-def listed(names: Iterable[object], most: int = 6) -> str:
+def join_names(names: Iterable[object], most: int = 6) -> str:
     """Join names in a sentence; of many, the first ones and the number of the others."""
     words = [str(name) for name in names]
     if len(words) > most:

@@ -63,7 +63,7 @@ def _interfaces(given: Mapping[str, VariableSetting], host: Host) -> Iterator[Ch
     instead = next((one for one in there if not one.startswith(_NOWHERE)), "…")
     for name in named:
         setting, exact = given[name], name != "NCCL_SOCKET_IFNAME"
-        fits = chosen(setting.value, there, exact=exact)
+        fits = select_names(setting.value, there, exact=exact)
         nowhere = all(one.startswith(_NOWHERE) for one in fits)
         told = {"name": name, "value": setting.value, "instead": instead}
         if not fits:
@@ -72,7 +72,7 @@ def _interfaces(given: Mapping[str, VariableSetting], host: Host) -> Iterator[Ch
             yield _wrong("internal", **told, fits=fits)
 
 
-def chosen(value: str, there: Sequence[str], *, exact: bool = False) -> list[str]:
+def select_names(value: str, there: Sequence[str], *, exact: bool = False) -> list[str]:
     """Return the names that a list such as "^=docker0,lo" or "eth" selects in NCCL."""
     exclude = value.startswith("^")
     rest = value.lstrip("^")
@@ -87,7 +87,7 @@ def _adapters(given: Mapping[str, VariableSetting], host: Host) -> Iterator[Chec
     there = host.children("sys/class/infiniband")
     hca = given.get("NCCL_IB_HCA")
     if hca is not None and there:
-        fits = chosen(hca.value, there)
+        fits = select_names(hca.value, there)
         if not fits:
             yield _wrong("no_adapter", value=hca.value, there=there, first=there[0])
         elif not hca.value.startswith(("^", "=")) and _prefixes(hca.value, fits):

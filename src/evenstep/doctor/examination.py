@@ -22,7 +22,7 @@ from evenstep.doctor import (
     variables,
     versions,
 )
-from evenstep.doctor.check import Check, Severity, skipped
+from evenstep.doctor.check import Check, Severity, skip
 from evenstep.doctor.host import Host
 from evenstep.documents import Document, Meta, Natural
 from evenstep.host.locality import locality
@@ -82,7 +82,7 @@ def examine(
         try:
             found.extend(checks(host))  # those before a driver fails stay
         except (OSError, NvmlError) as error:
-            found.append(skipped(f"{name}.rest", str(error)))
+            found.append(skip(f"{name}.rest", str(error)))
     if not seen:
         facts = locality(None, str(host.root), host.nvml, affinity=host.cpus, environ=host.environ)
         seen.append(topology.of_host(facts))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from evenstep.doctor.check import TEXTS, Check, Severity, fine, listed, or_ok, skipped, wrong
+from evenstep.doctor.check import TEXTS, Check, Severity, fine, join_names, or_ok, skip, wrong
 from evenstep.doctor.host import Host, kernel_log
 from evenstep.host.sources.nvml_library import Nvml, NvmlError
 
@@ -29,11 +29,11 @@ def checks(host: Host) -> Iterator[Check]:
     yield from _xids(host)
     if host.nvml is None:
         names = ("memory_errors", "power", "alike", "persistence")
-        yield from (skipped(f"gpus.{name}", host.nvml_reason) for name in names)
+        yield from (skip(f"gpus.{name}", host.nvml_reason) for name in names)
         return
     named = [(f"GPU {index}", handle) for index, handle in enumerate(host.nvml.handles())]
     if not named:
-        yield skipped("gpus.memory_errors", "the driver has no GPU")
+        yield skip("gpus.memory_errors", "the driver has no GPU")
         return
     none = fine("gpus.memory_errors", "no memory errors pending")
     yield from or_ok(_memory(host.nvml, named), none)
@@ -89,7 +89,7 @@ def _power(nvml: Nvml, named: Named) -> Iterator[Check]:
             function = "nvmlDeviceGetCurrentClocksThrottleReasons"
             reasons = _ask(nvml, function, handle, wide=True)
         if words := [word for bit, word in _SLOWED.items() if (reasons or 0) & bit]:
-            yield wrong("gpus.power.held_down", name=name, reasons=listed(words), index=index)
+            yield wrong("gpus.power.held_down", name=name, reasons=join_names(words), index=index)
 
 
 def _alike(nvml: Nvml, named: Named) -> Iterator[Check]:
@@ -104,12 +104,12 @@ def _alike(nvml: Nvml, named: Named) -> Iterator[Check]:
 
 def _xids(host: Host) -> Iterator[Check]:
     if not host.children("proc/driver/nvidia/gpus"):
-        yield skipped("gpus.xid", "there is no NVIDIA driver here")
+        yield skip("gpus.xid", "there is no NVIDIA driver here")
         return
     log = kernel_log(host)
     if log is None:
         why = "the kernel log cannot be read; try as root, or: dmesg | grep Xid"
-        yield skipped("gpus.xid", why)
+        yield skip("gpus.xid", why)
         return
     pattern = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d{1,4})")
     seen = Counter((m[1], int(m[2])) for line in log if (m := pattern.search(line)))

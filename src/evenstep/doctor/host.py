@@ -105,12 +105,12 @@ def this_host(*, root: Path = Path("/"), ranks: int | None = None, spool: Path =
     except SourceUnavailable as error:
         nvml, reason = None, str(error)
     return Host(
-        environ=dict(os.environ), packages=installed(), nvml=nvml, nvml_reason=reason,
+        environ=dict(os.environ), packages=installed_versions(), nvml=nvml, nvml_reason=reason,
         planned_ranks=ranks, spool=spool,
     )  # fmt: skip
 
 
-def installed() -> dict[str, str]:
+def installed_versions() -> dict[str, str]:
     """Return the versions of Python, torch, and libraries of torch, without importing them."""
     found = {"python": platform.python_version()}
     for distribution in importlib.metadata.distributions():

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from evenstep.doctor.check import Check, fine, skipped, wrong
+from evenstep.doctor.check import Check, fine, skip, wrong
 from evenstep.doctor.host import Host
 
 #: Read without leaving user space (vDSO), 20 to 50 ns.
@@ -28,7 +28,7 @@ def _clock(host: Host) -> Check:
     now = host.text(f"{_CLOCK_FOLDER}/current_clocksource")
     others = (host.text(f"{_CLOCK_FOLDER}/available_clocksource") or "").split()
     if now is None:
-        return skipped("kernel.clock", "/sys does not show the clock source")
+        return skip("kernel.clock", "/sys does not show the clock source")
     better = next((name for name in _FAST_CLOCKS if name in others and name != now), None)
     mend = (
         f"echo {better} > /{_CLOCK_FOLDER}/current_clocksource"
@@ -49,7 +49,7 @@ def _governor(host: Host) -> Check:
     found = Counter(filter(None, governors))
     if not found:
         why = "software cannot set frequencies on this host (usual in VMs)"
-        return skipped("kernel.governor", why)
+        return skip("kernel.governor", why)
     driver = host.text(f"{base}/{names[0]}/cpufreq/scaling_driver") or ""
     said = ", ".join(f"{governor} on {n}" for governor, n in found.most_common())
     mend = "cpupower frequency-set --governor performance"
@@ -68,7 +68,7 @@ def _pages(host: Host) -> Check:
     enabled = _choice(host.text(f"{_PAGES_FOLDER}/enabled"))
     defrag = _choice(host.text(f"{_PAGES_FOLDER}/defrag"))
     if enabled is None:
-        return skipped("kernel.huge_pages", "the kernel has no transparent huge pages")
+        return skip("kernel.huge_pages", "the kernel has no transparent huge pages")
     if enabled == "always" and defrag == "always":
         return wrong("kernel.huge_pages.compacted", folder=_PAGES_FOLDER)
     if enabled == "never":
@@ -87,7 +87,7 @@ def _balancing(host: Host) -> Check:
     nodes = [n for n in host.children("sys/devices/system/node") if re.fullmatch(r"node\d+", n)]
     if value is None:
         why = "the kernel does not balance memory between NUMA nodes"
-        return skipped("kernel.numa_balancing", why)
+        return skip("kernel.numa_balancing", why)
     if value and len(nodes) > 1:
         return wrong("kernel.numa_balancing.on", nodes=len(nodes))
     return fine("kernel.numa_balancing", "off" if not value else "on, with one NUMA node")
@@ -98,7 +98,7 @@ def _memory(host: Host) -> Check:
     kibibytes = {name: int(value) for name, value in pairs}
     total, left = kibibytes.get("MemTotal", 0), kibibytes.get("MemAvailable")
     if not total or left is None:
-        return skipped("kernel.memory", "/proc/meminfo cannot be read")
+        return skip("kernel.memory", "/proc/meminfo cannot be read")
     swapped = kibibytes.get("SwapTotal", 0) - kibibytes.get("SwapFree", 0)
     said = f"{left * 1024 / 1e9:.0f} of {total * 1024 / 1e9:.0f} GB are available"
     if swapped * 10 > total:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from evenstep.doctor.check import Check, fine, skipped, wrong
+from evenstep.doctor.check import Check, fine, skip, wrong
 from evenstep.doctor.host import Host
 from evenstep.host.sources.nic import ports
 from evenstep.trace.spool.files import filesystem_type, unfit_for_mapping
@@ -18,17 +18,17 @@ _SPOOL_BYTES = 33_000_000  # per rank, with default settings
 
 
 def checks(host: Host) -> Iterator[Check]:
-    yield _shared(host)
-    yield _locked(host)
+    yield _check_shared_memory(host)
+    yield _check_locked_memory(host)
     yield _files(host)
     yield _spool(host)
 
 
-def _shared(host: Host) -> Check:
+def _check_shared_memory(host: Host) -> Check:
     try:
         space = host.statvfs(host.root / "dev/shm")
     except OSError:
-        return skipped("limits.shared_memory", "there is no /dev/shm")
+        return skip("limits.shared_memory", "there is no /dev/shm")
     size, free = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
     said = f"/dev/shm has {size / 1e9:.2g} GB, {free / 1e9:.2g} GB free"
     mend = (
@@ -51,10 +51,10 @@ def limit(host: Host, name: str) -> tuple[int | None, int | None] | None:
     return soft, hard
 
 
-def _locked(host: Host) -> Check:
+def _check_locked_memory(host: Host) -> Check:
     found = limit(host, "Max locked memory")
     if found is None:
-        return skipped("limits.locked_memory", "/proc/self/limits cannot be read")
+        return skip("limits.locked_memory", "/proc/self/limits cannot be read")
     if found[0] is None:
         return fine("limits.locked_memory", "unlimited")
     said = f"{found[0] / 1e6:.3g} MB"
@@ -66,7 +66,7 @@ def _locked(host: Host) -> Check:
 def _files(host: Host) -> Check:
     found = limit(host, "Max open files")
     if found is None:
-        return skipped("limits.open_files", "/proc/self/limits cannot be read")
+        return skip("limits.open_files", "/proc/self/limits cannot be read")
     soft, hard = found
     if soft is not None and soft < _FEW_FILES:
         wanted = 65_536 if hard is None else min(hard, 65_536)
@@ -81,7 +81,7 @@ def _spool(host: Host) -> Check:
     folder = next((one for one in (spool, *spool.parents) if one.exists()), Path("/"))
     kind = filesystem_type(folder, mounts or "")
     if not kind:
-        return skipped("limits.spool", f"the filesystem of {folder} is unknown")
+        return skip("limits.spool", f"the filesystem of {folder} is unknown")
     space = host.statvfs(folder) if host.live else None  # of another machine's disk there is none
     needed = _SPOOL_BYTES * (host.ranks or 1)
     if space and (free := space.f_bavail * space.f_frsize) < needed:

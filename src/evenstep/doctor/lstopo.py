@@ -11,7 +11,7 @@ from xml.etree import ElementTree as Xml
 from evenstep.doctor.check import Check, fine, or_ok, wrong
 from evenstep.doctor.pcie import GPU_CLASSES, NET_CLASSES
 from evenstep.doctor.topology import Topology
-from evenstep.errors import UsageError, refused
+from evenstep.errors import UsageError, refuse_as
 from evenstep.host.pci import PciPlace, distance
 
 MOST_BYTES = 64_000_000
@@ -43,7 +43,7 @@ def load(path: Path) -> tuple[Topology, list[Check]]:
 
 
 def read(path: Path) -> Tree:
-    with refused(UsageError, f"cannot read {path}"):
+    with refuse_as(UsageError, f"cannot read {path}"):
         content = path.read_bytes()
     if len(content) > MOST_BYTES:
         raise UsageError(f"{path} has {len(content)} bytes: too large for the topology of a host")

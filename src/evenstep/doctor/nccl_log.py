@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.doctor import contradictions, variables
-from evenstep.doctor.check import Check, fine, listed, or_ok, skipped, wrong
+from evenstep.doctor.check import Check, fine, join_names, or_ok, skip, wrong
 from evenstep.doctor.host import Host
-from evenstep.errors import UsageError, refused
+from evenstep.errors import UsageError, refuse_as
 from evenstep.importers.content import SourceFile, content
 from evenstep.importers.nccl import debug as nccl_debug
 
@@ -21,7 +21,7 @@ MOST_BYTES = 1_000_000_000
 
 def load(path: Path) -> dict[str, Any]:
     """Read the facts in a log. Raises `UsageError` if it has no lines of NCCL."""
-    with refused(UsageError, f"cannot read {path}"):
+    with refuse_as(UsageError, f"cannot read {path}"):
         head = content(path, MOST_BYTES)[:_HEAD_BYTES]
     read = nccl_debug.read([SourceFile(path, head)], lambda *_: None)
     facts: dict[str, Any] = read["nccl"]
@@ -31,7 +31,7 @@ def load(path: Path) -> dict[str, Any]:
 def checks(facts: Mapping[str, Any], place: str, host: Host) -> Iterator[Check]:
     yield _network(facts, place)
     yield _direct(facts, place)
-    yield _within(facts, place)
+    yield _check_within(facts, place)
     warned = []
     for one in facts["warnings"][:_MOST_WARNINGS]:
         times = f" ({one['times']} times)" if one["times"] > 1 else ""
@@ -50,29 +50,29 @@ def _network(facts: Mapping[str, Any], place: str) -> Check:
     adapters = sorted({nic for nics in facts["nics"].values() for nic in nics})
     if said is None:
         why = f"{place} names no network (a job on one node needs none)"
-        return skipped("nccl_log.network", why)
+        return skip("nccl_log.network", why)
     if said.lower().startswith("socket"):
         names = adapters or "an interface"
         return wrong("nccl_log.network.sockets", adapters=names, place=place)
-    names = listed(adapters) or "unnamed adapters"
+    names = join_names(adapters) or "unnamed adapters"
     return fine("nccl_log.network", f"{said} over {names} in {place}")
 
 
 def _direct(facts: Mapping[str, Any], place: str) -> Check:
     direct = facts["gpu_direct_rdma"]
     if direct is None:
-        return skipped("nccl_log.gpu_direct_rdma", f"{place} does not say whether it is used")
+        return skip("nccl_log.gpu_direct_rdma", f"{place} does not say whether it is used")
     if not direct:
         return wrong("nccl_log.gpu_direct_rdma.off", place=place)
     return fine("nccl_log.gpu_direct_rdma", f"used in {place}")
 
 
-def _within(facts: Mapping[str, Any], place: str) -> Check:
+def _check_within(facts: Mapping[str, Any], place: str) -> Check:
     ways = facts["transports"]
     near = sum(n for way, n in ways.items() if way.startswith("P2P"))
     shared = sum(n for way, n in ways.items() if way.startswith("SHM"))
     if not near and not shared:
-        return skipped("nccl_log.within_node", f"{place} shows no channel within a node")
+        return skip("nccl_log.within_node", f"{place} shows no channel within a node")
     if shared:
         counts = {"shared": shared, "channels": near + shared}
         return wrong("nccl_log.within_node.shared", place=place, **counts)

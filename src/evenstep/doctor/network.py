@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from evenstep.doctor.check import Check, fine, listed, or_ok, skipped, wrong
+from evenstep.doctor.check import Check, fine, join_names, or_ok, skip, wrong
 from evenstep.doctor.host import Host
 from evenstep.host.locality import locality
 from evenstep.host.sources.nic import InfinibandSource, ports
@@ -50,7 +50,9 @@ def checks(host: Host) -> Iterator[Check]:
     yield from or_ok(_down(host, found), fine("network.links", _links(found, facts)))
     yield _speed(found, facts)
     sizes = sorted({one.mtu for one in found if one.mtu})
-    yield from or_ok(_mtu(found), fine("network.mtu", listed(sizes) or "no adapter reports one"))
+    yield from or_ok(
+        _mtu(found), fine("network.mtu", join_names(sizes) or "no adapter reports one")
+    )
     none = fine("network.errors", "no notable losses since the start")
     yield from or_ok(_errors(host, found), none)
     yield from _rdma(host)
@@ -88,7 +90,11 @@ def _links(found: list[Interface], facts: dict[str, Any]) -> str:
     rates = {port["name"]: port["rate_gbps"] for port in facts["ib_ports"]}
     names = [f"{one.name} {_gbps(one.speed_gbps)}" for one in found if one.up]
     names += [f"{name} {_gbps(rate)}" for name, rate in rates.items()]
-    return listed(names) + (" is up" if len(names) == 1 else " are up") if names else "none is down"
+    return (
+        join_names(names) + (" is up" if len(names) == 1 else " are up")
+        if names
+        else "none is down"
+    )
 
 
 def _gbps(speed: float | None) -> str:
@@ -112,7 +118,7 @@ def _speed(found: list[Interface], facts: dict[str, Any]) -> Check:
     by_device = {one.name for one in found if one.ib_device}
     compared = rates or {name: speed for name, speed in plain.items() if name not in by_device}
     if not compared:
-        return skipped("network.speed", "no adapter reports its speed (usual for virtual ones)")
+        return skip("network.speed", "no adapter reports its speed (usual for virtual ones)")
     best = max(compared.values())
     slower = {name: speed for name, speed in compared.items() if speed < best}
     if rates and slower:
@@ -166,7 +172,7 @@ def _rdma(host: Host) -> Iterator[Check]:
     try:
         source.open()
     except SourceUnavailable as reason:
-        yield skipped("network.rdma_counters", str(reason))
+        yield skip("network.rdma_counters", str(reason))
         return
     names = [f"{device}/{port}" for device, port in ports(str(host.root))]
     seen: dict[int, dict[str, float]] = defaultdict(dict)
@@ -175,7 +181,7 @@ def _rdma(host: Host) -> Iterator[Check]:
             seen[index][metric] = value
     yield from or_ok(
         (check for index, counts in sorted(seen.items()) for check in _port(names[index], counts)),
-        fine("network.rdma_counters", f"no errors on {listed(names)}"),
+        fine("network.rdma_counters", f"no errors on {join_names(names)}"),
     )
 
 

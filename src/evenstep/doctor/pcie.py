@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from evenstep.doctor.check import Check, fine, listed, or_ok, skipped, wrong
+from evenstep.doctor.check import Check, fine, join_names, or_ok, skip, wrong
 from evenstep.doctor.host import Host
 from evenstep.host.pci import PciPlace
 from evenstep.host.sources.nic import ports
@@ -59,7 +59,7 @@ def checks(host: Host) -> Iterator[Check]:
         said = f"{len(found)} GPUs and adapters run at full width and speed"
         yield from or_ok((c for link in found for c in _link(link)), fine("pcie.links", said))
     else:
-        yield skipped("pcie.links", "no GPU or adapter reports its link (usual for virtual ones)")
+        yield skip("pcie.links", "no GPU or adapter reports its link (usual for virtual ones)")
     yield _access_control(host)
     yield _gpu_direct(host)
 
@@ -99,13 +99,15 @@ def _access_control(host: Host) -> Check:
     kinds = {one: read_int(str(base / one / "class")) or 0 for one in host.children(_DEVICES)}
     bridges = [address for address, kind in kinds.items() if kind >> 8 == _BRIDGE]
     if not bridges or not host.gpu_count:
-        return skipped("pcie.access_control", "there are no PCIe bridges with GPUs")
+        return skip("pcie.access_control", "there are no PCIe bridges with GPUs")
     controls = [access_control(base / address / "config") for address in bridges]
     if all(control is None for control in controls):
-        return skipped("pcie.access_control", "PCI registers cannot be read; try as root")
+        return skip("pcie.access_control", "PCI registers cannot be read; try as root")
     redirecting = [a for a, c in zip(bridges, controls, strict=True) if c and c & _REDIRECTING]
     if redirecting:
-        return wrong("pcie.access_control.on", bridges=listed(redirecting), first=redirecting[0])
+        return wrong(
+            "pcie.access_control.on", bridges=join_names(redirecting), first=redirecting[0]
+        )
     return fine("pcie.access_control", f"off at all of {len(bridges)} bridges")
 
 
@@ -129,7 +131,7 @@ def _gpu_direct(host: Host) -> Check:
     """Check whether adapters can access the memory of NVIDIA GPUs."""
     nvidia = bool(host.children("proc/driver/nvidia/gpus"))
     if not nvidia or not ports(str(host.root)):
-        return skipped("pcie.gpu_direct_rdma", "there are no NVIDIA GPUs beside RDMA adapters here")
+        return skip("pcie.gpu_direct_rdma", "there are no NVIDIA GPUs beside RDMA adapters here")
     loaded = {line.split()[0] for line in (host.text("proc/modules") or "").splitlines() if line}
     if loaded & {"nvidia_peermem", "nv_peer_mem"}:
         return fine("pcie.gpu_direct_rdma", "nvidia-peermem is loaded")

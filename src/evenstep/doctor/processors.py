@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from evenstep.doctor.check import Check, fine, or_ok, skipped, wrong
+from evenstep.doctor.check import Check, fine, or_ok, skip, wrong
 from evenstep.doctor.host import Host
 from evenstep.host.cgroup import CpuController
 from evenstep.trace.ranks import format_ranks
@@ -19,7 +19,7 @@ _PROXIES = 2  # cores that a rank with a GPU keeps busy: Python and NCCL's proxy
 def checks(host: Host) -> Iterator[Check]:
     cores = usable_cores(host)
     if not cores:
-        yield skipped("processors.threads", "the host does not list its processors")
+        yield skip("processors.threads", "the host does not list its processors")
         return
     yield _threads(host, cores)
     none = fine("processors.waiting", "ranks have cores to wait on")
@@ -48,7 +48,7 @@ def _threads(host: Host, cores: float) -> Check:
     ranks, threads = host.ranks, threads_per_rank(host)
     if ranks is None:
         why = f"the number of ranks on this host is unknown ({cores:g} cores)"
-        return skipped("processors.threads", f"{why}; give it with --ranks")
+        return skip("processors.threads", f"{why}; give it with --ranks")
     room = {"ranks": ranks, "cores": cores, "each_rank": max(int(cores // ranks), 1)}
     if ranks > cores:
         return wrong("processors.threads.too_many", **room, fitting=max(int(cores), 1))
@@ -105,7 +105,7 @@ def _pressure(host: Host) -> Check:
     match = re.search(r"some avg10=([\d.]+)", host.text("proc/pressure/cpu") or "")
     if match is None:
         why = "the kernel does not measure pressure (psi=1 switches it on)"
-        return skipped("processors.pressure", why)
+        return skip("processors.pressure", why)
     percent = float(match[1])
     if percent > _BUSY_PERCENT:
         return wrong("processors.pressure.busy", percent=percent)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from evenstep.doctor.check import Check, fine, listed, skipped, wrong
+from evenstep.doctor.check import Check, fine, join_names, skip, wrong
 from evenstep.documents import Document, Meta, Positive
-from evenstep.errors import UsageError, refused
+from evenstep.errors import UsageError, refuse_as
 from evenstep.words import plural
 
 #: From near to far, named as in `nvidia-smi topo -m`; NVLinks are "NV" and their number.
@@ -94,7 +94,7 @@ def of_host(facts: Mapping[str, Any]) -> Topology:
 
 def load(path: Path) -> Topology:
     """Read a file. Raises `UsageError` if it has no matrix."""
-    with refused(UsageError, f"cannot read {path}"):
+    with refuse_as(UsageError, f"cannot read {path}"):
         text = path.read_bytes()[:MOST_BYTES].decode(errors="replace")
     found = parse(text, str(path))
     if found is None:
@@ -151,7 +151,7 @@ def _rows(lines: Sequence[str], columns: int) -> list[tuple[str, tuple[list[str]
 def checks(topology: Topology) -> Iterator[Check]:
     where = "" if topology.place == "this host" else f" in {topology.place}"
     if not topology.gpus:
-        yield skipped("topology.gpu_nic", f"there is no GPU{where}")
+        yield skip("topology.gpu_nic", f"there is no GPU{where}")
         return
     yield from _adapters(topology, where)
     yield _peers(topology, where)
@@ -163,7 +163,7 @@ def _adapters(topology: Topology, where: str) -> Iterator[Check]:
     known = {gpu: (level, nics) for gpu, (level, nics) in nearest.items() if level}
     if not known:
         reason = "no network adapter" if not topology.nics else "no distance to an adapter is known"
-        yield skipped("topology.gpu_nic", f"{reason}{where}")
+        yield skip("topology.gpu_nic", f"{reason}{where}")
         return
     best = min((level for level, _ in known.values()), key=rank_of)
     far = {g: level for g, (level, _) in known.items() if rank_of(level) > rank_of(best)}
@@ -182,10 +182,10 @@ def _adapters(topology: Topology, where: str) -> Iterator[Check]:
 
 def _peers(topology: Topology, where: str) -> Check:
     if len(topology.gpus) < 2:
-        return skipped("topology.gpu_gpu", f"there is one GPU{where}")
+        return skip("topology.gpu_gpu", f"there is one GPU{where}")
     levels = Counter(topology.gpu_gpu.values())
     if not levels:
-        return skipped("topology.gpu_gpu", f"no distance between GPUs is known{where}")
+        return skip("topology.gpu_gpu", f"no distance between GPUs is known{where}")
     said = ", ".join(f"{level} × {n}" for level, n in levels.most_common())
     links = {level for level in levels if level.startswith("NV")}
     if links and (len(links) > 1 or len(links) < len(levels)):
@@ -199,10 +199,10 @@ def _numa(topology: Topology, where: str) -> Check:
     devices = [*topology.gpus, *topology.nics]
     unknown = [name for name in devices if topology.numa.get(name) is None]
     if topology.numa_nodes > 1 and unknown:
-        return wrong("topology.numa.unknown", devices=listed(unknown), where=where)
+        return wrong("topology.numa.unknown", devices=join_names(unknown), where=where)
     gpu_nodes = {topology.numa[gpu] for gpu in topology.gpus if gpu in topology.numa}
     nic_nodes = {topology.numa[nic] for nic in topology.nics if nic in topology.numa}
     if topology.nics and gpu_nodes - nic_nodes and topology.numa_nodes > 1:
-        nodes = listed(sorted(str(n) for n in gpu_nodes - nic_nodes))
+        nodes = join_names(sorted(str(n) for n in gpu_nodes - nic_nodes))
         return wrong("topology.numa.apart", nodes=nodes, where=where)
     return fine("topology.numa", f"{plural(topology.numa_nodes, 'NUMA node')}{where}")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from evenstep.compiled import Library
-from evenstep.doctor.check import Check, fine, skipped, wrong
+from evenstep.doctor.check import Check, fine, skip, wrong
 from evenstep.doctor.host import Host
 from evenstep.host.sources.nvml_library import Nvml, NvmlError
 
@@ -18,11 +18,11 @@ OLDEST_NCCL_RAS = (2, 24)
 def checks(host: Host) -> Iterator[Check]:
     if not host.packages:
         for name in ("python", "torch", "nccl", "driver"):
-            yield skipped(f"versions.{name}", "packages of a copied host are unknown")
+            yield skip(f"versions.{name}", "packages of a copied host are unknown")
         return
-    yield _tested(host, "Python", *TESTED_PYTHON, absent="the version is unknown")
+    yield _check_tested(host, "Python", *TESTED_PYTHON, absent="the version is unknown")
     absent = "torch is not installed in this environment"
-    yield _tested(host, "torch", *TESTED_TORCH, absent=absent)
+    yield _check_tested(host, "torch", *TESTED_TORCH, absent=absent)
     yield _nccl(host)
     yield _driver(host)
 
@@ -40,13 +40,13 @@ def parts(version: str) -> tuple[int, int]:
     return major, minor
 
 
-def _tested(
+def _check_tested(
     host: Host, title: str, oldest: tuple[int, int], newest: tuple[int, int], *, absent: str
 ) -> Check:
     package = title.lower()
     version = host.packages.get(package)
     if version is None:
-        return skipped(f"versions.{package}", absent)
+        return skip(f"versions.{package}", absent)
     if parts(version) < oldest:
         return wrong(f"versions.{package}.old", version=version)
     if parts(version) > newest:
@@ -57,7 +57,7 @@ def _tested(
 def _nccl(host: Host) -> Check:
     found = [(n, v) for n, v in host.packages.items() if n.startswith("nvidia-nccl")]
     if not found:
-        return skipped("versions.nccl", "no NCCL is installed here")
+        return skip("versions.nccl", "no NCCL is installed here")
     if len(found) > 1:
         names = [f"{name} {version}" for name, version in found]
         return wrong("versions.nccl.several", libraries=names, first=found[0][0])
@@ -73,11 +73,11 @@ def _nccl(host: Host) -> Check:
 def _driver(host: Host) -> Check:
     built = host.packages.get("torch-cuda")
     if built is None:
-        return skipped("versions.driver", "torch was not built for CUDA")
+        return skip("versions.driver", "torch was not built for CUDA")
     supported = _cuda_of_driver(host.nvml)
     if supported is None:
         why = host.nvml_reason or "the driver does not report its version"
-        return skipped("versions.driver", why)
+        return skip("versions.driver", why)
     if parts(built)[0] > supported[0]:
         return wrong("versions.driver.newer", built=built, major=supported[0], minor=supported[1])
     return fine("versions.driver", f"CUDA {built} on a driver for {supported[0]}.{supported[1]}")

@@ -20,7 +20,7 @@ from evenstep.explain.measures import (
 )
 from evenstep.explain.topic import Answer, CitedFormula, Parameter, Quantity, Topic
 from evenstep.simulate.formulas import reliability
-from evenstep.simulate.formulas.reliability import Goodput, OperatingConditions, expected
+from evenstep.simulate.formulas.reliability import Goodput, OperatingConditions, expected_goodput
 
 _DALY = CitedFormula(
     "τ = √(2CM)(1 + ⅓√(C/2M) + C/(18M)) − C", "Daly 2006; √(2CM) alone is Young 1974"
@@ -84,7 +84,7 @@ def _goodput(values: Mapping[str, Any]) -> Answer:
         slow_every_ns=values["slow_every_ns"] or math.inf, slowdown=values["slowdown"],
         notice_ns=values["notice_ns"],
     )  # fmt: skip
-    result = expected(job)
+    result = expected_goodput(job)
     meanings = ("of the time is useful", "goes into checkpoints", "is thrown away by failures",
                 "goes into noticing failures and restarts", "is spent waiting for a node",
                 "is what slow nodes add")  # fmt: skip

@@ -35,7 +35,7 @@ def answer(topic: Topic, values: Mapping[str, Any], found: Answer) -> dict[str, 
     }
 
 
-def published() -> dict[str, Any]:
+def published_comparison() -> dict[str, Any]:
     """Published measurements beside closed forms and simulations, and the claims of presets."""
     from evenstep.reproduce.published import training  # it simulates, which needs numpy
     from evenstep.reproduce.published.table import systems
@@ -50,7 +50,7 @@ def published() -> dict[str, Any]:
         "mean_error": fmean(errors),
         "predicted_rows": len(errors),
         "systems": [_system(system) for system in found],
-        "simulated": [{**row._asdict(), "error": row.error} for row in training.simulated()],
+        "simulated": [{**row._asdict(), "error": row.error} for row in training.simulated_rows()],
         "claims": [
             claim.checked(BY_NAME[claim.topic].answer(BY_NAME[claim.topic].values(claim.options)))
             for claim in CLAIMS

@@ -55,7 +55,7 @@ def answer(data: Mapping[str, Any]) -> Iterator[str]:
         yield from hanging_lines("", data["claim"]["sentence"])
 
 
-def published(data: Mapping[str, Any]) -> Iterator[str]:
+def published_lines(data: Mapping[str, Any]) -> Iterator[str]:
     """Lines of the published comparison, `data` from `shown.published`."""
     for system in data["systems"]:
         yield from hanging_lines("", f"{system['name']}   [{system['source']}]")
@@ -66,7 +66,7 @@ def published(data: Mapping[str, Any]) -> Iterator[str]:
         ]
         yield from hanging_lines("  ", "fitted: " + ("; ".join(numbers) or "nothing"))
         for row in system["rows"]:
-            yield _measured(row)
+            yield _measured_text(row)
             yield from hanging_lines("        ", row["note"])
         yield f"  mean error of predicted rows: {100 * system['mean_error']:.1f} %"
         yield from hanging_lines("  ", system["limits"])
@@ -75,7 +75,7 @@ def published(data: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "Whole training steps, simulated from their presets:"
     for row in data["simulated"]:
-        yield _measured(row)
+        yield _measured_text(row)
     errors = [abs(row["error"]) for row in data["simulated"] if not row["fitted"]]
     mean, worst = 100 * sum(errors) / len(errors), 100 * max(errors)
     yield f"  a simulated step is off by {mean:.1f} % on average, {worst:.1f} % at most"
@@ -88,7 +88,7 @@ def published(data: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _measured(row: Mapping[str, Any]) -> str:
+def _measured_text(row: Mapping[str, Any]) -> str:
     unit = row["unit"]
     how = "fitted" if row["fitted"] else f"{100 * row['error']:+.1f} %"
     bound = "more than " if row["bound"] else ""

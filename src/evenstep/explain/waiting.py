@@ -30,7 +30,7 @@ def _slowest(values: Mapping[str, Any]) -> Answer:
     if (values["wait_for"] or 0) > values["ranks"]:
         raise UsageError(f"--wait-for {values['wait_for']} is more than --ranks {values['ranks']}")
     kind = values["distribution"] or ("rare" if values["probability"] is not None else "normal")
-    return _rare(values) if kind == "rare" else _drawn(kind, values)
+    return _rare(values) if kind == "rare" else _draw(kind, values)
 
 
 def _rare(values: Mapping[str, Any]) -> Answer:
@@ -56,7 +56,7 @@ def _rare(values: Mapping[str, Any]) -> Answer:
     return Answer(rows, [CitedFormula(text, "Bernoulli delays: at least one of n")], [_SYMBOLS])
 
 
-def _drawn(kind: str, values: Mapping[str, Any]) -> Answer:
+def _draw(kind: str, values: Mapping[str, Any]) -> Answer:
     mean = values["step_ns"]
     if kind == "normal" and values["cv"] is None:
         raise UsageError("explain slowest needs --cv, or --probability with --delay")

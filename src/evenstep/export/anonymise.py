@@ -86,7 +86,7 @@ def scrubber(trace: Trace, paths: Iterable[str | PurePath] = ()) -> Scrubber:
 
 def _hosts(trace: Trace) -> list[list[str]]:
     """Return full and short names of each host: nodes of ranks first, then other hosts."""
-    names = [*trace.nodes, *(str(name) for name in _named(trace.run, _HOST_KEYS))]
+    names = [*trace.nodes, *(str(name) for name in _values_under(trace.run, _HOST_KEYS))]
     found: dict[str, list[str]] = {}
     for name in filter(None, names):
         short = name.partition(".")[0] if not name.replace(".", "").isdigit() else name
@@ -95,19 +95,19 @@ def _hosts(trace: Trace) -> list[list[str]]:
     return list(found.values())
 
 
-def _named(value: Any, keys: Sequence[str]) -> list[Any]:
+def _values_under(value: Any, keys: Sequence[str]) -> list[Any]:
     """Return the values under these keys at any depth."""
     if not isinstance(value, Mapping):
         return []
     found = [value[key] for key in keys if value.get(key)]
-    return found + [item for inner in value.values() for item in _named(inner, keys)]
+    return found + [item for inner in value.values() for item in _values_under(inner, keys)]
 
 
 def _users(trace: Trace, paths: Iterable[str | PurePath]) -> set[str]:
     texts = [*_strings(trace.run), *map(str, paths)]
     texts += [text for info in trace.ranks.values() for text in _strings(info.facts)]
     users = {name for text in texts for name in _HOME.findall(text)}
-    users |= {str(name) for name in _named(trace.run, _USER_KEYS)}
+    users |= {str(name) for name in _values_under(trace.run, _USER_KEYS)}
     return {name for name in users if name and name.lower() not in _ORDINARY}
 
 
@@ -130,7 +130,7 @@ def _strings(value: Any) -> list[str]:
     return []
 
 
-def anonymised(trace: Trace, paths: Iterable[Path] = ()) -> tuple[Trace, Scrubber]:
+def anonymise_trace(trace: Trace, paths: Iterable[Path] = ()) -> tuple[Trace, Scrubber]:
     """The trace with stand-ins for private names, and the scrubber of its diagnosis; numbers are
     unchanged. `paths` are those the trace was read from."""
     scrub = scrubber(trace, [each for path in paths for each in (path, path.absolute())])

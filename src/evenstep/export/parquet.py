@@ -59,7 +59,7 @@ def write(
                 connection.register("steps", {name: steps[name] for name in steps})
                 connection.register("findings", _findings(diagnosis))
                 rows = {
-                    name: _copied(connection, name, scratch / path.name)
+                    name: _copy(connection, name, scratch / path.name)
                     for name, path in targets.items()
                 }
             for path in targets.values():
@@ -83,7 +83,7 @@ def _findings(diagnosis: Diagnosis) -> dict[str, Any]:
     return found
 
 
-def _copied(connection: duckdb.DuckDBPyConnection, name: str, path: Path) -> int:
+def _copy(connection: duckdb.DuckDBPyConnection, name: str, path: Path) -> int:
     query = f"select * from {name}{' order by rank, seq' if name == 'events' else ''}"
     place = store_database.literal(path)
     copied = connection.execute(f"copy ({query}) to {place} (format parquet, compression zstd)")

@@ -25,7 +25,7 @@ TIMEOUT_S = 10.0
 
 def post(url: str, document: Any, *, purpose: str) -> None:
     """POST a document. Raises `UsageError` if that fails."""
-    parts, place = checked(url, purpose), redacted_url(url)
+    parts, place = check_url(url, purpose), redacted_url(url)
     headers = {"Content-Type": "application/json"}
     if parts.username is not None:  # urllib would take it as part of the host
         given = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -43,7 +43,7 @@ def post(url: str, document: Any, *, purpose: str) -> None:
         raise UsageError(f"cannot reach {place} for {purpose}: {reason}; check the URL") from None
 
 
-def checked(url: str, purpose: str) -> SplitResult:
+def check_url(url: str, purpose: str) -> SplitResult:
     """Split an HTTP URL. Raises `UsageError` if it is invalid."""
     try:
         parts = urlsplit(url)
@@ -116,7 +116,7 @@ def push(
     """Send metrics; a URL without a path gets the standard one, /v1/metrics. Raises `UsageError` if
     the collector cannot be reached or refuses."""
     purpose = "OTLP metrics"
-    parts = checked(url, purpose)
+    parts = check_url(url, purpose)
     where = parts._replace(path="/v1/metrics").geturl() if parts.path in ("", "/") else url
     post(where, request(families, time_ns=time_ns, resource=resource), purpose=purpose)
 

@@ -20,7 +20,7 @@ from typing import Literal
 import msgspec
 
 from evenstep.diagnose.finding import Diagnosis
-from evenstep.errors import TraceError, UsageError, refused
+from evenstep.errors import TraceError, UsageError, refuse_as
 from evenstep.trace.reader import SpoolContents, open_spool
 from evenstep.trace.spool.files import read_toml
 from evenstep.trace.spool.folder import RunFolder, read_facts
@@ -176,10 +176,10 @@ def exposition(families: Mapping[str, MetricFamily]) -> str:
 def _labels(labels: Mapping[str, str]) -> str:
     if not labels:
         return ""
-    return "{" + ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items()) + "}"
+    return "{" + ",".join(f'{name}="{_escape(text)}"' for name, text in labels.items()) + "}"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     text = text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     return text.encode("utf-8", "replace").decode()
 
@@ -257,5 +257,5 @@ def server(
             """Log no requests."""
 
     what = f"cannot listen on {address[0]}:{address[1]}"
-    with refused(UsageError, what, "; choose another address for --serve"):
+    with refuse_as(UsageError, what, "; choose another address for --serve"):
         return ThreadingHTTPServer(address, Handler)

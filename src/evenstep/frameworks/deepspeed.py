@@ -37,12 +37,12 @@ def observe(engine: Any, **settings: object) -> bool:
 def _ends_steps(engine: Any, loop: Loop) -> Callable[[], None]:
     """A function that ends a step if the call that has returned updated the parameters: the engine
     has counted one more update, as it does not at each accumulating call."""
-    before = _counted(engine)
+    before = _count_updates(engine)
 
     def look() -> None:
         nonlocal before
         with suppress(TypeError, ValueError):  # of counters that are none: no steps are marked
-            steps, samples = _counted(engine)
+            steps, samples = _count_updates(engine)
             if steps == before[0]:
                 return
             # The counter is of all ranks; ranks of one model share a batch, and each counts a part.
@@ -53,6 +53,6 @@ def _ends_steps(engine: Any, loop: Loop) -> Callable[[], None]:
     return look
 
 
-def _counted(engine: Any) -> tuple[int, int]:
+def _count_updates(engine: Any) -> tuple[int, int]:
     """Updates so far, and the samples in them."""
     return getattr(engine, "global_steps", 0), getattr(engine, "global_samples", 0)

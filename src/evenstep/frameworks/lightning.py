@@ -61,14 +61,14 @@ def _place(trainer: Any) -> dict[str, Path]:
     """A common folder where Lightning has started the other ranks as children of the first."""
     with suppress(AttributeError, OSError):  # an untested Lightning, or no current folder
         environment = getattr(trainer.strategy, "cluster_environment", None)
-        given = getattr(environment, "creates_processes_externally", True) or _given()
+        given = getattr(environment, "creates_processes_externally", True) or _is_folder_set()
         if not (given or getattr(trainer.strategy.launcher, "is_interactive_compatible", True)):
             pid = os.getpid() if trainer.local_rank == 0 else os.getppid()
             return {"out": default_path(Path.cwd(), pid)}
     return {}
 
 
-def _given() -> bool:
+def _is_folder_set() -> bool:
     """Whether the environment or a file sets the run's folder."""
     try:
         return config.load().out is not None

@@ -46,7 +46,7 @@ def attach(**settings: object) -> bool:
         import ray.train
 
         context = ray.train.get_context()
-        place = _agreed(context, settings.get("out"))
+        place = _agree(context, settings.get("out"))
         os.environ["EVENSTEP_RUN_ID"] = str(context.get_experiment_name() or "ray")
         os.environ["EVENSTEP_ATTEMPT"] = str(place["attempt"])
         settings = {**settings, "out": place["out"]}
@@ -55,7 +55,7 @@ def attach(**settings: object) -> bool:
     return Loop(TESTED).attach(settings)
 
 
-def _agreed(context: Any, out: object) -> dict[str, Any]:
+def _agree(context: Any, out: object) -> dict[str, Any]:
     """The run's folder and the attempt, found by rank 0 and sent to every worker."""
     from ray.train.collective import broadcast_from_rank_zero
 

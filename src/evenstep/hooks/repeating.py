@@ -236,10 +236,10 @@ class InferredSteps:
         base, leaf = recorder.stack.step, recorder.stack.leaf_ns
         before: Sequence[int] = [0] * len(leaf)
         for call in ended:
-            recorder.stack.leaf_ns = _less(call.leaf_ns, before)
+            recorder.stack.leaf_ns = _differences(call.leaf_ns, before)
             self._agent.end_past_step(call.end_ns, call.counters, call.seq)
             before = call.leaf_ns
-        recorder.stack.leaf_ns = _less(leaf, before)
+        recorder.stack.leaf_ns = _differences(leaf, before)
         ends = [call.end_ns for call in ended]
         for seq in range(first, last + 1):
             times = spool.times(seq)
@@ -259,5 +259,5 @@ class InferredSteps:
         )
 
 
-def _less(values: Sequence[int], others: Sequence[int]) -> list[int]:
+def _differences(values: Sequence[int], others: Sequence[int]) -> list[int]:
     return [value - other for value, other in zip(values, others, strict=True)]

@@ -20,7 +20,7 @@ class Tested(NamedTuple):
 
     def outside(self, found: str) -> str:
         """A warning for a version outside the tested ones; else empty."""
-        if _ordered(self.first) <= _ordered(found) <= _ordered(self.last):
+        if _version_numbers(self.first) <= _version_numbers(found) <= _version_numbers(self.last):
             return ""
         tested = self.first if self.first == self.last else f"{self.first} to {self.last}"
         return (
@@ -36,7 +36,7 @@ class Tested(NamedTuple):
                 log.warning("evenstep: %s", outside)
 
 
-def _ordered(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
     """Major and minor as numbers; what is no number counts as 0."""
     parts = [*version.split("."), "0"][:2]
     return tuple(int(part) if part.isascii() and part.isdigit() else 0 for part in parts)

@@ -46,10 +46,10 @@ class Wrapped:
 
         modules = list(sys.modules.items()) if holders else []  # another thread may be importing
         self._armed = True
-        self._undo.append(replaced(module, name, wrapper))
+        self._undo.append(replace_attribute(module, name, wrapper))
         for key, held in modules:
             if key.startswith(holders) and getattr(held, "__dict__", {}).get(name) is original:
-                self._undo.append(replaced(held, name, wrapper))
+                self._undo.append(replace_attribute(held, name, wrapper))
 
     def restore(self) -> None:
         """Restore functions that were not wrapped again; the other wrappers pass calls through."""
@@ -75,7 +75,7 @@ def _call(action: Callable[[], None], name: str) -> None:
         log.warning("evenstep: at %s: %s", name, error)
 
 
-def replaced(
+def replace_attribute(
     owner: Any, name: str, wrapper: Any, assign: Callable[[Any, str, Any], None] = setattr
 ) -> Callable[[], None]:
     """Put a wrapper in place of `owner.name`; return what restores it where it still stands."""

@@ -29,7 +29,7 @@ class CpuController:
     def throttled(self) -> tuple[int, int] | None:
         """Number of throttled periods and time throttled, ns, since the group's creation; None if
         unknown or without a quota."""
-        seen = [found for group in self._groups if (found := _throttled(group)) is not None]
+        seen = [found for group in self._groups if (found := _throttling(group)) is not None]
         return max(seen, default=None)
 
 
@@ -74,7 +74,7 @@ def _quota_cores(group: str) -> float | None:
     return quota_us / period_us if quota_us and period_us and quota_us > 0 else None
 
 
-def _throttled(group: str) -> tuple[int, int] | None:
+def _throttling(group: str) -> tuple[int, int] | None:
     text = read_text(f"{group}/cpu.stat", held=True) or ""
     pairs = (line.split() for line in text.splitlines())
     stat = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}

@@ -56,13 +56,13 @@ def distance(a: PciPlace, b: PciPlace, *, one_node: bool) -> str | None:
         if a.numa_node is None or b.numa_node is None:
             return None
         return "NODE" if a.numa_node == b.numa_node else "SYS"
-    shared = _shared(a.bridges, b.bridges)
+    shared = _shared_levels(a.bridges, b.bridges)
     if not shared:
         return "PHB"
     # Below the last shared bridge each side has its own downstream port; more is another switch.
     return "PIX" if max(len(a.bridges), len(b.bridges)) - shared <= 1 else "PXB"
 
 
-def _shared(a: tuple[str, ...], b: tuple[str, ...]) -> int:
+def _shared_levels(a: tuple[str, ...], b: tuple[str, ...]) -> int:
     differing = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
     return next(differing, min(len(a), len(b)))

@@ -12,8 +12,8 @@ from evenstep.trace.spool.descriptors import Held
 
 
 class ResourceUse(NamedTuple):
-    """Use of resources, since the process began or between two moments (`used`). Times in ns,
-    processor time to the microsecond; in the order of `USE` in recorder.cpp."""
+    """Use of resources, since the process began or between two moments (`resources_used`). Times in
+    ns, processor time to the microsecond; in the order of `USE` in recorder.cpp."""
 
     cpu_ns: int = 0  # this and the next four of the whole process
     minor_faults: int = 0
@@ -66,5 +66,5 @@ class ResourceMeter:
         self._account.close()
 
 
-def used(before: Sequence[int], after: Sequence[int]) -> ResourceUse:
+def resources_used(before: Sequence[int], after: Sequence[int]) -> ResourceUse:
     return ResourceUse(*(max(b - a, 0) for a, b in zip(before, after, strict=True)))

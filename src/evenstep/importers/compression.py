@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import IO, Any
 
-from evenstep.errors import MissingExtra, TraceError, refused
+from evenstep.errors import MissingExtra, TraceError, refuse_as
 from evenstep.values import number
 
 HEAD_BYTES = 1 << 16
@@ -43,12 +43,12 @@ class Stream:
         self.read_bytes = 0  # handed out so far, decompressed
         if path.is_fifo():
             raise TraceError(f"cannot read {path}: it is a pipe; save it as a file first")
-        with refused(TraceError, f"cannot read {path}"):
+        with refuse_as(TraceError, f"cannot read {path}"):
             self._raw = path.open("rb")
             self.size_bytes = os.fstat(self._raw.fileno()).st_size
             magic = self._raw.read(4)
             self._raw.seek(0)
-        file = _decompressed(self._raw, magic, path)
+        file = _decompress(self._raw, magic, path)
         self._read = getattr(file, "read1", file.read)  # what precedes damage is read
 
     def __enter__(self) -> Stream:
@@ -122,7 +122,7 @@ def is_archive(path: Path) -> bool:
     return head[TAR_AT:] == TAR or head.startswith(ZIP)
 
 
-def _decompressed(raw: IO[bytes], magic: bytes, path: Path) -> Any:
+def _decompress(raw: IO[bytes], magic: bytes, path: Path) -> Any:
     if magic[:2] == GZIP:
         file = gzip.GzipFile(fileobj=raw, mode="rb")
         try:
@@ -150,7 +150,7 @@ MOST_FILES = 20_000
 MOST_NAME_BYTES = 1 << 20  # of a member's long name and attributes, which are read into memory
 
 
-def unpacked(path: Path) -> TemporaryDirectory[str]:
+def unpack(path: Path) -> TemporaryDirectory[str]:
     """Unpack an archive into a temporary folder.
 
     Raises `TraceError` where it is damaged or exceeds the limit of a file.

@@ -61,7 +61,7 @@ class TextLine(NamedTuple):
     text: str
 
 
-def reported(sources: Sequence[SourceFile], progress: Progress) -> Iterator[SourceFile]:
+def report_progress(sources: Sequence[SourceFile], progress: Progress) -> Iterator[SourceFile]:
     """Yield the sources and report progress in bytes of their files."""
     sizes = [_size(source.path) for source in sources]
     for number, source in enumerate(sources):
@@ -76,7 +76,7 @@ def usable(
     read: Callable[[SourceFile], Found],
 ) -> Iterator[Found]:  # fmt: skip
     """Yield the result of reading each source; `limits` names sources that cannot be read."""
-    for source in reported(sources, progress):
+    for source in report_progress(sources, progress):
         try:
             yield read(source)
         except TraceError as error:
@@ -142,19 +142,19 @@ def lines(path: Path) -> Iterator[TextLine]:
         for piece in stream.pieces():
             *whole, held = (held + piece).split(b"\n")
             for line in whole:
-                yield TextLine(number, start, _decoded(line))
+                yield TextLine(number, start, _decode(line))
                 number, start, skipped = number + 1, start + skipped + len(line) + 1, 0
             if len(held) > LONGEST_LINE:
                 skipped += len(held) - LONGEST_LINE
                 held = held[:LONGEST_LINE]
     if held:
-        yield TextLine(number, start, _decoded(held))
+        yield TextLine(number, start, _decode(held))
 
 
-def _decoded(line: bytes) -> str:
-    return uncoloured(line[:LONGEST_LINE].decode("utf-8", "replace").rstrip("\r"))
+def _decode(line: bytes) -> str:
+    return strip_colours(line[:LONGEST_LINE].decode("utf-8", "replace").rstrip("\r"))
 
 
-def uncoloured(text: str) -> str:
+def strip_colours(text: str) -> str:
     """A text without a terminal's colour codes."""
     return _COLOURS.sub("", text) if "\x1b" in text else text

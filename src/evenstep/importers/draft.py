@@ -121,7 +121,7 @@ class Draft:
             raise TraceError(f"nothing to read: {reasons or 'there is no rank in it'}")
         size = max(self.ranks) + 1
         size = max(size, world or 0, *(max(g.ranks, default=-1) + 1 for g in self._group_table), 0)
-        events = _numbered(Columns.concatenate([empty(EVENT_COLUMNS), *self._tables]))
+        events = _number(Columns.concatenate([empty(EVENT_COLUMNS), *self._tables]))
         return Trace(
             run=dict(run), world=size, attempt=0,
             ranks={rank: self.ranks[rank] for rank in sorted(self.ranks)}, events=events,
@@ -129,7 +129,7 @@ class Draft:
         )  # fmt: skip
 
 
-def _numbered(events: Columns) -> Columns:
+def _number(events: Columns) -> Columns:
     """Sort rows by rank and entry and number each rank's from 1; outer rows come first, and device
     rows with the same entry keep their order."""
     ends = np.where(events.exit_ns > 0, events.exit_ns, np.iinfo(np.int64).max)

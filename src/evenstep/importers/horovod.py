@@ -16,12 +16,12 @@ import numpy as np
 
 from evenstep.errors import TraceError
 from evenstep.importers.compression import Stream
-from evenstep.importers.content import Progress, SourceFile, TraceFormat, reported
+from evenstep.importers.content import Progress, SourceFile, TraceFormat, report_progress
 from evenstep.importers.draft import FIRST_NS, LATEST_NS, Draft
 from evenstep.importers.kineto.names import operation
 from evenstep.importers.trace_events import TraceEvent, TraceEvents
 from evenstep.trace.ranks import MOST_RANKS
-from evenstep.trace.repetition import stepped
+from evenstep.trace.repetition import infer_steps
 from evenstep.trace.spool.layout import Op
 from evenstep.trace.trace import Trace
 
@@ -59,7 +59,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     """Read the timeline as a trace. Raises `TraceError` if it has no negotiated collective."""
     draft = Draft()
     calls: list[TensorCall] = []
-    for source in reported(sources[:1], progress):
+    for source in report_progress(sources[:1], progress):
         calls = calls_of(source)
         if len(calls) > MOST_CALLS:
             draft.limits.append(f"only the first {len(calls)} collectives were read")
@@ -72,7 +72,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     for rank in ranks:
         draft.rank(rank, {"device_clock": "host"}, boot_id="the coordinator")
     _enter(draft, calls, ranks)
-    return stepped(draft.trace({"source": NAME}), "the timeline marks no steps")
+    return infer_steps(draft.trace({"source": NAME}), "the timeline marks no steps")
 
 
 FORMAT = TraceFormat(NAME, recognises, read)

@@ -18,7 +18,7 @@ import numpy as np
 from evenstep.trace.columns import Array, Columns
 
 
-def followed(rows: Columns, later: Columns, more: Mapping[str, int]) -> Columns:
+def append_window(rows: Columns, later: Columns, more: Mapping[str, int]) -> Columns:
     """The rows of both tables, with these numbers added to columns of the later one; -1 stays."""
     for name in more.keys() & set(later):
         added = np.where(later[name] >= 0, later[name] + more[name], -1)
@@ -26,7 +26,7 @@ def followed(rows: Columns, later: Columns, more: Mapping[str, int]) -> Columns:
     return Columns.concatenate([rows, later])
 
 
-def united(start: Array, end: Array) -> tuple[Array, Array]:
+def unite(start: Array, end: Array) -> tuple[Array, Array]:
     """The union of intervals, as disjoint intervals in order of time."""
     real = end > start
     start, end = start[real], end[real]
@@ -39,20 +39,22 @@ def united(start: Array, end: Array) -> tuple[Array, Array]:
     return start[new], reach[last]
 
 
-def without(start: Array, end: Array, off_start: Array, off_end: Array) -> tuple[Array, Array]:
+def subtract(start: Array, end: Array, off_start: Array, off_end: Array) -> tuple[Array, Array]:
     """The union of the first intervals minus the second ones."""
-    start, end = united(start, end)
+    start, end = unite(start, end)
     if not len(start):
         return start, end
-    off_start, off_end = united(off_start, off_end)
+    off_start, off_end = unite(off_start, off_end)
     starts = np.unique(np.concatenate([start, off_end]))
     ends = np.unique(np.concatenate([end, off_start]))
-    begin = _covered(starts, start, end, "right") & ~_covered(starts, off_start, off_end, "right")
-    stop = _covered(ends, start, end, "left") & ~_covered(ends, off_start, off_end, "left")
+    begin = _is_covered(starts, start, end, "right") & ~_is_covered(
+        starts, off_start, off_end, "right"
+    )
+    stop = _is_covered(ends, start, end, "left") & ~_is_covered(ends, off_start, off_end, "left")
     return starts[begin], ends[stop]
 
 
-def _covered(times: Array, start: Array, end: Array, side: Any) -> Array:
+def _is_covered(times: Array, start: Array, end: Array, side: Any) -> Array:
     """Whether the moment just after ("right") or before ("left") each time lies in an interval."""
     return np.asarray(
         np.searchsorted(start, times, side=side) > np.searchsorted(end, times, side=side)
@@ -62,7 +64,7 @@ def _covered(times: Array, start: Array, end: Array, side: Any) -> Array:
 def cut(start: Array, end: Array, edges: Array) -> tuple[Array, Array]:
     """Cut disjoint intervals at the edges that lie within them."""
     edges = np.unique(edges)
-    inside = _covered(edges, start, end, "right") & _covered(edges, start, end, "left")
+    inside = _is_covered(edges, start, end, "right") & _is_covered(edges, start, end, "left")
     return (
         np.sort(np.concatenate([start, edges[inside]])),
         np.sort(np.concatenate([end, edges[inside]])),
@@ -124,14 +126,14 @@ def completion(kernels: Columns, moving: Array) -> Completion:
     """The completion of kernels (launched_ns, start_ns, end_ns, stream); `moving` is the mask of
     those that communicate. Without compute kernels, device times are host times.
     """
-    counts = ~moving if moving.all() else ~moving | _awaited(kernels, moving)
+    counts = ~moving if moving.all() else ~moving | _is_awaited(kernels, moving)
     computed = np.where(moving, _FIRST, kernels.end_ns)
     kernels = kernels.with_column("computed_ns", computed).select(counts).sorted_by("launched_ns")
     done, computed = (np.maximum.accumulate(kernels[end]) for end in ("end_ns", "computed_ns"))
     return Completion(kernels.launched_ns, done, computed)
 
 
-def _awaited(kernels: Columns, moving: Array) -> Array:
+def _is_awaited(kernels: Columns, moving: Array) -> Array:
     """Mask of communication that ended before any compute kernel launched after it began."""
     compute = kernels.select(~moving).sorted_by("launched_ns")
     first = np.minimum.accumulate(compute.start_ns[::-1])[::-1]
@@ -139,9 +141,9 @@ def _awaited(kernels: Columns, moving: Array) -> Array:
     return np.asarray(moving & (kernels.end_ns - STAMP_NS <= np.append(first, _LAST)[after]))
 
 
-def exposed(kernels: Columns, moving: Array) -> tuple[Array, Array]:
+def exposed_intervals(kernels: Columns, moving: Array) -> tuple[Array, Array]:
     """Intervals of communication without compute; none if there are no compute kernels."""
     busy, moved = kernels.select(~moving), kernels.select(moving)
     if not len(busy):
         return busy.start_ns, busy.end_ns
-    return without(moved.start_ns, moved.end_ns, busy.start_ns, busy.end_ns)
+    return subtract(moved.start_ns, moved.end_ns, busy.start_ns, busy.end_ns)

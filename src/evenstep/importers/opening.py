@@ -99,7 +99,7 @@ def open_bundle(
         trace = bundle.format.read(bundle.sources, report)
     for companion, sources in given.companions:
         try:
-            trace.run = _merged(trace.run, companion.read(sources, report))
+            trace.run = _merge(trace.run, companion.read(sources, report))
         except TraceError as error:
             trace.limits.append(f"left out: {error}")
     trace.limits += given.limits
@@ -117,7 +117,7 @@ def sort_out(paths: Sequence[Path]) -> InputPaths:
     for path in _attempts(paths):
         if not path.exists():
             raise TraceError(f"there is no {path}; give a run's folder or a profile's file")
-        inside = _opened(given, path)
+        inside = _unpack(given, path)
         if is_run(inside):
             given.bundles.append(Bundle(inside))
         elif inside.is_dir():
@@ -131,20 +131,20 @@ def sort_out(paths: Sequence[Path]) -> InputPaths:
     return given
 
 
-def _opened(given: InputPaths, path: Path) -> Path:
+def _unpack(given: InputPaths, path: Path) -> Path:
     """The path, or of an archive, also one alone in a folder, the folder it was unpacked into, or
     the single folder in that."""
     files = [] if is_run(path) else _inside(path) if path.is_dir() else [path]
     if len(files) != 1:
         return path
-    from evenstep.importers.compression import is_archive, unpacked
+    from evenstep.importers.compression import is_archive, unpack
 
     try:
         if not is_archive(files[0]):
             return path
     except TraceError:  # reported when the file is recognised
         return path
-    given.folders.append(unpacked(files[0]))
+    given.folders.append(unpack(files[0]))
     folder = Path(given.folders[-1].name)
     within = list(folder.iterdir())
     return within[0] if len(within) == 1 and within[0].is_dir() else folder
@@ -217,7 +217,7 @@ def _take(given: InputPaths, files: Sequence[Path], folder: Path | None = None) 
     unused, unknown = [], []
     for path in files:
         try:
-            source, formats = _recognised(path)
+            source, formats = _recognise(path)
         except TraceError as error:
             unused.append(str(error))
             continue
@@ -258,7 +258,7 @@ def _unknown(source: SourceFile, folder: Path | None, alone: bool) -> list[str]:
     return [] if folder else [f"{source.path} is in no format that evenstep reads"]
 
 
-def _recognised(path: Path) -> tuple[SourceFile, dict[str, TraceFormat | CompanionFormat]]:
+def _recognise(path: Path) -> tuple[SourceFile, dict[str, TraceFormat | CompanionFormat]]:
     """A file's head, and its formats: one, or for a log a trace and companions.
 
     Raises `MissingExtra` where only a format whose dependency is missing might recognise it.
@@ -300,13 +300,13 @@ def _nothing(given: InputPaths) -> str:
     return f"nothing to read: {reasons}; `evenstep diagnose --help` lists the formats"
 
 
-def _merged(run: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(run: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """Merge two dictionaries recursively; `more` wins."""
     merged = dict(run)
     for key, value in more.items():
         have = merged.get(key)
         if isinstance(have, dict) and isinstance(value, Mapping):
-            value = _merged(have, value)
+            value = _merge(have, value)
         merged[key] = value
     return merged
 

@@ -42,7 +42,7 @@ def messages(package: str, schema: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def parsed(kind: Any, data: bytes, path: Path) -> Any:
+def parse(kind: Any, data: bytes, path: Path) -> Any:
     """Parse a message. Raises `TraceError` where the bytes are damaged."""
     from google.protobuf.message import DecodeError
 

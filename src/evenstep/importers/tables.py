@@ -111,7 +111,7 @@ def column_of(file: TableFile, names: Sequence[str]) -> str:
     return next((plain[name] for name in names if name in plain), "")
 
 
-def spelled(name: str) -> tuple[str, float | None]:
+def spell(name: str) -> tuple[str, float | None]:
     """The words of a column's name in lower case, and its unit in seconds (None without one).
 
     `exec_time_us` is ("exec time", 1e-6).
@@ -134,8 +134,8 @@ def read_table(
         with _connection(file.path) as connection:
             _load(connection, file, numbers, texts)
             if file.separator:
-                limits += _rejected(connection, file.path)
-            table = _fetched(connection, numbers, texts)
+                limits += _rejected_lines(connection, file.path)
+            table = _fetch(connection, numbers, texts)
     columns = [*table.numbers.values(), *(code for _, code in table.texts.values())]
     if any(len(column) >= MOST_ROWS for column in columns):
         limits.append(f"{file.path}: only the first {MOST_ROWS} rows were read")
@@ -195,7 +195,7 @@ def _csv_reader(file: TableFile) -> str:
     )
 
 
-def _rejected(connection: duckdb.DuckDBPyConnection, path: Path) -> list[str]:
+def _rejected_lines(connection: duckdb.DuckDBPyConnection, path: Path) -> list[str]:
     """A sentence about lines that are not rows, if there are any."""
     query = "SELECT count(DISTINCT line), min(line) FROM reject_errors"
     count, first = connection.execute(query).fetchall()[0]
@@ -204,7 +204,7 @@ def _rejected(connection: duckdb.DuckDBPyConnection, path: Path) -> list[str]:
     return [f"{path}: {count} lines that are not rows were left out; the first is line {first}"]
 
 
-def _fetched(
+def _fetch(
     connection: duckdb.DuckDBPyConnection, numbers: Sequence[str], texts: Sequence[str]
 ) -> Table:
     found = Table({}, {})

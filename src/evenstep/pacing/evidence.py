@@ -42,7 +42,7 @@ def interval(gains: Sequence[float]) -> tuple[float, float, float]:
     times, at level 1 - `ALPHA`.
     """
     mean = sum(gains) / max(1, len(gains))
-    return mean, _rejected(gains, -1.0, -inf), _rejected(gains, 1.0, inf)
+    return mean, _nearest_rejected(gains, -1.0, -inf), _nearest_rejected(gains, 1.0, inf)
 
 
 def running_interval(gains: Sequence[float]) -> tuple[float, float, float]:
@@ -55,12 +55,15 @@ def running_interval(gains: Sequence[float]) -> tuple[float, float, float]:
     mean, low, high = last = interval(gains)
     looks = FIRST_LOOK
     while looks < len(gains):
-        low, high = _rejected(gains[:looks], -1.0, low), _rejected(gains[:looks], 1.0, high)
+        low, high = (
+            _nearest_rejected(gains[:looks], -1.0, low),
+            _nearest_rejected(gains[:looks], 1.0, high),
+        )
         looks += 1 + looks // 8
     return (mean, low, high) if low <= high else last
 
 
-def _rejected(gains: Sequence[float], sign: float, known: float) -> float:
+def _nearest_rejected(gains: Sequence[float], sign: float, known: float) -> float:
     """The nearest rejected effect above (`sign` 1) or below (-1) the mean; `known` if nearer."""
     mean = sum(gains) / max(1, len(gains))
     reach = max((abs(gain - mean) for gain in gains), default=0.0)

@@ -255,7 +255,7 @@ def _rank_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
         tflops = f"{compute['tflops']:.3g} TFLOP/s" if compute else "-"
         speed = f"{memory['gBps']:.3g} GB/s" if memory else "-"
         yield f"{row['rank']:>5} {tflops:>14} {speed:>12}  {row['node'][:40]}"
-    yield from _more(rows)
+    yield from _more_rows(rows)
 
 
 def _reduction_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
@@ -278,9 +278,9 @@ def _pair_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
         latency = words.duration(row["latency"]["median_ns"]) if row["latency"] else "-"
         speed = f"{row['gBps']:.3g} GB/s"
         yield f"{row['from']:>5} {row['to']:>5} {speed:>12} {latency:>10}"
-    yield from _more(rows)
+    yield from _more_rows(rows)
 
 
-def _more(rows: list[dict[str, Any]]) -> Iterator[str]:
+def _more_rows(rows: list[dict[str, Any]]) -> Iterator[str]:
     if len(rows) > _MOST_ROWS:
         yield f"  … and {len(rows) - _MOST_ROWS} more; --json has all"

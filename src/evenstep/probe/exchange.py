@@ -175,12 +175,12 @@ def rounds(teams: Sequence[int]) -> list[list[Pair]]:
     for _ in range(len(circle) - 1):
         half = len(circle) // 2
         meetings = zip(circle[:half], reversed(circle[half:]), strict=True)
-        found.append([_ordered(a, b) for a, b in meetings if a is not None and b is not None])
+        found.append([_order(a, b) for a, b in meetings if a is not None and b is not None])
         circle[1:] = [circle[-1], *circle[1:-1]]
     return found
 
 
-def _ordered(a: int, b: int) -> Pair:
+def _order(a: int, b: int) -> Pair:
     return (a, b) if a < b else (b, a)
 
 

@@ -206,7 +206,7 @@ def _link(outcome: ProbeResult, found: Outliers[Edge], edge: Edge, metric: str) 
     a, b = (outcome.node_name(rank) if outcome.between_nodes else f"rank {rank}" for rank in edge)
     way = f"between {a} and {b}" if metric == "latency" else f"from {a} to {b}"
     said = "a round trip takes" if metric == "latency" else "a message takes"
-    caution = _caution(outcome, edge, suspected(edge, found.ratios), metric)
+    caution = _caution(outcome, edge, suspect_ends(edge, found.ratios), metric)
     return ProbeFinding(
         kind="slow_link", metric=metric, ranks=edge, links=(edge,), factor=factor,
         nodes=tuple(outcome.node_name(rank) for rank in edge), limit=1 + found.limit,
@@ -266,7 +266,7 @@ def _side(
     return SlowEnd(team, end == 0, alike) if common else None
 
 
-def suspected(edge: Edge, ratios: Mapping[Edge, float]) -> list[SlowEnd]:
+def suspect_ends(edge: Edge, ratios: Mapping[Edge, float]) -> list[SlowEnd]:
     """Return the ends of a slow link whose adapter no faster link clears."""
     found = []
     for end in (0, 1):

@@ -94,7 +94,7 @@ def host_copy(device: ProbeDevice) -> Work:
     return lambda: target.copy_(source, non_blocking=True)
 
 
-def timed(
+def time_repeats(
     work: Work, device: ProbeDevice, budget_ns: int, *, warm_up: int = 3, fewest: int = FEWEST
 ) -> list[int]:
     """Return the times (ns) of as many repeats as fit into the budget, at least `fewest`."""
@@ -133,7 +133,7 @@ class PeriodicProbe:
             return {}
         device.wait()  # for the job's kernels, which are not part of the budget
         times = {
-            name: timed(work, device, BUDGET_NS[name], warm_up=1, fewest=1)
+            name: time_repeats(work, device, BUDGET_NS[name], warm_up=1, fewest=1)
             for name, work in self._works.items()
         }
         return {f"probe.{name}_ns": float(median_high(each)) for name, each in times.items()}

@@ -193,7 +193,7 @@ def gather(board: Board, world: int) -> ProbeResult:
     }
     met = posts["pairs"]
     left_out = max((post["rounds_left_out"] for post in met.values()), default=0)
-    limits = _contested(posts["done"])
+    limits = _contested_ranks(posts["done"])
     if left_out:
         what = f"{left_out} rounds of pairs did not fit into the time"
         limits.append(f"{what}: not every pair was measured; increase --seconds")
@@ -208,13 +208,13 @@ def gather(board: Board, world: int) -> ProbeResult:
         transfer=_pairs(met, "sent_ns")
         | {(b, a): times for (a, b), times in _pairs(met, "received_ns").items()},
         message_bytes=next((post["message_bytes"] for post in met.values()), 0),
-        stopped=_stopped(board, world),
+        stopped=_stopped_ranks(board, world),
         whole=len(posts["done"]) == world,
         limits=tuple(limits),
     )
 
 
-def _contested(posts: Mapping[int, Any]) -> list[str]:
+def _contested_ranks(posts: Mapping[int, Any]) -> list[str]:
     """Report ranks that often waited for a core: their figures show the host's load."""
     shares = {rank: post["ready_ns"] / max(post["lasted_ns"], 1) for rank, post in posts.items()}
     waited = sorted(rank for rank, share in shares.items() if share > CONTESTED)
@@ -257,7 +257,7 @@ def _pairs(met: Mapping[int, Any], name: str) -> dict[tuple[int, int], Series]:
     }
 
 
-def _stopped(board: Board, world: int) -> dict[int, str]:
+def _stopped_ranks(board: Board, world: int) -> dict[int, str]:
     """Return ranks that did not finish: those that stopped in the earliest stage, for which the
     others wait; if none is silent, all that failed, in order of time."""
     silent = [rank for rank in range(world) if rank not in board.ended]

@@ -83,7 +83,7 @@ class ProbeRank(threading.Thread):
                                    ("memory", kernels.memory_copy, MEMORY)):  # fmt: skip
             self.stage = stage
             exchange.agree(0.0)  # start at the same time on all ranks
-            self._post(stage, kernels.timed(made(device), device, plan.budget_ns(share)))
+            self._post(stage, kernels.time_repeats(made(device), device, plan.budget_ns(share)))
         self.stage = "all_reduce"
         self._post("all_reduce", self._sweeps(exchange, places))
         self.stage = "pairs"

@@ -83,14 +83,14 @@ def _links(outcome: ProbeResult, judged: Judgement, whole: Sequence[Reduction]) 
     as its slowest link: with a slow adapter the pairs tell the others."""
     within = [row for row in outcome.reductions if row.nodes == 1]
     across = [row for row in whole if row.nodes > 1]
-    between = fit_line(_seen(across))
+    between = fit_line(_observed_collectives(across))
     usual = judged.standings["transfer"].usual_ns
     if between and usual and any(one.kind == "slow_adapter" for one in judged.findings):
         between = between._replace(bandwidth_gBps=short(outcome.message_bytes / usual))
-    return FittedLinks(fit_line(_seen(within)), between)
+    return FittedLinks(fit_line(_observed_collectives(within)), between)
 
 
-def _seen(rows: Sequence[Reduction]) -> list[ObservedCollectives]:
+def _observed_collectives(rows: Sequence[Reduction]) -> list[ObservedCollectives]:
     return [
         ObservedCollectives(
             operation="all_reduce", members=tuple(range(row.ranks)), bytes=float(row.bytes),

@@ -64,7 +64,7 @@ def job(nodes: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def planned(
+def plan_matrix(
     *,
     nodes: Sequence[int] = NODES,
     oversubscription: Sequence[float] = OVERSUBSCRIPTION,

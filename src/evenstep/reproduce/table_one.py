@@ -126,7 +126,7 @@ def predict(
             progress(done, len(PUBLISHED))
         worlds = [world(family, published.nodes, seed) for seed in seeds]
         free = [unpaced(item, steps) for item in worlds]
-        mean, cv = _measured(free)
+        mean, cv = _mean_and_cv(free)
         first = first or mean
         # the paper's own throughput where all nodes are in one rack, scaled by nodes and step time
         scale = FIRST.baseline * published.nodes / FIRST.nodes * first
@@ -145,7 +145,7 @@ def predict(
 
 def _figure(before: Sequence[Outcome], after: Sequence[Outcome], scale: float) -> Figure:
     """The change of our job; `scale` is samples/s at a step of 1."""
-    mean, cv = _measured(after)
+    mean, cv = _mean_and_cv(after)
     gains = [one.mean(0) / other.mean(0) - 1 for one, other in zip(before, after, strict=True)]
     gain = interval(gains)
     return Figure(scale / mean, gain["value"], cv, gain["low"], gain["high"])
@@ -183,7 +183,7 @@ def timelines(family: TableOneFit, *, seed: int, steps: int) -> dict[str, Any]:
     }
 
 
-def _measured(outcomes: Sequence[Outcome]) -> tuple[float, float]:
+def _mean_and_cv(outcomes: Sequence[Outcome]) -> tuple[float, float]:
     """Mean step time and CV of our job over several runs."""
     return fmean(found.mean(0) for found in outcomes), fmean(found.cv(0) for found in outcomes)
 

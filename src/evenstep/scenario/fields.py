@@ -30,7 +30,7 @@ class FieldsDocument(TypedDict):
     fields: list[FieldEntry]
 
 
-def described(settings: Any = Scenario) -> str:
+def describe_fields(settings: Any = Scenario) -> str:
     """Every field with its default, allowed values and meaning, as commented TOML."""
     return "".join(f"{line}\n" for line in _lines(settings, ""))
 

@@ -19,7 +19,7 @@ from evenstep.scenario.hardware import Cluster, Fabric, NodeKind
 from evenstep.scenario.schema import table, tables, text
 from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.spool.files import read_toml
-from evenstep.values import refused
+from evenstep.values import refusal
 
 MOST_NUMA_NODES = 64  # of a machine
 MOST_GPUS = 1_000_000  # of a cluster: what a machine's memory holds
@@ -94,7 +94,7 @@ def parse(data: dict[str, Any], assignments: Sequence[str] = ()) -> Scenario:
 
     for assignment in assignments:
         schema.assign(data, assignment)
-    return schema.read(Scenario, presets.merged(data))
+    return schema.read(Scenario, presets.merge_presets(data))
 
 
 def nodes_in(ranges: str, place: str) -> tuple[int, ...]:
@@ -102,7 +102,7 @@ def nodes_in(ranges: str, place: str) -> tuple[int, ...]:
     try:
         return tuple(dict.fromkeys(parse_ranks(ranges.replace(" ", ""))))
     except ValueError:
-        raise refused(place, 'ranges of whole numbers such as "0-3,8"', ranges) from None
+        raise refusal(place, 'ranges of whole numbers such as "0-3,8"', ranges) from None
 
 
 # -- checks; each raises `ConfigError` that names the field and what to do -------------------------
@@ -118,14 +118,14 @@ def _check_cluster(cluster: Cluster) -> None:
     _check_layout(cluster, cluster, "cluster")
     for index, kind in enumerate(cluster.kinds):
         place = f"cluster.kinds[{index}]"
-        if not _within(kind.nodes, cluster.nodes, f"{place}.nodes", "nodes"):
+        if not _ranges_within(kind.nodes, cluster.nodes, f"{place}.nodes", "nodes"):
             raise ConfigError(f'{place}.nodes names no node; say which differ, as in "4-7"')
         if kind.numa_gBps and not cluster.numa_gBps:
             raise ConfigError(
                 f"{place}.numa_gBps needs cluster.numa_gBps: what the others have there"
             )
         _check_layout(kind, cluster, place)
-    _within(cluster.slow_nodes, cluster.nodes, "cluster.slow_nodes", "nodes")
+    _ranges_within(cluster.slow_nodes, cluster.nodes, "cluster.slow_nodes", "nodes")
 
 
 def _check_layout(layout: Cluster | NodeKind, cluster: Cluster, place: str) -> None:
@@ -145,10 +145,10 @@ def _check_layout(layout: Cluster | NodeKind, cluster: Cluster, place: str) -> N
             )
         if any(not 0 <= entry < limit or entry != int(entry) for entry in given):
             allowed = f"whole numbers from 0 to {limit - 1}"
-            raise refused(f"{place}.{name}", allowed, list(given))
+            raise refusal(f"{place}.{name}", allowed, list(given))
 
 
-def _within(ranges: str, limit: int, place: str, what: str) -> tuple[int, ...]:
+def _ranges_within(ranges: str, limit: int, place: str, what: str) -> tuple[int, ...]:
     found = nodes_in(ranges, place)
     if found and max(found) >= limit:
         raise ConfigError(f"{place} names {max(found)}, but {what} are 0 to {limit - 1}")
@@ -180,7 +180,7 @@ def _check_job(scenario: Scenario) -> None:
         )
     if scenario.ranks < 1:
         raise ConfigError("job.ranks: neighbours have all the nodes; add nodes to the cluster")
-    given = _within(job.nodes, cluster.nodes, "job.nodes", "nodes")
+    given = _ranges_within(job.nodes, cluster.nodes, "job.nodes", "nodes")
     if job.placement == "given" and len(given) * cluster.gpus_per_node < scenario.ranks:
         raise ConfigError(
             f"job.nodes gives {len(given) * cluster.gpus_per_node} GPUs for {scenario.ranks} ranks"
@@ -214,7 +214,7 @@ def _check_work(scenario: Scenario) -> None:
     if work.kind == "fsdp":
         _check_sharded(work, strategy, scenario.ranks)
     if work.sequence_lengths and min(work.sequence_lengths) <= 0:
-        raise refused("work.sequence_lengths", "lengths above 0", list(work.sequence_lengths))
+        raise refusal("work.sequence_lengths", "lengths above 0", list(work.sequence_lengths))
     if work.interleaved > 1 and work.micro_batches % work.pipeline_parallel:
         raise ConfigError(
             f"work.interleaved is {work.interleaved}, which needs work.micro_batches to be a "
@@ -263,7 +263,7 @@ def _check_sharded(work: parts.Work, strategy: parts.Strategy, ranks: int) -> No
 def _check_noise(scenario: Scenario) -> None:
     for index, noise in enumerate(scenario.noise):
         place = f"noise[{index}]"
-        _within(noise.ranks, scenario.ranks, f"{place}.ranks", "ranks")
+        _ranges_within(noise.ranks, scenario.ranks, f"{place}.ranks", "ranks")
         if 0 < noise.last_step < noise.first_step:
             raise ConfigError(f"{place}.last_step is {noise.last_step}, before its first_step")
         if noise.kind == "recorded" and (not noise.values or min(noise.values) <= 0):
@@ -273,7 +273,7 @@ def _check_noise(scenario: Scenario) -> None:
 def _check_neighbours(scenario: Scenario) -> None:
     for index, other in enumerate(scenario.neighbours):
         place = f"neighbours[{index}]"
-        nodes = _within(other.nodes, scenario.cluster.nodes, f"{place}.nodes", "nodes")
+        nodes = _ranges_within(other.nodes, scenario.cluster.nodes, f"{place}.nodes", "nodes")
         if len(nodes) < 2 and other.node_count < 2:
             raise ConfigError(
                 f"{place} needs nodes or node_count: at least two nodes that exchange data"

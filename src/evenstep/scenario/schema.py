@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from evenstep import values
 from evenstep.errors import ConfigError
 from evenstep.trace.spool.files import parse_toml
-from evenstep.values import ValueKind, refused, setting
+from evenstep.values import ValueKind, refusal, setting
 
 Settings = TypeVar("Settings")
 
@@ -123,7 +123,7 @@ def _value(kind: ValueKind | TableKind, value: Any, place: str, whole: Any) -> A
         return kind.checked(value, place)
     items = value if kind.several else [value]
     if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
-        raise refused(place, kind.expects, value)
+        raise refusal(place, kind.expects, value)
     if not kind.several:
         return read(kind.settings, value, f"{place}.", whole)
     return tuple(
@@ -147,9 +147,9 @@ def assign(data: dict[str, Any], assignment: str) -> None:
     for part, following in zip(parents, [*parents, last][1:], strict=True):
         place = _child(place, part, path, [] if following.isdecimal() else {})
     if isinstance(place, list):
-        place[_index(place, last, path)] = parsed(value)
+        place[_index(place, last, path)] = parse(value)
     else:
-        place[last] = parsed(value)
+        place[last] = parse(value)
 
 
 def _child(place: Any, part: str, path: str, empty: Any) -> Any:
@@ -174,7 +174,7 @@ def _index(place: list[Any], part: str, path: str) -> int:
     )
 
 
-def parsed(value: str) -> Any:
+def parse(value: str) -> Any:
     """A value from the command line: TOML, or a number such as .5, else text."""
     try:
         return parse_toml(f"value = {value}")["value"]
@@ -229,13 +229,15 @@ def _literal(value: Any) -> str:
 # -- what a choice does without --------------------------------------------------------------------
 
 
-def unused(settings: Any, place: str = "") -> Iterator[str]:
+def unused_settings(settings: Any, place: str = "") -> Iterator[str]:
     """What is set but has no effect with what its table chooses, each as a sentence."""
     for field in dataclasses.fields(settings):
         value, name = getattr(settings, field.name), f"{place}{field.name}"
         if isinstance(field.metadata["kind"], TableKind):
             for index, item in enumerate(value if isinstance(value, tuple) else [value]):
-                yield from unused(item, f"{name}[{index}]." if item is not value else f"{name}.")
+                yield from unused_settings(
+                    item, f"{name}[{index}]." if item is not value else f"{name}."
+                )
         elif value != field.default and (reason := no_part_of(settings, field.name)):
             yield f"{name} has no effect: it belongs to {place}{reason}"
 

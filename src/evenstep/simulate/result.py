@@ -141,7 +141,7 @@ def summed_up(
     """Build the result from the sums of a run. Links are counted over all steps."""
     step = account.step_ns[account.counted]
     strategy, (amount, unit) = scenario.strategy, _amount(scenario)
-    weeks = outlook.operated(scenario)
+    weeks = outlook.operate(scenario)
     mean = float(step.mean()) if len(step) else 0.0
     reached = scenario.work.teraflop / mean * 1e9 if mean else 0.0
     peak = scenario.cluster.gpu_tflops

@@ -25,7 +25,7 @@ from evenstep.simulate.job.graph import AVERAGING, FinishedStep, JobGraph
 from evenstep.simulate.job.recording import BlockSink, SimulatedRecorder, StepRows, pauses
 from evenstep.simulate.job.strategies import Extra, Pace, Paced
 from evenstep.simulate.result import Result, summed_up
-from evenstep.simulate.wires.carriage import FlowUse, carriage, closed, shared_links
+from evenstep.simulate.wires.carriage import FlowUse, carriage, closed_uses, shared_links
 from evenstep.simulate.wires.interface import STUCK
 from evenstep.simulate.wires.world import make_world
 from evenstep.trace.columns import Array
@@ -162,7 +162,7 @@ def simulate_to(folder: Path, scenario: Scenario, *, progress: Progress | None =
     return result
 
 
-def expected(setup: Setup) -> tuple[int, float]:
+def estimate_run(setup: Setup) -> tuple[int, float]:
     """Estimate the messages that a run will follow, and its seconds, from its first step."""
     scenario = setup.scenario
     first = replace(scenario, run=replace(scenario.run, steps=1, warm_up=0))
@@ -306,7 +306,7 @@ class _Jobs:
         ]  # fmt: skip
         capacity = setup.network.with_storage
         shared = shared_links(uses, len(capacity))
-        ranks, are_closed = sum(sizes), closed(uses, shared)
+        ranks, are_closed = sum(sizes), closed_uses(uses, shared)
         if setup.scenario.strategy.kind == "priority":  # no stream waits for its collectives
             shared[:] = True
         made = {

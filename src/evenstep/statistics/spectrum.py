@@ -47,11 +47,13 @@ def periodic(series: Array) -> Peak | None:
     tested[: FEWEST_CYCLES - 1] = 0
     at = int(np.argmax(tested))
     g = float(tested[at] / tested.sum()) if tested.any() else 0.0
-    chance = max(min(1.0, len(tested) * (1 - g) ** (len(tested) - 1)), _beside(power, at))
+    chance = max(
+        min(1.0, len(tested) * (1 - g) ** (len(tested) - 1)), _chance_among_neighbours(power, at)
+    )
     if chance > SURE:
         return None
     period = _fundamental(values, _between(values, at + 1))
-    return Peak(period, chance, explained(values, np.arange(len(values)) / period))
+    return Peak(period, chance, explained_share(values, np.arange(len(values)) / period))
 
 
 def _fundamental(values: Array, period: float) -> float:
@@ -60,7 +62,7 @@ def _fundamental(values: Array, period: float) -> float:
     number = np.arange(len(values))
     most = max(1, min(HARMONICS, int(len(values) / FEWEST_CYCLES / period)))
     tried = [period * factor for factor in range(1, most + 1)]
-    shares = np.array([explained(values, number / one) for one in tried])
+    shares = np.array([explained_share(values, number / one) for one in tried])
     return tried[int(np.argmax(shares >= ENOUGH * shares.max()))]
 
 
@@ -71,7 +73,7 @@ def _between(values: Array, at: int) -> float:
     return float(len(values) / cycles[np.argmax(np.abs(turn @ (values - values.mean())))])
 
 
-def _beside(power: Array, at: int) -> float:
+def _chance_among_neighbours(power: Array, at: int) -> float:
     """Chance of a peak among the neighbouring frequencies, without its leakage: against the larger
     median of those below and above it, as slow noise falls with the frequency."""
     sides = power[max(0, at - NEIGHBOURS) : max(0, at - 1)], power[at + 2 : at + NEIGHBOURS + 1]
@@ -81,7 +83,7 @@ def _beside(power: Array, at: int) -> float:
     return float(min(1.0, len(power) * np.exp(-min(power[at] / usual, 700.0))))
 
 
-def explained(values: Array, place: Array) -> float:
+def explained_share(values: Array, place: Array) -> float:
     """Share of the variance between the bins of a folded period; `place` is in periods."""
     bins = np.minimum((place % 1 * BINS).astype(int), BINS - 1)
     count = np.bincount(bins, minlength=BINS)
@@ -108,7 +110,7 @@ def uneven(at: Array, values: Array) -> Peak | None:
     if peak is None:
         return None
     period = peak.period * span / bins
-    return peak._replace(period=period, explained=explained(values, at / period))
+    return peak._replace(period=period, explained=explained_share(values, at / period))
 
 
 # -- pulses ----------------------------------------------------------------------------------------

@@ -78,12 +78,12 @@ def normal(values: Array, _: float) -> TailFamily:
 def lognormal(values: Array, threshold: float) -> TailFamily:
     """A lognormal distribution above a shift, which is chosen by likelihood among a few."""
     lowest, spread = float(values.min()), spread_of(values)
-    fits = [_shifted(values, lowest - shift * spread) for shift in SHIFTS]
+    fits = [_shift(values, lowest - shift * spread) for shift in SHIFTS]
     above = values[values > threshold]
     return max(fits, key=lambda fit: float(fit.given_above(above, threshold).sum()))
 
 
-def _shifted(values: Array, shift: float) -> TailFamily:
+def _shift(values: Array, shift: float) -> TailFamily:
     logs = np.log(values - shift)
     sd = max(float(logs.std()), 1e-9)
     part = (1.0, _log_gaussian, (shift, float(logs.mean()), sd))

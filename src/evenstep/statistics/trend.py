@@ -51,7 +51,7 @@ def _variance(values: Array, detrended: Array) -> float:
     n = len(values)
     ties = np.unique(values, return_counts=True)[1].astype(float)
     plain = (n * (n - 1) * (2 * n + 5) - (ties * (ties - 1) * (2 * ties + 5)).sum()) / 18
-    order = ranked(detrended)
+    order = rank_values(detrended)
     order -= order.mean()
     power = float((order**2).sum())
     if power <= 0:
@@ -65,7 +65,7 @@ def _variance(values: Array, detrended: Array) -> float:
     return float(plain) * max(factor, 1.0)
 
 
-def ranked(values: Array) -> Array:
+def rank_values(values: Array) -> Array:
     """Rank of each value from 1; equal values share the mean of theirs. Flattened."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray((np.cumsum(count) - (count - 1) / 2)[place.reshape(-1)])
@@ -79,7 +79,7 @@ def _bounds(slopes: Array, half: float) -> tuple[float, float]:
     return float(slopes[low]), float(slopes[high])
 
 
-def thinned(axis: Array, values: Array, blocks: int = BLOCKS) -> tuple[Array, Array]:
+def thin(axis: Array, values: Array, blocks: int = BLOCKS) -> tuple[Array, Array]:
     """Medians of neighbouring values along the first axis, at most `blocks` of them."""
     edges = np.array_split(np.arange(len(values)), min(blocks, len(values)))
     places = np.array([float(np.mean(axis[part])) for part in edges])
@@ -123,7 +123,7 @@ def association(one: Array, other: Array) -> Association | None:
     """Association of two series over the same steps; None for too few steps or a constant."""
     if len(one) < FEWEST_STEPS:
         return None
-    first, second = ranked(_detrended(one)), ranked(_detrended(other))
+    first, second = rank_values(_detrend(one)), rank_values(_detrend(other))
     if first.std() == 0 or second.std() == 0:
         return None
     rho = linear(first, second)
@@ -135,7 +135,7 @@ def association(one: Array, other: Array) -> Association | None:
     return Association(rho, (1 + as_large) / (1 + len(shifts)))
 
 
-def _detrended(values: Array) -> Array:
+def _detrend(values: Array) -> Array:
     """The series less its running median."""
     from scipy.ndimage import median_filter  # when first asked: .1 s
 

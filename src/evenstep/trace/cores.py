@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 _task: list[Callable[[Any], Any]] = []  # in a child: the function it was forked for
 
 
-def each(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+def map_on_cores(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """Call `function` on every item; in this process where it must not fork."""
     processes = min(available(), len(items))
     if processes < 2:

@@ -9,14 +9,14 @@ import numpy as np
 
 from evenstep.errors import TraceError
 from evenstep.trace.columns import Array, Columns, run_numbers
-from evenstep.trace.cores import each
+from evenstep.trace.cores import map_on_cores
 from evenstep.trace.ranks import parse_ranks
 from evenstep.trace.reader import RECORD, SpoolContents, in_windows
 from evenstep.trace.repetition import with_steps
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spooled import EVENT_COLUMNS, OnDisk, RankRows, Spooled, empty
-from evenstep.trace.spools import LARGE_RECORDS, Spools, Survey, read_spools, surveyed
+from evenstep.trace.spools import LARGE_RECORDS, Spools, Survey, read_spools, survey
 from evenstep.trace.store.layout import is_store
 from evenstep.trace.store.reading import load_store
 from evenstep.trace.trace import Group, RankInfo, Trace
@@ -63,7 +63,7 @@ def _assemble(spools: Spools) -> Trace:
             RankRows(item.rank, *both).table(item.records, EVENT_COLUMNS)
             for item, both in zip(contents, maps, strict=True)
         ]
-        events, shifts = renumbered(Columns.concatenate(tables))
+        events, shifts = renumber(Columns.concatenate(tables))
     first = contents[0].identity
     trace = Trace(
         run=spools.run or {"run_id": first.get("run_id", ""), "world": first.get("world")},
@@ -73,7 +73,7 @@ def _assemble(spools: Spools) -> Trace:
         events=events,
         groups=groups,
         names=names,
-        summaries=np.concatenate([_shifted(item, shifts) for item in contents]),
+        summaries=np.concatenate([_shift(item, shifts) for item in contents]),
         summary_rank=np.concatenate(
             [np.full(len(item.summaries), item.rank, np.int32) for item in contents]
         ),
@@ -112,7 +112,7 @@ def _left_on_disk(
     rank's steps."""
     if (every := _every(item.contents for item in surveys)) > 1:
         rings = [(item.contents, item.ring._replace(every=every)) for item in surveys]
-        surveys = each(lambda at: surveyed(*rings[at]), range(len(rings)))
+        surveys = map_on_cores(lambda at: survey(*rings[at]), range(len(rings)))
     parts = [
         RankRows(item.contents.rank, *both, item.ring, item.index, item.counts)
         for item, both in zip(surveys, maps, strict=True)
@@ -132,10 +132,10 @@ def _left_on_disk(
     flags = np.bitwise_or.reduce([item.flags for item in surveys])
     rare_table = Columns.concatenate([empty(EVENT_COLUMNS), *rare])
     table = Spooled(parts, rare_table, np.ones(256, bool), flags)
-    return (table, shifts) if len(table) > LARGE_RECORDS else renumbered(table.in_memory())
+    return (table, shifts) if len(table) > LARGE_RECORDS else renumber(table.in_memory())
 
 
-def _shifted(item: SpoolContents, shifts: Mapping[int, int]) -> Array:
+def _shift(item: SpoolContents, shifts: Mapping[int, int]) -> Array:
     """A rank's summaries in the common numbering of steps."""
     for column in ("first_step", "last_step"):
         item.summaries[column] += np.uint32(shifts.get(item.rank, 0))
@@ -212,7 +212,7 @@ def step_shifts(events: Columns) -> dict[int, int]:
     return {rank: shift - lowest[kin[rank]] for rank, shift in shifts.items()}
 
 
-def renumbered(events: Columns) -> tuple[Columns, dict[int, int]]:
+def renumber(events: Columns) -> tuple[Columns, dict[int, int]]:
     """The events with common step numbers, and the shifts that were needed (empty if none)."""
     shifts = {rank: shift for rank, shift in step_shifts(events).items() if shift}
     if not shifts:

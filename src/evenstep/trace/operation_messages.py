@@ -62,7 +62,7 @@ def messages(ops: Columns) -> OperationMessages:
         doubtful |= guessed
         compute[sent] = found
         after[sent] = found if role in SENDS else posted
-    pair, unpaired = _paired(ops, compute, doubtful=doubtful)
+    pair, unpaired = _pair(ops, compute, doubtful=doubtful)
     return OperationMessages(compute, after, pair, unpaired, doubtful or unpaired > 0)
 
 
@@ -89,10 +89,10 @@ def _computes_of(
     found, posted = np.full(len(sent), -1), np.full(len(sent), -1)
     if not len(sent) or not len(computes):
         return found, posted, bool(len(sent))
-    real = _launched(ops, role, sent, computes)
+    real = _can_belong(ops, role, sent, computes)
     at = _by_count(ops, role, sent[real], computes)
     lacking = lacking.copy()
-    lacking[ops.worker[sent[real][_contradicted(ops, role, sent[real], computes, at)]]] = True
+    lacking[ops.worker[sent[real][_is_contradicted(ops, role, sent[real], computes, at)]]] = True
     unsure = (at < 0) | lacking[ops.worker[sent[real]]]
     at[unsure] = _by_time(ops, role, sent[real][unsure], computes)
     found[real] = np.where(at >= 0, computes[np.maximum(at, 0)], -1)
@@ -103,14 +103,14 @@ def _computes_of(
     return found, posted, bool(unsure.any())
 
 
-def _contradicted(ops: Columns, role: Role, sent: Array, computes: Array, at: Array) -> Array:
+def _is_contradicted(ops: Columns, role: Role, sent: Array, computes: Array, at: Array) -> Array:
     """Which sends began before their compute ended, or receives ended after it had begun."""
     compute = computes[np.maximum(at, 0)]
     first, second = (sent, compute) if role in RECVS else (compute, sent)
     return np.asarray((at >= 0) & (ops.start_s[second] < ops.end_s[first] - CLOCK_ERROR_S))
 
 
-def _launched(ops: Columns, role: Role, sent: Array, computes: Array) -> Array:
+def _can_belong(ops: Columns, role: Role, sent: Array, computes: Array) -> Array:
     """Which messages can belong to a compute: not receives after the last compute has begun, nor
     sends before the first has ended."""
     workers = int(ops.worker.max()) + 1
@@ -178,7 +178,7 @@ def needs_other_end(ops: Columns, role: Role, computes: Array) -> Array:
 # -- the other end ---------------------------------------------------------------------------------
 
 
-def _paired(ops: Columns, compute: Array, *, doubtful: bool) -> tuple[Array, int]:
+def _pair(ops: Columns, compute: Array, *, doubtful: bool) -> tuple[Array, int]:
     """Number both ends of each message alike, by micro-batch, else by order at its receiving stage,
     and count the ends that have no other."""
     pair = np.full(len(ops), -1)
@@ -189,10 +189,10 @@ def _paired(ops: Columns, compute: Array, *, doubtful: bool) -> tuple[Array, int
         if not len(both):
             continue
         number = _by_micro_batch(ops, compute, send, ends)
-        matched = _matched(number, len(ends[0]))
+        matched = _is_matched(number, len(ends[0]))
         if matched.mean() < MOST:
             number = _in_turn(ops, send, ends)
-            matched = _matched(number, len(ends[0]))
+            matched = _is_matched(number, len(ends[0]))
         matched &= _possible(ops, number, ends, doubtful=doubtful)
         pair[both[matched]] = number[matched] + pair.max() + 1
         unpaired += int(np.count_nonzero(~matched))
@@ -238,7 +238,7 @@ def _possible(ops: Columns, number: Array, ends: list[Array], *, doubtful: bool)
     return np.asarray(possible[number])
 
 
-def _matched(number: Array, sends: int) -> Array:
+def _is_matched(number: Array, sends: int) -> Array:
     """Whether each number occurs exactly once among the first `sends` and once among the rest."""
     one = np.bincount(number[:sends], minlength=int(number.max()) + 1) == 1
     other = np.bincount(number[sends:], minlength=int(number.max()) + 1) == 1

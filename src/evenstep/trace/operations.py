@@ -138,14 +138,14 @@ def after_gathers(operations: Columns, gathers: Array, forwards: Array) -> Pairs
     known = np.isin(chunk[gathers], chunk[forwards])
     some, rest = gathers[known], gathers[~known]
     by_chunk = in_chunks(operations, some, forwards)
-    by_worker = joined((rest, worker[rest]), (forwards, worker[forwards]))
+    by_worker = join((rest, worker[rest]), (forwards, worker[forwards]))
     return np.append(by_chunk[0], by_worker[0]), np.append(by_chunk[1], by_worker[1])
 
 
 def in_chunks(operations: Columns, before: Array, after: Array) -> Pairs:
     """Pair the first rows of `before` and `after` of each worker's virtual stage."""
     chunk = _chunks(operations)
-    return joined((before, chunk[before]), (after, chunk[after]))
+    return join((before, chunk[before]), (after, chunk[after]))
 
 
 def _chunks(operations: Columns) -> Array:
@@ -153,7 +153,7 @@ def _chunks(operations: Columns) -> Array:
     return np.asarray(operations.worker.astype(np.int64) * 2**20 + operations.mc)
 
 
-def joined(before: Pairs, after: Pairs) -> Pairs:
+def join(before: Pairs, after: Pairs) -> Pairs:
     """Pair the first rows of `before` and `after` with the same key; each is (rows, keys)."""
     key, first = np.unique(before[1], return_index=True)
     other, second = np.unique(after[1], return_index=True)

@@ -131,11 +131,11 @@ def _add(archive: zipfile.ZipFile, file: io.FileIO, spool: Path) -> None:
         spool.open("rb", buffering=0) as source,
         archive.open(info, "w", force_zip64=True) as member,
     ):
-        for data in _settled(source.fileno()):
+        for data in _settled_bytes(source.fileno()):
             member.write(data)
 
 
-def _settled(file: int) -> Iterator[bytes]:
+def _settled_bytes(file: int) -> Iterator[bytes]:
     """Yield a spool's bytes, without records that are written to while they are copied: they would
     look whole in the copy."""
     fields = layout.HEADER.unpack_from(os.pread(file, layout.PAGE_BYTES, 0))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenstep.errors import LayoutError, SpoolError, refused
+from evenstep.errors import LayoutError, SpoolError, refuse_as
 from evenstep.trace import facts
 from evenstep.trace.columns import Array
 from evenstep.trace.pack import Extent
@@ -19,7 +19,7 @@ from evenstep.trace.ranks import MOST_MEMBERS, MOST_RANKS, parse_ranks
 from evenstep.trace.spool import layout, summary
 
 
-def _padded(fields: Iterable[tuple[str, str]], itemsize: int) -> np.dtype[Any]:
+def _pad(fields: Iterable[tuple[str, str]], itemsize: int) -> np.dtype[Any]:
     """A packed dtype followed by unused bytes up to `itemsize`."""
     packed = np.dtype(list(fields))
     names = list(packed.names or ())
@@ -28,8 +28,8 @@ def _padded(fields: Iterable[tuple[str, str]], itemsize: int) -> np.dtype[Any]:
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize})
 
 
-RECORD = _padded(layout.RECORD_FIELDS, layout.RECORD_BYTES)
-SUMMARY = _padded(summary.SUMMARY_FIELDS, layout.SUMMARY_BYTES)
+RECORD = _pad(layout.RECORD_FIELDS, layout.RECORD_BYTES)
+SUMMARY = _pad(summary.SUMMARY_FIELDS, layout.SUMMARY_BYTES)
 
 TIMES = ("enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns")
 LONGEST_NS = 100 * 86_400 * 10**9  # a time farther from a ring's median time is damage
@@ -178,7 +178,7 @@ def open_spool(place: Path | Extent) -> tuple[SpoolContents, Ring]:
 
 def _bytes_of(extent: Extent) -> Array:
     path = extent.path
-    with refused(SpoolError, f"cannot read {path}"):
+    with refuse_as(SpoolError, f"cannot read {path}"):
         size = extent.file.stat().st_size - extent.offset
         size = size if extent.size is None else min(extent.size, size)
         if size < layout.PAGE_BYTES:
@@ -231,7 +231,7 @@ def whole_slots(live: Array, ring: int) -> Array:
     return records[np.argsort(records["seq"], kind="stable")]
 
 
-def _filled(seq: Array) -> int:
+def _count_filled(seq: Array) -> int:
     """Number of slots before the first unused stretch; slots fill in order."""
     for first in range(0, len(seq), SUMMARY_STRETCH):
         if not seq[first : first + SUMMARY_STRETCH].any():
@@ -239,7 +239,7 @@ def _filled(seq: Array) -> int:
     return len(seq)
 
 
-def coarsened(summaries: Array, most: int) -> Array:
+def coarsen(summaries: Array, most: int) -> Array:
     """Merge neighbouring summaries of one rank until at most `most` are left."""
     each = -(-len(summaries) // most)
     if each < 2:
@@ -265,7 +265,7 @@ def _summaries(region: Array, capacity: int) -> Array:
     kept: Array = np.empty(0, SUMMARY)
     for first, number in summary.level_slots(capacity):
         level = live[first : max(first, min(first + number, slots))]
-        level = whole_slots(level[: _filled(level["seq"])], number)
+        level = whole_slots(level[: _count_filled(level["seq"])], number)
         level = level[level["count"] != 0]
         if kept.size:
             level = level[level["first_step"] < kept["first_step"][0]]

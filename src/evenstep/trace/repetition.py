@@ -43,7 +43,7 @@ def with_steps(trace: Trace, issued_ns: Array | None = None) -> tuple[Trace, str
         return trace, ""
     cuts, found = cuts[:whole], {place: cut[:whole] for place, cut in found.items()}
     events = trace.events.select(trace.events.kind != int(Kind.STEP))
-    step, begun = events.step.astype(np.int64), _begun(events, trace)
+    step, begun = events.step.astype(np.int64), _beginnings(events, trace)
     tables = []
     for place, cut in found.items():
         times = calls.between(place, cut)
@@ -60,7 +60,7 @@ def with_steps(trace: Trace, issued_ns: Array | None = None) -> tuple[Trace, str
     return replace(trace, events=events), text
 
 
-def stepped(trace: Trace, unmarked: str) -> Trace:
+def infer_steps(trace: Trace, unmarked: str) -> Trace:
     """The trace with inferred steps, or with a single step where nothing repeats; its limits say
     which. `unmarked` names, in words, the source that marks no steps."""
     found, inferred = with_steps(trace)
@@ -71,7 +71,7 @@ def stepped(trace: Trace, unmarked: str) -> Trace:
 
 def _in_one_step(trace: Trace) -> Trace:
     """The trace with a single step that holds everything recorded."""
-    begun = _begun(trace.events, trace)
+    begun = _beginnings(trace.events, trace)
     ended = np.maximum(trace.events.exit_ns, begun + 1)
     events = trace.events.with_column("step", np.ones(len(begun), np.uint32))
     tables = [events]
@@ -93,7 +93,7 @@ def _steps(last: Columns, times: Array) -> Columns:
     return Columns.filled(columns, {name: last[name].dtype for name in last}, count)
 
 
-def _begun(rows: Columns, trace: Trace) -> Array:
+def _beginnings(rows: Columns, trace: Trace) -> Array:
     """When each row began: on the device, if its stamps are on the host's clock."""
     return np.where(_on_host_clock(rows, trace), rows.device_enter_ns, rows.enter_ns)
 
@@ -189,7 +189,7 @@ def _calls(trace: Trace, issued_ns: Array | None) -> _Calls | None:
         rows.bytes_in.astype(np.int64),
         key_numbers(rows.group, *pair, tag, rows.group_seq),
         collective,
-        _begun(rows, trace).astype(np.int64),
+        _beginnings(rows, trace).astype(np.int64),
         ended.astype(np.int64),
         None if issued_ns is None else rows.issued_ns,
         _backwards(trace, rows),
@@ -221,7 +221,7 @@ def _cuts(calls: _Calls, place: int) -> Array:
         kept = _returning(token)
         period = _period(token[kept])
         if period:
-            return _at_pauses(calls, place, kept, _settled(token[kept], period), period)
+            return _at_pauses(calls, place, kept, _settled_from(token[kept], period), period)
     return np.zeros(0, np.int64)
 
 
@@ -250,7 +250,7 @@ def _period(token: Array) -> int:
     return 0
 
 
-def _settled(token: Array, period: int) -> int:
+def _settled_from(token: Array, period: int) -> int:
     """Index from which calls repeat with this period."""
     other = np.flatnonzero(token[period:] != token[:-period])
     return int(other[-1]) + 1 if len(other) else 0
@@ -263,7 +263,7 @@ def _at_pauses(calls: _Calls, place: int, kept: Array, since: int, period: int) 
     collective = calls.collective[calls.of(place)][kept][since:]
     begun = calls.backwards[calls.of(place)][kept][since:]
     period *= _period(np.diff(begun[::period])) or 1  # equal calls for each layer of a model
-    period *= _repeated(pauses[:MOST_CALLS], period)
+    period *= _periods_per_step(pauses[:MOST_CALLS], period)
     usual = np.array([np.median(pauses[at::period]) for at in range(period)])
     wanted = collective[:period]
     last = int(np.argmax(np.where(wanted, usual, -1.0) if wanted.any() else usual))
@@ -272,7 +272,7 @@ def _at_pauses(calls: _Calls, place: int, kept: Array, since: int, period: int) 
     return cuts[:-1] if open_end and not calls.ended[calls.of(place)][-1] else cuts
 
 
-def _repeated(pauses: Array, period: int) -> int:
+def _periods_per_step(pauses: Array, period: int) -> int:
     """How many periods make a step: pauses repeat from step to step, too."""
     most = len(pauses) // FEWEST_STEPS // period
     alone = _deviation(pauses, period)

@@ -16,7 +16,7 @@ import numpy as np
 
 from evenstep.errors import TraceError
 from evenstep.trace.columns import Array, Columns
-from evenstep.trace.cores import each
+from evenstep.trace.cores import map_on_cores
 from evenstep.trace.reader import CHUNK, RECORD, Ring
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.layout import Flag, Kind
@@ -144,7 +144,7 @@ class Spooled(OnDisk):
         """Read whole columns from all spools in one pass."""
         each_of = -(-len(self._parts) // STRETCHES)
         stretches = [self._parts[i : i + each_of] for i in range(0, len(self._parts), each_of)]
-        found = each(lambda parts: self._columns_of(parts, names), stretches)
+        found = map_on_cores(lambda parts: self._columns_of(parts, names), stretches)
         return {name: np.concatenate([columns[name] for columns in found]) for name in names}
 
     def _columns_of(self, parts: Sequence[RankRows], names: Sequence[str]) -> dict[str, Array]:
@@ -249,10 +249,10 @@ def _table(
             found[name] = np.array([part.rank for part in parts], np.int32)[owner]
         elif name == "group":
             maps = [part.group_map for part in parts]
-            found[name] = _mapped(maps, owner, records[name][rows], -1)
+            found[name] = _look_up(maps, owner, records[name][rows], -1)
         elif name == "name":
             maps = [part.name_map for part in parts]
-            found[name] = _mapped(maps, owner, records[name][rows], 0)
+            found[name] = _look_up(maps, owner, records[name][rows], 0)
         else:
             found[name] = np.ascontiguousarray(records[name][rows])
     shifts = np.array([part.shift for part in parts], np.uint32)
@@ -261,7 +261,7 @@ def _table(
     return Columns(found)
 
 
-def _mapped(tables: Sequence[Array], owner: Array, index: Array, missing: int) -> Array:
+def _look_up(tables: Sequence[Array], owner: Array, index: Array, missing: int) -> Array:
     """Look each row's index up in its owner's table; `missing` where the table is shorter."""
     sizes = np.array([len(table) for table in tables])
     begins = np.cumsum(sizes) - sizes

@@ -15,7 +15,7 @@ import numpy as np
 from evenstep.errors import TraceError
 from evenstep.trace import reader
 from evenstep.trace.columns import Array
-from evenstep.trace.cores import each
+from evenstep.trace.cores import map_on_cores
 from evenstep.trace.pack import SUFFIX, Extent, extents
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.folder import is_closed, read_facts
@@ -68,8 +68,8 @@ class Survey:
     flags: Array  # union of the flags of a kind's records, by its code
 
 
-def surveyed(contents: reader.SpoolContents, ring: reader.Ring) -> Survey:
-    contents.summaries = reader.coarsened(contents.summaries, SUMMARY_ROWS)
+def survey(contents: reader.SpoolContents, ring: reader.Ring) -> Survey:
+    contents.summaries = reader.coarsen(contents.summaries, SUMMARY_ROWS)
     light, rare, matched = [], [], []
     flags = np.zeros(256, np.uint16)
     for chunk in ring.chunks(reader.CHUNK):
@@ -87,7 +87,7 @@ def surveyed(contents: reader.SpoolContents, ring: reader.Ring) -> Survey:
     if not ring.damaged:
         sound = reader.timely(contents, dict(zip(reader.TIMES, times, strict=True)))
         if not sound.all():  # again, without them
-            return surveyed(contents, ring._replace(damaged=frozenset(seq[~sound].tolist())))
+            return survey(contents, ring._replace(damaged=frozenset(seq[~sound].tolist())))
     order = np.argsort(seq, kind="stable")
     contents.records = reader.in_order(rare)
     contents.dropped = max(0, int(seq[order[-1]]) - len(seq))
@@ -114,11 +114,11 @@ def read_spools(root: Path, attempt: int | None) -> Spools:
 
     def read(file: Extent) -> Survey | reader.SpoolContents | TraceError:
         try:
-            return surveyed(*reader.open_spool(file)) if large else reader.read_spool(file)
+            return survey(*reader.open_spool(file)) if large else reader.read_spool(file)
         except TraceError as error:
             return error
 
-    found = each(read, files) if large else list(map(read, files))
+    found = map_on_cores(read, files) if large else list(map(read, files))
     limits += [f"left out: {error}" for error in found if isinstance(error, TraceError)]
     usable = [item for item in found if not isinstance(item, TraceError)]
     if not usable:

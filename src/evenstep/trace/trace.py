@@ -209,7 +209,7 @@ class Messages(NamedTuple):
     receive: Array
 
 
-def matched(rows: Columns) -> Messages:
+def match_messages(rows: Columns) -> Messages:
     """Match sends with receives; unmatched and duplicate records are left out."""
     ends = np.flatnonzero(np.isin(rows.op, [int(Op.SEND), int(Op.RECV)]) & (rows.peer_or_root >= 0))
     sending = rows.op[ends] == int(Op.SEND)

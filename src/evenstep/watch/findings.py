@@ -17,7 +17,7 @@ from evenstep.trace.spool.layout import Phase
 from evenstep.watch.frame import LiveFinding, lateness_ns
 from evenstep.watch.run import FollowedRun, SeenRank
 from evenstep.watch.window import FEWEST_STEPS, WINDOW_STEPS, RankWindow
-from evenstep.words import duration, ended, percent, printable
+from evenstep.words import duration, how_ended, percent, printable
 from evenstep.words import ranks as named
 
 TURNS = 0.05  # smallest share of a step lost to ranks that are late in turns
@@ -29,7 +29,7 @@ KEPT = 5  # past findings that are still shown
 
 def live_findings(run: FollowedRun) -> list[LiveFinding]:
     window = run.window
-    found = [*_died(run.states), *_silent(run.states), *_failed(run.states)]
+    found = [*_died(run.states), *_silent(run.states), *_failed_ranks(run.states)]
     if run.lost_nodes:
         first, *others = sorted(run.lost_nodes)
         nodes = printable(first) + (f" and {len(others)} more" if others else "")
@@ -57,7 +57,7 @@ def _died(states: Sequence[SeenRank]) -> Iterator[LiveFinding]:
     if math.isinf(_failure_ns(dead[0])) or len({state.host for state in dead}) > 1:
         first, others = _ranks(sorted(dead, key=lambda state: state.rank)), ()
     known = "ended" in dead[0].facts or "raised" in dead[0].facts
-    how = printable(ended(dead[0].facts)) if known else "no such process now"
+    how = printable(how_ended(dead[0].facts)) if known else "no such process now"
     text = f"{named(first)} {'has' if len(first) == 1 else 'have'} died: {how}"
     text += f"; {named(sorted(others))} followed" if others else ""
     yield LiveFinding("rank_failed", first, None, text)
@@ -97,7 +97,7 @@ def _inside(states: Sequence[SeenRank]) -> str:
     return f"{'waits' if len(states) == 1 else 'wait'} in {', '.join(operations)}"
 
 
-def _failed(states: Sequence[SeenRank]) -> Iterator[LiveFinding]:
+def _failed_ranks(states: Sequence[SeenRank]) -> Iterator[LiveFinding]:
     if failed := [state for state in states if "failure" in state.facts]:
         ranks = _ranks(failed)
         why = printable(failed[0].facts["failure"])

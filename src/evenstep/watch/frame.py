@@ -149,12 +149,12 @@ def frame(run: FollowedRun, findings: Sequence[LiveFinding]) -> Frame:
         step=int(np.median(window.last_step)) if len(window.ranks) else None,
         steps_per_s=1e9 / float(latest.mean()) if len(latest) and latest.mean() > 0 else None,
         step_time=_step_time(latest), curve_ns=[float(value) for value in curve],
-        shares=_named(shares.mean(axis=0), window.wait_ns) if len(shares) else {},
+        shares=_name_shares(shares.mean(axis=0), window.wait_ns) if len(shares) else {},
         rows=_rows(run, shares), findings=list(findings), pacing=pacing(run),
     )  # fmt: skip
 
 
-def _named(shares: Array, wait_ns: Array) -> LiveShares:
+def _name_shares(shares: Array, wait_ns: Array) -> LiveShares:
     """Name the shares; unless all ranks know their waits, waits are part of communication."""
     compute, transfer, wait, given, other = map(float, shares)
     known = LiveShares(compute=compute, exposed_communication=transfer, input=given, other=other)
@@ -204,7 +204,7 @@ def _row(
     return RankRow(
         rank=state.rank, host=state.host, step=int(window.last_step[index]) if known else None,
         step_ns=step_ns, late_ns=float(late[index]) if known else None,
-        shares=_named(shares[index], window.wait_ns[index]) if known else {},
+        shares=_name_shares(shares[index], window.wait_ns[index]) if known else {},
         wait_known=known and bool(np.isfinite(window.wait_ns[index])),
         held=float(window.held_ns[index]) / step_ns if step_ns else None, state=rank_state(state),
         silent_s=state.silent_s, inside=inside,

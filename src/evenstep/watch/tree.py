@@ -56,7 +56,7 @@ def write_summary(path: Path, data: bytes) -> None:
     write_whole(path, data)
 
 
-def encoded(run: LiveRun, node: str) -> bytes:
+def encode(run: LiveRun, node: str) -> bytes:
     states = [
         replace(state, host=node, facts={k: state.facts[k] for k in FACTS if k in state.facts})
         for state in run.states
@@ -66,7 +66,7 @@ def encoded(run: LiveRun, node: str) -> bytes:
     return msgspec.msgpack.encode(summary, enc_hook=lambda array: array.tolist())
 
 
-def decoded(data: bytes) -> NodeSummary:
+def decode(data: bytes) -> NodeSummary:
     """Decode a summary. Raises `ValueError` for anything else."""
     try:
         summary = msgspec.msgpack.decode(data, type=NodeSummary, dec_hook=_array)
@@ -158,13 +158,13 @@ class TreeRun(FollowedRun):
                 stamp = (status.st_mtime_ns, status.st_ino)
                 known = self._nodes.get(entry.name)
                 if known is None or known.stamp != stamp:
-                    summary = decoded(Path(entry.path).read_bytes())
+                    summary = decode(Path(entry.path).read_bytes())
                     self._nodes[entry.name] = _NodeFile(summary, stamp, now)
             except (OSError, ValueError):  # just replaced, or not a summary
                 continue
 
 
-def followed(path: Path, clock: Callable[[], float] = time.monotonic) -> Iterator[FollowedRun]:
+def follow(path: Path, clock: Callable[[], float] = time.monotonic) -> Iterator[FollowedRun]:
     """Read a run again and again: by its spools, or by summaries if they know more ranks."""
     direct, tree = LiveRun(path, clock), TreeRun(path, clock)
     while True:

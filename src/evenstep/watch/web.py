@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from weakref import WeakSet
 
-from evenstep.errors import UsageError, refused
+from evenstep.errors import UsageError, refuse_as
 from evenstep.report.page.sheet import content_hash
 from evenstep.watch import terminal
 from evenstep.watch.findings import Journal
@@ -41,7 +41,7 @@ class LiveServer:
 
     def __init__(self, port: int = 0) -> None:
         self.token = secrets.token_urlsafe(24)
-        with refused(UsageError, f"cannot serve on {ADDRESS}:{port}", "; choose another --port"):
+        with refuse_as(UsageError, f"cannot serve on {ADDRESS}:{port}", "; choose another --port"):
             self._server = _Server((ADDRESS, port), _Handler)
         self._server.token = self.token.encode()
         self.port = int(self._server.server_address[1])

@@ -71,12 +71,12 @@ def fatal(piece: object) -> EvenstepError:
     """The error for a piece that kills its workers."""
     return EvenstepError(
         f"a worker was killed {MOST_KILLS} times over at the same piece of work "
-        f"({_named(piece)}), perhaps by lack of memory; what was finished before is kept. "
+        f"({_name_of(piece)}), perhaps by lack of memory; what was finished before is kept. "
         "Give it more memory, or fewer workers"
     )
 
 
-def _named(piece: object) -> str:
+def _name_of(piece: object) -> str:
     text = repr(piece)
     return text if len(text) <= 80 else text[:79] + "…"
 

@@ -37,7 +37,7 @@ class RayEngine:
         joined = bool(ray.is_initialized())
         if not joined:
             self._join(ray)
-        task = ray.remote(num_cpus=1, max_retries=MOST_KILLS - 1)(_checked)
+        task = ray.remote(num_cpus=1, max_retries=MOST_KILLS - 1)(_check_and_work)
         left, flying, most = deque(pieces), dict[Any, Piece](), self._most(ray)
         try:
             while left or flying:
@@ -84,7 +84,7 @@ def _result(ray: Any, done: Any, piece: Any) -> Any:
     return answer.unwrap()
 
 
-def _checked(version: str, work: Callable[[Any], Any], piece: Any) -> TaskResult:
+def _check_and_work(version: str, work: Callable[[Any], Any], piece: Any) -> TaskResult:
     """Carry out a piece in a worker, after the check of versions."""
     if version != __version__:
         return TaskResult(None, UsageError(

@@ -132,7 +132,7 @@ def test_collections_are_as_rare_as_saves_and_no_rarer(monkeypatch, fixed_ms, ea
         steps, since[0] = since[0], 0
         return int((fixed_ms + each_ms * steps) * MS)
 
-    monkeypatch.setattr(garbage, "_collected", collected)
+    monkeypatch.setattr(garbage, "_collect_unfrozen", collected)
     action.applies(PLAIN)
     action.begin(0)
     for step in range(1, 1024):
@@ -186,7 +186,7 @@ def test_what_the_script_does_to_its_collector_meanwhile_stays(does, undoes):
 
 def test_a_collector_that_is_switched_off_meanwhile_does_not_collect(monkeypatch):
     collected = []
-    monkeypatch.setattr(garbage, "_collected", lambda: collected.append(1) or 0)
+    monkeypatch.setattr(garbage, "_collect_unfrozen", lambda: collected.append(1) or 0)
     action = Garbage()
     action.begin(0)
     gc.disable()
@@ -331,7 +331,9 @@ def test_half_a_block_holds_a_full_collection_of_the_collectors_own(monkeypatch,
 def test_no_more_garbage_is_kept_than_python_keeps_by_itself(monkeypatch):
     counts = iter(range(1000))
     monkeypatch.setattr(garbage, "full_collections", lambda: 2 * next(counts))  # one in 32 steps
-    monkeypatch.setattr(garbage, "_collected", lambda: 50 * MS)  # half a step, however rarely
+    monkeypatch.setattr(
+        garbage, "_collect_unfrozen", lambda: 50 * MS
+    )  # half a step, however rarely
     action = Garbage()
     action.applies(PLAIN)
     action.begin(0)

@@ -132,7 +132,7 @@ def test_a_server_keeps_posts_alone_and_no_more_than_it_has_room_for(monkeypatch
 
     def kept(magic: bytes, member: int) -> int:
         said = served._UPWARD.pack(magic, b"link", member, *post)
-        line.send(served._sealed(said, b"team"))
+        line.send(served._seal(said, b"team"))
         server.serve()
         return server.members
 

@@ -7,7 +7,7 @@ from evenstep.diagnose.graph.awaited import (
     Awaited,
     _of_members,
     _waits_of_rows,
-    awaited,
+    infer_waits,
     places_of,
 )
 from evenstep.diagnose.graph.gaps import FURTHEST, Gaps, clearly, gaps_between, weighted_median
@@ -151,7 +151,7 @@ def lanes(enter, leave, op, **more):
     """Entries of one lane a step each, at these times in ms after the step began."""
     steps = len(enter)
     table = operations(np.tile(op, steps))
-    return awaited(steps_of(enter, leave, **more), table, leave.reshape(-1) * MS)
+    return infer_waits(steps_of(enter, leave, **more), table, leave.reshape(-1) * MS)
 
 
 def steps_of(enter, leave, **more):

@@ -12,7 +12,7 @@ it moves for 4 ms from the last entry; who waited for it does 3 ms more.
 import numpy as np
 import pytest
 
-from evenstep.diagnose.graph.replay import Change, combined, replay, step_lengths
+from evenstep.diagnose.graph.replay import Change, combine, replay, step_lengths
 from evenstep.diagnose.graph.streams import FASTEST_DRIFT
 from evenstep.diagnose.graph.structure import last_lanes, overlap, times
 from evenstep.trace.spool.layout import Flag, Op
@@ -109,7 +109,7 @@ def test_a_replay_with_a_longer_transfer_holds_up_who_waits_for_it(found):
 def test_changes_are_combined_by_their_differences_and_never_below_nothing(found):
     first, last = (np.flatnonzero((found.rows.lane == one) & found.rows.ends) for one in (0, 2))
     less = [Change.of_work(rows, np.full(3, 1.0 * MS)) for rows in (first, first, last)]
-    both = combined(found, [*less, Change.of_transfers(np.array([0]), np.array([9.0 * MS]))])
+    both = combine(found, [*less, Change.of_transfers(np.array([0]), np.array([9.0 * MS]))])
     assert dict(zip(both.rows.tolist(), both.own_ns.tolist(), strict=True)) == {
         **dict.fromkeys(first.tolist(), 0.0),  # 3 − 2 − 2
         **dict.fromkeys(last.tolist(), 1.0 * MS),

@@ -5,7 +5,7 @@ import pytest
 
 from evenstep.diagnose.graph.replay import Change, replay
 from evenstep.diagnose.graph.schedule import Links, carried_over, evaluate, schedule
-from evenstep.diagnose.graph.segments import _own, _segment_numbers, _started
+from evenstep.diagnose.graph.segments import _own, _segment_numbers, _start_state
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Flag, Op
 from tests.diagnose.graph.by_hand import Run, after
@@ -81,7 +81,7 @@ def test_what_begins_after_another_operation_is_not_before_it():
 
 def test_a_lane_of_unknown_beginning_is_free_as_early_as_any_other():
     carried = np.array([[5.0, np.nan, -INF], [np.nan, np.nan, -INF]])
-    assert _started(carried).tolist() == [[5, 5, -INF], [0, 0, -INF]]
+    assert _start_state(carried).tolist() == [[5, 5, -INF], [0, 0, -INF]]
 
 
 # -- many segments ---------------------------------------------------------------------------------

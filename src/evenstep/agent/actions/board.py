@@ -43,7 +43,7 @@ class LinkBoard:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._map, self._file = _mapped(path)
+        self._map, self._file = _map(path)
         self._words = memoryview(self._map).cast("Q")
         self._slot = -1
         self._counter = 0
@@ -61,7 +61,7 @@ class LinkBoard:
         if self._slot < 0 or self._words[_PROCESS + self._slot * _STRIDE] != self._process:
             self._slot = self._free(now_ns)
             if not self._is_current:
-                self._map, self._file = _mapped(self.path)
+                self._map, self._file = _map(self.path)
                 self._words = memoryview(self._map).cast("Q")
                 self._slot = self._free(now_ns)
             if self._slot < 0:
@@ -132,7 +132,7 @@ def _runs(process: int) -> bool:
         return False
 
 
-def _mapped(path: Path) -> tuple[mmap.mmap, int]:
+def _map(path: Path) -> tuple[mmap.mmap, int]:
     """Open a board; return its mapping and the number of its file."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:

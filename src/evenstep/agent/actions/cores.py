@@ -47,7 +47,7 @@ class Cores(Action):
     def begin(self, step: int) -> None:
         """Bind all threads."""
         del step
-        self._children = set(_started(set()))
+        self._children = set(_processes_started(set()))
         for thread in _threads():
             with suppress(OSError):  # it has ended meanwhile
                 self._before[thread] = os.sched_getaffinity(thread)
@@ -57,7 +57,7 @@ class Cores(Action):
         """Give back the cores of every thread that still has ours, also of those begun since."""
         del step
         usual = self._before.get(os.getpid(), set().union(*self._before.values()))
-        started = [each for child in _started(self._children) for each in _threads(child)]
+        started = [each for child in _processes_started(self._children) for each in _threads(child)]
         for thread in [*_threads(), *started]:
             with suppress(OSError):
                 if os.sched_getaffinity(thread) == self._share:
@@ -80,11 +80,11 @@ def _threads(process: int | str = "self") -> list[int]:
         return []
 
 
-def _started(before: set[int], process: int | str = "self") -> Iterator[int]:
+def _processes_started(before: set[int], process: int | str = "self") -> Iterator[int]:
     """The processes below `process`, without those of `before` and their own."""
     for thread in _threads(process):
         with suppress(OSError):
             children = Path(f"/proc/{process}/task/{thread}/children").read_text().split()
             for child in set(map(int, children)) - before:
                 yield child
-                yield from _started(before, child)
+                yield from _processes_started(before, child)

@@ -124,11 +124,11 @@ class Garbage(Action):
 
     def _collect(self) -> None:
         """Collect; double the interval where that would save enough."""
-        took_ns, steps, self._since = _collected(), self._since, 0
+        took_ns, steps, self._since = _collect_unfrozen(), self._since, 0
         if self._halved or steps != self.every or 2 * self.every > self._own_steps:
             return  # also the first and the last collection of a block
         worth_ns = SHARE * self._step_ns * steps
-        if took_ns > worth_ns and _collected() > worth_ns:
+        if took_ns > worth_ns and _collect_unfrozen() > worth_ns:
             self.every *= 2
 
     def _watch(self, step: int) -> None:
@@ -150,7 +150,7 @@ class Garbage(Action):
         return resident_bytes() - own * (step - self._first)
 
 
-def _collected() -> int:
+def _collect_unfrozen() -> int:
     """Collect all objects that are not frozen; return the time that took, ns."""
     begin = time.monotonic_ns()
     gc.collect()

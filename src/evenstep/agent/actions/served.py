@@ -39,14 +39,14 @@ DRIFT = 1 << 13  # inverse of the largest drift between two clocks
 JUMP_NS = 1_000_000_000  # a larger change of the offset means another clock
 
 
-def _sealed(data: bytes, key: bytes) -> bytes:
+def _seal(data: bytes, key: bytes) -> bytes:
     return data + blake2b(data, key=key, digest_size=_MAC_BYTES).digest()
 
 
-def _opened(data: bytes, key: bytes) -> bytes:
+def _open_sealed(data: bytes, key: bytes) -> bytes:
     """The data that was sealed with this key; else empty."""
     whole = data[:-_MAC_BYTES]
-    return whole if compare_digest(_sealed(whole, key), data) else b""
+    return whole if compare_digest(_seal(whole, key), data) else b""
 
 
 def _place(group: str) -> tuple[str, int, bytes]:
@@ -119,7 +119,7 @@ class ServedBoard:
             if (level, kind) == (socket.SOL_SOCKET, _TIMESTAMPNS):
                 seconds, ns = _TIMESPEC.unpack_from(stamp)
                 waited_ns = max(0, time.time_ns() - seconds * 1_000_000_000 - ns)
-        whole = _opened(data, self._key)
+        whole = _open_sealed(data, self._key)
         if not whole.startswith(_DISTRIBUTES) or (len(whole) - _DOWNWARD.size) % _SLOT.size:
             return b""
         ahead = int(_DOWNWARD.unpack_from(whole)[1]) - (time.monotonic_ns() - waited_ns)
@@ -154,7 +154,7 @@ class ServedBoard:
 
     def _send(self, data: bytes) -> None:
         with contextlib.suppress(OSError):  # it is lost, as a datagram may be
-            self._socket.send(_sealed(data, self._key))
+            self._socket.send(_seal(data, self._key))
 
 
 class LinkServer:
@@ -190,7 +190,7 @@ class LinkServer:
             return
         now_ns = time.monotonic_ns()
         self._members = {who: kept for who, kept in self._members.items() if now_ns < kept[1]}
-        whole = _opened(data, self._key)
+        whole = _open_sealed(data, self._key)
         if len(whole) != _UPWARD.size:
             return
         magic, topic, member, *post = _UPWARD.unpack_from(whole)
@@ -202,7 +202,7 @@ class LinkServer:
             self._members[topic, member] = place, lease_end_ns, whole[-_SLOT.size :]
         members = [kept for (about, _), kept in self._members.items() if about == topic]
         slots = b"".join(slot for _, _, slot in members[:SLOTS])
-        message = _sealed(_DOWNWARD.pack(_DISTRIBUTES, now_ns) + slots, self._key)
+        message = _seal(_DOWNWARD.pack(_DISTRIBUTES, now_ns) + slots, self._key)
         for each, _, _ in members:
             with contextlib.suppress(OSError):  # it has gone
                 self._socket.sendto(message, each)

@@ -133,7 +133,7 @@ def latest_rank(reports: Sequence[WindowReport], *, threshold: float) -> Late | 
         return None
     work = [report.work_ns for report in reports]
     step_ns = max(report.step_ns for report in reports)
-    blocked = _blocked(reports)
+    blocked = _waits_of_ranks(reports)
     places = lateness.late(work, blocked, step_ns, threshold=threshold)
     if not places:
         return None
@@ -144,7 +144,7 @@ def latest_rank(reports: Sequence[WindowReport], *, threshold: float) -> Late | 
     return Late(slowest.rank, excess_ns, excess_ns / slowest.step_ns, waiting)
 
 
-def _blocked(reports: Sequence[WindowReport]) -> list[int]:
+def _waits_of_ranks(reports: Sequence[WindowReport]) -> list[int]:
     """Each rank's wait per step; where that of any rank is unknown, each rank's time without work
     (transfers included), since an unknown wait is not zero."""
     if all(report.waits_known for report in reports):

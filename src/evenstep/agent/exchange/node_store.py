@@ -55,14 +55,14 @@ def socket_name(*job: str) -> str:
     return "evenstep-" + hashlib.blake2b("\0".join(job).encode(), digest_size=16).hexdigest()
 
 
-def packed(kind: int, key: str, value: bytes = b"") -> bytes:
+def pack(kind: int, key: str, value: bytes = b"") -> bytes:
     """A message between two ranks of a node."""
     name = key.encode()
     return _HEAD.pack(kind, len(name)) + name + value
 
 
-def unpacked(message: bytes) -> tuple[int, str, bytes]:
-    """The inverse of `packed`. Raises ValueError or `struct.error` for anything else."""
+def unpack(message: bytes) -> tuple[int, str, bytes]:
+    """The inverse of `pack`. Raises ValueError or `struct.error` for anything else."""
     kind, length = _HEAD.unpack_from(message)
     end = _HEAD.size + length
     if kind > WATCH or end > len(message):
@@ -89,12 +89,12 @@ class StoreServer:
 
     def pump(self) -> None:
         """Take messages of the other ranks, and push values that have changed."""
-        while (client := _accepted(self._listener)) is not None:
+        while (client := _accept(self._listener)) is not None:
             self._clients.append(client)
         for client in tuple(self._clients):
             try:
-                while (message := _received(client)) is not None:
-                    self._take(client, *unpacked(message))
+                while (message := _receive(client)) is not None:
+                    self._take(client, *unpack(message))
             except (OSError, ValueError, struct.error):  # the rank has ended, or sent no message
                 self._clients.remove(client)
                 client.close()
@@ -123,7 +123,7 @@ class StoreServer:
             return
         for client in readers:
             with suppress(OSError):  # `pump` notices when it next receives
-                client.send(packed(SET, key, value))
+                client.send(pack(SET, key, value))
         self._watched[key] = (value, readers)
 
     def set(self, key: str, value: bytes) -> None:
@@ -173,8 +173,8 @@ class StoreClient:
             except BlockingIOError:
                 break
             self._waiting.pop(0)
-        while (message := _received(self._socket)) is not None:
-            _, key, value = unpacked(message)
+        while (message := _receive(self._socket)) is not None:
+            _, key, value = unpack(message)
             self._values[key] = value
 
     def _connect(self) -> bool:
@@ -195,14 +195,14 @@ class StoreClient:
         self.pump()
 
     def set(self, key: str, value: bytes) -> None:
-        self._send(packed(SET, key, value))
+        self._send(pack(SET, key, value))
 
     def check(self, keys: list[str]) -> bool:
         """Whether the values of all keys have arrived; the first check of a key asks for it."""
         for key in keys:
             if key not in self._watched:
                 self._watched.add(key)
-                self._send(packed(WATCH, key))
+                self._send(pack(WATCH, key))
         return all(key in self._values for key in keys)
 
     def multi_get(self, keys: list[str]) -> Sequence[bytes]:
@@ -210,7 +210,7 @@ class StoreClient:
         return [self._values[key] for key in keys]
 
     def delete_key(self, key: str) -> None:
-        self._send(packed(DELETE, key))
+        self._send(pack(DELETE, key))
 
     def close(self) -> None:
         if self._socket is not None:
@@ -223,7 +223,7 @@ def _socket() -> socket.socket:
     return made
 
 
-def _accepted(listener: socket.socket) -> socket.socket | None:
+def _accept(listener: socket.socket) -> socket.socket | None:
     """The next connection by a process of the same user; None where there is none."""
     while True:
         try:
@@ -237,7 +237,7 @@ def _accepted(listener: socket.socket) -> socket.socket | None:
         client.close()
 
 
-def _received(peer: socket.socket) -> bytes | None:
+def _receive(peer: socket.socket) -> bytes | None:
     """The next message; None where there is none. Raises OSError where the peer has gone."""
     try:
         message = peer.recv(MOST_BYTES)

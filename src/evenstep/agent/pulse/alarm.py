@@ -102,13 +102,13 @@ def _places(notes: dict[int, tuple[str, str]]) -> list[str]:
     told = []
     for (inside, at), who in sorted(ranks.items()):
         doing = f"in {inside}" if inside else "in no collective"
-        told.append(f"{_named(who)} {doing}" + (f", at {at}" if at else ""))
+        told.append(f"{_name_ranks(who)} {doing}" + (f", at {at}" if at else ""))
     return told
 
 
 def _silent(ranks: list[int]) -> list[str]:
-    return [f"no word yet from {_named(ranks)}"] if ranks else []
+    return [f"no word yet from {_name_ranks(ranks)}"] if ranks else []
 
 
-def _named(ranks: list[int]) -> str:
+def _name_ranks(ranks: list[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"

@@ -122,12 +122,12 @@ class Heartbeat:
                 return
             error = error.__context__ or error
         # Compared by description: to hold the exception would keep its frames' tensors alive.
-        if error is not None and (found := _described(error)) != self._noted:
+        if error is not None and (found := _describe(error)) != self._noted:
             self._noted = found
             self._spool.add_fact("raised", found | {"monotonic_ns": time.monotonic_ns()})
 
 
-def _described(error: BaseException) -> dict[str, Any]:
+def _describe(error: BaseException) -> dict[str, Any]:
     """An exception as a fact: no values of variables, and only the beginning of its message."""
     kind = type(error)
     name = kind.__qualname__

@@ -20,7 +20,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 #: start and end (`time.monotonic_ns()`), generation, objects collected, whether `gc.collect()` was
-#: called (see `called`)
+#: called (see `is_called_by_script`)
 OnPause = Callable[[int, int, int, int, bool], None]
 
 OLDEST = 2  # generation of a full collection
@@ -89,7 +89,7 @@ class PauseWatch:
             return
         try:
             if phase == "start":
-                self._called = called(info["generation"])
+                self._called = is_called_by_script(info["generation"])
                 self._start_ns = self._clock()
             elif self._start_ns:  # 0: installed in the middle of a collection
                 self._end(info["generation"], info["collected"])
@@ -117,7 +117,7 @@ class PauseWatch:
             self._on_pause(start_ns, end_ns, generation, collected, self._called)
 
 
-def called(generation: int) -> bool:
+def is_called_by_script(generation: int) -> bool:
     """Whether the collection that begins was asked for by `gc.collect()`.
 
     The collector itself begins a full one when its last threshold is passed, soon after its first

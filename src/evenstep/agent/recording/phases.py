@@ -91,7 +91,7 @@ class Compiled(NamedTuple):
     rest: Rest | None  # without the interpreter's lock; None where Python writes the beats
 
 
-def unshared() -> memoryview:
+def unshared_words() -> memoryview:
     """The words of a recorder without compiled kernels."""
     return memoryview(bytearray(8 * WORDS)).cast("Q")
 
@@ -122,7 +122,7 @@ class PhaseStack:
     """
 
     def __init__(self, spool: Spool, words: memoryview | None = None) -> None:
-        self.words = unshared() if words is None else words
+        self.words = unshared_words() if words is None else words
         self._spool = spool
         self._open: list[OpenPhase] = []
         self.step = 0

@@ -199,12 +199,12 @@ def resolve(
     """
     given: dict[str, tuple[object, str]] = {}
     for key, value in _flat(written).items():
-        given[_named(key, f"{path}")] = (value, f"in {path}")
+        given[_setting_named(key, f"{path}")] = (value, f"in {path}")
     for key, variable in _variables(environ):
         given[key] = (environ[variable], f"from {variable}")
     for key, value in arguments.items():
         if value is not None:
-            given[_named(key, "the arguments")] = (value, "given as an argument")
+            given[_setting_named(key, "the arguments")] = (value, "given as an argument")
     if values.is_off(environ.get("EVENSTEP", "")):
         given["enabled"] = (False, "from EVENSTEP")
     found = {
@@ -251,7 +251,7 @@ def _flat(written: Mapping[str, object]) -> dict[str, object]:
     return flat
 
 
-def _named(key: str, place: str) -> str:
+def _setting_named(key: str, place: str) -> str:
     """The setting that a key names. Raises `ConfigError`, with the nearest one, for others."""
     name = ALIASES.get(key, key)
     if name not in TABLE:

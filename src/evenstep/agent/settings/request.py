@@ -41,7 +41,7 @@ class SettingsChange(NamedTuple):
         """The settings after the change; only a chosen rank may be held."""
         return replace(
             settings,
-            mode=settings.mode if self.mode is None else allowed(self.mode, chosen=chosen),
+            mode=settings.mode if self.mode is None else allowed_mode(self.mode, chosen=chosen),
             imbalance=settings.imbalance if self.threshold is None else self.threshold,
             max_delay=settings.max_delay if self.max_delay is None else self.max_delay,
         )
@@ -58,7 +58,7 @@ class SettingsChange(NamedTuple):
 VALUES = ("mode", "threshold", "max_delay", *Selection._fields)
 
 
-def allowed(mode: str, *, chosen: bool) -> str:
+def allowed_mode(mode: str, *, chosen: bool) -> str:
     """The mode of a rank inside (`chosen`) or outside the part of the job that is paced."""
     return mode if chosen or mode != "on" else "observe"
 
@@ -85,7 +85,7 @@ def write(folder: Path, change: SettingsChange, run_id: str, *, name: str = FILE
     """Write a request to the ranks of a run; the file appears whole or not at all."""
     path = folder / name
     try:
-        write_whole(path, encoded(change, run_id))
+        write_whole(path, encode(change, run_id))
     except OSError as error:
         raise ConfigError(
             f"cannot write {path}: {error.strerror}; a run is controlled by its owner"
@@ -106,16 +106,16 @@ def read(folder: Path, run_id: str, *, name: str = FILE) -> SettingsChange | Non
     except OSError as error:
         reason = "it is a link" if error.errno == errno.ELOOP else error.strerror
         raise ConfigError(f"{path} is not followed: {reason}") from error
-    return decoded(data, run_id, str(path))
+    return decode(data, run_id, str(path))
 
 
-def encoded(change: SettingsChange, run_id: str) -> bytes:
+def encode(change: SettingsChange, run_id: str) -> bytes:
     """A change as bytes of the file and of rank 0's message."""
     document = {"schema": SCHEMA, "run_id": run_id, **change._asdict()}
     return (json.dumps(document, indent=2) + "\n").encode()
 
 
-def decoded(data: bytes, run_id: str, place: str) -> SettingsChange | None:
+def decode(data: bytes, run_id: str, place: str) -> SettingsChange | None:
     """The inverse; `place` is its origin in messages. Returns and raises as `read`."""
     try:
         if len(data) > MOST_BYTES:

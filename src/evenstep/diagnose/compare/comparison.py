@@ -26,8 +26,8 @@ from evenstep.diagnose.compare.result import (
     Comparison,
     MetricChange,
     StepTimePart,
-    changed,
     locality,
+    pair_findings,
 )
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.finding import Diagnosis
@@ -196,7 +196,7 @@ def parts(run: Account, at: Array, *, split: bool, locality: float) -> dict[str,
 
 
 def compare(baseline: Account, other: Account) -> Comparison:
-    findings = changed(baseline.diagnosis, other.diagnosis)
+    findings = pair_findings(baseline.diagnosis, other.diagnosis)
     if not (baseline.steps and other.steps):
         empty = baseline.name if not baseline.steps else other.name
         reason = f"{empty} has no step that every rank finished: there is nothing to compare"
@@ -212,7 +212,7 @@ def compare(baseline: Account, other: Account) -> Comparison:
     )  # fmt: skip
 
 
-def _drawn(
+def _draw_differences(
     baseline: Account, other: Account, of: Callable[[Account, Array], Numbers]
 ) -> dict[str, tuple[float, float, Array, Array]]:
     """Each number of both runs, and of their draws, which are independent of each other."""
@@ -235,15 +235,15 @@ def _changes(baseline: Account, other: Account, unit: str) -> list[MetricChange]
             found["throughput_per_rank"] = found["throughput"] / run.world
         return found
 
-    drawn = _drawn(baseline, other, of)
+    drawn = _draw_differences(baseline, other, of)
     found = {name: _change(name, unit, *drawn[name]) for name in DIRECTIONS if name in drawn}
     for name, one in found.items():
-        if one.unit == "share" and _diluted(one, found["step_time"]):
+        if one.unit == "share" and _is_diluted(one, found["step_time"]):
             found[name] = replace(one, verdict=NO_EVIDENCE)
     return list(found.values())
 
 
-def _diluted(part: MetricChange, whole: MetricChange) -> bool:
+def _is_diluted(part: MetricChange, whole: MetricChange) -> bool:
     """Whether a share of the step is better only because the step became longer, or worse because
     it became shorter, while the time of that part did not move that way."""
     if part.verdict == whole.verdict or NO_EVIDENCE in (part.verdict, whole.verdict):
@@ -266,11 +266,12 @@ def _change(
     return MetricChange(
         metric=name, unit=own_unit or unit, baseline=before, value=after, difference=difference,
         low=low, high=high, relative=relative, relative_low=relative_low,
-        relative_high=relative_high, verdict=judged(low, high, direction, negligible=negligible),
+        relative_high=relative_high,
+        verdict=word_of_difference(low, high, direction, negligible=negligible),
     )  # fmt: skip
 
 
-def judged(low: float, high: float, direction: int, *, negligible: float) -> str:
+def word_of_difference(low: float, high: float, direction: int, *, negligible: float) -> str:
     """The word for a difference: no evidence where its interval holds a negligible one."""
     if low <= negligible and high >= -negligible:
         return NO_EVIDENCE
@@ -284,7 +285,7 @@ def _parts(baseline: Account, other: Account) -> list[StepTimePart]:
     def of(run: Account, at: Array) -> Numbers:
         return parts(run, at, split=split, locality=locality(run.diagnosis))
 
-    drawn, found = _drawn(baseline, other, of), []
+    drawn, found = _draw_differences(baseline, other, of), []
     for name in PARTS:
         if name in drawn:
             before, after, draws_before, draws_after = drawn[name]
@@ -321,11 +322,11 @@ def sentence(
 def _relative(change: MetricChange) -> str:
     if change.relative is None or change.relative_low is None or change.relative_high is None:
         return "unknown"
-    low, high = signed(change.relative_low), signed(change.relative_high)
-    return f"{signed(change.relative)} % ({low} to {high} %)"
+    low, high = signed_percent(change.relative_low), signed_percent(change.relative_high)
+    return f"{signed_percent(change.relative)} % ({low} to {high} %)"
 
 
-def signed(share: float) -> str:
+def signed_percent(share: float) -> str:
     """A share in percent with a sign and about two digits: +4.1, -12, +1,230, 0."""
     value = 100 * share
     size = abs(value)

@@ -136,7 +136,7 @@ def history(
         else:
             found.append(run)
             try:
-                found[-1] = diagnosed(run, place)
+                found[-1] = diagnose_run(run, place)
             except TraceError as error:
                 limits.append(f"{name} is not diagnosed: {error}")
         if progress is not None:
@@ -151,7 +151,7 @@ def find(folder: Path) -> list[Path]:
     return sorted({path.parent for place in places for path in folder.glob(place)})
 
 
-def diagnosed(run: PastRun, folder: Path) -> PastRun:
+def diagnose_run(run: PastRun, folder: Path) -> PastRun:
     """A run: its goodput, and step time, CV and first finding (unless healthy) of its last attempt.
     Raises `TraceError`."""
     found = diagnose(with_attempts(load(folder), folder))

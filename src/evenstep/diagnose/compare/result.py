@@ -126,15 +126,15 @@ def ratio(baseline: float, value: float) -> float | None:
 # -- findings of two runs, matched -----------------------------------------------------------------
 
 
-def changed(baseline: Diagnosis, other: Diagnosis) -> list[Changed]:
+def pair_findings(baseline: Diagnosis, other: Diagnosis) -> list[Changed]:
     """The findings of both runs, the largest differences first."""
     left = list(other.findings)
     found = []
     for before in baseline.findings:
         if after := _match(before, left):
             left.remove(after)
-        found.append(_changed(before, after))
-    found += [_changed(None, after) for after in left]
+        found.append(_pair(before, after))
+    found += [_pair(None, after) for after in left]
     return sorted(found, key=lambda item: -abs(item.difference))
 
 
@@ -160,7 +160,7 @@ def _cause(finding: Finding) -> str:
     return finding.title.removesuffix(place_of(finding.where, finding.when))
 
 
-def _changed(before: Finding | None, after: Finding | None) -> Changed:
+def _pair(before: Finding | None, after: Finding | None) -> Changed:
     seen = after or before
     assert seen is not None
     (first, first_half), (second, second_half) = _weight(before), _weight(after)
@@ -235,7 +235,7 @@ def _parse(text: str) -> Condition:
     return Condition(text, name, limit)
 
 
-def met(condition: Condition, comparison: Comparison) -> str | None:
+def reason_met(condition: Condition, comparison: Comparison) -> str | None:
     """The reason why the condition is met; None where it is not."""
     if condition.name == FINDING:
         return _finding(condition, comparison)

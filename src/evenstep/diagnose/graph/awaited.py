@@ -31,7 +31,7 @@ class Awaited(NamedTuple):
     idle: Array
 
 
-def awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
+def infer_waits(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
     """Infer the waits of each entry's lane.
 
     `rows` in order of lane and time; `over_ns` is the end of each operation, in place of which
@@ -39,9 +39,9 @@ def awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
     Messages that one kernel carries are entered, and waited for, as one.
     """
     if not rows.on_device.any():
-        return _awaited(rows, operations, over_ns)
+        return _infer_waits(rows, operations, over_ns)
     last = np.flatnonzero((np.diff(kernels(rows), append=-1) != 0) | ~rows.on_device)
-    found = _awaited(rows.select(last), operations, over_ns)
+    found = _infer_waits(rows.select(last), operations, over_ns)
     return found if len(last) == len(rows) else _of_members(found, last, len(rows))
 
 
@@ -55,7 +55,7 @@ def _of_members(found: Awaited, last: Array, count: int) -> Awaited:
     return Awaited(ahead, found.worked[member], found.since_ns[member], found.idle[member])
 
 
-def _awaited(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
+def _infer_waits(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
     over = np.where(rows.on_device, rows.leave_ns, over_ns[rows.operation])
     gaps = gaps_between(rows, over, places_of(rows, operations))
     return _waits_of_rows(rows, gaps, waits_of(rows, operations, gaps))

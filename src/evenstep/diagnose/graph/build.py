@@ -49,17 +49,17 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     inside = np.isin(found.rows.step, steps)
     device = _device_lanes(found.rows.select(inside), len(ranks))
     leads = np.setdiff1d(steps - 1, steps) if device.any() else steps[:0]
-    found = _restricted(found, inside | np.isin(found.rows.step, leads))
+    found = _restrict(found, inside | np.isin(found.rows.step, leads))
     found = found._replace(rows=_with_compute(trace, ranks, found.rows))
     ahead = np.zeros(len(ranks), np.int64)
     if device.any():
-        found = _restricted(found, device[found.rows.lane] == found.rows.on_device)
+        found = _restrict(found, device[found.rows.lane] == found.rows.on_device)
         clock = _clocks_read(trace, clocks, ranks)
         issued = ~np.isin(ranks, entered_on_device(trace))
-        rows, ahead = _aligned(found.rows, issued, clock)
+        rows, ahead = _align(found.rows, issued, clock)
         found = found._replace(rows=rows)
     lost = np.isin(ranks, list(clocks.unplaced)) & ~device
-    found = _restricted(found, ~lost[found.rows.lane]) if lost.any() else found
+    found = _restrict(found, ~lost[found.rows.lane]) if lost.any() else found
     rows = _with_deciding_members(found.rows)
     rows = streams.with_stream_order(rows)
     found = found._replace(rows=with_reached(rows, found.operations) if device.any() else rows)
@@ -74,7 +74,7 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     ended = np.full_like(ended, -1) if device.any() else ended  # streams work between steps, too
     if len(leads):
         begun = _begun_after(rows, leads, steps, begun)
-        rows, operations = _within(rows, operations, steps)
+        rows, operations = _select_steps(rows, operations, steps)
     phases = trace.of_kind(Kind.PHASE)
     alone = phases.select(np.isin(phases.op, BUSY)), trace.of_kind(Kind.PAUSE)
     busy = sum((of_hosts(rows, clocks, ranks, ahead) for rows in alone), NO_INTERVALS)
@@ -90,7 +90,7 @@ def of_hosts(rows: Columns, clocks: Clocks, ranks: Array, ahead_ns: Array) -> In
     return Intervals(lane, *(times - ahead_ns[lane] for times in clocks.placed(rows)))
 
 
-def _restricted(found: Entries, kept: Array) -> Entries:
+def _restrict(found: Entries, kept: Array) -> Entries:
     """The entries with only these rows and the operations that still have a member."""
     if kept.all():
         return found
@@ -129,7 +129,7 @@ def _with_compute(trace: Trace, ranks: Array, rows: Columns) -> Columns:
     return rows.with_column("computed_ns", found)
 
 
-def _aligned(rows: Columns, issued: Array, clock: Array) -> tuple[Columns, Array]:
+def _align(rows: Columns, issued: Array, clock: Array) -> tuple[Columns, Array]:
     """Entries with those of devices on the time of the first hosts' clock, and by how much each
     lane's host is ahead of that. `clock` numbers the clock that each lane's host reads, `issued`
     says whether it is known when that host issued what its device does."""
@@ -179,7 +179,7 @@ def _begun_after(rows: Columns, leads: Array, steps: Array, begun_ns: Array) -> 
     return np.where(begun_ns >= 0, begun_ns, found)
 
 
-def _within(rows: Columns, operations: Columns, steps: Array) -> tuple[Columns, Columns]:
+def _select_steps(rows: Columns, operations: Columns, steps: Array) -> tuple[Columns, Columns]:
     """The rows of these steps, and the operations that are entered in them."""
     rows = rows.select(np.isin(rows.step, steps))
     kept = np.bincount(rows.enter[rows.enter >= 0], minlength=len(operations)) > 0
@@ -195,7 +195,7 @@ def _within(rows: Columns, operations: Columns, steps: Array) -> tuple[Columns, 
 # -- when operations were over ---------------------------------------------------------------------
 
 
-def _reduced(found: Entries, values: Array, where: Array, reduce: Any, empty: int) -> Array:
+def _reduce(found: Entries, values: Array, where: Array, reduce: Any, empty: int) -> Array:
     """A reduction of the rows' values over each operation; rows are in order of operation."""
     rows = found.rows
     if not len(rows):
@@ -207,7 +207,7 @@ def _reduced(found: Entries, values: Array, where: Array, reduce: Any, empty: in
 def _last_entries(found: Entries) -> Array:
     """The last entry that each operation needs to begin."""
     rows = found.rows
-    return _reduced(found, rows.enter_ns, rows.decides, np.maximum, -(2**62))
+    return _reduce(found, rows.enter_ns, rows.decides, np.maximum, -(2**62))
 
 
 def _earliest_ends(found: Entries) -> Array:
@@ -215,8 +215,8 @@ def _earliest_ends(found: Entries) -> Array:
     seen is an upper bound."""
     rows = found.rows
     seen = rows.leave_ns > 0
-    soonest = _reduced(found, rows.leave_ns, seen & rows.waits, np.minimum, 2**62)
-    anyhow = _reduced(found, rows.leave_ns, seen, np.minimum, 2**62)
+    soonest = _reduce(found, rows.leave_ns, seen & rows.waits, np.minimum, 2**62)
+    anyhow = _reduce(found, rows.leave_ns, seen, np.minimum, 2**62)
     begin = _last_entries(found)
     ended = np.where(soonest < 2**62, soonest, anyhow)
     return np.where(ended < 2**62, np.maximum(ended, begin), begin)
@@ -250,7 +250,7 @@ def _running_maximum(over: Array, follows: Array) -> Array:
     )
 
 
-def _blocked(span: LaneExtent, found: Entries) -> Array:
+def _is_blocked(span: LaneExtent, found: Entries) -> Array:
     """Whether each row's thread was blocked in a wait that ended while the operation was in flight;
     True where no waits are recorded."""
     rows, waits = found.rows, span.waits()
@@ -275,38 +275,38 @@ def _with_usual_messages(span: LaneExtent, found: Entries, ended: Array) -> Arra
     """
     rows, operations = found.rows, found.operations
     begun = rows.enter_ns + rows.held_ns  # a stream may be busy when compute reaches the message
-    begin, number = _reduced(found, begun, rows.decides, np.maximum, -(2**62)), rows.operation
+    begin, number = _reduce(found, begun, rows.decides, np.maximum, -(2**62)), rows.operation
     receiving = operations.message[number] & ~rows.sends
-    entered = _reduced(found, rows.enter_ns, receiving, np.maximum, -(2**62))
+    entered = _reduce(found, rows.enter_ns, receiving, np.maximum, -(2**62))
     took = np.maximum(ended - begin, 0).astype(float)
     names = [span.trace.ranks[int(rank)].node for rank in span.ranks]
     node = np.unique(names, return_inverse=True)[1].reshape(-1)[rows.lane]
-    ends = (_reduced(found, node, node >= 0, of, 0) for of in (np.minimum, np.maximum))
+    ends = (_reduce(found, node, node >= 0, of, 0) for of in (np.minimum, np.maximum))
     kind = row_hash([operations.size_bytes, np.equal(*ends)])
     channel = row_hash([kind, operations.queue])
     kind, channel = (np.unique(one, return_inverse=True)[1].reshape(-1) for one in (kind, channel))
-    blocked = rows.waits & _blocked(span, found)
+    blocked = rows.waits & _is_blocked(span, found)
     wait = np.unique(row_hash([rows.lane, rows.leave_ns]), return_inverse=True)[1].reshape(-1)
     alone = np.bincount(number, blocked & (np.bincount(wait)[wait] == 1)) > 0
-    soonest = _reduced(found, rows.leave_ns, blocked, np.minimum, 2**62)
-    latest = _reduced(found, rows.leave_ns, blocked, np.maximum, -(2**62))
+    soonest = _reduce(found, rows.leave_ns, blocked, np.minimum, 2**62)
+    latest = _reduce(found, rows.leave_ns, blocked, np.maximum, -(2**62))
     both = (np.bincount(number, blocked) > 1) & (latest - soonest <= TELLING_NS)
     held = alone & (ended - np.maximum(entered, begin) >= TELLING_NS)
     sure = operations.message & (alone | both)
-    usual = most = _undisturbed(took, channel, operations.message, took)  # an end is a bound
+    usual = most = _quiet_durations(took, channel, operations.message, took)  # an end is a bound
     for _ in range(2):
-        expected = np.minimum(_undisturbed(took, channel, sure, usual), most) + begin
+        expected = np.minimum(_quiet_durations(took, channel, sure, usual), most) + begin
         last = np.full(len(rows), -np.inf)
         np.maximum.at(last, wait, expected[number])
         seen = np.bincount(number, blocked & (expected[number] == last[wait])) > 0
         awaited = operations.message & (seen & (entered <= begin) | held)
-        usual = _undisturbed(took, kind, awaited, most)
-    usual = np.minimum(_undisturbed(took, channel, awaited, usual), most)
+        usual = _quiet_durations(took, kind, awaited, most)
+    usual = np.minimum(_quiet_durations(took, channel, awaited, usual), most)
     known = awaited | ~operations.message
     return np.where(known, ended, begin + np.minimum(took, usual)).astype(np.int64)
 
 
-def _undisturbed(took: Array, kind: Array, chosen: Array, otherwise: Array) -> Array:
+def _quiet_durations(took: Array, kind: Array, chosen: Array, otherwise: Array) -> Array:
     """For each operation the low quantile of the durations of the chosen ones of its kind;
     `otherwise` where none of its kind is chosen."""
     count = int(kind.max()) + 1

@@ -29,7 +29,7 @@ from evenstep.trace.operations import (
     after_gathers,
     gathered_ahead,
     in_chunks,
-    joined,
+    join,
     latest,
 )
 
@@ -202,14 +202,12 @@ def _after_computes(ops: Columns, *, overlapping: bool) -> list[Pairs]:
     computes = computes[np.lexsort([-ops.end_s[computes], ops.worker[computes]])]
     found = [
         _chain(ops, known | late, ops.worker, rank),
-        joined((computes, ops.worker[computes]), (nodes, ops.worker[nodes])),
+        join((computes, ops.worker[computes]), (nodes, ops.worker[nodes])),
     ]
     if overlapping:
         reductions = in_order(ops, ops.role == Role.GRADS)[::-1]
         following = nodes[rank[nodes] > Role.GC]
-        found.append(
-            joined((reductions, ops.worker[reductions]), (following, ops.worker[following]))
-        )
+        found.append(join((reductions, ops.worker[reductions]), (following, ops.worker[following])))
     return found
 
 

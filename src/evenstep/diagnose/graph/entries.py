@@ -17,7 +17,7 @@ from evenstep.diagnose.levels import MINOR
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Array, Columns, run_numbers
 from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op, Phase
-from evenstep.trace.trace import Trace, matched
+from evenstep.trace.trace import Trace, match_messages
 
 FROM_ROOT = (int(Op.BROADCAST), int(Op.SCATTER))
 TO_ROOT = (int(Op.REDUCE), int(Op.GATHER))
@@ -50,7 +50,7 @@ def entries(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     """Every operation that any of these ranks took part in."""
     found = collectives(trace, clocks, ranks)
     events = trace.of_kind(Kind.POINT_TO_POINT)
-    events = _finished(events, ranks, np.ones(len(events), bool))
+    events = _finished_records(events, ranks, np.ones(len(events), bool))
     if not len(events):
         return found
     sent = _messages(trace, events, clocks, ranks)
@@ -65,9 +65,9 @@ def entries(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
 def collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     """Every collective that any of these ranks took part in."""
     events = trace.of_kind(Kind.COLLECTIVE)
-    events = _in_order(_finished(events, ranks, events.group >= 0))
+    events = _in_order(_finished_records(events, ranks, events.group >= 0))
     number = run_numbers(events.group, events.group_seq)
-    single = _unrelated(events, number)
+    single = _unrelated_records(events, number)
     if single.any():
         number = _singled_out(number, single)
     placed = stamps(trace, events, clocks)
@@ -116,7 +116,7 @@ def _by_queue(rows: Columns, operations: Columns) -> Entries:
     return Entries(rows.sorted_by("operation"), operations.select(order))
 
 
-def _finished(events: Columns, ranks: Array, usable: Array) -> Columns:
+def _finished_records(events: Columns, ranks: Array, usable: Array) -> Columns:
     """The usable records of these ranks that ended without an error."""
     ended = events.exit_ns
     if (device := on_device(events)).any():
@@ -151,7 +151,7 @@ def _in_order(events: Columns) -> Columns:
     return events.sorted_by("group", "group_seq", "rank")
 
 
-def _unrelated(events: Columns, number: Array) -> Array:
+def _unrelated_records(events: Columns, number: Array) -> Array:
     """Records that tell nothing of the other members: their kind or their root is not known."""
     rooted = np.isin(events.op, FROM_ROOT + TO_ROOT)
     unknown = ~np.isin(events.op, _SYNCHRONIZING) & ~rooted
@@ -280,7 +280,7 @@ def _sizes(events: Columns, first: Array) -> Array:
 
 def _messages(trace: Trace, events: Columns, clocks: Clocks, ranks: Array) -> Entries:
     """Every message as one operation; where only one end is known, as an operation of one."""
-    pairs = matched(events)
+    pairs = match_messages(events)
     number = len(pairs.send) + np.arange(len(events))
     number[pairs.send] = number[pairs.receive] = np.arange(len(pairs.send))
     single = number >= len(pairs.send)

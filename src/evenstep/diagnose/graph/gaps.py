@@ -127,7 +127,7 @@ def _fitted(gaps: Gaps, waits: Array, free: Array) -> tuple[Array, Array]:
     late = (gaps.over > np.minimum(gaps.lasted, 0.0) - AT_ONCE_NS).any(axis=1)  # others hold nobody
     tries = [one for ahead in np.flatnonzero(late).tolist() for one in (ahead, -ahead)]
     for _ in range(PACE_ROUNDS if tries else 0):
-        before, waits = waits, np.where(free, _refitted(gaps, waits, tries), waits)
+        before, waits = waits, np.where(free, _fit_round(gaps, waits, tries), waits)
         if (waits == before).all():
             break
     misfit, _ = gaps.misfit(waits, gaps.paces(waits))
@@ -136,7 +136,7 @@ def _fitted(gaps: Gaps, waits: Array, free: Array) -> tuple[Array, Array]:
     return waits, means(each[gaps.cell], gaps.kind)
 
 
-def _refitted(gaps: Gaps, waits: Array, tries: list[int]) -> Array:
+def _fit_round(gaps: Gaps, waits: Array, tries: list[int]) -> Array:
     """The waits of one round, with paces as these have it."""
     pace = gaps.paces(waits)
     misfit, length = gaps.misfit(waits, pace)

@@ -41,7 +41,7 @@ def with_issues(
     span = int(rows.at_ns.max() - rows.at_ns.min()) + int(rows.slack_ns.max()) + 1
     at = np.maximum.accumulate(rows.at_ns[entry] - rows.slack_ns[entry] + lane * span) - lane * span
     before, same = np.append(0, resumed[:-1]), np.append(False, np.diff(rows.lane) == 0)
-    source = np.where(opens, NONE, _awaited(rows, resumed, entry, at, busy))
+    source = np.where(opens, NONE, _resumption_rows(rows, resumed, entry, at, busy))
     inside = (source >= 0) & (rows.segment[source] == rows.segment[entry])
     crosses = (source >= 0) & ~inside | opens
     once = np.unique(source, return_index=True)[1]  # later issues come after the first
@@ -69,7 +69,9 @@ def with_issues(
     return rows.with_column("host", host), Columns.concatenate([operations, issues])
 
 
-def _awaited(rows: Columns, resumed: Array, entry: Array, at: Array, busy: Intervals) -> Array:
+def _resumption_rows(
+    rows: Columns, resumed: Array, entry: Array, at: Array, busy: Intervals
+) -> Array:
     """The row after which the device had gone on before the host issued each of these entries, -1
     where the host does not wait for that.
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenstep.diagnose.graph.awaited import Awaited, awaited
+from evenstep.diagnose.graph.awaited import Awaited, infer_waits
 from evenstep.diagnose.graph.entries import Entries
 from evenstep.diagnose.graph.structure import grouped_order
 from evenstep.diagnose.levels import MOST, NEARLY_ALL
@@ -139,7 +139,7 @@ def _table(rows: Columns, enter: Array | None, wait: Array | None, order: Array 
     )
 
 
-def _entered(rows: Columns, waits: Array) -> Columns:
+def _entry_rows(rows: Columns, waits: Array) -> Columns:
     """Rows of entries into operations that the entries decide on, and of waits in calls."""
     enter = np.where(rows.decides, rows.operation, NONE)
     wait = np.where(waits, rows.operation, NONE)
@@ -182,7 +182,7 @@ def _host_rows(
     known = np.zeros(len(waits), bool)
     if len(later) and not len(waits):
         rows = rows.sorted_by("lane", "enter_ns", "seq")
-        waited = awaited(rows, found.operations, over)
+        waited = infer_waits(rows, found.operations, over)
         ahead = np.where(rows.waits & ~rows.calls, waited.ahead, 0)
         blocked = rows.waits & (rows.calls | ((ahead == 1) & ~waited.worked))
         parts += _deferred_waits(rows, waited._replace(ahead=ahead))
@@ -194,7 +194,7 @@ def _host_rows(
     ends = ends.select(~span.device[ends.lane])
     ends = ends.with_column("enter_ns", ends.leave_ns)
     parts += _send_waits(span, rows.select(~np.isin(rows.lane, sure)), phases, over)
-    return [_entered(rows, blocked), *parts, _table(ends, None, None, STEP_END)], unknown
+    return [_entry_rows(rows, blocked), *parts, _table(ends, None, None, STEP_END)], unknown
 
 
 def _send_waits(span: LaneExtent, rows: Columns, phases: Columns, over: Array) -> list[Columns]:
@@ -368,7 +368,7 @@ def _device_rows(span: LaneExtent, found: Entries, over: Array) -> list[Columns]
     rows = found.rows.select(found.rows.on_device)
     rows = rows.select(np.lexsort([rows.seq, ~rows.sends, rows.enter_ns, rows.lane]))
     rows = rows.with_column("seq", np.arange(len(rows)))  # sends first on every rank of a ring
-    waited = awaited(rows, found.operations, over)
+    waited = infer_waits(rows, found.operations, over)
     rows = rows.with_column("idle", waited.idle)
     changes = (np.diff(rows.lane, append=-1) != 0) | (np.diff(rows.step, append=-1) != 0)
     last = np.flatnonzero(changes)
@@ -386,7 +386,7 @@ def _device_rows(span: LaneExtent, found: Entries, over: Array) -> list[Columns]
     waited = waited._replace(since_ns=since)
     finals = rows.select(last[step[left]]).with_column("operation", rows.operation[left])
     return [
-        _entered(rows, (waited.ahead == 1) & ~waited.worked),
+        _entry_rows(rows, (waited.ahead == 1) & ~waited.worked),
         *_deferred_waits(rows, waited),
         _table(finals, None, finals.operation, WAIT),
         _table(ends, None, None, STEP_END),

@@ -178,7 +178,7 @@ def micro_batches(graph: Graph) -> MicroBatches | None:
     """The micro-batches of a graph; None where no messages pass work on."""
     if not graph.operations.message.any():
         return None
-    passed = _passed(graph)
+    passed = _passage(graph)
     usual = _usual(graph, passed)
     relative = graph.own_ns / np.maximum(usual, 1.0)
     parts = _parts(graph, passed, usual)
@@ -295,7 +295,7 @@ class _Passed(NamedTuple):
     target: Array  # likewise the receiver
 
 
-def _passed(graph: Graph) -> _Passed:
+def _passage(graph: Graph) -> _Passed:
     rows = graph.rows
     source, target = message_ends(graph)
     sends, receives = source[rows.enter] == rows.lane, target[rows.wait] == rows.lane

@@ -6,7 +6,7 @@ import numpy as np
 
 from evenstep.diagnose.graph.awaited import places_of, waits_of
 from evenstep.diagnose.graph.gaps import Gaps, clearly, gaps_between, weighted_median
-from evenstep.diagnose.graph.streams import CROSSING_NS, moved
+from evenstep.diagnose.graph.streams import CROSSING_NS, move_sooner
 from evenstep.diagnose.graph.structure import means
 from evenstep.diagnose.levels import MINOR
 from evenstep.trace.columns import Array, Columns
@@ -35,15 +35,15 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
     lost = held[gaps.row] & ~gaps.opens & (means(told, gaps.kind) < MINOR)[gaps.kind]
     held[gaps.row[lost]] = False
     issued = _since_issued(some, gaps.row[lost])
-    tried = gaps_between(moved(some, slice(None), issued), some.leave_ns, place)
+    tried = gaps_between(move_sooner(some, slice(None), issued), some.leave_ns, place)
     issued[gaps.row[lost & ~_fits_better(some, operations, (gaps, tried), lost)]] = 0
-    some, sooner = moved(some, slice(None), issued), np.zeros(len(some), np.int64)
+    some, sooner = move_sooner(some, slice(None), issued), np.zeros(len(some), np.int64)
     stamped = gaps_between(some, some.leave_ns, place)
     for _ in range(ROUNDS):
-        gaps = gaps_between(moved(some, slice(None), sooner), some.leave_ns, place)
+        gaps = gaps_between(move_sooner(some, slice(None), sooner), some.leave_ns, place)
         work, waits = _usual_work(some, operations, gaps, held[gaps.row])
         sooner[gaps.row] = np.rint(_held_ns(stamped, waits, work, held[gaps.row]))
-    return moved(rows, mine, issued + sooner)
+    return move_sooner(rows, mine, issued + sooner)
 
 
 def _since_issued(rows: Columns, lost: Array) -> Array:

@@ -50,7 +50,7 @@ class Change(NamedTuple):
         return Change.none()._replace(operations=operations, took_ns=np.maximum(took_ns, 0.0))
 
 
-def combined(graph: Graph, changes: Sequence[Change]) -> Change:
+def combine(graph: Graph, changes: Sequence[Change]) -> Change:
     """All changes at once: their differences are summed; the result is at least 0, and own work at
     least the smallest that one of the changes sets."""
     own, took = graph.own_ns.copy(), graph.took_ns.copy()
@@ -78,12 +78,13 @@ def replay(graph: Graph, changes: Sequence[Change]) -> Array:
     """
     most = max(1, CELLS // max(len(graph.rows), 1))
     parts = [
-        _replayed(graph, changes[first : first + most]) for first in range(0, len(changes), most)
+        _replay_changes(graph, changes[first : first + most])
+        for first in range(0, len(changes), most)
     ]
     return np.concatenate([np.zeros((0, len(graph.steps), len(graph.ranks))), *parts])
 
 
-def _replayed(graph: Graph, changes: Sequence[Change]) -> Array:
+def _replay_changes(graph: Graph, changes: Sequence[Change]) -> Array:
     tables = _Tables(graph, changes)
     chunks = _chunks(graph, MOST_CHUNKS)
     for allowed in (ROUNDS, len(graph.batch_of) + 1):

@@ -55,8 +55,8 @@ def segments(
     operations = operations.with_column("took_ns", _took(rows, operations))
     if "slack_ns" in rows and (rows.slack_ns >= 0).any():
         rows, operations = with_issues(rows, operations, resumed, start, stretch[index], busy)
-    rows, operations = _sorted(rows, operations)
-    made = _batched(rows, operations, steps, ranks, (stretch, start))
+    rows, operations = _sort(rows, operations)
+    made = _batch(rows, operations, steps, ranks, (stretch, start))
     between_ns[gaps] = 0
     return replace(made, between_ns=between_ns)
 
@@ -144,7 +144,7 @@ def _took(rows: Columns, operations: Columns) -> Array:
     return np.asarray(np.maximum(operations.over_ns - begin, 0).astype(float))
 
 
-def _sorted(rows: Columns, operations: Columns) -> tuple[Columns, Columns]:
+def _sort(rows: Columns, operations: Columns) -> tuple[Columns, Columns]:
     """Both tables in order of segment, operations renumbered."""
     order = np.argsort(operations.segment, kind="stable")
     if not (np.diff(order) == 1).all():
@@ -158,7 +158,7 @@ def _sorted(rows: Columns, operations: Columns) -> tuple[Columns, Columns]:
     return rows.select(order), operations
 
 
-def _batched(
+def _batch(
     rows: Columns, operations: Columns, steps: Array, ranks: Array, stretches: tuple[Array, Array]
 ) -> Graph:
     stretch, start = stretches
@@ -183,11 +183,11 @@ def _batched(
         batches.append(Batch(first_row[mine], first_operation[mine], links, over, ends))
     carried = np.full((len(start), len(ranks) + queues), -np.inf)
     carried[:, : len(ranks)] = np.where(start > -(2**62), start, np.nan)
-    started = _started(carried)
+    started = _start_state(carried)
     return Graph(ranks, steps, rows, operations, batches, batch_of, place, started, stretch)
 
 
-def _started(carried: Array) -> Array:
+def _start_state(carried: Array) -> Array:
     """The state with lanes of unknown beginning free as early as any other."""
     lowest = np.where(np.isfinite(carried), carried, np.inf)
     lowest = lowest.min(axis=1, keepdims=True, initial=np.inf)  # of no lanes, too

@@ -76,7 +76,7 @@ def idle_before(slack_ns: Array, lasted_ns: Array, place: Array) -> Array:
     return np.asarray((slack_ns >= 0) & (slack_ns <= np.maximum(lag, LAUNCH_NS)))
 
 
-def moved(rows: Columns, which: Array | slice, sooner: Array) -> Columns:
+def move_sooner(rows: Columns, which: Array | slice, sooner: Array) -> Columns:
     """The rows, with some entries (indices) so many ns sooner, but none before its host issued
     it."""
     enter, slack = rows.enter_ns.copy(), rows.slack_ns.copy()

@@ -116,7 +116,7 @@ def _waits(graph: Graph, reached_ns: Array) -> _Waits:
     return _Waits(rows[seen], blocked[seen], others[seen])
 
 
-def _reached(graph: Graph) -> tuple[Array, Array]:
+def _reach_and_resume(graph: Graph) -> tuple[Array, Array]:
     """When each row's lane reached it, and when its wait was over: two of (rows,), ns.
 
     Of successive waits none begins before the previous one is over.
@@ -139,7 +139,7 @@ def _reached(graph: Graph) -> tuple[Array, Array]:
 
 def times(graph: Graph) -> Times:
     """Sums over the rows of each step and lane."""
-    at, over = _reached(graph)
+    at, over = _reach_and_resume(graph)
     found = _waits(graph, at)
     shared = ~graph.operations.message & (graph.operations.members > 1)
     took = np.append(graph.took_ns, 0.0)  # -1, none, takes nothing

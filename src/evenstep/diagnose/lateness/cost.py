@@ -17,7 +17,7 @@ import numpy as np
 
 from evenstep.diagnose.graph.entries import TO_ROOT
 from evenstep.diagnose.graph.peers import Peers, peers
-from evenstep.diagnose.graph.replay import Change, combined, replay, step_lengths
+from evenstep.diagnose.graph.replay import Change, combine, replay, step_lengths
 from evenstep.diagnose.graph.structure import (
     Graph,
     by_step_and_lane,
@@ -130,7 +130,7 @@ class Costs:
                     late & (wanted > 0), np.maximum(wanted, weight.sum(axis=2)), wanted
                 )
             explains = weight.sum(axis=2, keepdims=True) >= MOST * wanted[:, :, None]
-            less = _distributed(wanted, np.where(explains, weight, own), own)
+            less = _distribute(wanted, np.where(explains, weight, own), own)
             ended = self.graph.device[part.lanes] & ~late & (np.diff(part.segments) == 1)[:, None]
             ended &= (wanted[:-1] > 0) & (wanted[1:] <= 0)
             above = np.maximum(above_others(own[1:, :, 0]), 0.0)
@@ -198,7 +198,7 @@ class Costs:
 
     def combined(self, changes: Sequence[Change]) -> Change:
         """All of these changes at once."""
-        return combined(self.graph, changes)
+        return combine(self.graph, changes)
 
 
 def _level(own: Array) -> Array:
@@ -213,7 +213,7 @@ def _level(own: Array) -> Array:
     return np.asarray(np.where(unlike[:, None], lanes, common[None, :]))[None]
 
 
-def _distributed(wanted: Array, weight: Array, own: Array) -> Array:
+def _distribute(wanted: Array, weight: Array, own: Array) -> Array:
     """What to take from each cell, distributed over its places by weight; what exceeds the work of
     these places, over all places."""
     wanted, total = np.maximum(wanted, 0.0), weight.sum(axis=2)

@@ -84,7 +84,7 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
     step = float(np.median(grid.step_ns))
     late, work = {}, grid.work_ns.astype(float)
     explained = np.zeros(grid.shape)
-    for cause, whole, beyond in _recorded(grid):
+    for cause, whole, beyond in _recorded_causes(grid):
         taken = np.clip(whole, 0, work - explained)
         explained += taken
         beyond = np.minimum(beyond, taken)
@@ -113,7 +113,7 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
     return Delays(grid, excess, late, loss, _phase_of(grid), rest, chronic, noise, beyond)
 
 
-def _recorded(grid: StepGrid) -> list[tuple[Cause, Array, Array]]:
+def _recorded_causes(grid: StepGrid) -> list[tuple[Cause, Array, Array]]:
     """Each recorded cause with its time in every cell, and the part that makes the rank late."""
     writing = grid.phase_ns[Phase.CHECKPOINT] + grid.phase_ns[Phase.EVALUATION]
     paused = _holding_up(grid)
@@ -159,11 +159,11 @@ def _cost(
         gain = saved[0]
         if len(present) > 1:
             gain = (saved[2 + at] + saved[0] - saved[2 + len(present) + at]) / 2
-        loss[cause] = _shared(late[cause], gain)
+        loss[cause] = _share_out(late[cause], gain)
     return loss, saved[1] - saved[0]
 
 
-def _shared(cells: Array, gain: Array) -> Array:
+def _share_out(cells: Array, gain: Array) -> Array:
     """The gain in each stretch of steps, shared by its late cells in proportion."""
     found = np.zeros(cells.shape)
     stretches = max(len(cells) // NEAR_STEPS, 1)

@@ -103,7 +103,7 @@ def _failure(folder: Path, number: int) -> str:
         return title(max(hung, key=lambda place: place.since_ns))
     first = first_of(dead, [rank for place in places for rank in place.missing])
     those = words.ranks([death.rank for death in first])
-    return f"{those} died: {words.ended(first[0].facts)}" if first else ""
+    return f"{those} died: {words.how_ended(first[0].facts)}" if first else ""
 
 
 def attempts_of(run: Mapping[str, Any]) -> list[Attempt]:
@@ -146,7 +146,7 @@ def _attempt(folder: Path, number: int) -> Attempt | None:
     main = max(spools, key=lambda spool: int(spool.summaries["count"].sum()))
     rows = main.summaries
     steps = int(rows["count"].sum())
-    first, last = _logged(main) or (None, None)
+    first, last = _logged_steps(main) or (None, None)
     world = max(int(spool.identity.get("world", 1)) for spool in spools)
     writing = _checkpoints(spools)
     again, again_ns = _since(rows, writing[-1][0] if writing else -1)
@@ -206,7 +206,7 @@ def _since(rows: Array, step: int) -> tuple[int, float]:
     return int(rows["count"][after].sum()), float(rows["step_sum_ns"][after].sum())
 
 
-def _logged(spool: SpoolContents) -> tuple[int, int] | None:
+def _logged_steps(spool: SpoolContents) -> tuple[int, int] | None:
     """Least and largest value of the script's own logged count of steps."""
     found = (_values(spool, Kind.MARKER, name) for name in PROGRESS)
     values = next((each for each in found if len(each)), None)
@@ -261,14 +261,14 @@ def deaths(trace: Trace) -> list[Death]:
         if _wrong(info)
     ]
     within = _ended_within(trace) if found else set()
-    asked = [info for rank, info in trace.ranks.items() if rank in within or _stopped(info)]
+    asked = [info for rank, info in trace.ranks.items() if rank in within or _was_stopped(info)]
     first_ns = min((wall_ns(info, ended_ns(info) or 0) for info in asked), default=math.inf)
     found = [death for death in found if death.at_ns < first_ns - RESOLUTION_NS]
-    if all(_interrupted(death.facts) for death in found):
+    if all(_was_interrupted(death.facts) for death in found):
         return []
     if found:  # the job is over: a rank that did not close its trace died, too
         known = {death.rank for death in found}
-        cut = {rank: info for rank, info in trace.ranks.items() if _cut(info)}
+        cut = {rank: info for rank, info in trace.ranks.items() if _was_cut(info)}
         found += [
             Death(rank, wall_ns(info, ended_ns(info) or info.facts["heartbeat_ns"]), info.facts)
             for rank, info in cut.items()
@@ -292,8 +292,10 @@ def first_of(found: Sequence[Death], awaited: Iterable[int]) -> list[Death]:
     gone = [death for death in close if _gone_ns(death) < _gone_ns(close[0])]
     silent = [death for death in gone if "raised" not in death.facts]
     first = next(iter(waited_for or silent or close))
-    raised = _raised(first)
-    alike = [each for each in found if raised and _raised(each) == raised and each is not first]
+    raised = _exception_of(first)
+    alike = [
+        each for each in found if raised and _exception_of(each) == raised and each is not first
+    ]
     return [first, *alike]
 
 
@@ -317,8 +319,10 @@ def hung_first(
         gave_up_ns = min(_gave_up_ns(trace.ranks[rank]) for rank in place.waiting)
         soon_ns = min(entered_ns + limit_ns(place, step_ns), gave_up_ns)
         over = {rank: info for rank, info in trace.ranks.items() if _over(info, soon_ns)}
-        stopped = {rank for rank, info in over.items() if _stopped(info)}
-        left = {rank for rank, info in over.items() if not (_wrong(info) or _cut(info))} - stopped
+        stopped = {rank for rank, info in over.items() if _was_stopped(info)}
+        left = {
+            rank for rank, info in over.items() if not (_wrong(info) or _was_cut(info))
+        } - stopped
         died = {death.rank for death in found if death.at_ns < soon_ns} | stopped
         awaited = set(place.missing)
         mismatched = place.different or (awaited and awaited <= left)
@@ -372,16 +376,16 @@ def ended_ns(info: RankInfo) -> int | None:
 def _wrong(info: RankInfo) -> bool:
     """Whether the recorded end is a death."""
     ended, raised = info.facts.get("ended") or {}, info.facts.get("raised") or {}
-    if _stopped(info):
+    if _was_stopped(info):
         return False
     failed = ended.get("signal") or ended.get("exit_code") or raised
     return bool(failed) or ("ended" in info.facts and not info.closed and "exit_code" not in ended)
 
 
-def _stopped(info: RankInfo) -> bool:
+def _was_stopped(info: RankInfo) -> bool:
     """Whether a person or a scheduler ended it, by its launcher, or without one by itself."""
     ended = info.facts.get("ended")
-    return bool(ended.get("asked")) if ended else _interrupted(info.facts)
+    return bool(ended.get("asked")) if ended else _was_interrupted(info.facts)
 
 
 def _ended_within(trace: Trace) -> set[int]:
@@ -393,11 +397,11 @@ def _ended_within(trace: Trace) -> set[int]:
     return {rank for rank in within if trace.ranks[rank].closed and not _wrong(trace.ranks[rank])}
 
 
-def _interrupted(facts: dict[str, Any]) -> bool:
+def _was_interrupted(facts: dict[str, Any]) -> bool:
     return (facts.get("raised") or {}).get("type") == INTERRUPTED
 
 
-def _cut(info: RankInfo) -> bool:
+def _was_cut(info: RankInfo) -> bool:
     """Whether its trace was not closed, though it had heartbeats and was not asked to end."""
     ended = info.facts.get("ended") or {}
     return not info.closed and not ended.get("asked") and "heartbeat_ns" in info.facts
@@ -408,7 +412,7 @@ def _gone_ns(death: Death) -> float:
     return float((death.facts.get("ended") or {}).get("realtime_ns", math.inf))
 
 
-def _raised(death: Death) -> tuple[str, str] | None:
+def _exception_of(death: Death) -> tuple[str, str] | None:
     """Type and innermost frame of the exception raised."""
     raised = death.facts.get("raised") or {}
     return (raised["type"], raised["frames"][0]) if raised.get("frames") else None

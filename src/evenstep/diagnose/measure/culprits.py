@@ -19,7 +19,7 @@ from evenstep import words
 from evenstep.diagnose import levels
 from evenstep.diagnose.finding import TERMINAL, CallStack, Evidence, Finding
 from evenstep.diagnose.measure.attempts import SILENT_NS
-from evenstep.diagnose.measure.hosts import layouts, node_of, sampled
+from evenstep.diagnose.measure.hosts import layouts, metric_samples, node_of
 from evenstep.diagnose.sentences import TEXTS, say
 from evenstep.statistics.outliers import Series, standing
 from evenstep.trace.columns import Array, Columns
@@ -108,7 +108,7 @@ def _of_late(trace: Trace, rows: Columns, finding: Finding) -> list[CallStack]:
     """Stacks of the places in which the culprits were longer in the finding's steps than the others
     usually are, the longest first."""
     ranks, everywhere = finding.where.ranks[: levels.LISTED], np.ones(len(rows), bool)
-    inside = _concerned(finding, rows.step) if finding.when.steps else everywhere
+    inside = _steps_of_finding(finding, rows.step) if finding.when.steps else everywhere
     samples = {
         rank: _samples(trace, rows, rank, inside if rank in ranks else everywhere)
         for rank in np.unique(rows["rank"]).tolist()
@@ -146,7 +146,7 @@ def _longer_lines(mine: StackSamples, others: Sequence[StackSamples], place: str
     return [line for line in most if more[line] > 0] or most[:1]
 
 
-def _concerned(finding: Finding, steps: Array) -> Array:
+def _steps_of_finding(finding: Finding, steps: Array) -> Array:
     """Which of these steps are the finding's."""
     ranges = [(steps >= first) & (steps <= last) for first, last in finding.when.steps]
     return np.asarray(np.any(ranges, axis=0))
@@ -233,7 +233,7 @@ def slow_machines(trace: Trace, steps: tuple[int, int]) -> list[SlowMachine]:
     hardware = {rank: place.hardware[0] for rank, place in layouts(trace).items()}
     found = []
     for measured in MEASURED:
-        series = _probed(trace, f"probe.{measured}_ns", steps)
+        series = _probe_series(trace, f"probe.{measured}_ns", steps)
         for name in sorted({hardware.get(rank, "") for rank in series}):
             peers = {rank: one for rank, one in series.items() if hardware.get(rank, "") == name}
             outliers = standing(peers, least=levels.NAMED)
@@ -244,9 +244,9 @@ def slow_machines(trace: Trace, steps: tuple[int, int]) -> list[SlowMachine]:
     return sorted(found, key=lambda one: -one.slower)
 
 
-def _probed(trace: Trace, metric: str, steps: tuple[int, int]) -> Mapping[int, Series]:
+def _probe_series(trace: Trace, metric: str, steps: tuple[int, int]) -> Mapping[int, Series]:
     """Each rank's probe measurements in these steps, where there are `SEVERAL`."""
-    numbers = sampled(trace, metric)
+    numbers = metric_samples(trace, metric)
     inside = (numbers.step >= steps[0]) & (numbers.step <= steps[1])
     found = {}
     for rank in np.unique(numbers.rank[inside]).tolist():
@@ -276,7 +276,7 @@ def with_stop(trace: Trace, finding: Finding) -> Finding:
     ranks, steps = finding.where.ranks, trace.of_kind(Kind.STEP)
     if finding.mode != "straggler" or len(ranks) != 1:
         return finding
-    steps = steps.select((steps["rank"] == ranks[0]) & _concerned(finding, steps.step))
+    steps = steps.select((steps["rank"] == ranks[0]) & _steps_of_finding(finding, steps.step))
     if not len(steps):
         return finding
     samples, longest = trace.of_kind(Kind.SAMPLE), int((steps.exit_ns - steps.enter_ns).argmax())

@@ -48,7 +48,7 @@ def _side(grid: StepGrid, rows: Array) -> _Side:
     return _Side(len(step), cv_of(step), [int(rank) for rank in slow], floor)
 
 
-def _judged(before: _Side, after: _Side) -> str:
+def _judge_variation(before: _Side, after: _Side) -> str:
     """Whether variation fell, stayed or rose beyond chance, as one of `_KINDS`.
 
     The logarithm of a standard deviation has a standard error of 1/√(2n) (normal distribution).
@@ -85,7 +85,7 @@ def _entry(step: int | None, kind: str, before: _Side, after: _Side) -> dict[str
         "cv": [before.cv, after.cv],
         "slow_ranks": [before.slow, after.slow],
         "floor_ns": [before.floor_ns, after.floor_ns],
-        "verdict": _judged(before, after),
+        "verdict": _judge_variation(before, after),
     }
 
 
@@ -249,11 +249,11 @@ def pacing(trace: Trace) -> dict[str, Any] | None:
         "verdicts": dict(Counter(str(one.get("word") or ENDED_EARLY) for one in verdicts)),
         "effect": _effect(verdicts),
         "part": next((str(one["part"]) for one in accounts.values() if one.get("part")), ""),
-        "beside": _beside(trace, paced),
+        "beside": _unpaced_beside(trace, paced),
     }
 
 
-def acted(trace: Trace) -> list[dict[str, Any]]:
+def effects_of_actions(trace: Trace) -> list[dict[str, Any]]:
     """The effect of each action, by the rank whose trial compared most pairs: the keys of that
     fact, and `rank`."""
     most: dict[tuple[str, str | None], dict[str, Any]] = {}
@@ -265,7 +265,7 @@ def acted(trace: Trace) -> list[dict[str, Any]]:
     return list(most.values())
 
 
-def _beside(trace: Trace, paced: Sequence[int]) -> dict[str, Any] | None:
+def _unpaced_beside(trace: Trace, paced: Sequence[int]) -> dict[str, Any] | None:
     """Paced and unpaced ranks compared; None where there is one kind only."""
     unpaced = sorted(set(trace.ranks) - set(paced))
     if not unpaced:

@@ -25,9 +25,9 @@ from evenstep.diagnose.graph.structure import (
     union_length,
 )
 from evenstep.statistics.interval import BLOCK_STEPS
-from evenstep.trace.clocks.clocks import Clocks, align, sharpened
+from evenstep.trace.clocks.clocks import Clocks, align, sharpen
 from evenstep.trace.columns import Array, Columns
-from evenstep.trace.cores import each
+from evenstep.trace.cores import map_on_cores
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.trace.spooled import OnDisk
 from evenstep.trace.spools import LARGE_RECORDS
@@ -148,7 +148,7 @@ def step_grid(trace: Trace) -> StepGrid:
     sample, sampled = _sample(trace, numbers)
     grid = _grid_of(sample, numbers, ranks)
     grid.sampled = sampled
-    parts = each(lambda piece: _dense(trace, grid, numbers[slice(*piece)]), pieces)
+    parts = map_on_cores(lambda piece: _dense(trace, grid, numbers[slice(*piece)]), pieces)
     for name in _CELLS:  # popped: keeping the pieces would double the memory
         setattr(grid, name, np.concatenate([part.pop(name) for part in parts]))
     for phase in Phase:
@@ -166,7 +166,7 @@ def _grid_of(trace: Trace, numbers: Array, ranks: Array, clocks: Clocks | None =
     present = np.isin(numbers, steps.step)
     shape = (len(numbers), len(ranks))
     cells: dict[str, Any] = {name: np.zeros(shape, np.int64) for name in _CELLS}
-    clocks = clocks or sharpened(trace, align(trace))
+    clocks = clocks or sharpen(trace, align(trace))
     grid = StepGrid(
         steps=numbers, ranks=ranks, phase_ns={phase: np.zeros(shape, np.int64) for phase in Phase},
         clocks=clocks, records=trace, graph=graph(trace, clocks, numbers[present], ranks),
@@ -366,12 +366,12 @@ def _pieces(trace: Trace, steps: int) -> list[tuple[int, int]]:
 def _dense(trace: Trace, whole: StepGrid, numbers: Array) -> dict[Any, Array]:
     """The cells of neighbouring steps, by name and phase, from their records and those of the step
     on either side: a collective at the edge of a step may be in the next one on some ranks."""
-    piece = trace.window(int(numbers[0]) - 1, int(numbers[-1]) + 2, _wanted(trace))
+    piece = trace.window(int(numbers[0]) - 1, int(numbers[-1]) + 2, _recorded_columns(trace))
     grid = _grid_of(piece, numbers, whole.ranks, whole.clocks)
     return {**{name: getattr(grid, name) for name in _CELLS}, **grid.phase_ns}
 
 
-def _wanted(trace: Trace) -> dict[Kind, tuple[str, ...]]:
+def _recorded_columns(trace: Trace) -> dict[Kind, tuple[str, ...]]:
     """The columns that the grid is made of, as far as recorded."""
     if isinstance(trace.events, OnDisk) and not trace.events.on_device:
         return _NEEDED
@@ -389,7 +389,7 @@ def _sample(trace: Trace, numbers: Array) -> tuple[Trace, Array]:
     for start in starts:
         sampled[start : start + each_of] = True
     edges = np.flatnonzero(np.diff(sampled.astype(int), prepend=0, append=0)).reshape(-1, 2)
-    wanted = _wanted(trace)
+    wanted = _recorded_columns(trace)
     windows = [
         trace.window(int(numbers[first]), int(numbers[last - 1]) + 1, wanted)
         for first, last in edges

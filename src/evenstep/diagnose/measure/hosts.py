@@ -50,7 +50,7 @@ def busiest(places: Sequence[str]) -> int:
     return max(Counter(place for place, _ in hops(places)).values(), default=0)
 
 
-def grouped(ranks: Sequence[int], places: Sequence[str]) -> list[int]:
+def group_by_place(ranks: Sequence[int], places: Sequence[str]) -> list[int]:
     """The ranks by place, places in order of their first rank."""
     order = {place: number for number, place in enumerate(dict.fromkeys(places))}
     pairs = sorted(zip(ranks, places, strict=True), key=lambda pair: order[pair[1]])
@@ -211,17 +211,17 @@ class Numbers(NamedTuple):
         return len(self.value) > 0
 
 
-def sampled(trace: Trace, metric: str) -> Numbers:
+def metric_samples(trace: Trace, metric: str) -> Numbers:
     """A metric of all ranks, in order of time."""
-    return _numbers(named(trace, Kind.SAMPLE, metric))
+    return _numbers(records_named(trace, Kind.SAMPLE, metric))
 
 
-def marked(trace: Trace, name: str) -> Numbers:
+def logged_values(trace: Trace, name: str) -> Numbers:
     """The values that `evenstep.log(name=value)` recorded, in order of time."""
-    return _numbers(named(trace, Kind.MARKER, name))
+    return _numbers(records_named(trace, Kind.MARKER, name))
 
 
-def named(trace: Trace, kind: Kind, name: str) -> Columns:
+def records_named(trace: Trace, kind: Kind, name: str) -> Columns:
     rows = trace.of_kind(kind)
     return rows.select(rows.name == (trace.names.index(name) if name in trace.names else -1))
 
@@ -275,7 +275,7 @@ def growth(trace: Trace, grid: StepGrid, metric: str) -> Array:
     grow.
     """
     found = np.zeros(grid.shape)
-    rows = named(trace, Kind.SAMPLE, metric)
+    rows = records_named(trace, Kind.SAMPLE, metric)
     rows = rows.select(np.isin(rows["rank"], grid.ranks))
     for rank, _, mine in by_device(rows):
         column = int(np.searchsorted(grid.ranks, rank))
@@ -317,7 +317,7 @@ def ports(trace: Trace) -> list[dict[str, Any]]:
     names = next((pair for pair in _PORTS if set(pair) & set(trace.names)), ())
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for metric, word in zip(names, ("sent", "received"), strict=False):
-        for rank, port, mine in by_device(named(trace, Kind.SAMPLE, metric)):
+        for rank, port, mine in by_device(records_named(trace, Kind.SAMPLE, metric)):
             node = trace.ranks[rank].node if rank in trace.ranks else ""
             entry = found.setdefault((node, port), {"node": node, "port": port})
             if entry.get(f"{word}_gBps") is None:
@@ -374,7 +374,9 @@ class Contention(NamedTuple):
 def contention(trace: Trace, grid: StepGrid) -> Contention | None:
     """The contention of a run; None where it was not sampled."""
     spent_ns = float(grid.duration_ns.sum())
-    cores, running = (sampled(trace, f"cpu.{name}") for name in ("allowed_cores", "running_tasks"))
+    cores, running = (
+        metric_samples(trace, f"cpu.{name}") for name in ("allowed_cores", "running_tasks")
+    )
     if not spent_ns or not cores or not running:
         return None
     worst, node, allowed, there = -np.inf, "", 0.0, []

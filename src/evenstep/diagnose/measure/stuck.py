@@ -111,7 +111,7 @@ def limit_ns(place: Stuck, step_ns: float) -> float:
     return max(SHORTEST_IN_DUMP_NS, PAUSES * place.pause_ns)
 
 
-def unfinished(trace: Trace, kind: Kind = Kind.COLLECTIVE) -> Columns:
+def unfinished_operations(trace: Trace, kind: Kind = Kind.COLLECTIVE) -> Columns:
     """Unfinished operations: without an exit on ranks that did not close their trace or raised, or
     ended by an error (a timeout, a lost peer)."""
     events = trace.of_kind(kind)
@@ -208,7 +208,7 @@ def _stuck_in(trace: Trace, waiting: Columns, **known: Any) -> Stuck:
 
 
 def _collectives(trace: Trace) -> list[Stuck]:
-    pending, found = unfinished(trace), []
+    pending, found = unfinished_operations(trace), []
     events = trace.of_kind(Kind.COLLECTIVE) if len(pending) else pending
     for group in np.unique(pending.group[pending.group >= 0]):
         mine = pending.select(pending.group == group)
@@ -227,7 +227,7 @@ def _place(trace: Trace, events: Columns, waiting: Columns) -> Stuck | None:
     common, different = _different(calls)
     if len(different) == len(calls) > 1:
         different = _unusual(events, waiting, calls) or different
-    passed = _passed(trace, events, group, sequence) - set(calls)
+    passed = _ranks_past(trace, events, group, sequence) - set(calls)
     finished = (entered.exit_ns > 0) & ~np.isin(entered["rank"], waiting["rank"])
     left = bool(passed) or bool(finished.any())
     if left and not different and common in SYNCHRONIZING_OPS:
@@ -271,7 +271,7 @@ def _unusual(events: Columns, waiting: Columns, calls: Mapping[int, EnteredCall]
     return odd if len(odd) < len(calls) else []
 
 
-def _passed(trace: Trace, events: Columns, group: int, sequence: int) -> set[int]:
+def _ranks_past(trace: Trace, events: Columns, group: int, sequence: int) -> set[int]:
     """Ranks known to have passed a collective that their ring no longer holds."""
     found = {
         rank
@@ -292,7 +292,7 @@ def _passed(trace: Trace, events: Columns, group: int, sequence: int) -> set[int
 
 def _messages(trace: Trace) -> list[Stuck]:
     """Messages whose other end was never called, one per peer that is waited for."""
-    pending = unfinished(trace, Kind.POINT_TO_POINT)
+    pending = unfinished_operations(trace, Kind.POINT_TO_POINT)
     if not len(pending):
         return []
     pending = pending.sorted_by("enter_ns")
@@ -304,10 +304,10 @@ def _messages(trace: Trace) -> list[Stuck]:
             key = int(pending.group[index]), *map(int, calls[1:, index])
             awaited.setdefault(key, []).append(index)
     places = [_message(trace, pending.select(np.array(rows))) for rows in awaited.values()]
-    return [place for n, place in enumerate(places) if not _mirrored(place, places[:n])]
+    return [place for n, place in enumerate(places) if not _is_other_end(place, places[:n])]
 
 
-def _mirrored(place: Stuck, before: Sequence[Stuck]) -> bool:
+def _is_other_end(place: Stuck, before: Sequence[Stuck]) -> bool:
     """Whether it is the other end of an earlier entry's message: both called, neither left."""
     return not place.missing and any(
         not other.missing and other.peer in place.waiting and place.peer in other.waiting

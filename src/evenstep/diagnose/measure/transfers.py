@@ -104,7 +104,7 @@ def usual_of_same(rows: Columns) -> dict[str, Array]:
     return {name: usual[same] for name, usual in _usual(rows.transfer_ns, same).items()}
 
 
-def undisturbed(measured: Transfers) -> tuple[Array, Array]:
+def quiet_level(measured: Transfers) -> tuple[Array, Array]:
     """Quiet level and noise of each transfer: those of the same one in all steps or, where these
     are too few, of its kind and at least the low quantile of the same."""
     same = usual_of_same(measured.rows)

@@ -20,11 +20,11 @@ from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.diagnose.levels import CHANGED, NAMED, SMALLEST_SHARE, SURE
 from evenstep.diagnose.measure.grid import StepGrid
-from evenstep.diagnose.measure.hosts import marked
+from evenstep.diagnose.measure.hosts import logged_values
 from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import Share, share_of
-from evenstep.statistics.trend import Trend, association, thinned, trend
+from evenstep.statistics.trend import Trend, association, thin, trend
 from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
@@ -59,15 +59,15 @@ def rounds(grid: StepGrid) -> Rounds | None:
 
 def staleness(trace: Trace, grid: StepGrid) -> Staleness | None:
     """Staleness of every update: logged, or counted where ranks practically never synchronize."""
-    logged = _logged(trace)
+    logged = _logged_staleness(trace)
     if logged is not None:
         return logged
     updating = len(trace.of_kind(Kind.POINT_TO_POINT)) > 0  # else they may be jobs of their own
-    return _counted(trace, grid) if updating and uncoupled(trace, grid) else None
+    return _count_staleness(trace, grid) if updating and is_uncoupled(trace, grid) else None
 
 
-def _logged(trace: Trace) -> Staleness | None:
-    logged = marked(trace, STALENESS)
+def _logged_staleness(trace: Trace) -> Staleness | None:
+    logged = logged_values(trace, STALENESS)
     good = np.isfinite(logged.value) & (logged.value >= 0)
     if not good.any():
         return None
@@ -75,7 +75,7 @@ def _logged(trace: Trace) -> Staleness | None:
     return Staleness(logged.rank[order], logged.step[order], logged.value[order], logged=True)
 
 
-def uncoupled(trace: Trace, grid: StepGrid) -> bool:
+def is_uncoupled(trace: Trace, grid: StepGrid) -> bool:
     """Whether no rank waits for another: collectives are in few steps only, as for checkpoints, and
     ranks do not go in step, as in a pipeline."""
     if len(grid.steps):
@@ -99,7 +99,7 @@ def _since(steps: Columns) -> tuple[Array, Array]:
     return steps.enter_ns - first[place], steps.exit_ns - first[place]
 
 
-def _counted(trace: Trace, grid: StepGrid) -> Staleness:
+def _count_staleness(trace: Trace, grid: StepGrid) -> Staleness:
     """Steps that other ranks finished during each step, while all ranks make steps; without common
     clocks, as if all had begun at once."""
     steps = _finished_steps(trace)
@@ -133,12 +133,12 @@ OUTCOMES = ("loss", "grad_norm", "gradient_norm", "grad_norm_total", "train_loss
 def find(case: Case) -> list[Finding]:
     """Updates staler than they need to be. Where no rank waits for another, none is late."""
     updates = staleness(case.trace, case.grid)
-    if uncoupled(case.trace, case.grid):
+    if is_uncoupled(case.trace, case.grid):
         case.claims.claim(case.delays.cells(Cause.WORK))
         case.claims.rest_ns = np.zeros(len(case.grid.steps))
     if updates is None or len(updates.value) < 2:
         return []
-    bounds, ranks = allowed(case, updates)
+    bounds, ranks = staleness_bounds(case, updates)
     _, place, count = np.unique(updates.rank, return_inverse=True, return_counts=True)
     time = 1.0 / count[place]  # of an update, as a share of its rank's: slow ranks make fewer
     lost = time * (1 - bounds / np.maximum(updates.value, bounds))
@@ -150,7 +150,7 @@ def find(case: Case) -> list[Finding]:
     return _stale(case, updates, share, bounds, ranks) if share.value >= SMALLEST_SHARE else []
 
 
-def allowed(case: Case, updates: Staleness) -> tuple[Array, list[int]]:
+def staleness_bounds(case: Case, updates: Staleness) -> tuple[Array, list[int]]:
     """Bound of each update's staleness, two deviations above that of equally fast ranks; and the
     ranks that are always staler, the stalest first: their bound is two deviations of a mean."""
     regular = rounds(case.grid) if len(case.grid.steps) else None
@@ -167,7 +167,7 @@ def allowed(case: Case, updates: Staleness) -> tuple[Array, list[int]]:
 def drifting(updates: Staleness) -> Trend | None:
     """The trend of staleness per 1,000 updates; None where it is unsure or small."""
     axis = np.arange(len(updates.value)) / 1000
-    places, values = thinned(axis, updates.value)
+    places, values = thin(axis, updates.value)
     quarter = max(len(values) // 4, 1)
     first, last = float(values[:quarter].mean()), float(values[-quarter:].mean())
     change = trend(places, values)
@@ -222,7 +222,7 @@ def relations(case: Case, updates: Staleness | None) -> list[Evidence]:
     if updates is not None:
         causes["staleness"] = _mean_by_step(updates.step, updates.value)
     for name in OUTCOMES:
-        logged = marked(case.trace, name)
+        logged = logged_values(case.trace, name)
         steps, value = _mean_by_step(logged.step, logged.value)
         for cause, (places, numbers) in causes.items():
             _, mine, theirs = np.intersect1d(steps, places, return_indices=True)

@@ -61,7 +61,7 @@ def _of_places(case: Case, places: list[Stuck]) -> Finding:
     elsewhere = sorted(waiting - set(place.waiting))
     sites = {trace.names[call.name] for rank, call in place.calls.items() if rank in place.waiting}
     site = sites.pop() if len(sites) == 1 else ""
-    ended = place.missing and "had ended" in _left(case.trace, place)
+    ended = place.missing and "had ended" in _clause_of_end(case.trace, place)
     rest = "missing" if place.missing else "untraced" if place.untraced else "transport"
     what = "different" if place.different else "ended" if ended else rest
     return _ending(
@@ -122,7 +122,11 @@ def _cause(case: Case, place: Stuck) -> str:
         if circle := _circle(case, place):
             return f"{cause}; {circle}"
         last = last_of(trace, place.missing[0]) if len(place.missing) == 1 else ""
-        return cause + _left(trace, place) + (f"; the last it entered was {last}" if last else "")
+        return (
+            cause
+            + _clause_of_end(trace, place)
+            + (f"; the last it entered was {last}" if last else "")
+        )
     if place.different and place.peer >= 0:
         return f"{words.ranks(place.different)} disagree on the size of the message"
     if place.different:
@@ -130,13 +134,13 @@ def _cause(case: Case, place: Stuck) -> str:
     return say(f"hang.{'untraced' if place.untraced else 'entered'}", those=place.untraced)
 
 
-def _left(trace: Trace, place: Stuck) -> str:
+def _clause_of_end(trace: Trace, place: Stuck) -> str:
     """A clause on how the missing rank had ended by then, or since when it gave no sign of life."""
     info, waiting = trace.ranks[place.missing[0]], trace.ranks[place.waiting[0]]
     began_ns = wall_ns(waiting, place.entered_ns)
     ended, beat = ended_ns(info), info.facts.get("heartbeat_ns")
     if ended is not None and wall_ns(info, ended) < began_ns + place.since_ns / 2:
-        return f", and had ended ({words.ended(info.facts)})"
+        return f", and had ended ({words.how_ended(info.facts)})"
     silent_ns = began_ns + place.since_ns - wall_ns(info, beat) if beat else 0
     if silent_ns > max(SILENT_NS, place.since_ns / 2):
         watched = any("ended" in other.facts for other in trace.ranks.values())
@@ -258,10 +262,10 @@ def rank_failed(case: Case) -> list[Finding]:
         layer="model" if first.facts.get("raised") else "node" if out_of_memory else "framework",
         confidence=CERTAIN if ended_ns(case.trace.ranks[first.rank]) else LIKELY,
         observation=f"{case.ranks_in_words(ranks)} died after step {last}{followed}",
-        cause=words.ended(first.facts)
+        cause=words.how_ended(first.facts)
         + (f"; the last it entered was {in_call}" if in_call else ""),
         where=case.where(ranks),
-        title=f"{words.ranks(ranks)} died: {words.ended(first.facts, brief=True)}",
+        title=f"{words.ranks(ranks)} died: {words.how_ended(first.facts, brief=True)}",
         evidence=[
             Evidence("ranks_failed_first", len(ranks), 0, "ranks"),
             Evidence("ranks_failed", len(case.dead), 0, "ranks"),
@@ -286,7 +290,7 @@ def _never_came(case: Case, first: Death, absent: list[int], step: int) -> Findi
         "hang", round(1.0 - case.running_share, 4), step, say("hang.do.missing"),
         "the last records of every rank", layer="framework", confidence=LIKELY,
         observation=f"{words.ranks(gave)} waited after step {step}, until a timeout ended the job",
-        cause=f"{case.ranks_in_words(absent)} did not come: {words.ended(first.facts)}",
+        cause=f"{case.ranks_in_words(absent)} did not come: {words.how_ended(first.facts)}",
         where=case.where(absent), title=f"{words.ranks(absent)} did not come",
         evidence=[Evidence("ranks_waiting", len(gave), 0, "ranks")],
     )  # fmt: skip

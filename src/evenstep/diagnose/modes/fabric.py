@@ -32,8 +32,8 @@ from evenstep.diagnose.measure.transfers import (
     Transfers,
     message_kinds,
     places_of,
+    quiet_level,
     reference,
-    undisturbed,
 )
 from evenstep.diagnose.modes.bound import of_slow_shapes
 from evenstep.diagnose.modes.intervention import Gain, finding_of, gain_of, when
@@ -59,7 +59,7 @@ class _SlowTransfers(NamedTuple):
 
 def _slow_transfers(measured: Transfers, named: Array | None = None) -> _SlowTransfers:
     """Transfers well outside the noise of their kind, except those named by another mode."""
-    rows, (quiet, noise) = measured.rows, undisturbed(measured)
+    rows, (quiet, noise) = measured.rows, quiet_level(measured)
     judged = np.isfinite(noise) & (quiet > 0)
     if named is not None:
         judged &= ~named
@@ -82,7 +82,7 @@ def _episodes(case: Case) -> list[Finding]:
         return []
     slow = _slow_transfers(case.transfers, case.claims.moves)
     gain = gain_of(case, case.transferred(slow.excess_ns))
-    if not slow.mask.any() or not (_clustered(case.transfers, slow) or _two_states(slow)):
+    if not slow.mask.any() or not (_is_clustered(case.transfers, slow) or _two_states(slow)):
         return []
     case.claims.slow_ns += gain.saved_ns
     return _of_episodes(case, slow, gain)
@@ -91,7 +91,7 @@ def _episodes(case: Case) -> list[Finding]:
 # -- whether it is more than noise -----------------------------------------------------------------
 
 
-def _clustered(measured: Transfers, slow: _SlowTransfers) -> bool:
+def _is_clustered(measured: Transfers, slow: _SlowTransfers) -> bool:
     """Whether slow transfers follow slow ones, of all or of their kind: the correlation of what
     they have more than their kind, in standard errors of chance."""
     rows, excess = measured.rows.select(slow.judged), np.where(slow.mask, slow.ratio, 0.0)
@@ -118,7 +118,7 @@ def _period(measured: Transfers, slow: _SlowTransfers) -> Peak | None:
 # -- the finding -----------------------------------------------------------------------------------
 
 
-def _concerned(measured: Transfers, slow: _SlowTransfers) -> tuple[list[int], list[int]]:
+def _groups_concerned(measured: Transfers, slow: _SlowTransfers) -> tuple[list[int], list[int]]:
     """Groups with at least half the relative excess of the worst, the costliest first; and the
     other judged groups."""
     rows = measured.rows
@@ -134,7 +134,7 @@ def _concerned(measured: Transfers, slow: _SlowTransfers) -> tuple[list[int], li
 
 def _where(case: Case, slow: _SlowTransfers) -> Where:
     """The slow groups and the links that only they use; none where all groups are slow."""
-    hit, calm = _concerned(case.transfers, slow)
+    hit, calm = _groups_concerned(case.transfers, slow)
     names = [case.trace.groups[group].name for group in hit] if calm else []
     suspects = _links(case, hit) - _links(case, calm)
     nodes = {node for group in hit for node in places_of(case.trace, group)}
@@ -249,7 +249,7 @@ class _Collapse(NamedTuple):
 
 def incast(case: Case) -> list[Finding]:
     """What the collapsed transfers took beyond their bytes; a single host has no switch."""
-    return [] if case.trace.one_host else of_slow_shapes(case, _collapse, _collapsed)
+    return [] if case.trace.one_host else of_slow_shapes(case, _collapse, _findings_of_collapse)
 
 
 def _collapse(case: Case, shape: Shape) -> _Collapse | None:
@@ -257,7 +257,7 @@ def _collapse(case: Case, shape: Shape) -> _Collapse | None:
     if shape.op not in MANY_TO_ONE or shape.members <= SEVERAL or not len(shape.sizes):
         return None
     rows = case.transfers.rows
-    quiet, basis = _expected(case, shape)
+    quiet, basis = _expected_times(case, shape)
     limit = COLLAPSED * quiet + levels.SIGMAS * np.nan_to_num(case.transfers.of_kind("noise_ns"))
     mask = shape.rows & (rows.transfer_ns > limit)
     if not mask.any() or _everything_slow(case, mask):
@@ -273,7 +273,7 @@ def _everything_slow(case: Case, mask: Array) -> bool:
     return bool(beside.any() and np.median(ratio[beside]) > levels.CHANGED)
 
 
-def _expected(case: Case, shape: Shape) -> tuple[Array, str]:
+def _expected_times(case: Case, shape: Shape) -> tuple[Array, str]:
     """Time of each transfer without collapse, and its basis: smaller sizes, references, or its own
     quiet level."""
     sizes = case.transfers.rows.size_bytes
@@ -310,7 +310,7 @@ def _slope(sizes: Array, times: Array) -> float:
 # -- incast: the finding ---------------------------------------------------------------------------
 
 
-def _collapsed(case: Case, parts: list[_Collapse], gain: Gain) -> list[Finding]:
+def _findings_of_collapse(case: Case, parts: list[_Collapse], gain: Gain) -> list[Finding]:
     case.claims.moves = np.any([part.mask for part in parts], axis=0)
     first = max(parts, key=lambda part: float(part.shorter_ns.sum()))
     rows, receivers = case.transfers.rows, _roots(case, parts)

@@ -189,7 +189,7 @@ def expected_maximum(ranks: int) -> float:
     return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) if ranks > 1 else 0.0
 
 
-def _projected(share: Share, ranks: int, grown: Callable[[float, int], float]) -> list[Projection]:
+def _project(share: Share, ranks: int, grown: Callable[[float, int], float]) -> list[Projection]:
     """The share at other sizes; `grown` gives it for a multiple of the ranks."""
     return [
         Projection(ranks * factor, *(min(max(grown(value, factor), 0.0), 1.0) for value in share))
@@ -199,7 +199,7 @@ def _projected(share: Share, ranks: int, grown: Callable[[float, int], float]) -
 
 def constant(share: Share, ranks: int) -> list[Projection]:
     """A persistent cause: the same share at any size."""
-    return _projected(share, ranks, lambda value, _: value)
+    return _project(share, ranks, lambda value, _: value)
 
 
 def by_growth(share: Share, ranks: int, growth: Callable[[int, int], float]) -> list[Projection]:
@@ -209,13 +209,13 @@ def by_growth(share: Share, ranks: int, growth: Callable[[int, int], float]) -> 
         times = growth(ranks, factor)
         return value * times / (1 + value * (times - 1))
 
-    return _projected(share, ranks, grown)
+    return _project(share, ranks, grown)
 
 
 def by_noise(share: Share, ranks: int) -> list[Projection]:
     """Noise of all ranks: it grows like the expected maximum."""
     now = expected_maximum(max(ranks, 2))
-    return _projected(share, ranks, lambda value, f: value * expected_maximum(ranks * f) / now)
+    return _project(share, ranks, lambda value, f: value * expected_maximum(ranks * f) / now)
 
 
 def by_chance(share: Share, ranks: int, hits: Share) -> list[Projection]:

@@ -26,7 +26,7 @@ from evenstep.diagnose.levels import FEWEST, SMALLEST_SHARE
 from evenstep.diagnose.measure.hosts import (
     LEVELS,
     Layout,
-    grouped,
+    group_by_place,
     hops,
     layouts,
     links,
@@ -183,7 +183,7 @@ def _mismatch(case: Case, crossing: list[_CrossingRing], gain: Gain) -> list[Fin
     where = places_of(trace, shape.groups[0])
     ranks = [rank for rank in trace.groups[shape.groups[0]].ranks if rank in trace.ranks]
     kind = "racks" if where[0] == rack_of(trace, ranks[0]) != "" else "nodes"
-    order = grouped(ranks, where)
+    order = group_by_place(ranks, where)
     layered = _hierarchy_saves(case, first) * case.transfers.rows.size_bytes
     layered_ns = case.gained(np.where(shape.rows, layered, 0.0))
     return finding_of(

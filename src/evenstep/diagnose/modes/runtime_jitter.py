@@ -91,7 +91,7 @@ def _collector(case: Case) -> list[Finding]:
     if not cells.any():
         return []
     share = case.share(case.loss(cells, Cause.COLLECTOR))
-    away = "fewer_calls" if _called(case, cells) else "away"
+    away = "fewer_calls" if _is_called_by_script(case, cells) else "away"
     at_once = int(np.count_nonzero(np.all(cells, axis=1))) * cells.shape[1]
     pause = float(case.grid.pause_ns[cells].mean())
     if at_once > np.count_nonzero(cells) / 2:  # no rank waits, but the pauses take time
@@ -112,7 +112,7 @@ def _collector(case: Case) -> list[Finding]:
     )  # fmt: skip
 
 
-def _called(case: Case, cells: Array) -> bool:
+def _is_called_by_script(case: Case, cells: Array) -> bool:
     """Whether the script called most of the collections in these cells, by time."""
     pauses = case.trace.of_kind(Kind.PAUSE)
     cell, inside = case.grid.cell(pauses)

@@ -19,7 +19,7 @@ from evenstep.diagnose.predict.scaling import (
     differences,
     kind_of,
     last_doubling,
-    resampled,
+    resample,
     scaling_point,
     stretches,
 )
@@ -59,7 +59,7 @@ def collapse(curve: Curve, unit: str, largest: Finding | None = None) -> list[Fi
     remedy = list(largest.options[:1]) if largest else []
     finding = make_finding(
         "scaling_collapse", share, numbers=numbers, where=Where(), when=When(),
-        projected=_projected(curve), options=options if remedy else options | {"alone": share},
+        projected=_project(curve), options=options if remedy else options | {"alone": share},
         evidence=[
             Evidence("scaling_efficiency", curve.efficiency, 1.0, "share"),
             Evidence("peak", law.peak, None, "ranks"),
@@ -77,7 +77,7 @@ def _why(curve: Curve) -> str:
     return say(f"scaling_collapse.{[*named, 'coupled' if coupled else 'serial'][0]}")
 
 
-def _projected(curve: Curve) -> list[Projection]:
+def _project(curve: Curve) -> list[Projection]:
     """Share lost at larger sizes, by the law and the fits to the draws."""
     start, laws = curve.throughput[0] / curve.ranks[0], (curve.law, *curve.laws)
     points = []
@@ -113,7 +113,7 @@ def diagnose_together(runs: Sequence[tuple[Trace, Diagnosis]]) -> Diagnosis:
     kind = kind_of(usable)
     unit, amounts = _amounts(usable, kind)
     means = np.array([float(one.step_ns.mean()) for one in usable])
-    draws = amounts / resampled(usable) * 1e9
+    draws = amounts / resample(usable) * 1e9
     measured = curve([one.ranks for one in usable], list(amounts / means * 1e9), draws)
     worst = [one for one in usable[-1].diagnosis.findings if one.severity >= NAMED]
     largest = max(worst, key=lambda one: one.severity, default=None)

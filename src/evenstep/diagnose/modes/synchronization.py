@@ -91,7 +91,7 @@ def oscillation(series: Array) -> SlowSteps | None:
     pulse = pulses(series)
     if pulse is not None:
         lost = np.where(pulse.places, pulse.height, 0.0)
-        share = _explained(series, lost)
+        share = _explained_share(series, lost)
         peak = Peak(float(pulse.period), pulse.chance, share)
         return SlowSteps(pulse.places, lost, peak) if share >= MOST else None
     wave = periodic(series)
@@ -104,12 +104,12 @@ def _harmonic(series: Array, peak: Peak) -> SlowSteps | None:
     angle = 2 * np.pi * turns * np.arange(len(series))[:, None]
     waves = np.hstack([np.cos(angle), np.sin(angle)])
     profile = waves @ np.linalg.lstsq(waves, series, rcond=None)[0]
-    lost, share = profile - profile.min(), _explained(series, profile)
+    lost, share = profile - profile.min(), _explained_share(series, profile)
     slow = lost > lost.max() / 2
     return SlowSteps(slow, lost, peak._replace(explained=share)) if share >= MOST else None
 
 
-def _explained(series: Array, model: Array) -> float:
+def _explained_share(series: Array, model: Array) -> float:
     """Share of the variance of a series that a model explains."""
     return 1 - float((series - model).var() / max(series.var(), 1e-12))
 

@@ -11,11 +11,11 @@ from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.diagnose.levels import ERRORS, MOST, SURE
-from evenstep.diagnose.measure.hosts import sampled
+from evenstep.diagnose.measure.hosts import metric_samples
 from evenstep.diagnose.modes.intervention import finding_of_late
 from evenstep.diagnose.sentences import say
 from evenstep.statistics.interval import MAD_SIGMA
-from evenstep.statistics.trend import Trend, isotonic, thinned, trend
+from evenstep.statistics.trend import Trend, isotonic, thin, trend
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
 
@@ -44,8 +44,8 @@ def drifts(case: Case) -> list[Drift]:
     work = grid.work_ns - grid.phase_ns[Phase.INPUT]
     work = np.maximum(work - grid.phase_ns[Phase.CHECKPOINT] - grid.phase_ns[Phase.EVALUATION], 0)
     hours = (np.cumsum(grid.step_ns) - grid.step_ns[0]) / 3.6e12
-    at, excess = thinned(hours, above_others(work))
-    own = thinned(hours, work)[1]
+    at, excess = thin(hours, above_others(work))
+    own = thin(hours, work)[1]
     rows = np.array([part[0] for part in np.array_split(np.arange(len(hours)), len(at))])
     node = np.array([case.trace.ranks[int(rank)].node for rank in grid.ranks])
     places = [np.flatnonzero(node == name) for name in np.unique(node)]
@@ -125,7 +125,7 @@ def _signs(case: Case, rank: int) -> list[Evidence]:
     share of the second half in which it throttles."""
 
     def values(metric: str) -> Array:
-        numbers = sampled(case.trace, metric)
+        numbers = metric_samples(case.trace, metric)
         return np.asarray(numbers.value[numbers.rank == rank])
 
     def quarters(metric: str) -> tuple[float, ...]:

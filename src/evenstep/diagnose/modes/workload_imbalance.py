@@ -31,7 +31,7 @@ from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS, above_others
 from evenstep.diagnose.levels import MOST, NAMED, SMALLEST_SHARE, SURE
 from evenstep.diagnose.modes.intervention import Gain, by_noise, constant, finding_of, throughout
 from evenstep.statistics.interval import z
-from evenstep.statistics.trend import linear, ranked
+from evenstep.statistics.trend import linear, rank_values
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
 
@@ -181,14 +181,16 @@ def _forward_and_backward(case: Case) -> WorkVariation | None:
         return None
     over = np.stack([_relative(phase) for phase in phases[:2]], axis=2)
     forward = float(np.median(phases[0] / (phases[0] + phases[1])))
-    spent, _, noise = _together(over, np.array([forward, 1 - forward]))
+    spent, _, noise = _weighted_sum(over, np.array([forward, 1 - forward]))
     deviation = float(np.diff(np.quantile(spent, [0.25, 0.75]))[0]) / (2 * z(0.75))
-    shared = linear(ranked(spent), ranked(_relative(phases[2]))) if phases[2].all() else 0.0
+    shared = (
+        linear(rank_values(spent), rank_values(_relative(phases[2]))) if phases[2].all() else 0.0
+    )
     if max(shared, 0.0) ** 2 > MOST:  # of the variance
         return WorkVariation(case.grid.ranks, spent, 0.0, deviation, 0.0)
     noise = 1 - (1 - noise) * (1 - max(shared, 0.0) ** 2)
     # by ranks, which a few late cells do not make: lengths differ in all batches
-    correlation = linear(ranked(over[:, :, 0]), ranked(over[:, :, 1]))
+    correlation = linear(rank_values(over[:, :, 0]), rank_values(over[:, :, 1]))
     return WorkVariation(case.grid.ranks, spent, correlation, deviation, noise)
 
 
@@ -203,14 +205,14 @@ def _stretches(case: Case) -> WorkVariation | None:
     weight = usual[:, long].mean(axis=0)
     weight = weight / weight.sum()
     over = _as_in_step(own[:, :, long] / usual[None, :, long])
-    spent, common, noise = _together(over, weight)
+    spent, common, noise = _weighted_sum(over, weight)
     others = (spent[:, :, None] - weight * over) / (1 - weight)
     correlation = np.median([linear(over[:, :, at], others[:, :, at]) for at in range(len(weight))])
     ranks, deviation = graph.ranks[part.lanes], float(np.sqrt(common))
     return WorkVariation(ranks, spent, float(correlation), deviation, noise)
 
 
-def _together(over: Array, weight: Array) -> tuple[Array, float, float]:
+def _weighted_sum(over: Array, weight: Array) -> tuple[Array, float, float]:
     """The weighted sum of parts (steps, ranks, parts), the variance that these have in common, and
     the share of its variance that is not: by one common factor (Spearman 1904), on which all parts
     are taken to depend alike."""
@@ -272,7 +274,7 @@ def _slow_stage(case: Case, number: Array, stage: int, work: Array) -> list[Find
         projected=constant,
         options={
             "shorten": share,
-            "move": case.share(case.saved(_moved(case, relieved, mine, last + 1))),
+            "move": case.share(case.saved(_even_out_stages(case, relieved, mine, last + 1))),
         },
         evidence=[
             Evidence("work_of_the_stage", round(own_ns), round(others_ns), "ns"),
@@ -281,7 +283,7 @@ def _slow_stage(case: Case, number: Array, stage: int, work: Array) -> list[Find
     )  # fmt: skip
 
 
-def _moved(case: Case, relieved: Change, mine: Array, stages: int) -> Change:
+def _even_out_stages(case: Case, relieved: Change, mine: Array, stages: int) -> Change:
     """The change that shares the excess of a stage out evenly among all stages."""
     graph = case.costs.graph
     own, others = graph.own_ns.copy(), ~mine[graph.rows.lane]

@@ -130,7 +130,7 @@ def _even(case: Case, _: Spec) -> Change | str:
     return case.costs.change_to(own)
 
 
-def _removed(case: Case, spec: Spec) -> Change | str:
+def _remove(case: Case, spec: Spec) -> Change | str:
     """The ranks without own work, so that no rank waits for them."""
     if np.count_nonzero(~_columns(case, spec)) < 2:
         return "fewer than two ranks would be left"
@@ -341,5 +341,5 @@ def answer(case: Case, spec: Spec) -> Change | str:
     if of_table and case.trace.operations is None:
         return f"{spec.text!r} needs an operation table, with every compute and message"
     if spec.subject == "remove":
-        return _removed(case, spec)
+        return _remove(case, spec)
     return _SUBJECTS[spec.subject][2](case, spec)

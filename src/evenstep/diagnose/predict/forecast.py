@@ -134,7 +134,7 @@ class Segments(NamedTuple):
 def segments(grid: StepGrid) -> Segments:
     """Cut the grid's steps at their barriers."""
     unsteady = _unsteady(grid)
-    found = _cut(grid.graph)
+    found = _cut_segments(grid.graph)
     steps = np.flatnonzero(grid.sampled)
     if found is None:
         seen = np.ones(len(grid.steps), bool)
@@ -160,7 +160,7 @@ def _unsteady(grid: StepGrid) -> Array:
     return found if float(found.mean()) <= 0.5 else np.zeros(len(found), bool)
 
 
-def _cut(graph: Graph) -> tuple[Array, int, Array, Array] | None:
+def _cut_segments(graph: Graph) -> tuple[Array, int, Array, Array] | None:
     """Own work (steps, segments, ranks), ranks of a narrower group, work carried over, and which
     steps of the graph these are; None where ranks have programs of their own, or never block.
 
@@ -245,7 +245,7 @@ class Model:
 def fit(cut: Segments, families: Sequence[str] = ()) -> Model:
     """Fit a model to measured segments; `families` fixes the family of each part's noise."""
     parts = []
-    for index, members in enumerate(_grouped(cut.own_ns)):
+    for index, members in enumerate(_group_segments(cut.own_ns)):
         family = families[index] if families else None
         parts.append(_segment(cut.own_ns, members, family))
     coupling = _coupling(cut.own_ns.max(axis=2))
@@ -266,7 +266,7 @@ def _coupling(maxima: Array) -> Array:
     return np.asarray(root / np.maximum(np.linalg.norm(root, axis=1), 1e-9)[:, None])
 
 
-def _grouped(own: Array) -> list[Array]:
+def _group_segments(own: Array) -> list[Array]:
     """Segments in groups that share one noise: each alone, or neighbours in length."""
     order = np.argsort(own.mean(axis=(0, 2)), kind="stable")
     return [np.sort(part) for part in np.array_split(order, min(len(order), MOST_SEGMENTS))]
@@ -329,7 +329,9 @@ def project(
             p99 = float(np.quantile(step_ns, 0.99))
             runs[size].append((mean, float(step_ns.std()) / mean, p99))
     likeliest = fit(cut, [next(iter(each), "normal") for each in weights])
-    means = [expected(likeliest, size, growth.factor(size), strong=strong) for size in sizes]
+    means = [
+        expected_step_ns(likeliest, size, growth.factor(size), strong=strong) for size in sizes
+    ]
     pairs = zip(sizes, means, strict=True)
     return [_point(size, np.array(runs[size]), mean) for size, mean in pairs]
 
@@ -351,7 +353,7 @@ def _run(
     total = np.zeros(steps)
     level = ndtr(random.standard_normal((steps, len(model.coupling))) @ model.coupling.T)
     for part in model.parts:
-        at, cdf = _maximum(part, _drawn(part, ranks, random), model.units_at(ranks))
+        at, cdf = _maximum(part, _draw(part, ranks, random), model.units_at(ranks))
         total += np.interp(level[:, part.members], cdf, at).sum(axis=1)
         total += part.times * part.shared_ns[source]
     work = total * (model.ranks / ranks if strong else 1.0)
@@ -359,18 +361,18 @@ def _run(
     return np.asarray(np.maximum(work + factor * model.rest_ns[source], 1.0) + unsteady)
 
 
-def expected(model: Model, ranks: int, factor: float, *, strong: bool) -> float:
+def expected_step_ns(model: Model, ranks: int, factor: float, *, strong: bool) -> float:
     """Mean step time by quadrature: E[max] of every segment plus the mean rest."""
     total = 0.0
     for part in model.parts:
-        at, cdf = _maximum(part, _drawn(part, ranks, None), model.units_at(ranks))
+        at, cdf = _maximum(part, _draw(part, ranks, None), model.units_at(ranks))
         mean = float((np.diff(cdf) * (at[1:] + at[:-1]) / 2).sum() + cdf[0] * at[0])
         total += part.times * (mean + float(part.shared_ns.mean()))
     work = total * (model.ranks / ranks if strong else 1.0)
     return work + factor * float(model.rest_ns.mean()) + float(model.unsteady_ns.mean())
 
 
-def _drawn(part: Segment, ranks: int, random: np.random.Generator | None) -> Array:
+def _draw(part: Segment, ranks: int, random: np.random.Generator | None) -> Array:
     """Which of the measured ranks each of `ranks` ranks is like: all of them, some from the fastest
     to the slowest, or more within their spread, evenly without `random`."""
     usual, order = part.usual_ns, np.argsort(part.usual_ns, kind="stable")
@@ -389,7 +391,7 @@ def _maximum(part: Segment, drawn: Array, units: float) -> tuple[Array, Array]:
     """Support and CDF of the largest of `units` own times of ranks like these."""
     noise = part.noise
     order = np.argsort(part.usual_ns[drawn] + float(noise.at_ns[-1]) * part.width[drawn])
-    places, widths, counts = _merged(part.usual_ns[drawn[order]], part.width[drawn[order]])
+    places, widths, counts = _merge_places(part.usual_ns[drawn[order]], part.width[drawn[order]])
     weights = counts * (units / len(drawn))
     anchors = np.unique(np.arange(-3, 1) % len(places))
     at = np.unique(places[anchors, None] + widths[anchors, None] * noise.at_ns)
@@ -401,7 +403,7 @@ def _maximum(part: Segment, drawn: Array, units: float) -> tuple[Array, Array]:
     return at[first:], cdf[first:]
 
 
-def _merged(places: Array, widths: Array) -> tuple[Array, Array, Array]:
+def _merge_places(places: Array, widths: Array) -> tuple[Array, Array, Array]:
     """Few places and widths that stand for many, with their counts; the last stay single."""
     single = min(len(places), LOCATIONS // 2)
     starts = np.arange(len(places))

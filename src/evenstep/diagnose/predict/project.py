@@ -141,8 +141,8 @@ def projection(
         "schema": "evenstep.projection/1",
         "run": {"run_id": trace.run.get("run_id"), "attempt": trace.attempt, "world": trace.world},
         "scaling": "strong" if strong else "weak",
-        "measured": _measured(grid, rate, model, grows),
-        "projected": [_projected(point, grid, rate, strong=strong) for point in points],
+        "measured": _measured_size(grid, rate, model, grows),
+        "projected": [_projected_size(point, grid, rate, strong=strong) for point in points],
         "method": say("projection.method"),
         "limits": [*trace.limits, *_limits(trace, grid, cut, model, grows, sizes)],
     }
@@ -163,7 +163,7 @@ def _grid(trace: Trace) -> StepGrid:
     return grid
 
 
-def _measured(grid: StepGrid, rate: Throughput, model: Model, grows: Growth) -> MeasuredSize:
+def _measured_size(grid: StepGrid, rate: Throughput, model: Model, grows: Growth) -> MeasuredSize:
     noisiest = max(model.parts, key=lambda part: float(part.usual_ns.max()))
     usual = sum(part.times * part.usual_ns for part in model.parts)
     return {
@@ -190,7 +190,7 @@ def _measured(grid: StepGrid, rate: Throughput, model: Model, grows: Growth) -> 
     }
 
 
-def _projected(
+def _projected_size(
     point: ForecastPoint, grid: StepGrid, rate: Throughput, *, strong: bool
 ) -> ProjectedSize:
     """One size. A rate is the progress of a step over its time."""
@@ -202,9 +202,9 @@ def _projected(
     return {
         "ranks": point.ranks,
         "throughput": {**_over(per_step, point.step_ns), "unit": rate["unit"]},
-        "step_time_ns": _rounded(point.step_ns),
+        "step_time_ns": _round(point.step_ns),
         "cv": {"value": point.cv.value, "low": point.cv.low, "high": point.cv.high},
-        "p99_ns": _rounded(point.p99_ns),
+        "p99_ns": _round(point.p99_ns),
         "efficiency": _over(now / (larger if strong else 1.0), point.step_ns),
     }
 
@@ -213,7 +213,7 @@ def _over(amount: float, time: Estimate) -> ProjectedAmount:
     return {"value": amount / time.value, "low": amount / time.high, "high": amount / time.low}
 
 
-def _rounded(time: Estimate) -> ProjectedTime:
+def _round(time: Estimate) -> ProjectedTime:
     return {"value": round(time.value), "low": round(time.low), "high": round(time.high)}
 
 

@@ -79,24 +79,24 @@ class OperationJob(NamedTuple):
 
 def job(operations: Columns, names: tuple[str, ...]) -> OperationJob:
     """Dependencies and durations of a table with the columns of `trace.operations`."""
-    table = prepared(operations)
+    table = prepare_table(operations)
     _, begun, over = extent(operations)
     apart = not on_one_line(operations) or bool((begun[1:] >= over[:-1]).all())
-    left = np.zeros(len(table)) if apart else _left(table, begun)
+    left = np.zeros(len(table)) if apart else _previous_ends(table, begun)
     overlapping = reduces_behind(table, table.worker)
     own, delay = np.zeros(len(table)), np.zeros(len(table))
     patterns = []
     for rows in _alike(table) if apart else [np.arange(len(table))[:, None]]:
         waits = dependencies(table.select(rows[:, 0]), overlapping=overlapping)
         patterns.append(_pattern(table, rows, waits))
-        own[rows], delay[rows] = _measured(table, rows, waits, left[rows])
+        own[rows], delay[rows] = _durations_and_delays(table, rows, waits, left[rows])
     measured = over - (begun if apart else np.append(begun[0], over[:-1]))
     usual = _usual(table, own)
     steps = np.unique(table.step)
     return OperationJob(table, steps, patterns, own, usual, delay, measured, names)
 
 
-def prepared(operations: Columns) -> Columns:
+def prepare_table(operations: Columns) -> Columns:
     """The table sorted, equal steps alike, with `turn` (index of the step), `column` (of the rank),
     `worker` (of both), `lane` (among ranks of one stage and data-parallel rank, for tensor
     parallelism), and `start_s` and `end_s` since the start of the step.
@@ -125,7 +125,7 @@ _FORM = ("column", "dp_rank", "stage", "optype", "seq_id", "mc", "gmc", "mb_id")
 _WHOLE = ("rank", "step", "role", *_FORM[1:])
 
 
-def _left(table: Columns, begun_s: Array) -> Array:
+def _previous_ends(table: Columns, begun_s: Array) -> Array:
     """When each row's worker ended the previous step, at least the beginning of the first step; s
     since the start of the row's step."""
     ended = np.full((len(begun_s) + 1, int(table.column.max()) + 1), begun_s[0])
@@ -158,7 +158,7 @@ def _pattern(table: Columns, rows: Array, found: Dependencies) -> _Pattern:
     queues = np.isin(nodes, place[together])
     chained = found.source == found.target - 1
     queues[ready[found.target[chained]]] = True
-    entries = _entered(ops, found, (place, ready, begin), together)
+    entries = _entry_rows(ops, found, (place, ready, begin), together)
     zero, known = 0 * nodes, np.zeros((len(steps), len(lanes_of)), np.int64)
     names = ("queue", "op", "over_ns", "last_ns")
     operations = Columns({**dict.fromkeys(names, zero), "queues": queues, "number": nodes})
@@ -168,7 +168,7 @@ def _pattern(table: Columns, rows: Array, found: Dependencies) -> _Pattern:
     return _Pattern(turns, rows, graph, number[place], number[ready])
 
 
-def _entered(
+def _entry_rows(
     ops: Columns, found: Dependencies, nodes: tuple[Array, Array, Array], together: Array
 ) -> Columns:
     """Rows of a graph: a lane enters all operations at the beginning of its step, each to begin
@@ -197,7 +197,9 @@ def _entered(
     return Columns(where | columns).sorted_by("lane", "step", "order")
 
 
-def _measured(table: Columns, rows: Array, waits: Dependencies, left: Array) -> tuple[Array, Array]:
+def _durations_and_delays(
+    table: Columns, rows: Array, waits: Dependencies, left: Array
+) -> tuple[Array, Array]:
     """The own duration of each operation, and its delay since it could have begun; (operations,
     steps). `left`: when their workers ended the previous step."""
     start, end = table.start_s[rows], table.end_s[rows]
@@ -231,7 +233,7 @@ def _usual(table: Columns, own: Array) -> Array:
     return usual
 
 
-def replayed(plan: OperationJob, durations_s: Array, delays_s: Array | None = None) -> Array:
+def replay_job(plan: OperationJob, durations_s: Array, delays_s: Array | None = None) -> Array:
     """Length of each step, (steps, scenarios), in seconds if its operations took `durations_s`,
     (rows, scenarios), and began `delays_s` after their dependencies had ended."""
     found = np.zeros((len(plan.steps), durations_s.shape[1]))
@@ -252,19 +254,19 @@ def replayed(plan: OperationJob, durations_s: Array, delays_s: Array | None = No
 # -- the published figures -------------------------------------------------------------------------
 
 
-def published(plan: OperationJob) -> dict[str, Any]:
+def published_results(plan: OperationJob) -> dict[str, Any]:
     """The results under the names of the authors' own tool; times in seconds. None where there is
     no duration to divide by, or too little unrecorded work."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return {name: _known(value) for name, value in _published(plan).items()}
+        return {name: _finite_or_none(value) for name, value in _publish(plan).items()}
 
 
-def _published(plan: OperationJob) -> dict[str, Any]:
+def _publish(plan: OperationJob) -> dict[str, Any]:
     steps, measured = plan.steps.tolist(), plan.measured_s
     last = plan.table.stage == plan.table.stage.max()
     mend = np.stack([np.ones_like(last), np.zeros_like(last), ~last, last], axis=1)
     was, ideal, mended, broken = _lengths(plan, mend).T
-    lost = _each(plan, *_optypes(plan), lambda keep: _lengths(plan, keep))
+    lost = _parts_of_each(plan, *_optypes(plan), lambda keep: _lengths(plan, keep))
     ranks = _workers(plan, lost, ideal)
     slow = np.isin(plan.table["rank"], _slowest(ranks))
     without, alone = _lengths(plan, np.stack([~slow, slow], axis=1)).T
@@ -274,23 +276,23 @@ def _published(plan: OperationJob) -> dict[str, Any]:
         "step_t_noblk": dict(zip(steps, ideal.tolist(), strict=True)),
         "launch_slowdown": _ratio(measured, was),
         "blocking_slowdown": _ratio(was, ideal),
-        "blocking_step_slowdown": _sorted(dict(zip(steps, (was / ideal).tolist(), strict=True))),
-        "launch_step_slowdown": _sorted(dict(zip(steps, (measured / was).tolist(), strict=True))),
+        "blocking_step_slowdown": _sort(dict(zip(steps, (was / ideal).tolist(), strict=True))),
+        "launch_step_slowdown": _sort(dict(zip(steps, (measured / was).tolist(), strict=True))),
     }
-    late = _unrecorded(plan) if measured.mean() >= UNRECORDED * was.mean() else {}
+    late = _parts_with_delays(plan) if measured.mean() >= UNRECORDED * was.mean() else {}
     for kind in lost:
-        result |= _decomposed(f"blocking_decompose_by_{kind}", lost[kind], ideal, steps)
-        result |= _decomposed(f"launch_decompose_by_{kind}", late.get(kind), was, steps)
-    result["blocking_decompose_by_rank"] = _sorted(ranks)
-    result["ms"] = _explained("Ms", mended, broken, was, ideal)
-    result["mw"] = _explained("Mw", without, alone, was, ideal)
+        result |= _decompose(f"blocking_decompose_by_{kind}", lost[kind], ideal, steps)
+        result |= _decompose(f"launch_decompose_by_{kind}", late.get(kind), was, steps)
+    result["blocking_decompose_by_rank"] = _sort(ranks)
+    result["ms"] = _explained_shares("Ms", mended, broken, was, ideal)
+    result["mw"] = _explained_shares("Mw", without, alone, was, ideal)
     return result
 
 
-def _known(value: Any) -> Any:
+def _finite_or_none(value: Any) -> Any:
     """A result with None for values that are not finite."""
     if isinstance(value, dict):
-        return {key: _known(item) for key, item in value.items()}
+        return {key: _finite_or_none(item) for key, item in value.items()}
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
@@ -299,30 +301,30 @@ def _ratio(one_s: Array, other_s: Array) -> float:
     return float(one_s.mean() / other_s.mean())
 
 
-def _decomposed(name: str, parts: Parts | None, base: Array, steps: list[int]) -> dict[str, Any]:
+def _decompose(name: str, parts: Parts | None, base: Array, steps: list[int]) -> dict[str, Any]:
     """The cost of each part relative to the base step, on average and in every step."""
     if parts is None:
         return dict.fromkeys((name, f"{name}_per_step"))
     ratios = {label: (lengths / base).tolist() for label, lengths in parts.items()}
     return {
-        name: _sorted({label: _ratio(lengths, base) for label, lengths in parts.items()}),
+        name: _sort({label: _ratio(lengths, base) for label, lengths in parts.items()}),
         f"{name}_per_step": {
-            step: _sorted({label: values[at] for label, values in ratios.items()})
+            step: _sort({label: values[at] for label, values in ratios.items()})
             for at, step in enumerate(steps)
         },
     }
 
 
-def _sorted(values: dict[Any, float]) -> dict[Any, float]:
+def _sort(values: dict[Any, float]) -> dict[Any, float]:
     return dict(sorted(values.items(), key=lambda item: -item[1]))
 
 
 def _lengths(plan: OperationJob, keep: Array) -> Array:
     """Step lengths with the rows in `keep` (rows, scenarios) as they were, the others ideal."""
-    return replayed(plan, np.where(keep, plan.own_s[:, None], plan.usual_s[:, None]))
+    return replay_job(plan, np.where(keep, plan.own_s[:, None], plan.usual_s[:, None]))
 
 
-def _explained(
+def _explained_shares(
     name: str, mended_s: Array, broken_s: Array, was: Array, ideal: Array
 ) -> dict[str, float | None]:
     """The part's contribution to the slowdown: mean step with it ideal and the rest as it was, and
@@ -339,7 +341,7 @@ def _explained(
 # -- parts of the job ------------------------------------------------------------------------------
 
 
-def _each(
+def _parts_of_each(
     plan: OperationJob, labels: list[str], types: Array, replay: Callable[[Array], Array]
 ) -> dict[str, Parts]:
     """Step lengths by type, stage and data-parallel rank; `replay` is given masks of the rows of
@@ -380,7 +382,7 @@ def _slowest(ranks: dict[int, float]) -> list[int]:
     return sorted(ranks, key=lambda rank: (-ranks[rank], rank))[:count]
 
 
-def _unrecorded(plan: OperationJob) -> dict[str, Parts]:
+def _parts_with_delays(plan: OperationJob) -> dict[str, Parts]:
     """The replay with the delays of one part only."""
     table = plan.table
     first = (table.role == Role.FORWARD) & (table.stage == 0)
@@ -390,6 +392,6 @@ def _unrecorded(plan: OperationJob) -> dict[str, Parts]:
 
     def held(keep: Array) -> Array:
         own = np.broadcast_to(plan.own_s[:, None], keep.shape)
-        return replayed(plan, own, np.where(keep, plan.delay_s[:, None], 0.0))
+        return replay_job(plan, own, np.where(keep, plan.delay_s[:, None], 0.0))
 
-    return _each(plan, labels, types, held)
+    return _parts_of_each(plan, labels, types, held)

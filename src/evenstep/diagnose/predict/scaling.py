@@ -125,7 +125,7 @@ def differences(scripts: Iterable[str], bytes_per_rank: Iterable[float]) -> list
     return found
 
 
-def resampled(points: Sequence[ScalingPoint]) -> Array:
+def resample(points: Sequence[ScalingPoint]) -> Array:
     """Mean step time of each run under draws of its blocks of steps. (draws, runs)."""
     random = np.random.default_rng(SEED)
     drawn = [blocks(len(point.step_ns), random) for point in points]
@@ -188,7 +188,7 @@ def fit(ranks: Array, throughput: Array, terms: Sequence[int] = (1, 2)) -> Law:
     best: tuple[float, Array] | None = None
     for count in range(most + 1):
         for chosen in combinations(terms, count):
-            found = _solved(columns, (0, *chosen))
+            found = _solve(columns, (0, *chosen))
             if found is not None and (best is None or found[0] < best[0] - np.finfo(float).eps):
                 best = found
     assert best is not None  # λ alone always fits: all columns are positive
@@ -196,7 +196,7 @@ def fit(ranks: Array, throughput: Array, terms: Sequence[int] = (1, 2)) -> Law:
     return Law(1 / constant, linear / constant, square / constant)
 
 
-def _solved(columns: Array, chosen: tuple[int, ...]) -> tuple[float, Array] | None:
+def _solve(columns: Array, chosen: tuple[int, ...]) -> tuple[float, Array] | None:
     """Squared error and coefficients with only these columns; None where they are out of bounds."""
     solution = np.linalg.lstsq(columns[:, chosen], np.ones(len(columns)), rcond=None)[0]
     coefficients = np.zeros(3)
@@ -357,13 +357,13 @@ def _cliff(curve: Curve) -> int | None:
     smooth = float(np.sqrt((_deviation(curve, curve.law) ** 2).mean()))
     if smooth <= max(NAMED, CLEARLY * curve.error) / 2:
         return None
-    fits = [_stepped(curve, place) for place in range(1, len(curve.ranks))]
+    fits = [_fit_jump(curve, place) for place in range(1, len(curve.ranks))]
     place = int(np.argmin([error for error, _ in fits]))
     error, factor = fits[place]
     return place + 1 if factor < 1 - MINOR and error < MOST * smooth else None
 
 
-def _stepped(curve: Curve, place: int) -> tuple[float, float]:
+def _fit_jump(curve: Curve, place: int) -> tuple[float, float]:
     """The least error of a law multiplied by a factor from `place` on, and that factor."""
     best = (np.inf, 1.0)
     for factor in np.geomspace(0.05, 1.0, 61):

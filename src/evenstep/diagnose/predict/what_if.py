@@ -64,11 +64,11 @@ def _gain(case: Case, text: str, changes: Sequence[Any], method: str) -> WhatIfG
     if reason is not None:
         return WhatIfGain(text, None, None, None, _mean(before), None, None, reason)
     saved = case.saved(case.costs.combined(changes))
-    gain = gained(saved, before)
+    gain = gain_share(saved, before)
     return WhatIfGain(text, *gain.rounded(), _mean(before), _mean(before - saved), method)
 
 
-def gained(saved_ns: Array, step_ns: Array) -> Share:
+def gain_share(saved_ns: Array, step_ns: Array) -> Share:
     """Share of the step time that is saved, with its interval; negative where time is lost."""
     if saved_ns.sum() >= 0:
         return share_of(saved_ns, step_ns)
@@ -103,7 +103,7 @@ def _check(trace: Trace, spec: Spec) -> None:
 # -- as printed ------------------------------------------------------------------------------------
 
 
-def added(diagnosis: dict[str, Any], trace: Trace, specs: Sequence[str]) -> dict[str, Any]:
+def add_what_if(diagnosis: dict[str, Any], trace: Trace, specs: Sequence[str]) -> dict[str, Any]:
     """A diagnosis as JSON with `what_if`."""
     if not specs:
         return diagnosis

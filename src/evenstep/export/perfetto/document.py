@@ -15,7 +15,7 @@ import numpy as np
 from evenstep.diagnose.finding import Diagnosis, Finding
 from evenstep.export.perfetto import wire
 from evenstep.export.perfetto.slices import SHOWN, TRACKS, Numbered, Slices, slices
-from evenstep.trace.clocks.clocks import Clocks, align, sharpened
+from evenstep.trace.clocks.clocks import Clocks, align, sharpen
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.spooled import EVENT_COLUMNS
@@ -38,7 +38,7 @@ def encode(
 ) -> tuple[bytes, str]:
     """Return the file, and a description of the part of the run it contains ("" for all). `steps`
     are the first and the last step to write."""
-    clocks = sharpened(trace, align(trace))
+    clocks = sharpen(trace, align(trace))
     shown, partial = _excerpt(trace, steps)
     names, tracks = Numbered[str](), Tracks(FIRST_TRACK)
     drawn = slices(shown, clocks, names)
@@ -47,7 +47,7 @@ def encode(
     body = _events(drawn, tracks, categories, values)
     start = _first_times(shown, clocks)
     found = b"".join(_finding(item, start, tracks) for item in diagnosis.findings)
-    head = _interned(names, categories, values)
+    head = _intern(names, categories, values)
     described = b"".join(_processes(shown, clocks)) + b"".join(_descriptors(tracks))
     return head + described + body + found, partial
 
@@ -87,7 +87,7 @@ def _events(
     if not tables:
         return b""
     order = np.lexsort([np.concatenate(ties), np.concatenate(times)])
-    return wire.interleaved(tables, order).tobytes()
+    return wire.interleave(tables, order).tobytes()
 
 
 def _tracks_of(one: Slices, tracks: Tracks) -> Array:
@@ -131,15 +131,15 @@ def _packets(times: Array, events: Array) -> Array:
         wire.tag(8, wire.VARINT),
         wire.varints(np.maximum(times, 0), wire.TIME_BYTES),
         SEQUENCE + NEEDED,
-        wire.wrapped(11, events),
+        wire.wrap(11, events),
     ]
-    return wire.wrapped(1, wire.rows(len(events), parts))
+    return wire.wrap(1, wire.rows(len(events), parts))
 
 
 # -- descriptors -----------------------------------------------------------------------------------
 
 
-def _interned(names: Numbered[str], categories: Sequence[str], values: Sequence[str]) -> bytes:
+def _intern(names: Numbered[str], categories: Sequence[str], values: Sequence[str]) -> bytes:
     """Encode the first packet: the interned strings of all events."""
     tables: dict[int, Iterable[str]] = {1: categories, 2: names.numbers, 3: values}
     entries = [

@@ -70,30 +70,30 @@ def slices(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices]:
         *_steps(trace, clocks, names),
         *_collectives(trace, clocks, names),
         *_messages(trace, clocks, names),
-        *_named(trace, clocks, names, Kind.SPAN, "spans"),
-        *_named(trace, clocks, names, Kind.PAUSE, "pauses"),
+        *_named_slices(trace, clocks, names, Kind.SPAN, "spans"),
+        *_named_slices(trace, clocks, names, Kind.PAUSE, "pauses"),
         *_pacing(trace, clocks, names),
     ]
 
 
-def _placed(rows: Columns, clocks: Clocks) -> Columns:
+def _place(rows: Columns, clocks: Clocks) -> Columns:
     """Add start_ns and end_ns on the common clock; an open end stays 0."""
     start, end = clocks.placed(rows)
     end = np.where(rows.exit_ns > 0, np.maximum(end, start + 1), 0)
     return rows.with_column("start_ns", start).with_column("end_ns", end)
 
 
-def _closed(rows: Columns) -> Array:
+def _close(rows: Columns) -> Array:
     """Return ends for the layout: open slices last until the end of the trace."""
     last = max(int(rows.end_ns.max(initial=0)), int(rows.start_ns.max(initial=0))) + 1
     return np.where(rows.end_ns > 0, rows.end_ns, last)
 
 
-def _nested(rows: Columns) -> Columns:
+def _nest(rows: Columns) -> Columns:
     """Sort rows and add their depth; rows that overlap without nesting get other lanes."""
-    order = np.lexsort([-_closed(rows), rows.start_ns, rows["rank"]])
+    order = np.lexsort([-_close(rows), rows.start_ns, rows["rank"]])
     rows = rows.select(order)
-    start, end = side_by_side(rows["rank"], rows.start_ns, _closed(rows))
+    start, end = side_by_side(rows["rank"], rows.start_ns, _close(rows))
     depth = levels(start, end)
     crossing = depth < 0
     lane = np.zeros(len(rows), np.int64)
@@ -101,15 +101,15 @@ def _nested(rows: Columns) -> Columns:
     return rows.with_column("depth", np.maximum(depth, 0)).with_column("lane", lane)
 
 
-def _beside(rows: Columns) -> Columns:
+def _spread_lanes(rows: Columns) -> Columns:
     """Sort rows and add a lane for each of those in flight together."""
     rows = rows.select(np.lexsort([rows.start_ns, rows["rank"]]))
-    start, end = side_by_side(rows["rank"], rows.start_ns, _closed(rows))
+    start, end = side_by_side(rows["rank"], rows.start_ns, _close(rows))
     rows = rows.with_column("depth", np.zeros(len(rows), np.int64))
     return rows.with_column("lane", lanes(start, end))
 
 
-def _drawn(track: str, category: str, rows: Columns, name: Array, **values: Array) -> Slices:
+def _draw(track: str, category: str, rows: Columns, name: Array, **values: Array) -> Slices:
     return Slices(
         track, category, rows["rank"], rows.lane, rows.depth, rows.start_ns, rows.end_ns, name,
         {"step": rows.step, **values},
@@ -120,13 +120,13 @@ def _steps(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices]:
     rows = trace.of_kind(Kind.STEP, Kind.PHASE)
     if not len(rows):
         return []
-    rows = _nested(_placed(rows, clocks))
+    rows = _nest(_place(rows, clocks))
     is_step = rows.kind == int(Kind.STEP)
     steps, phases = rows.select(is_step), rows.select(~is_step)
     called = names.of(phases.op, lambda op: _member(Phase, op))
     return [
-        _drawn("steps", "step", steps, names.of(steps.step, lambda step: f"step {step}")),
-        _drawn("steps", "phase", phases, called, leaf_ns=phases.group_seq),
+        _draw("steps", "step", steps, names.of(steps.step, lambda step: f"step {step}")),
+        _draw("steps", "phase", phases, called, leaf_ns=phases.group_seq),
     ]
 
 
@@ -142,25 +142,25 @@ def _pacing(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices]:
     if not len(rows):
         return []
     zero = np.zeros(len(rows), np.int64)
-    rows = _placed(rows, clocks).with_column("lane", zero).with_column("depth", zero)
+    rows = _place(rows, clocks).with_column("lane", zero).with_column("depth", zero)
     name = names.of(rows.name, lambda index: trace.names[index] or "pacing")
-    drawn = _drawn("pacing", "pacing", rows, name, held_ns=np.maximum(rows.held_ns, 0))
+    drawn = _draw("pacing", "pacing", rows, name, held_ns=np.maximum(rows.held_ns, 0))
     return [replace(drawn, instant=True)]
 
 
-def _named(
+def _named_slices(
     trace: Trace, clocks: Clocks, names: Numbered[str], kind: Kind, track: str
 ) -> list[Slices]:
     """Return spans of the script, or pauses of the garbage collector."""
     rows = trace.of_kind(kind)
     if not len(rows):
         return []
-    rows = _nested(_placed(rows, clocks))
+    rows = _nest(_place(rows, clocks))
     if kind is Kind.PAUSE:
         name = names.of(rows.op, lambda generation: f"garbage collection {generation}")
     else:
         name = names.of(rows.name, lambda index: trace.names[index] or "span")
-    return [_drawn(track, track[:-1], rows, name)]
+    return [_draw(track, track[:-1], rows, name)]
 
 
 # -- communication ---------------------------------------------------------------------------------
@@ -170,11 +170,11 @@ def _messages(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices
     rows = trace.of_kind(Kind.POINT_TO_POINT)
     if not len(rows):
         return []
-    rows = _beside(_placed(rows, clocks))
+    rows = _spread_lanes(_place(rows, clocks))
     size = np.maximum(rows.bytes_in, rows.bytes_out)
     name = names.of(rows.op, lambda op: _member(Op, op))
     peer = np.maximum(rows.peer_or_root, 0)
-    return [_drawn("messages", "message", rows, name, bytes=size, peer=peer)]
+    return [_draw("messages", "message", rows, name, bytes=size, peer=peer)]
 
 
 def _collectives(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices]:
@@ -182,7 +182,7 @@ def _collectives(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Sli
     rows = trace.of_kind(Kind.COLLECTIVE)
     if not len(rows):
         return []
-    rows = _beside(_matched(trace, _placed(rows, clocks), clocks))
+    rows = _spread_lanes(_match(trace, _place(rows, clocks), clocks))
     kind = rows.op.astype(np.int64) << 48 | np.minimum(rows.size, (1 << 48) - 1)
     name = names.of(kind, lambda key: f"{_member(Op, key >> 48)} {words.size(key & (1 << 48) - 1)}")
     group = np.array([names(each.name or each.uid) for each in trace.groups] or [0])
@@ -194,7 +194,7 @@ def _collectives(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Sli
     }
     flows = arrows(rows)
     whole = [
-        _drawn("collectives", "collective", rows.select(mask), name[mask],
+        _draw("collectives", "collective", rows.select(mask), name[mask],
                **{key: value[mask] for key, value in values.items()})
         for mask in flows.groups
     ]  # fmt: skip
@@ -202,7 +202,7 @@ def _collectives(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Sli
     return [*whole, *_inside(rows, flows, names)]
 
 
-def _matched(trace: Trace, rows: Columns, clocks: Clocks) -> Columns:
+def _match(trace: Trace, rows: Columns, clocks: Clocks) -> Columns:
     """Add size, wait_ns (-1 unknown), instance (-1 none), and whether the row is `awaited`.
 
     The awaited rank is the last to enter, or the root whose data the others need. Matched
@@ -237,10 +237,10 @@ def _inside(rows: Columns, flows: Flows, names: Numbered[str]) -> list[Slices]:
     deeper = rows.with_column("depth", rows.depth + 1)
     waits = deeper.with_column("end_ns", until).select(waited)
     moves = deeper.with_column("start_ns", until).select(moving)
-    found = [_drawn("collectives", "wait", waits, np.full(len(waits), names("wait")))]
+    found = [_draw("collectives", "wait", waits, np.full(len(waits), names("wait")))]
     into = flows.into[moving]
     for mask, arrives in ((into > 0, True), (into == 0, False)):
         name = np.full(np.count_nonzero(mask), names("transfer"))
-        drawn = _drawn("collectives", "transfer", moves.select(mask), name)
+        drawn = _draw("collectives", "transfer", moves.select(mask), name)
         found.append(replace(drawn, flow_in=into[mask][:, None]) if arrives else drawn)
     return found

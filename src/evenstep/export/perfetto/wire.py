@@ -95,14 +95,14 @@ def rows(count: int, parts: Sequence[bytes | Array]) -> Array:
     return table
 
 
-def wrapped(field: int, table: Array) -> Array:
+def wrap(field: int, table: Array) -> Array:
     """Wrap every row as a message in a field."""
     head = tag(field, LENGTH)
     length = varints(np.full(1, table.shape[1]), LENGTH_BYTES).tobytes()
     return rows(len(table), [head + length, table])
 
 
-def interleaved(tables: Sequence[Array], order: Array) -> Array:
+def interleave(tables: Sequence[Array], order: Array) -> Array:
     """Concatenate the rows of all tables (numbered table by table) in the given order."""
     width = np.repeat([table.shape[1] for table in tables], [len(table) for table in tables])
     begin = np.empty(len(order), np.int64)

@@ -20,7 +20,7 @@ from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.stacks import Hooks, HostHooks, RankInWorld
 from evenstep.hooks.mpi.calls import nbytes
 from evenstep.hooks.tested import Tested
-from evenstep.hooks.wrapping import Wrapped, replaced, undo
+from evenstep.hooks.wrapping import Wrapped, replace_attribute, undo
 from evenstep.trace.spool.layout import NO_PEER, Flag, Kind, Op
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class JaxHooks(HostHooks):
             self._ended(seq, enter_ns)
             return result
 
-        self._undo.append(replaced(module, name, collective))
+        self._undo.append(replace_attribute(module, name, collective))
 
     def _begun(self, enter_ns: int, op: int, value: Any) -> int:
         try:

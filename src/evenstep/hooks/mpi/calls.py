@@ -38,30 +38,30 @@ class Message(NamedTuple):
 _PAIR = ("sendbuf", "recvbuf")
 
 
-def _paired(op: Op, *more: str, root: str = "", uniform: str = "") -> MpiCollective:
+def _pair(op: Op, *more: str, root: str = "", uniform: str = "") -> MpiCollective:
     return MpiCollective(op, (*_PAIR, *more), "sendbuf", "recvbuf", root, uniform)
 
 
 #: Blocking, by buffer. `I` and the name in lower case is the nonblocking one; the name and `_init`
 #: the persistent one.
 _BUFFERED: dict[str, MpiCollective] = {
-    "Allreduce": _paired(Op.ALL_REDUCE, "op", uniform="sendbuf"),
-    "Reduce": _paired(Op.REDUCE, "op", "root", root="root", uniform="sendbuf"),
+    "Allreduce": _pair(Op.ALL_REDUCE, "op", uniform="sendbuf"),
+    "Reduce": _pair(Op.REDUCE, "op", "root", root="root", uniform="sendbuf"),
     "Bcast": MpiCollective(Op.BROADCAST, ("buf", "root"), "buf", "buf", "root", "buf"),
-    "Allgather": _paired(Op.ALL_GATHER, uniform="sendbuf"),
-    "Allgatherv": _paired(Op.ALL_GATHER),
-    "Gather": _paired(Op.GATHER, "root", root="root", uniform="sendbuf"),
-    "Gatherv": _paired(Op.GATHER, "root", root="root"),
-    "Scatter": _paired(Op.SCATTER, "root", root="root", uniform="recvbuf"),
-    "Scatterv": _paired(Op.SCATTER, "root", root="root"),
-    "Alltoall": _paired(Op.ALL_TO_ALL, uniform="sendbuf"),
-    "Alltoallv": _paired(Op.ALL_TO_ALL),
-    "Alltoallw": _paired(Op.ALL_TO_ALL),
-    "Reduce_scatter": _paired(Op.REDUCE_SCATTER, "recvcounts", "op", uniform="sendbuf"),
-    "Reduce_scatter_block": _paired(Op.REDUCE_SCATTER, "op", uniform="sendbuf"),
+    "Allgather": _pair(Op.ALL_GATHER, uniform="sendbuf"),
+    "Allgatherv": _pair(Op.ALL_GATHER),
+    "Gather": _pair(Op.GATHER, "root", root="root", uniform="sendbuf"),
+    "Gatherv": _pair(Op.GATHER, "root", root="root"),
+    "Scatter": _pair(Op.SCATTER, "root", root="root", uniform="recvbuf"),
+    "Scatterv": _pair(Op.SCATTER, "root", root="root"),
+    "Alltoall": _pair(Op.ALL_TO_ALL, uniform="sendbuf"),
+    "Alltoallv": _pair(Op.ALL_TO_ALL),
+    "Alltoallw": _pair(Op.ALL_TO_ALL),
+    "Reduce_scatter": _pair(Op.REDUCE_SCATTER, "recvcounts", "op", uniform="sendbuf"),
+    "Reduce_scatter_block": _pair(Op.REDUCE_SCATTER, "op", uniform="sendbuf"),
     "Barrier": MpiCollective(Op.BARRIER),
-    "Scan": _paired(Op.OTHER, "op", uniform="sendbuf"),
-    "Exscan": _paired(Op.OTHER, "op", uniform="sendbuf"),
+    "Scan": _pair(Op.OTHER, "op", uniform="sendbuf"),
+    "Exscan": _pair(Op.OTHER, "op", uniform="sendbuf"),
 }
 _PICKLED: dict[str, MpiCollective] = {
     "allreduce": MpiCollective(Op.ALL_REDUCE, ("sendobj", "op"), "sendobj", "sendobj"),
@@ -76,7 +76,7 @@ _PICKLED: dict[str, MpiCollective] = {
     "exscan": MpiCollective(Op.OTHER, ("sendobj", "op"), "sendobj"),
 }
 _NEIGHBOURS = ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw")
-_BUFFERED |= {f"Neighbor_{name}": _paired(Op.OTHER) for name in _NEIGHBOURS}
+_BUFFERED |= {f"Neighbor_{name}": _pair(Op.OTHER) for name in _NEIGHBOURS}
 _PICKLED |= {
     f"neighbor_{name}": MpiCollective(Op.OTHER, ("sendobj",), "sendobj")
     for name in ("allgather", "alltoall")
@@ -149,7 +149,7 @@ def argument(
     return args[at] if at < len(args) else None
 
 
-def measured(buffer: Any) -> tuple[int, int]:
+def size_and_type(buffer: Any) -> tuple[int, int]:
     """Size in bytes and element type of a buffer or object; 0 for unknown."""
     try:
         size, kind = buffer.nbytes, _CODES[buffer.dtype.char]  # an array, as nearly always
@@ -173,13 +173,13 @@ def _size(buffer: Any) -> int:
     if size is not None:
         return max(int(size), 0)
     if isinstance(buffer, (list, tuple)):
-        return _specified(buffer)
+        return _size_of_specification(buffer)
     if isinstance(buffer, (bytes, bytearray)):
         return len(buffer)
     return memoryview(buffer).nbytes
 
 
-def _specified(buffer: Sequence[Any]) -> int:
+def _size_of_specification(buffer: Sequence[Any]) -> int:
     """Size of a message specification: [data, type], [data, count, type], [data, counts, …]."""
     if not buffer:
         return 0
@@ -214,7 +214,9 @@ def dtype(buffer: Any) -> int:
 _GATHERS = frozenset({Op.ALL_GATHER, Op.GATHER})
 
 
-def both(call: MpiCollective, bytes_in: int, bytes_out: int, ranks: int) -> tuple[int, int]:
+def bytes_in_and_out(
+    call: MpiCollective, bytes_in: int, bytes_out: int, ranks: int
+) -> tuple[int, int]:
     """(bytes in, bytes out); for an operation in place, one follows from the other."""
     if not bytes_in and bytes_out:
         bytes_in = bytes_out // max(ranks, 1) if call.op in _GATHERS else bytes_out

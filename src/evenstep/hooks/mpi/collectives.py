@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import Recorder
-from evenstep.hooks.mpi.calls import MpiCollective, both, measured
+from evenstep.hooks.mpi.calls import MpiCollective, bytes_in_and_out, size_and_type
 from evenstep.hooks.mpi.groups import MpiGroups
 from evenstep.hooks.mpi.requests import Ticket
 from evenstep.hooks.repeating import InferredSteps
@@ -116,14 +116,14 @@ class MpiCollectives:
             state = known.get(communicator.handle) or meet(communicator)
             count, members = len(args), len(state.ranks)
             given = args[sent_at] if count > sent_at else kwargs.get(sent)
-            bytes_in, kind = measured(given)
+            bytes_in, kind = size_and_type(given)
             bytes_out = bytes_in
             if not (as_given and bytes_in):
                 if not same:
                     taken = args[received_at] if count > received_at else kwargs.get(received)
-                    bytes_out, other = measured(taken)
+                    bytes_out, other = size_and_type(taken)
                     kind = kind or other
-                bytes_in, bytes_out = both(call, bytes_in, bytes_out, members)
+                bytes_in, bytes_out = bytes_in_and_out(call, bytes_in, bytes_out, members)
             at, peer = 0, NO_PEER
             if root:
                 at = (args[root_at] if count > root_at else kwargs.get(root)) or 0

@@ -45,7 +45,7 @@ class MpiGroups:
             return
         self.ended(child.handle)
         origin = self._names.get(parent.handle) or str(parent.Get_name()) or "communicator"
-        name = shortened(f"{origin}.{method}")
+        name = shorten(f"{origin}.{method}")
         self._names[child.handle] = self._numbered(name, self._ranks(child))
 
     def ended(self, handle: int) -> None:
@@ -91,7 +91,7 @@ class MpiGroups:
         return name if number == 1 else f"{name} ({number})"
 
 
-def shortened(name: str) -> str:
+def shorten(name: str) -> str:
     """A name of bounded length, the same on every member: names grow with each parent.
 
     The beginning of a long name is replaced by its digest.

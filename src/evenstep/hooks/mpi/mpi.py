@@ -24,7 +24,7 @@ from evenstep.hooks.mpi.messages import MpiMessages
 from evenstep.hooks.mpi.methods import Enter, Methods, assign
 from evenstep.hooks.mpi.requests import Requests, Ticket, all_if, all_of, one_of, some_of
 from evenstep.hooks.repeating import MESSAGE, InferredSteps
-from evenstep.hooks.wrapping import replaced, undo
+from evenstep.hooks.wrapping import replace_attribute, undo
 from evenstep.trace.spool.layout import Flag
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class MpiHooks(HostHooks):
         self._place(owner, name, method)
 
     def _place(self, owner: type, name: str, method: Any) -> None:
-        self._undo.append(replaced(owner, name, method, assign))
+        self._undo.append(replace_attribute(owner, name, method, assign))
 
     # -- what is recorded ------------------------------------------------------------------------
 

@@ -126,7 +126,7 @@ class Requests:
             result = bound(requests, *args, **kwargs)
             ended = list(chosen(result, len(handles)))
             if ended:
-                filled = [_at(statuses, place) for place in range(len(ended))]
+                filled = [_status_at(statuses, place) for place in range(len(ended))]
                 self._over([handles[index] for index in ended], filled, enter_ns)
             return result
 
@@ -165,7 +165,7 @@ class Requests:
             self._on_failure(error)
 
 
-def _at(statuses: Any, place: int) -> Any:
+def _status_at(statuses: Any, place: int) -> Any:
     """The status of the `place`-th request that ended; MPI fills them in that order."""
     if not isinstance(statuses, list):
         return statuses

@@ -17,7 +17,7 @@ from typing import Any
 from evenstep.agent.pulse.frames import first_outside
 from evenstep.agent.recording.collector import signal_behind
 from evenstep.agent.recording.recorder import Recorder
-from evenstep.hooks.wrapping import replaced, undo
+from evenstep.hooks.wrapping import replace_attribute, undo
 from evenstep.trace.spool.layout import HALF_NAME, WORD_BYTES_IN, WORD_KIND, WORD_STEP, Kind
 
 EVERY_STEPS = 64
@@ -76,7 +76,7 @@ class CallSites:
             return result
 
         method._torchdynamo_disable = True  # type: ignore[attr-defined]
-        self._undo.append(replaced(self._group, name, method))
+        self._undo.append(replace_attribute(self._group, name, method))
 
     def _note(self, before: int, frame: FrameType) -> None:
         """Name the first collective after record `before`, if its kind has no name in this step."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.recorder import LONGEST_NAME
-from evenstep.hooks.wrapping import replaced
+from evenstep.hooks.wrapping import replace_attribute
 from evenstep.trace.ranks import group_uid
 from evenstep.trace.spool.spool import Spool
 
@@ -116,4 +116,4 @@ def watch_groups(distributed_c10d: Any, made: Callable[[str], None]) -> Callable
         made(str(name))
         return result
 
-    return replaced(distributed_c10d, "_register_process_group", register)
+    return replace_attribute(distributed_c10d, "_register_process_group", register)

@@ -1,8 +1,8 @@
 """Build and find the compiled recorder of a torch.
 
-A launcher builds it (`built`), a rank only finds it (`find_recorder`). Both identify torch by its
-folder, without importing it: by its version file, which has the commit, and the ABI of its strings,
-which is in the names that its library exports.
+A launcher builds it (`build_recorder`), a rank only finds it (`find_recorder`). Both identify torch
+by its folder, without importing it: by its version file, which has the commit, and the ABI of its
+strings, which is in the names that its library exports.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ SOURCE = Path(__file__).with_name("recorder.cpp")
 _NEW_STRINGS = b"_ZN3c105ErrorC2ENS_14SourceLocationENSt7__cxx1112basic_string"
 
 
-def installed() -> Path | None:
+def installed_folder() -> Path | None:
     """The folder of the torch that this interpreter would import."""
     spec = importlib.util.find_spec("torch")
     return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
-def built(torch_folder: Path) -> Library:
+def build_recorder(torch_folder: Path) -> Library:
     """The recorder for a torch, compiled if necessary: about half a minute of processor time."""
     return _with(torch_folder, build)
 

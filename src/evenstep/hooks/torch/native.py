@@ -85,13 +85,13 @@ class Session:
         self.functions = functions
         self.spool = spool
         self.handle = functions.open(spool.regions.ring_capacity)
-        self.words = _shared(functions.words(self.handle), WORDS)
+        self.words = _shared_words(functions.words(self.handle), WORDS)
         handle, number = self.handle, functions.number
         self._ring = spool.count_by(lambda: number(handle), lambda: self.words[Word.NUMBER])
         rest, beat = functions.rest, self._ring - spool.regions.ring_offset + HEARTBEAT_OFFSET
         self.compiled = Compiled(
             self.words,
-            _shared(functions.events(self.handle), MOST_EVENTS * EVENT_WORDS),
+            _shared_words(functions.events(self.handle), MOST_EVENTS * EVENT_WORDS),
             lambda: functions.thread(handle),
             partial(functions.step, handle),
             None if spool.buffered else lambda *until: rest(handle, beat, *until),
@@ -144,7 +144,7 @@ class Session:
         return called
 
 
-def _shared(address: int, words: int) -> memoryview:
+def _shared_words(address: int, words: int) -> memoryview:
     return memoryview((_u64 * words).from_address(address)).cast("B").cast("Q")
 
 
@@ -212,7 +212,7 @@ class NativeKernels:
 
     def install(self) -> None:
         """Register the kernels, once for the process, and record."""
-        self.unseen = _observed(self.session.functions)
+        self.unseen = _observed_names(self.session.functions)
         self.session.arm()
 
     def disarm(self) -> None:
@@ -275,7 +275,7 @@ class NativeKernels:
 _registered: list[str] | None = None  # operations this torch does not have, once registered
 
 
-def _observed(functions: Functions) -> list[str]:
+def _observed_names(functions: Functions) -> list[str]:
     global _registered
     if _registered is None:
         always = int(Flag.COALESCED)

@@ -19,7 +19,7 @@ from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.message_orders import MessageOrders
 from evenstep.hooks.torch.operations import dtype_codes
 from evenstep.hooks.torch.works import Batches, KeptWorks
-from evenstep.hooks.wrapping import replaced
+from evenstep.hooks.wrapping import replace_attribute
 from evenstep.trace.spool.layout import HOST_DEVICE, Flag
 
 _ASYNC, _ON_DEVICE = int(Flag.ASYNC), int(Flag.ON_DEVICE)
@@ -306,4 +306,4 @@ class Observer:
                 except Exception as error:
                     self.give_up(error)
 
-        return replaced(work_type, "wait", wait)
+        return replace_attribute(work_type, "wait", wait)

@@ -19,7 +19,7 @@ from evenstep.agent.arming import arm, disarm
 from evenstep.agent.recording.phases import Event, Word
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.torch.native import AROUND, OPTIMIZER_IN, OPTIMIZER_OUT, Session
-from evenstep.hooks.wrapping import replaced, undo
+from evenstep.hooks.wrapping import replace_attribute, undo
 from evenstep.trace.spool.layout import Phase
 
 _LAST_ENTRY = Word.LAST_ENTRY
@@ -127,8 +127,8 @@ class PhaseHooks:
         ends: Any = self._optimizer_out
         if self._session is not None:
             hook, recorder = self._session.hook, self._recorder
-            begins = _skipped(hook(OPTIMIZER_IN, recorder, begins, self._stepping))
-            ends = _skipped(hook(OPTIMIZER_OUT, recorder, ends, self._stepping))
+            begins = _skip_by_dynamo(hook(OPTIMIZER_IN, recorder, begins, self._stepping))
+            ends = _skip_by_dynamo(hook(OPTIMIZER_OUT, recorder, ends, self._stepping))
         before = register_optimizer_step_pre_hook(begins)
         after = register_optimizer_step_post_hook(ends)
         self._undo += [before.remove, after.remove]
@@ -281,7 +281,7 @@ class PhaseHooks:
                 AROUND, self._recorder, original, int.from_bytes(compiled, "little"),
                 method=isinstance(owner, type),
             )  # fmt: skip
-            self._undo.append(replaced(owner, name, hook))
+            self._undo.append(replace_attribute(owner, name, hook))
             return
 
         @functools.wraps(original)
@@ -299,7 +299,7 @@ class PhaseHooks:
                     self._tell(after, result)
 
         wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
-        self._undo.append(replaced(owner, name, wrapper))
+        self._undo.append(replace_attribute(owner, name, wrapper))
 
     def _tell(self, report: Callable[[Any], None], value: Any) -> None:
         recorder = self._recorder
@@ -321,7 +321,7 @@ class PhaseHooks:
         self._undo.append(lambda: disarm(module))
 
 
-def _skipped(hook: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
+def _skip_by_dynamo(hook: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
     """A compiled hook of optimizers as a function, which Dynamo can skip: it warns of others."""
 
     def called(optimizer: Any, args: Any, kwargs: Any) -> None:

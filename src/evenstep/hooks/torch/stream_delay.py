@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from evenstep.hooks.wrapping import replaced, undo
+from evenstep.hooks.wrapping import replace_attribute, undo
 from evenstep.trace.spool.layout import WORD_HELD
 from evenstep.trace.spool.spool import Spool
 
@@ -148,4 +148,4 @@ class CaptureGate:
             return result
 
         wrapper.__doc__, wrapper.__name__ = original.__doc__, name
-        return replaced(self._type, name, wrapper)
+        return replace_attribute(self._type, name, wrapper)

@@ -37,7 +37,7 @@ class TorchStack:
     @property
     def available(self) -> bool:
         """Whether this torch was built with torch.distributed."""
-        return bool(_distributed().is_available())
+        return bool(_torch_distributed().is_available())
 
     def arm(self, ready: Callable[[], None]) -> None:
         """Follow the process group: wrap the functions that make and destroy it, in all modules."""
@@ -65,7 +65,7 @@ class TorchStack:
 
     def place(self) -> RankInWorld | None:
         """The rank in the default process group."""
-        distributed = _distributed()
+        distributed = _torch_distributed()
         if not self.available or not distributed.is_initialized():
             return None
         return RankInWorld(distributed.get_rank(), distributed.get_world_size())
@@ -82,9 +82,9 @@ class TorchStack:
         """Hooks of collectives, phases and steps."""
         session = self._session
         if session is None or session.spool is not agent.spool:
-            self.groups, session = Groups(agent.spool, _distributed()), None
+            self.groups, session = Groups(agent.spool, _torch_distributed()), None
         else:
-            self.groups = NativeGroups(session, _distributed())
+            self.groups = NativeGroups(session, _torch_distributed())
         return TorchHooks(
             self._torch, agent.recorder, self.groups, agent.end_step, agent.give_up,
             gate=agent.gate, session=session, instead=self._instead,
@@ -93,9 +93,9 @@ class TorchStack:
 
     def store(self) -> Any:
         """Make a client of the job's own store for a background thread. Raises where it cannot."""
-        return second_client(_distributed().distributed_c10d._get_default_store())
+        return second_client(_torch_distributed().distributed_c10d._get_default_store())
 
 
-def _distributed() -> Any:
+def _torch_distributed() -> Any:
     """torch.distributed, which is no attribute of `torch` yet while that is being imported."""
     return importlib.import_module("torch.distributed")

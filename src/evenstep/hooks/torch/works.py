@@ -14,7 +14,7 @@ from collections.abc import Callable
 from sys import getrefcount
 from typing import Any, Protocol, TypeVar
 
-from evenstep.hooks.wrapping import replaced, undo
+from evenstep.hooks.wrapping import replace_attribute, undo
 
 LIMIT = 64  # works that are kept: they hold tensors
 _OURS = 2  # our references to a kept work: that of the entry, and the argument's
@@ -77,7 +77,7 @@ class Batches:
     def patch(self, group_type: Any) -> Callable[[], None]:
         """Follow the batches of all groups; return how to stop."""
         done = [
-            _followed(group_type, name, then)
+            _follow(group_type, name, then)
             for name, then in (("_start_coalescing", self._begun), ("_end_coalescing", self._ended))
             if hasattr(group_type, name)
         ]
@@ -116,7 +116,7 @@ class Batches:
             self._give_up(error)
 
 
-def _followed(owner: Any, name: str, then: Callable[[Any], None]) -> Callable[[], None]:
+def _follow(owner: Any, name: str, then: Callable[[Any], None]) -> Callable[[], None]:
     """Call `then` with the result of each call of a method, None if it raises; return how to
     restore it."""
     original = getattr(owner, name)
@@ -129,4 +129,4 @@ def _followed(owner: Any, name: str, then: Callable[[Any], None]) -> Callable[[]
             then(result)
         return result
 
-    return replaced(owner, name, method)
+    return replace_attribute(owner, name, method)

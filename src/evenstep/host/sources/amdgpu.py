@@ -43,7 +43,7 @@ THERMAL = _bits(32, 45)  # a sensor or a voltage regulator is too hot
 HARDWARE = _bits(46, 47)  # PROCHOT: requested by another component
 
 
-def throttled(device: Path) -> int | None:
+def throttle_reasons(device: Path) -> int | None:
     """Reasons for throttling as bits of the kernel's; None where this GPU does not report them."""
     try:
         table = (device / "gpu_metrics").read_bytes()
@@ -107,7 +107,7 @@ class AmdgpuSource(FileSource):
         highest = highest_mhz(device)
         if highest is not None:
             self._constant.append(("gpu.sm_clock_max_mhz", index, highest))
-        if throttled(device) is not None:
+        if throttle_reasons(device) is not None:
             self._throttled.append((index, device))
         for monitor in children(str(device / "hwmon")):
             folder = device / "hwmon" / monitor
@@ -121,7 +121,7 @@ class AmdgpuSource(FileSource):
     def read(self) -> list[Reading]:
         found = super().read()
         for index, device in self._throttled:
-            found += throttling(index, throttled(device) or 0)
+            found += throttling(index, throttle_reasons(device) or 0)
         return found + self._constant
 
 

@@ -78,12 +78,14 @@ def _say(stream: Any, line: str, expected: str) -> None:
         raise ValueError(f"{line!r} is answered {answer.strip()!r}")
 
 
-def summarized(status: Mapping[str, Any]) -> RasStatus:
+def summarize(status: Mapping[str, Any]) -> RasStatus:
     """Summarize the service's answer; what it does not hold counts as healthy."""
     communicators = [each for each in status.get("communicators") or () if isinstance(each, dict)]
     ranks = [rank for each in communicators for rank in _objects(each, "ranks")]
-    missing = [_named(rank) for each in communicators for rank in _objects(each, "missing_ranks")]
-    failing = [_named(rank) for rank in ranks if _fails(rank.get("status") or {})]
+    missing = [
+        _name_rank(rank) for each in communicators for rank in _objects(each, "missing_ranks")
+    ]
+    failing = [_name_rank(rank) for rank in ranks if _fails(rank.get("status") or {})]
     behind = [text for each in communicators for text in _behind(_objects(each, "ranks"))]
     found = (tuple(dict.fromkeys(names)) for names in (missing, failing, behind))
     return RasStatus(len(communicators), len(ranks), *found)
@@ -106,11 +108,11 @@ def _behind(ranks: list[dict[str, Any]]) -> list[str]:
     for name in names:
         counts = [int((rank.get("collective_counts") or {}).get(name, 0)) for rank in ranks]
         most, pairs = max(counts), zip(ranks, counts, strict=True)
-        told += [f"{_named(rank)}: {n} {name} of {most}" for rank, n in pairs if n < most]
+        told += [f"{_name_rank(rank)}: {n} {name} of {most}" for rank, n in pairs if n < most]
     return told
 
 
-def _named(rank: Mapping[str, Any]) -> str:
+def _name_rank(rank: Mapping[str, Any]) -> str:
     return f"rank {rank.get('rank', '?')} on {rank.get('host', '?')}"
 
 
@@ -150,7 +152,7 @@ class NcclRas(Source):
 
     def _ask(self) -> RasStatus:
         try:
-            self.latest = summarized(ask(self._address))
+            self.latest = summarize(ask(self._address))
         except RasError as error:
             raise SourceUnavailable(str(error), may_come=True) from error
         return self.latest

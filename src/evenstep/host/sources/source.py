@@ -88,13 +88,13 @@ def pick(tokens: list[str] | None, names: Sequence[str]) -> list[int]:
         return list(range(len(names)))
     positions: list[int] = []
     for token in tokens:
-        position = int(token) if token.isdigit() else _named(token, names)
+        position = int(token) if token.isdigit() else _index_of_name(token, names)
         if position is None or position >= len(names):
             break
         positions.append(position)
     return positions
 
 
-def _named(token: str, names: Sequence[str]) -> int | None:
+def _index_of_name(token: str, names: Sequence[str]) -> int | None:
     fits = [i for i, name in enumerate(names) if name.lower().startswith(token.lower())]
     return fits[0] if len(fits) == 1 else None

@@ -11,7 +11,7 @@ from typing import Any
 from evenstep.errors import TraceError
 from evenstep.importers.content import content, parsed_json
 from evenstep.importers.file_ranks import rank_of
-from evenstep.importers.flight_recorder.entries import Entry, entry, folded
+from evenstep.importers.flight_recorder.entries import Entry, entry, fold_coalesced
 from evenstep.importers.flight_recorder.restricted_pickle import loads
 from evenstep.importers.kineto.calls import ranks_of
 from evenstep.trace.spool.layout import Op
@@ -88,10 +88,10 @@ def read_dump(path: Path, taken: Mapping[int, Dump], named: Mapping[Path, int]) 
         limits.append(f"{path} has format version {version!r}; it was read as 2.x")
     dump = Dump(
         path=path, rank=rank, version=version, library=str(value.get("comm_lib_version", ""))[:40],
-        config=config, reached=_reached(value.get("pg_status"), entries), entries=entries,
+        config=config, reached=_last_issued(value.get("pg_status"), entries), entries=entries,
         written_ns=0, limits=limits,
     )  # fmt: skip
-    dump.written_ns = _written(dump)
+    dump.written_ns = _time_written(dump)
     return dump
 
 
@@ -117,7 +117,7 @@ def _entries(path: Path, raw: Sequence[Any], limits: list[str]) -> list[Entry]:
         if not found:
             raise TraceError(f"{path} has no entry that makes sense ({shown})")
         limits.append(f"{path}: {len(complaints)} entries were left out ({shown})")
-    return folded(sorted(found, key=lambda item: item.record))
+    return fold_coalesced(sorted(found, key=lambda item: item.record))
 
 
 def _config(raw: Any) -> dict[str, tuple[int, ...]]:
@@ -143,7 +143,7 @@ def _other_rank(
     return number
 
 
-def _reached(raw: Any, entries: Sequence[Entry]) -> dict[str, int]:
+def _last_issued(raw: Any, entries: Sequence[Entry]) -> dict[str, int]:
     """The last collective issued in each group whose count is of collectives only.
 
     gloo counts messages, too, and so do groups that have had any.
@@ -159,7 +159,7 @@ def _reached(raw: Any, entries: Sequence[Entry]) -> dict[str, int]:
     return found
 
 
-def _written(dump: Dump) -> int:
+def _time_written(dump: Dump) -> int:
     """When the file was written: its modification time if plausible; less than a round of the
     watchdog after the latest time, if a call has ended since the last round; else 0."""
     try:

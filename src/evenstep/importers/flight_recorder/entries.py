@@ -88,7 +88,7 @@ def entry(raw: Any) -> Entry:
     )  # fmt: skip
 
 
-def folded(entries: Sequence[Entry]) -> list[Entry]:
+def fold_coalesced(entries: Sequence[Entry]) -> list[Entry]:
     """Merge each coalesced group of collectives into one entry.
 
     Messages of a group stay separate, for each has its own peer; all share the group's outcome.
@@ -98,11 +98,11 @@ def folded(entries: Sequence[Entry]) -> list[Entry]:
         launches.setdefault((item.group, item.message, item.sequence), []).append(item)
     found: list[Entry] = []
     for launch in launches.values():
-        found += launch if len(launch) == 1 else _merged(launch)
+        found += launch if len(launch) == 1 else _merge(launch)
     return sorted(found, key=lambda item: item.record)
 
 
-def _merged(launch: list[Entry]) -> list[Entry]:
+def _merge(launch: list[Entry]) -> list[Entry]:
     last = launch[-1]
     members = launch[:-1] if last.closes else launch
     shared = [
@@ -130,7 +130,7 @@ def _whole(raw: Mapping[Any, Any], field: str, default: int | None = None) -> in
     if value is None and default is not None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LATEST_NS:
-        raise ValueError(f"{field} is {_shown(value)}, not a number of its kind")
+        raise ValueError(f"{field} is {_show(value)}, not a number of its kind")
     return value
 
 
@@ -139,7 +139,7 @@ def _milliseconds(raw: Mapping[Any, Any], field: str, most: float) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0
     if not 0 <= value < most:
-        raise ValueError(f"{field} is {_shown(value)}, not a duration")
+        raise ValueError(f"{field} is {_show(value)}, not a duration")
     return round(value * 1e6)
 
 
@@ -151,7 +151,7 @@ def _sequence(raw: Mapping[Any, Any], message: bool) -> int:
 def _profiling_name(raw: Mapping[Any, Any]) -> tuple[str, str]:
     text = raw.get("profiling_name")
     if not isinstance(text, str):
-        raise ValueError(f"profiling_name is {_shown(text)}, not text")
+        raise ValueError(f"profiling_name is {_show(text)}, not text")
     backend, _, name = text[:_LONGEST_NAME].rpartition(":")
     return backend, name
 
@@ -190,7 +190,7 @@ def _elements(shape: Any, side: str) -> int:
     if not isinstance(shape, list | tuple) or len(shape) > _MOST_DIMENSIONS:
         raise ValueError(f"{side}_sizes is not a list of shapes")
     if not all(type(size) is int and 0 <= size < MOST_BYTES for size in shape):
-        raise ValueError(f"{side}_sizes has {_shown(shape)}, which is not a shape")
+        raise ValueError(f"{side}_sizes has {_show(shape)}, which is not a shape")
     return math.prod(shape)
 
 
@@ -207,7 +207,7 @@ def _site(frames: Any) -> str:
     return ""
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     """A short form of any value, for messages."""
     if value is None or isinstance(value, bool | float):
         return str(value)

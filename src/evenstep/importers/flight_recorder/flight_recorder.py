@@ -23,7 +23,7 @@ from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import APART_NS, misfits, ranks_or_numbers
 from evenstep.importers.flight_recorder.dump import PICKLE, Dump, Place, read_dump
 from evenstep.importers.flight_recorder.entries import Entry
-from evenstep.importers.flight_recorder.timeline import in_rings, placed
+from evenstep.importers.flight_recorder.timeline import in_rings, place_calls
 from evenstep.trace.columns import Array
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.repetition import NOTHING_ELSE
@@ -71,7 +71,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     run = {"source": NAME, "format": first.version, "library": first.library} if first else {}
     trace, inferred = draft.trace(run), ""
     if trace.events.device_exit_ns.any():  # without durations, waiting is unknown
-        trace, inferred = placed(trace)
+        trace, inferred = place_calls(trace)
         ring = in_rings(trace.events)
         if ring.any():
             for name in ("group", "peer_or_root"):
@@ -167,12 +167,12 @@ def _count_overwritten(draft: Draft, dumps: Mapping[int, Dump], groups: _Groups)
         came = times.get((peer, (group, rank, Op.RECV)))
         wrapped = came and any(dumps[one].entries[0].record for one in (rank, peer))
         if op == Op.SEND and came and wrapped:
-            more = _more(np.array(sent), np.array(came))
+            more = _messages_more(np.array(sent), np.array(came))
             dumps[rank].overwritten[group, peer, op] = max(-more, 0)
             dumps[peer].overwritten[group, rank, Op.RECV] = max(more, 0)
 
 
-def _more(sent: Array, came: Array) -> int:
+def _messages_more(sent: Array, came: Array) -> int:
     """How many messages more begin the first series than the second, by ascending times of both."""
 
     def apart(more: int) -> float:
@@ -207,14 +207,14 @@ def _enter(draft: Draft, dump: Dump, groups: _Groups) -> None:
 
 def _in_flight(dump: Dump) -> bool:
     """Whether any operation was in flight when the dump was written."""
-    return any(not _ended(item) for item in dump.entries)
+    return any(not _has_ended(item) for item in dump.entries)
 
 
 def _columns(
     draft: Draft, dump: Dump, rows: Sequence[Entry], groups: Sequence[int]
 ) -> dict[str, Any]:
     """Columns of the records of some entries. An unknown end is the latest time in the dump."""
-    ends = [max(_end(dump, item), item.created_ns + 1) if _ended(item) else 0 for item in rows]
+    ends = [max(_end(dump, item), item.created_ns + 1) if _has_ended(item) else 0 for item in rows]
     timed = [item.duration_ns > 0 and item.done for item in rows]
     lengths = np.array([item.duration_ns for item in rows]) * timed
     sequences, peers = _order(draft, rows, groups, dict(dump.overwritten))
@@ -236,7 +236,7 @@ def _columns(
     }
 
 
-def _ended(item: Entry) -> bool:
+def _has_ended(item: Entry) -> bool:
     return item.done or item.timed_out
 
 

@@ -180,7 +180,7 @@ def _weight(container: Any, known: Mapping[int, tuple[int, int]]) -> tuple[int, 
     return 1 + sum(size for size, _ in parts), 1 + max((depth for _, depth in parts), default=0)
 
 
-def _counted(step: _Step) -> _Step:
+def _count(step: _Step) -> _Step:
     """Make an instruction that creates a container count it."""
 
     def counted(machine: _Machine) -> None:
@@ -215,8 +215,8 @@ _CALLING = (
 )
 _Machine.dispatch = {
     **{code[0]: _PLAIN[code[0]] for code in _BUILDING},
-    **{code[0]: _counted(_PLAIN[code[0]]) for code in _CONTAINING},
+    **{code[0]: _count(_PLAIN[code[0]]) for code in _CONTAINING},
     **{code[0]: _Machine.refuse for code in _CALLING}, pickle.FRAME[0]: _Machine.frame,
     pickle.MARK[0]: _Machine.mark, pickle.SETITEM[0]: _Machine.set_item,
-    pickle.SETITEMS[0]: _Machine.set_items, pickle.DICT[0]: _counted(_Machine.dictionary),
+    pickle.SETITEMS[0]: _Machine.set_items, pickle.DICT[0]: _count(_Machine.dictionary),
 }  # fmt: skip

@@ -28,7 +28,7 @@ AT_ONCE_NS = 100_000  # between ranks whose queues were free at one moment
 ROUND_NS = 20_000_000  # a watchdog sleeps for 100 ms, and passes over what has ended in a few
 
 
-def placed(trace: Trace) -> tuple[Trace, str]:
+def place_calls(trace: Trace) -> tuple[Trace, str]:
     """The trace with device times, on the hosts' clocks, of all calls whose duration is known; and
     its inferred steps in words, as `with_steps` has them."""
     events = trace.events
@@ -44,7 +44,7 @@ def placed(trace: Trace) -> tuple[Trace, str]:
     lane = key_numbers(mine.group, np.where(ring, -2 - rank, first), np.where(ring, sends, second))
     call = key_numbers(lane, mine.group_seq)
     origin = int(mine.enter_ns.min())
-    after, until = _noticed(mine)
+    after, until = _bounds_of_ends(mine)
     clock = _ahead(rank, call, np.maximum(after, mine.enter_ns + length), until)[rank] + origin
     lanes = _of_calls(np.maximum, call, lane, 0)
     longest = _of_calls(np.maximum, call, length, 0)
@@ -54,7 +54,7 @@ def placed(trace: Trace) -> tuple[Trace, str]:
     def at(end: Array, step: Array) -> tuple[Trace, str]:
         """The trace with these ends of calls, whose steps are known or all 0."""
         begun = end[call] - length
-        reached = _reached(mine, begun)
+        reached = _reach_in_order(mine, begun)
         if step.any():
             reached = _without_queue(mine, call, reached, end[call], step, mine.enter_ns - clock)
         times = (begun + clock, end[call] + clock, reached + clock)
@@ -111,7 +111,7 @@ def _with_times(trace: Trace, rows: Array, placed: tuple[Array, Array, Array]) -
     return replace(trace, ranks=ranks, events=events.with_column("flags", column))
 
 
-def _reached(calls: Columns, begun: Array) -> Array:
+def _reach_in_order(calls: Columns, begun: Array) -> Array:
     """When compute reached each call: in the order of issue, though streams may be busy."""
     order = np.lexsort([calls.enter_ns, calls["rank"]])[::-1]
     lane, found = calls["rank"][order].astype(np.int64), begun.copy()
@@ -195,7 +195,7 @@ def _in_turn(lanes: Array, end: Array, longest: Array) -> Array:
     return end
 
 
-def _noticed(mine: Columns) -> tuple[Array, Array]:
+def _bounds_of_ends(mine: Columns) -> tuple[Array, Array]:
     """Between which times of its rank's clock each call ended: when the watchdog's round before
     passed over it, and when it was noticed."""
     order = np.lexsort([mine.exit_ns, mine["rank"]])

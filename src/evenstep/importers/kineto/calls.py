@@ -63,7 +63,7 @@ def call_of(args: Args, groups: Mapping[str, GroupKey], world: int) -> CallArgum
     )  # fmt: skip
 
 
-def addressed(call: CallArguments, op: int, asked: Args) -> CallArguments:
+def address(call: CallArguments, op: int, asked: Args) -> CallArguments:
     """The call with its root or peer, and a message's tag, from the inputs of its operator.
 
     c10d's operators take them at the positions in `_ADDRESS`, as ranks within the group.
@@ -96,7 +96,7 @@ def groups_of(header: Mapping[str, Any]) -> dict[str, GroupKey]:
     for entry in config if isinstance(config, list) else []:
         if isinstance(entry, dict) and (ranks := ranks_of(entry.get("ranks"))):
             name = str(entry.get("pg_name", ""))
-            shown = _shown(name, entry.get("pg_desc"), ranks, found)
+            shown = _show_group(name, entry.get("pg_desc"), ranks, found)
             found.setdefault(name, GroupKey(shown, ranks))
     return found
 
@@ -108,8 +108,10 @@ def group_of(args: Args, groups: Mapping[str, GroupKey], world: int) -> GroupKey
     name = str(args.group_name)
     if name in groups:
         return groups[name]
-    ranks = ranks_of(args.group_ranks) or _strided(args) or _everyone(args, world)
-    return GroupKey(_shown(name, args.group_description, ranks, groups), ranks) if ranks else None
+    ranks = ranks_of(args.group_ranks) or _strided_ranks(args) or _everyone(args, world)
+    return (
+        GroupKey(_show_group(name, args.group_description, ranks, groups), ranks) if ranks else None
+    )
 
 
 def ranks_of(value: Any) -> Ranks:
@@ -157,7 +159,7 @@ def _elements(shape: Any) -> int:
     return min(math.prod(shape), MOST_BYTES)
 
 
-def _shown(name: str, description: Any, ranks: Ranks, others: Mapping[str, GroupKey]) -> str:
+def _show_group(name: str, description: Any, ranks: Ranks, others: Mapping[str, GroupKey]) -> str:
     """The description of a group, with its name if another group has the same description."""
     if not isinstance(description, str) or description in _NO_DESCRIPTION:
         return name
@@ -165,7 +167,7 @@ def _shown(name: str, description: Any, ranks: Ranks, others: Mapping[str, Group
     return f"{description} ({name})" if taken else description
 
 
-def _strided(args: Args) -> range:
+def _strided_ranks(args: Args) -> range:
     start, stride, size = (whole(v) for v in (args.rank_start, args.rank_stride, args.group_size))
     if start < 0 or stride < 1 or size < 1 or start + stride * (size - 1) >= MOST_RANKS:
         return range(0)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from evenstep.importers.kineto.file import KinetoFile, RowKind
-from evenstep.importers.kineto.launches import launched, lookup
+from evenstep.importers.kineto.launches import find_launches, lookup
 from evenstep.importers.kineto.names import (
     COMMS,
     MESSAGES,
@@ -31,7 +31,7 @@ from evenstep.importers.kineto.table import (
     announced_peers,
     call_table,
 )
-from evenstep.importers.merging import Completion, completion, exposed, united
+from evenstep.importers.merging import Completion, completion, exposed_intervals, unite
 from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Flag, Op
 
@@ -41,11 +41,11 @@ _NESTED = 4  # calls within calls (a coalesced group's), and one to spare
 
 def device_calls(file: KinetoFile, announced: Sequence[Annotation | None]) -> Columns:
     """Calls with their kernels, and communication kernels without a call in the file."""
-    issued = _issued(file, announced)
+    issued = _issue_times(file, announced)
     kernels = file.of(RowKind.KERNEL)
     kernels = kernels.select(_communicating(file, kernels))
-    launches = launched(file, kernels)
-    owner = _named(issued, kernels)
+    launches = find_launches(file, kernels)
+    owner = _calls_by_external_id(issued, kernels)
     owner = np.where(owner >= 0, owner, _enclosing(issued, launches.thread, launches.start_ns))
     message, batch = _batches(file, issued, kernels, launches, owner)
     owned = np.flatnonzero(owner >= 0)
@@ -65,17 +65,17 @@ def compute_of(file: KinetoFile, steps: Steps) -> Columns:
     Columns: device, enter_ns, exit_ns, step (in which the kernels were launched).
     """
     kernels = file.of(RowKind.KERNEL)
-    return _united(file, kernels.select(~_communicating(file, kernels)), steps)
+    return _unite(file, kernels.select(~_communicating(file, kernels)), steps)
 
 
 def copies_of(file: KinetoFile, steps: Steps) -> Columns:
     """Spans of copying or setting memory, as in `compute_of`."""
-    return _united(file, file.of(RowKind.COPY), steps)
+    return _unite(file, file.of(RowKind.COPY), steps)
 
 
-def _united(file: KinetoFile, kernels: Columns, steps: Steps) -> Columns:
+def _unite(file: KinetoFile, kernels: Columns, steps: Steps) -> Columns:
     kernels = kernels.select(kernels.device >= 0)
-    step = steps.at(launched(file, kernels).start_ns)
+    step = steps.at(find_launches(file, kernels).start_ns)
     order = np.lexsort([kernels.start_ns, step, kernels.device])
     kernels, step = kernels.select(order), step[order]
     first = np.flatnonzero(np.append(True, (np.diff(step) != 0) | (np.diff(kernels.device) != 0)))
@@ -83,7 +83,7 @@ def _united(file: KinetoFile, kernels: Columns, steps: Steps) -> Columns:
         {"device": kernels.device[:0], "enter_ns": step[:0], "exit_ns": step[:0], "step": step[:0]}
     ]
     for low, high in itertools.pairwise([*first, len(step)] if len(step) else []):
-        start, end = united(kernels.start_ns[low:high], kernels.end_ns[low:high])
+        start, end = unite(kernels.start_ns[low:high], kernels.end_ns[low:high])
         cell = {"device": kernels.device[low], "step": step[low]}
         spread = {name: np.full(len(start), value) for name, value in cell.items()}
         parts.append({**spread, "enter_ns": start, "exit_ns": end})
@@ -93,9 +93,9 @@ def _united(file: KinetoFile, kernels: Columns, steps: Steps) -> Columns:
 def completion_of(file: KinetoFile) -> tuple[Completion, tuple[Array, Array]]:
     """Completion of a file's kernels, and the intervals of exposed communication."""
     kernels = file.of(RowKind.KERNEL)
-    kernels = kernels.with_column("launched_ns", launched(file, kernels).start_ns)
+    kernels = kernels.with_column("launched_ns", find_launches(file, kernels).start_ns)
     moving = _communicating(file, kernels)
-    return completion(kernels, moving), exposed(kernels, moving)
+    return completion(kernels, moving), exposed_intervals(kernels, moving)
 
 
 def _communicating(file: KinetoFile, kernels: Columns) -> Array:
@@ -105,7 +105,7 @@ def _communicating(file: KinetoFile, kernels: Columns) -> Array:
     return np.asarray(named[kernels.name] | told[kernels.args])
 
 
-def _named(issued: Columns, kernels: Columns) -> Array:
+def _calls_by_external_id(issued: Columns, kernels: Columns) -> Array:
     """Index of the one call with each kernel's external id; -1 for none or several.
 
     This comes before nesting, since stamps of operators and launches are from different clocks: a
@@ -142,7 +142,7 @@ def _batches(
     return calls, found[calls]
 
 
-def _issued(file: KinetoFile, announced: Sequence[Annotation | None]) -> Columns:
+def _issue_times(file: KinetoFile, announced: Sequence[Annotation | None]) -> Columns:
     """Calls to process groups of devices, with their operation, arguments and peer."""
     host = file.host
     comms = np.array([name == COMMS for name in file.names], bool)
@@ -150,7 +150,7 @@ def _issued(file: KinetoFile, announced: Sequence[Annotation | None]) -> Columns
     notes = host.select(codes[host.name] >= 0).sorted_by("start_ns")
     calls = host.select(comms[host.name]).sorted_by("start_ns")
     inside = _enclosing(calls, notes.thread, notes.start_ns)
-    op = np.array([_stated(file, index) for index in calls.args], np.int64)
+    op = np.array([_stated_operation(file, index) for index in calls.args], np.int64)
     note_of = np.full(len(calls), -1)
     note_of[inside[inside >= 0][::-1]] = np.flatnonzero(inside >= 0)[::-1]
     bare = (op < 0) & (note_of >= 0)
@@ -166,7 +166,7 @@ def _issued(file: KinetoFile, announced: Sequence[Annotation | None]) -> Columns
     return found.select(found.op >= 0).sorted_by("start_ns")
 
 
-def _stated(file: KinetoFile, index: int) -> int:
+def _stated_operation(file: KinetoFile, index: int) -> int:
     """The operation that a call's arguments state."""
     stated = file.calls[index].collective if index >= 0 else None
     op = operation(stated) if isinstance(stated, str) else None
@@ -206,17 +206,18 @@ def _with_kernels(issued: Columns, kernels: Columns, owner: Array) -> Columns:
     np.maximum.at(last, owner, kernels.end_ns)
     which[owner[::-1]] = np.arange(len(kernels))[::-1]
     known = which >= 0
-    args = np.where(issued.args >= 0, issued.args, _of(kernels.args, which))
+    args = np.where(issued.args >= 0, issued.args, _take(kernels.args, which))
     return call_table(
         op=issued.op, enter_ns=issued.start_ns, exit_ns=last,
         device_enter_ns=np.where(known, first, UNKNOWN_NS), device_exit_ns=last,
-        thread=issued.thread, device=_of(kernels.device, which), stream=_of(kernels.stream, which),
-        name=_of(kernels.name, which), args=args, flags=int(Flag.ON_DEVICE | Flag.ASYNC),
+        thread=issued.thread, device=_take(kernels.device, which),
+        stream=_take(kernels.stream, which), name=_take(kernels.name, which),
+        args=args, flags=int(Flag.ON_DEVICE | Flag.ASYNC),
         peer_or_root=issued.peer,
     )  # fmt: skip
 
 
-def _of(values: Array, which: Array) -> Array:
+def _take(values: Array, which: Array) -> Array:
     """Values at indices; -1 where the index is -1."""
     return np.append(values, -1)[which]
 
@@ -224,7 +225,7 @@ def _of(values: Array, which: Array) -> Array:
 def _kernels_alone(file: KinetoFile, kernels: Columns, launches: Columns) -> Columns:
     """Communication kernels without a call in the file, as calls."""
     ops = np.array([int(kernel_operation(name)) for name in file.names] + [0])
-    stated = np.array([_stated(file, index) for index in kernels.args], np.int64)
+    stated = np.array([_stated_operation(file, index) for index in kernels.args], np.int64)
     return call_table(
         op=np.where(stated >= 0, stated, ops[kernels.name]), enter_ns=launches.start_ns,
         exit_ns=kernels.end_ns, device_enter_ns=kernels.start_ns, device_exit_ns=kernels.end_ns,

@@ -14,7 +14,7 @@ import numpy as np
 from evenstep.importers.compression import Stream
 from evenstep.importers.content import whole
 from evenstep.importers.kineto.names import CALL, COMMS, annotation
-from evenstep.importers.merging import followed
+from evenstep.importers.merging import append_window
 from evenstep.importers.trace_events import Args, TraceEvent, TraceEvents
 from evenstep.trace.columns import Array, Columns
 
@@ -82,7 +82,7 @@ class KinetoFile:
         more = {"name": len(self.names), "args": len(self.calls)}
         more |= {name: int(self.rows[name].max()) + 1 for name in ("correlation", "external")}
         return KinetoFile(
-            self.path, self.header, followed(self.rows, rows, more),
+            self.path, self.header, append_window(self.rows, rows, more),
             [*self.names, *later.names], threads,
             [*self.calls, *later.calls], self.damaged + later.damaged,
             self.unpaired + later.unpaired, self.process,

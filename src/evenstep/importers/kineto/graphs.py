@@ -15,7 +15,7 @@ from evenstep.importers.merging import STAMP_NS
 from evenstep.trace.columns import Array, Columns
 
 
-def unrolled(files: Sequence[KinetoFile]) -> list[KinetoFile]:
+def unroll(files: Sequence[KinetoFile]) -> list[KinetoFile]:
     """The files with a launch for each kernel of a graph, one after the other within the graph's
     launch.
 

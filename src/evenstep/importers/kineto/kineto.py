@@ -16,20 +16,20 @@ from evenstep.errors import TraceError
 from evenstep.importers.content import Progress, SourceFile, TraceFormat
 from evenstep.importers.draft import FIRST_NS, Draft
 from evenstep.importers.file_ranks import absent
-from evenstep.importers.kineto.calls import CallArguments, addressed, call_of, groups_of
+from evenstep.importers.kineto.calls import CallArguments, address, call_of, groups_of
 from evenstep.importers.kineto.device import device_calls
 from evenstep.importers.kineto.file import KinetoFile, read_file
-from evenstep.importers.kineto.graphs import unrolled
+from evenstep.importers.kineto.graphs import unroll
+from evenstep.importers.kineto.grouping import ONE_HOST_NS, group_calls
 from evenstep.importers.kineto.launches import UNLAUNCHED, with_launches
 from evenstep.importers.kineto.names import annotation
-from evenstep.importers.kineto.places import by_process, info_of, joined, places_of
+from evenstep.importers.kineto.places import by_process, info_of, join_windows, places_of
 from evenstep.importers.kineto.records import FACTS, Profile, enter
 from evenstep.importers.kineto.steps import StepMarks, steps_of
 from evenstep.importers.kineto.table import host_calls
-from evenstep.importers.kineto.together import ONE_HOST_NS, grouped
 from evenstep.trace.clocks.crossings import crossings
 from evenstep.trace.columns import Columns
-from evenstep.trace.loading import renumbered, shifts_in_words
+from evenstep.trace.loading import renumber, shifts_in_words
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.repetition import with_steps
 from evenstep.trace.trace import Trace
@@ -55,7 +55,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     Raises `TraceError` where none can.
     """
     draft = Draft()
-    files, unlaunched = with_launches(unrolled(joined(_files(sources, progress, draft.limits))))
+    files, unlaunched = with_launches(unroll(join_windows(_files(sources, progress, draft.limits))))
     places, left_out = places_of(files)
     draft.limits += left_out
     origin = min((int(file.rows.start_ns.min()) for file in files if file.key in places), default=0)
@@ -67,13 +67,13 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
             continue
         place = places[file.key]
         calls = _calls(file)
-        ranks.append(Profile(file, place, steps, calls, _said(file, calls, place.world)))
+        ranks.append(Profile(file, place, steps, calls, _calls_of(file, calls, place.world)))
         for text in [*steps.limits, *place.limits, *_damage(file, file.key in unlaunched)]:
             told.setdefault(text, []).append(place.rank)
     if not ranks:
         reasons = (line.removeprefix("left out: ") for line in draft.limits)
         raise TraceError("nothing to read: " + "; ".join(reasons))
-    ranks, unsaid = grouped(ranks)
+    ranks, unsaid = group_calls(ranks)
     for each in ranks:
         place = each.place
         draft.rank(
@@ -83,7 +83,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
         )  # fmt: skip
     draft.limits += spoken(told, len(ranks)) + unsaid
     enter(draft, ranks, origin)
-    trace = _finished(draft, ranks)
+    trace = _finish(draft, ranks)
     return repeating(trace, StepMarks()) if all(each.steps.whole for each in ranks) else trace
 
 
@@ -117,7 +117,7 @@ def _calls(file: KinetoFile) -> Columns:
     return calls.sorted_by("enter_ns")
 
 
-def _said(file: KinetoFile, calls: Columns, world: int) -> list[CallArguments]:
+def _calls_of(file: KinetoFile, calls: Columns, world: int) -> list[CallArguments]:
     groups = groups_of(file.header)
     each = [call_of(args, groups, world) for args in file.calls]
     nothing = CallArguments()
@@ -126,7 +126,7 @@ def _said(file: KinetoFile, calls: Columns, world: int) -> list[CallArguments]:
         only = next(iter(groups.values()))
         said = [call if call.group else call._replace(group=only) for call in said]
     for row in np.flatnonzero(calls.asked >= 0):
-        said[row] = addressed(said[row], int(calls.op[row]), file.calls[calls.asked[row]])
+        said[row] = address(said[row], int(calls.op[row]), file.calls[calls.asked[row]])
     return said
 
 
@@ -163,14 +163,14 @@ def _on_one_host(ranks: Sequence[Profile], trace: Trace) -> bool:
     return not len(early) or float(np.median(early)) < ONE_HOST_NS
 
 
-def _finished(draft: Draft, ranks: list[Profile]) -> Trace:
+def _finish(draft: Draft, ranks: list[Profile]) -> Trace:
     world = max(each.place.world for each in ranks)
     library = info_of(ranks[0].file).get("nccl_version")
     run: dict[str, Any] = {"run_id": "", "source": NAME, "world": world}
     if isinstance(library, str):
         run["versions"] = {"nccl": library}
     trace = draft.trace(run, world=world)
-    trace.events, shifts = renumbered(trace.events)
+    trace.events, shifts = renumber(trace.events)
     trace.limits += shifts_in_words(shifts)
     if _on_one_host(ranks, trace):
         for rank in trace.ranks.values():

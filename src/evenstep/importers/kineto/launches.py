@@ -20,14 +20,14 @@ UNLAUNCHED = (
 )
 
 
-def launched(file: KinetoFile, kernels: Columns) -> Columns:
+def find_launches(file: KinetoFile, kernels: Columns) -> Columns:
     """Thread and start of the launch of each kernel.
 
     The launch with its correlation; else the host's event with its external id; else, on no thread,
     that of the kernel before it on its stream, which keeps the order of launches. Kernels of a
     stream before its first one with a known launch were launched before anything in the file.
     """
-    found, known = _told(file, kernels)
+    found, known = _recorded_launches(file, kernels)
     if known.all():
         return found
     stream = key_numbers(kernels.device, kernels.stream)
@@ -42,7 +42,7 @@ def launched(file: KinetoFile, kernels: Columns) -> Columns:
     return found
 
 
-def _told(file: KinetoFile, kernels: Columns) -> tuple[Columns, Array]:
+def _recorded_launches(file: KinetoFile, kernels: Columns) -> tuple[Columns, Array]:
     """Thread and start of the launches that the file has, and which kernels have one; for others
     no thread, and their own start."""
     found = Columns({"thread": np.full(len(kernels), -1), "start_ns": kernels.start_ns.copy()})
@@ -81,7 +81,7 @@ def with_launches(files: Sequence[KinetoFile]) -> tuple[list[KinetoFile], set[tu
             types = {name: file.rows[name].dtype for name in file.rows}
             nothing |= dict.fromkeys(("correlation", "external", "stream", "args"), -1)
             launches = Columns.filled(nothing, types, len(mine))
-            file = with_launch_rows(file, mine.row, launches, _inferred(file, mine))
+            file = with_launch_rows(file, mine.row, launches, _infer_launches(file, mine))
         found.append(file)
     return found, {file.key for file, rows in zip(files, silent, strict=True) if len(rows)}
 
@@ -91,10 +91,10 @@ def _silent(file: KinetoFile) -> Array:
     rows = np.flatnonzero(np.isin(file.rows.row, [int(RowKind.KERNEL), int(RowKind.COPY)]))
     kernels = file.rows.select(rows)
     stream = key_numbers(kernels.device, kernels.stream)
-    return np.asarray(rows[~np.isin(stream, stream[_told(file, kernels)[1]])])
+    return np.asarray(rows[~np.isin(stream, stream[_recorded_launches(file, kernels)[1]])])
 
 
-def _inferred(file: KinetoFile, kernels: Columns) -> Array:
+def _infer_launches(file: KinetoFile, kernels: Columns) -> Array:
     """When these kernels were launched, in the order of their places.
 
     Those that begin as soon as another of their device ended were queued; others were launched as

@@ -49,11 +49,11 @@ def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Key, FilePlace], list[s
     places: dict[Key, FilePlace] = {}
     taken: dict[int, Path] = {}
     limits = list(strange.values())
-    named = _named(files)
+    named = _ranks_by_path(files)
     for file in sorted(
         (file for file in files if file.path not in strange), key=lambda file: _order(file, named)
     ):
-        rank, said = _stated(file), list[str]()
+        rank, said = _stated_rank(file), list[str]()
         if rank is None and file.path in named:
             rank, said = named[file.path], [_BY_NAME]
         elif rank is None:
@@ -70,14 +70,14 @@ def places_of(files: Sequence[KinetoFile]) -> tuple[dict[Key, FilePlace], list[s
     return {key: place._replace(world=world) for key, place in places.items()}, limits
 
 
-def joined(files: Sequence[KinetoFile]) -> list[KinetoFile]:
+def join_windows(files: Sequence[KinetoFile]) -> list[KinetoFile]:
     """The files with windows of one rank of a run, whose steps have ever larger numbers, as one
     file, named as the first. The rank is that of the file or its name; else a process is one."""
     windows: dict[tuple[Any, int], KinetoFile] = {}
     found: list[KinetoFile] = []
-    named = _named(files)
+    named = _ranks_by_path(files)
     for file in sorted(files, key=_start):
-        rank, worker = _stated(file), _WORKER.match(file.path.name)
+        rank, worker = _stated_rank(file), _WORKER.match(file.path.name)
         rank = named.get(file.path) if rank is None else rank
         key = worker and (*worker.groups(), file.process) if rank is None else rank, _world(file)
         first = None if key[0] is None else windows.get(key)
@@ -97,10 +97,10 @@ def _goes_on(first: KinetoFile, file: KinetoFile) -> bool:
     return soon and bool(ended and begun) and max(ended) < min(begun)
 
 
-def _named(files: Sequence[KinetoFile]) -> dict[Path, int]:
+def _ranks_by_path(files: Sequence[KinetoFile]) -> dict[Path, int]:
     """Ranks from paths, for files of a single process that do not state their rank."""
     return ranks_by_paths(
-        [file.path for file in files if _stated(file) is None and not file.process]
+        [file.path for file in files if _stated_rank(file) is None and not file.process]
     )
 
 
@@ -115,7 +115,7 @@ def _world(file: KinetoFile) -> int:
 
 def _order(file: KinetoFile, named: Mapping[Path, int]) -> tuple[bool, list[str | int]]:
     """Sort key: files with a known rank as given, then the others in natural order of names."""
-    silent = _stated(file) is None and file.path not in named
+    silent = _stated_rank(file) is None and file.path not in named
     return silent, natural(file.path) if silent else []
 
 
@@ -132,7 +132,7 @@ def _least_world(file: KinetoFile) -> int:
     return max((ranks[-1] + 1 for ranks in members if ranks), default=0)
 
 
-def _stated(file: KinetoFile) -> int | None:
+def _stated_rank(file: KinetoFile) -> int | None:
     return rank_of(info_of(file).get("rank"))
 
 

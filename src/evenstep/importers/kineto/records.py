@@ -16,7 +16,7 @@ from evenstep.importers.kineto.names import MESSAGES, ROOTED
 from evenstep.importers.kineto.places import FilePlace, info_of
 from evenstep.importers.kineto.steps import Steps, phases_of
 from evenstep.importers.kineto.table import UNKNOWN_NS, host_waits, in_sequence
-from evenstep.importers.merging import Completion, united
+from evenstep.importers.merging import Completion, unite
 from evenstep.trace.columns import Array, Columns, key_numbers
 from evenstep.trace.spool.layout import Kind, Op, ReduceOp
 from evenstep.trace.trace import COMPUTE, COPY
@@ -81,7 +81,7 @@ def _communication(draft: Draft, each: Profile, origin: int, done: Completion) -
             "rank": np.full(len(calls), each.place.rank),
             "kind": np.where(message, int(Kind.POINT_TO_POINT), int(Kind.COLLECTIVE)),
             "op": calls.op, "enter_ns": _since(calls.enter_ns, origin),
-            "entered": _since(_entered(each, done), origin),
+            "entered": _since(_entry_times(each, done), origin),
             "exit_ns": _since(calls.exit_ns, origin),
             "device_enter_ns": _since(calls.device_enter_ns, origin),
             "device_exit_ns": _since(calls.device_exit_ns, origin),
@@ -100,7 +100,7 @@ def _communication(draft: Draft, each: Profile, origin: int, done: Completion) -
     )  # fmt: skip
 
 
-def _entered(each: Profile, done: Completion) -> Array:
+def _entry_times(each: Profile, done: Completion) -> Array:
     """When calls were entered: in device time for calls of a device, in host time for others.
 
     A receive may begin and end before compute reaches it, unless its kernel also sends.
@@ -182,7 +182,7 @@ def _enter_steps(
         },
     )  # fmt: skip
     on_host = host_waits(each.file, each.calls)
-    waits = united(*map(np.concatenate, zip(on_host, on_device, strict=True)))
+    waits = unite(*map(np.concatenate, zip(on_host, on_device, strict=True)))
     phases = phases_of(each.file, each.steps, done, waits)
     if len(phases):
         times = {name: _since(phases[name], origin) for name in ("enter_ns", "exit_ns")}

@@ -71,13 +71,13 @@ def steps_of(file: KinetoFile, marks: StepMarks = StepMarks()) -> Steps | None: 
     numbers = numbered[host.name]
     marked = host.select(numbers >= 0).with_column("number", numbers[numbers >= 0])
     if len(marked):
-        return _marked(marked)
+        return _marked_steps(marked)
     return _between_optimizers(file, host, marks) or _whole(file, host, marks)
 
 
-def _marked(rows: Columns) -> Steps:
+def _marked_steps(rows: Columns) -> Steps:
     """Steps from the outermost marks with ascending numbers, of the thread with most marks."""
-    thread = _most(rows.thread)
+    thread = _most_frequent(rows.thread)
     rows = rows.select(rows.thread == thread).sorted_by("start_ns")
     rows = rows.select(_outermost(rows))
     rows = rows.select(np.append(True, np.diff(np.maximum.accumulate(rows.number)) > 0))
@@ -112,12 +112,12 @@ def _whole(file: KinetoFile, host: Columns, marks: StepMarks) -> Steps:
     done = done if len(done) else file.rows
     operators = host.select(host.row == int(RowKind.OPERATOR))
     operators = operators if len(operators) else host
-    thread = _most(operators.thread) if len(operators) else -1
+    thread = _most_frequent(operators.thread) if len(operators) else -1
     whole = np.array([0]), np.array([done.start_ns.min()]), np.array([done.end_ns.max()])
     return Steps(*whole, thread, [f"{marks.nothing}: all of it is taken as one step"], whole=True)
 
 
-def _most(values: Array) -> int:
+def _most_frequent(values: Array) -> int:
     found, counts = np.unique(values, return_counts=True)
     return int(found[np.argmax(counts)])
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import CALL, ON_HOST, Annotation, operation
-from evenstep.importers.merging import without
+from evenstep.importers.merging import subtract
 from evenstep.trace.columns import Array, Columns, key_numbers, positions_by_key
 from evenstep.trace.spool.layout import Flag, Kind, Op
 
@@ -68,11 +68,11 @@ def in_sequence(table: Columns) -> tuple[Columns, list[str]]:
     first = table.select(collective & stated)
     counted = table.select(collective & ~stated)
     messages = table.select(~collective)
-    first = _coalesced(first.with_column("group_seq", first.stated))
-    counted = counted.with_column("group_seq", _counted(counted, "group"))
+    first = _coalesce(first.with_column("group_seq", first.stated))
+    counted = counted.with_column("group_seq", _count_alike(counted, "group"))
     counted, limits = _agreeing(counted)
     messages = messages.with_column(
-        "group_seq", _counted(messages, "group", "peer_or_root", "op", "payload")
+        "group_seq", _count_alike(messages, "group", "peer_or_root", "op", "payload")
     )
     return Columns.concatenate([first, counted, messages]), limits
 
@@ -83,7 +83,7 @@ def _all_state(table: Columns) -> Array:
     return np.asarray(~np.isin(table.group, np.unique(table.group[silent])))
 
 
-def _coalesced(table: Columns) -> Columns:
+def _coalesce(table: Columns) -> Columns:
     """One row per rank, group and number: from the first entry to the last exit."""
     table = table.sorted_by("rank", "group", "group_seq", "enter_ns")
     run = key_numbers(table["rank"], table.group, table.group_seq)
@@ -103,7 +103,7 @@ def _coalesced(table: Columns) -> Columns:
     return merged.with_column("device_enter_ns", start).with_column("flags", flags)
 
 
-def _counted(table: Columns, *keys: str) -> Array:
+def _count_alike(table: Columns, *keys: str) -> Array:
     """Number rows of the same keys: by step, then by their position among those of the rank.
 
     Rows are in order of entry.
@@ -187,7 +187,7 @@ def host_waits(file: KinetoFile, calls: Columns) -> tuple[Array, Array]:
     issuing = np.array([name.startswith(CALL) for name in file.names], bool)
     work = file.of(RowKind.OPERATOR)
     work = work.select(~issuing[work.name])
-    return without(host.enter_ns, host.exit_ns, work.start_ns, work.end_ns)
+    return subtract(host.enter_ns, host.exit_ns, work.start_ns, work.end_ns)
 
 
 def _issue(name: str) -> int:

@@ -19,7 +19,7 @@ from evenstep.importers.content import (
     SourceFile,
     TextLine,
     lines,
-    reported,
+    report_progress,
 )
 from evenstep.importers.nccl.tests import from_lines
 from evenstep.trace.ranks import MOST_MEMBERS, MOST_RANKS
@@ -101,7 +101,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Mapping[str, Any]
     """Read the facts of all logs. Raises `TraceError` where they have no line of NCCL."""
     log = _Log()
     floors: list[dict[str, Any]] = []
-    for source in reported(sources, progress):
+    for source in report_progress(sources, progress):
         floors += from_lines(_other_lines(log, source), source.path.name)
     if not log.lines:
         names = ", ".join(str(source.path) for source in sources)

@@ -19,10 +19,10 @@ from evenstep.errors import TraceError
 from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
 from evenstep.importers.kineto.names import operation
-from evenstep.importers.tables import TableFile, column_of, read_table, spelled, table_file
+from evenstep.importers.tables import TableFile, column_of, read_table, spell, table_file
 from evenstep.trace.columns import Array, Columns, key_numbers, run_numbers
 from evenstep.trace.ranks import MOST_RANKS
-from evenstep.trace.repetition import stepped
+from evenstep.trace.repetition import infer_steps
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.trace import UNKNOWN, Trace
 
@@ -67,7 +67,7 @@ def layout_of(source: SourceFile) -> DurationColumns | None:
     wanted = (RANKS, GROUPS, SEQUENCES, OPS, SIZES)
     rank, group, sequence, op, size = (column_of(file, names) for names in wanted)
     for name in file.names:
-        core, unit = spelled(name)
+        core, unit = spell(name)
         if rank and sequence and (group or op) and (_DURATION.search(core)):
             return DurationColumns(file, rank, group, sequence, op, size, name, unit or 1.0)
     return None
@@ -90,7 +90,9 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
         "length of steps, is unknown: shares are of the time in collectives, and of step time at "
         "most as much"
     )
-    return stepped(draft.trace({"source": NAME, "between_calls": UNKNOWN}), "no steps are known")
+    return infer_steps(
+        draft.trace({"source": NAME, "between_calls": UNKNOWN}), "no steps are known"
+    )
 
 
 FORMAT = TraceFormat(NAME, recognises, read)
@@ -138,14 +140,14 @@ def _enter(draft: Draft, table: Columns) -> None:
     runs, found = np.zeros(len(table), np.int8), None
     if _in_turn(table):
         runs = _run(table, call)
-        found = _placed(table, call, table.row, runs)
+        found = _place(table, call, table.row, runs)
     if found is None:
         draft.limits.append(
             "rows are not in the order in which ranks made their calls: the order of calls of "
             "different groups, and so which rank delayed which across groups, is not known"
         )
         runs[:] = ALONE
-        found = _placed(table, call, _shares(table, call), runs)
+        found = _place(table, call, _shares(table, call), runs)
     assert found is not None  # a single order of all calls has no cycle
     enter, end = (ORIGIN_NS + times for times in found[:2])
     names = draft.names
@@ -201,7 +203,7 @@ def _run(table: Columns, call: Array) -> Array:
     sample, its = table.select(some), np.unique(call[some], return_inverse=True)[1].reshape(-1)
 
     def excess(runs: Array) -> float:
-        found = _placed(sample, its, sample.row, runs[some])
+        found = _place(sample, its, sample.row, runs[some])
         return np.inf if found is None else found[2]
 
     best, left = np.zeros(len(table), np.int8), _kinds(table)
@@ -239,7 +241,7 @@ def _behind(rank: Array, line: Array, kind: Array) -> Array:
     return runs
 
 
-def _placed(
+def _place(
     table: Columns, call: Array, turn: Array, runs: Array
 ) -> tuple[Array, Array, int] | None:
     """When the call of each row was entered and ended, ns, and the sum of what ranks need in

@@ -27,7 +27,7 @@ from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
 from evenstep.importers.file_ranks import absent
 from evenstep.importers.kineto.names import operation
 from evenstep.trace.ranks import MOST_RANKS
-from evenstep.trace.repetition import stepped
+from evenstep.trace.repetition import infer_steps
 from evenstep.trace.spool.layout import Flag, Op
 from evenstep.trace.trace import Trace
 
@@ -74,7 +74,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     for said in usable(sources, progress, draft.limits, lambda source: _read_file(log, source)):
         draft.limits += said
     _enter(draft, log)
-    return stepped(draft.trace({"source": NAME}), "NCCL Inspector records no steps")
+    return infer_steps(draft.trace({"source": NAME}), "NCCL Inspector records no steps")
 
 
 FORMAT = TraceFormat(NAME, recognises, read)
@@ -95,7 +95,7 @@ def _read_file(log: _Log, source: SourceFile) -> list[str]:
         except (ValueError, RecursionError) as error:
             wrong += 1
             if len(complaints) < _MOST_COMPLAINTS:
-                complaints.append(f"line {line.number}: {_said(error)}")
+                complaints.append(f"line {line.number}: {_message_of(error)}")
         if log.records > MOST_RECORDS:
             return [f"only the first {MOST_RECORDS} records were read"]
     if not right:
@@ -106,7 +106,7 @@ def _read_file(log: _Log, source: SourceFile) -> list[str]:
     return [f"{source.path}: {wrong} lines were left out ({'; '.join(complaints)})"]
 
 
-def _said(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"not whole JSON at column {error.colno}"
     return str(error)[:120] if isinstance(error, ValueError) else "too deeply nested"

@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import CompanionFormat, Progress, SourceFile, reported, whole_json
+from evenstep.importers.content import (
+    CompanionFormat,
+    Progress,
+    SourceFile,
+    report_progress,
+    whole_json,
+)
 
 NAME = "floors file of evenstep probe"
 SCHEMA = "evenstep.floors/1"
@@ -25,7 +31,7 @@ def recognises(source: SourceFile) -> bool:
 def read(sources: Sequence[SourceFile], progress: Progress) -> Mapping[str, Any]:
     """Read the floors of all files. Raises `TraceError` where a file is damaged."""
     floors: list[dict[str, Any]] = []
-    for source in reported(sources, progress):
+    for source in report_progress(sources, progress):
         floors += _rows(source.path)
     return {"floors": floors[:MOST_FLOORS]}
 

@@ -24,7 +24,7 @@ from evenstep.importers.content import (
     SourceFile,
     TextLine,
     lines,
-    reported,
+    report_progress,
     whole_json,
 )
 from evenstep.importers.kineto.names import operation
@@ -83,7 +83,7 @@ def recognises(source: SourceFile) -> bool:
 def read(sources: Sequence[SourceFile], progress: Progress) -> Mapping[str, Any]:
     """Read the floors of all files. Raises `TraceError` where there are none."""
     floors: list[dict[str, Any]] = []
-    for source in reported(sources, progress):
+    for source in report_progress(sources, progress):
         if source.head.lstrip()[:1] == b"{":
             floors += from_json(source.path)
         else:
@@ -105,7 +105,7 @@ def from_lines(text: Iterable[TextLine], file: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     test = _Test(op=_program(file))
     for line in text:
-        row = _untagged(line.text)
+        row = _strip_tags(line.text)
         if "_perf" in row or row.startswith("#"):
             test = _described_by(test, row)
         elif test.columns and row[:1].isdecimal() and len(found) < MOST_FLOORS:
@@ -115,7 +115,7 @@ def from_lines(text: Iterable[TextLine], file: str) -> list[dict[str, Any]]:
     return found
 
 
-def _untagged(text: str) -> str:
+def _strip_tags(text: str) -> str:
     """A line without its prefixes."""
     begin = 0
     while tag := _TAG.match(text, begin):
@@ -213,7 +213,7 @@ def from_json(path: Path) -> list[dict[str, Any]]:
     results = value.get("results") if isinstance(value, dict) else None
     if not isinstance(results, list):
         raise TraceError(f"{path} has no list of results; was the run cut short?")
-    test = _described(value)
+    test = _describe(value)
     found = []
     for row in results[:MOST_FLOORS]:
         if isinstance(row, dict):
@@ -224,7 +224,7 @@ def from_json(path: Path) -> list[dict[str, Any]]:
 _SIDES = {"out_of_place": False, "in_place": True}
 
 
-def _described(value: Mapping[str, Any]) -> _Test:
+def _describe(value: Mapping[str, Any]) -> _Test:
     """The program and the hosts of the run in a JSON file."""
     arguments, config = value.get("args"), value.get("config")
     named = arguments[0] if isinstance(arguments, list) and arguments else ""
@@ -263,7 +263,7 @@ def _floor(
     if size is None or not time_ns or size < 0 or time_ns < 0:
         return None
     reduces = redop not in (None, "", "none")
-    op = test.op or _implied(reduces, root, algbw, busbw, test.ranks)
+    op = test.op or _imply(reduces, root, algbw, busbw, test.ranks)
     return {
         "op": op.name.lower() if op is not None else None, "bytes": int(size),
         "time_ns": round(time_ns), "algbw_gBps": algbw, "busbw_gBps": busbw, "ranks": test.ranks,
@@ -272,7 +272,7 @@ def _floor(
     }  # fmt: skip
 
 
-def _implied(
+def _imply(
     reduces: bool, root: float | None, algbw: float | None, busbw: float | None, ranks: int | None
 ) -> Op | None:
     """The operation of a table without a name, from its columns and the ratio of bandwidths."""

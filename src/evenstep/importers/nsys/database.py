@@ -36,18 +36,18 @@ def open_database(path: Path) -> Iterator[sqlite3.Connection]:
     with path.open("rb") as file:
         plain = file.read(len(MAGIC)) == MAGIC
     if plain:
-        with closing(_connected(path)) as database:
+        with closing(_connect(path)) as database:
             yield database
         return
     with tempfile.TemporaryDirectory(prefix="evenstep-") as folder:
         unpacked = Path(folder) / "export.sqlite"
         with Stream(path) as stream, unpacked.open("wb") as file:
             file.writelines(stream.pieces())
-        with closing(_connected(unpacked)) as database:
+        with closing(_connect(unpacked)) as database:
             yield database
 
 
-def _connected(path: Path) -> sqlite3.Connection:
+def _connect(path: Path) -> sqlite3.Connection:
     place = quote(str(path.absolute()))
     database = sqlite3.connect(f"file:{place}?mode=ro&immutable=1", uri=True)
     for setting in ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON"):

@@ -19,13 +19,13 @@ from evenstep.importers.file_ranks import absent, natural, ranks_by_paths
 from evenstep.importers.kineto.calls import CallArguments, GroupKey
 from evenstep.importers.kineto.device import device_calls
 from evenstep.importers.kineto.file import KinetoFile
-from evenstep.importers.kineto.graphs import unrolled
+from evenstep.importers.kineto.graphs import unroll
+from evenstep.importers.kineto.grouping import group_calls
 from evenstep.importers.kineto.kineto import repeating, spoken
 from evenstep.importers.kineto.launches import UNLAUNCHED, with_launches
 from evenstep.importers.kineto.places import FilePlace
 from evenstep.importers.kineto.records import FACTS, Profile, enter
 from evenstep.importers.kineto.steps import steps_of
-from evenstep.importers.kineto.together import grouped
 from evenstep.importers.nsys.database import MAGIC
 from evenstep.importers.nsys.process import (
     MARKS,
@@ -36,7 +36,7 @@ from evenstep.importers.nsys.process import (
     memberships,
     said_of,
 )
-from evenstep.importers.nsys.tables import Export, joined, read_export
+from evenstep.importers.nsys.tables import Export, join_sessions, read_export
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import Flag
 from evenstep.trace.trace import Trace
@@ -52,10 +52,10 @@ def recognises(source: SourceFile) -> bool:
 def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     """Read all exports as one trace. Raises `TraceError` where none is usable."""
     draft = Draft()
-    exports = joined(
+    exports = join_sessions(
         list(usable(sources, progress, draft.limits, lambda source: read_export(source.path)))
     )
-    draft.limits += _said(exports)
+    draft.limits += _merge_limits(exports)
     ranks = ranks_of(exports, draft.limits)
     origins, groups = _origins(ranks), _groups(ranks)
     places = {(one.communicator, one.rank): each.rank for each in ranks for one in each.members}
@@ -65,7 +65,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     profiles = []
     told: dict[str, list[int]] = {}
     files, unlaunched = with_launches(
-        unrolled([file_of(each.export, each.process, each.device) for each in ranks])
+        unroll([file_of(each.export, each.process, each.device) for each in ranks])
     )
     draft.limits += [UNLAUNCHED] * bool(unlaunched)
     for each, file in zip(ranks, files, strict=True):
@@ -76,7 +76,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
         profiles.append(_profile(each, file, groups, places, world, origins[each.clock]))
         for text in profiles[-1].steps.limits:
             told.setdefault(text, []).append(each.rank)
-    profiles, unsaid = grouped(profiles)
+    profiles, unsaid = group_calls(profiles)
     draft.limits += spoken(told, len(ranks)) + unsaid
     if profiles:
         enter(draft, profiles, 0)
@@ -89,7 +89,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
 FORMAT = TraceFormat(NAME, recognises, read)
 
 
-def _said(exports: Sequence[Export]) -> list[str]:
+def _merge_limits(exports: Sequence[Export]) -> list[str]:
     """Each limit of the exports once, with the file's name or the number of files."""
     files: dict[str, list[Export]] = {}
     for export in exports:

@@ -138,19 +138,19 @@ def said_of(
     for number in np.unique(calls.thread[calls.thread >= 0]).tolist():
         mine = np.flatnonzero(calls.thread == number)
         thread = int(file.threads[number][1])
-        for kernel, taken in _carried(export, thread, mine, calls.enter_ns, able):
+        for kernel, taken in _carry_ranges(export, thread, mine, calls.enter_ns, able):
             said[kernel] = _calls(said[kernel][0].op, taken, sizes)
     return said
 
 
-def _carried(
+def _carry_ranges(
     export: Export, thread: int, kernels: Array, issued: Array, able: Sequence[Op | None]
 ) -> Iterator[tuple[int, list[LaunchRanges]]]:
     """Yield kernels launched on a thread, with the calls that NCCL announced there for each; `able`
     are the operations of all kernels, None of one for any."""
     ranges = export.ranges
     mine = ranges.select(ranges.thread == thread).sorted_by("start")
-    kinds = [_announced(name) for name in export.names]
+    kinds = [_announced_operation(name) for name in export.names]
     told = mine.select(np.array([kinds[name] is not None for name in mine.name], bool))
     waiting: list[int] = []
     seen = 0
@@ -172,7 +172,7 @@ def _call(op: Op, said: Mapping[str, Any]) -> LaunchRanges:
     return LaunchRanges(op, max(size, 0), communicator, peer, 1)
 
 
-def _announced(name: str) -> Op | None:
+def _announced_operation(name: str) -> Op | None:
     """The operation of a range such as "ncclAllReduce"; None for other ranges."""
     match = _CALL.match(name)
     return operation(match[1]) if match and not match[1].startswith("Comm") else None

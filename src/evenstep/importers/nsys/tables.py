@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.merging import followed
+from evenstep.importers.merging import append_window
 from evenstep.importers.nsys.database import (
     MOST_ROWS,
     Names,
@@ -82,7 +82,9 @@ class Export:
         more = dict.fromkeys(("start", "end"), later.began_ns - self.began_ns)
         more |= {"name": len(self.names), "payload": len(self.payloads)}
         more["correlation"] = 1 + max(int(rows.correlation.max(initial=-1)) for rows in used)
-        joint = {name: followed(getattr(self, name), getattr(later, name), more) for name in tables}
+        joint = {
+            name: append_window(getattr(self, name), getattr(later, name), more) for name in tables
+        }
         return Export(
             self.path, **joint, names=self.names + later.names,
             payloads=self.payloads + later.payloads, host=self.host, began_ns=self.began_ns,
@@ -90,7 +92,7 @@ class Export:
         )  # fmt: skip
 
 
-def joined(exports: Sequence[Export]) -> list[Export]:
+def join_sessions(exports: Sequence[Export]) -> list[Export]:
     """The exports with sessions of the same processes, one after the other (`--capture-range-end
     repeat`), as one, named as the first."""
     found: dict[Any, Export] = {}
@@ -151,7 +153,7 @@ class _Reader:
             for table in tables
             for rows in pieces(self.database, self.tables, table, wanted, where=where)
         ]
-        return _timed(parts, names, what, self.limits)
+        return _timed_rows(parts, names, what, self.limits)
 
     def _kernels(self) -> Columns:
         if not self._has(KERNELS, "start", "end"):
@@ -231,28 +233,28 @@ def _payload(payloads: list[dict[str, Any]], text: str) -> int:
     except (ValueError, RecursionError):
         return -1
     found: dict[str, Any] = {}
-    _flattened(value, found, _DEPTH)
+    _flatten(value, found, _DEPTH)
     if not found:
         return -1
     payloads.append(found)
     return len(payloads) - 1
 
 
-def _flattened(value: Any, found: dict[str, Any], depth: int) -> None:
+def _flatten(value: Any, found: dict[str, Any], depth: int) -> None:
     if depth == 0:
         return
     if isinstance(value, dict):
         for name, inner in value.items():
             if isinstance(inner, dict | list):
-                _flattened(inner, found, depth - 1)
+                _flatten(inner, found, depth - 1)
             else:
                 found[name.lower()] = inner
     elif isinstance(value, list):
         for inner in value:
-            _flattened(inner, found, depth - 1)
+            _flatten(inner, found, depth - 1)
 
 
-def _timed(parts: list[Array], names: Sequence[str], what: str, limits: list[str]) -> Columns:
+def _timed_rows(parts: list[Array], names: Sequence[str], what: str, limits: list[str]) -> Columns:
     """Rows as columns, without rows whose times are not possible."""
     table = np.concatenate([np.zeros((0, len(names)), np.int64), *parts])
     start, end = table[:, 0], table[:, 1]

@@ -15,7 +15,7 @@ import numpy as np
 
 from evenstep.importers.draft import Draft
 from evenstep.importers.kineto.names import operation
-from evenstep.importers.operations.program import PLACES, TALKS, placed, program
+from evenstep.importers.operations.program import PLACES, TALKS, place_operations, program
 from evenstep.trace.columns import Array, Columns, key_numbers
 from evenstep.trace.operation_messages import STAMPS_S, OperationMessages, messages
 from evenstep.trace.operations import MESSAGES, SENDS, Role
@@ -38,7 +38,7 @@ def trace_of(table: Columns, draft: Draft, meta: Mapping[str, Any]) -> Trace:
         "vpp_size": int(table.mc.max(initial=0)) + 1,
     }
     draft.limits += _contradictions(layout, meta)
-    ops, apart = placed(table)
+    ops, apart = place_operations(table)
     for row in np.unique(ops["rank"], return_index=True)[1]:
         place = f"dp{ops.dp_rank[row]}-stage{ops.stage[row]}"
         draft.rank(int(ops["rank"][row]), boot_id="operation table", place=place)
@@ -55,10 +55,10 @@ def trace_of(table: Columns, draft: Draft, meta: Mapping[str, Any]) -> Trace:
     known = world if isinstance(world, int) and 0 < world <= MOST_RANKS else None
     trace = draft.trace({**run, "world": known, "layout": {**layout, **meta}}, world=known)
     trace.operations = table
-    return replace(trace, events=_renumbered(trace.events))
+    return replace(trace, events=_renumber(trace.events))
 
 
-def _renumbered(events: Columns) -> Columns:
+def _renumber(events: Columns) -> Columns:
     """Sort records of one moment by the order of their thread, which `payload` holds; and replace
     rows by sequence numbers in the `parent` of waits."""
     rank = events["rank"]
@@ -146,11 +146,11 @@ def _collectives(draft: Draft, ops: Columns) -> dict[str, Any]:
         op[(rows.role == role) & np.array([one is None for one in told])[rows.optype]] = int(usual)
     return {
         "rank": rows["rank"], "kind": int(Kind.COLLECTIVE), "op": op, "group": group,
-        "group_seq": np.where(group >= 0, number - first[group], 0), **_issued(rows, chosen),
+        "group_seq": np.where(group >= 0, number - first[group], 0), **_call_columns(rows, chosen),
     }  # fmt: skip
 
 
-def _issued(rows: Columns, chosen: Array) -> dict[str, Any]:
+def _call_columns(rows: Columns, chosen: Array) -> dict[str, Any]:
     """Columns of calls; `chosen` are their rows in the table."""
     times = {name: rows[name] for name in ("step", "enter_ns", "exit_ns")}
     order = {"parent": chosen + 1, "payload": rows.order}
@@ -261,5 +261,5 @@ def _messages(ops: Columns, sent: OperationMessages) -> dict[str, Any]:
     return {
         "rank": rows["rank"], "kind": int(Kind.POINT_TO_POINT),
         "op": np.where(np.isin(rows.role, SENDS), int(Op.SEND), int(Op.RECV)),
-        "group_seq": np.maximum(pair, 0), "peer_or_root": peer, **_issued(rows, chosen),
+        "group_seq": np.maximum(pair, 0), "peer_or_root": peer, **_call_columns(rows, chosen),
     }  # fmt: skip

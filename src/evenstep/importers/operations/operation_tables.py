@@ -53,7 +53,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     table = Columns.concatenate(list(usable(sources, progress, draft.limits, read_one)))
     if len(table):
         table = _without_duplicates(table, draft.limits)
-        table = _lasting(_begun(_reducing(table)), sources[0].path, draft.limits)
+        table = _lasting(_trim_beginning(_reducing(table)), sources[0].path, draft.limits)
     if not len(table):
         reasons = "; ".join(draft.limits) or "it has no rows"
         raise TraceError(f"{sources[0].path} has no operation that could be read: {reasons}")
@@ -79,7 +79,7 @@ def _table(source: SourceFile, draft: Draft) -> Columns:
     number = np.array([draft.name(kind) for kind in kinds], np.int64)
     roles = np.array([_role(kind) for kind in kinds], np.int64)
     optype = columns["optype"].astype(np.int64)
-    return _completed(
+    return _complete(
         Columns(
             {
                 **{name: columns[name].astype(np.int64) for name in WHOLE},
@@ -136,7 +136,7 @@ def _sound(rows: dict[str, Array], path: Path, limits: list[str]) -> Array:
     return good
 
 
-def _completed(table: Columns) -> Columns:
+def _complete(table: Columns) -> Columns:
     """Derive missing ranks, orders and virtual stages from the other columns."""
     if not len(table):
         return table
@@ -184,7 +184,7 @@ def _reducing(table: Columns) -> Columns:
     return table.with_column("role", np.where(behind, Role.GRADS, table.role))
 
 
-def _begun(table: Columns) -> Columns:
+def _trim_beginning(table: Columns) -> Columns:
     """Without the time before a step in which its messages were already asked for.
 
     A step begins with the first operation that is no receive, of those that have the first stage;

@@ -27,7 +27,7 @@ from evenstep.trace.operations import (
     extent,
     gathered_ahead,
     in_chunks,
-    joined,
+    join,
     latest,
     on_one_line,
     reduces_behind,
@@ -44,15 +44,15 @@ ISSUED, WAITS, ITSELF, ENDED, WITHIN, PLACES = range(0, 12, 2)
 
 
 class Program(NamedTuple):
-    """The `placed` operations with times of their thread and `order` at one moment; and waits with
-    rank, step, enter_ns, exit_ns, order and `awaited`, a row (-1 for a group of unknown members).
+    """Placed operations with times of their thread and `order` at one moment; and waits with rank,
+    step, enter_ns, exit_ns, order and `awaited`, a row (-1 for a group of unknown members).
     """
 
     ops: Columns
     waits: Columns
 
 
-def placed(table: Columns) -> tuple[Columns, bool]:
+def place_operations(table: Columns) -> tuple[Columns, bool]:
     """The table on one time line, by rank, step and time; and whether its steps are disjoint.
 
     New columns: `turn` (index of the step), `worker` (a number for each rank's step), `lane`
@@ -93,20 +93,20 @@ def placed(table: Columns) -> tuple[Columns, bool]:
 
 
 def program(ops: Columns, sent: OperationMessages) -> Program:
-    """The program of each thread of `placed` operations.
+    """The program of each thread of placed operations.
 
     A thread begins no operation before it has ended the previous one. Operations beside the thread
     are issued between two of its operations, or right after the compute that produces their data,
     however long they then queue.
     """
-    flying = _beside(ops)
+    flying = _is_beside_thread(ops)
     thread, fly = np.flatnonzero(~flying), np.flatnonzero(flying)
-    free, ended = _free(ops, thread, _begun(ops, sent))
+    free, ended = _free(ops, thread, _first_starts(ops, sent))
     seen = ops.enter_ns
     ops = ops.with_column("enter_ns", np.where(flying, seen, np.maximum(seen, free)))
     ops = ops.with_column("exit_ns", np.where(flying, ops.exit_ns, ended))
     issued, order = ops.enter_ns.copy(), PLACES * np.arange(len(ops)) + ITSELF
-    asked = _asked(ops, fly)
+    asked = _issue_times(ops, fly)
     moment = np.where(asked > 0, asked, seen[fly])
     at, there = _next(ops, thread, fly, moment)
     begun = there & (moment >= ops.enter_ns[at]) & (ops.enter_ns[at] < ops.exit_ns[at])
@@ -115,7 +115,7 @@ def program(ops: Columns, sent: OperationMessages) -> Program:
     order[fly] = PLACES * np.where(there, at, fly) + np.where(begun, WITHIN, ISSUED)
     made, after = _follow(ops, sent, fly)
     made, after = (one[seen[made] >= ended[after] - STAMPS_NS] for one in (made, after))
-    after = _met(ops, thread, after, ended, seen[made])
+    after = _last_met(ops, thread, after, ended, seen[made])
     issued[made], order[made] = ended[after], PLACES * (after + 1) + ISSUED
     ahead, first = _ahead(ops, sent, thread, flying)
     issued[ahead], order[ahead] = free[first], PLACES * first + ISSUED
@@ -125,7 +125,7 @@ def program(ops: Columns, sent: OperationMessages) -> Program:
     return Program(ops.with_column("exit_ns", np.maximum(ops.exit_ns, issued)), waits)
 
 
-def _beside(ops: Columns) -> Array:
+def _is_beside_thread(ops: Columns) -> Array:
     """Mask of operations that run beside the thread."""
     behind = (ops.role == Role.GRADS) & reduces_behind(ops, ops.worker)
     ahead = (ops.role == Role.PARAMS) & ~gathered_ahead(ops)
@@ -135,7 +135,7 @@ def _beside(ops: Columns) -> Array:
 # -- times of issue --------------------------------------------------------------------------------
 
 
-def _begun(ops: Columns, sent: OperationMessages) -> Array:
+def _first_starts(ops: Columns, sent: OperationMessages) -> Array:
     """When each worker first did anything in its step: with its first operation; with the step
     where that is a receive of what was not sent before, which need not show how long it waited."""
     first = np.flatnonzero(np.diff(ops.worker, prepend=-1))
@@ -170,7 +170,7 @@ def _next(ops: Columns, thread: Array, fly: Array, moment: Array) -> Pairs:
     return found, (at < len(thread)) & (ops.worker[found] == ops.worker[fly])
 
 
-def _asked(ops: Columns, fly: Array) -> Array:
+def _issue_times(ops: Columns, fly: Array) -> Array:
     """When overlapped reductions and gathers of layers were issued at the latest: their start. One
     that queued: where its worker was as far in its computes as another of its stage, on which the
     same did not queue in that step, at its start; else with the first of the queue. Others: 0."""
@@ -216,7 +216,7 @@ def _follow(ops: Columns, sent: OperationMessages, fly: Array) -> Pairs:
     return np.append(sends, first), np.append(sent.compute[sends], last)
 
 
-def _met(ops: Columns, thread: Array, after: Array, ended: Array, begun: Array) -> Array:
+def _last_met(ops: Columns, thread: Array, after: Array, ended: Array, begun: Array) -> Array:
     """These computes, or the last of the collectives that follow on each if all had ended before
     what it made began: tensor-parallel ranks first sum what they send on."""
     same = np.diff(ops.worker[thread], prepend=-1) == 0
@@ -251,7 +251,7 @@ def _waits(ops: Columns, compute: Array, flying: Array, free: Array) -> Columns:
     """Waits of all threads; `compute` is the compute that makes or needs each message."""
     calls = np.flatnonzero(np.isin(ops.role, TALKS) & ~flying)
     received = np.flatnonzero((compute >= 0) & np.isin(ops.role, RECVS))
-    gathered, reduced, last = _gathers(ops, flying), _reduced(ops, flying), _last_sent(ops)
+    gathered, reduced, last = _gathers(ops, flying), _last_reductions(ops, flying), _last_sent(ops)
     awaited = np.concatenate([calls, received, gathered[0], reduced[0], last[0]])
     at = np.concatenate([calls, compute[received], gathered[1], reduced[1], last[1]])
     ends = (at == awaited) | (np.arange(len(at)) >= len(at) - len(last[0]))
@@ -286,11 +286,11 @@ def _gathers(ops: Columns, flying: Array) -> Pairs:
     return np.append(one[0], layers[there]), np.append(one[1], after[there])
 
 
-def _reduced(ops: Columns, flying: Array) -> Pairs:
+def _last_reductions(ops: Columns, flying: Array) -> Pairs:
     """The last overlapped reduction of each worker, and the first operation that ends its step."""
     reduced = np.flatnonzero((ops.role == Role.GRADS) & flying)[::-1]
     closing = np.flatnonzero((ops.role > Role.GC) & ~flying)
-    return joined((reduced, ops.worker[reduced]), (closing, ops.worker[closing]))
+    return join((reduced, ops.worker[reduced]), (closing, ops.worker[closing]))
 
 
 def _last_sent(ops: Columns) -> Pairs:
@@ -298,4 +298,4 @@ def _last_sent(ops: Columns) -> Pairs:
     by_end = np.argsort(-ops.exit_ns, kind="stable")
     sent = by_end[np.isin(ops.role[by_end], SENDS)]
     thread = by_end[~np.isin(ops.role[by_end], MESSAGES)]
-    return joined((sent, ops.worker[sent]), (thread, ops.worker[thread]))
+    return join((sent, ops.worker[sent]), (thread, ops.worker[thread]))

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import Progress, SourceFile, TraceFormat, reported
+from evenstep.importers.content import Progress, SourceFile, TraceFormat, report_progress
 from evenstep.importers.draft import FIRST_NS, MOST_BYTES, Draft
 from evenstep.importers.otf2.archive import Archive
 from evenstep.importers.otf2.archive import read as read_archive
 from evenstep.trace.columns import Columns, positions_by_key
 from evenstep.trace.ranks import MOST_RANKS
-from evenstep.trace.repetition import stepped
+from evenstep.trace.repetition import infer_steps
 from evenstep.trace.spool.layout import Flag, Op
 from evenstep.trace.trace import Trace
 
@@ -42,7 +42,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     """Read the archive as a trace. Raises `TraceError` where no process communicates in it."""
     draft = Draft()
     draft.limits += [f"left out: {each.path} is a second archive" for each in sources[1:]]
-    for source in reported(sources[:1], progress):
+    for source in report_progress(sources[:1], progress):
         archive = read_archive(source.path)
         world = max((those for _, those in archive.communicators.values()), key=len, default=[])
         if not world or not len(archive.operations) or archive.ticks_per_s < 1:
@@ -52,7 +52,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
             place = archive.processes.get(process) or name
             draft.rank(rank, place=place, source=str(source.path), boot_id=f"process {rank}")
         _enter(draft, archive, {location: rank for rank, location in enumerate(world)})
-    return stepped(draft.trace({"source": NAME}), "the archive marks no steps")
+    return infer_steps(draft.trace({"source": NAME}), "the archive marks no steps")
 
 
 FORMAT = TraceFormat(NAME, recognises, read)

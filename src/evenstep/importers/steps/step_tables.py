@@ -28,7 +28,7 @@ from evenstep.importers.tables import (
     TableFile,
     column_of,
     read_table,
-    spelled,
+    spell,
     table_file,
 )
 from evenstep.trace.columns import positions_by_key
@@ -142,7 +142,7 @@ def _duration(name: str) -> Duration | None:
     run, _, metric = name.rpartition(" - ")
     if not run and (of := _OF_WORKER.fullmatch(name)):
         run, metric = of["run"] or of["at"], of["of"] or of["by"] or ""
-    (of_all, all_unit), (core, unit) = (spelled(part) for part in metric.rpartition("/")[::2])
+    (of_all, all_unit), (core, unit) = (spell(part) for part in metric.rpartition("/")[::2])
     if unit is None and _TIMED.search(of_all):
         unit = all_unit or 1.0
     if _STEP_TIME.match(core) or core in _UNIT_NAMES:
@@ -156,7 +156,7 @@ def _duration(name: str) -> Duration | None:
 
 def _lasts(name: str) -> bool:
     """Whether a column's name looks like one of durations."""
-    core, unit = spelled(name.rpartition(" - ")[2].rpartition("/")[2])
+    core, unit = spell(name.rpartition(" - ")[2].rpartition("/")[2])
     return not name.endswith(_EXTREMES) and (unit is not None or core.endswith(" time"))
 
 
@@ -201,25 +201,29 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
     if not length:
         return []
     time = table.numbers.get(layout.time, np.full(length, np.nan))
-    core, unit = spelled(layout.time)
+    core, unit = spell(layout.time)
     time = time * unit if unit else _seconds(time)
     rank = np.full(length, own)
     if layout.rank:
         kinds, code = table.texts[layout.rank]
-        rank = np.append(np.array(_numbered(kinds, places), np.int64), -1)[code]
+        rank = np.append(np.array(_number_workers(kinds, places), np.int64), -1)[code]
     number = table.numbers.get(layout.step)
-    number = _counted(rank, time) if number is None else number
+    number = _count_steps(rank, time) if number is None else number
     part = _parts(table, layout.phase) if layout.phase else np.full(length, WHOLE)
     runs = sorted({each.run for each in layout.durations}, key=lambda run: natural(Path(run)))
     if not layout.durations and core == "time" and layout.step and _runs_back(rank, number, time):
         limits.append(f"{layout.time} does not grow from step to step: it is taken for durations")
         seconds = table.numbers[layout.time] * (unit or 1.0)
-        return [_timed(rank, number, np.full(length, np.nan), seconds, part, np.full(length, True))]
+        return [
+            _timed_steps(
+                rank, number, np.full(length, np.nan), seconds, part, np.full(length, True)
+            )
+        ]
     if not layout.durations:
         return [_between(rank, number, time, part)]
     workers = {run: at for at, run in enumerate(runs)} if len(runs) > 1 else {}
     if workers and all(re.fullmatch(_WORKER, run, re.IGNORECASE) for run in runs):
-        workers = dict(zip(runs, _numbered(runs, places), strict=True))
+        workers = dict(zip(runs, _number_workers(runs, places), strict=True))
     else:
         places += workers
     if layout.metric:
@@ -227,7 +231,9 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
         values = table.numbers[layout.durations[0].name]
         known = [(at, one) for at, kind in enumerate(kinds) if (one := _duration(kind))]
         return [
-            _timed(rank, number, time, values * one.unit_s, np.full(length, one.phase), code == at)
+            _timed_steps(
+                rank, number, time, values * one.unit_s, np.full(length, one.phase), code == at
+            )
             for at, one in known
         ] or [_between(rank, number, time, part)]
     if (
@@ -246,7 +252,7 @@ def _rows(layout: StepColumns, own: int, places: list[str], limits: list[str]) -
         mine = np.full(length, workers[each.run]) if workers else rank
         kind = np.where(part == WHOLE, each.phase, part)
         there = np.isfinite(seconds) | (len(layout.durations) == 1)
-        found.append(_timed(mine, number, time, seconds, kind, there))
+        found.append(_timed_steps(mine, number, time, seconds, kind, there))
     return found
 
 
@@ -273,7 +279,7 @@ def _metrics(path: Path, own: int, limits: list[str]) -> list[Timed]:
         number, time, value = np.array(tags[tag]).T
         rank, part = np.full(len(time), own), np.full(len(time), duration.phase)
         seconds = value * duration.unit_s
-        rows.append(_timed(rank, number, time, seconds, part, np.full(len(time), True)))
+        rows.append(_timed_steps(rank, number, time, seconds, part, np.full(len(time), True)))
     if not told and tags:
         limits.append(f"{path} has no metric of durations: a step is taken to last until the next")
         number, time, _ = np.array(max(tags.values(), key=len)).T
@@ -281,7 +287,7 @@ def _metrics(path: Path, own: int, limits: list[str]) -> list[Timed]:
     return rows
 
 
-def _timed(
+def _timed_steps(
     rank: Array, number: Array, time: Array, seconds: Array, part: Array,
     there: npt.NDArray[np.bool_],
 ) -> Timed:  # fmt: skip
@@ -291,7 +297,7 @@ def _timed(
     )))  # fmt: skip
 
 
-def _numbered(kinds: Sequence[str], places: list[str]) -> list[int]:
+def _number_workers(kinds: Sequence[str], places: list[str]) -> list[int]:
     """The rank of each worker: the number at the end of its name, else the index of the name."""
     numbers = [re.search(r"(\d{1,7})(?:\.0+)?$", text) for text in kinds]
     told = [int(found[1]) for found in numbers if found]
@@ -312,7 +318,7 @@ def _parts(table: Table, name: str) -> Array:
     return np.append(np.array(known, np.int64), WHOLE)[code]
 
 
-def _counted(rank: Array, time: Array) -> Array:
+def _count_steps(rank: Array, time: Array) -> Array:
     """Steps of a table without numbers: indices of times that workers share, else of their rows."""
     times, place = np.unique(time, return_inverse=True)
     if len(times) * (len(np.unique(rank)) + 1) <= 2 * len(time):  # most are those of most workers
@@ -329,4 +335,4 @@ def _between(rank: Array, number: Array, time: Array, part: Array) -> Timed:
     rank, number, time, part = rank[order], number[order], time[order], part[order]
     seconds = np.append(np.diff(time), np.nan) / np.maximum(np.append(np.diff(number), 1), 1)
     last = np.append(np.diff(rank) != 0, True)
-    return _timed(rank, number, time, seconds, part, ~last)
+    return _timed_steps(rank, number, time, seconds, part, ~last)

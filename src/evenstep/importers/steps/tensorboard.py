@@ -10,7 +10,7 @@ from typing import Any
 
 from evenstep.errors import TraceError
 from evenstep.importers.compression import Stream
-from evenstep.importers.protobuf import messages, parsed
+from evenstep.importers.protobuf import messages, parse
 
 LONGEST_RECORD = 1 << 28  # bytes: images and graphs are in these files, too
 MOST_VALUES = 10_000_000
@@ -32,7 +32,7 @@ def scalars(path: Path, limits: list[str]) -> dict[str, list[tuple[int, float, f
     kind, count = _event(), 0
     try:
         for record in _records(path):
-            event = parsed(kind, record, path)
+            event = parse(kind, record, path)
             for value in event.summary.value:
                 number = value.simple_value or next(iter(value.tensor.float_val), 0.0)
                 found.setdefault(value.tag[:256], []).append(

@@ -19,7 +19,14 @@ import msgspec
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import Progress, SourceFile, TraceFormat, lines, uncoloured, usable
+from evenstep.importers.content import (
+    Progress,
+    SourceFile,
+    TraceFormat,
+    lines,
+    strip_colours,
+    usable,
+)
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import ranks_in_order
 from evenstep.importers.steps.records import WHOLE, Timed, trace_of
@@ -205,7 +212,7 @@ def recognises(source: SourceFile) -> bool:
 def _has_steps(text: Iterable[str]) -> bool:
     found = 0
     for line in text:
-        line = uncoloured(line)[:LONGEST]
+        line = strip_colours(line)[:LONGEST]
         found += _MLLOG in line or any(mark in line for mark in MARKS)
         found += any(kind.read(line) is not None for kind in KINDS.values())
         if found >= _FEWEST:

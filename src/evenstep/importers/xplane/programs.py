@@ -16,7 +16,7 @@ import numpy as np
 
 from evenstep.importers.draft import MOST_BYTES
 from evenstep.importers.kineto.names import operation
-from evenstep.importers.protobuf import messages, parsed
+from evenstep.importers.protobuf import messages, parse
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import DType, Op
 
@@ -48,7 +48,7 @@ class Instruction(NamedTuple):
 
 def instructions(data: bytes, path: Path) -> dict[str, Instruction]:
     """The instructions of an HLO program, by name."""
-    module = parsed(_program(), data, path).hlo_module
+    module = parse(_program(), data, path).hlo_module
     return {
         each.name: _instruction(each)
         for computation in module.computations

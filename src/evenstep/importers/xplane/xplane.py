@@ -21,12 +21,12 @@ from evenstep.errors import TraceError
 from evenstep.importers.content import Progress, SourceFile, TraceFormat, content, usable
 from evenstep.importers.draft import FIRST_NS, LATEST_NS, Draft
 from evenstep.importers.file_ranks import natural, ranks_by_paths
-from evenstep.importers.merging import united
-from evenstep.importers.protobuf import messages, parsed
+from evenstep.importers.merging import unite
+from evenstep.importers.protobuf import messages, parse
 from evenstep.importers.xplane.programs import Instruction, instructions
 from evenstep.trace.columns import Array
 from evenstep.trace.ranks import MOST_RANKS
-from evenstep.trace.repetition import stepped
+from evenstep.trace.repetition import infer_steps
 from evenstep.trace.spool.layout import Kind, Op
 from evenstep.trace.trace import COMPUTE, Trace
 
@@ -92,7 +92,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
     marked = any(each.steps for each in profiles)
     unmarked = "the profile marks no steps"
     asynchronous = "the devices do not keep to the steps that the host marks"
-    return stepped(draft.trace({"source": NAME}), asynchronous if marked else unmarked)
+    return infer_steps(draft.trace({"source": NAME}), asynchronous if marked else unmarked)
 
 
 FORMAT = TraceFormat(NAME, recognises, read)
@@ -123,7 +123,7 @@ def _space() -> Any:
 
 def _profile(source: SourceFile, limits: list[str]) -> PlaneFile:
     path = source.path
-    space = parsed(_space(), content(path, MOST_FILE_BYTES), path)
+    space = parse(_space(), content(path, MOST_FILE_BYTES), path)
     found = PlaneFile(path, next(iter(space.hostnames), ""))
     programs: dict[str, Instruction] = {}
     for plane in space.planes:
@@ -211,7 +211,7 @@ def _enter(draft: Draft, devices: Sequence[tuple[PlaneFile, int]], shift: int) -
         left_out += len(moving) - len(kept)
         _enter_calls(draft, rank, len(devices), kept, each, shift)
         busy = [one for one in ran if one.what.computes]
-        start, end = united(*(np.array([one[at] for one in busy], np.int64) for at in (0, 1)))
+        start, end = unite(*(np.array([one[at] for one in busy], np.int64) for at in (0, 1)))
         draft.device_spans(rank, COMPUTE, number, start - shift, end - shift, each.step_at(start))
     if left_out:
         draft.limits.append(

@@ -8,7 +8,7 @@ import numpy as np
 
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.measure.attempts import ENERGY, PRICE
-from evenstep.diagnose.measure.hosts import sampled
+from evenstep.diagnose.measure.hosts import metric_samples
 from evenstep.trace.trace import Trace
 from evenstep.words import is_known
 
@@ -45,7 +45,7 @@ class WaitingCost:
         return None if self.price is None or rank_hours is None else self.price * rank_hours
 
 
-def cost(diagnosis: Diagnosis, trace: Trace, price: float | None = None) -> WaitingCost:
+def waiting_cost(diagnosis: Diagnosis, trace: Trace, price: float | None = None) -> WaitingCost:
     """Compute the cost of a run; `price` is that of a rank-hour, default from the run's facts."""
     summary = diagnosis.summary
     mean_ns = (summary.get("step_time") or {}).get("mean_ns")
@@ -63,7 +63,7 @@ def cost(diagnosis: Diagnosis, trace: Trace, price: float | None = None) -> Wait
 
 def energy_joules(trace: Trace) -> float | None:
     """Return the energy between first and last reading of all ranks' counters; None without any."""
-    found = sampled(trace, ENERGY)
+    found = metric_samples(trace, ENERGY)
     ranks, place = np.unique(found.rank, return_inverse=True)
     if not len(ranks):
         return None

@@ -7,7 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenstep.diagnose.measure.hosts import LEVELS, by_device, named, node_of, rack_of, values
+from evenstep.diagnose.measure.hosts import (
+    LEVELS,
+    by_device,
+    node_of,
+    rack_of,
+    records_named,
+    values,
+)
 from evenstep.trace.clocks.bounds import OffsetLine
 from evenstep.trace.clocks.clocks import Clocks
 from evenstep.trace.columns import Columns
@@ -53,7 +60,7 @@ def loads(trace: Trace) -> list[Load]:
     one with most samples counts."""
     read: dict[tuple[str, str, int], tuple[int, Columns]] = {}
     for counter in COUNTERS:
-        for rank, device, rows in by_device(named(trace, Kind.SAMPLE, counter)):
+        for rank, device, rows in by_device(records_named(trace, Kind.SAMPLE, counter)):
             place = node_of(trace, rank), counter, device
             if len(rows) > max(1, len(read[place][1]) if place in read else 0):
                 read[place] = rank, rows
@@ -61,7 +68,7 @@ def loads(trace: Trace) -> list[Load]:
     return _busiest(load for load in found if load.mean_gBps > QUIET_GBPS)
 
 
-def simulated(links: Iterable[Mapping[str, Any]]) -> list[Load]:
+def simulated_load(links: Iterable[Mapping[str, Any]]) -> list[Load]:
     """Return the load of simulated links, given as in the JSON of a simulation."""
     found = []
     for link in links:

@@ -18,11 +18,11 @@ from evenstep.diagnose.sentences import partial, sureness, verdict
 from evenstep.report import markdown
 from evenstep.report.page import fabric, sheet
 from evenstep.report.page.contents import Contents, contents
-from evenstep.report.page.cost import cost
+from evenstep.report.page.cost import waiting_cost
 from evenstep.report.page.scaling import Drawing, scaling
 from evenstep.report.page.sheet import pack
 from evenstep.report.terminal import terminal
-from evenstep.report.terminal.sentences import acted, stragglers
+from evenstep.report.terminal.sentences import describe_actions, stragglers
 from evenstep.trace.columns import Columns
 from evenstep.trace.trace import Trace
 
@@ -61,7 +61,7 @@ def render(
     packed = pack({**shown.tables, **mapped})
     asked = {"what_if": [answer.to_json() for answer in answers]} if answers else {}
     drawn = scaling(diagnosis)
-    loads = fabric.simulated(links)
+    loads = fabric.simulated_load(links)
     if not links and len(trace.nodes) > 1:
         loads = fabric.loads(trace)
     shares = diagnosis.summary.get("shares") or {}
@@ -74,7 +74,7 @@ def render(
         summary=diagnosis.summary,
         run=_run_line(diagnosis),
         shares=[(n, text, shares[n]) for n, text in words.SHARES if words.is_known(shares.get(n))],
-        cost=cost(diagnosis, trace, price_per_rank_hour),
+        cost=waiting_cost(diagnosis, trace, price_per_rank_hour),
         said=verdict(diagnosis.findings, diagnosis.summary),
         partial=partial(diagnosis.summary, diagnosis.limits),
         markdown=markdown.render(diagnosis),
@@ -82,7 +82,7 @@ def render(
         answers=answers,
         scaling=drawn,
         stragglers=list(stragglers(diagnosis.summary.get("stragglers") or {})),
-        pacing=list(acted(diagnosis.summary)),
+        pacing=list(describe_actions(diagnosis.summary)),
         paced=(diagnosis.summary.get("pacing") or {}).get("effect"),
         loads=loads,
         simulated=bool(links),
@@ -91,8 +91,8 @@ def render(
         sections=_sections(diagnosis, shown, drawn, answers, loads, link_map),
         columns=[(part, title) for part, title in titles.items() if part in known],
         data=packed.data,
-        facts=sheet.embedded(facts),
-        verdict=sheet.embedded(diagnosis.to_json() | asked),
+        facts=sheet.embed(facts),
+        verdict=sheet.embed(diagnosis.to_json() | asked),
     )
     return text
 
@@ -127,7 +127,7 @@ def _sections(
         ("places-map", "places", measured),
         ("host-waits-map", "hosts", shown.facts["host_waits"] is not None and link_map is None),
         ("fabric-map", "fabric", bool(loads) or link_map is not None),
-        ("pacing", "actions", any(acted(diagnosis.summary))),
+        ("pacing", "actions", any(describe_actions(diagnosis.summary))),
         ("scaling", "scaling", drawn is not None),
         ("stragglers", "stragglers", bool(diagnosis.summary.get("stragglers"))),
         ("what-if", "what if", bool(answers)),

@@ -76,7 +76,7 @@ def drawn_map(steps: Columns, world: int, named: Sequence[int] = ()) -> Chart | 
         order = np.argsort(-late, kind="stable")
     cells, scales = grid(steps, shape, order), {}
     if shape.rows * shape.columns > EXACT_CELLS:
-        coded = {name: encoded(cells[name]) for name in cells}
+        coded = {name: encode(cells[name]) for name in cells}
         cells = Columns({name: code for name, (code, _) in coded.items()})
         scales = {name: scale for name, (_, scale) in coded.items()}
     size = {"rows": shape.rows, "columns": shape.columns}
@@ -149,7 +149,7 @@ def per_rank(steps: Columns) -> list[dict[str, float | None]]:
     return rows
 
 
-def encoded(values: Array) -> tuple[Array, tuple[float, float]]:
+def encode(values: Array) -> tuple[Array, tuple[float, float]]:
     """Encode values as bytes; return codes and the (low, high) of the scale."""
     known = np.isfinite(values)
     positive = values[known & (values > 0)]

@@ -16,7 +16,7 @@ import numpy as np
 
 from evenstep import words
 from evenstep.documents import plain
-from evenstep.errors import MissingExtra, UsageError, refused
+from evenstep.errors import MissingExtra, UsageError, refuse_as
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool import files
 
@@ -69,7 +69,7 @@ def content_hash(text: str) -> str:
     return f"sha256-{base64.b64encode(digest).decode('ascii')}"
 
 
-def embedded(value: object) -> str:
+def embed(value: object) -> str:
     """Return JSON that is safe in a script element: ASCII, without `<`, NaN as null."""
     text = json.dumps(plain(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -77,7 +77,7 @@ def embedded(value: object) -> str:
 
 def write(path: Path, text: str) -> None:
     """Write a page atomically. Raises `UsageError` if that fails."""
-    with refused(UsageError, f"cannot write {path}", "; name another path"):
+    with refuse_as(UsageError, f"cannot write {path}", "; name another path"):
         files.write_whole(path, text.encode(errors="xmlcharrefreplace"))
 
 

@@ -89,7 +89,7 @@ def _curves(case: Case, number: int, shape: Shape) -> tuple[Columns, str]:
     alpha = latency / (passes * (shape.members - 1))
     parts = [
         _table(number, size, time).with_column("algorithm", np.full(len(size), at, np.uint8))
-        for at, time in enumerate(_expected(case, shape, size, alpha, gBps))
+        for at, time in enumerate(_expected_times(case, shape, size, alpha, gBps))
         if time is not None
     ]
     source = known.source if known and known.gBps > shape.busbw_gBps else "the best of this run"
@@ -97,7 +97,7 @@ def _curves(case: Case, number: int, shape: Shape) -> tuple[Columns, str]:
     return Columns.concatenate(parts), f"{gBps:.3g} GB/s ({source}) and {delay}"
 
 
-def _expected(
+def _expected_times(
     case: Case,
     shape: Shape,
     size: Array,

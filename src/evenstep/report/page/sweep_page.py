@@ -61,8 +61,8 @@ def render(document: Document, name: str) -> str:
         verdict=_verdict(combinations, name),
         swings={field: swing(combinations, field) for field in document["vary"]},
         best=[(one, row) for one in known if one.name in NAMED for row in _best(one, combinations)],
-        sweep=sheet.embedded(document),
-        facts=sheet.embedded([one._asdict() for one in known]),
+        sweep=sheet.embed(document),
+        facts=sheet.embed([one._asdict() for one in known]),
     )
     return text
 

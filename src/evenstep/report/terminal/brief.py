@@ -31,7 +31,7 @@ def render(diagnosis: Diagnosis, *, width: int | None = None, color: bool | None
         list(_head(said, diagnosis, style)),
         list(_numbers(diagnosis, style)),
         list(scaling(diagnosis, style)),
-        [*_others(diagnosis, style), *_more(diagnosis, style)],
+        [*_other_findings(diagnosis, style), *_where_more(diagnosis, style)],
     ]
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
 
@@ -83,7 +83,7 @@ def _numbers(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
         yield from style.wrap(step_time(diagnosis, brief=True))
 
 
-def _others(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
+def _other_findings(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     rest = diagnosis.findings[1:]
     for place, finding in enumerate(rest[:OTHERS], start=2):
         text = f"{finding.title}: {percent(finding.severity)}, {sureness(finding.confidence)}"
@@ -92,7 +92,7 @@ def _others(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
         yield f"   and {plural(len(rest) - OTHERS, 'smaller finding')}"
 
 
-def _more(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
+def _where_more(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     yield from _notices(diagnosis, style)
     unknown = len(diagnosis.limits)
     limits = f"{plural(unknown, 'thing')} this trace cannot tell; " if unknown else ""

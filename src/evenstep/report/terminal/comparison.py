@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 
-from evenstep.diagnose.compare.comparison import signed
+from evenstep.diagnose.compare.comparison import signed_percent
 from evenstep.diagnose.compare.history import History, PastRun
 from evenstep.diagnose.compare.result import (
     NO_EVIDENCE,
@@ -17,7 +17,7 @@ from evenstep.diagnose.compare.result import (
 )
 from evenstep.diagnose.finding import TERMINAL
 from evenstep.report.terminal.style import PLAIN, Style
-from evenstep.words import UNKNOWN, capital, duration, measured, number, percent, plural, printable
+from evenstep.words import UNKNOWN, capital, duration, measure, number, percent, plural, printable
 
 WIDTH = 80
 COLUMN = 13  # width of a run's numbers and name
@@ -48,11 +48,13 @@ def render(
 ) -> str:
     """Render the comparison of every run with the baseline; the text ends with a newline."""
     style = Style.of(WIDTH, color)
-    blocks = ["\n".join(_one(baseline, item, normalised, style)) for item in comparisons]
+    blocks = ["\n".join(_one_comparison(baseline, item, normalised, style)) for item in comparisons]
     return "\n\n".join(blocks) + "\n"
 
 
-def _one(baseline: str, found: Comparison, normalised: bool, style: Style) -> Iterator[str]:
+def _one_comparison(
+    baseline: str, found: Comparison, normalised: bool, style: Style
+) -> Iterator[str]:
     sentence = printable(found.sentence)
     if found.verdict != NO_EVIDENCE:
         sentence = f"{found.verdict}: {sentence}"
@@ -100,7 +102,7 @@ def values(item: MetricChange, *, normalised: bool, units: bool = True) -> tuple
     """Return the number in both runs, absolute or as a ratio to the baseline."""
     if not normalised:
         unit = "1" if item.unit.endswith("/s") and not units else item.unit
-        return measured(item.baseline, unit), measured(item.value, unit)
+        return measure(item.baseline, unit), measure(item.value, unit)
     if not item.baseline:
         return "1", UNKNOWN
     return "1", number(item.value / item.baseline)
@@ -114,7 +116,7 @@ def difference(item: MetricChange) -> str:
         value, low, high, unit = item.difference, item.low, item.high, "pt"
     else:
         value, low, high, unit = item.relative, item.relative_low, item.relative_high, "%"
-    return f"{signed(value)} {unit} ({signed(low)} to {signed(high)})"
+    return f"{signed_percent(value)} {unit} ({signed_percent(low)} to {signed_percent(high)})"
 
 
 def _parts(found: Comparison) -> Iterator[str]:

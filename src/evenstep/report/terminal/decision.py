@@ -108,7 +108,7 @@ def settings(table: DecisionTable) -> str:
     pace: dict[str, Any] = {"mode": "on"}
     if row.option.by == AGENT:
         pairs = (text.partition("=") for text in row.option.sets)
-        pace |= {SETTINGS[name]: schema.parsed(v) for name, _, v in pairs if name in SETTINGS}
+        pace |= {SETTINGS[name]: schema.parse(v) for name, _, v in pairs if name in SETTINGS}
     else:
         pace = {"mode": MODE_OFF}
         lines.append(f"# Applied by {row.option.by}, not by the agent, which only observes:")

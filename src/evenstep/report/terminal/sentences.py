@@ -201,7 +201,7 @@ def _ranks(ranks: list[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {some_ranks(ranks)}"
 
 
-def acted(summary: Mapping[str, Any]) -> Iterator[str]:
+def describe_actions(summary: Mapping[str, Any]) -> Iterator[str]:
     """Describe pacing and every other action: its result, steps, gain and reason."""
     if found := summary.get("pacing"):
         yield from pacing(found)

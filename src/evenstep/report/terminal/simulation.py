@@ -51,7 +51,7 @@ def render(result: Result) -> str:
     lines += [*_converges(result), *_uses(result), *_lasts(result)]
     if result.pacing is not None:
         lines.append(f"  pacing       {result.pacing['verdict']}")
-    return "".join(map(_folded, lines))
+    return "".join(map(_fold, lines))
 
 
 def off_by(error: ErrorEstimate | None) -> str:
@@ -59,13 +59,13 @@ def off_by(error: ErrorEstimate | None) -> str:
     if error is None:
         return "  error        unknown: there is no measured system like this one\n"
     how = "calibrated on other rows" if error.calibrated else "with nothing calibrated"
-    return _folded(
+    return _fold(
         f"  error        {exact(error.median)} (median), {exact(error.worst)} at worst, of "
         f"{error.rows} measured rows of kind {error.kind}, {how}"
     )
 
 
-def _folded(line: str) -> str:
+def _fold(line: str) -> str:
     """Wrap a line; continuation lines are indented by the label."""
     folded = textwrap.wrap(line, WIDTH, subsequent_indent=" " * LABEL, break_long_words=False)
     return "".join(f"{one}\n" for one in (folded if len(line) > WIDTH else [line]))

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from evenstep.words import duration, printable, shortened
+from evenstep.words import duration, printable, shorten
 
 NARROWEST = 40
 WIDEST = 100
@@ -87,7 +87,7 @@ class Style:
         count = len(text.split()) if most is not None else 0
         while most is not None and len(lines) > most and count > 1:
             count -= 1
-            lines = self.wrap(printable(shortened(text, count)), first=head, indent=len(head))
+            lines = self.wrap(printable(shorten(text, count)), first=head, indent=len(head))
         head, rest = lines[0][: len(head)], lines[0][len(head) :]
         tail = [self.paint(rest, code), *(self.paint(line, code) for line in lines[1:])]
         return [self.paint(head, "2") + tail[0], *tail[1:]]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from evenstep.diagnose.finding import Diagnosis, Finding, Option
 from evenstep.diagnose.sentences import sureness
 from evenstep.report.terminal.scaling import measured_notes, measured_table
-from evenstep.report.terminal.sentences import acted, movement, stragglers
+from evenstep.report.terminal.sentences import describe_actions, movement, stragglers
 from evenstep.report.terminal.style import Style
 from evenstep.words import (
     SHARES,
@@ -20,7 +20,7 @@ from evenstep.words import (
     duration,
     interval,
     is_known,
-    measured,
+    measure,
     number,
     percent,
     plural,
@@ -195,9 +195,9 @@ def evidence(finding: Finding) -> str:
     """Render the first pieces of evidence, each with the value of a healthy run."""
     parts = []
     for item in finding.evidence[:EVIDENCE]:
-        text = f"{item.metric.replace('_', ' ')} {measured(item.measured, item.unit)}"
+        text = f"{item.metric.replace('_', ' ')} {measure(item.measured, item.unit)}"
         if is_known(item.expected):
-            text += f" (expected {measured(item.expected, item.unit)})"
+            text += f" (expected {measure(item.expected, item.unit)})"
         parts.append(text)
     return "; ".join(parts)
 
@@ -218,7 +218,7 @@ def _lists(diagnosis: Diagnosis, style: Style) -> Iterator[tuple[str, list[str]]
     summary = diagnosis.summary
     yield "Cost of stragglers", list(style.items(stragglers(summary.get("stragglers") or {})))
     yield "Changes over the run", list(style.items(movement(summary)))
-    yield "What actions did", list(style.items(acted(summary)))
+    yield "What actions did", list(style.items(describe_actions(summary)))
     yield "What this trace cannot tell", list(style.items(diagnosis.limits))
 
 

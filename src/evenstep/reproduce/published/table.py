@@ -43,7 +43,7 @@ def estimate(scenario: Scenario) -> ErrorEstimate | None:
     if scenario.strategy.kind != "synchronous" or scenario.noise or scenario.neighbours:
         return None
     if work.kind == "collective":
-        if not _measured(scenario):
+        if not _is_measured(scenario):
             return None
         systems = [collectives.one_node()]
         if scenario.ranks > scenario.cluster.gpus_per_node:
@@ -56,7 +56,7 @@ def estimate(scenario: Scenario) -> ErrorEstimate | None:
     return _estimate(work.kind, rows, True) if rows and plain and not accumulates else None
 
 
-def _measured(scenario: Scenario) -> bool:
+def _is_measured(scenario: Scenario) -> bool:
     """Whether an all-reduce is within the sizes and machines that were measured."""
     sizes = [*collectives.NVLS_US, *(pair.size_bytes for pair in collectives.SEVERAL)]
     return (

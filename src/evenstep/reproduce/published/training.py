@@ -10,9 +10,9 @@ from evenstep.reproduce.published.collectives import simulated_collective
 from evenstep.reproduce.published.rows import Fitted, PublishedRow, System
 from evenstep.scenario import scenario as scenarios
 from evenstep.scenario.scenario import Scenario
-from evenstep.simulate.formulas.steps import megatron_flops, overlapped, pipeline, serial
+from evenstep.simulate.formulas.steps import megatron_flops, overlapped_step, pipeline, serial
 from evenstep.simulate.simulation import set_up, simulate, step_ns
-from evenstep.simulate.study.scaling_sizes import resized
+from evenstep.simulate.study.scaling_sizes import resize
 
 #: Seconds per iteration by GPUs, 175B, batch 768 (Jiang et al. 2024, table 2).
 MEGASCALE = {
@@ -91,7 +91,7 @@ def overlap_gain(ratio: float, buckets: int) -> float:
 
     Backward is twice forward, as for every stack of matrix products.
     """
-    with_overlap = overlapped(forward=0.5, backward=1.0, transfer=ratio, buckets=buckets)
+    with_overlap = overlapped_step(forward=0.5, backward=1.0, transfer=ratio, buckets=buckets)
     return (1.5 + ratio) / with_overlap.time - 1
 
 
@@ -233,7 +233,7 @@ def systems() -> list[System]:
 
 
 @cache
-def simulated() -> tuple[PublishedRow, ...]:
+def simulated_rows() -> tuple[PublishedRow, ...]:
     """The rows of whole steps that have a preset, simulated; fitted ones stay marked."""
     return (*_simulated_megascale(), *_simulated_overlap(), *_simulated_horovod())
 
@@ -243,7 +243,7 @@ def _simulated_megascale() -> Iterator[PublishedRow]:
         base = _preset(f"{framework.split('-')[0].lower()}-175b")
         rows = megascale(framework).rows
         for gpus, row in zip(MEGASCALE[framework], rows, strict=False):
-            found = step_ns(set_up(resized(base, gpus, strong=True))) / 1e9
+            found = step_ns(set_up(resize(base, gpus, strong=True))) / 1e9
             yield row._replace(what=f"{framework}, {row.what}", predicted=found)
 
 

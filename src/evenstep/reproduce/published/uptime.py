@@ -23,7 +23,7 @@ RESTART_NS = 600e9
 
 def llama3_components() -> tuple[Part, ...]:
     """Failure rates by cause, per part: 8 GPUs and their memory a node, one of the others."""
-    return reliability.observed(
+    return reliability.observed_parts(
         LLAMA3_CAUSES, nodes=LLAMA3_NODES, days=LLAMA3_DAYS, per_node={"GPU": 8, "HBM": 8},
         software=("software",),
     )  # fmt: skip

@@ -15,7 +15,7 @@ from evenstep.documents import Meta
 from evenstep.errors import ConfigError
 from evenstep.scenario import schema
 from evenstep.trace.spool.files import parse_toml
-from evenstep.values import refused
+from evenstep.values import refusal
 
 
 def names() -> tuple[str, ...]:
@@ -23,7 +23,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml")))
 
 
-def merged(data: Mapping[str, Any]) -> dict[str, Any]:
+def merge_presets(data: Mapping[str, Any]) -> dict[str, Any]:
     """A scenario's plain values over those of its presets, without the field `preset`.
 
     Tables are merged field by field; lists and values replace. Raises `ConfigError` for an unknown
@@ -34,10 +34,10 @@ def merged(data: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(named, str):
         named = [named]
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
-        raise refused("preset", "a name or a list of names", named)
+        raise refusal("preset", "a name or a list of names", named)
     found: dict[str, Any] = {}
     for name in named:
-        found = _over(found, merged(parse_toml(text(name))))
+        found = _over(found, merge_presets(parse_toml(text(name))))
     return _over(found, own)
 
 

@@ -92,20 +92,20 @@ def work_of(
     sharded = [one for one in usual if one.operation in HALVES]
     reduced = [one for one in usual if one.operation == "all_reduce"]
     if not phased and usual and all(one.blocking for one in usual):
-        return _repeated(usual)
+        return _plan_repeated(usual)
     outer = [one for one in reduced if one not in inner]
     gathers = [one for one in inner if one.operation == "all_gather"]
     inner = [one for one in inner if one in reduced]
     context = [one for one in gathers if one.members[1] - one.members[0] == _width(inner)]
     if pipeline is not None and pipeline.apart == _width(inner) * _width(context):
-        return _staged(pipeline, inner, context, mixed, outer)
+        return _plan_stages(pipeline, inner, context, mixed, outer)
     if mixed:
-        return _layered("experts", mixed, reduced)
+        return _plan_layers("experts", mixed, reduced)
     if inner:
-        return _layered("tensor", inner, outer)
+        return _plan_layers("tensor", inner, outer)
     if _total(sharded) > _total(reduced):
-        return _sharded(sharded, reduced, ranks)
-    return _reduced(usual, reduced, ranks, overlapped=overlapped)
+        return _plan_sharded(sharded, reduced, ranks)
+    return _plan_reduced(usual, reduced, ranks, overlapped=overlapped)
 
 
 def every(seen: Sequence[ObservedCollectives]) -> int:
@@ -114,7 +114,7 @@ def every(seen: Sequence[ObservedCollectives]) -> int:
     return round(1 / most) if 0 < most < OFTEN else 1
 
 
-def _repeated(usual: Sequence[ObservedCollectives]) -> WorkPlan:
+def _plan_repeated(usual: Sequence[ObservedCollectives]) -> WorkPlan:
     main = max(usual, key=lambda one: one.per_step * one.bytes)
     fields = {
         "operation": main.operation,
@@ -143,7 +143,7 @@ def _width(seen: Sequence[ObservedCollectives]) -> int:
     return len(seen[0].members) if seen else 1
 
 
-def _layered(
+def _plan_layers(
     kind: str, inner: Sequence[ObservedCollectives], outer: Sequence[ObservedCollectives]
 ) -> WorkPlan:
     """Layers with collectives in small groups, and gradients among the replicas."""
@@ -160,7 +160,7 @@ def _layered(
     return WorkPlan(kind, fields, (*mine, *_one_group(outer)), "ring", limits)
 
 
-def _staged(
+def _plan_stages(
     pipeline: ObservedPipeline,
     inner: Sequence[ObservedCollectives],
     context: Sequence[ObservedCollectives],
@@ -188,7 +188,7 @@ def _staged(
     return WorkPlan("pipeline", fields, tuple(used), "ring", ())
 
 
-def _sharded(
+def _plan_sharded(
     sharded: Sequence[ObservedCollectives], reduced: Sequence[ObservedCollectives], ranks: int
 ) -> WorkPlan:
     """Layers gathered and scattered among shards; their all-reduce among replicas follows the last
@@ -212,7 +212,7 @@ def _sharded(
     return WorkPlan("fsdp", fields, (*scatters, *gathers, *copies), "ring", limits)
 
 
-def _reduced(
+def _plan_reduced(
     usual: Sequence[ObservedCollectives],
     reduced: Sequence[ObservedCollectives],
     ranks: int,

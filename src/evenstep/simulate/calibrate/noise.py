@@ -45,7 +45,7 @@ def fit_noise(factor: Array, *, phase: str = "compute", length_ns: float = 0.0) 
     rest = factor
     shared = common_part(rest)
     if shared is not None:
-        noises += _shared(shared, phase)
+        noises += _shared_noise(shared, phase)
         rest = rest / shared[:, None]
     lasting = lasting_part(rest)
     if lasting is not None:
@@ -72,7 +72,7 @@ def common_part(factor: Array) -> Array | None:
     return np.asarray(middle / float(np.median(middle)))
 
 
-def _shared(shared: Array, phase: str) -> list[Noise]:
+def _shared_noise(shared: Array, phase: str) -> list[Noise]:
     """Noise common to all ranks. On one switch, these are one rack."""
     lasting = lasting_part(shared[:, None])
     sigma = float(shared.std())
@@ -145,7 +145,7 @@ def _plain(sigma: float, phase: str) -> list[Noise]:
 def _normal(values: Array, phase: str, sigma: float) -> _Family:
     found = stats.norm(values.mean(), max(float(values.std()), 1e-9))
     left = math.sqrt(max(found.var() - sigma**2, 0.0))
-    return _fitted(values, found, 2, _plain(left / found.mean(), phase))
+    return _fit_family(values, found, 2, _plain(left / found.mean(), phase))
 
 
 def _lognormal(values: Array, phase: str) -> _Family:
@@ -153,7 +153,7 @@ def _lognormal(values: Array, phase: str) -> _Family:
     deviation = max(float(logs.std()), 1e-9)
     found = stats.lognorm(deviation, scale=math.exp(logs.mean()))
     noise = Noise(kind="lognormal", phase=phase, sigma=short(deviation))
-    return _fitted(np.exp(logs), found, 2, [noise])
+    return _fit_family(np.exp(logs), found, 2, [noise])
 
 
 def _pareto(values: Array, phase: str) -> _Family:
@@ -164,11 +164,11 @@ def _pareto(values: Array, phase: str) -> _Family:
     for alpha in (1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0):
         lomax = stats.lomax(alpha, loc=least, scale=mean * (alpha - 1))
         noise = Noise(kind="pareto", phase=phase, alpha=alpha, scale=short(mean / least))
-        found.append(_fitted(values, lomax, 3, [noise]))
+        found.append(_fit_family(values, lomax, 3, [noise]))
     return max(found, key=lambda family: family.log_likelihood)
 
 
-def _fitted(values: Array, found: Any, parameters: int, noises: list[Noise]) -> _Family:
+def _fit_family(values: Array, found: Any, parameters: int, noises: list[Noise]) -> _Family:
     """A family with this SciPy distribution."""
     likelihood = float(found.logpdf(values).sum())
     return _Family(noises, likelihood, parameters, float(stats.kstest(values, found.cdf).statistic))

@@ -133,7 +133,7 @@ class CollectiveLibrary:
         routes = self.network.routes(first[node != there], after[node != there])
         network_us = float(routes.total(self.network.latency_ns).max(initial=0.0)) / 1e3
         team = nccl.team_of(request, self.network.cluster, network_us)
-        way = nccl.chosen(team, request.operation, request.bytes, only=self._settings.nccl_algo)
+        way = nccl.choose(team, request.operation, request.bytes, only=self._settings.nccl_algo)
         pattern = nccl.lay_out(way, team, request) if request.bytes > 0 else ()
         return _flow(self.network, self.placement, request, way.name, pattern, launch_ns)
 

@@ -215,7 +215,7 @@ class MachinePart(NamedTuple):
         fabric; other parts stay inside their machine."""
         links, machine = nodes * self.each, End("node", lambda i: i // self.each)
         other = above if self.name == "nic" else machine
-        send, receive = (_named(self.name, self.each, way) for way in ("send", "receive"))
+        send, receive = (_naming(self.name, self.each, way) for way in ("send", "receive"))
         return [
             LinkBlock(links, send, 0.0, self.latency_ns, machine, other),
             LinkBlock(links, receive, 0.0, self.latency_ns, other, machine),
@@ -239,5 +239,5 @@ def parts_of(machines: Machines, *, injects: bool) -> list[MachinePart]:
     return parts
 
 
-def _named(kind: str, each: int, way: str) -> Callable[[int], str]:
+def _naming(kind: str, each: int, way: str) -> Callable[[int], str]:
     return lambda i: f"node{i // each}.{kind}{i % each}.{way}"

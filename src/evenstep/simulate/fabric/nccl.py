@@ -233,7 +233,7 @@ def _chunks(team: Team, size_bytes: float) -> float:
     return max(size_bytes / (together * most), 1.0)
 
 
-def chosen(team: Team, operation: str, size_bytes: float, *, only: str = "") -> Way:
+def choose(team: Team, operation: str, size_bytes: float, *, only: str = "") -> Way:
     """The way with NCCL's least estimate; of algorithm `only` where possible (NCCL_ALGO)."""
     found = list(ways(team, operation, size_bytes))
     asked = [way for way in found if way.algorithm == only]

@@ -213,8 +213,8 @@ class Network:
             choice[dead] = (choice[dead] + 1) % self.core.choices
             again = self.core.paths(source[dead], target[dead], choice[dead])
             width = max(path.shape[1], again.shape[1])
-            path = _widened(path, width)
-            path[dead] = _widened(again, width)
+            path = _widen(path, width)
+            path[dead] = _widen(again, width)
         dead = np.flatnonzero(self._broken(path))
         one, other = (
             int(ports[dead[0]]) // self.cluster.nics_per_node for ports in (source, target)
@@ -237,7 +237,7 @@ class Network:
             return np.asarray(target % self.core.choices)
         if self.fabric.routing == "adaptive":
             return in_turn(self.core.place(source)) % self.core.choices
-        mixed = hashed(self._seed, source, target)
+        mixed = hash_keys(self._seed, source, target)
         return np.asarray(mixed % np.uint64(self.core.choices)).astype(np.int64)
 
     def check_usable(self, routes: Routes) -> None:
@@ -251,7 +251,7 @@ class Network:
             )
 
 
-def hashed(seed: int, *keys: Array) -> Array:
+def hash_keys(seed: int, *keys: Array) -> Array:
     """A well-mixed number for each combination of keys (splitmix64, Steele et al. 2014)."""
     mixed = np.full(len(keys[0]), seed & (2**63 - 1), np.uint64)
     for key in keys:
@@ -281,5 +281,5 @@ def in_turn(place: Array) -> Array:
     return turn
 
 
-def _widened(path: Array, width: int) -> Array:
+def _widen(path: Array, width: int) -> Array:
     return np.pad(path, ((0, 0), (0, width - path.shape[1])), constant_values=-1)

@@ -172,7 +172,7 @@ def _collector(setting: NoiseContext) -> Draw:
     return lambda step: np.asarray((step % noise.every == offset) * noise.delay_ms * 1e6)
 
 
-def _recorded(setting: NoiseContext) -> Draw:
+def _recorded_draw(setting: NoiseContext) -> Draw:
     values, shape = np.array(setting.noise.values), (setting.noise.draws, setting.units)
     return lambda step: np.asarray(
         values[setting.random(step).integers(0, len(values), shape)].mean(axis=0)
@@ -181,7 +181,7 @@ def _recorded(setting: NoiseContext) -> Draw:
 
 _DRAWN = (
     *(_normal, _lognormal, _pareto, _hits, _daemon, _drift),
-    *(_thermal, _slow, _rotating, _collector, _recorded),
+    *(_thermal, _slow, _rotating, _collector, _recorded_draw),
 )
 SOURCES: dict[str, Callable[[NoiseContext], Draw]] = {one.__name__[1:]: one for one in _DRAWN}
 LIGHT = frozenset({"normal", "lognormal", "slow", "recorded"})  # any few steps tell the others
@@ -200,7 +200,7 @@ class NoiseSources:
     """All noise sources of a scenario; steps have to be asked for in order."""
 
     def __init__(self, scenario: Scenario, placement: Placement) -> None:
-        noises = [*scenario.noise, *_implied(scenario)]
+        noises = [*scenario.noise, *_implied_noise(scenario)]
         self._sources = [
             (setting, SOURCES[setting.noise.kind](setting))
             for setting in (
@@ -208,7 +208,7 @@ class NoiseSources:
                 for index, noise in enumerate(noises)
             )
         ]
-        self._fixed = _fixed(scenario, placement)
+        self._fixed = _fixed_factors(scenario, placement)
         self.reads_clock = any(noise.kind == "daemon" for noise in noises)
 
     def at(self, step: int) -> Disturbance:
@@ -260,7 +260,7 @@ def _setting(noise: Noise, placement: Placement, seed: int, stream: int) -> Nois
     return NoiseContext(noise, unit, mask, RandomNumbers(seed, stream))
 
 
-def _implied(scenario: Scenario) -> list[Noise]:
+def _implied_noise(scenario: Scenario) -> list[Noise]:
     """Noise of unequal batches: work in forward and backward that varies by rank and step."""
     work = scenario.work
     found = []
@@ -274,7 +274,7 @@ def _implied(scenario: Scenario) -> list[Noise]:
     return found
 
 
-def _fixed(scenario: Scenario, placement: Placement) -> dict[Phase, Array]:
+def _fixed_factors(scenario: Scenario, placement: Placement) -> dict[Phase, Array]:
     """Factors of every step, of the machines that ranks are on."""
     cluster = scenario.cluster
     factor = Machines(cluster).factor(placement.gpu)

@@ -30,10 +30,10 @@ def place(scenario: Scenario, network: Network) -> Placement:
     taken = np.concatenate([np.zeros(0, np.int64), *neighbours]).astype(np.int64)
     need = -(-scenario.ranks // scenario.cluster.gpus_per_node)
     nodes = _nodes(scenario, network, taken, need)
-    return seated(network, nodes, scenario.ranks, neighbours)
+    return seat(network, nodes, scenario.ranks, neighbours)
 
 
-def seated(
+def seat(
     network: Network, nodes: Array, ranks: int | None = None, neighbours: tuple[Array, ...] = ()
 ) -> Placement:
     """A rank on each GPU of some nodes, in their order; at most `ranks`."""

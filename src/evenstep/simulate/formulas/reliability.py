@@ -11,7 +11,7 @@ Failures come at random; each loses the work since the last complete checkpoint,
 `repair_ns`; without a spare the job waits for its repair. Slow nodes also come at random: each
 slows the job by `slowdown` for `notice_ns`, then is replaced, which costs a restart but no work.
 
-`expected` is the closed form; the tests hold it against the same job event by event.
+`expected_goodput` is the closed form; the tests hold it against the same job event by event.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DAY_NS = 24 * HOUR_NS
 MOST_SPARES = 100_000
 
 
-def observed(
+def observed_parts(
     counts: Mapping[str, int],
     *,
     nodes: int,
@@ -140,7 +140,7 @@ class Goodput(NamedTuple):
         return self.lost / (self.lost + self.useful) if self.useful else 1.0
 
 
-def expected(job: OperatingConditions) -> Goodput:
+def expected_goodput(job: OperatingConditions) -> Goodput:
     """Long-run shares by closed form.
 
     Cycle and restarts as Daly (2006), exact for exponential failures; waiting for a node by

@@ -22,7 +22,7 @@ class Step(NamedTuple):
         return 1 - self.exposed / self.time
 
 
-def overlapped(
+def overlapped_step(
     *, forward: float, backward: float, transfer: float, buckets: int, other: float = 0.0
 ) -> Step:
     """A data-parallel step whose gradients leave in equal buckets as backward produces them.

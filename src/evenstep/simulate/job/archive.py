@@ -132,7 +132,7 @@ class FolderArchive:
         path = self._folder.spool_path(0, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         identity = _text(info.identity(rank))
-        entries = [(layout.TABLE_GROUP, n, _described(one)) for n, one in enumerate(groups, 1)]
+        entries = [(layout.TABLE_GROUP, n, _describe(one)) for n, one in enumerate(groups, 1)]
         entries += [(layout.TABLE_NAME, n, one.encode()) for n, one in enumerate(info.names, 1)]
         tables = [layout.pack_entry(*entry) for entry in entries]
         head = self._header(self._capacity, len(identity))
@@ -191,7 +191,7 @@ def _summary_capacity(steps: int) -> int:
 
 
 def _tables_room(info: RunInfo) -> int:
-    longest = sum(max(len(_described(group)) for group in groups) + 32 for groups in info.groups())
+    longest = sum(max(len(_describe(group)) for group in groups) + 32 for groups in info.groups())
     names = sum(len(name) + 16 for name in info.names)
     return -(-(longest + names + len(_facts(info, 0)) + 4096) // _PAGE) * _PAGE
 
@@ -203,7 +203,7 @@ def _facts(info: RunInfo, rank: int) -> bytes:
     )
 
 
-def _described(group: Group) -> bytes:
+def _describe(group: Group) -> bytes:
     ranks = format_ranks(group.ranks)
     return _text(
         {"uid": group.uid, "name": group.name, "ranks": ranks, "base": 0, "backend": group.backend}

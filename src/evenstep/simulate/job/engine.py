@@ -142,7 +142,7 @@ def step_shares(done: FinishedStep) -> StepShares:
             elif one.kind not in (COMPUTE, SLOWED) or one.phase is Phase.SYNC:
                 length = np.maximum(end - now, 0.0)
                 found["blocked"][mine] += length
-                waited = _waited(done, role, one, now, mine)
+                waited = _waits(done, role, one, now, mine)
                 found["waited"][mine] += np.fmin(np.fmax(waited, 0.0), length)
             now = end
     over = done.over
@@ -152,7 +152,7 @@ def step_shares(done: FinishedStep) -> StepShares:
     )
 
 
-def _waited(done: FinishedStep, role: RankProgram, one: Operation, now: Array, mine: Any) -> Array:
+def _waits(done: FinishedStep, role: RankProgram, one: Operation, now: Array, mine: Any) -> Array:
     """Of the blocked time, the part until the last entry; NaN where a rank has no part."""
     if one.kind == COLLECTIVE:
         return np.asarray(done.last_entries(one.instance)[mine] - now)

@@ -159,7 +159,7 @@ def fabric_map(network: Network, placement: Placement, loads: LinkLoads) -> Fabr
     ]
     return FabricMap(
         network.fabric.kind, shape, loads.elapsed_ns, kinds, tuple(map(_sizes, tiers.values())),
-        tuple(_described(tiers, placement)), Columns.concatenate(bundles),
+        tuple(_describe(tiers, placement)), Columns.concatenate(bundles),
     )  # fmt: skip
 
 
@@ -205,7 +205,7 @@ def _sizes(places: _Places) -> dict[str, Any]:
     return {**tier._asdict(), "places": drawn, "together": together}
 
 
-def _described(tiers: dict[str, _Places], placement: Placement) -> list[dict[str, Any]]:
+def _describe(tiers: dict[str, _Places], placement: Placement) -> list[dict[str, Any]]:
     """Every place with its ranks and neighbours' nodes."""
     others = np.unique(np.concatenate([np.zeros(0, np.int64), *placement.neighbours]))
     found = []
@@ -237,10 +237,10 @@ def _bundles(
     source, target = one.first + one.of[ends[0][there]], other.first + other.of[ends[1][there]]
     pairs, inverse = np.unique(np.stack([source, target]), axis=1, return_inverse=True)
     link = int(network.first[number]) + numbers[there]
-    return block.pattern, _summed(pairs, inverse.reshape(-1), link, loads)
+    return block.pattern, _sum(pairs, inverse.reshape(-1), link, loads)
 
 
-def _summed(pairs: Array, bundle: Array, link: Array, loads: LinkLoads) -> Columns:
+def _sum(pairs: Array, bundle: Array, link: Array, loads: LinkLoads) -> Columns:
     count = pairs.shape[1]
     capacity = loads.network.capacity[link]
 

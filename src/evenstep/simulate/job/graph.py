@@ -339,20 +339,20 @@ def as_kept(flow: Flow, scenario: Scenario) -> Flow:
     strategy = scenario.strategy
     if strategy.kind in ("backup_workers", "partial_reduce") and flow.stages:
         name = f"{strategy.backups} spared"
-        return _known(flow, name, lambda: replace(flow, spared=strategy.backups))
+        return _known_flow(flow, name, lambda: replace(flow, spared=strategy.backups))
     if strategy.kind in ("asynchronous", "stale_synchronous") and flow.stages:
-        return _known(flow, "alone", lambda: replace(flow, apart=True))
+        return _known_flow(flow, "alone", lambda: replace(flow, apart=True))
     return flow
 
 
-def _known(flow: Flow, name: str, make: Callable[[], Flow]) -> Flow:
+def _known_flow(flow: Flow, name: str, make: Callable[[], Flow]) -> Flow:
     """A variant of a flow, built once."""
     if name not in flow.variants:
         flow.variants[name] = make()
     return flow.variants[name]
 
 
-def repeated(flow: Flow, times: int) -> Flow:
+def repeat(flow: Flow, times: int) -> Flow:
     def make() -> Flow:
         stages = flow.stages * times
         if len(flow.stages) == 1:
@@ -361,4 +361,4 @@ def repeated(flow: Flow, times: int) -> Flow:
         size, launch_ns = flow.bytes * times, flow.launch_ns * times
         return replace(flow, stages=stages, bytes=size, launch_ns=launch_ns)
 
-    return flow if times == 1 else _known(flow, f"{times} times", make)
+    return flow if times == 1 else _known_flow(flow, f"{times} times", make)

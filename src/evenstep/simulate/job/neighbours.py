@@ -12,7 +12,7 @@ from evenstep.simulate.fabric.collectives import Request
 from evenstep.simulate.fabric.flows import Flow, lay_on
 from evenstep.simulate.fabric.network import Network
 from evenstep.simulate.fabric.noise import RandomNumbers
-from evenstep.simulate.fabric.placement import Placement, seated
+from evenstep.simulate.fabric.placement import Placement, seat
 from evenstep.simulate.job.graph import JobGraph, RankProgram
 from evenstep.simulate.wires.world import World
 from evenstep.trace.columns import Array
@@ -98,7 +98,7 @@ def ring_messages(network: Network, node: Array) -> Array:
 
 
 def _ring(network: Network, nodes: Array, message_bytes: float) -> Flow:
-    seats = seated(network, nodes)
+    seats = seat(network, nodes)
     request = Request(
         "all_reduce", np.arange(len(seats.gpu))[None], seats.node, message_bytes,
         network.cluster.nics_per_node,

@@ -19,7 +19,7 @@ from evenstep.simulate.formulas.reliability import (
     HOUR_NS,
     OperatingConditions,
     by_cause,
-    expected,
+    expected_goodput,
     failures_per_day,
     interval_ns,
 )
@@ -30,7 +30,7 @@ MOST_NS = 36_500.0 * DAY_NS  # a hundred years: MTBF of a job without failures
 SECOND_NS = 1e9
 
 
-def operated(scenario: Scenario) -> dict[str, Any] | None:
+def operate(scenario: Scenario) -> dict[str, Any] | None:
     """Shares of the time over weeks, with failures, checkpoints, restarts and slow nodes.
 
     None where nothing fails and no node turns slow. Without an interval, that of Daly (2006).
@@ -60,7 +60,7 @@ def operated(scenario: Scenario) -> dict[str, Any] | None:
         slowdown=given.slow_factor if turns else 1.0,
         notice_ns=given.notice_s * SECOND_NS,
     )  # fmt: skip
-    found = expected(job)
+    found = expected_goodput(job)
     return {
         **found._asdict(),
         "reruns": found.reruns,

@@ -23,7 +23,7 @@ from evenstep.simulate.job.graph import (
     GraphDraft,
     JobGraph,
     RankProgram,
-    repeated,
+    repeat,
 )
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
@@ -100,19 +100,19 @@ class _StageCollectives:
         library, size = draft.library, work.message_bytes / work.context_parallel
         if work.tensor_parallel > 1:
             inner = draft.partition("tensor", places.reshape(-1, work.tensor_parallel))
-            flows.append(repeated(library.flow("all_reduce", size, inner), 2 * layers))
+            flows.append(repeat(library.flow("all_reduce", size, inner), 2 * layers))
         if work.context_parallel > 1:
             context = draft.partition(
                 "context", places.transpose(0, 1, 3, 2).reshape(-1, work.context_parallel)
             )
             keys = work.message_bytes * work.key_share
-            flows.append(repeated(library.flow("all_gather", keys, context), layers))
+            flows.append(repeat(library.flow("all_gather", keys, context), layers))
         if work.expert_parallel > 1:
             width = work.expert_parallel
             data = places.transpose(1, 2, 3, 0).reshape(-1, width)
             experts = draft.partition("expert", data)
             flow = library.flow("all_to_all", size, experts, imbalance=work.expert_imbalance)
-            flows.append(repeated(flow, 2 * layers))
+            flows.append(repeat(flow, 2 * layers))
 
 
 def _carry_out(

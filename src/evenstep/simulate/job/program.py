@@ -43,13 +43,13 @@ def _ddp(draft: GraphDraft) -> JobGraph:
         with role.phase(Phase.FORWARD):
             role.compute(work.forward_ms * 1e6 / each)
         with role.phase(Phase.BACKWARD):
-            issued = _bucketed(draft, role, members, work.backward_ms * 1e6 / each, sends=last)
+            issued = _add_buckets(draft, role, members, work.backward_ms * 1e6 / each, sends=last)
     draft.reduced(role, issued)
     draft.after(role)
     return draft.graph(role)
 
 
-def _bucketed(
+def _add_buckets(
     draft: GraphDraft, role: RankProgram, members: Array, length_ns: float, *, sends: bool
 ) -> list[int]:
     """Add a backward, with the all-reduces of its buckets during it or after it."""
@@ -111,13 +111,13 @@ def _fsdp(draft: GraphDraft) -> JobGraph:
             with role.phase(phase):
                 chunk_ns = length_ms * 1e6 / work.buckets / work.micro_batches
                 sends = phase is Phase.BACKWARD
-                issued += _gathered(draft, role, shards, layer, chunk_ns, sends=sends, last=last)
+                issued += _add_gathers(draft, role, shards, layer, chunk_ns, sends=sends, last=last)
     draft.reduced(role, issued)
     draft.after(role)
     return draft.graph(role)
 
 
-def _gathered(
+def _add_gathers(
     draft: GraphDraft, role: RankProgram, shards: Array, layer: float, chunk_ns: float, *,
     sends: bool, last: bool,
 ) -> list[int]:  # fmt: skip
@@ -153,7 +153,7 @@ def _gathered(
 # -- model parallel --------------------------------------------------------------------------------
 
 
-def _layered(draft: GraphDraft, operation: str) -> JobGraph:
+def _layers_graph(draft: GraphDraft, operation: str) -> JobGraph:
     """Layers spread over `tensor_parallel` ranks: two collectives in forward and in backward."""
     work, role = draft.work, RankProgram()
     inner = draft.partition("tensor", grid(draft.scenario).reshape(-1, work.tensor_parallel))
@@ -175,7 +175,7 @@ def _layered(draft: GraphDraft, operation: str) -> JobGraph:
 # -- exchanges of parameters -----------------------------------------------------------------------
 
 
-def _averaged(draft: GraphDraft, graph: JobGraph) -> JobGraph:
+def _add_averaging(draft: GraphDraft, graph: JobGraph) -> JobGraph:
     """Add the averaging of parameters among replicas after a step, which nothing overlaps."""
     strategy, members, size = draft.strategy, replicas(draft.scenario), draft.sent_bytes
     if draft.work.kind == "fsdp":
@@ -202,8 +202,8 @@ PROGRAMS: dict[str, Build] = {
     "ddp": _ddp,
     "fsdp": _fsdp,
     "collective": _collective,
-    "tensor": partial(_layered, operation="all_reduce"),
-    "experts": partial(_layered, operation="all_to_all"),
+    "tensor": partial(_layers_graph, operation="all_reduce"),
+    "experts": partial(_layers_graph, operation="all_to_all"),
     "pipeline": pipeline,
 }
 
@@ -213,14 +213,14 @@ def build(scenario: Scenario, library: CollectiveLibrary, *, exchanges: bool = T
     draft = GraphDraft(scenario, library)
     graph = PROGRAMS[scenario.work.kind](draft)
     if scenario.strategy.kind in AVERAGING and exchanges:
-        graph = _averaged(draft, graph)
+        graph = _add_averaging(draft, graph)
     if scenario.strategy.kind == "stale_synchronous":
-        _bounded(draft, graph)
+        _bound_staleness(draft, graph)
         graph = draft.graph(*graph.roles, role=graph.role)
     return graph
 
 
-def _bounded(draft: GraphDraft, graph: JobGraph) -> None:
+def _bound_staleness(draft: GraphDraft, graph: JobGraph) -> None:
     """Step k + 1 begins when all have finished step k - bound (Ho et al. 2013)."""
     number = draft.use(draft.library.barrier(draft.everybody))
     for role in graph.roles:

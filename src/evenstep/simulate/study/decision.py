@@ -17,9 +17,9 @@ from evenstep.errors import ConfigError
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.job.strategies import Convergence
 from evenstep.simulate.result import Result
-from evenstep.simulate.simulation import expected, set_up, simulate
+from evenstep.simulate.simulation import estimate_run, set_up, simulate
 from evenstep.simulate.study import margin as margins
-from evenstep.simulate.study.decision_options import DecisionOption, changed, neutral, options
+from evenstep.simulate.study.decision_options import DecisionOption, change, neutral, options
 from evenstep.simulate.study.margin import Edges, Margin
 from evenstep.workers.engines import Local
 
@@ -158,13 +158,13 @@ def compare(
         limits = Limits(cv=CV)
     data = neutral(scenario)
     wanted, notes = options(scenario)
-    simulate(changed(data, ("run.steps=1", "run.warm_up=0")))  # raises errors at once
+    simulate(change(data, ("run.steps=1", "run.warm_up=0")))  # raises errors at once
     if (steps := min(_steps(data, option) for option in wanted)) < scenario.run.steps:
         data["run"] = {**data.get("run", {}), "steps": steps}
         notes.append(f"over {steps} of {scenario.run.steps} steps: more would take long")
     if estimate is not None:
         trials = margins.TRIALS * len(axes) * min(1.0, margins.MOST_STEPS / steps)
-        alone = expected(set_up(changed(data, wanted[0].sets)))[1]
+        alone = estimate_run(set_up(change(data, wanted[0].sets)))[1]
         estimate((1 + trials) * len(wanted) * alone)
     whole = [_whole_periods(data, option) for option in wanted]
     first, *others = [
@@ -182,9 +182,9 @@ def compare(
 
 
 def _steps(data: dict[str, Any], option: DecisionOption) -> int:
-    run = changed(data, ()).run
+    run = change(data, ()).run
     try:
-        messages, _ = expected(set_up(changed(data, option.sets)))
+        messages, _ = estimate_run(set_up(change(data, option.sets)))
     except ConfigError:  # reported where it is run
         return run.steps
     steps = int(MOST_MESSAGES / max(messages / run.steps, 1.0))
@@ -194,7 +194,7 @@ def _steps(data: dict[str, Any], option: DecisionOption) -> int:
 def _whole_periods(data: dict[str, Any], option: DecisionOption) -> DecisionOption:
     """The option with as many more steps as give each its share of an average."""
     every = [text for text in option.sets if text.startswith("strategy.every=")]
-    run, period = changed(data, ()).run, int(every[0].partition("=")[2]) if every else 1
+    run, period = change(data, ()).run, int(every[0].partition("=")[2]) if every else 1
     steps = run.steps + (run.warm_up - run.steps) % period
     return (
         option if steps == run.steps else replace(option, sets=(*option.sets, f"run.steps={steps}"))
@@ -228,7 +228,7 @@ def _carried_out(
 def run(unit: OptionRun) -> tuple[int, DecisionRow | str]:
     """Run one option: its number and row, or a sentence where this cluster cannot run it."""
     try:
-        scenario = changed(unit.data, unit.option.sets)
+        scenario = change(unit.data, unit.option.sets)
         result = simulate(scenario)
         if result.partial:
             raise KeyboardInterrupt
@@ -259,16 +259,16 @@ def choose(rows: Sequence[DecisionRow], limits: Limits) -> Choice:
     if not allowed:
         nearest = min(same, key=lambda row: (max(limits.excess(row).values()), -row.throughput))
         broken = " and ".join(limits.broken(nearest))
-        reason = f"no option keeps {_named(limits)}; this one is nearest, but breaks {broken}"
+        reason = f"no option keeps {_name_limits(limits)}; this one is nearest, but breaks {broken}"
         return Choice(nearest, False, reason, None)
-    best = most(allowed)
+    best = most_throughput(allowed)
     looser = [row for row in rows if row.option.training and not limits.broken(row)]
-    other = most([best, *looser])
+    other = most_throughput([best, *looser])
     found = None if other is best else other
     return Choice(best, True, _because(best, rows, limits, found), found)
 
 
-def most(rows: Iterable[DecisionRow]) -> DecisionRow:
+def most_throughput(rows: Iterable[DecisionRow]) -> DecisionRow:
     """The first row within `EQUAL` of the most throughput."""
     found = list(rows)
     enough = max(row.throughput for row in found) * (1 - EQUAL)
@@ -279,9 +279,11 @@ def _because(
     best: DecisionRow, rows: Sequence[DecisionRow], limits: Limits, other: DecisionRow | None
 ) -> str:
     first = rows[0]
-    text = f"most throughput of {len(rows)} options within {_named(limits)}"
+    text = f"most throughput of {len(rows)} options within {_name_limits(limits)}"
     if best.option == first.option:
-        text = f"nothing else within {_named(limits)} brings more than {100 * EQUAL:g} % over it"
+        text = (
+            f"nothing else within {_name_limits(limits)} brings more than {100 * EQUAL:g} % over it"
+        )
     else:
         text += f": {_gain(best, first)} over waiting for everybody, CV {best.cv:.3g}"
     faster = [
@@ -302,7 +304,7 @@ def _gain(row: DecisionRow, first: DecisionRow) -> str:
     return f"{100 * (row.throughput / first.throughput - 1):+.1f} %"
 
 
-def _named(limits: Limits) -> str:
+def _name_limits(limits: Limits) -> str:
     given = [
         f"p99 {limit / 1e6:g} ms" if name == "p99_ns" else f"{name.replace('cv', 'CV')} {limit:g}"
         for name, limit in limits.to_json().items()

@@ -47,7 +47,7 @@ def neutral(scenario: Scenario) -> dict[str, Any]:
     return data
 
 
-def changed(data: dict[str, Any], sets: tuple[str, ...]) -> Scenario:
+def change(data: dict[str, Any], sets: tuple[str, ...]) -> Scenario:
     """A scenario from a copy of plain values, with assignments."""
     from copy import deepcopy
 
@@ -59,7 +59,7 @@ def options(scenario: Scenario) -> tuple[list[DecisionOption], list[str]]:
     found = [DecisionOption("synchronous", "strategy", (), False, LAUNCH)]
     found += _repairs(scenario)
     found += _as_written(scenario)
-    found += _paced(scenario)
+    found += _pacing_options(scenario)
     found += _looser(scenario)
     found += _collectives(scenario)
     layouts, missing = _layouts(scenario)
@@ -103,7 +103,7 @@ def _as_written(scenario: Scenario) -> Iterator[DecisionOption]:
     yield DecisionOption("as written", "strategy", sets, training, AGENT if not training else CODE)
 
 
-def _paced(scenario: Scenario) -> Iterator[DecisionOption]:
+def _pacing_options(scenario: Scenario) -> Iterator[DecisionOption]:
     """Every controller of pacing, with the scenario's own bounds where given."""
     written = schema.plain(scenario).get("strategy", {})
     bounds = ("objective", "max_delay", "imbalance", "sharing")
@@ -122,10 +122,10 @@ def _looser(scenario: Scenario) -> Iterator[DecisionOption]:
             sets: tuple[str, ...] = ("strategy.kind=local_sgd", f"strategy.every={every}")
             yield DecisionOption(f"local SGD, every {every}", "strategy", sets, True, CODE)
     if _compressible(scenario):
-        yield _compressed(scenario)
+        yield _compression_option(scenario)
     if scenario.work.kind != "ddp":
         return
-    served = _served(scenario)
+    served = _parameter_servers(scenario)
     for bound in BOUNDS:
         sets = ("strategy.kind=stale_synchronous", f"strategy.bound={bound}", *served)
         yield DecisionOption(f"stale synchronous, {bound}", "strategy", sets, True, CODE)
@@ -147,7 +147,7 @@ def _compressible(scenario: Scenario) -> bool:
     return bool(scenario.work.gradient_bytes) and scenario.work.kind != "collective"
 
 
-def _served(scenario: Scenario) -> tuple[str, ...]:
+def _parameter_servers(scenario: Scenario) -> tuple[str, ...]:
     """Parameter servers: the scenario's, else one for each card."""
     if scenario.collectives.algorithm == "server":
         return ()
@@ -156,7 +156,7 @@ def _served(scenario: Scenario) -> tuple[str, ...]:
     return ("collectives.algorithm=server", f"collectives.servers={servers}")
 
 
-def _compressed(scenario: Scenario) -> DecisionOption:
+def _compression_option(scenario: Scenario) -> DecisionOption:
     """Compression as in the scenario, else to 8 bits."""
     own = scenario.strategy
     ratio = own.compression if own.compression < 1 else RATIO
@@ -172,7 +172,9 @@ def _collectives(scenario: Scenario) -> Iterator[DecisionOption]:
     if scenario.ranks < 2 or scenario.work.kind in ("fsdp", "experts"):
         return
     for name in _algorithms(scenario):
-        sets = _served(scenario) if name == "server" else (f"collectives.algorithm={name}",)
+        sets = (
+            _parameter_servers(scenario) if name == "server" else (f"collectives.algorithm={name}",)
+        )
         yield DecisionOption(
             f"{name.replace('_', ' ')} all-reduce", "collective", sets, False, LAUNCH
         )
@@ -190,7 +192,9 @@ def _algorithms(scenario: Scenario) -> Iterator[str]:
         yield "nvls"
     if ranks * ranks <= MOST_PAIRS:
         yield "direct"
-    if f"collectives.servers={ranks}" not in _served(scenario):  # else each to each, as direct
+    if f"collectives.servers={ranks}" not in _parameter_servers(
+        scenario
+    ):  # else each to each, as direct
         yield "server"
 
 

@@ -25,7 +25,7 @@ from evenstep.simulate.fabric.flows import Flow
 from evenstep.simulate.result import SPARING
 from evenstep.simulate.simulation import Setup, set_up, simulate_set_up, step_ns
 from evenstep.simulate.study import sweep as sweeps
-from evenstep.simulate.study.scaling_sizes import resized
+from evenstep.simulate.study.scaling_sizes import resize
 from evenstep.simulate.study.sweep import SweepRun, interval
 from evenstep.simulate.wires.carriage import alone_ns
 from evenstep.trace.columns import Array
@@ -67,10 +67,10 @@ class Study:
             states.append((AFTER, self.control))
         for ranks in self.sizes:
             for state, scenario in states:
-                asked = resized(scenario, ranks, strong=self.strong)
+                asked = resize(scenario, ranks, strong=self.strong)
                 for repeat in range(self.repeats):
                     varied = (("size", ranks), ("state", state))
-                    plain = sweeps.seeded(asked, repeat)
+                    plain = sweeps.with_seed(asked, repeat)
                     found.append(SweepRun(len(found), len(found), repeat, varied, plain))
         return found
 
@@ -85,7 +85,7 @@ class Study:
         return (1.0 if samples else ranks * awaited), unit
 
 
-def measured(unit: SweepRun) -> dict[str, Any] | None:
+def measured_row(unit: SweepRun) -> dict[str, Any] | None:
     """A row of `sweep.outcome` with the parts of the step's communication."""
     setup = set_up(schema.read(Scenario, unit.scenario))
     row = sweeps.row_of(unit, simulate_set_up(setup))

@@ -22,7 +22,7 @@ SMALLER, LARGER = 5, 2  # doublings around the scenario's own size, unless sizes
 
 def default_sizes(scenario: Scenario) -> tuple[int, ...]:
     """Sizes around the scenario's ranks: halved as far as its layout allows, and doubled."""
-    ranks, least = scenario.ranks, split(scenario.work)
+    ranks, least = scenario.ranks, ranks_per_replica(scenario.work)
     found = [ranks << k for k in range(LARGER + 1)]
     while len(found) < SMALLER + LARGER + 1 and ranks % 2 == 0 and (ranks // 2) % least == 0:
         ranks //= 2
@@ -32,12 +32,12 @@ def default_sizes(scenario: Scenario) -> tuple[int, ...]:
     return tuple(found)
 
 
-def split(work: Work) -> int:
+def ranks_per_replica(work: Work) -> int:
     """Ranks of one replica of the model."""
     return work.tensor_parallel * work.context_parallel * work.pipeline_parallel
 
 
-def resized(scenario: Scenario, ranks: int, *, strong: bool) -> Scenario:
+def resize(scenario: Scenario, ranks: int, *, strong: bool) -> Scenario:
     """The scenario with this number of ranks. Raises `ConfigError` where it does not fit."""
     if scenario.job.placement == "given":
         raise ConfigError("job.placement given fits one size; take packed, scattered or random")
@@ -52,7 +52,7 @@ def resized(scenario: Scenario, ranks: int, *, strong: bool) -> Scenario:
             ),
             fabric=replace(scenario.fabric, shape=torus_shape(_need(scenario, ranks), dimensions)),
             job=replace(scenario.job, ranks=ranks),
-            work=_shared(scenario.work, now, ranks) if strong else scenario.work,
+            work=_share_work(scenario.work, now, ranks) if strong else scenario.work,
             noise=_noises(scenario.noise, ranks),
             neighbours=_neighbours(scenario, ranks),
         )
@@ -99,7 +99,7 @@ def torus_shape(nodes: int, dimensions: int) -> tuple[int, ...]:
     return (side, *torus_shape(nodes // side, dimensions - 1))
 
 
-def _shared(work: Work, now: int, ranks: int) -> Work:
+def _share_work(work: Work, now: int, ranks: int) -> Work:
     """The work of a rank where the same batch is divided among another number of ranks."""
     share = now / ranks
     micro_batches, message_bytes = work.micro_batches, work.message_bytes

@@ -130,9 +130,9 @@ def plan(
         except ConfigError as error:
             where = ", ".join(fields)
             raise ConfigError(f"with {where}: {error}" if where else str(error)) from error
-        pairs = tuple((axis.field, _shown(value)) for axis, value in zip(axes, chosen, strict=True))
+        pairs = tuple((axis.field, _show(value)) for axis, value in zip(axes, chosen, strict=True))
         for repeat in range(repeats):
-            plain = seeded(asked, repeat)
+            plain = with_seed(asked, repeat)
             units.append(SweepRun(len(units), combination, repeat, pairs, plain))
     return SweepPlan(tuple(axes), repeats, tuple(units))
 
@@ -155,13 +155,13 @@ def _in_full(assignment: str) -> str:
     return f"{SHORT.get(label, label)}{equals}{value}"
 
 
-def _shown(value: str) -> Any:
+def _show(value: str) -> Any:
     """A number where the value is one, else the text."""
-    found = schema.parsed(value)
+    found = schema.parse(value)
     return found if isinstance(found, (int, float)) and not isinstance(found, bool) else value
 
 
-def seeded(asked: Scenario, repeat: int) -> dict[str, Any]:
+def with_seed(asked: Scenario, repeat: int) -> dict[str, Any]:
     """A scenario as plain data, with the seed of a repeat."""
     plain = schema.plain(asked)
     if repeat:
@@ -171,10 +171,10 @@ def seeded(asked: Scenario, repeat: int) -> dict[str, Any]:
 
 def expected_s(units: Sequence[SweepRun]) -> float:
     """Estimated seconds of units on one core, from the first, the middle and the last."""
-    from evenstep.simulate.simulation import expected, set_up
+    from evenstep.simulate.simulation import estimate_run, set_up
 
     looked = {0, len(units) // 2, len(units) - 1} if units else set()
-    each = [expected(set_up(schema.read(Scenario, units[n].scenario)))[1] for n in looked]
+    each = [estimate_run(set_up(schema.read(Scenario, units[n].scenario)))[1] for n in looked]
     return sum(each) / max(len(each), 1) * len(units)
 
 
@@ -263,7 +263,7 @@ class SweepDocument(TypedDict):
     combinations: list[Combination]
 
 
-def carried(
+def run_units(
     units: Sequence[SweepRun],
     engine: Engine | int,
     work: Callable[[SweepRun], Row | None] = outcome,

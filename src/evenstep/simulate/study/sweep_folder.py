@@ -38,7 +38,7 @@ class SweepFolder:
         if held is not None and held != asked:
             if not force:
                 raise UsageError(
-                    f"{self.path} has another sweep ({_named(held)}); choose another folder or "
+                    f"{self.path} has another sweep ({_name_of(held)}); choose another folder or "
                     "replace it with --force"
                 )
             held = None
@@ -63,7 +63,7 @@ class SweepFolder:
             write_whole(self._journal, b"".join(lines))
         rows: dict[int, Row] = {}
         for line in lines:
-            row = _parsed(line) or {}
+            row = _parse(line) or {}
             number = row.get("number")
             if not isinstance(number, int) or row.get("key") != wanted.get(number, ""):
                 continue
@@ -87,12 +87,12 @@ class SweepFolder:
             return lines
         table = self.path / "results.parquet"
         part = table.with_suffix(".part")
-        columns = ", ".join(f"{_quoted(n)}: '{t}'" for n, t in _columns(ordered).items())
+        columns = ", ".join(f"{_quote(n)}: '{t}'" for n, t in _columns(ordered).items())
         with duckdb.connect(config={"threads": 1}) as connection:
             connection.execute(
-                f"COPY (SELECT * FROM read_json({_quoted(str(lines))}, "
+                f"COPY (SELECT * FROM read_json({_quote(str(lines))}, "
                 f"format='newline_delimited', columns={{{columns}}}) ORDER BY number) "
-                f"TO {_quoted(str(part))} (FORMAT parquet)"
+                f"TO {_quote(str(part))} (FORMAT parquet)"
             )
         part.replace(table)
         lines.unlink()
@@ -119,7 +119,7 @@ def _is_plain(value: Any) -> bool:
     )
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -128,10 +128,10 @@ def _read(path: Path) -> dict[str, Any] | None:
         text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return _parsed(text) or {}
+    return _parse(text) or {}
 
 
-def _parsed(text: bytes) -> dict[str, Any] | None:
+def _parse(text: bytes) -> dict[str, Any] | None:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -139,7 +139,7 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _named(held: Mapping[str, Any]) -> str:
+def _name_of(held: Mapping[str, Any]) -> str:
     varied = held.get("vary")
     known = varied.items() if isinstance(varied, dict) else ()
     parts = (f"{name}={','.join(map(str, v))}" for name, v in known if isinstance(v, list))

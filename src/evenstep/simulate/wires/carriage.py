@@ -54,7 +54,7 @@ def shared_links(uses: Sequence[FlowUse], links: int) -> Array:
     return shared
 
 
-def closed(uses: Sequence[FlowUse], shared: Array) -> list[bool]:
+def closed_uses(uses: Sequence[FlowUse], shared: Array) -> list[bool]:
     """Whether each use is closed: none of its links is shared.
 
     Beside flows that are followed message by message, a flow is closed only if no rank leaves it
@@ -141,7 +141,7 @@ def _by_itself(flow: Flow) -> float:
     ranks = 1 + int(flow.members.max())
     use = FlowUse(flow, 0, 0, 0)
     shared = shared_links([use], len(flow.capacity))
-    is_closed = all(closed([use], shared))
+    is_closed = all(closed_uses([use], shared))
     made = carriage(flow, shared, first=0, ranks=ranks, is_closed=is_closed)
     world = make_world(flow.capacity, (ranks,))
     number = world.flow(made)

@@ -96,7 +96,7 @@ def line(when: Array, at: Array, low: Array, high: Array) -> OffsetLine | None:
         part = slice(first, last)
         if np.isfinite(low[part]).any() and np.isfinite(high[part]).any():
             stretches.append(_stretch(when[part], at[part], low[part], high[part]))
-    return _joined(stretches) if stretches else None
+    return _join(stretches) if stretches else None
 
 
 def _set_at(when: Array, low: Array, high: Array) -> list[int]:
@@ -150,7 +150,7 @@ def _upper(since: Array, bound: Array, slack: float) -> Array:
     return np.asarray(np.maximum(before, after))
 
 
-def _joined(stretches: list[_Stretch]) -> OffsetLine:
+def _join(stretches: list[_Stretch]) -> OffsetLine:
     """One line of all stretches, with a jump at each break."""
     points: list[tuple[float, float, float]] = []
     breaks = []

@@ -9,7 +9,7 @@ looser by that clock's own error.
 
 If a host is always late, these bounds hold but are one-sided: only the exits of the other hosts are
 tight, and the middle is off by half the lateness. Exits of ranks that wait for the same collective
-differ by less than a transfer plus a callback's delay, in either direction; so `sharpened` takes
+differ by less than a transfer plus a callback's delay, in either direction; so `sharpen` takes
 the median difference of the exits, clipped to the bounds.
 """
 
@@ -132,7 +132,7 @@ def _on_common_time(table: Crossings, found: list[OffsetLine | None]) -> tuple[A
         if offset is None:
             continue
         for times, column, sign in ((table.entry, entry, -1), (table.exit, leave, 1)):
-            column[rows] = _shifted(table, offset, clock, times[rows], sign)
+            column[rows] = _shift(table, offset, clock, times[rows], sign)
     return entry, leave
 
 
@@ -141,7 +141,7 @@ def _on_common_time(table: Crossings, found: list[OffsetLine | None]) -> tuple[A
 STRETCH = 128  # collectives per median: few enough for the drift to be linear
 
 
-def sharpened(trace: Trace, clocks: Clocks) -> Clocks:
+def sharpen(trace: Trace, clocks: Clocks) -> Clocks:
     """The clocks with each host's offset moved, within its error, to where ranks leave together.
 
     Clocks that share a collective with the reference come first, then those that share one with
@@ -189,7 +189,7 @@ def _all_moved(
         for clock in new.tolist():
             if (placed := moved[clock]) is not None:
                 rows = by_clock[clock]
-                common[rows] = _shifted(table, placed, clock, table.exit[rows])
+                common[rows] = _shift(table, placed, clock, table.exit[rows])
         settled[new] = True
         here = table.of_operation(np.minimum, common)
         met = np.isfinite(here) & np.isfinite(table.exit) & movable[table.clock]
@@ -197,13 +197,13 @@ def _all_moved(
         for clock in new.tolist():
             rows = by_clock[clock][met[by_clock[clock]]]
             if (offset := offsets[clock]) is not None:
-                apart = here[rows] - _shifted(table, offset, clock, table.exit[rows])
+                apart = here[rows] - _shift(table, offset, clock, table.exit[rows])
                 own = table.exit[rows] + table.base[clock]
-                moved[clock] = _moved(offset, own, apart, shortest[rows])
+                moved[clock] = _move(offset, own, apart, shortest[rows])
     return moved, settled
 
 
-def _shifted(
+def _shift(
     table: Crossings, offset: OffsetLine, clock: int, times: Array, errors: int = 0
 ) -> Array:
     """Convert times since a clock's base to times since the reference's, plus so many `errors`."""
@@ -213,7 +213,7 @@ def _shifted(
     return np.asarray(times + drawn.offset_at(at) + errors * drawn.error_at(at))
 
 
-def _moved(offset: OffsetLine, own: Array, apart: Array, floor: Array) -> OffsetLine:
+def _move(offset: OffsetLine, own: Array, apart: Array, floor: Array) -> OffsetLine:
     """An offset per stretch of collectives: the median difference of the exits, within bounds."""
     order = np.argsort(own)
     cuts = np.searchsorted(own[order], offset.breaks_ns)

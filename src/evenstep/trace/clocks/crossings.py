@@ -15,7 +15,7 @@ import numpy as np
 
 from evenstep.trace.columns import Array, Columns, run_numbers
 from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op
-from evenstep.trace.trace import Trace, matched
+from evenstep.trace.trace import Trace, match_messages
 
 MOST_ROWS = 3_000_000  # of a larger trace, one in so many collectives of each group is used
 FROM_ROOT = (int(Op.BROADCAST), int(Op.SCATTER))
@@ -96,7 +96,7 @@ def _collectives(trace: Trace, *, together: bool) -> _Rows:
     usable = np.isin(events.op, ops) & (events.group >= 0)
     if len(events) > MOST_ROWS:
         usable &= events.group_seq % np.uint64(-(-len(events) // MOST_ROWS)) == 0
-    events = _stamped(trace, events.select(usable), loosely=not together)
+    events = _select_stamped(trace, events.select(usable), loosely=not together)
     events = events.sorted_by("group", "group_seq")
     is_root = events["rank"] == events.peer_or_root
     from_root, to_root = np.isin(events.op, FROM_ROOT), np.isin(events.op, TO_ROOT)
@@ -111,17 +111,17 @@ def _messages(trace: Trace, *, after: int) -> _Rows:
     if len(events) > MOST_ROWS:
         every = np.uint64(-(-len(events) // MOST_ROWS))
         events = events.select(events.group_seq % every == 0)
-    pairs = matched(events)
+    pairs = match_messages(events)
     rows = np.concatenate([pairs.send, pairs.receive])
     operation = np.tile(np.arange(len(pairs.send)), 2) + after
     receiving = np.repeat([False, True], len(pairs.send))
     events = events.select(rows).with_column("operation", operation)
-    events = _stamped(trace, events.with_column("receiving", receiving), ended=receiving)
+    events = _select_stamped(trace, events.with_column("receiving", receiving), ended=receiving)
     rank, received = events["rank"].astype(np.int64), events.receiving
     return _Rows(events.operation, rank, events.enter_ns, events.exit_ns, ~received, received)
 
 
-def _stamped(
+def _select_stamped(
     trace: Trace, events: Columns, ended: Array | None = None, *, loosely: bool = True
 ) -> Columns:
     """Select events with entry and end on the host's clock.

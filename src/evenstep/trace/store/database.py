@@ -45,7 +45,7 @@ def read(
 ) -> dict[str, Array]:
     """Columns, of these numpy `types`, of a query whose only `?` is the list of its files; it may
     also use `tables`. Raises `TraceError` where a file is damaged."""
-    with connect() as connection, explained("read"):
+    with connect() as connection, explain_errors("read"):
         for name, table in tables.items():
             connection.register(name, dict(table))
         found = connection.execute(query, [[str(file) for file in files]]).fetchnumpy()
@@ -59,7 +59,7 @@ def read(
 
 
 @contextmanager
-def explained(done: str) -> Iterator[None]:
+def explain_errors(done: str) -> Iterator[None]:
     """Raise a `TraceError` in one sentence for DuckDB's errors; `done` is "read" or "written"."""
     import duckdb
 
@@ -79,7 +79,7 @@ def reason(error: Exception) -> str:
 def write(connection: duckdb.DuckDBPyConnection, table: Mapping[str, Any], path: Path) -> None:
     """Write columns to a file, zstd over deltas and dictionaries. Raises `TraceError`."""
     connection.register("written", dict(table))
-    with explained("written"):
+    with explain_errors("written"):
         connection.execute(
             f"copy (select * from written) to {literal(path)} "
             f"(format parquet, parquet_version v2, compression zstd, row_group_size {ROW_GROUP})"

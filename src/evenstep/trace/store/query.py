@@ -126,7 +126,7 @@ class QueryResult:
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield every row. Raises `UsageError` where one cannot be computed."""
         while True:
-            with _explained():
+            with _explain_errors():
                 batch = self._connection.fetchmany(BATCH_ROWS)
             if not batch:
                 return
@@ -153,14 +153,14 @@ def open_tables(
 
 def ask(connection: duckdb.DuckDBPyConnection, query: str) -> QueryResult:
     """Run one query. Raises `UsageError` unless it is a single valid SELECT."""
-    with _explained():
+    with _explain_errors():
         statements = connection.extract_statements(query)
     if len(statements) != 1:
         raise UsageError(f"give one SELECT, found {len(statements)} statements")
     kind = statements[0].type.name
     if kind != "SELECT":  # EXPLAIN is refused too: with ANALYZE it runs its statement
         raise UsageError(f"only SELECT can be asked, found {kind}: a trace is never changed")
-    with _explained():
+    with _explain_errors():
         connection.execute(statements[0])
     answer = QueryResult(connection)
     for name, type_ in zip(answer.columns, answer.types, strict=True):
@@ -194,7 +194,7 @@ def create_tables(connection: duckdb.DuckDBPyConnection, source: Path | Trace) -
     manifest, folder = read_manifest(source), source.absolute()
     parts = [folder / part.file for part in manifest.parts]
     tables = {"records": parts, "ranks": [folder / RANKS], "summaries": [folder / SUMMARIES]}
-    with store_database.explained("read"):
+    with store_database.explain_errors("read"):
         for name, files in tables.items():
             listed = ", ".join(map(store_database.literal, files))
             connection.execute(f"create view {name} as select * from read_parquet([{listed}])")
@@ -225,7 +225,7 @@ def _views(
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _explain_errors() -> Iterator[None]:
     """Raise a `UsageError` in one sentence for DuckDB's errors."""
     import duckdb
 

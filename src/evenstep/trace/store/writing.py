@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenstep.errors import UsageError, refused
+from evenstep.errors import UsageError, refuse_as
 from evenstep.trace.columns import Array, Columns
-from evenstep.trace.cores import each
+from evenstep.trace.cores import map_on_cores
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.spool.layout import Flag, Kind
 from evenstep.trace.spooled import EVENT_COLUMNS, EVENT_TYPES, LIGHT, OnDisk
@@ -40,11 +40,11 @@ def write_store(trace: Trace, folder: Path, *, force: bool = False) -> Stored:
     """Write a trace as a store, whole or not at all. Raises `UsageError` where the folder is taken
     (unless `force`), cannot be written, or the trace has no records."""
     _check(trace, folder, force=force)
-    with refused(UsageError, f"cannot write {folder}", "; give another place"):
+    with refuse_as(UsageError, f"cannot write {folder}", "; give another place"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         private = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:
-            parts = _write(_numbered(trace), private / "store")
+            parts = _write(_number(trace), private / "store")
             if force and folder.is_dir():
                 shutil.rmtree(folder)
             (private / "store").rename(folder)
@@ -73,7 +73,9 @@ def _write(trace: Trace, folder: Path) -> list[layout.StoredPart]:
     (folder / layout.EVENTS).mkdir(parents=True)
     steps = trace.step_numbers()
     blocks = _blocks(trace, len(steps))
-    found = each(lambda edges: _stretch(trace, folder, *edges, blocks), _stretches(trace, steps))
+    found = map_on_cores(
+        lambda edges: _stretch(trace, folder, *edges, blocks), _stretches(trace, steps)
+    )
     parts = [part for stretch in found for part in stretch]
     with store_database.connect() as connection:
         store_database.write(connection, rank_arrays(trace), folder / layout.RANKS)
@@ -158,7 +160,7 @@ def _where(mask: Array) -> Array | slice:
     return rows
 
 
-def _numbered(trace: Trace) -> Trace:
+def _number(trace: Trace) -> Trace:
     """The trace with records in order of rank and sequence, and distinct sequence numbers, which
     records imported from other tools may lack."""
     events = trace.events

@@ -67,14 +67,14 @@ def collect(folder: Path, *, run_id: str) -> int:
         spool = calls.with_suffix(".spool")
         if not spool.exists():
             with suppress(*_DAMAGE):
-                made += _converted(calls, spool, run_id)
+                made += _convert(calls, spool, run_id)
         if spool.exists():
             calls.unlink()
             calls.with_suffix(".ranks").unlink(missing_ok=True)
     return made
 
 
-def _converted(calls: Path, spool: Path, run_id: str) -> bool:
+def _convert(calls: Path, spool: Path, run_id: str) -> bool:
     lines = list(_lines(calls.with_suffix(".ranks")))
     if not lines or "rank" not in lines[0]:
         return False
@@ -222,7 +222,7 @@ def _put_steps(spool: Spool, calls: list[RingCall], ends: list[RingCall]) -> Non
         return
     summaries = SummaryLog(spool.summary_view(), spool.regions.summary_capacity)
     start_ns, cpu_ns = calls[0].enter_ns, 0
-    blocked = _blocked(calls, [call.exit_ns for call in ends])
+    blocked = _blocked_by_step(calls, [call.exit_ns for call in ends])
     for number, call in enumerate(ends):
         used = max(call.cpu_ns - cpu_ns, 0) if number else 0
         spool.put(start_ns, call.exit_ns, int(Kind.STEP), 0, number, group_seq=used, peer=0)
@@ -235,7 +235,7 @@ def _put_steps(spool: Spool, calls: list[RingCall], ends: list[RingCall]) -> Non
     summaries.release()
 
 
-def _blocked(calls: list[RingCall], ends_ns: list[int]) -> list[int]:
+def _blocked_by_step(calls: list[RingCall], ends_ns: list[int]) -> list[int]:
     """How long the main thread was blocked in each step, and after the last."""
     found = [0] * (len(ends_ns) + 1)
     for call in calls:

@@ -29,7 +29,7 @@ _SOME = 0.3  # share of the calls of a stage of a pipeline that are with one of 
 _SAMPLE = 24  # calls of a lane that are compared with all calls of another profile
 
 
-def grouped(profiles: Sequence[Profile]) -> tuple[list[Profile], list[str]]:
+def group_calls(profiles: Sequence[Profile]) -> tuple[list[Profile], list[str]]:
     """The profiles with a group and number of every call for which they can be told, and limits.
 
     Calls that state their group are left as they are; where none does, calls without a device, and
