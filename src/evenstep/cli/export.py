@@ -24,7 +24,10 @@ from evenstep.trace.spool.identity import hostname
 from evenstep.trace.trace import Trace
 
 SHORTEST_TOKEN = 16
-OUTPUTS = ("perfetto", "parquet", "prometheus", "otlp", "webhook", "json", "store")
+OUTPUTS = (
+    *("perfetto", "parquet", "prometheus", "otlp", "webhook"),
+    *("wandb", "mlflow", "tensorboard", "json", "store"),
+)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -56,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print_json(diagnosis.to_json())
     _files(args, trace, diagnosis)
-    _send(args, diagnosis)
+    _send(args, trace, diagnosis)
     return 0
 
 
@@ -89,8 +92,8 @@ def _families(args: argparse.Namespace, diagnosis: Diagnosis) -> Families:
     return Families({**counted, **found})
 
 
-def _send(args: argparse.Namespace, diagnosis: Diagnosis) -> None:
-    """Send the outputs that go over the network."""
+def _send(args: argparse.Namespace, trace: Trace, diagnosis: Diagnosis) -> None:
+    """Send the outputs that go over the network or through a tracker's API."""
     if args.otlp:
         run = str(diagnosis.run.get("run_id") or "")
         resource = {"service.name": "evenstep", "evenstep.run_id": run}
@@ -99,6 +102,18 @@ def _send(args: argparse.Namespace, diagnosis: Diagnosis) -> None:
     if args.webhook:
         told = webhook(args.webhook, diagnosis, above=args.above)
         print(f"Sent {told} findings to {redacted_url(args.webhook)}", file=sys.stderr)
+    if not (args.wandb or args.mlflow or args.tensorboard):
+        return
+    from evenstep.export import trackers
+
+    each, total = trackers.points(trace), trackers.totals(diagnosis)
+    name = str(diagnosis.run.get("run_id") or "run")
+    if args.wandb:
+        trackers.to_wandb(args.wandb, name, each, total)
+    if args.mlflow:
+        trackers.to_mlflow(args.mlflow, name, each, total)
+    if args.tensorboard:
+        trackers.to_tensorboard(args.tensorboard, each, total)
 
 
 def _serve(args: argparse.Namespace) -> int:

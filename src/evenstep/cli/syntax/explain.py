@@ -118,6 +118,9 @@ def export(parser: Parser) -> None:
     parser.value("--otlp", "URL", str, "push metrics to an OpenTelemetry collector, OTLP/HTTP JSON")
     parser.value("--webhook", "URL", str, "POST every finding above --above as JSON")
     parser.value("--above", "SHARE", severity, "lowest severity that --webhook sends (0.05)", 0.05)
+    parser.value("--wandb", "PROJECT", str, "scalars to Weights & Biases, if installed")
+    parser.value("--mlflow", "EXPERIMENT", str, "scalars to MLflow, if installed")
+    parser.value("--tensorboard", "DIR", str, "scalars as TensorBoard events, if installed")
     parser.flag("--json", "print the diagnosis as JSON")
     schema = "print the JSON schema of a result (default: diagnosis)"
     parser.value("--json-schema", "NAME", str, schema, nargs="?", const="diagnosis")
