@@ -50,9 +50,12 @@ def test_a_kind_that_no_sampled_step_has_keeps_what_was_known_of_it(monkeypatch)
     """Of two steps one is looked at; the gap that only the other has is not searched for."""
     monkeypatch.setattr(gaps, "MOST_GAPS", 2)
     some = gaps.Gaps(
-        row=np.arange(4), kind=np.array([0, 0, 0, 1]), cell=np.array([0, 0, 1, 1]),
-        opens=np.zeros(4, bool), idle=np.zeros(4, bool), lasted=np.full(4, 1e6),
-        computed=np.full(4, np.nan), over=np.full((1 + gaps.FURTHEST, 4), -np.inf),
+        row=np.arange(4), kind=np.array([0, 0, 0, 1]), pair=np.zeros(4, int),
+        cell=np.array([0, 0, 1, 1]), opens=np.zeros(4, bool), idle=np.zeros(4, bool),
+        lasted=np.full(4, 1e6), computed=np.full(4, np.nan),
+        over=np.full((gaps.FURTHEST, 4), -np.inf),
     )  # fmt: skip
-    found = gaps.best_waits(some, np.array([0, -1]), np.zeros(2, bool))
-    assert found.tolist() == [0, -1]
+    share = np.full((2, gaps.FURTHEST), np.nan)
+    share[1, 0] = 1.0
+    found = gaps.best_shares(some, share, np.zeros(2, bool))
+    np.testing.assert_array_equal(found[1], share[1])

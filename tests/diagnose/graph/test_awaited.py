@@ -5,10 +5,15 @@ import pytest
 
 from evenstep.diagnose.graph.awaited import (
     Awaited,
+    _in_stream,
     _of_members,
+    _shares_by_idle_time,
     _waits_of_rows,
+    _work_done_after,
+    entered_kinds,
     infer_waits,
     places_of,
+    usual_shares,
 )
 from evenstep.diagnose.graph.gaps import FURTHEST, Gaps, clearly, gaps_between, weighted_median
 from evenstep.diagnose.graph.reached import with_reached
@@ -23,46 +28,55 @@ def gaps(lasted, over, *, kind=None, cell=None, idle=None, computed=None):
     """Gaps of these lengths in ms; `over` are ends of the last operation, or rows of several."""
     lasted, over = np.array(lasted, float) * MS, np.atleast_2d(np.array(over, float)) * MS
     count = len(lasted)
-    ends = np.full((1 + FURTHEST, count), -np.inf)
-    ends[1 : 1 + len(over)] = over
+    ends = np.full((FURTHEST, count), -np.inf)
+    ends[: len(over)] = over
     kind = np.array(kind or [0] * count)
     return Gaps(
-        np.arange(1, count + 1), kind, np.array(cell or [0] * count),
+        np.arange(1, count + 1), kind, 0 * kind, np.array(cell or [0] * count),
         np.zeros(count, bool), np.array(idle or [False] * count), lasted,
         np.array(computed or [NAN] * count) * MS, ends,
     )  # fmt: skip
 
 
+def shares(*rows):
+    """Shares of work before the wait for the last entry, the one before it, and so on; by kind."""
+    found = np.full((len(rows), FURTHEST), NAN)
+    for line, row in zip(found, rows, strict=True):
+        line[: len(row)] = row
+    return found
+
+
 @pytest.mark.parametrize(
-    ("wait", "work"),
+    ("share", "work", "unseen"),
     [
-        (0, 10),  # nothing waited for: all of it is work
-        (1, 4),  # from 6 on
-        (-1, 10),  # before the wait: it was over by then
-        (2, 3),  # the one before was over at 7
+        ([], 10, False),  # nothing waited for: all of it is work
+        ([0.0], 4, False),  # from 6 on
+        ([0.5], 8, False),  # of 8, 4 before the wait and 4 from 6 on
+        ([1.0], 10, False),  # after all of it: it was over by then
+        ([0.0, 0.0], 3, False),  # the one before was over at 7 alone
     ],
 )
-def test_work_is_what_is_not_waited(wait, work):
-    found = gaps([10], [[6], [7]]).work(np.array([wait]))
-    assert (found[0] / MS).tolist() == [work]
-    assert not found[1].any()
+def test_work_is_what_fits_behind_every_wait(share, work, unseen):
+    found = gaps([10], [[6], [7]]).work(shares(share))
+    assert (found[0] / MS).tolist() == pytest.approx([work])
+    assert found[1].tolist() == [unseen]
 
 
 def test_a_wait_after_all_work_hides_how_long_that_was():
-    _, unseen = gaps([10] * 4, [10, 9.997, 9.996, 12]).work(np.array([-1]))  # within 3 µs
+    _, unseen = gaps([10] * 4, [10, 9.997, 9.996, 12]).work(shares([1.0]))  # within 3 µs
     assert unseen.tolist() == [True, True, False, True]
 
 
 def test_what_a_device_computed_is_its_work_and_hides_nothing():
-    work, unseen = gaps([10], [10], computed=[3]).work(np.array([-1]))
+    work, unseen = gaps([10], [10], computed=[3]).work(shares([1.0]))
     assert (work / MS).tolist() == [3]
     assert not unseen.any()
 
 
-@pytest.mark.parametrize(("wait", "lasts"), [(0, [4, 4, 4]), (1, [10, 5, 4]), (-1, [6, 4, 4])])
-def test_a_gap_lasts_as_long_as_its_work_and_its_wait(wait, lasts):
-    found = gaps([0, 0, 0], [6, 1, -3]).expected(np.array([wait]), np.full(3, 4.0 * MS))
-    assert (found / MS).tolist() == lasts
+def test_a_gap_lasts_until_every_wait_and_what_follows_it():
+    one = gaps([0, 0, 0], [[6, 1, 6], [9, 0, 0]])
+    lasts = one.expected(shares([0.5, 1.0]), np.full(3, 4.0 * MS))
+    assert (lasts / MS).tolist() == [9, 4, 8]  # 6 + 2 but until 9; work alone; 6 + 2
 
 
 @pytest.mark.parametrize(
@@ -86,20 +100,20 @@ def test_a_lane_is_paced_by_most_of_its_work():
     lasted = [10] * 4 + [10, 10, 15, 10] + [10] * 4 + [15] * 4
     cells = np.repeat(np.arange(4), 4).tolist()
     one = gaps(lasted, [0] * 16, kind=[0, 1, 2, 3] * 4, cell=cells)
-    paces = one.paces(np.zeros(4, int)).reshape(4, 4)
+    paces = one.paces(shares([], [], [], [])).reshape(4, 4)
     assert paces.tolist() == [[1] * 4] * 3 + [[1.5] * 4]
 
 
 def test_a_misfit_is_the_mean_difference_from_what_a_gap_would_last():
     one = gaps([10, 14, 10], [0, 0, 0])
-    apart, usual = one.misfit(np.zeros(1, int), np.ones(3))
+    apart, usual = one.misfit(shares([]), np.ones(3))
     assert (usual / MS).tolist() == [10]
     assert (apart / MS).tolist() == pytest.approx([4 / 3])
 
 
 def test_a_gap_in_which_the_device_was_idle_may_be_longer():
     one = gaps([10, 14, 9], [0, 0, 0], idle=[False, True, True])
-    apart, _ = one.misfit(np.zeros(1, int), np.ones(3))
+    apart, _ = one.misfit(shares([]), np.ones(3))
     assert (apart / MS).tolist() == pytest.approx([1 / 3])  # 9 is shorter than 10
 
 
@@ -109,15 +123,24 @@ def test_a_smaller_misfit_counts_where_it_is_clearly_so():
     assert clearly(now, before, 2.0).tolist() == [False, False, False]
 
 
+def test_a_part_of_work_is_reached_after_the_waits_before_it():
+    """Half of 8 ms of work, where a wait until 6 came before any of it."""
+    one = gaps([20], [[14], [6]])
+    found = _work_done_after(
+        one, shares([0.5, 0.0]), np.array([0.5]), np.array([8.0 * MS]), np.ones(1, bool)
+    )
+    assert (found / MS).tolist() == [10]
+
+
 def test_waits_of_rows_are_counted_in_entries_and_begin_with_their_work():
-    """Three gaps of a lane: the second waits at once for the operation entered last, the third
-    after 6 ms of work, as in another step, for that of the first entry."""
-    one = gaps([4, 9, 8, 6], [[2, 3, -1, 0], [-9, 5, 1, 0], [0, 0, 8, 0]], kind=[0, 1, 2, 2])
-    rows = Columns({"enter_ns": np.array([0, 4, 13, 21, 27]) * MS, "lane": np.zeros(5, int)})
-    made = _waits_of_rows(rows, one, np.array([0, 1, -3]))
-    assert made.ahead.tolist() == [3, 1, 0, 0, 1]  # the last's is taken to be waited for
-    assert made.worked.tolist() == [True, False, False, False, False]
-    assert (made.since_ns / MS).tolist() == [13 + 6, 4, 13, 21, 27]
+    """Three gaps of a lane: the second entry's operation is waited for at once; the first one's
+    after half of the work of the gap after next, 3 of 6 ms."""
+    one = gaps([4, 9, 8], [[2, 3, -1], [-9, 5, 1]], kind=[0, 1, 2])
+    rows = Columns({"enter_ns": np.array([0, 4, 13, 21]) * MS, "lane": np.zeros(4, int)})
+    made = _waits_of_rows(rows, one, shares([], [0.0, 0.5], []))
+    assert made.ahead.tolist() == [2, 1, 0, 1]  # the last's is taken to be waited for
+    assert made.worked.tolist() == [True, False, False, False]
+    assert (made.since_ns / MS).tolist() == [4 + 6, 4, 13, 21]
 
 
 def test_messages_of_a_kernel_are_waited_for_by_what_follows_all_of_them():
@@ -142,7 +165,7 @@ def test_entries_of_the_same_place_in_the_same_program_are_one_kind():
     step = np.array([0, 0, 1, 1, 2, 0, 0, 1, 1])
     op = [1, 5, 1, 5, 1, 1, 5, 5, 1]
     rows = Columns({"lane": lane, "step": step, "operation": np.arange(9), "sends": lane < 0})
-    places = places_of(rows, operations(op)).tolist()
+    places = places_of(rows, entered_kinds(rows, operations(op))).tolist()
     assert places[:2] == places[2:4] == places[5:7]
     assert len(set(places)) == 5
 
@@ -161,9 +184,21 @@ def steps_of(enter, leave, **more):
         "enter_ns": enter.reshape(-1) * MS, "leave_ns": leave.reshape(-1) * MS,
         "operation": np.arange(enter.size), "on_device": np.zeros(enter.size, bool),
         "computed_ns": np.full(enter.size, NAN), "sends": np.zeros(enter.size, bool),
-        "held_ns": np.zeros(enter.size, int),
+        **{name: np.zeros(enter.size, int) for name in ("idled_ns", "freed_ns", "held_ns")},
     }  # fmt: skip
     return Columns(rows | more)
+
+
+def test_messages_sent_are_waited_for_where_all_that_follows_them_comes_so_long_after_their_ends():
+    """Three times a step a message is sent, 8 ms of work follow its end, another is received, and
+    16 ms of work follow that. The ends are the same in all steps: one place alone tells nothing."""
+    within = np.array([[0, 9, 26, 44, 61, 81], [1, 10, 36, 45, 73, 82]])
+    enter, leave = (98 * np.arange(12)[:, None] + times for times in within)
+    sends = np.tile([True, False], 36)
+    table = operations([int(Op.SEND)] * 72, message=np.ones(72, bool))
+    found = infer_waits(steps_of(enter, leave, sends=sends), table, leave.reshape(-1) * MS)
+    assert (found.ahead[:-1] == 1).all()
+    assert not found.worked.any()
 
 
 def test_who_always_enters_so_long_after_an_end_has_waited_for_it():
@@ -198,6 +233,23 @@ def test_entries_of_a_blocking_stream_follow_the_end_before_them_at_once():
     assert not found.worked.any()
 
 
+def test_work_that_late_peers_always_hide_is_that_of_the_same_place_in_other_layers():
+    """Every layer computes for 10 ms, with the next one's parameters under way: of the first three
+    for 2 ms; of the others until 13 to 15 ms after their entry, when the next entry follows."""
+    moved = np.tile([2, 2, 2, 0, 0, 0, 1], (9, 1))
+    moved[:, 3:6] = 13 + np.arange(27).reshape(9, 3) % 3
+    lasted = np.maximum(moved, 10)
+    enter = (np.cumsum(lasted) - lasted.reshape(-1)).reshape(9, 7)
+    found = lanes(
+        enter, enter + moved, [int(Op.ALL_GATHER)] * 6 + [int(Op.ALL_REDUCE)],
+        on_device=np.ones(63, bool),
+    )  # fmt: skip
+    ahead, worked, since = (each.reshape(9, 7)[:, 3:5] for each in found[:3])
+    assert (ahead == 1).all()
+    assert worked.all()
+    assert (since - enter[:, 3:5] * MS == 10 * MS).all()
+
+
 def lane_rows(lane, step, enter, leave, **more):
     count = len(lane)
     rows = {
@@ -205,6 +257,7 @@ def lane_rows(lane, step, enter, leave, **more):
         "leave_ns": np.array(leave) * MS, "operation": np.arange(count),
         "on_device": np.ones(count, bool), "sends": np.zeros(count, bool),
         "computed_ns": np.full(count, NAN), "held_ns": np.zeros(count, int),
+        "idled_ns": np.zeros(count), "freed_ns": np.zeros(count),
     }  # fmt: skip
     return Columns(rows | more)
 
@@ -212,13 +265,14 @@ def lane_rows(lane, step, enter, leave, **more):
 def test_a_gap_is_between_two_entries_of_a_lane_and_knows_the_ends_before_it():
     """Lanes 1 and 2; the second of lane 1 opens a step 3 ms after the first, over at 2."""
     rows = lane_rows([1, 1, 1, 2, 2], [0, 1, 1, 0, 0], [0, 3, 7, 1, 5], [2, 6, 8, 9, 9])
-    found = gaps_between(rows, rows.leave_ns, np.arange(5))
+    found = gaps_between(rows, rows.leave_ns, np.arange(5), np.array([1, 2, 1, 1, 2]))
+    assert len(set(found.pair.tolist())) == 3  # that which opens a step is another
     assert found.row.tolist() == [1, 2, 4]
     assert found.kind.tolist() == [0, 1, 3]
     assert found.opens.tolist() == [True, False, False]
     assert (found.lasted / MS).tolist() == [3, 4, 4]
-    assert (found.over[1] / MS).tolist() == [2, 3, 8]
-    assert (found.over[2] / MS).tolist() == [-np.inf, -1, -np.inf]
+    assert (found.over[0] / MS).tolist() == [2, 3, 8]
+    assert (found.over[1] / MS).tolist() == [-np.inf, -1, -np.inf]
     assert found.cell.tolist() == [1, 1, 2]
     assert np.isnan(found.computed).all()
     assert not found.idle.any()
@@ -228,17 +282,59 @@ def test_a_gap_is_between_two_entries_of_a_lane_and_knows_the_ends_before_it():
 def test_a_device_was_idle_that_begins_soon_after_its_host_has_issued(slack, idle):
     """Within a tenth of 3 ms."""
     rows = lane_rows([1, 1], [0, 0], [0, 3], [1, 4], slack_ns=np.array([0, slack]))
-    assert gaps_between(rows, rows.leave_ns, np.zeros(2, int)).idle.tolist() == [bool(idle)]
+    assert gaps_between(rows, rows.leave_ns, *np.zeros((2, 2), int)).idle.tolist() == [bool(idle)]
 
 
 def test_of_very_many_gaps_those_of_some_lanes_and_steps_are_fitted():
     """Of 150,000 gaps in cells of 10 every third cell."""
     many = np.arange(150_000)
-    whole = Gaps(*[many] * 2, many // 10, *[many] * 4, many[None])
+    whole = Gaps(*[many] * 3, many // 10, *[many] * 4, many[None])
     kept = whole.sample().row
     assert kept.tolist() == many[many // 10 % 3 == 0].tolist()
-    few = Gaps(*[many[:60_000]] * 2, many[:60_000] // 10, *[many[:60_000]] * 4, many[None, :60_000])
+    few = Gaps(*[many[:60_000]] * 3, many[:60_000] // 10, *[many[:60_000]] * 4, many[None, :60_000])
     assert len(few.sample().row) == 60_000
+
+
+#: Twelve steps of a gather, 5 ms, and a reduction, 4 ms, 10 and 20 ms after the step began.
+GATHER, REDUCE = int(Op.ALL_GATHER), int(Op.ALL_REDUCE)
+
+
+def two(first, second, ends):
+    steps = np.arange(12)
+    enter = np.stack([30 * steps + 10, 30 * steps + 20], axis=1).reshape(-1)
+    leave = enter + np.tile(ends, 12)
+    rows = lane_rows(np.ones(24, int), steps.repeat(2), enter, leave)
+    table = operations([first, second] * 12)
+    return rows, table, gaps_between(rows, rows.leave_ns, *[np.tile([0, 1], 12)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ends", "waits"),
+    [
+        (GATHER, REDUCE, (5, 4), [True, True]),
+        (REDUCE, REDUCE, (5, 4), [False, True]),  # the last of several is waited for
+        (GATHER, REDUCE, (12, 4), [False, True]),  # who went on before its end did not wait
+    ],
+)
+def test_usually_the_last_of_several_reductions_is_waited_for_and_anything_else(
+    first, second, ends, waits
+):
+    rows, table, found = two(first, second, ends)
+    share = usual_shares(rows, table, found)
+    assert (share[:, 0] == 0).tolist() == waits
+    assert np.isnan(share[:, 1:]).all()
+
+
+def test_messages_sent_are_usually_not_waited_for():
+    rows, table, found = two(int(Op.SEND), int(Op.SEND), (5, 4))
+    rows = rows.with_column("sends", np.ones(24, bool))
+    assert np.isnan(usual_shares(rows, table, found)).all()
+
+
+@pytest.mark.parametrize(("end", "follows"), [(10, True), (9.99, True), (9.9, False)])
+def test_an_operation_that_ends_with_its_gap_runs_on_the_stream_of_compute(end, follows):
+    rows, _, found = two(GATHER, REDUCE, (end, 4))
+    assert _in_stream(rows, found).tolist() == [follows, False]
 
 
 REDUCES = np.array([18.0, 6.0, 6.0, 6.0])  # work before each of a step's all-reduces, ms
@@ -312,3 +408,27 @@ def test_what_compute_waits_for_one_after_the_other_is_not_held_by_its_queue():
     slack = np.rint(rows.enter_ns - issued * MS).astype(np.int64)
     rows = rows.with_column("slack_ns", slack)
     assert (with_reached(rows, table).enter_ns == rows.enter_ns).all()
+
+
+def test_operations_one_after_the_other_do_not_run_on_the_stream_of_compute():
+    """Two of three kernels follow at once on the one before, as in a stream of compute; the third
+    lane's compute comes later."""
+    _, began, over = reduced_in_turn([1.0, 1.0, 1.2])
+    rows, _ = entries_of(began, over)
+    kinds = np.tile(np.arange(4), 36)
+    assert not _in_stream(rows, gaps_between(rows, rows.leave_ns, kinds, kinds)).any()
+
+
+def test_idle_compute_tells_after_which_share_of_its_work_it_waited():
+    """3 of 8 ms of compute, idle from 13 to 15 as the gather ends, then 5 more until 20."""
+    rows, _, _ = two(GATHER, REDUCE, (5, 4))
+    turn = np.tile([True, False], 12)
+    done = np.arange(24) * 8 * MS  # 8 in every gap
+    rows = rows.with_column("computed_ns", done.astype(float))
+    rows = rows.with_column("idled_ns", np.where(turn, 2.0 * MS, 0.0))
+    rows = rows.with_column("freed_ns", np.where(turn, done + 3.0 * MS, 0.0))
+    found = gaps_between(rows, rows.leave_ns, *[np.tile([0, 1], 12)] * 2)
+    share, told = _shares_by_idle_time(rows, found)
+    assert share[0, 0] == pytest.approx(3 / 8)
+    assert np.isnan(share[0, 1:]).all()
+    assert told.tolist() == [True, False]

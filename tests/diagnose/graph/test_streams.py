@@ -5,11 +5,13 @@ import pytest
 
 from evenstep.diagnose.graph.streams import (
     idle_before,
+    idle_until_over,
     issue_line,
     kernels,
     on_one_clock,
     with_stream_order,
 )
+from evenstep.diagnose.graph.structure import Intervals
 from evenstep.trace.columns import Columns
 from tests.diagnose.synthetic import MS
 
@@ -87,6 +89,30 @@ def test_a_clock_that_wanders_is_followed_piece_by_piece():
     inner = slice(256 + 32, -32)  # between the middles of the first and the last piece
     off = on_one_clock(rows, 2).leave_ns[inner] - ends[32:-32]
     assert np.abs(off).max() <= 2500  # half of what 64 ends wander, at the turn
+
+
+@pytest.mark.parametrize(
+    ("enter", "leave", "idle"),
+    [
+        (12_000, 20_000, 8_000),  # compute until 10 and from 21 on: idle since the entry
+        (4_000, 20_000, 10_000),  # since compute ended
+        (4_000, 17_500, 0),  # it went on 3.5 µs after the end: not for this alone
+        (4_000, 25_000, 0),  # had gone on before
+        (22_000, 40_000, 0),  # nothing followed within 20 µs
+    ],
+)
+def test_compute_waited_for_an_operation_where_it_was_idle_until_its_end(enter, leave, idle):
+    computes = Intervals(np.ones(3, int), np.array([0, 21, 70]) * US, np.array([10, 30, 80]) * US)
+    one = (np.array([at]) for at in (1, enter, leave))
+    found = idle_until_over(computes, *one)
+    if leave == 17_500:
+        idle = 7_500  # within what stamps of two streams may cross
+    assert found.tolist() == [idle]
+
+
+def test_a_lane_without_compute_was_never_idle_for_anything():
+    none = Intervals(*np.zeros((3, 0), np.int64))
+    assert idle_until_over(none, np.array([0]), np.array([1]), np.array([9])).tolist() == [0]
 
 
 def _line(enter, issued, seen=None):

@@ -1,8 +1,9 @@
 """Waits of compute streams, which no record shows, inferred from when operations are entered.
 
-Between two entries a lane does its own work, and waits for an operation it entered before: at once,
-or after all of the work. All work of a lane in a step has one pace; the waits that fit the paces of
-all places best are taken (a max-plus model of each gap, fitted by its mean absolute error).
+Between two entries a lane does its own work, or waits for an operation it entered before: at once,
+after a part of its work, or after all of it. All work of a lane in a step has one pace; the waits
+that fit the paces of all places best are taken (a max-plus model of each gap, fitted by its mean
+absolute error).
 """
 
 from __future__ import annotations
@@ -11,13 +12,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.diagnose.graph.gaps import Gaps, best_waits, gaps_between, weighted_median
-from evenstep.diagnose.graph.streams import CROSSING_NS, kernels
+from evenstep.diagnose.graph.gaps import (
+    FURTHEST,
+    WHOLE,
+    Gaps,
+    best_shares,
+    fit_shares,
+    gaps_between,
+    weighted_median,
+)
+from evenstep.diagnose.graph.streams import AT_ONCE_NS, CROSSING_NS, TELLING, kernels
 from evenstep.diagnose.graph.structure import means, row_hash
-from evenstep.diagnose.levels import MOST
+from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL, SEVERAL
 from evenstep.trace.columns import Array, Columns
 from evenstep.trace.spool.layout import Op
 
+_AT_ONCE = (0.0, *[np.nan] * (FURTHEST - 1))  # shares of work before a wait for the last entry
 _REDUCTIONS = (int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER), int(Op.REDUCE))
 
 
@@ -57,55 +67,149 @@ def _of_members(found: Awaited, last: Array, count: int) -> Awaited:
 
 def _infer_waits(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
     over = np.where(rows.on_device, rows.leave_ns, over_ns[rows.operation])
-    gaps = gaps_between(rows, over, places_of(rows, operations))
-    return _waits_of_rows(rows, gaps, waits_of(rows, operations, gaps))
+    entered = entered_kinds(rows, operations)
+    gaps = gaps_between(rows, over, places_of(rows, entered), entered)
+    share = shares_alike(rows, operations, gaps)
+    return _waits_of_rows(rows, gaps, shares_of(rows, operations, gaps, share))
 
 
-def waits_of(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
-    """What each kind of gap waits for, (kinds,): what fits best, searched from what programs
-    usually wait for. That is the last of several reductions and anything else at once, but no
-    message sent; one received is surely waited for, where no record tells of compute."""
-    number, sent = rows.operation[gaps.row - 1], rows.sends[gaps.row - 1]
+def shares_of(rows: Columns, operations: Columns, gaps: Gaps, share: Array) -> Array:
+    """How much of each kind's work is done before it waits, (kinds, FURTHEST), nan: no wait;
+    searched from `share`."""
+    received = operations.message[rows.operation[gaps.row - 1]] & np.isnan(gaps.computed)
+    sure = (means(received, gaps.kind) > MOST) & (share[:, 0] == 0)
+    seen, told = _shares_by_idle_time(rows, gaps)
+    share = np.where(told[:, None], seen, share)
+    follows = _in_stream(rows, gaps)
+    share[follows], told = _AT_ONCE, told | follows
+    return best_shares(gaps, share, sure | told)
+
+
+def _in_stream(rows: Columns, gaps: Gaps) -> Array:
+    """Kinds of gaps that end with the operation before, as blocking calls on the stream of compute
+    do: between the same two kinds of entries nearly all, on all lanes, as behind an operation that
+    only keeps its queue busy some lane's compute comes last. By the operations' own ends."""
+    ends = np.abs(gaps.lasted - gaps.over[0]) <= CROSSING_NS
+    told = rows.on_device[gaps.row] & np.isnan(gaps.computed) & ~gaps.opens
+    told &= gaps.lasted > SEVERAL * CROSSING_NS
+    return on_all_lanes(rows, gaps.row, ends & told, gaps.pair)[gaps.pairs]
+
+
+def on_all_lanes(rows: Columns, row: Array, which: Array, number: Array) -> Array:
+    """The numbers of which nearly always all lanes that enter an operation are among these rows."""
+    entered = rows.operation[row]
+    others = np.bincount(entered, ~which)[entered] > 0
+    return means(~others, number) > NEARLY_ALL
+
+
+def usual_shares(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
+    """Shares where programs usually wait: after the last of several reductions, for anything else
+    at once, for a message sent never. (kinds, FURTHEST); nan: no wait."""
+    number = rows.operation[gaps.row - 1]
     reduces = np.isin(operations.op, _REDUCTIONS)
     more = reduces[number] & reduces[rows.operation[gaps.row]] & ~gaps.opens
-    usual = means(~more & ~sent, gaps.kind) > MOST
-    received = operations.message[number] & ~sent & np.isnan(gaps.computed)
-    return best_waits(gaps, usual.astype(int), means(received, gaps.kind) > MOST)
+    waits = means(~more & ~rows.sends[gaps.row - 1], gaps.kind) > MOST
+    went_on = gaps.lasted < gaps.over[0] - CROSSING_NS
+    waits &= means(went_on, gaps.kind) <= MINOR
+    share = np.full((len(waits), FURTHEST), np.nan)
+    share[waits, 0] = 0.0
+    return share
 
 
-def _waits_of_rows(rows: Columns, gaps: Gaps, waits: Array) -> Awaited:
-    ahead, worked = np.zeros(len(rows), np.int64), np.zeros(len(rows), bool)
+def shares_alike(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
+    """The usual shares, or others with which all gaps between the same two kinds of entries take
+    equally long, clearly better: a program waits in one way. (kinds, …)."""
+    like = gaps._replace(kind=gaps.pair)
+    some = like.sample()
+    known = int(some.kind.max(initial=-1)) + 1
+    share, unseen = np.split(usual_shares(rows, operations, like), [known])
+    share = fit_shares(some, share, np.ones(known, bool), WHOLE)[0]
+    return np.concatenate([share, unseen])[gaps.pairs]
+
+
+def _shares_by_idle_time(rows: Columns, gaps: Gaps) -> tuple[Array, Array]:
+    """Shares by recorded idle time: compute that was idle until an operation was over waited for
+    it. Also, whether most of a kind's idle time is explained so."""
+    share = np.full((int(gaps.kind.max(initial=-1)) + 1, FURTHEST), np.nan)
+    first = np.flatnonzero(rows.idled_ns > 0)
+    if not len(first):
+        return share, np.zeros(len(share), bool)
+    idle = np.where(np.isnan(gaps.computed), 0.0, gaps.lasted - gaps.computed)
+    low = int(rows.enter_ns.min(initial=2**62))
+    width = int(rows.enter_ns.max(initial=low)) - low + 2
+    line = rows.lane * width + rows.enter_ns - low
+    last = rows.leave_ns[first] - AT_ONCE_NS - low
+    row = np.searchsorted(line, rows.lane[first] * width + last)
+    row = np.maximum(row, first + 1)
+    there = row < len(rows)
+    there[there] = rows.lane[row[there]] == rows.lane[first[there]]
+    there &= row - first <= FURTHEST
+    first, row = first[there], row[there]
+    gap = np.searchsorted(gaps.row, row)
+    since = np.maximum(rows.leave_ns[first] - rows.idled_ns[first], rows.enter_ns[row - 1])
+    length = np.maximum(rows.leave_ns[first] - since, 0)
+    part = (rows.freed_ns[first] - rows.computed_ns[row - 1]) / np.maximum(gaps.computed[gap], 1.0)
+    explained = np.minimum(np.bincount(gap, length, len(idle)), idle)
+    told = means(explained, gaps.kind) > MOST * means(idle, gaps.kind)
+    told &= means(idle, gaps.kind) > AT_ONCE_NS
+    place = gaps.kind[gap] * FURTHEST + row - first - 1
+    of_kind = np.bincount(gaps.kind[gap], length, len(share))
+    much = np.bincount(place, length, share.size).reshape(share.shape) > MINOR * of_kind[:, None]
+    usual = weighted_median(
+        np.append(part, 0.0), np.append(length, 0.0), np.append(place, share.size - 1)
+    )
+    share[much] = usual.reshape(share.shape)[much]
+    share = np.where(share < TELLING, 0.0, np.where(share > 1 - TELLING, 1.0, share))
+    return share, told
+
+
+def _waits_of_rows(rows: Columns, gaps: Gaps, share: Array) -> Awaited:
+    found, worked = np.zeros(len(rows), np.int64), np.zeros(len(rows), bool)
     since = rows.enter_ns.astype(np.int64)
-    work, unseen = gaps.work(waits)
+    work, unseen = gaps.work(share)
     if unseen.any():
-        pace = gaps.paces(waits)
-        length = weighted_median(work / pace, ~unseen, gaps.kind)[gaps.kind]
+        pace = gaps.paces(share)
+        length = gaps.lengths(work / pace, unseen)[gaps.kind]
         work = np.where(unseen & (length > 0), np.minimum(work, length * pace), work)
-    over = gaps.over_of(waits)
-    held = np.isfinite(over) & (gaps.lasted >= over - CROSSING_NS)
-    waiting = np.flatnonzero(held)[::-1]  # of several waits for an operation, the first
-    wait, row = waits[gaps.kind[waiting]], gaps.row[waiting]
-    first = row - np.abs(wait)
-    ahead[first], worked[first] = np.abs(wait), wait < 0
-    done = np.where(wait < 0, np.rint(work[waiting]), 0).astype(np.int64)
-    since[first] = rows.enter_ns[row - 1] + done
+    for ahead in range(FURTHEST, 0, -1):
+        part = share[gaps.kind, ahead - 1]
+        waits = np.isfinite(part) & (gaps.lasted >= gaps.over[ahead - 1] - CROSSING_NS)
+        waits &= np.isfinite(gaps.over[ahead - 1])
+        row, part = gaps.row[waits], part[waits]
+        first = row - ahead
+        found[first], worked[first] = ahead, part > 0
+        begun = _work_done_after(gaps, share, part, work, waits)
+        since[first] = rows.enter_ns[row - 1] + np.rint(begun).astype(np.int64)
     last = np.diff(rows.lane, append=-1) != 0  # nothing tells what comes after
     idle = np.zeros(len(rows), bool)
     idle[gaps.row] = gaps.idle
-    return Awaited(np.where(last & (ahead == 0), 1, ahead), worked, since, idle)
+    return Awaited(np.where(last & (found == 0), 1, found), worked, since, idle)
 
 
-def places_of(rows: Columns, operations: Columns) -> Array:
-    """A number per entry, the same at the same place in steps of the same program: of the same
-    operations, sizes of groups and directions."""
+def _work_done_after(gaps: Gaps, share: Array, part: Array, work: Array, which: Array) -> Array:
+    """How long after these gaps began that part of their work was done, held up by waits before."""
+    work, reached = work[which], part * work[which]
+    for over, sooner in gaps.waits(share):
+        held = np.where(sooner[which] < part, over[which] + (part - sooner[which]) * work, reached)
+        reached = np.maximum(reached, held)
+    return np.asarray(reached)
+
+
+def entered_kinds(rows: Columns, operations: Columns) -> Array:
+    """A number for what each entry enters: operation, size of its group, direction."""
     number = rows.operation
     away = np.where(operations.message[number], operations.root[number] - rows.lane, 0)
-    entered = [operations.op[number], operations.members[number], np.sign(away), rows.sends]
+    kinds = [operations.op[number], operations.members[number], np.sign(away), rows.sends]
+    return row_hash(kinds)
+
+
+def places_of(rows: Columns, entered: Array) -> Array:
+    """A number per entry, the same at the same place in steps of the same program."""
     opens = (np.diff(rows.lane, prepend=-1) != 0) | (np.diff(rows.step, prepend=-1) != 0)
     step = np.cumsum(opens) - 1
     first = np.flatnonzero(opens)
     place = np.arange(len(rows)) - first[step]
-    code = np.cumsum(row_hash([place, row_hash(entered)]), dtype=np.uint64)
+    code = np.cumsum(row_hash([place, entered]), dtype=np.uint64)
     ends = np.append(first[1:], len(rows)) - 1
     whole = code[ends] - np.where(first > 0, code[first - 1], np.uint64(0))
     return np.unique(row_hash([whole[step], place]), return_inverse=True)[1].reshape(-1)

@@ -4,37 +4,44 @@ waited for in the rest, by how well that fits the pace of all of the lane's work
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from evenstep.diagnose.graph.streams import AT_ONCE_NS, TELLING, idle_before
-from evenstep.diagnose.graph.structure import grouped_order, means
-from evenstep.diagnose.levels import MOST
+from evenstep.diagnose.graph.structure import grouped_order, means, row_hash
+from evenstep.diagnose.levels import MOST, SEVERAL
 from evenstep.trace.columns import Array, Columns
 
 FURTHEST = 6  # entries after which an operation may still be waited for: a layer of experts has 5
 SURE = 0.15  # of a misfit: smaller improvements do not count
+WHOLE = (0.0, 1.0)  # shares of work, done before a wait; others only where these fit clearly worse
+SHARES = (0.0, 0.25, 1 / 3, 0.5, 2 / 3, 0.75, 1.0)  # as layers are cut
 LARGEST_WEIGHT = 1 / 3  # of a step's work: weight of one place in the pace
 PACE_ROUNDS = 4  # of fitting waits and computing paces in turn
 MOST_GAPS = 60_000  # that are fitted
 
 
 class Gaps(NamedTuple):
-    """The gap before each entry but a lane's first, since the entry before it. ns.
-
-    What a kind of gap waits for (`waits`, a number for each kind) is the operation entered so many
-    entries before it: 0 none, negative where the work of the gap is done before the wait.
-    """
+    """The gap before each entry but a lane's first, since the entry before it. ns."""
 
     row: Array
     kind: Array  # the same at the same place of the same program
+    pair: Array  # the same between the same two kinds of entries
     cell: Array  # lane and step
     opens: Array  # whether a step begins in the gap, with work of the host
     idle: Array  # whether it ended as soon as the host issued the entry: the work was done before
     lasted: Array
     computed: Array  # of that, by the device's own record; nan where there is none
-    over: Array  # (1 + FURTHEST, gaps): ends of the operations entered last; -inf none, as for 0
+    over: Array  # (FURTHEST, gaps): ends of the operations entered last; -inf none
+
+    @property
+    def pairs(self) -> Array:
+        """The pair of each kind."""
+        found = np.zeros(int(self.kind.max(initial=-1)) + 1, np.int64)
+        found[self.kind] = self.pair
+        return found
 
     def sample(self) -> Gaps:
         """The gaps of some steps and lanes, spread evenly."""
@@ -43,109 +50,153 @@ class Gaps(NamedTuple):
         kept = (np.arange(cells) % every == 0)[self.cell] if every > 1 else slice(None)
         return Gaps(*(part[..., kept] for part in self))
 
-    def over_of(self, waits: Array) -> Array:
-        """The end of what each gap waits for; -inf where it waits for nothing."""
-        return np.asarray(self.over[np.abs(waits)[self.kind], np.arange(len(self.kind))])
+    def waits(self, share: Array) -> Iterator[tuple[Array, Array]]:
+        """What is waited for, and each gap's share, of those ahead that any kind waits for."""
+        for over, part in zip(self.over, share.T, strict=True):
+            if not np.isnan(part).all():
+                yield over, part[self.kind]
 
-    def work(self, waits: Array) -> tuple[Array, Array]:
+    def work(self, share: Array) -> tuple[Array, Array]:
         """The work in each gap, and whether a wait or an idle device at its end hides how long it
         took."""
-        over, worked = self.over_of(waits), waits[self.kind] < 0
-        work = np.where(worked, self.lasted, np.minimum(self.lasted, self.lasted - over))
-        unseen = self.idle | worked & (self.lasted <= over + AT_ONCE_NS)
+        work: Array = self.lasted
+        unseen = self.idle
+        for over, part in self.waits(share):
+            rest = np.where(part < 1, 1 - part, np.nan)
+            work = np.fmin(work, (self.lasted - over) / rest)
+            unseen = unseen | (part == 1) & (self.lasted <= over + AT_ONCE_NS)
         told = ~np.isnan(self.computed)
         return np.where(told, self.computed, np.maximum(work, 0.0)), unseen & ~told
 
-    def expected(self, waits: Array, work: Array, sooner: Array | float = 0.0) -> Array:
+    def expected(self, share: Array, work: Array, sooner: Array | float = 0.0) -> Array:
         """How long each gap lasts with this work, which began so much sooner than the gap."""
-        held = self.over_of(waits) + np.where(waits[self.kind] < 0, 0.0, work)
-        return np.asarray(np.fmax(work - sooner, held))
+        lasts = work - sooner
+        for over, part in self.waits(share):
+            lasts = np.fmax(lasts, over + (1 - part) * work)
+        return lasts
 
-    def paces(self, waits: Array) -> Array:
+    def paces(self, share: Array) -> Array:
         """How many times as long as usual all work of a gap's lane is in its step: 1, unless more
         of it than one gap says otherwise. Of kinds that are mostly hidden, only the longest are
         seen: these tell nothing."""
-        work, unseen = self.work(waits)
+        work, unseen = self.work(share)
+        pace: Array = np.ones(len(work))
         shown = (means(~unseen, self.kind) > MOST)[self.kind]
-        length = weighted_median(work, ~unseen, self.kind)[self.kind]
         cells = np.arange(int(self.cell.max(initial=-1)) + 1)
-        most = LARGEST_WEIGHT * np.bincount(self.cell, length * shown, len(cells))
-        weight = np.where(unseen | ~shown, 0.0, np.minimum(length, most[self.cell]))
-        ratio = np.append(work / np.maximum(length, 1.0), np.ones(len(cells)))
-        usual = weighted_median(ratio, np.append(weight, most), np.append(self.cell, cells))
-        return np.where(usual > 0, usual, 1.0)[self.cell]
+        for _ in range(2):
+            length = self.lengths(work / pace, unseen)[self.kind]
+            weight = np.where(shown, length, 0.0)
+            most = LARGEST_WEIGHT * np.bincount(self.cell, weight, len(cells))
+            weight = np.where(unseen, 0.0, np.minimum(weight, most[self.cell]))
+            ratio = np.append(work / np.maximum(length, 1.0), np.ones(len(cells)))
+            usual = weighted_median(ratio, np.append(weight, most), np.append(self.cell, cells))
+            pace = np.where(usual > 0, usual, 1.0)[self.cell]
+        return pace
 
-    def misfit(self, waits: Array, pace: Array) -> tuple[Array, Array]:
+    def lengths(self, work: Array, unseen: Array) -> Array:
+        """Usual work of each kind; of one that is mostly hidden, so that only its longest is seen,
+        that between the same two kinds of entries, if it is known."""
+        own, shown = weighted_median(work, ~unseen, self.kind), means(~unseen, self.kind) > MOST
+        if shown.all():
+            return own
+        alike = weighted_median(work, ~unseen & shown[self.kind], self.pair)[self.pairs]
+        return np.where(shown | (alike == 0), own, alike)
+
+    def misfit(self, share: Array, pace: Array) -> tuple[Array, Array]:
         """Of each kind, the mean absolute difference of its gaps from what they would last in pace,
         and its usual work. A gap in which the device was idle may be longer."""
-        work, unseen = self.work(waits)
-        length = weighted_median(work / pace, ~unseen, self.kind)
+        work, unseen = self.work(share)
+        length = self.lengths(work / pace, unseen)
         work = np.where(np.isnan(self.computed), length[self.kind] * pace, self.computed)
-        longer = self.lasted - self.expected(waits, work)
+        longer = self.lasted - self.expected(share, work)
         apart = np.where(self.idle, np.maximum(-longer, 0.0), np.abs(longer))
         return means(apart, self.kind), length
 
 
-def gaps_between(rows: Columns, over: Array, place: Array) -> Gaps:
+def gaps_between(rows: Columns, over: Array, place: Array, entered: Array) -> Gaps:
     """The gaps between rows in order of lane and time; `over` is when each row's operation ended,
-    `place` numbers its place in the program."""
+    `place` and `entered` number its place in the program and what it enters."""
     row = np.flatnonzero(np.diff(rows.lane, prepend=-1) == 0)
     before = rows.enter_ns[row - 1]
     opens = (np.diff(rows.lane, prepend=-1) != 0) | (np.diff(rows.step, prepend=-1) != 0)
-    ends = np.full((1 + FURTHEST, len(row)), -np.inf)
-    for ahead in range(1, 1 + FURTHEST):
+    ends = np.full((FURTHEST, len(row)), -np.inf)
+    for ahead in range(1, FURTHEST + 1):
         there = row >= ahead
         there[there] = rows.lane[row[there] - ahead] == rows.lane[row[there]]
-        ends[ahead, there] = over[row[there] - ahead] - before[there]
+        ends[ahead - 1, there] = over[row[there] - ahead] - before[there]
     lasted = (rows.enter_ns[row] - before).astype(float)
     computed = rows.computed_ns[row] - rows.computed_ns[row - 1]
     cell = (np.cumsum(opens) - 1)[row]
+    pair = np.unique(row_hash([entered[row - 1], entered[row], opens[row]]), return_inverse=True)[1]
     kind, idle = place[row - 1], np.zeros(len(row), bool)
     if "slack_ns" in rows:  # of devices
         own = rows.lane[row] * (int(kind.max(initial=0)) + 1) + kind
         idle = idle_before(rows.slack_ns[row], lasted, own) & np.isnan(computed)
-    return Gaps(row, kind, cell, opens[row], idle, lasted, computed, ends)
+    return Gaps(row, kind, pair, cell, opens[row], idle, lasted, computed, ends)
 
 
-def best_waits(gaps: Gaps, waits: Array, sure: Array) -> Array:
-    """The waits that fit the paces of lanes and steps best, searched from `waits`, from none and
-    from waits at once; `waits` unless others are clearly better, and for `sure` kinds."""
+def best_shares(gaps: Gaps, share: Array, sure: Array) -> Array:
+    """The shares that fit the paces of lanes and steps best, searched from `share`, from no waits
+    and from waits at once; `share` unless another is clearly better. Those of `sure` kinds stay."""
     some = gaps.sample()
-    first, unseen = np.split(waits, [some.kind.max(initial=-1) + 1])  # those without a gap in it
-    free = ~sure[: len(first)]
-    found, misfit = _fitted(some, first, free)
-    for start in (0, 1):
-        other, rest = _fitted(some, np.where(free, start, first), free)
+    share, unseen = np.split(share, [some.kind.max(initial=-1) + 1])  # those without any gap in it
+    sure = sure[: len(share)]
+    never = np.where(sure[:, None], share, np.nan)
+    share, misfit = fit_shares(some, share, ~sure, WHOLE)
+    for start in (never, _with(never, 0, 0.0)):
+        other, rest = fit_shares(some, start, ~sure, WHOLE)
         better = clearly(rest, misfit, AT_ONCE_NS)
-        found, misfit = np.where(better, other, found), np.where(better, rest, misfit)
-    return np.append(found, unseen)
+        share = np.where(better[:, None], other, share)
+        misfit = np.where(better, rest, misfit)
+    return np.concatenate([fit_shares(some, share, ~sure, SHARES)[0], unseen])
 
 
-def _fitted(gaps: Gaps, waits: Array, free: Array) -> tuple[Array, Array]:
-    """The waits, of `free` kinds changed wherever others fit clearly better; and, of each kind, the
-    misfit of a gap in its steps."""
+def fit_shares(
+    gaps: Gaps, share: Array, free: Array, shares: tuple[float, ...]
+) -> tuple[Array, Array]:
+    """The share of each kind, changed for `free` kinds wherever others of `shares` fit clearly
+    better; and, of each kind, the misfit of a gap in its steps."""
     late = (gaps.over > np.minimum(gaps.lasted, 0.0) - AT_ONCE_NS).any(axis=1)  # others hold nobody
-    tries = [one for ahead in np.flatnonzero(late).tolist() for one in (ahead, -ahead)]
+    tries = [(ahead, part) for ahead in np.flatnonzero(late).tolist() for part in shares]
+    following: dict[bytes, Array] = {}
     for _ in range(PACE_ROUNDS if tries else 0):
-        before, waits = waits, np.where(free, _fit_round(gaps, waits, tries), waits)
-        if (waits == before).all():
-            break
-    misfit, _ = gaps.misfit(waits, gaps.paces(waits))
+        if share.tobytes() not in following:
+            following[share.tobytes()] = _fit_round(gaps, share, free, tries)
+        share = following[share.tobytes()]
+    misfit, _ = gaps.misfit(share, gaps.paces(share))
     count = np.maximum(np.bincount(gaps.cell), 1)
     each = np.bincount(gaps.cell, misfit[gaps.kind]) / count
-    return waits, means(each[gaps.cell], gaps.kind)
+    return share, means(each[gaps.cell], gaps.kind)
 
 
-def _fit_round(gaps: Gaps, waits: Array, tries: list[int]) -> Array:
-    """The waits of one round, with paces as these have it."""
-    pace = gaps.paces(waits)
-    misfit, length = gaps.misfit(waits, pace)
+def _fit_round(gaps: Gaps, share: Array, free: Array, tries: list[tuple[int, float]]) -> Array:
+    """The shares of one round: paces as these have it, and up to two waits for each kind."""
+    pace = gaps.paces(share)
+    misfit, length = gaps.misfit(share, pace)
+    whole, square = (np.bincount(gaps.cell, length[gaps.kind] ** power) for power in (1, 2))
+    paced = whole * whole >= SEVERAL * square
+    told = paced[gaps.cell] | ~np.isnan(gaps.computed)
+    known = means(told, gaps.kind) > MOST
     floor = np.maximum(TELLING * length, AT_ONCE_NS)
-    none, *misfits = (gaps.misfit(np.full_like(waits, one), pace)[0] for one in (0, *tries))
-    best, least = np.array(tries)[np.argmin(misfits, axis=0)], np.min(misfits, axis=0)
-    waiting = clearly(least, none, floor)
-    better = clearly(np.where(waiting, least, none), misfit, floor)
-    return np.where(better, np.where(waiting, best, 0), waits)
+    opens = means(gaps.opens, gaps.kind) > 0
+    best = np.full(share.shape, np.nan)
+    least = gaps.misfit(best, pace)[0]
+    for _turn in range(2):
+        tried = [_with(best, *one) for one in tries]
+        misfits = np.stack([gaps.misfit(one, pace)[0] for one in tried])
+        misfits[np.array([part > 0 for _, part in tries])[:, None] & opens] = np.inf
+        better = clearly(misfits.min(axis=0), least, floor)
+        chosen = np.stack(tried)[misfits.argmin(axis=0), np.arange(len(share))]
+        best = np.where(better[:, None], chosen, best)
+        least = np.where(better, misfits.min(axis=0), least)
+    better = free & known & clearly(least, misfit, floor)
+    return np.where(better[:, None], best, share)
+
+
+def _with(share: Array, ahead: int, part: float) -> Array:
+    found = share.copy()
+    found[:, ahead] = part
+    return found
 
 
 def clearly(misfit: Array, before: Array, floor: Array | float) -> Array:

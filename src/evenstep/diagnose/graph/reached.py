@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from evenstep.diagnose.graph.awaited import places_of, waits_of
+from evenstep.diagnose.graph.awaited import (
+    entered_kinds,
+    on_all_lanes,
+    places_of,
+    shares_alike,
+    shares_of,
+    usual_shares,
+)
 from evenstep.diagnose.graph.gaps import Gaps, clearly, gaps_between, weighted_median
 from evenstep.diagnose.graph.streams import CROSSING_NS, move_sooner
 from evenstep.diagnose.graph.structure import means
 from evenstep.diagnose.levels import MINOR
 from evenstep.trace.columns import Array, Columns
 
-ROUNDS = 2  # of usual work and entries held by their queue in turn
+REACHED_ROUNDS = 2  # of usual work and entries held by their queue in turn
 
 
 def with_reached(rows: Columns, operations: Columns) -> Columns:
@@ -28,28 +35,41 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
     held = _held_by_queue(some, operations)
     if not held.any():
         return rows
-    place = places_of(some, operations)
-    gaps = gaps_between(some, some.leave_ns, place)
-    entered = some.operation[gaps.row]
-    told = np.bincount(entered, ~held[gaps.row])[entered] > 0  # by a lane that came later
-    lost = held[gaps.row] & ~gaps.opens & (means(told, gaps.kind) < MINOR)[gaps.kind]
-    held[gaps.row[lost]] = False
-    issued = _since_issued(some, gaps.row[lost])
-    tried = gaps_between(move_sooner(some, slice(None), issued), some.leave_ns, place)
-    issued[gaps.row[lost & ~_fits_better(some, operations, (gaps, tried), lost)]] = 0
-    some, sooner = move_sooner(some, slice(None), issued), np.zeros(len(some), np.int64)
-    stamped = gaps_between(some, some.leave_ns, place)
-    for _ in range(ROUNDS):
-        gaps = gaps_between(move_sooner(some, slice(None), sooner), some.leave_ns, place)
-        work, waits = _usual_work(some, operations, gaps, held[gaps.row])
-        sooner[gaps.row] = np.rint(_held_ns(stamped, waits, work, held[gaps.row]))
-    return move_sooner(rows, mine, issued + sooner)
+    passed = np.where(held, some.enter_ns - _soonest_from(some.lane, some.enter_ns), 0)
+    some = move_sooner(some, slice(None), passed)
+    entered = entered_kinds(some, operations)
+    place = places_of(some, entered)
+    gaps = gaps_between(some, some.leave_ns, place, entered)
+    always = held[gaps.row] & ~gaps.opens
+    always &= on_all_lanes(some, gaps.row, held[gaps.row], gaps.kind)[gaps.kind]
+    held[gaps.row[always]] = False
+    first = _since_issued(some, gaps.row[always])
+    tried = gaps_between(move_sooner(some, slice(None), first), some.leave_ns, place, entered)
+    first[gaps.row[always & ~_fits_better(some, operations, (gaps, tried), always)]] = 0
+    some = move_sooner(some, slice(None), first)
+    stamped = gaps_between(some, some.leave_ns, place, entered)
+    sooner = np.zeros(len(some), np.int64)
+    for _ in range(REACHED_ROUNDS if held.any() else 0):
+        gaps = gaps_between(move_sooner(some, slice(None), sooner), some.leave_ns, place, entered)
+        work, share = _usual_work(some, operations, gaps, held[gaps.row])
+        sooner[gaps.row] = np.rint(_held_ns(stamped, share, work, held[gaps.row]))
+    return move_sooner(rows, mine, passed + first + sooner)
+
+
+def _soonest_from(lane: Array, time: Array) -> Array:
+    """The earliest time of each row and those of its lane after it."""
+    low = int(time.min())
+    width = int(time.max()) - low + 1
+    line = time - low + lane * width
+    return np.asarray(np.minimum.accumulate(line[::-1])[::-1] + low - lane * width)
 
 
 def _since_issued(rows: Columns, lost: Array) -> Array:
     """How long before their kernels began compute reached these entries (indices), of which no
     lane tells: as far from the entry before to the one after as hosts issued them. (rows,), ns."""
-    seen = np.append(np.setdiff1d(np.arange(len(rows)), lost), len(rows) - 1)
+    there = np.ones(len(rows), bool)
+    there[lost] = False
+    seen = np.append(np.flatnonzero(there), len(rows) - 1)
     following = np.searchsorted(seen, lost)
     before, after = seen[following - 1], seen[following]
     issued = rows.enter_ns - rows.slack_ns
@@ -62,33 +82,39 @@ def _since_issued(rows: Columns, lost: Array) -> Array:
     return found
 
 
-def _fits_better(rows: Columns, operations: Columns, gaps: tuple[Gaps, Gaps], lost: Array) -> Array:
-    """Whether entries that always come as the operation before ends (`lost`, a mask of gaps) were
-    rather reached before: the second gaps, of all such in a row and the one after, then fit the
-    paces of lanes and steps clearly better. Else compute waits for one operation after the other,
-    as blocking calls in its stream do. A mask of gaps."""
-    if not lost.any():
-        return lost
-    follows = np.append(False, lost[:-1])
-    first = np.maximum.accumulate(np.where(lost & ~follows, np.arange(len(lost)), 0))
-    place, found = np.where(lost | follows, gaps[0].kind[first] + 1, 0), []
+def _fits_better(
+    rows: Columns, operations: Columns, gaps: tuple[Gaps, Gaps], always: Array
+) -> Array:
+    """Whether entries that `always` (a mask of gaps) come as the operation before ends were rather
+    reached before: the second gaps, of all such in a row and the one after, then fit the paces of
+    lanes and steps clearly better. Else compute waits for one operation after the other, as
+    blocking calls in its stream do. A mask of gaps."""
+    if not always.any():
+        return always
+    follows = np.append(False, always[:-1])
+    first = np.maximum.accumulate(np.where(always & ~follows, np.arange(len(always)), 0))
+    place, found = np.where(always | follows, gaps[0].kind[first] + 1, 0), []
     for one in gaps:
-        waits = waits_of(rows, operations, one)
-        misfit = one.misfit(waits, one.paces(waits))[0]
+        share = shares_of(rows, operations, one, shares_alike(rows, operations, one))
+        misfit = one.misfit(share, one.paces(share))[0]
         found.append(means(misfit[one.kind], place)[place])
     return clearly(found[1], found[0], CROSSING_NS)
 
 
 def _usual_work(rows: Columns, operations: Columns, gaps: Gaps, held: Array) -> tuple[Array, Array]:
     """The work of each gap, as other lanes and steps do it at this one's pace, nan where all of the
-    kind's entries are `held`; and what each kind waits for."""
+    kind's entries are `held`; and the shares of each kind done before it waits."""
     late, gaps = gaps.idle & ~held, gaps._replace(idle=gaps.idle | held)
-    waits = waits_of(rows, operations, gaps)
-    work, unseen = gaps.work(waits)
-    pace = gaps.paces(waits)
+    starts = usual_shares(rows, operations, gaps), shares_alike(rows, operations, gaps)
+    found = [shares_of(rows, operations, gaps, start) for start in starts]
+    misfits = [gaps.misfit(one, gaps.paces(one))[0][gaps.kind].sum() for one in found]
+    share = found[int(np.argmin(misfits))]
+    work, unseen = gaps.work(share)
+    pace = gaps.paces(share)
     seen = ~unseen | late & (means(~unseen, gaps.kind) == 0)[gaps.kind]  # else at most so long
     length = weighted_median(work / pace, seen, gaps.kind)
-    return np.where(means(seen, gaps.kind) > 0, length, np.nan)[gaps.kind] * pace, waits
+    told = means(seen, gaps.kind) > 0
+    return np.where(told, length[: len(told)], np.nan)[gaps.kind] * pace, share
 
 
 def _held_by_queue(rows: Columns, operations: Columns) -> Array:
@@ -106,7 +132,7 @@ def _held_by_queue(rows: Columns, operations: Columns) -> Array:
     return held
 
 
-def _held_ns(gaps: Gaps, waits: Array, work: Array, held: Array) -> Array:
+def _held_ns(gaps: Gaps, share: Array, work: Array, held: Array) -> Array:
     """How long each held entry waited for its queue since its lane had done this work; 0 where
     the work is not known, nan."""
     after = np.append(False, (np.diff(gaps.row) == 1) & held[:-1])
@@ -118,6 +144,6 @@ def _held_ns(gaps: Gaps, waits: Array, work: Array, held: Array) -> Array:
         at = np.flatnonzero(held & ~np.isnan(work) & (turn == depth))
         one = Gaps(*(part[..., at] for part in gaps))
         before = np.where(after[at], found[at - 1], 0.0)
-        lasts = one.expected(waits, work[at], before)
+        lasts = one.expected(share, work[at], before)
         found[at] = np.maximum(one.lasted - lasts, 0.0)
     return found
