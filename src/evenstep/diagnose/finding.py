@@ -210,4 +210,6 @@ def _html(diagnosis: Diagnosis) -> str:
 def _cell(value: object) -> str:
     if isinstance(value, float):
         return words.percent(value)
-    return escape(str(value).replace("_", " "))
+    if isinstance(value, list):
+        return escape(", ".join(map(str, value)))
+    return "" if value is None else escape(str(value))

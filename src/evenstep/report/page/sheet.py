@@ -30,7 +30,7 @@ class Chart(NamedTuple):
     facts: dict[str, Any]
 
 
-_FILTERS = ("number", "duration", "percent", "interval", "measured", "plural", "printable")
+_FILTERS = ("number", "duration", "percent", "interval", "measure", "plural", "printable")
 
 
 @cache  # compiling one takes longer than all else that a page needs

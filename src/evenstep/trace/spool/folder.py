@@ -115,7 +115,7 @@ class RunFolder:
         places = (
             *("attempt-*/rank-*.spool", "attempt-*/node-*.pack", "live/node-*.bin"),
             *("attempt-*/control.json", "attempt-*/preempted.json"),
-            *("run.json", "live/window.json", "control.json"),
+            *("run.json", "live/window.json", "live.json", "control.json"),
         )
         return [file for place in places for file in self.path.glob(place)]
 
