@@ -17,6 +17,7 @@ from evenstep.diagnose.graph.build import graph
 from evenstep.diagnose.graph.dependency import _ranks_by_time
 from evenstep.diagnose.graph.peers import peers
 from evenstep.diagnose.graph.replay import Change, combine, replay, step_lengths
+from evenstep.diagnose.graph.streams import with_stream_order
 from evenstep.diagnose.graph.structure import row_hash, times
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.measure.grid import _common_steps, step_grid
@@ -345,6 +346,32 @@ def test_what_does_not_mark_its_place_comes_after_what_began_before_it():
     places = [none, Role.GC + 0.5, Role.GC + 0.5, Role.GRADS + 0.5, none, Role.OPTIMIZER + 0.5]
     assert _ranks_by_time(ops, late, ~late).tolist() == places
     assert _ranks_by_time(ops, late, late & ~late).tolist() == [none] * 6
+
+
+def test_a_reduction_between_replicas_waits_for_the_one_that_scatters():
+    """Its stream begins it as that one ends, after compute has come to what was issued later."""
+    turn, lane = np.tile(np.arange(6), 2), np.arange(2).repeat(6)
+    scatter, reduce = (turn % 3 == one for one in range(2))
+    came = turn // 3 * 20 * MS
+    left = came + np.select([scatter, reduce], [5 * MS, 7 * MS], 15 * MS)
+    rows = Columns(
+        {
+            "operation": np.arange(12), "lane": lane, "seq": turn, "step": turn // 3,
+            "on_device": turn >= 0, "held_ns": np.zeros(12, np.int64), "leave_ns": left,
+            "enter_ns": np.select([scatter, reduce], [came, came + 5 * MS], came + MS),
+            "stream": np.zeros(12, np.int64), "sends": turn < 0,
+            "calls": turn < 0,
+        }
+    )  # fmt: skip
+    operations = Columns(
+        {
+            "op": np.select([scatter, reduce], [5, 1], 4), "size_bytes": np.ones(12, np.int64),
+            "members": np.full(12, 2), "message": turn < 0, "queue": reduce.astype(np.int64),
+        }
+    )  # fmt: skip
+    found = with_stream_order(rows, operations)
+    assert found.after.tolist() == np.where(reduce, np.arange(12) - 1, -1).tolist()
+    assert (found.enter_ns[reduce] == came[reduce]).all()
 
 
 def test_a_sum_of_hashes_tells_whether_the_first_lane_is_in_a_set():

@@ -61,7 +61,7 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
     lost = np.isin(ranks, list(clocks.unplaced)) & ~device
     found = _restrict(found, ~lost[found.rows.lane]) if lost.any() else found
     rows = _with_deciding_members(found.rows)
-    rows = streams.with_stream_order(rows)
+    rows = streams.with_stream_order(rows, found.operations)
     found = found._replace(rows=with_reached(rows, found.operations) if device.any() else rows)
     apart = device & ~np.isin(ranks, trace.host_clock_ranks)
     known = np.union1d(steps, leads)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.diagnose.graph.structure import Intervals, quantiles, row_hash
-from evenstep.diagnose.levels import LOW, MINOR, NEARLY_ALL, SURE
+from evenstep.diagnose.levels import LOW, MINOR, MOST, NEARLY_ALL, SURE
 from evenstep.trace.columns import Array, Columns, run_numbers
 
 FASTEST_DRIFT = 200e-6  # of a device's clock against its host's
@@ -95,6 +95,51 @@ def idle_before(slack_ns: Array, lasted_ns: Array, place: Array) -> Array:
     return np.asarray((slack_ns >= 0) & (slack_ns <= np.maximum(lag, LAUNCH_NS)))
 
 
+def with_stream_order(rows: Columns, operations: Columns) -> Columns:
+    """The entries with `after`: the operation of the same lane that each begins after in its
+    stream, -1 none; as where scattered gradients are then reduced between replicas.
+
+    It is the operation before it in the same stream where streams are recorded; else the one whose
+    end a kind of collective mostly begins at while neither its compute nor its queue holds it up.
+    Such a collective's entry is moved to when compute reached what was issued before it.
+    """
+    after, busy = np.full(len(rows), -1, np.int32), np.zeros(len(rows), bool)
+    if rows.stream.any():
+        after, busy = _on_streams(rows)
+    queue = operations.queue[~operations.message]
+    if (queue[1:] == queue[:-1]).all():  # in order anyway
+        return rows.with_column("after", after)
+    mine = np.flatnonzero(~rows.calls & ~operations.message[rows.operation])
+    mine = mine[np.lexsort([rows.seq[mine], rows.lane[mine]])]
+    enter = rows.enter_ns.copy()
+    number, lane, turn = rows.operation[mine], rows.lane[mine], np.arange(len(mine))
+    low = int(enter[mine].min(initial=2**62))
+    width = int(rows.leave_ns[mine].max(initial=low)) - low + 2 * CROSSING_NS
+    began, left = (time[mine] - low + lane * width for time in (enter, rows.leave_ns))
+    reached = np.minimum.accumulate(began[::-1])[::-1]  # by compute: in the order of issue
+    held, began = rows.held_ns[mine] + began - reached, began + rows.held_ns[mine]
+    order = np.argsort(left, kind="stable")
+    last = np.searchsorted(left[order], began + CROSSING_NS, side="right") - 1
+    last = np.append(order, 0)[last]
+    queue = operations.queue[number]
+    tells = (held > CROSSING_NS) & (last < turn) & (left[last] >= began - CROSSING_NS)
+    tells &= (queue[last] != queue) & ~busy[mine]
+    kind = row_hash([operations[name][number] for name in ("op", "size_bytes", "members")])
+    for one in np.unique(kind[tells]):
+        votes = np.bincount((turn - last)[tells & (kind == one)])
+        if votes.max() <= MOST * votes.sum() or votes.sum() < MINOR * np.sum(kind == one):
+            continue
+        held_up = np.flatnonzero((kind == one) & (turn >= votes.argmax()))
+        before = held_up - votes.argmax()
+        same = (lane[before] == lane[held_up]) & (
+            rows.step[mine[before]] == rows.step[mine[held_up]]
+        )
+        at = mine[held_up[same]]
+        after[at] = number[before[same]]
+        enter[at] = np.minimum(enter[at], enter[mine[held_up[same] - 1]])
+    return rows.with_column("enter_ns", enter).with_column("after", after)
+
+
 def move_sooner(rows: Columns, which: Array | slice, sooner: Array) -> Columns:
     """The rows, with some entries (indices) so many ns sooner, but none before its host issued
     it."""
@@ -105,25 +150,27 @@ def move_sooner(rows: Columns, which: Array | slice, sooner: Array) -> Columns:
     return rows.with_column("enter_ns", enter).with_column("slack_ns", slack)
 
 
-def with_stream_order(rows: Columns) -> Columns:
-    """The entries with `after`: the operation that each one's stream carried out before it in the
-    step, -1 none or not known; as where scattered gradients are then reduced between replicas.
+def _on_streams(rows: Columns) -> tuple[Array, Array]:
+    """The operation that each entry's stream carried out before it in the step, -1 none or not
+    known, and whether that kept the stream busy until the entry began.
 
     Of a previous kernel with several messages it is the first one of the same direction, or the
     last of the other: the channel keeps messages in order.
     """
     order = np.lexsort([rows.seq, rows.step, rows.stream, rows.lane])
-    sorted_ = rows.select(order)
-    runs = run_numbers(sorted_.lane, sorted_.stream, sorted_.step)
-    kernel = run_numbers(kernels(sorted_))
+    rows = rows.select(order)
+    runs = run_numbers(rows.lane, rows.stream, rows.step)
+    kernel = run_numbers(kernels(rows))
     first = np.flatnonzero(np.diff(kernel, prepend=-1))
     last = first[kernel] - 1
-    there = (sorted_.stream > 0) & (last >= 0) & (runs[last] == runs)
+    there = (rows.stream > 0) & (last >= 0) & (runs[last] == runs)
     head = first[kernel[last]]
-    before = np.where(sorted_.sends[last] == sorted_.sends, head, last)
-    after = np.full(len(rows), -1, np.int32)
-    after[order] = np.where(there, sorted_.operation[before], -1)
-    return rows.with_column("after", after)
+    before = np.where(rows.sends[last] == rows.sends, head, last)
+    began = rows.enter_ns + rows.held_ns
+    after, busy = np.full(len(rows), -1, np.int32), np.zeros(len(rows), bool)
+    after[order] = np.where(there, rows.operation[before], -1)
+    busy[order] = there & (rows.leave_ns[before] >= began - CROSSING_NS)
+    return after, busy
 
 
 def issue_line(rows: Columns) -> Offset:

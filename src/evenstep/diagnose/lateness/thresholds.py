@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evenstep.diagnose.levels import ERRORS, MOST, NAMED, SIGMAS
+from evenstep.diagnose.levels import ERRORS, FEWEST, MOST, NAMED, SIGMAS
 from evenstep.diagnose.measure.grid import StepGrid
-from evenstep.statistics.interval import BLOCK_STEPS, MAD_SIGMA, z
+from evenstep.statistics.interval import BLOCK_STEPS, MAD_SIGMA, student, z
 from evenstep.trace.columns import Array
 
 FEWEST_STEPS = 5  # with fewer, nothing has a pattern
@@ -71,6 +71,28 @@ def chronic_ranks(
         together = bool(np.median(whole) > ERRORS * error_of_median(whole)[0])
         found[ranks] |= together and (usual > floor)[ranks].all()
     return np.asarray(found)
+
+
+def standing_out(levels: Array) -> Array:
+    """Ranks beyond the spread of the others. Fewer than `FEWEST` far below all others, as a server
+    is among workers, have no part in it. Up to `FEWEST` ranks all count."""
+    low = _beyond(-levels)
+    usual = ~low if np.count_nonzero(low) < FEWEST else np.ones(len(levels), bool)
+    found = np.zeros(len(levels), bool)
+    found[usual] = np.count_nonzero(usual) <= FEWEST or _beyond(levels[usual])
+    return found
+
+
+def _beyond(levels: Array) -> Array:
+    """From the lower half upwards, all from the first one above the prediction interval of those
+    below (one-sided, normal sample, Bonferroni)."""
+    count, order = len(levels), np.argsort(levels)
+    for below in range(max(count // 2, FEWEST), count):
+        others = levels[order[:below]]
+        reach = student(below - 1, 1 - BY_CHANCE / count) * np.sqrt(1 + 1 / below)
+        if levels[order[below]] - others.mean() > reach * others.std(ddof=1):
+            return np.isin(np.arange(count), order[below:])
+    return np.zeros(count, bool)
 
 
 def unsteady(excess: Array) -> Array:

@@ -9,8 +9,8 @@ from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
-from evenstep.diagnose.lateness.thresholds import BY_CHANCE, above_others
-from evenstep.diagnose.levels import DOMINANT, MINOR, MOST, NAMED, SEVERAL
+from evenstep.diagnose.lateness.thresholds import BY_CHANCE, above_others, standing_out
+from evenstep.diagnose.levels import ASKED, DOMINANT, MINOR, MOST, NAMED, SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.measure.hosts import layouts
 from evenstep.diagnose.modes.intervention import finding_of, finding_of_late, pattern_of
 from evenstep.diagnose.sentences import say
@@ -39,8 +39,47 @@ def find(case: Case) -> list[Finding]:
     cells = case.claims.claim(case.delays.cells(Cause.WORK))
     beyond = cells & case.delays.beyond
     single = beyond if _all_alike(case, beyond) else cells & ~case.delays.chronic[None, :]
-    parts = (*_by_cost(case, cells & ~single), *_by_cost(case, single))
+    parts = (_worth_mending(case, cells & ~single), *_by_cost(case, single))
     return [*_late_entry(case), *(one for part in parts if part.any() for one in _late(case, part))]
+
+
+def _worth_mending(case: Case, cells: Array) -> Array:
+    """Late cells of the fewest ranks, or nodes whose ranks are alike late, that are worth mending:
+    with these like the others, and no lateness of a recorded cause, mending the rest would gain
+    less than a finding needs. Of the ranks within the natural spread only the latest counts."""
+    behind = np.where(cells, case.delays.late_ns[Cause.WORK], 0.0).sum(axis=0)
+    apart = standing_out(np.median(case.program_ns, axis=0))
+    cells = cells & (apart | (behind == behind.max()))
+    behind = np.where(apart | (behind == behind.max()), behind, 0.0)
+    unit = _units(case, behind)
+    late = list(dict.fromkeys(unit[np.argsort(-behind, kind="stable")[: np.count_nonzero(behind)]]))
+    if not 1 < len(late) <= ASKED:
+        return cells
+    fewer = [cells & np.isin(unit, late[:last]) for last in range(1, len(late))]
+    on_record = _without_recorded(case)
+    changes = [case.costs.combined([case.relieved(part), on_record]) for part in (*fewer, cells)]
+    gains = case.all_saved(changes)
+    left = [case.share(gains[-1] - gain).value for gain in gains[:-1]]
+    return next((p for p, rest in zip(fewer, left, strict=True) if rest < SMALLEST_SHARE), cells)
+
+
+def _units(case: Case, behind: Array) -> Array:
+    """A number for each rank, the same for those of a node that are all about as late."""
+    unit = np.arange(len(behind))
+    names = np.array([case.trace.ranks[int(rank)].node for rank in case.grid.ranks])
+    for name in set(names.tolist()) - {""}:
+        mine = np.flatnonzero(names == name)
+        if behind[mine].min() > MOST * behind[mine].max():
+            unit[mine] = mine[0]
+    return unit
+
+
+def _without_recorded(case: Case) -> Change:
+    """The change to no lateness of a recorded cause, and to no input at all: input hides lateness
+    of work, as only ranks that come early wait for a batch that is not ready."""
+    causes = [one for one in Cause if one not in (Cause.WORK, Cause.INPUT)]
+    held = [case.relieved(cells, one) for one in causes if (cells := case.delays.cells(one)).any()]
+    return case.costs.combined([case.without(case.grid.phase_ns[Phase.INPUT], Cause.INPUT), *held])
 
 
 def _late_entry(case: Case) -> list[Finding]:

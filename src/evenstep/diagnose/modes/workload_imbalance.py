@@ -136,6 +136,7 @@ def _uneven_sequences(case: Case) -> list[Finding]:
         evidence=[
             Evidence("forward_backward_correlation", round(work.correlation, 4), 0.0, "factor"),
             Evidence("variation_of_compute", round(work.deviation, 4), 0.0, "share"),
+            Evidence("chronically_late_ranks", int(case.delays.chronic.sum()), 0, "ranks"),
         ],
     )  # fmt: skip
 
@@ -240,13 +241,16 @@ def _as_in_step(over: Array) -> Array:
 
 
 def _slow_stages(case: Case) -> list[Finding]:
-    """The only stage all of whose ranks are chronically late, where stages are known; several may
-    share a machine."""
+    """The only stage all of whose ranks are chronically late, where stages are known; or first and
+    last, the longer one first: only these have layers of their own, others may share a machine."""
     stages, chronic = _stages_of(case), case.delays.chronic
     number = np.array([stages.get(int(rank), -1) for rank in case.grid.ranks])
     work = np.median(case.program_ns, axis=0)
     slow = [int(s) for s in np.unique(number[number >= 0]) if chronic[number == s].all()]
-    return _slow_stage(case, number, slow[0], work) if len(slow) == 1 else []
+    if len(slow) > 1 and slow != [0, number.max()]:
+        return []
+    slow.sort(key=lambda stage: -float(work[number == stage].mean()))
+    return [one for stage in slow for one in _slow_stage(case, number, stage, work)]
 
 
 def _slow_stage(case: Case, number: Array, stage: int, work: Array) -> list[Finding]:
@@ -257,6 +261,11 @@ def _slow_stage(case: Case, number: Array, stage: int, work: Array) -> list[Find
     longer = own_ns / others_ns if others_ns > 0 else 1.0
     share = case.share(case.loss(case.claims.unclaimed(late)))
     if last < 1 or longer < 1 + NAMED or share.value < SMALLEST_SHARE:
+        return []
+    if case.idles(late) and case.main_phase(late) not in COMPUTE_PHASES:
+        return []  # layers compute: this stage waits for something
+    computed = np.median(case.grid.computed_ns, axis=0)
+    if computed[mine].mean() - computed[~mine].mean() < MOST * (own_ns - others_ns):
         return []
     cells = case.claims.claim(late)
     relieved = case.relieved(cells)

@@ -172,7 +172,7 @@ def _collector(setting: NoiseContext) -> Draw:
     return lambda step: np.asarray((step % noise.every == offset) * noise.delay_ms * 1e6)
 
 
-def _recorded_draw(setting: NoiseContext) -> Draw:
+def _recorded(setting: NoiseContext) -> Draw:
     values, shape = np.array(setting.noise.values), (setting.noise.draws, setting.units)
     return lambda step: np.asarray(
         values[setting.random(step).integers(0, len(values), shape)].mean(axis=0)
@@ -181,7 +181,7 @@ def _recorded_draw(setting: NoiseContext) -> Draw:
 
 _DRAWN = (
     *(_normal, _lognormal, _pareto, _hits, _daemon, _drift),
-    *(_thermal, _slow, _rotating, _collector, _recorded_draw),
+    *(_thermal, _slow, _rotating, _collector, _recorded),
 )
 SOURCES: dict[str, Callable[[NoiseContext], Draw]] = {one.__name__[1:]: one for one in _DRAWN}
 LIGHT = frozenset({"normal", "lognormal", "slow", "recorded"})  # any few steps tell the others
