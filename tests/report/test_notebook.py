@@ -12,6 +12,14 @@ def test_a_diagnosis_shows_its_verdict_numbers_and_findings(diagnosis):
     assert "<td>27 %</td>" in html
 
 
+def test_names_of_variables_and_nodes_can_be_copied(diagnosis, finding):
+    place = replace(finding.where, ranks=[1, 2], nodes=["node_7"])
+    diagnosis.findings[:] = [replace(finding, cause="set NCCL_IB_HCA=mlx5_0", where=place)]
+    html = diagnosis._repr_html_()
+    for cell in ("set NCCL_IB_HCA=mlx5_0", "node_7", "1, 2"):
+        assert f"<td>{cell}</td>" in html
+
+
 def test_hostile_words_stay_text(diagnosis, finding):
     diagnosis.findings[:] = [replace(finding, cause=HOSTILE)]
     diagnosis.limits.append(HOSTILE)

@@ -199,13 +199,14 @@ def _calls(trace: Trace, issued_ns: Array | None) -> _Calls | None:
 def _backwards(trace: Trace, rows: Columns) -> Array:
     """How many backwards each row's rank had begun before it, where they were recorded."""
     phases = trace.of_kind(Kind.PHASE)
-    begun = phases.select(phases.op == int(Phase.BACKWARD)).sorted_by("rank", "enter_ns")
-    count = np.zeros(len(rows), np.int64)
-    for rank in np.unique(begun["rank"]):
-        mine = rows["rank"] == rank
-        times = begun.enter_ns[begun["rank"] == rank]
-        count[mine] = np.searchsorted(times, rows.enter_ns[mine])
-    return count
+    begun = phases.select(phases.op == int(Phase.BACKWARD))
+    rank = np.concatenate([begun["rank"], rows["rank"]])
+    is_row = np.arange(len(rank)) >= len(begun)
+    order = np.lexsort([~is_row, np.concatenate([begun.enter_ns, rows.enter_ns]), rank])
+    count = np.empty(len(rank), np.int64)
+    count[order] = np.cumsum(~is_row[order])
+    earlier = np.searchsorted(np.sort(begun["rank"]), rows["rank"])  # of lower ranks
+    return np.asarray(count[is_row] - earlier)
 
 
 # -- one rank --------------------------------------------------------------------------------------

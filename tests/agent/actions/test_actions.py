@@ -296,6 +296,21 @@ def test_memory_that_waits_for_pythons_own_collector_is_not_counted(monkeypatch)
     assert (action.every, action.note) == (64, "")
 
 
+def test_memory_that_each_block_leaves_behind_ends_it_in_the_end(monkeypatch):
+    resident, action = [1000.0], Garbage()
+    monkeypatch.setattr(garbage, "resident_bytes", lambda: resident[0])
+    blocks = 0
+    while not action.note and blocks < 100:
+        action.begin(first := 256 * blocks)
+        for step in range(first, first + 128):
+            action.during(step, last=step == first + 127)
+            resident[0] += 12 / 128  # 1.2 % of the first size in each block
+        action.end(first + 128)
+        blocks += 1
+    assert action.note
+    assert resident[0] < 1000 * (1 + 3 * garbage.GROWTH)  # each of two bounds, and a look's growth
+
+
 def test_memory_that_the_job_takes_by_itself_is_not_counted(monkeypatch):
     resident = [1000]
     monkeypatch.setattr(garbage, "resident_bytes", lambda: resident[0])

@@ -66,9 +66,9 @@ class Garbage(Action):
         self._thresholds: tuple[int, ...] = ()  # Python's own
         self._others_froze = False  # whether objects were frozen before
         self._mark: list[None] = []  # made after freezing
-        self._first = 0  # step of the first `begin` …
-        self._ended: tuple[int, int] | None = None  # … and step and memory at the last `end`
-        self._usual = 0.0  # memory without acting, at the first step
+        self._first = (0, 0)  # step and memory at the first `begin` …
+        self._ended: tuple[int, int] | None = None  # … and at the last `end`
+        self._usual = 0.0  # most memory without acting, less what the job takes by itself
         self._rates: list[float] = []  # ascending: growth per step of intervals without acting
         self._taken = 0.0  # memory, at the last look
         self._halved = False
@@ -91,8 +91,11 @@ class Garbage(Action):
 
     def begin(self, step: int) -> None:
         """Freeze all objects, and collect by hand from here on."""
-        self._first = self._first or step
-        self._usual = max(self._usual, self._resident(step))
+        resident = resident_bytes()
+        if not self._ended:
+            self._first = step, resident
+        most = (1 + GROWTH) * self._first[1]  # what acting has left, block by block, ends here, too
+        self._usual = min(max(self._usual, self._without_own(resident, step)), most)
         self._others_froze = gc.get_freeze_count() > 0
         if not self._others_froze:
             gc.collect(YOUNG if self._ended else OLDEST)
@@ -133,7 +136,7 @@ class Garbage(Action):
 
     def _watch(self, step: int) -> None:
         """Halve the interval where memory grows, and stop before it has grown too much."""
-        before, now = self._taken, self._resident(step) - self._usual
+        before, now = self._taken, self._without_own(resident_bytes(), step) - self._usual
         self._taken = now
         allowed = GROWTH * self._usual
         if self._halved and now + max(0.0, now - before) > allowed:
@@ -144,10 +147,10 @@ class Garbage(Action):
             gc.collect()
             self._since = 0
 
-    def _resident(self, step: int) -> float:
+    def _without_own(self, resident: int, step: int) -> float:
         """Resident memory, less what the job has taken by itself since the first step."""
         own = max(0.0, self._rates[len(self._rates) // 2]) if self._rates else 0.0
-        return resident_bytes() - own * (step - self._first)
+        return resident - own * (step - self._first[0])
 
 
 def _collect_unfrozen() -> int:

@@ -5,7 +5,7 @@ first rank of a node has a client; the others reach that rank by a local socket 
 (unix(7), "abstract": not a file, it ends with its process). Values they write are passed on to the
 store, except those that only their own node reads; keys they ask for are looked up once for all of
 them and pushed when their values change. Nothing blocks. A rank that cannot connect within
-`CONNECT_TIMEOUT_S` does not share.
+`CONNECT_TIMEOUT_S` makes a client of its own.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class StoreServer:
         self._watched: dict[str, tuple[bytes, list[socket.socket]]] = {}  # value as pushed, readers
         self._clients: list[socket.socket] = []
         self._listener = _socket()
-        with suppress(OSError):  # the name is taken: the others do not share
+        with suppress(OSError):  # the name is taken: the others make clients of their own
             self._listener.bind("\0" + name)
             self._listener.listen()
 
@@ -150,20 +150,28 @@ class StoreServer:
 
 
 class StoreClient:
-    """The store as another rank of the node uses it."""
+    """The store as another rank of the node uses it. `make_store` makes a client of its own."""
 
-    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        name: str,
+        make_store: Callable[[], JobStore],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._name = "\0" + name
+        self._make_store = make_store
         self._clock = clock
         self._since_s = clock()
         self._socket: socket.socket | None = None
+        self._own: JobStore | None = None  # where no first rank of the node could be reached
         self._waiting: list[bytes] = []
         self._values: dict[str, bytes] = {}
         self._watched: set[str] = set()
 
     def pump(self) -> None:
-        """Send and receive messages. Raises OSError when the first rank of the node has gone, or
-        was not there in time."""
+        """Send and receive messages. Raises OSError when the first rank of the node has gone."""
+        if self._own is not None:
+            return
         if self._socket is None and not self._connect():
             return
         assert self._socket is not None
@@ -184,10 +192,18 @@ class StoreClient:
         except OSError:
             made.close()
             if self._clock() - self._since_s > CONNECT_TIMEOUT_S:
-                raise
+                self._make_own()
             return False
         self._socket = made
         return True
+
+    def _make_own(self) -> None:
+        store = self._own = self._make_store()
+        for message in self._waiting:
+            kind, key, value = unpack(message)
+            if kind == SET:
+                store.set(key, value)
+        self._waiting.clear()
 
     def _send(self, message: bytes) -> None:
         if len(message) <= MOST_BYTES and len(self._waiting) < MOST_WAITING:
@@ -195,10 +211,15 @@ class StoreClient:
         self.pump()
 
     def set(self, key: str, value: bytes) -> None:
-        self._send(pack(SET, key, value))
+        if self._own is not None:
+            self._own.set(key, value)
+        else:
+            self._send(pack(SET, key, value))
 
     def check(self, keys: list[str]) -> bool:
         """Whether the values of all keys have arrived; the first check of a key asks for it."""
+        if self._own is not None:
+            return bool(self._own.check(keys))
         for key in keys:
             if key not in self._watched:
                 self._watched.add(key)
@@ -207,10 +228,15 @@ class StoreClient:
 
     def multi_get(self, keys: list[str]) -> Sequence[bytes]:
         """The values as last received."""
+        if self._own is not None:
+            return self._own.multi_get(keys)
         return [self._values[key] for key in keys]
 
-    def delete_key(self, key: str) -> None:
+    def delete_key(self, key: str) -> object:
+        if self._own is not None:
+            return self._own.delete_key(key)
         self._send(pack(DELETE, key))
+        return None
 
     def close(self) -> None:
         if self._socket is not None:

@@ -200,6 +200,7 @@ def _stale(
         options={**({"ranks": share} if ranks else {}), "bound": share, "scale": None},
         evidence=[
             Evidence("staleness_median", np.median(value), bound, "updates"),
+            Evidence("staleness_p95", np.quantile(value, 0.95), bound, "updates"),
             Evidence("staleness_max", value.max(), bound, "updates"),
             Evidence(
                 "staleness_growth_per_1000_updates", growing.slope if growing else 0.0, 0.0,

@@ -127,7 +127,8 @@ def of_slow_steps(
     """The finding of slow steps that surely cost enough. Sentences may use, beside `numbers`,
     `fast` and `slow` (lengths of steps)."""
     gain = gain_of(case, case.with_less_work(seen.lost_ns))
-    if gain.share.low < SMALLEST_SHARE and gain.share.value < NAMED:  # one step has no interval
+    sure = gain.share.value if seen.slow.sum() == 1 else gain.share.low  # one has no interval
+    if sure < (NAMED if seen.slow.sum() == 1 else SMALLEST_SHARE):
         return []
     fast, slow = (float(np.median(case.grid.step_ns[one])) for one in (~seen.slow, seen.slow))
     return finding_of(

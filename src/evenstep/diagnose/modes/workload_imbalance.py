@@ -54,10 +54,8 @@ def rotating(spent: Array) -> bool:
     if behind.mean() < MOST:
         return False
     times = np.bincount((turns := spent.argmax(axis=1))[behind])
-    of_all = (
-        int(times.sum()) * (int(times.sum()) - 1) / 2 / spent.shape[1]
-    )  # of half: twice as many
-    same = float((times * (times - 1)).sum()) / 2
+    steps, same = int(times.sum()), float((times * (times - 1)).sum()) / 2
+    of_all = steps * (steps - 1) / 2 / spent.shape[1]  # of half: twice as many
     return same <= 1.5 * of_all + of_all**0.5 and not _recurs(turns[:LONGEST])
 
 

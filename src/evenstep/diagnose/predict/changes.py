@@ -29,7 +29,6 @@ from evenstep.trace.spool.layout import Kind, Op, Phase
 from evenstep.values import bytes_of
 
 _NUMBERED = ("rank", "stage", "dp")
-LARGEST = 1e6  # factor
 
 
 class Spec(NamedTuple):
@@ -44,41 +43,58 @@ class Spec(NamedTuple):
     size_bytes: int
 
 
-_FORM = re.compile(r"(remove:)?(\w+)(?::([^=]+))?(?:=(\S+))?")
-_RANKS = re.compile(r"\d{1,7}(-\d{1,7})?(,\d{1,7}(-\d{1,7})?)*")
-
-
 def parse(text: str) -> Spec:
     """Read one specification; raises `UsageError` with the nearest valid form."""
-    found = _FORM.fullmatch(text.strip())
-    spec = _read(text, *found.groups(default="")) if found else None
-    if spec is None:
-        subject = text.partition("=")[0].partition(":")[0]
-        same = [form for form in FORMS if form.partition("=")[0].partition(":")[0] == subject]
-        near = difflib.get_close_matches(text, same or FORMS, n=1, cutoff=0.0)[0]
-        raise UsageError(f"--what-if {text!r} is not understood; the nearest form is {near}")
-    return spec
+    if text.strip().startswith("remove:"):
+        subject, colon, target = text.strip().removeprefix("remove:").partition(":")
+        if subject != "rank" or not colon:
+            raise _misunderstood(text, "only ranks can be removed")
+        return Spec(text, "remove", target, _numbers(text, subject, target), "removed", 1.0, 0)
+    left, equals, right = text.strip().partition("=")
+    subject, colon, target = left.partition(":")
+    if subject not in _SUBJECTS:
+        raise _misunderstood(text, "nothing of this kind can be changed")
+    which, changes, _ = _SUBJECTS[subject]
+    if not equals:
+        raise _misunderstood(text, "what it is to be must follow an equals sign")
+    if bool(target) != bool(which) or (colon and not target):
+        raise _misunderstood(text, f"{subject}: {'there is only one' if target else 'which one?'}")
+    factor = _factor(right) if any(change.startswith("x") for change in changes) else None
+    size = 0
+    if subject == "bucket" and right.endswith("B"):
+        with suppress(ValueError):
+            size = bytes_of(right)
+    named = right in changes and not right.startswith("x")
+    if not named and factor is None and not size:
+        raise _misunderstood(text, f"{subject} cannot be {right!r}")
+    if subject == "op" and target.upper() not in Op.__members__:
+        raise _misunderstood(text, f"there is no operation {target!r}")
+    change = right if factor is None else "x"
+    numbers = _numbers(text, subject, target)
+    return Spec(text, subject, target, numbers, change, 1.0 if factor is None else factor, size)
 
 
-def _read(text: str, remove: str, subject: str, target: str, to: str) -> Spec | None:
-    """The parts of a specification; None for what cannot be asked."""
-    numbers: tuple[int, ...] = ()
-    factor, size = -1.0, 0
+def _factor(text: str) -> float | None:
     with suppress(ValueError):
-        if subject in _NUMBERED and _RANKS.fullmatch(target):
-            numbers = parse_ranks(target)
-        size = bytes_of(to) if subject == "bucket" and to.endswith("B") else 0
-        factor = float(to[1:]) if to.startswith("x") else factor
-    known = bool(numbers) if subject in _NUMBERED else True
-    if remove:
-        known &= subject == "rank" and not to
-        return Spec(text, "remove", target, numbers, "removed", 1.0, 0) if known else None
-    which, changes, _ = _SUBJECTS.get(subject, ("", (), None))
-    known &= subject != "op" or target.upper() in Op.__members__
-    scaled = 0 <= factor < LARGEST and any(change.startswith("x") for change in changes)
-    if not known or bool(target) != bool(which) or not (to in changes or scaled or size):
-        return None
-    return Spec(text, subject, target, numbers, *(("x", factor) if scaled else (to, 1.0)), size)
+        value = float(text.removeprefix("x")) if text.startswith("x") else -1.0
+        return value if 0 <= value < 1e6 else None
+    return None
+
+
+def _numbers(text: str, subject: str, target: str) -> tuple[int, ...]:
+    if subject not in _NUMBERED:
+        return ()
+    with suppress(ValueError):
+        if re.fullmatch(r"\d{1,7}(-\d{1,7})?(,\d{1,7}(-\d{1,7})?)*", target):
+            return parse_ranks(target)
+    raise _misunderstood(text, f"{target!r} is no number of a {subject}")
+
+
+def _misunderstood(text: str, why: str) -> UsageError:
+    subject = text.partition("=")[0].partition(":")[0]
+    same = [form for form in FORMS if form.partition("=")[0].partition(":")[0] == subject]
+    near = difflib.get_close_matches(text, same or FORMS, n=1, cutoff=0.0)[0]
+    return UsageError(f"--what-if {text!r} is not understood: {why}; the nearest form is {near}")
 
 
 # -- ranks and nodes -------------------------------------------------------------------------------
