@@ -59,11 +59,11 @@ def _rows(name: str, steps: int) -> list[Row]:
     command = f"{COMMAND} --only {name} --steps {steps}"
     halved = act == "gc"
     return [
-        Row(f"{what}: p99 of the step", "halved once it is found to pay" if halved else "none",
-            f"{tails[0]:.1f} ms; with it {since_p99:.1f} ms (times {since_p99 / tails[0]:.2f}) in "
-            f"the {since.size} steps since it was found to pay, {tails[1]:.1f} ms in the second "
-            f"half (p50 {np.median(before):.1f} and {np.median(after):.1f} ms)",
-            since_p99 <= 0.5 * tails[0] if halved else None, command),
+        Row(f"{what}: p99 of the step", "halved" if halved else "none",
+            f"{tails[0]:.1f} ms, {tails[1]:.1f} ms with it (times {tails[1] / tails[0]:.2f}; p50 "
+            f"{np.median(before):.1f} and {np.median(after):.1f} ms); {since_p99:.1f} ms (times "
+            f"{since_p99 / tails[0]:.2f}) in the {since.size} steps since it was found to pay",
+            tails[1] <= 0.5 * tails[0] if halved else None, command),
         Row(f"{what}: p99 of steps acted in, beside those left out", "halved" if halved else "none",
             f"{within[1]:.1f} ms in {inside.size} steps, {within[0]:.1f} ms in {outside.size} "
             f"(times {within[1] / within[0]:.2f}); mean {inside.mean():.1f} and "

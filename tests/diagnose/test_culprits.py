@@ -228,7 +228,7 @@ def test_one_rank_that_is_late_in_two_of_three_steps_takes_no_turns_with_a_small
 
 def test_who_is_hardly_slower_is_no_culprit_beside_one_who_is(worst):
     world = World(ranks=16, noise=0.03, steps=60).slow(2, Phase.BACKWARD, 30 * MS)
-    assert worst(world.slow(5, Phase.BACKWARD, 1.5 * MS)).where.ranks == [2]
+    assert worst(world.slow(5, Phase.BACKWARD, 2.5 * MS)).where.ranks == [2]
     assert set(worst(world.slow(5, Phase.BACKWARD, 25 * MS)).where.ranks) == {2, 5}
 
 

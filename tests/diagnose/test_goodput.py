@@ -15,7 +15,7 @@ def attempt(number, started_s, ended_s, steps, since):
         number=number, ranks=2, started_s=started_s, ended_s=ended_s, steps=steps, step_ns=1e9,
         checkpoints=1, checkpoint_ns=1e9, steps_since_checkpoint=since,
         since_checkpoint_ns=since * 1e9, first_progress=None, last_progress=None,
-        cv_at_start=None, cv_at_end=None,
+        cv_at_start=None, cv_at_end=None, rate_at_start=None, rate_at_end=None,
         energy_joules=None,
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ from evenstep.diagnose.lateness.thresholds import (
     chronic_ranks,
     error_of_median,
     late_threshold,
+    standing_out,
     unsteady,
     usual_excess,
     usual_lateness,
@@ -144,6 +145,15 @@ def test_one_fast_rank_is_no_loss():
     table[:, 3] = 0
     world = replace(World(ranks=5, noise=0.003), style="blocking").delayed(Phase.FORWARD, table)
     assert diagnose(world.trace()).findings == []
+
+
+@pytest.mark.parametrize(
+    ("fast", "slow"),
+    [([3.0], [32.0, 32.1]), ([22.0], [32.0, 32.1]), ([], [32.0, 32.1, 31.9, 32.2])],
+)
+def test_workers_stand_out_of_workers_and_not_of_their_server(fast, slow):
+    levels = np.array([*slow, 22.1, 21.9, 22.05, 21.95, *fast])
+    assert np.flatnonzero(standing_out(levels)).tolist() == [*range(len(slow))]
 
 
 def test_the_level_of_a_drift_is_known_nearly_as_well_as_one_that_stays():

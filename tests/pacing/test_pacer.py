@@ -66,6 +66,7 @@ OBSERVATIONS = st.builds(
     delay_ns=st.integers(-(10**6), 10**10),
     spread_ns=st.none() | st.integers(0, 10**11),
     steady=st.booleans(),
+    batch=st.sampled_from([None, 32, 32, 64]),
     slowest=st.none() | st.builds(Slowest, *[st.integers(0, 500)] * 2, st.integers(0, 10**11)),
 )
 
@@ -203,6 +204,22 @@ def test_a_checkpoint_step_does_not_enter_the_windows() -> None:
     assert made.bound_ns == bound
 
 
+def test_a_change_of_batch_starts_the_windows_anew() -> None:
+    made = pacer()
+    drive(made, range(100), batch=32)
+    drive(made, range(100, 102), batch=64)
+    assert made.bound_ns == 0
+    assert sum(drive(made, range(102, 118), batch=64)) == 0
+
+
+def test_the_odd_last_batch_of_an_epoch_is_no_change() -> None:
+    made = pacer()
+    drive(made, range(100), batch=32)
+    made.observe(early(100, batch=7))
+    drive(made, range(101, 104), batch=32)
+    assert made.decide(104).delay_ns > 0
+
+
 def test_what_is_lost_is_never_more_than_the_ledger_allows() -> None:
     # The floor is never exceeded, so each delay is booked: .5 % of time and twice the bound, of 4.
     made = pacer(guarded=True, controller="paper")
@@ -278,6 +295,15 @@ def test_a_plan_has_as_many_steps_as_two_exchanges_take() -> None:
     found = [plan for step in range(200, 600) if (plan := made.decide(step).plan) is not None]
     assert found
     assert {plan.last_step - plan.first_step + 1 for plan in found} == {128}
+
+
+def test_a_lone_odd_batch_is_left_out_however_often_and_two_in_a_row_are_a_change() -> None:
+    made = pacer()
+    steady = [made._is_steady(early(0, batch=batch)) for batch in (8, 8, 3, 8, 3, 8)]
+    assert steady == [False, True, False, True, False, True]
+    assert made._batch == 8
+    assert [made._is_steady(early(0, batch=3)) for _ in range(3)] == [False, False, True]
+    assert made._batch == 3
 
 
 @pytest.mark.parametrize(

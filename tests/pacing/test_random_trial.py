@@ -219,6 +219,16 @@ def test_nothing_is_tried_while_there_is_nothing_to_gain() -> None:
     assert job.lost > 0.0
 
 
+def test_a_change_of_the_job_is_learned_anew() -> None:
+    job = Job(3, gain=0.05).go(2000)
+    job.trial.reset()
+    assert (job.trial.word, job.account.holder) == ("untested", None)
+    assert job.trial.mean_ns == 0.0
+    assert not job.trial.acts(250)
+    job.go(LEARNING_STEPS + 2)
+    assert job.trial.word == "on trial"
+
+
 def test_steadiness_may_cost_throughput_where_it_is_the_objective() -> None:
     words = []
     for objective in ("throughput", "stability"):

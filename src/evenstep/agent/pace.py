@@ -68,7 +68,8 @@ class PaceHost:
         seen = StepObservation(
             step=closed.number, step_ns=step_ns, work_ns=entry_ns, wait_ns=wait.first_ns,
             margin_ns=margin_ns, in_flight_ns=wait.in_flight_ns, floor_lower_ns=floor_ns,
-            delay_ns=delay_ns, steady=not closed.unsteady, slowest=slowest,
+            delay_ns=delay_ns, steady=not closed.unsteady, batch=closed.samples or None,
+            slowest=slowest,
         )  # fmt: skip
         self.pacer.observe(seen)
         decision = self.pacer.decide(closed.number + 1)

@@ -33,6 +33,7 @@ class StepObservation(NamedTuple):
     delay_ns: int = 0  # realised before this step, by the host's clock
     spread_ns: int | None = None  # first to last arrival, where it is shared
     steady: bool = True  # False around checkpoints, evaluation and compilation
+    batch: int | None = None
     slowest: Slowest | None = None
 
     @property

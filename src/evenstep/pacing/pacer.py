@@ -64,6 +64,8 @@ class Pacer:
     def __init__(self, settings: PacerSettings, account: TrialBudget | None = None) -> None:
         self.settings = settings
         self.killed = False
+        self._batch: int | None = None
+        self._odd_batch: int | None = None  # a differing batch size, seen once
         self._times = RollingWindow(STEP_WINDOW)  # of steady steps, own delay excluded
         self._calm = 0
         # The step last decided, whether the controller learns from it, and whether it may act.
@@ -76,6 +78,12 @@ class Pacer:
             objective=settings.objective, share=allowed,
         )  # fmt: skip
         self.ledger = RankLedger(share=max(LOSS_SHARE, allowed), ranks=settings.world)
+        self._reset()
+
+    def _reset(self) -> None:
+        """Start anew after a change of the batch."""
+        settings = self.settings
+        self._times.clear()
         self._plans = PlanBook(attempt=settings.attempt, world=settings.world)
         self.bound_ns = self._threshold_ns = 0  # longest delay before a step; least slack
         self._controller: PaperRule | SharedSlack | LocalSlack
@@ -84,6 +92,7 @@ class Pacer:
         else:
             slack = SharedSlack if settings.sharing else LocalSlack
             self._controller = slack(settings.world)
+        self.trial.reset()
 
     @property
     def account(self) -> dict[str, Any]:
@@ -105,7 +114,7 @@ class Pacer:
     def observe(self, seen: StepObservation) -> None:
         """Take the finished step; call it once per step, before `decide` for the next."""
         # Unpacked at once: one access to a named field costs more than this line.
-        step, step_ns, _, _, _, _, _, delay_ns, _, steady, _ = seen
+        step, step_ns, _, _, _, _, _, delay_ns, _, steady, batch, _ = seen
         asked, due, acted = self._asked
         if asked != step:
             due = acted = False
@@ -114,7 +123,8 @@ class Pacer:
             self.held_steps += 1
             self.held_ns += delay_ns
         self.ledger.book(step_ns, delay_ns, waited=delay_ns > 0 and seen.waited)
-        if not (steady and step_ns > 0):
+        plain = batch == self._batch and self._odd_batch is None
+        if not (steady and step_ns > 0 if plain else self._is_steady(seen)):
             self._calm = 0
             return
         self._calm += 1
@@ -127,6 +137,23 @@ class Pacer:
             self.trial.learn(step // BLOCK_STEPS, step_ns, acted)
         if unknown or steps % RESCALE_STEPS == 0:
             self._rescale()
+
+    def _is_steady(self, seen: StepObservation) -> bool:
+        """Whether to learn from the step; a change of batch size resets the pacer.
+
+        The smaller last batch of an epoch is left out: a change is seen twice in a row.
+        """
+        batch = seen.batch
+        if batch is None or batch == self._batch:
+            self._odd_batch = None
+            return seen.steady and seen.step_ns > 0
+        first, again = self._batch is None, batch == self._odd_batch
+        if again:
+            self._reset()
+        if first or again:
+            self._batch = batch
+        self._odd_batch = None if first or again else batch
+        return False
 
     def _rescale(self) -> None:
         times = self._times.ordered

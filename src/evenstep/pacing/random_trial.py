@@ -127,6 +127,11 @@ class RandomTrial:
         self.leads = True  # decides for all jobs; else follows, unless that certainly costs
         self.last_pair = (0, 0.0, 0.0)  # number of pairs, gain and cost of the last one
         self.peer_pairs: list[tuple[float, float]] = []  # gain and cost in other jobs, not yet used
+        self.reset()
+
+    def reset(self) -> None:
+        """Start anew after the batch size or the world has changed."""
+        self.account.close(self)
         self.wanted = True  # set by the host: whether there is something to gain
         self.word = "untested"
         self.span = 0  # 0: not acting; else one of so many blocks is left out

@@ -62,6 +62,8 @@ class Attempt:
     last_progress: int | None
     cv_at_start: float | None
     cv_at_end: float | None
+    rate_at_start: float | None  # steps per second
+    rate_at_end: float | None
     energy_joules: float | None  # of all ranks
     preempted: str | None = None  # the signal of its preemption
     failure: str = ""  # who ended it, and how: of the attempt before the last restart
@@ -181,6 +183,7 @@ def _windows(single: Array) -> dict[str, float | None]:
     for name, part in (("start", steady[:WINDOW]), ("end", steady[-WINDOW:])):
         enough = len(part) >= BLOCK_STEPS
         found[f"cv_at_{name}"] = cv_of(part) if enough else None
+        found[f"rate_at_{name}"] = float(1e9 / np.median(part)) if enough else None
     return found
 
 

@@ -107,7 +107,7 @@ def _evidence(case: Case, attempts: Sequence[Attempt], total: AttemptsAccount) -
     if isinstance(price, int | float):
         paid, due = (price * hours * each for each in (per_step_s, running_s))
         items.append(Evidence("cost_per_1000_steps", paid, due, "money"))
-    return items + _energy(attempts, total) + _cadence(attempts, total)
+    return items + _energy(attempts, total) + _cadence(attempts, total) + _sides(attempts)
 
 
 def _energy(attempts: Sequence[Attempt], total: AttemptsAccount) -> list[Evidence]:
@@ -128,4 +128,13 @@ def _cadence(attempts: Sequence[Attempt], total: AttemptsAccount) -> list[Eviden
         Evidence("time_between_checkpoints", now, best.best_s * 1e9, "ns"),
         Evidence("checkpoint_time", best.checkpoint_s * 1e9, None, "ns"),
         Evidence("mean_time_between_failures", best.between_failures_s * 1e9, None, "ns"),
+    ]
+
+
+def _sides(attempts: Sequence[Attempt]) -> list[Evidence]:
+    """CV and rate of steps after the last restart, beside those before it."""
+    before, after = attempts[-2], attempts[-1]
+    return [
+        Evidence("cv_after_restart", after.cv_at_start, before.cv_at_end, "1"),
+        Evidence("throughput_after_restart", after.rate_at_start, before.rate_at_end, "steps/s"),
     ]

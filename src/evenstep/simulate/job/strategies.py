@@ -177,6 +177,7 @@ class Paced(Pace):
             for rank in range(ranks)
         ]
         self._sharing = settings.sharing
+        self._samples = scenario.work.samples_per_rank or None
         self._slowest: Slowest | None = None
         self._ended = np.zeros(ranks)  # when the last collective of the step before ended
         self._observed = np.full(ranks, -1)  # the last step that each pacer knows
@@ -212,7 +213,7 @@ class Paced(Pace):
                 step=step, step_ns=int(length[rank]), work_ns=int(work[place]), wait_ns=wait,
                 margin_ns=margin or 0, in_flight_ns=flight, floor_lower_ns=floor,
                 delay_ns=int(done.held[rank]), spread_ns=spread if self._sharing else None,
-                slowest=self._slowest,
+                batch=self._samples, slowest=self._slowest,
             ))  # fmt: skip
 
     def _seen(
