@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> int:
     return _table1(args) if args.name == "table1" else _evaluation(args)
 
 
-def _write(rows: Iterable[Sequence[Any]]) -> str:
+def _csv_text(rows: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
@@ -70,7 +70,7 @@ def _table1(args: argparse.Namespace) -> int:
     }
     show(data, lambda: "\n".join(_table1_lines(data)), as_json=args.json)
     if args.csv is not None:
-        files.write(args.csv, _write(_table1_rows(families)))
+        files.write(args.csv, _csv_text(_table1_rows(families)))
     if args.svg is not None:
         files.write(args.svg, draw(families))
     return 0
@@ -168,7 +168,7 @@ def _evaluation(args: argparse.Namespace) -> int:
     }  # fmt: skip
     show(document, lambda: "\n".join(_evaluation_lines(document)), as_json=args.json)
     if args.csv is not None:
-        files.write(args.csv, _write(_evaluation_rows(table)))
+        files.write(args.csv, _csv_text(_evaluation_rows(table)))
     return 0
 
 
