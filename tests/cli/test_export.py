@@ -146,3 +146,11 @@ def test_a_port_alone_is_this_machines_own_and_others_need_a_token(monkeypatch):
     monkeypatch.setenv("EVENSTEP_METRICS_TOKEN", "short")
     with pytest.raises(UsageError, match="EVENSTEP_METRICS_TOKEN must have at least 16"):
         export_command._token()
+
+
+def test_a_dash_is_standard_output_and_nothing_else_is_printed_there(export):
+    code, out, _ = export("--prometheus", "-")
+    assert code == 0
+    assert out.startswith("# HELP evenstep_")
+    for words in (["--json", "--prometheus", "-"], ["--perfetto", "-", "--prometheus", "-"]):
+        assert export(*words)[0] == 2

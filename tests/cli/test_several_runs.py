@@ -45,3 +45,12 @@ def test_a_price_that_is_none_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["diagnose", str(tmp_path), "--price-per-rank-hour", "-1"])
     assert "must be a price" in capsys.readouterr().err
+
+
+def test_a_page_of_runs_of_one_size_is_refused_before_they_are_diagnosed(
+    tmp_path, capsys, monkeypatch
+):
+    runs = [str(write(tmp_path / f"run{n}", [Start(0, 40)])) for n in (1, 2)]
+    monkeypatch.setattr("evenstep.cli.traces.judge", lambda _: pytest.fail("diagnosed"))
+    assert main(["diagnose", *runs, "--html", str(tmp_path / "page.html")]) == 2
+    assert "--html writes one page" in capsys.readouterr().err

@@ -34,21 +34,19 @@ TOLERANCE = 0.05  # of the step time
 
 
 def main(args: argparse.Namespace) -> int:
-    files.check_free(args.out, force=args.force)
+    files.check_free(args.out, force=args.force, piped=not args.json)
     trace = traces.read(args.trace)
     with progress.ticking(f"fitting {trace.world:,} ranks"):
         document = _document(trace, calibrate(observe(trace)))
     fitted = schema.to_toml(document["scenario"])
     text = f"# Fitted to {args.trace} by evenstep calibrate.\n{fitted}"
+    out = args.out or files.STANDARD_OUTPUT
     if args.json:
         print_json(plain(document))
-    elif args.out is None:
-        print(_page(document), file=sys.stderr)
-        print(text, end="")
     else:
-        print(_page(document))
-    if args.out is not None:
-        files.write(args.out, text)
+        print(_page(document), file=sys.stderr if out == files.STANDARD_OUTPUT else sys.stdout)
+    if args.out or not args.json:
+        files.write(out, text)
     return 0
 
 

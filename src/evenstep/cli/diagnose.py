@@ -58,20 +58,23 @@ def main(args: argparse.Namespace) -> int:
     given = sort_out([*args.traces, *args.floors])
     files.check_free(args.html, force=args.force)
     tasks = _tasks(args, len(given.bundles))
-    read: list[Trace] = []
-    if len(tasks) > 1 and not (isinstance(engine, Local) and engine.workers == 1):
+    apart = len(tasks) > 1 and not (isinstance(engine, Local) and engine.workers == 1)
+    opened: list[Opened] = []
+    if args.html is not None or not apart:
+        opened = list(_opened_with_progress(given, tasks[0]))
+    if args.html is not None and len(opened) > 1 == len({trace.world for trace, _ in opened}):
+        raise UsageError("--html writes one page: give one trace, or runs of different sizes")
+    if apart:
         results = sorted(engine.carried(tasks, diagnose_in_worker), key=lambda one: one.number)
     else:
-        opened = list(_opened_with_progress(given, tasks[0]))
         results = [diagnose_task(one, task) for one, task in zip(opened, tasks, strict=True)]
-        read = [trace for trace, _ in opened]
-    if joint := len({one.world for one in results}) > 1:
+    read = [trace for trace, _ in opened]
+    if len({one.world for one in results}) > 1:
         read = read or [trace for trace, _ in _opened_with_progress(given, tasks[0])]
         together = _diagnose_sizes(read, results, tasks[0])
         read.append(max(read, key=lambda trace: trace.world))
         results.append(together)
-    one_page = len(results) == 1 or joint
-    if args.html is not None and one_page:  # before printing: the reader may close the pipe early
+    if args.html is not None:  # before printing: the reader may close the pipe early
         from evenstep.report.page import html, sheet
 
         asked, price = answers(read[-1], args.what_if), args.price_per_rank_hour
@@ -83,8 +86,6 @@ def main(args: argparse.Namespace) -> int:
     else:
         print("\n\n".join(parts))
     if args.html is not None:
-        if not one_page:
-            raise UsageError("--html writes one page: give one trace, or runs of different sizes")
         tell_written(args.html)
     return int(worst(one.diagnosis for one in results) > args.fail_above)
 

@@ -40,8 +40,9 @@ def main(args: argparse.Namespace) -> int:
         if wanted:
             raise UsageError("--serve runs until it is interrupted; ask for files separately")
         return _serve(args)
-    files.check_free(args.perfetto, force=args.force)
-    files.check_free(args.prometheus, force=True)  # a collector reads it anew each time
+    piped = not args.json and args.perfetto != args.prometheus
+    files.check_free(args.perfetto, force=args.force, piped=piped)
+    files.check_free(args.prometheus, force=True, piped=piped)  # a collector reads it anew
     for folder in filter(None, (args.parquet, args.store)):
         files.check_folder(folder)
     trace, scrub = with_attempts(traces.read(args.run), args.run), None

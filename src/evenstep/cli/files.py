@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from evenstep.cli.terminal import tell_written
 from evenstep.errors import UsageError, refuse_as
 from evenstep.trace.spool.files import write_whole
 
+STANDARD_OUTPUT = Path("-")
 
-def check_free(*paths: Path | None, force: bool) -> None:
-    """Raise `UsageError` before the work if a file could not be written after it."""
+
+def check_free(*paths: Path | None, force: bool, piped: bool = False) -> None:
+    """Raise `UsageError` before the work if a file could not be written after it; `piped`: nothing
+    else is printed, so that one file may be `-`, the standard output."""
+    if (dashes := paths.count(STANDARD_OUTPUT)) and (dashes > 1 or not piped):
+        raise UsageError("- is standard output, which has something else to show; name a file")
     for path in filter(None, paths):
+        if path == STANDARD_OUTPUT:
+            continue
         if path.exists() and not path.is_file():  # a folder, or a device that must not be replaced
             raise UsageError(f"{path} is not a regular file; name a file to write")
         if path.exists() and not force:
@@ -34,6 +42,10 @@ def check_folder(path: Path) -> None:
 
 def write(path: Path, data: str | bytes, note: str = "") -> None:
     """Write a file atomically and report it, with a note. Raises `UsageError` if that fails."""
+    if path == STANDARD_OUTPUT:
+        encoded = data if isinstance(data, bytes) else data.encode(errors="backslashreplace")
+        sys.stdout.buffer.write(encoded)
+        return
     with refuse_as(UsageError, f"cannot write {path}", "; name another path"):
         write_whole(path, data)
     tell_written(path, note)

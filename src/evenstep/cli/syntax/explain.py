@@ -104,10 +104,10 @@ def export(parser: Parser) -> None:
     """Write a run in the formats of other tools; several formats can be written at once.
 
     RUN is any input of `evenstep diagnose`: a run folder, an attempt, a spool or another tool's
-    trace. With --anonymise the output has no host names, paths or user names. --serve exposes
-    Prometheus metrics while the job runs; start it once on each node. :PORT listens on localhost
-    only; with any other address (0.0.0.0:PORT) requests must send the bearer token that is printed
-    at start, or that of EVENSTEP_METRICS_TOKEN."""
+    trace. `-` as FILE is standard output. With --anonymise the output has no host names, paths or
+    user names. --serve exposes Prometheus metrics while the job runs; start it once on each node.
+    :PORT listens on localhost only; with any other address (0.0.0.0:PORT) requests must send the
+    bearer token that is printed at start, or that of EVENSTEP_METRICS_TOKEN."""
     parser.value("run", "RUN", Path, "", nargs="?")
     parser.value("--perfetto", "FILE", Path, "a timeline for ui.perfetto.dev")
     parser.value("--steps", "A-B", steps, "write only these steps with --perfetto")
