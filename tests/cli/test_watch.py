@@ -116,8 +116,9 @@ def test_what_cannot_be_is_refused(command, run, arguments):
     assert command("watch", run, *arguments).returncode == 2
 
 
-def on_terminal(run, environ, size="80x24"):
-    """What reaches a terminal until the verdict is there and Ctrl-C was pressed, and the code."""
+def on_terminal(run, environ, size="80x24", key=b""):
+    """What reaches a terminal until the verdict is there and Ctrl-C, or another key, was pressed,
+    and the code."""
     master, slave = pty.openpty()
     columns, rows = size.split("x")
     child = subprocess.Popen(
@@ -135,7 +136,7 @@ def on_terminal(run, environ, size="80x24"):
         except OSError:  # the other end is closed
             break
         if not told and shown.count(b"is late by") > 2:
-            child.send_signal(signal.SIGINT)
+            os.write(master, key) if key else child.send_signal(signal.SIGINT)
             told = True
     code = child.wait(PATIENCE_S)
     os.close(master)
@@ -148,6 +149,12 @@ def test_on_a_terminal_the_picture_stays_in_its_place_and_the_cursor_comes_back(
     assert "\x1b[1A" in shown  # up again, to draw over the picture before
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
     assert "Traceback" not in shown
+
+
+def test_q_ends_it_as_in_a_pager_and_is_not_echoed(run, environ):
+    shown, code = on_terminal(run, environ, key=b"xq")
+    assert code == 0
+    assert "xq" not in shown
 
 
 def test_no_color_is_heard(run, environ):

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import select
 import shutil
 import sys
+import termios
 import time
-from collections.abc import Iterator
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from evenstep.cli.progress import RestartGrace
@@ -123,15 +128,33 @@ def _lines(frame: Frame, journal: Journal, terminal: bool) -> list[str]:
 
 
 def _show(views: Iterator[tuple[Frame, Journal, list[str]]]) -> None:
-    """Redraw the view in place on a terminal; the last one stays."""
+    """Redraw the view in place on a terminal until `q` is pressed; the last one stays."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
-    with Live(console=Console(highlight=False), auto_refresh=False) as live:
+    console = Console(highlight=False)
+    with _reading_keys() as pressed, Live(console=console, auto_refresh=False) as live:
         for frame, journal, _ in views:
             text = "\n".join(_lines(frame, journal, terminal=True))
             live.update(Text.from_ansi(text, no_wrap=True), refresh=True)
+            if b"q" in pressed():
+                return
+
+
+@contextmanager
+def _reading_keys() -> Iterator[Callable[[], bytes]]:
+    """Yield a function that returns the keys pressed since its last call, which are not echoed."""
+    keyboard = sys.stdin.fileno()
+    if not os.isatty(keyboard):
+        yield bytes
+        return
+    before = termios.tcgetattr(keyboard)
+    tty.setcbreak(keyboard)
+    try:
+        yield lambda: os.read(keyboard, 64) if select.select([keyboard], [], [], 0)[0] else b""
+    finally:
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
 
 
 def _log(views: Iterator[tuple[Frame, Journal, list[str]]]) -> None:
