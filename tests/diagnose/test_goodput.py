@@ -6,7 +6,8 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.attempts import KEY, Attempt
-from evenstep.importers.opening import open_trace
+from evenstep.importers.opening import load, open_trace
+from tests.diagnose.attempts_run import Start, write
 
 
 def attempt(number, started_s, ended_s, steps, since):
@@ -57,3 +58,9 @@ def test_initialisation_is_lost_where_a_log_tells_of_it(tmp_path):
     trace.run["init_s"] = 30.0
     found = diagnose(trace).summary["goodput"]
     assert found["lost"]["init"] == pytest.approx(0.5, abs=1e-3)
+
+
+def test_what_the_first_step_takes_longer_is_initialisation(tmp_path):
+    run = write(tmp_path, [Start(0, 40, [0])])  # 2 s longer, as if it compiled
+    found = diagnose(load(run)).summary["goodput"]
+    assert found["lost"]["init"] == pytest.approx(2 / 42, abs=1e-3)

@@ -366,9 +366,10 @@ def goodput(trace: Trace, grid: StepGrid) -> GoodputSeconds | None:
         "checkpoint": grid.phase_ns[Phase.CHECKPOINT],
         "wait": grid.wait_ns,
     }
-    kept_s = max(running_s - (lost["lost_work"] if attempts else 0.0), 0.0)
+    warm_up_s = _warm_up_s(trace, float(grid.duration_ns.mean()))
+    kept_s = max(running_s - warm_up_s - (lost["lost_work"] if attempts else 0.0), 0.0)
     lost |= {name: float(cells.sum()) / total_ns * kept_s for name, cells in inside.items()}
-    return GoodputSeconds(elapsed_s + init_s, {"init": init_s, **lost})
+    return GoodputSeconds(elapsed_s + init_s, {"init": init_s + warm_up_s, **lost})
 
 
 def _init_s(trace: Trace) -> float:
@@ -383,6 +384,14 @@ def _init_s(trace: Trace) -> float:
         if len(mine) and isinstance(begun_ns, int):
             waits.append(max(int(mine.min()) - begun_ns, 0))
     return float(np.median(waits)) / 1e9 if waits else 0.0
+
+
+def _warm_up_s(trace: Trace, usual_ns: float) -> float:
+    """What the first steps took beyond usual ones, of the median rank: compilation, say."""
+    rows = trace.summaries
+    longer = np.maximum(rows["step_sum_ns"] - rows["count"] * usual_ns, 0)
+    longer *= rows["first_step"] < WARM_UP_STEPS
+    return float(np.median([longer[trace.summary_rank == r].sum() for r in trace.ranks])) / 1e9
 
 
 def _running_s(trace: Trace) -> float:
