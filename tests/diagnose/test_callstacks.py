@@ -72,6 +72,20 @@ def test_in_a_function_that_all_are_in_the_line_that_takes_longer_is_named():
     assert diagnose(trace).findings[0].stacks[0].frames[0] == "train.py:13 <module>"
 
 
+def test_of_steps_that_are_slow_on_all_ranks_the_place_they_are_longer_in_is_named():
+    """Step 30 of 60 takes 600 ms more; a look at a usual step does not find it in `save`."""
+    table = World().everywhere()
+    table[30] = 600 * MS
+    trace = World().delayed(Phase.OTHER, table).trace()
+    for rank in range(4):
+        trace = seen(trace, rank, {"train.py:9 main": 30}, step=20)
+        trace = seen(trace, rank, {"train.py:9 main": 4, "train.py:44 save < train.py:9 main": 36})
+    finding = diagnose(trace).findings[0]
+    assert (finding.title, finding.where.ranks) == ("Slow step 30", ())
+    assert finding.stacks[0].frames[0] == "train.py:44 save"
+    assert finding.cause.endswith("90 % of the looks at rank 0 it was in train.py:44 save")
+
+
 def test_what_a_collection_happens_to_interrupt_is_not_its_cause():
     trace = World().slow(2, Phase.FORWARD, 30 * MS, collector=True).trace()
     finding = diagnose(seen(trace, 2, {"train.py:31 batch": 40})).findings[0]

@@ -60,8 +60,9 @@ class StackSamples(NamedTuple):
 
 def with_stacks(trace: Trace, finding: Finding) -> Finding:
     """The finding with the call stacks of its culprits: of late ranks the places they were in
-    longer than others, of a hang the last stack of every rank, of a death that of the exception.
-    What the interpreter or the system does is not due to the line it happens to interrupt."""
+    longer than others, of steps that are slow on all ranks those they were in longer than in other
+    steps, of a hang the last stack of every rank, of a death that of the exception. What the
+    interpreter or the system does is not due to the line it happens to interrupt."""
     if finding.mode == "rank_failed":
         raised = {rank: trace.ranks[rank].facts.get("raised") or {} for rank in finding.where.ranks}
         frames = {rank: list(error.get("frames") or ()) for rank, error in raised.items()}
@@ -69,12 +70,9 @@ def with_stacks(trace: Trace, finding: Finding) -> Finding:
         return replace(finding, stacks=stacks)
     stopped = with_stop(trace, finding)
     rows = trace.of_kind(Kind.STACK)
-    if (
-        stopped is not finding
-        or finding.mode == "runtime_jitter"
-        or not len(rows)
-        or not (finding.where.ranks or finding.mode in TERMINAL)
-    ):
+    ours = finding.layer in ("model", "framework")
+    system = not ours and (finding.mode == "runtime_jitter" or not finding.where.ranks)
+    if stopped is not finding or system or not len(rows):
         return stopped
     if finding.mode in TERMINAL:
         stacks = _at_the_end(trace, rows, finding.when.steps[-1][1] if finding.when.steps else 0)
@@ -107,16 +105,20 @@ def _at_the_end(trace: Trace, rows: Columns, step: int) -> list[CallStack]:
 def _of_late(trace: Trace, rows: Columns, finding: Finding) -> list[CallStack]:
     """Stacks of the places in which the culprits were longer in the finding's steps than the others
     usually are, the longest first."""
-    ranks, everywhere = finding.where.ranks[: levels.LISTED], np.ones(len(rows), bool)
-    inside = _steps_of_finding(finding, rows.step) if finding.when.steps else everywhere
-    samples = {
-        rank: _samples(trace, rows, rank, inside if rank in ranks else everywhere)
-        for rank in np.unique(rows["rank"]).tolist()
-    }
-    others = [each for rank, each in samples.items() if rank not in ranks]
+    ranks, sampled = finding.where.ranks[: levels.LISTED], np.unique(rows["rank"]).tolist()
+    inside = np.ones(len(rows), bool)
+    if finding.when.steps:
+        inside = _steps_of_finding(finding, rows.step)
+    outside = np.isin(rows["rank"], ranks, invert=True)
+    if not ranks:  # all are late together: each beside its own other steps
+        ranks, outside = sampled[: levels.LISTED], ~inside
+        if not (inside.any() and outside.any()):
+            return []
+    others = [_samples(trace, rows, rank, outside) for rank in sampled]
+    others = [each for each in others if each.total]
     found = []
-    for rank in (rank for rank in ranks if rank in samples):
-        mine = samples[rank]
+    for rank in (rank for rank in ranks if rank in sampled):
+        mine = _samples(trace, rows, rank, inside)
         usual = {place: [other.spent_ns(place) for other in others] for place in mine.places}
         excess = {
             place: mine.spent_ns(place) - float(np.median(times or [0.0]))

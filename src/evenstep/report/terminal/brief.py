@@ -55,7 +55,8 @@ def _head(said: Verdict, diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     first = next(iter(diagnosis.findings), None)
     if first is None or not (first.mode in TERMINAL or first.severity >= NAMED):
         return
-    for stack in [each for each in first.stacks if each.rank in first.where.ranks][:1]:
+    late = first.where.ranks
+    for stack in [each for each in first.stacks if not late or each.rank in late][:1]:
         share = "" if first.mode in TERMINAL else f" ({percent(stack.share)} of samples)"
         yield from style.field("in", own_place(stack.frames) + share, most=1)
     if first.mode not in TERMINAL:
