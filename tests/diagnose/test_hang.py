@@ -116,6 +116,22 @@ def test_of_two_that_differ_neither_is_called_wrong():
     assert finding.cause.startswith("rank 0 (node node0) entered all_reduce of 4096 B, rank 1 ")
 
 
+@pytest.mark.parametrize(
+    ("call", "wrong"),
+    [
+        ({"op": Op.BARRIER}, [0, 1]),  # made by 1 alone, or left out by 0
+        ({"bytes_in": 8}, [1]),  # a size that nobody ever brought
+        ({"bytes_in": 16_000_000}, [1]),  # the next bucket's: one was left out
+    ],
+)
+def test_of_two_the_one_is_named_that_brought_or_left_out_something(call, wrong):
+    """Buckets of 25 and 16 MB in turn; the one of 25 MB is due."""
+    world = World(ranks=2, buckets=2, bucket_bytes=(25_000_000, 16_000_000))
+    finding = hang_of(hung(world, {0: {"bytes_in": 25_000_000}, 1: call}))
+    assert finding.where.ranks == wrong
+    assert ("nothing tells who is wrong" in finding.title) == (len(wrong) > 1)
+
+
 def test_who_hangs_in_another_group_is_a_victim():
     world = World(ranks=4, style="grid", tensor_parallel=2)
     # dp0 = (0, 2), dp1 = (1, 3), tp0 = (0, 1), tp1 = (2, 3): 0 waits for 2 in dp0, and so 1 for 0

@@ -132,6 +132,7 @@ def _option(texts: Sequence[str], gain: Share | None, numbers: Mapping[str, Any]
 
 CERTAIN, LIKELY = 0.95, 0.7  # confidence from which a finding is called so
 MOST_WORDS = 35  # of a verdict, without numbers and signs
+HEAD_WORDS = MOST_WORDS // 2  # of these, of what ended a job
 FEWEST_WORDS = 5  # of a cause or an action
 _NAMED_BEFORE = re.compile(r"^ranks? [\d, and-]+(?: and \d+ more)?(?: \([^()]*\))?:? ")
 NOTHING = "no step was finished by every rank: there is nothing to judge yet"
@@ -187,7 +188,8 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any], fabric: str
         return Verdict(NOTHING, "", fabric=fabric)
     worst = max((finding.severity for finding in findings), default=0.0)
     if worst < NAMED and not (findings and findings[0].mode in TERMINAL):
-        return replace(_healthy(findings, summary), fabric=fabric)
+        found = _healthy(findings, summary)
+        return replace(found, fabric=fabric) if found.healthy else found
     first = findings[0]
     remedy = best(first)
     action = remedy.action if remedy else ""
@@ -195,7 +197,7 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any], fabric: str
         seen = first.observation
         if first.mode == "hang" and not seen.startswith(first.title):  # who is to blame comes first
             seen = f"{first.title}: {seen}"
-        found = Verdict(seen, "", remedy=remedy, fabric=fabric)
+        found = Verdict(words.shorten(seen, HEAD_WORDS), "", remedy=remedy, fabric=fabric)
         return found.within(MOST_WORDS, first.cause.partition("; ")[0], action)
     before_ns = (summary.get("step_time") or {}).get("mean_ns")
     verb = "cost" if len(first.where.ranks) > 1 and not takes_turns(first) else "costs"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,10 +89,17 @@ def stuck(trace: Trace) -> list[Stuck]:
 def title(place: Stuck) -> str:
     """Who kept the others waiting in it, or entered another call, in a few words."""
     return say(
-        f"hang.{'absent' if place.missing else 'mismatch' if place.different else 'hung'}",
+        f"hang.{_how(place)}",
         those=place.missing or place.different or place.waiting,
         operation=Op(place.op).name.lower(),
     )
+
+
+def _how(place: Stuck) -> str:
+    """What keeps an operation, in a word."""
+    if place.missing or not place.different:
+        return "absent" if place.missing else "hung"
+    return "apart" if set(place.calls) <= set(place.different) else "mismatch"
 
 
 def long_enough(place: Stuck, step_ns: float) -> bool:
@@ -251,8 +258,10 @@ def _different(calls: Mapping[int, EnteredCall]) -> tuple[Op, list[int]]:
 
 
 def _unusual(events: Columns, waiting: Columns, calls: Mapping[int, EnteredCall]) -> list[int]:
-    """Without a majority, the ranks whose call is not the one that followed the longest repetition
-    of the previous calls; training repeats its collectives."""
+    """Without a majority, the ranks that erred: the call that followed the longest repetition of
+    the previous calls was due, as training repeats its collectives, and they left it out, made the
+    one before again, or brought other arguments. A new call is no error: others may have left it
+    out."""
     group, sequence, rank = (waiting[name][0] for name in ("group", "group_seq", "rank"))
     own = events.select((events.group == group) & (events["rank"] == rank))
     own = own.select(own.group_seq < sequence).sorted_by("group_seq")
@@ -260,15 +269,19 @@ def _unusual(events: Columns, waiting: Columns, calls: Mapping[int, EnteredCall]
     kinds = [call_of(own, index)[:3] for index in range(len(own))]
     known = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
     code = np.array([known[kind] for kind in kinds])
-    followed, ends = None, np.arange(1, len(code))
+    due, ends = None, np.arange(1, len(code))
     for back in range(1, len(code)):
         ends = ends[ends >= back]
         ends = ends[code[ends - back] == code[-back]]
         if not len(ends):
             break
-        followed = kinds[ends[-1]]
-    odd = sorted(rank for rank, call in calls.items() if call[:3] != followed)
-    return odd if len(odd) < len(calls) else []
+        due = kinds[ends[-1]]
+    if due is None:
+        return []
+    off = {kinds[-1], *(later for call, later in pairwise(kinds) if call == due)}
+    odd = {rank: call[:3] for rank, call in calls.items() if call[:3] != due}
+    erred = (kind in off or (kind[0] == due[0] and kind not in known) for kind in odd.values())
+    return sorted(odd) if len(odd) < len(calls) and all(erred) else []
 
 
 def _ranks_past(trace: Trace, events: Columns, group: int, sequence: int) -> set[int]:
