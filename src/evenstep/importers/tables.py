@@ -6,7 +6,6 @@ import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from glob import escape
 from itertools import islice
 from pathlib import Path
@@ -20,7 +19,7 @@ from evenstep.importers.compression import GZIP, ZSTANDARD
 from evenstep.importers.content import MOST_CONTAINERS, SourceFile, content, lines
 from evenstep.importers.json_rows import rows
 from evenstep.trace.columns import Array
-from evenstep.trace.store.database import connect
+from evenstep.trace.store.database import connect, literal
 
 if TYPE_CHECKING:
     import duckdb
@@ -128,14 +127,15 @@ def read_table(
 
     Raises `TraceError` where it cannot be read, `MissingExtra` without DuckDB.
     """
-    if file.json:
-        table = _of_json(file, numbers, texts, limits)
-    else:
-        with _connection(file.path) as connection:
-            _load(connection, file, numbers, texts)
-            if file.separator:
-                limits += _rejected_lines(connection, file.path)
-            table = _fetch(connection, numbers, texts)
+    place = {name: at for at, name in reversed(list(enumerate(file.names)))}
+    with _connection(file.path) as connection:
+        if file.json:
+            wanted = {name: f"c{place[name]}" for name in (*numbers, *texts)}
+            connection.register("written", _of_json(file, wanted, limits))
+        _load(connection, file, place, numbers, texts)
+        if file.separator:
+            limits += _rejected_lines(connection, file.path)
+        table = _fetch(connection, numbers, texts)
     columns = [*table.numbers.values(), *(code for _, code in table.texts.values())]
     if any(len(column) >= MOST_ROWS for column in columns):
         limits.append(f"{file.path}: only the first {MOST_ROWS} rows were read")
@@ -158,13 +158,17 @@ def _parquet_names(path: Path, wanted: Sequence[str]) -> list[str]:
 def _load(
     connection: duckdb.DuckDBPyConnection,
     file: TableFile,
+    place: Mapping[str, int],
     numbers: Sequence[str],
     texts: Sequence[str],
 ) -> None:
-    origin = _csv_reader(file) if file.separator else "read_parquet(?)"
-    place = {name: at for at, name in reversed(list(enumerate(file.names)))}
+    path = literal(Path(escape(str(file.path))))
+    origin = _csv_reader(file, path) if file.separator else f"read_parquet({path})"
+    origin = "written" if file.json else origin
 
     def value(name: str) -> str:
+        if file.json:
+            return f"c{place[name]}"
         if file.separator:
             return f"""trim("c{place[name]}", '" ')"""
         return '"' + name.replace('"', '""') + '"'
@@ -176,20 +180,18 @@ def _load(
         picked.append(f"coalesce(TRY_CAST({plain} AS DOUBLE), {date}) AS n{at}")
     picked += [f"nullif(CAST({value(name)} AS VARCHAR), '') AS t{at}"
                for at, name in enumerate(texts)]  # fmt: skip
-    connection.execute(
-        f"CREATE TEMP TABLE found AS SELECT {', '.join(picked)} FROM {origin} LIMIT {MOST_ROWS}",
-        [escape(str(file.path))],
-    )
+    query = f"SELECT {', '.join(picked)} FROM {origin} LIMIT {MOST_ROWS}"
+    connection.execute(f"CREATE TEMP TABLE found AS {query}")
 
 
-def _csv_reader(file: TableFile) -> str:
+def _csv_reader(file: TableFile, path: str) -> str:
     """DuckDB's reader of a CSV without guessing; a stray quote does not swallow rows."""
     columns = ", ".join(f"'c{at}': 'VARCHAR'" for at in range(len(file.names)))
     with file.path.open("rb") as stream:
         magic = stream.read(len(ZSTANDARD))
     packed = "gzip" if magic[:2] == GZIP else "zstd" if magic == ZSTANDARD else "none"
     return (
-        f"read_csv(?, header = true, delim = '{file.separator}', quote = '', escape = '', "
+        f"read_csv({path}, header = true, delim = '{file.separator}', quote = '', escape = '', "
         f"auto_detect = false, columns = {{{columns}}}, null_padding = true, "
         f"strict_mode = false, store_rejects = true, compression = '{packed}')"
     )
@@ -221,32 +223,23 @@ def _fetch(
     return found
 
 
-def _of_json(
-    file: TableFile, numbers: Sequence[str], texts: Sequence[str], limits: list[str]
-) -> Table:
-    values: dict[str, list[float]] = {name: [] for name in numbers}
-    spoken: dict[str, list[str]] = {name: [] for name in texts}
+def _of_json(file: TableFile, wanted: Mapping[str, str], limits: list[str]) -> dict[str, Array]:
+    """The `wanted` columns of a file's JSON as texts, under their new names."""
+    found: dict[str, list[str | None]] = {name: [] for name in wanted}
     wrong = 0
     for text in _texts(file):
         try:
-            found = list(rows(_value(text)))
+            told = list(rows(_value(text)))
         except (msgspec.DecodeError, RecursionError):
             wrong += 1
             continue
-        for row in found:
-            for name, numbered in values.items():
-                numbered.append(_number(row, name))
-            for name, told in spoken.items():
-                value = row.get(name)
-                told.append(str(value)[:256] if isinstance(value, str | int) else "")
+        for name, column in found.items():
+            values = (row.get(name) for row in told)
+            column += [str(one)[:256] if isinstance(one, int | float | str) else None
+                       for one in values]  # fmt: skip
     if wrong:
         limits.append(f"{file.path}: {wrong} lines that are not JSON objects were left out")
-    table = Table({name: np.array(column, float) for name, column in values.items()}, {})
-    for name, told in spoken.items():
-        kinds = sorted(set(told) - {""})
-        code = {text: at for at, text in enumerate(kinds)}
-        table.texts[name] = kinds, np.array([code.get(text, -1) for text in told], np.int64)
-    return table
+    return {wanted[name]: np.array(column, object) for name, column in found.items()}
 
 
 def _texts(file: TableFile) -> Iterator[str]:
@@ -273,21 +266,3 @@ def _value(text: str) -> Any:
     if not isinstance(value, dict | list):
         raise msgspec.DecodeError("neither an object nor a list")
     return value
-
-
-def _number(row: Mapping[str, Any], name: str) -> float:
-    value = row.get(name)
-    try:
-        return float(value) if isinstance(value, int | float | str) else np.nan
-    except OverflowError:
-        return np.nan
-    except ValueError:
-        return _since_1970_s(str(value))
-
-
-def _since_1970_s(text: str) -> float:
-    try:
-        at = datetime.fromisoformat(text[:40].replace("Z", "+00:00"))
-    except ValueError:
-        return np.nan
-    return (at if at.tzinfo else at.replace(tzinfo=timezone.utc)).timestamp()
