@@ -1,24 +1,20 @@
 """Read an SQLite database of unknown origin safely.
 
 It is opened read-only; only stored columns of plain tables are read, never views or virtual tables,
-which compute; values that are not numbers where a number is expected become -1.
+which compute; what is not a whole number where one is expected becomes -1.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
-
 from evenstep.importers.compression import Stream
-from evenstep.importers.draft import LATEST_NS
-from evenstep.trace.columns import Array
 
 MAGIC = b"SQLite format 3\0"
 MOST_ROWS = 10_000_000  # of a table: as many as fit into memory
@@ -57,28 +53,27 @@ def _connect(path: Path) -> sqlite3.Connection:
     return database
 
 
-def tables_of(database: sqlite3.Connection, wanted: Sequence[str]) -> dict[str, frozenset[str]]:
+def tables_of(database: sqlite3.Connection, wanted: Collection[str]) -> dict[str, frozenset[str]]:
     """Columns of each wanted table that is a plain one."""
-    marks = ",".join("?" * len(wanted))
-    query = (
-        "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%' "
-        f"AND name IN ({marks})"
-    )
-    found = [name for (name,) in database.execute(query, wanted)]
+    plain = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
     return {
         name: frozenset(row[1] for row in database.execute(f'PRAGMA table_info("{name}")'))
-        for name in found
+        for (name,) in database.execute(plain).fetchall()
         if name in wanted
     }
 
 
 def pieces(
-    database: sqlite3.Connection, tables: Tables, table: str,
-    columns: Sequence[str], *, where: str = "1",
+    database: sqlite3.Connection, tables: Tables, table: str, numbers: Collection[str],
+    values: Collection[str] = (), *, where: str = "1",
 ) -> Iterator[list[tuple[Any, ...]]]:  # fmt: skip
-    """Yield rows of some columns of a table, piece by piece; a missing column is None."""
-    known = [f'"{name}"' if name in tables[table] else "NULL" for name in columns]
-    query = f'SELECT {", ".join(known)} FROM "{table}" WHERE {where} LIMIT {MOST_ROWS}'
+    """Yield rows of some columns of a table, piece by piece: whole numbers, -1 for anything else,
+    then values of any type. A missing column is -1 or None."""
+    known = tables[table]
+    whole = 'CASE typeof("{0}") WHEN \'integer\' THEN "{0}" ELSE -1 END'
+    picked = [whole.format(name) if name in known else "-1" for name in numbers]
+    picked += [f'"{name}"' if name in known else "NULL" for name in values]
+    query = f'SELECT {", ".join(picked)} FROM "{table}" WHERE {where} LIMIT {MOST_ROWS}'
     cursor = database.execute(query)
     while rows := cursor.fetchmany(_PIECE_ROWS):
         yield rows
@@ -90,10 +85,10 @@ class Names:
     def __init__(self, database: sqlite3.Connection, tables: Tables, table: str) -> None:
         self.listed = [""]  # by number
         self._numbers: dict[str, int] = {"": 0}
-        self._by_id: dict[Any, str] = {}
+        self._by_id: dict[int, str] = {}
         self._room = _MOST_TEXT
         if {"id", "value"} <= tables.get(table, frozenset()):
-            for rows in pieces(database, tables, table, ("id", "value")):
+            for rows in pieces(database, tables, table, ["id"], ["value"]):
                 self._by_id |= {key: self._kept(text) for key, text in rows}
 
     def _kept(self, text: Any) -> str:
@@ -117,22 +112,3 @@ class Names:
             self._numbers[text] = len(self.listed)
             self.listed.append(text)
         return self._numbers[text]
-
-
-def whole_number(value: Any) -> int:
-    """A value that is a possible time; -1 for anything else."""
-    return value if isinstance(value, int) and 0 <= value < LATEST_NS else -1
-
-
-def stamp(value: Any) -> int:
-    """A possible time other than 0, which CUPTI writes for a missing one; -1 for anything else."""
-    return whole_number(value) or -1
-
-
-def key(value: Any) -> int:
-    """A value that is a possible id; -1 for anything else."""
-    return value if isinstance(value, int) else -1
-
-
-def table_of(rows: list[list[int]]) -> Array:
-    return np.array(rows, np.int64)

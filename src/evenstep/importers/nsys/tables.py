@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,9 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import TraceError
+from evenstep.importers.draft import LATEST_NS
 from evenstep.importers.merging import append_window
-from evenstep.importers.nsys.database import (
-    MOST_ROWS,
-    Names,
-    key,
-    open_database,
-    pieces,
-    stamp,
-    table_of,
-    tables_of,
-    whole_number,
-)
+from evenstep.importers.nsys.database import MOST_ROWS, Names, open_database, pieces, tables_of
 from evenstep.trace.columns import Array, Columns
 
 _RANGES = (59, 60, 70, 71)  # push/pop and start/end ranges of NVTX, and as nsys imports them
@@ -43,7 +34,11 @@ NVTX = "NVTX_EVENTS"
 STRINGS = "StringIds"
 SYSTEM = "TARGET_INFO_SYSTEM_ENV"
 SESSION = "TARGET_INFO_SESSION_START_TIME"
-_ON_DEVICE = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+#: Our columns, and those of nsys.
+_ON_DEVICE = {"start": "start", "end": "end", "device": "deviceId", "stream": "streamId",
+              "correlation": "correlationId", "process": "globalPid"}  # fmt: skip
+_LAUNCHES = {"start": "start", "end": "end", "thread": "globalTid", "correlation": "correlationId"}
+_NAMED = {"start": "start", "end": "end", "thread": "globalTid"}
 TABLES = (KERNELS, *COPIES, RUNTIME, NVTX, STRINGS, SYSTEM, SESSION)
 
 
@@ -144,22 +139,38 @@ class _Reader:
         return set(columns) <= self.tables.get(table, frozenset())
 
     def _rows(
-        self, tables: Sequence[str], wanted: Sequence[str], convert: Callable[[Any], list[int]],
-        names: Sequence[str], what: str, where: str = "1",
+        self, tables: Sequence[str], columns: Mapping[str, str], what: str,
+        texts: Sequence[str] = (), where: str = "1", earliest: int = 1, **more: Callable[..., int],
     ) -> Columns:  # fmt: skip
-        """The rows of some tables as columns, without those whose times are not possible."""
-        parts = [
-            table_of([convert(row) for row in rows])
-            for table in tables
-            for rows in pieces(self.database, self.tables, table, wanted, where=where)
-        ]
-        return _timed_rows(parts, names, what, self.limits)
+        """The rows of some tables as columns, with `more` made of their texts; without those whose
+        times are not possible (CUPTI writes 0 for a missing one)."""
+        names = [*columns, *more]
+        parts = [np.zeros((0, len(names)), np.int64)]
+        for table in tables:
+            read = pieces(self.database, self.tables, table, columns.values(), texts, where=where)
+            for rows in read:
+                told = [row[len(columns) :] for row in rows]
+                numbers = np.array([row[: len(columns)] for row in rows], np.int64)
+                made = [np.array([make(*each) for each in told]) for make in more.values()]
+                parts.append(np.column_stack([numbers, *made]))
+        found = Columns(dict(zip(names, np.concatenate(parts).T.copy(), strict=True)))
+        sane = _possible(found.start, found.end, earliest)
+        if not sane.all():
+            wrong = int((~sane).sum())
+            self.limits.append(f"{wrong} {what} have no times that make sense: left out")
+        if len(found) >= MOST_ROWS:
+            self.limits.append(f"only the first {MOST_ROWS} {what} were read")
+        return found.select(sane)
+
+    def _on_device(self, tables: Sequence[str], what: str, text: str) -> Columns:
+        found = self._rows(tables, _ON_DEVICE, what, [text], name=self.names.number)
+        return found.with_column("process", found.process >> 24)
 
     def _kernels(self) -> Columns:
         if not self._has(KERNELS, "start", "end"):
             raise TraceError(f"{self.path}: table {KERNELS} has no start and end; export it again")
         text = "shortName" if self._has(KERNELS, "shortName") else "demangledName"
-        found = self._on_device([KERNELS], (*_ON_DEVICE, text), "kernels")
+        found = self._on_device([KERNELS], "kernels", text)
         if not len(found):
             raise TraceError(
                 f"{self.path} holds no kernel; profile with nsys profile --trace=cuda,nvtx"
@@ -168,51 +179,41 @@ class _Reader:
 
     def _copies(self) -> Columns:
         there = [table for table in COPIES if self._has(table, "start", "end")]
-        return self._on_device(there, (*_ON_DEVICE, "unnamed"), "copies")
-
-    def _on_device(self, tables: Sequence[str], wanted: Sequence[str], what: str) -> Columns:
-        number = self.names.number
-        found = self._rows(
-            tables, wanted,
-            lambda row: [*map(stamp, row[:2]), *map(key, row[2:-1]), number(row[-1])],
-            ("start", "end", "device", "stream", "correlation", "process", "name"), what,
-        )  # fmt: skip
-        return found.with_column("process", found.process >> 24)
+        return self._on_device(there, "copies", "unnamed")
 
     def _launches(self) -> Columns:
-        wanted = ("start", "end", "globalTid", "correlationId")
-        return self._rows(
-            [RUNTIME] * self._has(RUNTIME, *wanted), wanted,
-            lambda row: [*map(stamp, row[:2]), *map(key, row[2:])],
-            ("start", "end", "thread", "correlation"), "calls of the runtime",
-        )  # fmt: skip
+        there = [RUNTIME] * self._has(RUNTIME, *_LAUNCHES.values())
+        return self._rows(there, _LAUNCHES, "calls of the runtime")
 
     def _ranges(self) -> Columns:
-        known = self._has(NVTX, "start", "end", "globalTid")
+        known = self._has(NVTX, *_NAMED.values())
         if not known:
             self.limits.append("no NVTX ranges were traced: there are neither steps nor sizes")
         where = f"eventType IN {_RANGES}" if self._has(NVTX, "eventType") else "1"
         return self._rows(
-            [NVTX] * known,
-            ("start", "end", "globalTid", "text", "textId", "jsonText", "jsonTextId"), self._range,
-            ("start", "end", "thread", "name", "payload"), "NVTX ranges",
-            f'{where} AND "end" IS NOT NULL',
+            [NVTX] * known, _NAMED, "NVTX ranges", ("text", "textId", "jsonText", "jsonTextId"),
+            f'{where} AND "end" IS NOT NULL', 0, payload=self._payload,
+            name=lambda text, number, *_: self.names.number(number if text is None else text),
         )  # fmt: skip
 
-    def _range(self, row: tuple[Any, ...]) -> list[int]:
-        """One range as numbers. Only payloads of NCCL's ranges are kept."""
-        start, end, thread, text, text_id, payload, payload_id = row
-        name = text_id if text is None else text
-        names, place = self.names, -1
-        if "nccl" in names.text(name)[:6] and len(self.payloads) < MOST_PAYLOADS:
-            said = names.text(payload_id if payload is None else payload)
-            place = _payload(self.payloads, said)
-        return [whole_number(start), whole_number(end), key(thread), names.number(name), place]
+    def _payload(self, text: Any, text_id: Any, payload: Any, payload_id: Any) -> int:
+        """The number of a range's payload, which is kept of NCCL's ranges; else -1."""
+        called = self.names.text(text_id if text is None else text)
+        if "nccl" not in called[:6] or len(self.payloads) >= MOST_PAYLOADS:
+            return -1
+        try:
+            said = json.loads(self.names.text(payload_id if payload is None else payload))
+        except (ValueError, RecursionError):
+            return -1
+        if not (found := dict(_entries(said))):
+            return -1
+        self.payloads.append(found)
+        return len(self.payloads) - 1
 
     def _hostname(self) -> str:
         if not self._has(SYSTEM, "name", "value"):
             return ""
-        for rows in pieces(self.database, self.tables, SYSTEM, ("name", "value")):
+        for rows in pieces(self.database, self.tables, SYSTEM, (), ("name", "value")):
             for name, value in rows:
                 if str(name).lower() == "hostname":
                     return str(value)[:256]
@@ -221,49 +222,23 @@ class _Reader:
     def _began(self) -> int:
         if not self._has(SESSION, "utcEpochNs"):
             return 0
-        rows = next(pieces(self.database, self.tables, SESSION, ("utcEpochNs",)), [])
-        began = whole_number(rows[0][0]) if rows else 0
-        return began if 0 <= began < LATEST_BEGIN_NS else 0
+        rows = next(pieces(self.database, self.tables, SESSION, ["utcEpochNs"]), [(0,)])
+        return rows[0][0] if 0 <= rows[0][0] < LATEST_BEGIN_NS else 0
 
 
-def _payload(payloads: list[dict[str, Any]], text: str) -> int:
-    """Keep a payload's entries by name, with nesting removed; return its index, -1 without any."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return -1
-    found: dict[str, Any] = {}
-    _flatten(value, found, _DEPTH)
-    if not found:
-        return -1
-    payloads.append(found)
-    return len(payloads) - 1
+def _entries(value: Any, depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
+    """Names and values of a payload, those in others' too."""
+    listed = [("", one) for one in value] if isinstance(value, list) else ()
+    for name, one in value.items() if isinstance(value, dict) else listed:
+        if isinstance(one, dict | list) and depth > 1:
+            yield from _entries(one, depth - 1)
+        elif name and not isinstance(one, dict | list):
+            yield name.lower(), one
 
 
-def _flatten(value: Any, found: dict[str, Any], depth: int) -> None:
-    if depth == 0:
-        return
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            if isinstance(inner, dict | list):
-                _flatten(inner, found, depth - 1)
-            else:
-                found[name.lower()] = inner
-    elif isinstance(value, list):
-        for inner in value:
-            _flatten(inner, found, depth - 1)
-
-
-def _timed_rows(parts: list[Array], names: Sequence[str], what: str, limits: list[str]) -> Columns:
-    """Rows as columns, without rows whose times are not possible."""
-    table = np.concatenate([np.zeros((0, len(names)), np.int64), *parts])
-    start, end = table[:, 0], table[:, 1]
-    sane = (start >= 0) & (end >= start)
-    if sane.any():  # a session is not longer, whenever its clock began
-        middle = int(np.median(start[sane]))
-        sane &= (np.abs(start - middle) < LONGEST_NS) & (end - start < LONGEST_NS)
-    if not sane.all():
-        limits.append(f"{int((~sane).sum())} {what} have no times that make sense: left out")
-    if len(table) >= MOST_ROWS:
-        limits.append(f"only the first {MOST_ROWS} {what} were read")
-    return Columns({name: table[sane, i].copy() for i, name in enumerate(names)})
+def _possible(start: Array, end: Array, earliest: int) -> Array:
+    """Which times are possible: no session is longer than some days, whenever its clock began."""
+    sane = (start >= earliest) & (end >= start) & (end < LATEST_NS)
+    middle = int(np.median(start[sane])) if sane.any() else 0
+    near = (np.abs(start - middle) < LONGEST_NS) & (end - start < LONGEST_NS)
+    return np.asarray(sane & near)
