@@ -105,7 +105,7 @@ class _Simulated:
             return client()
         name = f"evenstep-scale-{os.getpid()}-{rank // LOCAL}"
         inner = gathers_by_node(world, LOCAL)
-        found: Any = StoreClient(name, client)
+        found: Any = StoreClient(name, client, lambda: False)
         if rank % LOCAL == 0:
             found = StoreServer(client(), name, lambda key: inner and "/r" in key)
         self._stores.append(found)

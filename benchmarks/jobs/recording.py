@@ -32,6 +32,7 @@ COLLECTIVES = 64  # of a step that is ended
 #: Loops that are paid for as a whole: collectives of a step, and the pause before each of them.
 LOOPS = {"cold": (10, 0.0038), "dense": (64, 0.0006), "hot": (64, 0.0)}
 BLOCK = 5  # steps in a row with evenstep, or without
+PLAIN_WAIT = vars(Work)["wait"]  # torch's own
 
 
 class Job:
@@ -51,8 +52,8 @@ class Job:
         if on:
             yield
             return
-        ours, key = Work.wait, torch._C.DispatchKey.BackendSelect
-        Work.wait = _plain(ours)
+        ours, key = vars(Work)["wait"], torch._C.DispatchKey.BackendSelect
+        Work.wait = PLAIN_WAIT
         try:
             with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
                 yield
@@ -119,12 +120,6 @@ class Job:
         first = self._recorder.stack.step
         paid_ns = self.compared(lambda on: self.steps_ns(on, collectives, pause_s), pairs)
         return {"paid_ns": paid_ns, "first": first, "end": self._recorder.stack.step}
-
-
-def _plain(wait: Any) -> Any:
-    """What torch's own function was before it was replaced."""
-    names = wait.__code__.co_freevars
-    return wait.__closure__[names.index("original")].cell_contents
 
 
 def main() -> None:

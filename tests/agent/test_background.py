@@ -60,6 +60,19 @@ def test_ranks_share_from_their_first_meeting_on(background):
     assert background.work.sharing is not None
 
 
+def test_a_rank_that_cannot_reach_its_nodes_first_has_its_own_client_once_a_step_has_ended(
+    background,
+):
+    store = FakeStore()
+    background._identity.local_rank, background._local_world = 1, 2
+    background.connect(lambda: store, 77)  # a meeting of which no first rank listens here
+    clients = []
+    for background._recorder.step in (0, 1):
+        background._store.pump()
+        clients.append(background._store._own)
+    assert clients == [None, store]
+
+
 def test_ranks_that_meet_again_share_in_the_store_of_now(background):
     first, second = FakeStore(), FakeStore()
     background.connect(lambda: first, 1)

@@ -21,7 +21,7 @@ def attached(tmp_path, monkeypatch):
     failures = []
     fake = SimpleNamespace(
         recorder=Recorder(spool), spool=spool, failure="", failures=failures,
-        give_up=failures.append, end_step=lambda now: fake.recorder.clock.end_step(now),
+        give_up=failures.append, end_step=lambda now, _: fake.recorder.clock.end_step(now),
     )  # fmt: skip
     monkeypatch.setattr(agent, "_agent", fake)
     yield fake
@@ -147,7 +147,7 @@ def test_the_first_mark_after_an_optimizers_is_of_the_same_step(attached, backwa
 
 
 def test_a_step_that_fails_inside_us_is_ours_to_handle(attached):
-    attached.end_step = lambda now: 1 // 0
+    attached.end_step = lambda *_: 1 // 0
     evenstep.step()
     assert [type(error) for error in attached.failures] == [ZeroDivisionError]
 

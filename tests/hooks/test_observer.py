@@ -174,15 +174,44 @@ def test_a_gate_that_goes_while_it_is_looked_at_is_no_failure(
     assert (passed, failures) == ([1], [])
 
 
-@pytest.mark.parametrize("part", ["waited", "waited_natively"])
-def test_a_failure_while_waiting_is_ours_alone(hooked, failures, monkeypatch, part, mechanism):
-    if (mechanism == COMPILED) != (part == "waited_natively"):
-        pytest.skip("the other mechanism's")
-    monkeypatch.setattr(Observer, part, broken)
+def test_a_failure_while_waiting_is_ours_alone(hooked, failures, monkeypatch, mechanism):
+    monkeypatch.setattr(Batches if mechanism == COMPILED else Observer, "waited", broken)
     hooked()
     dist.all_reduce(torch.ones(1))
     dist.all_reduce(torch.ones(1))
     assert [type(failure) for failure in failures] == [OurError]
+
+
+def test_a_wait_enters_python_only_while_there_is_something_to_tell(
+    hooked, failures, monkeypatch, mechanism, recorder
+):
+    if mechanism != COMPILED:
+        pytest.skip("Python's own kernels wait in Python")
+    told = []
+    monkeypatch.setattr(Batches, "waited", lambda _, work: told.append(work))
+    hooks = hooked()
+    dist.all_reduce(torch.ones(1))  # nothing is known before the first
+    dist.all_reduce(torch.ones(1))
+    assert (len(told), failures) == (1, [])
+    monkeypatch.setattr(hooks._native.session.functions, "batch", lambda *_: 7)
+    assert hooks._native.end_batch() == 7
+    dist.all_reduce(torch.ones(1))
+    assert len(told) == 2
+    flags = [row[4] for row in recorder.issued(0, recorder.spool.last_number())]
+    assert [flag & Flag.HOST_BLOCKED for flag in flags] == [Flag.HOST_BLOCKED] * 3
+
+
+def test_a_wait_that_fails_raises_what_the_backend_raised(hooked, failures, monkeypatch):
+    c10d = torch._C._distributed_c10d
+
+    def refused(_: Any, *__: Any) -> Any:
+        raise TimeoutError("the peer is gone")
+
+    monkeypatch.setattr(c10d.Work, "wait", refused)
+    hooked()
+    with pytest.raises(TimeoutError, match="the peer is gone"):
+        dist.all_reduce(torch.ones(1))
+    assert failures == []
 
 
 def test_a_group_that_cannot_be_hooked_is_still_made(hooked, failures, monkeypatch):

@@ -130,7 +130,9 @@ class Background:
         master = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
         name = node_store.socket_name(self._prefix, *master, str(meeting), str(identity.node))
         if identity.local_rank and self._local_world > 1:
-            return node_store.StoreClient(name, make_store)
+            step, recorder = self._recorder.step, self._recorder
+            # That rank listens before it issues a collective, which a step of ours awaits.
+            return node_store.StoreClient(name, make_store, lambda: recorder.step > step)
         by_node = node_store.gathers_by_node(identity.world, self._local_world)
         windows = re.compile(re.escape(self._prefix) + r"/\d+/r\d+")
 

@@ -270,14 +270,17 @@ class Agent:
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def end_step(self, now_ns: int) -> None:
-        """End a step. On the training thread; may sleep when pacing."""
-        began_ns = time.thread_time_ns() if self.recorder.sampled else 0
+    def end_step(self, now_ns: int, began_ns: int = 0) -> None:
+        """End a step. On the training thread; may sleep when pacing. `began_ns`: that thread's time
+        when our code began, where it has been read."""
+        sampled = self.recorder.sampled
+        if sampled and not began_ns:
+            began_ns = time.thread_time_ns()
         step = self._work.end(now_ns)
-        if began_ns:
-            self.recorder.end_cost.add(time.thread_time_ns() - began_ns, readings=1)
         if step >= self.recorder.words[Word.ATTENDED] or self._control.due:
             self._attend(step)
+        if sampled:
+            self.recorder.end_cost.add(time.thread_time_ns() - began_ns, readings=1)
 
     def _attend(self, step: int) -> None:
         """Do what is not to be done in each step, and find out when there is more: every line that

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from time import monotonic_ns
+from time import monotonic_ns, thread_time_ns
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -64,9 +64,10 @@ def step() -> None:
     """End a step here, and from now on only here; one that an optimizer has just ended, once."""
     attached = agent.current()
     if attached is not None and not attached.failure:
+        began_ns = thread_time_ns() if attached.recorder.sampled else 0
         try:
             if not attached.recorder.taken_over():
-                attached.end_step(monotonic_ns())
+                attached.end_step(monotonic_ns(), began_ns)
         except Exception as error:
             attached.give_up(error)
 

@@ -4,8 +4,8 @@ The store is a server in the process of rank 0, and every client costs it a conn
 first rank of a node has a client; the others reach that rank by a local socket named after the run
 (unix(7), "abstract": not a file, it ends with its process). Values they write are passed on to the
 store, except those that only their own node reads; keys they ask for are looked up once for all of
-them and pushed when their values change. Nothing blocks. A rank that cannot connect within
-`CONNECT_TIMEOUT_S` makes a client of its own.
+them and pushed when their values change. Nothing blocks. A rank
+that cannot connect although the first rank of its node must listen makes a client of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import hashlib
 import os
 import socket
 import struct
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -24,7 +23,6 @@ DIRECT_RANKS = 64
 SET, DELETE, WATCH = range(3)
 MOST_BYTES = 1 << 14  # of a message, the key included
 MOST_WAITING = 64  # messages queued until the socket takes them
-CONNECT_TIMEOUT_S = 20.0
 _HEAD = struct.Struct("<BH")
 _CREDENTIALS = struct.Struct("iII")
 
@@ -150,18 +148,17 @@ class StoreServer:
 
 
 class StoreClient:
-    """The store as another rank of the node uses it. `make_store` makes a client of its own."""
+    """The store as another rank of the node uses it. `make_store` makes a client of its own, where
+    `listens` says that the first rank must have made its socket, and it is not reached: a network
+    namespace has abstract names of its own (network_namespaces(7)).
+    """
 
     def __init__(
-        self,
-        name: str,
-        make_store: Callable[[], JobStore],
-        clock: Callable[[], float] = time.monotonic,
+        self, name: str, make_store: Callable[[], JobStore], listens: Callable[[], bool]
     ) -> None:
         self._name = "\0" + name
         self._make_store = make_store
-        self._clock = clock
-        self._since_s = clock()
+        self._listens = listens
         self._socket: socket.socket | None = None
         self._own: JobStore | None = None  # where no first rank of the node could be reached
         self._waiting: list[bytes] = []
@@ -191,7 +188,7 @@ class StoreClient:
             made.connect(self._name)
         except OSError:
             made.close()
-            if self._clock() - self._since_s > CONNECT_TIMEOUT_S:
+            if self._listens():
                 self._make_own()
             return False
         self._socket = made

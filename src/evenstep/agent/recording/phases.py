@@ -34,23 +34,23 @@ class Word:
     FAILURES = 9  # of compiled code
     COST_NS = 10  # thread time of compiled code in sampled calls
     COST_SAMPLES = 11
-    CALLS = 12  # of kernels so far
-    NOTED = 13  # compiled events so far
-    TOLD = 14  # of which the account has been told so many
-    BEGAN = 15  # ns: beginning of the step that is open on the training thread
-    DEVICES = 16  # devices with timers
-    SCHEDULE = 17  # descriptor of the kernel's account of the training thread, plus one; 0: none
-    MARKING = 18  # identity of the optimizer that marks the steps; 0: none yet
-    MANUAL = 19  # whether the script or a framework marks them instead
-    ATTENDED = 20  # the first step that Python has to begin
-    AT_ONCE = 21  # whether somebody waits for what the account is told
-    EVENTS = 22  # of hooks in the running step
-    EVENT_NS = 23  # thread time of compiled code in sampled events
-    EVENT_SAMPLES = 24
-    END_NS = 25  # the same of ending a step
-    END_SAMPLES = 26
-    SCHEDULE_DEVICE = 27  # of that account's file: the number may become another file's
-    SCHEDULE_INODE = 28
+    NOTED = 12  # compiled events so far
+    TOLD = 13  # of which the account has been told so many
+    BEGAN = 14  # ns: beginning of the step that is open on the training thread
+    DEVICES = 15  # devices with timers
+    SCHEDULE = 16  # descriptor of the kernel's account of the training thread, plus one; 0: none
+    MARKING = 17  # identity of the optimizer that marks the steps; 0: none yet
+    MANUAL = 18  # whether the script or a framework marks them instead
+    ATTENDED = 19  # the first step that Python has to begin
+    AT_ONCE = 20  # whether somebody waits for what the account is told
+    EVENTS = 21  # of hooks in the running step
+    EVENT_NS = 22  # thread time of compiled code in sampled events
+    EVENT_SAMPLES = 23
+    END_NS = 24  # the same of ending a step
+    END_SAMPLES = 25
+    SCHEDULE_DEVICE = 26  # of that account's file: the number may become another file's
+    SCHEDULE_INODE = 27
+    WAITS = 28  # whether Python is told of waits for collectives
     USE = 29  # six counters of the process when the latest step ended, as in `ResourceUse`
 
 
@@ -67,8 +67,9 @@ class Event:
     OPTIMIZER_BEGINS = 4
     PHASE_ENDS = 5
     WAITED = 6
-    STEP_ENDED = 7
-    NONE = 8
+    BLOCKED = 7
+    STEP_ENDED = 8
+    NONE = 9
 
 
 EVENT_WORDS = 12  # of each of the `MOST_EVENTS` latest

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from sys import getswitchinterval
 from time import monotonic_ns, sleep, thread_time_ns, time_ns
@@ -65,7 +65,8 @@ _IN_PHASES = (_COLLECTIVE, _POINT_TO_POINT, _PAUSE, _SPAN)  # records whose pare
 
 SHORTEST_WAIT_NS = 20_000
 LONGEST_NAME = 200  # characters of a script's name: one table holds all names, groups and facts
-COST_SAMPLE = 16  # our cost is measured in one collective and one step of so many
+COST_SAMPLE = 17  # our cost is measured in one collective and one step of so many: a prime, so
+# that all collectives of a step have their turns
 COST_WINDOW = 64  # samples in the mean
 COLD_NS = 5_000_000  # time between calls after which caches are cold
 TURN_NS = 100_000  # for which the background holds the interpreter's lock at a time
@@ -81,6 +82,13 @@ def _reading_ns() -> int:
 
 
 READING_NS = _reading_ns()
+
+
+def mean_of_most(samples: Collection[float]) -> float:
+    """The mean but for the tenth at each end."""
+    cut = len(samples) // 10
+    kept = sorted(samples)[cut : len(samples) - cut]
+    return sum(kept) / len(kept)
 
 
 class OwnCost:
@@ -124,9 +132,7 @@ class OwnCost:
         cold = min(lasted_ns / (COLD_NS * calls), 1.0)
         called_ns = self.hot_ns + cold * max(self.cold_ns - self.hot_ns, 0.0)
         if (mean_ns := self._mean_ns) is None:
-            cut = len(self._samples) // 10
-            kept = sorted(self._samples)[cut : len(self._samples) - cut]
-            self._mean_ns = mean_ns = sum(kept) / len(kept)
+            self._mean_ns = mean_ns = mean_of_most(self._samples)
         return round(calls * (called_ns + mean_ns))
 
 
@@ -188,7 +194,8 @@ class Recorder:
         self._tells: list[tuple[Callable[..., object], int]] = [
             (clock.forward_begins, 2), (clock.forward_ends, 0), (clock.backward_begins, 1),
             (clock.backward_ends, 1), (clock.optimizer_begins, 0), (clock.ends, 0),
-            (lambda *times: self._stack.add(_SYNC, *times), 1), (self._step_ended, 9),
+            (lambda *times: self._stack.add(_SYNC, *times), 1),
+            (lambda *times: self._stack.count(_SYNC, *times), 1), (self._step_ended, 9),
         ]  # fmt: skip
         self.rest = None if compiled is None else compiled.rest  # of the heartbeat
         #: Takes a step that has ended: the arguments of `StepWork._ended`.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.arming import arm, disarm
+from evenstep.agent.recording.phases import Word
 from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.repeating import InferredSteps
 from evenstep.hooks.torch.call_sites import CallSites
@@ -15,7 +16,7 @@ from evenstep.hooks.torch.observer import Observer
 from evenstep.hooks.torch.phases import PhaseHooks
 from evenstep.hooks.torch.steps import RepeatedSteps
 from evenstep.hooks.torch.works import Batches
-from evenstep.hooks.wrapping import undo
+from evenstep.hooks.wrapping import replace_attribute, undo
 from evenstep.trace.spool.layout import WINDOW_STEPS
 
 if TYPE_CHECKING:
@@ -106,14 +107,31 @@ class TorchHooks:
 
                 gate = self._gate = CaptureGate(self._torch.cuda.CUDAGraph, self._native.capture)
                 self._undo.append(gate.remove)
-        look = None if self._native is None else self._native.look
         bindings = self._torch._C._distributed_c10d
-        then = None if self._repeated is None else self._repeated.waited
         self._undo.append(self._batches.patch(bindings.ProcessGroup))
-        self._undo.append(self._observer.patch_wait(bindings.Work, self._batches, look, then))
+        self._undo.append(self._patch_wait(bindings.Work))
         self._phases.install()
         self._undo.append(self._sites.remove)
         self._sites.begins(self._recorder.step)
+
+    def _patch_wait(self, work_type: Any) -> Callable[[], None]:
+        if self._native is None:
+            then = None if self._repeated is None else self._repeated.waited
+            return self._observer.patch_wait(work_type, self._batches, then)
+        self._recorder.words[Word.WAITS] = 1
+        hook = self._native.session.hook_wait(
+            self._recorder, work_type.wait, self._batches.reached, self._waited
+        )
+        return replace_attribute(work_type, "wait", hook)
+
+    def _waited(self, work: Any) -> None:
+        """A thread has waited, while compiled hooks tell of it."""
+        batches, repeated = self._batches, self._repeated
+        batches.waited(work)
+        if repeated is not None:
+            repeated.waited()
+        told = bool(batches.kept) or (repeated is not None and not repeated.off)
+        self._recorder.words[Word.WAITS] = told
 
     def _measure_mechanism(self) -> None:
         from evenstep.hooks.torch.mechanism import Measurement

@@ -16,10 +16,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from evenstep.agent.recording.recorder import mean_of_most
+
 #: Issues a collective; returns its thread time (ns).
 Call = Callable[[], int]
 
-HOT_CALLS, COLD_CALLS = 32, 24
+PAIRS = 48  # of calls without and with the kernel, hot and cold
 PAUSE_S = 0.005
 KEY = "FuncTorchGradWrapper"  # a dispatch key that few calls use
 
@@ -62,27 +64,25 @@ class Measurement:
             if self._pass_on is not None:
                 self._pass_on()
             with _calls(self._torch, compiled=self._pass_on is not None) as (bare, seen):
-                costs = [
-                    self._cost(bare, seen, calls, pause_s)
-                    for calls, pause_s in ((HOT_CALLS, 0.0), (COLD_CALLS, PAUSE_S))
-                ]
+                costs = [self._cost(bare, seen, pause_s) for pause_s in (0.0, PAUSE_S)]
         except Exception:  # then our stated cost is without the mechanism's
             return
         if not self._stopped.is_set():
             _known[self._pass_on is not None] = costs[0], costs[1]
-            self._done(costs[0], costs[1])
+            self._done(*costs)
 
-    def _cost(self, bare: Call, seen: Call, calls: int, pause_s: float) -> float:
-        """Cost of the kernel: the median difference over pairs of calls without and with it."""
+    def _cost(self, bare: Call, seen: Call, pause_s: float) -> float:
+        """Cost of the kernel: the mean difference over pairs of calls without and with it, in
+        turns, as our other costs are means: calls that find cold caches are no outliers."""
         found = []
-        for _ in range(calls):
+        for pair in range(PAIRS):
             spent = []
-            for call in (bare, seen):
+            for call in (bare, seen)[:: 1 if pair % 2 else -1]:
                 if self._stopped.wait(pause_s) if pause_s else self._stopped.is_set():
                     return 0.0
                 spent.append(call())
-            found.append(spent[1] - spent[0])
-        return max(sorted(found)[len(found) // 2], 0.0)
+            found.append(float(spent[1] - spent[0]) * (1 if pair % 2 else -1))
+        return max(mean_of_most(found), 0.0)
 
 
 @contextmanager

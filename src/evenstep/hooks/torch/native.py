@@ -24,7 +24,7 @@ from evenstep.trace.spool.layout import HEARTBEAT_OFFSET, Flag
 from evenstep.trace.spool.spool import Spool
 
 ORDINARY, MESSAGE, BLOCKS = range(3)  # `Kind` in recorder.cpp
-AROUND, OPTIMIZER_IN, OPTIMIZER_OUT = range(3)  # hooks of Python's functions
+AROUND, WAITING, OPTIMIZER_IN, OPTIMIZER_OUT = range(4)  # hooks of Python's functions
 
 _ARMED, _FAILURES = Word.ARMED, Word.FAILURES
 _DEVICES, _KEPT = Word.DEVICES, Word.KEPT
@@ -108,6 +108,15 @@ class Session:
         an attribute of a class."""
         given = (self.handle, self._safely(recorder.catch_up), *parts)
         return self.functions.hook(which, given, method)
+
+    def hook_wait(
+        self, recorder: Recorder, original: Any, before: Callable[[Any], None],
+        after: Callable[[Any], None],
+    ) -> Any:  # fmt: skip
+        """A `Work.wait`, for `original`. While the word `WAITS` says so, it calls `before` and
+        `after` with the work."""
+        told = (self._safely(before), self._safely(after))
+        return self.hook(WAITING, recorder, original, *told, method=True)
 
     def close(self) -> None:
         """Stop recording. The ring stays mapped while a running collective may write its end."""
@@ -223,10 +232,6 @@ class NativeKernels:
         """Pass the calls of this thread through: they are not the program's."""
         self.session.functions.pass_by(True)
 
-    def look(self) -> None:
-        """Look for the ends of works without a future."""
-        self.session.functions.look(self.session.handle)
-
     def capture(self, captures: int) -> None:
         """Set the number of CUDA graphs being captured: meanwhile no event is queried."""
         self.session.functions.capture(self.session.handle, captures)
@@ -237,7 +242,9 @@ class NativeKernels:
 
     def end_batch(self) -> int:
         """Number of the batch that is launched; 0 where it has no operation on a device."""
-        return int(self.session.functions.batch(self.session.handle, False))
+        batch = int(self.session.functions.batch(self.session.handle, False))
+        self.session.words[Word.WAITS] |= bool(batch)
+        return batch
 
     def batch_reached(self, batch: int) -> None:
         """The current stream is about to wait for a batch."""

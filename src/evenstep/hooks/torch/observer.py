@@ -14,7 +14,7 @@ from typing import Any
 
 from evenstep.agent.recording.entries import GroupState
 from evenstep.agent.recording.phases import Word
-from evenstep.agent.recording.recorder import SHORTEST_WAIT_NS, Recorder
+from evenstep.agent.recording.recorder import Recorder
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.message_orders import MessageOrders
 from evenstep.hooks.torch.operations import dtype_codes
@@ -30,8 +30,7 @@ BATCH_LIMIT = 8192  # operations of a batch; a script that fails within one neve
 #: A begun call: record and flags.
 Token = tuple[int, int]
 
-_BLOCKING, _KEPT, _LAST_ENTRY = Word.BLOCKING, Word.KEPT, Word.LAST_ENTRY
-_EVENTS = Word.EVENTS
+_LAST_ENTRY, _EVENTS = Word.LAST_ENTRY, Word.EVENTS
 
 _get_ident = threading.get_ident
 
@@ -237,37 +236,15 @@ class Observer:
             self._close(kept, now)
         recorder.host_waited(enter_ns, now, ident=ident)
 
-    def waited_natively(self, look: Callable[[], None], enter_ns: int) -> None:
-        """The same where compiled kernels record the ends: only the phase is left to record.
-
-        `look` makes them look for the ends of works without a future.
-        """
-        words, recorder = self.recorder.words, self.recorder
-        if words[_KEPT]:
-            look()
-        ident = _get_ident()
-        if ident != recorder.ident:
-            return
-        now, seq = monotonic_ns(), words[_BLOCKING]
-        if seq:
-            words[_BLOCKING] = 0
-            recorder.blocking[ident] = seq
-        elif now - enter_ns < SHORTEST_WAIT_NS:
-            words[_LAST_ENTRY] = 0
-            return
-        recorder.host_waited(enter_ns, now, ident=ident)
-
     def patch_wait(
         self,
         work_type: Any,
         batches: Batches,
-        look: Callable[[], None] | None = None,
         then: Callable[[], None] | None = None,
     ) -> Callable[[], None]:
         """Replace `Work.wait`, to record blocked threads; return how to restore it.
 
-        `look`: see `waited_natively`, where compiled kernels record. `then` is called after each
-        wait.
+        `then` is called after each wait.
         """
         original, recorder = work_type.wait, self.recorder
 
@@ -294,10 +271,7 @@ class Observer:
                         began_ns += thread_time_ns()
                     if batches.kept:
                         batches.waited(work)
-                    if look is None:
-                        self.waited(work, enter_ns, failed=failed)
-                    else:
-                        self.waited_natively(look, enter_ns)
+                    self.waited(work, enter_ns, failed=failed)
                     if then is not None:
                         then()
                     recorder.words[_EVENTS] += 1

@@ -57,7 +57,7 @@ struct Record {
 static_assert(sizeof(Record) == 112 && offsetof(Record, flags) == 94 && offsetof(Record, op) == 103);
 
 constexpr uint8_t COLLECTIVE = 1, POINT_TO_POINT = 2, STEP_RECORD = 6;
-constexpr uint16_t EXIT_UPPER_BOUND = 1, ASYNC = 2, FAILED = 32, ON_DEVICE = 128;
+constexpr uint16_t EXIT_UPPER_BOUND = 1, ASYNC = 2, FAILED = 32, HOST_BLOCKED = 64, ON_DEVICE = 128;
 constexpr int32_t NO_PEER = -1;
 
 // The words that Python reads and writes, in the order of `phases.Word`.
@@ -74,7 +74,6 @@ enum Word {
   FAILURES,      // of our own code; the first disarms
   COST_NS,       // thread time of our code in sampled calls
   COST_SAMPLES,
-  CALLS,         // so far
   NOTED,         // events so far
   TOLD,          // of which the account has been told so many
   BEGAN,         // ns: beginning of the step that is open on the training thread
@@ -91,6 +90,7 @@ enum Word {
   END_SAMPLES,
   SCHEDULE_DEVICE,  // of that account's file: its descriptor's number may become another file's
   SCHEDULE_INODE,
+  WAITS,  // whether Python is told of waits for collectives
   USE,           // six counters of the process when the latest step ended, as in `ResourceUse`
   WORDS = USE + 6
 };
@@ -105,12 +105,14 @@ enum Event {
   OPTIMIZER_BEGINS,
   PHASE_ENDS,
   WAITED,      // end of the wait that began at its time
+  BLOCKED,     // the same of a blocking call, which has a record
   STEP_ENDED,  // number of its record, the step's number, our events in it, six counters at its end
   NO_EVENT,
   EVENT_WORDS = 12
 };
 constexpr uint64_t MOST_EVENTS = 4096;
-constexpr uint64_t COST_EVERY = 16;          // calls, and steps, of which one is sampled
+constexpr uint64_t COST_EVERY = 17;          // calls, and steps, of which one is sampled: a prime, so
+                                             // that calls of a step have their turns
 constexpr uint64_t SHORTEST_WAIT_NS = 20000;
 constexpr size_t MOST_KEPT = 64;             // works: they hold their tensors
 constexpr size_t MOST_ORDERS = 4096;         // kinds of messages counted; the least recent is dropped
@@ -254,12 +256,16 @@ using Batch = std::vector<std::pair<Timer*, MarkPointer>>;
 // What we know of a thread: together, because each is found by a call.
 struct Thread {
   bool passing = false;      // whether its calls are not the program's
+  uint64_t calls = COST_EVERY / 2;  // the first is not sampled: it enters its group
   int asked = -1;            // the backward whose end of compute we have asked for
   Batch* batch = nullptr;    // between its beginning and end
   Session* of = nullptr;     // where it has a number
   uint16_t number = 0;
 };
 thread_local Thread mine;
+
+// The thread's time where the call that begins is sampled, else 0.
+uint64_t sampled_start() { return ++mine.calls % COST_EVERY ? 0 : thread_ns(); }
 
 using Like = std::tuple<uint32_t, int32_t, uint8_t, int64_t>;  // group, peer, operation, tag
 
@@ -664,14 +670,17 @@ class Watch {
     TORCH_CHECK(group_ >= 0, schema.name(), " has no process group");
   }
 
-  // `facts` reads the arguments, `call` passes them on, `work` finds the returned work.
+  // `facts` reads the arguments, `call` passes them on, `work` finds the returned work. The thread's
+  // time was `start` at the kernel's first instruction; 0: it is not sampled.
   template <typename Read, typename Call, typename Work>
-  void around(const Hold& session, Read facts, Call call, Work work) const {
-    if (const auto gate = session->gate.load(std::memory_order_relaxed)) gate();
+  void around(uint64_t start, const Hold& session, Read facts, Call call, Work work) const {
     session->prepare();
-    // not the first one, which enters its group
-    const bool sampled = session->add(CALLS, 1) % COST_EVERY == COST_EVERY / 2;
-    const uint64_t start = sampled ? thread_ns() : 0;
+    const bool sampled = start != 0;
+    if (const auto gate = session->gate.load(std::memory_order_relaxed)) {
+      const uint64_t held = thread_ns();
+      gate();
+      if (sampled) start += thread_ns() - held;
+    }
     Begun begun;
     try {
       begun = begin(*session, facts());
@@ -872,10 +881,11 @@ class Boxed final : public c10::OperatorKernel {
   explicit Boxed(const Watch& watch) : watch_(watch) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    const uint64_t start = sampled_start();
     const auto call = [&] { op.redispatchBoxed(below(keys), stack); };
     const Hold session(recording());
     if (!session) return call();
-    watch_.around(session, [&] { return watch_.facts(*stack); }, call, [&] { return work_of(*stack); });
+    watch_.around(start, session, [&] { return watch_.facts(*stack); }, call, [&] { return work_of(*stack); });
   }
 
  private:
@@ -892,11 +902,12 @@ class Plain<Result(Args...)> {
       : watch_(watch), op_(op.typed<Result(Args...)>()) {}
 
   Result operator()(c10::DispatchKeySet keys, Args... arguments) const {
+    const uint64_t start = sampled_start();
     const Hold session(recording());
     if (!session) return op_.redispatch(below(keys), std::forward<Args>(arguments)...);
     std::optional<Result> result;
     watch_.around(
-        session, [&] { return watch_.facts(arguments...); },
+        start, session, [&] { return watch_.facts(arguments...); },
         [&] { result.emplace(op_.redispatch(below(keys), std::forward<Args>(arguments)...)); },
         [&] { return work_of(*result); });
     return std::move(*result);
@@ -1002,8 +1013,8 @@ class PythonHook {
   PyObject* part(int at) const { return PyTuple_GetItem(parts_, at); }
   bool watches() const { return session.load(ARMED) && session.training(); }
   uint64_t begins() const { return session.load(STEP) % COST_EVERY ? 0 : thread_ns(); }
-  void ends(uint64_t began, Word total) const {
-    if (began) session.spent(total, thread_ns() - began, 1);
+  void ends(uint64_t began, Word total, uint64_t readings = 1) const {
+    if (began) session.spent(total, thread_ns() - began, readings);
   }
 
   template <typename... Values>
@@ -1011,6 +1022,27 @@ class PythonHook {
     for (int tries = 3; !session.note(event, at, values...) && tries--;) emptied();
     session.add(EVENTS, 1);
     if (session.load(AT_ONCE)) emptied();
+  }
+  // This thread has waited since `enter`: the end of its blocking call, or of what it waited for.
+  void waited(uint64_t enter) const {
+    const Hold hold(&session);
+    if (!hold) return;
+    try {
+      if (session.load(KEPT)) session.look();
+    } catch (const std::exception& error) {
+      session.fail(error.what());
+    }
+    if (!session.training()) return;
+    const uint64_t exit = now_ns(), seq = session.words[BLOCKING].exchange(0);
+    session.store(LAST_ENTRY, 0);
+    if (seq) {
+      const Record& record = session.slot(seq);
+      if (__atomic_load_n(&record.seq, __ATOMIC_ACQUIRE) == seq) enter = uint64_t(record.enter_ns);
+      session.close(seq, exit, HOST_BLOCKED);
+    } else if (exit - enter < SHORTEST_WAIT_NS) {  // the work had ended before
+      return void(session.add(EVENTS, 1));
+    }
+    note(seq ? BLOCKED : WAITED, enter, exit);
   }
   void check(bool well) const {
     if (well) return;
@@ -1043,6 +1075,23 @@ bool trains(PyObject* module) {
   return found > 0;
 }
 
+// Keeps the error that a function has raised, where it has no result, through what follows.
+class Raised {
+ public:
+  explicit Raised(PyObject* result) : any_(!result) {
+    if (any_) PyErr_Fetch(&type_, &error_, &trace_);
+  }
+  Raised(const Raised&) = delete;
+  Raised& operator=(const Raised&) = delete;
+  ~Raised() {
+    if (any_) PyErr_Restore(type_, error_, trace_);
+  }
+
+ private:
+  bool any_;
+  PyObject *type_ = nullptr, *error_ = nullptr, *trace_ = nullptr;
+};
+
 // Around a function, which is part 2. Part 3 has the event before it, the one after it, which of the
 // arguments is a module, and whether backward awaits all of its collectives, a byte each.
 PyObject* around(PyObject* parts, PyObject* const* args, Py_ssize_t count, PyObject* names) {
@@ -1067,16 +1116,33 @@ PyObject* around(PyObject* parts, PyObject* const* args, Py_ssize_t count, PyObj
   if (!hook.watches()) return PyObject_Vectorcall(original, args, size_t(count), names);
   tell(0);
   PyObject* result = PyObject_Vectorcall(original, args, size_t(count), names);
-  if (!hook.watches()) return result;
-  if (result) {
-    tell(1);
-    return result;
-  }
-  PyObject *type, *error, *trace;
-  PyErr_Fetch(&type, &error, &trace);
-  tell(1);
-  PyErr_Restore(type, error, trace);
-  return nullptr;
+  const Raised raised(result);
+  if (hook.watches()) tell(1);
+  return result;
+}
+
+// Around `Work.wait`, which is part 2. Part 3 and 4 are Python's functions before and after it.
+PyObject* waiting(PyObject* parts, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  const PythonHook hook(parts);
+  Session& session = hook.session;
+  PyObject* original = hook.part(2);
+  if (!session.load(ARMED)) return PyObject_Vectorcall(original, args, size_t(count), names);
+  const auto told = [&](int at) {
+    PyObject* done = session.load(WAITS) ? PyObject_Vectorcall(hook.part(at), args, 1, nullptr) : none();
+    if (done) Py_DecRef(done);
+    return done != nullptr;
+  };
+  uint64_t began = session.training() ? hook.begins() : 0;
+  if (!told(3)) return nullptr;
+  const uint64_t enter = now_ns();
+  if (began) began -= thread_ns();  // the wait itself is not our cost
+  PyObject* result = PyObject_Vectorcall(original, args, size_t(count), names);
+  if (began) began += thread_ns();
+  const Raised raised(result);
+  hook.waited(enter);
+  if (!told(4) && result) Py_DecRef(std::exchange(result, nullptr));
+  hook.ends(began, EVENT_NS, 2);
+  return result;
 }
 
 // The frame of the function that calls the hook's caller, which `phases._skipped` made. It runs, so
@@ -1144,6 +1210,7 @@ struct Definition {  // PyMethodDef, of a function with METH_FASTCALL | METH_KEY
 };
 const Definition definitions[] = {
     {"around", around, 0x0082, "around(*args, **kwargs)\n--\n\n"},  // which `inspect` reads
+    {"wait", waiting, 0x0082, "wait(*args, **kwargs)\n--\n\n"},
     {"optimizer_in", optimizer_in},
     {"optimizer_out", optimizer_out}};
 

@@ -36,6 +36,11 @@ class RepeatedSteps:
         """Whether steps end by repetition."""
         return self._steps.known
 
+    @property
+    def off(self) -> bool:
+        """Whether other code marks the steps, from now on."""
+        return self._steps.off or self._recorder.manual
+
     def leave(self) -> None:
         """End no more steps, because other code marks them."""
         self._steps.leave()
