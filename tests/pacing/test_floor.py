@@ -4,27 +4,48 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.pacing.floor import EPOCH, QUANTUM_NS, Floor, FloorSamples, FloorTable, fit_line
+from evenstep.pacing.floor import (
+    EPOCH,
+    MOST_LEFT,
+    QUANTUM_NS,
+    Floor,
+    FloorSamples,
+    FloorTable,
+    fit_line,
+)
 
 GROUP, ALL_REDUCE = 0, 1
 
 
+def samples_of(floors: FloorTable, nbytes: int, group: int = GROUP) -> FloorSamples:
+    return floors.samples_of((group, ALL_REDUCE, nbytes, 1))
+
+
+def add(floors: FloorTable, nbytes: int, in_flight: int, follows: bool, group: int = GROUP) -> None:
+    """As the estimator of waits does."""
+    samples = samples_of(floors, nbytes, group)
+    (samples.followed if follows else samples.led).append(in_flight)
+    samples.left -= 1
+    if samples.left <= 0:
+        floors.floor_of(samples)
+
+
 def table(*samples: tuple[int, int, bool]) -> FloorTable:
     floors = FloorTable()
-    for nbytes, in_flight, follows in samples:
-        floors.samples_of(GROUP, ALL_REDUCE, nbytes).add(in_flight, follows)
+    for sample in samples:
+        add(floors, *sample)
     return floors
 
 
 def floor_of(floors: FloorTable, nbytes: int) -> Floor:
-    floor = floors.floor_of(floors.samples_of(GROUP, ALL_REDUCE, nbytes))
+    floor = floors.floor_of(samples_of(floors, nbytes))
     assert floor is not None
     return floor
 
 
 def test_only_ever_first_in_its_step_a_size_has_no_floor() -> None:
     floors = table(*[(100, 50_000_000, False)] * 50)
-    assert floors.floor_of(floors.samples_of(GROUP, ALL_REDUCE, 100)) is None
+    assert floors.floor_of(samples_of(floors, 100)) is None
 
 
 def test_back_to_back_collectives_show_the_floor_that_first_ones_hide() -> None:
@@ -46,7 +67,7 @@ def test_a_single_known_size_leaves_half_of_the_estimate_open() -> None:
 
 def test_floors_of_one_operation_say_nothing_of_another() -> None:
     floors = table(*[(1000, 1_000_000, True)] * 3)
-    assert floors.floor_of(floors.samples_of(GROUP, ALL_REDUCE + 1, 1000)) is None
+    assert floors.floor_of(floors.samples_of((GROUP, ALL_REDUCE + 1, 1000, 1))) is None
 
 
 def test_a_network_that_became_slower_is_believed_after_two_epochs() -> None:
@@ -57,9 +78,9 @@ def test_a_network_that_became_slower_is_believed_after_two_epochs() -> None:
 def test_memory_is_bounded_however_many_sizes_come() -> None:
     floors = FloorTable(max_keys=8)
     for nbytes in range(1000):
-        floors.samples_of(nbytes % 3, ALL_REDUCE, nbytes).add(1000, False)
+        add(floors, nbytes, 1000, False, nbytes % 3)
     assert len(floors.samples) == 8
-    assert all(len(samples.current) <= 3 for samples in [floors.samples_of(0, ALL_REDUCE, 999)])
+    assert all(len(samples.current) <= 3 for samples in floors.samples.values())
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -76,7 +97,7 @@ def test_the_true_floor_lies_above_the_lower_bound(seed: int) -> None:
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.booleans()), min_size=1, max_size=600))
 def test_a_floor_never_exceeds_the_least_of_the_last_epoch(samples: list) -> None:
     floors = table(*[(100, *sample) for sample in samples])
-    floor = floors.floor_of(floors.samples_of(GROUP, ALL_REDUCE, 100))
+    floor = floors.floor_of(samples_of(floors, 100))
     if floor is not None:
         assert 0 <= floor.lower_ns <= floor.value_ns <= min(t for t, _ in samples[-EPOCH:])
         assert floor.margin_ns > floor.value_ns - floor.lower_ns
@@ -89,14 +110,23 @@ def test_a_fit_returns_the_line_its_points_lie_on(a: int, b: int, sizes: set[int
     assert per_byte == pytest.approx(b, abs=1e-3)
 
 
-def test_a_floor_is_weighed_anew_only_after_as_many_samples_again() -> None:
-    floors = table(*[(1000, 1_000_000, True)] * 20)
-    known = floor_of(floors, 1000)
-    floors.samples_of(GROUP, ALL_REDUCE, 1000).add(1_000_000, follows=True)
-    assert floor_of(floors, 1000) is known
-    for _ in range(EPOCH):
-        floors.samples_of(GROUP, ALL_REDUCE, 1000).add(1_000_000, follows=True)
-    assert floor_of(floors, 1000) is not known
+def test_a_known_floor_is_weighed_anew_once_in_so_many_samples() -> None:
+    floors = table(*[(1000, 1_000_000, True)] * 4 * MOST_LEFT)
+    samples, weighed = samples_of(floors, 1000), []
+    for each in range(2 * MOST_LEFT):
+        before = samples.floor
+        add(floors, 1000, 900_000 - each, follows=True)
+        weighed.append(samples.floor is not before)
+    assert sum(weighed) == 2
+
+
+def test_one_odd_batch_of_noise_moves_its_median_by_half_at_most() -> None:
+    floors, seen = table(*[(100, 1_000_000, True)] * 4 * MOST_LEFT), []
+    for _ in range(4):
+        for _ in range(MOST_LEFT):
+            add(floors, 100, 5_000_000, follows=True)
+        seen.append(samples_of(floors, 100).noise_ns)
+    assert seen == [10_000, 20_000, 30_000, 45_000]  # by 1/2 of itself, or of the quantum
 
 
 @pytest.mark.parametrize(
@@ -114,10 +144,11 @@ def test_a_line_has_no_negative_latency_and_no_negative_slope(points, line) -> N
 
 
 def test_the_tail_of_bursts_is_a_slow_median() -> None:
-    samples, seen = FloorTable().samples_of(GROUP, ALL_REDUCE, 100), []
-    for whole_ns in (3200, 9000, 9000, 0, 3196):
-        samples.add_tail(whole_ns)
+    samples, seen = FloorSamples((GROUP, ALL_REDUCE, 100, 2)), []
+    for half_ns in (1600, 4500, 4500, 1, 1598):  # of the second of two members, as long as both
+        samples.add_tail(200, half_ns, 100, 0)
         seen.append(samples.tail_ns)
+    samples.add_tail(200, 0, 100, 0)  # ended together: no pace
     assert seen == [3200, 3300, 3403, 3297, 3194]  # a thirty-second of itself each time
 
 
@@ -130,6 +161,6 @@ def test_the_tail_of_bursts_is_a_slow_median() -> None:
     ],
 )
 def test_a_margin_is_what_is_open_and_a_tenth_or_thrice_the_noise(value, lower, noise, margin):
-    samples = FloorSamples((GROUP, ALL_REDUCE), (100, 1))
+    samples = FloorSamples((GROUP, ALL_REDUCE, 100, 1))
     samples.noise_ns = noise
     assert samples.floor_at(value, lower) == (value, lower, margin)

@@ -13,7 +13,6 @@ Otherwise there is no floor, and wait cannot be separated from slow transfer.
 
 from __future__ import annotations
 
-from bisect import insort
 from typing import NamedTuple, TypeAlias
 
 FOLLOW_GAP_NS = 1_000_000  # longest gap between two back-to-back collectives of a group
@@ -21,12 +20,11 @@ LOWEST = 3  # order statistics kept per epoch
 EPOCH = 256  # samples; a floor that rose is accepted after two epochs
 FEWEST_BACK_TO_BACK = 3  # samples before their minimum counts as the floor
 CONFIDENCE = 0.9
-REFRESH = 16  # samples after which a floor is estimated again although its minimum is the same
+MOST_LEFT = 64  # samples taken at once; a quarter of those before, if that is fewer
 QUANTUM_NS = 20_000  # what stamping and thread switches add to a transfer at least
 _NEVER = 1 << 62
 
-Size: TypeAlias = tuple[int, int]  # (bytes, collectives in the burst)
-Kind: TypeAlias = tuple[int, int]  # (group, operation)
+Key: TypeAlias = tuple[int, int, int, int]  # group, operation, bytes, collectives in the burst
 
 
 class Floor(NamedTuple):
@@ -38,48 +36,51 @@ class Floor(NamedTuple):
 
 
 class FloorSamples:
-    """The smallest in-flight times of the current and the previous epoch of one kind and size."""
+    """The smallest in-flight times of the current and the previous epoch of one kind and size.
+
+    Trusted samples are appended to `led` or `followed` and subtracted from `left`, until `take`.
+    """
 
     __slots__ = (
-        "back_to_back", "count", "current", "floor", "gate_ns", "kind", "minimum_ns", "noise_ns",
-        "previous", "size", "tail_ns", "valid_until",
+        "back_to_back", "count", "current", "floor", "followed", "key", "led", "left", "noise_ns",
+        "previous", "tail_ns",
     )  # fmt: skip
 
-    def __init__(self, kind: Kind, size: Size) -> None:
-        self.kind = kind
-        self.size = size
-        self.count = 0
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.followed: list[int] = []  # of back-to-back collectives
+        self.led: list[int] = []  # of others
+        self.left = 0  # samples until they are taken
+        self.count = 0  # taken
         self.back_to_back = 0  # how many of the samples were
         self.current: list[int] = []  # invariant: ascending, at most LOWEST
         self.previous: list[int] = []
-        self.minimum_ns = _NEVER  # of both epochs
-        self.gate_ns = _NEVER  # a sample as long as this or longer is not among the lowest
         self.noise_ns = 0  # slow median of back-to-back samples less the minimum
         self.tail_ns: int | None = None  # slow median of a burst at the pace of its tail
         self.floor: Floor | None = None  # as last estimated
-        self.valid_until = 0  # invariant: `floor` is up to date while count is below this
 
-    def add(self, in_flight_ns: int, follows: bool) -> None:
-        """Take a trusted sample; `follows`: the collective was back-to-back."""
-        self.count = count = self.count + 1
-        if in_flight_ns < self.gate_ns:
-            self.valid_until = 0
-            insort(self.current, in_flight_ns)
-            del self.current[LOWEST:]
-            if len(self.current) == LOWEST:
-                self.gate_ns = self.current[-1]
-            self.minimum_ns = min(self.minimum_ns, in_flight_ns)
-        if follows:
-            self.back_to_back += 1
-            noise = self.noise_ns
-            step = (noise if noise > QUANTUM_NS else QUANTUM_NS) >> 4
-            if in_flight_ns - self.minimum_ns <= noise:
-                step = -step if noise > step else -noise
-            self.noise_ns = noise + step
-        if count % EPOCH == 0:
-            self.previous, self.current, self.gate_ns = self.current, [], _NEVER
-            self.minimum_ns = self.previous[0]
+    def take(self) -> None:
+        """Take the samples since the last time."""
+        followed, before = self.followed, self.count
+        self.count += len(self.led) + len(followed)
+        self.current = sorted(self.current + self.led + followed)[:LOWEST]
+        if followed:
+            self.back_to_back += len(followed)
+            excess_ns = sorted(followed)[len(followed) // 2] - self.minimum_ns
+            step_ns = max(self.noise_ns, QUANTUM_NS) // 2
+            self.noise_ns = max(self.noise_ns - step_ns, min(self.noise_ns + step_ns, excess_ns))
+        if self.count // EPOCH > before // EPOCH:
+            self.previous, self.current = self.current, []
+        self.left = max(1, min(MOST_LEFT, self.count // 4))
+        self.led.clear()
+        followed.clear()
 
+    @property
+    def minimum_ns(self) -> int:
+        """Of both epochs."""
+        return min(self.current[:1] + self.previous[:1], default=_NEVER)
+
+    @property
     def lower_ns(self) -> int:
         """Lower bound of the floor: x1 - c/(1-c) (x2 - x1) (Robson and Whitlock 1964)."""
         low = sorted(self.current + self.previous)
@@ -98,13 +99,13 @@ class FloorSamples:
         margin_ns = max(QUANTUM_NS, value_ns // 10, 3 * self.noise_ns)
         return Floor(value_ns, lower_ns, value_ns - lower_ns + margin_ns)
 
-    def add_tail(self, whole_ns: int) -> None:
-        """Take the time a whole burst would last at the pace of its tail."""
-        if self.tail_ns is None:
-            self.tail_ns = whole_ns
-        else:
-            step = max(1, self.tail_ns >> 5)
-            self.tail_ns += step if whole_ns > self.tail_ns else -step
+    def add_tail(self, nbytes: int, end_ns: int, first_bytes: int, first_end_ns: int) -> None:
+        """Take how long a burst would last at its pace after the end of its first member."""
+        if end_ns > first_end_ns and nbytes > first_bytes:
+            whole_ns = (end_ns - first_end_ns) * nbytes // (nbytes - first_bytes)
+            tail_ns = whole_ns if self.tail_ns is None else self.tail_ns
+            step = max(1, tail_ns >> 5)
+            self.tail_ns = tail_ns + (whole_ns > tail_ns) * step - (whole_ns < tail_ns) * step
 
 
 class FloorTable:
@@ -112,48 +113,44 @@ class FloorTable:
 
     def __init__(self, max_keys: int = 512) -> None:
         self.max_keys = max_keys
-        self.samples: dict[tuple[int, int, int, int], FloorSamples] = {}
+        self.samples: dict[Key, FloorSamples] = {}
 
-    def samples_of(self, group: int, op: int, nbytes: int, count: int = 1) -> FloorSamples:
+    def samples_of(self, key: Key) -> FloorSamples:
         """The samples of one kind and size, empty when it is new."""
-        key = group, op, nbytes, count
         if key not in self.samples:
             if len(self.samples) >= self.max_keys:
                 del self.samples[next(iter(self.samples))]
-            self.samples[key] = FloorSamples((group, op), (nbytes, count))
+            self.samples[key] = FloorSamples(key)
         return self.samples[key]
 
     def floor_of(self, samples: FloorSamples) -> Floor | None:
         """The floor of `samples`, or None when wait cannot be separated from slow transfer."""
-        if samples.count >= samples.valid_until:
-            samples.floor = self._estimate(samples)
-            samples.valid_until = samples.count + min(REFRESH, samples.count)
+        if samples.led or samples.followed:
+            samples.take()
+        value_ns: int | None = samples.minimum_ns
+        lower_ns = samples.lower_ns
+        if not samples.observed:
+            # How many members of a burst move at once is unknown: no share of its tail is certain.
+            value_ns, certain = self._on_line(samples.key) or (samples.tail_ns, 0.0)
+            value_ns = None if value_ns is None else min(value_ns, samples.minimum_ns)
+            lower_ns = int((value_ns or 0) * certain)
+        samples.floor = None if value_ns is None else samples.floor_at(value_ns, lower_ns)
         return samples.floor
 
-    def _estimate(self, samples: FloorSamples) -> Floor | None:
-        if samples.observed:
-            return samples.floor_at(samples.minimum_ns, samples.lower_ns())
-        # How many members of a burst move at once is unknown: no share of its tail is certain.
-        value_ns, certain = self._on_line(samples) or (samples.tail_ns, 0.0)
-        if value_ns is None:
-            return None
-        value_ns = min(value_ns, samples.minimum_ns)
-        return samples.floor_at(value_ns, int(value_ns * certain))
-
-    def _on_line(self, samples: FloorSamples) -> tuple[int, float] | None:
+    def _on_line(self, key: Key) -> tuple[int, float] | None:
         """The floor on the line through observed ones of its kind, and the share that is certain.
 
         One size leaves the split between latency and bandwidth open: then half is certain.
         """
+        group, op, nbytes, count = key
         points = [
-            (other.size[0], other.minimum_ns)
-            for other in self.samples.values()
-            if other.kind == samples.kind and other.size[1] == 1 and other.observed
+            (other[2], samples.minimum_ns)
+            for other, samples in self.samples.items()
+            if (*other[:2], other[3]) == (group, op, 1) and samples.observed
         ]
         if not points:
             return None
         latency, per_byte = fit_line(points)
-        nbytes, count = samples.size
         return int(count * latency + per_byte * nbytes), 0.8 if len(points) > 1 else 0.5
 
 

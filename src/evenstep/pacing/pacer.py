@@ -21,8 +21,7 @@ from evenstep.pacing.window import RollingWindow
 
 STEP_WINDOW = 128
 FEWEST_STEPS = 16  # steady steps before the first delay
-RESCALE_STEPS = 8  # steps between two looks at the median step
-SAMPLE = 4  # every fourth step counts for the median, once there is one
+SAMPLE = 4  # every fourth step counts for the median, and sets the bound by it, once there is one
 CALM_STEPS = 2  # steady steps in a row before a delay after an unsteady one
 SHORTEST_DELAY_NS = 10_000  # about the shortest sleep of a host
 LOSS_SHARE = 0.005  # of the time, that the ledger allows to be lost
@@ -128,14 +127,13 @@ class Pacer:
             self._calm = 0
             return
         self._calm += 1
-        unknown = self.bound_ns == 0
-        if unknown or steps % SAMPLE == 0:
+        if sampled := self.bound_ns == 0 or steps % SAMPLE == 0:
             self._times.push(max(1, step_ns - max(0, delay_ns)))
         self._controller.learn(seen, due=due)
         if self.settings.guarded and self.settings.mode != "off":
             self.trial.account.tick(step)
             self.trial.learn(step // BLOCK_STEPS, step_ns, acted)
-        if unknown or steps % RESCALE_STEPS == 0:
+        if sampled:
             self._rescale()
 
     def _is_steady(self, seen: StepObservation) -> bool:
@@ -168,8 +166,8 @@ class Pacer:
         """Decide how long to hold `step`, and which plan this rank should publish now."""
         settings = self.settings
         plan = self._publishable(step) if settings.sharing and settings.rank == 0 else None
+        self._asked = (step, False, False)
         if settings.mode == "off" or self.killed:
-            self._asked = (step, False, False)
             return Decision(0, Reason.KILLED if self.killed else Reason.OFF, plan)
         wanted_ns, reason = self._judge(step)
         return Decision(0 if settings.mode == "observe" else wanted_ns, reason, plan, wanted_ns)
@@ -178,7 +176,6 @@ class Pacer:
         """The controller's proposal within trial, bound and ledger; sets `_asked`."""
         settings, trial = self.settings, self.trial
         span, scale = (trial.span, trial.scale) if settings.guarded else (ALWAYS, 0)
-        self._asked = (step, False, False)
         if settings.sharing:
             plan = self._plans.at(step)
             if plan is None:

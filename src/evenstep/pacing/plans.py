@@ -46,26 +46,22 @@ class PlanBook:
     """
 
     def __init__(self, *, attempt: int, world: int) -> None:
-        self._attempt = attempt
-        self._world = world
+        self._job = attempt, world
         self._plans: list[Plan] = []  # invariant: ascending, disjoint, at most MOST_PLANS
 
     def adopt(self, plan: Plan, *, asked_step: int) -> bool:
         """Take a plan; False if it is of another job, or if one of its steps was asked for."""
-        for_us = plan.attempt == self._attempt and plan.world == self._world
         busy_until = max(asked_step, self._plans[-1].last_step if self._plans else -1)
         fits = busy_until < plan.first_step <= plan.last_step and len(self._plans) < MOST_PLANS
-        if for_us and fits:
+        if adopted := fits and (plan.attempt, plan.world) == self._job:
             self._plans.append(plan)
-        return for_us and fits
+        return adopted
 
     def at(self, step: int) -> Plan | None:
         """The plan in force at `step`; steps are asked for in order."""
         while self._plans and self._plans[0].last_step < step:
             del self._plans[0]
-        if not self._plans or step < self._plans[0].first_step:
-            return None
-        return self._plans[0]
+        return self._plans[0] if self._plans and step >= self._plans[0].first_step else None
 
     def next(self, step: int, span: int, scale: int = 0, *, least_steps: int = 0) -> Plan | None:
         """The plan to publish at `step`: one per window, `PLAN_LEAD_WINDOWS` ahead.
@@ -80,4 +76,4 @@ class PlanBook:
         if step % steps:
             return None
         first = step + PLAN_LEAD_WINDOWS * steps
-        return Plan(first, first + steps - 1, self._attempt, self._world, span, scale)
+        return Plan(first, first + steps - 1, *self._job, span, scale)

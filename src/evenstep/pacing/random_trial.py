@@ -16,6 +16,10 @@ noise σ of a step that is correlated over τ of K steps, no method can promise 
 σ sqrt(2 τ ln(1/α) / K). An action whose only harm is the time it takes (`bounded`) is booked at
 most that time, as the noise of one pair of long blocks exceeds a few steps.
 
+Once the action is found to pay, one block in as many as the gains cover, `LONGEST_SPAN` at most, is
+left out, the job as it would be without the action: enough to see it begin to harm. After a pair
+that has lost, one in half as many.
+
 Aftereffects are measured: of two blocks without the action in a row, the first follows a block with
 it and the second does not. Where these certainly differ, blocks are lengthened, and the cost of the
 first is subtracted from the gain. Aftereffects longer than a block are not detected.
@@ -105,17 +109,10 @@ class RandomTrial:
     """
 
     def __init__(
-        self,
-        account: TrialBudget,
-        *,
-        seed: str,
-        objective: str = "throughput",
-        share: float = SHARE,
-        scale: int = 0,
-        outlier: float = OUTLIER,
-        aftereffect: bool = False,
-        bounded: bool = False,
-    ) -> None:
+        self, account: TrialBudget, *, seed: str, objective: str = "throughput",
+        share: float = SHARE, scale: int = 0, outlier: float = OUTLIER,
+        aftereffect: bool = False, bounded: bool = False,
+    ) -> None:  # fmt: skip
         self.account = account
         self.objective = objective
         self._seed = seed
@@ -248,7 +245,9 @@ class RandomTrial:
         self._acted = [0, 0.0]
         after, error = self._aftereffect
         if abs(after) > AFTER_SURE * error:
-            self._lengthen(self.scale + 1)
+            if self.scale < MOST_LENGTHENED:
+                self.scale += 1
+                self._clear_blocks()
             # 3/4 of the blocks without the action follow one with it: their steps are longer by
             # the aftereffect, which makes `cost` too small, and is a cost itself.
             cost += 1.75 * after * (BLOCK_STEPS << self.scale)
@@ -298,35 +297,31 @@ class RandomTrial:
         if min(self._loss, self._spent) > allowed:
             self._stop("does not pay")
         elif self.word == "pays":
-            self._go_on(gain)
+            self.span = max(PAIR, self.span // 2) if gain < 0.0 else self._covered_span()
         elif self._for.log > self._needed and (self._has_aftereffect or self._aftereffect[1] < inf):
-            self.word, self._rest = "pays", FIRST_REST_STEPS
+            self.word, self.span, self._rest = "pays", self._covered_span(), FIRST_REST_STEPS
             account.release(self)
         elif len(self.gains) >= MOST_PAIRS:
             self._stop("undecided")
 
-    def _lengthen(self, scale: int) -> None:
-        if self.scale < scale <= MOST_LENGTHENED:
-            self.scale = scale
-            self._clear_blocks()
+    def _covered_span(self) -> int:
+        """The longest span in which what noise may book is covered by the gains so far.
+
+        A bounded action is booked no noise.
+        """
+        squares = sum(each * each for each in self.gains)
+        error = 2.0 * sqrt(squares / len(self.gains))  # of the mean of a block
+        at_stake = error * 2 * (BLOCK_STEPS << self.scale)
+        span = PAIR
+        while span < LONGEST_SPAN and (self._bounded or -self._loss > span * at_stake):
+            span *= 2
+        return span
 
     @property
     def _needed(self) -> float:
         """Log of the evidence at which this trial finds that the action pays."""
         later = (1 - FIRST) / (self._trials * (self._trials - 1)) if self._trials > 1 else FIRST
         return -log(ALPHA * later)
-
-    def _go_on(self, gain: float) -> None:
-        """Lengthen the span where the gains so far cover the error; shorten it after a loss."""
-        squares = sum(each * each for each in self.gains)
-        error = 2.0 * sqrt(squares / len(self.gains))  # of the mean of a block
-        at_stake = error * 2 * self.span * (BLOCK_STEPS << self.scale)
-        if gain < 0.0:
-            self.span = max(PAIR, self.span // 2)
-        elif self.span < LONGEST_SPAN and -self._loss > at_stake:
-            self.span = 2 * self.span
-        elif -self._loss > at_stake:
-            self._lengthen(1)
 
     def _stop(self, word: str) -> None:
         self.account.close(self)

@@ -113,15 +113,9 @@ class Token:
         self.post = post._replace(asked_ns=0, entered_ns=0, alone_ns=alone_ns)
 
     def end_step(
-        self,
-        step: int,
-        step_ns: int,
-        now_ns: int,
-        others: Sequence[Post],
-        leader: Post | None = None,
-        exchange_ns: int | None = None,
-        starved_ns: int = 0,
-    ) -> None:
+        self, step: int, step_ns: int, now_ns: int, others: Sequence[Post],
+        leader: Post | None = None, exchange_ns: int | None = None, starved_ns: int = 0,
+    ) -> None:  # fmt: skip
         """Take a finished steady step; `leader`: the leading job, None where this job leads.
 
         `exchange_ns`: the part of the step that the token can change (exchange and wait for it);

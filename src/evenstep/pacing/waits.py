@@ -44,10 +44,11 @@ class WaitEstimator:
 
     def step(self, collectives: Sequence[Collective], pauses: Sequence[Pause] = ()) -> StepWait:
         """Estimate the wait of a finished step; call it once per step, in order."""
-        sums = _StepSums()
         floors, find = self.floors, self.floors.samples.get
         count = len(collectives)
-        after = busy = 0  # busy: the end of everything entered so far
+        after = busy = total = 0  # busy: the end of everything entered so far
+        known = True  # whether all waits are
+        first: tuple[int | None, Floor | None] | None = None  # time in flight, and floor
         group_before = None
         while (at := after) < count:
             group, op, nbytes, start, end, upper = collectives[at]
@@ -58,66 +59,41 @@ class WaitEstimator:
                 nbytes += more
                 reach = max(reach, end)
                 after += 1
-            if upper and pauses and _held_back(end, pauses):
-                sums.began, sums.known = True, False  # it ended in or right after a pause
+            if upper and pauses and _held_back(end, pauses):  # it ended in or right after a pause
+                first, known = first or (None, None), False
                 busy = max(busy, reach)
                 continue
             key = (group, op, nbytes, after - at)
-            samples = find(key) or floors.samples_of(*key)
+            samples = find(key) or floors.samples_of(key)
             in_flight = end - (last if last > busy else busy)
             if last >= busy:
-                samples.add(in_flight, follows)
+                (samples.followed if follows else samples.led).append(in_flight)
                 if after > at + 1:
-                    _, _, first_bytes, _, first_end, _ = collectives[at]
-                    if end > first_end and nbytes > first_bytes:
-                        tail_ns = (end - first_end) * nbytes // (nbytes - first_bytes)
-                        samples.add_tail(tail_ns)
-            valid = samples.count < samples.valid_until
-            floor = samples.floor if valid else floors.floor_of(samples)
-            # Most collectives of a step are back-to-back and on time: `add` would do nothing.
-            if floor is None or not sums.began or in_flight > floor[0] + floor[2]:
-                sums.add(max(0, in_flight), last - start, floor)
+                    samples.add_tail(nbytes, end, collectives[at][2], collectives[at][4])
+                samples.left -= 1
+            floor = samples.floor if samples.left > 0 else floors.floor_of(samples)
+            if floor is None:  # only ever the first of a step: wait and slow transfer look the same
+                known = False
+            elif (wait := in_flight - floor[0]) > floor[2] + last - start:
+                total += wait
+            if first is None:
+                first = max(0, in_flight), floor
             if end > busy:
                 busy = end
-        since = None
-        if collectives:
-            if self._last_end is not None:
-                since = collectives[0][3] - self._last_end
-            self._last_end = busy
-        return sums.close(since)
+        before, self._last_end = self._last_end, busy if collectives else self._last_end
+        since = collectives[0][3] - before if collectives and before is not None else None
+        return _step_wait(first or (None, None), total if first and known else None, since)
 
 
-class _StepSums:
-    """The waits of one step so far."""
-
-    __slots__ = ("began", "first", "first_floor", "in_flight", "known", "total")
-
-    def __init__(self) -> None:
-        self.began = False
-        self.first: int | None = None
-        self.first_floor: Floor | None = None
-        self.in_flight: int | None = None
-        self.total = 0
-        self.known = True  # whether all waits are
-
-    def add(self, in_flight: int, spread: int, floor: Floor | None) -> None:
-        """Enter a collective, or a burst with `spread` between its first and last entry."""
-        wait = None
-        if floor is None:  # only ever the first of a step: wait and slow transfer look the same
-            self.known = False
-        else:
-            wait = max(0, in_flight - floor.value_ns)
-            if wait > floor.margin_ns + spread:
-                self.total += wait
-        if not self.began:
-            self.began = True
-            self.first, self.in_flight, self.first_floor = wait, in_flight, floor
-
-    def close(self, since_ns: int | None) -> StepWait:
-        floor = self.first_floor
-        lower, margin = (None, 0) if floor is None else (floor.lower_ns, floor.margin_ns)
-        total = self.total if self.began and self.known else None
-        return StepWait(self.first, total, self.in_flight, lower, margin, since_ns)
+def _step_wait(
+    first: tuple[int | None, Floor | None], total_ns: int | None, since_last_ns: int | None
+) -> StepWait:
+    in_flight, floor = first
+    if floor is None or in_flight is None:
+        return StepWait(None, total_ns, in_flight, None, 0, since_last_ns)
+    value, lower, margin = floor
+    wait = max(0, in_flight - value)
+    return StepWait(wait, total_ns, in_flight, lower, margin, since_last_ns)
 
 
 def _held_back(end: int, pauses: Sequence[Pause]) -> bool:

@@ -93,14 +93,9 @@ class LinkToken:
     """The turns of a job's exchanges, on the rank that asks. Raises `EvenstepError`, as `Turn`."""
 
     def __init__(
-        self,
-        recorder: Recorder,
-        account: TrialBudget,
-        *,
-        group: str,
-        gate_by: Callable[[Callable[[], None] | None], None],
-        guarded: bool = True,
-    ) -> None:
+        self, recorder: Recorder, account: TrialBudget, *, group: str,
+        gate_by: Callable[[Callable[[], None] | None], None], guarded: bool = True,
+    ) -> None:  # fmt: skip
         self.turn = Turn("link", group, Token(account, guarded=guarded), recorder)
         self.turns = (self.turn,)
         self._recorder = recorder
