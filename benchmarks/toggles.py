@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import mmap
+import os
 import re
 import signal
 import struct
@@ -90,9 +91,7 @@ def _said(left: str) -> str:
 class _Job:
     """Ranks that train until they are told to stop. A context: none is left."""
 
-    def __init__(
-        self, folder: Path, world: int, *, together: bool = False, group: str = "host"
-    ) -> None:
+    def __init__(self, folder: Path, world: int, *options: str, group: str = "host") -> None:
         self.out, self._stop = folder / "run", folder / "stop"
         counter = folder / "counter"
         folder.mkdir(exist_ok=True)
@@ -100,7 +99,7 @@ class _Job:
         with counter.open("r+b") as file:
             self._steps = mmap.mmap(file.fileno(), struct.calcsize("q"))
         command = [sys.executable, "-m", "benchmarks.jobs.toggled", "--out", str(self.out)]
-        command += ["--counter", str(counter), "--stop", str(self._stop)]
+        command += ["--counter", str(counter), "--stop", str(self._stop), *options]
         port, self.ranks = free_port(), []
         self._outputs = [folder / f"rank-{rank}" for rank in range(world)]
         for rank, output in enumerate(self._outputs):
@@ -108,11 +107,8 @@ class _Job:
             environ = environment(**place(rank, world, port), **named)
             with output.open("wb") as file:
                 self.ranks.append(
-                    subprocess.Popen(
-                        [*command, *["--together"] * together],
-                        env=environ, stdout=file, stderr=subprocess.STDOUT,
-                    )
-                )  # fmt: skip
+                    subprocess.Popen(command, env=environ, stdout=file, stderr=subprocess.STDOUT)
+                )
 
     def __enter__(self) -> _Job:
         return self
@@ -152,7 +148,7 @@ class _Job:
 
 def _toggled(folder: Path, world: int, toggles: int, how: str) -> Toggled:
     """Start the ranks, change their pacing again and again, and read what they recorded."""
-    with _Job(folder, world, together=how == TOGETHER) as job:
+    with _Job(folder, world, *["--together"] * (how == TOGETHER)) as job:
         asked = list(_changes(job, toggles, how))
         left = job.end()
     return _read(job.out, asked, world)._replace(left=left)
@@ -160,12 +156,17 @@ def _toggled(folder: Path, world: int, toggles: int, how: str) -> Toggled:
 
 def _killed(args: argparse.Namespace, how: str) -> Row:
     """Two jobs hold the token of one link; one is killed, or its server. What the other waits."""
-    group = f"toggles@127.0.0.1:{free_port()}" if how == SERVER else "host"
+    group = f"toggles-{os.getpid()}"  # none of another job that runs here
+    group += f"@127.0.0.1:{free_port()}" if how == SERVER else ""
     with tempfile.TemporaryDirectory(prefix="toggles-") as name, ExitStack() as all_of_it:
         server = all_of_it.enter_context(_served(group)) if how == SERVER else None
+        link = Path(name) / "link"
+        link.write_bytes(bytes(2))
         one, other = (
-            all_of_it.enter_context(_Job(Path(name) / each, args.ranks, group=group))
-            for each in "ab"
+            all_of_it.enter_context(
+                _Job(Path(name) / each, args.ranks, "--link", str(link), "--job", each, group=group)
+            )
+            for each in "01"
         )
         for job in (one, other):
             job.until(WARM_UP_STEPS)
@@ -173,10 +174,13 @@ def _killed(args: argparse.Namespace, how: str) -> Row:
         for job in (one, other):
             job.until(job.steps + KILLED_AFTER)
         if how == HOLDER:
-            _stop_on_link(one)
+            _stop_on_link(one, board_path(f"{group}-link"))
         for process in [server] if server is not None else one.ranks:
             process.kill()
             process.wait()
+        if server is None:
+            with link.open("r+b") as file:  # what was on it is gone
+                file.write(bytes(1))
         at = other.steps
         other.until(at + KILLED_AFTER)
         left = other.end()
@@ -185,29 +189,30 @@ def _killed(args: argparse.Namespace, how: str) -> Row:
         left += ", ".join(map(str, FOLDER.glob(f"evenstep-*-{group}-*")))
         trace = evenstep.load(other.out)
     steps, waits, shares, own = _waits(trace)
-    since = waits[steps > at].max(initial=0) / 1e6
+    since = steps > at
     measured = (
         f"{len(waits)} waits, the longest {waits.max(initial=0) / 1e6:.1f} ms, at most "
-        f"{shares.max(initial=0):.2f} of a step of then ({own.max(initial=0):.2f} without the time "
-        f"it was kept from a core); {since:.1f} ms in the "
-        f"{other.steps - at} steps since; {_said(left)}"
+        f"{shares.max(initial=0):.3f} of a step of then ({own.max(initial=0):.3f} without the time "
+        f"it was kept from a core); {since.sum()} in the {other.steps - at} steps since, at most "
+        f"{shares[since].max(initial=0):.3f} of one; {_said(left)}"
     )
     what = f"two jobs of {args.ranks} gloo ranks on one link, {how}"
-    return Row(what, f"no wait beyond {MOST_WAIT} of a step", measured,
-               bool(shares.max(initial=0) <= MOST_WAIT) and not left, COMMAND)  # fmt: skip
+    met = bool(shares.max(initial=0) <= MOST_WAIT) and not left if len(waits) else None
+    return Row(what, f"no step's waits beyond {MOST_WAIT} of it", measured, met, COMMAND)
 
 
 def _waits(trace: evenstep.Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Of each wait for the token: its step, its ns, those over the mean step before it, and the
-    same less the time for which the rank was ready without a core in that step."""
+    """Of each step that waited for the token: its number, its ns of wait, those over the median of
+    the steps before it, and the same less the time for which the rank was ready without a core."""
     held, steps = trace.of_kind(Kind.PACING), trace.of_kind(Kind.STEP)
     held = held.select(held.op == int(Actuator.BEFORE_EXCHANGE))
     steps = steps.select(steps["rank"] == 0).sorted_by("step")
     took = steps.exit_ns - steps.enter_ns
-    means = np.array([took[max(1, n - LOOK_STEPS) : n].mean() for n in held.step])
-    kept_ns = np.array([steps.parent[steps.step == n].sum() for n in held.step]) * 1000
-    own_ns = np.maximum(held.held_ns - kept_ns, 0)
-    return held.step, held.held_ns, held.held_ns / means, own_ns / means
+    numbers, which = np.unique(held.step, return_inverse=True)
+    waits = np.bincount(which, held.held_ns, len(numbers))
+    usual = np.array([np.median(took[max(1, n - LOOK_STEPS) : n]) for n in numbers])
+    kept_ns = np.array([steps.parent[steps.step == n].sum() for n in numbers]) * 1000
+    return numbers, waits, waits / usual, np.maximum(waits - kept_ns, 0) / usual
 
 
 @contextmanager
@@ -222,10 +227,10 @@ def _served(group: str) -> Iterator[subprocess.Popen[bytes]]:
         server.wait()
 
 
-def _stop_on_link(job: _Job) -> None:
+def _stop_on_link(job: _Job, path: Path) -> None:
     """Stop the ranks of a job while its exchange is on the link. Raises `JobError`."""
     mine = {rank.pid for rank in job.ranks}
-    with closing(LinkBoard(board_path("host-link"))) as board:
+    with closing(LinkBoard(path)) as board:
         for _ in range(LOOKS):
             for rank in job.ranks:
                 rank.send_signal(signal.SIGSTOP)

@@ -1,6 +1,8 @@
 """Ranks that train until they are told to stop, while somebody else changes how they act.
 
-Rank 0 counts the steps that have ended in COUNTER; all stop together when STOP exists.
+Rank 0 counts the steps that have ended in COUNTER; all stop together when STOP exists. With LINK,
+two jobs share an emulated link: they compute and send by sleeping, and sending takes twice as long
+while the other job sends, too.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import gc
 import json
 import mmap
 import os
+import random
 import struct
 import threading
 import time
@@ -20,10 +23,40 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
+from benchmarks.ranks import go_first
 from evenstep.attachment import agent
 
 ROUND_STEPS = 32  # between two looks at STOP
 LATE_S = 0.002  # rank 1 is late, so that there is something to hold
+#: A step on an emulated link: on it for so much of the time that the two jobs meet again and again.
+COMPUTE_S, SPREAD, SEND_S, SLICE_S = 0.035, 0.5, 0.03, 0.001
+
+
+class Link:
+    """An emulated link of two jobs that share it equally; one byte of its file is 1 while a job is
+    on it."""
+
+    def __init__(self, path: Path, job: int, rank: int) -> None:
+        with path.open("r+b") as file:
+            self._sends = mmap.mmap(file.fileno(), 2)
+        self._job, self._rank = job, rank
+        self._draw = random.Random(job)  # all ranks of a job draw the same
+
+    def compute(self) -> None:
+        """What precedes the exchange."""
+        time.sleep(COMPUTE_S * self._draw.uniform(1 - SPREAD, 1 + SPREAD))
+
+    def send(self, grad: torch.Tensor) -> torch.Tensor:
+        """The exchange: from the last gradient on, when the first bucket has been given away."""
+        self._sends[self._job] |= self._rank == 0
+        left, before = SEND_S, time.monotonic()
+        while left > 0:
+            time.sleep(min(left, SLICE_S))
+            now = time.monotonic()
+            left -= (now - before) / (1 + self._sends[1 - self._job])
+            before = now
+        self._sends[self._job] &= self._rank != 0
+        return grad
 
 
 def main() -> None:
@@ -33,13 +66,18 @@ def main() -> None:
     parser.add_argument("--together", action="store_true")
     parser.add_argument("--counter", type=Path, required=True)
     parser.add_argument("--stop", type=Path, required=True)
+    parser.add_argument("--link", type=Path)
+    parser.add_argument("--job", type=int, default=0, help="which of the two on the link")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.link:
+        go_first()  # it sleeps for most of the time
     before = state()
     evenstep.attach(out=args.out, pace_mode="observe", pace_sharing=args.together, verdict=False)
     dist.init_process_group("gloo")
     attached = agent.current()
-    steps = _train(args.stop, args.counter, dist.get_rank())
+    link = args.link and Link(args.link, args.job, dist.get_rank())
+    steps = _train(args.stop, args.counter, dist.get_rank(), link)
     failure = attached.failure if attached is not None else "not attached"
     evenstep.detach()
     left = [str(new) for old, new in zip(before, state(), strict=True) if old != new]
@@ -78,9 +116,11 @@ def _target(fd: str) -> str:
         return ""
 
 
-def _train(stop: Path, counter: Path, rank: int) -> int:
+def _train(stop: Path, counter: Path, rank: int, link: Link | None) -> int:
     torch.manual_seed(1)
     layers = [torch.nn.Linear(256, 256) for _ in range(8)]
+    if link is not None:
+        layers[0].weight.register_hook(link.send)
     model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     batch, told = torch.ones(16, 256), torch.zeros(1)
@@ -90,7 +130,10 @@ def _train(stop: Path, counter: Path, rank: int) -> int:
         while not told.item():
             for _ in range(ROUND_STEPS):
                 optimizer.zero_grad()
-                model(batch).square().mean().backward()
+                loss = model(batch).square().mean()
+                if link is not None:
+                    link.compute()
+                loss.backward()
                 time.sleep(LATE_S * (rank == 1))
                 optimizer.step()
                 steps += 1
