@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -88,7 +88,33 @@ def positions_by_key(*keys: Array) -> Array:
 
 def run_numbers(*keys: Array) -> Array:
     """Number runs of adjacent rows with equal keys, 0, 1, 2 …"""
-    return np.cumsum(_new(keys)) - 1
+    return np.cumsum(begins(*keys)) - 1
+
+
+def begins(*keys: Array) -> Array:
+    """Whether each row has other keys than the one before."""
+    new = np.ones(len(keys[0]), bool)
+    new[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
+    return new
+
+
+def running_maximum(values: Array, number: Array) -> Array:
+    """The largest value so far of the rows of each number, which follow each other."""
+    if not len(values):
+        return values
+    first = np.flatnonzero(begins(number))
+    low, high = np.minimum.reduceat(values, first), np.maximum.reduceat(values, first)
+    apart = np.cumsum(high - low + 1) - high - 1  # side by side on one line
+    apart = np.repeat(apart, np.diff(np.append(first, len(values))))
+    return np.asarray(np.maximum.accumulate(values + apart) - apart)
+
+
+def medians_of(values: Array, place: Array, size: int) -> Array:
+    """Median of the values at each of `size` places; 0 without any."""
+    order, count = np.lexsort([values, place]), np.bincount(place, minlength=size)
+    first, values = np.cumsum(count) - count, np.append(values[order], 0.0)
+    middle = values[first + np.maximum(count - 1, 0) // 2] + values[first + count // 2]
+    return np.where(count > 0, middle / 2, 0.0)
 
 
 def means_of(values: Array, place: Array, size: int) -> Array:
@@ -102,11 +128,4 @@ def means_of(values: Array, place: Array, size: int) -> Array:
 def _by_keys(keys: tuple[Array, ...]) -> tuple[Array, Array]:
     """The order of rows by their keys, and whether each has other keys than the one before."""
     order = np.lexsort(keys[::-1])
-    return order, _new([key[order] for key in keys])
-
-
-def _new(keys: Sequence[Array]) -> Array:
-    """Whether each row has other keys than the one before."""
-    new = np.ones(len(keys[0]), bool)
-    new[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
-    return new
+    return order, begins(*(key[order] for key in keys))

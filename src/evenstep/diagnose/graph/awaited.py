@@ -22,9 +22,9 @@ from evenstep.diagnose.graph.gaps import (
     weighted_median,
 )
 from evenstep.diagnose.graph.streams import AT_ONCE_NS, CROSSING_NS, TELLING, kernels
-from evenstep.diagnose.graph.structure import means, row_hash
+from evenstep.diagnose.graph.structure import TimeLine, means, row_hash, row_numbers
 from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL, SEVERAL
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, begins
 from evenstep.trace.spool.layout import Op
 
 _AT_ONCE = (0.0, *[np.nan] * (FURTHEST - 1))  # shares of work before a wait for the last entry
@@ -135,11 +135,8 @@ def _shares_by_idle_time(rows: Columns, gaps: Gaps) -> tuple[Array, Array]:
     if not len(first):
         return share, np.zeros(len(share), bool)
     idle = np.where(np.isnan(gaps.computed), 0.0, gaps.lasted - gaps.computed)
-    low = int(rows.enter_ns.min(initial=2**62))
-    width = int(rows.enter_ns.max(initial=low)) - low + 2
-    line = rows.lane * width + rows.enter_ns - low
-    last = rows.leave_ns[first] - AT_ONCE_NS - low
-    row = np.searchsorted(line, rows.lane[first] * width + last)
+    entered = TimeLine(rows.lane, rows.enter_ns)
+    row = entered.before(rows.lane[first], rows.leave_ns[first] - AT_ONCE_NS - 1)
     row = np.maximum(row, first + 1)
     there = row < len(rows)
     there[there] = rows.lane[row[there]] == rows.lane[first[there]]
@@ -205,11 +202,8 @@ def entered_kinds(rows: Columns, operations: Columns) -> Array:
 
 def places_of(rows: Columns, entered: Array) -> Array:
     """A number per entry, the same at the same place in steps of the same program."""
-    opens = (np.diff(rows.lane, prepend=-1) != 0) | (np.diff(rows.step, prepend=-1) != 0)
-    step = np.cumsum(opens) - 1
-    first = np.flatnonzero(opens)
+    opens = begins(rows.lane, rows.step)
+    step, first = np.cumsum(opens) - 1, np.flatnonzero(opens)
     place = np.arange(len(rows)) - first[step]
-    code = np.cumsum(row_hash([place, entered]), dtype=np.uint64)
-    ends = np.append(first[1:], len(rows)) - 1
-    whole = code[ends] - np.where(first > 0, code[first - 1], np.uint64(0))
-    return np.unique(row_hash([whole[step], place]), return_inverse=True)[1].reshape(-1)
+    whole = np.add.reduceat(row_hash([place, entered]), first)
+    return row_numbers(whole[step], place)

@@ -18,7 +18,6 @@ from evenstep.diagnose.graph.lanes import (
     STEP_END,
     TELLING_NS,
     LaneExtent,
-    TimeLine,
     rows_of,
 )
 from evenstep.diagnose.graph.reached import with_reached
@@ -27,14 +26,15 @@ from evenstep.diagnose.graph.structure import (
     NO_INTERVALS,
     Graph,
     Intervals,
+    TimeLine,
     grouped_order,
     length_before,
     quantiles,
-    row_hash,
+    row_numbers,
 )
 from evenstep.diagnose.levels import LOW, NEARLY_ALL
 from evenstep.trace.clocks.clocks import Clocks
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, running_maximum
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import COMPUTE, Trace
 
@@ -245,20 +245,7 @@ def _over(span: LaneExtent, found: Entries, ended: Array) -> tuple[Array, Array]
     queue = operations.queue
     serial = np.bincount(queue, follows & rising) >= NEARLY_ALL * np.bincount(queue, follows)
     follows &= serial[queue]
-    return _running_maximum(over, follows) if (follows & ~rising).any() else over, follows
-
-
-def _running_maximum(over: Array, follows: Array) -> Array:
-    """The running maximum of the ends of each queue."""
-    number = np.cumsum(~follows)
-    low = int(over.min())
-    width = int(over.max()) - low + 1
-    if width * (int(number[-1]) + 1) < 2**62:
-        line = over - low + number * width
-        return np.asarray(np.maximum.accumulate(line) - number * width + low)
-    return np.concatenate(
-        [np.maximum.accumulate(part) for part in np.split(over, np.flatnonzero(~follows)[1:])]
-    )
+    return running_maximum(over, np.cumsum(~follows)), follows
 
 
 def _is_blocked(span: LaneExtent, found: Entries) -> Array:
@@ -293,11 +280,10 @@ def _with_usual_messages(span: LaneExtent, found: Entries, ended: Array) -> Arra
     names = [span.trace.ranks[int(rank)].node for rank in span.ranks]
     node = np.unique(names, return_inverse=True)[1].reshape(-1)[rows.lane]
     ends = (_reduce(found, node, node >= 0, of, 0) for of in (np.minimum, np.maximum))
-    kind = row_hash([operations.size_bytes, np.equal(*ends)])
-    channel = row_hash([kind, operations.queue])
-    kind, channel = (np.unique(one, return_inverse=True)[1].reshape(-1) for one in (kind, channel))
+    kind = row_numbers(operations.size_bytes, np.equal(*ends))
+    channel = row_numbers(kind, operations.queue)
     blocked = rows.waits & _is_blocked(span, found)
-    wait = np.unique(row_hash([rows.lane, rows.leave_ns]), return_inverse=True)[1].reshape(-1)
+    wait = row_numbers(rows.lane, rows.leave_ns)
     alone = np.bincount(number, blocked & (np.bincount(wait)[wait] == 1)) > 0
     soonest = _reduce(found, rows.leave_ns, blocked, np.minimum, 2**62)
     latest = _reduce(found, rows.leave_ns, blocked, np.maximum, -(2**62))

@@ -8,14 +8,15 @@ operation of one member. Times are ns on the common time; device times are broug
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.diagnose.graph.structure import row_hash
+from evenstep.diagnose.graph.structure import row_numbers
 from evenstep.diagnose.levels import MINOR
 from evenstep.trace.clocks.clocks import Clocks
-from evenstep.trace.columns import Array, Columns, run_numbers
+from evenstep.trace.columns import Array, Columns, begins, key_numbers, run_numbers
 from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op, Phase
 from evenstep.trace.trace import Trace, match_messages
 
@@ -71,9 +72,8 @@ def collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
     if single.any():
         number = _singled_out(number, single)
     placed = stamps(trace, events, clocks)
-    enter, leave = placed[:2]
+    enter, leave = placed.enter_ns, placed.leave_ns
     first = np.flatnonzero(np.diff(number, prepend=-1))
-    heads = events.select(first)
     is_root = events["rank"] == events.peer_or_root
     from_root = np.isin(events.op, FROM_ROOT) & ~single
     to_root = np.isin(events.op, TO_ROOT) & ~single
@@ -84,35 +84,34 @@ def collectives(trace: Trace, clocks: Clocks, ranks: Array) -> Entries:
         decides |= (np.bincount(number, waiting) > 0)[number]
     if (to_root & ~is_root).any():
         waits |= _waiting_senders(events, number, enter, leave, to_root & ~is_root)
-    table = _rows(events, ranks, number, placed, (decides, waits, np.zeros(len(events), bool)))
-    lane = np.searchsorted(ranks, heads["rank"])
-    queue = np.unique(np.where(single[first], -1 - lane, heads.group), return_inverse=True)
+    part = {"decides": decides, "waits": waits, "sends": np.zeros(len(events), bool)}
+    table = _rows(events, ranks, number, placed, part)
+    group = events.group[first]
+    alone = -1 - np.searchsorted(ranks, events["rank"][first])
     members = np.diff(np.append(first, len(events)))
     traced = np.array([sum(rank in trace.ranks for rank in group.ranks) for group in trace.groups])
-    operations = Columns(
-        {
-            "queue": queue[1].reshape(-1).astype(np.int64),
-            "sequence": heads.group_seq.astype(np.int64),
-            "step": heads.step.astype(np.int64),
-            "group": heads.group.astype(np.int64),
-            "op": heads.op.astype(np.int64),
-            "dtype": heads.dtype.astype(np.int64),
-            "size_bytes": _sizes(events, first),
-            "members": members,
-            "whole": members == traced[heads.group] if len(heads) else np.zeros(0, bool),
-            "root": heads.peer_or_root.astype(np.int64),
-            "message": np.zeros(len(heads), bool),
-        }
+    operations = _operations(
+        events.select(first),
+        queue=key_numbers(np.where(single[first], alone, group)),
+        size_bytes=_sizes(events, first),
+        members=members,
+        whole=members == traced[group] if len(group) else members > 0,
     )
     return _by_queue(table, operations) if single.any() else Entries(table, operations)
+
+
+def _operations(heads: Columns, **known: Array) -> Columns:
+    """Operations, each from the record of its first member but for what else is known of it."""
+    names = {"sequence": "group_seq", "root": "peer_or_root"}
+    whole = ("sequence", "step", "group", "op", "dtype", "root")
+    found = {name: heads[names.get(name, name)].astype(np.int64) for name in whole}
+    return Columns({**found, "message": np.zeros(len(heads), bool), **known})
 
 
 def _by_queue(rows: Columns, operations: Columns) -> Entries:
     """Operations in order of queue and sequence."""
     order = np.lexsort([operations.sequence, operations.queue])
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    rows = rows.with_column("operation", place[rows.operation])
+    rows = rows.with_column("operation", np.argsort(order)[rows.operation])
     return Entries(rows.sorted_by("operation"), operations.select(order))
 
 
@@ -163,9 +162,7 @@ def _unrelated_records(events: Columns, number: Array) -> Array:
 
 def _singled_out(number: Array, single: Array) -> Array:
     """The numbers, with each `single` record made an operation of its own."""
-    opens = np.zeros(len(number), bool)
-    opens[1:] = (number[1:] != number[:-1]) | single[1:]
-    return np.cumsum(opens)
+    return np.cumsum(begins(number) | single) - 1
 
 
 def _waiting_roots(
@@ -177,7 +174,7 @@ def _waiting_roots(
     blocked = roots & ((events.flags & _BLOCKED) != 0) & ((events.flags & _DEVICE) == 0)
     early = blocked & (last[number] - enter >= TELLING_NS)
     stayed = early & (leave >= last[number])
-    kind = np.unique(events.group.astype(np.int64) * 256 + events.op, return_inverse=True)[1]
+    kind = key_numbers(events.group, events.op)
     calls, waited = np.bincount(kind, early), np.bincount(kind, stayed)
     return np.asarray(blocked & ((calls >= FEWEST_CALLS) & (waited >= MOSTLY * calls))[kind])
 
@@ -195,33 +192,35 @@ def _waiting_senders(
     blocked = senders & ((events.flags & (_ASYNC | _DEVICE)) == 0)
     lasted = np.where(blocked, np.maximum(end[number] - enter, 0), 0)
     late = leave >= end[number] - np.maximum(lasted // 10, TELLING_NS)
-    kind = np.unique(events.group.astype(np.int64) * 256 + events.op, return_inverse=True)[1]
+    kind = key_numbers(events.group, events.op)
     whole, waited = np.bincount(kind, lasted), np.bincount(kind, lasted * late)
     return np.asarray(blocked & (waited >= MOSTLY * whole)[kind])
 
 
-def stamps(trace: Trace, events: Columns, clocks: Clocks) -> tuple[Array, ...]:
-    """Begin and end of each record, on the hosts' common time or, on a device, on the device's
-    clock; when its host issued it; how long after its compute the device's stream reached it;
-    the number of that stream, 0 unknown; and when its host saw its end.
+def stamps(trace: Trace, events: Columns, clocks: Clocks) -> Columns:
+    """Of each record enter_ns, leave_ns, issued_ns, seen_ns, held_ns and stream, see `Entries`;
+    times of devices are on their own clocks.
 
     A collective begins when its rank's compute reaches it, where a profile tells that beside when
     the kernel ran: the kernel may have waited for the one before it in its stream.
     """
     enter, leave = clocks.placed(events)
-    device = on_device(events)
+    device, never = on_device(events), np.zeros(len(enter), np.int8)
+    found = Columns(
+        {
+            **{"enter_ns": enter, "leave_ns": leave, "issued_ns": enter, "seen_ns": leave},
+            **{"held_ns": never, "stream": never},
+        }
+    )
     if not device.any():
-        return enter, leave, enter, *np.zeros((2, len(enter)), np.int8), leave
+        return found
     told = np.isin(events["rank"], entered_on_device(trace))
     came = np.where(told, events.enter_ns, events.device_enter_ns)
-    return (
-        np.where(device, came, enter),
-        np.where(device, events.device_exit_ns, leave),
-        enter,
-        np.where(device, np.maximum(events.device_enter_ns - came, 0), 0),
-        np.where(device & told, events.stream, 0),
-        leave,
-    )
+    held = np.where(device, np.maximum(events.device_enter_ns - came, 0), 0)
+    found = found.with_column("enter_ns", np.where(device, came, enter))
+    found = found.with_column("leave_ns", np.where(device, events.device_exit_ns, leave))
+    found = found.with_column("stream", np.where(device & told, events.stream, 0))
+    return found.with_column("held_ns", held)
 
 
 def entered_on_device(trace: Trace) -> list[int]:
@@ -230,33 +229,20 @@ def entered_on_device(trace: Trace) -> list[int]:
 
 
 def _rows(
-    events: Columns,
-    ranks: Array,
-    number: Array,
-    placed: tuple[Array, ...],
-    part: tuple[Array, Array, Array],
+    events: Columns, ranks: Array, number: Array, placed: Columns, part: Mapping[str, Array]
 ) -> Columns:
-    flags = events.flags
-    device = on_device(events)
-    blocking = ((flags & (_ASYNC | _DEVICE)) == 0) & (events.thread == 0)
+    flags, device = events.flags, on_device(events)
     return Columns(
         {
             "operation": number,
             "lane": np.searchsorted(ranks, events["rank"]),
             "step": events.step.astype(np.int64),
-            "enter_ns": placed[0],
-            "leave_ns": placed[1],
-            "decides": part[0],
-            "waits": part[1],
-            "sends": part[2],
-            "calls": blocking,
+            **part,
+            "calls": ((flags & (_ASYNC | _DEVICE)) == 0) & (events.thread == 0),
             "on_device": device,
             "seq": events.seq.astype(np.int64),
             "inside": events.parent,
-            "issued_ns": placed[2] if device.any() else placed[0],
-            "seen_ns": placed[5] if device.any() else placed[1],
-            "held_ns": placed[3],
-            "stream": placed[4],
+            **{name: placed[name] for name in placed},
         }
     )
 
@@ -287,41 +273,32 @@ def _messages(trace: Trace, events: Columns, clocks: Clocks, ranks: Array) -> En
     sending = events.op == int(Op.SEND)
     own, peer = events["rank"].astype(np.int64), events.peer_or_root.astype(np.int64)
     source, target = np.where(sending | single, own, peer), np.where(sending & ~single, peer, own)
-    channel = row_hash([single, events.group, source, target])
-    channel = np.unique(channel, return_inverse=True)[1].reshape(-1)
+    channel = row_numbers(single, events.group, source, target)
     order = np.lexsort([~sending, number, events.group_seq, events.payload, channel])
     events, channel, sending = events.select(order), channel[order], sending[order]
     number = run_numbers(number[order])
     placed = stamps(trace, events, clocks)
-    enter, leave = placed[:2]
     both = np.bincount(number)[number] == 2
     at_once, later = (where & sending for where in _awaited_sends(trace, events))
-    meets = _rendezvous(events, number, (enter, leave), sending & both, at_once)
+    meets = _rendezvous(events, number, placed, sending & both, at_once)
     ahead = ~sending & np.isin(events["rank"], entered_on_device(trace)) & on_device(events)
-    ahead &= enter > events.device_enter_ns + TELLING_NS  # posted before compute reached it
+    ahead &= placed.enter_ns > events.device_enter_ns + TELLING_NS  # before compute reached it
     meets &= (np.bincount(channel, ahead) <= MINOR * np.bincount(channel, ~sending))[channel]
     blocks = meets & (sending & ((events.flags & _BLOCKED) != 0) | later | on_device(events))
     first = np.flatnonzero(np.diff(number, prepend=-1))
-    members = np.diff(np.append(first, len(events)))
-    part = (sending | meets | ~both, ~sending | blocks, sending)
-    table = _rows(events, ranks, number, placed, part)
-    heads = events.select(first)
-    operations = Columns(
-        {
-            "queue": channel[first].astype(np.int64),
-            "sequence": heads.group_seq.astype(np.int64),
-            "step": heads.step.astype(np.int64),
-            "group": heads.group.astype(np.int64),
-            "op": np.full(len(first), int(Op.SEND)),
-            "dtype": heads.dtype.astype(np.int64),
-            "size_bytes": np.maximum(heads.bytes_in, heads.bytes_out).astype(np.int64),
-            "members": members,
-            "whole": members == 2,
-            "root": np.where(sending[first], heads["rank"], heads.peer_or_root).astype(np.int64),
-            "message": np.ones(len(first), bool),
-        }
+    part = {"decides": sending | meets | ~both, "waits": ~sending | blocks, "sends": sending}
+    heads, members = events.select(first), np.diff(np.append(first, len(events)))
+    operations = _operations(
+        heads,
+        queue=channel[first],
+        op=np.full(len(first), int(Op.SEND)),
+        size_bytes=np.maximum(heads.bytes_in, heads.bytes_out).astype(np.int64),
+        members=members,
+        whole=members == 2,
+        root=np.where(sending[first], heads["rank"], heads.peer_or_root).astype(np.int64),
+        message=np.ones(len(first), bool),
     )
-    return Entries(table, operations)
+    return Entries(_rows(events, ranks, number, placed, part), operations)
 
 
 def _awaited_sends(trace: Trace, events: Columns) -> Array:
@@ -351,7 +328,7 @@ def _awaited_sends(trace: Trace, events: Columns) -> Array:
 
 
 def _rendezvous(
-    events: Columns, number: Array, placed: tuple[Array, Array], sends: Array, at_once: Array
+    events: Columns, number: Array, placed: Columns, sends: Array, at_once: Array
 ) -> Array:
     """Whether each message begins only when both ends have entered: on devices, where a sender was
     seen to wait for its receiver, and where messages received late take as long as the others."""
@@ -359,7 +336,7 @@ def _rendezvous(
     called = ((events.flags & _BLOCKED) != 0) & ((events.flags & _ASYNC) == 0)
     blocked = sends & (called | at_once)
     meets = np.bincount(number, device) == 2
-    enter, leave = placed
+    enter, leave = placed.enter_ns, placed.leave_ns
     last = np.zeros(int(number[-1]) + 1, np.int64)
     np.maximum.at(last, number, enter)
     if blocked.any():

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.diagnose.graph.streams import AT_ONCE_NS, TELLING, idle_before
-from evenstep.diagnose.graph.structure import grouped_order, means, row_hash
+from evenstep.diagnose.graph.structure import grouped_order, means, row_numbers
 from evenstep.diagnose.levels import MOST, SEVERAL
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, begins
 
 FURTHEST = 6  # entries after which an operation may still be waited for: a layer of experts has 5
 SURE = 0.15  # of a misfit: smaller improvements do not count
@@ -118,7 +118,7 @@ def gaps_between(rows: Columns, over: Array, place: Array, entered: Array) -> Ga
     `place` and `entered` number its place in the program and what it enters."""
     row = np.flatnonzero(np.diff(rows.lane, prepend=-1) == 0)
     before = rows.enter_ns[row - 1]
-    opens = (np.diff(rows.lane, prepend=-1) != 0) | (np.diff(rows.step, prepend=-1) != 0)
+    opens = begins(rows.lane, rows.step)
     ends = np.full((FURTHEST, len(row)), -np.inf)
     for ahead in range(1, FURTHEST + 1):
         there = row >= ahead
@@ -127,7 +127,7 @@ def gaps_between(rows: Columns, over: Array, place: Array, entered: Array) -> Ga
     lasted = (rows.enter_ns[row] - before).astype(float)
     computed = rows.computed_ns[row] - rows.computed_ns[row - 1]
     cell = (np.cumsum(opens) - 1)[row]
-    pair = np.unique(row_hash([entered[row - 1], entered[row], opens[row]]), return_inverse=True)[1]
+    pair = row_numbers(entered[row - 1], entered[row], opens[row])
     kind, idle = place[row - 1], np.zeros(len(row), bool)
     if "slack_ns" in rows:  # of devices
         own = rows.lane[row] * (int(kind.max(initial=0)) + 1) + kind

@@ -12,10 +12,10 @@ import numpy as np
 
 from evenstep.diagnose.graph.awaited import Awaited, infer_waits
 from evenstep.diagnose.graph.entries import Entries
-from evenstep.diagnose.graph.structure import grouped_order
+from evenstep.diagnose.graph.structure import TimeLine, grouped_order, row_numbers
 from evenstep.diagnose.levels import MOST, NEARLY_ALL
 from evenstep.trace.clocks.clocks import Clocks
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, begins, run_numbers, running_maximum
 from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import Trace
 
@@ -92,7 +92,7 @@ def _in_order(rows: Columns) -> Array:
     decide nearly all."""
     order = grouped_order(rows.lane, rows.at_ns)
     lane, at = rows.lane[order], rows.at_ns[order]
-    same = np.append(False, (np.diff(lane) == 0) & (np.diff(at) == 0))
+    same = ~begins(lane, at)
     tied = np.flatnonzero(same | np.append(same[1:], False))
     ties = rows.select(order[tied])
     last = ties.order == STEP_END
@@ -209,13 +209,11 @@ def _send_waits(span: LaneExtent, rows: Columns, phases: Columns, over: Array) -
     lanes = [rows.lane, calls.lane, phases.lane, phases.lane]
     lane, done = np.concatenate(lanes), np.concatenate(times)
     order = np.lexsort([done, lane])
-    line, done = TimeLine(lane[order], done[order]), done[order]
+    lane, done = line = TimeLine(lane[order], done[order])
     sends = sends.sorted_by("lane", "step", "leave_ns")
-    last = np.diff(sends.lane, append=-1) != 0
-    last |= np.diff(sends.step, append=-1) != 0
-    sends = sends.select(last)
+    sends = sends.select(np.append(begins(sends.lane, sends.step)[1:], True))
     following = line.before(sends.lane, sends.leave_ns - TELLING_NS - 1)  # ends are seen late
-    next_lane = np.append(lane[order], NONE)[following]
+    next_lane = np.append(lane, NONE)[following]
     gap = np.append(done, 0)[following] - sends.leave_ns
     ended = over[sends.operation]
     buffered = ended > sends.leave_ns + BETWEEN_NS + 2 * span.clocks.error_ns  # received later
@@ -285,7 +283,7 @@ def _matched_waits(
     steps_ = TimeLine(number, later.step[order])
     place = _wait_places(waits)
     if operations.message.any():  # stages have orders of their own
-        place = np.unique(place * by_lane.shape[1] + waits.lane, return_inverse=True)[1].reshape(-1)
+        place = row_numbers(place, waits.lane)
     parts, found_any = [], np.zeros(len(waits), bool)
     for which in by_lane:
         pairs = which[waits.lane]
@@ -311,11 +309,9 @@ def _matched_waits(
 
 def _wait_places(waits: Columns) -> Array:
     """A number for each wait, the same for the n-th wait of steps with equally many."""
-    opens = (np.diff(waits.lane, prepend=-1) != 0) | (np.diff(waits.step, prepend=-1) != 0)
-    first = np.flatnonzero(opens)
-    size = np.diff(np.append(first, len(waits)))
-    turn = np.arange(len(waits)) - np.repeat(first, size)
-    return np.asarray(turn * (int(size.max(initial=0)) + 1) + np.repeat(size, size))
+    step = run_numbers(waits.lane, waits.step)
+    size, turn = np.bincount(step)[step], np.arange(len(step)) - np.searchsorted(step, step)
+    return np.asarray(turn * (int(size.max(initial=0)) + 1) + size)
 
 
 def _usual_count(place: Array, ahead: Array, telling: Array) -> Array:
@@ -335,29 +331,10 @@ def _usual_count(place: Array, ahead: Array, telling: Array) -> Array:
     return found[place]
 
 
-class TimeLine(NamedTuple):
-    """Values, ascending within each number; numbers ascend."""
-
-    number: Array
-    values: Array
-
-    def before(self, number: Array, value: Array) -> Array:
-        """How many values of smaller numbers, and of this number up to this value, there are."""
-        low = int(min(self.values.min(), value.min(initial=2**62)))
-        width = int(max(self.values.max(), value.max(initial=0))) - low + 2
-        line = self.number * width + (self.values - low)
-        return np.asarray(np.searchsorted(line, number * width + (value - low), side="right"))
-
-
 def _furthest_before(lane: Array, last: Array) -> Array:
     """The largest `last` of earlier waits of the same lane; -1 for the first."""
-    opens = np.diff(lane, prepend=-1) != 0
-    number = np.cumsum(opens)
-    width = int(last.max(initial=0)) + 2
-    furthest = np.maximum.accumulate(number * width + last + 1) - number * width - 1
-    found = np.full(len(last), NONE)
-    found[1:] = np.where(opens[1:], NONE, furthest[:-1])
-    return found
+    before = np.append(NONE, running_maximum(last, lane)[:-1])
+    return np.where(begins(lane), NONE, before) if len(lane) else last
 
 
 # -- streams ---------------------------------------------------------------------------------------
@@ -370,9 +347,8 @@ def _device_rows(span: LaneExtent, found: Entries, over: Array) -> list[Columns]
     rows = rows.with_column("seq", np.arange(len(rows)))  # sends first on every rank of a ring
     waited = infer_waits(rows, found.operations, over)
     rows = rows.with_column("idle", waited.idle)
-    changes = (np.diff(rows.lane, append=-1) != 0) | (np.diff(rows.step, append=-1) != 0)
-    last = np.flatnonzero(changes)
-    step = np.cumsum(changes) - changes
+    step = run_numbers(rows.lane, rows.step)
+    last = np.flatnonzero(np.diff(step, append=-1))
     left = _awaited_at_end(rows, found.operations, over, waited, last[step])
     at_once = (waited.ahead[last] == 1) & ~waited.worked[last]
     resumed = np.where(at_once, over[rows.operation[last]], rows.enter_ns[last])
@@ -406,8 +382,7 @@ def _awaited_at_end(
         return np.zeros(0, np.int64)
     queue = operations.queue[rows.operation[open_]]
     order = np.lexsort([open_, queue, last[open_]])
-    final = np.diff(queue[order], append=-1) != 0
-    final |= np.diff(last[open_][order], append=-1) != 0
+    final = np.append(begins(last[open_][order], queue[order])[1:], True)
     return np.asarray(open_[order[final]])
 
 

@@ -12,10 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.diagnose.graph.structure import Graph, by_step_and_lane, quantiles, row_hash
+from evenstep.diagnose.graph.structure import (
+    Graph,
+    by_step_and_lane,
+    quantiles,
+    row_hash,
+    row_numbers,
+)
 from evenstep.diagnose.levels import ERRORS, MINOR, MOST, NEARLY_ALL
 from evenstep.statistics.interval import MAD_SIGMA
-from evenstep.trace.columns import Array
+from evenstep.trace.columns import Array, run_numbers
 
 LONG = 0.01  # of a lane's work in a step: shorter rows are left out
 ROUNDS = 4  # of dividing rows of two micro-batches by what each takes elsewhere
@@ -64,7 +70,7 @@ def peers(graph: Graph) -> list[Peers]:
     kinds = np.unique(np.stack([(cell % lanes).astype(np.uint64), wait]), axis=1)
     np.add.at(waited, kinds[0].astype(np.int64), row_hash([kinds[1]]))
     code += (waited + beginning(graph))[cells % lanes]
-    pair = np.unique(row_hash([cells // lanes, code]), return_inverse=True)[1].reshape(-1)
+    pair = row_numbers(cells // lanes, code)
     members = np.zeros(len(cells), np.uint64)
     np.add.at(members, pair, row_hash([cells % lanes]))  # so that all segments have the same lanes
     code = row_hash([code, members[pair]])[line]
@@ -77,8 +83,8 @@ def _pool(
 ) -> Peers:
     """The peers given by rows of one segment of each structure, `local` within it."""
     order, index = np.lexsort([local, kind, cell]), np.arange(len(cell))
-    first = np.append(True, (np.diff(kind[order]) != 0) | (np.diff(cell[order]) != 0))
-    turn = index - np.maximum.accumulate(np.where(first, index, 0))
+    same = run_numbers(cell[order], kind[order])
+    turn = index - np.searchsorted(same, same)
     kind[order] = row_hash([kind[order], turn])  # what a place has twice are two
     _, head, column = np.unique(kind, return_index=True, return_inverse=True)
     column = column.reshape(-1)
@@ -184,10 +190,9 @@ def micro_batches(graph: Graph) -> MicroBatches | None:
     parts = _parts(graph, passed, usual)
     if not len(parts.row):
         return None
-    batch, lane = parts.batch, graph.rows.lane[parts.row]
-    weight = usual[parts.row] * parts.share**2
+    batch, weight = parts.batch, usual[parts.row] * parts.share**2
     length = _lengths(parts, relative, weight)
-    of_lane = np.unique(batch * len(graph.ranks) + lane, return_inverse=True)[1].reshape(-1)
+    of_lane = row_numbers(batch, graph.rows.lane[parts.row])
     whole, count = np.bincount(batch, weight * length), np.bincount(batch, weight)
     own, size = np.bincount(of_lane, weight * length), np.bincount(of_lane, weight)
     rest = count[batch] - size[of_lane]
@@ -233,8 +238,7 @@ def _usual(graph: Graph, passed: _Passed) -> Array:
         usual[rows], place[rows], kind[rows] = middle[at], places + at, number
         places += len(middle)
     rows = np.flatnonzero(usual > 0)
-    role = row_hash([kind[rows], *(np.sign(one[rows]) for one in passed)])
-    role = np.unique(role, return_inverse=True)[1].reshape(-1)
+    role = row_numbers(kind[rows], *(np.sign(one[rows]) for one in passed))
     own, mine = graph.own_ns[rows], usual[rows]
     roles = int(role.max(initial=-1)) + 1
     level = quantiles(own, role, MOST, roles)[role]

@@ -16,7 +16,7 @@ from evenstep.diagnose.graph.gaps import Gaps, clearly, gaps_between, weighted_m
 from evenstep.diagnose.graph.streams import CROSSING_NS, move_sooner
 from evenstep.diagnose.graph.structure import means
 from evenstep.diagnose.levels import MINOR
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, begins, running_maximum
 
 REACHED_ROUNDS = 2  # of usual work and entries held by their queue in turn
 
@@ -35,7 +35,8 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
     held = _held_by_queue(some, operations)
     if not held.any():
         return rows
-    passed = np.where(held, some.enter_ns - _soonest_from(some.lane, some.enter_ns), 0)
+    soonest = -running_maximum(-some.enter_ns[::-1], some.lane[::-1])[::-1]  # from each row on
+    passed = np.where(held, some.enter_ns - soonest, 0)
     some = move_sooner(some, slice(None), passed)
     entered = entered_kinds(some, operations)
     place = places_of(some, entered)
@@ -54,14 +55,6 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
         work, share = _usual_work(some, operations, gaps, held[gaps.row])
         sooner[gaps.row] = np.rint(_held_ns(stamped, share, work, held[gaps.row]))
     return move_sooner(rows, mine, passed + first + sooner)
-
-
-def _soonest_from(lane: Array, time: Array) -> Array:
-    """The earliest time of each row and those of its lane after it."""
-    low = int(time.min())
-    width = int(time.max()) - low + 1
-    line = time - low + lane * width
-    return np.asarray(np.minimum.accumulate(line[::-1])[::-1] + low - lane * width)
 
 
 def _since_issued(rows: Columns, lost: Array) -> Array:
@@ -123,9 +116,8 @@ def _held_by_queue(rows: Columns, operations: Columns) -> Array:
     queue = operations.queue[rows.operation]
     order = np.lexsort([np.arange(len(rows)), queue, rows.lane])
     lane, queue, number = rows.lane[order], queue[order], rows.operation[order]
-    follows = (np.diff(lane, prepend=-1) == 0) & (np.diff(queue, prepend=-1) == 0)
     after = rows.enter_ns[order] - np.append(0, rows.leave_ns[order][:-1])
-    follows &= ~operations.message[number]
+    follows = ~begins(lane, queue) & ~operations.message[number]
     early, at_once = follows & (after < -CROSSING_NS), follows & (np.abs(after) <= CROSSING_NS)
     held = np.zeros(len(rows), bool)
     held[order] = at_once & (early.sum() <= MINOR * at_once.sum())

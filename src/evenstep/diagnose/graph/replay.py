@@ -20,7 +20,7 @@ from evenstep.trace.columns import Array
 
 SHORTEST = 8  # segments of a chunk, replayed one after the other
 MOST_CHUNKS = 256  # side by side
-AGREED_NS = 1.0
+AGREED_NS = 1.0  # between the state a chunk left and the one the next began with: rounding
 ROUNDS = 4  # with chunks side by side; then with all segments one after the other
 CELLS = 8_000_000  # values of own work, rows × scenarios, held at a time
 

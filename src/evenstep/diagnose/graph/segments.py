@@ -10,22 +10,26 @@ from dataclasses import replace
 
 import numpy as np
 
-from evenstep.diagnose.graph.issue import with_issues
-from evenstep.diagnose.graph.lanes import STEP_END, WORKED
+from evenstep.diagnose.graph.gaps import FURTHEST
+from evenstep.diagnose.graph.lanes import NONE, STEP_END, WORKED, single_operations
 from evenstep.diagnose.graph.schedule import Links
 from evenstep.diagnose.graph.structure import (
     NO_INTERVALS,
     Batch,
     Graph,
     Intervals,
+    TimeLine,
     length_before,
     quantiles,
     row_hash,
+    row_numbers,
 )
-from evenstep.trace.columns import Array, Columns
+from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL
+from evenstep.trace.columns import Array, Columns, begins, run_numbers, running_maximum
 
 _LINKS = ("enter", "wait", "after", "host", "resumes")  # columns that name operations
 ROUNDS = 64  # at most, until operations and rows agree on their segments
+NEVER_NS = -(2**62)
 
 
 def segments(
@@ -54,7 +58,7 @@ def segments(
     operations = operations.with_column("segment", operation_in)
     operations = operations.with_column("took_ns", _took(rows, operations))
     if "slack_ns" in rows and (rows.slack_ns >= 0).any():
-        rows, operations = with_issues(rows, operations, resumed, start, stretch[index], busy)
+        rows, operations = _with_issues(rows, operations, resumed, start, stretch[index], busy)
     rows, operations = _sort(rows, operations)
     made = _batch(rows, operations, steps, ranks, (stretch, start))
     between_ns[gaps] = 0
@@ -65,8 +69,6 @@ def _segment_numbers(rows: Columns, operations: Columns, index: Array) -> tuple[
     own = index.astype(np.int64)
     found = own.copy()
     count = len(operations)
-    new_lane = np.diff(rows.lane, prepend=-1) != 0
-    line = np.cumsum(new_lane) * (int(index.max(initial=0)) + 1)
     for _ in range(ROUNDS):
         latest = np.zeros(count, np.int64)
         for name in ("enter", "wait"):
@@ -74,8 +76,7 @@ def _segment_numbers(rows: Columns, operations: Columns, index: Array) -> tuple[
             np.maximum.at(latest, rows[name][mine], found[mine])
         known = np.append(latest, 0)  # -1, none, is in no segment
         links = known[rows.enter], known[rows.wait], known[rows.after]
-        raised = np.maximum(found, np.maximum.reduce(links))
-        raised = np.maximum.accumulate(raised + line) - line
+        raised = running_maximum(np.maximum(found, np.maximum.reduce(links)), rows.lane)
         if np.array_equal(raised, found):
             return found, latest
         found = raised
@@ -106,20 +107,14 @@ def _own(
     Where a lane's beginning is not known, its first work is the usual first work of its steps.
     """
     over, lane = np.append(operations.over_ns, -(2**62)), rows.lane  # -1, none, is long over
-    resumed = np.maximum(rows.at_ns, over[rows.wait])
-    span = int(resumed.max(initial=0) - min(int(resumed.min(initial=0)), 0)) + 1
-    line = lane * span  # nobody goes on before it has gone on from what it waited for earlier
-    resumed = np.maximum.accumulate(resumed + line) - line
+    # nobody goes on before it has gone on from what it waited for earlier
+    resumed = running_maximum(np.maximum(rows.at_ns, over[rows.wait]), lane)
     before = np.concatenate([[0], resumed[:-1]])
-    opens = np.flatnonzero(
-        (np.diff(lane, prepend=-1) != 0) | (np.diff(stretch[index], prepend=-1) != 0)
-    )
+    opens = np.flatnonzero(begins(lane, stretch[index]))
     own = np.maximum(rows.at_ns - before, 0).astype(float)
     idle = Intervals(np.zeros(len(between[0]), np.int64), *between)
-    nobody = np.zeros(len(rows), np.int64)
-    own -= length_before(idle, nobody, rows.at_ns) - length_before(
-        idle, nobody, np.minimum(before, rows.at_ns)
-    )
+    ends = np.minimum(before, rows.at_ns), rows.at_ns
+    own += np.subtract(*(length_before(idle, 0 * lane, at) for at in ends))
     begun = begun_ns[index[opens], lane[opens]]
     usual = _usual_beginnings(own, lane, index, opens)
     own[opens] = np.where(begun >= 0, np.maximum(rows.at_ns[opens] - begun, 0), usual[lane[opens]])
@@ -130,7 +125,7 @@ def _own(
 
 def _usual_beginnings(own: Array, lane: Array, index: Array, opens: Array) -> Array:
     """Per lane, the median work before the first row of a step."""
-    first = (np.diff(index, prepend=-1) != 0) | (np.diff(lane, prepend=-1) != 0)
+    first = begins(index, lane)
     first[opens] = False
     rows = np.flatnonzero(first)
     return quantiles(own[rows], lane[rows], 0.5, int(lane.max(initial=0)) + 1)
@@ -262,3 +257,100 @@ def _links(
     queue_end[operations.queue[final]] = count + final
     ends = lane_end, lane_awaited, queue_end
     return Links(previous, awaited, entered[order], needed[order], queued, *ends, issued)
+
+
+# -- hosts of devices ------------------------------------------------------------------------------
+# No operation of a device begins before its host has issued it. A host issues one entry after the
+# other and works in between: each issue is an operation of one member in a queue of the host. That
+# a host waits for its device (to read a loss, or as its queue is full) is not recorded; but then
+# the time between two issues grows with what the device does in it.
+
+
+def _with_issues(
+    rows: Columns,
+    operations: Columns,
+    resumed: Array,
+    start: Array,
+    stretch: Array,
+    busy: Intervals,
+) -> tuple[Columns, Columns]:
+    """The rows of a graph in order of lane and time, with `host` (the operation by which the host
+    issues the row's entry or its lane's next one) and `resumes` (that which the host goes on to
+    once the stream goes on from here), -1 none; and the operations with these, and with `opens`:
+    the lane whose state as the segment began they come after, -1 none.
+
+    `resumed` is when each row's lane went on, `start` when each lane was free as each stretch
+    began, `stretch` that of each row, `busy` when each lane's host worked on records of its own.
+    """
+    operations = operations.with_column("opens", np.full(len(operations), NONE))
+    entry = np.flatnonzero(rows.slack_ns >= 0)
+    lane, count = rows.lane[entry], len(operations)
+    opens = begins(lane, stretch[entry])
+    at = running_maximum(rows.at_ns[entry] - rows.slack_ns[entry], lane)
+    source = np.where(opens, NONE, _resumption_rows(rows, resumed, entry, at, busy))
+    inside = (source >= 0) & (rows.segment[source] == rows.segment[entry])
+    crosses = (source >= 0) & ~inside | opens
+    once = np.unique(source, return_index=True)[1]  # later issues come after the first
+    inside &= np.isin(np.arange(len(entry)), once)
+    home = np.flatnonzero(begins(rows.lane, rows.segment))
+    home = home[np.searchsorted(home, entry, side="right") - 1]
+    before, begun = np.append(0, resumed[:-1])[home], ~begins(rows.lane, stretch)[home]
+    left = np.where(begun, before, start[stretch[entry], lane])
+    begin = np.where(opens, NEVER_NS, np.append(0, at[:-1]))
+    begin = np.maximum(begin, np.where(inside, resumed[source], NEVER_NS))
+    begin = np.maximum(begin, np.where(crosses, left, NEVER_NS))
+    resumes = np.full(len(rows), NONE)
+    resumes[source[inside]] = count + np.flatnonzero(inside)
+    rows = rows.with_column("resumes", resumes)
+    following = np.searchsorted(entry, np.arange(len(rows)))
+    there = np.append(lane, NONE)[following] == rows.lane
+    host = np.where(there, count + following, NONE)
+    table = {"lane": lane, "step": rows.step[entry], "enter_ns": at, "leave_ns": at}
+    issues = single_operations(Columns(table), operations)
+    issues = issues.with_column("segment", rows.segment[entry]).with_column("queues", ~opens)
+    issues = issues.with_column("opens", np.where(crosses, lane, NONE))
+    issues = issues.with_column("took_ns", (at - begin).astype(float))
+    return rows.with_column("host", host), Columns.concatenate([operations, issues])
+
+
+def _resumption_rows(
+    rows: Columns, resumed: Array, entry: Array, at: Array, busy: Intervals
+) -> Array:
+    """The row after which the device had gone on before the host issued each of these entries, -1
+    where the host does not wait for that.
+
+    The time since the issue before, but for what the host was `busy` with, grows with a wait, by
+    the wait, and else not at all: that it does is taken from the slope over all entries of the lane
+    at the same place of a step, or, as ends of waits are known roughly, from the part of its
+    variance. Of such rows it is the last.
+    """
+    lane, run = rows.lane[entry], run_numbers(rows.lane[entry], rows.step[entry])
+    place = row_numbers(np.arange(len(run)) - np.searchsorted(run, run), np.bincount(run)[run])
+    event = np.flatnonzero((rows.enter >= 0) | rows.ends)
+    last = np.append(event[1:], len(rows)) - 1  # row before the next event
+    time = resumed[last]
+    own = np.searchsorted(event, entry)
+    lead = own + 1 - TimeLine(rows.lane[last], time).before(lane, at)
+    lead = quantiles(np.maximum(lead, 1), place, NEARLY_ALL, int(place.max()) + 1)[place]
+    cell = row_numbers(place, lane)  # lanes differ, in what they wait and work
+    at = at - length_before(busy, lane, at)
+    time = time - length_before(busy, rows.lane[last], time)
+    before = np.append(0, at[:-1])
+    source = np.full(len(entry), NONE)
+    for turn in (0, *range(FURTHEST, 0, -1)):  # entries before, the usual number and one by one
+        event = own - (np.minimum(turn, lead) if turn else lead)
+        known = (event >= 0) & (rows.lane[last[event]] == lane) & ~begins(lane)
+        lasted, waited = at - before, np.maximum(time[event] - before, 0)
+        count = np.maximum(np.bincount(cell, known), 1)
+        lasted, apart = (
+            (each - (np.bincount(cell, each * known) / count)[cell]) * known
+            for each in (lasted, waited)
+        )
+        both, own_part, lasting = (
+            np.bincount(place, a * b)
+            for a, b in ((lasted, apart), (apart, apart), (lasted, lasted))
+        )
+        grows = (both >= MOST * own_part) | (both * np.abs(both) > MINOR * own_part * lasting)
+        waits = known & (grows & (np.bincount(place, waited * known) > 0))[place]
+        source = np.where(waits, event, source)
+    return np.where(source >= 0, last[source], NONE)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.diagnose.graph.schedule import Links, Schedule, schedule
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, run_numbers, running_maximum
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Graph:
     own_ns (work since the previous row and the end of its wait), slack_ns (of entries on devices,
     since their host issued them; -1 else), inside (the record in which they were issued, by its
     seq; -1 else), after (an operation that the entered one begins after, -1 none), segment; where
-    hosts issue what devices do, also the columns of `evenstep.diagnose.graph.issue`.
+    hosts issue what devices do, also the columns of `evenstep.diagnose.graph.segments`.
     `operations`: see `Entries`, with segment, last_ns (last entry), over_ns (end), took_ns (since
     it could begin) and queues (whether it begins after the one before it in its queue).
     """
@@ -87,6 +87,25 @@ def row_hash(columns: Sequence[Array]) -> Array:
     return code
 
 
+def row_numbers(*columns: Array) -> Array:
+    """A number for each row of integer columns, the same for equal rows."""
+    return np.asarray(np.unique(row_hash(columns), return_inverse=True)[1].reshape(-1))
+
+
+class TimeLine(NamedTuple):
+    """Values, ascending within each number; numbers ascend."""
+
+    number: Array
+    values: Array
+
+    def before(self, number: Array, value: Array) -> Array:
+        """How many values of smaller numbers, and of this number up to this value, there are."""
+        low = int(min(self.values.min(), value.min(initial=2**62)))
+        width = int(max(self.values.max(), value.max(initial=0))) - low + 2
+        line = self.number * width + (self.values - low)
+        return np.asarray(np.searchsorted(line, number * width + (value - low), side="right"))
+
+
 class _Waits(NamedTuple):
     """Rows that waited: indices, time blocked, and the part of it waited for other ranks. ns."""
 
@@ -123,18 +142,10 @@ def _reach_and_resume(graph: Graph) -> tuple[Array, Array]:
     """
     rows = graph.rows
     over = np.append(graph.operations.over_ns, np.iinfo(np.int64).min)[rows.wait]
-    over = np.maximum(rows.at_ns, over)
-    if not len(over):
-        return over, over
-    same = rows.lane[1:] == rows.lane[:-1]
-    first = np.append(0, np.flatnonzero(~same) + 1)
-    run = np.append(0, np.cumsum(~same))  # rows of a lane that follow each other
-    since = over - rows.at_ns[first][run]
-    apart = run * (since.max() - since.min() + 1) - rows.at_ns[first][run]
-    over = np.maximum.accumulate(over + apart) - apart
-    at = rows.at_ns.copy()
-    at[1:][same] = np.maximum(at[1:], over[:-1])[same]
-    return at, over
+    over = running_maximum(np.maximum(rows.at_ns, over), run_numbers(rows.lane))
+    before = np.append(0, over[:-1])
+    same = np.diff(rows.lane, prepend=-1) == 0
+    return np.where(same, np.maximum(rows.at_ns, before), rows.at_ns), over
 
 
 def times(graph: Graph) -> Times:
@@ -299,25 +310,21 @@ def union_length(intervals: Intervals, cells: int) -> Array:
         return np.zeros(cells, np.int64)
     low = int(kept.start.min())
     width = int(kept.end.max()) - low + 1
-    start, end, cell = _laid_out(kept, low, width)
-    reach = np.maximum.accumulate(end)
-    covered = np.maximum(reach - np.maximum(start, _before(start, reach)), 0)
-    return np.bincount(cell, weights=covered, minlength=cells).astype(np.int64)
+    cell, *_, pieces = _swept(kept, low, width)
+    return np.bincount(cell, weights=pieces, minlength=cells).astype(np.int64)
 
 
-def _laid_out(kept: Intervals, low: int, width: int) -> tuple[Array, Array, Array]:
-    """Starts, ends and cells in order of start, with cells side by side, `width` apart."""
+def _swept(kept: Intervals, low: int, width: int) -> tuple[Array, ...]:
+    """Cells, starts, latest ends so far and what each interval adds to them, in order of start,
+    with cells side by side, `width` apart."""
     shift = kept.cell.astype(np.int64) * width - low
-    start, end = kept.start + shift, kept.end + shift
-    if (start[1:] >= start[:-1]).all():
-        return start, end, kept.cell
-    order = np.argsort(start, kind="stable")
-    return start[order], end[order], kept.cell[order]
-
-
-def _before(start: Array, reach: Array) -> Array:
-    """The latest end of the intervals before each one."""
-    return np.concatenate([start[:1], reach[:-1]])
+    cell, start, end = kept.cell, kept.start + shift, kept.end + shift
+    if not (start[1:] >= start[:-1]).all():
+        order = np.argsort(start, kind="stable")
+        cell, start, end = cell[order], start[order], end[order]
+    reach = np.maximum.accumulate(end)
+    before = np.concatenate([start[:1], reach[:-1]])
+    return cell, start, reach, np.maximum(reach - np.maximum(start, before), 0)
 
 
 def overlap_length(one: Intervals, other: Intervals, cells: int) -> Array:
@@ -333,9 +340,7 @@ def length_before(intervals: Intervals, cell: Array, time: Array) -> Array:
         return np.zeros(len(cell), np.int64)
     low = min(int(kept.start.min()), int(time.min()))
     width = max(int(kept.end.max()), int(time.max())) - low + 1
-    start, end, owner = _laid_out(kept, low, width)
-    reach = np.maximum.accumulate(end)
-    pieces = np.maximum(reach - np.maximum(start, _before(start, reach)), 0)
+    owner, start, reach, pieces = _swept(kept, low, width)
     covered = np.cumsum(pieces)
     place = cell.astype(np.int64) * width + (time - low)
     at = np.searchsorted(start, place) - 1

@@ -23,7 +23,7 @@ from evenstep.diagnose.graph.structure import (
     by_step_and_lane,
     last_lanes,
     quantiles,
-    row_hash,
+    row_numbers,
 )
 from evenstep.diagnose.lateness.thresholds import above_others, local_median
 from evenstep.diagnose.levels import ERRORS, LISTED, MOST, UNDISTURBED
@@ -87,8 +87,7 @@ class Costs:
         rows = self.graph.rows
         mine = np.unique(rows.enter[paused[rows["index"], rows.lane] & (rows.enter >= 0)])
         table = self.graph.operations
-        kind = row_hash([table.queue, table.op, table.size_bytes])
-        kind = np.unique(kind, return_inverse=True)[1].reshape(-1)
+        kind = row_numbers(table.queue, table.op, table.size_bytes)
         usual = quantiles(table.took_ns, kind, UNDISTURBED, int(kind.max(initial=-1)) + 1)
         return Change.of_transfers(mine, np.minimum(table.took_ns, usual[kind])[mine])
 

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.diagnose.graph.build import graph, of_hosts
+from evenstep.diagnose.graph.build import BUSY, graph, of_hosts
 from evenstep.diagnose.graph.structure import (
     Graph,
     Intervals,
+    TimeLine,
     by_step_and_lane,
     issued_in,
     overlap,
@@ -26,7 +27,7 @@ from evenstep.diagnose.graph.structure import (
 )
 from evenstep.statistics.interval import BLOCK_STEPS
 from evenstep.trace.clocks.clocks import Clocks, align, sharpen
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, running_maximum
 from evenstep.trace.cores import map_on_cores
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.trace.spooled import OnDisk
@@ -34,7 +35,7 @@ from evenstep.trace.spools import LARGE_RECORDS
 from evenstep.trace.trace import COMPUTE, ByKind, Trace
 
 WARM_UP_STEPS = 3  # left out where there are enough: allocation, autotuning, first touches
-FEWEST_STEPS = 12
+FEWEST_STEPS = 12  # that are left without the warm-up; of fewer, it is judged with them
 WINDOW_RECORDS = LARGE_RECORDS  # of a run that is read as a whole; a larger one is read in pieces
 _SAMPLE_RECORDS = WINDOW_RECORDS // 2  # of a larger run that are kept in memory
 
@@ -205,15 +206,14 @@ def _fill_times(grid: StepGrid, trace: Trace, present: Array) -> None:
         _fill_streams(grid, trace, present)
 
 
-#: Phases in which the device of a host has nothing to do; in its other phases the host only issues,
-#: unless both read one clock and the phases are those of the device.
-_STALLS = (Phase.INPUT, Phase.CHECKPOINT, Phase.EVALUATION)
+#: Phases in which a host only issues what its device does, unless both read one clock and these are
+#: phases of the device; in others the device has nothing to do.
 _ISSUES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.SYNC)
 
 
 def _fill_streams(grid: StepGrid, trace: Trace, present: Array) -> None:
     """For device streams, own time of theirs in phases and pauses of the host."""
-    for phase in (*_STALLS, *_ISSUES):
+    for phase in (*BUSY, *_ISSUES):
         lanes = np.flatnonzero(grid.issuing if phase in _ISSUES else grid.graph.device)
         own = by_step_and_lane(grid.graph, in_phase(grid, phase))
         grid.phase_ns[phase][np.ix_(present, lanes)] = own[:, lanes]
@@ -295,61 +295,54 @@ def _fill_phases(grid: StepGrid, trace: Trace) -> None:
 def _stopped_ns(phases: Columns, pauses: Columns) -> Array:
     """Of each phase of loading, saving or evaluating, the collector's pauses within: causes that
     are recorded are disjoint. 0 for other phases."""
-    found = np.zeros(len(phases), np.int64)
-    rows = np.flatnonzero(np.isin(phases.op, (Phase.INPUT, Phase.CHECKPOINT, Phase.EVALUATION)))
-    rows = rows[np.lexsort([phases.enter_ns[rows], phases["rank"][rows]])]
-    for rank in np.unique(pauses["rank"]) if len(rows) else []:
-        mine, own = pauses.select(pauses["rank"] == rank), rows[phases["rank"][rows] == rank]
-        at = np.searchsorted(phases.enter_ns[own], mine.enter_ns, side="right") - 1
-        within = at >= 0
-        within[within] = mine.exit_ns[within] <= phases.exit_ns[own[at[within]]]
-        np.add.at(found, own[at[within]], (mine.exit_ns - mine.enter_ns)[within].astype(np.int64))
+    found, length = np.zeros(len(phases), np.int64), pauses.exit_ns - pauses.enter_ns
+    order = _by_rank(phases, np.isin(phases.op, BUSY))
+    at, within = _last_begun(phases.select(order), pauses)
+    within &= pauses.exit_ns <= np.append(phases.exit_ns[order], 0)[at]
+    np.add.at(found, order[at[within]], length[within].astype(np.int64))
     return found
 
 
 def _inside_evaluation(phases: Columns) -> Array:
     """Mask of phases within a longer evaluation of their rank, which counts their time."""
-    inside = np.zeros(len(phases), bool)
-    for rank in np.unique(phases["rank"][phases.op == int(Phase.EVALUATION)]):
-        mine = np.flatnonzero(phases["rank"] == rank)
-        outer = mine[phases.op[mine] == int(Phase.EVALUATION)]
-        if not len(outer):
-            continue
-        order = np.argsort(phases.enter_ns[outer], kind="stable")
-        starts, ends = phases.enter_ns[outer][order], phases.exit_ns[outer][order]
-        reach = np.maximum.accumulate(ends)
-        at = np.searchsorted(starts, phases.enter_ns[mine], side="right") - 1
-        covered = (at >= 0) & (phases.exit_ns[mine] <= reach[np.maximum(at, 0)])
-        itself = np.isin(mine, outer) & (
-            phases.exit_ns[mine] - phases.enter_ns[mine] == (ends - starts)[np.maximum(at, 0)]
-        )
-        inside[mine] = covered & ~itself
-    return inside
+    evaluates, length = phases.op == int(Phase.EVALUATION), phases.exit_ns - phases.enter_ns
+    outer = phases.select(order := _by_rank(phases, evaluates))
+    at, within = _last_begun(outer, phases)
+    within &= phases.exit_ns <= np.append(running_maximum(outer.exit_ns, outer["rank"]), 0)[at]
+    return np.asarray(within & ~(evaluates & (length == np.append(length[order], 0)[at])))
+
+
+def _by_rank(rows: Columns, which: Array) -> Array:
+    """Indices of some rows (a mask), in order of rank and time."""
+    order = np.flatnonzero(which)
+    return order[np.lexsort([rows.enter_ns[order], rows["rank"][order]])]
+
+
+def _last_begun(outer: Columns, rows: Columns) -> tuple[Array, Array]:
+    """Of each row, which of these, in order of rank and time, its rank had begun last, -1 none; and
+    whether there is one."""
+    if not len(outer):
+        return np.full(len(rows), -1), np.zeros(len(rows), bool)
+    rank, own = (each["rank"].astype(np.int64) for each in (outer, rows))
+    at = TimeLine(rank, outer.enter_ns).before(own, rows.enter_ns) - 1
+    return at, (at >= 0) & (rank[at] == own)
 
 
 # -- runs too large for memory ---------------------------------------------------------------------
 
 #: Columns that the grid is made of, by kind; for collectives on devices also the device's times.
+_TIMES, _OF_DEVICE = ("step", "enter_ns", "exit_ns"), ("device_enter_ns", "device_exit_ns")
+_CALL = (
+    *("seq", "op", "dtype", "flags", "thread", "group", "group_seq"),
+    *("bytes_in", "bytes_out", "peer_or_root", "parent", *_TIMES),
+)
 _NEEDED: dict[Kind, tuple[str, ...]] = {
-    Kind.STEP: (
-        *("seq", "step", "enter_ns", "exit_ns", "held_ns", "group_seq"),
-        *("peer_or_root", "parent", "payload"),
-    ),
-    Kind.PHASE: ("seq", "step", "parent", "op", "enter_ns", "exit_ns", "group_seq"),
-    Kind.PAUSE: ("step", "enter_ns", "exit_ns"),
-    Kind.COLLECTIVE: (
-        *("seq", "step", "op", "dtype", "flags", "thread", "group", "group_seq"),
-        *("bytes_in", "bytes_out", "peer_or_root", "parent", "enter_ns", "exit_ns"),
-    ),
-    Kind.POINT_TO_POINT: (
-        *("seq", "step", "op", "dtype", "flags", "thread", "group", "group_seq", "payload"),
-        *("bytes_in", "bytes_out", "peer_or_root", "parent", "enter_ns", "exit_ns"),
-        *("device_enter_ns", "device_exit_ns"),
-    ),
-    Kind.SPAN: (
-        *("step", "name", "flags", "device", "enter_ns", "exit_ns"),
-        *("device_enter_ns", "device_exit_ns"),
-    ),
+    Kind.STEP: ("seq", "held_ns", "group_seq", "peer_or_root", "parent", "payload", *_TIMES),
+    Kind.PHASE: ("seq", "parent", "op", "group_seq", *_TIMES),
+    Kind.PAUSE: _TIMES,
+    Kind.COLLECTIVE: _CALL,
+    Kind.POINT_TO_POINT: (*_CALL, "payload", *_OF_DEVICE),
+    Kind.SPAN: ("name", "flags", "device", *_TIMES, *_OF_DEVICE),
 }
 
 
@@ -375,8 +368,7 @@ def _recorded_columns(trace: Trace) -> dict[Kind, tuple[str, ...]]:
     """The columns that the grid is made of, as far as recorded."""
     if isinstance(trace.events, OnDisk) and not trace.events.on_device:
         return _NEEDED
-    of_devices = (*_NEEDED[Kind.COLLECTIVE], "device_enter_ns", "device_exit_ns")
-    return {**_NEEDED, Kind.COLLECTIVE: of_devices}
+    return {**_NEEDED, Kind.COLLECTIVE: (*_CALL, *_OF_DEVICE)}
 
 
 def _sample(trace: Trace, numbers: Array) -> tuple[Trace, Array]:

@@ -50,8 +50,11 @@ class Transfers(NamedTuple):
 
 def transfers(grid: StepGrid) -> Transfers:
     """Every collective of the grid's steps that all traced members of its group took part in."""
-    rows = _with_kind(_transfers(grid))
-    return Transfers(rows, _kinds(rows))
+    rows = _transfers(grid)
+    rows = rows.with_column("kind", key_numbers(rows.group, rows.op, rows.size_bytes))
+    heads = rows.select(np.unique(rows.kind, return_index=True)[1])
+    kinds = {name: heads[name] for name in ("group", "op", "size_bytes", "members")}
+    return Transfers(rows, Columns({**kinds, **_usual(rows.transfer_ns, rows.kind)}))
 
 
 _FROM_GRAPH = ("group", "op", "size_bytes", "members", "root", "dtype")
@@ -66,24 +69,12 @@ def _transfers(grid: StepGrid) -> Columns:
     rows = table.select(moved)
     step = np.minimum(np.searchsorted(grid.steps, rows.step), len(grid.steps) - 1)
     took = np.rint(rows.took_ns).astype(np.int64)
-    added = dict(zip(_ADDED, (moved, step, rows.over_ns - took, rows.over_ns, took), strict=True))
-    found = Columns({**{name: rows[name] for name in _FROM_GRAPH}, **added})
-    return found.select(grid.steps[step] == rows.step)
-
-
-_ADDED = ("operation", "step", "begin_ns", "end_ns", "transfer_ns")
-
-
-def _with_kind(rows: Columns) -> Columns:
-    """The rows with `kind`, a number per group, operation and size."""
-    return rows.with_column("kind", key_numbers(rows.group, rows.op, rows.size_bytes))
-
-
-def _kinds(rows: Columns) -> Columns:
-    """The usual durations of each kind."""
-    heads = rows.select(np.unique(rows.kind, return_index=True)[1])
-    table = {name: heads[name] for name in ("group", "op", "size_bytes", "members")}
-    return Columns({**table, **_usual(rows.transfer_ns, rows.kind)})
+    found = {
+        **{name: rows[name] for name in _FROM_GRAPH},
+        **{"operation": moved, "step": step, "transfer_ns": took},
+        **{"begin_ns": rows.over_ns - took, "end_ns": rows.over_ns},
+    }
+    return Columns(found).select(grid.steps[step] == rows.step)
 
 
 def _usual(took: Array, number: Array) -> dict[str, Array]:

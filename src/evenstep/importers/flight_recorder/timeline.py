@@ -17,14 +17,23 @@ from typing import Any
 import numpy as np
 
 from evenstep.importers.draft import FIRST_NS
-from evenstep.trace.columns import Array, Columns, key_numbers, positions_by_key
+from evenstep.trace.columns import (
+    Array,
+    Columns,
+    key_numbers,
+    medians_of,
+    positions_by_key,
+    running_maximum,
+)
 from evenstep.trace.repetition import with_steps
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import Trace
 
 _ROUNDS = 64  # of moving the clocks of ranks that share calls, each half of the way
 MOST = 0.5  # share of a ring's kernels that send and receive
-AT_ONCE_NS = 100_000  # between ranks whose queues were free at one moment
+#: Between kernels of ranks whose queues were free at one moment: a launch takes some µs, and their
+#: durations, by two events each, are known to about one; with room, as work between is of ms.
+AT_ONCE_NS = 100_000
 ROUND_NS = 20_000_000  # a watchdog sleeps for 100 ms, and passes over what has ended in a few
 
 
@@ -114,10 +123,8 @@ def _with_times(trace: Trace, rows: Array, placed: tuple[Array, Array, Array]) -
 def _reach_in_order(calls: Columns, begun: Array) -> Array:
     """When compute reached each call: in the order of issue, though streams may be busy."""
     order = np.lexsort([calls.enter_ns, calls["rank"]])[::-1]
-    lane, found = calls["rank"][order].astype(np.int64), begun.copy()
-    low, width = int(begun.min()), int(np.ptp(begun)) + 1
-    line = begun[order] - low + lane * width
-    found[order] = np.minimum.accumulate(line) - lane * width + low
+    found = begun.copy()
+    found[order] = -running_maximum(-begun[order], calls["rank"][order])
     return found
 
 
@@ -157,10 +164,7 @@ def _without_queue(
 
 def _medians(values: Array, number: Array, chosen: Array) -> Array:
     """The median of the chosen values of each number; 0 without any."""
-    found = np.zeros(int(number.max()) + 1)
-    for one in np.unique(number[chosen]):
-        found[one] = np.median(values[chosen & (number == one)])
-    return found
+    return medians_of(values[chosen], number[chosen], int(number.max()) + 1)
 
 
 def _of_calls(reduce: Any, call: Array, values: Array, empty: int) -> Array:
