@@ -145,47 +145,36 @@ def _limits(case: Case) -> list[str]:
     """What the trace cannot tell: limits of its parts, then the sentences of `[limits]` that
     hold."""
     trace, grid, device = case.trace, case.grid, bool(case.grid.graph.device.any())
-    steps, unplaced, late = len(grid.steps), _unplaced_ranks(grid), case.late_start_ns
-    notice = trace.run.get(PREEMPTED)
+    steps, late, recorded = len(grid.steps), case.late_start_ns, trace.of_kind(Kind.PHASE)
     late_ns = float(late.max()) if len(late) else 0.0
     known = any(grid.phase_ns[phase].any() for phase in INNER_PHASES)
-    recorded = bool(np.isin(trace.of_kind(Kind.PHASE).op, INNER_PHASES).any())  # of a host
+    of_hosts = bool(np.isin(recorded.op, INNER_PHASES).any())
     partial, met = _count_unmatched(grid)
     going_on, alone_steps = _uneven(case)
     attempts = attempts_of(trace.run)
-    lost = account(attempts) if len(attempts) > 1 else None
-    holding = {
-        "restarts": lost and lost.unsure_steps,
-        "preempted": notice,
-        "few": 0 < steps < FEW_STEPS,
+    holding = {  # those that hold, with what stands for `it` in their sentences
+        "restarts": len(attempts) > 1 and account(attempts).unsure_steps,
+        "preempted": trace.run.get(PREEMPTED),
+        "few": steps < FEW_STEPS and steps,
         "unmarked": len(trace.of_kind(Kind.COLLECTIVE)) and not len(trace.of_kind(Kind.STEP)),
-        "unexplained": (case.unexplained or 0.0) > SMALLEST_SHARE,
-        "brought": late_ns and late_ns >= NAMED * grid.total_ns,
+        "unexplained": (case.unexplained or 0.0) > SMALLEST_SHARE and case.unexplained,
+        "brought": late_ns >= NAMED * grid.total_ns and late_ns,
         "alone": len(trace.ranks) < 2,
-        "aligned": grid.clocks.error_ns > 0,
-        "unplaced": unplaced,
-        f"phases{'_of_hosts' * recorded}": steps and not known,
+        "aligned": grid.clocks.error_ns,
+        "unplaced": _unplaced_ranks(grid),
+        f"phases{'_of_hosts' * of_hosts}": steps and not known,
         f"device{'_alone' * (device and not (grid.graph.host >= 0).any())}": device,
         "partial": partial,
         "apart": len(trace.ranks) > 1 and not met,
         "uneven": alone_steps,
     }
     numbers = {
-        "again": lost and lost.unsure_steps,
-        "steps": steps,
-        "notice": notice,
-        "unexplained": case.unexplained,
         "last": int(grid.ranks[int(late.argmax())]) if len(late) else None,
-        "late": late_ns,
         "hosts": len({info.clock for info in trace.ranks.values()}),
-        "error": grid.clocks.error_ns,
-        "those": unplaced,
         "unseen": "input" if device else "compute and input",
-        "partial": partial,
         "going_on": going_on,
-        "alone_steps": alone_steps,
     }
-    own = [say(f"limits.{name}", **numbers) for name, holds in holding.items() if holds]
+    own = [say(f"limits.{name}", it=it, **numbers) for name, it in holding.items() if it]
     return [*trace.limits, *grid.limits, *endings.endings(trace), *_facts(trace), *own]
 
 

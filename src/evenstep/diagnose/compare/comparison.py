@@ -33,12 +33,11 @@ from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.lateness.case import Case, open_case
 from evenstep.diagnose.levels import FEW_STEPS, FEWEST, NAMED
-from evenstep.diagnose.measure.overview import compute_ns, time_shares
+from evenstep.diagnose.measure.overview import time_shares, time_spent
 from evenstep.diagnose.measure.transfers import usual_of_same
 from evenstep.diagnose.predict.scaling import bytes_per_rank, differences, script
 from evenstep.statistics.interval import BLOCK_STEPS, SEED, blocks, of_draws, student, z
 from evenstep.trace.columns import Array
-from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Trace
 
 Numbers = dict[str, float]
@@ -58,10 +57,7 @@ class Account:
     bytes_per_rank: float  # through collectives, per step; 0 unknown
     step_ns: Array  # of the job: the median over ranks
     length_ns: Array
-    compute_ns: Array
-    blocked_ns: Array
-    wait_ns: Array
-    input_ns: Array
+    spent_ns: tuple[Array, ...]  # on compute, blocked, of that waiting, and on input
     above_floor: Array | None  # share of the exposed transfer that is above the floor; None unknown
     samples: Array | None  # of all ranks; None unknown
 
@@ -116,9 +112,8 @@ def account(name: str, trace: Trace) -> Account:
     return Account(
         name=name, diagnosis=diagnosis, world=trace.world, nodes=len(trace.nodes),
         script=script(trace.run.get("command") or []), bytes_per_rank=bytes_per_rank(trace),
-        step_ns=grid.step_ns, length_ns=_mean(grid.duration_ns), compute_ns=_mean(compute_ns(grid)),
-        blocked_ns=_mean(grid.blocked_ns), wait_ns=_mean(grid.wait_ns),
-        input_ns=_mean(grid.phase_ns[Phase.INPUT]), above_floor=_above_floor(case),
+        step_ns=grid.step_ns, length_ns=_mean(grid.duration_ns),
+        spent_ns=tuple(map(_mean, time_spent(grid))), above_floor=_above_floor(case),
         samples=grid.samples.sum(axis=1).astype(float) if known else None,
     )  # fmt: skip
 
@@ -146,8 +141,7 @@ def _above_floor(case: Case) -> Array | None:
 
 def shares(run: Account, at: Array) -> dict[str, float]:
     """Shares of the time of these steps, as in the diagnosis' summary; they sum to 1."""
-    spent = run.length_ns, run.compute_ns, run.blocked_ns, run.wait_ns, run.input_ns
-    return time_shares(*(float(part[at].sum()) for part in spent))
+    return time_shares(*(float(part[at].sum()) for part in (run.length_ns, *run.spent_ns)))
 
 
 def numbers(run: Account, at: Array, *, unit: str) -> dict[str, float]:
@@ -177,7 +171,7 @@ def parts(run: Account, at: Array, *, split: bool, locality: float) -> dict[str,
     found = {name: share * mean for name, share in shares(run, at).items()}
     exposed = found.pop("exposed_communication")
     if split and run.above_floor is not None:
-        moving = np.maximum(run.blocked_ns[at] - run.wait_ns[at], 0)
+        moving = np.maximum(run.spent_ns[1][at] - run.spent_ns[2][at], 0)
         weight = float(moving.sum())
         above = float((moving * run.above_floor[at]).sum()) / weight if weight else 0.0
         found |= {"floor": exposed * (1 - above), "contention": exposed * above}

@@ -19,7 +19,7 @@ from evenstep import words
 from evenstep.diagnose import levels
 from evenstep.diagnose.finding import TERMINAL, CallStack, Evidence, Finding
 from evenstep.diagnose.measure.attempts import SILENT_NS
-from evenstep.diagnose.measure.hosts import layouts, metric_samples, node_of
+from evenstep.diagnose.measure.hosts import hardware, metric_samples, node_of
 from evenstep.diagnose.sentences import TEXTS, say
 from evenstep.statistics.outliers import Series, standing
 from evenstep.trace.columns import Array, Columns
@@ -232,12 +232,11 @@ def with_probe(trace: Trace, finding: Finding) -> Finding:
 def slow_machines(trace: Trace, steps: tuple[int, int]) -> list[SlowMachine]:
     """Ranks slower in the probe between two steps than peers of the same hardware, slowest
     first."""
-    hardware = {rank: place.hardware[0] for rank, place in layouts(trace).items()}
-    found = []
+    made, found = hardware(trace), []
     for measured in MEASURED:
         series = _probe_series(trace, f"probe.{measured}_ns", steps)
-        for name in sorted({hardware.get(rank, "") for rank in series}):
-            peers = {rank: one for rank, one in series.items() if hardware.get(rank, "") == name}
+        for name in sorted({made.get(rank, "") for rank in series}):
+            peers = {rank: one for rank, one in series.items() if made.get(rank, "") == name}
             outliers = standing(peers, least=levels.NAMED)
             found += [
                 SlowMachine(rank, measured, peers[rank].median_ns, outliers.usual_ns)

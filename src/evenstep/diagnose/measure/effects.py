@@ -117,7 +117,8 @@ class Loss(NamedTuple):
 class AttemptsAccount(NamedTuple):
     """All attempts of a run together."""
 
-    losses: list[Loss]
+    attempts: Sequence[Attempt]
+    losses: list[Loss]  # of the restarts between them
     elapsed_s: float
     running_s: float
     steps: int  # done, those done again included
@@ -134,8 +135,18 @@ class AttemptsAccount(NamedTuple):
         return max(self.steps - self.lost_steps, 1)
 
     @property
+    def work_s(self) -> float:
+        """Time of work done again."""
+        return sum(loss.work_s for loss in self.losses)
+
+    @property
+    def gap_s(self) -> float:
+        """Time between attempts."""
+        return sum(loss.gap_s for loss in self.losses)
+
+    @property
     def lost_s(self) -> float:
-        """Time of work done again and of gaps between attempts."""
+        """Both."""
         return sum(loss.work_s + loss.gap_s for loss in self.losses)
 
     @property
@@ -143,12 +154,22 @@ class AttemptsAccount(NamedTuple):
         """Elapsed time per step that counts, over the running time of a step."""
         return (self.elapsed_s / self.net_steps) / (self.running_s / max(self.steps, 1))
 
+    @property
+    def cadence(self) -> Cadence | None:
+        """The checkpoint interval; None where no checkpoint was seen."""
+        number = sum(one.checkpoints for one in self.attempts)
+        whole = sum((one.checkpoint_ns or 0.0) * one.checkpoints for one in self.attempts)
+        if not number or whole <= 0:
+            return None
+        cost_s, mean_s = whole / number / 1e9, self.running_s / max(len(self.losses), 1)
+        return Cadence(cost_s, mean_s, self.running_s / number, daly(cost_s, mean_s))
+
 
 def account(attempts: Sequence[Attempt]) -> AttemptsAccount:
     """The total cost of the restarts between these attempts."""
     losses = [_loss(before, after) for before, after in pairwise(attempts)]
     return AttemptsAccount(
-        losses, elapsed_s=attempts[-1].ended_s - attempts[0].started_s,
+        attempts, losses, elapsed_s=attempts[-1].ended_s - attempts[0].started_s,
         running_s=sum(one.steps * one.step_ns for one in attempts) / 1e9,
         steps=sum(one.steps for one in attempts), lost_steps=sum(loss.steps for loss in losses),
     )  # fmt: skip
@@ -193,17 +214,6 @@ class Cadence(NamedTuple):
         at = partial(waste, self.checkpoint_s, self.between_failures_s)
         now, best = (at(interval=each, restart=restart_s) for each in (self.now_s, self.best_s))
         return max(0.0, now - best)
-
-
-def cadence(attempts: Sequence[Attempt], total: AttemptsAccount) -> Cadence | None:
-    """The checkpoint interval of a run; None where no checkpoint was seen."""
-    number = sum(one.checkpoints for one in attempts)
-    lengths = [(one.checkpoint_ns or 0.0) * one.checkpoints for one in attempts]
-    if not number or sum(lengths) <= 0:
-        return None
-    cost_s = sum(lengths) / number / 1e9
-    mean_s = total.running_s / max(len(total.losses), 1)
-    return Cadence(cost_s, mean_s, total.running_s / number, daly(cost_s, mean_s))
 
 
 def restarts(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
@@ -353,10 +363,7 @@ def goodput(trace: Trace, grid: StepGrid) -> GoodputSeconds | None:
     if attempts:
         whole = account(attempts)
         running_s, elapsed_s = whole.running_s, whole.elapsed_s
-        lost = {
-            "restart": sum(loss.gap_s for loss in whole.losses),
-            "lost_work": sum(loss.work_s for loss in whole.losses),
-        }
+        lost = {"restart": whole.gap_s, "lost_work": whole.work_s}
     else:
         running_s = elapsed_s = _running_s(trace)
         lost = {"lost_work": float(trace.run.get("lost_work_s") or 0.0)}

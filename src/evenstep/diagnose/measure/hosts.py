@@ -114,6 +114,11 @@ def layouts(trace: Trace) -> dict[int, Layout]:
     return found
 
 
+def hardware(trace: Trace) -> dict[int, str]:
+    """Name of the GPU of each rank, or without one of the processor, where recorded."""
+    return {rank: place.hardware[0] for rank, place in layouts(trace).items()}
+
+
 def _cores_of(trace: Trace, ranks: Sequence[int]) -> set[int]:
     """All cores that any of these ranks of a node may use; empty where unknown."""
     found: set[int] = set()
@@ -198,38 +203,21 @@ def _badness(place: Layout) -> tuple[int, int, bool, int]:
 # -- samples and logged numbers --------------------------------------------------------------------
 
 
-class Numbers(NamedTuple):
-    """Values with their rank and step, and the rank's own time."""
-
-    rank: Array
-    step: Array
-    at_ns: Array
-    value: Array
-
-    def __bool__(self) -> bool:
-        """Whether there are any values."""
-        return len(self.value) > 0
+def metric_samples(trace: Trace, metric: str, kind: Kind = Kind.SAMPLE) -> Columns:
+    """A metric of all ranks in order of time: rank, step, at_ns (of the rank itself) and value."""
+    rows = records_named(trace, kind, metric).sorted_by("enter_ns")
+    whole = {name: rows[name].astype(np.int64) for name in ("rank", "step")}
+    return Columns({**whole, "at_ns": rows.enter_ns, "value": values(rows)})
 
 
-def metric_samples(trace: Trace, metric: str) -> Numbers:
-    """A metric of all ranks, in order of time."""
-    return _numbers(records_named(trace, Kind.SAMPLE, metric))
-
-
-def logged_values(trace: Trace, name: str) -> Numbers:
-    """The values that `evenstep.log(name=value)` recorded, in order of time."""
-    return _numbers(records_named(trace, Kind.MARKER, name))
+def logged_values(trace: Trace, name: str) -> Columns:
+    """The values that `evenstep.log(name=value)` recorded, likewise."""
+    return metric_samples(trace, name, Kind.MARKER)
 
 
 def records_named(trace: Trace, kind: Kind, name: str) -> Columns:
     rows = trace.of_kind(kind)
     return rows.select(rows.name == (trace.names.index(name) if name in trace.names else -1))
-
-
-def _numbers(rows: Columns) -> Numbers:
-    rows = rows.sorted_by("enter_ns")
-    rank, step = rows["rank"].astype(np.int64), rows.step.astype(np.int64)
-    return Numbers(rank, step, rows.enter_ns, values(rows))
 
 
 def values(rows: Columns) -> Array:
@@ -241,31 +229,20 @@ def values(rows: Columns) -> Array:
 
 #: Counters of lost, repeated and marked packets: any growth is a sign of congestion.
 _CONGESTION = (
-    "tcp.retransmitted_segments",
-    "tcp.timeouts_count",
-    "tcp.delivered_marked_segments",
-    "ip.received_marked_packets",
-    "nic.receive_dropped_packets",
-    "nic.send_dropped_packets",
-    "nic.receive_missed_packets",
-    "ib.transmit_wait_ticks",
-    "ib.send_discarded_packets",
-    "ib.out_of_sequence_packets",
-    "ib.sequence_errors_count",
-    "ib.acknowledge_timeouts_count",
-    "ib.adaptive_retransmissions_count",
-    "ib.retransmitted_packets",
-    "ib.receiver_not_ready_count",
-    "ib.out_of_buffer_packets",
-    "ib.congestion_notices_sent_packets",
-    "ib.congestion_notices_handled_packets",
-    "ib.received_marked_packets",
+    *("tcp.retransmitted_segments", "tcp.timeouts_count", "tcp.delivered_marked_segments"),
+    *("ip.received_marked_packets", "nic.receive_dropped_packets", "nic.send_dropped_packets"),
+    *("nic.receive_missed_packets", "ib.transmit_wait_ticks", "ib.send_discarded_packets"),
+    *("ib.out_of_sequence_packets", "ib.sequence_errors_count", "ib.acknowledge_timeouts_count"),
+    *("ib.adaptive_retransmissions_count", "ib.retransmitted_packets"),
+    *("ib.receiver_not_ready_count", "ib.out_of_buffer_packets"),
+    *("ib.congestion_notices_sent_packets", "ib.congestion_notices_handled_packets"),
+    *("ib.received_marked_packets"),
 )
 
 
 #: Counters of bytes sent and received; the first pair that was sampled is used.
 _PORTS = (("ib.sent_bytes", "ib.received_bytes"), ("nic.sent_bytes", "nic.received_bytes"))
-MOST_PORTS = 512
+MOST_PORTS = 512  # that a summary lists: those of 64 hosts with 8 adapters
 
 
 def growth(trace: Trace, grid: StepGrid, metric: str) -> Array:

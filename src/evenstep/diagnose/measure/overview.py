@@ -18,16 +18,8 @@ from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.trace.trace import COMPUTE, Trace
 
 _MEASURED = (
-    "throughput",
-    "step_time",
-    "shares",
-    "overlapped_communication",
-    "communication_to_compute",
-    "rank_hours_wasted",
-    "device",
-    "goodput",
-    "all_to_all",
-    "ports",
+    *("throughput", "step_time", "shares", "overlapped_communication"),
+    *("communication_to_compute", "rank_hours_wasted", "device", "goodput", "all_to_all", "ports"),
 )
 _OF_ELAPSED = (*_MEASURED[:5], "device", "goodput")
 _OF_WAITS = ("shares", "communication_to_compute", "rank_hours_wasted")
@@ -41,7 +33,7 @@ def summary(trace: Trace, grid: StepGrid) -> dict[str, Any]:
     if not steps:
         return found | dict.fromkeys(_MEASURED) | {"agent": agent_cost(trace, None)}
     total = float(grid.duration_ns.sum())
-    spent = (compute_ns(grid), grid.blocked_ns, grid.wait_ns, grid.phase_ns[Phase.INPUT])
+    spent = time_spent(grid)
     shares = time_shares(total, *(float(part.sum()) for part in spent))
     compute = shares["compute"]
     hidden = float(grid.hidden_ns.sum()) / total
@@ -133,14 +125,15 @@ def time_shares(
     return shares | {"other": max(0.0, 1.0 - sum(shares.values()))}
 
 
-def compute_ns(grid: StepGrid) -> Array:
-    """Time in forward, backward and optimizer by step and rank; recorded compute of devices
-    instead, as a host in its forward may only be launching; for a stream without recorded kernels
-    all its own work but input."""
+def time_spent(grid: StepGrid) -> tuple[Array, ...]:
+    """Time by step and rank in forward, backward and optimizer, blocked, of that waiting, and on
+    input. Of devices recorded compute counts, as a host in its forward may only be launching; of a
+    stream without recorded kernels all its own work but input."""
+    fed = grid.phase_ns[Phase.INPUT]
     phases = np.sum([grid.phase_ns[phase] for phase in _COMPUTE], axis=0)
-    work = np.maximum(grid.work_ns - grid.phase_ns[Phase.INPUT], 0)
-    seen = grid.device_ns.any(axis=0)
-    return np.asarray(np.where(seen, grid.device_ns, np.where(grid.graph.device, work, phases)))
+    own = np.where(grid.graph.device, np.maximum(grid.work_ns - fed, 0), phases)
+    compute = np.where(grid.device_ns.any(axis=0), grid.device_ns, own)
+    return compute, grid.blocked_ns, grid.wait_ns, fed
 
 
 def agent_cost(trace: Trace, time_per_rank_ns: float | None) -> dict[str, Any]:

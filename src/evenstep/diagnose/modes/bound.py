@@ -14,20 +14,10 @@ import numpy as np
 
 from evenstep import allreduce
 from evenstep.allreduce import bus_factor
+from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Evidence, Finding, Where
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import Case
-from evenstep.diagnose.levels import (
-    CHANGED,
-    MINOR,
-    MOST,
-    NAMED,
-    ROUND_STEPS,
-    SEVERAL,
-    SIGMAS,
-    SMALLEST_SHARE,
-    UNDISTURBED,
-)
 from evenstep.diagnose.measure.transfers import (
     GOOD,
     LONGEST_HOP_NS,
@@ -114,7 +104,7 @@ def _small(case: Case, shape: Shape) -> SmallCollectives | None:
     alpha, basis = latency
     rows = case.transfers.rows
     usual = np.maximum(case.transfers.of_kind("floor_ns"), 1)
-    small = shape.rows & (alpha >= MOST * usual)
+    small = shape.rows & (alpha >= levels.MOST * usual)
     steps, groups = len(np.unique(rows.step[small])), len(shape.groups)
     per_step = np.count_nonzero(small) / max(steps, 1) / groups
     if per_step < MANY:
@@ -122,7 +112,7 @@ def _small(case: Case, shape: Shape) -> SmallCollectives | None:
     together = float(rows.size_bytes[small].sum()) / steps / groups
     merged = max(1.0, float(np.ceil(together / BUCKET_BYTES)))
     quiet, noise = (case.transfers.of_kind(name) for name in ("quiet_ns", "noise_ns"))
-    slowed = rows.transfer_ns > quiet + SIGMAS * noise  # what is beyond is no latency
+    slowed = rows.transfer_ns > quiet + levels.SIGMAS * noise  # what is beyond is no latency
     took = np.where(slowed, quiet, rows.transfer_ns)
     latency_ns = np.where(small, took * np.minimum(alpha / usual, 1), 0.0)
     in_turn = _in_turn(case, small, per_step)
@@ -143,7 +133,7 @@ def _in_turn(case: Case, small: Array, per_step: float) -> bool:
     begun = since > since[opens][np.cumsum(opens) - 1]
     own = graph.own_ns[order]
     before, whole = np.bincount(cell, own * ~begun), np.bincount(cell, own)
-    return bool(np.median(before[whole > 0] / whole[whole > 0]) < SEVERAL / per_step)
+    return bool(np.median(before[whole > 0] / whole[whole > 0]) < levels.SEVERAL / per_step)
 
 
 def _latency(case: Case, shape: Shape) -> tuple[float, str] | None:
@@ -161,7 +151,7 @@ def _latency(case: Case, shape: Shape) -> tuple[float, str] | None:
             return None
         return alpha, f"its time less that of its bytes by {known.source}"
     slowest = SLOWEST_GBPS if shape.nodes > 1 else USUAL_GBPS  # no host is slower within
-    if shape.factor * size / slowest > (1 - MOST) * time:
+    if shape.factor * size / slowest > (1 - levels.MOST) * time:
         return None
     alpha = time - shape.factor * size / USUAL_GBPS
     slower = "; 1 Gb/s would not explain it either" * (shape.nodes > 1)
@@ -227,7 +217,7 @@ class HeavyTransfers(NamedTuple):
 def bandwidth_bound(case: Case) -> list[Finding]:
     """Collectives, and messages, whose bytes keep ranks from working; none where slow transfers
     were found to cost much."""
-    if case.share(case.claims.slow_ns).value >= NAMED:
+    if case.share(case.claims.slow_ns).value >= levels.NAMED:
         return []
     return [*_of_collectives(case), *_of_messages(case)]
 
@@ -246,9 +236,9 @@ def _of_collectives(case: Case) -> list[Finding]:
         return []
     rows, whole = case.transfers.rows, np.sum([part.bytes_ns for part in heavy], axis=0)
     missing = np.sum([part.missing_ns for part in heavy], axis=0)
-    between = rows.step % ROUND_STEPS != ROUND_STEPS // 2
+    between = rows.step % levels.ROUND_STEPS != levels.ROUND_STEPS // 2
     size = rows.size_bytes.astype(float)
-    wide = size[rows.dtype == int(DType.FLOAT32)].sum() >= MOST * size.sum()
+    wide = size[rows.dtype == int(DType.FLOAT32)].sum() >= levels.MOST * size.sum()
     shorter = {
         **({"tune": missing} if missing.any() else {}),
         "overlap": whole,
@@ -260,21 +250,24 @@ def _of_collectives(case: Case) -> list[Finding]:
     lost, exposed, short = next(iter(saved.values())), saved["overlap"], "tune" in saved
     gain = Gain(case.share(lost), changes[0])
     if (not short and _told_else(case)) or gain.share.value < (
-        SMALLEST_SHARE if short else 1 - 1 / CHANGED
+        levels.SMALLEST_SHARE if short else 1 - 1 / levels.CHANGED
     ):
         return []
     case.claims.slow_ns += lost
     # no overlap hides more than the work beside which nothing is transferred yet
     room = np.median(np.maximum(case.grid.work_ns - case.grid.hidden_ns, 0), axis=1)
     saved["overlap"] = np.minimum(exposed, room)
-    hides = saved["overlap"].sum() > MOST * lost.sum()
+    hides = saved["overlap"].sum() > levels.MOST * lost.sum()
     name = "short" if short else "exposed" if hides else "busy"
     gains = {remedy: case.share(gained) for remedy, gained in saved.items()}
     return _of_bandwidth(case, heavy, f"bandwidth_bound.{name}", gain, gains, case.share(exposed))
 
 
 def _told_else(case: Case) -> bool:
-    return not case.trace.hiding_known or case.share(case.loss(case.claims.claimed)).value >= NAMED
+    return (
+        not case.trace.hiding_known
+        or case.share(case.loss(case.claims.claimed)).value >= levels.NAMED
+    )
 
 
 def _of_messages(case: Case) -> list[Finding]:
@@ -290,18 +283,20 @@ def _of_messages(case: Case) -> list[Finding]:
     best = 0.0
     for (each, within), channels in message_kinds(case.trace, graph).items():
         moved = np.concatenate(channels)
-        usual = float(np.quantile(took[moved], UNDISTURBED))
-        if usual < LONGEST_HOP_NS / (1 - MOST):  # which may be latency
+        usual = float(np.quantile(took[moved], levels.UNDISTURBED))
+        if usual < LONGEST_HOP_NS / (1 - levels.MOST):  # which may be latency
             continue
         bytes_ns[moved] = np.maximum(took[moved] - USUAL_HOP_NS, 0)
         alike = [one.busbw_gBps for one in case.shapes if one.nodes == (within or one.members)]
-        if each / usual < MOST * max(alike, default=0.0):
+        if each / usual < levels.MOST * max(alike, default=0.0):
             best = max(alike)
             missing[moved] = np.maximum(bytes_ns[moved] - each / best, 0)
     less, name = (missing, "slow_messages") if best else (bytes_ns, "messages")
     hit = np.flatnonzero(less)
     gain = gain_of(case, Change.of_transfers(hit, took[hit] - less[hit]))
-    if gain.share.value < (NAMED if best else MINOR) or (not best and _told_else(case)):
+    if gain.share.value < (levels.NAMED if best else levels.MINOR) or (
+        not best and _told_else(case)
+    ):
         return []
     case.claims.slow_ns += gain.saved_ns
     reached = float(size[hit].sum() / bytes_ns[hit].sum())
@@ -337,7 +332,7 @@ def _heavy(case: Case, shape: Shape) -> HeavyTransfers | None:
     else:
         part = np.maximum(quiet - shape.usual_latency_ns, 0)
         sure = np.maximum(np.maximum(quiet - shape.longest_latency_ns, 0), usual)
-    if float(np.minimum(sure, rows.transfer_ns)[shape.rows].sum()) < MOST * whole:
+    if float(np.minimum(sure, rows.transfer_ns)[shape.rows].sum()) < levels.MOST * whole:
         return None
     part = np.where(shape.rows, part, 0.0)
     # rings that cross the links repeatedly may still fill them
@@ -371,7 +366,7 @@ def _of_bandwidth(
             "name": shape.name,
             "busbw": shape.busbw_gBps,
             "expected": f" of {known.gBps:.3g} GB/s expected ({known.source})" if known else "",
-            "round": ROUND_STEPS,
+            "round": levels.ROUND_STEPS,
             "how": say(f"bandwidth_bound.{kind}_hide"),
             "what": say(f"bandwidth_bound.{kind}_narrow"),
         },
@@ -388,7 +383,7 @@ def _groups(case: Case, heavy: list[HeavyTransfers]) -> list[str]:
     """Groups below their bandwidth, or those that move most of the bytes; none where it is all."""
     heavy = [part for part in heavy if part.missing_ns.any()] or heavy
     whole = sum(float(part.bytes_ns.sum()) for part in heavy)
-    named = [part for part in heavy if float(part.bytes_ns.sum()) >= MINOR * whole]
+    named = [part for part in heavy if float(part.bytes_ns.sum()) >= levels.MINOR * whole]
     return case.groups_named(group for part in named for group in part.shape.groups)
 
 

@@ -20,7 +20,6 @@ from evenstep.diagnose.modes import (
     fabric,
     phases,
     placement,
-    restart_amplification,
     runtime_jitter,
     scaling_collapse,
     straggler,
@@ -55,7 +54,7 @@ WITHOUT_STEPS = 4  # the first modes, which need no step
 _FINDERS = (
     endings.rank_failed,
     endings.hang,
-    restart_amplification.find,
+    endings.restart_amplification,
     async_staleness.find,
     runtime_jitter.find,
     phases.input_pipeline,

@@ -1,30 +1,35 @@
 """Modes that end a job. `rank_failed`: the rank that died first, of what, and in which collective.
 `hang`: a collective or message that some ranks entered and never left, and the ranks that did not.
+`restart_amplification`: work done again and time lost between the attempts of a run.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from math import nan
+from typing import Any
 
 from evenstep import words
 from evenstep.diagnose.finding import Effect, Evidence, Finding, Option, When, Where
+from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.levels import SEVERAL
 from evenstep.diagnose.measure.attempts import (
     INTERRUPTED,
+    PRICE,
     SILENT_NS,
     Death,
+    attempts_of,
     ended_ns,
     gave_up,
     wall_ns,
 )
+from evenstep.diagnose.measure.effects import AttemptsAccount, account, restarts
 from evenstep.diagnose.measure.stuck import EnteredCall, Stuck, call_of, stuck, title
+from evenstep.diagnose.modes.intervention import Gain, finding_of
 from evenstep.diagnose.sentences import CERTAIN, LIKELY, say
+from evenstep.statistics.interval import Share
 from evenstep.trace.spool.layout import DType, Kind, Op
 from evenstep.trace.trace import Trace
-
-if TYPE_CHECKING:
-    from evenstep.diagnose.lateness.case import Case
 
 BRIEF_NS = 10_000_000_000  # while a dump is written, which may take seconds, other ranks go on
 MEMORY = ("OutOfMemory", "MemoryError", "not enough memory", "out of memory", "alloc")
@@ -311,3 +316,107 @@ def _remedy(first: Death) -> str:
     }
     how = next(name for name, holds in holding.items() if holds)
     return say(f"rank_failed.do.{how}", type=raised.get("type"))
+
+
+# -- restarts --------------------------------------------------------------------------------------
+
+
+def restart_amplification(case: Case) -> list[Finding]:
+    """One finding for all restarts of the run."""
+    attempts = attempts_of(case.trace.run)
+    total = account(attempts) if len(attempts) > 1 else None
+    if total is None or total.elapsed_s <= 0:
+        return []
+    share = _lost_share(total)
+    return finding_of(
+        case, "restart_amplification", Gain(share), numbers=_numbers_of_restarts(total), at=When(),
+        options=_gains_of_restarts(total, share), evidence=_evidence_of_restarts(case, total),
+    )  # fmt: skip
+
+
+def _lost_share(total: AttemptsAccount) -> Share:
+    """Share of the elapsed time that is lost; its high end counts work that may be lost, too."""
+    value = min(total.lost_s / total.elapsed_s, 1.0)
+    unsure_s = total.unsure_steps * total.running_s / max(total.steps, 1)
+    return Share(value, value, min((total.lost_s + unsure_s) / total.elapsed_s, 1.0))
+
+
+def _numbers_of_restarts(total: AttemptsAccount) -> dict[str, Any]:
+    best, before = total.cadence, total.attempts[:-1]
+    preempted = [one.preempted for one in before if one.preempted]
+    verdicts = [one["verdict"] for one in restarts(total.attempts)]
+    steadiness = next((word for word in ("amplified", "reset") if word in verdicts), None)
+    seen = any(loss.seen for loss in total.losses)
+    why = "unseen" if not seen else "slow" if total.gap_s > total.work_s else "seen"
+    failure = f"attempt {before[-1].number}: {before[-1].failure}; "
+    return {
+        "attempts": len(total.attempts),
+        "elapsed": total.elapsed_s * 1e9,
+        "again": total.lost_steps + total.unsure_steps,
+        "up_to": "up to " if total.unsure_steps else "",
+        "steps": total.steps,
+        "restarts": words.plural(len(total.losses), "restart"),
+        "gap": 1e9 * total.gap_s,
+        "amplification": total.amplification,
+        "why": say(
+            f"restart_amplification.{why}",
+            each=1e9 * total.gap_s / len(total.losses), first=f"attempt-{before[0].number:03d}",
+        ),
+        "failed": failure if before[-1].failure else "",
+        "preempted": say(
+            "restart_amplification.preempted",
+            number=len(preempted), of=len(before), signals=" and ".join(sorted(set(preempted))),
+        ) if preempted else "",
+        "steadiness": say(f"restart_amplification.{steadiness}") if steadiness else "",
+        "often": "more often" if best and best.best_s < (best.now_s or 0.0) else "less often",
+        "best": best and best.best_s * 1e9,
+        "now": best and best.now_s and best.now_s * 1e9,
+        "write": best and best.checkpoint_s * 1e9,
+    }  # fmt: skip
+
+
+def _gains_of_restarts(total: AttemptsAccount, share: Share) -> dict[str, Share | None]:
+    """Remedies with what each gives back at most, the best first."""
+    gap, again = (min(each / total.elapsed_s, 1.0) for each in (total.gap_s, total.work_s))
+    gains: dict[str, Share | None] = {"faster": Share(gap, 0.0, gap)}
+    if total.cadence is None:
+        gains = {"resume": Share(again, 0.0, again) if again else None, **gains}
+    elif gain := total.cadence.saved(total.gap_s / len(total.losses)):
+        gains = {"cadence": Share(min(gain, share.value), nan, nan), **gains}
+    return dict(sorted(gains.items(), key=lambda item: -item[1].value if item[1] else 0.0))
+
+
+def _evidence_of_restarts(case: Case, total: AttemptsAccount) -> list[Evidence]:
+    """What they cost; the cadence of checkpoints; energy, where every attempt has its counter; and
+    CV and rate of the steps after the last restart, beside those before it."""
+    *_, before, after = total.attempts
+    per_step_s = total.elapsed_s / total.net_steps
+    running_s = total.running_s / max(total.steps, 1)
+    hours, price, best = after.ranks * 1000 / 3600, case.trace.run.get(PRICE), total.cadence
+    items = [
+        Evidence("attempts", len(total.attempts), 1, "attempts"),
+        Evidence("steps_done_again", total.lost_steps, 0, "steps"),
+        Evidence("time_lost", total.lost_s * 1e9, 0, "ns"),
+        Evidence("restart_amplification", total.amplification, 1.0, "factor"),
+        Evidence("time_to_restart", 1e9 * max(loss.gap_s for loss in total.losses), None, "ns"),
+        Evidence("rank_hours_per_1000_steps", per_step_s * hours, running_s * hours, "h"),
+    ]
+    if isinstance(price, int | float):
+        paid, due = (price * hours * each for each in (per_step_s, running_s))
+        items.append(Evidence("cost_per_1000_steps", paid, due, "money"))
+    joules = [one.energy_joules for one in total.attempts if one.energy_joules is not None]
+    if len(joules) == len(total.attempts):
+        net, done = (sum(joules) / steps for steps in (total.net_steps, max(total.steps, 1)))
+        items.append(Evidence("energy_per_step_that_counts", net, done, "J"))
+    if best is not None:
+        now_ns = None if best.now_s is None else round(best.now_s * 1e9)
+        items += [
+            Evidence("time_between_checkpoints", now_ns, best.best_s * 1e9, "ns"),
+            Evidence("checkpoint_time", best.checkpoint_s * 1e9, None, "ns"),
+            Evidence("mean_time_between_failures", best.between_failures_s * 1e9, None, "ns"),
+        ]
+    return [
+        *items,
+        Evidence("cv_after_restart", after.cv_at_start, before.cv_at_end, "1"),
+        Evidence("throughput_after_restart", after.rate_at_start, before.rate_at_end, "steps/s"),
+    ]

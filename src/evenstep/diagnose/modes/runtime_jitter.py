@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from evenstep.diagnose.finding import Evidence, Finding, Where
+from evenstep.diagnose.graph.build import BUSY
 from evenstep.diagnose.graph.entries import entered_on_device
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.graph.streams import LAUNCH_NS, TELLING
@@ -12,13 +15,7 @@ from evenstep.diagnose.graph.structure import Graph
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS
-from evenstep.diagnose.levels import (
-    FEWEST,
-    MOST,
-    NAMED,
-    NEARLY_ALL,
-    SEVERAL,
-)
+from evenstep.diagnose.levels import FEWEST, MOST, NAMED, NEARLY_ALL, SEVERAL
 from evenstep.diagnose.measure.grid import during
 from evenstep.diagnose.measure.hosts import Contention, growth
 from evenstep.diagnose.modes.intervention import (
@@ -124,7 +121,6 @@ def _is_called_by_script(case: Case, cells: Array) -> bool:
 
 def aligned_pauses(case: Case) -> Change:
     """The change to the n-th pauses of all ranks in one step, as long as the longest of them."""
-    assert case.costs is not None
     pauses, grid, own = case.trace.of_kind(Kind.PAUSE), case.grid, case.costs.graph.own_ns.copy()
     without = case.without(grid.pause_ns, Cause.COLLECTOR)
     own[without.rows] = without.own_ns
@@ -249,7 +245,33 @@ def _allocator(case: Case) -> list[Finding]:
 
 COMPUTING = 0.8  # of the time before, taken to be compute: a guess, and the finding says so
 EXPECTATIONS = 100  # of work that an idle device hides: steps of the estimate
-_STALLS = (int(Phase.INPUT), int(Phase.CHECKPOINT), int(Phase.EVALUATION))
+
+
+class _LateIssues(NamedTuple):
+    """What devices were idle for in their own time, as hosts issued their work late: by row, ns."""
+
+    profiled: bool  # whether a profile shows what ran
+    late: Array  # bool: the device came to the entry as soon as it was issued
+    free_ns: Array  # that may have been idle: nothing is recorded in it
+    idle_ns: Array  # expected
+    known: Array  # bool: whether that follows from entries at the same place
+
+
+def _issues(case: Case) -> _LateIssues:
+    graph = case.costs.graph
+    lane, own = graph.rows.lane, graph.own_ns
+    entered = np.isin(graph.ranks, entered_on_device(case.trace))  # that hides when it was issued
+    profiled = graph.device & entered & case.grid.device_ns.any(axis=0)
+    # after long work a launch may take longer than most, and still the device was idle
+    longest = np.clip(TELLING * own, LAUNCH_NS, SEVERAL * LAUNCH_NS)
+    late = graph.rows.idle | ((graph.rows.slack_ns >= 0) & (graph.rows.slack_ns <= longest))
+    late &= (graph.device & ~entered)[lane]
+    free_ns = _unrecorded_ns(case) * np.where(profiled[lane], 1.0, late)
+    if profiled.any():
+        return _LateIssues(True, late, free_ns, free_ns, np.ones(len(own), bool))
+    work, known = _work_when_late(case, late)
+    idle_ns = np.minimum(free_ns, np.maximum(own - work, 0.0))
+    return _LateIssues(False, late, free_ns, idle_ns, known)
 
 
 def _late_issue(case: Case) -> list[Finding]:
@@ -258,46 +280,23 @@ def _late_issue(case: Case) -> list[Finding]:
     A profile shows it: nothing ran, and no record explains the host's delay. Without one, a stream
     that enters a collective as soon as it is issued was idle before: for what it took beyond the
     work at that place where hosts were ahead; for an unknown time where they never were."""
-    costs = case.costs
-    if costs is None or not costs.graph.device.any() or not case.trace.elapsed_known:
+    graph, few = case.costs.graph, len(case.grid.steps) < FEWEST_STEPS
+    if few or not graph.device.any() or not case.trace.elapsed_known:
         return []
-    if len(case.grid.steps) < FEWEST_STEPS:
-        return []
-    graph = costs.graph
-    lane, own, free_ns = graph.rows.lane, graph.own_ns, _unrecorded_ns(case)
-    entered = np.isin(graph.ranks, entered_on_device(case.trace))  # that hides when it was issued
-    profiled = graph.device & entered & case.grid.device_ns.any(axis=0)
-    # after long work a launch may take longer than most, and still the device was idle
-    longest = np.clip(TELLING * own, LAUNCH_NS, SEVERAL * LAUNCH_NS)
-    late = graph.rows.idle | ((graph.rows.slack_ns >= 0) & (graph.rows.slack_ns <= longest))
-    late &= (graph.device & ~entered)[lane]
-    free_ns = free_ns * np.where(profiled[lane], 1.0, late)
-    idle_ns, known = free_ns, np.ones(len(own), bool)
-    if not profiled.any():
-        work, known = _work_when_late(case, late)
-        idle_ns = np.minimum(free_ns, np.maximum(own - work, 0.0))
-    sure = (own * late * known).sum() >= MOST * (own * late).sum()
+    lane, own, issues = graph.rows.lane, graph.own_ns, _issues(case)
+    late_ns = own * issues.late
     whole, idle, ended = (
-        np.bincount(lane, each, len(graph.ranks)) for each in (own, idle_ns, own * late)
+        np.bincount(lane, each, len(graph.ranks)) for each in (own, issues.idle_ns, late_ns)
     )
     lanes = idle >= NAMED * np.maximum(whole, 1)
     if np.count_nonzero(lanes) < np.count_nonzero(graph.device) / 2:
         return _late_hosts(case, ended > MOST * whole)
-    seen = "idle" if profiled.any() else "issued"
-    share = float(np.median((idle if profiled.any() else ended)[lanes] / whole[lanes]))
-    change = _at_once(graph, own - idle_ns)
-    gain = gain_of(case, change)
-    if not known[late].all():  # of the others anything from nothing to all of it
-        saved = (
-            case.saved(_at_once(graph, own - np.where(known, idle_ns, other)))
-            for other in (0.0, free_ns)
-        )
-        low, high = (case.share(each).value for each in saved)
-        gain = gain._replace(share=gain.share._replace(low=low, high=high))
-    mode = "runtime_jitter.launch"
+    share = float(np.median((idle if issues.profiled else ended)[lanes] / whole[lanes]))
+    sure = (late_ns * issues.known).sum() >= MOST * late_ns.sum()
+    seen, mode = "idle" if issues.profiled else "issued", "runtime_jitter.launch"
+    gain = _gain_of_issues(case, issues)
     return finding_of(
-        case, mode, gain._replace(change=lambda base: case.costs.combined([base, change])),
-        confidence=None if sure else 0.5,
+        case, mode, gain, confidence=None if sure else 0.5,
         numbers={
             "seen": say(f"{mode}.{seen}", part=share),
             "unsure": "" if sure else say(f"{mode}.guess", most=gain.share.high),
@@ -306,6 +305,19 @@ def _late_issue(case: Case) -> list[Finding]:
         projected=constant, options=["launches"],
         evidence=[Evidence("time_before_late_issue", share, 0.0, "share")],
     )  # fmt: skip
+
+
+def _gain_of_issues(case: Case, issues: _LateIssues) -> Gain:
+    """What hosts that issue at once would save, on top of other changes."""
+    own = case.costs.graph.own_ns
+    change = _at_once(case.costs.graph, own - issues.idle_ns)
+    gain = gain_of(case, change)
+    if not issues.known[issues.late].all():  # of the others anything from nothing to all of it
+        ends = (np.where(issues.known, issues.idle_ns, other) for other in (0.0, issues.free_ns))
+        saved = (case.saved(_at_once(case.costs.graph, own - idle)) for idle in ends)
+        low, high = (case.share(each).value for each in saved)
+        gain = gain._replace(share=gain.share._replace(low=low, high=high))
+    return gain._replace(change=lambda base: case.costs.combined([base, change]))
 
 
 def _at_once(graph: Graph, own_ns: Array) -> Change:
@@ -320,7 +332,6 @@ def _work_when_late(case: Case, late: Array) -> tuple[Array, Array]:
     host's; and where others at the same place, whose hosts were ahead, tell it. At other places it
     is the same part of the usual time as at these. Where these are few, that part is at most so
     large, as hosts come to be ahead while work is long; and without any it is `COMPUTING`."""
-    assert case.costs is not None
     graph = case.costs.graph
     own, issues = graph.own_ns, graph.rows.slack_ns >= 0
     issues[np.unique(graph.rows.lane, return_index=True)[1]] = False  # beginnings are not recorded
@@ -388,9 +399,8 @@ def _unrecorded_ns(case: Case) -> Array:
     spans, phases = records.of_kind(Kind.SPAN), records.of_kind(Kind.PHASE)
     known = [
         spans.select((spans.flags & int(Flag.ON_DEVICE)) != 0),
-        phases.select(np.isin(phases.op, _STALLS)),
+        phases.select(np.isin(phases.op, BUSY)),
         records.of_kind(Kind.PAUSE),
     ]
-    assert case.costs is not None
     busy = np.sum([during(case.grid, rows) for rows in known], axis=0)
     return np.asarray(np.maximum(case.costs.graph.own_ns - busy, 0.0))

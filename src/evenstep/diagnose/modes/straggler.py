@@ -11,7 +11,7 @@ from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause
 from evenstep.diagnose.lateness.thresholds import BY_CHANCE, above_others, standing_out
 from evenstep.diagnose.levels import ASKED, DOMINANT, MINOR, MOST, NAMED, SEVERAL, SMALLEST_SHARE
-from evenstep.diagnose.measure.hosts import layouts
+from evenstep.diagnose.measure.hosts import hardware
 from evenstep.diagnose.modes.intervention import finding_of, finding_of_late, pattern_of
 from evenstep.diagnose.sentences import say
 from evenstep.trace.call_sites import waited_at
@@ -196,7 +196,7 @@ def _layer(case: Case, ranks: list[int], phase: Phase) -> str:
 
 def _other_hardware(case: Case, ranks: list[int]) -> str:
     """A clause for ranks on hardware that no other rank has: slower by make, not by fault."""
-    names = {rank: place.hardware[0] for rank, place in layouts(case.trace).items()}
+    names = hardware(case.trace)
     theirs = {names.get(rank, "") for rank in ranks}
     others = {name for rank, name in names.items() if rank not in ranks}
     if not all(theirs) or not all(others) or not others or theirs & others:
@@ -229,7 +229,7 @@ def _phase_evidence(case: Case, cells: Array, ranks: list[int]) -> list[Evidence
 
 def _peer_evidence(case: Case, rank: int) -> list[Evidence]:
     """Own work of the first culprit beside that of ranks on the same hardware."""
-    made = {one: place.hardware[0] for one, place in layouts(case.trace).items()}
+    made = hardware(case.trace)
     alike = [rank in made and made.get(int(one)) == made[rank] for one in case.grid.ranks]
     peers, work = np.array(alike) & (case.grid.ranks != rank), np.median(case.grid.work_ns, axis=0)
     if not peers.any() or peers.sum() == len(peers) - 1:

@@ -16,19 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from evenstep.diagnose import levels
 from evenstep.diagnose.finding import Evidence, Finding, When
 from evenstep.diagnose.lateness.case import Case
-from evenstep.diagnose.levels import (
-    CHANGED,
-    DOMINANT,
-    LOW,
-    MINOR,
-    MOST,
-    NAMED,
-    ROUND_STEPS,
-    SIGMAS,
-    SMALLEST_SHARE,
-)
 from evenstep.diagnose.modes.intervention import (
     Gain,
     by_noise,
@@ -65,19 +55,23 @@ def slow_together(case: Case) -> SlowSteps | None:
     )
     work = work - waited
     seen = oscillation(work) or _few(work)
-    longer = seen and _rise(case.step_ns, seen.slow) >= MOST * _rise(work, seen.slow)
+    longer = seen and _rise(case.step_ns, seen.slow) >= levels.MOST * _rise(work, seen.slow)
     return seen if longer else None
 
 
 def _few(series: Array) -> SlowSteps | None:
     """Few steps far above the noise of the others, without those of a minor part of the highest;
     None without any."""
-    low, usual = np.quantile(series, [LOW, 0.5])
-    sigma = (usual - low) / z(1 - LOW)
-    least = max(SIGMAS * sigma, (CHANGED - 1) * usual, MINOR * (series.max() - usual))
+    low, usual = np.quantile(series, [levels.LOW, 0.5])
+    sigma = (usual - low) / z(1 - levels.LOW)
+    least = max(
+        levels.SIGMAS * sigma, (levels.CHANGED - 1) * usual, levels.MINOR * (series.max() - usual)
+    )
     slow = series > usual + least
     return (
-        SlowSteps(slow, np.where(slow, series - usual, 0.0)) if 0 < slow.mean() <= MINOR else None
+        SlowSteps(slow, np.where(slow, series - usual, 0.0))
+        if 0 < slow.mean() <= levels.MINOR
+        else None
     )
 
 
@@ -93,7 +87,7 @@ def oscillation(series: Array) -> SlowSteps | None:
         lost = np.where(pulse.places, pulse.height, 0.0)
         share = _explained_share(series, lost)
         peak = Peak(float(pulse.period), pulse.chance, share)
-        return SlowSteps(pulse.places, lost, peak) if share >= MOST else None
+        return SlowSteps(pulse.places, lost, peak) if share >= levels.MOST else None
     wave = periodic(series)
     return None if wave is None else _harmonic(series, wave)
 
@@ -106,7 +100,7 @@ def _harmonic(series: Array, peak: Peak) -> SlowSteps | None:
     profile = waves @ np.linalg.lstsq(waves, series, rcond=None)[0]
     lost, share = profile - profile.min(), _explained_share(series, profile)
     slow = lost > lost.max() / 2
-    return SlowSteps(slow, lost, peak._replace(explained=share)) if share >= MOST else None
+    return SlowSteps(slow, lost, peak._replace(explained=share)) if share >= levels.MOST else None
 
 
 def _explained_share(series: Array, model: Array) -> float:
@@ -128,7 +122,7 @@ def of_slow_steps(
     `fast` and `slow` (lengths of steps)."""
     gain = gain_of(case, case.with_less_work(seen.lost_ns))
     sure = gain.share.value if seen.slow.sum() == 1 else gain.share.low  # one has no interval
-    if sure < (NAMED if seen.slow.sum() == 1 else SMALLEST_SHARE):
+    if sure < (levels.NAMED if seen.slow.sum() == 1 else levels.SMALLEST_SHARE):
         return []
     fast, slow = (float(np.median(case.grid.step_ns[one])) for one in (~seen.slow, seen.slow))
     return finding_of(
@@ -197,15 +191,16 @@ def synchronization_amplification(case: Case) -> list[Finding]:
         return []
     factor = float(np.nanmax(delay, axis=1).mean()) / mean - 1
     spread = float(np.median(np.nanmax(work, axis=1) - np.nanmin(work, axis=1)))
-    gain = share.value * (1 - 1 / np.sqrt(ROUND_STEPS))
+    rounds = levels.ROUND_STEPS
+    gain = share.value * (1 - 1 / np.sqrt(rounds))
     low, high = gain - (share.value - share.low), gain + (share.high - share.value)
-    others = case.share(case.delays.all_loss_ns.sum(axis=1)).value >= SMALLEST_SHARE
+    others = case.share(case.delays.all_loss_ns.sum(axis=1)).value >= levels.SMALLEST_SHARE
     named = "apart from what other findings name, " if others else ""
-    computed = float(case.grid.device_ns.sum()) >= DOMINANT * float(case.grid.work_ns.sum())
+    computed = float(case.grid.device_ns.sum()) >= levels.DOMINANT * float(case.grid.work_ns.sum())
     even = "work" if computed else "cores"  # on devices that are busy, hosts hardly matter
     return finding_of(
         case, "synchronization_amplification", Gain(share, case.costs.even),
-        numbers={"spread": spread, "apart": named, "factor": 1 + factor, "round": ROUND_STEPS},
+        numbers={"spread": spread, "apart": named, "factor": 1 + factor, "round": rounds},
         projected=by_noise,
         options={even: share, "rounds": Share(gain, max(0.0, low), min(1.0, high))},
         evidence=[

@@ -20,8 +20,8 @@ from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
 
 SUDDEN = 0.6  # of the growth within three neighbouring blocks: then it is no drift
-WARMER_CELSIUS = 3.0
-SLOWER_CLOCK = 0.97
+WARMER_CELSIUS = 3.0  # than at the beginning: sensors have steps of 1
+SLOWER_CLOCK = 0.97  # of that at the beginning: steps of 15 MHz are about 1 %
 THROTTLES = ("gpu.thermal_throttle_flag", "gpu.power_throttle_flag", "gpu.hardware_slowdown_flag")
 
 
