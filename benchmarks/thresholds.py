@@ -1,9 +1,9 @@
 """How much hangs on each number: every constant of the diagnosis moved by half, verdicts compared.
 
-A constant is a module-level number; its unit and origin are the comment behind it. A verdict flips
-where another mode comes first among the findings that count, or other ranks are its culprits. A
-trace is judged anew only where code that reads the constant ran on it, and opened anew only where
-that was code that opens it.
+A constant is a module-level number; its unit and origin are the comment behind or before it. A
+verdict flips where another mode comes first among the findings that count, or other ranks are its
+culprits. A trace is judged anew only where code that reads the constant ran on it, and opened anew
+only where that was code that opens it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from itertools import takewhile
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import NamedTuple
@@ -72,7 +73,8 @@ def run(args: argparse.Namespace) -> list[Row]:
         print(f"{flips[constant]:4} {constant.module}.{constant.name}", file=sys.stderr, flush=True)
     if args.table:
         whole = len(judged) * len(MOVED)
-        args.table.write_text(table(every, {one: (n, whole) for one, n in flips.items()}))
+        counts = {one: f"{n} of {whole}" for one, n in flips.items()}
+        args.table.write_text(table(every, {**counted(args.table, every), **counts}))
     worst = max(flips, key=lambda one: flips[one])
     share = flips[worst] / len(judged) / len(MOVED)
     over = sum(count > FLIPS * len(judged) * len(MOVED) for count in flips.values())
@@ -100,10 +102,18 @@ def constants(package: str = "diagnose") -> Iterator[Constant]:
             value = getattr(node, "value", None)
             names = _names(node)
             numbers = value.elts if isinstance(value, ast.Tuple) and len(names) > 1 else [value]
-            origin = re.search(r"#\s*(.*)$", text.splitlines()[getattr(node, "lineno", 1) - 1])
+            origin = _origin(text.splitlines(), getattr(node, "lineno", 1) - 1)
             for one, number in zip(names, numbers, strict=False):
                 if isinstance(number, ast.Constant) and type(number.value) in (int, float):
-                    yield Constant(name, one, number.value, origin[1] if origin else "")
+                    yield Constant(name, one, number.value, origin)
+
+
+def _origin(lines: Sequence[str], at: int) -> str:
+    """The comment behind a line, or else those before it that document it."""
+    if behind := re.search(r"#\s*(.*)$", lines[at]):
+        return str(behind[1])
+    before = [*takewhile(lambda line: line.startswith("#:"), reversed(lines[:at]))]
+    return " ".join(line.removeprefix("#:").strip() for line in reversed(before))
 
 
 def _names(node: ast.stmt) -> list[str]:
@@ -138,21 +148,30 @@ def _importers(module: str, name: str) -> Iterable[ModuleType]:
             yield loaded
 
 
-def table(every: Sequence[Constant], flips: Mapping[Constant, tuple[int, int]]) -> str:
-    """All constants as a page; `flips`: of how many verdicts each changed how many."""
+def table(every: Sequence[Constant], flips: Mapping[Constant, str]) -> str:
+    """All constants as a page; `flips`: how many verdicts each changed, and of how many."""
     head = (
         "# Every constant of the diagnosis\n\n"
         f"Written by `{COMMAND} --table benchmarks/thresholds.md`. Flips: how many verdicts change "
-        "when it is halved or half as large again, and of how many; empty where it was not moved. "
+        "when it is halved or half as large again, and of how many; empty where it was not moved "
+        "since it has this value. With `--only` the others keep the flips of earlier runs. "
         "Traces are closed-form worlds of every cause and healthy ones, and cases of the "
         "independent corpus.\n\n"
         "| constant | value | unit and origin | flips |\n| --- | --- | --- | --- |\n"
     )
-    shown = {one: "{} of {}".format(*counts) for one, counts in flips.items()}
-    return head + "".join(
-        f"| `{one.module}.{one.name}` | {one.value:g} | {one.origin} | {shown.get(one, '')} |\n"
-        for one in every
-    )
+    return head + "".join(f"{_cells(one)} {flips.get(one, '')} |\n" for one in every)
+
+
+def _cells(one: Constant) -> str:
+    return f"| `{one.module}.{one.name}` | {one.value:g} | {one.origin} |"
+
+
+def counted(page: Path, every: Sequence[Constant]) -> dict[Constant, str]:
+    """The flips that a page of an earlier run tells of constants that still have their values."""
+    lines = page.read_text().splitlines() if page.exists() else []
+    told = {tuple(line.split(" | ")[:2]): line.rpartition(" | ")[2] for line in lines}
+    found = {one: told.get(tuple(_cells(one).split(" | ")[:2]), "") for one in every}
+    return {one: text.removesuffix(" |") for one, text in found.items() if " of " in text}
 
 
 # -- the traces ------------------------------------------------------------------------------------

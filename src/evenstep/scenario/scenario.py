@@ -220,6 +220,17 @@ def _check_work(scenario: Scenario) -> None:
             f"work.interleaved is {work.interleaved}, which needs work.micro_batches to be a "
             f"multiple of the {work.pipeline_parallel} stages, found {work.micro_batches}"
         )
+    _check_strategy(scenario, split)
+    if scenario.run.warm_up >= scenario.run.steps:
+        raise ConfigError(
+            f"run.warm_up is {scenario.run.warm_up}; it must be below run.steps, "
+            f"{scenario.run.steps}"
+        )
+
+
+def _check_strategy(scenario: Scenario, split: int) -> None:
+    """Each replica is on `split` ranks."""
+    work, strategy = scenario.work, scenario.strategy
     if strategy.kind == "priority" and (
         work.kind != "ddp" or not work.overlap or work.overlap_slowdown
     ):
@@ -232,11 +243,6 @@ def _check_work(scenario: Scenario) -> None:
         raise ConfigError(
             f"strategy.backups is {strategy.backups}; it must be below the "
             f"{scenario.ranks // split} {replicas}"
-        )
-    if scenario.run.warm_up >= scenario.run.steps:
-        raise ConfigError(
-            f"run.warm_up is {scenario.run.warm_up}; it must be below run.steps, "
-            f"{scenario.run.steps}"
         )
 
 
