@@ -257,7 +257,7 @@ using Batch = std::vector<std::pair<Timer*, MarkPointer>>;
 struct Thread {
   bool passing = false;      // whether its calls are not the program's
   uint64_t calls = COST_EVERY / 2;  // the first is not sampled: it enters its group
-  int asked = -1;            // the backward whose end of compute we have asked for
+  uint64_t asked = 0;        // the backward whose end of compute we have asked for
   Batch* batch = nullptr;    // between its beginning and end
   Session* of = nullptr;     // where it has a number
   uint16_t number = 0;
@@ -408,6 +408,12 @@ struct Session {
     return found->second.first++;
   }
 
+  // A backward of the training thread begins or ends, perhaps inside another one.
+  void turn(bool begins) {
+    nested = begins ? nested + 1 : nested - std::min<uint64_t>(nested, 1);
+    backward.store(nested ? ++backwards : 0, std::memory_order_relaxed);
+  }
+
   // A work without a future ends when it is waited for, or when only we hold it.
   [[gnu::noinline]] void keep(c10::intrusive_ptr<c10d::Work> work, uint64_t seq) {
     look();
@@ -506,6 +512,8 @@ struct Session {
   std::map<int, std::unique_ptr<Timer>> timers;
   std::map<uint64_t, Batch> batches;  // launched, and not waited for yet
   uint64_t launched = 0;
+  uint64_t nested = 0, backwards = 0;   // of the training thread: that run, and so far
+  std::atomic<uint64_t> backward{0};    // the number of the one that runs; 0: none
   std::string failure;
   std::array<std::array<uint64_t, EVENT_WORDS>, MOST_EVENTS> events;
 };
@@ -860,9 +868,10 @@ class Watch {
   // A backward may compute long after its last collective: it waits from the end of compute. The wait
   // for gradients is queued after the first of them is issued, so it runs after this callback.
   static void computing(Session& session) {
-    const int task = torch::autograd::get_current_graph_task_id();
-    if (task == mine.asked || task < 0) return;
-    mine.asked = task;
+    const uint64_t backward = session.backward.load(std::memory_order_relaxed);
+    // the engine is asked once a backward: its code is in cold caches
+    if (!backward || backward == mine.asked || torch::autograd::get_current_graph_task_id() < 0) return;
+    mine.asked = backward;
     torch::autograd::Engine::get_default_engine().queue_callback([&session] {
       if (session.load(LAST_ENTRY)) session.store(LAST_ENTRY, now_ns());
     });
@@ -1109,6 +1118,7 @@ PyObject* around(PyObject* parts, PyObject* const* args, Py_ssize_t count, PyObj
       first = trains(argument < count ? args[argument] : nullptr);
     } else if (event == BACKWARD_BEGINS || event == BACKWARD_ENDS) {
       first = session.load(LAST_ENTRY);
+      session.turn(event == BACKWARD_BEGINS);
     }
     hook.note(event, now_ns(), first, packed >> 24);
     hook.ends(began, EVENT_NS);
