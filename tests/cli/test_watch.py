@@ -116,13 +116,13 @@ def test_what_cannot_be_is_refused(command, run, arguments):
     assert command("watch", run, *arguments).returncode == 2
 
 
-def on_terminal(run, environ, size="80x24", key=b""):
+def on_terminal(run, environ, size="80x24", key=b"", around=()):
     """What reaches a terminal until the verdict is there and Ctrl-C, or another key, was pressed,
-    and the code."""
+    and the code; `around`: a command that starts it."""
     master, slave = pty.openpty()
     columns, rows = size.split("x")
     child = subprocess.Popen(
-        [sys.executable, "-m", "evenstep", "watch", str(run), "--every", "0.1"],
+        [*around, sys.executable, "-m", "evenstep", "watch", str(run), "--every", "0.1"],
         env=environ | {"TERM": "xterm", "COLUMNS": columns, "LINES": rows},
         stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
     )  # fmt: skip
@@ -155,6 +155,13 @@ def test_q_ends_it_as_in_a_pager_and_is_not_echoed(run, environ):
     shown, code = on_terminal(run, environ, key=b"xq")
     assert code == 0
     assert "xq" not in shown
+
+
+def test_in_the_background_it_leaves_the_keyboard_alone(run, environ):
+    shell = ("setsid", "--ctty", "--wait", "sh", "-mc", '"$@" & read _; kill $!', "sh")
+    shown, code = on_terminal(run, environ, key=b"\n", around=shell)
+    assert shown.count("is late by") > 2  # it was not stopped
+    assert code == 0
 
 
 def test_no_color_is_heard(run, environ):

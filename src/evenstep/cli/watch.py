@@ -145,8 +145,8 @@ def _show(views: Iterator[tuple[Frame, Journal, list[str]]]) -> None:
 @contextmanager
 def _reading_keys() -> Iterator[Callable[[], bytes]]:
     """Yield a function that returns the keys pressed since its last call, which are not echoed."""
-    keyboard = sys.stdin.fileno()
-    if not os.isatty(keyboard):
+    keyboard = sys.stdin.fileno() if sys.stdin else -1
+    if not os.isatty(keyboard) or _is_in_background(keyboard):
         yield bytes
         return
     before = termios.tcgetattr(keyboard)
@@ -155,6 +155,14 @@ def _reading_keys() -> Iterator[Callable[[], bytes]]:
         yield lambda: os.read(keyboard, 64) if select.select([keyboard], [], [], 0)[0] else b""
     finally:
         termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+
+
+def _is_in_background(terminal: int) -> bool:
+    """Whether reading from the terminal, or setting it, would stop this process."""
+    try:
+        return os.tcgetpgrp(terminal) != os.getpgrp()
+    except OSError:  # it does not control this process
+        return False
 
 
 def _log(views: Iterator[tuple[Frame, Journal, list[str]]]) -> None:
