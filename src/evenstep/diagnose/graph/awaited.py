@@ -27,7 +27,6 @@ from evenstep.diagnose.levels import MINOR, MOST, NEARLY_ALL, SEVERAL
 from evenstep.trace.columns import Array, Columns, begins
 from evenstep.trace.spool.layout import Op
 
-_AT_ONCE = (0.0, *[np.nan] * (FURTHEST - 1))  # shares of work before a wait for the last entry
 _REDUCTIONS = (int(Op.ALL_REDUCE), int(Op.REDUCE_SCATTER), int(Op.REDUCE))
 
 
@@ -81,7 +80,8 @@ def shares_of(rows: Columns, operations: Columns, gaps: Gaps, share: Array) -> A
     seen, told = _shares_by_idle_time(rows, gaps)
     share = np.where(told[:, None], seen, share)
     follows = _in_stream(rows, gaps)
-    share[follows], told = _AT_ONCE, told | follows
+    share[follows] = np.nan
+    share[follows, 0], told = 0.0, told | follows
     return best_shares(gaps, share, sure | told)
 
 
