@@ -106,6 +106,7 @@ def test_a_list_is_shortened_to_what_it_is_a_list_of():
 def test_a_shortened_sentence_keeps_the_object_of_its_verb():
     text = "find what else runs there (daemons) and move it, or bind ranks to cores of their own"
     assert words.shorten(text, 9) == "find what else runs there and move it"
+    assert words.shorten(text, 7) == "find what else runs there"
 
 
 @pytest.mark.parametrize(

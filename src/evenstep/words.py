@@ -261,7 +261,10 @@ def shorten(text: str, most: int) -> str:
         dropped.append(words_of.pop().rstrip(",;:"))
     if "not" in dropped and "that" in words_of:  # else the clause would say the opposite
         del words_of[-1 - words_of[::-1].index("that") :]
-    return " ".join(words_of).rstrip(" ,;:") + " …" * long
+    kept = " ".join(words_of).rstrip(" ,;:")
+    if dropped and count_words(head := kept.rpartition(" and ")[0]) >= most / 2:
+        return head  # else the last verb has lost its object
+    return kept + " …" * long
 
 
 def count_words(text: str) -> int:

@@ -129,6 +129,17 @@ def test_one_step_that_is_long_on_all_ranks_is_said_with_its_cost_and_place(phas
     assert finding.severity == pytest.approx(world.injected_share(), rel=0.05)
 
 
+def test_two_long_steps_of_all_ranks_are_said():
+    """Twice 600 ms in 120 steps of 64 ms: of so few the mean has a wide interval."""
+    world = World(ranks=2, steps=120, noise=0.02)
+    table = world.everywhere()
+    table[[40, 71]] = 600 * MS
+    world = world.delayed(Phase.OTHER, table)
+    finding = diagnose(world.trace()).findings[0]
+    assert finding.title == "Slow steps now and then"
+    assert finding.severity == pytest.approx(world.injected_share(), rel=0.05)
+
+
 def test_a_log_of_one_rank_says_what_the_job_does_and_nothing_of_other_sizes(tmp_path):
     lines = [f"iter {n}: loss 3.2, time {150 + 900 * (n % 10 == 0)}.00ms" for n in range(80)]
     (tmp_path / "train.log").write_text("\n".join(lines))

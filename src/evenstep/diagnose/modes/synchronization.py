@@ -118,11 +118,12 @@ def of_slow_steps(
     options: Sequence[str],
     evidence: Sequence[Evidence],
 ) -> list[Finding]:
-    """The finding of slow steps that surely cost enough. Sentences may use, beside `numbers`,
-    `fast` and `slow` (lengths of steps)."""
+    """The finding of slow steps that surely cost enough: few that stand out one by one did, however
+    wide the interval of their mean. Sentences may use, beside `numbers`, `fast` and `slow` (lengths
+    of steps)."""
     gain = gain_of(case, case.with_less_work(seen.lost_ns))
-    sure = gain.share.value if seen.slow.sum() == 1 else gain.share.low  # one has no interval
-    if sure < (levels.NAMED if seen.slow.sum() == 1 else levels.SMALLEST_SHARE):
+    few = seen.peak is None and gain.share.value >= levels.NAMED
+    if not few and gain.share.low < levels.SMALLEST_SHARE:
         return []
     fast, slow = (float(np.median(case.grid.step_ns[one])) for one in (~seen.slow, seen.slow))
     return finding_of(
