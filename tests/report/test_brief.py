@@ -125,6 +125,15 @@ def test_what_ended_the_job_has_no_share_of_a_step(diagnosis: Diagnosis) -> None
     assert lines(diagnosis)[0] == "Rank 3 never came to send: rank 0 hung in send 4"
 
 
+def test_who_hung_is_not_said_again_of_those_that_entered_different_calls(
+    diagnosis: Diagnosis,
+) -> None:
+    said = {"title": "ranks 0 and 1 entered different calls", "where": Where([0, 1])}
+    finding = replace(diagnosis.findings[0], mode="hang", **said)
+    diagnosis.findings[:] = [replace(finding, observation="ranks 0 and 1 hung in barrier 4")]
+    assert lines(diagnosis)[0] == "Ranks 0 and 1 entered different calls"
+
+
 def test_where_the_late_rank_was_stands_below_the_reason(diagnosis: Diagnosis) -> None:
     diagnosis.findings[:] = [worded(diagnosis.findings[0])]
     assert any("loader.py:12 fetch (90 % of samples)" in line for line in lines(diagnosis))
@@ -148,8 +157,20 @@ def test_of_what_ended_a_job_the_verdict_is_35_words_too(diagnosis: Diagnosis, m
     seen = "ranks 0 and 1 hung in all_reduce 41 for 5 s; called in step (train.py:31); " * 3
     finding = replace(diagnosis.findings[0], mode=mode, observation=seen, cause=seen)
     options = [Option("make every rank call the same " * 5, None, None, None, "", "")]
-    said = verdict([replace(finding, options=options)], diagnosis.summary, "The fabric is fine")
+    finding = replace(finding, options=options, title="rank 2 died")
+    said = verdict([finding], diagnosis.summary, "The fabric is not at fault")
     assert 25 <= len(re.findall(r"\S*[A-Za-z]\S*", str(said))) <= 35
+
+
+@pytest.mark.parametrize("severity", [0.04, 0.4])
+def test_a_sentence_on_the_fabric_has_no_room_in_a_long_verdict(
+    diagnosis: Diagnosis, severity: float
+) -> None:
+    title = "messages between two stages that are waited for " + "again and again " * 2
+    finding = replace(diagnosis.findings[0], severity=severity, title=title, where=Where())
+    said = verdict([finding], diagnosis.summary, "Transfers take all that compute does not hide")
+    assert len(re.findall(r"\S*[A-Za-z]\S*", str(said))) <= 35
+    assert not said.fabric
 
 
 @pytest.mark.parametrize("cause", ["rank 3 (node gpu012) enters last: 40 ms more", "a, b: c"])

@@ -176,6 +176,8 @@ class Verdict:
     def within(self, most: int, why: str, action: str) -> Verdict:
         """The verdict with this cause and action, shortened to so many words in all."""
         left = most - words.count_words(str(replace(self, why=".", action=".")))
+        if left < 2 * FEWEST_WORDS and self.fabric:
+            return replace(self, fabric="").within(most, why, action)
         action = words.shorten(action, max(left // 2, FEWEST_WORDS))
         why = words.shorten(why, max(left - words.count_words(action), FEWEST_WORDS))
         return replace(self, why=why, action=action)
@@ -189,14 +191,16 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any], fabric: str
     worst = max((finding.severity for finding in findings), default=0.0)
     if worst < NAMED and not (findings and findings[0].mode in TERMINAL):
         found = _healthy(findings, summary)
-        return replace(found, fabric=fabric) if found.healthy else found
+        full = replace(found, fabric=fabric)
+        return full if found.healthy and words.count_words(str(full)) <= MOST_WORDS else found
     first = findings[0]
     remedy = best(first)
     action = remedy.action if remedy else ""
     if first.mode in TERMINAL:
         seen = first.observation
         if first.mode == "hang" and not seen.startswith(first.title):  # who is to blame comes first
-            seen = f"{first.title}: {seen}"
+            theirs = seen.startswith(words.ranks(first.where.ranks))
+            seen = first.title if theirs else f"{first.title}: {seen}"
         found = Verdict(words.shorten(seen, HEAD_WORDS), "", remedy=remedy, fabric=fabric)
         return found.within(MOST_WORDS, first.cause.partition("; ")[0], action)
     before_ns = (summary.get("step_time") or {}).get("mean_ns")
