@@ -133,13 +133,6 @@ def test_a_page_is_never_overwritten_without_force(run, tmp_path, capsys):
     assert page.read_text() == f"page {run}"
 
 
-def test_one_page_cannot_hold_two_runs(run, other, capsys):
-    assert main(["diagnose", str(run), str(other), "--html", "page.html"]) == 2
-    said = capsys.readouterr()
-    assert "give one trace, or runs of different sizes" in said.err
-    assert f"verdict on {run}" in said.out  # what was worked out is not lost
-
-
 def test_without_numpy_one_line_says_what_to_install(environ, run):
     script = (
         f"import sys; sys.modules['numpy'] = None\nfrom evenstep.cli.main import main\n"

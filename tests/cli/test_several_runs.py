@@ -53,4 +53,4 @@ def test_a_page_of_runs_of_one_size_is_refused_before_they_are_diagnosed(
     runs = [str(write(tmp_path / f"run{n}", [Start(0, 40)])) for n in (1, 2)]
     monkeypatch.setattr("evenstep.cli.traces.judge", lambda _: pytest.fail("diagnosed"))
     assert main(["diagnose", *runs, "--html", str(tmp_path / "page.html")]) == 2
-    assert "--html writes one page" in capsys.readouterr().err
+    assert "give one trace, or runs of different sizes" in capsys.readouterr().err

@@ -43,8 +43,10 @@ def check_folder(path: Path) -> None:
 def write(path: Path, data: str | bytes, note: str = "") -> None:
     """Write a file atomically and report it, with a note. Raises `UsageError` if that fails."""
     if path == STANDARD_OUTPUT:
-        encoded = data if isinstance(data, bytes) else data.encode(errors="backslashreplace")
-        sys.stdout.buffer.write(encoded)
+        if isinstance(data, str):
+            print(data, end="")
+        else:
+            sys.stdout.buffer.write(data)
         return
     with refuse_as(UsageError, f"cannot write {path}", "; name another path"):
         write_whole(path, data)
