@@ -122,7 +122,8 @@ def of_slow_steps(
     wide the interval of their mean. Sentences may use, beside `numbers`, `fast` and `slow` (lengths
     of steps)."""
     gain = gain_of(case, case.with_less_work(seen.lost_ns))
-    few = seen.peak is None and gain.share.value >= levels.NAMED
+    apart = not case.contended or seen.slow.sum() < levels.SEVERAL  # else a core may have lacked
+    few = seen.peak is None and apart and gain.share.value >= levels.NAMED
     if not few and gain.share.low < levels.SMALLEST_SHARE:
         return []
     fast, slow = (float(np.median(case.grid.step_ns[one])) for one in (~seen.slow, seen.slow))
