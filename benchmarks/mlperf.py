@@ -33,6 +33,13 @@ DIFFUSION = 865_910_724
 ADAM_BYTES, HBM_BYTES_PER_S = 2 + 2 + 2 * 3 * 4, 3.35e12
 #: Llama 2 70B: sequences of 8,192 tokens of 8,192 numbers of 16 bits; ranks that share a layer.
 TOKENS_BYTES, TENSOR = 8192 * 8192 * 2, 4
+#: What attention moves in a layer where two ranks share a sequence and one would not, in sizes of a
+#: rank's queries; keys and values are a quarter of these (8 of 64 heads). Forward joins keys and
+#: values (1/2), clears the output and adds both parts to it (1 + 3 + 3), and copies half of the
+#: other rank's keys (1/4). Backward copies halves of query, output and its gradient (3), and copies
+#: and adds gradients of queries (3.5), keys and values (2.625). Each is that of the slower rank
+#: (Transformer Engine of 2024, pytorch/attention.py, AttnFuncWithCP; 16 bits).
+LAYERS, SHARED_SIZES = 80, 7.75 + 9.125
 
 
 class Size(NamedTuple):
@@ -110,14 +117,18 @@ def _gathered_ms(ranks: int) -> float:
 def _adapters(size: Size) -> list[str]:
     """Adapters of Llama 2 70B (NVIDIA's `config_DGXH100_*.sh`): tensor parallel; on one machine all
     its collectives are hidden, on several its reduce-scatters are not, since there context is
-    parallel, too (`h100tp4cp2mbs1.yaml`). Each takes as long as an all-reduce of half as much."""
+    parallel, too (`h100tp4cp2mbs1.yaml`). Each takes as long as an all-reduce of half as much.
+    Context parallel attention copies and adds its parts."""
     several = size.accelerators > PER_NODE
     context = 2 if several else 1
+    micro_batches = round(size.share * TENSOR * context)
+    moved = several * SHARED_SIZES * TOKENS_BYTES / TENSOR / context
+    joined_ms = micro_batches * LAYERS * moved / HBM_BYTES_PER_S * 1e3
     return [
         "work.kind=pipeline", f"work.tensor_parallel={TENSOR}", f"work.context_parallel={context}",
-        f"work.layers={80 * several}", f"work.message_bytes={TOKENS_BYTES // 2}",
+        f"work.layers={LAYERS * several}", f"work.message_bytes={TOKENS_BYTES // 2}",
         "work.key_share=0", f"work.gradient_bytes={round(89.6e6 / TENSOR)}",
-        f"work.micro_batches={round(size.share * TENSOR * context)}",
+        f"work.micro_batches={micro_batches}", f"work.optimizer_ms={joined_ms}",
         "collectives.nccl_algo=ring",
     ]  # fmt: skip
 
@@ -129,8 +140,8 @@ SETS = {"stable_diffusion": _diffusion, "llama2_70b_lora": _adapters}
 LIMITS = {
     "stable_diffusion": "Other submitters' configurations are taken to be NVIDIA's.",
     "llama2_70b_lora": "Other submitters' configurations are taken to be NVIDIA's. What a step "
-    "takes besides its micro-batches is left out, since single machines do not tell it: Dell's "
-    "last two sizes, of two micro-batches and one, show 30 ms, most of what is missing.",
+    "takes besides its micro-batches is left out, since single machines do not tell it; so is what "
+    "half a sequence makes of a GPU's kernels.",
 }
 
 
