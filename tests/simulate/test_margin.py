@@ -14,6 +14,7 @@ from evenstep.simulate.study.margin import (
     margins,
     search,
 )
+from evenstep.simulate.wires.carriage import carriages
 from tests.simulate.worlds import MS, scenario
 
 JOB = (
@@ -73,6 +74,15 @@ def test_a_run_that_has_enough_steps_ends_with_those_of_the_whole_run():
     asked = scenario(*JOB, "noise=[{kind='normal'}]", "run.warm_up=2")
     found = step_times(set_up(asked), lambda step, _: len(step) == 5)
     assert found.tolist() == simulate(asked).step_ns[2:7].tolist()
+
+
+def test_trial_runs_that_differ_in_noise_convert_their_flows_once():
+    carriages.cache_clear()
+    for sigma in (0.1, 0.2):
+        noisy = scenario(*JOB, f"noise=[{{kind='normal', sigma={sigma}}}]")
+        step_times(set_up(noisy), lambda *_: True)
+    found = carriages.cache_info()
+    assert (found.misses, found.hits) == (1, 1)
 
 
 def test_a_run_whose_first_step_has_too_many_messages_ends_in_it():

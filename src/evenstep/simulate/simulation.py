@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from evenstep.simulate.job.graph import AVERAGING, FinishedStep, JobGraph
 from evenstep.simulate.job.recording import BlockSink, SimulatedRecorder, StepRows, pauses
 from evenstep.simulate.job.strategies import Extra, Pace, Paced
 from evenstep.simulate.result import Result, summed_up
-from evenstep.simulate.wires.carriage import FlowUse, carriage, closed_uses, shared_links
+from evenstep.simulate.wires.carriage import FlowUse, carriages
 from evenstep.simulate.wires.interface import STUCK
 from evenstep.simulate.wires.world import make_world
 from evenstep.trace.columns import Array
@@ -66,7 +67,7 @@ class Setup:
     @property
     def flows(self) -> list[Flow]:
         """The distinct collectives of a step."""
-        return list({id(flow): flow for flow in self.graph.flows if flow.stages}.values())
+        return list(dict.fromkeys(flow for flow in self.graph.flows if flow.stages))
 
 
 def set_up(scenario: Scenario, *, load_gBps: float = 0.0) -> Setup:  # noqa: N803
@@ -202,7 +203,7 @@ class _Run:
         self._account = StepSums(scenario.run.steps, scenario.ranks, scenario.run.warm_up)
         self._peak = np.zeros(len(setup.network.capacity))
         self.followed = 0  # messages, see `World`
-        self._times: dict[int, tuple[Flow, int]] = {}  # how often each collective was run
+        self._times: Counter[Flow] = Counter()  # how often each collective was run
         self.extras: list[Extra] = []
         self._recorders: list[tuple[StepRows, SimulatedRecorder]] = []
         if sink is not None:
@@ -225,9 +226,9 @@ class _Run:
         for _, recorder in self._recorders:
             recorder.flush()
         elapsed_ns = float(account.end_ns[account.done - 1]) if account.done else 0.0
-        loads = link_loads(setup.network, self._times.values(), self._near, self._peak, elapsed_ns)
+        loads = link_loads(setup.network, self._times.items(), self._near, self._peak, elapsed_ns)
         return summed_up(
-            setup.scenario, account, flows=[flow for flow, _ in self._times.values()], loads=loads,
+            setup.scenario, account, flows=list(self._times), loads=loads,
             placement=setup.placement, compute_ns=setup.graph.compute_ns,
             pacing=self.pace.summary(), staleness=self.pace.staleness(),
         )  # fmt: skip
@@ -279,9 +280,7 @@ class _Run:
         """Add a step to the sums and record it."""
         spent = step_shares(done)
         self._account.add(spent)
-        for flow in done.graph.flows:
-            if flow.stages:
-                self._times[id(flow)] = (flow, self._times.get(id(flow), (flow, 0))[1] + 1)
+        self._times.update(flow for flow in done.graph.flows if flow.stages)
         for step_rows, recorder in self._recorders:
             recorder.step(done.number, step_rows.rows(done, spent.work, done.held))
         if self._recorders:
@@ -301,26 +300,17 @@ class _Jobs:
         uses = [
             FlowUse(flow, job, graph.streams[instance], firsts[job])
             for job, graph in [(0, graph) for graph in graphs] + list(enumerate(theirs, 1))
-            for instance, flow in {id(flow): (n, flow) for n, flow in enumerate(graph.flows)
-                                   if n in graph.streams}.values()
+            for flow, instance in {flow: n for n, flow in enumerate(graph.flows)
+                                   if n in graph.streams}.items()
         ]  # fmt: skip
         capacity = setup.network.with_storage
-        shared = shared_links(uses, len(capacity))
-        ranks, are_closed = sum(sizes), closed_uses(uses, shared)
-        if setup.scenario.strategy.kind == "priority":  # no stream waits for its collectives
-            shared[:] = True
-        made = {
-            id(use.flow): carriage(use.flow, shared, first=use.first, ranks=ranks, is_closed=one)
-            for use, one in zip(uses, are_closed, strict=True)
-        }
+        may_share = setup.scenario.strategy.kind == "priority"  # streams do not wait for theirs
+        made = carriages(tuple(uses), len(capacity), sum(sizes), may_share=may_share)
         goodput = setup.scenario.fabric.incast_goodput
         self.world = make_world(capacity, sizes, goodput)
-        self._numbers = {number: self.world.flow(one) for number, one in made.items()}
-        self._graphs = {
-            id(graph): self.world.graph(graph.plan(self._numbers)) for graph in [*graphs, *theirs]
-        }
-        self._kept = graphs  # alive, so that no other graph gets their identities
-        self._theirs = [self._graphs[id(graph)] for graph in theirs]
+        numbers = {flow: self.world.flow(one) for flow, one in made.items()}
+        self._graphs = {g: self.world.graph(g.plan(numbers)) for g in [*graphs, *theirs]}
+        self._theirs = [self._graphs[graph] for graph in theirs]
         strategy, work = setup.scenario.strategy, setup.scenario.work
         lag = strategy.bound if strategy.kind == "stale_synchronous" else 1
         self.world.job(0, np.zeros(sizes[0]), lag=max(lag, 1), slowdown=work.overlap_slowdown)
@@ -331,9 +321,7 @@ class _Jobs:
         """The job in this world; `graph_of`: of a step."""
         noise = NoiseSources(self._setup.scenario, self._setup.placement)
         begin_ns = np.zeros(self._setup.scenario.ranks)
-        return JobEngine(
-            self.world, graph_of, lambda graph: self._graphs[id(graph)], noise, pace, begin_ns
-        )
+        return JobEngine(self.world, graph_of, self._graphs, noise, pace, begin_ns)
 
     def run(self, engine: JobEngine, steps: int, most: float = math.inf) -> Iterator[FinishedStep]:
         """Yield the job's steps as they finish; none where the first has over `most` messages."""

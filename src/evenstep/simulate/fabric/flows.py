@@ -37,7 +37,7 @@ class FlowRound:
         return float(self.hop_ns.max(initial=0.0)) * self.round.repeats
 
 
-@dataclass
+@dataclass(eq=False)
 class Flow:
     """One collective of all its groups."""
 
@@ -53,7 +53,7 @@ class Flow:
     apart: bool = False  # no rank waits for others: each takes `alone_ns`
     joined: bool = False  # no rank begins before the last of the group has entered
     alone_ns: float | None = None  # duration where all ranks enter together, once known
-    variants: dict[str, Flow] = field(default_factory=dict, repr=False, compare=False)
+    variants: dict[str, Flow] = field(default_factory=dict, repr=False)
 
     @cached_property
     def link_bytes(self) -> Array:

@@ -6,7 +6,7 @@ records of the trace and the sums of a run follow from these and the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ class JobEngine:
     begins a step (daemons) are worked out as it begins."""
 
     def __init__(
-        self, world: World, graphs: Callable[[int], JobGraph], numbers: Callable[[JobGraph], int],
+        self, world: World, graphs: Callable[[int], JobGraph], numbers: Mapping[JobGraph, int],
         noise_sources: NoiseSources, pace: Pace, begin_ns: Array,
     ) -> None:  # fmt: skip
         self._world, self._graphs, self._numbers = world, graphs, numbers
@@ -53,7 +53,7 @@ class JobEngine:
         value = self._values(graph, disturbance)
         if self._waits:
             value[graph.first_main, np.arange(len(self._begin))] = np.nan
-        self._world.feed(0, self._numbers(graph), value, np.ones(len(graph.flows)))
+        self._world.feed(0, self._numbers[graph], value, np.ones(len(graph.flows)))
         begin, held = np.full(len(self._begin), np.nan), np.zeros(len(self._begin))
         times = self._world.under_way(0, number)
         self._under_way.append(FinishedStep(self.fed, graph, begin, *times, held, disturbance))

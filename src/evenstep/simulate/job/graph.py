@@ -7,7 +7,7 @@ need others of its rank, of this step or of an earlier one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -103,7 +103,7 @@ class RankProgram:
         return len(self.operations) - 1
 
 
-@dataclass
+@dataclass(eq=False)
 class JobGraph:
     """One step of all ranks, and the partitions of the ranks into groups that it uses.
 
@@ -177,8 +177,8 @@ class JobGraph:
     def reads(self, operation: Operation) -> bool:
         return operation.instance >= 0 and self.flows[operation.instance].operation == "read"
 
-    def plan(self, numbers: dict[int, int]) -> StepPlan:
-        """The graph for the engine; `numbers`: the engine's number of each flow, by identity."""
+    def plan(self, numbers: Mapping[Flow, int]) -> StepPlan:
+        """The graph for the engine; `numbers`: the engine's number of each flow."""
         operations = [one for role in self.roles for one in role.operations]
         needs = [need for one in operations for need in one.needs]
         sizes = [len(role.operations) for role in self.roles]
@@ -196,7 +196,7 @@ class JobGraph:
             need_start=np.concatenate([[0], np.cumsum([len(one.needs) for one in operations])]),
             need=np.array([need for need, _ in needs], np.int64),
             back=np.array([back for _, back in needs], np.int64),
-            flow=np.array([numbers[id(flow)] for flow in self.flows], np.int64),
+            flow=np.array([numbers[flow] for flow in self.flows], np.int64),
         )
 
 

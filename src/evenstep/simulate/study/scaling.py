@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -294,12 +295,10 @@ def bubble_ns(work: Work) -> float:
 
 def _bandwidth_only_ns(setup: Setup) -> float:
     """The step if a collective took its bytes over the speed of the cards."""
-    known: dict[int, Flow] = {}
 
+    @cache
     def bare(flow: Flow) -> Flow:
-        if id(flow) not in known:
-            known[id(flow)] = setup.library.barrier(flow.members, wire_ns(flow, setup))
-        return known[id(flow)]
+        return setup.library.barrier(flow.members, wire_ns(flow, setup))
 
     graph = replace(setup.graph, flows=[bare(flow) for flow in setup.graph.flows])
     calm = schema.read(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +38,22 @@ class FlowUse(NamedTuple):
     first: int
 
 
-def shared_links(uses: Sequence[FlowUse], links: int) -> Array:
+@lru_cache(maxsize=16)  # options and trial runs of a study share flows
+def carriages(
+    uses: tuple[FlowUse, ...], links: int, ranks: int, *, may_share: bool = False
+) -> dict[Flow, Carriage]:
+    """The flows for a world of so many ranks; `may_share`: any link is shared."""
+    shared = _shared_links(uses, links)
+    are_closed = _closed_uses(uses, shared)
+    if may_share:
+        shared[:] = True
+    return {
+        use.flow: _carriage(use.flow, shared, first=use.first, ranks=ranks, is_closed=one)
+        for use, one in zip(uses, are_closed, strict=True)
+    }
+
+
+def _shared_links(uses: Sequence[FlowUse], links: int) -> Array:
     """Whether several senders, or messages of different durations, may be on each link at once."""
     owner = np.full(links, -1, np.int64)
     shared = np.zeros(links, bool)
@@ -48,13 +64,14 @@ def shared_links(uses: Sequence[FlowUse], links: int) -> Array:
         sender = ((lane * STREAMS + use.stream) << 32) + use.first + stage.round.source
         message, link = stage.routes.message, stage.routes.link
         moving = stage.hop_ns - stage.latency_ns
-        shared |= _differ(sender[message], link, links) | _differ(moving[message], link, links)
+        shared |= _differ(sender[message], link, links, 0.0)
+        shared |= _differ(moving[message], link, links, SAME)
         shared[link] |= (owner[link] >= 0) & (owner[link] != sender[message])
         owner[link] = sender[message]
     return shared
 
 
-def closed_uses(uses: Sequence[FlowUse], shared: Array) -> list[bool]:
+def _closed_uses(uses: Sequence[FlowUse], shared: Array) -> list[bool]:
     """Whether each use is closed: none of its links is shared.
 
     Beside flows that are followed message by message, a flow is closed only if no rank leaves it
@@ -70,12 +87,12 @@ def closed_uses(uses: Sequence[FlowUse], shared: Array) -> list[bool]:
     return [one and _binds(use.flow.stages) for one, use in zip(alone, uses, strict=True)]
 
 
-def _differ(value: Array, link: Array, links: int) -> Array:
-    """Links whose messages have different values."""
-    low, high = np.full(links, np.inf), np.full(links, -np.inf)
-    np.minimum.at(low, link, value)
-    np.maximum.at(high, link, value)
-    return np.asarray(high > low * (1 + SAME))
+def _differ(value: Array, link: Array, links: int, same: float) -> Array:
+    """Links whose messages have values that differ, relatively, by more than `same`."""
+    one, found = np.zeros(links, value.dtype), np.zeros(links, bool)
+    one[link] = value
+    found[link[np.abs(value - one[link]) > same * value]] = True
+    return found
 
 
 def _binds(stages: Sequence[FlowRound]) -> bool:
@@ -85,7 +102,7 @@ def _binds(stages: Sequence[FlowRound]) -> bool:
     return stages[0].round.repeats >= stages[0].round.ring[1] - 1
 
 
-def carriage(flow: Flow, shared: Array, *, first: int, ranks: int, is_closed: bool) -> Carriage:
+def _carriage(flow: Flow, shared: Array, *, first: int, ranks: int, is_closed: bool) -> Carriage:
     """Convert a flow of a job whose rank 0 is number `first` of the world's `ranks`."""
     laid = {id(stage): stage for stage in flow.stages}
     lanes = 1 + max((int(np.max(np.stack(s.round.ends), initial=0)) for s in laid.values()),
@@ -139,12 +156,8 @@ def alone_ns(flow: Flow) -> float:
 
 def _by_itself(flow: Flow) -> float:
     ranks = 1 + int(flow.members.max())
-    use = FlowUse(flow, 0, 0, 0)
-    shared = shared_links([use], len(flow.capacity))
-    is_closed = all(closed_uses([use], shared))
-    made = carriage(flow, shared, first=0, ranks=ranks, is_closed=is_closed)
     world = make_world(flow.capacity, (ranks,))
-    number = world.flow(made)
+    number = world.flow(carriages((FlowUse(flow, 0, 0, 0),), len(flow.capacity), ranks)[flow])
     plan = one_by_one(ranks, [COLLECTIVE], [number])
     world.job(0, np.zeros(ranks))
     world.feed(0, world.graph(plan), np.zeros((1, ranks)), np.ones(1))
