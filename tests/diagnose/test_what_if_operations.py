@@ -226,7 +226,7 @@ def results():
         pytest.skip("the published trace is not beside this checkout")
     path = DATA / "trace-ST.parquet"
     with path.open("rb") as file:
-        trace = FORMAT.read([SourceFile(path, file.read(65536))], lambda *_: None)
+        trace = FORMAT.read([SourceFile(path, file.read(65536))])
     found = published_results(job(trace.operations, trace.names))
     return json.loads(json.dumps(found))
 

@@ -56,7 +56,7 @@ def with_lengths(pipeline, spread):
 def test_the_published_trace_is_the_last_stage_with_the_published_m_s():
     path = DATA / "trace-ST.parquet"
     with path.open("rb") as file:
-        trace = FORMAT.read([SourceFile(path, file.read(65536))], lambda *_: None)
+        trace = FORMAT.read([SourceFile(path, file.read(65536))])
     diagnosis = diagnose(trace)
     finding = diagnosis.findings[0]
     assert (finding.mode, finding.where.ranks) == ("workload_imbalance", [6, 7])

@@ -127,4 +127,4 @@ def source(path: Path) -> SourceFile:
 
 
 def read(*paths: Path) -> Trace:
-    return nsys.read([source(path) for path in paths], lambda *_: None)
+    return nsys.read([source(path) for path in paths])

@@ -84,4 +84,4 @@ def source(path: Path) -> SourceFile:
 
 
 def read(paths: list[Path]) -> Trace:
-    return flight_recorder.read([source(path) for path in paths], lambda *_: None)
+    return flight_recorder.read([source(path) for path in paths])

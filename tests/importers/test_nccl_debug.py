@@ -34,7 +34,7 @@ gpu02:200:250 [1] misc/socket.cc:484 NCCL WARN socketProgress: Connection closed
 
 def read(*paths):
     sources = [SourceFile(path, path.read_bytes()[: 1 << 16]) for path in paths]
-    return nccl_debug.read(sources, lambda *_: None)
+    return nccl_debug.read(sources)
 
 
 @pytest.fixture

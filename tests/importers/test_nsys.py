@@ -264,7 +264,7 @@ def test_sessions_of_a_process_one_after_the_other_are_joined(tmp_path):
 def test_an_export_may_be_compressed(tmp_path, pair):
     packed = tmp_path / "packed.sqlite.gz"
     packed.write_bytes(gzip.compress(pair[0].read_bytes()))
-    trace = nsys.read([nsys.SourceFile(packed, pair[0].read_bytes()[:100])], lambda *_: None)
+    trace = nsys.read([nsys.SourceFile(packed, pair[0].read_bytes()[:100])])
     assert len(trace.of_kind(Kind.COLLECTIVE)) == 20
 
 

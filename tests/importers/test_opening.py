@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import evenstep
 from evenstep.errors import ConfigError, EvenstepError, TraceError, UsageError
 from evenstep.importers import opening
+from evenstep.importers.compression import reporting
 from evenstep.importers.content import CompanionFormat
 from evenstep.importers.opening import open_bundle, open_trace, sort_out
 from tests.importers.profiles import two_steps
@@ -42,7 +43,7 @@ def companion(monkeypatch):
     """A format that knows the log, and says something of the fabric."""
     known = CompanionFormat(
         "test log", lambda source: source.head == b"a fabric\n",
-        lambda sources, progress: {"versions": {"fabric": len(sources)}, "floors": [1]},
+        lambda sources: {"versions": {"fabric": len(sources)}, "floors": [1]},
     )  # fmt: skip
     monkeypatch.setattr("evenstep.importers.nccl.tests.FORMAT", known)
 
@@ -226,7 +227,8 @@ def test_a_log_alone_gets_a_sentence(log, companion):
 def test_progress_counts_up_to_the_size_of_each_file(ranks):
     told = []
     given = sort_out(ranks)
-    open_bundle(given.bundles[0], given, progress=lambda *call: told.append(call))
+    with reporting(lambda *call: told.append(call)):
+        open_bundle(given.bundles[0], given)
     assert {name: (done, size) for name, done, size in told} == {
         path.name: (path.stat().st_size,) * 2 for path in ranks
     }

@@ -39,7 +39,7 @@ def source(path):
 
 
 def opened(*paths):
-    return FORMAT.read([source(path) for path in paths], lambda *_: None)
+    return FORMAT.read([source(path) for path in paths])
 
 
 def as_parquet(plain, path):

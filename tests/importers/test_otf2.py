@@ -43,7 +43,7 @@ def opened(monkeypatch):
         }  # fmt: skip
         archive = Archive(ticks_per_s, places, {0: "n0", 1: "n1"}, communicators, operations)
         monkeypatch.setattr(otf2, "read_archive", lambda _: archive)
-        return otf2.read([SourceFile(Path("traces.otf2"), b"OTF2")], lambda *_: None)
+        return otf2.read([SourceFile(Path("traces.otf2"), b"OTF2")])
 
     return of
 

@@ -60,12 +60,12 @@ def profile(tmp_path):
 
 @pytest.fixture
 def trace(profile):
-    return xplane.read([profile], lambda *_: None)
+    return xplane.read([profile])
 
 
 def test_a_profile_of_too_many_events_is_said_to_be_read_in_part(profile, monkeypatch):
     monkeypatch.setattr(xplane, "MOST_EVENTS", 9)
-    trace = xplane.read([profile], lambda *_: None)
+    trace = xplane.read([profile])
     assert any("only the first 9 instructions" in limit for limit in trace.limits)
 
 

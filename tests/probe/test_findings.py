@@ -189,6 +189,6 @@ def test_floors_are_read_beside_a_trace(tmp_path):
     (tmp_path / "floors.json").write_text(json.dumps(document.floors(made)))
     source = SourceFile(tmp_path / "floors.json", (tmp_path / "floors.json").read_bytes())
     assert probe_floors.recognises(source)
-    rows = probe_floors.read([source], lambda *_: None)["floors"]
+    rows = probe_floors.read([source])["floors"]
     assert [row["bytes"] for row in rows] == [one.bytes for one in made.reductions]
     assert rows[-1]["busbw_gBps"] == made.reductions[-1].busbw_gBps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from evenstep.diagnose.predict.changes import parse
 from evenstep.diagnose.predict.what_if import add_what_if, answers
 from evenstep.errors import UsageError
 from evenstep.export.anonymise import Scrubber, anonymise_trace
+from evenstep.importers.compression import reporting
 from evenstep.importers.opening import Bundle, InputPaths, is_run, open_bundle, sort_out
 from evenstep.report import markdown
 from evenstep.report.terminal import brief, terminal
@@ -138,14 +139,9 @@ def diagnose_task(opened: Opened, task: DiagnosisTask) -> DiagnosedTrace:
     return DiagnosedTrace(task.number, trace.world, diagnosis, _render(diagnosis, trace, task))
 
 
-def _open(
-    given: InputPaths,
-    bundle: Bundle,
-    task: DiagnosisTask,
-    report: Callable[[str, int, int], None] | None = None,
-) -> Opened:
+def _open(given: InputPaths, bundle: Bundle, task: DiagnosisTask) -> Opened:
     """Open one trace, with the facts of its run's other attempts."""
-    trace = open_bundle(bundle, given, progress=report)
+    trace = open_bundle(bundle, given)
     trace = with_attempts(trace, bundle.path, price_per_rank_hour=task.price_per_rank_hour)
     if not task.anonymise:
         return trace, None
@@ -159,8 +155,8 @@ def _opened_with_progress(given: InputPaths, task: DiagnosisTask) -> Iterable[Op
                 found = _open(given, bundle, task)
         else:
             size = sum(source.path.stat().st_size for source in bundle.sources)
-            with progress.reading_progress(size) as report:
-                found = _open(given, bundle, task, report)
+            with progress.reading_progress(size) as report, reporting(report):
+                found = _open(given, bundle, task)
         yield found
 
 

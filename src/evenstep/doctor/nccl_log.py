@@ -23,7 +23,7 @@ def load(path: Path) -> dict[str, Any]:
     """Read the facts in a log. Raises `UsageError` if it has no lines of NCCL."""
     with refuse_as(UsageError, f"cannot read {path}"):
         head = content(path, MOST_BYTES)[:_HEAD_BYTES]
-    read = nccl_debug.read([SourceFile(path, head)], lambda *_: None)
+    read = nccl_debug.read([SourceFile(path, head)])
     facts: dict[str, Any] = read["nccl"]
     return facts
 

@@ -13,7 +13,9 @@ import os
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import IO, Any
@@ -31,8 +33,29 @@ TAR, TAR_AT = b"ustar", 257
 ZIP = b"PK\x03\x04"
 
 
+#: Called with a file's name, the bytes of it that were read so far, and all.
+Progress = Callable[[str, int, int], None]
+_progress: ContextVar[Progress | None] = ContextVar("progress", default=None)
+
+
+@contextmanager
+def reporting(progress: Progress) -> Iterator[None]:
+    """Report how far files are read within the block."""
+    token = _progress.set(progress)
+    try:
+        yield
+    finally:
+        _progress.reset(token)
+
+
+def report_read(path: Path) -> None:
+    """Report a file that was read by other means than a `Stream`, or from behind its end."""
+    if report := _progress.get():
+        report(path.name, path.stat().st_size, path.stat().st_size)
+
+
 class Stream:
-    """The decompressed contents of a file.
+    """The decompressed contents of a file, which reports how far it was read.
 
     Raises `TraceError` for a file that cannot be read, is cut short or exceeds the limit.
     """
@@ -75,6 +98,8 @@ class Stream:
         self.read_bytes += len(data)
         if self.read_bytes > self.limit_bytes:
             raise _too_large(self.path, self.limit_bytes)
+        if report := _progress.get():
+            report(self.path.name, self.position_bytes, self.size_bytes)
         return data
 
     def pieces(self) -> Iterator[bytes]:

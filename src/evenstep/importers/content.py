@@ -10,11 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from evenstep.errors import TraceError
-from evenstep.importers.compression import Stream
+from evenstep.importers.compression import Stream, report_read
 from evenstep.trace.trace import Trace
-
-#: Called with the name of what is read, the bytes done and all bytes.
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(slots=True, frozen=True)
@@ -31,7 +28,7 @@ class TraceFormat:
 
     name: str  # in messages: "Kineto trace"
     recognises: Callable[[SourceFile], bool]
-    read: Callable[[Sequence[SourceFile], Progress], Trace]
+    read: Callable[[Sequence[SourceFile]], Trace]
 
 
 @dataclass(slots=True, frozen=True)
@@ -43,7 +40,7 @@ class CompanionFormat:
 
     name: str
     recognises: Callable[[SourceFile], bool]
-    read: Callable[[Sequence[SourceFile], Progress], Mapping[str, Any]]
+    read: Callable[[Sequence[SourceFile]], Mapping[str, Any]]
 
 
 Found = TypeVar("Found")
@@ -61,33 +58,18 @@ class TextLine(NamedTuple):
     text: str
 
 
-def report_progress(sources: Sequence[SourceFile], progress: Progress) -> Iterator[SourceFile]:
-    """Yield the sources and report progress in bytes of their files."""
-    sizes = [_size(source.path) for source in sources]
-    for number, source in enumerate(sources):
-        progress(source.path.name, sum(sizes[:number]), sum(sizes))
-        yield source
-    if sources:
-        progress(sources[-1].path.name, sum(sizes), sum(sizes))
-
-
 def usable(
-    sources: Sequence[SourceFile], progress: Progress, limits: list[str],
-    read: Callable[[SourceFile], Found],
-) -> Iterator[Found]:  # fmt: skip
+    sources: Sequence[SourceFile], limits: list[str], read: Callable[[SourceFile], Found]
+) -> Iterator[Found]:
     """Yield the result of reading each source; `limits` names sources that cannot be read."""
-    for source in report_progress(sources, progress):
+    for source in sources:
         try:
-            yield read(source)
+            found = read(source)
         except TraceError as error:
             limits.append(f"left out: {error}")
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # reported when the file is read
-        return 0
+            continue
+        report_read(source.path)
+        yield found
 
 
 def whole(value: Any) -> int:

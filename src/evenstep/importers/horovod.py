@@ -16,7 +16,7 @@ import numpy as np
 
 from evenstep.errors import TraceError
 from evenstep.importers.compression import Stream
-from evenstep.importers.content import Progress, SourceFile, TraceFormat, report_progress
+from evenstep.importers.content import SourceFile, TraceFormat
 from evenstep.importers.draft import FIRST_NS, LATEST_NS, Draft
 from evenstep.importers.kineto.names import operation
 from evenstep.importers.trace_events import TraceEvent, TraceEvents
@@ -55,11 +55,11 @@ def recognises(source: SourceFile) -> bool:
     return source.head.lstrip()[:1] == b"[" and MARK in source.head
 
 
-def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
+def read(sources: Sequence[SourceFile]) -> Trace:
     """Read the timeline as a trace. Raises `TraceError` if it has no negotiated collective."""
     draft = Draft()
     calls: list[TensorCall] = []
-    for source in report_progress(sources[:1], progress):
+    for source in sources[:1]:
         calls = calls_of(source)
         if len(calls) > MOST_CALLS:
             draft.limits.append(f"only the first {len(calls)} collectives were read")

@@ -17,7 +17,7 @@ from evenstep.errors import MissingExtra, TraceError, UsageError
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
 
-    from evenstep.importers.content import CompanionFormat, Progress, SourceFile, TraceFormat
+    from evenstep.importers.content import CompanionFormat, SourceFile, TraceFormat
     from evenstep.trace.trace import Trace
 
 #: Modules of this package with a `FORMAT`, and what each reads. The first that recognises a file
@@ -82,24 +82,17 @@ def open_trace(paths: Sequence[str | Path], *, attempt: int | None = None) -> Tr
     return open_bundle(given.bundles[0], given, attempt=attempt)
 
 
-def open_bundle(
-    bundle: Bundle,
-    given: InputPaths,
-    *,
-    attempt: int | None = None,
-    progress: Progress | None = None,
-) -> Trace:
+def open_bundle(bundle: Bundle, given: InputPaths, *, attempt: int | None = None) -> Trace:
     """Read one of several traces, with all companion logs."""
-    report = progress or _silent
     if bundle.format is None:
         from evenstep.trace.loading import load as load_run
 
         trace = load_run(bundle.path, attempt=attempt)
     else:
-        trace = bundle.format.read(bundle.sources, report)
+        trace = bundle.format.read(bundle.sources)
     for companion, sources in given.companions:
         try:
-            trace.run = _merge(trace.run, companion.read(sources, report))
+            trace.run = _merge(trace.run, companion.read(sources))
         except TraceError as error:
             trace.limits.append(f"left out: {error}")
     trace.limits += given.limits
@@ -309,7 +302,3 @@ def _merge(run: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
             value = _merge(have, value)
         merged[key] = value
     return merged
-
-
-def _silent(name: str, done: int, size: int) -> None:
-    """Ignore progress."""

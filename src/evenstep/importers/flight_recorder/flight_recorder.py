@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
+from evenstep.importers.content import SourceFile, TraceFormat, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import APART_NS, misfits, ranks_or_numbers
 from evenstep.importers.flight_recorder.dump import PICKLE, Dump, Place, read_dump
@@ -51,14 +51,12 @@ def recognises(source: SourceFile) -> bool:
     return start in (b"{", b"[") and any(b'"%b"' % name in source.head for name in _FIELDS)
 
 
-def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
+def read(sources: Sequence[SourceFile]) -> Trace:
     """Read the dumps of all ranks as one trace. Raises `TraceError` where none is usable."""
     draft = Draft()
     dumps: dict[int, Dump] = {}
     named = ranks_or_numbers([source.path for source in sources])
-    for dump in usable(
-        sources, progress, draft.limits, lambda each: read_dump(each.path, dumps, named)
-    ):
+    for dump in usable(sources, draft.limits, lambda each: read_dump(each.path, dumps, named)):
         draft.limits += dump.limits
         dumps[dump.rank] = dump
     _leave_out_other_runs(draft, dumps)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
@@ -89,14 +88,13 @@ class KinetoFile:
         )  # fmt: skip
 
 
-def read_file(path: Path, progress: Callable[[int, int], None]) -> KinetoFile:
+def read_file(path: Path) -> KinetoFile:
     """Read one file. Raises `TraceError` where it cannot be read to its end."""
     with Stream(path) as stream:
         events = TraceEvents(stream)
         gathering = _Gathering()
         for piece in events:
             gathering.add(piece)
-            progress(stream.position_bytes, stream.size_bytes)
     return gathering.file(path, events.header)
 
 

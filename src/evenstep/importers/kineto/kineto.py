@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import Progress, SourceFile, TraceFormat
+from evenstep.importers.content import SourceFile, TraceFormat
 from evenstep.importers.draft import FIRST_NS, Draft
 from evenstep.importers.file_ranks import absent
 from evenstep.importers.kineto.calls import CallArguments, address, call_of, groups_of
@@ -49,13 +49,13 @@ def recognises(source: SourceFile) -> bool:
     return _MARKS.search(head) is not None or all(mark in head for mark in _PREAMBLE)
 
 
-def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
+def read(sources: Sequence[SourceFile]) -> Trace:
     """Read all files as one trace. Files that cannot be used are named in its limits.
 
     Raises `TraceError` where none can.
     """
     draft = Draft()
-    files, unlaunched = with_launches(unroll(join_windows(_files(sources, progress, draft.limits))))
+    files, unlaunched = with_launches(unroll(join_windows(_files(sources, draft.limits))))
     places, left_out = places_of(files)
     draft.limits += left_out
     origin = min((int(file.rows.start_ns.min()) for file in files if file.key in places), default=0)
@@ -90,14 +90,11 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
 FORMAT = TraceFormat(NAME, recognises, read)
 
 
-def _files(
-    sources: Sequence[SourceFile], progress: Progress, limits: list[str]
-) -> list[KinetoFile]:
+def _files(sources: Sequence[SourceFile], limits: list[str]) -> list[KinetoFile]:
     found = []
     for source in sources:
-        name = source.path.name
         try:
-            file = read_file(source.path, lambda done, size, name=name: progress(name, done, size))  # type: ignore[misc]
+            file = read_file(source.path)
             found += by_process(file) if len(file.rows) else []
         except TraceError as error:
             limits.append(f"left out: {error}")

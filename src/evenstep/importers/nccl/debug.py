@@ -13,14 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import (
-    CompanionFormat,
-    Progress,
-    SourceFile,
-    TextLine,
-    lines,
-    report_progress,
-)
+from evenstep.importers.content import CompanionFormat, SourceFile, TextLine, lines
 from evenstep.importers.nccl.tests import from_lines
 from evenstep.trace.ranks import MOST_MEMBERS, MOST_RANKS
 
@@ -97,11 +90,11 @@ def recognises(source: SourceFile) -> bool:
     return any(_LINE.search(line) for line in source.head.decode("utf-8", "replace").splitlines())
 
 
-def read(sources: Sequence[SourceFile], progress: Progress) -> Mapping[str, Any]:
+def read(sources: Sequence[SourceFile]) -> Mapping[str, Any]:
     """Read the facts of all logs. Raises `TraceError` where they have no line of NCCL."""
     log = _Log()
     floors: list[dict[str, Any]] = []
-    for source in report_progress(sources, progress):
+    for source in sources:
         floors += from_lines(_other_lines(log, source), source.path.name)
     if not log.lines:
         names = ", ".join(str(source.path) for source in sources)

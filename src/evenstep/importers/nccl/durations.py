@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
+from evenstep.importers.content import SourceFile, TraceFormat, usable
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
 from evenstep.importers.kineto.names import operation
 from evenstep.importers.tables import TableFile, column_of, read_table, spell, table_file
@@ -73,11 +73,11 @@ def layout_of(source: SourceFile) -> DurationColumns | None:
     return None
 
 
-def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
+def read(sources: Sequence[SourceFile]) -> Trace:
     """Read all tables as one trace. Raises `TraceError` where none has a usable row."""
     draft = Draft()
     read_one = partial(_rows, draft=draft)
-    table = Columns.concatenate(list(usable(sources, progress, draft.limits, read_one)))
+    table = Columns.concatenate(list(usable(sources, draft.limits, read_one)))
     if not len(table):
         reasons = "; ".join(draft.limits) or "it has no rows"
         raise TraceError(f"{sources[0].path} has no collective that could be read: {reasons}")

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import Progress, SourceFile, TraceFormat, lines, usable
+from evenstep.importers.content import SourceFile, TraceFormat, lines, usable
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
 from evenstep.importers.file_ranks import absent
 from evenstep.importers.kineto.names import operation
@@ -67,11 +67,11 @@ def recognises(source: SourceFile) -> bool:
     return source.head.lstrip()[:1] == b"{" and _HEAD.search(source.head) is not None
 
 
-def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
+def read(sources: Sequence[SourceFile]) -> Trace:
     """Read the logs of all processes as one trace. Raises `TraceError` where none has a record."""
     log = _Log()
     draft = Draft()
-    for said in usable(sources, progress, draft.limits, lambda source: _read_file(log, source)):
+    for said in usable(sources, draft.limits, lambda source: _read_file(log, source)):
         draft.limits += said
     _enter(draft, log)
     return infer_steps(draft.trace({"source": NAME}), "NCCL Inspector records no steps")

@@ -8,13 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import (
-    CompanionFormat,
-    Progress,
-    SourceFile,
-    report_progress,
-    whole_json,
-)
+from evenstep.importers.content import CompanionFormat, SourceFile, whole_json
 
 NAME = "floors file of evenstep probe"
 SCHEMA = "evenstep.floors/1"
@@ -28,10 +22,10 @@ def recognises(source: SourceFile) -> bool:
     return source.head.lstrip()[:1] == b"{" and SCHEMA.encode() in source.head[:1_000]
 
 
-def read(sources: Sequence[SourceFile], progress: Progress) -> Mapping[str, Any]:
+def read(sources: Sequence[SourceFile]) -> Mapping[str, Any]:
     """Read the floors of all files. Raises `TraceError` where a file is damaged."""
     floors: list[dict[str, Any]] = []
-    for source in report_progress(sources, progress):
+    for source in sources:
         floors += _rows(source.path)
     return {"floors": floors[:MOST_FLOORS]}
 

@@ -18,15 +18,7 @@ from typing import Any
 
 from evenstep.allreduce import bus_factor
 from evenstep.errors import TraceError
-from evenstep.importers.content import (
-    CompanionFormat,
-    Progress,
-    SourceFile,
-    TextLine,
-    lines,
-    report_progress,
-    whole_json,
-)
+from evenstep.importers.content import CompanionFormat, SourceFile, TextLine, lines, whole_json
 from evenstep.importers.kineto.names import operation
 from evenstep.trace.spool.layout import Op
 
@@ -80,10 +72,10 @@ def recognises(source: SourceFile) -> bool:
     return re.search(rb"algbw\s+busbw", head) is not None or b"# nThread" in head
 
 
-def read(sources: Sequence[SourceFile], progress: Progress) -> Mapping[str, Any]:
+def read(sources: Sequence[SourceFile]) -> Mapping[str, Any]:
     """Read the floors of all files. Raises `TraceError` where there are none."""
     floors: list[dict[str, Any]] = []
-    for source in report_progress(sources, progress):
+    for source in sources:
         if source.head.lstrip()[:1] == b"{":
             floors += from_json(source.path)
         else:

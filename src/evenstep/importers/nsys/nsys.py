@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
+from evenstep.importers.content import SourceFile, TraceFormat, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import absent, natural, ranks_by_paths
 from evenstep.importers.kineto.calls import CallArguments, GroupKey
@@ -49,11 +49,11 @@ def recognises(source: SourceFile) -> bool:
     return source.head.startswith(MAGIC)
 
 
-def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
+def read(sources: Sequence[SourceFile]) -> Trace:
     """Read all exports as one trace. Raises `TraceError` where none is usable."""
     draft = Draft()
     exports = join_sessions(
-        list(usable(sources, progress, draft.limits, lambda source: read_export(source.path)))
+        list(usable(sources, draft.limits, lambda source: read_export(source.path)))
     )
     draft.limits += _merge_limits(exports)
     ranks = ranks_of(exports, draft.limits)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
+from evenstep.importers.content import SourceFile, TraceFormat, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.kineto.names import MESSAGES, operation
 from evenstep.importers.operations.operation_records import trace_of
@@ -46,11 +46,11 @@ def recognises(source: SourceFile) -> bool:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
+def read(sources: Sequence[SourceFile]) -> Trace:
     """Read all files as one trace. Raises `TraceError` where none has a usable row."""
     draft = Draft()
     read_one = partial(_table, draft=draft)
-    table = Columns.concatenate(list(usable(sources, progress, draft.limits, read_one)))
+    table = Columns.concatenate(list(usable(sources, draft.limits, read_one)))
     if len(table):
         table = _without_duplicates(table, draft.limits)
         table = _lasting(_trim_beginning(_reducing(table)), sources[0].path, draft.limits)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import Progress, SourceFile, TraceFormat, report_progress
+from evenstep.importers.content import SourceFile, TraceFormat
 from evenstep.importers.draft import FIRST_NS, MOST_BYTES, Draft
 from evenstep.importers.otf2.archive import Archive
 from evenstep.importers.otf2.archive import read as read_archive
@@ -38,11 +38,11 @@ def recognises(source: SourceFile) -> bool:
     return source.path.suffix == ".otf2" and _MAGIC in source.head[:8]
 
 
-def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
+def read(sources: Sequence[SourceFile]) -> Trace:
     """Read the archive as a trace. Raises `TraceError` where no process communicates in it."""
     draft = Draft()
     draft.limits += [f"left out: {each.path} is a second archive" for each in sources[1:]]
-    for source in report_progress(sources[:1], progress):
+    for source in sources[:1]:
         archive = read_archive(source.path)
         world = max((those for _, those in archive.communicators.values()), key=len, default=[])
         if not world or not len(archive.operations) or archive.ticks_per_s < 1:

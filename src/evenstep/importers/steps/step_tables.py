@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import Progress, SourceFile, TraceFormat, usable
+from evenstep.importers.content import SourceFile, TraceFormat, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import natural, ranks_in_order
 from evenstep.importers.kineto.names import phase
@@ -163,7 +163,7 @@ def _lasts(name: str) -> bool:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
+def read(sources: Sequence[SourceFile]) -> Trace:
     """Read all tables as one trace; a table that names no rank is a rank of its own."""
     draft = Draft()
     parts: list[Timed] = []
@@ -177,7 +177,7 @@ def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
             return _metrics(source.path, own, draft.limits)
         return _rows(layout, own, places, draft.limits)
 
-    for found in usable(sources, progress, draft.limits, timed):
+    for found in usable(sources, draft.limits, timed):
         parts += found
     if not parts:
         raise TraceError(f"nothing to read: {'; '.join(draft.limits)}")

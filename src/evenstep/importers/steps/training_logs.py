@@ -19,14 +19,7 @@ import msgspec
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import (
-    Progress,
-    SourceFile,
-    TraceFormat,
-    lines,
-    strip_colours,
-    usable,
-)
+from evenstep.importers.content import SourceFile, TraceFormat, lines, strip_colours, usable
 from evenstep.importers.draft import Draft
 from evenstep.importers.file_ranks import ranks_in_order
 from evenstep.importers.steps.records import WHOLE, Timed, trace_of
@@ -220,11 +213,11 @@ def _has_steps(text: Iterable[str]) -> bool:
     return False
 
 
-def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
+def read(sources: Sequence[SourceFile]) -> Trace:
     """Read all logs as one trace. Raises `TraceError` where none has two steps."""
     draft, log = Draft(), Log()
     by_path = ranks_in_order([source.path for source in sources])
-    for _ in usable(sources, progress, draft.limits,
+    for _ in usable(sources, draft.limits,
                     lambda source: _read_file(log, source, by_path[source.path])):  # fmt: skip
         pass
     whole_s = {number: seconds for _, number, _, seconds in log.rows}

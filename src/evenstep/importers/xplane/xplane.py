@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep.errors import TraceError
-from evenstep.importers.content import Progress, SourceFile, TraceFormat, content, usable
+from evenstep.importers.content import SourceFile, TraceFormat, content, usable
 from evenstep.importers.draft import FIRST_NS, LATEST_NS, Draft
 from evenstep.importers.file_ranks import natural, ranks_by_paths
 from evenstep.importers.merging import unite
@@ -71,13 +71,13 @@ def recognises(source: SourceFile) -> bool:
     return head[:1] == b"\n" and any(name in head[:24] for name in _PLANES)
 
 
-def read(sources: Sequence[SourceFile], progress: Progress) -> Trace:
+def read(sources: Sequence[SourceFile]) -> Trace:
     """Read all files as one trace. Raises `TraceError` where none has an event of a device."""
     draft = Draft()
     named = ranks_by_paths([source.path for source in sources])
     ordered = sorted(sources, key=lambda each: (named.get(each.path, 0), natural(each.path)))
     read_one = partial(_profile, limits=draft.limits)
-    profiles = list(usable(ordered, progress, draft.limits, read_one))
+    profiles = list(usable(ordered, draft.limits, read_one))
     devices = [(each, number) for each in profiles for number in sorted(each.devices)]
     if not devices:
         reasons = "; ".join(draft.limits) or f"{sources[0].path} shows no device at work"
