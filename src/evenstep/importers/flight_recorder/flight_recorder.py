@@ -60,11 +60,11 @@ def read(sources: Sequence[SourceFile]) -> Trace:
         draft.limits += dump.limits
         dumps[dump.rank] = dump
     _leave_out_other_runs(draft, dumps)
-    groups = _Groups(draft, dumps)
+    groups, guessed = _enter_groups(draft, dumps)
     _count_overwritten(draft, dumps, groups)
     for dump in dumps.values():
         _enter(draft, dump, groups)
-    draft.limits += groups.limits + _overall(dumps)
+    draft.limits += guessed + _overall(dumps)
     first = next(iter(dumps.values()), None)
     run = {"source": NAME, "format": first.version, "library": first.library} if first else {}
     trace, inferred = draft.trace(run), ""
@@ -99,67 +99,47 @@ def _leave_out_other_runs(draft: Draft, dumps: dict[int, Dump]) -> None:
         del dumps[rank]
 
 
-class _Groups:
-    """Numbers of the groups, from all dumps: one dump may not have a group's members."""
+_Numbers = Mapping[tuple[int, tuple[str, str]], int]  # of groups, by rank and torch's names
 
-    def __init__(self, draft: Draft, dumps: Mapping[int, Dump]) -> None:
-        self._draft = draft
-        self._users: dict[tuple[str, str], set[int]] = {}
-        self._numbers: dict[tuple[str, str, tuple[int, ...]], int] = {}
-        self._known: dict[tuple[int, tuple[str, str]], int] = {}  # by rank and name
-        self._labels: dict[tuple[str, tuple[int, ...]], tuple[str, str, tuple[int, ...]]] = {}
-        self.guessed: set[int] = set()
-        for rank, dump in dumps.items():
-            for item in dump.entries:
-                self._users.setdefault(item.group, set()).add(rank)
-        self._everybody = set(range(max(dumps, default=-1) + 1))
 
-    def number(self, dump: Dump, item: Entry) -> int:
-        key = dump.rank, item.group
-        if key not in self._known:
-            self._known[key] = self._found(dump, item)
-        return self._known[key]
+def _enter_groups(draft: Draft, dumps: Mapping[int, Dump]) -> tuple[_Numbers, list[str]]:
+    """The groups of all dumps, and a sentence where their members are not in them.
 
-    def _found(self, dump: Dump, item: Entry) -> int:
-        name, description = item.group
-        members = dump.config.get(name, ())
-        known = dump.rank in members
-        if not known:
+    A group has the program's name for it, with torch's name added where two have the same.
+    """
+    first = {(rank, one.group): one for rank, dump in dumps.items() for one in dump.entries[::-1]}
+    users: dict[tuple[str, str], set[int]] = {}
+    for rank, group in first:
+        users.setdefault(group, set()).add(rank)
+    labels: dict[tuple[str, tuple[int, ...]], Any] = {}
+    numbers, guessed = {}, False
+    for rank, (name, description) in sorted(first, key=lambda key: (key[0], first[key].record)):
+        members = dumps[rank].config.get(name, ())
+        if rank not in members:
             default = description == "default_pg" or (name == "0" and not description)
-            members = tuple(self._everybody if default else self._users[item.group])
-        key = (*item.group, tuple(sorted(members)))
-        if key not in self._numbers:
-            self._numbers[key] = self._draft.group(self._label(key), members, item.backend)
-        if not known:
-            self.guessed.add(self._numbers[key])
-        return self._numbers[key]
-
-    def _label(self, key: tuple[str, str, tuple[int, ...]]) -> str:
-        """The program's name of a group, with torch's name added where two have the same."""
-        name, description, members = key
+            guessed = True
+            members = tuple(range(max(dumps) + 1) if default else users[name, description])
+        key = name, description, tuple(sorted(members))
         label = description if description not in ("", "undefined") else name or "default_pg"
-        taken = self._labels.setdefault((label, members), key)
-        return label if taken == key else f"{label} ({name})"
-
-    @property
-    def limits(self) -> list[str]:
-        """A sentence about groups whose members are not in the dumps, if there are any."""
-        if not self.guessed:
-            return []
-        return [
-            "the dumps do not say who is in which group (gloo's do not): the default group is "
-            "taken to be all ranks, any other those that used it"
-        ]
+        if labels.setdefault((label, key[-1]), key) != key:
+            label = f"{label} ({name})"
+        group = name, description
+        numbers[rank, group] = draft.group(label, members, first[rank, group].backend)
+    guess = (
+        "the dumps do not say who is in which group (gloo's do not): the default group is "
+        "taken to be all ranks, any other those that used it"
+    )
+    return numbers, [guess] if guessed else []
 
 
-def _count_overwritten(draft: Draft, dumps: Mapping[int, Dump], groups: _Groups) -> None:
+def _count_overwritten(draft: Draft, dumps: Mapping[int, Dump], groups: _Numbers) -> None:
     """Count messages from so many that both ends of each channel have them at the same times: rings
     may have overwritten the first of them."""
     times: dict[tuple[int, Place], list[int]] = {}
     for rank, dump in dumps.items():
         for item in dump.entries:
             if item.message:
-                place = _place(draft, item, groups.number(dump, item))
+                place = _place(draft, item, groups[rank, item.group])
                 times.setdefault((rank, place), []).append(item.completed_ns or item.created_ns)
     for (rank, (group, peer, op)), sent in times.items():
         came = times.get((peer, (group, rank, Op.RECV)))
@@ -183,8 +163,8 @@ def _messages_more(sent: Array, came: Array) -> int:
     return min(possible[max(at - 1, 0) : at + 1], key=lambda more: abs(apart(more)))
 
 
-def _enter(draft: Draft, dump: Dump, groups: _Groups) -> None:
-    numbers = [groups.number(dump, item) for item in dump.entries]
+def _enter(draft: Draft, dump: Dump, groups: _Numbers) -> None:
+    numbers = [groups[dump.rank, item.group] for item in dump.entries]
     reached = {
         str(number): dump.reached[item.pg]
         for number, item in zip(numbers, dump.entries, strict=True)
