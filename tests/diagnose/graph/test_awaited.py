@@ -419,6 +419,20 @@ def test_operations_one_after_the_other_do_not_run_on_the_stream_of_compute():
     assert not _in_stream(rows, gaps_between(rows, rows.leave_ns, kinds, kinds)).any()
 
 
+def test_a_loss_reduced_after_the_last_bucket_shows_that_compute_waits_for_that():
+    """Gradients are accumulated for 100 ms before four buckets of 2 ms, 6 ms apart. The loss is
+    reduced as the last one is over, for which lanes 0 and 1 wait for lane 2."""
+    begun, reached = 150 * np.arange(12.0)[:, None], np.array([100, 106, 112, 118])
+    late = 1 + np.array([0, 0, 0.2])[:, None, None] * (np.arange(12)[:, None] % 3)
+    enter = begun + late * reached
+    over = enter.max(axis=0) + 2
+    loss = np.stack([over[:, -1:]] * 3)
+    enter = np.concatenate([enter, loss], axis=2)
+    rows, table = entries_of(enter, np.concatenate([np.stack([over] * 3), loss + 0.1], axis=2))
+    made = infer_waits(rows, table, np.zeros(len(table)))
+    assert made.ahead.reshape(3, -1)[:, :-5].tolist() == [[0, 0, 0, 1, 1] * 11] * 3
+
+
 def test_idle_compute_tells_after_which_share_of_its_work_it_waited():
     """3 of 8 ms of compute, idle from 13 to 15 as the gather ends, then 5 more until 20."""
     rows, _, _ = two(GATHER, REDUCE, (5, 4))

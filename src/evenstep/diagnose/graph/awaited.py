@@ -86,13 +86,15 @@ def shares_of(rows: Columns, operations: Columns, gaps: Gaps, share: Array) -> A
 
 
 def _in_stream(rows: Columns, gaps: Gaps) -> Array:
-    """Kinds of gaps that end with the operation before, as blocking calls on the stream of compute
-    do: between the same two kinds of entries nearly all, on all lanes, as behind an operation that
-    only keeps its queue busy some lane's compute comes last. By the operations' own ends."""
-    ends = np.abs(gaps.lasted - gaps.over[0]) <= CROSSING_NS
-    told = rows.on_device[gaps.row] & np.isnan(gaps.computed) & ~gaps.opens
+    """Kinds of gaps that end with the operation before, by its own end, nearly all on all lanes:
+    behind one that only keeps its queue busy some lane's compute comes last. Where no host tells
+    when it issued kernels, queues may hold all of a place: between the same two kinds anywhere."""
+    told = np.abs(gaps.lasted - gaps.over[0]) <= CROSSING_NS
+    told &= rows.on_device[gaps.row] & np.isnan(gaps.computed) & ~gaps.opens
     told &= gaps.lasted > SEVERAL * CROSSING_NS
-    return on_all_lanes(rows, gaps.row, ends & told, gaps.pair)[gaps.pairs]
+    anywhere = on_all_lanes(rows, gaps.row, told, gaps.pair)[gaps.pairs]
+    told &= rows.slack_ns[gaps.row] >= 0 if "slack_ns" in rows else False
+    return anywhere | on_all_lanes(rows, gaps.row, told, gaps.kind)
 
 
 def on_all_lanes(rows: Columns, row: Array, which: Array, number: Array) -> Array:
