@@ -327,6 +327,21 @@ def test_a_bounded_action_is_stopped_for_what_it_spent_and_not_for_noise(spent, 
     assert ("does not pay" in words) == stopped
 
 
+@pytest.mark.parametrize("bounded", [False, True])
+def test_once_it_pays_few_blocks_of_a_bounded_action_are_left_out_whatever_the_noise(bounded):
+    # Blocks of 128 steps that gain a third: D = .4 of the mean of a pair. Five pairs gain 5 · 128 · .4
+    # steps, which does not cover 2 · .4 of each of the 2 · 2 · 128 steps of the next span.
+    job = Job(1, gain=1 / 3, sd=0.05)
+    job.trial = trial = RandomTrial(
+        job.account, seed="b", scale=4, aftereffect=True, bounded=bounded
+    )
+    while trial.word != "pays":
+        job.go(1)
+    assert (trial.span, len(trial.gains)) == ((16, 5) if bounded else (2, 5))
+    left = sum(not trial.acts(block) for block in range(2048))  # 128 blocks of 16 · 8 steps
+    assert left == 2048 // trial.span
+
+
 def test_a_gain_is_said_as_a_share_of_a_step_without() -> None:
     job = Job(1, gain=0.5, sd=0.001).go(1000)
     assert job.trial.verdict.gain == pytest.approx(0.5, abs=0.01)
