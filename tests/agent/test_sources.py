@@ -20,6 +20,7 @@ from evenstep.host.sources.nic import (
 )
 from evenstep.host.sources.nvml import NvmlSource, throttling
 from evenstep.host.sources.nvml_library import sysfs_address
+from evenstep.host.sources.rapl import RaplSource
 from evenstep.host.sources.source import NVIDIA, pick, visible
 from tests.agent.fake_host import plant, two_node_host
 from tests.agent.fake_nvml import LOST, NOT_SUPPORTED, FakeGpu, FakeNvml
@@ -43,6 +44,7 @@ def bare(tmp_path):
         lambda root: CpuSource(1, sysroot=root),
         lambda root: NicSource(sysroot=root),
         lambda root: InfinibandSource(sysroot=root),
+        lambda root: RaplSource(sysroot=root),
         lambda root: AmdgpuSource(sysroot=root),
     ],
 )
@@ -53,7 +55,7 @@ def test_an_absent_source_says_so_in_one_sentence(bare, source):
 
 def test_every_source_is_in_the_list_under_a_name_of_its_own():
     names = [source.name for source in all_sources(thread_id=1, device_index=0)]
-    assert len(set(names)) == len(names) == 7
+    assert len(set(names)) == len(names) == 8
 
 
 # NIC: expected numbers are those planted.
@@ -149,6 +151,60 @@ def test_a_device_without_counters_is_absent(tmp_path):
     root = plant(tmp_path, {"sys/class/infiniband/rxe0/ports/1/rate": "10 Gb/sec"})
     with pytest.raises(SourceUnavailable, match="no counters"):
         InfinibandSource(sysroot=root).open()
+
+
+# RAPL
+
+
+def package(root, energy_uj, number=0):
+    zone = f"sys/class/powercap/intel-rapl:{number}"
+    return plant(
+        root,
+        {
+            f"{zone}/name": f"package-{number}",
+            f"{zone}/max_energy_range_uj": 1_000_000,
+            f"{zone}/energy_uj": energy_uj,
+        },
+    )
+
+
+def test_energy_keeps_growing_when_the_counter_wraps(tmp_path):
+    source = RaplSource(sysroot=package(tmp_path, 900_000))
+    source.open()
+    assert source.read() == [("cpu.package_energy_joules", 0, 0.9)]
+    package(tmp_path, 200_000)
+    assert source.read() == [("cpu.package_energy_joules", 0, 1.2)]  # 0.9 + 0.1 to the top + 0.2
+
+
+@given(used=st.lists(st.integers(0, 999_999), max_size=30))
+def test_no_sequence_of_readings_loses_energy(tmp_path_factory, used):
+    folder = tmp_path_factory.mktemp("rapl")
+    source = RaplSource(sysroot=package(folder, 0))
+    source.open()
+    total = 0
+    for amount in used:
+        total += amount
+        package(folder, total % 1_000_000)
+        source.read()
+    assert source.read()[0][2] == total / 1e6
+
+
+def test_memory_belongs_to_its_package_and_the_second_view_is_not_counted(tmp_path):
+    dram = "sys/class/powercap/intel-rapl:1:0"
+    again = "sys/class/powercap/intel-rapl-mmio:0"
+    root = package(tmp_path, 5_000_000, number=1)
+    plant(tmp_path, {f"{dram}/name": "dram", f"{dram}/energy_uj": 2_000_000})
+    plant(tmp_path, {f"{again}/name": "package-0", f"{again}/energy_uj": 1})
+    assert values(RaplSource(sysroot=root)) == {
+        ("cpu.package_energy_joules", 1): 5.0,
+        ("cpu.dram_energy_joules", 1): 2.0,
+    }
+
+
+def test_counters_for_root_only_are_absent_with_that_reason(tmp_path):
+    root = plant(tmp_path, {"sys/class/powercap/intel-rapl:0/name": "package-0"})
+    with pytest.raises(SourceUnavailable, match="for root only"):
+        RaplSource(sysroot=root).open()
 
 
 # Allocator

@@ -16,11 +16,13 @@ def all_sources(*, thread_id: int, device_index: int | None) -> list[Source]:
     from evenstep.host.sources.nccl_ras import NcclRas
     from evenstep.host.sources.nic import InfinibandSource, NicSource
     from evenstep.host.sources.nvml import NvmlSource
+    from evenstep.host.sources.rapl import RaplSource
 
     return [
         CpuSource(thread_id),
         NicSource(),
         InfinibandSource(),
+        RaplSource(),
         AllocatorSource(device_index),
         NcclRas(),
         NvmlSource(device_index),
