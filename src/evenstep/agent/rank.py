@@ -277,10 +277,10 @@ class Agent:
         if sampled and not began_ns:
             began_ns = time.thread_time_ns()
         step = self._work.end(now_ns)
+        if sampled:  # without what is attended to: actions and the probe count their own
+            self.recorder.end_cost.add(time.thread_time_ns() - began_ns, readings=1)
         if step >= self.recorder.words[Word.ATTENDED] or self._control.due:
             self._attend(step)
-        if sampled:
-            self.recorder.end_cost.add(time.thread_time_ns() - began_ns, readings=1)
 
     def _attend(self, step: int) -> None:
         """Do what is not to be done in each step, and find out when there is more: every line that

@@ -192,7 +192,7 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any], fabric: str
     if worst < NAMED and not (findings and findings[0].mode in TERMINAL):
         found = _healthy(findings, summary)
         full = replace(found, fabric=fabric)
-        return full if found.healthy and words.count_words(str(full)) <= MOST_WORDS else found
+        return full if words.count_words(str(full)) <= MOST_WORDS else found
     first = findings[0]
     remedy = best(first)
     action = remedy.action if remedy else ""
@@ -256,8 +256,8 @@ def _healthy(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict
     if moving >= 1 - 1 / CHANGED:
         return Verdict(
             "communication", f"takes {words.percent(moving)} of step time",
-            "how much of that is waiting, latency or bytes, this trace cannot tell",
-            "measure these sizes alone: nccl-tests, or `evenstep probe`", mean_ns,
+            "how much is waiting, latency or bytes, this trace cannot tell",
+            "measure it alone: nccl-tests or `evenstep probe`", mean_ns,
         )  # fmt: skip
     coupling = ", as far as this trace shows"
     if wait:  # without any, no waits were recorded: nothing is known of the coupling
