@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from evenstep.diagnose.graph.streams import FASTEST_DRIFT
 from evenstep.diagnose.lateness.case import open_case
 from evenstep.diagnose.lateness.cost import Costs
-from evenstep.diagnose.lateness.delays import Cause, _holding_up
+from evenstep.diagnose.lateness.delays import Cause, _hidden
 from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.trace.spool.layout import Phase
 from tests.diagnose.graph.by_hand import Run, streams
@@ -74,15 +74,27 @@ def test_what_late_cells_cost_is_what_was_put_into_them():
     assert delays.all_loss_ns.sum(axis=0).tolist() == [0, 30 * MS, 50 * MS, 0]
 
 
-def test_a_pause_delays_a_device_by_what_is_not_usually_hidden_behind_its_work():
-    """Pauses of 8, 4 and 9 ms lengthen a device's steps of 10 by 3, 0 and 4 ms; a host, by all."""
-    work, pause = np.full((6, 2), 10.0), np.zeros((6, 2))
-    pause[3:] = np.array([[8], [4], [9]])
-    work[3:, 1] += [3, 0, 4]
-    grid = SimpleNamespace(
-        work_ns=work, pause_ns=pause, graph=SimpleNamespace(device=np.array([False, True]))
-    )
-    assert _holding_up(grid)[3:].tolist() == [[8, 3], [4, 0], [9, 4]]
+def test_a_device_hides_what_its_host_is_held_up_by_and_its_steps_do_not_show():
+    """Pauses of 7 to 9 ms lengthen a device's steps of 10 by 3 to 4; of a host, nothing counts."""
+    work, pause = np.full((8, 2), 10.0), np.zeros((8, 2))
+    pause[3:] = np.array([[8], [7], [9], [8], [9]])
+    work[3:, 1] += [3, 3, 4, 3, 4]
+    found = _hidden(_grid(work, device=[False, True]), pause, [])
+    assert found[3:].tolist() == [[0, 5], [0, 4], [0, 5], [0, 5], [0, 5]]
+
+
+def test_a_device_that_is_held_up_in_every_step_hides_what_it_does_not_work_longer_than_others():
+    """Held up by 30 to 34 ms in every step, rank 1 works 10 ms longer than rank 0; of four steps
+    nothing is told."""
+    held = np.stack([np.zeros(5), np.arange(30.0, 35.0)], axis=1)
+    work = np.array([[50.0, 60.0]] * 5)
+    found = _hidden(_grid(work, device=[True, True]), held, [np.arange(2)])
+    assert found[:, 1].tolist() == [20, 21, 22, 23, 24]
+    assert not _hidden(_grid(work[:4], device=[True, True]), held[:4], [np.arange(2)]).any()
+
+
+def _grid(work, *, device):
+    return SimpleNamespace(work_ns=work, graph=SimpleNamespace(device=np.array(device)))
 
 
 def test_ranks_late_in_every_other_step_are_late_in_these_steps_alone():

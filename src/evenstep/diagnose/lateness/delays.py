@@ -9,6 +9,7 @@ waits count once, compute hides some, and a rank held up in one group is late in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -18,6 +19,7 @@ from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.lateness.thresholds import (
     CHRONIC_SHARE,
     CHRONIC_STEPS,
+    FEWEST_STEPS,
     NEAR_STEPS,
     above_others,
     chronic_ranks,
@@ -28,8 +30,9 @@ from evenstep.diagnose.lateness.thresholds import (
     usual_excess,
     usual_lateness,
 )
-from evenstep.diagnose.levels import CLEARLY, NAMED
+from evenstep.diagnose.levels import CLEARLY, ERRORS, NAMED
 from evenstep.diagnose.measure.grid import StepGrid
+from evenstep.statistics.interval import MAD_SIGMA
 from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
 
@@ -84,15 +87,15 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
     step = float(np.median(grid.step_ns))
     late, work = {}, grid.work_ns.astype(float)
     explained = np.zeros(grid.shape)
+    programs = [part.lanes for part in costs.parts]
     for cause, whole, beyond in _recorded_causes(grid):
-        taken = np.clip(whole, 0, work - explained)
-        explained += taken
-        beyond = np.minimum(beyond, taken)
+        left = work - explained
+        beyond = np.minimum(beyond, np.clip(whole, 0, left))
         late[cause] = np.where(beyond > CHRONIC_SHARE / 2 * step, beyond, 0.0)
+        explained += np.clip(whole - _hidden(grid, late[cause], programs), 0, left)
     work -= explained
     excess = above_others(work)
     noise = min(noise_of(work), noise_of(excess))  # one has what all share, one what others have
-    programs = [part.lanes for part in costs.parts]
     chronic = chronic_ranks(excess, grid, programs, contended=contended)
     varying = unsteady(excess)
     steady = ~(chronic | varying)
@@ -116,25 +119,36 @@ def attribute(grid: StepGrid, costs: Costs, *, contended: bool) -> Delays:
 def _recorded_causes(grid: StepGrid) -> list[tuple[Cause, Array, Array]]:
     """Each recorded cause with its time in every cell, and the part that makes the rank late."""
     writing = grid.phase_ns[Phase.CHECKPOINT] + grid.phase_ns[Phase.EVALUATION]
-    paused = _holding_up(grid)
     loading, ready = grid.phase_ns[Phase.INPUT], above_others(grid.run_delay_ns)
     return [
-        (Cause.COLLECTOR, paused, paused),
+        (Cause.COLLECTOR, grid.pause_ns, grid.pause_ns),
         (Cause.CHECKPOINT, writing, above_others(writing)),
         (Cause.INPUT, loading, above_others(loading)),
         (Cause.CONTENTION, ready, ready),
     ]
 
 
-def _holding_up(grid: StepGrid) -> Array:
-    """Pauses, (steps, ranks); of ranks whose device goes on meanwhile without what that usually
-    hides: what paused steps do not work longer than calm ones."""
-    held, calm = grid.pause_ns.astype(float), np.where(grid.pause_ns > 0, np.nan, grid.work_ns)
-    known = grid.graph.device & ~np.isnan(calm).all(axis=0)
-    hidden = (held - grid.work_ns)[:, known] + np.nanmedian(calm[:, known], axis=0)
-    hidden = hidden[held[:, known] > 0]
-    held[:, known] -= max(float(np.median(hidden)), 0.0) if len(hidden) else 0.0
-    return np.asarray(np.maximum(held, 0.0))
+def _hidden(grid: StepGrid, held: Array, programs: Sequence[Array]) -> Array:
+    """The part of what held hosts up, (steps, ranks), that their devices hid by going on: what such
+    steps do not work longer than calm ones, or without calm ones than other ranks of the program.
+    It counts where its median stands out of the noise, and at most twice that."""
+    work, found = grid.work_ns, np.zeros(held.shape)
+    calm, usual = np.where(held > 0, np.nan, work), np.full(held.shape, np.nan)
+    for lanes in programs:
+        if len(lanes) > 1:
+            usual[:, lanes] = work[:, lanes] - above_others(work[:, lanes])
+    often = ~np.isnan(calm).all(axis=0)
+    usual[:, often] = np.nanmedian(calm[:, often], axis=0)
+    hidden = np.where((held > 0) & grid.graph.device, held - (work - usual), np.nan)
+    cells = np.count_nonzero(~np.isnan(hidden), axis=0)
+    known = cells >= FEWEST_STEPS
+    hidden = hidden[:, known]
+    middle = np.nanmedian(hidden, axis=0)
+    error = MAD_SIGMA * np.nanmedian(np.abs(hidden - middle), axis=0)
+    error *= np.sqrt(np.pi / 2 / cells[known])
+    most = np.where(middle > ERRORS * error, 2 * middle, 0.0)
+    found[:, known] = np.nan_to_num(np.clip(hidden, 0.0, most))
+    return found
 
 
 def _cost(
