@@ -257,7 +257,7 @@ def lane_rows(lane, step, enter, leave, **more):
         "leave_ns": np.array(leave) * MS, "operation": np.arange(count),
         "on_device": np.ones(count, bool), "sends": np.zeros(count, bool),
         "computed_ns": np.full(count, NAN), "held_ns": np.zeros(count, int),
-        "idled_ns": np.zeros(count), "freed_ns": np.zeros(count),
+        "idled_ns": np.zeros(count), "freed_ns": np.zeros(count), "after": np.full(count, -1),
     }  # fmt: skip
     return Columns(rows | more)
 
@@ -408,6 +408,35 @@ def test_what_compute_waits_for_one_after_the_other_is_not_held_by_its_queue():
     slack = np.rint(rows.enter_ns - issued * MS).astype(np.int64)
     rows = rows.with_column("slack_ns", slack)
     assert (with_reached(rows, table).enter_ns == rows.enter_ns).all()
+
+
+def test_a_reduction_between_replicas_begins_after_the_scatter_before_it_while_compute_goes_on():
+    """Weights are kept gathered: of four layers of 10 ms, lane 2's of 14, each scatters for .3 ms,
+    then reduces for 1 in another queue, and waits for that after the next layer's work; for the
+    last of a step at once, so that nothing tells when compute reached it."""
+    steps, layers, pace = 12, 4, np.array([1.0, 1.0, 1.4])
+    random, now, times = np.random.default_rng(5), np.zeros(3), []
+    for _ in range(steps):
+        reduced = 0.0
+        for _ in range(layers):
+            done = np.maximum(now + 10 * pace * (1 + 0.01 * random.standard_normal(3)), reduced)
+            scattered, now = done.max() + 0.3, done
+            reduced = scattered + 1
+            times += [(done, scattered), (0 * done + scattered, reduced)]
+        now = np.maximum(now, reduced) + 20 * pace
+    enter = np.array([one for one, _ in times]).T.reshape(3, steps, -1)
+    leave = np.array([[over] * 3 for _, over in times]).T.reshape(enter.shape)
+    rows, table = entries_of(enter, leave)
+    issued = np.repeat(5.0 * np.arange(steps * layers), 2) + np.tile([0, 0.02], steps * layers)
+    slack = rows.enter_ns - np.rint((np.tile(issued, 3) - 500) * MS).astype(np.int64)
+    turn = np.arange(len(table)) % 2
+    table = table.with_column("op", np.where(turn, 1, 5)).with_column("queue", turn)
+    moved = with_reached(rows.with_column("slack_ns", slack), table)
+    reduces = np.flatnonzero(turn[rows.operation] & (rows.operation % 8 < 7))
+    since = moved.enter_ns[reduces] - rows.enter_ns[reduces - 1]
+    assert (since < 0.2 * MS).all()  # as compute reached the scatter
+    assert (moved.after[reduces] == rows.operation[reduces] - 1).all()
+    assert (moved.after[reduces - 1] == -1).all()
 
 
 def test_operations_one_after_the_other_do_not_run_on_the_stream_of_compute():

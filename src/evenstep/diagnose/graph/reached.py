@@ -1,4 +1,5 @@
-"""When compute reached entries whose kernels began only as the queue of their group was free."""
+"""When compute reached entries whose kernels began only as another operation was over: the one
+before in the queue of their group, or on their stream."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ REACHED_ROUNDS = 2  # of usual work and entries held by their queue in turn
 
 def with_reached(rows: Columns, operations: Columns) -> Columns:
     """The entries, with those whose kernels began as soon as the queue of their group was free
-    moved to when compute reached them, as far as other lanes and steps tell how long that takes.
+    moved to when compute reached them, as far as other lanes and steps tell how long that takes;
+    and those that always begin as what was issued before them in another queue is over, which then
+    is what they come `after`, as where scattered gradients are reduced between replicas.
 
     `rows` in any order. Where entries are stamped when compute reaches them, some come while the
     operation before is in flight, and all stay; so do those that no host is known to have issued,
@@ -32,8 +35,8 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
     mine = np.flatnonzero(rows.on_device & np.isnan(rows.computed_ns) & (rows.slack_ns >= 0))
     mine = mine[np.lexsort([rows.seq[mine], rows.lane[mine]])]
     some = rows.select(mine)
-    held = _held_by_queue(some, operations)
-    if not held.any():
+    held, chained = _held_by_queue(some, operations), _follow_other_queues(some, operations)
+    if not (held | chained).any():
         return rows
     soonest = -running_maximum(-some.enter_ns[::-1], some.lane[::-1])[::-1]  # from each row on
     passed = np.where(held, some.enter_ns - soonest, 0)
@@ -41,13 +44,17 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
     entered = entered_kinds(some, operations)
     place = places_of(some, entered)
     gaps = gaps_between(some, some.leave_ns, place, entered)
-    always = held[gaps.row] & ~gaps.opens
-    always &= on_all_lanes(some, gaps.row, held[gaps.row], gaps.kind)[gaps.kind]
+    always = (held | chained)[gaps.row] & ~gaps.opens
+    always &= on_all_lanes(some, gaps.row, always, gaps.kind)[gaps.kind]
     held[gaps.row[always]] = False
     first = _since_issued(some, gaps.row[always])
     tried = gaps_between(move_sooner(some, slice(None), first), some.leave_ns, place, entered)
     first[gaps.row[always & ~_fits_better(some, operations, (gaps, tried), always)]] = 0
     some = move_sooner(some, slice(None), first)
+    chained = np.flatnonzero(chained & (first > 0))
+    after = rows.after.copy()
+    after[mine[chained]] = some.operation[chained - 1]
+    rows = rows.with_column("after", after)
     stamped = gaps_between(some, some.leave_ns, place, entered)
     sooner = np.zeros(len(some), np.int64)
     for _ in range(REACHED_ROUNDS if held.any() else 0):
@@ -84,7 +91,7 @@ def _fits_better(
     blocking calls in its stream do. A mask of gaps."""
     if not always.any():
         return always
-    follows = np.append(False, always[:-1])
+    follows = np.append(False, always[:-1] & (np.diff(gaps[0].row) == 1))
     first = np.maximum.accumulate(np.where(always & ~follows, np.arange(len(always)), 0))
     place, found = np.where(always | follows, gaps[0].kind[first] + 1, 0), []
     for one in gaps:
@@ -122,6 +129,13 @@ def _held_by_queue(rows: Columns, operations: Columns) -> Array:
     held = np.zeros(len(rows), bool)
     held[order] = at_once & (early.sum() <= MINOR * at_once.sum())
     return held
+
+
+def _follow_other_queues(rows: Columns, operations: Columns) -> Array:
+    """Collectives that begin as the one their lane issued before, in another queue, ends."""
+    found = ~begins(rows.lane) & ~operations.message[rows.operation]
+    found &= np.abs(rows.enter_ns - np.append(0, rows.leave_ns[:-1])) <= CROSSING_NS
+    return np.asarray(found & (np.diff(operations.queue[rows.operation], prepend=-1) != 0))
 
 
 def _held_ns(gaps: Gaps, share: Array, work: Array, held: Array) -> Array:
