@@ -20,14 +20,14 @@ LISTS = {"cli", "diagnose/modes", "scenario/presets"}
 MOST_OF_A_PREFIX = 3
 #: Lines a package may have. Raised only with a reason beside it.
 BUDGET = {
-    "agent": 6415,  # the token between hosts and on storage, one store client a node,
+    "agent": 6420,  # the token between hosts and on storage, one store client a node,
     # intervals of lateness, and windows that end with a step's first collective came;
     # what an action did is written when it is ended; events of compiled hooks reach the account;
     # a step marked beside an optimizer counts once; a file closed by the job is not ours any more,
     # nor is the account that compiled code reads; collections that are called are told apart
-    "attachment": 530, "cli": 4589, "compiled": 232,  # what needs no package
+    "attachment": 531, "cli": 4630, "compiled": 232,  # what needs no package
     # is listed without any
-    "diagnose": 15474,  # no device begins what its host has yet to issue, in a replay too;
+    "diagnose": 15348,  # no device begins what its host has yet to issue, in a replay too;
     # kernels held by their queue are told from compute that waits; a device that lags by its last
     # kernel alone is idle; ranks of one program are late together; dumps tell what a queue hid
     "doctor": 2007,
@@ -35,18 +35,18 @@ BUDGET = {
     "export": 1432,  # a full disk leaves no part of an export; alerts are
     # posted here
     "frameworks": 537,  # an observed engine or model is not kept alive
-    "hooks": 4898,  # batches of messages on devices; compiled code ends a step and
+    "hooks": 4902,  # batches of messages on devices; compiled code ends a step and
     # hooks functions of Python
-    "host": 1615, "pacing": 1675,
+    "host": 1615, "pacing": 1632,
     "probe": 1660,  # children that were started end when a later one cannot start
-    "report": 2945,  # steps that grow longer are told, also of a run that is healthy; and a number
+    "report": 2946,  # steps that grow longer are told, also of a run that is healthy; and a number
     # neither better nor worse has no word in a comparison
     "reproduce": 1442,  # what a gather of ZeRO-3 took in 2021; many steps at once
-    "scenario": 1115,  # a layout that a kind of work does not have is refused, a field without
+    "scenario": 1121,  # a layout that a kind of work does not have is refused, a field without
     # effect is told
     "simulate": 9074,  # other schedules and hybrid shards are calibrated
     "statistics": 839,  # tails of noise came from diagnose; pulses' chance over all periods
-    "importers": 10171,  # XPlane, OTF2 and TensorBoard's files came in; calls in order, shards;
+    "importers": 9999,  # XPlane, OTF2 and TensorBoard's files came in; calls in order, shards;
     # operations of a table by any name; partial reads of tables and timelines are said; groups that
     # no profile states follow from who leaves together; durations of a flight recorder's dumps;
     # calls of a table of durations that run behind others; calls of a dump lie where the rounds of
@@ -54,14 +54,14 @@ BUDGET = {
     # of kernels without their launches; logs of more trainers; timers of Megatron-LM and DeepSpeed;
     # tables with a column per worker or a row per metric, JSON of any nesting; what a file is that
     # is known but not read; marks of a profile that overlap
-    "trace": 5738,  # what facts of a spool must look like is checked where they are read;
+    "trace": 5757,  # what facts of a spool must look like is checked where they are read;
     # which operations of a table follow which, and how it reduces, stands here for both; an event
     # table is a class of its own, in memory or on disk; whether a spool's process lives is one rule
     # and so is whether a descriptor is still ours; rows are numbered by their keys here
     "watch": 1608,  # the live page's words are made here, no longer by a script of its own
     "workers": 279,
 }  # fmt: skip
-WHOLE = 76_479
+WHOLE = 76_219
 
 
 def imports(name):

@@ -16,9 +16,9 @@ noise σ of a step that is correlated over τ of K steps, no method can promise 
 σ sqrt(2 τ ln(1/α) / K). An action whose only harm is the time it takes (`bounded`) is booked at
 most that time, as the noise of one pair of long blocks exceeds a few steps.
 
-Once the action is found to pay, one block in as many as the gains cover, `LONGEST_SPAN` at most, is
-left out, the job as it would be without the action: enough to see it begin to harm. After a pair
-that has lost, one in half as many.
+Once the action is found to pay and its gain has an interval, one block in as many as the gains
+cover, `LONGEST_SPAN` at most, is left out, the job as it would be without the action: enough to see
+it begin to harm. After a pair that has lost, one in half as many.
 
 Aftereffects are measured: of two blocks without the action in a row, the first follows a block with
 it and the second does not. Where these certainly differ, blocks are lengthened, and the cost of the
@@ -32,7 +32,7 @@ from hashlib import blake2b
 from math import copysign, inf, log, sqrt
 
 from evenstep.pacing.account import SHARE, TrialBudget, TrialVerdict
-from evenstep.pacing.evidence import ALPHA, EvidenceProcess, running_interval
+from evenstep.pacing.evidence import ALPHA, FIRST_LOOK, EvidenceProcess, running_interval
 
 BLOCK_STEPS = 8  # short: neighbouring steps are alike, and a pair cannot lose much
 FEWEST_STEPS = 4  # counted steps of a block without which its pair is ignored
@@ -307,8 +307,10 @@ class RandomTrial:
     def _covered_span(self) -> int:
         """The longest span in which what noise may book is covered by the gains so far.
 
-        A bounded action is booked no noise.
+        A bounded action is booked no noise. Pairs go on until the gain has an interval.
         """
+        if len(self.gains) <= FIRST_LOOK:
+            return PAIR
         squares = sum(each * each for each in self.gains)
         error = 2.0 * sqrt(squares / len(self.gains))  # of the mean of a block
         at_stake = error * 2 * (BLOCK_STEPS << self.scale)
