@@ -262,8 +262,9 @@ def shorten(text: str, most: int) -> str:
     if "not" in dropped and "that" in words_of:  # else the clause would say the opposite
         del words_of[-1 - words_of[::-1].index("that") :]
     kept = " ".join(words_of).rstrip(" ,;:")
-    if dropped and count_words(head := kept.rpartition(" and ")[0]) >= most / 2:
-        return head  # else the last verb has lost its object
+    head, _, last = kept.rpartition(" and ")
+    if dropped and last.isalpha() and count_words(head) >= most / 2:
+        return head  # else a verb has lost its object
     return kept + " …" * long
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.measure.grid import step_grid
-from evenstep.diagnose.measure.hosts import congestion, growth
+from evenstep.diagnose.measure.hosts import _CONGESTION, congestion, growth
 from evenstep.trace.spool.layout import Kind
 from tests.diagnose.synthetic import World, with_rows
 
@@ -50,3 +50,7 @@ def test_a_counter_that_stands_still_is_no_congestion(values):
 def test_samples_of_a_rank_without_steps_are_left_aside():
     trace = sampled([0, 200], rank=77)
     assert not growth(trace, step_grid(trace), METRIC).any()
+
+
+def test_counters_of_congestion_are_named_as_they_are_recorded():
+    assert [name.partition(".")[1] for name in _CONGESTION] == ["."] * 19

@@ -76,11 +76,18 @@ def test_what_late_cells_cost_is_what_was_put_into_them():
 
 def test_a_device_hides_what_its_host_is_held_up_by_and_its_steps_do_not_show():
     """Pauses of 7 to 9 ms lengthen a device's steps of 10 by 3 to 4; of a host, nothing counts."""
-    work, pause = np.full((8, 2), 10.0), np.zeros((8, 2))
-    pause[3:] = np.array([[8], [7], [9], [8], [9]])
-    work[3:, 1] += [3, 3, 4, 3, 4]
+    work, pause = np.full((10, 2), 10.0), np.zeros((10, 2))
+    pause[5:] = np.array([[8], [7], [9], [8], [9]])
+    work[5:, 1] += [3, 3, 4, 3, 4]
     found = _hidden(_grid(work, device=[False, True]), pause, [])
-    assert found[3:].tolist() == [[0, 5], [0, 4], [0, 5], [0, 5], [0, 5]]
+    assert found[5:].tolist() == [[0, 5], [0, 4], [0, 5], [0, 5], [0, 5]]
+
+
+def test_one_calm_step_is_not_what_a_device_usually_works():
+    """Rank 0 is held up by 30 ms in all steps but one, in which it writes for 60; that shows."""
+    held, work = np.full((10, 2), [30.0, 0.0]), np.full((10, 2), [90.0, 60.0])
+    held[4, 0], work[4, 0] = 0, 120
+    assert not _hidden(_grid(work, device=[True, True]), held, [np.arange(2)]).any()
 
 
 def test_a_device_that_is_held_up_in_every_step_hides_what_it_does_not_work_longer_than_others():

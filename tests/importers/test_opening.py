@@ -230,7 +230,7 @@ def test_progress_counts_up_to_the_size_of_each_file(ranks):
     with reporting(lambda *call: told.append(call)):
         open_bundle(given.bundles[0], given)
     assert {name: (done, size) for name, done, size in told} == {
-        path.name: (path.stat().st_size,) * 2 for path in ranks
+        str(path): (path.stat().st_size,) * 2 for path in ranks
     }
 
 

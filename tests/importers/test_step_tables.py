@@ -410,7 +410,8 @@ def test_times_of_a_clock_are_none_although_steps_come_again(opened):
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
 def test_times_may_be_dates(tmp_path, form):
-    dates = [f"2026-05-08T12:00:0{at}.500+00:00" for at in (0, 2, 3)]
+    at_noon = [f"12:00:0{at}.500" for at in (0, 2, 3)]
+    dates = [f"2026-05-08T{12 + zone}{at[2:]}+0{zone}:00" for zone, at in enumerate(at_noon)]
     path = tmp_path / f"table.{form}"
     if form == "csv":
         path.write_text("step,timestamp\n" + "".join(f"{n},{at}\n" for n, at in enumerate(dates)))
@@ -418,7 +419,7 @@ def test_times_may_be_dates(tmp_path, form):
         path.write_text("".join(json.dumps({"step": n, "timestamp": at}) + "\n"
                                 for n, at in enumerate(dates)))  # fmt: skip
     else:
-        rows = ", ".join(f"({n}, TIMESTAMP '{at[:-6]}')" for n, at in enumerate(dates))
+        rows = ", ".join(f"({n}, TIMESTAMP '2026-05-08 {at}')" for n, at in enumerate(at_noon))
         duckdb.sql(f"SELECT * FROM (VALUES {rows}) AS t(step, timestamp)").write_parquet(str(path))
     assert steps(open_trace([path])) == [(0, 0, 2.0), (0, 1, 1.0)]
 

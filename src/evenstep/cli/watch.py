@@ -146,13 +146,18 @@ def _show(views: Iterator[tuple[Frame, Journal, list[str]]]) -> None:
 def _reading_keys() -> Iterator[Callable[[], bytes]]:
     """Yield a function that returns the keys pressed since its last call, which are not echoed."""
     keyboard = sys.stdin.fileno() if sys.stdin else -1
+
+    def pressed() -> bytes:  # it may have been sent to the background meanwhile
+        ready = not _is_in_background(keyboard) and select.select([keyboard], [], [], 0)[0]
+        return os.read(keyboard, 64) if ready else b""
+
     if not os.isatty(keyboard) or _is_in_background(keyboard):
         yield bytes
         return
     before = termios.tcgetattr(keyboard)
     tty.setcbreak(keyboard)
     try:
-        yield lambda: os.read(keyboard, 64) if select.select([keyboard], [], [], 0)[0] else b""
+        yield pressed
     finally:
         termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
 

@@ -51,7 +51,8 @@ def reporting(progress: Progress) -> Iterator[None]:
 def report_read(path: Path) -> None:
     """Report a file that was read by other means than a `Stream`, or from behind its end."""
     if report := _progress.get():
-        report(path.name, path.stat().st_size, path.stat().st_size)
+        size = path.stat().st_size if path.exists() else 0
+        report(str(path), size, size)
 
 
 class Stream:
@@ -99,7 +100,7 @@ class Stream:
         if self.read_bytes > self.limit_bytes:
             raise _too_large(self.path, self.limit_bytes)
         if report := _progress.get():
-            report(self.path.name, self.position_bytes, self.size_bytes)
+            report(str(self.path), self.position_bytes, self.size_bytes)
         return data
 
     def pieces(self) -> Iterator[bytes]:

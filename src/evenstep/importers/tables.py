@@ -176,7 +176,7 @@ def _load(
     picked = []
     for at, name in enumerate(numbers):  # a comma between semicolons is decimal
         plain = f"replace({value(name)}, ',', '.')" if file.separator == ";" else value(name)
-        date = f"epoch(TRY_CAST(CAST({value(name)} AS VARCHAR) AS TIMESTAMP))"  # since 1970
+        date = f"epoch(TRY_CAST(CAST({value(name)} AS VARCHAR) AS TIMESTAMPTZ))"  # since 1970
         picked.append(f"coalesce(TRY_CAST({plain} AS DOUBLE), {date}) AS n{at}")
     picked += [f"nullif(CAST({value(name)} AS VARCHAR), '') AS t{at}"
                for at, name in enumerate(texts)]  # fmt: skip
@@ -235,8 +235,8 @@ def _of_json(file: TableFile, wanted: Mapping[str, str], limits: list[str]) -> d
             continue
         for name, column in found.items():
             values = (row.get(name) for row in told)
-            column += [str(one)[:256] if isinstance(one, int | float | str) else None
-                       for one in values]  # fmt: skip
+            column += [one[:256] if isinstance(one, str) else str(one)
+                       if isinstance(one, int | float) else None for one in values]  # fmt: skip
     if wrong:
         limits.append(f"{file.path}: {wrong} lines that are not JSON objects were left out")
     return {wanted[name]: np.array(column, object) for name, column in found.items()}

@@ -177,6 +177,14 @@ def test_a_time_line_counts_values_of_smaller_numbers_and_up_to_a_value(number, 
     assert line.before(np.array([number]), np.array([value])).tolist() == [found]
 
 
+def test_lanes_of_hosts_that_began_at_very_different_times_stand_on_one_line_all_the_same():
+    """2,000 lanes, each with two values: clocks of machines up for 0 to 116 days."""
+    begun = 5 * 10**12 * np.arange(2000)[::-1]
+    lane = np.repeat(np.arange(2000), 2)
+    line = TimeLine(lane, np.stack([begun, begun + 10], axis=1).ravel())
+    assert (line.before(lane[::2], begun + 5) == 2 * np.arange(2000) + 1).all()
+
+
 def test_the_furthest_of_earlier_waits_is_of_the_same_lane():
     lane, last = np.array([0, 0, 0, 0, 1, 1]), np.array([2, 5, 3, 4, 1, 0])
     assert _furthest_before(lane, last).tolist() == [-1, 2, 5, 5, -1, 1]

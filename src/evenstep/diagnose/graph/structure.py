@@ -102,8 +102,12 @@ class TimeLine(NamedTuple):
         """How many values of smaller numbers, and of this number up to this value, there are."""
         low = int(min(self.values.min(), value.min(initial=2**62)))
         width = int(max(self.values.max(), value.max(initial=0))) - low + 2
-        line = self.number * width + (self.values - low)
-        return np.asarray(np.searchsorted(line, number * width + (value - low), side="right"))
+        values, value = self.values - low, value - low
+        if (int(max(self.number.max(), number.max(initial=0))) + 1) * width >= 2**63:
+            both = np.unique(np.concatenate([values, value]), return_inverse=True)[1]
+            values, value, width = both[: len(values)], both[len(values) :], len(both) + 1
+        line = self.number * width + values
+        return np.asarray(np.searchsorted(line, number * width + value, side="right"))
 
 
 class _Waits(NamedTuple):

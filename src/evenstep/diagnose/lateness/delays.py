@@ -130,14 +130,14 @@ def _recorded_causes(grid: StepGrid) -> list[tuple[Cause, Array, Array]]:
 
 def _hidden(grid: StepGrid, held: Array, programs: Sequence[Array]) -> Array:
     """The part of what held hosts up, (steps, ranks), that their devices hid by going on: what such
-    steps do not work longer than calm ones, or without calm ones than other ranks of the program.
+    steps do not work longer than calm ones, or with few calm ones than other ranks of the program.
     It counts where its median stands out of the noise, and at most twice that."""
     work, found = grid.work_ns, np.zeros(held.shape)
     calm, usual = np.where(held > 0, np.nan, work), np.full(held.shape, np.nan)
     for lanes in programs:
         if len(lanes) > 1:
             usual[:, lanes] = work[:, lanes] - above_others(work[:, lanes])
-    often = ~np.isnan(calm).all(axis=0)
+    often = np.count_nonzero(~np.isnan(calm), axis=0) >= FEWEST_STEPS
     usual[:, often] = np.nanmedian(calm[:, often], axis=0)
     hidden = np.where((held > 0) & grid.graph.device, held - (work - usual), np.nan)
     cells = np.count_nonzero(~np.isnan(hidden), axis=0)

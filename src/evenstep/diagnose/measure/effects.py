@@ -394,9 +394,11 @@ def _init_s(trace: Trace) -> float:
 
 
 def _warm_up_s(trace: Trace, usual_ns: float) -> float:
-    """What the first steps took beyond usual ones, of the median rank: compilation, say."""
+    """What the first steps took beyond usual ones, of the median rank: compilation, say. Of runs
+    so long that their summary is one of many steps it is an upper bound."""
     rows = trace.summaries
     longer = np.maximum(rows["step_sum_ns"] - rows["count"] * usual_ns, 0)
+    longer = np.minimum(longer, WARM_UP_STEPS * rows["step_max_ns"].astype(float))
     longer *= rows["first_step"] < WARM_UP_STEPS
     return float(np.median([longer[trace.summary_rank == r].sum() for r in trace.ranks])) / 1e9
 

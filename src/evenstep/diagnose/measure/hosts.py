@@ -236,7 +236,7 @@ _CONGESTION = (
     *("ib.adaptive_retransmissions_count", "ib.retransmitted_packets"),
     *("ib.receiver_not_ready_count", "ib.out_of_buffer_packets"),
     *("ib.congestion_notices_sent_packets", "ib.congestion_notices_handled_packets"),
-    *("ib.received_marked_packets"),
+    "ib.received_marked_packets",
 )
 
 

@@ -130,8 +130,10 @@ class TorchHooks:
         batches.waited(work)
         if repeated is not None:
             repeated.waited()
-        told = bool(batches.kept) or (repeated is not None and not repeated.off)
-        self._recorder.words[Word.WAITS] = told
+        words, native = self._recorder.words, self._native
+        words[Word.WAITS] = 0  # first: another thread may launch the first batch meanwhile
+        if (native and native.batched) or (repeated is not None and not repeated.off):
+            words[Word.WAITS] = 1
 
     def _measure_mechanism(self) -> None:
         from evenstep.hooks.torch.mechanism import Measurement

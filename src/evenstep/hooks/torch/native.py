@@ -211,6 +211,7 @@ class NativeKernels:
     ) -> None:
         self.session = session
         self.unseen: list[str] = []
+        self.batched = False  # whether operations of a device were ever launched together
         #: Our costs, the word of the nanoseconds of each (its samples follow), and what of it has
         #: been passed to the recorder.
         self._costs = [
@@ -243,7 +244,9 @@ class NativeKernels:
     def end_batch(self) -> int:
         """Number of the batch that is launched; 0 where it has no operation on a device."""
         batch = int(self.session.functions.batch(self.session.handle, False))
-        self.session.words[Word.WAITS] |= bool(batch)
+        if batch:
+            self.batched = True
+            self.session.words[Word.WAITS] = 1
         return batch
 
     def batch_reached(self, batch: int) -> None:

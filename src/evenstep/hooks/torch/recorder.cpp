@@ -1058,14 +1058,19 @@ class PythonHook {
     PyErr_Clear();
     session.fail("an event could not be noted");
   }
+  // Whether a function of ours was not entered for want of stack or memory, which is cleared.
+  bool full() const {
+    const bool full = PyErr_ExceptionMatches(PyExc_RecursionError) || PyErr_ExceptionMatches(PyExc_MemoryError);
+    if (full) check(false);
+    return full;
+  }
 
  private:
   [[gnu::noinline]] void emptied() const {
     if (PyObject* done = PyObject_Vectorcall(part(1), nullptr, 0, nullptr)) return Py_DecRef(done);
     // It catches what it raises. What a signal's handler raised before its first line is not ours:
     // Python's hook for lost exceptions sends the signal again.
-    const bool full = PyErr_ExceptionMatches(PyExc_RecursionError) || PyErr_ExceptionMatches(PyExc_MemoryError);
-    full ? check(false) : PyErr_WriteUnraisable(part(1));
+    if (!full()) PyErr_WriteUnraisable(part(1));
   }
 
   PyObject* parts_;
@@ -1136,11 +1141,12 @@ PyObject* waiting(PyObject* parts, PyObject* const* args, Py_ssize_t count, PyOb
   const PythonHook hook(parts);
   Session& session = hook.session;
   PyObject* original = hook.part(2);
-  if (!session.load(ARMED)) return PyObject_Vectorcall(original, args, size_t(count), names);
+  if (!count || !session.load(ARMED)) return PyObject_Vectorcall(original, args, size_t(count), names);
   const auto told = [&](int at) {
-    PyObject* done = session.load(WAITS) ? PyObject_Vectorcall(hook.part(at), args, 1, nullptr) : none();
+    if (!session.load(WAITS)) return true;
+    PyObject* done = PyObject_Vectorcall(hook.part(at), args, 1, nullptr);
     if (done) Py_DecRef(done);
-    return done != nullptr;
+    return done || hook.full();
   };
   uint64_t began = session.training() ? hook.begins() : 0;
   if (!told(3)) return nullptr;
