@@ -4,8 +4,8 @@ The store is a server in the process of rank 0, and every client costs it a conn
 first rank of a node has a client; the others reach that rank by a local socket named after the run
 (unix(7), "abstract": not a file, it ends with its process). Values they write are passed on to the
 store, except those that only their own node reads; keys they ask for are looked up once for all of
-them and pushed when their values change. Nothing blocks. A rank
-that cannot connect although the first rank of its node must listen makes a client of its own.
+them and pushed when their values change. Nothing blocks. A rank that cannot connect although the
+first rank of its node must listen makes a client of its own.
 """
 
 from __future__ import annotations
