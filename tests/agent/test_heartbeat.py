@@ -146,3 +146,12 @@ def test_an_exception_that_the_interpreter_has_let_go_is_freed(recorder, uncaugh
     gc.collect()
     assert freed() is None
     assert heartbeat.look()[0] > 0
+
+
+def test_an_exception_is_told_by_the_one_it_was_raised_from(spool, recorder, uncaught):
+    """As schedules of pipelines wrap what a stage raised; a circle of causes ends."""
+    cause, wrapped = ValueError("51 of 50 classes"), RuntimeError("\n  [Stage 1] failed")
+    wrapped.__cause__, cause.__cause__ = cause, wrapped
+    uncaught(wrapped)
+    Heartbeat(recorder).note_uncaught()
+    assert facts(spool)["raised"]["message"] == "51 of 50 classes"

@@ -85,6 +85,19 @@ def test_an_exit_code_is_known(ends, tmp_path):
     assert said[0].endswith("exit code 3")
 
 
+def test_a_rank_that_was_gone_before_it_was_found_has_died(ends, tmp_path):
+    watch, said = ends
+    parent, _, path = rank(tmp_path, "input()")
+    parent.stdin.close()
+    parent.send_signal(signal.SIGUSR1)
+    parent.wait(PATIENCE_S)
+    watch.start()
+    watch.finish()
+    assert "ended" in read_spool(path).facts
+    assert len(said) == 1
+    assert "died" in said[0]
+
+
 @pytest.mark.parametrize(
     ("code", "fact"),
     [

@@ -7,7 +7,7 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.measure.grid import step_grid
-from evenstep.diagnose.modes.async_staleness import rounds, staleness
+from evenstep.diagnose.modes.async_staleness import is_uncoupled, rounds, staleness
 from evenstep.statistics.trend import association
 from evenstep.trace.columns import Columns
 from evenstep.trace.spool.layout import Kind, Op
@@ -150,3 +150,14 @@ def test_ranks_that_never_meet_and_send_nothing_are_late_for_nobody():
     trace = serving(50, 150)
     steps = trace.events.select(trace.events.kind == int(Kind.STEP))
     assert diagnose(replace(trace, events=steps)).findings == []
+
+
+def test_ranks_that_run_ahead_by_a_fixed_time_go_in_step():
+    """As along a ring whose sends return at once: each rank is some steps ahead of the next."""
+    trace = serving(50, 50, 50, noise=0.01)
+    ahead = 120 * MS * trace.events["rank"].astype(np.int64)
+    steps = trace.events.step.astype(np.int64)
+    together = np.where(steps > 0, steps * 50 * MS + ahead, 0) + 10**9
+    events = trace.events.with_column("enter_ns", together)
+    events = events.with_column("exit_ns", together + 50 * MS)
+    assert not is_uncoupled(replace(trace, events=events), step_grid(trace))

@@ -54,7 +54,7 @@ def test_time_stood_still_is_not_charged_to_a_straggler_as_well():
 def test_the_rank_that_called_another_operation_is_named(odd):
     finding = hang_of(hung(World(), {**{r: {} for r in range(4)}, odd: {"op": Op.BARRIER}}))
     assert finding.where.ranks == [odd]
-    odd_call, others = finding.cause.split(" where the others entered ")
+    odd_call, others = finding.cause.split(", the others ")
     assert odd_call == f"rank {odd} (node node0) entered barrier"
     assert others.startswith("all_reduce")
     assert finding.title == f"rank {odd} entered another call"
@@ -90,6 +90,7 @@ def test_a_receive_waits_for_the_rank_that_never_sent():
     receive = {"kind": Kind.POINT_TO_POINT, "op": Op.RECV, "peer_or_root": 2, "group_seq": 0}
     finding = hang_of(hung(World(), {1: receive}))
     assert finding.where.ranks == [2]
+    assert finding.title == "rank 2 never sent"
     assert "never called the matching send" in finding.cause
 
 
@@ -130,6 +131,13 @@ def test_of_two_the_one_is_named_that_brought_or_left_out_something(call, wrong)
     finding = hang_of(hung(world, {0: {"bytes_in": 25_000_000}, 1: call}))
     assert finding.where.ranks == wrong
     assert ("nothing tells who is wrong" in finding.title) == (len(wrong) > 1)
+
+
+def test_of_two_a_call_nobody_made_before_may_be_missing_on_the_other():
+    world = World(ranks=2, buckets=2, bucket_bytes=(25_000_000, 16_000_000))
+    finding = hang_of(hung(world, {0: {"bytes_in": 25_000_000}, 1: {"bytes_in": 8}}))
+    assert finding.title == "rank 1 entered another call than rank 0"
+    assert finding.cause.endswith("for the first time: rank 0 may have left it out")
 
 
 def test_who_hangs_in_another_group_is_a_victim():

@@ -35,7 +35,7 @@ from evenstep.trace.spool.spool import add_last_fact
 PREEMPTED = "evenstep.preempted/1"
 #: Signals of Slurm (`--signal`, preemption), Kubernetes and others; Ctrl-C is not one of them.
 PREEMPTING = frozenset({signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM})
-SOON_S, LATER_S = 0.25, 2.0  # between scans for new ranks: while some appear, and afterwards
+SOON_S, LATER_S = 0.25, 2.0  # between scans for new ranks: until some run, and afterwards
 LAST_S = 10.0  # for the last exits, at most: a filesystem that hangs does not hold the launcher
 SILENT_S = 5.0  # a live rank without a heartbeat for so long is reported
 LOG_BYTES, LINE_LENGTH, MOST_LINES = 1 << 16, 300, 4  # limits for lines of driver and NCCL logs
@@ -64,6 +64,7 @@ class RankExits:
         self._say = say
         self._first = first
         self._ranks: dict[int, _Rank] = {}  # by pidfd
+        self._missed: list[_Rank] = []  # gone when they were found
         self._seen: set[Path] = set()
         self._reported: set[int] = set()  # attempts whose first death was reported
         self._clean_exit: dict[int, _Rank] = {}  # by attempt: the first rank that ended cleanly
@@ -115,11 +116,15 @@ class RankExits:
     def _run(self) -> None:
         pause_s = SOON_S
         while not self._finishing:
-            pause_s = SOON_S if self._discover() else min(pause_s * 1.5, LATER_S)
+            soon = self._discover() or not self._ranks
+            pause_s = SOON_S if soon else min(pause_s * 1.5, LATER_S)
             self._record_exits(pause_s)
             self._report_silent_ranks()
         self._discover()
         self._record_exits(0)
+        for rank in self._missed:
+            if not _has_closed(rank.path):
+                self._record(rank, {"monotonic_ns": _heartbeat_ns(rank.path)})
 
     def _record_exits(self, timeout_s: float) -> None:
         for descriptor, _ in self._poll.poll(timeout_s * 1e3):
@@ -143,14 +148,17 @@ class RankExits:
 
     def _follow(self, path: Path, identity: Any, attempt: int) -> None:
         pid = int(identity.get("pid") or 0)
+        rank = _Rank(path, int(identity["rank"]), pid, attempt)
         try:
             descriptor = os.pidfd_open(pid)
         except OSError:  # ended already, in another container, or no pidfd in this kernel
+            self._missed.append(rank)
             return
         if int((process_stat(pid) or ["0"] * 20)[STARTED]) != identity.get("started_ticks"):
             os.close(descriptor)
+            self._missed.append(rank)
             return
-        self._ranks[descriptor] = _Rank(path, int(identity["rank"]), pid, attempt)
+        self._ranks[descriptor] = rank
         self._poll.register(descriptor, select.POLLIN)
 
     def _record_exit(self, descriptor: int) -> None:
@@ -159,6 +167,10 @@ class RankExits:
         ended |= {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()}
         self._poll.unregister(descriptor)
         os.close(descriptor)
+        self._record(rank, ended)
+
+    def _record(self, rank: _Rank, ended: dict[str, Any]) -> None:
+        """Store how a rank ended in its trace, and report the first that died."""
         if self._asked:
             ended["asked"] = self._asked
         if kills := _out_of_memory_kills() - self._kills:

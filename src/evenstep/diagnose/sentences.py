@@ -174,11 +174,18 @@ class Verdict:
         return " ".join(words.capital(part).rstrip(" .…") + "." for part in parts if part)
 
     def within(self, most: int, why: str, action: str) -> Verdict:
-        """The verdict with this cause and action, shortened to so many words in all."""
+        """The verdict with this cause and action, shortened to so many words in all: about evenly,
+        and none within a clause where that is possible."""
         left = most - words.count_words(str(replace(self, why=".", action=".")))
         if left < 2 * FEWEST_WORDS and self.fabric:
             return replace(self, fabric="").within(most, why, action)
-        action = words.shorten(action, max(left // 2, FEWEST_WORDS))
+        parts = range(FEWEST_WORDS, max(left - FEWEST_WORDS, FEWEST_WORDS) + 1)
+        evenly = sorted(parts, key=lambda part: abs(part - left // 2))
+        told = [self._shortened(left, part, why, action) for part in evenly]
+        return next((one for one in told if "…" not in one.why + one.action), told[0])
+
+    def _shortened(self, left: int, part: int, why: str, action: str) -> Verdict:
+        action = words.shorten(action, part)
         why = words.shorten(why, max(left - words.count_words(action), FEWEST_WORDS))
         return replace(self, why=why, action=action)
 

@@ -128,7 +128,12 @@ class Heartbeat:
 
 
 def _describe(error: BaseException) -> dict[str, Any]:
-    """An exception as a fact: no values of variables, and only the beginning of its message."""
+    """An exception as a fact, or the one it was raised from, as by a pipeline's schedule: no values
+    of variables, and only the beginning of its message."""
+    seen = {id(error)}
+    while error.__cause__ is not None and id(error.__cause__) not in seen:
+        error = error.__cause__
+        seen.add(id(error))
     kind = type(error)
     name = kind.__qualname__
     if kind.__module__ != "builtins":
@@ -139,6 +144,6 @@ def _describe(error: BaseException) -> dict[str, Any]:
         message = ""
     return {
         "type": name,
-        "message": message.partition("\n")[0][:LONGEST_MESSAGE],
+        "message": message.strip().partition("\n")[0][:LONGEST_MESSAGE],
         "frames": frames_of_error(error),
     }

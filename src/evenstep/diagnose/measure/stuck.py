@@ -91,15 +91,19 @@ def title(place: Stuck) -> str:
     return say(
         f"hang.{_how(place)}",
         those=place.missing or place.different or place.waiting,
+        others=sorted(set(place.calls) - set(place.different)),
         operation=Op(place.op).name.lower(),
     )
 
 
 def _how(place: Stuck) -> str:
     """What keeps an operation, in a word."""
+    if place.missing and place.peer >= 0:
+        return "unsent" if place.op == Op.RECV else "unread"
     if place.missing or not place.different:
         return "absent" if place.missing else "hung"
-    return "apart" if set(place.calls) <= set(place.different) else "mismatch"
+    alone = "pair" if len(place.calls) == len(place.different) + 1 == 2 else "mismatch"
+    return "apart" if set(place.calls) <= set(place.different) else alone
 
 
 def long_enough(place: Stuck, step_ns: float) -> bool:

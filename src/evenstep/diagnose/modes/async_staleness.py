@@ -83,7 +83,7 @@ def is_uncoupled(trace: Trace, grid: StepGrid) -> bool:
     else:
         rare = not len(trace.of_kind(Kind.COLLECTIVE))
     steps = _finished_steps(trace)
-    return rare and len(np.unique(steps["rank"])) > 1 and not _in_step(steps, _since(steps)[1])
+    return rare and len(np.unique(steps["rank"])) > 1 and not _in_step(steps)
 
 
 def _finished_steps(trace: Trace) -> Columns:
@@ -116,15 +116,19 @@ def _count_staleness(trace: Trace, grid: StepGrid) -> Staleness:
     return Staleness(rank[together], step[together], within[together], logged=False)
 
 
-def _in_step(steps: Columns, end: Array) -> bool:
-    """Whether ranks finish the steps that all of them made at the same time."""
-    order = np.argsort(steps.step, kind="stable")
-    first = np.flatnonzero(np.diff(steps.step[order].astype(np.int64), prepend=-1))
-    members = np.diff(np.append(first, len(order)))
-    latest = np.maximum.reduceat(end[order], first)
-    spread = (latest - np.minimum.reduceat(end[order], first))[members == members.max()]
-    length = float(np.median(steps.exit_ns - steps.enter_ns))
-    return bool(np.median(spread) <= length)
+def _in_step(steps: Columns) -> bool:
+    """Whether ranks finish the steps that all of them made at the same time, but for what each
+    always runs ahead of the others, as along a ring or a pipeline."""
+    ranks, lane = np.unique(steps["rank"], return_inverse=True)
+    numbers, row = np.unique(steps.step, return_inverse=True)
+    end = np.full((len(numbers), len(ranks)), np.nan)
+    end[row, lane] = _since(steps)[1]
+    end = end[np.isfinite(end).all(axis=1)]
+    if not len(end):
+        return False
+    ahead = end - end.mean(axis=1, keepdims=True)
+    apart = np.ptp(ahead - np.median(ahead, axis=0), axis=1)
+    return bool(np.median(apart) <= np.median(steps.exit_ns - steps.enter_ns))
 
 
 OUTCOMES = ("loss", "grad_norm", "gradient_norm", "grad_norm_total", "train_loss")

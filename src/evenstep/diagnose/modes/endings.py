@@ -79,7 +79,7 @@ def _of_places(case: Case, places: list[Stuck]) -> Finding:
             where=describe(trace, place),
             since=say(f"hang.{'since' if place.timed else 'unknown'}", since=place.since_ns),
             called=f"; called in {site}" if site else "",
-            others=f"; {words.ranks(elsewhere)} elsewhere, for the same" if elsewhere else "",
+            others=say("hang.elsewhere", those=elsewhere) if elsewhere else "",
         ),
         cause=_cause(case, place), where=case.where(culprits) if traced else Where(ranks=culprits),
         title=title(place),
@@ -165,7 +165,7 @@ def _circle(case: Case, place: Stuck) -> str:
 
 
 def _disagreement(case: Case, place: Stuck) -> str:
-    """The calls of the differing ranks, and that of the others where these are the majority."""
+    """The calls of the differing ranks, and that of the others where these did as before."""
     trace, some = case.trace, place.different[:SEVERAL]
     calls = ", ".join(
         f"{case.ranks_in_words([rank])} entered {_in_words(trace, place.calls[rank])}"
@@ -177,7 +177,8 @@ def _disagreement(case: Case, place: Stuck) -> str:
         return calls
     shifts = ((rank, out_of_step(trace, place, rank)) for rank in some)
     told = "".join(f"; rank {rank} {shift}" for rank, shift in shifts if shift)
-    return f"{calls} where the others entered {_in_words(trace, place.calls[others[0]])}{told}"
+    who = words.ranks(others) if len(others) == 1 else "the others"
+    return f"{calls}, {who} {_in_words(trace, place.calls[others[0]])}{told}"
 
 
 def _in_words(trace: Trace, call: EnteredCall) -> str:
@@ -240,6 +241,8 @@ def out_of_step(trace: Trace, place: Stuck, rank: int) -> str:
         return "did as in earlier steps"
     if before == own and own not in usual:
         return "seems to have made the call before a second time"
+    if own not in made and len(others) == 1:
+        return f"made it for the first time: rank {others[0]} may have left it out"
     followed = dict(pairwise([*made, expected]))
     return "seems to have left a call out" if followed.get(expected) == own else ""
 
