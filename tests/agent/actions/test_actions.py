@@ -6,6 +6,7 @@ import subprocess
 import time
 from contextlib import suppress
 from itertools import chain, repeat
+from math import inf
 from types import SimpleNamespace
 
 import pytest
@@ -112,6 +113,8 @@ def test_a_cycle_made_while_it_acts_is_collected_before_acting_ends(monkeypatch)
 
     action = Garbage()
     action.begin(0)
+    gc.collect()
+    action.during(0, last=False)
     one = Cycle()
     one.itself = one
     del one
@@ -134,6 +137,7 @@ def test_collections_are_as_rare_as_saves_and_no_rarer(monkeypatch, fixed_ms, ea
 
     monkeypatch.setattr(garbage, "_collect_unfrozen", collected)
     action.applies(PLAIN)
+    action._own_steps = inf
     action.begin(0)
     for step in range(1, 1024):
         since[0] += 1
@@ -246,17 +250,26 @@ def test_a_program_started_meanwhile_gets_the_cores_of_who_started_it():
         before.kill()
 
 
-def test_only_the_first_beginning_looks_at_all_there_is(monkeypatch):
-    collected = []
+def test_no_beginning_looks_at_all_there_is_before_python_has_done_so_by_itself(monkeypatch):
+    collected, full = [], [5]
     quick = {"freeze": int, "unfreeze": int, "get_freeze_count": int, "get_objects": list}
     quick |= {"get_threshold": lambda: (700, 10, 10), "set_threshold": lambda *_: None}
     made = SimpleNamespace(collect=collected.append, isenabled=lambda: True, **quick)
-    action = Garbage()
     monkeypatch.setattr(garbage, "gc", made)
-    for step in (0, 128, 256):
-        action.begin(step)
-        action.end(step + 64)
-    assert collected == [garbage.OLDEST, garbage.YOUNG, garbage.YOUNG]
+    monkeypatch.setattr(garbage, "full_collections", lambda: full[0])
+    monkeypatch.setattr(garbage, "_collect_unfrozen", lambda: 0)
+    action, taken = Garbage(), []
+    for step in range(400):
+        full[0] += step in {30, 200, 310}  # while it acts, while it does not, and while it acts
+        if step % 128 == 0:
+            action.begin(step)
+        elif step % 128 == 64:
+            action.end(step)
+        if step % 128 < 64:
+            action.during(step, last=step % 128 == 63)
+        if len(taken) < len(collected):
+            taken.append(step)
+    assert (taken, set(collected)) == ([30, 256], {garbage.YOUNG})
 
 
 def watched(monkeypatch, *sizes):
