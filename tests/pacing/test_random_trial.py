@@ -327,19 +327,33 @@ def test_a_bounded_action_is_stopped_for_what_it_spent_and_not_for_noise(spent, 
     assert ("does not pay" in words) == stopped
 
 
-@pytest.mark.parametrize("bounded", [False, True])
-def test_once_it_pays_few_blocks_of_a_bounded_action_are_left_out_whatever_the_noise(bounded):
-    # Blocks of 128 steps that gain a third: D = .4 of a pair. Six pairs gain 6 · 128 · .4 steps,
-    # which does not cover 2 · .4 of each of the 2 · 2 · 128 steps of the next span.
-    job = Job(1, gain=1 / 3, sd=0.05)
-    job.trial = trial = RandomTrial(
-        job.account, seed="b", scale=4, aftereffect=True, bounded=bounded
-    )
+def test_once_a_bounded_action_pays_few_blocks_are_left_out_whatever_the_noise() -> None:
+    job = Job(1, gain=1 / 3, sd=0.5)
+    job.trial = trial = RandomTrial(job.account, seed="b", scale=4, aftereffect=True, bounded=True)
     while trial.verdict.low == -math.inf:
         job.go(1)
-    assert (trial.word, trial.span, len(trial.gains)) == ("pays", 16 if bounded else 2, 6)
-    left = sum(not trial.acts(block) for block in range(2048))  # 128 blocks of 16 · 8 steps
-    assert left == 2048 // trial.span
+    assert (trial.word, trial.span, len(trial.gains)) == ("pays", 16, 6)
+
+
+@pytest.mark.parametrize(("gained", "span"), [(6, 2), (7, 4), (13, 8), (26, 16)])
+def test_spans_are_as_long_as_gains_cover_twice_the_noise_whatever_the_effect(gained, span) -> None:
+    # Gains that deviate by .1: twice that of 32, 64 and 128 steps is 6.4, 12.8 and 25.6 steps.
+    trial = RandomTrial(TrialBudget(), seed="spans")
+    trial.gains, trial._loss = [0.2, 0.4] * 3, -gained
+    assert trial._covered_span() == span
+
+
+def test_blocks_of_a_span_are_booked_what_its_pair_has_shown() -> None:
+    """Steps of every other pair are twice as long, acted in or not: nothing is lost or gained."""
+    trial = RandomTrial(TrialBudget(), seed="pairs")
+    trial.word, trial.span, trial.mean_ns = "pays", 4, 1.5
+    booked = []
+    for step in range(16 * BLOCK_STEPS):
+        block = step // BLOCK_STEPS
+        trial.learn(block, 1.0 + block // 2 % 2, trial.acts(block))
+        booked.append(trial.last_pair)
+    assert {pair[1:] for pair in booked} == {(0.0, 0.0)}
+    assert booked[-1][0] >= 4
 
 
 def test_a_gain_is_said_as_a_share_of_a_step_without() -> None:

@@ -14,7 +14,9 @@ is a martingale. As a trial ends when its bookings exceed `CREDIT` steps and `SH
 the expected loss is at most that and one pair (optional stopping). One path may lose more: with
 noise σ of a step that is correlated over τ of K steps, no method can promise less than about
 σ sqrt(2 τ ln(1/α) / K). An action whose only harm is the time it takes (`bounded`) is booked at
-most that time, as the noise of one pair of long blocks exceeds a few steps.
+most that time, as the noise of one pair of long blocks exceeds a few steps. In spans of more blocks
+than a pair, all acted in are booked what the pair around the one left out has shown: which it is is
+drawn, so the mean is the same, and neighbouring steps share most of their noise.
 
 Once the action is found to pay and its gain has an interval, one block in as many as the gains
 cover, `LONGEST_SPAN` at most, is left out, the job as it would be without the action: enough to see
@@ -30,6 +32,7 @@ from __future__ import annotations
 from functools import lru_cache
 from hashlib import blake2b
 from math import copysign, inf, log, sqrt
+from statistics import fmean
 
 from evenstep.pacing.account import SHARE, TrialBudget, TrialVerdict
 from evenstep.pacing.evidence import ALPHA, FIRST_LOOK, EvidenceProcess, running_interval
@@ -147,7 +150,7 @@ class RandomTrial:
         self._spent = 0.0 if self._bounded else inf  # steps; upper bound of the loss
         self._own_loss = 0.0  # net, in steps, of this job
         self._steps = self.account.steps
-        self._acted = [0, 0.0]  # steps with the action since the last pair, and their loss
+        self._acted = 0  # steps with the action since the last pair
         self._clear_blocks()
 
     def _clear_blocks(self) -> None:
@@ -228,8 +231,7 @@ class RandomTrial:
         other, self._partner = self._partner, block
         before = other if other is not None and other.index == block.index - 1 else None
         if block.acted:
-            self._acted[0] += block.count
-            self._acted[1] += block.total
+            self._acted += block.count
         if before is None or min(block.settled, before.settled) < FEWEST_STEPS:
             return
         block.switched = block.acted is not before.acted
@@ -240,9 +242,8 @@ class RandomTrial:
 
     def _pair(self, off: _Block, on: _Block) -> None:
         """Enter the difference of a pair, and book the cost of acting since the last one."""
-        gain, (count, total) = self._gain(off, on), self._acted
-        cost = total - count * off.mean
-        self._acted = [0, 0.0]
+        gain, unseen, self._acted = self._gain(off, on), self._acted - on.count, 0
+        cost = on.total - on.count * off.mean + unseen * (on.mean - off.mean)
         after, error = self._aftereffect
         if abs(after) > AFTER_SURE * error:
             if self.scale < MOST_LENGTHENED:
@@ -311,8 +312,8 @@ class RandomTrial:
         """
         if len(self.gains) <= FIRST_LOOK:
             return PAIR
-        squares = sum(each * each for each in self.gains)
-        error = 2.0 * sqrt(squares / len(self.gains))  # of the mean of a block
+        mean = fmean(self.gains)
+        error = 2.0 * sqrt(fmean([(each - mean) ** 2 for each in self.gains]))  # of one gain
         at_stake = error * 2 * (BLOCK_STEPS << self.scale)
         span = PAIR
         while span < LONGEST_SPAN and (self._bounded or -self._loss > span * at_stake):
