@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.graph.entries import collectives
 from evenstep.diagnose.measure.transfers import arrivals
 from evenstep.trace.clocks.clocks import align
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
@@ -14,12 +15,12 @@ LATE = World(steps=40, buckets=0, after_backward=((Op.BROADCAST, 8),)).slow(
 )
 
 
-def recorded(*, blocked=True, root_leaves_ms=None):
+def recorded(*, blocked=Flag.HOST_BLOCKED, root_leaves_ms=None):
     """Broadcasts from rank 0 that rank 1 enters 30 ms late; by default all leave together."""
     trace = LATE.trace()
     events = trace.events
     moved = events.kind == int(Kind.COLLECTIVE)
-    flags = np.where(moved & blocked, events.flags | int(Flag.HOST_BLOCKED), events.flags)
+    flags = np.where(moved, int(blocked), events.flags)
     leaves = events.exit_ns
     if root_leaves_ms is not None:
         sooner = events.enter_ns + root_leaves_ms * MS
@@ -38,9 +39,18 @@ def test_where_a_root_is_seen_to_wait_for_the_others_all_leave_with_the_last():
     assert waits_ms(recorded()) == pytest.approx([30, 0, 30, 30], abs=0.01)
 
 
-@pytest.mark.parametrize("how", [{"blocked": False}, {"root_leaves_ms": 1}])
+@pytest.mark.parametrize("how", [{"blocked": 0}, {"root_leaves_ms": 1}])
 def test_a_root_that_hands_its_data_over_and_leaves_waits_for_nobody(how):
     assert waits_ms(recorded(**how)) == pytest.approx([0, 0, 0, 0], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("flags", "waits"), [(Flag.ASYNC, True), (Flag.ASYNC | Flag.EXIT_UPPER_BOUND, False)]
+)
+def test_an_asynchronous_root_waits_where_its_end_is_known(flags, waits):
+    trace = recorded(blocked=flags)
+    rows = collectives(trace, align(trace), np.arange(4)).rows
+    assert (rows.waits[rows.lane == 0] == waits).all()
 
 
 def test_who_the_root_waits_for_is_named_with_what_that_costs():

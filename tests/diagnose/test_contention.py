@@ -49,6 +49,15 @@ def test_too_few_cores_cost_no_more_than_the_waits_for_them_beside_a_sleeper(see
     assert 0 < cores <= waits / (steps.exit_ns - steps.enter_ns)[steps["rank"] == 0].sum()
 
 
+def test_work_that_is_uneven_beyond_the_waits_for_cores_is_not_laid_to_them():
+    world = crowded(1)
+    uneven = 80 * MS * np.random.default_rng(9).random((60, 4))
+    first, second = diagnose(sampled(world.delayed(Phase.FORWARD, uneven))).findings[:2]
+    assert first.mode == "synchronization_amplification"
+    assert second.title == "CPU oversubscription"
+    assert second.severity < first.severity / 2
+
+
 def test_a_rotating_sleeper_among_them_is_told_from_the_crowd():
     turn = np.eye(4)[np.arange(60) % 4] * 60 * MS
     finding = diagnose(sampled(crowded(1).delayed(Phase.BACKWARD, turn))).findings[0]

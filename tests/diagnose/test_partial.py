@@ -55,6 +55,13 @@ def test_a_missing_victim_does_not_hide_the_culprit():
     assert finding.where.ranks == [1]
 
 
+def test_a_rank_whose_file_lost_its_records_is_missing():
+    trace, without = SLOW.trace(), with_missing(SLOW.trace(), 1)
+    cut = replace(without, ranks=trace.ranks)
+    assert diagnose(cut).summary["ranks"] == 3
+    assert diagnose(cut).verdict.startswith("Who is waited for cannot be told: 1 of 4 ranks")
+
+
 def test_waiting_for_a_missing_culprit_is_not_blamed_on_the_fabric_or_on_a_victim():
     diagnosis = diagnose(with_missing(SLOW.trace(), 1))
     assert not any(finding.where.ranks for finding in diagnosis.findings)

@@ -189,11 +189,12 @@ def test_a_part_of_a_run_is_called_so_also_where_it_is_healthy(diagnosis: Diagno
     diagnosis.summary.update(world=16, ranks=15)
     diagnosis.limits[:] = [
         "left out: b.json is a second trace of rank 0",
-        "read in part: rank-00001.spool is cut short: 9 bytes of 99",
+        "left out: c.json is a second trace of rank 0",
+        "read in part: /run/rank-00001.spool is cut short: 9 bytes of 99",
         "only 14 steps",
     ]
-    files = "1 file left out, 1 file read in part"
-    assert f"Only part of the run: 15 of 16 ranks, {files}" in lines(diagnosis)
+    files = "2 files left out, rank-00001.spool is cut short"
+    assert f"Only part of the run: 15 of 16 ranks, {files}" in " ".join(lines(diagnosis))
     diagnosis.findings.clear()
     diagnosis.summary.update(ranks=16)
     assert lines(diagnosis)[1:] == [f"Only part of the run: {files}"]

@@ -15,7 +15,6 @@ here.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from math import isnan, nan
@@ -135,6 +134,7 @@ MOST_WORDS = 35  # of a verdict, without numbers and signs
 HEAD_WORDS = MOST_WORDS // 2  # of these, of what ended a job
 FEWEST_WORDS = 5  # of a cause or an action
 _NAMED_BEFORE = re.compile(r"^ranks? [\d, and-]+(?: and \d+ more)?(?: \([^()]*\))?:? ")
+_FOLDERS = re.compile(r"\S*/")
 NOTHING = "no step was finished by every rank: there is nothing to judge yet"
 
 
@@ -228,9 +228,12 @@ def partial(summary: Mapping[str, Any], limits: Sequence[str]) -> str:
     """Return what of the run was not read, in one sentence; empty if all was."""
     ranks, world = summary.get("ranks", 0), summary.get("world", 0)
     parts = [f"{ranks:,} of {words.plural(world, 'rank')}"] if ranks < world else []
-    kinds = Counter(limit.partition(": ")[0] for limit in limits)
-    files = {how: kinds[how] for how in ("left out", "read in part") if kinds[how]}
-    parts += [f"{words.plural(count, 'file')} {how}" for how, count in files.items()]
+    for how in ("left out", "read in part"):
+        files = [limit for limit in limits if limit.startswith(f"{how}: ")]
+        if len(files) == 1:
+            parts.append(_FOLDERS.sub("", files[0].split(": ")[1]))
+        elif files:
+            parts.append(f"{len(files):,} files {how}")
     return f"Only part of the run: {', '.join(parts)}" if parts else ""
 
 
@@ -251,7 +254,7 @@ def _healthy(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict
         return Verdict(
             f"who is waited for cannot be told: {absent} of {summary['world']} ranks left no trace",
             "here", f"waits for them lie in communication: {words.percent(moving)} of step time",
-            "bring all ranks' traces into one folder: `evenstep collect`",
+            "bring all ranks' whole traces into one folder: `evenstep collect`",
         )  # fmt: skip
     if not findings and not shares and summary.get("step_time") and summary.get("ranks", 0) > 1:
         return Verdict(

@@ -129,7 +129,7 @@ class Heartbeat:
 
 def _describe(error: BaseException) -> dict[str, Any]:
     """An exception as a fact, or the one it was raised from, as by a pipeline's schedule: no values
-    of variables, and only the beginning of its message."""
+    of variables, and only a line of its message."""
     seen = {id(error)}
     while error.__cause__ is not None and id(error.__cause__) not in seen:
         error = error.__cause__
@@ -142,8 +142,12 @@ def _describe(error: BaseException) -> dict[str, Any]:
         message = str(error)
     except Exception:  # a script's own class
         message = ""
+    lines = message.strip().split("\n")
+    told = lines[
+        -1 if "Traceback (most recent call last):" in lines else 0
+    ]  # of a worker: its last
     return {
         "type": name,
-        "message": message.strip().partition("\n")[0][:LONGEST_MESSAGE],
+        "message": told[:LONGEST_MESSAGE],
         "frames": frames_of_error(error),
     }

@@ -25,6 +25,7 @@ TO_ROOT = (int(Op.REDUCE), int(Op.GATHER))
 _SYNCHRONIZING = tuple(map(int, SYNCHRONIZING_OPS))
 _DEVICE, _ASYNC = int(Flag.ON_DEVICE), int(Flag.ASYNC)
 _BLOCKED, _FAILED = int(Flag.HOST_BLOCKED), int(Flag.FAILED)
+_UPPER_BOUND = int(Flag.EXIT_UPPER_BOUND)
 
 #: A sender or root that need not wait is taken to wait if it left after the last member in this
 #: share of at least so many calls; entries closer together than `TELLING_NS` do not count.
@@ -168,10 +169,13 @@ def _singled_out(number: Array, single: Array) -> Array:
 def _waiting_roots(
     events: Columns, number: Array, enter: Array, leave: Array, roots: Array
 ) -> Array:
-    """Roots of a broadcast that, though they need not, regularly wait for the last member."""
+    """Roots of a broadcast that, though they need not, regularly wait for the last member, where
+    their ends are known."""
     last = np.full(int(number[-1]) + 1, np.iinfo(np.int64).min)
     np.maximum.at(last, number, enter)
-    blocked = roots & ((events.flags & _BLOCKED) != 0) & ((events.flags & _DEVICE) == 0)
+    known = (events.flags & _BLOCKED) != 0
+    known |= (events.flags & (_ASYNC | _UPPER_BOUND)) == _ASYNC
+    blocked = roots & known & ((events.flags & _DEVICE) == 0)
     early = blocked & (last[number] - enter >= TELLING_NS)
     stayed = early & (leave >= last[number])
     kind = key_numbers(events.group, events.op)

@@ -162,20 +162,20 @@ def _cores(case: Case) -> list[Finding]:
 
 
 def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
-    lost_ns = case.loss(cells, Cause.CONTENTION) + case.claims.rest_ns
-    case.claims.rest_ns = np.zeros_like(case.claims.rest_ns)
-    share = case.share(lost_ns)
+    # a wait for a core is as likely within a pause, which has a name, as outside
+    outside = 1 - np.minimum(case.grid.pause_ns / np.maximum(case.grid.duration_ns, 1), 1)
+    delay = case.grid.run_delay_ns * outside
+    if not scheduler.recoverable:
+        delay = delay - delay.min(axis=1, keepdims=True)
+    waited = case.without(delay, Cause.CONTENTION)
+    saved, lost = case.saved(waited), case.loss(cells, Cause.CONTENTION)
+    rest = case.claims.rest_ns - np.maximum(saved - lost, 0.0)
+    # transports wait for cores, too, which no counter shows: for no longer than ranks are known to
+    case.claims.rest_ns = rest if rest.sum() > saved.sum() else np.zeros_like(rest)
+    share = max(case.share(saved), case.share(lost))
     others = (case.loss(case.delays.any, cause) for cause in Cause if cause != Cause.CONTENTION)
     attributed = case.share(np.sum(list(others), axis=0))
     room = max(0.0, 1.0 - attributed.value)
-    change = None
-    if scheduler.recoverable:
-        # a wait for a core is as likely within a pause, which has a name, as outside
-        outside = 1 - np.minimum(case.grid.pause_ns / np.maximum(case.grid.duration_ns, 1), 1)
-        waited = case.without(case.grid.run_delay_ns * outside, Cause.CONTENTION)
-        replayed = case.share(case.saved(waited))
-        if replayed > share:
-            share, change = replayed, lambda base: case.costs.combined([base, waited])
     interval = Share(*(min(value, room) for value in share))
     # also what ranks lose beyond lateness: transports without a core look like slow transfer
     case.claims.slow_ns += interval.value * case.grid.step_ns
@@ -183,7 +183,7 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
     several = [scheduler.node] if scheduler.node and len(case.trace.nodes) > 1 else []
     mode = "runtime_jitter.oversubscribed"
     return finding_of(
-        case, mode, Gain(interval, change),
+        case, mode, Gain(interval, lambda base: case.costs.combined([base, waited])),
         confidence=min(MOST_CERTAIN, 0.5 + scheduler.run_delay_share * 4),
         numbers={
             "delay": scheduler.run_delay_share,

@@ -184,9 +184,10 @@ def _own_work(case: Case) -> Array:
 
 def synchronization_amplification(case: Case) -> list[Finding]:
     """The loss that is left when every delay with a culprit is taken out."""
-    if case.contended or not len(case.grid.steps) or not case.trace.elapsed_known:
+    rest = case.claims.rest_ns
+    if not len(case.grid.steps) or not rest.any() or not case.trace.elapsed_known:
         return []  # without recorded work its noise is unknown
-    share, work = case.share(case.claims.rest_ns), _own_work(case)
+    share, work = case.share(rest), _own_work(case)
     delay = np.maximum(work - np.nanquantile(work, 0.05, axis=0), 0) if work.size else np.zeros(1)
     mean = float(np.nanmean(delay))
     if mean <= 0 or work.shape[1] < 2:
