@@ -58,6 +58,12 @@ def test_work_that_is_uneven_beyond_the_waits_for_cores_is_not_laid_to_them():
     assert second.severity < first.severity / 2
 
 
+def test_batches_of_different_lengths_among_them_are_named():
+    longer = 40 * MS * np.random.default_rng(9).random((60, 4))
+    world = crowded(1).delayed(Phase.FORWARD, longer).delayed(Phase.BACKWARD, 2 * longer)
+    assert diagnose(sampled(world)).findings[0].mode == "workload_imbalance"
+
+
 def test_a_rotating_sleeper_among_them_is_told_from_the_crowd():
     turn = np.eye(4)[np.arange(60) % 4] * 60 * MS
     finding = diagnose(sampled(crowded(1).delayed(Phase.BACKWARD, turn))).findings[0]

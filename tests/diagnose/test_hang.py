@@ -94,6 +94,15 @@ def test_a_receive_waits_for_the_rank_that_never_sent():
     assert "never called the matching send" in finding.cause
 
 
+def test_of_a_circle_its_ranks_are_named_and_not_who_waits_for_them():
+    """Ranks 2 and 3 both receive first; the others are in an all-reduce."""
+    rows = {rank: {"kind": Kind.POINT_TO_POINT, "op": Op.RECV, "group_seq": 0} for rank in (2, 3)}
+    rows[2]["peer_or_root"], rows[3]["peer_or_root"] = 3, 2
+    finding = hang_of(hung(World(), {0: {}, 1: {}, **rows}))
+    assert finding.title == "ranks 2 and 3 wait for each other"
+    assert finding.where.ranks == [2, 3]
+
+
 def test_who_keeps_several_waiting_is_told_once():
     waits = {"kind": Kind.POINT_TO_POINT, "peer_or_root": 2, "group_seq": 0}
     rows = {1: {**waits, "op": Op.RECV}, 3: {**waits, "op": Op.SEND}}

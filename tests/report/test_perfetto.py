@@ -88,8 +88,10 @@ def test_arrows_lead_from_the_late_rank_to_everybody_who_waited(read):
 def test_who_needs_the_roots_data_waits_for_the_root_and_not_for_the_last(trace, diagnosis):
     events = trace.events
     collective = events.kind == int(Kind.COLLECTIVE)
-    enter = events.enter_ns + np.where(collective & (events["rank"] == 0), 10 * MS, 0)
+    root = collective & (events["rank"] == 0)  # which hands its data over and leaves
+    enter = events.enter_ns + np.where(root, 10 * MS, 0)
     events = events.with_column("enter_ns", enter)
+    events = events.with_column("exit_ns", np.where(root, enter + MS, events.exit_ns))
     events = events.with_column("op", np.where(collective, int(Op.BROADCAST), events.op))
     events = events.with_column("peer_or_root", np.where(collective, 0, events.peer_or_root))
     read = Reader(encode(dataclasses.replace(trace, events=events), diagnosis)[0])

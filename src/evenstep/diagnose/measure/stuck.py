@@ -70,7 +70,7 @@ def stuck(trace: Trace) -> list[Stuck]:
     """The earliest open operation of each group, without those held up by another one.
 
     A missing rank that itself waits in another operation is a victim. Where all operations wait for
-    one another in a circle, all are returned.
+    one another in a circle, those of the circle are returned.
     """
     found = _collectives(trace) + _messages(trace)
     held_up = {rank for place in found for rank in place.waiting}
@@ -79,11 +79,22 @@ def stuck(trace: Trace) -> list[Stuck]:
     clear = [place for place in roots if not set(place.missing) & held_up]
     named = {rank for place in clear for rank in place.missing}
     own = [[rank for rank in place.missing if rank not in held_up] for place in roots]
-    return [
-        place._replace(missing=missing)
-        for place, missing in zip(roots, own, strict=True)
-        if place in clear or set(missing) - named
-    ] or found
+    return (
+        [
+            place._replace(missing=missing)
+            for place, missing in zip(roots, own, strict=True)
+            if place in clear or set(missing) - named
+        ]
+        or _circle(found)
+        or found
+    )
+
+
+def _circle(found: list[Stuck]) -> list[Stuck]:
+    """The operations whose waiting ranks others of them wait for."""
+    awaited = {rank for place in found for rank in place.missing}
+    held = [place for place in found if awaited & set(place.waiting)]
+    return held if len(held) == len(found) else _circle(held)
 
 
 def title(place: Stuck) -> str:

@@ -51,24 +51,30 @@ def _of_group(trace: Trace, group: int) -> str:
 
 def hang(case: Case) -> list[Finding]:
     """Operations that stood still much longer than a step takes, by the ranks that never came."""
+    held_up = {rank for place in case.stuck for rank in place.waiting}
     alike: dict[tuple[int, ...], list[Stuck]] = {}
     for number, place in enumerate(case.stuck):
-        alike.setdefault(tuple(place.missing) or (-1 - number,), []).append(place)
-    return [_of_places(case, each) for each in alike.values()]
+        circle = bool(place.missing) and set(place.missing) <= held_up
+        key = () if circle else tuple(place.missing) or (-1 - number,)
+        alike.setdefault(key, []).append(place)
+    return [_of_places(case, each, circle=not key) for key, each in alike.items()]
 
 
-def _of_places(case: Case, places: list[Stuck]) -> Finding:
-    """The finding of operations that wait for the same ranks; its sentences are of the longest."""
+def _of_places(case: Case, places: list[Stuck], *, circle: bool) -> Finding:
+    """The finding of operations that wait for the same ranks, or for each other in a circle; its
+    sentences are of the longest."""
     place, trace = max(places, key=lambda one: one.since_ns), case.trace
     culprits = place.missing or place.different or list(place.untraced)
+    if circle:
+        culprits = sorted({rank for one in places for rank in one.missing})
     traced = all(rank in trace.ranks for rank in culprits)
     waiting = {rank for one in places for rank in one.waiting}
-    elsewhere = sorted(waiting - set(place.waiting))
+    elsewhere = [] if circle else sorted(waiting - set(place.waiting))
     sites = {trace.names[call.name] for rank, call in place.calls.items() if rank in place.waiting}
     site = sites.pop() if len(sites) == 1 else ""
     ended = place.missing and "had ended" in _clause_of_end(case.trace, place)
     rest = "missing" if place.missing else "untraced" if place.untraced else "transport"
-    what = "different" if place.different else "ended" if ended else rest
+    what = "different" if place.different else "ended" if ended else "circle" if circle else rest
     return _ending(
         "hang", round(min(sum(_share(case, one) for one in places), 1.0), 4), place.step,
         say(f"hang.do.{what}", those=place.untraced), "the last records of every rank",
@@ -81,8 +87,9 @@ def _of_places(case: Case, places: list[Stuck]) -> Finding:
             called=f"; called in {site}" if site else "",
             others=say("hang.elsewhere", those=elsewhere) if elsewhere else "",
         ),
-        cause=_cause(case, place), where=case.where(culprits) if traced else Where(ranks=culprits),
-        title=title(place),
+        cause=_circle(trace, places) if circle else _cause(case, place),
+        where=case.where(culprits) if traced else Where(ranks=culprits),
+        title=say("hang.circle", those=culprits) if circle else title(place),
         evidence=[
             Evidence("in_flight_at_the_end", place.since_ns if place.timed else None, 0, "ns"),
             Evidence("ranks_waiting", len(waiting), 0, "ranks"),
@@ -124,8 +131,6 @@ def _cause(case: Case, place: Stuck) -> str:
         wanted = "recv" if Op(place.op) is Op.SEND else "send"
         did = f"called the matching {wanted}" if place.peer >= 0 else "entered it"
         cause = f"{case.ranks_in_words(place.missing)} never {did}"
-        if circle := _circle(case, place):
-            return f"{cause}; {circle}"
         last = last_of(trace, place.missing[0]) if len(place.missing) == 1 else ""
         return (
             cause
@@ -154,14 +159,10 @@ def _clause_of_end(trace: Trace, place: Stuck) -> str:
     return ""
 
 
-def _circle(case: Case, place: Stuck) -> str:
-    """A clause for missing ranks that all wait elsewhere themselves, in a circle; else ""."""
-    others = [other for other in case.stuck if set(other.waiting) & set(place.missing)]
-    if not set(place.missing) <= {rank for other in others for rank in other.waiting}:
-        return ""
-    where = ", ".join(describe(case.trace, other) for other in others[:SEVERAL])
-    waits = "it waits" if len(place.missing) == 1 else "they wait"
-    return f"{waits} in {where}: ranks enter these groups in different orders, in a circle"
+def _circle(trace: Trace, places: list[Stuck]) -> str:
+    """Where the ranks of a circle wait."""
+    waits = (f"{words.ranks(one.waiting)} in {describe(trace, one)}" for one in places[:SEVERAL])
+    return f"{', '.join(waits)}: each waits for what another has yet to do"
 
 
 def _disagreement(case: Case, place: Stuck) -> str:

@@ -96,8 +96,7 @@ def _by_batch(case: Case, work: WorkVariation) -> Array:
 def _uneven_sequences(case: Case) -> list[Finding]:
     """Micro-batches of different lengths, or forward and backward, or all stretches of a step's
     work, that are long together, on another rank in each step."""
-    few = len(case.grid.steps) < FEWEST_STEPS or case.grid.shape[1] < 2
-    if case.contended or few:
+    if len(case.grid.steps) < FEWEST_STEPS or case.grid.shape[1] < 2:
         return []
     batches = micro_batches(case.costs.graph)
     if batches is not None and _varies(batches):
