@@ -300,7 +300,7 @@ def _death_message(
     tail = SpoolTail(rank.path)
     tail.refresh()
     inside, step = tail.inside(), tail.current_step()
-    death += f" in step {step}" if step is not None else ""
+    death += f" in step {step}" if step else ""  # 0 also where nothing marks steps
     death += f", in {inside.op} {inside.group_seq}" if inside else ""
     death += f": {words.how_ended(tail.facts)}"
     tails = {each: SpoolTail(each.path) for each in living}
