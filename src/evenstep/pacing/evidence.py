@@ -35,32 +35,21 @@ class EvidenceProcess:
         return _log_mean_exp(self._logs)
 
 
-def interval(gains: Sequence[float]) -> tuple[float, float, float]:
+def running_interval(gains: Sequence[float]) -> tuple[float, float, float]:
     """Mean and confidence interval (low, high) of paired differences in random order.
 
     The test inverted: under a constant effect of m, the signs of D - m are fair coins. Valid at all
-    times, at level 1 - `ALPHA`.
+    times, at level 1 - `ALPHA`: so those after fewer gains, at looks in geometric steps, are
+    intersected (running intersection of a confidence sequence, Howard et al. 2021). An empty
+    intersection means that the effect has changed: then it is the interval of all gains.
     """
-    mean = sum(gains) / max(1, len(gains))
-    return mean, _nearest_rejected(gains, -1.0, -inf), _nearest_rejected(gains, 1.0, inf)
-
-
-def running_interval(gains: Sequence[float]) -> tuple[float, float, float]:
-    """Intersect the intervals after fewer gains with that after all of them (running intersection
-    of a confidence sequence, Howard et al. 2021).
-
-    The looks are geometrically spaced. An empty intersection means that the effect has changed:
-    then the interval of all gains is returned.
-    """
-    mean, low, high = last = interval(gains)
+    low, high = last = _nearest_rejected(gains, -1.0, -inf), _nearest_rejected(gains, 1.0, inf)
     looks = FIRST_LOOK
     while looks < len(gains):
-        low, high = (
-            _nearest_rejected(gains[:looks], -1.0, low),
-            _nearest_rejected(gains[:looks], 1.0, high),
-        )
+        low = _nearest_rejected(gains[:looks], -1.0, low)
+        high = _nearest_rejected(gains[:looks], 1.0, high)
         looks += 1 + looks // 8
-    return (mean, low, high) if low <= high else last
+    return sum(gains) / max(1, len(gains)), *((low, high) if low <= high else last)
 
 
 def _nearest_rejected(gains: Sequence[float], sign: float, known: float) -> float:

@@ -65,7 +65,6 @@ class Pacer:
         self.killed = False
         self._batch: int | None = None
         self._odd_batch: int | None = None  # a differing batch size, seen once
-        self._times = RollingWindow(STEP_WINDOW)  # of steady steps, own delay excluded
         self._calm = 0
         # The step last decided, whether the controller learns from it, and whether it may act.
         self._asked = (-1, False, False)
@@ -82,7 +81,7 @@ class Pacer:
     def _reset(self) -> None:
         """Start anew after a change of the batch."""
         settings = self.settings
-        self._times.clear()
+        self._times = RollingWindow(STEP_WINDOW)  # of steady steps, own delay excluded
         self._plans = PlanBook(attempt=settings.attempt, world=settings.world)
         self.bound_ns = self._threshold_ns = 0  # longest delay before a step; least slack
         self._controller: PaperRule | SharedSlack | LocalSlack

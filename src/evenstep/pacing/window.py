@@ -33,8 +33,3 @@ class RollingWindow:
     def quantile(self, q: float) -> int:
         """The order statistic at index q * (n - 1), rounded down; 0 if empty."""
         return self.ordered[int(q * (len(self.ordered) - 1))] if self.ordered else 0
-
-    def clear(self) -> None:
-        """Drop all values."""
-        self._arrival.clear()
-        self.ordered.clear()
