@@ -12,7 +12,7 @@ from evenstep.pacing.evidence import (
     ALPHA,
     PRECISION,
     EvidenceProcess,
-    running_interval,
+    interval,
 )
 from evenstep.pacing.random_trial import (
     ALWAYS,
@@ -97,7 +97,7 @@ def test_the_interval_covers_a_constant_effect_at_all_times() -> None:
         bad = False
         for looks in (1, 2, 3, 4, 6, 8, 12, 16, 22, 30):  # each a root search: not at all thirty
             gains += [0.02 + draw.gauss(0, 0.05) for _ in range(looks - len(gains))]
-            _, low, high = running_interval(gains)
+            _, low, high = interval(gains)
             bad |= not low <= 0.02 <= high
         missed += bad
     assert missed <= 60 * ALPHA * 2.5  # 3 expected at most; 8 is three deviations more
@@ -107,11 +107,11 @@ def test_what_was_refuted_once_stays_refuted_unless_the_effect_changes() -> None
     draw = random.Random(7)
     steady = [0.1 + draw.gauss(0, 0.02) for _ in range(12)]
     noisy = [*steady, -0.3, 0.5, -0.25, 0.45]
-    low, before = running_interval(noisy)[1], running_interval(steady)[1]
+    low, before = interval(noisy)[1], interval(steady)[1]
     assert low >= (1 - PRECISION) * before > 0.0
-    assert running_interval(noisy[::-1])[1] < 0.0  # the noisy ones first: nothing was refuted
+    assert interval(noisy[::-1])[1] < 0.0  # the noisy ones first: nothing was refuted
     turned = [*steady, *(-each for each in steady * 6)]
-    mean, low, high = running_interval(turned)
+    mean, low, high = interval(turned)
     assert low < mean < high < before
 
 
@@ -123,7 +123,7 @@ def test_before_the_first_pair_there_is_no_evidence_and_a_pair_at_most_doubles_i
 
 
 def test_an_interval_of_nothing_is_everything() -> None:
-    assert running_interval([]) == (0.0, -math.inf, math.inf)
+    assert interval([]) == (0.0, -math.inf, math.inf)
 
 
 def test_all_trials_of_an_action_share_the_error() -> None:

@@ -35,7 +35,7 @@ class EvidenceProcess:
         return _log_mean_exp(self._logs)
 
 
-def running_interval(gains: Sequence[float]) -> tuple[float, float, float]:
+def interval(gains: Sequence[float]) -> tuple[float, float, float]:
     """Mean and confidence interval (low, high) of paired differences in random order.
 
     The test inverted: under a constant effect of m, the signs of D - m are fair coins. Valid at all

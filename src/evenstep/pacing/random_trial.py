@@ -35,7 +35,7 @@ from math import copysign, inf, log, sqrt
 from statistics import fmean
 
 from evenstep.pacing.account import SHARE, TrialBudget, TrialVerdict
-from evenstep.pacing.evidence import ALPHA, FIRST_LOOK, EvidenceProcess, running_interval
+from evenstep.pacing.evidence import ALPHA, FIRST_LOOK, EvidenceProcess, interval
 
 BLOCK_STEPS = 8  # short: neighbouring steps are alike, and a pair cannot lose much
 FEWEST_STEPS = 4  # counted steps of a block without which its pair is ignored
@@ -335,9 +335,7 @@ class RandomTrial:
     @property
     def verdict(self) -> TrialVerdict:
         """The result so far."""
-        return TrialVerdict(
-            self.word, len(self.gains), *map(_of_without, running_interval(self.gains))
-        )
+        return TrialVerdict(self.word, len(self.gains), *map(_of_without, interval(self.gains)))
 
 
 def _mean_step(off: _Block, on: _Block) -> float:
