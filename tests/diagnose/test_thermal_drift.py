@@ -14,12 +14,12 @@ from tests.diagnose.synthetic import BOOT_NS, MS, World, with_rows
 STEPS = 160
 
 
-def drifting(ranks, top_ms, course, noise=0.01):
+def drifting(ranks, top_ms, course, noise=0.01, *, computing=True):
     """Eight ranks on two nodes; the given ones get slower as `course` of the run (0 to 1) says."""
     world = World(ranks=8, steps=STEPS, ranks_per_node=4, noise=noise)
     table = world.everywhere()
     table[:, ranks] = (top_ms * MS * course(np.linspace(0, 1, STEPS)))[:, None]
-    return world.delayed(Phase.BACKWARD, table, computing=True)
+    return world.delayed(Phase.BACKWARD, table, computing=computing)
 
 
 def linear(time):
@@ -132,3 +132,8 @@ def test_noise_that_wanders_is_rarely_a_drift(memory):
         case = open_case(world.delayed(Phase.BACKWARD, (8 + 2 * wander) * MS).trace())
         found += bool(drifts(case))
     assert found <= 1
+
+
+def test_a_process_that_stands_still_ever_longer_does_not_heat():
+    finding = diagnose(drifting([2], 40, linear, computing=False).trace()).findings[0]
+    assert (finding.mode, finding.where.ranks) == ("straggler", [2])

@@ -91,17 +91,21 @@ def find(case: Case) -> list[Finding]:
 
 
 def _of_node(case: Case, place: list[Drift]) -> list[Finding]:
-    """The finding of a node's drifts, the worst first: all lateness of their ranks."""
+    """The finding of a node's drifts, the worst first: all lateness of their ranks. A process that
+    stands still meanwhile is not slowed down by heat."""
     grid, worst, first = case.grid, place[0], min(drift.onset for drift in place)
     ours = np.isin(grid.ranks, [drift.rank for drift in place])
     signs, start_ns = _signs(case, worst.rank), max(worst.start_ns, 1.0)
+    cells = case.delays.cells(Cause.WORK) & ours
+    if not signs and case.idles(cells):
+        return []
     seen = [
         say(f"thermal_drift.{sign.metric}", measured=sign.measured, expected=sign.expected)
         for sign in signs
     ]
     onset, last = int(grid.steps[first]), int(grid.steps[-1])
     return finding_of_late(
-        case, "thermal_drift", case.claims.claim(case.delays.cells(Cause.WORK) & ours),
+        case, "thermal_drift", case.claims.claim(cells),
         at=When([(onset, last)], "chronic"),
         numbers={
             "growth": worst.growth_ns,
