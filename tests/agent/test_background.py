@@ -60,14 +60,19 @@ def test_ranks_share_from_their_first_meeting_on(background):
     assert background.work.sharing is not None
 
 
-def test_a_rank_that_cannot_reach_its_nodes_first_has_its_own_client_once_a_step_has_ended(
-    background,
+@pytest.mark.parametrize(
+    ("steps", "still"), [((0, 1), (None, None)), ((0, 0), (None, "in its first"))]
+)
+def test_a_rank_that_cannot_reach_its_nodes_first_has_its_own_client_once_a_step_has_ended_or_hangs(
+    background, steps, still
 ):
     store = FakeStore()
     background._identity.local_rank, background._local_world = 1, 2
+    stands = iter(still)
+    background._standstill = lambda: next(stands)
     background.connect(lambda: store, 77)  # a meeting of which no first rank listens here
     clients = []
-    for background._recorder.step in (0, 1):
+    for background._recorder.step in steps:
         background._store.pump()
         clients.append(background._store._own)
     assert clients == [None, store]

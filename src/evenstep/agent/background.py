@@ -52,6 +52,7 @@ class Background:
         self._config, self._identity, self._recorder = config, identity, recorder
         self._hooks, self._work, self._control = hooks, work, control
         self._folder, self._notes, self._give_up = folder, notes, give_up
+        self._standstill = standstill
         self._spool = recorder.spool
         self._exchange_s = min(EXCHANGE_S, config.sample_period_s)
         self._prefix = f"evenstep/{identity.run_id}/{identity.attempt}"
@@ -130,9 +131,12 @@ class Background:
         master = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
         name = node_store.socket_name(self._prefix, *master, str(meeting), str(identity.node))
         if identity.local_rank and self._local_world > 1:
-            step, recorder = self._recorder.step, self._recorder
-            # That rank listens before it issues a collective, which a step of ours awaits.
-            return node_store.StoreClient(name, make_store, lambda: recorder.step > step)
+            step, recorder, standstill = self._recorder.step, self._recorder, self._standstill
+            # That rank listens before it issues a collective, which a step of ours awaits; nobody
+            # is waited for where we stand still.
+            return node_store.StoreClient(
+                name, make_store, lambda: recorder.step > step or standstill() is not None
+            )
         by_node = node_store.gathers_by_node(identity.world, self._local_world)
         windows = re.compile(re.escape(self._prefix) + r"/\d+/r\d+")
 
