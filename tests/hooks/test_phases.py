@@ -44,7 +44,8 @@ def hooks_of(mechanism, recorder, session):
         recorder.ended = on_step
         if session is not None:
             session.arm()
-            session.functions.pass_by(True)  # collectives are not what is tested, groups not known
+            # Collectives are not what is tested, groups not known.
+            session.functions.set_apart(session.functions.open(64), None)
             recorder.defer(later=True)
         made.append(hooks)
         hooks.install()
@@ -55,7 +56,7 @@ def hooks_of(mechanism, recorder, session):
         hooks.remove()
     if session is not None:
         session.close()
-        session.functions.pass_by(False)
+        session.functions.set_apart(None, None)
         recorder.defer(later=False)
 
 

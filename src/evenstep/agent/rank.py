@@ -276,22 +276,27 @@ class Agent:
         sampled = self.recorder.sampled
         if sampled and not began_ns:
             began_ns = time.thread_time_ns()
-        step = self._work.end(now_ns)
-        if sampled:  # without what is attended to: actions and the probe count their own
-            self.recorder.end_cost.add(time.thread_time_ns() - began_ns, readings=1)
+        step, attended_ns = self._work.end(now_ns), 0
         if step >= self.recorder.words[Word.ATTENDED] or self._control.due:
-            self._attend(step)
+            attended_ns = self._attend(step)
+        if sampled:  # without what is attended to, which is no cost of each step
+            spent_ns = time.thread_time_ns() - began_ns - attended_ns
+            self.recorder.end_cost.add(spent_ns, readings=1)
 
-    def _attend(self, step: int) -> None:
+    def _attend(self, step: int) -> int:
         """Do what is not to be done in each step, and find out when there is more: every line that
-        runs once a step is fetched into cold caches."""
+        runs once a step is fetched into cold caches. Return its cost, thread time in ns."""
+        began_ns = time.thread_time_ns()
         work, conductor = self._work, self._asked
         acts = conductor is not None and conductor.acts
         spared = not (acts or work.at_once)
         hooks = tuple(self._hooks.values())
         due = min([step + LOOK_STEPS, *(each.begins_step(step, spared=spared) for each in hooks)])
+        acted_ns = 0
         if conductor and acts and (closed := work.newest_step()) is not None:
+            acted_ns = -time.thread_time_ns()
             conductor.end_step(closed, work.waited_ns)
+            acted_ns += time.thread_time_ns()  # an action's cost is its trial's
         if self._control.due or work.at_once:
             self._steering.apply_due(step)
             due = step + 1
@@ -303,10 +308,12 @@ class Agent:
         self.recorder.words[Word.ATTENDED] = due
         if self._control.due:  # in the meantime; the next one resets the word itself
             self.recorder.words[Word.ATTENDED] = 0
+        spent_ns = time.thread_time_ns() - began_ns
+        self.recorder.own_ns += spent_ns - acted_ns
+        return spent_ns
 
     def _probe_after(self, steps: int, every: int) -> None:
         """Measure the machine if it is time; a failure is reported once and ends the probe."""
-        began_ns = time.thread_time_ns()
         index = self._background.device_index
         try:
             if self._probe is None:
@@ -318,7 +325,6 @@ class Agent:
                 raise
             self._probe_every = self._probe = None
             self._notes.failed("periodic probe", error)
-        self.recorder.own_ns += time.thread_time_ns() - began_ns
 
     def end_past_step(self, end_ns: int, counters: Sequence[int], upto: int) -> None:
         """Close a step that ended in the past, at `end_ns`, with record `upto` as its last."""

@@ -62,10 +62,10 @@ def span(name: str) -> Span:
 
 def step() -> None:
     """End a step here, and from now on only here; one that an optimizer has just ended, once."""
+    began_ns = thread_time_ns()
     attached = agent.current()
     if attached is not None and not attached.failure:
         try:
-            began_ns = thread_time_ns() if attached.recorder.sampled else 0
             if not attached.recorder.taken_over():
                 attached.end_step(monotonic_ns(), began_ns)
         except Exception as error:

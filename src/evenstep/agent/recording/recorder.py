@@ -68,7 +68,6 @@ LONGEST_NAME = 200  # characters of a script's name: one table holds all names, 
 COST_SAMPLE = 17  # our cost is measured in one collective and one step of so many: a prime, so
 # that all collectives of a step have their turns
 COST_WINDOW = 64  # samples in the mean
-COLD_NS = 5_000_000  # time between calls after which caches are cold
 TURN_NS = 100_000  # for which the background holds the interpreter's lock at a time
 LAST_TURN = 1 << 63  # the beginning of a turn that is not to end
 
@@ -95,13 +94,14 @@ class OwnCost:
     """The cost of our calls to the threads that make them, from the thread time of some of them.
 
     A mean of the latest samples but for the tenth at each end: the first calls find nothing made,
-    and thread time stands still only while the thread has no core. `hot_ns` and `cold_ns` are the
-    cost of being called, which cannot be measured from inside: for calls in a row, and for calls
-    that find caches cold. Between the two it is interpolated by the time between calls.
+    and thread time stands still only while the thread has no core. What is paid outside of a call,
+    to be called at all, cannot be measured from inside: `mechanism` tells both costs of calls with
+    hot and with cold caches, and between the two the one outside is interpolated by the one inside.
+    Nobody knows what our threads and the caches that we take cost the job's own code.
     """
 
     def __init__(self, every: int = 1) -> None:
-        self.hot_ns = self.cold_ns = 0.0
+        self._hot = self._cold = (0.0, 0.0)  # ns inside and outside of a call
         self._every = every  # one call in so many is sampled
         self._calls = count().__next__
         self._samples: deque[float] = deque(maxlen=COST_WINDOW)
@@ -116,24 +116,24 @@ class OwnCost:
         self._samples.append(max(sample_ns - readings * READING_NS, 0))
         self._mean_ns = None
 
-    def mechanism(self, hot_ns: float, cold_ns: float) -> None:
-        """Set the cost of being called."""
-        self.hot_ns, self.cold_ns = hot_ns, cold_ns
+    def mechanism(self, hot: tuple[float, float], cold: tuple[float, float]) -> None:
+        """Set what a call costs inside and outside (ns), with hot and with cold caches."""
+        self._hot, self._cold = hot, cold
 
     @property
     def each_ns(self) -> int | None:
-        """Recent cost of a call with cold caches, ns; None before the first sample."""
-        return self.of(1, COLD_NS) if self._samples else None
+        """Recent cost of a call, ns; None before the first sample."""
+        return self.of(1) if self._samples else None
 
-    def of(self, calls: int, lasted_ns: int) -> int:
-        """Cost in ns of `calls` in `lasted_ns`."""
+    def of(self, calls: int) -> int:
+        """Cost of `calls`, ns."""
         if not (calls and self._samples):
             return 0
-        cold = min(lasted_ns / (COLD_NS * calls), 1.0)
-        called_ns = self.hot_ns + cold * max(self.cold_ns - self.hot_ns, 0.0)
         if (mean_ns := self._mean_ns) is None:
             self._mean_ns = mean_ns = mean_of_most(self._samples)
-        return round(calls * (called_ns + mean_ns))
+        (hot_ns, least_ns), (cold_ns, most_ns) = self._hot, self._cold
+        cold = min(max(mean_ns - hot_ns, 0.0) / max(cold_ns - hot_ns, 1.0), 1.0)
+        return round(calls * (mean_ns + least_ns + cold * max(most_ns - least_ns, 0.0)))
 
 
 def give_way(since_ns: int) -> int:
@@ -182,7 +182,7 @@ class Recorder:
         self.cost = OwnCost(COST_SAMPLE)  # of a collective
         self.event_cost = OwnCost()  # of an event on the training thread
         self.end_cost = OwnCost()  # of ending a step
-        self.own_ns = 0  # thread time of our probe in it
+        self.own_ns = 0  # thread time of what is not done in each step, in it
         self.held_ns = 0  # delays that we have applied in it
         self.blocking: dict[int, int] = {}  # thread -> its last collective that blocks the caller
         self._threads: dict[int, int] = {self.ident: 0}
@@ -443,7 +443,7 @@ class Recorder:
         """Begin the next step: records from here on belong to it.
 
         Return its number, the record of the step that has ended (written at once, in case the
-        process dies), and at its end the kernel's counters, our events and our probe's thread time.
+        process dies), at its end the kernel's counters, and of it our events and `own_ns`.
         """
         words, end = self.words, self._end_step
         step = words[_STEP_WORD] + 1
@@ -479,8 +479,8 @@ class Recorder:
             "collectives": len(found),
             "bytes": sum(seen[3] for seen in found),
         }
-        ours_ns = closed.own_ns + self.event_cost.of(closed.events, 0) + self.end_cost.of(1, 0)
-        counted["agent_ns"] = ours_ns + self.cost.of(len(found), closed.end_ns - closed.start_ns)
+        ours_ns = closed.own_ns + self.event_cost.of(closed.events) + self.end_cost.of(1)
+        counted["agent_ns"] = ours_ns + self.cost.of(len(found))
         closed.collectives, closed.pauses = found[:STEP_COLLECTIVES], pauses
         words, base = self.spool.words, self.spool.word_of(closed.seq)
         if words[base] == closed.seq:  # still in the ring

@@ -27,10 +27,12 @@ class DispatcherHooks:
         torch: Any,
         observer: Observer,
         operations: Sequence[DispatcherOperation] = COLLECTIVES + POINT_TO_POINT,
+        key: str = "BackendSelect",
     ) -> None:
         self._torch = torch
         self._observer = observer
         self._operations = operations
+        self._key = key
         self._library: Any = None
         self._over: Any = None
         self.unseen: list[str] = []  # operations this torch does not have
@@ -44,7 +46,7 @@ class DispatcherHooks:
                 self.unseen.append(operation.name)
                 continue
             kernel = self._kernel(operation, packet.default)
-            library.impl(operation.name, kernel, "BackendSelect", with_keyset=True)
+            library.impl(operation.name, kernel, self._key, with_keyset=True)
         self._library = library
 
     @property
@@ -58,8 +60,8 @@ class DispatcherHooks:
         over = self._over = library.Library("c10d", "IMPL")
         for operation in self._operations:
             if operation.name not in self.unseen:
-                library._impls.discard(f"c10d/{operation.name}/BackendSelect")  # torch < 2.10 asks
-                over.impl(operation.name, library.fallthrough_kernel, "BackendSelect")
+                library._impls.discard(f"c10d/{operation.name}/{self._key}")  # torch < 2.10 asks
+                over.impl(operation.name, library.fallthrough_kernel, self._key)
 
     def resume(self) -> None:
         """Make the dispatcher call the kernels again."""
@@ -82,7 +84,7 @@ class DispatcherHooks:
         end, failed, give_up = observer.end, observer.failed, observer.give_up
         cost = observer.recorder.cost
         redispatch = overload.redispatch
-        below = self._torch._C.DispatchKey.BackendSelect
+        below = getattr(self._torch._C.DispatchKey, self._key)
         unbox_work = self._torch._C._distributed_c10d.Work.unbox
 
         def kernel(keyset: Any, *args: Any) -> Any:

@@ -138,8 +138,8 @@ class TorchHooks:
     def _measure_mechanism(self) -> None:
         from evenstep.hooks.torch.mechanism import Measurement
 
-        pass_on = self._native.pass_on if self._native else None
-        self._measurement = Measurement(self._torch, self._recorder.cost.mechanism, pass_on)
+        functions = self._native.session.functions if self._native else None
+        self._measurement = Measurement(self._torch, self._recorder.cost.mechanism, functions)
         self._undo.append(self._measurement.stop)
 
     def begins_step(self, step: int, *, spared: bool) -> int:

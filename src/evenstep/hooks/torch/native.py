@@ -47,7 +47,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "retire": (None, (_Pointer,)),
     "sequence": (_u64, (_Pointer,)),
     "gate": (None, (_Pointer, _Pointer)),
-    "pass_by": (None, (ctypes.c_bool,)),
+    "set_apart": (None, (_Pointer, _Pointer)),
     "look": (None, (_Pointer,)),
     "capture": (None, (_Pointer, _u64)),
     "batch": (_u64, (_Pointer, ctypes.c_bool)),
@@ -102,6 +102,10 @@ class Session:
     def arm(self) -> None:
         """Record from now on."""
         self.functions.arm(self.handle, self._ring)
+
+    def set_apart(self) -> None:
+        """Record the calls of this thread here, while the word `ARMED` says so."""
+        self.functions.set_apart(self.handle, self._ring)
 
     def hook(self, which: int, recorder: Recorder, *parts: object, method: bool = False) -> Any:
         """A hook of Python's functions with its parts, as recorder.cpp names them; `method`: to be
@@ -228,10 +232,6 @@ class NativeKernels:
     def disarm(self) -> None:
         """Pass every call through from now on; also in a forked child, which has its own words."""
         self.session.words[_ARMED] = 0
-
-    def pass_on(self) -> None:
-        """Pass the calls of this thread through: they are not the program's."""
-        self.session.functions.pass_by(True)
 
     def capture(self, captures: int) -> None:
         """Set the number of CUDA graphs being captured: meanwhile no event is queried."""

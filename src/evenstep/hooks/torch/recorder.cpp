@@ -255,7 +255,7 @@ using Batch = std::vector<std::pair<Timer*, MarkPointer>>;
 
 // What we know of a thread: together, because each is found by a call.
 struct Thread {
-  bool passing = false;      // whether its calls are not the program's
+  Session* apart = nullptr;  // records its calls, which are not the program's
   uint64_t calls = COST_EVERY / 2;  // the first is not sampled: it enters its group
   uint64_t asked = 0;        // the backward whose end of compute we have asked for
   Batch* batch = nullptr;    // between its beginning and end
@@ -520,7 +520,7 @@ struct Session {
 
 std::atomic<Session*> current{nullptr};
 
-Session* recording() { return mine.passing ? nullptr : current.load(std::memory_order_acquire); }
+Session* recording() { return mine.apart ? mine.apart : current.load(std::memory_order_acquire); }
 
 // Keeps the ring in place during a call or a callback; empty where nothing is recorded.
 class Hold {
@@ -1297,8 +1297,12 @@ Group* evenstep_group(Session* session, const char* name, uint32_t index, const 
 void evenstep_retire(Group* group) { group->retired.store(true); }
 uint64_t evenstep_sequence(Group* group) { return group->sequence.load(); }
 
-// Set whether calls of this thread pass through.
-void evenstep_pass_by(bool pass) { mine.passing = pass; }
+// Record the calls of this thread apart, from now on; where the session is not armed they pass.
+// Without a session they are the program's again.
+void evenstep_set_apart(Session* session, void* ring) {
+  if (session) session->ring = static_cast<Record*>(ring);
+  mine.apart = session;
+}
 void evenstep_gate(Session* session, void (*gate)()) { session->gate.store(gate); }
 void evenstep_capture(Session* session, uint64_t captures) {
   std::lock_guard<std::mutex> lock(session->capture);

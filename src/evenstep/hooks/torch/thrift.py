@@ -69,7 +69,7 @@ class Thrift:
             if ours - was_ours != theirs - was_theirs:
                 return  # a backend that counts otherwise: none can be left out
             issued += ours - was_ours
-        cost_ns, every = self._recorder.cost.of(issued, lasted_ns), 1
+        cost_ns, every = self._recorder.cost.of(issued), 1
         if cost_ns > BUDGET * lasted_ns:
             while every < MOST_EVERY and cost_ns + CHANGE_NS > BUDGET * lasted_ns * every:
                 every *= 2
