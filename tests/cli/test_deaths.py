@@ -212,3 +212,24 @@ def test_a_silent_rank_that_waits_for_a_core_is_not_called_blocked(
     assert said == []
     watch._report_silent_ranks()
     assert said == [f"no heartbeat of rank 1 (process {os.getpid()}) for 6 s: {why}"]
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason"), [(True, "exit"), (True, "detached"), (False, "exit")]
+)
+def test_a_rank_that_raised_is_reported_once_though_its_process_takes_long_to_end(
+    ends, tmp_path, monkeypatch, raised, reason
+):
+    watch, said = ends
+    path = RunFolder(tmp_path).spool_path(0, 1)
+    spool = Spool.create(path, {"rank": 1}, ring_bytes=1, summary_bytes=1)
+    if raised:
+        spool.add_fact("raised", {"type": "ValueError", "message": "no labels", "monotonic_ns": 1})
+    spool.add_fact("closed", {"monotonic_ns": 2, "reason": reason})
+    spool.shut()
+    watch._ranks[0] = _Rank(path, 1, os.getpid(), 0)
+    monkeypatch.setattr(deaths, "_heartbeat_ns", lambda path: time.monotonic_ns() - 1_500_000_000)
+    for _ in range(2):
+        watch._report_silent_ranks()
+    died = f"rank 1 (process {os.getpid()}) died: ValueError: no labels"
+    assert said == [died] * (raised and reason == "exit")

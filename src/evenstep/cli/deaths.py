@@ -38,6 +38,7 @@ PREEMPTING = frozenset({signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM})
 SOON_S, LATER_S = 0.25, 2.0  # between scans for new ranks: until some run, and afterwards
 LAST_S = 10.0  # for the last exits, at most: a filesystem that hangs does not hold the launcher
 SILENT_S = 5.0  # a live rank without a heartbeat for so long is reported
+ENDING_S = 1.0  # one that has raised, after so long: its libraries may take many seconds to end
 LOG_BYTES, LINE_LENGTH, MOST_LINES = 1 << 16, 300, 4  # limits for lines of driver and NCCL logs
 _STOPPED = "T"
 _GET_INFO = 0xC040FF0B  # PIDFD_GET_INFO of linux/pidfd.h, in the 64 bytes of its first version
@@ -185,26 +186,41 @@ class RankExits:
             add_last_fact(rank.path, "ended", ended)
         except (OSError, ValueError) as error:
             self._say(f"how rank {rank.rank} ended is not in its trace: {error}")
-        if wrong and not self._asked and rank.attempt not in self._reported:
-            self._reported.add(rank.attempt)
-            living = [each for each in self._ranks.values() if each.attempt == rank.attempt]
-            self._say(_death_message(rank, ended, self._clean_exit.get(rank.attempt), living))
-        elif not wrong:
+        if wrong:
+            self._report_death(rank, ended)
+        else:
             self._clean_exit.setdefault(rank.attempt, rank)
 
+    def _report_death(self, rank: _Rank, ended: dict[str, Any]) -> None:
+        """Report the first death of an attempt, unless it was asked for."""
+        if self._asked or rank.attempt in self._reported:
+            return
+        self._reported.add(rank.attempt)
+        living = [
+            each for each in self._ranks.values() if each.attempt == rank.attempt and each != rank
+        ]
+        self._say(_death_message(rank, ended, self._clean_exit.get(rank.attempt), living))
+
     def _report_silent_ranks(self) -> None:
-        """Report live ranks without heartbeat: stopped, or with a blocked interpreter."""
+        """Report live ranks without heartbeat: stopped, with a blocked interpreter, or about to end
+        for what they raised."""
         now_ns = time.monotonic_ns()
         for rank in self._ranks.values():
             beat_ns, waited_ns = _heartbeat_ns(rank.path), core_wait_ns(rank.pid)
             silent_ns = now_ns - beat_ns
             if self._beats.get(rank.path, (0, 0))[0] != beat_ns:
                 self._beats[rank.path] = beat_ns, waited_ns
-            if not beat_ns or rank.path in self._silent or silent_ns < SILENT_S * 1e9:
+            if not beat_ns or rank.path in self._silent or silent_ns < ENDING_S * 1e9:
+                continue
+            found = collectable(rank.path)
+            if found and found.closed:  # the process is about to end
+                self._silent.add(rank.path)
+                if found.raised:
+                    self._report_death(rank, {})
+                continue
+            if silent_ns < SILENT_S * 1e9:
                 continue
             self._silent.add(rank.path)
-            if _has_closed(rank.path):  # the trace has ended; the process is about to
-                continue
             state = (process_stat(rank.pid) or [""])[STATE]
             why = "its process is stopped" if state == _STOPPED else "its interpreter does not run"
             waited_ns -= self._beats[rank.path][1]

@@ -53,6 +53,7 @@ class CollectableSpool(NamedTuple):
     path: Path
     node: str
     closed: bool  # its rank has ended its trace
+    raised: bool  # an exception ends its process
     over: bool  # nobody writes to it any more
 
 
@@ -68,14 +69,14 @@ def collectable(path: Path) -> CollectableSpool | None:
             tables = os.pread(file.fileno(), min(fields[10], MOST_TABLES_BYTES), fields[9])
         identity = json.loads(text)
         entries = layout.unpack_entries(tables)
-        facts = {
-            json.loads(text)["key"] for _, kind, _, text in entries if kind == layout.TABLE_FACT
-        }
+        told = [json.loads(text) for _, kind, _, text in entries if kind == layout.TABLE_FACT]
+        facts = {fact["key"]: fact["value"] for fact in told}
         node = str(identity.get("hostname") or "unnamed")
         at = layout.HEARTBEAT_OFFSET
         beat_ns = int.from_bytes(page[at : at + 8], "little")
-        over = is_gone(identity, beat_ns) or not facts.isdisjoint(("closed", "ended"))
-        return CollectableSpool(path, node, "closed" in facts, over)
+        over = is_gone(identity, beat_ns) or "closed" in facts or "ended" in facts
+        raised = "raised" in facts and dict(facts.get("closed") or {}).get("reason") == "exit"
+        return CollectableSpool(path, node, "closed" in facts, raised, over)
     except _DAMAGE:
         return None
 
