@@ -50,7 +50,8 @@ class Job:
     meets: bool = False  # who sends waits at once, until the receiver has come and has it
     transfer: Callable[[Do, int], float] = lambda do, step: 0.5 * MS
     fabric_noise: float = 0.02
-    issue_ns: Callable[[int], float] | None = None  # by step: what a host needs to issue any work
+    issue_ns: Callable[[int, int], float] | None = None  # to issue any work, by step and rank
+    ahead: bool = False  # hosts do not wait for their devices at the end of a step
 
     def run(self) -> _Run:
         return _Run(self)
@@ -78,7 +79,7 @@ class _Run:
 
     def _step(self) -> None:
         job, start = self.job, self.now.copy()
-        if job.issue_ns:  # hosts wait for their devices at the end of a step
+        if job.issue_ns and not (job.ahead and self.issued):
             self.issued = dict(enumerate(start))
         programs = [job.program(rank) for rank in range(job.ranks)]
         longest = max(map(len, programs))
@@ -111,7 +112,7 @@ class _Run:
             self._phase(rank, do.phase, self.now[rank], self.now[rank] + length, length)
             self.now[rank] += length
             if self.job.issue_ns:
-                self.issued[rank] += self.job.issue_ns(self.step)
+                self.issued[rank] += self.job.issue_ns(self.step, rank)
                 self.now[rank] = max(self.now[rank], self.issued[rank] + 10_000)
             return True
         if do.what in ("wait", "next"):

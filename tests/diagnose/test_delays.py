@@ -130,7 +130,7 @@ def test_less_work_before_one_operation_makes_up_for_no_lateness_at_the_next():
         for rank in range(2):
             run.step(rank, step, begin - 52, begin)
     costs, late = Costs(run.graph()), np.array([[0.0, 12 * MS]] * 8)
-    gained = costs.saved([costs.relieved(Cause.WORK, late, np.array([False, True]))])
+    gained = costs.saved([costs.relieved(Cause.WORK, late, np.array([False, True]), 0 * late)])
     assert gained[0, 1:] / MS == pytest.approx(20, abs=0.01)
 
 
@@ -141,5 +141,16 @@ def test_what_a_device_does_after_the_last_operation_of_a_late_step_is_taken_wit
     work[4, 1], work[5, 1] = 30.0, 13.0
     costs, late = Costs(streams(work).graph()), np.zeros((9, 4))
     late[4, 1] = 20 * MS
-    gained = costs.saved([costs.relieved(Cause.WORK, late, np.zeros(4, bool))])[0] / MS
+    gained = costs.saved([costs.relieved(Cause.WORK, late, np.zeros(4, bool), 0 * late)])[0] / MS
     assert gained.tolist() == pytest.approx([0, 0, 0, 0, 20, 3, 0, 0, 0], rel=2 * FASTEST_DRIFT)
+
+
+def test_what_is_on_record_does_not_go_with_the_work_of_a_rank_that_is_always_late():
+    """Lane 1 is late by 30 ms in every step: 20 of them without a core, 10 with more to do."""
+    work = np.full((9, 4), 10.0)
+    work[:, 1] = 40.0
+    costs, late, chronic = Costs(streams(work).graph()), np.zeros((9, 4)), np.arange(4) == 1
+    late[:, 1] = 10 * MS
+    for recorded, gained in [(2 * late, 10), (0 * late, 30)]:
+        change = costs.relieved(Cause.WORK, late, chronic, recorded)
+        assert costs.saved([change])[0, 1:] / MS == pytest.approx(gained, rel=0.001)

@@ -59,15 +59,16 @@ def test_a_device_whose_host_is_ahead_is_not():
     assert "Launch-bound" not in {finding.title for finding in found}
 
 
-def launched(late_ns, **how):
+def launched(late_ns, slower_ns=0, late=0.5, **how):
     """Six times a step 10 ms of work, then an all-reduce of 3 ms that is waited for at once. Hosts
-    issue each work in 4 ms, in about half of the steps in `late_ns`."""
-    late = np.random.default_rng(3).random(60) < 0.5
+    issue each work in 4 ms, in about half of the steps in `late_ns`, rank 3's in more."""
+    late = np.random.default_rng(3).random(60) < late
     layer = [Do("work", 10 * MS), Do("call", group=0)]
     return Job(
         ranks=4, groups=[("default_pg", (0, 1, 2, 3))], program=lambda _: 6 * layer, steps=60,
         device=True, transfer=lambda *_: 3 * MS, noise=0.01,
-        issue_ns=lambda step: late_ns if late[step] else 4 * MS, **how,
+        issue_ns=lambda step, rank: late_ns + slower_ns * (rank == 3) if late[step] else 4 * MS,
+        **how,
     ).run()  # fmt: skip
 
 
@@ -81,20 +82,32 @@ def test_what_late_issue_costs_is_seen_where_hosts_were_ahead():
     assert "not recorded" not in finding.cause
 
 
+def test_hosts_that_are_all_slow_are_launch_bound_though_one_is_the_slowest():
+    """Of layers of 10 ms and a transfer of 3 ms, issued in 16 ms, by rank 3 in 17 ms: its device
+    alone is seen to begin what has just been issued, and the others wait for it."""
+    late = launched(16 * MS, slower_ns=MS, late=1.0, ahead=True)
+    well = launched(4 * MS, late=1.0, ahead=True)
+    found = {finding.title: finding for finding in diagnose(late.trace()).findings}
+    assert found["Launch-bound"].where.ranks == ()
+    lost = sum(finding.severity for finding in found.values())
+    assert lost == pytest.approx(1 - well.length_ns / late.length_ns, rel=0.02)
+    assert found["Launch-bound"].severity > lost / 2
+
+
 def test_a_host_that_is_half_a_millisecond_ahead_after_long_work_is_no_launch():
     """It was asked for the loss in between: of the 60 ms before it, the device idled in none."""
     layer = [Do("work", 60 * MS), Do("call", group=0)]
     job = Job(
         ranks=4, groups=[("default_pg", (0, 1, 2, 3))], program=lambda _: 2 * layer, device=True,
-        noise=0.002, issue_ns=lambda _: 59.5 * MS,
+        noise=0.002, issue_ns=lambda *_: 59.5 * MS,
     )  # fmt: skip
     assert "Launch-bound" not in {finding.title for finding in diagnose(job.run().trace()).findings}
 
 
 def test_where_hosts_are_ahead_in_a_small_part_only_the_cost_lies_between_nothing_and_all():
     """Layers of 6 and 12 ms are issued in 13 ms, each with a transfer of 2 ms beside it."""
-    job = replace(prefetched(), transfer=lambda *_: 2 * MS, issue_ns=lambda _: 13 * MS)
-    late, well = job.run(), replace(job, issue_ns=lambda _: MS).run()
+    job = replace(prefetched(), transfer=lambda *_: 2 * MS, issue_ns=lambda *_: 13 * MS)
+    late, well = job.run(), replace(job, issue_ns=lambda *_: MS).run()
     finding = diagnose(late.trace()).findings[0]
     assert finding.title == "Launch-bound"
     (remedy,) = finding.options

@@ -135,7 +135,7 @@ def test_a_pause_that_another_rank_s_hides_goes_with_it():
     costs = Costs(grid.graph, {1: tuple(stops)})
     late = by_step_and_lane(grid.graph, stops[0]) * 1.0
     assert (late / MS).sum(axis=0) == pytest.approx([20, 1], abs=0.1)
-    assert saved(grid.graph, costs.relieved(1, late, np.zeros(2, bool))) == pytest.approx(
+    assert saved(grid.graph, costs.relieved(1, late, np.zeros(2, bool), 0 * late)) == pytest.approx(
         20, abs=0.1
     )
 

@@ -14,7 +14,13 @@ from evenstep.diagnose.graph.peers import more_by_direction
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.graph.structure import by_step_and_lane, overlap_of_issues
 from evenstep.diagnose.lateness.cost import Blame, Costs, blame
-from evenstep.diagnose.lateness.delays import WORK_PHASES, Cause, Delays, attribute
+from evenstep.diagnose.lateness.delays import (
+    WORK_PHASES,
+    Cause,
+    Delays,
+    attribute,
+    recorded_ns,
+)
 from evenstep.diagnose.lateness.thresholds import above_others
 from evenstep.diagnose.levels import MINOR, MOST
 from evenstep.diagnose.measure.attempts import Death, attempts_of, deaths, first_of, hung_first
@@ -220,7 +226,8 @@ class Case:
     def without(self, cells_ns: Array, cause: Cause) -> Change:
         """The change that removes this much (steps × ranks) of what is recorded for a cause."""
         chronic = self.delays.chronic & (cause == Cause.WORK)
-        return self.costs.relieved(cause, cells_ns[self.grid.sampled], chronic)
+        known = recorded_ns(self.delays.late_ns)[self.grid.sampled]
+        return self.costs.relieved(cause, cells_ns[self.grid.sampled], chronic, known)
 
     def saved(self, change: Change) -> Array:
         """What a change saves of each step; in a large run, that of the nearest sampled step."""

@@ -91,12 +91,13 @@ class Costs:
         usual = quantiles(table.took_ns, kind, UNDISTURBED, int(kind.max(initial=-1)) + 1)
         return Change.of_transfers(mine, np.minimum(table.took_ns, usual[kind])[mine])
 
-    def relieved(self, cause: int, late_ns: Array, chronic: Array) -> Change:
+    def relieved(self, cause: int, late_ns: Array, chronic: Array, recorded_ns: Array) -> Change:
         """Cells (steps × lanes) without their lateness for this cause: taken from where its records
         lie, if there are any, else from where the cell does more than others, or always does more
-        (`chronic`, lanes). Of a late lane, what the records of other steps hid goes, too."""
+        (`chronic`, lanes), beside what they are late for other causes that are `recorded_ns`. Of a
+        late lane, what the records of other steps hid goes, too."""
         if cause not in self.on_record_ns:
-            return self._like_others(late_ns, chronic)
+            return self._like_others(late_ns, chronic, recorded_ns)
         recorded, issuing = self.on_record_ns[cause]
         rows = self.graph.rows
         whole = by_step_and_lane(self.graph, recorded)
@@ -109,13 +110,15 @@ class Costs:
         took = self.graph.took_ns[operations] - sooner[issued]
         return Change(chosen, self.graph.own_ns[chosen] - less[chosen], operations, took)
 
-    def _like_others(self, late_ns: Array, chronic: Array) -> Change:
+    def _like_others(self, late_ns: Array, chronic: Array, recorded_ns: Array) -> Change:
         """Cells without their lateness, taken from places where they do more than others: chronic
-        lanes where they usually do, and all of that, as having less to do between other operations
-        makes up for nothing (without a peer that is not: in such phases), others where they do in
-        that very step; from all places where those explain less than half. What a device does after
-        the last operation of a late step is seen before the first of the next, and taken there."""
+        lanes where they usually do, and all of that but what is on record, as having less to do
+        between other operations makes up for nothing (without a peer that is not: in such phases),
+        others where they do in that very step; from all places where those explain less than half.
+        What a device does after the last operation of a late step is seen before the first of the
+        next, and taken there."""
         changed, late_ns = self.graph.own_ns.copy(), self._by_segment(late_ns)
+        recorded_ns = self._by_segment(recorded_ns)
         for part in self.parts:
             wanted = late_ns[part.segments][:, part.lanes]
             if not (wanted > 0).any():
@@ -125,9 +128,8 @@ class Costs:
                 weight = part.by_place(self.in_phases_ns())
             else:
                 weight = _excess(own, late)
-                wanted = np.where(
-                    late & (wanted > 0), np.maximum(wanted, weight.sum(axis=2)), wanted
-                )
+                usual = weight.sum(axis=2) - recorded_ns[part.segments][:, part.lanes]
+                wanted = np.where(late & (wanted > 0), np.maximum(wanted, usual), wanted)
             explains = weight.sum(axis=2, keepdims=True) >= MOST * wanted[:, :, None]
             less = _distribute(wanted, np.where(explains, weight, own), own)
             ended = self.graph.device[part.lanes] & ~late & (np.diff(part.segments) == 1)[:, None]

@@ -151,6 +151,11 @@ def _hidden(grid: StepGrid, held: Array, programs: Sequence[Array]) -> Array:
     return found
 
 
+def recorded_ns(late: dict[Cause, Array]) -> Array:
+    """How late each cell is for causes that are recorded."""
+    return np.asarray(sum(cells for cause, cells in late.items() if cause != Cause.WORK))
+
+
 def _cost(
     grid: StepGrid, costs: Costs, late: dict[Cause, Array], chronic: Array
 ) -> tuple[dict[Cause, Array], Array]:
@@ -160,8 +165,9 @@ def _cost(
     A cause costs the mean of what it saves when it is removed first and when it is removed last.
     """
     present = [cause for cause, cells in late.items() if cells.any()]
+    known, work = recorded_ns(late)[grid.sampled], Cause.WORK
     changes = [
-        costs.relieved(cause, late[cause][grid.sampled], chronic & (cause == Cause.WORK))
+        costs.relieved(cause, late[cause][grid.sampled], chronic & (cause == work), known)
         for cause in present
     ]
     others = [costs.combined([*changes[:at], *changes[at + 1 :]]) for at in range(len(changes))]

@@ -244,6 +244,7 @@ def _allocator(case: Case) -> list[Finding]:
 # -- launches --------------------------------------------------------------------------------------
 
 COMPUTING = 0.8  # of the time before, taken to be compute: a guess, and the finding says so
+ALL = slice(None)
 EXPECTATIONS = 100  # of work that an idle device hides: steps of the estimate
 
 
@@ -275,7 +276,8 @@ def _issues(case: Case) -> _LateIssues:
 
 
 def _late_issue(case: Case) -> list[Finding]:
-    """Devices, most of them, that are idle in their own time, as hosts issue their work too late.
+    """Devices that are idle in their own time, as hosts issue their work too late: most of them, or
+    a few that the others wait for while their own hosts are as slow.
 
     A profile shows it: nothing ran, and no record explains the host's delay. Without one, a stream
     that enters a collective as soon as it is issued was idle before: for what it took beyond the
@@ -289,12 +291,14 @@ def _late_issue(case: Case) -> list[Finding]:
         np.bincount(lane, each, len(graph.ranks)) for each in (own, issues.idle_ns, late_ns)
     )
     lanes = idle >= NAMED * np.maximum(whole, 1)
+    gain = _gain_of_issues(case, issues)
     if np.count_nonzero(lanes) < np.count_nonzero(graph.device) / 2:
-        return _late_hosts(case, ended > MOST * whole)
+        theirs = _at_once(graph, own - issues.idle_ns * lanes[lane], lanes)
+        if case.share(case.saved(theirs)).value >= MOST * gain.share.value:
+            return _late_hosts(case, ended > MOST * whole)
     share = float(np.median((idle if issues.profiled else ended)[lanes] / whole[lanes]))
     sure = (late_ns * issues.known).sum() >= MOST * late_ns.sum()
     seen, mode = "idle" if issues.profiled else "issued", "runtime_jitter.launch"
-    gain = _gain_of_issues(case, issues)
     return finding_of(
         case, mode, gain, confidence=None if sure else 0.5,
         numbers={
@@ -320,9 +324,10 @@ def _gain_of_issues(case: Case, issues: _LateIssues) -> Gain:
     return gain._replace(change=lambda base: case.costs.combined([base, change]))
 
 
-def _at_once(graph: Graph, own_ns: Array) -> Change:
-    """The change to hosts that issue at once, and to this own work of all rows."""
-    issues = np.unique(graph.host[graph.host >= 0])
+def _at_once(graph: Graph, own_ns: Array, lanes: Array | slice = ALL) -> Change:
+    """The change to hosts of these lanes that issue at once, and to this own work of all rows."""
+    theirs = np.isin(graph.rows.lane, np.arange(len(graph.ranks))[lanes])
+    issues = np.unique(graph.host[theirs & (graph.host >= 0)])
     took = np.minimum(graph.took_ns[issues], 0.0)
     return Change(np.arange(len(own_ns)), own_ns, issues, took)
 
