@@ -475,3 +475,31 @@ def test_idle_compute_tells_after_which_share_of_its_work_it_waited():
     assert share[0, 0] == pytest.approx(3 / 8)
     assert np.isnan(share[0, 1:]).all()
     assert told.tolist() == [True, False]
+
+
+def test_gathers_that_hosts_hold_back_for_compute_tell_when_it_got_there():
+    """Of a step's eight layers of 10 ms, lane 2's of 14, each ends with a scatter. Once two more
+    are issued after a scatter, as compute comes to it, the host issues the next gather: one that
+    takes 12 ms, so that most begin only as the one before is over."""
+    layers, steps, pace = 8, 6, np.array([1.0, 1.0, 1.4])[:, None]
+    done = (10.0 * np.arange(1, layers * steps + 1) + 100 * (np.arange(layers * steps) // 8)) * pace
+    issued, over = done + 0.01, np.zeros_like(done)
+    for layer in range(layers * steps):
+        began = np.maximum(issued[:, layer], over[:, layer - 1] if layer else 0)
+        over[:, layer] = began.max() + 12
+    began = np.maximum(issued, np.pad(over, ((0, 0), (1, 0)))[:, :-1])
+    # in order of issue: the scatter of a layer, then the gather that awaits the scatter two before
+    first = lambda of: np.pad(of, ((0, 0), (2, 0)))[:, :-2]  # noqa: E731
+    enter = np.stack([done, first(began)], axis=2)[:, 2:].reshape(3, -1)
+    leave = np.stack([done + 1, first(over)], axis=2)[:, 2:].reshape(3, -1)
+    hosts = np.stack([first(issued) - 0.01, first(issued)], axis=2)[:, 2:].reshape(3, -1)
+    rows, table = entries_of(enter[:, None], leave[:, None])
+    slack = np.rint(rows.enter_ns - hosts.reshape(-1) * MS).astype(np.int64)
+    turn = np.arange(len(table)) % 2
+    table = table.with_column("op", np.where(turn, int(Op.ALL_GATHER), 5))
+    moved = with_reached(rows.with_column("slack_ns", slack), table.with_column("queue", turn))
+    gathers = turn[rows.operation] == 1
+    assert (rows.enter_ns[gathers] / MS - hosts.reshape(-1)[gathers]).max() > 5
+    assert moved.enter_ns[gathers] / MS == pytest.approx(hosts.reshape(-1)[gathers])
+    assert (moved.slack_ns[gathers] == -1).all()  # nothing of the host
+    assert (moved.slack_ns[~gathers] > 0).all()

@@ -106,15 +106,22 @@ def on_all_lanes(rows: Columns, row: Array, which: Array, number: Array) -> Arra
 
 def usual_shares(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
     """Shares where programs usually wait: after the last of several reductions, for anything else
-    at once, for a message sent never. (kinds, FURTHEST); nan: no wait."""
+    at once, for a message sent never; and for what is issued as compute gets there, before the
+    first work that is never done sooner. (kinds, FURTHEST); nan: no wait."""
     number = rows.operation[gaps.row - 1]
     reduces = np.isin(operations.op, _REDUCTIONS)
     more = reduces[number] & reduces[rows.operation[gaps.row]] & ~gaps.opens
     waits = means(~more & ~rows.sends[gaps.row - 1], gaps.kind) > MOST
-    went_on = gaps.lasted < gaps.over[0] - CROSSING_NS
-    waits &= means(went_on, gaps.kind) <= MINOR
+    went_on = np.stack([means(gaps.lasted < over - CROSSING_NS, gaps.kind) for over in gaps.over])
+    went_on = went_on > MINOR
     share = np.full((len(waits), FURTHEST), np.nan)
-    share[waits, 0] = 0.0
+    share[waits & ~went_on[0], 0] = 0.0
+    issued = rows.slack_ns >= 0 if "slack_ns" in rows else np.ones(len(rows), bool)
+    limited = ~issued & issued.any()
+    for ahead in range(1, FURTHEST) if limited.any() else ():
+        later = limited[gaps.row - 1 - ahead] & np.isfinite(gaps.over[ahead])
+        later &= np.append(False, went_on[ahead - 1][gaps.kind[:-1]])
+        share[(means(later, gaps.kind) > MOST) & ~went_on[ahead], ahead] = 0.0
     return share
 
 

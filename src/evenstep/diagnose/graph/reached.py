@@ -14,11 +14,12 @@ from evenstep.diagnose.graph.awaited import (
     usual_shares,
 )
 from evenstep.diagnose.graph.gaps import Gaps, clearly, gaps_between, weighted_median
-from evenstep.diagnose.graph.streams import CROSSING_NS, move_sooner
-from evenstep.diagnose.graph.structure import means
-from evenstep.diagnose.levels import MINOR
-from evenstep.trace.columns import Array, Columns, begins, running_maximum
+from evenstep.diagnose.graph.streams import CROSSING_NS, LAUNCH_NS, move_sooner
+from evenstep.diagnose.graph.structure import TimeLine, grouped_order, means, row_numbers
+from evenstep.diagnose.levels import FEWEST, MINOR
+from evenstep.trace.columns import Array, Columns, begins, run_numbers, running_maximum
 
+NEVER, NO_HOST = -1, -1
 REACHED_ROUNDS = 2  # of usual work and entries held by their queue in turn
 
 
@@ -32,6 +33,7 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
     operation before is in flight, and all stay; so do those that no host is known to have issued,
     as in dumps, whose times between are estimates.
     """
+    rows = _with_limited_issues(rows, operations)
     mine = np.flatnonzero(rows.on_device & np.isnan(rows.computed_ns) & (rows.slack_ns >= 0))
     mine = mine[np.lexsort([rows.seq[mine], rows.lane[mine]])]
     some = rows.select(mine)
@@ -62,6 +64,52 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
         work, share = _usual_work(some, operations, gaps, held[gaps.row])
         sooner[gaps.row] = np.rint(_held_ns(stamped, share, work, held[gaps.row]))
     return move_sooner(rows, mine, passed + first + sooner)
+
+
+def _with_limited_issues(rows: Columns, operations: Columns) -> Columns:
+    """The entries of streams beside compute, moved to when they were issued where their hosts wait
+    for compute before each, which then tells when compute got there, and nothing of the host: as
+    fully sharded modules free what they gathered before they gather more (`limit_all_gathers`).
+    What compute had come to by then is there by then, too, when its own queue holds it up."""
+    mine = np.flatnonzero(rows.on_device & np.isnan(rows.computed_ns) & (rows.slack_ns >= 0))
+    mine = mine[np.lexsort([rows.seq[mine], rows.lane[mine]])]
+    some = rows.select(mine)
+    number, issued = some.operation, some.enter_ns - some.slack_ns
+    own = row_numbers(some.lane, operations.queue[number], operations.op[number])
+    order = grouped_order(own, np.arange(len(own)))
+    ended = np.empty(len(own), np.int64)
+    ended[order] = np.where(begins(own[order]), NEVER, np.append(0, some.leave_ns[order][:-1]))
+    free = (some.slack_ns > LAUNCH_NS) & (np.abs(some.enter_ns - ended) > CROSSING_NS)
+    limited, lead = _limited(some, own, free, operations.message[number])
+    if not limited.any():
+        return rows
+    paced, step = np.flatnonzero(limited[lead:]) + lead, run_numbers(some.lane, some.step)
+    paced = paced[(step[paced] == step[paced - lead]) & ~(limited | free)[paced - lead]]
+    at = np.where(limited, issued, some.enter_ns)
+    at[order] = np.minimum(running_maximum(at[order], own[order]), some.enter_ns[order])
+    at[paced - lead] = np.clip(issued[paced], issued[paced - lead], at[paced - lead])
+    enter, slack = rows.enter_ns.copy(), rows.slack_ns.copy()
+    enter[mine] = at
+    slack[mine] = np.where(limited & (at - issued <= LAUNCH_NS), NO_HOST, at - issued)
+    return rows.with_column("enter_ns", enter).with_column("slack_ns", slack)
+
+
+def _limited(rows: Columns, own: Array, free: Array, message: Array) -> tuple[Array, int]:
+    """Entries, in order of lane and issue, that are issued as compute comes to others; and how many
+    entries those come before. `own` numbers the kinds of each lane, `free` entries begin as compute
+    reaches them. Those sought begin before compute reaches what their host had issued earlier."""
+    issued = rows.enter_ns - rows.slack_ns
+    reached = running_maximum(np.where(free, rows.enter_ns, NEVER), rows.lane)
+    early = ~free & ~message & (reached > rows.enter_ns + CROSSING_NS)
+    if not early.any():
+        return early, 0
+    came = np.flatnonzero(free)[grouped_order(rows.lane[free], rows.enter_ns[free])]
+    line = TimeLine(rows.lane[came], rows.enter_ns[came])
+    last = line.before(rows.lane, issued + CROSSING_NS) - 1
+    sure = early & (np.abs(issued - np.append(line.values, NEVER)[last]) <= LAUNCH_NS)
+    told, other = (np.bincount(own, each) for each in (sure, early & ~sure))
+    lead = np.bincount(np.maximum(np.arange(len(own)) - came[last], 0)[sure], minlength=1).argmax()
+    return ((told > other) & (told >= FEWEST))[own] & ~free, int(lead)
 
 
 def _since_issued(rows: Columns, lost: Array) -> Array:

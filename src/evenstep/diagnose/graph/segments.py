@@ -13,6 +13,7 @@ import numpy as np
 from evenstep.diagnose.graph.gaps import FURTHEST
 from evenstep.diagnose.graph.lanes import NONE, STEP_END, WORKED, single_operations
 from evenstep.diagnose.graph.schedule import Links
+from evenstep.diagnose.graph.streams import CROSSING_NS
 from evenstep.diagnose.graph.structure import (
     NO_INTERVALS,
     Batch,
@@ -20,6 +21,7 @@ from evenstep.diagnose.graph.structure import (
     Intervals,
     TimeLine,
     length_before,
+    means,
     quantiles,
     row_hash,
     row_numbers,
@@ -322,8 +324,10 @@ def _resumption_rows(
     The time since the issue before, but for what the host was `busy` with, grows with a wait, by
     the wait, and else not at all: that it does is taken from the slope over all entries of the lane
     at the same place of a step, or, as ends of waits are known roughly, from the part of its
-    variance. Of such rows it is the last.
+    variance. Of such rows it is the last; where entries of a lane tell when compute got to them,
+    of those that are mostly there before the issue.
     """
+    told = np.bincount(rows.lane, (rows.enter >= 0) & (rows.slack_ns < 0)) > 0
     lane, run = rows.lane[entry], run_numbers(rows.lane[entry], rows.step[entry])
     place = row_numbers(np.arange(len(run)) - np.searchsorted(run, run), np.bincount(run)[run])
     event = np.flatnonzero((rows.enter >= 0) | rows.ends)
@@ -335,12 +339,14 @@ def _resumption_rows(
     cell = row_numbers(place, lane)  # lanes differ, in what they wait and work
     at = at - length_before(busy, lane, at)
     time = time - length_before(busy, rows.lane[last], time)
-    before = np.append(0, at[:-1])
+    since = np.append(0, at[:-1])
     source = np.full(len(entry), NONE)
     for turn in (0, *range(FURTHEST, 0, -1)):  # entries before, the usual number and one by one
         event = own - (np.minimum(turn, lead) if turn else lead)
         known = (event >= 0) & (rows.lane[last[event]] == lane) & ~begins(lane)
-        lasted, waited = at - before, np.maximum(time[event] - before, 0)
+        before = means(time[event] <= at + CROSSING_NS, place)[place] > MOST
+        known &= before | ~told[lane]
+        lasted, waited = at - since, np.maximum(time[event] - since, 0)
         count = np.maximum(np.bincount(cell, known), 1)
         lasted, apart = (
             (each - (np.bincount(cell, each * known) / count)[cell]) * known
