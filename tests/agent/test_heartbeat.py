@@ -159,10 +159,8 @@ def test_an_exception_is_told_by_the_one_it_was_raised_from(spool, recorder, unc
 
 def test_of_an_exception_of_a_worker_the_line_is_told_that_says_what(spool, recorder, uncaught):
     """As torch's DataLoader raises it again, with the traceback of the worker in its message."""
-    what = "OSError: [Errno 5] Input/output error: 'shard-17.tar'"
-    trace = (
-        "Caught OSError in DataLoader worker process 0.\nTraceback (most recent call last):\n  x"
-    )
-    uncaught(OSError(f"{trace}\n{what}\n"))
+    what = "[Errno 5] Input/output error: 'shard-17.tar'"
+    trace = "Original Traceback (most recent call last):\n  x"
+    uncaught(OSError(f"Caught OSError in DataLoader worker process 0.\n{trace}\nOSError: {what}\n"))
     Heartbeat(recorder).note_uncaught()
     assert facts(spool)["raised"]["message"] == what

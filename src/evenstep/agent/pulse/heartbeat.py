@@ -143,11 +143,10 @@ def _describe(error: BaseException) -> dict[str, Any]:
     except Exception:  # a script's own class
         message = ""
     lines = message.strip().split("\n")
-    told = lines[
-        -1 if "Traceback (most recent call last):" in lines else 0
-    ]  # of a worker: its last
+    # a worker's exception, raised again, has the worker's traceback in its message
+    told = lines[-1 if "Traceback (most recent call last)" in message else 0]
     return {
         "type": name,
-        "message": told[:LONGEST_MESSAGE],
+        "message": told.removeprefix(f"{name}: ")[:LONGEST_MESSAGE],
         "frames": frames_of_error(error),
     }
