@@ -57,14 +57,15 @@ class Gaps(NamedTuple):
                 yield over, part[self.kind]
 
     def work(self, share: Array) -> tuple[Array, Array]:
-        """The work in each gap, and whether a wait or an idle device at its end hides how long it
-        took."""
+        """The work in each gap, and whether a wait or an idle device near its end hides how long it
+        took: what is done between, as copying out of what was gathered, is short."""
         work: Array = self.lasted
         unseen = self.idle
         for over, part in self.waits(share):
             rest = np.where(part < 1, 1 - part, np.nan)
             work = np.fmin(work, (self.lasted - over) / rest)
-            unseen = unseen | (part == 1) & (self.lasted <= over + AT_ONCE_NS)
+            soon = np.maximum(AT_ONCE_NS, TELLING * self.lasted)
+            unseen = unseen | (part == 1) & (self.lasted <= over + soon)
         told = ~np.isnan(self.computed)
         return np.where(told, self.computed, np.maximum(work, 0.0)), unseen & ~told
 
