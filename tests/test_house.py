@@ -20,24 +20,26 @@ LISTS = {"cli", "diagnose/modes", "scenario/presets"}
 MOST_OF_A_PREFIX = 3
 #: Lines a package may have. Raised only with a reason beside it.
 BUDGET = {
-    "agent": 6420,  # the token between hosts and on storage, one store client a node,
+    "agent": 6449,  # the token between hosts and on storage, one store client a node,
     # intervals of lateness, and windows that end with a step's first collective came;
     # what an action did is written when it is ended; events of compiled hooks reach the account;
     # a step marked beside an optimizer counts once; a file closed by the job is not ours any more,
-    # nor is the account that compiled code reads; collections that are called are told apart
-    "attachment": 531, "cli": 4635, "compiled": 232,  # what needs no package
-    # is listed without any
-    "diagnose": 15354,  # no device begins what its host has yet to issue, in a replay too;
+    # nor is the account that compiled code reads; collections that are called are told apart;
+    # a step's end is paid from its first instruction; a rank that hangs in it has a store
+    "attachment": 531, "cli": 4663, "compiled": 232,  # what needs no package
+    # is listed without any; a rank that raised is told before its libraries have ended
+    "diagnose": 15478,  # no device begins what its host has yet to issue, in a replay too;
     # kernels held by their queue are told from compute that waits; a device that lags by its last
-    # kernel alone is idle; ranks of one program are late together; dumps tell what a queue hid
+    # kernel alone is idle; ranks of one program are late together; dumps tell what a queue hid;
+    # gathers that hosts hold back, waits in a circle, roots that wait, files that are cut
     "doctor": 2007,
     "explain": 1067,
     "export": 1432,  # a full disk leaves no part of an export; alerts are
     # posted here
     "frameworks": 537,  # an observed engine or model is not kept alive
-    "hooks": 4907,  # batches of messages on devices; compiled code ends a step and
-    # hooks functions of Python
-    "host": 1615, "pacing": 1632,
+    "hooks": 4953,  # batches of messages on devices; compiled code ends a step and
+    # hooks functions of Python; a call is compared with none and with one passed on, in turns
+    "host": 1615, "pacing": 1614,
     "probe": 1660,  # children that were started end when a later one cannot start
     "report": 2946,  # steps that grow longer are told, also of a run that is healthy; and a number
     # neither better nor worse has no word in a comparison
@@ -54,14 +56,14 @@ BUDGET = {
     # of kernels without their launches; logs of more trainers; timers of Megatron-LM and DeepSpeed;
     # tables with a column per worker or a row per metric, JSON of any nesting; what a file is that
     # is known but not read; marks of a profile that overlap
-    "trace": 5757,  # what facts of a spool must look like is checked where they are read;
+    "trace": 5758,  # what facts of a spool must look like is checked where they are read;
     # which operations of a table follow which, and how it reduces, stands here for both; an event
     # table is a class of its own, in memory or on disk; whether a spool's process lives is one rule
     # and so is whether a descriptor is still ours; rows are numbered by their keys here
     "watch": 1608,  # the live page's words are made here, no longer by a script of its own
     "workers": 279,
 }  # fmt: skip
-WHOLE = 76_237
+WHOLE = 76_447
 
 
 def imports(name):
