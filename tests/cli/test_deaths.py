@@ -14,7 +14,7 @@ from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.folder import RunFolder, started_ticks
 from evenstep.trace.spool.identity import boot_id, hostname
 from evenstep.trace.spool.layout import Flag, Kind, Op
-from evenstep.trace.spool.spool import Spool
+from evenstep.trace.spool.spool import Spool, add_last_fact
 
 #: Starts a process and prints its number; asks for its end when told to, not before it was seen.
 PARENT = """
@@ -96,6 +96,22 @@ def test_a_rank_that_was_gone_before_it_was_found_has_died(ends, tmp_path):
     assert "ended" in read_spool(path).facts
     assert len(said) == 1
     assert "died" in said[0]
+
+
+@pytest.mark.parametrize(("first", "recorded"), [(1, False), (0, True)])
+def test_of_earlier_attempts_and_of_recorded_ends_nothing_is_said(tmp_path, first, recorded):
+    parent, _, path = rank(tmp_path, "input()")
+    parent.stdin.close()
+    parent.send_signal(signal.SIGUSR1)
+    parent.wait(PATIENCE_S)
+    if recorded:  # by another launcher on this machine
+        add_last_fact(path, "ended", {"signal": "SIGKILL"})
+    before, said = read_spool(path).facts, []
+    watch = RankExits(RunFolder(tmp_path), said.append, first)
+    watch.start()
+    watch.finish()
+    assert said == []
+    assert read_spool(path).facts == before
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,8 @@ class RankExits:
         self._discover()
         self._record_exits(0)
         for rank in self._missed:
-            if not _has_closed(rank.path):
+            found = collectable(rank.path) if rank.attempt >= self._first else None
+            if found and not (found.closed or found.ended):
                 self._record(rank, {"monotonic_ns": _heartbeat_ns(rank.path)})
 
     def _record_exits(self, timeout_s: float) -> None:

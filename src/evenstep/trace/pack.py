@@ -54,6 +54,7 @@ class CollectableSpool(NamedTuple):
     node: str
     closed: bool  # its rank has ended its trace
     raised: bool  # an exception ends its process
+    ended: bool  # how its process ended is recorded
     over: bool  # nobody writes to it any more
 
 
@@ -76,7 +77,7 @@ def collectable(path: Path) -> CollectableSpool | None:
         beat_ns = int.from_bytes(page[at : at + 8], "little")
         over = is_gone(identity, beat_ns) or "closed" in facts or "ended" in facts
         raised = "raised" in facts and dict(facts.get("closed") or {}).get("reason") == "exit"
-        return CollectableSpool(path, node, "closed" in facts, raised, over)
+        return CollectableSpool(path, node, "closed" in facts, raised, "ended" in facts, over)
     except _DAMAGE:
         return None
 
