@@ -94,6 +94,14 @@ def test_hosts_that_are_all_slow_are_launch_bound_though_one_is_the_slowest():
     assert found["Launch-bound"].severity > lost / 2
 
 
+@pytest.mark.filterwarnings("error")
+def test_devices_that_are_each_idle_too_briefly_to_be_named_are_not_launch_bound():
+    """Of 60 steps about 6 last 14 ms a layer instead of 13: less than 1 % of the time."""
+    late = launched(14 * MS, late=0.1)
+    titles = {finding.title for finding in diagnose(late.trace()).findings}
+    assert "Launch-bound" not in titles
+
+
 def test_a_host_that_is_half_a_millisecond_ahead_after_long_work_is_no_launch():
     """It was asked for the loss in between: of the 60 ms before it, the device idled in none."""
     layer = [Do("work", 60 * MS), Do("call", group=0)]

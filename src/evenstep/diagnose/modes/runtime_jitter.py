@@ -291,6 +291,8 @@ def _late_issue(case: Case) -> list[Finding]:
         np.bincount(lane, each, len(graph.ranks)) for each in (own, issues.idle_ns, late_ns)
     )
     lanes = idle >= NAMED * np.maximum(whole, 1)
+    if not lanes.any():
+        return _late_hosts(case, ended > MOST * whole)
     gain = _gain_of_issues(case, issues)
     if np.count_nonzero(lanes) < np.count_nonzero(graph.device) / 2:
         theirs = _at_once(graph, own - issues.idle_ns * lanes[lane], lanes)
