@@ -198,6 +198,8 @@ def test_a_part_of_a_run_is_called_so_also_where_it_is_healthy(diagnosis: Diagno
     diagnosis.findings.clear()
     diagnosis.summary.update(ranks=16)
     assert lines(diagnosis)[1:] == [f"Only part of the run: {files}"]
+    diagnosis.limits[:] = ["left out: /run/rank-00001.spool: the header is damaged"]
+    assert lines(diagnosis)[1:] == ["Only part of the run: rank-00001.spool left out"]
 
 
 def test_a_cause_does_not_repeat_the_title_that_heads_it(diagnosis: Diagnosis) -> None:

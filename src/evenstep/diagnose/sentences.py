@@ -231,7 +231,8 @@ def partial(summary: Mapping[str, Any], limits: Sequence[str]) -> str:
     for how in ("left out", "read in part"):
         files = [limit for limit in limits if limit.startswith(f"{how}: ")]
         if len(files) == 1:
-            parts.append(_FOLDERS.sub("", files[0].split(": ")[1]))
+            told = _FOLDERS.sub("", files[0].split(": ")[1])
+            parts.append(told if " " in told else f"{told} {how}")
         elif files:
             parts.append(f"{len(files):,} files {how}")
     return f"Only part of the run: {', '.join(parts)}" if parts else ""
