@@ -48,6 +48,9 @@ def _rows(name: str, steps: int) -> list[Row]:
     tails = [_p99(times) for times in (before, after)]
     since = [_p99(times[pays]) for times in (before, after)]
     inside, outside = after[acted & pays], after[~acted & pays]
+    left_out = (
+        f"{_p99(outside):.1f} ms in {outside.size} left out" if outside.size else "none left out"
+    )
     (told,) = acting["told"]
     low, high = told["low"], told["high"]
     ends = "no interval" if low is None else f"{100 * low:+.2f} to {100 * high:+.2f}"
@@ -62,9 +65,8 @@ def _rows(name: str, steps: int) -> list[Row]:
             f"{after.mean():.1f} ms)", tails[1] <= 0.5 * tails[0] if halved else None, command),
         Row(f"{what}: p99 of steps since it was found to pay", "halved" if halved else "none",
             f"{since[0]:.1f} ms, {since[1]:.1f} ms with it (times {since[1] / since[0]:.2f}) in "
-            f"{pays.sum()} steps, {outside.size} of which are left out: p99 {_p99(inside):.1f} ms, "
-            f"{_p99(outside):.1f} ms in those left out", since[1] <= 0.5 * since[0] if halved else
-            None, command),
+            f"{pays.sum()} steps; p99 {_p99(inside):.1f} ms in those acted in, {left_out}",
+            since[1] <= 0.5 * since[0] if halved else None, command),
         Row(f"{what}: its own trial", "interval above 0",
             f"{told['word']}, a step is shorter by {100 * told['gain']:.2f} % ({ends}), "
             f"{told['pairs']} pairs, acted in {told['acted_steps']} steps; "

@@ -89,7 +89,7 @@ def _beside_the_truth(jobs: list[Said]) -> Row:
     loud = [text for said in jobs for text in _loud(said)]
     waits = [said.core_wait or 0.0 for said in jobs]
     measured = (
-        f"{len(loud)} ({', '.join(sorted(set(loud)))}); training threads waited "
+        f"{len(loud)} ({', '.join(sorted(loud))}); training threads waited "
         f"{min(waits):.1%} to {max(waits):.1%} of the time for their core"
     )
     return Row(f"findings above 5 % in {len(jobs)} jobs that fill a core with each of 2 ranks",

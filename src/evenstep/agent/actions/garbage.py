@@ -90,7 +90,7 @@ class Garbage(Action):
         return f"the collector pauses {paused:.1%} of the time, {longest:.0f} ms at most"
 
     def begin(self, step: int) -> None:
-        """Take the collector over as soon as it has collected all objects."""
+        """Take the collector over as soon as it has collected all objects, or collects in parts."""
         resident = resident_bytes()
         if not self._ended:
             self._first, self._full = (step, resident), full_collections()
