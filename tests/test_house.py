@@ -26,9 +26,9 @@ BUDGET = {
     # a step marked beside an optimizer counts once; a file closed by the job is not ours any more,
     # nor is the account that compiled code reads; collections that are called are told apart;
     # a step's end is paid from its first instruction; a rank that hangs in it has a store
-    "attachment": 531, "cli": 4663, "compiled": 232,  # what needs no package
+    "attachment": 531, "cli": 4664, "compiled": 232,  # what needs no package
     # is listed without any; a rank that raised is told before its libraries have ended
-    "diagnose": 15478,  # no device begins what its host has yet to issue, in a replay too;
+    "diagnose": 15481,  # no device begins what its host has yet to issue, in a replay too;
     # kernels held by their queue are told from compute that waits; a device that lags by its last
     # kernel alone is idle; ranks of one program are late together; dumps tell what a queue hid;
     # gathers that hosts hold back, waits in a circle, roots that wait, files that are cut
@@ -56,14 +56,14 @@ BUDGET = {
     # of kernels without their launches; logs of more trainers; timers of Megatron-LM and DeepSpeed;
     # tables with a column per worker or a row per metric, JSON of any nesting; what a file is that
     # is known but not read; marks of a profile that overlap
-    "trace": 5758,  # what facts of a spool must look like is checked where they are read;
+    "trace": 5759,  # what facts of a spool must look like is checked where they are read;
     # which operations of a table follow which, and how it reduces, stands here for both; an event
     # table is a class of its own, in memory or on disk; whether a spool's process lives is one rule
     # and so is whether a descriptor is still ours; rows are numbered by their keys here
     "watch": 1608,  # the live page's words are made here, no longer by a script of its own
     "workers": 279,
 }  # fmt: skip
-WHOLE = 76_447
+WHOLE = 76_452
 
 
 def imports(name):
