@@ -412,6 +412,23 @@ def test_what_compute_waits_for_one_after_the_other_is_not_held_by_its_queue():
     assert (with_reached(rows, table).enter_ns == rows.enter_ns).all()
 
 
+def test_entries_that_hosts_issue_at_once_are_reached_in_order_though_clocks_wander():
+    """After 10 ms of compute, lane 2's 14, four all-reduces of 1 ms follow each other, issued .01
+    ms apart; the host's clock loses .02 ms beside the device's from one kernel to the next."""
+    steps, buckets = 12, 4
+    work = np.array([10.0, 10.0, 14.0])[:, None] * (1 + 0.01 * np.cos(np.arange(steps)))
+    begun = np.cumsum(work.max(axis=0) + buckets) - work.max(axis=0) - buckets
+    first = begun + work
+    over = first.max(axis=0)[:, None] + 1 + np.arange(buckets)
+    enter = np.stack([np.concatenate([each[:, None], over[:, :-1]], axis=1) for each in first])
+    rows, table = entries_of(enter, np.stack([over] * 3))
+    issued = np.tile((begun[:, None] - 0.01 * np.arange(buckets)).reshape(-1), 3)
+    slack = rows.enter_ns - np.rint((issued - 5) * MS).astype(np.int64)
+    moved = with_reached(rows.with_column("slack_ns", slack), table)
+    assert (moved.enter_ns < rows.enter_ns).sum() == 3 * steps * (buckets - 1)
+    assert (np.diff(moved.enter_ns.reshape(3, -1)) >= 0).all()
+
+
 def test_a_reduction_between_replicas_begins_after_the_scatter_before_it_while_compute_goes_on():
     """Weights are kept gathered: of four layers of 10 ms, lane 2's of 14, each scatters for .3 ms,
     then reduces for 1 in another queue, and waits for that after the next layer's work; for the

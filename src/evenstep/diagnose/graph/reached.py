@@ -120,7 +120,7 @@ def _since_issued(rows: Columns, lost: Array) -> Array:
     seen = np.append(np.flatnonzero(there), len(rows) - 1)
     following = np.searchsorted(seen, lost)
     before, after = seen[following - 1], seen[following]
-    issued = rows.enter_ns - rows.slack_ns
+    issued = running_maximum(rows.enter_ns - rows.slack_ns, rows.lane)  # clocks wander
     whole = issued[after] - issued[before]
     told = (whole > 0) & (rows.lane[after] == rows.lane[before])
     part = np.where(told, (issued[lost] - issued[before]) / np.where(told, whole, 1), 0.0)
