@@ -23,6 +23,7 @@ from evenstep.diagnose.graph.lanes import (
 from evenstep.diagnose.graph.reached import with_reached
 from evenstep.diagnose.graph.segments import segments
 from evenstep.diagnose.graph.structure import (
+    NO_HOST,
     NO_INTERVALS,
     Graph,
     Intervals,
@@ -39,7 +40,6 @@ from evenstep.trace.spool.layout import Kind, Phase
 from evenstep.trace.trace import COMPUTE, Trace
 
 BUSY = (Phase.INPUT, Phase.CHECKPOINT, Phase.EVALUATION)  # phases with work of hosts alone
-NO_HOST = -1  # slack of entries that a host makes itself
 SURE_NS = 200_000  # error to which hosts' clocks agree; else each is placed by its own devices
 
 

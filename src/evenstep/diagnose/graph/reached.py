@@ -15,11 +15,11 @@ from evenstep.diagnose.graph.awaited import (
 )
 from evenstep.diagnose.graph.gaps import Gaps, clearly, gaps_between, weighted_median
 from evenstep.diagnose.graph.streams import CROSSING_NS, LAUNCH_NS, move_sooner
-from evenstep.diagnose.graph.structure import TimeLine, grouped_order, means, row_numbers
+from evenstep.diagnose.graph.structure import NO_HOST, TimeLine, grouped_order, means, row_numbers
 from evenstep.diagnose.levels import FEWEST, MINOR
 from evenstep.trace.columns import Array, Columns, begins, run_numbers, running_maximum
 
-NEVER, NO_HOST = -1, -1
+NEVER = -1
 REACHED_ROUNDS = 2  # of usual work and entries held by their queue in turn
 
 
@@ -34,8 +34,7 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
     as in dumps, whose times between are estimates.
     """
     rows = _with_limited_issues(rows, operations)
-    mine = np.flatnonzero(rows.on_device & np.isnan(rows.computed_ns) & (rows.slack_ns >= 0))
-    mine = mine[np.lexsort([rows.seq[mine], rows.lane[mine]])]
+    mine = _as_issued(rows)
     some = rows.select(mine)
     held, chained = _held_by_queue(some, operations), _follow_other_queues(some, operations)
     if not (held | chained).any():
@@ -66,13 +65,18 @@ def with_reached(rows: Columns, operations: Columns) -> Columns:
     return move_sooner(rows, mine, passed + first + sooner)
 
 
+def _as_issued(rows: Columns) -> Array:
+    """Entries of devices whose hosts are known to have issued them, by lane and order of issue."""
+    mine = np.flatnonzero(rows.on_device & np.isnan(rows.computed_ns) & (rows.slack_ns >= 0))
+    return mine[np.lexsort([rows.seq[mine], rows.lane[mine]])]
+
+
 def _with_limited_issues(rows: Columns, operations: Columns) -> Columns:
     """The entries of streams beside compute, moved to when they were issued where their hosts wait
     for compute before each, which then tells when compute got there, and nothing of the host: as
     fully sharded modules free what they gathered before they gather more (`limit_all_gathers`).
     What compute had come to by then is there by then, too, when its own queue holds it up."""
-    mine = np.flatnonzero(rows.on_device & np.isnan(rows.computed_ns) & (rows.slack_ns >= 0))
-    mine = mine[np.lexsort([rows.seq[mine], rows.lane[mine]])]
+    mine = _as_issued(rows)
     some = rows.select(mine)
     number, issued = some.operation, some.enter_ns - some.slack_ns
     own = row_numbers(some.lane, operations.queue[number], operations.op[number])

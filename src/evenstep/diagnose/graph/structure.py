@@ -73,6 +73,7 @@ class Graph:
         return np.asarray(self.operations.took_ns)
 
 
+NO_HOST = -1  # slack of entries that a host makes itself
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
