@@ -55,5 +55,6 @@ def diagnose_sizes(traces: list[Trace]) -> dict[str, Any]:
     """What `diagnose --json` prints of runs of several sizes together."""
     from evenstep.diagnose.engine import diagnose
     from evenstep.diagnose.modes.scaling_collapse import diagnose_together
+    from evenstep.diagnose.predict.scaling import scaling_point
 
-    return diagnose_together([(trace, diagnose(trace)) for trace in traces]).to_json()
+    return diagnose_together([scaling_point(one, diagnose(one)) for one in traces]).to_json()

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from evenstep.cli import diagnose
 from evenstep.cli.main import main
 from tests.diagnose.attempts_run import Start, write
 
@@ -54,3 +55,17 @@ def test_a_page_of_runs_of_one_size_is_refused_before_they_are_diagnosed(
     monkeypatch.setattr("evenstep.cli.traces.judge", lambda _: pytest.fail("diagnosed"))
     assert main(["diagnose", *runs, "--html", str(tmp_path / "page.html")]) == 2
     assert "give one trace, or runs of different sizes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("html", [False, True])
+def test_runs_of_several_sizes_are_read_once_here_or_by_workers(tmp_path, monkeypatch, html):
+    runs = [str(write(tmp_path / f"run{n}", [Start(0, 40)], world=n)) for n in (2, 4)]
+    opened, read = [], diagnose._open
+    monkeypatch.setattr(
+        diagnose,
+        "_open",
+        lambda given, bundle, task: opened.append(bundle) or read(given, bundle, task),
+    )
+    page = ["--html", str(tmp_path / "page.html")] if html else []
+    main(["diagnose", *runs, "--workers", "2", *page])
+    assert len(opened) == len(runs) * html

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import pytest
 
 from evenstep.diagnose.engine import diagnose
-from evenstep.diagnose.measure.attempts import KEY, Attempt
+from evenstep.diagnose.measure.attempts import KEY, Attempt, with_attempts
 from evenstep.importers.opening import load, open_trace
 from tests.diagnose.attempts_run import Start, write
 
@@ -64,3 +64,16 @@ def test_what_the_first_step_takes_longer_is_initialisation(tmp_path):
     run = write(tmp_path, [Start(0, 40, [0])])  # 2 s longer, as if it compiled
     found = diagnose(load(run)).summary["goodput"]
     assert found["lost"]["init"] == pytest.approx(2 / 42, abs=1e-3)
+
+
+def test_steps_whose_numbers_go_on_begin_with_initialisation_too(tmp_path):
+    trace = load(write(tmp_path, [Start(0, 40, [0])]))
+    trace.summaries = trace.summaries.copy()
+    trace.summaries["first_step"] += 1000
+    assert diagnose(trace).summary["goodput"]["lost"]["init"] == pytest.approx(2 / 42, abs=1e-3)
+
+
+def test_every_attempt_compiles_again(tmp_path):
+    run = write(tmp_path, [Start(0, 40, [0]), Start(60, 40, [0])])  # until 42 s, and until 102 s
+    found = diagnose(with_attempts(load(run), run)).summary["goodput"]
+    assert found["lost"]["init"] == pytest.approx(4 / 102, abs=1e-3)

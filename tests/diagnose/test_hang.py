@@ -103,6 +103,13 @@ def test_of_a_circle_its_ranks_are_named_and_not_who_waits_for_them():
     assert finding.where.ranks == [2, 3]
 
 
+def test_ranks_that_wait_for_each_other_apart_from_others_are_a_finding_of_their_own():
+    wait = {"kind": Kind.POINT_TO_POINT, "op": Op.RECV, "group_seq": 0}
+    trace = hung(World(), {rank: {**wait, "peer_or_root": rank ^ 1} for rank in range(4)})
+    titles = [one.title for one in diagnose(trace).findings if one.mode == "hang"]
+    assert titles == ["ranks 0 and 1 wait for each other", "ranks 2 and 3 wait for each other"]
+
+
 def test_who_keeps_several_waiting_is_told_once():
     waits = {"kind": Kind.POINT_TO_POINT, "peer_or_root": 2, "group_seq": 0}
     rows = {1: {**waits, "op": Op.RECV}, 3: {**waits, "op": Op.SEND}}
@@ -126,27 +133,31 @@ def test_of_two_that_differ_neither_is_called_wrong():
     assert finding.cause.startswith("rank 0 (node node0) entered all_reduce of 4096 B, rank 1 ")
 
 
+TWO = World(ranks=2, buckets=2, bucket_bytes=(25_000_000, 16_000_000))  # in turn; 25 MB is due
+
+
 @pytest.mark.parametrize(
     ("call", "wrong"),
     [
         ({"op": Op.BARRIER}, [0, 1]),  # made by 1 alone, or left out by 0
-        ({"bytes_in": 8}, [1]),  # a size that nobody ever brought
+        ({"bytes_in": 8}, [0, 1]),  # likewise
         ({"bytes_in": 16_000_000}, [1]),  # the next bucket's: one was left out
     ],
 )
-def test_of_two_the_one_is_named_that_brought_or_left_out_something(call, wrong):
-    """Buckets of 25 and 16 MB in turn; the one of 25 MB is due."""
-    world = World(ranks=2, buckets=2, bucket_bytes=(25_000_000, 16_000_000))
-    finding = hang_of(hung(world, {0: {"bytes_in": 25_000_000}, 1: call}))
+def test_of_two_the_one_that_left_out_a_call_is_named(call, wrong):
+    finding = hang_of(hung(TWO, {0: {"bytes_in": 25_000_000}, 1: call}))
     assert finding.where.ranks == wrong
     assert ("nothing tells who is wrong" in finding.title) == (len(wrong) > 1)
 
 
-def test_of_two_a_call_nobody_made_before_may_be_missing_on_the_other():
-    world = World(ranks=2, buckets=2, bucket_bytes=(25_000_000, 16_000_000))
-    finding = hang_of(hung(world, {0: {"bytes_in": 25_000_000}, 1: {"bytes_in": 8}}))
-    assert finding.title == "rank 1 entered another call than rank 0"
-    assert finding.cause.endswith("for the first time: rank 0 may have left it out")
+@pytest.mark.parametrize(("site", "wrong"), [(1, [1]), (2, [0, 1])])
+def test_of_two_a_size_that_nobody_ever_brought_is_wrong_in_the_same_line_only(site, wrong):
+    calls = {0: {"bytes_in": 25_000_000, "name": 1}, 1: {"bytes_in": 8, "name": site}}
+    trace = hung(TWO, calls)
+    trace.names = ("", "train.py:31 step", "train.py:40 log")
+    finding = hang_of(trace)
+    assert finding.where.ranks == wrong
+    assert finding.cause.endswith("never brought that size or type before") == (wrong == [1])
 
 
 def test_who_hangs_in_another_group_is_a_victim():

@@ -6,13 +6,14 @@ import pytest
 
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.modes.scaling_collapse import diagnose_together
+from evenstep.diagnose.predict.scaling import scaling_point
 from tests.diagnose.synthetic import MS, World
 
 
 def runs(*worlds, **run):
     traces = [world.trace() for world in worlds]
     traces = [replace(trace, run={**trace.run, **run}) for trace in traces]
-    return [(trace, diagnose(trace)) for trace in traces]
+    return [scaling_point(trace, diagnose(trace)) for trace in traces]
 
 
 def world(ranks, **changes):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.jobs.pipeline import NAMES, Pipeline
 from evenstep.diagnose.predict.changes import FORMS, parse
-from evenstep.diagnose.predict.what_if import add_what_if, answers
+from evenstep.diagnose.predict.what_if import answers
 from evenstep.errors import UsageError
 from evenstep.importers.draft import Draft
 from evenstep.importers.operations.operation_records import trace_of
@@ -204,10 +204,6 @@ def test_computes_of_a_type_as_long_as_usual_are_the_pipeline_run_again():
     before, after = (np.mean(uneven.lengths(which)) for which in (was, ideal))
     found = gain(of_table(uneven.table()), "optype:backward-compute=ideal")
     assert found == pytest.approx(1 - after / before, abs=1e-4)
-
-
-def test_a_diagnosis_of_which_nothing_is_asked_stays_as_it_is():
-    assert add_what_if({"summary": {}}, of_table(Pipeline().table()), []) == {"summary": {}}
 
 
 # -- what cannot be answered -----------------------------------------------------------------------

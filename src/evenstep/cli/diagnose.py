@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,8 @@ from evenstep.diagnose.finding import TERMINAL, Diagnosis
 from evenstep.diagnose.measure.attempts import with_attempts
 from evenstep.diagnose.modes.scaling_collapse import diagnose_together
 from evenstep.diagnose.predict.changes import parse
-from evenstep.diagnose.predict.what_if import add_what_if, answers
+from evenstep.diagnose.predict.scaling import ScalingPoint, scaling_point
+from evenstep.diagnose.predict.what_if import WhatIfGain, answers
 from evenstep.errors import UsageError
 from evenstep.export.anonymise import Scrubber, anonymise_trace
 from evenstep.importers.compression import reporting
@@ -44,8 +46,8 @@ class DiagnosedTrace(NamedTuple):
     """The diagnosis of a trace and its output: `shown` is an object for JSON, or text."""
 
     number: int
-    world: int
-    diagnosis: Diagnosis
+    point: ScalingPoint  # with the diagnosis
+    answers: Sequence[WhatIfGain]
     shown: Any
 
 
@@ -59,28 +61,19 @@ def main(args: argparse.Namespace) -> int:
     given = sort_out([*args.traces, *args.floors])
     files.check_free(args.html, force=args.force)
     tasks = _tasks(args, len(given.bundles))
-    apart = len(tasks) > 1 and not (isinstance(engine, Local) and engine.workers == 1)
+    local = isinstance(engine, Local) and engine.workers == 1
     opened: list[Opened] = []
-    if args.html is not None or not apart:
-        opened = list(_opened_with_progress(given, tasks[0]))
-    if args.html is not None and len(opened) > 1 == len({trace.world for trace, _ in opened}):
-        raise UsageError("--html writes one page: give one trace, or runs of different sizes")
-    if apart:
+    if args.html is None and len(tasks) > 1 and not local:
         results = sorted(engine.carried(tasks, diagnose_in_worker), key=lambda one: one.number)
-    else:
+    else:  # a page needs the traces here
+        opened += _opened_with_progress(given, tasks[0])
+        if args.html is not None and len(opened) > 1 == len({trace.world for trace, _ in opened}):
+            raise UsageError("--html writes one page: give one trace, or runs of different sizes")
         results = [diagnose_task(one, task) for one, task in zip(opened, tasks, strict=True)]
-    read = [trace for trace, _ in opened]
-    if len({one.world for one in results}) > 1:
-        read = read or [trace for trace, _ in _opened_with_progress(given, tasks[0])]
-        together = _diagnose_sizes(read, results, tasks[0])
-        read.append(max(read, key=lambda trace: trace.world))
-        results.append(together)
+    if len({one.point.ranks for one in results}) > 1:
+        results.append(_diagnose_sizes(results, tasks[0].form))
     if args.html is not None:  # before printing: the reader may close the pipe early
-        from evenstep.report.page import html, sheet
-
-        asked, price = answers(read[-1], args.what_if), args.price_per_rank_hour
-        more = {"answers": asked, "price_per_rank_hour": price}
-        sheet.write(args.html, html.render(results[-1].diagnosis, read[-1], **more))
+        _write_page(args, results[-1], opened[results[-1].number][0])
     parts = [one.shown for one in results]
     if args.json:
         print_json(parts[0] if len(parts) == 1 else parts)
@@ -88,7 +81,22 @@ def main(args: argparse.Namespace) -> int:
         print("\n\n".join(parts))
     if args.html is not None:
         tell_written(args.html)
-    return int(worst(one.diagnosis for one in results) > args.fail_above)
+    return int(worst(one.point.diagnosis for one in results) > args.fail_above)
+
+
+def _diagnose_sizes(results: Sequence[DiagnosedTrace], form: str) -> DiagnosedTrace:
+    """Diagnose runs of different sizes together, shown with the largest of them."""
+    together = diagnose_together([one.point for one in results])
+    largest = max(results, key=lambda one: one.point.ranks)
+    point, shown = replace(largest.point, diagnosis=together), _render(together, (), form)
+    return largest._replace(point=point, shown=shown)
+
+
+def _write_page(args: argparse.Namespace, told: DiagnosedTrace, trace: Trace) -> None:
+    from evenstep.report.page import html, sheet
+
+    more = {"answers": told.answers, "price_per_rank_hour": args.price_per_rank_hour}
+    sheet.write(args.html, html.render(told.point.diagnosis, trace, **more))
 
 
 def _default_run(args: argparse.Namespace) -> list[str]:
@@ -136,7 +144,9 @@ def diagnose_task(opened: Opened, task: DiagnosisTask) -> DiagnosedTrace:
     diagnosis = traces.judge(trace)
     if scrub is not None:
         diagnosis = scrub.value(diagnosis)
-    return DiagnosedTrace(task.number, trace.world, diagnosis, _render(diagnosis, trace, task))
+    asked = answers(trace, task.what_if)
+    point, shown = scaling_point(trace, diagnosis), _render(diagnosis, asked, task.form)
+    return DiagnosedTrace(task.number, point, asked, shown)
 
 
 def _open(given: InputPaths, bundle: Bundle, task: DiagnosisTask) -> Opened:
@@ -160,23 +170,14 @@ def _opened_with_progress(given: InputPaths, task: DiagnosisTask) -> Iterable[Op
         yield found
 
 
-def _render(diagnosis: Diagnosis, trace: Trace, task: DiagnosisTask) -> Any:
-    """Render a diagnosis and its what-ifs: an object for JSON, or text."""
-    if task.form == "json":
-        return add_what_if(diagnosis.to_json(), trace, task.what_if)
-    render = {"verbose": terminal.render, "markdown": markdown.render}.get(task.form, brief.render)
-    parts = (render(diagnosis), terminal.render_answers(answers(trace, task.what_if)))
+def _render(diagnosis: Diagnosis, asked: Sequence[WhatIfGain], form: str) -> Any:
+    """Render a diagnosis and answers to what-ifs: an object for JSON, or text."""
+    if form == "json":
+        told = {"what_if": [one.to_json() for one in asked]} if asked else {}
+        return {**diagnosis.to_json(), **told}
+    render = {"verbose": terminal.render, "markdown": markdown.render}.get(form, brief.render)
+    parts = (render(diagnosis), terminal.render_answers(asked))
     return "\n\n".join(text.rstrip() for text in parts if text)
-
-
-def _diagnose_sizes(
-    read: Sequence[Trace], results: Sequence[DiagnosedTrace], task: DiagnosisTask
-) -> DiagnosedTrace:
-    """Diagnose runs of different sizes together, shown with the largest of them."""
-    pairs = [(trace, one.diagnosis) for trace, one in zip(read, results, strict=True)]
-    largest, together = max(read, key=lambda trace: trace.world), diagnose_together(pairs)
-    shown = _render(together, largest, task)
-    return DiagnosedTrace(len(results), largest.world, together, shown)
 
 
 def worst(diagnoses: Iterable[Any]) -> float:

@@ -373,7 +373,8 @@ def goodput(trace: Trace, grid: StepGrid) -> GoodputSeconds | None:
         "checkpoint": grid.phase_ns[Phase.CHECKPOINT],
         "wait": grid.wait_ns,
     }
-    warm_up_s = _warm_up_s(trace, float(grid.duration_ns.mean()))
+    # earlier attempts compiled, too: this one, the last, stands for them
+    warm_up_s = max(len(attempts), 1) * _warm_up_s(trace, float(grid.duration_ns.mean()))
     kept_s = max(running_s - warm_up_s - (lost["lost_work"] if attempts else 0.0), 0.0)
     lost |= {name: float(cells.sum()) / total_ns * kept_s for name, cells in inside.items()}
     return GoodputSeconds(elapsed_s + init_s, {"init": init_s + warm_up_s, **lost})
@@ -394,13 +395,17 @@ def _init_s(trace: Trace) -> float:
 
 
 def _warm_up_s(trace: Trace, usual_ns: float) -> float:
-    """What the first steps took beyond usual ones, of the median rank: compilation, say. Of runs
-    so long that their summary is one of many steps it is an upper bound."""
-    rows = trace.summaries
+    """What a rank's first steps, whatever their numbers, took beyond usual ones, of the median
+    rank: compilation, say. Of runs so long that their summary is one of many steps it is an upper
+    bound."""
+    rows, each = trace.summaries, []
     longer = np.maximum(rows["step_sum_ns"] - rows["count"] * usual_ns, 0)
     longer = np.minimum(longer, WARM_UP_STEPS * rows["step_max_ns"].astype(float))
-    longer *= rows["first_step"] < WARM_UP_STEPS
-    return float(np.median([longer[trace.summary_rank == r].sum() for r in trace.ranks])) / 1e9
+    for rank in trace.ranks:
+        mine = trace.summary_rank == rank
+        before = np.cumsum(rows["count"][mine]) - rows["count"][mine]
+        each.append(longer[mine][before < WARM_UP_STEPS].sum())
+    return float(np.median(each)) / 1e9
 
 
 def _running_s(trace: Trace) -> float:

@@ -275,8 +275,8 @@ def _different(calls: Mapping[int, EnteredCall]) -> tuple[Op, list[int]]:
 def _unusual(events: Columns, waiting: Columns, calls: Mapping[int, EnteredCall]) -> list[int]:
     """Without a majority, the ranks that erred: the call that followed the longest repetition of
     the previous calls was due, as training repeats its collectives, and they left it out, made the
-    one before again, or brought other arguments. A new call is no error: others may have left it
-    out."""
+    one before again, or brought a new size to it from the same line. Any other new call is no
+    error: others may have left it out."""
     group, sequence, rank = (waiting[name][0] for name in ("group", "group_seq", "rank"))
     own = events.select((events.group == group) & (events["rank"] == rank))
     own = own.select(own.group_seq < sequence).sorted_by("group_seq")
@@ -295,7 +295,11 @@ def _unusual(events: Columns, waiting: Columns, calls: Mapping[int, EnteredCall]
         return []
     off = {kinds[-1], *(later for call, later in pairwise(kinds) if call == due)}
     odd = {rank: call[:3] for rank, call in calls.items() if call[:3] != due}
-    erred = (kind in off or (kind[0] == due[0] and kind not in known) for kind in odd.values())
+    sites = {call.name for rank, call in calls.items() if rank not in odd} - {0}
+    erred = (
+        kind in off or (kind[0] == due[0] and kind not in known and calls[rank].name in sites)
+        for rank, kind in odd.items()
+    )
     return sorted(odd) if len(odd) < len(calls) and all(erred) else []
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from math import nan
 from typing import Any
@@ -52,12 +53,21 @@ def _of_group(trace: Trace, group: int) -> str:
 def hang(case: Case) -> list[Finding]:
     """Operations that stood still much longer than a step takes, by the ranks that never came."""
     held_up = {rank for place in case.stuck for rank in place.waiting}
-    alike: dict[tuple[int, ...], list[Stuck]] = {}
+    alike: dict[tuple[bool, Sequence[int]], list[Stuck]] = {}
     for number, place in enumerate(case.stuck):
         circle = bool(place.missing) and set(place.missing) <= held_up
-        key = () if circle else tuple(place.missing) or (-1 - number,)
-        alike.setdefault(key, []).append(place)
-    return [_of_places(case, each, circle=not key) for key, each in alike.items()]
+        those = _held_together(case.stuck, place) if circle else tuple(place.missing)
+        alike.setdefault((circle, those or (-1 - number,)), []).append(place)
+    return [_of_places(case, each, circle=circle) for (circle, _), each in alike.items()]
+
+
+def _held_together(places: Sequence[Stuck], place: Stuck) -> tuple[int, ...]:
+    """The ranks that wait in an operation and for it, and all that are tied to these by others."""
+    ties = [{*one.waiting, *one.missing} for one in places]
+    found, wider = set[int](), {*place.waiting, *place.missing}
+    while found != wider:
+        found, wider = wider, wider.union(*(tie for tie in ties if tie & wider))
+    return tuple(sorted(found))
 
 
 def _of_places(case: Case, places: list[Stuck], *, circle: bool) -> Finding:
@@ -242,8 +252,8 @@ def out_of_step(trace: Trace, place: Stuck, rank: int) -> str:
         return "did as in earlier steps"
     if before == own and own not in usual:
         return "seems to have made the call before a second time"
-    if own not in made and len(others) == 1:
-        return f"made it for the first time: rank {others[0]} may have left it out"
+    if own not in made and own[0] == expected[0] and len(others) == 1:
+        return "never brought that size or type before"
     followed = dict(pairwise([*made, expected]))
     return "seems to have left a call out" if followed.get(expected) == own else ""
 

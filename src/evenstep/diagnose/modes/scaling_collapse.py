@@ -20,13 +20,11 @@ from evenstep.diagnose.predict.scaling import (
     kind_of,
     last_doubling,
     resample,
-    scaling_point,
     stretches,
 )
 from evenstep.diagnose.sentences import make_finding, say
 from evenstep.statistics.interval import Share, of_draws
 from evenstep.trace.columns import Array
-from evenstep.trace.trace import Trace
 
 
 def find(case: Case) -> list[Finding]:
@@ -96,20 +94,20 @@ OF_THE_LARGEST = (
 )  # fmt: skip
 
 
-def diagnose_together(runs: Sequence[tuple[Trace, Diagnosis]]) -> Diagnosis:
+def diagnose_together(points: Sequence[ScalingPoint]) -> Diagnosis:
     """The diagnosis of runs of several sizes: how throughput scales, and up to which size it pays.
 
     The summary's `scaling` has the curve; its other numbers are those of the largest run. Runs
     without a finished step, and runs that are all of one size, leave only a line in `limits`.
     """
-    points = [scaling_point(trace, diagnosis) for trace, diagnosis in runs]
+    run = {"runs": [one.run for one in points]}
     usable = sorted((one for one in points if len(one.step_ns)), key=lambda one: one.ranks)
     unfinished = len(points) - len(usable)
     limits = [f"runs without a finished step: {unfinished}"] if unfinished else []
     sizes = len({one.ranks for one in usable})
     if sizes < 2:
         limits.append("the runs are all of one size: nothing can be said about scaling")
-        return Diagnosis(_run(runs), _summary(usable, None, "no scaling to judge"), [], limits)
+        return Diagnosis(run, _summary(usable, None, "no scaling to judge"), [], limits)
     kind = kind_of(usable)
     unit, amounts = _amounts(usable, kind)
     means = np.array([float(one.step_ns.mean()) for one in usable])
@@ -122,7 +120,7 @@ def diagnose_together(runs: Sequence[tuple[Trace, Diagnosis]]) -> Diagnosis:
     limits += [*differences(scripts, moved), *_limits(usable, sizes, kind)]
     scaling = {"kind": kind, **describe(measured, unit)}
     verdict = _verdict(measured, findings)
-    return Diagnosis(_run(runs), _summary(usable, scaling, verdict), findings, limits)
+    return Diagnosis(run, _summary(usable, scaling, verdict), findings, limits)
 
 
 def _amounts(points: Sequence[ScalingPoint], kind: str | None) -> tuple[str, Array]:
@@ -133,15 +131,6 @@ def _amounts(points: Sequence[ScalingPoint], kind: str | None) -> tuple[str, Arr
     if kind == "strong":
         return "steps/s", np.ones(len(points))
     return "rank-steps/s", np.array([point.ranks for point in points], float)
-
-
-def _run(runs: Sequence[tuple[Trace, Diagnosis]]) -> dict[str, Any]:
-    return {
-        "runs": [
-            {"run_id": trace.run.get("run_id"), "attempt": trace.attempt, "world": trace.world}
-            for trace, _ in runs
-        ]
-    }
 
 
 def _summary(

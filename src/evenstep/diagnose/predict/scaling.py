@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,7 @@ class ScalingPoint:
     bytes_per_rank: float  # through collectives, per step
     script: str
     diagnosis: Diagnosis
+    run: dict[str, Any]  # its id, attempt and world
 
 
 def scaling_point(trace: Trace, diagnosis: Diagnosis) -> ScalingPoint:
@@ -69,6 +70,7 @@ def scaling_point(trace: Trace, diagnosis: Diagnosis) -> ScalingPoint:
         compute_ns=share * (time.get("mean_ns") or 0.0) or None,
         bytes_per_rank=bytes_per_rank(trace), script=script(trace.run.get("command") or []),
         diagnosis=diagnosis,
+        run={"run_id": trace.run.get("run_id"), "attempt": trace.attempt, "world": trace.world},
     )  # fmt: skip
 
 

@@ -98,13 +98,3 @@ def _check(trace: Trace, spec: Spec) -> None:
             f"--what-if {spec.text!r}: there is no {spec.subject} {absent[0]} in this trace; "
             f"there are {known}{' …' if len(there[spec.subject]) > 16 else ''}"
         )
-
-
-# -- as printed ------------------------------------------------------------------------------------
-
-
-def add_what_if(diagnosis: dict[str, Any], trace: Trace, specs: Sequence[str]) -> dict[str, Any]:
-    """A diagnosis as JSON with `what_if`."""
-    if not specs:
-        return diagnosis
-    return {**diagnosis, "what_if": [answer.to_json() for answer in answers(trace, specs)]}
