@@ -32,6 +32,14 @@ def test_too_few_cores_are_one_finding_without_a_culprit(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_waits_of_most_ranks_are_too_few_cores_though_looks_met_few_tasks(seed):
+    trace = with_scheduler(crowded(seed).trace(), running=3, cores=2)
+    found = [item for item in diagnose(trace).findings if item.severity >= 0.05]
+    assert [(one.title, one.where.ranks) for one in found] == [("CPU oversubscription", ())]
+    assert "now and then more runnable tasks than 2 cores" in found[0].cause
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_real_sleeper_among_them_is_named(seed):
     finding = diagnose(sampled(crowded(seed).slow(1, Phase.BACKWARD, 50 * MS))).findings[0]
     assert (finding.mode, finding.where.ranks) == ("straggler", [1])
@@ -90,7 +98,7 @@ def test_cores_that_others_take_are_not_answered_by_fewer_ranks():
     )
     found = diagnose(with_scheduler(steps.trace(), running=9, cores=8)).findings
     crowded_out = next(one for one in found if one.mode == "runtime_jitter")
-    assert "find what else runs" in crowded_out.options[0].action
+    assert crowded_out.options[0].action.endswith("or move what else runs on node0")
 
 
 def test_ranks_bound_to_a_core_each_have_them_all_between_them():
@@ -99,7 +107,7 @@ def test_ranks_bound_to_a_core_each_have_them_all_between_them():
         info.facts["locality"] = {"cpu": {"allowed": f"{rank}"}}
     found = diagnose(trace).findings[0]
     assert "5 runnable tasks on 4 cores" in found.cause
-    assert "find what else runs" in found.options[0].action
+    assert "move what else runs" in found.options[0].action
 
 
 def test_facts_of_another_shape_name_no_cores():

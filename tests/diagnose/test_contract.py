@@ -100,8 +100,8 @@ def test_the_verdict_says_who_how_much_why_and_what_to_do():
     # 50 of 64.7 + 50 ms
     assert diagnose(world.trace()).verdict == (
         "Rank 1 (node0) costs 44 % of step time, 115 → 64.7 ms a step without it. Why: enters "
-        "last: 50 ms more inside backward than the other ranks. Do: find what rank 1 does inside "
-        "backward that the others do not."
+        "last: 50 ms more inside backward than the other ranks. Do: find and remove what rank 1 "
+        "alone does inside backward."
     )
 
 

@@ -150,7 +150,7 @@ class Case:
 
     @property
     def contended(self) -> bool:
-        """Whether there were more runnable tasks than cores."""
+        """Whether cores were short for most ranks."""
         return self.scheduler is not None and self.scheduler.oversubscribed
 
     @cached_property

@@ -319,7 +319,7 @@ RUN_DELAY_SHARE = 0.03  # of the time: with less, a thread practically always ha
 class Contention(NamedTuple):
     """Waits of training threads for a core."""
 
-    run_delay_share: float  # of the time in steps, mean over ranks
+    run_delay_share: float  # of the time in steps, that at least half of the ranks wait
     runnable: float  # tasks that wanted a core on the worst node, median over time
     cores: float  # that the worst node may use
     node: str  # the worst
@@ -344,17 +344,17 @@ class Contention(NamedTuple):
 
     @property
     def oversubscribed(self) -> bool:
-        """Whether there were more runnable tasks than cores, and threads waited for one."""
-        return self.runnable > self.cores and self.run_delay_share >= RUN_DELAY_SHARE
+        """Whether cores were short for most ranks, however many tasks a few looks saw."""
+        return self.run_delay_share >= RUN_DELAY_SHARE
 
 
 def contention(trace: Trace, grid: StepGrid) -> Contention | None:
     """The contention of a run; None where it was not sampled."""
-    spent_ns = float(grid.duration_ns.sum())
+    spent_ns = grid.duration_ns.sum(axis=0)
     cores, running = (
         metric_samples(trace, f"cpu.{name}") for name in ("allowed_cores", "running_tasks")
     )
-    if not spent_ns or not cores or not running:
+    if not spent_ns.all() or not cores or not running:
         return None
     worst, node, allowed, there = -np.inf, "", 0.0, []
     for name in trace.nodes:
@@ -369,8 +369,9 @@ def contention(trace: Trace, grid: StepGrid) -> Contention | None:
     mine = np.isin(grid.ranks, there)
     wanted_ns = (grid.cpu_ns + grid.run_delay_ns)[:, mine].sum()
     own = len(there) * float(wanted_ns) / float(grid.duration_ns[:, mine].sum())
+    shares = grid.run_delay_ns.sum(axis=0) / spent_ns
     return Contention(
-        run_delay_share=float(grid.run_delay_ns.sum()) / spent_ns, runnable=worst * allowed,
+        run_delay_share=float(np.quantile(shares, 0.5, method="lower")), runnable=worst * allowed,
         cores=allowed, node=node, switches_per_step=float(grid.switches.mean()), ranks=len(there),
         own=own if grid.cpu_ns.any() else np.inf,
     )  # fmt: skip

@@ -188,9 +188,11 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
         numbers={
             "delay": scheduler.run_delay_share,
             "variation": float(step.std() / step.mean()),
-            "runnable": scheduler.runnable,
-            "cores": scheduler.cores,
-            "node": f" of node {scheduler.node}" if scheduler.node else "",
+            "crowd": say(
+                f"{mode}.{'many' if scheduler.runnable > scheduler.cores else 'briefly'}",
+                runnable=scheduler.runnable, cores=scheduler.cores,
+                node=f" of node {scheduler.node}" if scheduler.node else "",
+            ),
             "switches": scheduler.switches_per_step,
             "theirs": say(f"{mode}.theirs", own=scheduler.own) if scheduler.by_others else "",
             "place": scheduler.node or "this host",
