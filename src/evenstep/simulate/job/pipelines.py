@@ -9,7 +9,7 @@ stage waits, fill idle time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from typing import NamedTuple
 
@@ -44,107 +44,79 @@ def replicas(scenario: Scenario) -> Array:
 
 def pipeline(draft: GraphDraft) -> JobGraph:
     """Stages that pass micro-batches on, then an all-reduce among the replicas of a stage."""
-    scenario, work = draft.scenario, draft.work
-    places = grid(scenario)
-    stages = places.transpose(0, 2, 3, 1).reshape(-1, work.pipeline_parallel)
+    scenario, work, use = draft.scenario, draft.work, draft.use
+    places, count = grid(scenario), work.pipeline_parallel
+    stages = places.transpose(0, 2, 3, 1).reshape(-1, count)
     draft.partition("pipeline", stages)
     outer = draft.partition("data", replicas(scenario))
-    inside = _StageCollectives(draft, places)
-    messages = _StageMessages(draft, stages)
+    flows, size = _collectives(draft, places), work.message_bytes / work.context_parallel
+    laid = cache(lambda one, other: draft.library.pairs(size, stages[:, one], stages[:, other]))
+    #: Instances of a message between chunks of layers, -1: one rank; and of a pass's collectives.
+    message = cache(lambda a, b, _: use(laid(a % count, b % count)) if count > 1 else -1)
+    inside = cache(lambda *_: [number for flow in flows if (number := use(flow)) >= 0])
     roles = []
     for tasks in tasks_of(
-            work.schedule, work.pipeline_parallel, work.micro_batches, work.interleaved,
+            work.schedule, count, work.micro_batches, work.interleaved,
             forward=work.forward_ms, backward=work.backward_ms,
         ):  # fmt: skip
         role = RankProgram()
         draft.before(role)
         for task in tasks:
-            _carry_out(draft, role, task, messages, inside)
+            _carry_out(draft, role, task, message, inside)
         roles.append(role)
     draft.reduce_gradients(outer, *roles)
     for role in roles:
         draft.after(role)
     of_rank = np.zeros(scenario.ranks, np.int64)
-    of_rank[stages] = np.arange(work.pipeline_parallel)
+    of_rank[stages] = np.arange(count)
     return draft.graph(*roles, role=of_rank)
 
 
-class _StageMessages:
-    """Activations and their gradients between the stages of a pipeline."""
-
-    def __init__(self, draft: GraphDraft, stages: Array) -> None:
-        size, count = draft.work.message_bytes / draft.work.context_parallel, stages.shape[1]
-        self._count = count
-        laid = cache(lambda one, other: draft.library.pairs(size, stages[:, one], stages[:, other]))
-        self._instance = cache(
-            lambda source, target, _: draft.use(laid(source % count, target % count))
-        )
-
-    def between(self, source: int, target: int, batch: int) -> int:
-        """Instance of a micro-batch's message from a chunk of layers to the next; -1: one rank."""
-        alone = source % self._count == target % self._count
-        return -1 if alone else self._instance(source, target, batch)
-
-
-class _StageCollectives:
+def _collectives(draft: GraphDraft, places: Array) -> list[Flow]:
     """Collectives inside a stage, for a micro-batch's pass through a chunk of its layers."""
-
-    def __init__(self, draft: GraphDraft, places: Array) -> None:
-        work = draft.work
-        flows: list[Flow] = []
-        layers = -(-work.layers // (work.pipeline_parallel * work.interleaved))  # of the fullest
-        #: Instances of the collectives of a kind of task, by kind, chunk and micro-batch.
-        self.instances = cache(lambda *_: [draft.use(flow) for flow in flows])
-        if not layers:
-            return
-        library, size = draft.library, work.message_bytes / work.context_parallel
-        if work.tensor_parallel > 1:
-            inner = draft.partition("tensor", places.reshape(-1, work.tensor_parallel))
-            flows.append(repeat(library.flow("all_reduce", size, inner), 2 * layers))
-        if work.context_parallel > 1:
-            context = draft.partition(
-                "context", places.transpose(0, 1, 3, 2).reshape(-1, work.context_parallel)
-            )
-            keys = work.message_bytes * work.key_share
-            flows.append(repeat(library.flow("all_gather", keys, context), layers))
-        if work.expert_parallel > 1:
-            width = work.expert_parallel
-            data = places.transpose(1, 2, 3, 0).reshape(-1, width)
-            experts = draft.partition("expert", data)
-            flow = library.flow("all_to_all", size, experts, imbalance=work.expert_imbalance)
-            flows.append(repeat(flow, 2 * layers))
+    work, library = draft.work, draft.library
+    size = work.message_bytes / work.context_parallel
+    flows: list[Flow] = []
+    layers = -(-work.layers // (work.pipeline_parallel * work.interleaved))  # of the fullest
+    if layers and work.tensor_parallel > 1:
+        inner = draft.partition("tensor", places.reshape(-1, work.tensor_parallel))
+        flows.append(repeat(library.flow("all_reduce", size, inner), 2 * layers))
+    if layers and work.context_parallel > 1:
+        context = places.transpose(0, 1, 3, 2).reshape(-1, work.context_parallel)
+        keys = work.message_bytes * work.key_share
+        flow = library.flow("all_gather", keys, draft.partition("context", context))
+        flows.append(repeat(flow, layers))
+    if layers and work.expert_parallel > 1:
+        experts = places.transpose(1, 2, 3, 0).reshape(-1, work.expert_parallel)
+        flow = library.flow(
+            "all_to_all", size, draft.partition("expert", experts), imbalance=work.expert_imbalance
+        )
+        flows.append(repeat(flow, 2 * layers))
+    return flows
 
 
 def _carry_out(
-    draft: GraphDraft,
-    role: RankProgram,
-    task: Task,
-    messages: _StageMessages,
-    inside: _StageCollectives,
-) -> None:
+    draft: GraphDraft, role: RankProgram, task: Task, message: Callable[[int, int, int], int],
+    inside: Callable[[int, int, int], list[int]],
+) -> None:  # fmt: skip
     """Add the operations of a task: receive, compute with collectives, and send on."""
     work, stages = draft.work, draft.work.pipeline_parallel
     chunks = stages * work.interleaved
-    step = -1 if task.kind == FORWARD_PASS else 1
+    forward = task.kind == FORWARD_PASS
+    step = -1 if forward else 1
     near, far = task.chunk + step, task.chunk - step
     ends = task.kind != WEIGHT_GRADIENTS
-    forward = task.kind == FORWARD_PASS
     phase = Phase.FORWARD if forward else Phase.BACKWARD
-    if ends and 0 <= near < chunks:
-        number = messages.between(near, task.chunk, task.batch)
-        if number >= 0:
-            role.block(number, receives=True)
+    if ends and 0 <= near < chunks and (number := message(near, task.chunk, task.batch)) >= 0:
+        role.block(number, receives=True)
     with role.phase(phase):
         length = (work.forward_ms if forward else work.backward_ms) * 1e6
         done = role.compute(length * task.share / work.micro_batches / work.interleaved)
         chunk = task.chunk // stages  # its stages have their collectives together
-        for number in inside.instances(task.kind, chunk, task.batch) if ends else ():
-            if number >= 0:
-                done = role.block(number)
-    if ends and 0 <= far < chunks:
-        number = messages.between(task.chunk, far, task.batch)
-        if number >= 0:
-            role.exchange(number, done, stream=ONWARD if forward else BACKWARD)
+        for number in inside(task.kind, chunk, task.batch) if ends else ():
+            done = role.block(number)
+    if ends and 0 <= far < chunks and (number := message(task.chunk, far, task.batch)) >= 0:
+        role.exchange(number, done, stream=ONWARD if forward else BACKWARD)
 
 
 # -- schedules -------------------------------------------------------------------------------------

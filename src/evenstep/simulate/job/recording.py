@@ -7,6 +7,7 @@ Records of all ranks are collected for a block of steps, 14 words of 8 bytes eac
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ BLOCK_BYTES = 1 << 28
 _SEQ, _STEP = 0, 9  # words; the second holds the step below the group
 _PEER = 24  # of 4 bytes, in a record
 _HIDDEN = ("read", "barrier")  # operations that are not recorded
+_COUNTED = (Kind.COLLECTIVE, Kind.POINT_TO_POINT)
 
 OPERATIONS = {
     op.name.lower(): op
@@ -49,27 +51,7 @@ class RecordRow(NamedTuple):
     flags: int = 0
     payload: int = 0
     parts: int = 1  # of the bytes, one on each rank: input of a gather, output of a scatter
-    peer: Array | None = None  # of a message: the other rank
-
-
-class MessageCounts:
-    """Number of messages between each rank and each of its few peers."""
-
-    def __init__(self, ranks: int) -> None:
-        self._peers: Array = np.zeros((ranks, 0), np.int64)
-        self._counts: Array = np.zeros((ranks, 0), np.int64)
-
-    def next(self, peer: Array) -> Array:
-        """Number of the next message between each rank and its peer, from 0. (ranks,)"""
-        known = self._peers == peer[:, None]
-        if not known.any(axis=1).all():
-            self._peers = np.column_stack([self._peers, peer])
-            self._counts = np.column_stack([self._counts, np.zeros(len(peer), np.int64)])
-            known = self._peers == peer[:, None]
-        rows, slot = np.arange(len(peer)), known.argmax(axis=1)
-        number: Array = self._counts[rows, slot].copy()
-        self._counts[rows, slot] += 1
-        return number
+    peer: Array | None = None  # of a message: the other rank; ranks of a role share a stage's peers
 
 
 class Block(NamedTuple):
@@ -92,8 +74,8 @@ class SimulatedRecorder:
         self._which, self._ranks = which, len(which)
         self._sink = sink
         self._templates: dict[tuple[int, ...], Array] = {}
-        self._sequence: dict[int, int] = {}  # collectives of each partition so far
-        self._messages: dict[tuple[int, int], MessageCounts] = {}
+        #: Collectives of each partition, and messages of each kind to the same peers, so far.
+        self._issued: Counter[tuple[object, ...]] = Counter()
         self._buffer = np.zeros((self._ranks, 0, layout.RECORD_WORDS), np.uint64)
         self._used = self._written = self._steps = 0
         self._whole = 0  # records of finished steps: an interrupted one is left out
@@ -122,12 +104,10 @@ class SimulatedRecorder:
         words[:, _STEP] |= np.uint64(number)
         if row.peer is not None:
             words.view(np.int32)[:, _PEER] = row.peer
-            counts = self._messages.setdefault((row.group, row.op), MessageCounts(self._ranks))
-            words[:, layout.WORD_GROUP_SEQ] = counts.next(row.peer)
-        elif row.kind is Kind.COLLECTIVE:
-            sequence = self._sequence.get(row.group, 0)
-            self._sequence[row.group] = sequence + 1
-            words[:, layout.WORD_GROUP_SEQ] = sequence
+        if row.kind in _COUNTED:
+            same = (row.group,) if row.peer is None else (row.group, row.op, row.peer.tobytes())
+            words[:, layout.WORD_GROUP_SEQ] = self._issued[same]
+            self._issued[same] += 1
         elif isinstance(row.group_seq, np.ndarray) or row.group_seq:
             words[:, layout.WORD_GROUP_SEQ] = np.rint(row.group_seq).astype(np.uint64)
         if isinstance(row.held_ns, np.ndarray):
@@ -146,7 +126,7 @@ class SimulatedRecorder:
             record["group"], record["flags"], record["payload"] = row.group, row.flags, row.payload
             record["device"] = layout.HOST_DEVICE
             record["peer_or_root"] = 0 if row.kind is Kind.STEP else layout.NO_PEER
-            if row.kind in (Kind.COLLECTIVE, Kind.POINT_TO_POINT):
+            if row.kind in _COUNTED:
                 record["dtype"], record["reduce_op"] = DType.BFLOAT16, ReduceOp.SUM
             self._templates[key] = record.view(np.uint64)
         return self._templates[key]
