@@ -165,20 +165,20 @@ def test_the_family_is_recognised(kind):
         "lognormal": np.exp(0.3 * random.standard_normal(shape)),
         "pareto": 1 + 0.05 * random.pareto(2.5, shape),
     }
-    assert [noise.kind for noise in fit_noise(factors[kind]).noises] == [kind]
+    assert [noise.kind for noise in fit_noise(factors[kind])] == [kind]
 
 
 def test_what_fits_no_family_is_kept_as_it_is():
     """Two equal peaks: neither is rare."""
     random, shape = drawn(2)
     factor = np.where(random.random(shape) < 0.5, 0.9, 1.1) + 0.01 * random.standard_normal(shape)
-    (noise,) = fit_noise(factor).noises
+    (noise,) = fit_noise(factor)
     assert noise.kind == "recorded"
     assert np.std(noise.values) == pytest.approx(0.1, rel=0.05)
 
 
 def test_nothing_is_no_noise():
-    assert fit_noise(np.ones((100, 4))).noises == []
+    assert fit_noise(np.ones((100, 4))) == []
 
 
 def test_what_all_share_is_told_from_what_each_has():

@@ -142,7 +142,7 @@ def calibrate(seen: Observed) -> Calibration:
         fabric=Fabric(kind="switch", nodes_per_leaf=nodes),
         job=Job(ranks=seen.ranks),
         work=work,
-        collectives=Collectives(algorithm=plan.algorithm, channels=1),
+        collectives=Collectives(algorithm="ring", channels=1),
         noise=(*noises, *loading),
         strategy=Strategy(kind="local_sgd", every=apart) if apart > 1 else Strategy(),
         run=Run(steps=max(steps, 100)),
@@ -198,13 +198,10 @@ def _noises(seen: Observed, compute: Array) -> tuple[list[Noise], Array, float]:
     """Noise of the compute, the factor of each rank, and the length without both."""
     factor = _rank_factors(compute)
     steady = compute / factor
-    found = fit_noise(
-        steady / max(float(np.median(steady)), 1.0), length_ns=float(np.median(steady))
-    )
-    base = float(steady.mean()) / mean_of(found.noises, float(np.median(steady)))
-    slow = list(_slow(factor))
-    pauses = _collector(seen.pause_ns)
-    return [*found.noises, *slow, *pauses], factor, base
+    middle = float(np.median(steady))
+    found = fit_noise(steady / max(middle, 1.0), length_ns=middle)
+    base = float(steady.mean()) / mean_of(found, middle)
+    return [*found, *_slow(factor), *_collector(seen.pause_ns)], factor, base
 
 
 def _input(loaded: Array) -> tuple[list[Noise], float]:
@@ -214,7 +211,7 @@ def _input(loaded: Array) -> tuple[list[Noise], float]:
     factor = _rank_factors(loaded)
     steady = loaded / factor
     mean = float(steady.mean())
-    noises = fit_noise(steady / max(mean, 1.0), phase="input").noises
+    noises = fit_noise(steady / max(mean, 1.0), phase="input")
     return [*noises, *_slow(factor, "input")], mean
 
 

@@ -73,8 +73,7 @@ class WorkPlan(NamedTuple):
     kind: str
     fields: dict[str, Any]
     used: tuple[ObservedCollectives, ...]
-    algorithm: str
-    limits: tuple[str, ...]
+    limits: tuple[str, ...] = ()
 
 
 def work_of(
@@ -122,7 +121,7 @@ def _plan_repeated(usual: Sequence[ObservedCollectives]) -> WorkPlan:
         "buckets": max(1, round(main.per_step)),
     }
     limits = ("only the collective that moves most is in it",) if len(usual) > 1 else ()
-    return WorkPlan("collective", fields, (main,), "ring", limits)
+    return WorkPlan("collective", fields, (main,), limits)
 
 
 def _total(seen: Sequence[ObservedCollectives]) -> float:
@@ -157,7 +156,7 @@ def _plan_layers(
         "gradient_bytes": round(_total(outer)),
     }
     limits = () if calls >= 4 else ("fewer than four collectives in a layer: taken as one layer",)
-    return WorkPlan(kind, fields, (*mine, *_one_group(outer)), "ring", limits)
+    return WorkPlan(kind, fields, (*mine, *_one_group(outer)), limits)
 
 
 def _plan_stages(
@@ -185,7 +184,7 @@ def _plan_stages(
         "schedule": pipeline.schedule,
     }
     used = [one for part in (inner, context, mixed, outer) for one in _one_group(part)]
-    return WorkPlan("pipeline", fields, tuple(used), "ring", ())
+    return WorkPlan("pipeline", fields, tuple(used))
 
 
 def _plan_sharded(
@@ -209,7 +208,7 @@ def _plan_sharded(
     }
     left = len(_one_group(reduced)) > len(copies)
     limits = ("all-reduces beside the sharded layers are left out",) if left else ()
-    return WorkPlan("fsdp", fields, (*scatters, *gathers, *copies), "ring", limits)
+    return WorkPlan("fsdp", fields, (*scatters, *gathers, *copies), limits)
 
 
 def _plan_reduced(
@@ -224,14 +223,14 @@ def _plan_reduced(
     limits = ("collectives other than all-reduces are left out",) if left else ()
     if not mine:
         quiet = ("no gradients are exchanged: ranks do not wait for one another here",)
-        return WorkPlan("ddp", {"gradient_bytes": 0}, (), "ring", quiet)
+        return WorkPlan("ddp", {"gradient_bytes": 0}, (), quiet)
     fields: dict[str, Any] = {"gradient_bytes": round(_total(reduced))}
     if len(mine[0].members) < ranks:
         fields["tensor_parallel"] = ranks // len(mine[0].members)
-        return WorkPlan("tensor", fields, tuple(mine), "ring", limits)
+        return WorkPlan("tensor", fields, tuple(mine), limits)
     fields["buckets"] = max(1, round(sum(one.per_step for one in mine)))
     fields["overlap"] = overlapped
-    return WorkPlan("ddp", fields, tuple(mine), "ring", limits)
+    return WorkPlan("ddp", fields, tuple(mine), limits)
 
 
 # -- links -----------------------------------------------------------------------------------------

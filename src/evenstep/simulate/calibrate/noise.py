@@ -28,19 +28,11 @@ CERTAIN = 5.0  # standard deviations
 KEPT = 256  # values of a recorded distribution
 
 
-class Fit(NamedTuple):
-    """Noises that together give the factors, and the distance of the distributions."""
-
-    noises: list[Noise]
-    distance: float
-
-
-def fit_noise(factor: Array, *, phase: str = "compute", length_ns: float = 0.0) -> Fit:
-    """Fit noises to factors (steps, ranks) around 1. `length_ns`: the time that factors multiply;
-    0: no delays are fitted."""
-    spread = float(factor.std())
-    if not spread > SILENT:
-        return Fit([], 0.0)
+def fit_noise(factor: Array, *, phase: str = "compute", length_ns: float = 0.0) -> list[Noise]:
+    """Noises that together give factors (steps, ranks) around 1. `length_ns`: the time that factors
+    multiply; 0: no delays are fitted."""
+    if not float(factor.std()) > SILENT:
+        return []
     noises: list[Noise] = []
     rest = factor
     shared = common_part(rest)
@@ -49,10 +41,10 @@ def fit_noise(factor: Array, *, phase: str = "compute", length_ns: float = 0.0) 
         rest = rest / shared[:, None]
     lasting = lasting_part(rest)
     if lasting is not None:
-        sigma, steps = lasting
-        noises.append(Noise(kind="drift", phase=phase, sigma=short(sigma), steps=short(steps)))
-    own, distance = _own(rest.reshape(-1), phase, length_ns, sigma=lasting[0] if lasting else 0.0)
-    return Fit([*noises, *own], distance)
+        sigma, steps = map(short, lasting)
+        noises.append(Noise(kind="drift", phase=phase, sigma=sigma, steps=steps))
+    sigma = lasting[0] if lasting else 0.0
+    return [*noises, *_own(rest.reshape(-1), phase, length_ns, sigma=sigma)]
 
 
 def common_part(factor: Array) -> Array | None:
@@ -120,11 +112,11 @@ class _Family(NamedTuple):
     distance: float  # of Kolmogorov and Smirnov
 
 
-def _own(values: Array, phase: str, length_ns: float, *, sigma: float) -> tuple[list[Noise], float]:
+def _own(values: Array, phase: str, length_ns: float, *, sigma: float) -> list[Noise]:
     """Noise of each rank in each step; `sigma` of it is lasting noise."""
     if len(values) < FEWEST:
         left = math.sqrt(max(float(values.var()) - sigma**2, 0.0))
-        return _plain(left, phase), 0.0
+        return _plain(left, phase)
     middle = float(np.median(values))
     families = [_normal(values, phase, sigma)]
     if sigma == 0.0:
@@ -133,9 +125,9 @@ def _own(values: Array, phase: str, length_ns: float, *, sigma: float) -> tuple[
         families += _hits(values, phase, sigma, length_ns)
     best = max(families, key=lambda family: family.log_likelihood - family.parameters)
     if best.distance <= NEAR or sigma:
-        return best.noises, best.distance
+        return best.noises
     kept = np.quantile(values / middle, (np.arange(KEPT) + 0.5) / KEPT)
-    return [Noise(kind="recorded", phase=phase, values=tuple(short(v) for v in kept))], 0.0
+    return [Noise(kind="recorded", phase=phase, values=tuple(short(v) for v in kept))]
 
 
 def _plain(sigma: float, phase: str) -> list[Noise]:
