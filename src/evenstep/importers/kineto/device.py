@@ -100,9 +100,8 @@ def completion_of(file: KinetoFile) -> tuple[Completion, tuple[Array, Array]]:
 
 def _communicating(file: KinetoFile, kernels: Columns) -> Array:
     """Which kernels move data between ranks."""
-    named = np.array([communicates(name) for name in file.names], bool)
-    told = np.array([args.collective is not None for args in file.calls] + [False], bool)
-    return np.asarray(named[kernels.name] | told[kernels.args])
+    told = np.array([args.collective is not None for args in file.calls] + [False])
+    return np.asarray(file.by_name(communicates, kernels.name) | told[kernels.args])
 
 
 def _calls_by_external_id(issued: Columns, kernels: Columns) -> Array:
@@ -129,8 +128,8 @@ def _batches(
     messages = np.isin(issued.op, [int(op) for op in MESSAGES])
     bare = messages.copy()
     bare[owner[owner >= 0]] = False
-    carries = np.array([kernel_operation(name) is Op.OTHER for name in file.names] + [False])
-    carries = carries[kernels.name] & np.append(messages, True)[owner]
+    carries = file.by_name(kernel_operation, kernels.name) == int(Op.OTHER)
+    carries &= np.append(messages, True)[owner]
     order = np.argsort(launches.start_ns, kind="stable")
     found = np.full(len(issued), -1)
     for thread in np.unique(issued.thread[bare]):
@@ -145,10 +144,9 @@ def _batches(
 def _issue_times(file: KinetoFile, announced: Sequence[Annotation | None]) -> Columns:
     """Calls to process groups of devices, with their operation, arguments and peer."""
     host = file.host
-    comms = np.array([name == COMMS for name in file.names], bool)
     codes = announced_ops(announced, ON_DEVICE)
     notes = host.select(codes[host.name] >= 0).sorted_by("start_ns")
-    calls = host.select(comms[host.name]).sorted_by("start_ns")
+    calls = host.select(file.by_name(COMMS.__eq__, host.name)).sorted_by("start_ns")
     inside = _enclosing(calls, notes.thread, notes.start_ns)
     op = np.array([_stated_operation(file, index) for index in calls.args], np.int64)
     note_of = np.full(len(calls), -1)
@@ -224,10 +222,10 @@ def _take(values: Array, which: Array) -> Array:
 
 def _kernels_alone(file: KinetoFile, kernels: Columns, launches: Columns) -> Columns:
     """Communication kernels without a call in the file, as calls."""
-    ops = np.array([int(kernel_operation(name)) for name in file.names] + [0])
+    named = file.by_name(kernel_operation, kernels.name)
     stated = np.array([_stated_operation(file, index) for index in kernels.args], np.int64)
     return call_table(
-        op=np.where(stated >= 0, stated, ops[kernels.name]), enter_ns=launches.start_ns,
+        op=np.where(stated >= 0, stated, named), enter_ns=launches.start_ns,
         exit_ns=kernels.end_ns, device_enter_ns=kernels.start_ns, device_exit_ns=kernels.end_ns,
         thread=launches.thread, device=kernels.device, stream=kernels.stream, name=kernels.name,
         args=kernels.args, flags=int(Flag.ON_DEVICE | Flag.ASYNC),

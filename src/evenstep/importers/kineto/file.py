@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
@@ -70,6 +71,10 @@ class KinetoFile:
     def host(self) -> Columns:
         """Events of the host: operators and annotations."""
         return self.of(RowKind.OPERATOR, RowKind.ANNOTATION)
+
+    def by_name(self, meaning: Callable[[str], Any], names: Array, none: int = False) -> Array:
+        """The meaning of each of these names, indices of `names`; `none` of -1."""
+        return np.array([*map(meaning, self.names), none])[names]
 
     def followed_by(self, later: KinetoFile) -> KinetoFile:
         """The events of both files, of which the other one is a later window of the same rank."""

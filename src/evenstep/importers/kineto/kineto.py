@@ -19,9 +19,8 @@ from evenstep.importers.file_ranks import absent
 from evenstep.importers.kineto.calls import CallArguments, address, call_of, groups_of
 from evenstep.importers.kineto.device import device_calls
 from evenstep.importers.kineto.file import KinetoFile, read_file
-from evenstep.importers.kineto.graphs import unroll
 from evenstep.importers.kineto.grouping import ONE_HOST_NS, group_calls
-from evenstep.importers.kineto.launches import UNLAUNCHED, with_launches
+from evenstep.importers.kineto.launches import UNLAUNCHED, unroll, with_launches
 from evenstep.importers.kineto.names import annotation
 from evenstep.importers.kineto.places import by_process, info_of, join_windows, places_of
 from evenstep.importers.kineto.records import FACTS, Profile, enter

@@ -181,9 +181,9 @@ def by_process(file: KinetoFile) -> list[KinetoFile]:
 
 def _training(file: KinetoFile, process: Array) -> list[int]:
     """Processes with a mark of a step, an optimizer or a collective."""
-    names = np.array([_marks(name) for name in file.names], bool)
     host = np.isin(file.rows.row, [int(RowKind.OPERATOR), int(RowKind.ANNOTATION)])
-    return [int(number) for number in np.unique(process[host & names[file.rows.name]])]
+    marked = host & file.by_name(_marks, file.rows.name)
+    return [int(number) for number in np.unique(process[marked])]
 
 
 def _marks(name: str) -> bool:

@@ -73,7 +73,9 @@ def _communication(draft: Draft, each: Profile, origin: int, done: Completion) -
     `enter_ns` is the time of issue; `entered` is when the device reached the call, which for a
     receive may be after `exit_ns`.
     """
-    calls, said = each.calls, each.said
+    calls, numbers = each.calls, [call[1:] for call in each.said]
+    table = np.array(numbers, np.int64).reshape(len(calls), len(CallArguments._fields) - 1)
+    said = Columns(dict(zip(CallArguments._fields[1:], table.T, strict=True)))
     message = np.isin(calls.op, [int(op) for op in MESSAGES])
     groups = _groups(draft, each)
     return Columns(
@@ -86,13 +88,10 @@ def _communication(draft: Draft, each: Profile, origin: int, done: Completion) -
             "device_enter_ns": _since(calls.device_enter_ns, origin),
             "device_exit_ns": _since(calls.device_exit_ns, origin),
             "step": each.steps.at(calls.enter_ns),
-            "group": np.array([groups[call.group] for call in said], np.int64),
-            "stated": np.array([call.sequence for call in said], np.int64),
-            "bytes_in": np.array([call.bytes_in for call in said], np.int64),
-            "bytes_out": np.array([call.bytes_out for call in said], np.int64),
-            "dtype": np.array([call.dtype for call in said], np.int64),
-            "reduce_op": _reductions(each.file, calls), "peer_or_root": _peers(calls, said),
-            "payload": np.array([call.tag for call in said], np.int64),
+            "group": np.array([groups[call.group] for call in each.said], np.int64),
+            "stated": said.sequence, "bytes_in": said.bytes_in, "bytes_out": said.bytes_out,
+            "dtype": said.dtype, "reduce_op": _reductions(each.file, calls),
+            "peer_or_root": _peers(calls, said), "payload": said.tag,
             "thread": _threads(calls.thread, each.steps.thread),
             "stream": np.clip(calls.stream, 0, np.iinfo(np.uint16).max), "device": calls.device,
             "name": _names(draft, each.file, calls.name), "flags": calls.flags,
@@ -125,16 +124,12 @@ def _groups(draft: Draft, each: Profile) -> dict[GroupKey | None, int]:
     return {key: -1 if key is None else draft.group(*key, backend) for key in keys}
 
 
-def _peers(calls: Columns, said: list[CallArguments]) -> Array:
+def _peers(calls: Columns, said: Columns) -> Array:
     """Roots of rooted operations and peers of messages; -1 unknown."""
-    source, destination, root = (
-        np.array([getattr(call, name) for call in said], np.int64)
-        for name in ("source", "destination", "root")
-    )
     rooted = np.isin(calls.op, [int(op) for op in ROOTED])
     stated = np.select(
         [calls.op == int(Op.SEND), calls.op == int(Op.RECV), rooted],
-        [destination, source, root],
+        [said.destination, said.source, said.root],
         -1,
     )
     return np.where(stated >= 0, stated, calls.peer_or_root)
@@ -142,10 +137,13 @@ def _peers(calls: Columns, said: list[CallArguments]) -> Array:
 
 def _reductions(file: KinetoFile, calls: Columns) -> Array:
     """The reduction of each call, from its kernel's name."""
-    words = [name.partition("(")[0].lower() for name in file.names]
-    codes = [next((int(op) for word, op in _REDUCTIONS if f"_{word}" in text), 0) for text in words]
+
+    def named(name: str) -> int:
+        words = name.partition("(")[0].lower()
+        return next((int(op) for word, op in _REDUCTIONS if f"_{word}" in words), 0)
+
     reducing = np.isin(calls.op, [int(Op.ALL_REDUCE), int(Op.REDUCE), int(Op.REDUCE_SCATTER)])
-    return np.where(reducing, np.array([*codes, 0])[calls.name], 0)
+    return np.where(reducing, file.by_name(named, calls.name), 0)
 
 
 def _threads(threads: Array, training: int) -> Array:

@@ -93,8 +93,7 @@ def _outermost(rows: Columns) -> Array:
 
 def _between_optimizers(file: KinetoFile, host: Columns, marks: StepMarks) -> Steps | None:
     """Steps between consecutive ends of the marking optimizer; None with fewer than two ends."""
-    named = np.array([marks.optimizes(name) for name in file.names], bool)
-    rows = host.select(named[host.name]).sorted_by("start_ns")
+    rows = host.select(file.by_name(marks.optimizes, host.name)).sorted_by("start_ns")
     if len(rows) < 2:
         return None
     rows = rows.select((rows.name == rows.name[0]) & (rows.thread == rows.thread[0]))
@@ -166,9 +165,9 @@ def _marked_phases(file: KinetoFile, steps: Steps) -> Columns:
 
 def _backward(file: KinetoFile, steps: Steps, marked: Columns) -> Columns:
     """Infer backwards: from autograd's first to its last node between two phases of a step."""
-    named = np.array([name.startswith(EVALUATE) for name in file.names], bool)
     rows = file.of(RowKind.OPERATOR)
-    rows = rows.select(named[rows.name]).sorted_by("start_ns")
+    nodes = file.by_name(lambda name: name.startswith(EVALUATE), rows.name)
+    rows = rows.select(nodes).sorted_by("start_ns")
     step = steps.at(rows.start_ns)
     told = marked.step[marked.op == int(Phase.BACKWARD)]
     rows = rows.select(~np.isin(step, told))

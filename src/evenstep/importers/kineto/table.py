@@ -159,13 +159,13 @@ def host_calls(file: KinetoFile, announced: Sequence[Annotation | None]) -> Colu
     codes = announced_ops(announced, ON_HOST)
     done = file.of(RowKind.ANNOTATION)
     done = done.select(codes[done.name] >= 0).sorted_by("start_ns")
-    issues = np.array([*map(_issue, file.names), NOT_SET])
     issued = file.of(RowKind.OPERATOR)
-    issued = issued.select(issues[issued.name] >= 0).sorted_by("start_ns")
+    issued = issued.with_column("op", file.by_name(_issue, issued.name, NOT_SET))
+    issued = issued.select(issued.op >= 0).sorted_by("start_ns")
     parts = [call_table(op=[])]
     for op in np.unique(codes[done.name]):
         mine = done.select(codes[done.name] == op)
-        asked = issued.select(issues[issued.name] == op)
+        asked = issued.select(issued.op == op)
         place = _in_order(asked.start_ns, mine.start_ns)
         parts.append(
             call_table(
@@ -184,9 +184,8 @@ def host_waits(file: KinetoFile, calls: Columns) -> tuple[Array, Array]:
     host = calls.select((calls.flags & int(Flag.ON_DEVICE)) == 0)
     if not len(host):
         return host.enter_ns, host.exit_ns
-    issuing = np.array([name.startswith(CALL) for name in file.names], bool)
     work = file.of(RowKind.OPERATOR)
-    work = work.select(~issuing[work.name])
+    work = work.select(~file.by_name(lambda name: name.startswith(CALL), work.name))
     return subtract(host.enter_ns, host.exit_ns, work.start_ns, work.end_ns)
 
 

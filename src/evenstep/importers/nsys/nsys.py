@@ -19,10 +19,9 @@ from evenstep.importers.file_ranks import absent, natural, ranks_by_paths
 from evenstep.importers.kineto.calls import CallArguments, GroupKey
 from evenstep.importers.kineto.device import device_calls
 from evenstep.importers.kineto.file import KinetoFile
-from evenstep.importers.kineto.graphs import unroll
 from evenstep.importers.kineto.grouping import group_calls
 from evenstep.importers.kineto.kineto import repeating, spoken
-from evenstep.importers.kineto.launches import UNLAUNCHED, with_launches
+from evenstep.importers.kineto.launches import UNLAUNCHED, unroll, with_launches
 from evenstep.importers.kineto.places import FilePlace
 from evenstep.importers.kineto.records import FACTS, Profile, enter
 from evenstep.importers.kineto.steps import steps_of
