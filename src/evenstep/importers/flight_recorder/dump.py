@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -122,13 +122,8 @@ def _entries(path: Path, raw: Sequence[Any], limits: list[str]) -> list[Entry]:
 
 def _config(raw: Any) -> dict[str, tuple[int, ...]]:
     """Members of each group with a name; gloo's groups have none."""
-    found: dict[str, tuple[int, ...]] = {}
-    for name, described in raw.items() if isinstance(raw, dict) else ():
-        ranks = described.get("ranks") if isinstance(described, dict) else None
-        members = tuple(ranks_of(ranks))
-        if isinstance(name, str) and name and members:
-            found[name] = members
-    return found
+    found = {name: tuple(ranks_of(ranks)) for name, ranks in _each(raw, "ranks")}
+    return {name: members for name, members in found.items() if name and members}
 
 
 def _other_rank(
@@ -150,13 +145,19 @@ def _last_issued(raw: Any, entries: Sequence[Entry]) -> dict[str, int]:
     """
     unusable = {item.pg for item in entries if item.message or item.backend == "gloo"}
     found: dict[str, int] = {}
-    for key, status in raw.items() if isinstance(raw, dict) else ():
-        last = status.get("last_enqueued_collective") if isinstance(status, dict) else None
+    for key, last in _each(raw, "last_enqueued_collective"):
         if isinstance(last, str) and last[:20].lstrip("-").isdecimal():
             last = int(last[:20])
-        if type(last) is int and str(key) not in unusable:
-            found[str(key)] = last
+        if type(last) is int and key not in unusable:
+            found[key] = last
     return found
+
+
+def _each(raw: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """The keys of a dictionary of dictionaries, and a value of each."""
+    for key, described in raw.items() if isinstance(raw, dict) else ():
+        if isinstance(described, dict):
+            yield str(key), described.get(name)
 
 
 def _time_written(dump: Dump) -> int:

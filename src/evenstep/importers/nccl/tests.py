@@ -167,21 +167,12 @@ def _floors(test: _Test, words: list[str], file: str) -> Iterator[dict[str, Any]
     left, right = words[: len(words) - results], words[len(words) - results :]
     if not left or len(left) > begins:
         return
-    head = dict(zip(columns[:begins], left, strict=False))
-    complete = len(left) == begins
+    row = dict(zip(columns[:begins], left, strict=False)) | {"size": left[0]}
+    if len(left) < begins:  # which of them are blank is not told
+        row = {name: row[name] for name in ("size", "type") if name in row}
     for in_place, names in places:
         values, right = dict(zip(names, right, strict=False)), right[len(names) :]
-        size = _number(left[0])
-        algbw = _number(values.get("algbw"))
-        floor = _floor(
-            test, size=size, algbw=algbw, busbw=_number(values.get("busbw")),
-            time_ns=_time_ns(test, size, algbw, values.get("time", values.get("cputime"))),
-            wrong=_number(values.get("#wrong", values.get("error"))),
-            dtype=head.get("type", ""), redop=head.get("redop") if complete else None,
-            root=_number(head.get("root")) if complete else None, in_place=in_place, file=file,
-        )  # fmt: skip
-        if floor is not None:
-            yield floor
+        yield from _floor(test, row | values, in_place, file)
 
 
 def _time_ns(test: _Test, size: float | None, algbw: float | None, text: Any) -> float | None:
@@ -205,22 +196,24 @@ def from_json(path: Path) -> list[dict[str, Any]]:
     results = value.get("results") if isinstance(value, dict) else None
     if not isinstance(results, list):
         raise TraceError(f"{path} has no list of results; was the run cut short?")
-    test = _describe(value)
-    found = []
+    test, found = _describe(value), list[dict[str, Any]]()
     for row in results[:MOST_FLOORS]:
-        if isinstance(row, dict):
-            found += [_from_result(test, row, key, path.name) for key in _SIDES]
-    return [floor for floor in found if floor is not None]
+        for key, in_place in (("out_of_place", False), ("in_place", True)):
+            if isinstance(row, dict) and isinstance(side := row.get(key), dict):
+                named = {_IN_JSON.get(name, name): value for name, value in side.items()}
+                found += _floor(test, row | named, in_place, path.name)
+    return found
 
 
-_SIDES = {"out_of_place": False, "in_place": True}
+#: Columns of results as JSON calls them.
+_IN_JSON = {"alg_bw": "algbw", "bus_bw": "busbw", "nwrong": "#wrong", "cpu_time": "cputime"}
 
 
 def _describe(value: Mapping[str, Any]) -> _Test:
     """The program and the hosts of the run in a JSON file."""
     arguments, config = value.get("args"), value.get("config")
     named = arguments[0] if isinstance(arguments, list) and arguments else ""
-    test = _Test(op=_program(str(named)[:4096]))
+    test = _Test(op=_program(str(named)[:4096]), unit_ns=1e3)
     devices = config.get("devices") if isinstance(config, dict) else None
     for device in devices if isinstance(devices, list) else ():
         if isinstance(device, dict):
@@ -229,37 +222,24 @@ def _describe(value: Mapping[str, Any]) -> _Test:
     return test
 
 
-def _from_result(test: _Test, row: dict[str, Any], key: str, file: str) -> dict[str, Any] | None:
-    side = row.get(key)
-    if not isinstance(side, dict):
-        return None
-    time = _number(side.get("time", side.get("cpu_time")))
-    return _floor(
-        test, size=_number(row.get("size")), time_ns=time and time * 1e3,
-        algbw=_number(side.get("alg_bw")), busbw=_number(side.get("bus_bw")),
-        wrong=_number(side.get("nwrong")), dtype=str(row.get("type", ""))[:40],
-        redop=str(row.get("redop", ""))[:40], root=_number(row.get("root")),
-        in_place=_SIDES[key], file=file,
-    )  # fmt: skip
-
-
 # -- a floor ---------------------------------------------------------------------------------------
 
 
 def _floor(
-    test: _Test, *, size: float | None, time_ns: float | None, algbw: float | None,
-    busbw: float | None, wrong: float | None, dtype: str, redop: str | None, root: float | None,
-    in_place: bool, file: str,
-) -> dict[str, Any] | None:  # fmt: skip
-    """One measured floor; None where the row has no time."""
+    test: _Test, row: Mapping[str, Any], in_place: bool, file: str
+) -> Iterator[dict[str, Any]]:
+    """The floor that a row of results measured, by its columns; none where it has no time."""
+    size, algbw, busbw, root = (_number(row.get(k)) for k in ("size", "algbw", "busbw", "root"))
+    time_ns = _time_ns(test, size, algbw, row.get("time", row.get("cputime")))
     if size is None or not time_ns or size < 0 or time_ns < 0:
-        return None
-    reduces = redop not in (None, "", "none")
+        return
+    wrong = _number(row.get("#wrong", row.get("error")))
+    reduces = row.get("redop") not in (None, "", "none")
     op = test.op or _imply(reduces, root, algbw, busbw, test.ranks)
-    return {
+    yield {
         "op": op.name.lower() if op is not None else None, "bytes": int(size),
         "time_ns": round(time_ns), "algbw_gBps": algbw, "busbw_gBps": busbw, "ranks": test.ranks,
-        "nodes": test.nodes, "in_place": in_place, "dtype": dtype,
+        "nodes": test.nodes, "in_place": in_place, "dtype": str(row.get("type", ""))[:40],
         "wrong": None if wrong is None else int(wrong), "file": file,
     }  # fmt: skip
 

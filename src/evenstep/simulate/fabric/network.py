@@ -16,7 +16,7 @@ import numpy as np
 from evenstep.errors import ConfigError
 from evenstep.scenario.hardware import Cluster, Fabric, LinkChange
 from evenstep.simulate.fabric import fabrics
-from evenstep.simulate.fabric.machines import Machines, parts_of, pcie_switches
+from evenstep.simulate.fabric.machines import Machines, parts_of
 from evenstep.trace.columns import Array
 
 LEAST_SHARE = 0.05  # of a link, left by traffic that does not yield
@@ -65,11 +65,10 @@ class Network:
         self.core = fabrics.build(cluster, fabric)
         self._seed = seed
         self.machines = Machines(cluster)
-        parts = parts_of(self.machines, injects=self.core.injects)
+        self._parts = parts = parts_of(self.machines, injects=self.core.injects)
         blocks = [block for part in parts for block in part.blocks(cluster.nodes, self.core.above)]
         blocks += self.core.blocks
         self.blocks = blocks
-        self._numa = max((part.each for part in parts if part.name == "numa"), default=0)
         self.first = np.cumsum([0, *(block.links for block in blocks)])
         self.inside = len(blocks) - len(self.core.blocks)  # blocks of machines, before the fabric's
         self._core_first = int(self.first[self.inside])
@@ -152,55 +151,39 @@ class Network:
         return parts
 
     def _between(self, source: Array, target: Array, card: Array | None) -> Array:
-        cluster = self.cluster
-        chosen = [self._card(gpu, card) for gpu in (source, target)]
-        ends = [
-            gpu // cluster.gpus_per_node * cluster.nics_per_node + mine
-            for gpu, mine in zip((source, target), chosen, strict=True)
-        ]
-        middle = self._through(ends[0], ends[1])
-        if not self.core.injects:
-            return middle
-        first = 2 * cluster.nodes * cluster.gpus_per_node if cluster.gpus_per_node > 1 else 0
-        ports = cluster.nodes * cluster.nics_per_node
-        columns = [first + ends[0], middle, first + ports + ends[1]]
-        at = first + 2 * ports
-        if self._numa:
-            links = cluster.nodes * self._numa
-            out, back = self._crossing(source, chosen[0]), self._crossing(target, chosen[1])
-            out[out >= 0] += at
-            back[back >= 0] += at + links
-            columns = [out, *columns, back]
-            at += 2 * links
-        if cluster.gpus_per_pcie_switch:
-            switches = pcie_switches(cluster)
-            near, far = (
-                gpu // cluster.gpus_per_node * switches
-                + gpu % cluster.gpus_per_node // cluster.gpus_per_pcie_switch
-                for gpu in (source, target)
-            )
-            columns = [at + near, *columns, at + cluster.nodes * switches + far]
-        return np.concatenate(
-            [part if part.ndim == 2 else part[:, None] for part in columns], axis=1
-        )
-
-    def _kind(self, gpu: Array) -> Array:
-        return np.asarray(self.machines.kind[gpu // self.cluster.gpus_per_node])
+        """Links between nodes: those of the fabric, and around them those of the machines' parts,
+        each of which sends and receives."""
+        size, cards = self.cluster.gpus_per_node, self.cluster.nics_per_node
+        ends = [(gpu // size, gpu, self._card(gpu, card)) for gpu in (source, target)]
+        found = self._through(*(node * cards + chosen for node, _, chosen in ends))
+        for number, part in enumerate(self._parts):
+            if part.name != "gpu":
+                links = []
+                for first, (node, gpu, chosen) in zip(self.first[2 * number :], ends, strict=False):
+                    place = self._place_in(part.name, node, gpu, chosen)
+                    links.append(np.where(place < 0, -1, first + node * part.each + place))
+                found = np.column_stack([links[0], found, links[1]])
+        return found
 
     def _card(self, gpu: Array, asked: Array | None) -> Array:
         """The card of each GPU's message: its own where the scenario names it, else the asked."""
-        own = np.asarray(self.machines.card[self._kind(gpu), gpu % self.cluster.gpus_per_node])
+        size = self.cluster.gpus_per_node
+        own = np.asarray(self.machines.card[self.machines.kind[gpu // size], gpu % size])
         if asked is None or self.machines.maps_cards:
             return own
         return np.where(asked >= 0, asked % self.cluster.nics_per_node, own)
 
-    def _crossing(self, gpu: Array, card: Array) -> Array:
-        """The NUMA node, counted over all machines, that a GPU's message to a card leaves; -1 where
-        GPU and card are on the same one."""
-        kind, machines = self._kind(gpu), self.machines
-        here = machines.gpu_numa[kind, gpu % self.cluster.gpus_per_node]
-        place = gpu // self.cluster.gpus_per_node * self._numa + here
-        return np.where(here != machines.nic_numa[kind, card], place, -1)
+    def _place_in(self, part: str, node: Array, gpu: Array, card: Array) -> Array:
+        """The card, NUMA node or PCIe switch of its machine whose link to a card a GPU's message
+        takes; -1 without one, where GPU and card are on the same NUMA node."""
+        local, machines = gpu % self.cluster.gpus_per_node, self.machines
+        if part == "nic":
+            return card
+        if part == "pcie":
+            return local // self.cluster.gpus_per_pcie_switch
+        kind = machines.kind[node]
+        here = machines.gpu_numa[kind, local]
+        return np.where(here != machines.nic_numa[kind, card], here, -1)
 
     def _through(self, source: Array, target: Array) -> Array:
         """Links of the fabric on each path, around failed links."""
