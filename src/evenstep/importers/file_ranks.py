@@ -76,7 +76,7 @@ def ranks_or_numbers(paths: Sequence[Path]) -> dict[Path, int]:
     """Ranks as `ranks_by_paths`, else the numbers with which names end (`dump-3.json.gz`), if
     these are distinct."""
     found = ranks_by_paths(paths)
-    last = {path: number for path in paths if (number := _last_number(path)) is not None}
+    last = {path: n for path in paths if (n := _number_in(path.name, _LAST)) is not None}
     return {**last, **found} if len(set(last.values())) == len(last) else found
 
 
@@ -98,12 +98,11 @@ def in_rank_folders(paths: Sequence[Path]) -> bool:
 def _rank_in(path: Path, level: int) -> int | None:
     """The rank in a file's name (level 0), or in the name of the n-th folder above it."""
     parts = path.parts[::-1]
-    found = _RANK.search(parts[level]) if level < len(parts) else None
-    return int(found[1]) if found and int(found[1]) < MOST_RANKS else None
+    return _number_in(parts[level], _RANK) if level < len(parts) else None
 
 
-def _last_number(path: Path) -> int | None:
-    found = _LAST.search(path.name)
+def _number_in(text: str, pattern: re.Pattern[str]) -> int | None:
+    found = pattern.search(text)
     return int(found[1]) if found and int(found[1]) < MOST_RANKS else None
 
 

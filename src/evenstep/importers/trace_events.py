@@ -33,41 +33,31 @@ _FINE = re.compile(rb'"ts"\s*:\s*\d{15,}\.\d*[1-9]')
 #: What C++ prints for infinity and NaN: not JSON, but profilers write it.
 _NOT_A_NUMBER = re.compile(rb"(?<=[:\[,\s])-?(?:inf(?:inity)?|nan)(?=[\s,}\]])", re.IGNORECASE)
 
-_KEYS = {
-    "external": "External id", "collective": "Collective name", "elements_in": "In msg nelems",
-    "elements_out": "Out msg nelems", "group_size": "Group size",
-    "group_name": "Process Group Name", "group_description": "Process Group Description",
-    "group_ranks": "Process Group Ranks", "rank_start": "Global rank start",
-    "rank_stride": "Global rank stride", "sequence": "Seq", "source": "Src Rank",
-    "destination": "Dst Rank", "root": "Rank", "dims": "Input Dims", "types": "Input type",
-    "inputs": "Concrete Inputs",
-}  # fmt: skip
 
-
-class Args(msgspec.Struct, gc=False, rename=_KEYS):
+class Args(msgspec.Struct, gc=False):
     """The arguments of an event that are used, with values of any type."""
 
     correlation: Any = -1
-    external: Any = -1
+    external: Any = msgspec.field(name="External id", default=-1)
     device: Any = -1
     stream: Any = -1
-    collective: Any = None
+    collective: Any = msgspec.field(name="Collective name", default=None)
     dtype: Any = None
-    elements_in: Any = None
-    elements_out: Any = None
-    group_size: Any = None
-    group_name: Any = None
-    group_description: Any = None
-    group_ranks: Any = None
-    rank_start: Any = None
-    rank_stride: Any = None
-    sequence: Any = None
-    source: Any = None
-    destination: Any = None
-    root: Any = None
-    dims: msgspec.Raw = msgspec.Raw(b"null")
-    types: msgspec.Raw = msgspec.Raw(b"null")
-    inputs: msgspec.Raw = msgspec.Raw(b"null")
+    elements_in: Any = msgspec.field(name="In msg nelems", default=None)
+    elements_out: Any = msgspec.field(name="Out msg nelems", default=None)
+    group_size: Any = msgspec.field(name="Group size", default=None)
+    group_name: Any = msgspec.field(name="Process Group Name", default=None)
+    group_description: Any = msgspec.field(name="Process Group Description", default=None)
+    group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    rank_start: Any = msgspec.field(name="Global rank start", default=None)
+    rank_stride: Any = msgspec.field(name="Global rank stride", default=None)
+    sequence: Any = msgspec.field(name="Seq", default=None)
+    source: Any = msgspec.field(name="Src Rank", default=None)
+    destination: Any = msgspec.field(name="Dst Rank", default=None)
+    root: Any = msgspec.field(name="Rank", default=None)
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b"null"))
+    types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b"null"))
+    inputs: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=msgspec.Raw(b"null"))
 
 
 class TraceEvent(msgspec.Struct, gc=False):

@@ -86,6 +86,12 @@ def positions_by_key(*keys: Array) -> Array:
     return positions
 
 
+def rows_by_key(key: Array) -> list[Array]:
+    """The rows of each distinct key, in ascending order of the keys."""
+    order = np.argsort(key, kind="stable")
+    return np.split(order, np.flatnonzero(begins(key[order]))[1:]) if len(key) else []
+
+
 def run_numbers(*keys: Array) -> Array:
     """Number runs of adjacent rows with equal keys, 0, 1, 2 …"""
     return np.cumsum(begins(*keys)) - 1

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenstep.trace.columns import Array, Columns, key_numbers
+from evenstep.trace.columns import Array, Columns, key_numbers, rows_by_key
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.spooled import NONE_VALUES, OnDisk
 from evenstep.trace.trace import Trace
@@ -75,8 +75,7 @@ def _in_one_step(trace: Trace) -> Trace:
     ended = np.maximum(trace.events.exit_ns, begun + 1)
     events = trace.events.with_column("step", np.ones(len(begun), np.uint32))
     tables = [events]
-    for rank in np.unique(events["rank"]):
-        mine = np.flatnonzero(events["rank"] == rank)
+    for mine in rows_by_key(events["rank"]):
         times = np.array([begun[mine].min(), ended[mine].max()])
         tables.append(_steps(events.select(mine[-1:]), times))
     return replace(trace, events=Columns.concatenate(tables).sorted_by("rank", "seq"))

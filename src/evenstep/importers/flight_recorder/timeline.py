@@ -20,9 +20,12 @@ from evenstep.importers.draft import FIRST_NS
 from evenstep.trace.columns import (
     Array,
     Columns,
+    begins,
     key_numbers,
     medians_of,
     positions_by_key,
+    rows_by_key,
+    run_numbers,
     running_maximum,
 )
 from evenstep.trace.repetition import with_steps
@@ -139,8 +142,7 @@ def _without_queue(
     rank, group = (calls[name][order].astype(np.int64) for name in ("rank", "group"))
     at, step, call, issued = (each[order] for each in (reached, step, call, issued))
     same, reduces = np.diff(rank, prepend=-1) == 0, calls.op[order] == int(Op.ALL_REDUCE)
-    opens = ~same | (np.diff(step, prepend=-1) != 0)
-    place = np.arange(len(at)) - np.maximum.accumulate(np.where(opens, np.arange(len(at)), 0))
+    opens, place = begins(rank, step), positions_by_key(run_numbers(rank, step))
     since, gap = at - np.append(0, end[order][:-1]), np.diff(at, prepend=0)
     work = _medians(since, rank, opens & same)
     if work[np.unique(rank)].min() <= AT_ONCE_NS:  # it waits for none, or for one before
@@ -223,9 +225,8 @@ def _delays(lanes: Array, step: Array, end: Array, after: Array, until: Array) -
     place = key_numbers(lanes, positions_by_key(lanes, step))
     found = np.zeros(len(end), np.int64)
     delay, lane = 0, -1
-    order = np.argsort(np.where(step > 0, place, -1), kind="stable")
-    order = order[np.count_nonzero(step == 0) :]
-    for mine in np.split(order, np.flatnonzero(np.diff(place[order])) + 1) if len(order) else ():
+    placed = np.flatnonzero(step > 0)
+    for mine in [placed[rows] for rows in rows_by_key(place[placed])]:
         bounds = np.sort(np.concatenate([after[mine] - end[mine], until[mine] - end[mine]]))
         low, high = bounds[len(mine) - 1 : len(mine) + 1].tolist()
         delay = delay if lanes[mine[0]] == lane else 0

@@ -32,7 +32,7 @@ from evenstep.importers.kineto.table import (
     call_table,
 )
 from evenstep.importers.merging import Completion, completion, exposed_intervals, unite
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, begins
 from evenstep.trace.spool.layout import Flag, Op
 
 _NEVER = np.iinfo(np.int64).max
@@ -78,11 +78,11 @@ def _unite(file: KinetoFile, kernels: Columns, steps: Steps) -> Columns:
     step = steps.at(find_launches(file, kernels).start_ns)
     order = np.lexsort([kernels.start_ns, step, kernels.device])
     kernels, step = kernels.select(order), step[order]
-    first = np.flatnonzero(np.append(True, (np.diff(step) != 0) | (np.diff(kernels.device) != 0)))
+    first = np.flatnonzero(begins(step, kernels.device))
     parts = [
         {"device": kernels.device[:0], "enter_ns": step[:0], "exit_ns": step[:0], "step": step[:0]}
     ]
-    for low, high in itertools.pairwise([*first, len(step)] if len(step) else []):
+    for low, high in itertools.pairwise([*first, len(step)]):
         start, end = unite(kernels.start_ns[low:high], kernels.end_ns[low:high])
         cell = {"device": kernels.device[low], "step": step[low]}
         spread = {name: np.full(len(start), value) for name, value in cell.items()}

@@ -140,11 +140,8 @@ class _Gathering:
         row = np.array([kinds[event.cat] for event in kept], np.uint8)
         device = _numbers([item.device for item in args])
         on_device = np.isin(row, [int(RowKind.KERNEL), int(RowKind.COPY)])
-        if (homeless := on_device & (device < 0)).any():
-            process = _numbers(
-                [event.pid for event in kept]
-            )  # the process of a kernel is its device
-            device = np.where(homeless, process, device)
+        if (homeless := on_device & (device < 0)).any():  # the process of a kernel is its device
+            device = np.where(homeless, _numbers([event.pid for event in kept]), device)
         return Columns(
             {
                 "row": row,

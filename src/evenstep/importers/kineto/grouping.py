@@ -17,7 +17,7 @@ import numpy as np
 from evenstep.importers.kineto.calls import GroupKey
 from evenstep.importers.kineto.records import Profile
 from evenstep.importers.kineto.table import UNKNOWN_NS
-from evenstep.trace.columns import Array, Columns, key_numbers, positions_by_key
+from evenstep.trace.columns import Array, Columns, key_numbers, positions_by_key, rows_by_key
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.spool.layout import Op
 
@@ -152,12 +152,7 @@ def _difference(one: Columns, other: Columns, most: float) -> int | None:
 
 
 def _lanes(calls: Columns) -> list[Columns]:
-    order, size = (
-        np.argsort(calls.lane, kind="stable"),
-        np.unique(calls.lane, return_counts=True)[1],
-    )
-    parts = np.split(order, np.cumsum(size)[:-1])
-    return [calls.select(part) for part in parts if len(part)]
+    return [calls.select(rows) for rows in rows_by_key(calls.lane)]
 
 
 def _members(first: int, beside: list[int], lanes: list[Columns]) -> list[int]:

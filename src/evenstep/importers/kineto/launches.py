@@ -14,7 +14,7 @@ import numpy as np
 from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import communicates
 from evenstep.importers.merging import STAMP_NS
-from evenstep.trace.columns import Array, Columns, key_numbers
+from evenstep.trace.columns import Array, Columns, key_numbers, rows_by_key
 
 #: Devices begin what is queued so soon after what it follows: 99 % within 9 µs, on an H200.
 QUEUED_NS = 10_000
@@ -106,8 +106,7 @@ def _infer_launches(file: KinetoFile, kernels: Columns) -> Array:
     """
     rows = file.rows.select(np.isin(file.rows.row, [int(RowKind.KERNEL), int(RowKind.COPY)]))
     found = np.zeros(len(kernels), np.int64)
-    for of in np.unique(kernels.of):
-        mine = np.flatnonzero(kernels.of == of)
+    for mine in rows_by_key(kernels.of):
         mine = mine[np.lexsort([~kernels.moving[mine], kernels.place[mine]])]
         start, end = (file.rows[name][kernels.row[mine]] for name in ("start_ns", "end_ns"))
         ends = np.sort(rows.end_ns[rows.device == file.rows.device[kernels.row[mine[0]]]])

@@ -15,7 +15,7 @@ import numpy as np
 from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import EVALUATE, OPTIMIZER_STEP, phase, step_number
 from evenstep.importers.merging import Completion, cut, leaf_lengths
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, begins
 from evenstep.trace.spool.layout import Flag, Phase
 
 UNMARKED = "the profile marks neither steps nor optimizers"
@@ -176,8 +176,7 @@ def _backward(file: KinetoFile, steps: Steps, marked: Columns) -> Columns:
         return _table(np.zeros(0, np.int64), rows.start_ns, rows.end_ns, steps)
     others = np.sort(marked.enter_ns)
     stretch = np.searchsorted(others, rows.start_ns, side="right")
-    new = np.append(True, (np.diff(stretch) != 0) | (np.diff(step) != 0))
-    first = np.flatnonzero(new)
+    first = np.flatnonzero(begins(stretch, step))
     end = np.maximum.reduceat(rows.end_ns, first)
     return _table(np.full(len(first), int(Phase.BACKWARD)), rows.start_ns[first], end, steps, True)
 

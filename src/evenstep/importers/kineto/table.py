@@ -12,7 +12,7 @@ import numpy as np
 from evenstep.importers.kineto.file import KinetoFile, RowKind
 from evenstep.importers.kineto.names import CALL, ON_HOST, Annotation, operation
 from evenstep.importers.merging import subtract
-from evenstep.trace.columns import Array, Columns, key_numbers, positions_by_key
+from evenstep.trace.columns import Array, Columns, begins, key_numbers, positions_by_key
 from evenstep.trace.spool.layout import Flag, Kind, Op
 
 UNKNOWN_NS = int(np.iinfo(np.int64).min)  # a device time that the file does not have
@@ -89,7 +89,7 @@ def _coalesce(table: Columns) -> Columns:
     run = key_numbers(table["rank"], table.group, table.group_seq)
     if not len(run) or run[-1] == len(run) - 1:
         return table
-    first = np.flatnonzero(np.append(True, np.diff(run) != 0))
+    first = np.flatnonzero(begins(run))
     many = np.diff(np.append(first, len(run))) > 1
     merged = table.select(first)
     for name in ("exit_ns", "device_exit_ns"):

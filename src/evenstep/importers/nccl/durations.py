@@ -20,7 +20,14 @@ from evenstep.importers.content import SourceFile, TraceFormat, usable
 from evenstep.importers.draft import LATEST_NS, MOST_BYTES, Draft
 from evenstep.importers.kineto.names import operation
 from evenstep.importers.tables import TableFile, column_of, read_table, spell, table_file
-from evenstep.trace.columns import Array, Columns, key_numbers, run_numbers
+from evenstep.trace.columns import (
+    Array,
+    Columns,
+    begins,
+    key_numbers,
+    positions_by_key,
+    run_numbers,
+)
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.repetition import infer_steps
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
@@ -184,13 +191,8 @@ def _in_turn(table: Columns) -> bool:
 def _shares(table: Columns, call: Array) -> Array:
     """Share of its group's calls before each row, an order across groups: training repeats its
     steps."""
-    calls, first = np.unique(call, return_index=True)
-    group = table.group[first]
-    order = np.argsort(group, kind="stable")
-    begin = np.searchsorted(group[order], group)
-    place = np.empty(len(calls))
-    place[order] = np.arange(len(calls))
-    return np.asarray(((place - begin + 0.5) / np.bincount(group)[group])[call])
+    group = table.group[begins(call)]
+    return np.asarray(((positions_by_key(group) + 0.5) / np.bincount(group)[group])[call])
 
 
 def _run(table: Columns, call: Array) -> Array:

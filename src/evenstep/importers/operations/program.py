@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.trace.columns import Array, Columns, key_numbers
+from evenstep.trace.columns import Array, Columns, begins, key_numbers
 from evenstep.trace.operation_messages import MOST, OperationMessages, lanes
 from evenstep.trace.operations import (
     COLLECTIVES,
@@ -78,7 +78,7 @@ def place_operations(table: Columns) -> tuple[Columns, bool]:
     for name, values in columns.items():
         table = table.with_column(name, values)
     table = table.sorted_by("rank", "step", "enter_ns")
-    new = (np.diff(table.step, prepend=-1) != 0) | (np.diff(table["rank"], prepend=-1) != 0)
+    new = begins(table.step, table["rank"])
     table = table.with_column("worker", np.cumsum(new) - 1)
     if not one_line or bool((begin[1:] >= end[:-1]).all()):
         return table, True
@@ -151,7 +151,7 @@ def _free(ops: Columns, thread: Array, begun: Array) -> Pairs:
     """When the thread had ended the operation before each one, and the operation itself."""
     line = ops.worker[thread] * (int(ops.exit_ns.max()) + 1)
     ended = np.maximum.accumulate(ops.exit_ns[thread] + line) - line
-    opens = np.diff(ops.worker[thread], prepend=-1) != 0
+    opens = begins(ops.worker[thread])
     before, after = begun[ops.worker], ops.exit_ns.copy()
     before[thread[1:]] = np.where(opens[1:], before[thread[1:]], ended[:-1])
     after[thread] = ended
@@ -260,7 +260,7 @@ def _waits(ops: Columns, compute: Array, flying: Array, free: Array) -> Columns:
     since = np.where(ends, np.where(at == awaited, ops.enter_ns[at], ops.exit_ns[at]), free[at])
     until = np.where(ends, 2**62, ops.enter_ns[at])
     done = np.clip(ops.exit_ns[awaited], since, until)
-    again = (np.diff(at, prepend=-1) == 0) & (np.diff(ends.astype(int), prepend=-1) == 0)
+    again = ~begins(at, ends)
     since[again] = np.maximum(since, np.append(0, done[:-1]))[again]
     return Columns(
         {

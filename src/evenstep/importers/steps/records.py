@@ -17,7 +17,7 @@ import numpy as np
 
 from evenstep.errors import TraceError
 from evenstep.importers.draft import LATEST_NS, Draft
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, positions_by_key
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.trace import UNKNOWN, Trace
@@ -203,10 +203,8 @@ def _enter_parts(draft: Draft, parts: Columns, numbers: Array, begin_ns: Array) 
     if not len(parts):
         return
     length = np.rint(parts.seconds * 1e9).astype(np.int64)
-    ends = np.cumsum(length)
-    new = (np.diff(parts["rank"], prepend=-1) != 0) | (np.diff(parts.number, prepend=-1) != 0)
-    first = np.maximum.accumulate(np.where(new, np.arange(len(parts)), 0))
-    before = ends - length - (ends - length)[first]
+    before = np.cumsum(length) - length
+    before -= before[np.arange(len(parts)) - positions_by_key(parts["rank"], parts.number)]
     enter = begin_ns[np.searchsorted(numbers, parts.number)] + before
     draft.rows(
         parts["rank"],

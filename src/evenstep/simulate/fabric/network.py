@@ -17,7 +17,7 @@ from evenstep.errors import ConfigError
 from evenstep.scenario.hardware import Cluster, Fabric, LinkChange
 from evenstep.simulate.fabric import fabrics
 from evenstep.simulate.fabric.machines import Machines, parts_of
-from evenstep.trace.columns import Array
+from evenstep.trace.columns import Array, positions_by_key
 
 LEAST_SHARE = 0.05  # of a link, left by traffic that does not yield
 PACKET_BYTES = 4096  # the largest payload of RoCE and InfiniBand
@@ -219,7 +219,7 @@ class Network:
         if self.fabric.routing == "destination":
             return np.asarray(target % self.core.choices)
         if self.fabric.routing == "adaptive":
-            return in_turn(self.core.place(source)) % self.core.choices
+            return positions_by_key(self.core.place(source)) % self.core.choices
         mixed = hash_keys(self._seed, source, target)
         return np.asarray(mixed % np.uint64(self.core.choices)).astype(np.int64)
 
@@ -252,16 +252,6 @@ def go_back_n(loss: float, capacity: Array, latency_ns: Array) -> Array:
     """
     window = 1.0 + 2.0 * capacity * latency_ns / PACKET_BYTES
     return np.asarray((1 - loss) / (1 - loss + loss * window))
-
-
-def in_turn(place: Array) -> Array:
-    """Count 0, 1, 2 … among entries of the same place."""
-    order = np.argsort(place, kind="stable")
-    first = np.flatnonzero(np.diff(place[order], prepend=-1))
-    counted = np.arange(len(place)) - np.repeat(first, np.diff(np.append(first, len(place))))
-    turn = np.empty(len(place), np.int64)
-    turn[order] = counted
-    return turn
 
 
 def _widen(path: Array, width: int) -> Array:

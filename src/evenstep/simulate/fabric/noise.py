@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from evenstep.scenario.parts import Noise
 from evenstep.scenario.scenario import Scenario, nodes_in
 from evenstep.simulate.fabric.machines import Machines
 from evenstep.simulate.fabric.placement import Placement
-from evenstep.trace.columns import Array
+from evenstep.trace.columns import Array, key_numbers
 from evenstep.trace.spool.layout import Phase
 
 _FIRST_STREAM = 1000
@@ -55,22 +56,14 @@ class Disturbance:
     pause_ns: Array | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NoiseContext:
+class NoiseContext(NamedTuple):
     """Settings of a noise source, its units (ranks, nodes or racks) and its random numbers."""
 
     noise: Noise
     unit: Array  # of each rank
+    units: int
     mask: Array  # affected ranks
-    numbers: RandomNumbers
-
-    @property
-    def units(self) -> int:
-        return int(self.unit.max()) + 1
-
-    def random(self, step: int) -> np.random.Generator:
-        """Random numbers of this source in a step."""
-        return self.numbers.at(step)
+    random: Callable[[int], np.random.Generator]  # by step
 
 
 #: Step to a factor or a delay in ns for each unit; of daemons for each rank, also from the moments
@@ -78,105 +71,86 @@ class NoiseContext:
 Draw = Callable[..., Array]
 
 
-def _normal(setting: NoiseContext) -> Draw:
-    sigma = setting.noise.sigma
-    return lambda step: 1 + sigma * setting.random(step).standard_normal(setting.units)
+def _normal(of: NoiseContext) -> Draw:
+    return lambda step: 1 + of.noise.sigma * of.random(step).standard_normal(of.units)
 
 
-def _lognormal(setting: NoiseContext) -> Draw:
-    sigma = setting.noise.sigma
-    return lambda step: np.exp(
-        sigma * setting.random(step).standard_normal(setting.units) - sigma**2 / 2
-    )
+def _lognormal(of: NoiseContext) -> Draw:
+    sigma = of.noise.sigma
+    return lambda step: np.exp(sigma * of.random(step).standard_normal(of.units) - sigma**2 / 2)
 
 
-def _pareto(setting: NoiseContext) -> Draw:
+def _pareto(of: NoiseContext) -> Draw:
     """1 + scale × (X - 1) / E[X - 1], X Pareto: the mean excess is `scale`."""
-    alpha, scale = setting.noise.alpha, setting.noise.scale
-    return lambda step: np.asarray(
-        1 + scale * (alpha - 1) * setting.random(step).pareto(alpha, setting.units)
-    )
+    alpha, scale = of.noise.alpha, of.noise.scale
+    return lambda step: 1 + scale * (alpha - 1) * of.random(step).pareto(alpha, of.units)
 
 
-def _hits(setting: NoiseContext) -> Draw:
-    noise = setting.noise
-    return lambda step: (
-        (setting.random(step).random(setting.units) < noise.probability) * noise.delay_ms * 1e6
-    )
+def _hits(of: NoiseContext) -> Draw:
+    chance, delay_ns = of.noise.probability, of.noise.delay_ms * 1e6
+    return lambda step: (of.random(step).random(of.units) < chance) * delay_ns
 
 
-def _daemon(setting: NoiseContext) -> Draw:
+def _daemon(of: NoiseContext) -> Draw:
     """A daemon runs once a period, with a phase of its own on each unit; a step is delayed by
     the runs since the step before."""
-    period = setting.noise.period_ms * 1e6
-    phase = setting.random(0).random(setting.units)[setting.unit]
+    period, phase = of.noise.period_ms * 1e6, of.random(0).random(of.units)[of.unit]
 
     def draw(_: int, since: Array, now: Array) -> Array:
         runs = np.floor(now / period + phase) - np.floor(since / period + phase)
-        return np.asarray(np.nan_to_num(runs) * setting.noise.delay_ms * 1e6)
+        return np.asarray(np.nan_to_num(runs) * of.noise.delay_ms * 1e6)
 
     return draw
 
 
-def _drift(setting: NoiseContext) -> Draw:
+def _drift(of: NoiseContext) -> Draw:
     """First-order autoregression: correlation e^(-1/steps) from step to step."""
-    keep = math.exp(-1 / setting.noise.steps)
-    state = setting.random(2**40).standard_normal(setting.units)
+    keep = math.exp(-1 / of.noise.steps)
+    state = of.random(2**40).standard_normal(of.units)
 
     def draw(step: int) -> Array:
         nonlocal state
-        fresh = setting.random(step).standard_normal(setting.units)
+        fresh = of.random(step).standard_normal(of.units)
         state = keep * state + math.sqrt(1 - keep**2) * fresh
-        return np.asarray(1 + setting.noise.sigma * state)
+        return 1 + of.noise.sigma * state
 
     return draw
 
 
-def _thermal(setting: NoiseContext) -> Draw:
+def _thermal(of: NoiseContext) -> Draw:
     """The factor is approached as the device warms up; without named ranks, to varying degree."""
-    noise = setting.noise
-    reach = (noise.factor - 1) * (
-        np.ones(setting.units) if noise.ranks else setting.random(0).random(setting.units)
-    )
+    noise = of.noise
+    degree = np.ones(of.units) if noise.ranks else of.random(0).random(of.units)
 
     def draw(step: int) -> Array:
         warmth = 1 - math.exp(-max(step - noise.first_step, 0) / noise.steps)
-        return np.asarray(1 + reach * warmth)
+        return np.asarray(1 + (noise.factor - 1) * degree * warmth)
 
     return draw
 
 
-def _slow(setting: NoiseContext) -> Draw:
-    factor = np.full(setting.units, setting.noise.factor)
+def _slow(of: NoiseContext) -> Draw:
+    factor = np.full(of.units, of.noise.factor)
     return lambda _: factor
 
 
-def _rotating(setting: NoiseContext) -> Draw:
+def _rotating(of: NoiseContext) -> Draw:
     """One unit is slow at a time, the next after `every` steps, in an order drawn once."""
-    order = setting.random(0).permutation(setting.units)
-
-    def draw(step: int) -> Array:
-        factor = np.ones(setting.units)
-        factor[order[step // setting.noise.every % setting.units]] = setting.noise.factor
-        return factor
-
-    return draw
+    place = np.argsort(of.random(0).permutation(of.units))  # of each unit in this order
+    return lambda step: np.where(place == step // of.noise.every % of.units, of.noise.factor, 1.0)
 
 
-def _collector(setting: NoiseContext) -> Draw:
+def _collector(of: NoiseContext) -> Draw:
     """A pause every few steps, in different steps on each unit unless aligned."""
-    noise = setting.noise
-    offset = setting.random(0).integers(0, noise.every, setting.units)
-    if noise.aligned:
-        offset = np.full(setting.units, noise.every - 1)
-    return lambda step: np.asarray((step % noise.every == offset) * noise.delay_ms * 1e6)
+    every, delay_ns = of.noise.every, of.noise.delay_ms * 1e6
+    drawn = of.random(0).integers(0, every, of.units)
+    offset = np.full(of.units, every - 1) if of.noise.aligned else drawn
+    return lambda step: (step % every == offset) * delay_ns
 
 
-def _recorded(setting: NoiseContext) -> Draw:
-    values, shape = np.array(setting.noise.values), (setting.noise.draws, setting.units)
-    return lambda step: np.asarray(
-        values[setting.random(step).integers(0, len(values), shape)].mean(axis=0)
-    )
+def _recorded(of: NoiseContext) -> Draw:
+    values, shape = np.array(of.noise.values), (of.noise.draws, of.units)
+    return lambda step: values[of.random(step).integers(0, len(values), shape)].mean(axis=0)
 
 
 _DRAWN = (
@@ -201,13 +175,11 @@ class NoiseSources:
 
     def __init__(self, scenario: Scenario, placement: Placement) -> None:
         noises = [*scenario.noise, *_implied_noise(scenario)]
-        self._sources = [
-            (setting, SOURCES[setting.noise.kind](setting))
-            for setting in (
-                _setting(noise, placement, scenario.run.seed, _FIRST_STREAM + index)
-                for index, noise in enumerate(noises)
-            )
+        settings = [
+            _setting(noise, placement, RandomNumbers(scenario.run.seed, stream))
+            for stream, noise in enumerate(noises, _FIRST_STREAM)
         ]
+        self._sources = [(one, SOURCES[one.noise.kind](one)) for one in settings]
         self._fixed = _fixed_factors(scenario, placement)
         self.reads_clock = any(noise.kind == "daemon" for noise in noises)
 
@@ -247,17 +219,15 @@ def _delay(found: Disturbance, noise: Noise, value: Array) -> None:
         found.pause_ns = value if found.pause_ns is None else found.pause_ns + value
 
 
-def _setting(noise: Noise, placement: Placement, seed: int, stream: int) -> NoiseContext:
+def _setting(noise: Noise, placement: Placement, random: RandomNumbers) -> NoiseContext:
     ranks = len(placement.gpu)
     unit = {"rank": np.arange(ranks), "node": placement.node, "rack": placement.rack}[noise.scope]
-    unit = np.unique(unit, return_inverse=True)[1].reshape(-1)
+    unit = key_numbers(unit)
     named = nodes_in(noise.ranks, "noise.ranks")
     if not named and noise.kind == "slow":
         named = (0,)
-    mask = np.ones(ranks, bool)
-    if named:
-        mask = np.isin(unit, unit[list(named)])
-    return NoiseContext(noise, unit, mask, RandomNumbers(seed, stream))
+    mask = np.isin(unit, unit[list(named)]) if named else np.ones(ranks, bool)
+    return NoiseContext(noise, unit, int(unit.max()) + 1, mask, random.at)
 
 
 def _implied_noise(scenario: Scenario) -> list[Noise]:

@@ -8,8 +8,8 @@ import numpy as np
 
 from evenstep.errors import ConfigError
 from evenstep.scenario.scenario import Scenario, nodes_in
-from evenstep.simulate.fabric.network import Network, in_turn
-from evenstep.trace.columns import Array
+from evenstep.simulate.fabric.network import Network
+from evenstep.trace.columns import Array, positions_by_key
 
 _NEIGHBOURS, _JOB = 101, 102  # streams of the placement's own random numbers
 
@@ -56,7 +56,7 @@ def _nodes(scenario: Scenario, network: Network, taken: Array, need: int) -> Arr
         )
     elif job.placement == "scattered":
         leaf = network.core.place(usable * scenario.cluster.nics_per_node)
-        usable = usable[np.lexsort([leaf, in_turn(leaf)])]  # one of each leaf in turn
+        usable = usable[np.lexsort([leaf, positions_by_key(leaf)])]  # one of each leaf in turn
     return usable[:need]
 
 

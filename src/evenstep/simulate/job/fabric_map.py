@@ -20,7 +20,7 @@ from evenstep.simulate.fabric.machines import Tier
 from evenstep.simulate.fabric.network import Network
 from evenstep.simulate.fabric.placement import Placement
 from evenstep.simulate.job.neighbours import NeighbourJob
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, rows_by_key
 from evenstep.trace.ranks import format_ranks
 
 
@@ -181,11 +181,9 @@ def _grid(nodes: tuple[int, ...]) -> tuple[tuple[int, ...], Array]:
 
 
 def _places(tier: Tier, first: int, of: Array) -> _Places:
-    order = np.argsort(of, kind="stable")
-    members = np.split(order, np.flatnonzero(np.diff(of[order])) + 1)
     names = (
         f"{tier.plural if len(each) > 1 else tier.name} {format_ranks(each.tolist())}"
-        for each in members
+        for each in rows_by_key(of)
     )
     return _Places(tier, of, first, tuple(names))
 

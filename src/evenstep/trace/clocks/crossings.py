@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.trace.columns import Array, Columns, run_numbers
+from evenstep.trace.columns import Array, Columns, begins, run_numbers
 from evenstep.trace.spool.layout import SYNCHRONIZING_OPS, Flag, Kind, Op
 from evenstep.trace.trace import Trace, match_messages
 
@@ -40,8 +40,8 @@ class Crossings(NamedTuple):
 
     def of_operation(self, reduce: np.ufunc, values: Array) -> Array:
         """Reduce values over the rows of each operation; the result stands in each of them."""
-        opens = np.diff(self.operation, prepend=-1) != 0
-        return np.asarray(reduce.reduceat(values, np.flatnonzero(opens))[np.cumsum(opens) - 1])
+        first = np.flatnonzero(begins(self.operation))
+        return np.asarray(reduce.reduceat(values, first)[run_numbers(self.operation)])
 
     def rows_by_clock(self) -> list[Array]:
         order = np.argsort(self.clock, kind="stable")
@@ -76,9 +76,7 @@ def crossings(trace: Trace, clock_of: Mapping[int, int], *, together: bool = Fal
         base[one] = mine.min() if len(mine) else 0
     order = np.lexsort([clock, rows.operation])
     operation, clock = rows.operation[order], clock[order]
-    opens = np.ones(len(order), bool)
-    opens[1:] = (np.diff(operation) != 0) | (np.diff(clock) != 0)
-    first = np.flatnonzero(opens)
+    first = np.flatnonzero(begins(operation, clock))
     entry = np.where(rows.sends, rows.enter - base[own], -np.inf)[order]
     leave = np.where(rows.waits, rows.exit - base[own], np.inf)[order]
     if not len(first):
