@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,6 +67,15 @@ def setting(default: Any, kind: Any, meaning: str) -> Any:
 
 
 # -- kinds -----------------------------------------------------------------------------------------
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values of both; of one that both have, that of `above`, but tables are merged, too."""
+    found = {**below, **above}
+    for name in below.keys() & above.keys():
+        if isinstance(below[name], Mapping) and isinstance(above[name], Mapping):
+            found[name] = merged(below[name], above[name])
+    return found
 
 
 def switch(value: object) -> bool:

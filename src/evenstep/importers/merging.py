@@ -20,10 +20,9 @@ from evenstep.trace.columns import Array, Columns
 
 def append_window(rows: Columns, later: Columns, more: Mapping[str, int]) -> Columns:
     """The rows of both tables, with these numbers added to columns of the later one; -1 stays."""
-    for name in more.keys() & set(later):
-        added = np.where(later[name] >= 0, later[name] + more[name], -1)
-        later = later.with_column(name, added)
-    return Columns.concatenate([rows, later])
+    known = {name: later[name] for name in more.keys() & set(later)}
+    added = {name: np.where(one >= 0, one + more[name], -1) for name, one in known.items()}
+    return Columns.concatenate([rows, later.with_columns(**added)])
 
 
 def unite(start: Array, end: Array) -> tuple[Array, Array]:

@@ -10,9 +10,10 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from evenstep.errors import MissingExtra, TraceError, UsageError
+from evenstep.values import merged
 
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
@@ -92,7 +93,7 @@ def open_bundle(bundle: Bundle, given: InputPaths, *, attempt: int | None = None
         trace = bundle.format.read(bundle.sources)
     for companion, sources in given.companions:
         try:
-            trace.run = _merge(trace.run, companion.read(sources))
+            trace.run = merged(trace.run, companion.read(sources))
         except TraceError as error:
             trace.limits.append(f"left out: {error}")
     trace.limits += given.limits
@@ -291,14 +292,3 @@ def _nothing(given: InputPaths) -> str:
         )
     reasons = "; ".join(line.removeprefix("left out: ") for line in given.limits[:3])
     return f"nothing to read: {reasons}; `evenstep diagnose --help` lists the formats"
-
-
-def _merge(run: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two dictionaries recursively; `more` wins."""
-    merged = dict(run)
-    for key, value in more.items():
-        have = merged.get(key)
-        if isinstance(have, dict) and isinstance(value, Mapping):
-            value = _merge(have, value)
-        merged[key] = value
-    return merged

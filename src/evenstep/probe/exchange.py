@@ -127,25 +127,27 @@ class Exchange:
         else:
             self._follow(partner, found.message_bytes)
 
+    def _messages(self, message_bytes: int) -> list[tuple[Any, Any]]:
+        """What the leader sends and gets back, one after the other."""
+        small, large = self._floats(8), self._floats(message_bytes)
+        pings = [(small, small)] * (_WARM_PINGS + _PINGS)
+        return [*pings, *[(large, small)] * _SENDS, *[(small, large)] * _SENDS]
+
     def _lead(self, partner: int, found: PairTimes) -> None:
-        small, large = self._floats(8), self._floats(found.message_bytes)
-        pings = [self._there_and_back(small, small, partner) for _ in range(_PINGS + _WARM_PINGS)]
-        pings = sorted(pings[_WARM_PINGS:])
+        pairs = self._messages(found.message_bytes)
+        times = [self._there_and_back(*pair, partner) for pair in pairs]
+        pings = sorted(times[_WARM_PINGS : _WARM_PINGS + _PINGS])
+        sent, received = min(times[-2 * _SENDS : -_SENDS]), min(times[-_SENDS:])
         least = pings[0] / 2  # subtracted from minimum times, so it must be a minimum too
-        sent = min(self._there_and_back(large, small, partner) for _ in range(_SENDS))
-        received = min(self._there_and_back(small, large, partner) for _ in range(_SENDS))
         found.latency_ns.setdefault(partner, []).append(pings[_PINGS // 2] / 2)
         found.sent_ns.setdefault(partner, []).append(max(sent - least, 1.0))
         found.received_ns.setdefault(partner, []).append(max(received - least, 1.0))
 
     def _follow(self, partner: int, message_bytes: int) -> None:
-        small, large = self._floats(8), self._floats(message_bytes)
-        for _ in range(_PINGS + _WARM_PINGS):
-            self._answer(small, small, partner)
-        for _ in range(_SENDS):
-            self._answer(large, small, partner)
-        for _ in range(_SENDS):
-            self._answer(small, large, partner)
+        for received, sent in self._messages(message_bytes):
+            self._d.recv(received, partner)
+            self._d.send(sent, partner)
+            self._device.wait()
 
     def _there_and_back(self, sent: Any, received: Any, partner: int) -> float:
         self._device.wait()
@@ -154,11 +156,6 @@ class Exchange:
         self._d.recv(received, partner)
         self._device.wait()
         return float(time.perf_counter_ns() - start)
-
-    def _answer(self, received: Any, sent: Any, partner: int) -> None:
-        self._d.recv(received, partner)
-        self._d.send(sent, partner)
-        self._device.wait()
 
 
 # -- schedule of pairs -----------------------------------------------------------------------------

@@ -54,7 +54,10 @@ class Columns:
         return self.select(np.lexsort([self[name] for name in reversed(names)]))
 
     def with_column(self, name: str, array: Array) -> Columns:
-        return Columns({**self._arrays, name: array})
+        return self.with_columns(**{name: array})
+
+    def with_columns(self, **arrays: Array) -> Columns:
+        return Columns({**self._arrays, **arrays})
 
     @staticmethod
     def filled(given: Mapping[str, Any], types: Mapping[str, Any], length: int) -> Columns:

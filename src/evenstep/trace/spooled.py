@@ -101,9 +101,9 @@ class OnDisk(EventTable):
     def in_memory(self) -> Columns:
         return self.select(slice(None))
 
-    def with_column(self, name: str, array: Array) -> Columns:
-        """Read the whole table, and add or replace a column."""
-        return self.in_memory().with_column(name, array)
+    def with_columns(self, **arrays: Array) -> Columns:
+        """Read the whole table, and add or replace columns."""
+        return self.in_memory().with_columns(**arrays)
 
 
 class Spooled(OnDisk):

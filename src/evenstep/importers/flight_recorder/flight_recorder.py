@@ -72,9 +72,8 @@ def read(sources: Sequence[SourceFile]) -> Trace:
         trace, inferred = place_calls(trace)
         ring = in_rings(trace.events)
         if ring.any():
-            for name in ("group", "peer_or_root"):
-                alone = np.where(ring, -1, trace.events[name])
-                trace.events = trace.events.with_column(name, alone)
+            group, peer = (np.where(ring, -1, trace.events[n]) for n in ("group", "peer_or_root"))
+            trace.events = trace.events.with_columns(group=group, peer_or_root=peer)
             trace.limits.append(_RING)
     nothing = "a flight recorder holds no steps: shares of step time cannot be given"
     trace.run["beside_calls"] = UNKNOWN

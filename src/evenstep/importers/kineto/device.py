@@ -155,11 +155,9 @@ def _issue_times(file: KinetoFile, announced: Sequence[Annotation | None]) -> Co
     op[bare] = codes[notes.name[note_of[bare]]]
     args = np.where(bare, notes.args[note_of], calls.args) if len(notes) else calls.args
     peer = np.append(announced_peers(announced, notes), -1)[note_of]
-    calls = _with(calls, op=op, args=args, peer=peer)
+    calls = calls.with_columns(op=op, args=args, peer=peer)
     alone = notes.select(inside < 0)
-    alone = _with(
-        alone, op=codes[alone.name], args=alone.args, peer=announced_peers(announced, alone)
-    )
+    alone = alone.with_columns(op=codes[alone.name], peer=announced_peers(announced, alone))
     found = Columns.concatenate([calls, alone])
     return found.select(found.op >= 0).sorted_by("start_ns")
 
@@ -169,10 +167,6 @@ def _stated_operation(file: KinetoFile, index: int) -> int:
     stated = file.calls[index].collective if index >= 0 else None
     op = operation(stated) if isinstance(stated, str) else None
     return NOT_SET if op is None else int(op)
-
-
-def _with(rows: Columns, *, op: Array, args: Array, peer: Array) -> Columns:
-    return rows.with_column("op", op).with_column("args", args).with_column("peer", peer)
 
 
 def _enclosing(outer: Columns, thread: Array, time: Array) -> Array:

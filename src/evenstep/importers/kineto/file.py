@@ -81,8 +81,8 @@ class KinetoFile:
         rows = later.rows
         threads = list(dict.fromkeys([*self.threads, *later.threads]))
         place = np.array([threads.index(one) for one in later.threads])
-        rows = rows.with_column("thread", place[rows.thread])
-        rows = rows.with_column("external", np.where(rows.external == 0, -1, rows.external))
+        own = np.where(rows.external == 0, -1, rows.external)
+        rows = rows.with_columns(thread=place[rows.thread], external=own)
         more = {"name": len(self.names), "args": len(self.calls)}
         more |= {name: int(self.rows[name].max()) + 1 for name in ("correlation", "external")}
         return KinetoFile(
@@ -181,8 +181,7 @@ class _Gathering:
         rows = Columns.concatenate([_EMPTY, *self._tables])
         base = header.get("baseTimeNanoseconds")
         if type(base) is int and 0 < base < LATEST_US * 1000:
-            for name in ("start_ns", "end_ns"):
-                rows = rows.with_column(name, rows[name] + base)
+            rows = rows.with_columns(start_ns=rows.start_ns + base, end_ns=rows.end_ns + base)
         return KinetoFile(
             path, header, rows, list(self._names), list(self._threads), self._calls,
             self._damaged, self._unpaired,

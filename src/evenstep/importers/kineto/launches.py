@@ -160,8 +160,7 @@ def _graph_kernels(file: KinetoFile) -> Columns:
     size = np.bincount(of, minlength=1)
     many = size[of] > 1
     found = in_order(file, kernels[many], of[many])
-    found = found.with_column("launch", launches[launch[found.of]])
-    return found.with_column("size", size[found.of])
+    return found.with_columns(launch=launches[launch[found.of]], size=size[found.of])
 
 
 def in_order(file: KinetoFile, kernels: Array, of: Array) -> Columns:
@@ -203,9 +202,6 @@ def with_launch_rows(file: KinetoFile, kernels: Array, launches: Columns, at: Ar
     own = int(file.rows.correlation.max()) + 1 + np.arange(len(kernels))
     correlation = file.rows.correlation.copy()
     correlation[kernels] = own
-    launches = launches.with_column("start_ns", at).with_column("end_ns", at)
-    rows = [
-        file.rows.with_column("correlation", correlation),
-        launches.with_column("correlation", own),
-    ]
+    launches = launches.with_columns(start_ns=at, end_ns=at, correlation=own)
+    rows = [file.rows.with_columns(correlation=correlation), launches]
     return replace(file, rows=Columns.concatenate(rows))

@@ -50,9 +50,9 @@ def enter(draft: Draft, profiles: Sequence[Profile], origin: int) -> None:
     numbered, limits = in_sequence(Columns.concatenate(tables))
     draft.limits += limits
     numbered = numbered.sorted_by("enter_ns")  # calls with one device entry keep order of issue
-    numbered = numbered.with_column("enter_ns", numbered.entered)
     left = np.maximum(numbered.entered, numbered.exit_ns)
-    numbered = numbered.with_column("exit_ns", np.where(numbered.exit_ns > 0, left, 0))
+    left = np.where(numbered.exit_ns > 0, left, 0)
+    numbered = numbered.with_columns(enter_ns=numbered.entered, exit_ns=left)
     for each, (done, waits) in zip(profiles, found, strict=True):
         rank = each.place.rank
         mine = numbered.select(numbered["rank"] == rank)

@@ -147,8 +147,7 @@ def phases_of(
 def _on_device(table: Columns, done: Completion) -> Columns:
     """Phases in device time, without those that take no time there."""
     enter, leave = done.at(table.enter_ns), done.at(table.exit_ns)
-    table = table.with_column("enter_ns", enter).with_column("exit_ns", leave)
-    return table.select(leave > enter)
+    return table.with_columns(enter_ns=enter, exit_ns=leave).select(leave > enter)
 
 
 def _marked_phases(file: KinetoFile, steps: Steps) -> Columns:

@@ -100,7 +100,7 @@ def _coalesce(table: Columns) -> Columns:
     start = np.minimum.reduceat(known, first)
     start = np.where(start == np.iinfo(np.int64).max, 0, start)
     flags = np.where(many, merged.flags | int(Flag.COALESCED), merged.flags)
-    return merged.with_column("device_enter_ns", start).with_column("flags", flags)
+    return merged.with_columns(device_enter_ns=start, flags=flags)
 
 
 def _count_alike(table: Columns, *keys: str) -> Array:
@@ -134,8 +134,7 @@ def _agreeing(table: Columns) -> tuple[Columns, list[str]]:
     np.add.at(there, pairs[0], 1)
     differ = np.append(False, (np.diff(place) == 0) & _differ(table))
     some_lack = np.bincount(place)[place] != there[cell]
-    wrong = np.bincount(cell, weights=differ | some_lack) > 0
-    wrong = wrong[cell]
+    wrong = (np.bincount(cell, weights=differ | some_lack) > 0)[cell]
     limits = []
     if (known := int((wrong & (table.group >= 0)).sum())) > 0:
         limits.append(
@@ -144,8 +143,8 @@ def _agreeing(table: Columns) -> tuple[Columns, list[str]]:
         )
     lonely = np.arange(len(table))  # distinct numbers, so that no two are matched
     alone = wrong | (table.group < 0)
-    table = table.with_column("group_seq", np.where(alone, lonely, table.group_seq))
-    return table.with_column("group", np.where(alone, -1, table.group)), limits
+    number, group = np.where(alone, lonely, table.group_seq), np.where(alone, -1, table.group)
+    return table.with_columns(group_seq=number, group=group), limits
 
 
 # -- calls that threads of the host carry out ------------------------------------------------------

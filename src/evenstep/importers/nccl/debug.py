@@ -261,16 +261,15 @@ def _facts(log: _Log) -> dict[str, Any]:
 
 
 def _trees(trees: Mapping[int, Mapping[int, int]], size: int) -> dict[str, list[int | None]]:
-    """The trees of all channels; none if forged lines claim millions of ranks."""
+    """The trees of all channels, by the parent of every rank: -1 for the root, None for a rank
+    without a line. None if forged lines claim millions of ranks."""
     ranks = max(size, *(rank + 1 for tree in trees.values() for rank in tree), 0)
     if ranks * len(trees) > MOST_MEMBERS:
         return {}
-    return {str(channel): _parents(trees[channel], size) for channel in sorted(trees)}
-
-
-def _parents(tree: Mapping[int, int], size: int) -> list[int | None]:
-    """Parent of every rank in a tree: -1 for the root, None for a rank without a line."""
-    return [tree.get(rank) for rank in range(max(size, max(tree, default=-1) + 1))]
+    return {
+        str(channel): [tree.get(rank) for rank in range(max([size, *(one + 1 for one in tree)]))]
+        for channel, tree in sorted(trees.items())
+    }
 
 
 def _direct(log: _Log) -> bool | None:

@@ -150,15 +150,15 @@ def _profile(
     calls = calls.select(np.repeat(np.arange(len(calls)), list(map(len, parts))))
     said = [one for part in parts for one in part]
     shift = _began(each) - origin
-    rows = file.rows.with_column("device", np.maximum(file.rows.device, 0))
-    for name in ("start_ns", "end_ns"):
-        rows = rows.with_column(name, rows[name] + shift)
-    for name in ("enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns"):
-        calls = calls.with_column(name, calls[name] + shift)
-    coalesced = np.array([one.calls > 1 for one in said], bool)
-    calls = calls.with_column("flags", calls.flags | np.where(coalesced, int(Flag.COALESCED), 0))
-    calls = calls.with_column("op", np.array([int(one.op) for one in said], np.int64))
+    rows = file.rows.with_columns(device=np.maximum(file.rows.device, 0))
+    rows = rows.with_columns(start_ns=rows.start_ns + shift, end_ns=rows.end_ns + shift)
     file = replace(file, rows=rows)
+    times = ("enter_ns", "exit_ns", "device_enter_ns", "device_exit_ns")
+    coalesced = np.array([int(Flag.COALESCED) * (one.calls > 1) for one in said], np.int64)
+    calls = calls.with_columns(
+        **{name: calls[name] + shift for name in times}, flags=calls.flags | coalesced,
+        op=np.array([int(one.op) for one in said], np.int64),
+    )  # fmt: skip
     steps = steps_of(file, MARKS)
     if steps is None:
         raise TraceError(f"{export.path} holds no event")

@@ -68,9 +68,8 @@ def _renumber(events: Columns) -> Columns:
     of = np.zeros(int(events.parent.max(initial=0)) + 1, np.int64)
     of[events.parent[~waits]] = seq[~waits]
     columns = {"seq": seq, "payload": 0 * seq, "parent": np.where(waits, of[events.parent], 0)}
-    for name, values in columns.items():
-        events = events.with_column(name, values.astype(events[name].dtype))
-    return events
+    typed = {name: values.astype(events[name].dtype) for name, values in columns.items()}
+    return events.with_columns(**typed)
 
 
 def _contradictions(layout: Mapping[str, int], meta: Mapping[str, Any]) -> list[str]:

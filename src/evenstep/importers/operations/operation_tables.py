@@ -146,7 +146,7 @@ def _complete(table: Columns) -> Columns:
     mc = np.where(computes, np.maximum(table.mc, 0), table.mc)
     gmc = np.where(table.gmc < 0, mc * stages + table.stage, table.gmc)
     gmc = np.where(computes, gmc, UNKNOWN)
-    table = table.with_column("rank", rank).with_column("mc", mc).with_column("gmc", gmc)
+    table = table.with_columns(rank=rank, mc=mc, gmc=gmc)
     if (table.seq_id >= 0).all():
         return table
     order = np.argsort(table.start_s, kind="stable")
@@ -205,9 +205,8 @@ def _trim_beginning(table: Columns) -> Columns:
         return table
     asked = np.minimum(np.maximum(table.start_s, begin[index]), end)
     start = np.where(received, asked, table.start_s)
-    return table.with_column("start_s", start).with_column(
-        "duration_s", np.where(start > table.start_s, end - start, table.duration_s)
-    )
+    lasted = np.where(start > table.start_s, end - start, table.duration_s)
+    return table.with_columns(start_s=start, duration_s=lasted)
 
 
 def _lasting(table: Columns, path: Path, limits: list[str]) -> Columns:

@@ -70,13 +70,11 @@ def place_operations(table: Columns) -> tuple[Columns, bool]:
     ended = np.zeros(len(begin), np.int64)
     np.maximum.at(ended, turn, leave)
     rank = np.unique(table["rank"], return_inverse=True)[1].reshape(-1)
-    columns = {
-        "enter_ns": enter, "exit_ns": leave, "begin_ns": at[turn], "end_ns": ended[turn],
-        "turn": turn, "lane": lanes(table, rank), "start_s": (enter - ORIGIN_NS) / 1e9,
-        "end_s": (leave - ORIGIN_NS) / 1e9,
-    }  # fmt: skip
-    for name, values in columns.items():
-        table = table.with_column(name, values)
+    table = table.with_columns(
+        enter_ns=enter, exit_ns=leave, begin_ns=at[turn], end_ns=ended[turn], turn=turn,
+        lane=lanes(table, rank), start_s=(enter - ORIGIN_NS) / 1e9,
+        end_s=(leave - ORIGIN_NS) / 1e9,
+    )  # fmt: skip
     table = table.sorted_by("rank", "step", "enter_ns")
     new = begins(table.step, table["rank"])
     table = table.with_column("worker", np.cumsum(new) - 1)
@@ -88,8 +86,8 @@ def place_operations(table: Columns) -> tuple[Columns, bool]:
     idle = np.rint(gap_s * 1e9).astype(np.int64)[table.turn[first]]
     follows = np.diff(table["rank"][first], prepend=-1) == 0
     before = np.where(follows, np.append(0, over[:-1]) + idle, table.begin_ns[first])
-    begun = before[table.worker]
-    return table.with_column("begin_ns", begun).with_column("end_ns", over[table.worker]), False
+    own = table.worker
+    return table.with_columns(begin_ns=before[own], end_ns=over[own]), False
 
 
 def program(ops: Columns, sent: OperationMessages) -> Program:
@@ -121,8 +119,8 @@ def program(ops: Columns, sent: OperationMessages) -> Program:
     issued[ahead], order[ahead] = free[first], PLACES * first + ISSUED
     order += np.isin(ops.role, RECVS)
     waits = _waits(ops, sent.compute, flying, free)
-    ops = ops.with_column("enter_ns", issued).with_column("order", order)
-    return Program(ops.with_column("exit_ns", np.maximum(ops.exit_ns, issued)), waits)
+    over = np.maximum(ops.exit_ns, issued)
+    return Program(ops.with_columns(enter_ns=issued, exit_ns=over, order=order), waits)
 
 
 def _is_beside_thread(ops: Columns) -> Array:

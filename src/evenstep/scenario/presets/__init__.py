@@ -15,7 +15,7 @@ from evenstep.documents import Meta
 from evenstep.errors import ConfigError
 from evenstep.scenario import schema
 from evenstep.trace.spool.files import parse_toml
-from evenstep.values import refusal
+from evenstep.values import merged, refusal
 
 
 def names() -> tuple[str, ...]:
@@ -37,8 +37,8 @@ def merge_presets(data: Mapping[str, Any]) -> dict[str, Any]:
         raise refusal("preset", "a name or a list of names", named)
     found: dict[str, Any] = {}
     for name in named:
-        found = _over(found, merge_presets(parse_toml(text(name))))
-    return _over(found, own)
+        found = merged(found, merge_presets(parse_toml(text(name))))
+    return merged(found, own)
 
 
 class PresetsDocument(TypedDict):
@@ -58,15 +58,3 @@ def text(name: str) -> str:
     if name not in names():
         raise ConfigError(schema.unknown(f"preset {name!r}", name, names()))
     return (files(__name__) / f"{name}.toml").read_text(encoding="utf-8")
-
-
-def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two sets of plain values; the second overrides the first."""
-    found = dict(below)
-    for name, value in above.items():
-        old = found.get(name)
-        if isinstance(value, Mapping) and isinstance(old, Mapping):
-            found[name] = _over(old, value)
-        else:
-            found[name] = value
-    return found

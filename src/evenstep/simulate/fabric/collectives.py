@@ -241,11 +241,8 @@ def direct(request: Request) -> Pattern:
     other = source != target
     source, target = source[other], target[other]
     size = np.where(target == 0, 1 + request.imbalance, 1.0) * request.bytes / n
-    item = Round(
-        request.members[:, source].reshape(-1),
-        request.members[:, target].reshape(-1),
-        np.tile(size, len(request.members)),
-    )
+    item = _messages(request.members[:, source], request.members[:, target], 0.0)
+    item = item._replace(bytes=np.tile(size, len(request.members)))
     return (item, item) if request.operation == "all_reduce" else (item,)
 
 

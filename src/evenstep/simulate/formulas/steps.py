@@ -22,9 +22,7 @@ class Step(NamedTuple):
         return 1 - self.exposed / self.time
 
 
-def overlapped_step(
-    *, forward: float, backward: float, transfer: float, buckets: int, other: float = 0.0
-) -> Step:
+def overlapped_step(*, forward: float, backward: float, transfer: float, buckets: int) -> Step:
     """A data-parallel step whose gradients leave in equal buckets as backward produces them.
 
     Bucket i of b is ready at i·B/b and the transfers queue, so the last ends at
@@ -33,8 +31,7 @@ def overlapped_step(
     if buckets < 1:
         raise ConfigError(f"buckets must be at least 1, found {buckets}")
     end = max(backward + transfer / buckets, backward / buckets + transfer)
-    compute = forward + backward + other
-    return Step(forward + end + other, forward + end + other - compute)
+    return Step(forward + end, forward + end - (forward + backward))
 
 
 def serial(*, compute: float, transfer: float, hidden: float = 0.0) -> Step:

@@ -117,7 +117,7 @@ class FolderArchive:
         self._first_record = self._first_summary + self._summaries * layout.SUMMARY_BYTES
         self._records = np.zeros(info.ranks, np.int64)
         self._steps = np.zeros(info.ranks, np.int64)
-        self._ends: list[int] = []
+        self._ends: list[tuple[int, int]] = []  # of each rank's identity, and of its tables
         folder.write(info.facts())
         groups = info.groups()
         place = np.zeros((len(groups), info.ranks), np.int64)  # a rank's group in each partition
@@ -127,8 +127,8 @@ class FolderArchive:
             mine = [items[at] for items, at in zip(groups, place[:, rank], strict=True)]
             self._ends.append(self._create(info, rank, mine))
 
-    def _create(self, info: RunInfo, rank: int, groups: list[Group]) -> int:
-        """Write header and tables; returns where the next table entry goes."""
+    def _create(self, info: RunInfo, rank: int, groups: list[Group]) -> tuple[int, int]:
+        """Write header and tables; returns the identity's length, and where tables end."""
         path = self._folder.spool_path(0, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         identity = _text(info.identity(rank))
@@ -141,7 +141,7 @@ class FolderArchive:
         with path.open("wb") as file:
             file.write(data)
             file.truncate(self._first_record + self._capacity * layout.RECORD_BYTES)
-        return len(data)
+        return len(identity), len(data)
 
     def _header(self, capacity: int, identity_bytes: int) -> bytes:
         return layout.HEADER.pack(
@@ -167,7 +167,7 @@ class FolderArchive:
         The ring of a spool is then exactly as long as its records.
         """
         extras = extra_records(alone, self._records)
-        for rank, end in enumerate(self._ends):
+        for rank, (identity_bytes, end) in enumerate(self._ends):
             records = int(self._records[rank])
             with self._folder.spool_path(0, rank).open("r+b") as file:
                 file.seek(end)
@@ -176,8 +176,6 @@ class FolderArchive:
                 mine = extras.get(rank, np.zeros(0, RECORD))
                 file.write(mine.view(np.uint8).data if len(mine) else b"")
                 file.truncate()
-                file.seek(0)
-                identity_bytes = layout.HEADER.unpack(file.read(layout.HEADER.size))[-1]
                 file.seek(0)
                 file.write(self._header(records + len(mine), identity_bytes))
 

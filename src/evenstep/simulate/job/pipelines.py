@@ -187,18 +187,15 @@ def _zero_bubble(
 
     def ready(stage: int, kind: int) -> float:
         """When the next task of a kind could begin; infinite where that is not known yet."""
-        batch = count[stage][kind]
-        if batch == micro_batches or (
-            kind == WEIGHT_GRADIENTS and batch == count[stage][BACKWARD_PASS]
-        ):
+        batch, (forwards, backwards, _) = count[stage][kind], count[stage]
+        most = {
+            FORWARD_PASS: backwards + stages - stage,
+            BACKWARD_PASS: forwards,
+            WEIGHT_GRADIENTS: backwards,
+        }[kind]
+        if batch >= min(most, micro_batches):
             return float("inf")
-        if kind == WEIGHT_GRADIENTS:
-            return free[stage]
-        if kind == FORWARD_PASS and batch - count[stage][BACKWARD_PASS] > stages - stage - 1:
-            return float("inf")
-        if kind == BACKWARD_PASS and batch == count[stage][FORWARD_PASS]:
-            return float("inf")
-        near = stage + (-1 if kind == FORWARD_PASS else 1)
+        near = {FORWARD_PASS: stage - 1, BACKWARD_PASS: stage + 1}.get(kind, -1)
         came = over.get((near, kind, batch), float("inf")) if 0 <= near < stages else 0.0
         return max(free[stage], came)
 

@@ -269,8 +269,8 @@ class Picked(EventTable):
     def select(self, which: Array | slice) -> Columns:
         return Picked(self._of, self._rows[which])
 
-    def with_column(self, name: str, array: Array) -> Columns:
-        return Columns({each: self[each] for each in EVENT_COLUMNS} | {name: array})
+    def with_columns(self, **arrays: Array) -> Columns:
+        return Columns({each: self[each] for each in EVENT_COLUMNS} | arrays)
 
 
 def _order(rank: Array, seq: Array) -> Array | None:
