@@ -147,6 +147,22 @@ def test_a_wait_that_is_timed_with_backward_is_told_from_its_work(opened, data):
     assert any("backward took longer than the shortest is taken" in limit for limit in trace.limits)
 
 
+def test_a_wait_outside_of_all_parts_is_told_from_work(opened):
+    """Compute alone is timed, of which worker 2 needs 90 ms and the others 60: without it, steps
+    of 100 ms last 70. Every third step only, it costs 30 of 240 ms."""
+    for often, share in ((1, 0.3), (3, 0.125)):
+        rows = [
+            f"{rank},{step},{0.02 * k:g},{0.04 * k:g},{0.1 if slow else 0.07}"
+            for step in range(24)
+            for rank in range(4)
+            for slow in [step % often == 0]
+            for k in [1.5 if slow and rank == 2 else 1.0]
+        ]
+        text = "\n".join(["rank,step,forward_s,backward_s,step_time_s", *rows])
+        found = diagnose(opened(text)).findings
+        assert [found[0].where.ranks, found[0].severity] == [[2], pytest.approx(share, abs=0.01)]
+
+
 def test_communication_is_waiting_but_for_what_the_last_to_come_needs(opened):
     rows = [f"{rank},{step},{130 if rank == 1 else 100},{10 if rank == 1 else 40}"
             for step in range(40) for rank in range(4)]  # fmt: skip

@@ -4,8 +4,8 @@ Such a source has the time of each worker but no collectives. Where several work
 step is taken to last until the slowest is done: the others' wait for it, entered as an inferred
 barrier, is what synchronous training makes of their times. That is wrong for workers that do not
 synchronize, and `limits` says so. Loops that time the parts of a step include the wait in the part
-that exchanges gradients: then the steps of all workers are equally long although their other parts
-are not.
+that exchanges gradients, or outside of all parts: then the steps of all workers are equally long
+although their other parts are not.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ WAITING = (
     "be waiting"
 )
 AT_LEAST = "; by how much the slowest's own work in it is longer is not known: it costs at least"
-#: Parts that may include the wait for other workers, the likeliest first, and their names.
-_EXCHANGING = {
+#: Parts that may include the wait for other workers, and their names; WHOLE: what no part tells.
+_EXCHANGING: dict[int, str] = {
     Phase.SYNC: "communication", Phase.BACKWARD: "backward", Phase.OPTIMIZER: "optimizer",
-    Phase.OTHER: "rest",
+    Phase.OTHER: "rest", WHOLE: "time outside of these parts",
 }  # fmt: skip
 _EVEN = 0.5  # steps are equally long if they differ by less than this share of their own times
 
@@ -114,37 +114,53 @@ def _whole_steps(table: Columns) -> Columns:
 
 def _own(whole: Columns, table: Columns, limits: list[str]) -> tuple[Columns, Columns, bool]:
     """Steps and parts without the wait for other workers, if a part includes it; and whether that
-    part holds nothing else."""
+    part holds nothing else.
+
+    Where steps are equally long, the wait makes up for all that workers do not have in common: of
+    the parts, it is in the one that differs most between them.
+    """
     cells = _cell(whole)
     number, step = np.unique(whole.number, return_inverse=True)
-    if len(cells) == len(number):
+    waits = {}
+    for phase in _EXCHANGING if len(cells) > len(number) else ():
+        part = _part(whole, table, phase)
+        even = _EVEN * _apart(part, step) if len(part) else -1.0
+        if even >= 0 and (phase is Phase.SYNC or _apart(whole.seconds, step) <= even):
+            waits[phase] = part - _least(part, step)
+    if not waits:
         return whole, table, False
-    for phase, name in _EXCHANGING.items():
-        rows = np.flatnonzero(table.phase == int(phase))
-        place = np.searchsorted(cells, _cell(table)[rows])
-        if len(rows) < len(cells) or len(np.unique(place)) < len(cells):
-            continue
-        least = np.full(len(number), np.inf)
-        np.minimum.at(least, step[place], table.seconds[rows])
-        waited = np.zeros(len(cells))
-        waited[place] = table.seconds[rows] - least[step[place]]
-        own = np.maximum(whole.seconds - waited, 0.0)
-        if phase is not Phase.SYNC and _apart(whole.seconds, step) > _EVEN * _apart(own, step):
-            continue
-        seconds = table.seconds.copy()
-        seconds[rows] = least[step[place]]
-        alone = phase is Phase.SYNC
-        limits.append(WAITING.format(name) + ("" if alone else AT_LEAST))
-        return whole.with_column("seconds", own), table.with_column("seconds", seconds), alone
-    return whole, table, False
+    phase = max(waits, key=lambda one: (one is Phase.SYNC, _apart(waits[one], step)))
+    alone = phase in (Phase.SYNC, WHOLE)
+    limits.append(WAITING.format(_EXCHANGING[phase]) + ("" if alone else AT_LEAST))
+    rows = np.flatnonzero((table.phase == int(phase)) & (phase != WHOLE))
+    seconds = table.seconds.copy()
+    seconds[rows] -= waits[phase][np.searchsorted(cells, _cell(table)[rows])]
+    own = np.maximum(whole.seconds - waits[phase], 0.0)
+    return whole.with_column("seconds", own), table.with_column("seconds", seconds), alone
+
+
+def _part(whole: Columns, table: Columns, phase: int) -> Array:
+    """Seconds of a part of each step, of what no part tells for WHOLE; none if some lack it."""
+    cells = _cell(whole)
+    rows = table.select(table.phase != WHOLE if phase == WHOLE else table.phase == phase)
+    seconds = np.bincount(np.searchsorted(cells, _cell(rows)), rows.seconds, len(cells))
+    if not np.isin(cells, _cell(rows)).all():
+        return np.empty(0)
+    return np.asarray(whole.seconds - seconds if phase == WHOLE else seconds)
+
+
+def _least(seconds: Array, step: Array) -> Array:
+    """The least of all workers' seconds in each one's step."""
+    least = np.full(int(step.max()) + 1, np.inf)
+    np.minimum.at(least, step, seconds)
+    return np.asarray(least[step])
 
 
 def _apart(seconds: Array, step: Array) -> float:
-    """Median difference of the slowest and the fastest worker of a step, seconds."""
-    least, most = np.full(int(step.max()) + 1, np.inf), np.zeros(int(step.max()) + 1)
-    np.minimum.at(least, step, seconds)
-    np.maximum.at(most, step, seconds)
-    return float(np.median(most - least))
+    """Mean difference of the slowest and the fastest worker of a step, seconds."""
+    most = np.zeros(int(step.max()) + 1)
+    np.maximum.at(most, step, seconds - _least(seconds, step))
+    return float(most.mean())
 
 
 def _cell(table: Columns) -> Array:
