@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -71,16 +72,17 @@ def _rows(figures: Figures, state: str) -> list[Row]:
 
 
 def _said(figures: Figures, state: str, loop: str) -> Row:
-    """What a step of a loop is said to have cost, and did."""
-    said, paid = (
-        statistics.fmean(one["loops"][loop][name] for one in figures[state])
-        for name in ("said_ns", "paid_ns")
-    )
+    """What a step of a loop is said to have cost, and did, with the 95 % interval of what it did: a
+    difference between steps that scatter."""
+    told = [one["loops"][loop] for one in figures[state]]
+    said, paid = (statistics.fmean(one[name] for one in told) for name in ("said_ns", "paid_ns"))
+    error = 1.96 * math.hypot(*(one["error_ns"] for one in told)) / len(told)
     return Row(
         f"what evenstep says it cost the training thread ÷ what that paid, {NAMES[state]}, "
         f"{LOOPS[loop]}",
         f"{SAID_LOW} to {SAID_HIGH}",
-        f"{said / paid:.2f}: {said / 1e3:.0f} µs said, {paid / 1e3:.0f} µs paid a step",
+        f"{said / paid:.2f}: {said / 1e3:.0f} µs said, {paid / 1e3:.0f} ± {error / 1e3:.0f} µs "
+        "paid a step",
         SAID_LOW <= said / paid <= SAID_HIGH,
         COMMAND,
     )

@@ -62,9 +62,9 @@ class Job:
         finally:
             Work.wait = ours
 
-    def compared(self, run: Callable[[bool], float], pairs: int) -> float:
+    def compared(self, run: Callable[[bool], float], pairs: int) -> tuple[float, float]:
         """What it takes more where it is recorded: a mean over pairs, in random order, without the
-        tenth at each end."""
+        tenth at each end, and its standard error (Tukey and McLaughlin, 1963)."""
         found = []
         for _ in range(pairs):
             took = {}
@@ -72,8 +72,11 @@ class Job:
                 with self.recorded(on):
                     took[on] = run(on)
             found.append(took[True] - took[False])
+        found.sort()
         cut = pairs // 10
-        return statistics.fmean(sorted(found)[cut : pairs - cut])
+        kept = found[cut : pairs - cut]
+        outer = [kept[0]] * cut + kept + [kept[-1]] * cut
+        return statistics.fmean(kept), statistics.stdev(outer) * pairs**0.5 / len(kept)
 
     def issuing_ns(self, calls: int, pause_s: float) -> float:
         """Mean thread time of issuing a call, after a pause before each."""
@@ -124,8 +127,9 @@ class Job:
             self.steps_ns(True, collectives, pause_s)
             calls += collectives * BLOCK
         first = self._recorder.stack.step
-        paid_ns = self.compared(lambda on: self.steps_ns(on, collectives, pause_s), pairs)
-        return {"paid_ns": paid_ns, "first": first, "end": self._recorder.stack.step}
+        paid_ns, error_ns = self.compared(lambda on: self.steps_ns(on, collectives, pause_s), pairs)
+        end = self._recorder.stack.step
+        return {"paid_ns": paid_ns, "error_ns": error_ns, "first": first, "end": end}
 
 
 def main() -> None:
@@ -145,8 +149,8 @@ def main() -> None:
         for _ in range(4):
             job.steps_ns(True, *LOOPS["cold"])
         figures: dict[str, Any] = {
-            "hot_ns": job.compared(lambda _: job.issuing_ns(100, 0.0), args.pairs),
-            "cold_ns": job.compared(lambda _: job.issuing_ns(1, PAUSE_S), 4 * args.pairs),
+            "hot_ns": job.compared(lambda _: job.issuing_ns(100, 0.0), args.pairs)[0],
+            "cold_ns": job.compared(lambda _: job.issuing_ns(1, PAUSE_S), 4 * args.pairs)[0],
             "end_ns": [job.ending_ns() for _ in range(args.pairs)],
         }
         loops = {loop: job.paid(loop, args.pairs // 2) for loop in LOOPS}

@@ -11,6 +11,8 @@ read other tools' profiles as well.
 
 from __future__ import annotations
 
+from sys import modules as _modules
+from time import thread_time_ns as _thread_time_ns
 from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.arming import arm_when_asked as _arm_when_asked
@@ -49,9 +51,11 @@ def detach() -> None:
 
 def step() -> None:
     """End a training step here. Once called, optimizers no longer mark steps."""
-    from evenstep.attachment import session
-
-    session.step()
+    began_ns = _thread_time_ns()
+    session: Any = _modules.get("evenstep.attachment.session")  # ten times as fast as `import`
+    if session is None:
+        from evenstep.attachment import session
+    session.step(began_ns)
 
 
 def span(name: str) -> Any:

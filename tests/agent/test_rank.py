@@ -7,6 +7,7 @@ import pytest
 
 from evenstep.agent.actions.action import Action
 from evenstep.agent.rank import Agent
+from evenstep.agent.recording.phases import Word
 from evenstep.agent.settings.config import load
 from evenstep.agent.settings.request import SettingsChange
 from evenstep.trace.spool.folder import RunFolder
@@ -59,6 +60,19 @@ def test_hooks_are_told_of_the_steps_that_they_ask_for_and_when_anything_is_requ
     for step in range(5, 7):
         agent.end_step(agent.recorder.began_ns + 1000 * (step + 1))
     assert stack.steps[2:] == [(6, True), (7, False)]  # paced, so each collective is needed
+
+
+def test_ending_a_step_costs_what_the_thread_spends_but_for_collected_garbage(agent, monkeypatch):
+    recorder = agent.recorder
+    spent = iter([5_000, 9_000])  # when our code began, and when it has ended
+    monkeypatch.setattr("evenstep.agent.rank.time.thread_time_ns", spent.__next__)
+    recorder.words[Word.ATTENDED] = 100
+    now_ns = recorder.began_ns + 1000
+    recorder.pauses.extend([(now_ns - 500, now_ns, False), (now_ns + 200, now_ns + 1_700, False)])
+    agent.end_step(now_ns)
+    assert recorder.words[Word.OWN_NS] == 4_000 - 1_500
+    assert recorder.begin_step(now_ns + 1000, 0, agent._work.meter)[-1] == 2_500
+    assert recorder.words[Word.OWN_NS] == 0
 
 
 def test_what_a_device_has_finished_is_read_once_more_before_the_hooks_are_removed(agent):

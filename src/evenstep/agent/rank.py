@@ -273,20 +273,20 @@ class Agent:
     def end_step(self, now_ns: int, began_ns: int = 0) -> None:
         """End a step. On the training thread; may sleep when pacing. `began_ns`: that thread's time
         when our code began, where it has been read."""
-        sampled = self.recorder.sampled
-        if sampled and not began_ns:
-            began_ns = time.thread_time_ns()
-        step, attended_ns = self._work.end(now_ns), 0
-        if step >= self.recorder.words[Word.ATTENDED] or self._control.due:
-            attended_ns = self._attend(step)
-        if sampled:  # without what is attended to, which is no cost of each step
-            spent_ns = time.thread_time_ns() - began_ns - attended_ns
-            self.recorder.end_cost.add(spent_ns, readings=1)
+        began_ns = began_ns or time.thread_time_ns()
+        step, words, acted_ns = self._work.end(now_ns), self.recorder.words, 0
+        if step >= words[Word.ATTENDED] or self._control.due:
+            acted_ns = self._attend(step)
+        # Garbage is collected in the code of ours that happens to run.
+        pauses = tuple(self.recorder.pauses) if self.recorder.pauses else ()
+        paused_ns = sum(end - start for start, end, _ in pauses if start >= now_ns)
+        spent_ns = time.thread_time_ns() - began_ns - acted_ns - paused_ns
+        words[Word.OWN_NS] += max(spent_ns, 0)
 
     def _attend(self, step: int) -> int:
         """Do what is not to be done in each step, and find out when there is more: every line that
-        runs once a step is fetched into cold caches. Return its cost, thread time in ns."""
-        began_ns = time.thread_time_ns()
+        runs once a step is fetched into cold caches. Return the thread time (ns) of actions, whose
+        cost is their trial's."""
         work, conductor = self._work, self._asked
         acts = conductor is not None and conductor.acts
         spared = not (acts or work.at_once)
@@ -296,7 +296,7 @@ class Agent:
         if conductor and acts and (closed := work.newest_step()) is not None:
             acted_ns = -time.thread_time_ns()
             conductor.end_step(closed, work.waited_ns)
-            acted_ns += time.thread_time_ns()  # an action's cost is its trial's
+            acted_ns += time.thread_time_ns()
         if self._control.due or work.at_once:
             self._steering.apply_due(step)
             due = step + 1
@@ -308,9 +308,7 @@ class Agent:
         self.recorder.words[Word.ATTENDED] = due
         if self._control.due:  # in the meantime; the next one resets the word itself
             self.recorder.words[Word.ATTENDED] = 0
-        spent_ns = time.thread_time_ns() - began_ns
-        self.recorder.own_ns += spent_ns - acted_ns
-        return spent_ns
+        return acted_ns
 
     def _probe_after(self, steps: int, every: int) -> None:
         """Measure the machine if it is time; a failure is reported once and ends the probe."""

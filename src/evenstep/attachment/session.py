@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from time import monotonic_ns, thread_time_ns
+from time import monotonic_ns
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -60,9 +60,9 @@ def span(name: str) -> Span:
     return Span(name)
 
 
-def step() -> None:
-    """End a step here, and from now on only here; one that an optimizer has just ended, once."""
-    began_ns = thread_time_ns()
+def step(began_ns: int) -> None:
+    """End a step here, and from now on only here; one that an optimizer has just ended, once.
+    `began_ns`: this thread's time when it was called."""
     attached = agent.current()
     if attached is not None and not attached.failure:
         try:

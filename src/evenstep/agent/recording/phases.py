@@ -46,12 +46,11 @@ class Word:
     EVENTS = 21  # of hooks in the running step
     EVENT_NS = 22  # thread time of compiled code in sampled events
     EVENT_SAMPLES = 23
-    END_NS = 24  # the same of ending a step
-    END_SAMPLES = 25
-    SCHEDULE_DEVICE = 26  # of that account's file: the number may become another file's
-    SCHEDULE_INODE = 27
-    WAITS = 28  # whether Python is told of waits for collectives
-    USE = 29  # six counters of the process when the latest step ended, as in `ResourceUse`
+    OWN_NS = 24  # thread time, in the running step, of what ended the one before
+    SCHEDULE_DEVICE = 25  # of that account's file: the number may become another file's
+    SCHEDULE_INODE = 26
+    WAITS = 27  # whether Python is told of waits for collectives
+    USE = 28  # six counters of the process when the latest step ended, as in `ResourceUse`
 
 
 WORDS = Word.USE + 6

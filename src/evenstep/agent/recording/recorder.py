@@ -61,12 +61,13 @@ _SYNC, _BACKWARD, _LAST_ENTRY = int(Phase.SYNC), int(Phase.BACKWARD), Word.LAST_
 _STEP_WORD, _BEGAN = Word.STEP, Word.BEGAN
 _USE, _NOTED, _TOLD = Word.USE, Word.NOTED, Word.TOLD
 _EVENTS, _MANUAL, _AT_ONCE = Word.EVENTS, Word.MANUAL, Word.AT_ONCE
+_OWN_NS = Word.OWN_NS
 _IN_PHASES = (_COLLECTIVE, _POINT_TO_POINT, _PAUSE, _SPAN)  # records whose parent is a phase
 
 SHORTEST_WAIT_NS = 20_000
 LONGEST_NAME = 200  # characters of a script's name: one table holds all names, groups and facts
-COST_SAMPLE = 17  # our cost is measured in one collective and one step of so many: a prime, so
-# that all collectives of a step have their turns
+COST_SAMPLE = 17  # our cost is measured in one collective, and in the events of one step, of so
+# many: a prime, so that all collectives of a step have their turns
 COST_WINDOW = 64  # samples in the mean
 TURN_NS = 100_000  # for which the background holds the interpreter's lock at a time
 LAST_TURN = 1 << 63  # the beginning of a turn that is not to end
@@ -95,13 +96,13 @@ class OwnCost:
 
     A mean of the latest samples but for the tenth at each end: the first calls find nothing made,
     and thread time stands still only while the thread has no core. What is paid outside of a call,
-    to be called at all, cannot be measured from inside: `mechanism` tells both costs of calls with
-    hot and with cold caches, and between the two the one outside is interpolated by the one inside.
-    Nobody knows what our threads and the caches that we take cost the job's own code.
+    to be called at all, cannot be measured from inside. `mechanism` tells its ratio to what is paid
+    inside, of which both are a multiple where caches are as cold as the job's. Nobody knows what
+    our threads and the caches that we take cost the job's own code.
     """
 
     def __init__(self, every: int = 1) -> None:
-        self._hot = self._cold = (0.0, 0.0)  # ns inside and outside of a call
+        self._outside = 0.0  # of what is paid inside, so much more
         self._every = every  # one call in so many is sampled
         self._calls = count().__next__
         self._samples: deque[float] = deque(maxlen=COST_WINDOW)
@@ -116,9 +117,9 @@ class OwnCost:
         self._samples.append(max(sample_ns - readings * READING_NS, 0))
         self._mean_ns = None
 
-    def mechanism(self, hot: tuple[float, float], cold: tuple[float, float]) -> None:
-        """Set what a call costs inside and outside (ns), with hot and with cold caches."""
-        self._hot, self._cold = hot, cold
+    def mechanism(self, outside: float) -> None:
+        """Set what is paid outside of a call, as a share of what is paid inside."""
+        self._outside = outside
 
     @property
     def each_ns(self) -> int | None:
@@ -131,9 +132,7 @@ class OwnCost:
             return 0
         if (mean_ns := self._mean_ns) is None:
             self._mean_ns = mean_ns = mean_of_most(self._samples)
-        (hot_ns, least_ns), (cold_ns, most_ns) = self._hot, self._cold
-        cold = min(max(mean_ns - hot_ns, 0.0) / max(cold_ns - hot_ns, 1.0), 1.0)
-        return round(calls * (mean_ns + least_ns + cold * max(most_ns - least_ns, 0.0)))
+        return round(calls * mean_ns * (1 + self._outside))
 
 
 def give_way(since_ns: int) -> int:
@@ -181,8 +180,6 @@ class Recorder:
         self.pauses: deque[Pause] = deque(maxlen=STEP_COLLECTIVES)
         self.cost = OwnCost(COST_SAMPLE)  # of a collective
         self.event_cost = OwnCost()  # of an event on the training thread
-        self.end_cost = OwnCost()  # of ending a step
-        self.own_ns = 0  # thread time of what is not done in each step, in it
         self.held_ns = 0  # delays that we have applied in it
         self.blocking: dict[int, int] = {}  # thread -> its last collective that blocks the caller
         self._threads: dict[int, int] = {self.ident: 0}
@@ -195,7 +192,7 @@ class Recorder:
             (clock.forward_begins, 2), (clock.forward_ends, 0), (clock.backward_begins, 1),
             (clock.backward_ends, 1), (clock.optimizer_begins, 0), (clock.ends, 0),
             (lambda *times: self._stack.add(_SYNC, *times), 1),
-            (lambda *times: self._stack.count(_SYNC, *times), 1), (self._step_ended, 9),
+            (lambda *times: self._stack.count(_SYNC, *times), 1), (self._step_ended, 10),
         ]  # fmt: skip
         self.rest = None if compiled is None else compiled.rest  # of the heartbeat
         #: Takes a step that has ended: the arguments of `StepWork._ended`.
@@ -232,7 +229,7 @@ class Recorder:
 
     @property
     def sampled(self) -> bool:
-        """Whether our cost in that step is measured."""
+        """Whether the cost of events in that step is measured."""
         return not self.words[_STEP_WORD] % COST_SAMPLE
 
     @property
@@ -297,8 +294,10 @@ class Recorder:
         function, more = self._tells[words[0]]
         function(*words[1 : 2 + more])
 
-    def _step_ended(self, end_ns: int, seq: int, step: int, events: int, *use: int) -> None:
-        self.ended(end_ns, 0, step, seq, use, events)
+    def _step_ended(
+        self, end_ns: int, seq: int, step: int, events: int, own_ns: int, *use: int
+    ) -> None:
+        self.ended(end_ns, 0, step, seq, use, events, own_ns)
 
     def _note(self, event: Event) -> None:
         self._noted.append((self.words[_NOTED], event))
@@ -443,7 +442,7 @@ class Recorder:
         """Begin the next step: records from here on belong to it.
 
         Return its number, the record of the step that has ended (written at once, in case the
-        process dies), at its end the kernel's counters, and of it our events and `own_ns`.
+        process dies), at its end the kernel's counters, and of it our events and `OWN_NS`.
         """
         words, end = self.words, self._end_step
         step = words[_STEP_WORD] + 1
@@ -455,7 +454,7 @@ class Recorder:
             seq = self._put_step(step - 1, words[_BEGAN], now_ns, held_ns)
             words[_STEP_WORD] = step
         events, words[_EVENTS] = words[_EVENTS], 0
-        own_ns, self.own_ns = self.own_ns, 0
+        own_ns, words[_OWN_NS] = words[_OWN_NS], 0
         return step, seq, counters, events, own_ns
 
     def settle(self, closed: ClosedStep) -> None:
@@ -479,7 +478,7 @@ class Recorder:
             "collectives": len(found),
             "bytes": sum(seen[3] for seen in found),
         }
-        ours_ns = closed.own_ns + self.event_cost.of(closed.events) + self.end_cost.of(1)
+        ours_ns = closed.own_ns + self.event_cost.of(closed.events)
         counted["agent_ns"] = ours_ns + self.cost.of(len(found))
         closed.collectives, closed.pauses = found[:STEP_COLLECTIVES], pauses
         words, base = self.spool.words, self.spool.word_of(closed.seq)

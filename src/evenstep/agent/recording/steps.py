@@ -59,7 +59,7 @@ class ClosedStep:
         self.samples = 0
         self.held_ns = 0  # pacing delay spent inside
         self.events = 0  # of our hooks on the training thread
-        self.own_ns = 0  # thread time of what its beginning attended to
+        self.own_ns = 0  # thread time, in it, of what ended the one before
         self.seq = 0  # its own record
         self.after = self.upto = 0  # its records are those after `after`, up to `upto`
         self.phases: Sequence[tuple[int, int, int]] = ()  # enter, exit, record: parents to be set

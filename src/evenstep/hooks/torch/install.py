@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from evenstep.agent.arming import arm, disarm
@@ -21,7 +23,6 @@ from evenstep.trace.spool.layout import WINDOW_STEPS
 
 if TYPE_CHECKING:
     from evenstep.hooks.torch.device import DeviceTimer
-    from evenstep.hooks.torch.mechanism import Measurement
     from evenstep.hooks.torch.stream_delay import CaptureGate
 
 DISPATCHER = "dispatcher"
@@ -76,7 +77,7 @@ class TorchHooks:
         self._undo: list[Callable[[], None]] = []
         self._timers: dict[int, DeviceTimer] = {}
         self._gate: CaptureGate | None = None
-        self._measurement: Measurement | None = None  # begun by the first `poll`
+        self._measured = False  # whether what being called costs is known
 
     @property
     def on_device(self) -> bool:
@@ -136,11 +137,12 @@ class TorchHooks:
             words[Word.WAITS] = 1
 
     def _measure_mechanism(self) -> None:
-        from evenstep.hooks.torch.mechanism import Measurement
+        from evenstep.hooks.torch.mechanism import outside_share
 
+        self._measured = True
         functions = self._native.session.functions if self._native else None
-        self._measurement = Measurement(self._torch, self._recorder.cost.mechanism, functions)
-        self._undo.append(self._measurement.stop)
+        with suppress(Exception):  # then our stated cost is without the mechanism's
+            self._recorder.cost.mechanism(outside_share(self._torch, functions))
 
     def begins_step(self, step: int, *, spared: bool) -> int:
         """A step begins, on the training thread; `spared`: not every collective is needed."""
@@ -178,7 +180,8 @@ class TorchHooks:
 
     def poll(self) -> None:
         """Read what the devices have finished; for the background thread."""
-        if self._measurement is None and self._observer.armed:
+        unknown = not self._measured and get_ident() != self._recorder.ident
+        if unknown and self._observer.armed:
             self._measure_mechanism()
         self._observer.let_go()
         self._batches.let_go()

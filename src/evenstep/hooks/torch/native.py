@@ -220,7 +220,6 @@ class NativeKernels:
         #: been passed to the recorder.
         self._costs = [
             (recorder.cost, Word.COST_NS, [0, 0]), (recorder.event_cost, Word.EVENT_NS, [0, 0]),
-            (recorder.end_cost, Word.END_NS, [0, 0]),
         ]  # fmt: skip
         session.give_up = give_up
 

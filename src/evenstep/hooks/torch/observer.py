@@ -275,7 +275,7 @@ class Observer:
                     if then is not None:
                         then()
                     recorder.words[_EVENTS] += 1
-                    if began_ns:
+                    if began_ns and recorder.sampled:  # else a step has ended, which is apart
                         recorder.event_cost.add(thread_time_ns() - began_ns, readings=2)
                 except Exception as error:
                     self.give_up(error)

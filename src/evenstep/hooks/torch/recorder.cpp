@@ -86,8 +86,7 @@ enum Word {
   EVENTS,        // of hooks in the running step
   EVENT_NS,      // thread time of our code in sampled events
   EVENT_SAMPLES,
-  END_NS,        // the same of ending a step
-  END_SAMPLES,
+  OWN_NS,        // thread time, in the running step, of what ended the one before
   SCHEDULE_DEVICE,  // of that account's file: its descriptor's number may become another file's
   SCHEDULE_INODE,
   WAITS,  // whether Python is told of waits for collectives
@@ -106,7 +105,7 @@ enum Event {
   PHASE_ENDS,
   WAITED,      // end of the wait that began at its time
   BLOCKED,     // the same of a blocking call, which has a record
-  STEP_ENDED,  // number of its record, the step's number, our events in it, six counters at its end
+  STEP_ENDED,  // number of its record, the next step's, our events in it, OWN_NS, six counters at its end
   NO_EVENT,
   EVENT_WORDS = 12
 };
@@ -1022,8 +1021,9 @@ class PythonHook {
   PyObject* part(int at) const { return PyTuple_GetItem(parts_, at); }
   bool watches() const { return session.load(ARMED) && session.training(); }
   uint64_t begins() const { return session.load(STEP) % COST_EVERY ? 0 : thread_ns(); }
-  void ends(uint64_t began, Word total, uint64_t readings = 1) const {
-    if (began) session.spent(total, thread_ns() - began, readings);
+  // Not where a step has ended in the event: that is in OWN_NS.
+  void ends(uint64_t began, uint64_t readings = 1) const {
+    if (began && !(session.load(STEP) % COST_EVERY)) session.spent(EVENT_NS, thread_ns() - began, readings);
   }
 
   template <typename... Values>
@@ -1126,7 +1126,7 @@ PyObject* around(PyObject* parts, PyObject* const* args, Py_ssize_t count, PyObj
       session.turn(event == BACKWARD_BEGINS);
     }
     hook.note(event, now_ns(), first, packed >> 24);
-    hook.ends(began, EVENT_NS);
+    hook.ends(began);
   };
   if (!hook.watches()) return PyObject_Vectorcall(original, args, size_t(count), names);
   tell(0);
@@ -1157,7 +1157,7 @@ PyObject* waiting(PyObject* parts, PyObject* const* args, Py_ssize_t count, PyOb
   const Raised raised(result);
   hook.waited(enter);
   if (!told(4) && result) Py_DecRef(std::exchange(result, nullptr));
-  hook.ends(began, EVENT_NS, 2);
+  hook.ends(began, 2);
   return result;
 }
 
@@ -1183,7 +1183,7 @@ PyObject* optimizer_in(PyObject* parts, PyObject* const* args, Py_ssize_t count,
   hook.check(call && PyList_Append(running, call) == 0);
   if (call) Py_DecRef(call);
   hook.note(OPTIMIZER_BEGINS, now_ns());
-  hook.ends(began, EVENT_NS);
+  hook.ends(began);
   return none();
 }
 
@@ -1206,15 +1206,15 @@ PyObject* optimizer_out(PyObject* parts, PyObject* const* args, Py_ssize_t count
   };
   const Hold hold(&session);
   if (!hold || !marks()) return PyObject_Vectorcall(hook.part(2), args, size_t(count), names);
-  const uint64_t began = hook.begins();
+  const uint64_t began = thread_ns();
   hook.check(PyList_SetSlice(running, 0, 1, nullptr) == 0);
   const uint64_t now = now_ns();
   hook.note(PHASE_ENDS, now);
   const uint64_t seq = session.end_step(now, 0, 0), events = session.load(EVENTS);
   const auto use = [&](int at) { return session.load(Word(USE + at)); };
-  hook.note(STEP_ENDED, now, seq, session.load(STEP), events, use(0), use(1), use(2), use(3), use(4), use(5));
+  hook.note(STEP_ENDED, now, seq, session.load(STEP), events, session.load(OWN_NS), use(0), use(1), use(2), use(3), use(4), use(5));
   session.store(EVENTS, 0);
-  hook.ends(began, END_NS);
+  session.store(OWN_NS, thread_ns() - began);
   return none();
 }
 
