@@ -60,15 +60,14 @@ def test_where_mending_it_alone_gives_back_something_else_that_is_said(
     assert verdict(diagnosis.findings, diagnosis.summary).change.endswith(" without it")
 
 
-@pytest.mark.parametrize("culprit", [0.06, 0.04])
-def test_what_hosts_do_stands_behind_a_culprit_worth_naming(
-    diagnosis: Diagnosis, culprit: float
+@pytest.mark.parametrize(("culprit", "first"), [(0.2, "straggler"), (0.06, "runtime_jitter")])
+def test_what_hosts_do_stands_behind_a_culprit_that_costs_a_third_of_it(
+    diagnosis: Diagnosis, culprit: float, first: str
 ) -> None:
     ranks = diagnosis.findings[0].where
     named = replace(diagnosis.findings[0], mode="straggler", severity=culprit, where=ranks)
     hosts = replace(named, mode="runtime_jitter", severity=0.5, where=Where())
-    first = rank_findings([hosts, named])[0]
-    assert first.mode == ("straggler" if culprit >= 0.05 else "runtime_jitter")
+    assert rank_findings([hosts, named])[0].mode == first
 
 
 @pytest.mark.parametrize("culprit", [0.06, 0.017])
@@ -107,8 +106,17 @@ def test_a_run_that_mostly_communicates_is_not_called_healthy(diagnosis: Diagnos
     first = lines(diagnosis)[0]
     assert first.startswith("Communication takes 71 % of step time")
     assert "Healthy" not in markdown.render(diagnosis)
-    diagnosis.summary["shares"]["exposed_communication"] = 0.1
+    diagnosis.summary["shares"].update(exposed_communication=0.1, wait=0.1)
     assert lines(diagnosis)[0].startswith("Healthy")
+
+
+def test_waits_that_no_finding_explains_are_not_called_healthy(diagnosis: Diagnosis) -> None:
+    diagnosis.findings.clear()
+    diagnosis.summary["shares"]["wait"] = 0.4
+    diagnosis.summary["blame"] = {"culprits": [{"rank": 3, "share": 0.6}]}
+    head, _, rest = brief.render(diagnosis, width=200).partition("\n")
+    assert head.startswith("Ranks wait 40 % of step time for each other")
+    assert "rank 3 is waited for most" in rest
 
 
 def test_a_preempted_attempt_says_so_though_it_was_healthy(diagnosis: Diagnosis) -> None:
@@ -196,6 +204,7 @@ def test_a_part_of_a_run_is_called_so_also_where_it_is_healthy(diagnosis: Diagno
     files = "2 files left out, rank-00001.spool is cut short"
     assert f"Only part of the run: 15 of 16 ranks, {files}" in " ".join(lines(diagnosis))
     diagnosis.findings.clear()
+    diagnosis.summary["shares"]["wait"] = 0.1
     diagnosis.summary.update(ranks=16)
     assert lines(diagnosis)[1:] == [f"Only part of the run: {files}"]
     diagnosis.limits[:] = ["left out: /run/rank-00001.spool: the header is damaged"]

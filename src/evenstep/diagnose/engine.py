@@ -17,7 +17,7 @@ from evenstep.diagnose.finding import TERMINAL, Diagnosis, Effect, Finding, Opti
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.lateness.case import INNER_PHASES, Case, open_case
 from evenstep.diagnose.lateness.dynamics import blame_summary, path_summary
-from evenstep.diagnose.levels import FEW_STEPS, MOST, NAMED, SMALLEST_SHARE
+from evenstep.diagnose.levels import FEW_STEPS, MOST, NAMED, SEVERAL, SMALLEST_SHARE
 from evenstep.diagnose.measure.attempts import PREEMPTED, attempts_of
 from evenstep.diagnose.measure.culprits import with_probe, with_stacks
 from evenstep.diagnose.measure.effects import account, checkpoints, effects_of_actions, pacing
@@ -71,17 +71,18 @@ def _at_most(finding: Finding) -> Finding:
 
 def rank_findings(findings: Sequence[Finding]) -> list[Finding]:
     """Findings that ended the job first, then the costliest; but behind causes worth naming stand
-    noise of up to twice their cost and, where they have culprits, jitter of hosts and cores."""
+    noise of up to twice their cost and, where they have culprits, jitter of hosts and cores of up
+    to `SEVERAL` times theirs."""
     noise = "synchronization_amplification"
     causes = [one for one in findings if one.severity >= NAMED and one.mode != noise]
-    least = min((one.severity for one in causes if one.where.ranks), default=1.0)
+    named = any(one.where.ranks for one in causes)
 
     def place(finding: Finding) -> tuple[bool, float, bool]:
         weight = finding.severity
         if causes and finding.mode == noise:
             weight *= MOST
-        elif finding.mode == "runtime_jitter" and not finding.where.ranks:
-            weight = min(weight, least)
+        elif named and finding.mode == "runtime_jitter" and not finding.where.ranks:
+            weight /= SEVERAL
         return finding.mode not in TERMINAL, -weight, not finding.where.ranks
 
     return sorted(findings, key=place)

@@ -204,7 +204,7 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any], fabric: str
     remedy = best(first)
     action = remedy.action if remedy else ""
     if first.mode in TERMINAL:
-        seen = first.observation
+        seen = first.observation.partition("; ")[0]
         if first.mode == "hang" and not seen.startswith(first.title):  # who is to blame comes first
             theirs = seen.startswith(words.ranks(first.where.ranks))
             seen = first.title if theirs else f"{first.title}: {seen}"
@@ -269,6 +269,15 @@ def _healthy(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict
             "communication", f"takes {words.percent(moving)} of step time",
             "how much is waiting, latency or bytes, this trace cannot tell",
             "measure it alone: nccl-tests or `evenstep probe`", mean_ns,
+        )  # fmt: skip
+    if (wait or 0.0) - sum(one.severity for one in findings) >= 1 - 1 / CHANGED:
+        rows = (summary.get("blame") or {}).get("culprits") or ()
+        most = next((f"; rank {row['rank']} is waited for most" for row in rows), "")
+        return Verdict(
+            "ranks", f"wait {words.percent(wait)} of step time for each other",
+            f"they work in turn, and no like work tells whether any is slow{most}",
+            "overlap their work; `evenstep compare` with an earlier run tells what became slower",
+            mean_ns,
         )  # fmt: skip
     coupling = ", as far as this trace shows"
     if wait:  # without any, no waits were recorded: nothing is known of the coupling

@@ -76,10 +76,9 @@ class Alarm:
         self._said_ns = mine.since_ns
         silent = sorted(notes.keys() - heard.keys()) if self.store is not None else []
         told = [*_places(heard), *_silent(silent)]
-        log.warning(
-            "evenstep: no step has ended for %.0f s, since step %d: %s",
-            lasted_s, mine.step, "; ".join(told[:MOST_PLACES]),
-        )  # fmt: skip
+        since = f", since step {mine.step}" if mine.step else ""  # 0 also where none is marked
+        where = "; ".join(told[:MOST_PLACES])
+        log.warning("evenstep: no step has ended for %.0f s%s: %s", lasted_s, since, where)
 
     def _note(self, rank: int, step: int) -> tuple[str, str] | None:
         """A rank's note of this step or a neighbouring one: ranks may be a step apart."""

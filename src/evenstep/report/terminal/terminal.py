@@ -16,6 +16,7 @@ from evenstep.report.terminal.style import Style
 from evenstep.words import (
     SHARES,
     UNKNOWN,
+    capital,
     cells,
     duration,
     interval,
@@ -143,7 +144,7 @@ def goodput(diagnosis: Diagnosis) -> str:
 def _finding(index: int, finding: Finding, style: Style) -> Iterator[str]:
     family = f"{finding.mode.replace('_', ' ')}, {finding.layer}"
     head = printable(
-        f"{finding.title} ({family}): {percent(finding.severity)} of step time recoverable, "
+        f"{capital(finding.title)} ({family}): {percent(finding.severity)} of step time recoverable, "
         f"{sureness(finding.confidence)}"
     )
     yield from style.wrap(head, first=f"{index}. ", indent=3, code="1")
