@@ -57,6 +57,14 @@ def test_a_page_of_runs_of_one_size_is_refused_before_they_are_diagnosed(
     assert "give one trace, or runs of different sizes" in capsys.readouterr().err
 
 
+def test_each_of_several_runs_is_told_by_its_name(tmp_path, capsys):
+    runs = [str(write(tmp_path / f"run{n}", [Start(0, 40)], world=n)) for n in (2, 4)]
+    main(["diagnose", *runs])
+    lines = capsys.readouterr().out.splitlines()
+    heads = [f"1. {runs[0]}", f"2. {runs[1]}", "Together"]
+    assert [line for line in lines if line in heads] == heads
+
+
 @pytest.mark.parametrize("html", [False, True])
 def test_runs_of_several_sizes_are_read_once_here_or_by_workers(tmp_path, monkeypatch, html):
     runs = [str(write(tmp_path / f"run{n}", [Start(0, 40)], world=n)) for n in (2, 4)]

@@ -114,7 +114,7 @@ def test_a_folder_without_runs_is_one_sentence(tmp_path):
 
 def test_a_run_without_a_step_is_named_among_the_limits(folder):
     (folder / "empty/attempt-000").mkdir(parents=True)
-    assert history(folder).limits == ["left out: empty has no finished step that can be read"]
+    assert history(folder).limits == ["left out: empty has no finished step, or marks none"]
 
 
 def test_a_steady_rise_is_told_with_its_size():

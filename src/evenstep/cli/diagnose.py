@@ -77,8 +77,13 @@ def main(args: argparse.Namespace) -> int:
     parts = [one.shown for one in results]
     if args.json:
         print_json(parts[0] if len(parts) == 1 else parts)
+    elif len(parts) == 1:
+        print(parts[0])
     else:
-        print("\n\n".join(parts))
+        places = [*enumerate(given.bundles, start=1)]
+        heads = [f"{n}." + f" {each.path}" * (not args.anonymise) for n, each in places]
+        heads += ["Together"] * (len(parts) - len(heads))
+        print("\n\n".join("\n".join(pair) for pair in zip(heads, parts, strict=True)))
     if args.html is not None:
         tell_written(args.html)
     return int(worst(one.point.diagnosis for one in results) > args.fail_above)

@@ -75,14 +75,14 @@ def rank_findings(findings: Sequence[Finding]) -> list[Finding]:
     to `SEVERAL` times theirs."""
     noise = "synchronization_amplification"
     causes = [one for one in findings if one.severity >= NAMED and one.mode != noise]
-    named = any(one.where.ranks for one in causes)
+    named = [one.severity for one in causes if one.where.ranks and one.mode not in TERMINAL]
 
     def place(finding: Finding) -> tuple[bool, float, bool]:
         weight = finding.severity
         if causes and finding.mode == noise:
             weight *= MOST
-        elif named and finding.mode == "runtime_jitter" and not finding.where.ranks:
-            weight /= SEVERAL
+        elif finding.mode == "runtime_jitter" and not finding.where.ranks:
+            weight = min([weight, *(one for one in named if SEVERAL * one >= weight)])
         return finding.mode not in TERMINAL, -weight, not finding.where.ranks
 
     return sorted(findings, key=place)

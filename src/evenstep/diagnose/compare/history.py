@@ -132,7 +132,7 @@ def history(
         name = str(place.relative_to(folder)) if place != folder else place.absolute().name
         run = past_run(place, name, price_per_rank_hour=price_per_rank_hour)
         if run is None:
-            limits.append(f"left out: {name} has no finished step that can be read")
+            limits.append(f"left out: {name} has no finished step, or marks none")
         else:
             found.append(run)
             try:

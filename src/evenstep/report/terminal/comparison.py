@@ -175,10 +175,10 @@ def _lines(found: History) -> Iterator[str]:
         yield ""
         yield from PLAIN.wrap(printable(workload.sentence))
         spread = workload.spread.get("step_ns")
-        text = plural(workload.restarts, "restart")
+        parts = [plural(workload.restarts, "restart")] if workload.restarts else []
         if spread is not None:
-            text += f"; step time differs by {percent(spread)} (CV) from run to run"
-        yield from PLAIN.wrap(text, first="  ", indent=2)
+            parts += [f"step time differs by {percent(spread)} (CV) from run to run"]
+        yield from PLAIN.wrap("; ".join(parts), first="  ", indent=2)
     yield from PLAIN.items(found.limits)
 
 
@@ -199,4 +199,5 @@ def _culprit(run: PastRun) -> Iterator[str]:
     if run.culprit is None:
         return
     share = "" if run.culprit.mode in TERMINAL else f", {percent(run.culprit.severity)}"
-    yield from PLAIN.wrap(f"{printable(run.culprit.title)}{share}", first="  ", indent=2)
+    title = capital(printable(run.culprit.title))
+    yield from PLAIN.wrap(f"{title}{share}", first="  ", indent=2)

@@ -143,11 +143,11 @@ def goodput(diagnosis: Diagnosis) -> str:
 
 def _finding(index: int, finding: Finding, style: Style) -> Iterator[str]:
     family = f"{finding.mode.replace('_', ' ')}, {finding.layer}"
-    head = printable(
-        f"{capital(finding.title)} ({family}): {percent(finding.severity)} of step time recoverable, "
-        f"{sureness(finding.confidence)}"
+    head = (
+        f"{capital(finding.title)} ({family}): {percent(finding.severity)} of step time "
+        f"recoverable, {sureness(finding.confidence)}"
     )
-    yield from style.wrap(head, first=f"{index}. ", indent=3, code="1")
+    yield from style.wrap(printable(head), first=f"{index}. ", indent=3, code="1")
     yield from style.field("seen", finding.observation)
     yield from style.field("cause", finding.cause)
     yield from style.field("where", where(finding))
