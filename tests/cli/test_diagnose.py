@@ -51,6 +51,9 @@ def fakes(monkeypatch, severities):
         "evenstep.trace.loading.load": lambda path, *, attempt: Read(path),
         "evenstep.diagnose.engine.diagnose": lambda trace: Diagnosis(trace.path, severities),
         "evenstep.report.terminal.brief.render": lambda diagnosis: f"verdict on {diagnosis.path}\n",
+        "evenstep.cli.diagnose.scaling_point": lambda trace, diagnosis: SimpleNamespace(
+            ranks=trace.world, diagnosis=diagnosis
+        ),
         "evenstep.report.page.html.render": lambda d, trace, **_: f"page {trace.path}",
     }
     for name, stand_in in parts.items():

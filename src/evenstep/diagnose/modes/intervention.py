@@ -213,9 +213,9 @@ def by_growth(share: Share, ranks: int, growth: Callable[[int, int], float]) -> 
 
 
 def by_noise(share: Share, ranks: int) -> list[Projection]:
-    """Noise of all ranks: it grows like the expected maximum."""
+    """Noise of all ranks: its time grows like the expected maximum."""
     now = expected_maximum(max(ranks, 2))
-    return _project(share, ranks, lambda value, f: value * expected_maximum(ranks * f) / now)
+    return by_growth(share, ranks, lambda few, factor: expected_maximum(few * factor) / now)
 
 
 def by_chance(share: Share, ranks: int, hits: Share) -> list[Projection]:

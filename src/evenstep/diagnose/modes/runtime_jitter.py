@@ -20,7 +20,6 @@ from evenstep.diagnose.measure.grid import during
 from evenstep.diagnose.measure.hosts import Contention, growth
 from evenstep.diagnose.modes.intervention import (
     Gain,
-    by_noise,
     constant,
     finding_of,
     finding_of_late,
@@ -197,7 +196,7 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
             "theirs": say(f"{mode}.theirs", own=scheduler.own) if scheduler.by_others else "",
             "place": scheduler.node or "this host",
         },
-        where=Where(nodes=several), projected=by_noise,
+        where=Where(nodes=several), projected=constant,
         options=["others" if scheduler.by_others else "fewer"],
         evidence=[
             Evidence("run_queue_delay", scheduler.run_delay_share, 0.0, "share"),
