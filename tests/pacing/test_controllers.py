@@ -190,3 +190,14 @@ def test_the_papers_deviation_is_that_of_its_window(waits: list[int]) -> None:
     last = waits[-len(rule._waits) :]
     assert len(last) >= min(len(waits), SHORTEST_WINDOW)
     assert abs(rule._deviation - statistics.pstdev(last)) < 1e-3
+
+
+@pytest.mark.parametrize(("held", "reason"), [(16, Reason.LAST), (17, Reason.BALANCED)])
+def test_a_window_grows_while_the_rule_holds_in_half_of_its_steps_at_most(held, reason) -> None:
+    """A single long wait counts as long as the window reaches back to it."""
+    rule = PaperRule()
+    waits = [0] * (SHORTEST_WINDOW - 1) + [100 * MS] + [0] * SHORTEST_WINDOW
+    for step, wait in enumerate(waits):
+        delay = MS if step < held else 0
+        rule.learn(StepObservation(step, 100 * MS, 90 * MS, wait, delay_ns=delay), due=True)
+    assert propose(rule) == (0, reason)
