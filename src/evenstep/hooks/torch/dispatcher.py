@@ -12,7 +12,7 @@ from time import monotonic_ns, thread_time_ns
 from typing import Any
 
 from evenstep.hooks.torch.observer import Observer, Token
-from evenstep.hooks.torch.operations import COLLECTIVES, POINT_TO_POINT, DispatcherOperation
+from evenstep.hooks.torch.operations import OPERATIONS, DispatcherOperation, positions
 from evenstep.trace.spool.layout import NO_PEER, Flag
 
 _ASYNC, _COALESCED = int(Flag.ASYNC), int(Flag.COALESCED)
@@ -26,7 +26,7 @@ class DispatcherHooks:
         self,
         torch: Any,
         observer: Observer,
-        operations: Sequence[DispatcherOperation] = COLLECTIVES + POINT_TO_POINT,
+        operations: Sequence[DispatcherOperation] = OPERATIONS,
         key: str = "BackendSelect",
     ) -> None:
         self._torch = torch
@@ -79,8 +79,8 @@ class DispatcherHooks:
     def _kernel(self, operation: DispatcherOperation, overload: Any) -> Callable[..., Any]:
         """One operation's kernel. A failure of our part must not affect the collective."""
         observer = self._observer
-        enter = self._enter_message if operation in POINT_TO_POINT else self._enter
-        begin = enter(operation)
+        enter = self._enter_message if operation.message else self._enter
+        begin = enter(operation, overload._schema)
         end, failed, give_up = observer.end, observer.failed, observer.give_up
         cost = observer.recorder.cost
         redispatch = overload.redispatch
@@ -125,13 +125,15 @@ class DispatcherHooks:
 
         return kernel
 
-    def _enter(self, operation: DispatcherOperation) -> Callable[[Any], Token]:
+    def _enter(self, operation: DispatcherOperation, schema: Any) -> Callable[[Any], Token]:
         """The function that records a collective from its arguments."""
         begin, state_of = self._observer.begin, self._observer.groups.state
         unbox_group = self._torch._C._distributed_c10d.ProcessGroup.unbox
-        op, sizes, group_at = int(operation.op), operation.sizes, operation.group_at
-        async_at, peer_at = operation.async_at, operation.peer_at
+        op, sizes = int(operation.op), operation.sizes
+        group_at, async_at, peer_at, _ = positions(schema)
         always = _UPPER_BOUND | (_COALESCED if operation.coalesced else 0)
+        if async_at is None and schema.returns:  # a work; without one the call itself blocks
+            always |= _ASYNC
 
         def enter(args: Any) -> Token:
             enter_ns = monotonic_ns()
@@ -145,17 +147,18 @@ class DispatcherHooks:
 
         return enter
 
-    def _enter_message(self, operation: DispatcherOperation) -> Callable[[Any], Token]:
+    def _enter_message(self, operation: DispatcherOperation, schema: Any) -> Callable[[Any], Token]:
         """The function that records a send or receive from its arguments."""
         begin, state_of = self._observer.begin_point_to_point, self._observer.groups.state
         unbox_group = self._torch._C._distributed_c10d.ProcessGroup.unbox
-        op, at, tag_at = int(operation.op), operation.peer_at, operation.tag_at
+        op, sizes = int(operation.op), operation.sizes
+        group_at, _, peer_at, tag_at = positions(schema)
 
         def enter(args: Any) -> Token:
             enter_ns = monotonic_ns()
-            state = state_of(unbox_group(args[operation.group_at]))
-            nbytes, _, tensor = operation.sizes(args)
-            peer = NO_PEER if at is None else state.global_rank(args[at])
+            state = state_of(unbox_group(args[group_at]))
+            nbytes, _, tensor = sizes(args)
+            peer = NO_PEER if peer_at is None else state.global_rank(args[peer_at])
             tag = 0 if tag_at is None or len(args) <= tag_at else args[tag_at]
             return begin(enter_ns, state, op, nbytes, peer, tensor, tag)
 

@@ -24,7 +24,7 @@ from evenstep.hooks.torch.dispatcher import DispatcherHooks
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.native import Functions, NativeGroups, Session
 from evenstep.hooks.torch.observer import Observer
-from evenstep.hooks.torch.operations import COLLECTIVES
+from evenstep.hooks.torch.operations import OPERATIONS
 from evenstep.trace.spool.spool import Regions, Spool
 
 #: Issues a collective; returns its thread time (ns).
@@ -116,7 +116,7 @@ def _apart_in_python(torch: Any) -> Iterator[Callable[[bool], None]]:
     """The same with Python's own kernel of all-reduce."""
     spool = _private_spool()
     observer = Observer(torch, Recorder(spool), Groups(spool, torch.distributed), _fail)
-    hooks = DispatcherHooks(torch, observer, COLLECTIVES[:1], key=KEY)
+    hooks = DispatcherHooks(torch, observer, OPERATIONS[:1], key=KEY)
     hooks.install()
 
     def arm(on: bool) -> None:

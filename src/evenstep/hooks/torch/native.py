@@ -19,11 +19,10 @@ from evenstep.agent.recording.phases import EVENT_WORDS, MOST_EVENTS, WORDS, Com
 from evenstep.agent.recording.recorder import COST_WINDOW, Recorder
 from evenstep.hooks.torch import library
 from evenstep.hooks.torch.groups import Groups
-from evenstep.hooks.torch.operations import COLLECTIVES, POINT_TO_POINT
+from evenstep.hooks.torch.operations import OPERATIONS
 from evenstep.trace.spool.layout import HEARTBEAT_OFFSET, Flag
 from evenstep.trace.spool.spool import Spool
 
-ORDINARY, MESSAGE, BLOCKS = range(3)  # `Kind` in recorder.cpp
 AROUND, WAITING, OPTIMIZER_IN, OPTIMIZER_OUT = range(4)  # hooks of Python's functions
 
 _ARMED, _FAILURES = Word.ARMED, Word.FAILURES
@@ -32,7 +31,7 @@ _Pointer, _u64 = ctypes.c_void_p, ctypes.c_uint64
 
 #: Functions of the library: what each returns and takes.
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "observe": (ctypes.c_bool, (ctypes.c_char_p, *[ctypes.c_int] * 4)),
+    "observe": (ctypes.c_bool, (ctypes.c_char_p, *[ctypes.c_int] * 3, ctypes.c_bool)),
     "observe_waits": (ctypes.c_bool, ()),
     "open": (_Pointer, (_u64,)),
     "words": (_Pointer, (_Pointer,)),
@@ -289,17 +288,11 @@ def _observed_names(functions: Functions) -> list[str]:
     if _registered is None:
         always = int(Flag.COALESCED)
         _registered = [
-            operation.name
-            for operation in COLLECTIVES + POINT_TO_POINT
+            each.name
+            for each in OPERATIONS
             if not functions.observe(
-                operation.name.encode(),
-                operation.op,
-                operation.reading,
-                always if operation.coalesced else 0,
-                MESSAGE if operation in POINT_TO_POINT
-                else BLOCKS if operation.async_at is None
-                else ORDINARY,
+                each.name.encode(), each.op, each.reading, each.coalesced * always, each.message
             )
-        ]  # fmt: skip
+        ]
         functions.observe_waits()
     return list(_registered)

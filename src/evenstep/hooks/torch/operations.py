@@ -12,26 +12,38 @@ from evenstep.trace.spool.layout import DType, Op
 
 
 class DispatcherOperation(NamedTuple):
-    """How a dispatcher call of one c10d operation is read.
-
-    `group_at` is the position of the process group among the arguments, `async_at` of the async
-    flag (None: the operation has none). The dispatcher leaves trailing defaults out, and the
-    default is asynchronous: an absent flag means asynchronous.
-    """
+    """A c10d operation, and what of its first two arguments is read and written."""
 
     name: str
     op: Op
     sizes: Callable[[Any], tuple[int, int, Any]]
-    group_at: int = 1
-    async_at: int | None = None
-    peer_at: int | None = None
-    tag_at: int | None = None
-    coalesced: bool = False
+
+    @property
+    def message(self) -> bool:
+        """Whether it is a send or receive."""
+        return self.op in (Op.SEND, Op.RECV)
+
+    @property
+    def coalesced(self) -> bool:
+        """Whether a call is several operations."""
+        return "coalesced" in self.name
 
     @property
     def reading(self) -> int:
         """The index of `sizes` in `_READINGS`."""
         return _READINGS.index(self.sizes)
+
+
+def positions(schema: Any) -> tuple[int, int | None, int | None, int | None]:
+    """Where process group, async flag, root or peer, and tag are among an operation's arguments, by
+    torch's schema, which differs between versions; None: it has none.
+
+    The dispatcher leaves trailing defaults out: the flag is then true, the tag 0.
+    """
+    at = {argument.name: place for place, argument in enumerate(schema.arguments)}
+    peers = (at[name] for name in ("root_rank", "dst", "src") if name in at)
+    flag = at.get("async_op", at.get("asyncOp"))
+    return at["process_group"], flag, next(peers, None), at.get("tag")
 
 
 def _bytes(tensor: Any) -> int:
@@ -70,55 +82,32 @@ def _flat(tensors: Any) -> list[Any]:
     return list(tensors)
 
 
-COLLECTIVES: tuple[DispatcherOperation, ...] = (
-    DispatcherOperation("allreduce_", Op.ALL_REDUCE, _in_place, async_at=4),
-    DispatcherOperation(
-        "allreduce_coalesced_", Op.ALL_REDUCE, _in_place, async_at=3, coalesced=True
-    ),
-    DispatcherOperation("broadcast_", Op.BROADCAST, _in_place, async_at=4, peer_at=2),
-    DispatcherOperation("reduce_", Op.REDUCE, _in_place, async_at=5, peer_at=3),
-    DispatcherOperation("allgather_", Op.ALL_GATHER, _lists, group_at=2, async_at=3),
-    DispatcherOperation("_allgather_base_", Op.ALL_GATHER, _from_first, group_at=2, async_at=3),
-    DispatcherOperation(
-        "allgather_coalesced_", Op.ALL_GATHER, _lists, group_at=2, async_at=3, coalesced=True
-    ),
-    DispatcherOperation(
-        "allgather_into_tensor_coalesced_",
-        Op.ALL_GATHER,
-        _lists,
-        group_at=2,
-        async_at=3,
-        coalesced=True,
-    ),
-    DispatcherOperation("reduce_scatter_", Op.REDUCE_SCATTER, _lists, group_at=2, async_at=4),
-    DispatcherOperation(
-        "_reduce_scatter_base_", Op.REDUCE_SCATTER, _from_first, group_at=2, async_at=4
-    ),
-    DispatcherOperation(
-        "reduce_scatter_tensor_coalesced_",
-        Op.REDUCE_SCATTER,
-        _lists,
-        group_at=2,
-        async_at=4,
-        coalesced=True,
-    ),
-    DispatcherOperation("gather_", Op.GATHER, _lists, group_at=2, async_at=4, peer_at=3),
-    DispatcherOperation(
-        "gather_into_tensor_", Op.GATHER, _from_first, group_at=2, async_at=4, peer_at=3
-    ),
-    DispatcherOperation("scatter_", Op.SCATTER, _lists, group_at=2, async_at=4, peer_at=3),
-    DispatcherOperation("alltoall_", Op.ALL_TO_ALL, _lists, group_at=2, async_at=3),
-    DispatcherOperation("alltoall_base_", Op.ALL_TO_ALL, _from_first, group_at=2, async_at=5),
-    DispatcherOperation("barrier", Op.BARRIER, _nothing, async_at=3),
-    DispatcherOperation("monitored_barrier_", Op.BARRIER, _nothing),
+OPERATIONS = tuple(
+    DispatcherOperation(*row)
+    for row in (
+        ("allreduce_", Op.ALL_REDUCE, _in_place),
+        ("allreduce_coalesced_", Op.ALL_REDUCE, _in_place),
+        ("broadcast_", Op.BROADCAST, _in_place),
+        ("reduce_", Op.REDUCE, _in_place),
+        ("allgather_", Op.ALL_GATHER, _lists),
+        ("_allgather_base_", Op.ALL_GATHER, _from_first),
+        ("allgather_coalesced_", Op.ALL_GATHER, _lists),
+        ("allgather_into_tensor_coalesced_", Op.ALL_GATHER, _lists),
+        ("reduce_scatter_", Op.REDUCE_SCATTER, _lists),
+        ("_reduce_scatter_base_", Op.REDUCE_SCATTER, _from_first),
+        ("reduce_scatter_tensor_coalesced_", Op.REDUCE_SCATTER, _lists),
+        ("gather_", Op.GATHER, _lists),
+        ("gather_into_tensor_", Op.GATHER, _from_first),
+        ("scatter_", Op.SCATTER, _lists),
+        ("alltoall_", Op.ALL_TO_ALL, _lists),
+        ("alltoall_base_", Op.ALL_TO_ALL, _from_first),
+        ("barrier", Op.BARRIER, _nothing),
+        ("monitored_barrier_", Op.BARRIER, _nothing),
+        ("send", Op.SEND, _in_place),
+        ("recv_", Op.RECV, _in_place),
+        ("recv_any_source_", Op.RECV, _in_place),
+    )
 )
-
-POINT_TO_POINT: tuple[DispatcherOperation, ...] = (
-    DispatcherOperation("send", Op.SEND, _in_place, peer_at=2, tag_at=3),
-    DispatcherOperation("recv_", Op.RECV, _in_place, peer_at=2, tag_at=3),
-    DispatcherOperation("recv_any_source_", Op.RECV, _in_place, tag_at=2),
-)
-
 
 #: How arguments are read, in the order of `Reading` in recorder.cpp.
 _READINGS = (_in_place, _from_first, _lists, _nothing)

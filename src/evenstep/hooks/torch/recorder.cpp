@@ -590,7 +590,6 @@ void Timer::poll(Session& session) {
 // -- reading a call -------------------------------------------------------------------------------
 
 enum Reading { IN_PLACE, FROM_FIRST, LISTS, NOTHING };  // the order of `operations.Reading`
-enum Kind { ORDINARY, MESSAGE, BLOCKS };                // the last two have no async argument
 
 struct Sizes {
   uint64_t bytes = 0;
@@ -663,8 +662,8 @@ c10::DispatchKeySet below(c10::DispatchKeySet keys) {
 // differs between torch's versions. A failure of our part must not affect the collective.
 class Watch {
  public:
-  Watch(const c10::FunctionSchema& schema, uint8_t op, Reading reading, uint16_t flags, Kind kind)
-      : op_(op), flags_(flags), reading_(reading), kind_(kind) {
+  Watch(const c10::FunctionSchema& schema, uint8_t op, Reading reading, uint16_t flags, bool message)
+      : op_(op), flags_(flags), reading_(reading), message_(message) {
     const auto& arguments = schema.arguments();
     count_ = int(arguments.size());
     for (int at = 0; at < count_; ++at) {
@@ -675,6 +674,7 @@ class Watch {
       if (name == "tag") tag_ = at;
     }
     TORCH_CHECK(group_ >= 0, schema.name(), " has no process group");
+    if (async_ < 0 && !schema.returns().empty()) flags_ |= ASYNC;  // without a work the call blocks
   }
 
   // `facts` reads the arguments, `call` passes them on, `work` finds the returned work. The thread's
@@ -774,7 +774,7 @@ class Watch {
     record.group = known.index;
     record.peer_or_root = peer_ < 0 ? NO_PEER : known.global(call.peer);
     record.flags = flags_;
-    if (async_ < 0 ? kind_ != BLOCKS : call.async) record.flags |= ASYNC;
+    if (call.async) record.flags |= ASYNC;
     record.device = -1;
     if (tensor) record.dtype = dtype_code(tensor->scalar_type());
     if (tensor && tensor->is_cuda()) {
@@ -784,9 +784,9 @@ class Watch {
     record.step = uint32_t(session.load(STEP));
     record.parent = uint32_t(session.load(PARENT));
     record.thread = session.thread();
-    record.kind = kind_ == MESSAGE ? POINT_TO_POINT : COLLECTIVE;
+    record.kind = message_ ? POINT_TO_POINT : COLLECTIVE;
     record.op = op_;
-    if (kind_ == MESSAGE) {
+    if (message_) {
       record.payload = uint32_t(call.tag);
       record.group_seq = session.order({known.index, record.peer_or_root, op_, call.tag});
     } else {
@@ -816,7 +816,7 @@ class Watch {
       return;
     }
     c10::intrusive_ptr<c10::ivalue::Future> future;
-    if (kind_ != MESSAGE || (call.flags & ON_DEVICE)) {  // gloo's messages have none, and say so by throwing
+    if (!message_ || (call.flags & ON_DEVICE)) {  // gloo's messages have none, and say so by throwing
       try {
         future = work->getFuture();
       } catch (const std::exception&) {
@@ -855,7 +855,7 @@ class Watch {
 
   void note(Session& session, const Record& record, uint64_t seq) const {
     const uint64_t enter = uint64_t(record.enter_ns);
-    if (kind_ == MESSAGE || (record.flags & ON_DEVICE)) return;
+    if (message_ || (record.flags & ON_DEVICE)) return;
     if (record.flags & ASYNC) {
       session.store(LAST_ENTRY, enter);
       computing(session);
@@ -879,7 +879,7 @@ class Watch {
   uint8_t op_;
   uint16_t flags_;
   Reading reading_;
-  Kind kind_;
+  bool message_;
   int count_ = 0, group_ = -1, async_ = -1, peer_ = -1, tag_ = -1;
 };
 
@@ -1243,10 +1243,10 @@ PyObject* evenstep_hook(int which, PyObject* parts, bool method) {
 }
 
 // Registers an operation's kernel; false where this torch does not have the operation.
-bool evenstep_observe(const char* name, int op, int reading, int flags, int kind) {
+bool evenstep_observe(const char* name, int op, int reading, int flags, bool message) {
   const auto found = operation("c10d", name);
   if (!found) return false;
-  const Watch watch(found->schema(), uint8_t(op), Reading(reading), uint16_t(flags), Kind(kind));
+  const Watch watch(found->schema(), uint8_t(op), Reading(reading), uint16_t(flags), message);
   const std::string_view called = name;
   if (!(called == "allreduce_" && plainly<AllReduce>(name, watch, *found)) &&
       !(called == "broadcast_" && plainly<Broadcast>(name, watch, *found)) &&
