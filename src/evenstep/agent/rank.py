@@ -277,10 +277,10 @@ class Agent:
         step, words, acted_ns = self._work.end(now_ns), self.recorder.words, 0
         if step >= words[Word.ATTENDED] or self._control.due:
             acted_ns = self._attend(step)
-        # Garbage is collected in the code of ours that happens to run.
-        pauses = tuple(self.recorder.pauses) if self.recorder.pauses else ()
-        paused_ns = sum(end - start for start, end, _ in pauses if start >= now_ns)
-        spent_ns = time.thread_time_ns() - began_ns - acted_ns - paused_ns
+        spent_ns = time.thread_time_ns() - began_ns - acted_ns
+        pauses = tuple(self.recorder.pauses)
+        if pauses and pauses[-1][0] >= now_ns:  # garbage is collected in whichever code runs
+            spent_ns -= sum(end - start for start, end, _ in pauses if start >= now_ns)
         words[Word.OWN_NS] += max(spent_ns, 0)
 
     def _attend(self, step: int) -> int:

@@ -165,44 +165,25 @@ class DispatcherHooks:
         return enter
 
 
-NAMESPACE, OPERATION = "_c10d_functional", "wait_tensor"
+def observe_functional_waits(torch: Any, observer: Observer) -> Callable[[], None]:
+    """Register a kernel on `wait_tensor`, where this torch has it; return how to remove it."""
+    packet = getattr(torch.ops._c10d_functional, "wait_tensor", None)
+    if packet is None:
+        return lambda: None
+    redispatch, below = packet.default.redispatch, torch._C.DispatchKey.BackendSelect
 
+    def kernel(keyset: Any, tensor: Any) -> Any:
+        if not observer.armed:
+            return redispatch(keyset.remove(below), tensor)
+        enter_ns = monotonic_ns()
+        result = redispatch(keyset.remove(below), tensor)
+        try:
+            observer.waited(None, enter_ns, failed=False)
+        except Exception as error:
+            observer.give_up(error)
+        return result
 
-class FunctionalWaits:
-    """A kernel on `wait_tensor`, feeding an `Observer`."""
-
-    def __init__(self, torch: Any, observer: Observer) -> None:
-        self._torch = torch
-        self._observer = observer
-        self._library: Any = None
-
-    def install(self) -> None:
-        """Register the kernel, where this torch has the operation."""
-        packet = getattr(getattr(self._torch.ops, NAMESPACE), OPERATION, None)
-        if packet is None:
-            return
-        library = self._torch.library.Library(NAMESPACE, "IMPL")
-        library.impl(OPERATION, self._kernel(packet.default), "BackendSelect", with_keyset=True)
-        self._library = library
-
-    def remove(self) -> None:
-        if self._library is not None:
-            self._library._destroy()
-            self._library = None
-
-    def _kernel(self, overload: Any) -> Callable[..., Any]:
-        observer, redispatch = self._observer, overload.redispatch
-        below = self._torch._C.DispatchKey.BackendSelect
-
-        def kernel(keyset: Any, tensor: Any) -> Any:
-            if not observer.armed:
-                return redispatch(keyset.remove(below), tensor)
-            enter_ns = monotonic_ns()
-            result = redispatch(keyset.remove(below), tensor)
-            try:
-                observer.waited(None, enter_ns, failed=False)
-            except Exception as error:
-                observer.give_up(error)
-            return result
-
-        return kernel
+    library = torch.library.Library("_c10d_functional", "IMPL")
+    library.impl("wait_tensor", kernel, "BackendSelect", with_keyset=True)
+    destroy: Callable[[], None] = library._destroy
+    return destroy

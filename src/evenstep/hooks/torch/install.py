@@ -62,11 +62,10 @@ class TorchHooks:
             self._native = NativeKernels(session, recorder, self._observer.give_up)
             session.gate_by(gate)
         else:  # else not imported: each module costs a starting process most of a millisecond
-            from evenstep.hooks.torch.dispatcher import DispatcherHooks, FunctionalWaits
+            from evenstep.hooks.torch.dispatcher import DispatcherHooks
             from evenstep.hooks.torch.thrift import Thrift
 
             self._kernels = DispatcherHooks(torch, self._observer)
-            self._waits = FunctionalWaits(torch, self._observer)
             self._thrift = Thrift(self._kernels, recorder, groups, self._record_description)
         self._batches = Batches(self._native or self._observer, self._observer.give_up)
         self._repeated = RepeatedSteps(steps, recorder, groups) if steps else None
@@ -96,11 +95,14 @@ class TorchHooks:
         c10d = self._torch.distributed.distributed_c10d
         self._undo.append(_keep_dynamo_out())
         self._undo.append(watch_groups(c10d, self._group_made))
-        kernels = (self._kernels, self._waits) if self._native is None else (self._native,)
-        for part in kernels:
-            self._undo.append(part.remove)
-            part.install()
-        if self._native is not None:
+        kernels = self._native or self._kernels
+        self._undo.append(kernels.remove)
+        kernels.install()
+        if self._native is None:
+            from evenstep.hooks.torch.dispatcher import observe_functional_waits
+
+            self._undo.append(observe_functional_waits(self._torch, self._observer))
+        else:
             self._undo.append(lambda: self._recorder.defer(later=False))
             self._recorder.defer(later=True)
             if self._torch.backends.cuda.is_built():
