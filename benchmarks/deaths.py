@@ -61,8 +61,10 @@ class Outcome(NamedTuple):
     said: str  # the lines in which it did
 
     def right(self, case: Case, world: int) -> bool:
-        """Whether the first finding is the cause, and the culprit is named alone."""
-        return self.mode == case.mode and self.ranks == [world - 1]
+        """Whether the first finding is the cause, and the culprit is named alone; of two ranks
+        with different calls nothing tells which is wrong, so that both are to be named."""
+        alone = case.way != "mismatch" or world > 2
+        return self.mode == case.mode and self.ranks == [*range(world)][alone * (world - 1) :]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
