@@ -57,7 +57,7 @@ def test_the_rank_that_called_another_operation_is_named(odd):
     odd_call, others = finding.cause.split(", the others ")
     assert odd_call == f"rank {odd} (node node0) entered barrier"
     assert others.startswith("all_reduce")
-    assert finding.title == f"rank {odd} entered another call"
+    assert finding.title == f"Rank {odd} entered another call"
 
 
 def test_the_rank_that_brought_another_size_is_named():
@@ -90,7 +90,7 @@ def test_a_receive_waits_for_the_rank_that_never_sent():
     receive = {"kind": Kind.POINT_TO_POINT, "op": Op.RECV, "peer_or_root": 2, "group_seq": 0}
     finding = hang_of(hung(World(), {1: receive}))
     assert finding.where.ranks == [2]
-    assert finding.title == "rank 2 never sent"
+    assert finding.title == "Rank 2 never sent"
     assert "never called the matching send" in finding.cause
 
 
@@ -99,7 +99,7 @@ def test_of_a_circle_its_ranks_are_named_and_not_who_waits_for_them():
     rows = {rank: {"kind": Kind.POINT_TO_POINT, "op": Op.RECV, "group_seq": 0} for rank in (2, 3)}
     rows[2]["peer_or_root"], rows[3]["peer_or_root"] = 3, 2
     finding = hang_of(hung(World(), {0: {}, 1: {}, **rows}))
-    assert finding.title == "ranks 2 and 3 wait for each other"
+    assert finding.title == "Ranks 2 and 3 wait for each other"
     assert finding.where.ranks == [2, 3]
 
 
@@ -107,7 +107,7 @@ def test_ranks_that_wait_for_each_other_apart_from_others_are_a_finding_of_their
     wait = {"kind": Kind.POINT_TO_POINT, "op": Op.RECV, "group_seq": 0}
     trace = hung(World(), {rank: {**wait, "peer_or_root": rank ^ 1} for rank in range(4)})
     titles = [one.title for one in diagnose(trace).findings if one.mode == "hang"]
-    assert titles == ["ranks 0 and 1 wait for each other", "ranks 2 and 3 wait for each other"]
+    assert titles == ["Ranks 0 and 1 wait for each other", "Ranks 2 and 3 wait for each other"]
 
 
 def test_who_keeps_several_waiting_is_told_once():

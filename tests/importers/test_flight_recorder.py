@@ -322,7 +322,7 @@ def test_ranks_that_enter_two_groups_in_different_orders_are_told_to_wait_in_a_c
         for rank, name, group in ((0, "1", "dp"), (1, "2", "tp"))
     }
     (finding,) = diagnose(read(write(tmp_path, dumps))).findings
-    assert finding.title == "ranks 0 and 1 wait for each other"
+    assert finding.title == "Ranks 0 and 1 wait for each other"
     assert finding.cause.startswith("rank 0 in ")
 
 

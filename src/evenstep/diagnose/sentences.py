@@ -205,7 +205,7 @@ def verdict(findings: Sequence[Finding], summary: Mapping[str, Any], fabric: str
     action = remedy.action if remedy else ""
     if first.mode in TERMINAL:
         seen = first.observation.partition("; ")[0]
-        if first.mode == "hang" and not seen.startswith(first.title):  # who is to blame comes first
+        if first.mode == "hang" and not words.capital(seen).startswith(first.title):  # blame first
             theirs = seen.startswith(words.ranks(first.where.ranks))
             seen = first.title if theirs else f"{first.title}: {seen}"
         found = Verdict(words.shorten(seen, HEAD_WORDS), "", remedy=remedy, fabric=fabric)

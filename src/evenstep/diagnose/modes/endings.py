@@ -99,7 +99,7 @@ def _of_places(case: Case, places: list[Stuck], *, circle: bool) -> Finding:
         ),
         cause=_circle(trace, places) if circle else _cause(case, place),
         where=case.where(culprits) if traced else Where(ranks=culprits),
-        title=say("hang.circle", those=culprits) if circle else title(place),
+        title=words.capital(say("hang.circle", those=culprits) if circle else title(place)),
         evidence=[
             Evidence("in_flight_at_the_end", place.since_ns if place.timed else None, 0, "ns"),
             Evidence("ranks_waiting", len(waiting), 0, "ranks"),
@@ -284,7 +284,8 @@ def rank_failed(case: Case) -> list[Finding]:
         cause=words.how_ended(first.facts)
         + (f"; the last it entered was {in_call}" if in_call else ""),
         where=case.where(ranks),
-        title=f"{words.ranks(ranks)} died: {words.how_ended(first.facts, brief=True)}",
+        title=words.capital(words.ranks(ranks))
+        + f" died: {words.how_ended(first.facts, brief=True)}",
         evidence=[
             Evidence("ranks_failed_first", len(ranks), 0, "ranks"),
             Evidence("ranks_failed", len(case.dead), 0, "ranks"),
@@ -310,7 +311,7 @@ def _never_came(case: Case, first: Death, absent: list[int], step: int) -> Findi
         "the last records of every rank", layer="framework", confidence=LIKELY,
         observation=f"{words.ranks(gave)} waited after step {step}, until a timeout ended the job",
         cause=f"{case.ranks_in_words(absent)} did not come: {words.how_ended(first.facts)}",
-        where=case.where(absent), title=f"{words.ranks(absent)} did not come",
+        where=case.where(absent), title=words.capital(f"{words.ranks(absent)} did not come"),
         evidence=[Evidence("ranks_waiting", len(gave), 0, "ranks")],
     )  # fmt: skip
 

@@ -88,7 +88,7 @@ def _other_findings(diagnosis: Diagnosis, style: Style) -> Iterator[str]:
     rest = diagnosis.findings[1:]
     for place, finding in enumerate(rest[:OTHERS], start=2):
         text = f"{finding.title}: {percent(finding.severity)}, {sureness(finding.confidence)}"
-        yield from style.wrap(capital(printable(text)), first=f"{place}. ", indent=3)
+        yield from style.wrap(printable(text), first=f"{place}. ", indent=3)
     if len(rest) > OTHERS:
         yield f"   and {plural(len(rest) - OTHERS, 'smaller finding')}"
 

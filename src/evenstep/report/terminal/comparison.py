@@ -199,5 +199,4 @@ def _culprit(run: PastRun) -> Iterator[str]:
     if run.culprit is None:
         return
     share = "" if run.culprit.mode in TERMINAL else f", {percent(run.culprit.severity)}"
-    title = capital(printable(run.culprit.title))
-    yield from PLAIN.wrap(f"{title}{share}", first="  ", indent=2)
+    yield from PLAIN.wrap(f"{printable(run.culprit.title)}{share}", first="  ", indent=2)

@@ -16,7 +16,6 @@ from evenstep.report.terminal.style import Style
 from evenstep.words import (
     SHARES,
     UNKNOWN,
-    capital,
     cells,
     duration,
     interval,
@@ -144,7 +143,7 @@ def goodput(diagnosis: Diagnosis) -> str:
 def _finding(index: int, finding: Finding, style: Style) -> Iterator[str]:
     family = f"{finding.mode.replace('_', ' ')}, {finding.layer}"
     head = (
-        f"{capital(finding.title)} ({family}): {percent(finding.severity)} of step time "
+        f"{finding.title} ({family}): {percent(finding.severity)} of step time "
         f"recoverable, {sureness(finding.confidence)}"
     )
     yield from style.wrap(printable(head), first=f"{index}. ", indent=3, code="1")
