@@ -6,6 +6,8 @@ import pytest
 
 from evenstep.agent.background import EXCHANGE_S, SOONEST_S, Background, _soon_s
 from evenstep.agent.notes import Notes
+from evenstep.agent.step_work import FIRST_STEP_NS
+from evenstep.errors import ConfigError
 from tests.agent.test_sharing import FakeStore
 
 
@@ -104,6 +106,21 @@ def test_a_store_that_is_gone_leaves_each_rank_to_itself(background):
     background._round()
     assert "the server has left" in background.facts["sharing"]
     assert background._control.told[-1] == "disconnect"
+
+
+@pytest.mark.parametrize(
+    ("error", "left"), [(ConfigError, []), (OSError, []), (RuntimeError, ["disconnect"])]
+)
+def test_a_request_that_cannot_be_read_is_said_and_only_a_store_that_fails_is_left(
+    background, error, left
+):
+    def fails(*_):
+        raise error("no such request")
+
+    background._control.poll = fails
+    assert background._poll_control() == FIRST_STEP_NS
+    assert "no such request" in background.facts["control"]
+    assert background._control.told == left
 
 
 def test_a_store_that_cannot_be_cloned_is_said_and_no_loss(background):

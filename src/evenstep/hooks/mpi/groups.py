@@ -11,6 +11,7 @@ import hashlib
 from typing import Any
 
 from evenstep.agent.recording.entries import GroupState
+from evenstep.agent.recording.recorder import LONGEST_NAME
 from evenstep.trace.spool.spool import Spool
 
 MAKERS = (  # methods that return a new communicator
@@ -18,7 +19,6 @@ MAKERS = (  # methods that return a new communicator
     "Create_cart", "Create_graph", "Create_dist_graph", "Create_dist_graph_adjacent", "Sub",
     "Merge", "Create_intercomm", "Shrink",
 )  # fmt: skip
-LONGEST_NAME = 200
 ENDERS = ("Free", "free", "Disconnect")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic_ns
 from typing import Any, Protocol
 
@@ -132,15 +133,12 @@ class Methods:
 
 def assign(owner: type, name: str, method: Any) -> None:
     """Set a method of a class, which may be immutable. Raises TypeError."""
-    try:
+    with suppress(TypeError):  # immutable
         setattr(owner, name, method)
         return
-    except TypeError:  # immutable
-        pass
-    found = gc.get_referents(owner.__dict__)
-    if not found or not isinstance(found[0], dict):
-        raise TypeError(f"the methods of {owner.__name__} cannot be replaced in this Python")
-    found[0][name] = method
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))
+    for found in gc.get_referents(owner.__dict__)[:1]:
+        if isinstance(found, dict):
+            found[name] = method
+            ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))
     if owner.__dict__.get(name) is not method:
         raise TypeError(f"the methods of {owner.__name__} cannot be replaced in this Python")
