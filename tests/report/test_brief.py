@@ -110,6 +110,11 @@ def test_a_run_that_mostly_communicates_is_not_called_healthy(diagnosis: Diagnos
     assert lines(diagnosis)[0].startswith("Healthy")
 
 
+def test_steps_that_nothing_marks_are_called_inferred(diagnosis: Diagnosis) -> None:
+    diagnosis.limits.append("steps were inferred: 3 collectives that come again 50 times")
+    assert any(line.endswith(" inferred steps") for line in lines(diagnosis))
+
+
 def test_waits_that_no_finding_explains_are_not_called_healthy(diagnosis: Diagnosis) -> None:
     diagnosis.findings.clear()
     diagnosis.summary["shares"]["wait"] = 0.4

@@ -39,7 +39,7 @@ def load(path: str | Path, *, attempt: int | None = None) -> Trace:
         return trace
     found, inferred = with_steps(trace)  # from all calls: the rank had only those so far
     if inferred:
-        found.limits.append(inferred)
+        found.limits.append(f"{inferred}; evenstep.step() at the end of the loop marks them")
         found.summaries, found.summary_rank = trace.summaries[:0], trace.summary_rank[:0]
         for info in found.ranks.values():
             info.facts.pop("steps", None)  # as the rank inferred them

@@ -101,7 +101,9 @@ def step_time(diagnosis: Diagnosis, *, brief: bool = False) -> str:
         parts.append(f"CV {percent(time.get('cv'))}")
     if is_known(throughput.get("value")):
         parts.append(number(throughput["value"], printable(throughput.get("unit") or "")))
-    parts.append(f"{plural(summary['ranks'], 'rank')}, {plural(summary['steps'], 'step')}")
+    inferred = any("steps were inferred" in limit for limit in diagnosis.limits)
+    steps = plural(summary["steps"], "inferred step" if inferred else "step")
+    parts.append(f"{plural(summary['ranks'], 'rank')}, {steps}")
     return " · ".join(parts)
 
 
