@@ -130,7 +130,8 @@ class Network:
         """
         size = self.cluster.gpus_per_node
         outside = source // size != target // size
-        parts = self._within(source, target, outside)
+        own = np.column_stack([source, self.first[1] + target])  # links of the GPUs of a node
+        parts = np.where((outside | (size == 1))[:, None], -1, own)
         if outside.any():
             far = self._between(
                 source[outside], target[outside], None if card is None else card[outside]
@@ -141,14 +142,6 @@ class Network:
         used = parts >= 0
         start = np.concatenate([[0], np.cumsum(used.sum(axis=1))])
         return Routes(start, parts[used])
-
-    def _within(self, source: Array, target: Array, outside: Array) -> Array:
-        gpus = self.cluster.nodes * self.cluster.gpus_per_node
-        parts = np.full((len(source), 2), -1)
-        if self.cluster.gpus_per_node > 1:
-            parts[~outside, 0] = source[~outside]
-            parts[~outside, 1] = gpus + target[~outside]
-        return parts
 
     def _between(self, source: Array, target: Array, card: Array | None) -> Array:
         """Links between nodes: those of the fabric, and around them those of the machines' parts,

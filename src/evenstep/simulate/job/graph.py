@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -115,13 +115,12 @@ class JobGraph:
     role: Array  # of each rank
     flows: list[Flow]  # of each instance
     partitions: tuple[tuple[str, Array], ...]  # name, (groups, size)
-    streams: dict[int, int] = field(default_factory=dict)  # of each instance
 
-    def __post_init__(self) -> None:
-        for role in self.roles:
-            for one in role.operations:
-                if one.instance >= 0:
-                    self.streams[one.instance] = one.stream
+    @cached_property
+    def streams(self) -> dict[int, int]:
+        """The stream of each instance."""
+        every = (one for role in self.roles for one in role.operations)
+        return {one.instance: one.stream for one in every if one.instance >= 0}
 
     @cached_property
     def compute_ns(self) -> float:

@@ -205,34 +205,30 @@ class Paced(Pace):
             self._slowest = Slowest(step - 1, step - 1, int(self._work.max()))
         ranks = ranks[self._observed[ranks] < step]
         self._observed[ranks] = step
-        work, table = self._seen(seen, length - done.held, done.held, ranks)
+        work, same, each = self._seen(seen, length - done.held, done.held, ranks)
         self._work[ranks] = work
         for place, rank in enumerate(ranks.tolist()):
-            wait, margin, flight, floor, spread = table[place]
+            own: dict[str, Any] = {name: int(values[place]) for name, values in each.items()}
             self._pacers[rank].observe(StepObservation(
-                step=step, step_ns=int(length[rank]), work_ns=int(work[place]), wait_ns=wait,
-                margin_ns=margin or 0, in_flight_ns=flight, floor_lower_ns=floor,
-                delay_ns=int(done.held[rank]), spread_ns=spread if self._sharing else None,
-                batch=self._samples, slowest=self._slowest,
+                step=step, step_ns=int(length[rank]), work_ns=int(work[place]),
+                delay_ns=int(done.held[rank]), batch=self._samples, slowest=self._slowest,
+                **same, **own,
             ))  # fmt: skip
 
     def _seen(
         self, seen: StepSignals | None, own_ns: Array, held: Array, ranks: Array
-    ) -> tuple[Array, list[tuple[int | None, ...]]]:
-        """Own work, and (wait, margin, in flight, floor, spread) of each of these ranks."""
+    ) -> tuple[Array, dict[str, Any], dict[str, Array]]:
+        """Own work, and what observations of these ranks have alike, and each."""
         if seen is None:
-            return own_ns[ranks], [(None,) * 5] * len(ranks)
-        entered = seen.enter_ns[ranks]
+            return own_ns[ranks], {}, {}
+        entered, floor = seen.enter_ns[ranks], seen.floor_ns
         work = entered - np.maximum(self._ended[ranks], 0.0) - held[ranks]
         self._ended[ranks] = seen.over_ns[ranks]
-        margin = int(MARGIN * seen.floor_ns)
-        spread = int(np.fmax.reduce(seen.enter_ns) - np.fmin.reduce(seen.enter_ns))
-        wait = np.maximum(seen.last_ns[ranks] - entered, 0.0)
-        flight = seen.end_ns[ranks] - entered
-        return np.maximum(work, 0.0), [
-            (int(w), margin, int(f), int(seen.floor_ns), spread)
-            for w, f in zip(wait, flight, strict=True)
-        ]
+        same: dict[str, Any] = {"margin_ns": int(MARGIN * floor), "floor_lower_ns": int(floor)}
+        if self._sharing:
+            same["spread_ns"] = int(np.fmax.reduce(seen.enter_ns) - np.fmin.reduce(seen.enter_ns))
+        wait, flight = np.maximum(seen.last_ns[ranks] - entered, 0.0), seen.end_ns[ranks] - entered
+        return np.maximum(work, 0.0), same, {"wait_ns": wait, "in_flight_ns": flight}
 
     def records(self, step: int, start: Array) -> list[Extra]:
         """Records of decisions that differ from the rank's last."""

@@ -171,13 +171,18 @@ def compare(
         OptionRun(number, data, option, limits.edges, tuple(axes), {})
         for number, option in enumerate(whole)
     ]
-    _, row = run(first)
-    if progress is not None:
-        progress(1, len(whole))
-    like = row.margins if isinstance(row, DecisionRow) else {}
-    found = [row, *_carried_out([one._replace(like=like) for one in others], workers, progress)]
-    rows = [one for one in found if isinstance(one, DecisionRow)]
-    notes += [one for one in found if isinstance(one, str)]
+    found = dict([run(first)])
+    like = found[0].margins if isinstance(found[0], DecisionRow) else {}
+    report = progress or (lambda *_: None)
+    report(1, len(whole))
+    units = [one._replace(like=like) for one in others]
+    with closing(Local(workers).carried(units, run)) as finished:
+        for number, row in finished:
+            found[number] = row
+            report(len(found), len(whole))
+    ordered = [found[number] for number in sorted(found)]
+    rows = [one for one in ordered if isinstance(one, DecisionRow)]
+    notes += [one for one in ordered if isinstance(one, str)]
     return DecisionTable(scenario, limits, tuple(rows), choose(rows, limits), tuple(notes))
 
 
@@ -210,19 +215,6 @@ class OptionRun(NamedTuple):
     edges: Edges
     axes: tuple[str, ...]
     like: dict[str, Margin]  # margins to look near
-
-
-def _carried_out(
-    units: Sequence[OptionRun], workers: int, progress: Progress | None
-) -> list[DecisionRow | str]:
-    """Rows in the order of the units; a sentence for one that cannot be run."""
-    found: list[tuple[int, DecisionRow | str]] = []
-    with closing(Local(workers).carried(units, run)) as finished:
-        for one in finished:
-            found.append(one)
-            if progress is not None:
-                progress(len(found) + 1, len(units) + 1)
-    return [row for _, row in sorted(found, key=lambda one: one[0])]
 
 
 def run(unit: OptionRun) -> tuple[int, DecisionRow | str]:
