@@ -53,6 +53,9 @@ class ObservedCollectives(Document):
         return len(self.members)
 
 
+Calls = Sequence[ObservedCollectives]
+
+
 # -- the kind of work ------------------------------------------------------------------------------
 
 
@@ -77,7 +80,7 @@ class WorkPlan(NamedTuple):
 
 
 def work_of(
-    seen: Sequence[ObservedCollectives],
+    seen: Calls,
     ranks: int,
     *,
     overlapped: bool,
@@ -107,13 +110,13 @@ def work_of(
     return _plan_reduced(usual, reduced, ranks, overlapped=overlapped)
 
 
-def every(seen: Sequence[ObservedCollectives]) -> int:
+def every(seen: Calls) -> int:
     """Steps between two exchanges: above 1 only where most steps have none (local SGD)."""
     most = max((one.per_step for one in seen), default=1.0)
     return round(1 / most) if 0 < most < OFTEN else 1
 
 
-def _plan_repeated(usual: Sequence[ObservedCollectives]) -> WorkPlan:
+def _plan_repeated(usual: Calls) -> WorkPlan:
     main = max(usual, key=lambda one: one.per_step * one.bytes)
     fields = {
         "operation": main.operation,
@@ -124,12 +127,12 @@ def _plan_repeated(usual: Sequence[ObservedCollectives]) -> WorkPlan:
     return WorkPlan("collective", fields, (main,), limits)
 
 
-def _total(seen: Sequence[ObservedCollectives]) -> float:
+def _total(seen: Calls) -> float:
     """Bytes in a step, counting one group of each operation."""
     return sum(one.bytes * one.per_step for one in _one_group(seen))
 
 
-def _one_group(seen: Sequence[ObservedCollectives]) -> list[ObservedCollectives]:
+def _one_group(seen: Calls) -> list[ObservedCollectives]:
     """The first of groups with the same collective side by side."""
     first: dict[tuple[str, float], ObservedCollectives] = {}
     for one in seen:
@@ -137,14 +140,12 @@ def _one_group(seen: Sequence[ObservedCollectives]) -> list[ObservedCollectives]
     return list(first.values())
 
 
-def _width(seen: Sequence[ObservedCollectives]) -> int:
+def _width(seen: Calls) -> int:
     """Ranks of a group; 1 without one."""
     return len(seen[0].members) if seen else 1
 
 
-def _plan_layers(
-    kind: str, inner: Sequence[ObservedCollectives], outer: Sequence[ObservedCollectives]
-) -> WorkPlan:
+def _plan_layers(kind: str, inner: Calls, outer: Calls) -> WorkPlan:
     """Layers with collectives in small groups, and gradients among the replicas."""
     mine = _one_group(inner)
     calls = sum(one.per_step for one in mine)
@@ -160,11 +161,7 @@ def _plan_layers(
 
 
 def _plan_stages(
-    pipeline: ObservedPipeline,
-    inner: Sequence[ObservedCollectives],
-    context: Sequence[ObservedCollectives],
-    mixed: Sequence[ObservedCollectives],
-    outer: Sequence[ObservedCollectives],
+    pipeline: ObservedPipeline, inner: Calls, context: Calls, mixed: Calls, outer: Calls
 ) -> WorkPlan:
     """Stages. In both directions each layer of one has two all-reduces, a gather of the context's
     keys and values, and two exchanges with experts."""
@@ -187,9 +184,7 @@ def _plan_stages(
     return WorkPlan("pipeline", fields, tuple(used))
 
 
-def _plan_sharded(
-    sharded: Sequence[ObservedCollectives], reduced: Sequence[ObservedCollectives], ranks: int
-) -> WorkPlan:
+def _plan_sharded(sharded: Calls, reduced: Calls, ranks: int) -> WorkPlan:
     """Layers gathered and scattered among shards; their all-reduce among replicas follows the last
     micro-batch."""
     scatters = [one for one in _one_group(sharded) if one.operation == "reduce_scatter"]
@@ -211,13 +206,7 @@ def _plan_sharded(
     return WorkPlan("fsdp", fields, (*scatters, *gathers, *copies), limits)
 
 
-def _plan_reduced(
-    usual: Sequence[ObservedCollectives],
-    reduced: Sequence[ObservedCollectives],
-    ranks: int,
-    *,
-    overlapped: bool,
-) -> WorkPlan:
+def _plan_reduced(usual: Calls, reduced: Calls, ranks: int, *, overlapped: bool) -> WorkPlan:
     mine = _one_group(reduced)
     left = len(_one_group(usual)) - len(mine)
     limits = ("collectives other than all-reduces are left out",) if left else ()
@@ -263,7 +252,7 @@ class FittedLinks(Document):
         }
 
 
-def fit_links(seen: Sequence[ObservedCollectives], node: Array) -> FittedLinks:
+def fit_links(seen: Calls, node: Array) -> FittedLinks:
     """Fit α and B within nodes and between them."""
     inside = [one for one in seen if len(set(node[list(one.members)].tolist())) == 1]
     across = [one for one in seen if one not in inside]
@@ -282,7 +271,7 @@ def fit_links(seen: Sequence[ObservedCollectives], node: Array) -> FittedLinks:
     return FittedLinks(fit_line(inside), fit_line(across), limits)
 
 
-def fit_line(seen: Sequence[ObservedCollectives]) -> FittedLink | None:
+def fit_line(seen: Calls) -> FittedLink | None:
     """Fit α in ns and B in GB/s of t = rα + w/B: non-negative least squares of the relative error.
 
     With collectives of one size α is 0.
