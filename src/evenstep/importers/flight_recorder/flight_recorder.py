@@ -225,31 +225,23 @@ def _end(dump: Dump, item: Entry) -> int:
 
 
 def _flags(item: Entry, timed: bool) -> int:
-    flags = Flag.ASYNC | Flag.EXIT_UPPER_BOUND
-    flags |= Flag.FAILED if item.timed_out else Flag(0)
-    flags |= Flag.COALESCED if item.coalesced else Flag(0)
-    flags |= Flag.ON_DEVICE if timed else Flag(0)
-    return int(flags)
+    flags = Flag.FAILED * item.timed_out | Flag.COALESCED * item.coalesced | Flag.ON_DEVICE * timed
+    return int(Flag.ASYNC | Flag.EXIT_UPPER_BOUND | flags)
 
 
 def _order(
     draft: Draft, rows: Sequence[Entry], groups: Sequence[int], counts: dict[Place, int]
 ) -> tuple[list[int], list[int]]:
-    """Position of each row in its group's order, and the global rank of its peer.
-
-    Messages are counted per group, peer and direction, from `counts`.
-    """
-    sequences, peers = [], []
-    for item, group in zip(rows, groups, strict=True):
-        if not item.message:
-            sequences.append(item.sequence)
-            peers.append(-1)
-            continue
-        place = _place(draft, item, group)
-        peers.append(place[1])
+    """Position of each row in its group's order, and the global rank of its peer; all are messages,
+    which are counted per group, peer and direction, from `counts`, or none is."""
+    if not rows[0].message:
+        return [item.sequence for item in rows], [-1] * len(rows)
+    places = [_place(draft, item, group) for item, group in zip(rows, groups, strict=True)]
+    sequences = []
+    for place in places:
         sequences.append(counts.get(place, 0))
         counts[place] = sequences[-1] + 1
-    return sequences, peers
+    return sequences, [peer for _, peer, _ in places]
 
 
 def _place(draft: Draft, item: Entry, group: int) -> Place:
