@@ -17,7 +17,7 @@ from evenstep.scenario.parts import Noise
 from evenstep.scenario.scenario import Scenario, nodes_in
 from evenstep.simulate.fabric.machines import Machines
 from evenstep.simulate.fabric.placement import Placement
-from evenstep.trace.columns import Array, key_numbers
+from evenstep.trace.columns import Array
 from evenstep.trace.spool.layout import Phase
 
 _FIRST_STREAM = 1000
@@ -222,7 +222,7 @@ def _delay(found: Disturbance, noise: Noise, value: Array) -> None:
 def _setting(noise: Noise, placement: Placement, random: RandomNumbers) -> NoiseContext:
     ranks = len(placement.gpu)
     unit = {"rank": np.arange(ranks), "node": placement.node, "rack": placement.rack}[noise.scope]
-    unit = key_numbers(unit)
+    unit = np.unique(unit, return_inverse=True)[1].reshape(-1)
     named = nodes_in(noise.ranks, "noise.ranks")
     if not named and noise.kind == "slow":
         named = (0,)
