@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.trace.columns import Array, Columns, key_numbers, positions_by_key
-from evenstep.trace.operations import CLOCK_ERROR_S, MESSAGES, RECVS, SENDS, Role
+from evenstep.trace.operations import CLOCK_ERROR_S, MESSAGES, RECVS, SENDS, Role, latest
 
 STAMPS_S = 50e-6  # a compute and its message may overlap by so much: error of the stamps
 MOST = 0.5  # share of messages that micro-batches must pair, else they are paired by order
@@ -113,14 +113,11 @@ def _is_contradicted(ops: Columns, role: Role, sent: Array, computes: Array, at:
 def _can_belong(ops: Columns, role: Role, sent: Array, computes: Array) -> Array:
     """Which messages can belong to a compute: not receives after the last compute has begun, nor
     sends before the first has ended."""
-    workers = int(ops.worker.max()) + 1
     if role in RECVS:
-        last = np.full(workers, -np.inf)
-        np.maximum.at(last, ops.worker[computes], ops.start_s[computes])
-        return np.asarray(ops.start_s[sent] <= last[ops.worker[sent]] + STAMPS_S)
-    first = np.full(workers, np.inf)
-    np.minimum.at(first, ops.worker[computes], ops.end_s[computes])
-    return np.asarray(ops.end_s[sent] >= first[ops.worker[sent]] - STAMPS_S)
+        last = latest(computes, ops.start_s, ops.worker)
+        return np.asarray(ops.start_s[sent] <= last[sent] + STAMPS_S)
+    first = -latest(computes, -ops.end_s, ops.worker)
+    return np.asarray(ops.end_s[sent] >= first[sent] - STAMPS_S)
 
 
 def _by_count(ops: Columns, role: Role, sent: Array, computes: Array) -> Array:

@@ -100,7 +100,7 @@ CLOCK_ERROR_S = 0.010  # between clocks of different workers (Lin et al.'s bound
 
 
 def latest(where: Array, values: Array, worker: Array) -> Array:
-    """For each row, the largest value among its worker's rows in the mask; -inf without any."""
+    """For each row, the largest value among its worker's rows `where`; -inf without any."""
     found = np.full(int(worker.max()) + 1, -np.inf)
     np.maximum.at(found, worker[where], values[where])
     return np.asarray(found[worker])

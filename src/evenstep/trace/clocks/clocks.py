@@ -147,22 +147,21 @@ def sharpen(trace: Trace, clocks: Clocks) -> Clocks:
     Clocks that share a collective with the reference come first, then those that share one with
     these, and so on. Clocks that share none are placed again, by messages from all of these.
     """
-    names = {rank: info.clock for rank, info in trace.ranks.items()}
     lines = [offset for offset in clocks.by_rank.values() if offset is not None]
     if not any(offset.offset_ns.any() or offset.error_ns.any() for offset in lines):
         return clocks
-    numbers = {name: i for i, name in enumerate(dict.fromkeys([clocks.reference, *names.values()]))}
+    names = dict.fromkeys([clocks.reference, *(info.clock for info in trace.ranks.values())])
+    numbers = {name: number for number, name in enumerate(names)}
+    clock_of = {rank: numbers[info.clock] for rank, info in trace.ranks.items()}
     offsets: list[OffsetLine | None] = [None] * len(numbers)
     for rank, offset in clocks.by_rank.items():
-        offsets[numbers[names[rank]]] = offset
-    clock_of = {rank: numbers[name] for rank, name in names.items()}
+        offsets[clock_of[rank]] = offset
     moved, settled = _all_moved(crossings(trace, clock_of, together=True), offsets)
     again = [one if settled[number] else None for number, one in enumerate(moved)]
     if settled.sum() > 1 and None in again:
         _place(crossings(trace, clock_of), again)
         moved = [_surer(*pair) for pair in zip(moved, again, strict=True)]
-    by_rank = {rank: moved[numbers[names[rank]]] for rank in clocks.by_rank}
-    return Clocks(clocks.reference, by_rank)
+    return Clocks(clocks.reference, {rank: moved[clock_of[rank]] for rank in clocks.by_rank})
 
 
 def _surer(one: OffsetLine | None, other: OffsetLine | None) -> OffsetLine | None:

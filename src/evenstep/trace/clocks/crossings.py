@@ -79,9 +79,6 @@ def crossings(trace: Trace, clock_of: Mapping[int, int], *, together: bool = Fal
     first = np.flatnonzero(begins(operation, clock))
     entry = np.where(rows.sends, rows.enter - base[own], -np.inf)[order]
     leave = np.where(rows.waits, rows.exit - base[own], np.inf)[order]
-    if not len(first):
-        none = np.zeros(0)
-        return Crossings(first, first, none, none, none, base)
     latest, earliest = np.maximum.reduceat(entry, first), np.minimum.reduceat(leave, first)
     shortest = np.minimum.reduceat((rows.exit - rows.enter)[order].astype(float), first)
     return Crossings(operation[first], clock[first], latest, earliest, shortest, base)
@@ -110,11 +107,11 @@ def _messages(trace: Trace, *, after: int) -> _Rows:
         every = np.uint64(-(-len(events) // MOST_ROWS))
         events = events.select(events.group_seq % every == 0)
     pairs = match_messages(events)
-    rows = np.concatenate([pairs.send, pairs.receive])
+    events = events.select(np.concatenate([pairs.send, pairs.receive]))
     operation = np.tile(np.arange(len(pairs.send)), 2) + after
     receiving = np.repeat([False, True], len(pairs.send))
-    events = events.select(rows).with_column("operation", operation)
-    events = _select_stamped(trace, events.with_column("receiving", receiving), ended=receiving)
+    events = events.with_columns(operation=operation, receiving=receiving)
+    events = _select_stamped(trace, events, ended=receiving)
     rank, received = events["rank"].astype(np.int64), events.receiving
     return _Rows(events.operation, rank, events.enter_ns, events.exit_ns, ~received, received)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep.errors import UsageError, refuse_as
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, positions_by_key
 from evenstep.trace.cores import map_on_cores
 from evenstep.trace.ranks import format_ranks
 from evenstep.trace.spool.layout import Flag, Kind
@@ -169,8 +169,7 @@ def _number(trace: Trace) -> Trace:
     ordered = events.sorted_by("rank", "seq")
     if not _distinct(ordered):
         ordered = events.sorted_by("rank")
-        begins = np.searchsorted(ordered["rank"], ordered["rank"])
-        ordered = ordered.with_column("seq", (np.arange(len(ordered)) - begins + 1).astype("u8"))
+        ordered = ordered.with_columns(seq=positions_by_key(ordered["rank"]).astype("u8") + 1)
     return replace(trace, events=ordered)
 
 
