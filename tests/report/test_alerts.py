@@ -31,3 +31,4 @@ def test_a_webhook_gets_each_finding_as_its_schema_says(two):
     ]
     for _, _, document in server.got:
         validate(document, schema("alert"))
+        assert document["finding"]["title"] in document["text"]

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import select
 import shutil
 import sys
-import termios
 import time
-import tty
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 from evenstep.cli.progress import RestartGrace
@@ -128,46 +123,15 @@ def _lines(frame: Frame, journal: Journal, terminal: bool) -> list[str]:
 
 
 def _show(views: Iterator[tuple[Frame, Journal, list[str]]]) -> None:
-    """Redraw the view in place on a terminal until `q` is pressed; the last one stays."""
+    """Redraw the view in place on a terminal; the last one stays."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
-    console = Console(highlight=False)
-    with _reading_keys() as pressed, Live(console=console, auto_refresh=False) as live:
+    with Live(console=Console(highlight=False), auto_refresh=False) as live:
         for frame, journal, _ in views:
             text = "\n".join(_lines(frame, journal, terminal=True))
             live.update(Text.from_ansi(text, no_wrap=True), refresh=True)
-            if b"q" in pressed():
-                return
-
-
-@contextmanager
-def _reading_keys() -> Iterator[Callable[[], bytes]]:
-    """Yield a function that returns the keys pressed since its last call, which are not echoed."""
-    keyboard = sys.stdin.fileno() if sys.stdin else -1
-
-    def pressed() -> bytes:  # it may have been sent to the background meanwhile
-        ready = not _is_in_background(keyboard) and select.select([keyboard], [], [], 0)[0]
-        return os.read(keyboard, 64) if ready else b""
-
-    if not os.isatty(keyboard) or _is_in_background(keyboard):
-        yield bytes
-        return
-    before = termios.tcgetattr(keyboard)
-    tty.setcbreak(keyboard)
-    try:
-        yield pressed
-    finally:
-        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
-
-
-def _is_in_background(terminal: int) -> bool:
-    """Whether reading from the terminal, or setting it, would stop this process."""
-    try:
-        return os.tcgetpgrp(terminal) != os.getpgrp()
-    except OSError:  # it does not control this process
-        return False
 
 
 def _log(views: Iterator[tuple[Frame, Journal, list[str]]]) -> None:

@@ -99,8 +99,7 @@ def webhook(url: str, diagnosis: Diagnosis, *, above: float) -> int:
     }  # fmt: skip
     told = [finding for finding in diagnosis.findings if (finding.severity or 0.0) > above]
     for finding in told:
-        mode = finding.mode.replace("_", " ")
-        text = f"evenstep: {mode} in {run['run_id'] or 'run'}: {finding.observation}"
+        text = f"evenstep: {finding.title} in {run['run_id'] or 'run'}: {finding.observation}"
         post(url, Alert(run, text, finding).to_json(), purpose="a finding")
     return len(told)
 
