@@ -5,7 +5,7 @@ import pytest
 
 from evenstep.diagnose.engine import rank_findings
 from evenstep.diagnose.finding import CallStack, Diagnosis, Effect, Finding, Option, Where
-from evenstep.diagnose.sentences import verdict
+from evenstep.diagnose.sentences import say, verdict
 from evenstep.report import markdown
 from evenstep.report.terminal import brief
 
@@ -108,6 +108,12 @@ def test_a_run_that_mostly_communicates_is_not_called_healthy(diagnosis: Diagnos
     assert "Healthy" not in markdown.render(diagnosis)
     diagnosis.summary["shares"].update(exposed_communication=0.1, wait=0.1)
     assert lines(diagnosis)[0].startswith("Healthy")
+
+
+def test_steps_that_one_rank_alone_made_are_told(diagnosis: Diagnosis) -> None:
+    diagnosis.limits.append(say("limits.uneven", going_on=[1], it=30))
+    told = "Only part of the run: rank 1 went on for 30 steps after another had ended its last"
+    assert told in " ".join(lines(diagnosis, 200))
 
 
 def test_steps_that_nothing_marks_are_called_inferred(diagnosis: Diagnosis) -> None:

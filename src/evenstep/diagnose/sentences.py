@@ -228,6 +228,7 @@ def partial(summary: Mapping[str, Any], limits: Sequence[str]) -> str:
     """Return what of the run was not read, in one sentence; empty if all was."""
     ranks, world = summary.get("ranks", 0), summary.get("world", 0)
     parts = [f"{ranks:,} of {words.plural(world, 'rank')}"] if ranks < world else []
+    parts += [limit.partition(":")[0] for limit in limits if " went on for " in limit]
     for how in ("left out", "read in part"):
         files = [limit for limit in limits if limit.startswith(f"{how}: ")]
         if len(files) == 1:
