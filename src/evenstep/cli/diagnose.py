@@ -74,19 +74,23 @@ def main(args: argparse.Namespace) -> int:
         results.append(_diagnose_sizes(results, tasks[0].form))
     if args.html is not None:  # before printing: the reader may close the pipe early
         _write_page(args, results[-1], opened[results[-1].number][0])
-    parts = [one.shown for one in results]
+    _print(args, given.bundles, [one.shown for one in results])
+    if args.html is not None:
+        tell_written(args.html)
+    return int(worst(one.point.diagnosis for one in results) > args.fail_above)
+
+
+def _print(args: argparse.Namespace, bundles: Sequence[Bundle], parts: Sequence[Any]) -> None:
+    """Print what is shown of each trace; of several below its name, and last of all together."""
     if args.json:
         print_json(parts[0] if len(parts) == 1 else parts)
     elif len(parts) == 1:
         print(parts[0])
     else:
-        places = [*enumerate(given.bundles, start=1)]
+        places = enumerate(bundles, start=1)
         heads = [f"{n}." + f" {each.path}" * (not args.anonymise) for n, each in places]
         heads += ["Together"] * (len(parts) - len(heads))
         print("\n\n".join("\n".join(pair) for pair in zip(heads, parts, strict=True)))
-    if args.html is not None:
-        tell_written(args.html)
-    return int(worst(one.point.diagnosis for one in results) > args.fail_above)
 
 
 def _diagnose_sizes(results: Sequence[DiagnosedTrace], form: str) -> DiagnosedTrace:
