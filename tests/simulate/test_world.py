@@ -109,7 +109,13 @@ def test_durations_that_are_known_late_delay_nobody(make):
         ("strategy.kind=stale_synchronous", "strategy.bound=2"),
         ("strategy.kind=priority", "work.buckets=4"),
         ("work.kind=pipeline", "work.pipeline_parallel=2", "work.layers=2"),
-        ("work.buckets=3", "work.overlap_slowdown=0.2"),
+        (
+            "work.backward_ms=30",
+            "work.buckets=3",
+            "work.overlap_slowdown=0.2",
+            "work.gradient_bytes=400MB",
+        ),
+        ("fabric.changes=[{links='node1.nic0.send', factor=0.5}]",),
     ],
 )
 def test_whole_jobs_are_the_same_without_a_compiler(sets, monkeypatch):
