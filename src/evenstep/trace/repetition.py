@@ -56,7 +56,8 @@ def with_steps(trace: Trace, issued_ns: Array | None = None) -> tuple[Trace, str
     events = Columns.concatenate([events, *tables]).sorted_by("rank", "seq")
     each = int(np.median(np.diff(cuts)))
     what = "collectives" if calls.collective.all() else "collectives and messages"
-    text = f"steps were inferred: {each} {what} that come again {len(cuts) - 1} times"
+    what = f"{each} {what} that come" if each > 1 else "one call that comes"
+    text = f"steps were inferred: {what} again {len(cuts) - 1} times"
     return replace(trace, events=events), text
 
 
