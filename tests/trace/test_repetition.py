@@ -198,12 +198,14 @@ def test_steps_end_where_ranks_pause_longest(longest):
     assert set(((steps.enter_ns // MS) % STEP_MS).tolist()) == {ends}
 
 
-@pytest.mark.parametrize(("repeated", "steps"), [(7, 0), (8, 7)])
-def test_what_comes_less_than_six_times_after_the_first_quarter_is_a_coincidence(repeated, steps):
+@pytest.mark.parametrize(("calls", "repeated", "steps"), [(2, 5, 0), (2, 6, 5), (4, 3, 2)])
+def test_calls_make_steps_once_their_order_comes_again_by_no_chance(calls, repeated, steps):
+    """Of n calls after the first quarter, of k kinds in turn, all repeat by a chance of
+    (1/k)^(n - k): below .01 with n of 9 for two kinds, of 9 for four."""
     program = Program(2)
     for step in range(repeated):
-        program.call(step, 0, "world", (0, 1))
-        program.call(step, 40, "data", (0, 1))
+        for kind in range(calls):
+            program.call(step, 20 * kind, "world", (0, 1), 1024 << kind)
     assert len(program.steps()[0]) == steps
 
 

@@ -18,7 +18,8 @@ from evenstep.trace.spool.layout import Flag, Kind, Op, Phase
 from evenstep.trace.spooled import NONE_VALUES, OnDisk
 from evenstep.trace.trace import Trace
 
-FEWEST_STEPS = 6  # repetitions: fewer may be a coincidence
+FEWEST_STEPS = 6  # repetitions of calls that are all alike: fewer tell no steps
+COINCIDENCE = 0.01  # chance of unlike calls to come again in the same order, below which they do
 LONGEST = 4_096  # most calls of a step
 MOST_CALLS = FEWEST_STEPS * LONGEST  # calls examined: enough for the longest step
 RARE = 0.1  # share of calls that may be ignored, of kinds that recur less often than the rest
@@ -35,11 +36,11 @@ def with_steps(trace: Trace, issued_ns: Array | None = None) -> tuple[Trace, str
         return trace, ""
     reference = calls.richest(range(len(calls.ranks)))
     cuts = _cuts(calls, reference)
-    if len(cuts) <= FEWEST_STEPS:
+    if len(cuts) < 3:  # two steps
         return trace, ""
     found = _of_all(calls, reference, cuts)
     whole = min(_whole(cut, calls.ended[calls.of(place)]) for place, cut in found.items())
-    if whole <= FEWEST_STEPS:
+    if whole < 3:
         return trace, ""
     cuts, found = cuts[:whole], {place: cut[:whole] for place, cut in found.items()}
     events = trace.events.select(trace.events.kind != int(Kind.STEP))
@@ -221,8 +222,10 @@ def _cuts(calls: _Calls, place: int) -> Array:
     for token in (sized, kind):  # sizes may vary from step to step, as with sequence lengths
         kept = _returning(token)
         period = _period(token[kept])
-        if period:
+        if period > 0:
             return _at_pauses(calls, place, kept, _settled_from(token[kept], period), period)
+        if period:  # and so no step is as short as what kinds alone repeat after
+            break
     return np.zeros(0, np.int64)
 
 
@@ -237,17 +240,18 @@ def _returning(token: Array) -> Array:
 
 
 def _period(token: Array) -> int:
-    """Number of calls after which they repeat, outside the first quarter (start-up); 0 for never.
-    Any period of the sequence is a period of its rarest kind of call."""
+    """Number of calls after which they repeat, outside the first quarter (start-up); 0 for never,
+    below 0 where that may be a coincidence. Any period of the sequence is one of its rarest kind
+    of call."""
     settled = token[len(token) // 4 :]
     kinds, counts = np.unique(settled, return_counts=True)
-    if not len(kinds) or counts.min() < FEWEST_STEPS:
-        return 0
-    at = np.flatnonzero(settled == kinds[np.argmin(counts)])
-    for many in range(1, len(at) // FEWEST_STEPS + 1):
+    at = np.flatnonzero(settled == kinds[np.argmin(counts)]) if len(kinds) else kinds
+    same = float(((counts / max(len(settled), 1)) ** 2).sum())  # chance of two calls to be alike
+    for many in range(1, len(at) // 2 + 1):
         period = int(at[many] - at[0])
         if period <= LONGEST and (settled[period:] == settled[:-period]).all():
-            return period
+            told = len(at) // many >= FEWEST_STEPS or same ** (len(settled) - period) < COINCIDENCE
+            return period if told else -period
     return 0
 
 
@@ -263,7 +267,7 @@ def _at_pauses(calls: _Calls, place: int, kept: Array, since: int, period: int) 
     pauses = calls.pauses(place)[kept[:-1]].astype(float)[since:]
     collective = calls.collective[calls.of(place)][kept][since:]
     begun = calls.backwards[calls.of(place)][kept][since:]
-    period *= _period(np.diff(begun[::period])) or 1  # equal calls for each layer of a model
+    period *= max(_period(np.diff(begun[::period])), 1)  # equal calls for each layer of a model
     period *= _periods_per_step(pauses[:MOST_CALLS], period)
     usual = np.array([np.median(pauses[at::period]) for at in range(period)])
     wanted = collective[:period]
