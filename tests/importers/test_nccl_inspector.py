@@ -93,6 +93,21 @@ def test_collectives_that_repeat_are_steps_and_tell_who_is_waited_for(tmp_path):
     assert finding.severity == pytest.approx(0.3, rel=0.1)
 
 
+def test_durations_alone_tell_neither_that_all_is_healthy_nor_of_hosts_that_launch_late(tmp_path):
+    """Both ranks wait 3 ms of every 100 by turns: the log tells of no compute and no launch."""
+    logs = [[], []]
+    for rank, log in enumerate(logs):
+        for number in range(40):
+            item = record(rank, number, exec_us=5_000 + 3_000 * ((number + rank) % 2))
+            item["metadata"]["dump_timestamp_us"] = DUMPED_US + 100_000 * number
+            log.append(item)
+    found = diagnose(trace := read(write(tmp_path, *logs)))
+    assert "healthy" not in found.verdict
+    assert "runtime_jitter" not in {finding.mode for finding in found.findings}
+    assert found.summary["overlapped_communication"] is None
+    assert any("costs are rough" in limit for limit in trace.limits)
+
+
 def test_without_repetition_the_log_is_one_step_and_its_waits_are_of_all_of_it(tmp_path):
     waits_us = [10_000, 70_000, 500, 90_000]
     logs = [[record(0, n, exec_us=us + 100) for n, us in enumerate(waits_us)],

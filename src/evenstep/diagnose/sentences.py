@@ -282,7 +282,9 @@ def _healthy(findings: Sequence[Finding], summary: Mapping[str, Any]) -> Verdict
         )  # fmt: skip
     coupling = ", as far as this trace shows"
     if wait:  # without any, no waits were recorded: nothing is known of the coupling
-        coupling = f": the parts are healthy, waiting for each other takes {words.percent(wait)}"
+        whole = summary.get("overlapped_communication") is not None
+        coupling = ": the parts are healthy" if whole else coupling
+        coupling += f", waiting for each other takes {words.percent(wait)}"
     largest = findings[0] if findings else None
     why = f"the largest loss: {largest.title}, {words.percent(largest.severity)}" if largest else ""
     cost = f"costs {words.percent(NAMED)} of step time or more{coupling}"

@@ -26,6 +26,10 @@ RARE = 0.1  # share of calls that may be ignored, of kinds that recur less often
 EVEN = 0.1  # pauses whose mean deviation is below this share of their mean count as equal
 ALIKE = 0.25  # share of that deviation that may remain between pauses one step apart
 NOTHING_ELSE = "what lies within a step besides them is not recorded"
+HIDDEN = (
+    ": compute beside collectives may hide waits, and a kernel that follows another of its group "
+    "at once hides how early its rank came: costs are rough"
+)
 
 
 def with_steps(trace: Trace, issued_ns: Array | None = None) -> tuple[Trace, str]:
@@ -67,7 +71,8 @@ def infer_steps(trace: Trace, unmarked: str) -> Trace:
     which. `unmarked` names, in words, the source that marks no steps."""
     found, inferred = with_steps(trace)
     one = f"{unmarked}: all of it is taken as one"
-    found.limits.append(f"{inferred}; {NOTHING_ELSE}" if inferred else one)
+    rough = "" if trace.hiding_known else HIDDEN
+    found.limits.append(f"{inferred}; {NOTHING_ELSE}{rough}" if inferred else one)
     return found if inferred else _in_one_step(found)
 
 

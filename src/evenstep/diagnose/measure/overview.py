@@ -43,7 +43,7 @@ def summary(trace: Trace, grid: StepGrid) -> dict[str, Any]:
         "throughput": throughput(trace, grid),
         "step_time": step_time(grid),
         "shares": shares,
-        "overlapped_communication": round(hidden, 4),
+        "overlapped_communication": round(hidden, 4) if trace.hiding_known else None,
         "communication_to_compute": round(moving / compute, 4) if compute > 0 else None,
         "rank_hours_wasted": float(grid.wait_ns.sum()) / 3.6e12,
         "device": device_shares(device_times(trace)),

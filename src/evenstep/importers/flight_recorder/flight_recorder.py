@@ -26,7 +26,7 @@ from evenstep.importers.flight_recorder.entries import Entry
 from evenstep.importers.flight_recorder.timeline import in_rings, place_calls
 from evenstep.trace.columns import Array
 from evenstep.trace.ranks import format_ranks
-from evenstep.trace.repetition import NOTHING_ELSE
+from evenstep.trace.repetition import HIDDEN, NOTHING_ELSE
 from evenstep.trace.spool.layout import Flag, Kind, Op
 from evenstep.trace.trace import UNKNOWN, Trace
 
@@ -34,10 +34,6 @@ NAME = "flight recorder dump"
 _RING = (
     "a kernel of a ring sends to one rank and receives from another: its duration does not tell "
     "for which it waited: who waits for whom in rings of messages cannot be told"
-)
-_HIDDEN = (
-    ": compute beside collectives may hide waits, and a kernel that follows another of its group "
-    "at once hides how early its rank came: costs are rough"
 )
 _FIELDS = (b"collective_seq_id", b"pg_config", b"pg_status", b"comm_lib_version")
 _OF_PICKLES = (*_FIELDS, b"entries", b"profiling_name")
@@ -77,7 +73,7 @@ def read(sources: Sequence[SourceFile]) -> Trace:
             trace.limits.append(_RING)
     nothing = "a flight recorder holds no steps: shares of step time cannot be given"
     trace.run["beside_calls"] = UNKNOWN
-    trace.limits.append(f"{inferred}; {NOTHING_ELSE}{_HIDDEN}" if inferred else nothing)
+    trace.limits.append(f"{inferred}; {NOTHING_ELSE}{HIDDEN}" if inferred else nothing)
     return trace
 
 

@@ -29,7 +29,7 @@ from evenstep.importers.kineto.names import operation
 from evenstep.trace.ranks import MOST_RANKS
 from evenstep.trace.repetition import infer_steps
 from evenstep.trace.spool.layout import Flag, Op
-from evenstep.trace.trace import Trace
+from evenstep.trace.trace import UNKNOWN, Trace
 
 NAME = "NCCL Inspector log"
 MOST_RECORDS = 20_000_000  # of all files: what fits into memory
@@ -74,7 +74,8 @@ def read(sources: Sequence[SourceFile]) -> Trace:
     for said in usable(sources, draft.limits, lambda source: _read_file(log, source)):
         draft.limits += said
     _enter(draft, log)
-    return infer_steps(draft.trace({"source": NAME}), "NCCL Inspector records no steps")
+    trace = draft.trace({"source": NAME, "beside_calls": UNKNOWN})
+    return infer_steps(trace, "NCCL Inspector records no steps")
 
 
 FORMAT = TraceFormat(NAME, recognises, read)
@@ -204,8 +205,11 @@ def _enter(draft: Draft, log: _Log) -> None:
     ranks: dict[_Process, list[int]] = {}
     starts = (min(series.columns["device_enter_ns"]) for series in log.series.values())
     origin = min(starts, default=0) - 1_000_000_000
+    columns = [series.columns for series in log.series.values()]
+    issued = any(each["enter_ns"] != each["device_enter_ns"] for each in columns)
+    told = {} if issued else {"entered": "device"}
     for rank, (host, pid) in sorted(owners.items()):
-        draft.rank(rank, hostname=host, pid=pid, boot_id=f"clock of {host}")
+        draft.rank(rank, hostname=host, pid=pid, boot_id=f"clock of {host}", **told)
         ranks.setdefault((host, pid), []).append(rank)
     single = {process: those[0] for process, those in ranks.items() if len(those) == 1}
     for name, size in log.sizes.items():
