@@ -284,7 +284,8 @@ def _late_issue(case: Case) -> list[Finding]:
     that enters a collective as soon as it is issued was idle before: for what it took beyond the
     work at that place where hosts were ahead; for an unknown time where they never were."""
     graph, few = case.costs.graph, len(case.grid.steps) < FEWEST_STEPS
-    if few or not graph.device.any() or not case.trace.elapsed_known:
+    told = case.trace.elapsed_known and case.trace.hiding_known
+    if few or not graph.device.any() or not told:
         return []
     lane, own, issues = graph.rows.lane, graph.own_ns, _issues(case)
     late_ns = own * issues.late

@@ -205,11 +205,8 @@ def _enter(draft: Draft, log: _Log) -> None:
     ranks: dict[_Process, list[int]] = {}
     starts = (min(series.columns["device_enter_ns"]) for series in log.series.values())
     origin = min(starts, default=0) - 1_000_000_000
-    columns = [series.columns for series in log.series.values()]
-    issued = any(each["enter_ns"] != each["device_enter_ns"] for each in columns)
-    told = {} if issued else {"entered": "device"}
     for rank, (host, pid) in sorted(owners.items()):
-        draft.rank(rank, hostname=host, pid=pid, boot_id=f"clock of {host}", **told)
+        draft.rank(rank, hostname=host, pid=pid, boot_id=f"clock of {host}")
         ranks.setdefault((host, pid), []).append(rank)
     single = {process: those[0] for process, those in ranks.items() if len(those) == 1}
     for name, size in log.sizes.items():
