@@ -53,3 +53,13 @@ def test_what_another_thread_has_taken_is_no_failure():
     wait = requests.one(lambda request: True, tests=False)
     assert wait(SimpleNamespace(handle=1)) is True
     assert not failures
+
+
+def test_a_wait_that_nobody_observes_is_the_program_s_own():
+    requests = Requests(None, pytest.fail, pytest.fail, lambda: False, pytest.fail)
+    request = SimpleNamespace(handle=1)
+    requests.opened(request, Ticket(1, wildcard=(None, None)))  # whose status would be asked for
+    asked = requests.one(lambda request, status=None: (request, status), tests=False)
+    assert asked(request) == (request, None)
+    several = requests.several(classmethod(lambda cls, them: them), lambda *_: (0,))
+    assert several.__get__(None, object)([request]) == [request]

@@ -1,5 +1,8 @@
-"""Torch as a stack: how often its ranks have met."""
+"""Torch as a stack: how often its ranks have met, and why Python's own kernels record it."""
 
+from types import SimpleNamespace
+
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -16,3 +19,21 @@ def test_a_process_group_made_before_anybody_looked_counts(alone):
     finally:
         stack.disarm()
     assert told == [2]
+
+
+def test_there_is_no_place_before_the_ranks_have_met(monkeypatch):
+    monkeypatch.setattr(dist, "is_initialized", lambda: False)
+    assert TorchStack(torch).place() is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"), [(True, "the setting `compiled` is off"), (False, "something else had begun")]
+)
+def test_the_trace_says_why_python_s_own_kernels_record(recorder, alone, asked, why):
+    stack = TorchStack(torch)
+    if asked:
+        assert stack.compiled(recorder.spool, allowed=False) is None
+    agent = SimpleNamespace(
+        spool=recorder.spool, recorder=recorder, gate=None, end_step=None, give_up=None
+    )
+    assert why in stack.hooks(agent).describe()["instead"]
