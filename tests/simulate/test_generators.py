@@ -80,6 +80,15 @@ def test_hybrid_sharding_scatters_in_the_shard_and_reduces_its_part_among_replic
     assert found == pytest.approx(30 + 3 * ring_ms(4, 100, 1) + ring_ms(2, 25))
 
 
+def test_replicas_reduce_a_layer_that_nobody_shards_once_its_gradients_are_there():
+    """Two layers of 10 ms backward: the first's 4 ms are hidden, the second's are not."""
+    found = step_ms(
+        "cluster.nodes=2", "work.kind=fsdp", "work.shard_ranks=1", "work.forward_ms=10",
+        "work.backward_ms=20", "work.buckets=2", "work.gradient_bytes=100MB",
+    )  # fmt: skip
+    assert found == pytest.approx(30 + ring_ms(2, 50))
+
+
 def test_gathers_in_flight_slow_sharded_layers_down():
     """Two layers of 10 ms: 2 ms until the first is there, which does 2/1.5 ms of its work in the
     2 ms that the other takes; then backward's gathers and scatters, 2 ms each."""

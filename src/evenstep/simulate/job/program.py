@@ -141,12 +141,13 @@ def _add_gathers(
             sent = layer * draft.strategy.compression
             number = draft.use(library.flow("reduce_scatter", sent, shards))
             if number >= 0:
-                issued.append(role.exchange(number, done))
+                done = role.exchange(number, done)
+                issued.append(done)
             if last and len(shards) > 1 and draft.exchanges:
                 replicas = draft.partition("replica", shards.T.copy())
                 share = library.flow("all_reduce", sent / shards.shape[1], replicas)
                 if (number := draft.use(share)) >= 0:
-                    issued.append(role.exchange(number, *issued[-1:] or [done], stream=BACKWARD))
+                    issued.append(role.exchange(number, done, stream=BACKWARD))
     return issued
 
 
