@@ -57,6 +57,16 @@ def test_what_a_step_launched_belongs_to_it_however_late_it_runs(opened):
     assert list(spans.step[spans.exit_ns - spans.enter_ns == 50_000]) == [3]
 
 
+def test_the_first_step_begins_when_a_device_that_lags_behind_comes_to_it(opened):
+    """Steps of 1 ms on the device, 5 ms after the host: the capture lacks what ran then."""
+    profile = Profile()
+    for number in range(3):
+        profile.step(number, 100 * number, 100)
+        profile.kernel("gemm", 100 * number + 20, 5000 + 1000 * number, 1000)
+    steps = opened(profile).of_kind(Kind.STEP)
+    assert (steps.exit_ns - steps.enter_ns).tolist() == [1_000_000] * 3
+
+
 def test_what_lies_outside_every_step_is_in_none_that_has_a_record(opened):
     profile = two_steps()
     profile.collective(2000, 2010, 5)

@@ -104,7 +104,7 @@ def test_a_phase_lasts_until_the_device_has_done_what_it_launched(tmp_path):
     for step in range(3):
         session.range(f"iteration {step}", 10 * step, 10 * step + 9.9)
         session.range("forward", 10 * step + 1, 10 * step + 2)
-        session.kernel("gemm", 10 * step + 1.5, 10 * step + 3, 10 * step + 8)
+        session.kernel("gemm", 10 * step + 1.5, 10 * step + 1.54, 10 * step + 8)
     phases = read(session.write(tmp_path / "export")).of_kind(Kind.PHASE)
     assert (phases.exit_ns - phases.enter_ns).tolist() == [7 * MS] * 3  # from 1 to 8 ms
     assert phases.group_seq.tolist() == [7 * MS] * 3

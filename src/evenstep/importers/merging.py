@@ -106,6 +106,13 @@ class Completion(NamedTuple):
         before = np.searchsorted(self.launched_ns, times_ns, side="left")
         return np.asarray(np.maximum(times_ns, np.append(_FIRST, self.done_ns)[before]))
 
+    def after(self, launched_ns: int, done_ns: int) -> Completion:
+        """The same with a kernel before all others."""
+        return Completion(
+            np.append(launched_ns, self.launched_ns),
+            *(np.maximum(np.append(done_ns, each), done_ns) for each in self[1:]),
+        )
+
     def entered(self, issued_ns: Array, began_ns: Array, free: Array, received: Array) -> Array:
         """When devices reached calls, which are in order of issue.
 

@@ -35,6 +35,7 @@ from evenstep.importers.merging import Completion, completion, exposed_intervals
 from evenstep.trace.columns import Array, Columns, begins
 from evenstep.trace.spool.layout import Flag, Op
 
+LATEST_START_NS = 50_000  # after its launch: an idle device begins sooner
 _NEVER = np.iinfo(np.int64).max
 _NESTED = 4  # calls within calls (a coalesced group's), and one to spare
 
@@ -91,11 +92,24 @@ def _unite(file: KinetoFile, kernels: Columns, steps: Steps) -> Columns:
 
 
 def completion_of(file: KinetoFile) -> tuple[Completion, tuple[Array, Array]]:
-    """Completion of a file's kernels, and the intervals of exposed communication."""
-    kernels = file.of(RowKind.KERNEL)
-    kernels = kernels.with_column("launched_ns", find_launches(file, kernels).start_ns)
+    """Completion of a file's kernels, and the intervals of exposed communication.
+
+    A device that comes to its first compute long after its launch, with no recorded work before it,
+    was at work that the file lacks: what was launched before a capture began.
+    """
+    work = file.of(RowKind.KERNEL, RowKind.COPY)
+    work = work.with_column("launched_ns", find_launches(file, work).start_ns)
+    kernels = work.select(work.row == int(RowKind.KERNEL))
     moving = _communicating(file, kernels)
-    return completion(kernels, moving), exposed_intervals(kernels, moving)
+    done = completion(kernels, moving)
+    if not moving.all():
+        stream = kernels.stream[np.flatnonzero(~moving)[0]]
+        first = work.select(work.stream == stream).sorted_by("launched_ns").select(slice(1))
+        earlier = work.end_ns[work.launched_ns < first.launched_ns]
+        since = max(int(first.launched_ns[0]), int(earlier.max(initial=0)))
+        if first.start_ns[0] - since > LATEST_START_NS:
+            done = done.after(int(file.rows.start_ns.min()) - 1, int(first.start_ns[0]))
+    return done, exposed_intervals(kernels, moving)
 
 
 def _communicating(file: KinetoFile, kernels: Columns) -> Array:
