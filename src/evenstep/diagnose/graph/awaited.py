@@ -8,6 +8,7 @@ absolute error).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -68,13 +69,12 @@ def _infer_waits(rows: Columns, operations: Columns, over_ns: Array) -> Awaited:
     over = np.where(rows.on_device, rows.leave_ns, over_ns[rows.operation])
     entered = entered_kinds(rows, operations)
     gaps = gaps_between(rows, over, places_of(rows, entered), entered)
-    share = shares_alike(rows, operations, gaps)
-    return _waits_of_rows(rows, gaps, shares_of(rows, operations, gaps, share))
+    return _waits_of_rows(rows, gaps, shares_of(rows, operations, gaps))
 
 
-def shares_of(rows: Columns, operations: Columns, gaps: Gaps, share: Array) -> Array:
-    """How much of each kind's work is done before it waits, (kinds, FURTHEST), nan: no wait;
-    searched from `share`."""
+def shares_of(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
+    """How much of each kind's work is done before it waits, (kinds, FURTHEST), nan: no wait."""
+    usual, share = (of(rows, operations, gaps) for of in (usual_shares, _shares_alike))
     received = operations.message[rows.operation[gaps.row - 1]] & np.isnan(gaps.computed)
     sure = (means(received, gaps.kind) > MOST) & (share[:, 0] == 0)
     seen, told = _shares_by_idle_time(rows, gaps)
@@ -82,7 +82,7 @@ def shares_of(rows: Columns, operations: Columns, gaps: Gaps, share: Array) -> A
     follows = _in_stream(rows, gaps)
     share[follows] = np.nan
     share[follows, 0], told = 0.0, told | follows
-    return best_shares(gaps, share, sure | told)
+    return best_shares(gaps, share, sure | told, usual)
 
 
 def _in_stream(rows: Columns, gaps: Gaps) -> Array:
@@ -106,8 +106,9 @@ def on_all_lanes(rows: Columns, row: Array, which: Array, number: Array) -> Arra
 
 def usual_shares(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
     """Shares where programs usually wait: after the last of several reductions, for anything else
-    at once, for a message sent never; and for what is issued as compute gets there, before the
-    first work that is never done sooner. (kinds, FURTHEST); nan: no wait."""
+    at once, for a message sent never; for what is issued as compute gets there, before the first
+    work that is never done sooner; or for what most end with, after the work that others show.
+    (kinds, FURTHEST); nan: no wait."""
     number = rows.operation[gaps.row - 1]
     reduces = np.isin(operations.op, _REDUCTIONS)
     more = reduces[number] & reduces[rows.operation[gaps.row]] & ~gaps.opens
@@ -116,16 +117,34 @@ def usual_shares(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
     went_on = went_on > MINOR
     share = np.full((len(waits), FURTHEST), np.nan)
     share[waits & ~went_on[0], 0] = 0.0
-    issued = rows.slack_ns >= 0 if "slack_ns" in rows else np.ones(len(rows), bool)
-    limited = ~issued & issued.any()
-    for ahead in range(1, FURTHEST) if limited.any() else ():
-        later = limited[gaps.row - 1 - ahead] & np.isfinite(gaps.over[ahead])
-        later &= np.append(False, went_on[ahead - 1][gaps.kind[:-1]])
+    for ahead in range(1, FURTHEST):
+        first, past = np.maximum(gaps.row - 1 - ahead, 0), went_on[ahead - 1][gaps.kind[:-1]]
+        later = ~reduces[rows.operation[first]] & ~rows.sends[first] & np.append(False, past)
+        later &= np.isfinite(gaps.over[ahead])
         share[(means(later, gaps.kind) > MOST) & ~went_on[ahead], ahead] = 0.0
+    told = np.zeros(len(waits), bool)
+    for ahead, (ended, part) in enumerate(_most_end_with(gaps)):
+        ended &= ~went_on[ahead] & ~told
+        share[ended], told = np.nan, told | ended
+        share[ended, ahead] = part[ended]
     return share
 
 
-def shares_alike(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
+def _most_end_with(gaps: Gaps) -> Iterator[tuple[Array, Array]]:
+    """For each entry ahead, the kinds of which most gaps, or most between the same two kinds of
+    entries, end with its operation; and the part of their work that is done before they wait: all,
+    if other gaps between these last, too. Two of (kinds,)."""
+    after, soon = gaps.lasted - gaps.over, np.maximum(CROSSING_NS, TELLING * gaps.lasted)
+    met = (after >= -CROSSING_NS) & (after <= soon) & ~(gaps.opens | gaps.idle)
+    other: Array = ~np.asarray(met.any(axis=0))
+    lasts = means(other & (gaps.lasted > CROSSING_NS), gaps.pair) > MOST * means(other, gaps.pair)
+    for ahead in range(len(met)):
+        of_kind, of_pair = (means(met[ahead], number) for number in (gaps.kind, gaps.pair))
+        often = np.maximum(of_kind, of_pair[gaps.pairs])
+        yield often > MOST, lasts[gaps.pairs].astype(float)
+
+
+def _shares_alike(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
     """The usual shares, or others with which all gaps between the same two kinds of entries take
     equally long, clearly better: a program waits in one way. (kinds, …)."""
     like = gaps._replace(kind=gaps.pair)
@@ -175,8 +194,11 @@ def _waits_of_rows(rows: Columns, gaps: Gaps, share: Array) -> Awaited:
     work, unseen = gaps.work(share)
     if unseen.any():
         pace = gaps.paces(share)
-        length = gaps.lengths(work / pace, unseen)[gaps.kind]
-        work = np.where(unseen & (length > 0), np.minimum(work, length * pace), work)
+        length = gaps.lengths(work / pace, unseen)[gaps.kind] * pace
+        hidden, seen = np.flatnonzero(unseen & (length > 0)), gaps.seen(unseen) & (length > 0)
+        if seen.any():  # what is hidden varies as what is seen does
+            length[hidden] *= np.resize((work / np.where(seen, length, 1.0))[seen], len(hidden))
+        work[hidden] = np.minimum(work, length)[hidden]
     for ahead in range(FURTHEST, 0, -1):
         part = share[gaps.kind, ahead - 1]
         waits = np.isfinite(part) & (gaps.lasted >= gaps.over[ahead - 1] - CROSSING_NS)

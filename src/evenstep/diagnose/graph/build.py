@@ -56,7 +56,7 @@ def graph(trace: Trace, clocks: Clocks, steps: Array, ranks: Array) -> Graph:
         found = _restrict(found, device[found.rows.lane] == found.rows.on_device)
         clock = _clocks_read(trace, clocks, ranks)
         issued = ~np.isin(ranks, entered_on_device(trace))
-        rows, ahead = _align(found.rows, issued, clock)
+        rows, ahead = _align(_with_phase(trace, clocks, ranks, found.rows), issued, clock)
         found = found._replace(rows=rows)
     lost = np.isin(ranks, list(clocks.unplaced)) & ~device
     found = _restrict(found, ~lost[found.rows.lane]) if lost.any() else found
@@ -138,6 +138,15 @@ def _with_compute(trace: Trace, ranks: Array, rows: Columns) -> Columns:
             found[name] = found[name].astype(float)
             found[name][told] = value
     return Columns({**{name: rows[name] for name in rows}, **found})
+
+
+def _with_phase(trace: Trace, clocks: Clocks, ranks: Array, rows: Columns) -> Columns:
+    """The entries with `backward`: whether their hosts issued them in that phase."""
+    phases = trace.of_kind(Kind.PHASE)
+    phases = phases.select(phases.op == int(Phase.BACKWARD))
+    during = of_hosts(phases, clocks, ranks, np.zeros(len(ranks), np.int64))
+    since, until = (length_before(during, rows.lane, rows.issued_ns + one) for one in (0, 1))
+    return rows.with_column("backward", until > since)
 
 
 def _align(rows: Columns, issued: Array, clock: Array) -> tuple[Columns, Array]:

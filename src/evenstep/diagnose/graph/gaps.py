@@ -28,8 +28,8 @@ class Gaps(NamedTuple):
 
     row: Array
     kind: Array  # the same at the same place of the same program
-    pair: Array  # the same between the same two kinds of entries
-    cell: Array  # lane and step
+    pair: Array  # the same between the same two kinds of entries, in forward or in backward
+    cell: Array  # lane and step: twice their number, and one more for what is of backward
     opens: Array  # whether a step begins in the gap, with work of the host
     idle: Array  # whether it ended as soon as the host issued the entry: the work was done before
     lasted: Array
@@ -45,9 +45,8 @@ class Gaps(NamedTuple):
 
     def sample(self) -> Gaps:
         """The gaps of some steps and lanes, spread evenly."""
-        cells = int(self.cell[-1]) + 1 if len(self.cell) else 0
         every = -(-len(self.row) // MOST_GAPS)
-        kept = (np.arange(cells) % every == 0)[self.cell] if every > 1 else slice(None)
+        kept = self.cell // 2 % every == 0 if every > 1 else slice(None)
         return Gaps(*(part[..., kept] for part in self))
 
     def waits(self, share: Array) -> Iterator[tuple[Array, Array]]:
@@ -78,20 +77,19 @@ class Gaps(NamedTuple):
 
     def paces(self, share: Array) -> Array:
         """How many times as long as usual all work of a gap's lane is in its step: 1, unless more
-        of it than one gap says otherwise. Of kinds that are mostly hidden, only the longest are
-        seen: these tell nothing."""
+        of it than one gap says otherwise; and likewise in forward and in backward, that of both
+        unless their own work does. Work whose usual length is not known tells nothing."""
         work, unseen = self.work(share)
         pace: Array = np.ones(len(work))
-        shown = (means(~unseen, self.kind) > MOST)[self.kind]
-        cells = np.arange(int(self.cell.max(initial=-1)) + 1)
+        steps = int(self.cell.max(initial=-1)) // 2 + 1
+        there = np.bincount(self.cell, minlength=2 * steps).reshape(-1, 2)
+        both = there.all(axis=1).repeat(2)
         for _ in range(2):
             length = self.lengths(work / pace, unseen)[self.kind]
-            weight = np.where(shown, length, 0.0)
-            most = LARGEST_WEIGHT * np.bincount(self.cell, weight, len(cells))
-            weight = np.where(unseen, 0.0, np.minimum(weight, most[self.cell]))
-            ratio = np.append(work / np.maximum(length, 1.0), np.ones(len(cells)))
-            usual = weighted_median(ratio, np.append(weight, most), np.append(self.cell, cells))
-            pace = np.where(usual > 0, usual, 1.0)[self.cell]
+            weight = np.where(self.known(unseen), length, 0.0)
+            ratio = np.where(unseen, np.nan, work / np.maximum(length, 1.0))
+            whole = _pace_of(self.cell // 2, ratio, weight, np.ones(steps)).repeat(2)
+            pace = np.where(both, _pace_of(self.cell, ratio, weight, whole), whole)[self.cell]
         return pace
 
     def lengths(self, work: Array, unseen: Array) -> Array:
@@ -100,8 +98,19 @@ class Gaps(NamedTuple):
         own, shown = weighted_median(work, ~unseen, self.kind), means(~unseen, self.kind) > MOST
         if shown.all():
             return own
-        alike = weighted_median(work, ~unseen & shown[self.kind], self.pair)[self.pairs]
+        seen = np.where(self.seen(unseen), work, 0.0)  # some places have none
+        alike = weighted_median(work, seen, self.pair)[self.pairs]
         return np.where(shown | (alike == 0), own, alike)
+
+    def seen(self, unseen: Array) -> Array:
+        """Gaps whose work is not hidden, of kinds of which it mostly is not."""
+        return np.asarray(~unseen & (means(~unseen, self.kind) > MOST)[self.kind])
+
+    def known(self, unseen: Array) -> Array:
+        """Whether the usual work of each gap's kind is known: that of mostly hidden kinds is not,
+        unless others between the same two kinds of entries are seen."""
+        seen = self.seen(unseen)
+        return np.asarray(np.bincount(self.pair, seen)[self.pair] > 0)
 
     def misfit(self, share: Array, pace: Array) -> tuple[Array, Array]:
         """Of each kind, the mean absolute difference of its gaps from what they would last in pace,
@@ -112,6 +121,16 @@ class Gaps(NamedTuple):
         longer = self.lasted - self.expected(share, work)
         apart = np.where(self.idle, np.maximum(-longer, 0.0), np.abs(longer))
         return means(apart, self.kind), length
+
+
+def _pace_of(cell: Array, ratio: Array, weight: Array, usual: Array) -> Array:
+    """The pace of each cell: the weighted median of ratios that are seen (not nan), drawn towards
+    its `usual` one."""
+    most = LARGEST_WEIGHT * np.bincount(cell, weight, len(usual))
+    weight = np.where(np.isnan(ratio), 0.0, np.minimum(weight, most[cell]))
+    values = np.append(ratio, usual), np.append(weight, most)
+    found = weighted_median(*values, np.append(cell, np.arange(len(usual))))
+    return np.where(found > 0, found, usual)
 
 
 def gaps_between(rows: Columns, over: Array, place: Array, entered: Array) -> Gaps:
@@ -127,8 +146,9 @@ def gaps_between(rows: Columns, over: Array, place: Array, entered: Array) -> Ga
         ends[ahead - 1, there] = over[row[there] - ahead] - before[there]
     lasted = (rows.enter_ns[row] - before).astype(float)
     computed = rows.computed_ns[row] - rows.computed_ns[row - 1]
-    cell = (np.cumsum(opens) - 1)[row]
-    pair = row_numbers(entered[row - 1], entered[row], opens[row])
+    back = rows.backward[row] if "backward" in rows else np.zeros(len(row), bool)
+    cell = 2 * (np.cumsum(opens)[row] - 1) + back
+    pair = row_numbers(entered[row - 1], entered[row], opens[row], back)
     kind, idle = place[row - 1], np.zeros(len(row), bool)
     if "slack_ns" in rows:  # of devices
         own = rows.lane[row] * (int(kind.max(initial=0)) + 1) + kind
@@ -136,15 +156,18 @@ def gaps_between(rows: Columns, over: Array, place: Array, entered: Array) -> Ga
     return Gaps(row, kind, pair, cell, opens[row], idle, lasted, computed, ends)
 
 
-def best_shares(gaps: Gaps, share: Array, sure: Array) -> Array:
-    """The shares that fit the paces of lanes and steps best, searched from `share`, from no waits
-    and from waits at once; `share` unless another is clearly better. Those of `sure` kinds stay."""
+def best_shares(gaps: Gaps, share: Array, sure: Array, *others: Array) -> Array:
+    """The shares that fit the paces of lanes and steps best, searched from `share`, from `others`,
+    from no waits and from waits at once; `share` unless another is clearly better. Those of `sure`
+    kinds stay."""
     some = gaps.sample()
-    share, unseen = np.split(share, [some.kind.max(initial=-1) + 1])  # those without any gap in it
-    sure = sure[: len(share)]
+    known = int(some.kind.max(initial=-1)) + 1  # the other kinds have no gap in it
+    unseen, sure = share[known:], sure[:known]
+    share = share[:known]
     never = np.where(sure[:, None], share, np.nan)
+    starts = [np.where(sure[:, None], share, one[:known]) for one in others]
     share, misfit = fit_shares(some, share, ~sure, WHOLE)
-    for start in (never, _with(never, 0, 0.0)):
+    for start in (*starts, never, _with(never, 0, 0.0)):
         other, rest = fit_shares(some, start, ~sure, WHOLE)
         better = clearly(rest, misfit, AT_ONCE_NS)
         share = np.where(better[:, None], other, share)

@@ -9,11 +9,9 @@ from evenstep.diagnose.graph.awaited import (
     entered_kinds,
     on_all_lanes,
     places_of,
-    shares_alike,
     shares_of,
-    usual_shares,
 )
-from evenstep.diagnose.graph.gaps import Gaps, clearly, gaps_between, weighted_median
+from evenstep.diagnose.graph.gaps import Gaps, clearly, gaps_between
 from evenstep.diagnose.graph.streams import CROSSING_NS, LAUNCH_NS, move_sooner
 from evenstep.diagnose.graph.structure import NO_HOST, TimeLine, grouped_order, means, row_numbers
 from evenstep.diagnose.levels import FEWEST, MINOR
@@ -147,7 +145,7 @@ def _fits_better(
     first = np.maximum.accumulate(np.where(always & ~follows, np.arange(len(always)), 0))
     place, found = np.where(always | follows, gaps[0].kind[first] + 1, 0), []
     for one in gaps:
-        share = shares_of(rows, operations, one, shares_alike(rows, operations, one))
+        share = shares_of(rows, operations, one)
         misfit = one.misfit(share, one.paces(share))[0]
         found.append(means(misfit[one.kind], place)[place])
     return clearly(found[1], found[0], CROSSING_NS)
@@ -157,14 +155,11 @@ def _usual_work(rows: Columns, operations: Columns, gaps: Gaps, held: Array) -> 
     """The work of each gap, as other lanes and steps do it at this one's pace, nan where all of the
     kind's entries are `held`; and the shares of each kind done before it waits."""
     late, gaps = gaps.idle & ~held, gaps._replace(idle=gaps.idle | held)
-    starts = usual_shares(rows, operations, gaps), shares_alike(rows, operations, gaps)
-    found = [shares_of(rows, operations, gaps, start) for start in starts]
-    misfits = [gaps.misfit(one, gaps.paces(one))[0][gaps.kind].sum() for one in found]
-    share = found[int(np.argmin(misfits))]
+    share = shares_of(rows, operations, gaps)
     work, unseen = gaps.work(share)
     pace = gaps.paces(share)
     seen = ~unseen | late & (means(~unseen, gaps.kind) == 0)[gaps.kind]  # else at most so long
-    length = weighted_median(work / pace, seen, gaps.kind)
+    length = gaps.lengths(work / pace, ~seen)
     told = means(seen, gaps.kind) > 0
     return np.where(told, length[: len(told)], np.nan)[gaps.kind] * pace, share
 
