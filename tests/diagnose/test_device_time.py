@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from evenstep.diagnose.engine import diagnose
+from evenstep.diagnose.measure.grid import step_grid
 from evenstep.diagnose.measure.overview import device_times
 from evenstep.importers.opening import open_trace
 from evenstep.trace.spool.layout import Kind, Phase
@@ -138,6 +139,19 @@ def test_a_slow_rank_of_a_tensor_group_costs_what_the_job_without_it_saves():
     finding = diagnose(slow.trace()).findings[0]
     assert (finding.mode, finding.where.ranks) == ("straggler", [3])
     assert finding.severity == pytest.approx(1 - well.length_ns / slow.length_ns, rel=0.1)
+
+
+def test_steps_that_hosts_ended_and_devices_did_not_are_left_out():
+    """The last of 40 steps, and a call without an end of the twentieth, which the run survived."""
+    trace = data_parallel(device=True, steps=40).run().trace()
+    events = trace.events
+    last = np.flatnonzero((events.kind == int(Kind.COLLECTIVE)) & (events["rank"] == 1))
+    cut = np.isin(np.arange(len(events)), [last[-1], last[len(last) // 2]])
+    for name in ("exit_ns", "device_exit_ns"):
+        events = events.with_column(name, np.where(cut, 0, events[name]))
+    whole = step_grid(trace).steps
+    trace.events = events
+    assert step_grid(trace).steps.tolist() == whole[:-1].tolist()
 
 
 @pytest.mark.parametrize(("buckets", "place"), [(5, "inside backward"), (1, "no phases tell")])

@@ -242,8 +242,9 @@ def during(grid: StepGrid, rows: Columns, within: Callable[..., Array] = overlap
 
 
 def _common_steps(trace: Trace) -> tuple[Array, Array]:
-    """Steps that all ranks with any step finished, and those ranks; without the warm-up, and
-    without steps that a ring has begun to overwrite."""
+    """Steps that all ranks with any step finished, and those ranks; without the warm-up, without
+    steps that a ring has begun to overwrite, and without the last ones, which hosts have ended and
+    devices have not."""
     steps = trace.of_kind(Kind.STEP)
     present = np.unique(steps["rank"]).astype(np.int64)
     present = present[np.isin(present, list(trace.ranks))]
@@ -255,7 +256,12 @@ def _common_steps(trace: Trace) -> tuple[Array, Array]:
         oldest = trace.oldest_steps()
         cut = [oldest[int(rank)] for rank in present if trace.ranks[int(rank)].dropped]
         numbers = numbers[numbers > max(cut)]
-    return numbers, present
+    if isinstance(trace.events, OnDisk) and not trace.events.on_device:
+        return numbers, present
+    calls = trace.of_kind(Kind.COLLECTIVE)
+    flying = ((calls.flags & int(Flag.ON_DEVICE)) != 0) & (calls.device_exit_ns == 0)
+    over = np.flatnonzero(~np.isin(numbers, calls.step[flying & (calls.exit_ns == 0)]))
+    return numbers[: over[-1] + 1 if len(over) else None], present
 
 
 def _fill_steps(grid: StepGrid, steps: Columns) -> None:
