@@ -119,8 +119,8 @@ def usual_shares(rows: Columns, operations: Columns, gaps: Gaps) -> Array:
     share[waits & ~went_on[0], 0] = 0.0
     for ahead in range(1, FURTHEST):
         first, past = np.maximum(gaps.row - 1 - ahead, 0), went_on[ahead - 1][gaps.kind[:-1]]
-        later = ~reduces[rows.operation[first]] & ~rows.sends[first] & np.append(False, past)
-        later &= np.isfinite(gaps.over[ahead])
+        gathers = ~(reduces | operations.message)[rows.operation[first]]
+        later = gathers & np.append(False, past) & np.isfinite(gaps.over[ahead])
         share[(means(later, gaps.kind) > MOST) & ~went_on[ahead], ahead] = 0.0
     told = np.zeros(len(waits), bool)
     for ahead, (ended, part) in enumerate(_most_end_with(gaps)):

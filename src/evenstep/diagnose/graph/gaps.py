@@ -98,7 +98,7 @@ class Gaps(NamedTuple):
         own, shown = weighted_median(work, ~unseen, self.kind), means(~unseen, self.kind) > MOST
         if shown.all():
             return own
-        seen = np.where(self.seen(unseen), work, 0.0)  # some places have none
+        seen = self.seen(unseen) & (work > 0)  # some places have none
         alike = weighted_median(work, seen, self.pair)[self.pairs]
         return np.where(shown | (alike == 0), own, alike)
 
