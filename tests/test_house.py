@@ -20,35 +20,36 @@ LISTS = {"cli", "diagnose/modes", "scenario/presets"}
 MOST_OF_A_PREFIX = 3
 #: Lines a package may have. Raised only with a reason beside it.
 BUDGET = {
-    "agent": 6449,  # the token between hosts and on storage, one store client a node,
+    "agent": 6444,  # the token between hosts and on storage, one store client a node,
     # intervals of lateness, and windows that end with a step's first collective came;
     # what an action did is written when it is ended; events of compiled hooks reach the account;
     # a step marked beside an optimizer counts once; a file closed by the job is not ours any more,
     # nor is the account that compiled code reads; collections that are called are told apart;
     # a step's end is paid from its first instruction; a rank that hangs in it has a store
-    "attachment": 531, "cli": 4664, "compiled": 232,  # what needs no package
+    "attachment": 531, "cli": 4638, "compiled": 232,  # what needs no package
     # is listed without any; a rank that raised is told before its libraries have ended
-    "diagnose": 15486,  # no device begins what its host has yet to issue, in a replay too;
+    "diagnose": 15558,  # no device begins what its host has yet to issue, in a replay too;
     # kernels held by their queue are told from compute that waits; a device that lags by its last
     # kernel alone is idle; ranks of one program are late together; dumps tell what a queue hid;
-    # gathers that hosts hold back, waits in a circle, roots that wait, files that are cut
+    # gathers that hosts hold back, waits in a circle, roots that wait, files that are cut; work
+    # that one rank hides is like that of places alike; waiting that no finding has is told
     "doctor": 2007,
     "explain": 1067,
-    "export": 1432,  # a full disk leaves no part of an export; alerts are
+    "export": 1431,  # a full disk leaves no part of an export; alerts are
     # posted here
     "frameworks": 537,  # an observed engine or model is not kept alive
-    "hooks": 4953,  # batches of messages on devices; compiled code ends a step and
+    "hooks": 4878,  # batches of messages on devices; compiled code ends a step and
     # hooks functions of Python; a call is compared with none and with one passed on, in turns
     "host": 1615, "pacing": 1614,
-    "probe": 1660,  # children that were started end when a later one cannot start
-    "report": 2946,  # steps that grow longer are told, also of a run that is healthy; and a number
-    # neither better nor worse has no word in a comparison
+    "probe": 1657,  # children that were started end when a later one cannot start
+    "report": 2948,  # steps that grow longer are told, also of a run that is healthy; and a number
+    # neither better nor worse has no word in a comparison; steps of one rank alone are told
     "reproduce": 1442,  # what a gather of ZeRO-3 took in 2021; many steps at once
-    "scenario": 1121,  # a layout that a kind of work does not have is refused, a field without
+    "scenario": 1109,  # a layout that a kind of work does not have is refused, a field without
     # effect is told
-    "simulate": 9074,  # other schedules and hybrid shards are calibrated
+    "simulate": 8864,  # other schedules and hybrid shards are calibrated
     "statistics": 839,  # tails of noise came from diagnose; pulses' chance over all periods
-    "importers": 10000,  # XPlane, OTF2 and TensorBoard's files came in; calls in order, shards;
+    "importers": 9936,  # XPlane, OTF2 and TensorBoard's files came in; calls in order, shards;
     # operations of a table by any name; partial reads of tables and timelines are said; groups that
     # no profile states follow from who leaves together; durations of a flight recorder's dumps;
     # calls of a table of durations that run behind others; calls of a dump lie where the rounds of
@@ -56,14 +57,15 @@ BUDGET = {
     # of kernels without their launches; logs of more trainers; timers of Megatron-LM and DeepSpeed;
     # tables with a column per worker or a row per metric, JSON of any nesting; what a file is that
     # is known but not read; marks of a profile that overlap
-    "trace": 5759,  # what facts of a spool must look like is checked where they are read;
+    "trace": 5767,  # what facts of a spool must look like is checked where they are read;
     # which operations of a table follow which, and how it reduces, stands here for both; an event
     # table is a class of its own, in memory or on disk; whether a spool's process lives is one rule
-    # and so is whether a descriptor is still ours; rows are numbered by their keys here
+    # and so is whether a descriptor is still ours; rows are numbered and grouped by their keys
+    # here; unlike calls make a step where their repeating is no chance
     "watch": 1608,  # the live page's words are made here, no longer by a script of its own
     "workers": 279,
 }  # fmt: skip
-WHOLE = 76_457
+WHOLE = 76_156
 
 
 def imports(name):
