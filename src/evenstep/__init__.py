@@ -52,10 +52,11 @@ def detach() -> None:
 def step() -> None:
     """End a training step here. Once called, optimizers no longer mark steps."""
     began_ns = _thread_time_ns()
-    session: Any = _modules.get("evenstep.attachment.session")  # ten times as fast as `import`
-    if session is None:
-        from evenstep.attachment import session
-    session.step(began_ns)
+    session = _modules.get("evenstep.attachment.session")  # ten times as fast as `import`
+    end: Any = getattr(session, "step", None)
+    if end is None:  # not imported, or by another thread right now
+        from evenstep.attachment.session import step as end
+    end(began_ns)
 
 
 def span(name: str) -> Any:

@@ -1,5 +1,6 @@
 """What the hooks' calls become in the spool."""
 
+import gc
 import struct
 import sys
 import threading
@@ -329,3 +330,17 @@ def test_where_another_thread_computes_what_was_noted_is_told_in_one_turn(
     thread.start()
     thread.join()
     assert (told, len(given)) == (list(range(6)), turns)
+
+
+def test_pauses_are_read_though_the_collector_runs_meanwhile(recorder):
+    """Python 3.11 collects where an object is allocated, and the pause is added then."""
+    limits = gc.get_threshold()
+    gc.callbacks.append(lambda *_: recorder.pauses.append((len(recorder.pauses), 1, False)))
+    try:
+        gc.set_threshold(1, 1, 1)
+        found = [recorder.pauses_since(2) for _ in range(100)]
+    finally:
+        gc.set_threshold(*limits)
+        gc.callbacks.pop()
+    assert len(recorder.pauses) > 100
+    assert found[-1][0] == (2, 1, False)

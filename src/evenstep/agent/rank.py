@@ -278,9 +278,8 @@ class Agent:
         if step >= words[Word.ATTENDED] or self._control.due:
             acted_ns = self._attend(step)
         spent_ns = time.thread_time_ns() - began_ns - acted_ns
-        pauses = tuple(self.recorder.pauses)
-        if pauses and pauses[-1][0] >= now_ns:  # garbage is collected in whichever code runs
-            spent_ns -= sum(end - start for start, end, _ in pauses if start >= now_ns)
+        for start, end, _ in self.recorder.pauses_since(now_ns):
+            spent_ns -= end - start  # garbage is collected in whichever code runs
         words[Word.OWN_NS] += max(spent_ns, 0)
 
     def _attend(self, step: int) -> int:

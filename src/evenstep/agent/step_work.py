@@ -151,8 +151,7 @@ class StepWork:
         self._recorder.catch_up()
         closed = self._newest
         if closed is not None and not closed.counted:
-            pauses = tuple(self._recorder.pauses)
-            closed.pauses = [one for one in pauses if one[0] >= closed.start_ns]
+            closed.pauses = self._recorder.pauses_since(closed.start_ns)
         return closed
 
     def end_past(self, end_ns: int, counters: Sequence[int], upto: int) -> None:

@@ -14,6 +14,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from itertools import count
 from sys import getswitchinterval
 from time import monotonic_ns, sleep, thread_time_ns, time_ns
@@ -382,6 +383,14 @@ class Recorder:
             payload=collected & 0xFFFFFFFF, flags=_CALLED * called,
         )  # fmt: skip
         self.pauses.append((enter_ns, exit_ns, called))
+
+    def pauses_since(self, since_ns: int) -> list[Pause]:
+        """The pauses that began since then. Another may come meanwhile: no iterator is held."""
+        found: list[Pause] = []
+        with suppress(IndexError):
+            while (latest := self.pauses[~len(found)])[0] >= since_ns:
+                found.append(latest)
+        return found[::-1]
 
     def span_begins(self, name: str) -> int:
         """Begin a user's span; return its record for `spool.close`."""
