@@ -77,3 +77,12 @@ def test_every_attempt_compiles_again(tmp_path):
     run = write(tmp_path, [Start(0, 40, [0]), Start(60, 40, [0])])  # until 42 s, and until 102 s
     found = diagnose(with_attempts(load(run), run)).summary["goodput"]
     assert found["lost"]["init"] == pytest.approx(4 / 102, abs=1e-3)
+
+
+def test_an_attempt_that_ended_early_compiled_no_longer_than_it_ran(tmp_path):
+    run = write(tmp_path, [Start(0, 40, [0]), Start(60, 40, [0])])
+    trace = with_attempts(load(run), run)
+    trace.run["attempts"][0] |= {"steps": 1, "step_ns": 0.5e9, "steps_since_checkpoint": 0}
+    trace.run["attempts"][0] |= {"since_checkpoint_ns": 0.0}
+    found = diagnose(trace).summary["goodput"]
+    assert found["lost"]["init"] * found["elapsed_s"] == pytest.approx(0.5 + 2, abs=0.1)

@@ -364,8 +364,12 @@ def goodput(trace: Trace, grid: StepGrid) -> GoodputSeconds | None:
         whole = account(attempts)
         running_s, elapsed_s = whole.running_s, whole.elapsed_s
         lost = {"restart": whole.gap_s, "lost_work": whole.work_s}
+        again_s = [loss.work_s for loss in whole.losses] + [0.0]
+        each_s = [one.steps * one.step_ns / 1e9 - work_s
+                  for one, work_s in zip(attempts, again_s, strict=True)]  # fmt: skip
     else:
         running_s = elapsed_s = _running_s(trace)
+        each_s = [running_s]
         lost = {"lost_work": float(trace.run.get("lost_work_s") or 0.0)}
         elapsed_s += lost["lost_work"]
     inside = {
@@ -373,8 +377,9 @@ def goodput(trace: Trace, grid: StepGrid) -> GoodputSeconds | None:
         "checkpoint": grid.phase_ns[Phase.CHECKPOINT],
         "wait": grid.wait_ns,
     }
-    # earlier attempts compiled, too: this one, the last, stands for them
-    warm_up_s = max(len(attempts), 1) * _warm_up_s(trace, float(grid.duration_ns.mean()))
+    # earlier attempts compiled, too: this one, the last, stands for them, as far as they came
+    first_s = _warm_up_s(trace, float(grid.duration_ns.mean()))
+    warm_up_s = sum(min(first_s, one_s) for one_s in each_s)
     kept_s = max(running_s - warm_up_s - (lost["lost_work"] if attempts else 0.0), 0.0)
     lost |= {name: float(cells.sum()) / total_ns * kept_s for name, cells in inside.items()}
     return GoodputSeconds(elapsed_s + init_s, {"init": init_s + warm_up_s, **lost})

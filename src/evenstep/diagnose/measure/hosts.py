@@ -319,7 +319,7 @@ RUN_DELAY_SHARE = 0.03  # of the time: with less, a thread practically always ha
 class Contention(NamedTuple):
     """Waits of training threads for a core."""
 
-    run_delay_share: float  # of the time in steps, that at least half of the ranks wait
+    run_delay_share: float  # of the time in steps, that more than half of the ranks wait
     runnable: float  # tasks that wanted a core on the worst node, median over time
     cores: float  # that the worst node may use
     node: str  # the worst
