@@ -57,12 +57,22 @@ def test_a_page_of_runs_of_one_size_is_refused_before_they_are_diagnosed(
     assert "give one trace, or runs of different sizes" in capsys.readouterr().err
 
 
-def test_each_of_several_runs_is_told_by_its_name(tmp_path, capsys):
+@pytest.mark.parametrize(("options", "mark"), [([], ""), (["--markdown"], "## ")])
+def test_each_of_several_runs_is_told_by_its_name(tmp_path, capsys, options, mark):
+    runs = [str(write(tmp_path / f"run\x1b{n}", [Start(0, 40)], world=n)) for n in (2, 4)]
+    main(["diagnose", *runs, *options])
+    told = capsys.readouterr().out
+    names = [f"{n}. {run.replace(chr(27), chr(0xFFFD))}" for n, run in enumerate(runs, start=1)]
+    heads = [mark + name for name in (*names, "Together")]
+    assert [line for line in told.splitlines() if line in heads] == heads
+    assert "\x1b" not in told
+
+
+def test_what_ifs_of_runs_of_several_sizes_are_those_of_the_largest(tmp_path, capsys):
     runs = [str(write(tmp_path / f"run{n}", [Start(0, 40)], world=n)) for n in (2, 4)]
-    main(["diagnose", *runs])
-    lines = capsys.readouterr().out.splitlines()
-    heads = [f"1. {runs[0]}", f"2. {runs[1]}", "Together"]
-    assert [line for line in lines if line in heads] == heads
+    main(["diagnose", *runs, "--json", "--what-if", "rank:0=x0.5"])
+    *_, largest, together = json.loads(capsys.readouterr().out)
+    assert together["what_if"] == largest["what_if"]
 
 
 @pytest.mark.parametrize("html", [False, True])

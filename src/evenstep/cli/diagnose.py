@@ -25,6 +25,7 @@ from evenstep.report import markdown
 from evenstep.report.terminal import brief, terminal
 from evenstep.trace.spool.folder import RUNS
 from evenstep.trace.trace import Trace
+from evenstep.words import printable
 from evenstep.workers.engines import Local
 
 Opened = tuple[Trace, Scrubber | None]  # and what hides names in what is said of it
@@ -88,16 +89,18 @@ def _print(args: argparse.Namespace, bundles: Sequence[Bundle], parts: Sequence[
         print(parts[0])
     else:
         places = enumerate(bundles, start=1)
-        heads = [f"{n}." + f" {each.path}" * (not args.anonymise) for n, each in places]
-        heads += ["Together"] * (len(parts) - len(heads))
-        print("\n\n".join("\n".join(pair) for pair in zip(heads, parts, strict=True)))
+        names = [f"{n}." + f" {printable(each.path)}" * (not args.anonymise) for n, each in places]
+        names += ["Together"] * (len(parts) - len(names))
+        head = "## {}\n\n{}" if args.markdown else "{}\n{}"
+        print("\n\n".join(map(head.format, names, parts)))
 
 
 def _diagnose_sizes(results: Sequence[DiagnosedTrace], form: str) -> DiagnosedTrace:
     """Diagnose runs of different sizes together, shown with the largest of them."""
     together = diagnose_together([one.point for one in results])
     largest = max(results, key=lambda one: one.point.ranks)
-    point, shown = replace(largest.point, diagnosis=together), _render(together, (), form)
+    point = replace(largest.point, diagnosis=together)
+    shown = _render(together, largest.answers, form)
     return largest._replace(point=point, shown=shown)
 
 

@@ -4,8 +4,8 @@ It cannot be measured inside a kernel: for a kernel in Python, torch converts al
 result to Python objects and back. So it is measured once in a process, on the background thread:
 the thread time of an all-reduce in a fake group without our kernel, with one that passes it on, and
 with one that records it, into a spool of its own. With caches as cold as between a step's
-collectives both parts of the cost are ten times as large. Their ratio hardly changes, and is known
-to a hundredth from a few milliseconds of calls without pauses.
+collectives both parts of the cost are ten times as large. Their ratio changes much less: for
+kernels in Python, processes find 1.08 to 1.18, and .73 to 1.22 beside a thread that computes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.agent.recording.phases import Word
-from evenstep.agent.recording.recorder import Recorder, mean_of_most
+from evenstep.agent.recording.recorder import Recorder, give_way, mean_of_most
 from evenstep.hooks.torch.dispatcher import DispatcherHooks
 from evenstep.hooks.torch.groups import Groups
 from evenstep.hooks.torch.native import Functions, NativeGroups, Session
@@ -43,8 +43,11 @@ def outside_share(torch: Any, functions: Functions | None = None) -> float:
     """
     compiled = functions is not None
     if compiled not in _known:
+        turn_ns, rounds = time.monotonic_ns(), []
         with _calls(torch, functions) as calls:
-            rounds = [[call() for call in calls] for _ in range(ROUNDS)]
+            for _ in range(ROUNDS):
+                rounds.append([call() for call in calls])
+                turn_ns = give_way(turn_ns)
         plain, passed, recorded = map(mean_of_most, zip(*rounds, strict=True))
         _known[compiled] = max(passed - plain, 0.0) / max(recorded - passed, 1.0)
     return _known[compiled]
