@@ -163,6 +163,52 @@ def test_a_wait_outside_of_all_parts_is_told_from_work(opened):
         assert [found[0].where.ranks, found[0].severity] == [[2], pytest.approx(share, abs=0.01)]
 
 
+def test_of_two_workers_whose_parts_differ_alike_neither_is_named(opened):
+    """Worker 1 needs 50 ms more outside of all parts, for which worker 0 waits in backward: that
+    differs by as much, but for what forward differs now and then."""
+    rows = [
+        f"{rank},{step},{0.1 + 0.005 * (rank == step % 2)},{0.25 - 0.05 * rank - shift},0.4"
+        for step in range(41)
+        for rank in (0, 1)
+        for shift in [0.005 * (rank == step % 2)]
+    ]
+    trace = opened("\n".join(["rank,step,forward_s,backward_s,step_time_s", *rows]))
+    assert diagnose(trace).verdict.startswith("Who is slow cannot be told here")
+    assert any("in backward or in time outside" in limit for limit in trace.limits)
+
+
+def test_waits_lie_outside_of_parts_only_where_all_steps_are_stated(opened):
+    """Outside of the parts of worker 1, nothing is left by construction."""
+    rows = [f"0,{step},0.3,0.3,1.0\n1,{step},0.5,0.5," for step in range(10)]
+    trace = opened("\n".join(["rank,step,forward_s,backward_s,step_time_s", *rows]))
+    assert any("what one's backward took longer" in limit for limit in trace.limits)
+
+
+def test_one_odd_step_does_not_hide_that_steps_are_equally_long(opened):
+    """Worker 3 needs 50 ms more in forward; in step 20, worker 0 takes 20 s that none waits for."""
+    rows = [
+        f"{rank},{step},{0.1 + 0.05 * (rank == 3) + odd},{0.25 - 0.05 * (rank == 3)},{0.38 + odd}"
+        for step in range(40)
+        for rank in range(4)
+        for odd in [20.0 * (step == 20 and rank == 0)]
+    ]
+    text = "\n".join(["rank,step,forward_s,backward_s,step_time_s", *rows])
+    assert [3] in [finding.where.ranks for finding in diagnose(opened(text)).findings]
+
+
+def test_steps_that_are_longer_now_and_then_are_not_equally_long(opened):
+    """Backward of worker 1 takes 60 ms more in every third step, and so does its step."""
+    rows = [
+        f"{rank},{step},0.1,{0.2 + late},{0.32 + late}"
+        for step in range(39)
+        for rank in range(4)
+        for late in [0.06 * (rank == 1 and step % 3 == 0)]
+    ]
+    trace = opened("\n".join(["rank,step,forward_s,backward_s,step_time_s", *rows]))
+    finding = diagnose(trace).findings[0]
+    assert (finding.where.ranks, finding.severity) == ([1], pytest.approx(0.02 / 0.34, abs=0.01))
+
+
 def test_communication_is_waiting_but_for_what_the_last_to_come_needs(opened):
     rows = [f"{rank},{step},{130 if rank == 1 else 100},{10 if rank == 1 else 40}"
             for step in range(40) for rank in range(4)]  # fmt: skip

@@ -34,12 +34,17 @@ WAITING = (
     "all workers' steps are equally long: what one's {} took longer than the shortest is taken to "
     "be waiting"
 )
+UNTOLD = (
+    "all workers' steps are equally long, and their waiting may lie in {} or in {}, which differ "
+    "alike between workers: who is slow cannot be told"
+)
 AT_LEAST = "; by how much the slowest's own work in it is longer is not known: it costs at least"
 #: Parts that may include the wait for other workers, and their names; WHOLE: what no part tells.
 _EXCHANGING: dict[int, str] = {
     Phase.SYNC: "communication", Phase.BACKWARD: "backward", Phase.OPTIMIZER: "optimizer",
     Phase.OTHER: "rest", WHOLE: "time outside of these parts",
 }  # fmt: skip
+_SURE = 2.0  # standard errors by which the part that waits differs more than others
 _EVEN = 0.5  # steps are equally long if they differ by less than this share of their own times
 
 
@@ -117,19 +122,23 @@ def _own(whole: Columns, table: Columns, limits: list[str]) -> tuple[Columns, Co
     part holds nothing else.
 
     Where steps are equally long, the wait makes up for all that workers do not have in common: of
-    the parts, it is in the one that differs most between them.
+    the parts, it is in the one that differs most between them, if that is more than chance.
     """
     cells = _cell(whole)
     number, step = np.unique(whole.number, return_inverse=True)
-    waits = {}
+    waits, apart = {}, {}
     for phase in _EXCHANGING if len(cells) > len(number) else ():
         part = _part(whole, table, phase)
-        even = _EVEN * _apart(part, step) if len(part) else -1.0
-        if even >= 0 and (phase is Phase.SYNC or _apart(whole.seconds, step) <= even):
-            waits[phase] = part - _least(part, step)
+        differ = _apart(part, step) if len(part) else np.empty(0)
+        if len(part) and (phase is Phase.SYNC or _even(_apart(whole.seconds, step), differ)):
+            waits[phase], apart[phase] = part - _least(part, step), differ
     if not waits:
         return whole, table, False
-    phase = max(waits, key=lambda one: (one is Phase.SYNC, _apart(waits[one], step)))
+    phase = max(waits, key=lambda one: (one is Phase.SYNC, apart[one].mean()))
+    for other in apart.keys() - {phase} if phase is not Phase.SYNC else ():
+        if not _exceeds(apart[phase], apart[other]):
+            limits.append(UNTOLD.format(*sorted((_EXCHANGING[phase], _EXCHANGING[other]))))
+            return whole, table, False
     alone = phase in (Phase.SYNC, WHOLE)
     limits.append(WAITING.format(_EXCHANGING[phase]) + ("" if alone else AT_LEAST))
     rows = np.flatnonzero((table.phase == int(phase)) & (phase != WHOLE))
@@ -142,9 +151,10 @@ def _own(whole: Columns, table: Columns, limits: list[str]) -> tuple[Columns, Co
 def _part(whole: Columns, table: Columns, phase: int) -> Array:
     """Seconds of a part of each step, of what no part tells for WHOLE; none if some lack it."""
     cells = _cell(whole)
+    stated = phase != WHOLE or np.count_nonzero(table.phase == WHOLE) == len(cells)
     rows = table.select(table.phase != WHOLE if phase == WHOLE else table.phase == phase)
     seconds = np.bincount(np.searchsorted(cells, _cell(rows)), rows.seconds, len(cells))
-    if not np.isin(cells, _cell(rows)).all():
+    if not stated or not np.isin(cells, _cell(rows)).all():
         return np.empty(0)
     return np.asarray(whole.seconds - seconds if phase == WHOLE else seconds)
 
@@ -156,11 +166,23 @@ def _least(seconds: Array, step: Array) -> Array:
     return np.asarray(least[step])
 
 
-def _apart(seconds: Array, step: Array) -> float:
-    """Mean difference of the slowest and the fastest worker of a step, seconds."""
+def _apart(seconds: Array, step: Array) -> Array:
+    """Difference of the slowest and the fastest worker of each step, seconds."""
     most = np.zeros(int(step.max()) + 1)
     np.maximum.at(most, step, seconds - _least(seconds, step))
-    return float(most.mean())
+    return most
+
+
+def _even(whole: Array, part: Array) -> bool:
+    """Whether most steps in which workers differ are equally long, as against a part of them."""
+    differ = np.maximum(whole, part) > 0.5e-9  # times are whole ns
+    return not differ.any() or bool(np.mean(whole[differ] <= _EVEN * part[differ]) >= 0.5)
+
+
+def _exceeds(most: Array, other: Array) -> bool:
+    """Whether the mean of the first, by step, is larger than the second's by more than chance."""
+    more = most - other
+    return bool(more.mean() * (len(more) - 1) ** 0.5 > _SURE * more.std())
 
 
 def _cell(table: Columns) -> Array:
