@@ -174,7 +174,7 @@ def test_of_two_workers_whose_parts_differ_alike_neither_is_named(opened):
     ]
     trace = opened("\n".join(["rank,step,forward_s,backward_s,step_time_s", *rows]))
     assert diagnose(trace).verdict.startswith("Who is slow cannot be told here")
-    assert any("in backward or in time outside" in limit for limit in trace.limits)
+    assert any("in time outside of these parts or in backward" in limit for limit in trace.limits)
 
 
 def test_waits_lie_outside_of_parts_only_where_all_steps_are_stated(opened):

@@ -34,10 +34,7 @@ WAITING = (
     "all workers' steps are equally long: what one's {} took longer than the shortest is taken to "
     "be waiting"
 )
-UNTOLD = (
-    "all workers' steps are equally long, and their waiting may lie in {} or in {}, which differ "
-    "alike between workers: who is slow cannot be told"
-)
+UNTOLD = "all workers' steps are equally long: whether the wait is in {} or in {} cannot be told"
 AT_LEAST = "; by how much the slowest's own work in it is longer is not known: it costs at least"
 #: Parts that may include the wait for other workers, and their names; WHOLE: what no part tells.
 _EXCHANGING: dict[int, str] = {
@@ -93,9 +90,8 @@ def _last_time(table: Columns, limits: list[str]) -> tuple[Columns, float]:
     """The last time of each part of a step, and the seconds per rank of the earlier times."""
     table = table.with_column("row", np.arange(len(table)))
     table = table.sorted_by("rank", "number", "phase", "row")
-    alike = np.diff(table["rank"]) == 0
-    alike &= (np.diff(table.number) == 0) & (np.diff(table.phase) == 0)
-    again = np.append(alike, False)
+    alike = [np.diff(table[key]) == 0 for key in ("rank", "number", "phase")]
+    again = np.append(np.logical_and.reduce(alike), False)
     ranks = len(np.unique(table["rank"]))
     lost_s = float(table.seconds[again & (table.phase == WHOLE)].sum()) / ranks
     if again.any():
@@ -108,12 +104,10 @@ def _whole_steps(table: Columns) -> Columns:
     """A row per rank and step, by step and rank: the stated time, or the sum of its parts."""
     stated = table.select(table.phase == WHOLE)
     parts = table.select(table.phase != WHOLE)
-    key = _cell(parts)
-    parts = parts.select(~np.isin(key, _cell(stated)))
+    parts = parts.select(~np.isin(_cell(parts), _cell(stated)))
     cells, first, place = np.unique(_cell(parts), return_index=True, return_inverse=True)
-    summed = parts.select(first).with_column(
-        "seconds", np.bincount(place, parts.seconds, minlength=len(cells))
-    )
+    seconds = np.bincount(place, parts.seconds, minlength=len(cells))
+    summed = parts.select(first).with_column("seconds", seconds)
     return Columns.concatenate([stated, summed]).sorted_by("number", "rank")
 
 
@@ -124,27 +118,26 @@ def _own(whole: Columns, table: Columns, limits: list[str]) -> tuple[Columns, Co
     Where steps are equally long, the wait makes up for all that workers do not have in common: of
     the parts, it is in the one that differs most between them, if that is more than chance.
     """
-    cells = _cell(whole)
-    number, step = np.unique(whole.number, return_inverse=True)
-    waits, apart = {}, {}
-    for phase in _EXCHANGING if len(cells) > len(number) else ():
-        part = _part(whole, table, phase)
-        differ = _apart(part, step) if len(part) else np.empty(0)
-        if len(part) and (phase is Phase.SYNC or _even(_apart(whole.seconds, step), differ)):
-            waits[phase], apart[phase] = part - _least(part, step), differ
-    if not waits:
+    _, first, step = np.unique(whole.number, return_index=True, return_inverse=True)
+    parts = {one: part for one in _EXCHANGING if len(part := _part(whole, table, one))}
+    apart = {one: _apart(part, first) for one, part in parts.items()}
+    even = [one for one in apart if _even(_apart(whole.seconds, first), apart[one])]
+    may = [Phase.SYNC] if Phase.SYNC in parts else sorted(even, key=lambda one: -apart[one].mean())
+    if not may or len(whole) == len(first):
         return whole, table, False
-    phase = max(waits, key=lambda one: (one is Phase.SYNC, apart[one].mean()))
-    for other in apart.keys() - {phase} if phase is not Phase.SYNC else ():
-        if not _exceeds(apart[phase], apart[other]):
-            limits.append(UNTOLD.format(*sorted((_EXCHANGING[phase], _EXCHANGING[other]))))
+    phase = may[0]
+    for other in may[1:]:
+        more = apart[phase] - apart[other]
+        if more.mean() * (len(more) - 1) ** 0.5 <= _SURE * more.std():
+            limits.append(UNTOLD.format(_EXCHANGING[phase], _EXCHANGING[other]))
             return whole, table, False
+    waited = parts[phase] - np.minimum.reduceat(parts[phase], first)[step]
     alone = phase in (Phase.SYNC, WHOLE)
     limits.append(WAITING.format(_EXCHANGING[phase]) + ("" if alone else AT_LEAST))
     rows = np.flatnonzero((table.phase == int(phase)) & (phase != WHOLE))
     seconds = table.seconds.copy()
-    seconds[rows] -= waits[phase][np.searchsorted(cells, _cell(table)[rows])]
-    own = np.maximum(whole.seconds - waits[phase], 0.0)
+    seconds[rows] -= waited[np.searchsorted(_cell(whole), _cell(table)[rows])]
+    own = np.maximum(whole.seconds - waited, 0.0)
     return whole.with_column("seconds", own), table.with_column("seconds", seconds), alone
 
 
@@ -159,30 +152,15 @@ def _part(whole: Columns, table: Columns, phase: int) -> Array:
     return np.asarray(whole.seconds - seconds if phase == WHOLE else seconds)
 
 
-def _least(seconds: Array, step: Array) -> Array:
-    """The least of all workers' seconds in each one's step."""
-    least = np.full(int(step.max()) + 1, np.inf)
-    np.minimum.at(least, step, seconds)
-    return np.asarray(least[step])
-
-
-def _apart(seconds: Array, step: Array) -> Array:
-    """Difference of the slowest and the fastest worker of each step, seconds."""
-    most = np.zeros(int(step.max()) + 1)
-    np.maximum.at(most, step, seconds - _least(seconds, step))
-    return most
+def _apart(seconds: Array, first: Array) -> Array:
+    """Seconds between the slowest and the fastest worker of each step; `first`: its first row."""
+    return np.asarray(np.maximum.reduceat(seconds, first) - np.minimum.reduceat(seconds, first))
 
 
 def _even(whole: Array, part: Array) -> bool:
     """Whether most steps in which workers differ are equally long, as against a part of them."""
     differ = np.maximum(whole, part) > 0.5e-9  # times are whole ns
     return not differ.any() or bool(np.mean(whole[differ] <= _EVEN * part[differ]) >= 0.5)
-
-
-def _exceeds(most: Array, other: Array) -> bool:
-    """Whether the mean of the first, by step, is larger than the second's by more than chance."""
-    more = most - other
-    return bool(more.mean() * (len(more) - 1) ** 0.5 > _SURE * more.std())
 
 
 def _cell(table: Columns) -> Array:
