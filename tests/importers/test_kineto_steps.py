@@ -67,6 +67,15 @@ def test_the_first_step_begins_when_a_device_that_lags_behind_comes_to_it(opened
     assert (steps.exit_ns - steps.enter_ns).tolist() == [1_000_000] * 3
 
 
+def test_a_first_kernel_that_begins_late_moves_the_host_time_before_it_by_its_lag_at_most(opened):
+    """200 ms of loading, then a call of 1 µs and a kernel 59 µs after its end."""
+    profile = Profile()
+    profile.step(0, 0, 200_050)
+    profile.kernel("gemm", 200_000, 200_060, 1000)
+    steps = opened(profile).of_kind(Kind.STEP)
+    assert (steps.exit_ns - steps.enter_ns).tolist() == [(200_060 + 1000 - 59) * 1000]
+
+
 def test_what_lies_outside_every_step_is_in_none_that_has_a_record(opened):
     profile = two_steps()
     profile.collective(2000, 2010, 5)

@@ -100,18 +100,16 @@ class Completion(NamedTuple):
     launched_ns: Array
     done_ns: Array  # when all kernels launched so far were done
     computed_ns: Array  # when all compute kernels launched so far were done
+    began_ns: int = _FIRST  # when the device came to its first compute,
+    lag_ns: int = 0  # and for how long that had then waited
 
     def at(self, times_ns: Array) -> Array:
-        """Device times of these host moments; their order stays."""
+        """Device times of these host moments; their order stays. In a lag, and for as long before,
+        a device is taken to have been busy; what came earlier is late by the lag at most."""
         before = np.searchsorted(self.launched_ns, times_ns, side="left")
-        return np.asarray(np.maximum(times_ns, np.append(_FIRST, self.done_ns)[before]))
-
-    def after(self, launched_ns: int, done_ns: int) -> Completion:
-        """The same with a kernel before all others."""
-        return Completion(
-            np.append(launched_ns, self.launched_ns),
-            *(np.maximum(np.append(done_ns, each), done_ns) for each in self[1:]),
-        )
+        near = times_ns >= self.began_ns - 2 * self.lag_ns
+        came = np.maximum(times_ns + self.lag_ns * ~near, np.where(near, self.began_ns, _FIRST))
+        return np.asarray(np.maximum(came, np.append(_FIRST, self.done_ns)[before]))
 
     def entered(self, issued_ns: Array, began_ns: Array, free: Array, received: Array) -> Array:
         """When devices reached calls, which are in order of issue.

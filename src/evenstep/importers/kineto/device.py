@@ -35,7 +35,7 @@ from evenstep.importers.merging import Completion, completion, exposed_intervals
 from evenstep.trace.columns import Array, Columns, begins
 from evenstep.trace.spool.layout import Flag, Op
 
-LATEST_START_NS = 50_000  # after its launch: an idle device begins sooner
+LATEST_START_NS = 50_000  # after the call that launched it: an idle device begins sooner
 _NEVER = np.iinfo(np.int64).max
 _NESTED = 4  # calls within calls (a coalesced group's), and one to spare
 
@@ -98,7 +98,8 @@ def completion_of(file: KinetoFile) -> tuple[Completion, tuple[Array, Array]]:
     was at work that the file lacks: what was launched before a capture began.
     """
     work = file.of(RowKind.KERNEL, RowKind.COPY)
-    work = work.with_column("launched_ns", find_launches(file, work).start_ns)
+    launches = find_launches(file, work)
+    work = work.with_columns(launched_ns=launches.start_ns, called_ns=launches.end_ns)
     kernels = work.select(work.row == int(RowKind.KERNEL))
     moving = _communicating(file, kernels)
     done = completion(kernels, moving)
@@ -106,9 +107,9 @@ def completion_of(file: KinetoFile) -> tuple[Completion, tuple[Array, Array]]:
         stream = kernels.stream[np.flatnonzero(~moving)[0]]
         first = work.select(work.stream == stream).sorted_by("launched_ns").select(slice(1))
         earlier = work.end_ns[work.launched_ns < first.launched_ns]
-        since = max(int(first.launched_ns[0]), int(earlier.max(initial=0)))
-        if first.start_ns[0] - since > LATEST_START_NS:
-            done = done.after(int(file.rows.start_ns.min()) - 1, int(first.start_ns[0]))
+        lag = int(first.start_ns[0]) - max(int(first.called_ns[0]), int(earlier.max(initial=0)))
+        if lag > LATEST_START_NS:
+            done = done._replace(began_ns=int(first.start_ns[0]), lag_ns=lag)
     return done, exposed_intervals(kernels, moving)
 
 

@@ -25,7 +25,7 @@ UNLAUNCHED = (
 
 
 def find_launches(file: KinetoFile, kernels: Columns) -> Columns:
-    """Thread and start of the launch of each kernel.
+    """Thread, start and end of the launch of each kernel; no end but its own start if unknown.
 
     The launch with its correlation; else the host's event with its external id; else, on no thread,
     that of the kernel before it on its stream, which keeps the order of launches. Kernels of a
@@ -47,9 +47,10 @@ def find_launches(file: KinetoFile, kernels: Columns) -> Columns:
 
 
 def _recorded_launches(file: KinetoFile, kernels: Columns) -> tuple[Columns, Array]:
-    """Thread and start of the launches that the file has, and which kernels have one; for others
-    no thread, and their own start."""
-    found = Columns({"thread": np.full(len(kernels), -1), "start_ns": kernels.start_ns.copy()})
+    """Thread, start and end of the launches that the file has, and which kernels have one; for
+    others no thread, and their own start."""
+    own = {name: kernels.start_ns.copy() for name in ("start_ns", "end_ns")}
+    found = Columns({"thread": np.full(len(kernels), -1), **own})
     known = np.zeros(len(kernels), bool)
     for sources, key in ((file.host, "external"), (file.of(RowKind.LAUNCH), "correlation")):
         place = lookup(sources[key], kernels[key])
