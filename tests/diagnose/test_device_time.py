@@ -16,7 +16,7 @@ from evenstep.importers.opening import open_trace
 from evenstep.trace.spool.layout import Kind, Phase
 from tests.diagnose.programs import Do, Job, data_parallel
 from tests.diagnose.synthetic import MS
-from tests.importers.profiles import two_steps
+from tests.importers.profiles import Profile, two_steps
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data" / "kineto"
 real = pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data/kineto is not here")
@@ -151,7 +151,28 @@ def test_steps_that_hosts_ended_and_devices_did_not_are_left_out():
         events = events.with_column(name, np.where(cut, 0, events[name]))
     whole = step_grid(trace).steps
     trace.events = events
-    assert step_grid(trace).steps.tolist() == whole[:-1].tolist()
+    grid = step_grid(trace)
+    assert grid.steps.tolist() == whole[:-1].tolist()
+    assert grid.limits == ["last steps left out, which devices had not finished: 1"]
+
+
+def test_steps_with_calls_that_run_no_kernel_are_compared(tmp_path):
+    """A group of one rank runs none; its call is the last that steps 4 and 5 issue."""
+    paths = []
+    for rank in range(2):
+        profile = Profile(rank)
+        for number in range(6):
+            profile.step(number, 1000 * number, 1000)
+            profile.kernel("gemm", 1000 * number + 10, 1000 * number + 20, 500)
+            profile.collective(1000 * number + 30, 1000 * number + 520, 100)
+            if number > 3:
+                alone = {"Group size": 1, "Process Group Name": f"tp{rank}"}
+                alone["Process Group Ranks"] = f"[{rank}]"
+                profile.collective(1000 * number + 700, 0, 1, **alone)
+                del profile.events[-2:]  # the launch and its kernel
+        paths.append(profile.write(tmp_path / f"{rank}.json"))
+    grid = step_grid(open_trace(paths))
+    assert (grid.steps.tolist(), grid.limits) == ([*range(6)], [])
 
 
 @pytest.mark.parametrize(("buckets", "place"), [(5, "inside backward"), (1, "no phases tell")])

@@ -27,7 +27,7 @@ from evenstep.diagnose.graph.structure import (
 )
 from evenstep.statistics.interval import BLOCK_STEPS
 from evenstep.trace.clocks.clocks import Clocks, align, sharpen
-from evenstep.trace.columns import Array, Columns, running_maximum
+from evenstep.trace.columns import Array, Columns, key_numbers, running_maximum
 from evenstep.trace.cores import map_on_cores
 from evenstep.trace.spool.layout import Flag, Kind, Phase
 from evenstep.trace.spooled import OnDisk
@@ -143,12 +143,13 @@ class StepGrid:
 def step_grid(trace: Trace) -> StepGrid:
     """Build the grid; without a step that all ranks finished, a grid of no steps."""
     numbers, ranks = _common_steps(trace)
+    numbers, limits = _finished(trace, numbers)
     pieces = _pieces(trace, len(numbers))
     if len(pieces) < 2:
-        return _grid_of(trace, numbers, ranks)
+        return replace(_grid_of(trace, numbers, ranks), limits=limits)
     sample, sampled = _sample(trace, numbers)
     grid = _grid_of(sample, numbers, ranks)
-    grid.sampled = sampled
+    grid.sampled, grid.limits = sampled, limits
     parts = map_on_cores(lambda piece: _dense(trace, grid, numbers[slice(*piece)]), pieces)
     for name in _CELLS:  # popped: keeping the pieces would double the memory
         setattr(grid, name, np.concatenate([part.pop(name) for part in parts]))
@@ -242,9 +243,8 @@ def during(grid: StepGrid, rows: Columns, within: Callable[..., Array] = overlap
 
 
 def _common_steps(trace: Trace) -> tuple[Array, Array]:
-    """Steps that all ranks with any step finished, and those ranks; without the warm-up, without
-    steps that a ring has begun to overwrite, and without the last ones, which hosts have ended and
-    devices have not."""
+    """Steps that all ranks with any step finished, and those ranks; without the warm-up, and
+    without steps that a ring has begun to overwrite."""
     steps = trace.of_kind(Kind.STEP)
     present = np.unique(steps["rank"]).astype(np.int64)
     present = present[np.isin(present, list(trace.ranks))]
@@ -256,12 +256,25 @@ def _common_steps(trace: Trace) -> tuple[Array, Array]:
         oldest = trace.oldest_steps()
         cut = [oldest[int(rank)] for rank in present if trace.ranks[int(rank)].dropped]
         numbers = numbers[numbers > max(cut)]
+    return numbers, present
+
+
+def _finished(trace: Trace, numbers: Array) -> tuple[Array, list[str]]:
+    """Steps without the last ones, which hosts have ended and devices have not, and a sentence on
+    them: with a call that has no end, though calls alike have one, and no later one of its rank."""
     if isinstance(trace.events, OnDisk) and not trace.events.on_device:
-        return numbers, present
+        return numbers, []
     calls = trace.of_kind(Kind.COLLECTIVE)
-    flying = ((calls.flags & int(Flag.ON_DEVICE)) != 0) & (calls.device_exit_ns == 0)
-    over = np.flatnonzero(~np.isin(numbers, calls.step[flying & (calls.exit_ns == 0)]))
-    return numbers[: over[-1] + 1 if len(over) else None], present
+    calls = calls.select((calls.flags & int(Flag.ON_DEVICE)) != 0)
+    rank, ended = calls["rank"], (calls.device_exit_ns > 0) | (calls.exit_ns > 0)
+    last = np.zeros(int(rank.max(initial=0)) + 1, np.int64)
+    np.maximum.at(last, rank[ended], calls.enter_ns[ended])
+    alike = key_numbers(rank, calls.group, calls.op)  # some groups run no kernels: those of 1 rank
+    flying = ~ended & np.isin(alike, alike[ended]) & (calls.enter_ns > last[rank])
+    over = np.flatnonzero(~np.isin(numbers, calls.step[flying]))
+    left = len(numbers) - 1 - int(over[-1]) if len(over) else 0
+    limits = [f"last steps left out, which devices had not finished: {left}"] * (left > 0)
+    return numbers[: len(numbers) - left], limits
 
 
 def _fill_steps(grid: StepGrid, steps: Columns) -> None:
