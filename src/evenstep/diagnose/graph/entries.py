@@ -203,28 +203,27 @@ def _waiting_senders(
 
 def stamps(trace: Trace, events: Columns, clocks: Clocks) -> Columns:
     """Of each record enter_ns, leave_ns, issued_ns, seen_ns, held_ns and stream, see `Entries`;
-    times of devices are on their own clocks.
+    times of devices are on their own clocks. Without any device what is of one is 0.
 
     A collective begins when its rank's compute reaches it, where a profile tells that beside when
     the kernel ran: the kernel may have waited for the one before it in its stream.
     """
     enter, leave = clocks.placed(events)
-    device, never = on_device(events), np.zeros(len(enter), np.int8)
-    found = Columns(
-        {
-            **{"enter_ns": enter, "leave_ns": leave, "issued_ns": enter, "seen_ns": leave},
-            **{"held_ns": never, "stream": never},
-        }
-    )
+    device = on_device(events)
+    found = Columns({"enter_ns": enter, "leave_ns": leave})
     if not device.any():
-        return found
+        nothing = ("issued_ns", "seen_ns", "held_ns", "stream")
+        return found.with_columns(**dict.fromkeys(nothing, np.zeros(len(enter), np.int8)))
     told = np.isin(events["rank"], entered_on_device(trace))
     came = np.where(told, events.enter_ns, events.device_enter_ns)
-    held = np.where(device, np.maximum(events.device_enter_ns - came, 0), 0)
-    found = found.with_column("enter_ns", np.where(device, came, enter))
-    found = found.with_column("leave_ns", np.where(device, events.device_exit_ns, leave))
-    found = found.with_column("stream", np.where(device & told, events.stream, 0))
-    return found.with_column("held_ns", held)
+    return found.with_columns(
+        enter_ns=np.where(device, came, enter),
+        leave_ns=np.where(device, events.device_exit_ns, leave),
+        issued_ns=enter,
+        seen_ns=leave,
+        held_ns=np.where(device, np.maximum(events.device_enter_ns - came, 0), 0),
+        stream=np.where(device & told, events.stream, 0),
+    )
 
 
 def entered_on_device(trace: Trace) -> list[int]:
