@@ -84,7 +84,7 @@ MAY_IMPORT = {
     },
     "export": {"documents", "errors", "words", "trace", "diagnose", "report"},
     "watch": {"errors", "documents", "lateness", "words", "trace", "diagnose", "report"},
-    "explain": {"allreduce", "checkpoints", "errors", "words", "simulate", "scenario", "reproduce"},
+    "explain": {"allreduce", "checkpoints", "errors", "words", "trace", "simulate", "reproduce"},
     "reproduce": {
         "allreduce",
         "checkpoints",

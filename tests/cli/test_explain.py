@@ -139,10 +139,6 @@ def test_the_table_of_published_rows_fits_a_page(capsys):
         (["slowest", "--frob", "1"], "unrecognized arguments: --frob 1"),
         (["slowest", "--preset", "p99"], "did you mean 'p99-512'?"),
         (["slowest", "--preset", "opt-175b"], "it belongs to explain efficiency"),
-        (
-            ["slowest", "--ranks", "4", "--wait-for", "5", "--cv", "1%"],
-            "--wait-for 5 is more than --ranks 4",
-        ),
     ],
 )
 def test_a_mistake_gets_one_sentence_and_exits_2(words, sentence, capsys):

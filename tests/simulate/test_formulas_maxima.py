@@ -35,49 +35,6 @@ def test_the_largest_normal_agrees_with_drawing_them(n):
     assert agrees(draws, maxima.normal_exact(n))
 
 
-@pytest.mark.parametrize("n", [4, 8, 64, 512, 4096, 10**6])
-def test_blom_is_within_two_percent_of_the_quadrature(n):
-    assert maxima.normal_blom(n) == pytest.approx(maxima.normal_exact(n), rel=0.02)
-
-
-def test_the_kth_of_n_normals_agrees_with_drawing_them():
-    draws = np.sort(random().standard_normal((DRAWS, 32)), axis=1)[:, 27]
-    assert agrees(draws, maxima.normal_exact(32, 28))
-
-
-@given(st.integers(1, 300), st.data())
-def test_order_statistics_of_a_symmetric_distribution_mirror_each_other(n, data):
-    k = data.draw(st.integers(1, n))
-    mirrored = -maxima.normal_exact(n, n + 1 - k)
-    assert maxima.normal_exact(n, k) == pytest.approx(mirrored, abs=1e-9)
-
-
-@pytest.mark.parametrize("k", [None, 50])
-def test_the_slowest_exponential_agrees_with_drawing_them(k):
-    draws = np.sort(random().standard_exponential((DRAWS, 64)), axis=1)[:, (k or 64) - 1]
-    assert agrees(draws, maxima.exponential(64, k))
-
-
-def test_harmonic_numbers_join_where_the_expansion_takes_over():
-    direct = math.fsum(1 / i for i in range(1, 5001))
-    assert maxima.harmonic(5000) == pytest.approx(direct, rel=1e-14)
-
-
-def test_the_slowest_pareto_agrees_with_drawing_them():
-    draws = (random().pareto(4.0, (DRAWS, 64)) + 1).max(axis=1)
-    assert agrees(draws, maxima.pareto(64, alpha=4.0))
-
-
-def test_the_slowest_pareto_tends_to_its_power_law():
-    n, alpha = 10**6, 3.0
-    power_law = math.gamma(1 - 1 / alpha) * n ** (1 / alpha)
-    assert maxima.pareto(n, alpha=alpha) == pytest.approx(power_law, rel=1e-5)
-
-
-def test_one_pareto_rank_takes_the_mean_of_the_distribution():
-    assert maxima.pareto(1, alpha=3.0) == pytest.approx(3 / 2)  # α/(α−1)
-
-
 def test_a_rare_hit_agrees_with_drawing_it():
     hit = maxima.rare_hit(64, compute=100.0, delay=40.0, probability=0.01)
     draws = 100 + 40 * (random().random((DRAWS * 4, 64)) < 0.01).any(axis=1)
@@ -106,8 +63,6 @@ def test_more_ranks_never_wait_less(n, cv):
     "call",
     [
         lambda: maxima.normal_exact(0),
-        lambda: maxima.normal_blom(4, 5),
-        lambda: maxima.pareto(4, alpha=1.0),
         lambda: maxima.rare_hit(4, compute=1, delay=1, probability=1.5),
         lambda: maxima.rare_hit(4, compute=0, delay=1, probability=0.5),
     ],

@@ -25,13 +25,10 @@ PUBLISHED_SUMMARY = "published measurements beside the closed forms"
 ARITHMETIC = {
     "straggler": "slowest",
     "synchronization_amplification": "slowest",
-    "async_staleness": "staleness",
-    "fabric_contention": "contention",
     "checkpoint_stall": "checkpoint",
     "restart_amplification": "goodput",
     "bandwidth_bound": "efficiency",
     "latency_bound": "allreduce",
-    "collective_topology_mismatch": "rank-order",
 }
 MOST_NAMES = 8  # listed in a sentence
 _NEGATIVE = re.compile(r"-\.?\d")

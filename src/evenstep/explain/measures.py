@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from evenstep.allreduce import ALGORITHMS
+
 _MEASURE = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S*)", re.ASCII)
 
 BYTES = {"B": 1.0} | {
@@ -81,12 +83,11 @@ def _whole(low: int) -> MeasureKind:
     return MeasureKind("", "N", parse)
 
 
-def choice(*names: str, **aliases: str) -> MeasureKind:
-    """One of several names, or an alias of one. Underscores read as dashes."""
+def _choice(*names: str) -> MeasureKind:
+    """One of several names; underscores read as dashes."""
 
     def parse(text: str) -> str:
         text = text.replace("_", "-")
-        text = aliases.get(text.replace("-", "_"), text)
         if text not in names:
             raise ValueError(f"there is no {text!r}; choose from {', '.join(names)}")
         return text
@@ -115,3 +116,5 @@ RATIO = _kind("", SHARES, "2%", low=0)
 RANKS = _whole(1)
 COUNT = _whole(0)
 SHAPE = MeasureKind("", "16x16x16", _sides)
+ALGORITHM = _choice(*ALGORITHMS, "hierarchical", "torus")
+YES_OR_NO = _choice("no", "yes")

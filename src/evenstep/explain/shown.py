@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from evenstep.explain import communication, efficiency, operation, waiting
-from evenstep.explain.topic import Answer, Topic
+from evenstep.explain import arithmetic, measures
+from evenstep.explain.topic import Answer, Parameter, Topic
+from evenstep.trace.spool.files import read_toml
 
 if TYPE_CHECKING:
     from evenstep.reproduce.published.rows import System
 
-TOPICS: tuple[Topic, ...] = (
-    *(communication.ALLREDUCE, communication.BUSBW, communication.RANK_ORDER),
-    *(efficiency.EFFICIENCY, waiting.SLOWEST, waiting.STALENESS, waiting.CONTENTION),
-    *(operation.CHECKPOINT, operation.FAILURES, operation.GOODPUT),
-)
+_WORDS: Mapping[str, Any] = read_toml(Path(__file__).with_name("topics.toml"))
+
+
+def _topic(name: str, words: dict[str, Any]) -> Topic:
+    listed = words.pop("parameters")
+    at = listed.index("link") if "link" in listed else 0
+    links = _WORDS["links"]["parameters"] if "link" in listed else []
+    rows = [*listed[:at], *links, *listed[at + bool(links) :]]
+    parameters = [Parameter(**{**row, "kind": getattr(measures, row["kind"])}) for row in rows]
+    work = getattr(arithmetic, f"explain_{name}")
+    return Topic(name=name, parameters=parameters, work=work, **words)
+
+
+TOPICS = tuple(_topic(*item) for item in _WORDS["topics"].items())
 BY_NAME = {topic.name: topic for topic in TOPICS}
 SCHEMA = "evenstep.explain/1"
 

@@ -1,4 +1,4 @@
-"""A topic of `evenstep explain`: its parameters and its answer."""
+"""A topic of `evenstep explain`: its words in `topics.toml`, and the function that answers it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 
 from evenstep.errors import UsageError
 from evenstep.explain.measures import MeasureKind
+
+Numbers = dict[str, float | None]
+_UNITS = ("ns", "bytes")  # with which names of numbers end
 
 
 class Parameter(NamedTuple):
@@ -43,6 +46,17 @@ class CitedFormula(NamedTuple):
     source: str
 
 
+class Worked(NamedTuple):
+    """What the arithmetic of a topic gives: numbers by name, facts for their meanings, and the
+    formulas before and after those of the topic, and notes."""
+
+    numbers: Mapping[str, float | None]
+    facts: Mapping[str, int] = {}
+    first: Sequence[CitedFormula] = ()
+    last: Sequence[CitedFormula] = ()
+    notes: Sequence[str] = ()
+
+
 @dataclass(slots=True, frozen=True)
 class Answer:
     """The numbers of an answer, their formulas, and notes."""
@@ -56,15 +70,32 @@ class Answer:
         return {row.name: row.value for row in self.quantities if row.value is not None}[name]
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True, frozen=True, kw_only=True)
 class Topic:
     """A quantity that can be explained."""
 
     name: str
     summary: str
-    parameters: Sequence[Parameter]
-    answer: Callable[[Mapping[str, Any]], Answer]
     example: str  # the options of a first call
+    parameters: Sequence[Parameter]
+    numbers: Mapping[str, str | Sequence[str]]  # meaning of each, perhaps after its unit
+    work: Callable[[Mapping[str, Any]], Worked]
+    formulas: Sequence[Sequence[str]] = ()
+    notes: Sequence[str] = ()
+
+    def answer(self, values: Mapping[str, Any]) -> Answer:
+        """The answer for parsed inputs; raises `UsageError` for a contradiction in them."""
+        found = self.work(values)
+        known = {**values, **found.facts}
+        rows = [self._quantity(name, value, known) for name, value in found.numbers.items()]
+        formulas = [*found.first, *(CitedFormula(*one) for one in self.formulas), *found.last]
+        return Answer(rows, formulas, [*(n.format(**known) for n in self.notes), *found.notes])
+
+    def _quantity(self, name: str, value: float | None, known: Mapping[str, Any]) -> Quantity:
+        words = self.numbers[name]
+        end = name.rpartition("_")[2]
+        unit, meaning = (end * (end in _UNITS), words) if isinstance(words, str) else words
+        return Quantity(name, value, unit, meaning.format(**known))
 
     def values(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Parsed inputs by key, defaults filled in; raises `UsageError` naming the option."""
