@@ -58,10 +58,6 @@ P5_GBPS = {
     8: (86.74, 156.33, 274.47, 355.36),
     32: (66.34, 115.78, 220.08, 321.10),
 }
-_MODEL = (
-    "simulated: NCCL's own choice of algorithm and protocol, its latencies and its shares of links "
-    "(NVIDIA/nccl 2.28, tuning.cc, topo.h, search.cc)"
-)
 
 
 @cache
@@ -74,10 +70,7 @@ def one_node() -> System:
         )
         for size, measured in NVLS_US.items()
     ]  # fmt: skip
-    return System(
-        name="8× H100, one node, NVLS", source="NVIDIA, nccl-tests", model=_MODEL,
-        inputs=["preset dgx-h100: 18 NVLinks of 25 GB/s in each direction"], fitted=[], rows=rows,
-    )  # fmt: skip
+    return System.of("nvls", rows)
 
 
 @cache
@@ -88,15 +81,7 @@ def several_nodes() -> System:
         found = simulated_collective(pair.preset, pair.nodes, pair.size_bytes, pair.sets)
         reached = found.busbw_gBps or 0.0
         rows.append(PublishedRow(pair.what, pair.measured, reached, "GB/s", note=pair.note))
-    return System(
-        name="two and three nodes, NCCL",
-        source="NVIDIA/nccl issues 119, 495, 812, 1221, 1357, nccl-tests issue 283; NVIDIA",
-        model=_MODEL,
-        inputs=["presets dgx-a100 and dgx-h100, with the cards that the rows name"],
-        fitted=[],
-        rows=rows,
-        limits="The RoCE cluster reaches 75 % of its NICs and no input says why.",
-    )  # fmt: skip
+    return System.of("several", rows)
 
 
 @cache
@@ -110,13 +95,7 @@ def p5() -> System:
         for nodes, row in P5_GBPS.items()
         for size, measured in zip(P5_SIZES, row, strict=True)
     ]  # fmt: skip
-    return System(
-        name="p5 nodes, NCCL over EFA", source="crazyguitar/aws-gpu-communication-benchmark",
-        model=_MODEL, inputs=["preset p5"], fitted=[], rows=rows,
-        limits="Of many nodes, all-reduces of 128 MiB and 1 GiB take up to 44 % longer. Regions of "
-        "AWS's tuner (aws-ofi-nccl) do not explain it: with what they take, 32 nodes are predicted "
-        "the same, and 8 nodes 28 % too slow at 128 MiB.",
-    )  # fmt: skip
+    return System.of("p5", rows)
 
 
 def simulated_collective(

@@ -1,11 +1,16 @@
-"""Measured rows beside predictions, and the systems they belong to."""
+"""Measured rows beside predictions, and the systems they belong to (`systems.toml`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from evenstep.trace.spool.files import read_toml
+
+_WORDS: Mapping[str, Mapping[str, Any]] = read_toml(Path(__file__).with_name("systems.toml"))
 
 
 class Fitted(NamedTuple):
@@ -39,14 +44,26 @@ class PublishedRow(NamedTuple):
 class System:
     """Rows that share a model, its inputs and at most three fitted numbers."""
 
+    rows: Sequence[PublishedRow]
+    fitted: Sequence[Fitted]
     name: str
     source: str
     model: str
     inputs: Sequence[str]  # each with its origin
-    fitted: Sequence[Fitted]
-    rows: Sequence[PublishedRow]
     kind: str = ""  # `work.kind` of scenarios with steps like these; "": none
     limits: str = ""  # of the model: its assumptions, and what it does not reproduce
+
+    @classmethod
+    def of(cls, key: str, rows: Sequence[PublishedRow], *fitted: Fitted, **facts: object) -> System:
+        """The system with this key in `systems.toml`, with facts put into its words."""
+        known = {**_WORDS["shared"], **facts}
+        words: dict[str, Any] = {
+            name: text.format(**known)
+            if isinstance(text, str)
+            else [t.format(**known) for t in text]
+            for name, text in _WORDS[key].items()
+        }
+        return cls(rows=rows, fitted=fitted, **words)
 
     @property
     def predicted(self) -> list[PublishedRow]:

@@ -38,17 +38,8 @@ def megascale(framework: str) -> System:
     flops = megatron_flops(6144 * 2048, layers=96, hidden=12288, sequence=2048, vocabulary=64000)
     rows.append(PublishedRow("12,288 GPUs, batch 6,144: MFU", MEGASCALE_MFU[framework],
                     flops / (step * 12288 * 312e12), "share"))  # fmt: skip
-    return System(
-        name=f"{framework}, 175B on A100",
-        kind="pipeline",
-        source="Jiang et al., NSDI 2024, table 2 and abstract",
-        model="T = (m + (p−1)/v)·t + c: m micro-batches a pipeline, everything else in c",
-        inputs=["8-way tensor, 8-way pipeline parallel, v = 6 interleaved stages",
-                "micro-batches of one sequence of 2,048 tokens; 96 layers, hidden size 12,288, "
-                "vocabulary 64,000"],
-        fitted=[Fitted("t, one micro-batch", each, "s"), Fitted("c", fixed, "s")],
-        rows=rows,
-    )  # fmt: skip
+    fitted = Fitted("t, one micro-batch", each, "s"), Fitted("c", fixed, "s")
+    return System.of("megascale", rows, *fitted, framework=framework)
 
 
 def _slots(batch: int, gpus: int) -> float:
@@ -62,20 +53,11 @@ def llama3() -> System:
     share = {32: 32 / pipeline(32, stages=16, interleaved=8, per_micro_batch=1.0),
              16: 16 / pipeline(16, stages=16, interleaved=8, per_micro_batch=1.0)}  # fmt: skip
     full = 0.43 / share[32]
-    return System(
-        name="Llama 3 405B on H100, MFU",
-        kind="pipeline",
-        source="Grattafiori et al. 2024, table 4",
-        model="MFU = MFU∞ · m/(m + (p−1)/v)",
-        inputs=["16 M tokens a batch in sequences of 8,192; tensor 8, pipeline 16, data 64 and 128",
-                "v = 8: 128 layer slots, 126 layers, on 16 stages, one layer a virtual stage"],
-        fitted=[Fitted("MFU∞", full, "share")],
-        rows=[
-            PublishedRow("8,192 GPUs, 32 micro-batches", 0.43, full * share[32], "share", True),
-            PublishedRow("16,384 GPUs, 16 micro-batches", 0.41, full * share[16], "share"),
-        ],
-        limits="One virtual stage per layer is assumed; with two layers it would say 39 %.",
-    )  # fmt: skip
+    rows = [
+        PublishedRow("8,192 GPUs, 32 micro-batches", 0.43, full * share[32], "share", True),
+        PublishedRow("16,384 GPUs, 16 micro-batches", 0.41, full * share[16], "share"),
+    ]
+    return System.of("llama3", rows, Fitted("MFU∞", full, "share"))
 
 
 #: Speed-up by overlap, and buckets of 25 MB, of 102 MB and 1.34 GB of gradients (Li et al. 2020).
@@ -115,22 +97,12 @@ def ddp() -> System:
         rows.append(PublishedRow(f"{model}, {backend}", gain, predicted, "share",
                                  note="left out; predicted from the other three"))  # fmt: skip
     slower = ratios["ResNet-50", "gloo"] / ratios["ResNet-50", "NCCL"]
-    return System(
-        name="DDP, gain of overlapping, 32 V100",
-        kind="ddp",
-        source="Li et al., VLDB 2020",
-        model="gain = (f + b + m)/(f + max(b + m/k, b/k + m)) − 1, k buckets, b = 2f",
-        inputs=["buckets of 25 MB: 5 for ResNet-50 (102 MB), 51 for BERT-large (1.34 GB)",
-                "communication is longer than backward"],
-        fitted=[
-            Fitted("m/b of ResNet-50, NCCL", ratios["ResNet-50", "NCCL"], ""),
-            Fitted("m/b of BERT, NCCL", ratios["BERT", "NCCL"], ""),
-            Fitted("gloo ÷ NCCL", slower, ""),
-        ],
-        rows=rows,
-        limits="Three numbers for four rows: leave-one-out, each row from the three others. The "
-               "fitted numbers shown are those of the last row left out.",
-    )  # fmt: skip
+    fitted = [
+        Fitted("m/b of ResNet-50, NCCL", ratios["ResNet-50", "NCCL"], ""),
+        Fitted("m/b of BERT, NCCL", ratios["BERT", "NCCL"], ""),
+        Fitted("gloo ÷ NCCL", slower, ""),
+    ]
+    return System.of("ddp", rows, *fitted)
 
 
 #: Bytes of fp32 gradients and seconds of one step of 64 images on a P100 (TensorFlow benchmarks,
@@ -158,17 +130,9 @@ def horovod() -> System:
             fitted=name == "VGG-16")
         for name, (bytes_, step, measured) in HOROVOD.items()
     ]  # fmt: skip
-    return System(
-        name="Horovod, 128 servers of 4 P100, 25G RoCE",
-        kind="ddp",
-        source="Sergeev and Del Balso 2018",
-        model="efficiency = c/(c + x·2S(n−1)/(nB))",
-        inputs=["gradients 95.4, 178 and 553 MB in fp32",
-                "64 images a step and GPU, images/s of TensorFlow's P100 benchmarks (2017); "
-                "ResNet-101 interpolated by its arithmetic"],
-        fitted=[Fitted("x, share of the exchange not hidden", exposed, "share")],
-        rows=rows,
-    )  # fmt: skip
+    return System.of(
+        "horovod", rows, Fitted("x, share of the exchange not hidden", exposed, "share")
+    )
 
 
 #: TFLOP/s of a GPU by GPUs: 174.6 billion parameters, batch 1,536 (Narayanan et al. 2021, table 2).
@@ -191,27 +155,12 @@ def zero() -> System:
     def tflops(gpus: int) -> float:
         return flops / (gpus * (compute_s * first / gpus + _zero_exchanges_s(gpus)) * 1e12)
 
-    return System(
-        name="ZeRO-3, 175B on A100",
-        source="Narayanan et al., SC 2021, table 2",
-        model="T = compute + exchanges, these simulated: each weight gathered for forward, its "
-        "recomputation and backward, its gradient scattered; a copy for each rank's part",
-        inputs=["preset dgx-a100; 96 layers of four weights, hidden size 12,288, vocabulary 51,200",
-                "DeepSpeed then waited for the device before each gather (its pull request 1188); "
-                "weights are gathered three times where activations are recomputed (Rajbhandari et "
-                "al. 2021, 4.1, quantifying AIT)",
-                "torch.distributed then copied every rank's part by a kernel of its own, of 3.8 µs "
-                "on a V100"],
-        fitted=[Fitted("compute of 384 GPUs", compute_s, "s")],
-        rows=[
-            PublishedRow(f"{gpus:,} GPUs", measured, tflops(gpus), "TFLOP/s a GPU",
-                         fitted=gpus == first)
-            for gpus, measured in ZERO_TFLOPS.items()
-        ],
-        limits="What is missing grows with ranks times gathers, 6 to 8 µs for each, as the host's "
-        "own time for lists of tensors would, of which nothing is published. Says nothing of a "
-        "ZeRO-3 of today, which gathers ahead and in one piece.",
-    )  # fmt: skip
+    rows = [
+        PublishedRow(f"{gpus:,} GPUs", measured, tflops(gpus), "TFLOP/s a GPU",
+                     fitted=gpus == first)
+        for gpus, measured in ZERO_TFLOPS.items()
+    ]  # fmt: skip
+    return System.of("zero", rows, Fitted("compute of 384 GPUs", compute_s, "s"))
 
 
 def _zero_exchanges_s(gpus: int) -> float:

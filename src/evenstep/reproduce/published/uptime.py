@@ -36,21 +36,12 @@ def llama3() -> System:
     interval = checkpoints.daly(write, mtbf)
     useful = checkpoints.shares(write, mtbf, interval=interval, restart=RESTART_NS).useful
     slack = checkpoints.longest_restart(write, mtbf, goal=0.9)
-    return System(
-        name="Llama 3 405B, interruptions and effective time",
-        source="Grattafiori et al. 2024, section 3.3.4 and table 5",
-        model="M from failures per component; useful share after Daly (2006)",
-        inputs=["419 unexpected interruptions in 54 days on 2,048 nodes, by cause",
-                f"checkpoint of 14 bytes a parameter at 2 TB/s: {write / 1e9:.1f} s",
-                "restart 10 minutes (not published, assumed)"],
-        fitted=[],
-        rows=[
-            PublishedRow("hours between interruptions", 3.1, mtbf / HOUR_NS, "h"),
-            PublishedRow("effective training time, more than", 0.90, useful, "share", bound=True,
-                         note=f"holds up to {slack / 60e9:.0f} minutes of restart"),
-        ],
-        limits="How long a restart took is not published; a bound is all that can be checked.",
-    )  # fmt: skip
+    rows = [
+        PublishedRow("hours between interruptions", 3.1, mtbf / HOUR_NS, "h"),
+        PublishedRow("effective training time, more than", 0.90, useful, "share", bound=True,
+                     note=f"holds up to {slack / 60e9:.0f} minutes of restart"),
+    ]  # fmt: skip
+    return System.of("interruptions", rows, write_s=write / 1e9)
 
 
 def rsc() -> System:
@@ -60,11 +51,4 @@ def rsc() -> System:
                      reliability.mttf_ns(6.50, gpus=gpus) / HOUR_NS, "h")
         for gpus, hours in ((16384, 1.8), (131072, 0.23))
     ]  # fmt: skip
-    return System(
-        name="RSC-1, projected failures",
-        source="Kokolis et al., HPCA 2025",
-        model="MTTF = 1000/(r·N) days",
-        inputs=["6.50 failures per 1,000 node-days", "8 GPUs a node"],
-        fitted=[],
-        rows=rows,
-    )
+    return System.of("rsc", rows)
