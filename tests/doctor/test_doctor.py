@@ -8,7 +8,7 @@ import pytest
 
 from evenstep.cli.main import main
 from evenstep.doctor import examination
-from evenstep.doctor.check import TEXTS, Severity, join_names
+from evenstep.doctor.check import TEXTS, Severity
 from evenstep.doctor.examination import examine
 from evenstep.doctor.host import this_host
 from tests.doctor.fake_machine import PORT
@@ -103,16 +103,6 @@ def test_a_folder_that_is_no_copy_of_a_host_is_refused(capsys, tmp_path):
 def test_a_file_that_is_not_there_is_named(option, capsys, tmp_path):
     assert main(["doctor", option, str(tmp_path / "nothing")]) == 2
     assert str(tmp_path / "nothing") in capsys.readouterr().err
-
-
-def test_names_are_listed_as_people_do():
-    assert [join_names(names) for names in ([], "a", "ab", "abc")] == [
-        "",
-        "a",
-        "a and b",
-        "a, b and c",
-    ]
-    assert join_names("abcdefgh") == "a, b, c, d, e, f and 2 more"
 
 
 def texts():

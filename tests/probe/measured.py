@@ -37,7 +37,7 @@ def outcome(
     places = {
         rank: ProbedPlace(
             rank=rank, node=rank // per_node, host=f"host{rank // per_node}", device="cpu",
-            kind="cpu", flop=2 * 512**3, copied_bytes=64_000_000,
+            flop=2 * 512**3, copied_bytes=64_000_000,
         )
         for rank in range(world)
     }  # fmt: skip

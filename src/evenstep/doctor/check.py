@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from evenstep.documents import Document, Meta
 from evenstep.trace.spool.files import read_toml
+from evenstep.words import some
 
 #: The source of each check, and the texts of its failures.
 TEXTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = read_toml(
@@ -49,7 +50,8 @@ def wrong(what: str, /, **facts: object) -> Check:
     name, _, case = what.rpartition(".")
     severity, *texts = _texts(name)[case]
     values = {
-        key: join_names(fact) if isinstance(fact, list) else fact for key, fact in facts.items()
+        key: some([*map(str, fact)]) if isinstance(fact, list) else fact
+        for key, fact in facts.items()
     }
     found, why, mend = (text.format(**values) for text in texts[:3])
     source = texts[3] if len(texts) > 3 else _texts(name)["source"]
@@ -76,11 +78,3 @@ def or_ok(checks: Iterable[Check], fine: Check) -> Iterator[Check]:
     """Yield the checks, or the passed check if there are none."""
     found = list(checks)
     yield from found or [fine]
-
-
-def join_names(names: Iterable[object], most: int = 6) -> str:
-    """Join names in a sentence; of many, the first ones and the number of the others."""
-    words = [str(name) for name in names]
-    if len(words) > most:
-        return ", ".join(words[:most]) + f" and {len(words) - most} more"
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from evenstep.doctor.check import TEXTS, Check, Severity, fine, join_names, or_ok, skip, wrong
+from evenstep.doctor.check import TEXTS, Check, Severity, fine, or_ok, skip, wrong
 from evenstep.doctor.host import Host, kernel_log
 from evenstep.host.sources.nvml_library import Nvml, NvmlError
 
@@ -89,7 +89,7 @@ def _power(nvml: Nvml, named: Named) -> Iterator[Check]:
             function = "nvmlDeviceGetCurrentClocksThrottleReasons"
             reasons = _ask(nvml, function, handle, wide=True)
         if words := [word for bit, word in _SLOWED.items() if (reasons or 0) & bit]:
-            yield wrong("gpus.power.held_down", name=name, reasons=join_names(words), index=index)
+            yield wrong("gpus.power.held_down", name=name, reasons=words, index=index)
 
 
 def _alike(nvml: Nvml, named: Named) -> Iterator[Check]:

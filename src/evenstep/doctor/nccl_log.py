@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.doctor import contradictions, variables
-from evenstep.doctor.check import Check, fine, join_names, or_ok, skip, wrong
+from evenstep.doctor.check import Check, fine, or_ok, skip, wrong
 from evenstep.doctor.host import Host
 from evenstep.errors import UsageError, refuse_as
 from evenstep.importers.content import SourceFile, content
 from evenstep.importers.nccl import debug as nccl_debug
+from evenstep.words import some
 
 _HEAD_BYTES = 65_536
 _MOST_WARNINGS = 5
@@ -54,7 +55,7 @@ def _network(facts: Mapping[str, Any], place: str) -> Check:
     if said.lower().startswith("socket"):
         names = adapters or "an interface"
         return wrong("nccl_log.network.sockets", adapters=names, place=place)
-    names = join_names(adapters) or "unnamed adapters"
+    names = some(adapters) or "unnamed adapters"
     return fine("nccl_log.network", f"{said} over {names} in {place}")
 
 

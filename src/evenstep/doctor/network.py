@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from evenstep.doctor.check import Check, fine, join_names, or_ok, skip, wrong
+from evenstep.doctor.check import Check, fine, or_ok, skip, wrong
 from evenstep.doctor.host import Host
 from evenstep.host.locality import locality
 from evenstep.host.sources.nic import InfinibandSource, ports
 from evenstep.host.sources.source import SourceUnavailable
+from evenstep.words import some
 
 _FAST_GBPS = 25.0  # from here on small packets cost noticeable CPU time
 _ETHERNET_MTU, _JUMBO_MTU = 1_500, 9_000
@@ -51,7 +52,7 @@ def checks(host: Host) -> Iterator[Check]:
     yield _speed(found, facts)
     sizes = sorted({one.mtu for one in found if one.mtu})
     yield from or_ok(
-        _mtu(found), fine("network.mtu", join_names(sizes) or "no adapter reports one")
+        _mtu(found), fine("network.mtu", some([*map(str, sizes)]) or "no adapter reports one")
     )
     none = fine("network.errors", "no notable losses since the start")
     yield from or_ok(_errors(host, found), none)
@@ -90,11 +91,7 @@ def _links(found: list[Interface], facts: dict[str, Any]) -> str:
     rates = {port["name"]: port["rate_gbps"] for port in facts["ib_ports"]}
     names = [f"{one.name} {_gbps(one.speed_gbps)}" for one in found if one.up]
     names += [f"{name} {_gbps(rate)}" for name, rate in rates.items()]
-    return (
-        join_names(names) + (" is up" if len(names) == 1 else " are up")
-        if names
-        else "none is down"
-    )
+    return some(names) + (" is up" if len(names) == 1 else " are up") if names else "none is down"
 
 
 def _gbps(speed: float | None) -> str:
@@ -181,7 +178,7 @@ def _rdma(host: Host) -> Iterator[Check]:
             seen[index][metric] = value
     yield from or_ok(
         (check for index, counts in sorted(seen.items()) for check in _port(names[index], counts)),
-        fine("network.rdma_counters", f"no errors on {join_names(names)}"),
+        fine("network.rdma_counters", f"no errors on {some(names)}"),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from evenstep.doctor.check import Check, fine, join_names, or_ok, skip, wrong
+from evenstep.doctor.check import Check, fine, or_ok, skip, wrong
 from evenstep.doctor.host import Host
 from evenstep.host.pci import PciPlace
 from evenstep.host.sources.nic import ports
@@ -105,9 +105,7 @@ def _access_control(host: Host) -> Check:
         return skip("pcie.access_control", "PCI registers cannot be read; try as root")
     redirecting = [a for a, c in zip(bridges, controls, strict=True) if c and c & _REDIRECTING]
     if redirecting:
-        return wrong(
-            "pcie.access_control.on", bridges=join_names(redirecting), first=redirecting[0]
-        )
+        return wrong("pcie.access_control.on", bridges=redirecting, first=redirecting[0])
     return fine("pcie.access_control", f"off at all of {len(bridges)} bridges")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from evenstep.doctor.check import Check, fine, join_names, skip, wrong
+from evenstep.doctor.check import Check, fine, skip, wrong
 from evenstep.documents import Document, Meta, Positive
 from evenstep.errors import UsageError, refuse_as
 from evenstep.words import plural
@@ -199,10 +199,10 @@ def _numa(topology: Topology, where: str) -> Check:
     devices = [*topology.gpus, *topology.nics]
     unknown = [name for name in devices if topology.numa.get(name) is None]
     if topology.numa_nodes > 1 and unknown:
-        return wrong("topology.numa.unknown", devices=join_names(unknown), where=where)
+        return wrong("topology.numa.unknown", devices=unknown, where=where)
     gpu_nodes = {topology.numa[gpu] for gpu in topology.gpus if gpu in topology.numa}
     nic_nodes = {topology.numa[nic] for nic in topology.nics if nic in topology.numa}
     if topology.nics and gpu_nodes - nic_nodes and topology.numa_nodes > 1:
-        nodes = join_names(sorted(str(n) for n in gpu_nodes - nic_nodes))
+        nodes = sorted(str(n) for n in gpu_nodes - nic_nodes)
         return wrong("topology.numa.apart", nodes=nodes, where=where)
     return fine("topology.numa", f"{plural(topology.numa_nodes, 'NUMA node')}{where}")

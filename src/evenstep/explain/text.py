@@ -5,7 +5,6 @@ Numbers have four significant digits, one more than in a report, so that they ca
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,26 +16,12 @@ DIGITS = 4
 
 
 def format_quantity(value: float | None, unit: str) -> str:
-    """A number with its unit: "798.4 ms", "49.66 %", "yes", "unknown"."""
-    if value is None:
-        return "unknown"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
+    """A number with its unit: "798.4 ms", "49.66 %", "unknown"."""
     if unit == "share":
-        return f"{_digits(100 * value)} %"
+        return words.number(value and 100 * value, "%", digits=DIGITS)
     if unit in ("ns", "bytes"):
         return (words.duration if unit == "ns" else words.size)(value, digits=DIGITS)
-    return f"{_digits(value)} {unit}".rstrip()
-
-
-def _digits(value: float) -> str:
-    """Four significant digits, thousands grouped; powers of ten only for the very small."""
-    if value == 0 or abs(value) >= 1000:
-        return f"{value:,.0f}"
-    if abs(value) < 1e-4:
-        return f"{value:.3g}"
-    text = f"{value:.{3 - math.floor(math.log10(abs(value)))}f}"
-    return text.rstrip("0").rstrip(".")
+    return words.number(value, unit, digits=DIGITS)
 
 
 def answer(data: Mapping[str, Any]) -> Iterator[str]:

@@ -7,7 +7,7 @@ logs are searched for all names known from the trace, and for the patterns of pa
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
@@ -86,7 +86,7 @@ def scrubber(trace: Trace, paths: Iterable[str | PurePath] = ()) -> Scrubber:
 
 def _hosts(trace: Trace) -> list[list[str]]:
     """Return full and short names of each host: nodes of ranks first, then other hosts."""
-    names = [*trace.nodes, *(str(name) for name in _values_under(trace.run, _HOST_KEYS))]
+    names = [*trace.nodes, *(text for key, text in _texts(trace.run) if key in _HOST_KEYS)]
     found: dict[str, list[str]] = {}
     for name in filter(None, names):
         short = name.partition(".")[0] if not name.replace(".", "").isdigit() else name
@@ -95,19 +95,11 @@ def _hosts(trace: Trace) -> list[list[str]]:
     return list(found.values())
 
 
-def _values_under(value: Any, keys: Sequence[str]) -> list[Any]:
-    """Return the values under these keys at any depth."""
-    if not isinstance(value, Mapping):
-        return []
-    found = [value[key] for key in keys if value.get(key)]
-    return found + [item for inner in value.values() for item in _values_under(inner, keys)]
-
-
 def _users(trace: Trace, paths: Iterable[str | PurePath]) -> set[str]:
-    texts = [*_strings(trace.run), *map(str, paths)]
-    texts += [text for info in trace.ranks.values() for text in _strings(info.facts)]
-    users = {name for text in texts for name in _HOME.findall(text)}
-    users |= {str(name) for name in _values_under(trace.run, _USER_KEYS)}
+    texts = [*_texts(trace.run), *(("", str(path)) for path in paths)]
+    texts += [text for info in trace.ranks.values() for text in _texts(info.facts)]
+    users = {name for _, text in texts for name in _HOME.findall(text)}
+    users |= {text for key, text in _texts(trace.run) if key in _USER_KEYS}
     return {name for name in users if name and name.lower() not in _ORDINARY}
 
 
@@ -120,14 +112,16 @@ def _files(trace: Trace, paths: Iterable[str | PurePath]) -> set[str]:
     return {part for part in parts if len(part) > _LEAST and part.lower() not in _ORDINARY}
 
 
-def _strings(value: Any) -> list[str]:
+def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the texts at any depth, each with the nearest key above it."""
     if isinstance(value, str):
-        return [value]
-    if isinstance(value, Mapping):
-        return [text for item in value.values() for text in _strings(item)]
-    if isinstance(value, (list, tuple)):
-        return [text for item in value for text in _strings(item)]
-    return []
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _texts(item, str(name))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _texts(item, key)
 
 
 def anonymise_trace(trace: Trace, paths: Iterable[Path] = ()) -> tuple[Trace, Scrubber]:

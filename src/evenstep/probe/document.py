@@ -10,7 +10,7 @@ from evenstep.documents import Amount, Meta, Natural, Positive, plain
 from evenstep.errors import TraceError
 from evenstep.probe.findings import Judgement, ProbeFinding
 from evenstep.probe.outcome import ProbedPlace, ProbeResult
-from evenstep.report.terminal.style import Style
+from evenstep.report.terminal.style import Style, table
 from evenstep.statistics.outliers import Series
 
 
@@ -229,11 +229,12 @@ def render(found: Mapping[str, Any], *, width: int | None = None) -> str:
         limit = f" (named from {finding['limit']:.2f} times on)" if finding["limit"] else ""
         lines += style.wrap(f"{finding['observation']}{limit}", first="- ", indent=2)
         lines += style.wrap(finding["mend"], first="  fix: ", indent=7)
-    lines += [
-        *_rank_lines(found["ranks"]),
-        *_reduction_lines(found["all_reduce"]),
-        *_pair_lines(found["pairs"]),
-    ]
+    for head, rows, left in _tables(found):
+        if rows:
+            shown = table([head, *rows[:_MOST_ROWS]], left=left)
+            lines += ["", *map(str.rstrip, shown)]
+        if len(rows) > _MOST_ROWS:
+            lines.append(f"  … and {len(rows) - _MOST_ROWS} more; --json has all")
     limits, noise = list(found["limits"]), found["noise"].items()
     if parts := [f"{name} {1 + one['limit']:.2f}" for name, one in noise if one["usual_ns"]]:
         limits.append(
@@ -246,41 +247,27 @@ def render(found: Mapping[str, Any], *, width: int | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _rank_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
-    if not rows:
-        return
-    yield from ("", f"{'rank':>5} {'compute':>14} {'memory':>12}  node")
-    for row in rows[:_MOST_ROWS]:
-        compute, memory = row["compute"], row["memory"]
-        tflops = f"{compute['tflops']:.3g} TFLOP/s" if compute else "-"
-        speed = f"{memory['gBps']:.3g} GB/s" if memory else "-"
-        yield f"{row['rank']:>5} {tflops:>14} {speed:>12}  {row['node'][:40]}"
-    yield from _more_rows(rows)
+def _tables(found: Mapping[str, Any]) -> Iterator[tuple[list[str], list[list[str]], set[int]]]:
+    """The head and rows of each table, and which of its columns are left-aligned."""
+    ranks = [
+        [str(row["rank"]), _speed(row["compute"], "tflops", "TFLOP/s"),
+         _speed(row["memory"], "gBps", "GB/s"), row["node"][:40]]
+        for row in found["ranks"]
+    ]  # fmt: skip
+    yield ["rank", "compute", "memory", "node"], ranks, {3}
+    reductions = [
+        [words.size(row["bytes"]), words.duration(row["median_ns"]), words.duration(row["mad_ns"]),
+         _speed(row, "busbw_gBps", "GB/s"), f"{row['ranks']} on {row['nodes']}"]
+        for row in found["all_reduce"]
+    ]  # fmt: skip
+    yield ["all-reduce", "time", "± MAD", "bus", "ranks × nodes"], reductions, {4}
+    pairs = [
+        [str(row["from"]), str(row["to"]), _speed(row, "gBps", "GB/s"),
+         words.duration(row["latency"]["median_ns"]) if row["latency"] else "-"]
+        for row in sorted(found["pairs"], key=lambda row: float(row["gBps"]))
+    ]  # fmt: skip
+    yield ["from", "to", "bandwidth", "latency"], pairs, set()
 
 
-def _reduction_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
-    if not rows:
-        return
-    yield from ("", f"{'all-reduce':>12} {'time':>10} {'± MAD':>10} {'bus':>12}  ranks × nodes")
-    for row in rows[:_MOST_ROWS]:
-        speed = f"{row['busbw_gBps']:.3g} GB/s"
-        times = " ".join(f"{words.duration(row[key]):>10}" for key in ("median_ns", "mad_ns"))
-        size = words.size(row["bytes"])
-        yield f"{size:>12} {times} {speed:>12}  {row['ranks']} on {row['nodes']}"
-
-
-def _pair_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
-    if not rows:
-        return
-    yield from ("", f"{'from':>5} {'to':>5} {'bandwidth':>12} {'latency':>10}")
-    slowest = sorted(rows, key=lambda row: float(row["gBps"]))
-    for row in slowest[:_MOST_ROWS]:
-        latency = words.duration(row["latency"]["median_ns"]) if row["latency"] else "-"
-        speed = f"{row['gBps']:.3g} GB/s"
-        yield f"{row['from']:>5} {row['to']:>5} {speed:>12} {latency:>10}"
-    yield from _more_rows(rows)
-
-
-def _more_rows(rows: list[dict[str, Any]]) -> Iterator[str]:
-    if len(rows) > _MOST_ROWS:
-        yield f"  … and {len(rows) - _MOST_ROWS} more; --json has all"
+def _speed(row: Mapping[str, Any] | None, key: str, unit: str) -> str:
+    return f"{row[key]:.3g} {unit}" if row else "-"

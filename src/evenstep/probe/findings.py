@@ -8,7 +8,7 @@ apart.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 from statistics import median
@@ -103,26 +103,22 @@ _WORDS = {
 }  # fmt: skip
 
 
-def _ranks(outcome: ProbeResult, found: Outliers[int], stage: str) -> list[ProbeFinding]:
+def _ranks(outcome: ProbeResult, found: Outliers[int], stage: str) -> Iterator[ProbeFinding]:
+    """Nodes whose ranks are all slow, and the other slow ranks."""
     verb, kind, mend = _WORDS[stage]
-    slow = dict(found.factors)
-    rows = []  # kind, ranks, factor and observation
-    for members in _whole_nodes(outcome, slow):
-        factor = min(slow.pop(rank) for rank in members)
-        who = f"all {len(members)} ranks of {outcome.node_name(members[0])}"
-        seen = f"{who} take {factor:.2g} times as long as usual: each {verb} slowly"
-        rows.append(("slow_node", tuple(members), factor, seen))
-    for rank, factor in slow.items():
-        seen = f"{outcome.name(rank)} {verb} {factor:.2g} times as long as usual"
-        rows.append((kind, (rank,), factor, seen))
-    return [
-        ProbeFinding(
-            kind=kind, metric=stage, ranks=ranks, nodes=(node,), factor=factor, observation=seen,
-            limit=1 + found.limit, mend=f"{mend} on {node}",
-        )
-        for kind, ranks, factor, seen in rows
-        for node in [outcome.node_name(ranks[0])]
-    ]  # fmt: skip
+    whole = _whole_nodes(outcome, found.factors)
+    named = {rank for members in whole for rank in members}
+    for ranks in [*whole, *([rank] for rank in found.factors if rank not in named)]:
+        node, factor = outcome.node_name(ranks[0]), min(found.factors[rank] for rank in ranks)
+        times = f"{factor:.2g} times as long as usual"
+        seen = f"{outcome.name(ranks[0])} {verb} {times}"
+        if len(ranks) > 1:
+            seen = f"all {len(ranks)} ranks of {node} take {times}: each {verb} slowly"
+        yield ProbeFinding(
+            kind="slow_node" if len(ranks) > 1 else kind, metric=stage, ranks=tuple(ranks),
+            nodes=(node,), factor=factor, observation=seen, limit=1 + found.limit,
+            mend=f"{mend} on {node}",
+        )  # fmt: skip
 
 
 def _whole_nodes(outcome: ProbeResult, slow: Mapping[int, float]) -> list[list[int]]:
@@ -139,42 +135,34 @@ def _whole_nodes(outcome: ProbeResult, slow: Mapping[int, float]) -> list[list[i
 
 def _links(
     outcome: ProbeResult, standings: Mapping[str, Outliers[Any]], metric: str
-) -> list[ProbeFinding]:
+) -> Iterator[ProbeFinding]:
+    """Adapters whose links are slow, and the other slow links."""
     found: Outliers[Edge] = standings[metric]
     sides = common_ends(found.factors, found.ratios)
-    explained = {edge for side in sides for edge in side.edges}
-    findings = _adapters(outcome, found, sides, metric, busy=standings["compute"].factors)
-    seen: set[Edge] = set()
+    for team in dict.fromkeys(side.team for side in sides):
+        mine = [side for side in sides if side.team == team]
+        yield _adapter(outcome, found, mine, metric, busy=team in standings["compute"].factors)
+    seen = {edge for side in sides for edge in side.edges}
     for edge in found.factors:
-        if edge in explained or (metric == "latency" and edge[::-1] in seen):
-            continue
-        seen.add(edge)
-        findings.append(_link(outcome, found, edge, metric))
-    return findings
+        if edge not in seen:
+            seen |= {edge, edge[::-1]} if metric == "latency" else {edge}
+            yield _link(outcome, found, edge, metric)
 
 
-def _adapters(
-    outcome: ProbeResult, found: Outliers[Edge], sides: Sequence[SlowEnd], metric: str,
-    *, busy: Mapping[int, float],
-) -> list[ProbeFinding]:  # fmt: skip
-    by_team: dict[int, list[SlowEnd]] = {}
-    for side in sides:
-        by_team.setdefault(side.team, []).append(side)
-    findings = []
-    for team, mine in by_team.items():
-        edges = tuple(edge for side in mine for edge in side.edges)
-        factors = sorted(found.ratios[edge] for edge in edges)
-        factor = factors[len(factors) // 2]
-        what, mend = _of_team(outcome, team, busy=team in busy)
-        findings.append(
-            ProbeFinding(
-                kind="slow_adapter", metric=metric, ranks=(team,), links=edges, factor=factor,
-                nodes=(outcome.node_name(team),), limit=1 + found.limit, mend=mend,
-                observation=f"{what} takes {factor:.2g} times as long as usual to "
-                f"{_ways(mine, metric)}, with every partner",
-            )
-        )  # fmt: skip
-    return findings
+def _adapter(
+    outcome: ProbeResult, found: Outliers[Edge], sides: Sequence[SlowEnd], metric: str, *,
+    busy: bool,
+) -> ProbeFinding:  # fmt: skip
+    team = sides[0].team
+    edges = tuple(edge for side in sides for edge in side.edges)
+    factor = sorted(found.ratios[edge] for edge in edges)[len(edges) // 2]
+    what, mend = _of_team(outcome, team, busy=busy)
+    return ProbeFinding(
+        kind="slow_adapter", metric=metric, ranks=(team,), links=edges, factor=factor,
+        nodes=(outcome.node_name(team),), limit=1 + found.limit, mend=mend,
+        observation=f"{what} takes {factor:.2g} times as long as usual to "
+        f"{_ways(sides, metric)}, with every partner",
+    )  # fmt: skip
 
 
 def _of_team(outcome: ProbeResult, team: int, *, busy: bool) -> tuple[str, str]:
@@ -182,7 +170,7 @@ def _of_team(outcome: ProbeResult, team: int, *, busy: bool) -> tuple[str, str]:
     name = outcome.node_name(team)
     if busy:
         return (
-            f"{name if outcome.between_nodes else f'rank {team}'}, which also computes slowly,",
+            f"{outcome.team_name(team)}, which also computes slowly,",
             f"fix the rank first, it may delay its own messages: evenstep doctor on {name}",
         )
     if outcome.between_nodes:
@@ -203,10 +191,10 @@ def _ways(sides: Sequence[SlowEnd], metric: str) -> str:
 
 def _link(outcome: ProbeResult, found: Outliers[Edge], edge: Edge, metric: str) -> ProbeFinding:
     factor = found.factors[edge]
-    a, b = (outcome.node_name(rank) if outcome.between_nodes else f"rank {rank}" for rank in edge)
+    a, b = map(outcome.team_name, edge)
     way = f"between {a} and {b}" if metric == "latency" else f"from {a} to {b}"
     said = "a round trip takes" if metric == "latency" else "a message takes"
-    caution = _caution(outcome, edge, suspect_ends(edge, found.ratios), metric)
+    caution = _caution(outcome, suspect_ends(edge, found.ratios), metric)
     return ProbeFinding(
         kind="slow_link", metric=metric, ranks=edge, links=(edge,), factor=factor,
         nodes=tuple(outcome.node_name(rank) for rank in edge), limit=1 + found.limit,
@@ -217,17 +205,14 @@ def _link(outcome: ProbeResult, found: Outliers[Edge], edge: Edge, metric: str) 
     )  # fmt: skip
 
 
-def _caution(outcome: ProbeResult, edge: Edge, unclear: Sequence[SlowEnd], metric: str) -> str:
+def _caution(outcome: ProbeResult, unclear: Sequence[SlowEnd], metric: str) -> str:
     """Name adapters or ranks that cannot be told from the link, for lack of other pairs."""
     if not unclear:
         return ""
-    places = {node: outcome.node_name(node) for node in edge}
-    if not outcome.between_nodes:
-        places = {rank: f"rank {rank}" for rank in edge}
-    verbs = {True: "sends", False: "receives"} if metric == "transfer" else dict.fromkeys(
-        (True, False), "answers"
-    )  # fmt: skip
-    which = " or ".join(f"{places[side.team]} {verbs[side.sending]}" for side in unclear)
+    both = ("sends", "receives") if metric == "transfer" else ("answers", "answers")
+    which = " or ".join(
+        f"{outcome.team_name(side.team)} {both[not side.sending]}" for side in unclear
+    )
     part = "adapter" if outcome.between_nodes else "rank"
     return f"; link and {part} cannot be told apart: no faster message that {which} was measured"
 

@@ -120,7 +120,6 @@ class ProbedPlace:
     node: int
     host: str
     device: str
-    kind: str
     flop: int  # of one matrix product
     copied_bytes: int  # of one copy, each way
 
@@ -175,6 +174,10 @@ class ProbeResult:
         """Return the name of a rank, with its host if there are several."""
         place = self.places.get(rank)
         return f"rank {rank}" + (f" ({place.host})" if place and self.nodes > 1 else "")
+
+    def team_name(self, rank: int) -> str:
+        """Return the name of what is paired: the node of a rank, or on one node the rank."""
+        return self.node_name(rank) if self.between_nodes else f"rank {rank}"
 
     def node_name(self, rank: int) -> str:
         """Return the node of a rank, with its number if hosts have the same name."""

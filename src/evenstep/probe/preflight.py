@@ -69,7 +69,10 @@ def with_ranks(
             null = subprocess.DEVNULL
             children.append(subprocess.Popen(command, env=one, stdin=null, stdout=null))
         board = Board(second_client(store), number, str(identity.attempt))
-        return _gather(board, number, plan, report, lambda: _one_failed(children))
+        return _gather(
+            board, number, plan, report,
+            lambda: any(child.poll() not in (None, 0) for child in children),
+        )  # fmt: skip
     finally:
         _stop(children)
 
@@ -156,10 +159,6 @@ def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
-
-
-def _one_failed(children: Sequence[subprocess.Popen[Any]]) -> bool:
-    return any(child.poll() not in (None, 0) for child in children)
 
 
 def _stop(children: Sequence[subprocess.Popen[Any]]) -> None:

@@ -18,7 +18,7 @@ from evenstep.probe import kernels
 from evenstep.probe.exchange import Exchange
 from evenstep.probe.outcome import FAILED, Board
 from evenstep.stores import second_client
-from evenstep.trace.spool.identity import Identity, boot_id, hostname
+from evenstep.trace.spool.identity import Identity, hostname
 
 #: Shares of the time; the rest is for starting.
 COMPUTE, MEMORY, SWEEP, NODE_SWEEP, PAIRS = 0.12, 0.06, 0.27, 0.10, 0.40
@@ -95,8 +95,7 @@ class ProbeRank(threading.Thread):
     def _place(self, device: kernels.ProbeDevice) -> dict[str, Any]:
         me = self._identity
         return {
-            "node": me.node, "local_rank": me.local_rank, "host": hostname(), "boot_id": boot_id(),
-            "pid": os.getpid(), "device": device.describe(), "kind": device.kind,
+            "node": me.node, "host": hostname(), "device": device.describe(),
             "flop": 2 * device.side**3, "copied_bytes": device.copied_bytes,
         }  # fmt: skip
 

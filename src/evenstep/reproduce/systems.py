@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from evenstep.explain.topic import Answer
-from evenstep.trace.spool.files import parse_toml
+from evenstep.trace.spool.files import read_toml
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -53,7 +53,5 @@ class Claim:
 
 CLAIMS: tuple[Claim, ...] = tuple(
     Claim(name=name, **entries)
-    for name, entries in parse_toml(
-        (files(__package__) / "claims.toml").read_text(encoding="utf-8")
-    ).items()
+    for name, entries in read_toml(Path(__file__).with_name("claims.toml")).items()
 )

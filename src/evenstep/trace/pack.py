@@ -147,27 +147,22 @@ def _settled_bytes(file: int) -> Iterator[bytes]:
     regions = sorted((min(at, size), min(at + n * each, size), each) for at, n, each in parts)
     at = 0
     for begin, end, record_bytes in regions:
-        yield from _plain(file, at, begin)
-        yield from _records(file, begin, end, record_bytes)
+        yield from _bytes_of(file, at, begin)
+        yield from _bytes_of(file, begin, end, record_bytes)
         at = end
-    yield from _plain(file, at, size)
+    yield from _bytes_of(file, at, size)
 
 
-def _plain(file: int, begin: int, end: int) -> Iterator[bytes]:
-    step = CHUNK_RECORDS * layout.RECORD_BYTES
-    for start in range(begin, end, step):
-        data = os.pread(file, min(step, end - start), start)
-        if data:
-            yield data
-
-
-def _records(file: int, begin: int, end: int, record_bytes: int) -> Iterator[bytes]:
-    step = CHUNK_RECORDS * record_bytes
+def _bytes_of(file: int, begin: int, end: int, record_bytes: int = 0) -> Iterator[bytes]:
+    """Yield a part of a file, read twice where it has records of some bytes each."""
+    step = CHUNK_RECORDS * (record_bytes or layout.RECORD_BYTES)
     for start in range(begin, end, step):
         length = min(step, end - start)
-        data, again = os.pread(file, length, start), os.pread(file, length, start)
+        data = os.pread(file, length, start)
+        if record_bytes and data != (again := os.pread(file, length, start)):
+            data = _whole(bytearray(data), again, record_bytes)
         if data:
-            yield data if data == again else _whole(bytearray(data), again, record_bytes)
+            yield data
 
 
 def _whole(data: bytearray, again: bytes, record_bytes: int) -> bytes:

@@ -21,11 +21,8 @@ from evenstep.trace.spool import layout, summary
 
 def _pad(fields: Iterable[tuple[str, str]], itemsize: int) -> np.dtype[Any]:
     """A packed dtype followed by unused bytes up to `itemsize`."""
-    packed = np.dtype(list(fields))
-    names = list(packed.names or ())
-    formats = [packed[name] for name in names]
-    offsets = [packed.fields[name][1] for name in names] if packed.fields else []
-    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize})
+    names, formats = zip(*fields, strict=True)
+    return np.dtype({"names": names, "formats": formats, "itemsize": itemsize})
 
 
 RECORD = _pad(layout.RECORD_FIELDS, layout.RECORD_BYTES)

@@ -9,7 +9,6 @@ energy and cost, but not as progress.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -20,7 +19,7 @@ from evenstep import words
 from evenstep.diagnose.compare.comparison import NEGLIGIBLE
 from evenstep.diagnose.engine import diagnose
 from evenstep.diagnose.levels import SEVERAL
-from evenstep.diagnose.measure.attempts import Attempt, read_attempts, some_spools, with_attempts
+from evenstep.diagnose.measure.attempts import read_attempts, with_attempts
 from evenstep.diagnose.measure.effects import account
 from evenstep.diagnose.predict.scaling import script
 from evenstep.diagnose.sentences import verdict
@@ -29,7 +28,6 @@ from evenstep.errors import TraceError
 from evenstep.statistics.interval import student
 from evenstep.trace.columns import Array
 from evenstep.trace.loading import load
-from evenstep.trace.reader import open_spool
 from evenstep.trace.spool.folder import RunFolder
 
 SCHEMA = "evenstep.history/1"
@@ -174,7 +172,7 @@ def past_run(
         return None
     total = account(attempts)
     ranks = attempts[-1].ranks
-    samples = _samples(folder, attempts)
+    samples = sum(one.samples * one.steps * one.ranks for one in attempts)
     counts = total.net_steps / max(total.steps, 1)
     unit, progress = "step", float(total.net_steps)
     if samples > 0:
@@ -202,27 +200,6 @@ def _script(folder: Path) -> str:
     if "scenario" in facts:
         return f"{facts['scenario'].get('name') or 'a scenario'} (simulated)"
     return script(facts.get("command") or [])
-
-
-def _samples(folder: Path, attempts: Sequence[Attempt]) -> float:
-    """Samples of all ranks and attempts; 0 where the batch size is unknown.
-
-    Of a rank whose file is damaged, some steps can be read: its samples count by step.
-    """
-    samples = 0.0
-    for attempt in attempts:
-        if tables := _tables(folder, attempt.number):
-            each = [table["samples"].sum() / max(table["count"].sum(), 1) for table in tables]
-            samples += float(np.mean(each)) * attempt.steps * attempt.ranks
-    return samples
-
-
-def _tables(folder: Path, attempt: int) -> list[Array]:
-    tables = []
-    for file in some_spools(folder, attempt):
-        with suppress(TraceError):
-            tables.append(open_spool(file)[0].summaries)
-    return [table for table in tables if len(table)]
 
 
 # -- workloads -------------------------------------------------------------------------------------

@@ -65,6 +65,7 @@ class Attempt:
     rate_at_start: float | None  # steps per second
     rate_at_end: float | None
     energy_joules: float | None  # of all ranks
+    samples: float = 0.0  # of a rank in a step; 0 where the batch is unknown
     preempted: str | None = None  # the signal of its preemption
     failure: str = ""  # who ended it, and how: of the attempt before the last restart
 
@@ -152,6 +153,7 @@ def _attempt(folder: Path, number: int) -> Attempt | None:
     world = max(int(spool.identity.get("world", 1)) for spool in spools)
     writing = _checkpoints(spools)
     again, again_ns = _since(rows, writing[-1][0] if writing else -1)
+    samples = [s.summaries["samples"].sum() / s.summaries["count"].sum() for s in spools]
     return Attempt(
         number=number, ranks=world,
         started_s=min(_wall_s(spool.summaries[0], "start_ns") for spool in spools),
@@ -160,8 +162,8 @@ def _attempt(folder: Path, number: int) -> Attempt | None:
         checkpoint_ns=float(np.mean([length for _, length in writing])) if writing else None,
         steps_since_checkpoint=again, since_checkpoint_ns=again_ns,
         first_progress=first, last_progress=last, **_windows(_single_steps(rows)),
-        energy_joules=_energy(spools, world), preempted=preemption(folder, number).get("signal"),
-        failure="",
+        energy_joules=_energy(spools, world), samples=float(np.mean(samples)),
+        preempted=preemption(folder, number).get("signal"),
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from evenstep.diagnose.graph.lanes import ENTRY, STEP_END, WAIT
 from evenstep.diagnose.graph.replay import CELLS, Change, replay
 from evenstep.diagnose.graph.segments import segments
 from evenstep.diagnose.graph.structure import Graph
-from evenstep.trace.columns import Array, Columns
+from evenstep.trace.columns import Array, Columns, begins
 from evenstep.trace.operation_messages import lanes
 from evenstep.trace.operations import (
     ANYWHERE,
@@ -137,7 +137,7 @@ def _previous_ends(table: Columns, begun_s: Array) -> Array:
 def _alike(table: Columns) -> list[Array]:
     """For each structure of steps, the rows of its steps: (operations, steps)."""
     form = np.stack([table[name] for name in _FORM], axis=1).astype(np.int32)
-    bounds = np.append(_firsts(table.turn), len(table)).tolist()
+    bounds = np.append(np.flatnonzero(begins(table.turn)), len(table)).tolist()
     alike: dict[bytes, list[int]] = {}
     for first, last in pairwise(bounds):
         alike.setdefault(form[first:last].tobytes(), []).append(first)
@@ -180,7 +180,7 @@ def _entry_rows(
     apart = found.source != found.target - 1  # else it queues
     source, target = found.source[apart], found.target[apart]
     first, last = (np.setdiff1d(np.arange(count), one) for one in (target, found.source))
-    none, ends = np.full(count, -1), _firsts(ops.worker)
+    none, ends = np.full(count, -1), np.flatnonzero(begins(ops.worker))
     parts = [  # the row, what its lane does, enters, after what, and waits for
         (target, ENTRY, ready[target], place[source], none[target]),
         (first, ENTRY, ready[first], none[first], none[first]),
@@ -206,20 +206,17 @@ def _durations_and_delays(
     role = table.role[rows[:, 0]]
     together = np.isin(role, (*MESSAGES, *COLLECTIVES))[:, None]
     order = np.argsort(waits.group, kind="stable")
-    last = np.maximum.reduceat(start[order], _firsts(waits.group[order]), axis=0)[waits.group]
+    last = np.maximum.reduceat(start[order], np.flatnonzero(begins(waits.group[order])), axis=0)[
+        waits.group
+    ]
     transfer = end - last
     own = np.where(together, np.where(transfer <= -CLOCK_ERROR_S, 0.0, transfer), end - start)
     free = left.copy()
-    first = _firsts(waits.target)
+    first = np.flatnonzero(begins(waits.target))
     if len(first):
         free[waits.target[first]] = np.maximum.reduceat(end[waits.source], first, axis=0)
     delay = start - free
     return own, np.where(delay <= -CLOCK_ERROR_S, 0.0, delay)
-
-
-def _firsts(ascending: Array) -> Array:
-    """Indices at which a new value begins."""
-    return np.flatnonzero(np.diff(ascending, prepend=-1))
 
 
 def _usual(table: Columns, own: Array) -> Array:

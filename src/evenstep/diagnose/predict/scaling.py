@@ -25,7 +25,7 @@ import numpy.typing as npt
 from evenstep.diagnose.finding import Diagnosis
 from evenstep.diagnose.levels import CLEARLY, FEWEST, MINOR, MOST, NAMED, SEVERAL
 from evenstep.statistics.interval import SEED, Share, blocks, of_draws
-from evenstep.trace.columns import Array
+from evenstep.trace.columns import Array, medians_of
 from evenstep.trace.spool.layout import Kind
 from evenstep.trace.trace import Trace
 
@@ -55,12 +55,9 @@ def scaling_point(trace: Trace, diagnosis: Diagnosis) -> ScalingPoint:
     """The point of a run; without a finished step its `step_ns` is empty."""
     steps = trace.of_kind(Kind.STEP)
     done = steps.exit_ns > 0
-    numbers = steps.step[done]
     length = (steps.exit_ns - steps.enter_ns)[done].astype(float)
-    order = np.lexsort([length, numbers])
-    first = np.flatnonzero(np.diff(numbers[order].astype(np.int64), prepend=-1))
-    count = np.diff(np.append(first, len(order)))
-    middle = (length[order][first + (count - 1) // 2] + length[order][first + count // 2]) / 2
+    _, place, count = np.unique(steps.step[done], return_inverse=True, return_counts=True)
+    middle = medians_of(length, place, len(count))
     whole = middle[count == count.max()] if len(count) else middle
     step_ns = whole[3:] if len(whole) > 15 else whole  # warm-up, as in the grid
     time = diagnosis.summary.get("step_time") or {}

@@ -6,7 +6,7 @@ Where a trace cannot answer a question, the answer says why.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from evenstep.diagnose.lateness.case import Case, open_case
 from evenstep.diagnose.predict.changes import Spec, answer, parse
 from evenstep.diagnose.sentences import say
+from evenstep.documents import Document
 from evenstep.errors import UsageError
 from evenstep.statistics.interval import Share, share_of
 from evenstep.trace.columns import Array
@@ -21,7 +22,7 @@ from evenstep.trace.trace import Trace
 
 
 @dataclass(slots=True, frozen=True)
-class WhatIfGain:
+class WhatIfGain(Document):
     """The share of step time that a change gives back, below zero where it costs time; None, with a
     `reason`, where the trace cannot tell."""
 
@@ -33,9 +34,6 @@ class WhatIfGain:
     step_ns_after: int | None
     method: str | None
     reason: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def answers(trace: Trace, specs: Sequence[str]) -> list[WhatIfGain]:

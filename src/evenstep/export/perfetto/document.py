@@ -73,8 +73,6 @@ def _events(
     """Encode begins, ends and instants in order of time; at equal times ends come first."""
     tables, times, ties = [], [], []
     for one in drawn:
-        if not len(one.rank):
-            continue
         track = _tracks_of(one, tracks)
         tables.append(_begin(one, track, 1 + categories.index(one.category), values))
         times.append(one.start_ns)

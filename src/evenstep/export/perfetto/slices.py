@@ -66,21 +66,23 @@ class Slices:
 
 
 def slices(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices]:
-    return [
+    found = [
         *_steps(trace, clocks, names),
         *_collectives(trace, clocks, names),
-        *_messages(trace, clocks, names),
-        *_named_slices(trace, clocks, names, Kind.SPAN, "spans"),
-        *_named_slices(trace, clocks, names, Kind.PAUSE, "pauses"),
-        *_pacing(trace, clocks, names),
+        _messages(trace, clocks, names),
+        _spans(trace, clocks, names),
+        _pauses(trace, clocks, names),
+        _pacing(trace, clocks, names),
     ]
+    return [one for one in found if len(one.rank)]
 
 
-def _place(rows: Columns, clocks: Clocks) -> Columns:
-    """Add start_ns and end_ns on the common clock; an open end stays 0."""
+def _placed(trace: Trace, clocks: Clocks, *kinds: Kind) -> Columns:
+    """Records with start_ns and end_ns on the common clock; an open end stays 0."""
+    rows = trace.of_kind(*kinds)
     start, end = clocks.placed(rows)
     end = np.where(rows.exit_ns > 0, np.maximum(end, start + 1), 0)
-    return rows.with_column("start_ns", start).with_column("end_ns", end)
+    return rows.with_columns(start_ns=start, end_ns=end)
 
 
 def _close(rows: Columns) -> Array:
@@ -98,15 +100,14 @@ def _nest(rows: Columns) -> Columns:
     crossing = depth < 0
     lane = np.zeros(len(rows), np.int64)
     lane[crossing] = 1 + lanes(start[crossing], end[crossing])
-    return rows.with_column("depth", np.maximum(depth, 0)).with_column("lane", lane)
+    return rows.with_columns(depth=np.maximum(depth, 0), lane=lane)
 
 
 def _spread_lanes(rows: Columns) -> Columns:
     """Sort rows and add a lane for each of those in flight together."""
     rows = rows.select(np.lexsort([rows.start_ns, rows["rank"]]))
     start, end = side_by_side(rows["rank"], rows.start_ns, _close(rows))
-    rows = rows.with_column("depth", np.zeros(len(rows), np.int64))
-    return rows.with_column("lane", lanes(start, end))
+    return rows.with_columns(depth=np.zeros(len(rows), np.int64), lane=lanes(start, end))
 
 
 def _draw(track: str, category: str, rows: Columns, name: Array, **values: Array) -> Slices:
@@ -117,10 +118,7 @@ def _draw(track: str, category: str, rows: Columns, name: Array, **values: Array
 
 
 def _steps(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices]:
-    rows = trace.of_kind(Kind.STEP, Kind.PHASE)
-    if not len(rows):
-        return []
-    rows = _nest(_place(rows, clocks))
+    rows = _nest(_placed(trace, clocks, Kind.STEP, Kind.PHASE))
     is_step = rows.kind == int(Kind.STEP)
     steps, phases = rows.select(is_step), rows.select(~is_step)
     called = names.of(phases.op, lambda op: _member(Phase, op))
@@ -136,53 +134,45 @@ def _member(kinds: Any, value: int) -> str:
     return str(kinds(value).name).lower() if known else f"{kinds.__name__.lower()} {value}"
 
 
-def _pacing(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices]:
+def _pacing(trace: Trace, clocks: Clocks, names: Numbered[str]) -> Slices:
     """Return pacing decisions as instants, named by their reason."""
-    rows = trace.of_kind(Kind.PACING)
-    if not len(rows):
-        return []
+    rows = _placed(trace, clocks, Kind.PACING)
     zero = np.zeros(len(rows), np.int64)
-    rows = _place(rows, clocks).with_column("lane", zero).with_column("depth", zero)
     name = names.of(rows.name, lambda index: trace.names[index] or "pacing")
-    drawn = _draw("pacing", "pacing", rows, name, held_ns=np.maximum(rows.held_ns, 0))
-    return [replace(drawn, instant=True)]
+    held_ns = np.maximum(rows.held_ns, 0)
+    drawn = _draw(
+        "pacing", "pacing", rows.with_columns(lane=zero, depth=zero), name, held_ns=held_ns
+    )
+    return replace(drawn, instant=True)
 
 
-def _named_slices(
-    trace: Trace, clocks: Clocks, names: Numbered[str], kind: Kind, track: str
-) -> list[Slices]:
-    """Return spans of the script, or pauses of the garbage collector."""
-    rows = trace.of_kind(kind)
-    if not len(rows):
-        return []
-    rows = _nest(_place(rows, clocks))
-    if kind is Kind.PAUSE:
-        name = names.of(rows.op, lambda generation: f"garbage collection {generation}")
-    else:
-        name = names.of(rows.name, lambda index: trace.names[index] or "span")
-    return [_draw(track, track[:-1], rows, name)]
+def _spans(trace: Trace, clocks: Clocks, names: Numbered[str]) -> Slices:
+    rows = _nest(_placed(trace, clocks, Kind.SPAN))
+    return _draw("spans", "span", rows, names.of(rows.name, lambda at: trace.names[at] or "span"))
+
+
+def _pauses(trace: Trace, clocks: Clocks, names: Numbered[str]) -> Slices:
+    rows = _nest(_placed(trace, clocks, Kind.PAUSE))
+    return _draw("pauses", "pause", rows, names.of(rows.op, "garbage collection {}".format))
 
 
 # -- communication ---------------------------------------------------------------------------------
 
 
-def _messages(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices]:
-    rows = trace.of_kind(Kind.POINT_TO_POINT)
-    if not len(rows):
-        return []
-    rows = _spread_lanes(_place(rows, clocks))
+def _messages(trace: Trace, clocks: Clocks, names: Numbered[str]) -> Slices:
+    rows = _spread_lanes(_placed(trace, clocks, Kind.POINT_TO_POINT))
     size = np.maximum(rows.bytes_in, rows.bytes_out)
     name = names.of(rows.op, lambda op: _member(Op, op))
     peer = np.maximum(rows.peer_or_root, 0)
-    return [_draw("messages", "message", rows, name, bytes=size, peer=peer)]
+    return _draw("messages", "message", rows, name, bytes=size, peer=peer)
 
 
 def _collectives(trace: Trace, clocks: Clocks, names: Numbered[str]) -> list[Slices]:
     """Return collectives with wait and transfer, and arrows from the awaited rank."""
-    rows = trace.of_kind(Kind.COLLECTIVE)
+    rows = _placed(trace, clocks, Kind.COLLECTIVE)
     if not len(rows):
         return []
-    rows = _spread_lanes(_match(trace, _place(rows, clocks), clocks))
+    rows = _spread_lanes(_match(trace, rows, clocks))
     kind = rows.op.astype(np.int64) << 48 | np.minimum(rows.size, (1 << 48) - 1)
     name = names.of(kind, lambda key: f"{_member(Op, key >> 48)} {words.size(key & (1 << 48) - 1)}")
     group = np.array([names(each.name or each.uid) for each in trace.groups] or [0])
@@ -209,7 +199,7 @@ def _match(trace: Trace, rows: Columns, clocks: Clocks) -> Columns:
     collectives get the start and end that the diagnosis uses, on device or host.
     """
     size = np.maximum(rows.bytes_in, rows.bytes_out).astype(np.int64)
-    rows = rows.with_column("seq", np.arange(len(rows))).with_column("size", size)
+    rows = rows.with_columns(seq=np.arange(len(rows)), size=size)
     table = arrivals(replace(trace, events=rows), clocks)
     wait, instance = np.full(len(rows), -1, np.int64), np.full(len(rows), -1, np.int64)
     awaited = np.zeros(len(rows), bool)
@@ -222,10 +212,9 @@ def _match(trace: Trace, rows: Columns, clocks: Clocks) -> Columns:
         instance[at] = np.where(comparable, table.operation, -1)
         awaited[at] = table.awaited
         start[at], end[at] = table.here_ns, table.here_ns + np.maximum(table.took_ns, 1)
-    added = {"wait_ns": wait, "instance": instance, "awaited": awaited}
-    for name, values in {**added, "start_ns": start, "end_ns": end}.items():
-        rows = rows.with_column(name, values)
-    return rows
+    return rows.with_columns(
+        wait_ns=wait, instance=instance, awaited=awaited, start_ns=start, end_ns=end
+    )
 
 
 def _inside(rows: Columns, flows: Flows, names: Numbered[str]) -> list[Slices]:

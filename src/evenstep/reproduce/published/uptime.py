@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from evenstep import checkpoints
 from evenstep.reproduce.published.rows import PublishedRow, System
-from evenstep.scenario.parts import Part
 from evenstep.simulate.formulas import reliability
 from evenstep.simulate.formulas.reliability import HOUR_NS
 
@@ -21,17 +20,13 @@ STORAGE_BYTES_PER_S = 2e12
 RESTART_NS = 600e9
 
 
-def llama3_components() -> tuple[Part, ...]:
-    """Failure rates by cause, per part: 8 GPUs and their memory a node, one of the others."""
-    return reliability.observed_parts(
+def llama3() -> System:
+    """From interruptions to the share of the time that is effective."""
+    parts = reliability.observed_parts(  # 8 GPUs and their memory a node, one of the others
         LLAMA3_CAUSES, nodes=LLAMA3_NODES, days=LLAMA3_DAYS, per_node={"GPU": 8, "HBM": 8},
         software=("software",),
     )  # fmt: skip
-
-
-def llama3() -> System:
-    """From interruptions to the share of the time that is effective."""
-    mtbf = reliability.mtbf_ns(llama3_components(), LLAMA3_NODES)
+    mtbf = reliability.mtbf_ns(parts, LLAMA3_NODES)
     write = 405e9 * CHECKPOINT_BYTES / STORAGE_BYTES_PER_S * 1e9
     interval = checkpoints.daly(write, mtbf)
     useful = checkpoints.shares(write, mtbf, interval=interval, restart=RESTART_NS).useful
