@@ -163,7 +163,7 @@ def _attempt(folder: Path, number: int) -> Attempt | None:
         steps_since_checkpoint=again, since_checkpoint_ns=again_ns,
         first_progress=first, last_progress=last, **_windows(_single_steps(rows)),
         energy_joules=_energy(spools, world), samples=float(np.mean(samples)),
-        preempted=preemption(folder, number).get("signal"),
+        preempted=preemption(folder, number).get("signal"), failure="",
     )  # fmt: skip
 
 
