@@ -20,13 +20,11 @@ from evenstep.statistics.interval import Array
 
 FEWEST = 40  # values, below which there is no tail to speak of
 SMALLEST = 1e-12  # survival probability at which a table ends
-BODY_POINTS, TAIL_POINTS = 200, 160
-FINE_POINTS = 3000  # from which the tail's are chosen
+BODY_POINTS, TAIL_POINTS = 200, 600
 NEAREST, FARTHEST = 1e-3, 1e7  # distances from the threshold, in standard deviations
 TEMPER = 0.5  # factor on the log likelihood: clustered exceedances count for fewer
 UNLIKELY = 0.02  # weight below which a family is left out
 SHIFTS = (0.03, 0.1, 0.3, 1.0, 3.0)  # tried below the smallest value, in standard deviations
-ROUNDS = 30  # of expectation maximisation
 HEAVIEST = 0.95  # shape of a Pareto tail whose mean is still finite
 FEWEST_HITS = 3
 
@@ -119,16 +117,22 @@ def _pareto_moments(excess: Array) -> tuple[float, float]:
 
 
 def rare_hits(values: Array, _: float) -> TailFamily | None:
-    """Two normal populations (expectation maximisation); None without a second one."""
+    """Two normal populations, split at the widest gap; None where these are not far apart."""
     split = _widest_gap(values)
     if split is None:
         return None
-    share, low, high = _two(values, split)
-    if not FEWEST_HITS / len(values) <= share <= 0.5 or high[0] - low[0] < 3 * (low[1] + high[1]):
+    above = values > split
+    share, usual, hit = float(above.mean()), values[~above], values[above]
+    sd = max(float(usual.std()), 1e-3 * spread_of(values))
+    wide = max(float(hit.std()), sd)  # a hit comes on top of the usual noise
+    delay = float(hit.mean() - usual.mean())
+    if not FEWEST_HITS / len(values) <= share <= 0.5 or delay < 3 * (sd + wide):
         return None
-    found = {"probability": share, "delay_ns": high[0] - low[0], "sd_ns": low[1]}
-    parts = ((1 - share, _gaussian, low), (share, _gaussian, high))
-    return TailFamily("rare_hits", found, parts)
+    found = {"probability": share, "delay_ns": delay, "sd_ns": sd}
+    usual_part = 1 - share, _gaussian, (float(usual.mean()), sd)
+    return TailFamily(
+        "rare_hits", found, (usual_part, (share, _gaussian, (float(hit.mean()), wide)))
+    )
 
 
 def _widest_gap(values: Array) -> float | None:
@@ -139,26 +143,6 @@ def _widest_gap(values: Array) -> float | None:
         return None
     at = int(np.argmax(gaps[: max(len(gaps) - FEWEST_HITS + 1, 1)]))
     return float(ordered[at] + gaps[at] / 2)
-
-
-def _two(values: Array, split: float) -> tuple[float, tuple[float, float], tuple[float, float]]:
-    """Share of the upper population, and mean and deviation of both."""
-    belongs = (values > split).astype(float)
-    least = 1e-3 * spread_of(values)
-    for _ in range(ROUNDS):
-        share = min(max(float(belongs.mean()), 1e-9), 1 - 1e-9)
-        low = _moments(values, 1 - belongs, least)
-        high = _moments(values, belongs, low[1])  # a hit comes on top of the usual noise
-        upper = np.log(share) + _gaussian(values, *high)[1]
-        lower = np.log(1 - share) + _gaussian(values, *low)[1]
-        belongs = 1 / (1 + np.exp(np.clip(lower - upper, -500, 500)))
-    return share, low, high
-
-
-def _moments(values: Array, weight: Array, least: float) -> tuple[float, float]:
-    total = max(float(weight.sum()), 1e-9)
-    mean = float((weight * values).sum()) / total
-    return mean, max(sqrt(float((weight * (values - mean) ** 2).sum()) / total), least)
 
 
 def spread_of(values: Array) -> float:
@@ -247,39 +231,16 @@ def fit(values: Array, family: str | None = None) -> TabulatedNoise:
     return TabulatedNoise(tail.name, tail.parameters, at, survives, len(flat), weights)
 
 
-def _tail_points(
-    tail: TailFamily, threshold: float, spread: float, least: float
-) -> tuple[Array, Array]:
-    """Distances above the threshold and log P(beyond | above it), down to `least`."""
-
-    def beyond(steps: Array) -> Array:
-        return np.asarray(tail.logs(threshold + steps)[0] - tail.logs(np.array([threshold]))[0])
-
-    coarse = spread * np.geomspace(NEAREST, FARTHEST, 101)
-    ends = np.flatnonzero(beyond(coarse) < least)
-    steps = np.geomspace(coarse[0], coarse[ends[0]] if len(ends) else coarse[-1], FINE_POINTS)
-    shape = beyond(steps)
-    kept = np.flatnonzero(shape > least)
-    chosen = kept[_spread_out(shape[kept])]
-    return steps[chosen], shape[chosen]
-
-
-def _spread_out(levels: Array) -> Array:
-    """Indices into a falling series: half of them where it falls, half of them evenly spread."""
-    falls = np.abs(np.diff(levels, prepend=levels[:1]))
-    each = falls / max(float(falls.sum()), 1e-12) + 1 / max(len(levels), 1)
-    wanted = np.linspace(0, float(each.sum()), TAIL_POINTS)
-    return np.unique(np.minimum(np.searchsorted(np.cumsum(each), wanted), len(levels) - 1))
-
-
 def _table(flat: Array, threshold: float, tail: TailFamily) -> tuple[Array, Array]:
-    ordered = np.sort(flat)
-    share = float((flat > threshold).mean())
+    """Quantiles up to the threshold, and points of the tail, at distances from it that grow by a
+    constant factor; with log P(X > x) at each."""
+    share, spread = float((flat > threshold).mean()), spread_of(flat)
     levels = np.linspace(0, 1 - share, BODY_POINTS)
-    body = np.minimum(np.quantile(ordered, levels), threshold)
-    spread = spread_of(flat)
-    steps, shape = _tail_points(tail, threshold, spread, float(np.log(SMALLEST / share)))
-    at = np.concatenate([body, threshold + steps])
-    survives = np.concatenate([np.log1p(-levels), np.log(share) + shape])
+    body = np.minimum(np.quantile(flat, levels), threshold)
+    points = threshold + spread * np.geomspace(NEAREST, FARTHEST, TAIL_POINTS)
+    shape = tail.logs(points)[0] - tail.logs(np.array([threshold]))[0]
+    kept = shape > np.log(SMALLEST / share)
+    at = np.concatenate([body, points[kept]])
+    survives = np.concatenate([np.log1p(-levels), np.log(share) + shape[kept]])
     end = at[-1] + 1e-6 * spread
     return np.append(at, end), np.append(np.minimum.accumulate(survives), np.log(SMALLEST))

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -179,30 +178,23 @@ class Law:
 
 def fit(ranks: Array, throughput: Array, terms: Sequence[int] = (1, 2)) -> Law:
     """The law with the least relative squared error, 0 <= σ <= 1 and κ >= 0; of two sizes with σ,
-    or κ where throughput falls. `terms` may be fitted: 1 for σ, 2 for κ."""
+    or κ where throughput falls. `terms` may be fitted: 1 for σ, 2 for κ.
+
+    N/X = d + σN/λ + κN(N − 1)/λ with d = (1 − σ)/λ, so that all coefficients are at least 0.
+    """
+    from scipy.optimize import nnls  # when first asked: .1 s
+
     n, x = np.asarray(ranks, float), np.asarray(throughput, float)
     weight = x / n  # relative errors are alike at all sizes
-    columns = np.stack([np.ones(len(n)), n - 1, n * (n - 1)], axis=1) * weight[:, None]
-    most = min(len(np.unique(n)) - 1, 2)
-    best: tuple[float, Array] | None = None
-    for count in range(most + 1):
-        for chosen in combinations(terms, count):
-            found = _solve(columns, (0, *chosen))
-            if found is not None and (best is None or found[0] < best[0] - np.finfo(float).eps):
-                best = found
-    assert best is not None  # λ alone always fits: all columns are positive
-    constant, linear, square = map(float, best[1])
-    return Law(1 / constant, linear / constant, square / constant)
-
-
-def _solve(columns: Array, chosen: tuple[int, ...]) -> tuple[float, Array] | None:
-    """Squared error and coefficients with only these columns; None where they are out of bounds."""
-    solution = np.linalg.lstsq(columns[:, chosen], np.ones(len(columns)), rcond=None)[0]
+    columns = np.stack([np.ones(len(n)), n, n * (n - 1)], axis=1) * weight[:, None]
+    sizes = len(np.unique(n))
+    sets = [(0, *terms)] if sizes > 2 else [(0, one) for one in terms] if sizes > 1 else [(0,)]
+    fits = [(chosen, *nnls(columns[:, chosen], np.ones(len(n)))) for chosen in sets]
+    chosen, found, _ = min(fits, key=lambda each: round(float(each[2]), 9))
     coefficients = np.zeros(3)
-    coefficients[list(chosen)] = solution
-    if coefficients[0] <= 0 or (coefficients < 0).any() or coefficients[1] > coefficients[0]:
-        return None
-    return float(((columns @ coefficients - 1) ** 2).sum()), coefficients
+    coefficients[list(chosen)] = found
+    constant, linear, square = coefficients.tolist()
+    return Law(1 / (constant + linear), linear / (constant + linear), square / (constant + linear))
 
 
 @dataclass(frozen=True)  # no slots: laws are fitted once
