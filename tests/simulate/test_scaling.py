@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigError
-from evenstep.simulate.simulation import set_up
+from evenstep.simulate.simulation import set_up, simulate
 from evenstep.simulate.study import scaling
 from evenstep.simulate.study.scaling import Study, parts
 from evenstep.simulate.study.scaling_sizes import default_sizes, resize, torus_shape
@@ -42,6 +42,23 @@ def test_strong_scaling_divides_one_batch():
     for point in points:
         step = 300e6 * 16 / point["ranks"] + ring_ns(point["ranks"])
         assert point["throughput"]["value"] == pytest.approx(8 * 16 / step * 1e9)
+
+
+def test_a_batch_divided_among_as_many_ranks_is_that_of_the_scenario():
+    """Also where a rank draws the lengths of its samples, 8 of them."""
+    study, points = curve("work.sequence_lengths=[500,1500,4000]", sizes=(16,), strong=True)
+    assert points[0]["step_ns"]["value"] == simulate(study.scenario).step_time.mean_ns
+
+
+@pytest.mark.parametrize("samples", [0, 8])
+@pytest.mark.parametrize("strong", [False, True])
+def test_ranks_that_are_not_waited_for_are_left_out_once(samples, strong):
+    """Of 16 ranks 4 are spared: three quarters of what they do counts."""
+    sets = (f"work.samples_per_rank={samples}", "strategy.kind=backup_workers")
+    _, (point,) = curve(*sets, "strategy.backups=4", sizes=(16,), strong=strong)
+    each = samples * 16 or (1 if strong else 16)
+    per_step = point["throughput"]["value"] * point["step_ns"]["value"] / 1e9
+    assert per_step == pytest.approx(0.75 * each)
 
 
 def test_without_samples_weak_scaling_counts_what_ranks_do():
@@ -145,6 +162,16 @@ def test_cluster_and_neighbours_grow_with_the_job():
                      neighbours=[{"node_count": 4, "message_bytes": 1000}])  # fmt: skip
     larger = resize(asked, 64, strong=False)
     assert (larger.ranks, larger.cluster.nodes, larger.neighbours[0].node_count) == (64, 96, 16)
+
+
+@pytest.mark.parametrize("named", [
+    {"cluster": {"kinds": [{"nodes": "15", "factor": 2}]}},
+    {"fabric": {"changes": [{"links": "node15.nic0.*", "factor": 0.5}]}},
+    {"neighbours": [{"nodes": "14-15", "message_bytes": 1000}], "job": {"ranks": 8}},
+])  # fmt: skip
+def test_a_smaller_job_leaves_the_nodes_that_are_named(named):
+    smaller = resize(scenario("cluster.nodes=16", **named), 4, strong=False)
+    assert (set_up(smaller).scenario.ranks, smaller.cluster.nodes) == (4, 16)
 
 
 def test_ranks_that_are_not_there_are_not_slow():

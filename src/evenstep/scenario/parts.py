@@ -47,13 +47,16 @@ class Work:
     kind: str = choice("ddp", "what a step consists of", WORKS)
     input_ms: float = number(0.0, "loading a batch")
     input_bytes: int = size(0, "read by each rank from storage that all share")
-    forward_ms: float = number(0.0, "forward")
+    forward_ms: float = number(0.0, "forward of all micro-batches of a step; likewise backward")
     backward_ms: float = number(0.0, "of ddp, fsdp, tensor, experts and pipeline: backward")
     optimizer_ms: float = number(0.0, "of ddp, fsdp, tensor, experts and pipeline: optimizer")
-    gradient_bytes: int = size(0, "gradients (of fsdp: parameters) exchanged in a step")
+    gradient_bytes: int = size(
+        0, "gradients (of fsdp: parameters) exchanged in a step; of collective: each time"
+    )
     buckets: int = count(
         1,
-        "of ddp and collective: parts they are exchanged in; of fsdp, tensor and experts: layers",
+        "of ddp: parts they are exchanged in; of collective: how often; of fsdp, tensor and "
+        "experts: layers",
         least=1,
         most=100_000,
     )

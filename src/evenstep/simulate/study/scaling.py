@@ -23,10 +23,9 @@ from evenstep.scenario.hardware import Cluster
 from evenstep.scenario.parts import Work
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.flows import Flow
-from evenstep.simulate.result import SPARING
 from evenstep.simulate.simulation import Setup, set_up, simulate_set_up, step_ns
 from evenstep.simulate.study import sweep as sweeps
-from evenstep.simulate.study.scaling_sizes import resize
+from evenstep.simulate.study.scaling_sizes import resize, share_samples
 from evenstep.simulate.study.sweep import SweepRun, interval
 from evenstep.simulate.wires.carriage import alone_ns
 from evenstep.trace.columns import Array
@@ -77,13 +76,11 @@ class Study:
 
     def amount(self, ranks: int) -> tuple[float, str]:
         """Progress of a step at a size, over that counted in its row; and the unit."""
-        samples, strategy = self.scenario.work.samples_per_rank, self.scenario.strategy
-        spared = strategy.backups if strategy.kind in SPARING else 0
-        awaited = (ranks - spared) / ranks
-        unit = "samples/s" if samples else "steps/s" if self.strong else "rank-steps/s"
-        if self.strong:
-            return (samples * self.scenario.ranks * awaited or 1.0), unit
-        return (1.0 if samples else ranks * awaited), unit
+        samples, now = self.scenario.work.samples_per_rank, self.scenario.ranks
+        if not samples:
+            return (1.0, "steps/s") if self.strong else (ranks, "rank-steps/s")
+        whole = share_samples(samples, now, ranks) * ranks
+        return (samples * now / whole if self.strong else 1.0), "samples/s"
 
 
 def measured_row(unit: SweepRun) -> dict[str, Any] | None:

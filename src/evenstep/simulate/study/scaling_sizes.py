@@ -1,6 +1,7 @@
 """The same scenario at another number of ranks.
 
-The cluster grows with the job, and so do neighbours given by their number of nodes. Weak scaling
+The cluster grows with the job, and so do neighbours given by their number of nodes; it shrinks
+with it unless the scenario names nodes or links. Weak scaling
 keeps the batch of a rank. Strong scaling divides the batch: compute of forward and backward, input,
 exchanged activations, and in a pipeline the number of micro-batches instead of their size. The
 optimizer and the gradients stay.
@@ -76,8 +77,11 @@ def _nodes(scenario: Scenario, ranks: int) -> int:
         other.node_count if not other.nodes else len(nodes_in(other.nodes, "neighbours.nodes"))
         for other in _neighbours(scenario, ranks)
     )
-    grown = math.ceil(scenario.cluster.nodes * _growth(scenario, ranks))
-    return max(_need(scenario, ranks) + others, grown)
+    cluster, given = scenario.cluster, [other for other in scenario.neighbours if other.nodes]
+    growth = _growth(scenario, ranks)
+    if given or cluster.kinds or scenario.fabric.changes:
+        growth = max(growth, 1.0)
+    return max(_need(scenario, ranks) + others, math.ceil(cluster.nodes * growth))
 
 
 def _neighbours(scenario: Scenario, ranks: int) -> tuple[Neighbour, ...]:
@@ -120,9 +124,14 @@ def _share_work(work: Work, now: int, ranks: int) -> Work:
         backward_ms=work.backward_ms * share,
         micro_batches=micro_batches,
         message_bytes=message_bytes,
-        samples_per_rank=0,
+        samples_per_rank=share_samples(work.samples_per_rank, now, ranks),
         teraflop=work.teraflop * share,
     )
+
+
+def share_samples(samples: int, now: int, ranks: int) -> int:
+    """Samples of a rank, whole ones, where the same batch is divided; 0 where that is not known."""
+    return max(1, round(samples * now / ranks)) if samples else 0
 
 
 def _noises(noises: Sequence[Noise], ranks: int) -> tuple[Noise, ...]:
