@@ -221,3 +221,15 @@ def test_a_message_of_no_bytes_has_a_time_too(floors):
 )
 def test_a_table_of_nccl_tests_is_told_by_its_own_words(head, known):
     assert nccl_tests.recognises(SourceFile(Path("out"), head)) is known
+
+
+def test_a_log_without_its_beginning_has_as_many_ranks_as_the_last_says(floors):
+    """coreweave/nccl-tests#43 shows the last of 72 ranks: one rank on one node was taken."""
+    found = floors(
+        "#  Rank 71 Group  0 Pid  14840 on slurm-gb200-207-171 device  3 [0x01] NVIDIA GB200\n"
+        + HEADER + UNITS
+        + " 536870912 134217728 float sum -1 1806.7 297.16 586.06 0 1835.9 292.43 576.74 0\n"
+    )  # fmt: skip
+    assert [(one["op"], one["ranks"], one["nodes"]) for one in found] == [
+        ("all_reduce", 72, None)
+    ] * 2

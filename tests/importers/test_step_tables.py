@@ -537,3 +537,41 @@ def test_any_json_is_a_trace_or_a_sentence(tmp_path_factory, value, indent):
     path.write_text(json.dumps(value, indent=indent))
     with suppress(EvenstepError):
         open_trace([path])
+
+
+# -- as found in issues and repositories -----------------------------------------------------------
+
+
+def test_rates_and_norms_of_gradients_are_no_durations(tmp_path):
+    """Of a trainer_state.json: 17.69 steps a second were an evaluation of 17.69 s."""
+    path = tmp_path / "trainer_state.json"
+    told = {"step": 500, "grad_norm": 1.9, "eval_loss": 0.3, "eval_runtime": 28.2633,
+            "eval_steps_per_second": 17.691}  # fmt: skip
+    path.write_text(json.dumps({"log_history": [told, told | {"step": 1000}]}))
+    with pytest.raises(EvenstepError, match="without times of steps: give the log"):
+        open_trace([path])
+
+
+def test_objects_by_number_are_steps_where_their_name_says_so(opened):
+    """Of a repository's step_times.json: two ranks were taken, and the first for a straggler."""
+    began, took = {"1": 1782513857, "2": 1782513902}, {"1": 43, "2": 26}
+    value = {at: {"start": began[at], "end": began[at] + took[at], "duration_s": took[at]}
+             for at in took}  # fmt: skip
+    assert steps(opened(json.dumps({"step_times": value}), "step_times.json")) == [
+        (0, 1, 43.0),
+        (0, 2, 26.0),
+    ]
+
+
+def test_a_row_per_epoch_has_the_time_since_the_beginning(opened):
+    """The first columns of results.csv of Ultralytics."""
+    text = "epoch,time,train/box_loss\n1,93.2846,1.01057\n2,116.739,0.90306\n3,144.906,0.87\n"
+    assert steps(opened(text)) == [(0, 1, 23.4544), (0, 2, 28.167)]
+
+
+def test_the_time_since_the_beginning_may_be_in_hours_and_minutes(opened):
+    """Of trainer_log.jsonl in hiyouga/LLaMA-Factory#774: 62 and 58 s for ten steps."""
+    rows = [{"current_steps": step, "total_steps": 3235, "epoch": 0.99, "elapsed_time": at}
+            for step, at in ((3200, "5:13:22"), (3210, "5:14:24"), (3220, "5:15:22"))]  # fmt: skip
+    found = opened("\n".join(map(json.dumps, rows)), "trainer_log.jsonl")
+    assert steps(found) == [(0, 3200, 6.2), (0, 3210, 5.8)]

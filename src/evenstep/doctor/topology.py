@@ -196,13 +196,14 @@ def _peers(topology: Topology, where: str) -> Check:
 
 
 def _numa(topology: Topology, where: str) -> Check:
-    devices = [*topology.gpus, *topology.nics]
-    unknown = [name for name in devices if topology.numa.get(name) is None]
+    silent = topology.nics if not set(topology.nics) & topology.numa.keys() else ()  # nvidia-smi
+    unknown = [name for name in (*topology.gpus, *topology.nics)
+               if name not in silent and topology.numa.get(name) is None]  # fmt: skip
     if topology.numa_nodes > 1 and unknown:
         return wrong("topology.numa.unknown", devices=unknown, where=where)
     gpu_nodes = {topology.numa[gpu] for gpu in topology.gpus if gpu in topology.numa}
     nic_nodes = {topology.numa[nic] for nic in topology.nics if nic in topology.numa}
-    if topology.nics and gpu_nodes - nic_nodes and topology.numa_nodes > 1:
+    if topology.nics and not silent and gpu_nodes - nic_nodes and topology.numa_nodes > 1:
         nodes = sorted(str(n) for n in gpu_nodes - nic_nodes)
         return wrong("topology.numa.apart", nodes=nodes, where=where)
     return fine("topology.numa", f"{plural(topology.numa_nodes, 'NUMA node')}{where}")

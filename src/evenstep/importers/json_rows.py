@@ -18,8 +18,9 @@ Row = dict[str, Any]
 
 def rows(value: Any) -> Iterator[Row]:
     """Each row with the single values of all objects around it. The objects in an object have a
-    name before their values' (`timings/forward_ms`), unless their names are ranks. In a list of
-    times, and lists beside it, each has its place as the step or, of a known step, as the rank."""
+    name before their values' (`timings/forward_ms`), unless their names are ranks, or numbers of
+    the objects of "steps". In a list of times, and lists beside it, each has its place as the step
+    or, of a known step, as the rank."""
     if isinstance(value, dict) and not any(isinstance(v, dict | list) for v in value.values()):
         yield value
     else:
@@ -33,10 +34,12 @@ def _inside(value: Any, around: Row, name: str) -> Iterator[Row]:
         for each in value:
             yield from _inside(each, around, name)
     elif _by_rank(value):
+        objects = all(isinstance(each, dict) and not _by_rank(each) for each in value.values())
+        place = "step" if objects and _STEP.match(name) and "step" not in around else "rank"
         for key, each in value.items():
-            rank = int(_RANK.fullmatch(key)[1])  # type: ignore[index]
+            number = int(_RANK.fullmatch(key)[1])  # type: ignore[index]
             held = each if isinstance(each, dict | list) else {name or UNNAMED: each}
-            yield from _inside(held, {**around, "rank": rank}, name)
+            yield from _inside(held, {**around, place: number}, name)
     else:
         yield from _of_object(value, around)
 

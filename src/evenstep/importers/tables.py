@@ -113,11 +113,14 @@ def column_of(file: TableFile, names: Sequence[str]) -> str:
 def spell(name: str) -> tuple[str, float | None]:
     """The words of a column's name in lower case, and its unit in seconds (None without one).
 
-    `exec_time_us` is ("exec time", 1e-6).
+    `exec_time_us` is ("exec time", 1e-6); `steps_per_second` and `grad_norm` have no unit.
     """
     words = re.sub(r"[^a-z]+", " ", name.lower()).split()
-    unit = UNITS_S.get(words[-1]) if words else None
-    return " ".join(words[:-1] if unit is not None and len(words) > 1 else words), unit
+    before, last = ["", "", *words][-2:]
+    unit = UNITS_S.get(last)
+    if before == "per" or (last == RELATIVE and before != "time"):
+        unit = None
+    return " ".join(words[:-1] if unit is not None and before else words), unit
 
 
 def read_table(
@@ -176,8 +179,11 @@ def _load(
     picked = []
     for at, name in enumerate(numbers):  # a comma between semicolons is decimal
         plain = f"replace({value(name)}, ',', '.')" if file.separator == ";" else value(name)
-        date = f"epoch(TRY_CAST(CAST({value(name)} AS VARCHAR) AS TIMESTAMPTZ))"  # since 1970
-        picked.append(f"coalesce(TRY_CAST({plain} AS DOUBLE), {date}) AS n{at}")
+        dates = [
+            f"epoch(TRY_CAST(CAST({value(name)} AS VARCHAR) AS {kind}))"
+            for kind in ("TIMESTAMPTZ", "INTERVAL")
+        ]  # since 1970, and like 5:13:22
+        picked.append(f"coalesce(TRY_CAST({plain} AS DOUBLE), {', '.join(dates)}) AS n{at}")
     picked += [f"nullif(CAST({value(name)} AS VARCHAR), '') AS t{at}"
                for at, name in enumerate(texts)]  # fmt: skip
     query = f"SELECT {', '.join(picked)} FROM {origin} LIMIT {MOST_ROWS}"

@@ -44,8 +44,6 @@ class _Test:
     op: Op | None = None
     hosts: set[str] = field(default_factory=set)
     members: set[tuple[str, str]] = field(default_factory=set)  # group and rank
-    sizes: Counter[str] = field(default_factory=Counter)  # ranks by group
-    ranks: int | None = None  # of one communicator; ranks that are split make several
     columns: tuple[str, ...] = ()
     in_place: tuple[bool, ...] = (False, True)  # of each of the two groups of results
     unit_ns: float | None = None
@@ -53,15 +51,20 @@ class _Test:
 
     def enter(self, group: str, rank: str, host: str) -> None:
         self.hosts.add(host)
-        if (group, rank) not in self.members:
-            self.members.add((group, rank))
-            self.sizes[group] += 1
-            self.ranks = max(self.ranks or 0, self.sizes[group])
+        self.members.add((group, rank))
+
+    @property
+    def ranks(self) -> int | None:
+        """Number of ranks of one communicator; ranks that are split make several. None unknown."""
+        sizes = Counter(group for group, _ in self.members)
+        if len(sizes) == 1:  # also of a log whose beginning is missing
+            return 1 + max(int(rank) for _, rank in self.members)
+        return max(sizes.values(), default=None)
 
     @property
     def nodes(self) -> int | None:
         """Number of hosts; None unknown."""
-        return len(self.hosts) or None
+        return len(self.hosts) or None if len(self.members) >= (self.ranks or 0) else None
 
 
 def recognises(source: SourceFile) -> bool:

@@ -40,9 +40,10 @@ Array = npt.NDArray[np.float64]
 NAME = "step table"
 RANKS = ("rank", "global_rank", "rank_id", "worker", "worker_id", "process", "replica", "run_id")
 STEPS = ("step", "global_step", "_step", "iteration", "iter", "train_step", "batch", "batch_idx",
-         "training_iteration")  # fmt: skip
+         "training_iteration", "current_steps", "epoch")  # fmt: skip
 TIMES = ("timestamp", "_timestamp", "wall_time", "start", "start_time", "start_ts",
-         "time", "time_s", "time_(s)", "time_sec", "time_ms", "time_(ms)", "time_us")  # fmt: skip
+         "time", "time_s", "time_(s)", "time_sec", "time_ms", "time_(ms)", "time_us",
+         "elapsed_time")  # fmt: skip
 PHASES = ("phase", "stage_name", "section")
 METRICS, VALUES = ("key", "metric", "metric_name", "tag"), ("value", "metric_value")
 _UNIT_NAMES = ("sec", "secs", "second", "seconds", "ms", "us", "ns")  # may be all of a name
@@ -107,6 +108,8 @@ def layout_of(source: SourceFile) -> StepColumns | None:
         return None
     rank, step, time, part = (column_of(file, names) for names in (RANKS, STEPS, TIMES, PHASES))
     durations = [found for name in file.names if (found := _duration(name)) is not None]
+    if step == "current_steps":  # LlamaFactory: its elapsed_time is that of the run
+        durations = []
     metric, value = column_of(file, METRICS), column_of(file, VALUES)
     if metric and value and not durations:
         durations = [Duration(value, "", WHOLE, 1.0)]
