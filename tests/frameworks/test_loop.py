@@ -18,6 +18,7 @@ from evenstep.frameworks import accelerate, deepspeed
 from evenstep.frameworks import loop as loops
 from evenstep.frameworks.loop import Loop
 from evenstep.hooks.tested import Tested
+from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.spool.spool import Spool
 
@@ -34,7 +35,7 @@ class Rank:
         self.failure = ""
         self.ended = []
 
-    def end_step(self, now_ns):
+    def end_step(self, now_ns, _began_ns=0):
         self.ended.append(self.recorder.clock.samples)
         self.recorder.clock.end_step(now_ns)
 
@@ -101,15 +102,34 @@ def test_what_is_known_afterwards_is_counted_once(loop, rank):
     """All since the mark, and none of it twice: the account is as if it had been known before."""
     stack = rank.recorder.stack
     mark = loop.mark()
-    stack.enter(Phase.CHECKPOINT, mark.now_ns + 10)
-    stack.leave(mark.now_ns + 20)
+    ((_, since_ns, _),) = mark
+    stack.enter(Phase.CHECKPOINT, since_ns + 10)
+    stack.leave(since_ns + 20)
     loop.reclassify(Phase.CHECKPOINT, mark)
-    assert stack.leaf_ns[Phase.CHECKPOINT] == stack.boundary_ns - mark.now_ns
+    assert stack.leaf_ns[Phase.CHECKPOINT] == stack.boundary_ns - since_ns
+    found = read_spool(rank.spool.path).records
+    assert found["group_seq"].sum() == stack.leaf_ns[Phase.CHECKPOINT]
+
+
+def test_nothing_is_added_to_the_account_while_the_job_waits(loop, rank):
+    """Where compiled kernels record, the background thread applies what a callback reports."""
+    recorder, owner = rank.recorder, Owner()
+    loop.around(owner, "save", Phase.CHECKPOINT)
+    recorder.defer(later=True)
+    loop.batch(8)
+    mark = loop.mark()
+    owner.save(1)
+    loop.reclassify(Phase.CHECKPOINT, mark)
+    loop.batch(4)
+    assert recorder.behind == 6
+    assert (recorder.clock.samples, recorder.behind) == (12, 0)
+    (_, since_ns, _), stack = mark[0], recorder.stack
+    assert stack.leaf_ns[Phase.CHECKPOINT] == stack.boundary_ns - since_ns
 
 
 def test_what_began_in_another_step_is_let_be(loop, rank):
     mark = loop.mark()
-    rank.end_step(mark.now_ns + 1)
+    rank.end_step(mark[0][1] + 1)
     loop.reclassify(Phase.CHECKPOINT, mark)
     assert rank.recorder.stack.leaf_ns[Phase.CHECKPOINT] == 0
 

@@ -23,7 +23,6 @@ from evenstep.hooks.torch.install import COMPILED, DISPATCHER, TorchHooks
 from evenstep.hooks.torch.native import NativeGroups
 from evenstep.hooks.torch.observer import Observer
 from evenstep.hooks.torch.works import Batches
-from evenstep.host.resources import ResourceMeter
 from evenstep.trace.reader import read_spool
 from evenstep.trace.spool.layout import HALF_FLAGS, HEARTBEAT_OFFSET, WORD_EXIT, Flag, Kind, Op
 from tests.test_walks import passed
@@ -406,34 +405,71 @@ def test_compiled_kernels_beat_until_it_is_time_the_step_is_late_or_a_bell_rings
     assert recorder.began_ns < beat_ns < recorder.began_ns + hour_ns
 
 
-def test_counters_are_not_read_from_a_file_of_the_jobs_that_got_our_number(
-    hooked, recorder, tmp_path
-):
-    hooked()
+@pytest.fixture
+def marked(mechanism, recorder, hooked) -> Iterator[Callable[..., Any]]:
+    """Ends a step as `evenstep.step()` does; returns what the account is told of it."""
+    if mechanism != COMPILED:
+        pytest.skip("of compiled kernels")
+    told: list[Any] = []
     work = StepWork(recorder, pytest.fail, rank=0, samples_per_step=None, at_once=False)
-    before = recorder.begin_step(recorder.began_ns + 10, 0, work.meter)[2]
-    assert before[-1] < 10**15  # ns: of a thread that has lived for seconds
+    recorder.ended = lambda *ended: told.append(ended)
+    assert recorder.marks is not None
+    mark = recorder.marks(recorder, told.append)
+    hooked()
+
+    def end(began_ns: int) -> Any:
+        mark(began_ns)
+        recorder.catch_up()
+        return told.pop()
+
+    end.meter = work.meter  # type: ignore[attr-defined]
+    yield end
+    work.meter.close()
+
+
+def test_compiled_code_ends_the_steps_that_a_script_marks(marked, recorder, spool):
+    words, began_ns = recorder.words, recorder.began_ns
+    assert marked(5) == 5  # the first mark is Python's
+    recorder.manual = True
+    words[Word.ATTENDED] = 1
+    assert marked(6) == 6  # so is one with more to do
+    words[Word.ATTENDED], words[Word.EVENTS], words[Word.OWN_NS] = 9, 3, 70
+    before, cpu_ns = marked.meter.now(), time.thread_time_ns()
+    end_ns, held_ns, step, seq, used, events, own_ns = marked(cpu_ns)
+    assert (held_ns, step, events, own_ns) == (0, 1, 3, 70)
+    assert 0 < words[Word.OWN_NS] <= time.thread_time_ns() - cpu_ns
+    assert (recorder.step, recorder.began_ns, words[Word.EVENTS]) == (1, end_ns, 0)
+    for low, count, high in zip(before, used, marked.meter.now(), strict=True):
+        assert low - 1000 <= count <= high + 1000  # ns: Python's come in microseconds
+    (record,) = read_spool(spool.path).records[-1:]
+    assert [record[name] for name in ("seq", "kind", "step", "enter_ns", "exit_ns")] == [
+        seq, Kind.STEP, 0, began_ns, end_ns
+    ]  # fmt: skip
+
+
+def test_a_step_marked_after_the_end_of_recording_or_by_another_thread_is_left_to_python(
+    marked, recorder
+):
+    recorder.manual, recorder.words[Word.ATTENDED] = True, 9
+    found: list[int] = []
+    other = threading.Thread(target=lambda: found.append(marked(7)))
+    other.start()
+    other.join()
+    assert found == [7]
+    recorder.words[Word.ARMED] = 0
+    assert marked(8) == 8
+    assert recorder.step == 0
+
+
+def test_counters_are_not_read_from_a_file_of_the_jobs_that_got_our_number(
+    marked, recorder, tmp_path
+):
+    recorder.manual, recorder.words[Word.ATTENDED] = True, 9
+    assert marked(1)[4][-1] < 10**15  # ns: of a thread that has lived for seconds
     theirs = tmp_path / "theirs"
     theirs.write_text(f"1 {10**15} 1\n")
     with theirs.open() as file:
-        os.dup2(file.fileno(), number := work.meter.fd)
-    assert recorder.begin_step(recorder.began_ns + 20, 0, work.meter)[2][-1] == 0
-    work.meter.close()
+        os.dup2(file.fileno(), number := marked.meter.fd)
+    assert marked(1)[4][-1] == 0
+    marked.meter.close()
     os.close(number)
-
-
-def test_a_step_is_written_whoever_records_and_never_into_a_shut_spool(hooked, recorder, spool):
-    hooks, meter = hooked(), ResourceMeter(threading.get_native_id())
-    recorder.begin_step(recorder.began_ns + 10, 3, meter)
-    hooks.remove()
-    _, _, counters, *_ = recorder.begin_step(recorder.began_ns + 20, 0, meter)
-    assert len(counters) == len(meter.now())
-    found = read_spool(spool.path).records
-    steps = found[found["kind"] == Kind.STEP]
-    assert steps[["step", "held_ns", "flags"]].tolist() == [(0, 3, 0), (1, 0, 0)]
-    assert (steps["exit_ns"] - steps["enter_ns"]).tolist() == [10, 20]
-    recorder.summaries.release()
-    spool.shut()
-    with pytest.raises(ValueError, match="released"):
-        recorder.begin_step(recorder.began_ns, 0, meter)
-    meter.close()

@@ -54,6 +54,22 @@ def current() -> Agent | None:
     return _agent
 
 
+def end_step(began_ns: int) -> None:
+    """End a step here, and from now on only here; one that an optimizer has just ended, once.
+    `began_ns`: this thread's time when the script called."""
+    attached = _agent
+    if attached is not None and not attached.failure:
+        try:
+            if not attached.recorder.taken_over():
+                attached.end_step(time.monotonic_ns(), began_ns)
+        except Exception as error:
+            attached.give_up(error)
+
+
+#: What `evenstep.step()` calls: this, or compiled code in its place.
+step: Callable[[int], None] = end_step
+
+
 def attach(**settings: object) -> bool:
     """Observe this rank from here on; True if it is observed, now or once the ranks are known.
 
@@ -90,8 +106,8 @@ def attach(**settings: object) -> bool:
 
 def detach() -> None:
     """Stop observing and restore everything that was replaced."""
-    global _agent
-    agent, _agent = _agent, None
+    global _agent, step
+    agent, _agent, step = _agent, None, end_step
     try:
         arming.disarm_all()
         while _at_detach:
@@ -165,7 +181,7 @@ def _open_once(config: Config, identity: Identity, place: RankInWorld | None) ->
 
 def _open(config: Config, identity: Identity, place: RankInWorld | None) -> bool:
     """Claim the spool and start. Raises `EvenstepError` in one sentence where it cannot."""
-    global _agent, _passive
+    global _agent, _passive, step
     if place is not None:
         identity = identity.at(rank=place.rank, world=place.world)
     part = config.part("record")
@@ -195,6 +211,8 @@ def _open(config: Config, identity: Identity, place: RankInWorld | None) -> bool
     try:
         agent.start()
         _agent = agent
+        if (marks := agent.recorder.marks) is not None:
+            step = marks(agent.recorder, end_step)
         if identity.rank == 0:
             _write_run(folder, identity)
         _connect(agent)

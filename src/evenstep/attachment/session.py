@@ -1,4 +1,4 @@
-"""Optional calls of a training script: steps, spans, numbers.
+"""Optional calls of a training script: spans, numbers.
 
 Without an attached agent every call does nothing.
 """
@@ -58,18 +58,6 @@ class Span:
 def span(name: str) -> Span:
     """A context manager that records its block under `name`."""
     return Span(name)
-
-
-def step(began_ns: int) -> None:
-    """End a step here, and from now on only here; one that an optimizer has just ended, once.
-    `began_ns`: this thread's time when it was called."""
-    attached = agent.current()
-    if attached is not None and not attached.failure:
-        try:
-            if not attached.recorder.taken_over():
-                attached.end_step(monotonic_ns(), began_ns)
-        except Exception as error:
-            attached.give_up(error)
 
 
 def log(values: Mapping[str, float]) -> None:

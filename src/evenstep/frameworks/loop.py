@@ -14,18 +14,17 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from time import monotonic_ns
-from typing import Any, NamedTuple, TypeVar
+from time import thread_time_ns
+from typing import Any
 
 from evenstep.agent.rank import Agent
+from evenstep.agent.recording.steps import StepClock
 from evenstep.attachment import agent
 from evenstep.hooks.tested import Tested
 from evenstep.hooks.wrapping import undo
-from evenstep.trace.spool.layout import Kind, Phase
+from evenstep.trace.spool.layout import Phase
 
 log = logging.getLogger("evenstep")
-
-Told = TypeVar("Told")
 
 
 def callback(events: type, module: str, base: str) -> type:
@@ -75,12 +74,9 @@ def _identity(method: Any) -> Any:
     return method
 
 
-class StepMark(NamedTuple):
-    """The account of a step at one moment."""
-
-    step: int
-    now_ns: int
-    leaf_ns: list[int]
+#: The account of a step at one moment: its number, the time (ns) and the leaf time of each phase.
+#: Empty until the account has come so far.
+StepMark = list[tuple[int, int, list[int]]]
 
 
 class Loop:
@@ -114,67 +110,61 @@ class Loop:
     def _count(self, observed: Agent, samples: int) -> None:
         step, so_far = self._samples
         now = observed.recorder.step
-        self._samples = (now, so_far + samples if step == now else samples)
-        observed.recorder.clock.samples = self._samples[1]
+        total = so_far + samples if step == now else samples
+        self._samples = now, total
+        observed.recorder.report(lambda clock, _: clock.set_samples(total))
 
     def step_ends(self, samples: int) -> None:
         """End a step with `samples` of this rank; 0: unknown."""
-
-        def end(observed: Agent) -> None:
-            if samples:
-                observed.recorder.clock.samples = samples
-            observed.end_step(monotonic_ns())
-
-        self._report(end)
+        began_ns = thread_time_ns()
+        if samples:
+            self._tell(lambda clock, _: clock.set_samples(samples))
+        self._report(lambda _: agent.step(began_ns))
 
     def evaluation_begins(self) -> None:
         """Evaluation begins; all time to `evaluation_ends` belongs to it, its input as well."""
-        self._report(lambda seen: seen.recorder.clock.mode_changes(monotonic_ns(), training=False))
+        self._tell(lambda clock, now_ns: clock.mode_changes(now_ns, training=False))
 
     def evaluation_ends(self) -> None:
         """Evaluation ends; it began at `evaluation_begins` or when the model left training mode."""
-        self._report(lambda seen: seen.recorder.clock.mode_changes(monotonic_ns(), training=True))
+        self._tell(lambda clock, now_ns: clock.mode_changes(now_ns, training=True))
 
-    def mark(self) -> StepMark | None:
+    def mark(self) -> StepMark:
         """The account now, for `reclassify`."""
+        found: StepMark = []
 
-        def take(observed: Agent) -> StepMark:
-            stack = observed.recorder.stack
-            return StepMark(stack.step, monotonic_ns(), list(stack.leaf_ns))
+        def take(clock: StepClock, now_ns: int) -> None:
+            found.append((clock.stack.step, now_ns, list(clock.stack.leaf_ns)))
 
-        return self._report(take)
+        self._tell(take)
+        return found
 
-    def reclassify(self, phase: Phase, since: StepMark | None) -> None:
+    def reclassify(self, phase: Phase, since: StepMark) -> None:
         """Count all time since a mark of this step as one phase."""
-        if since is None:
-            return
 
-        def tell(observed: Agent) -> None:
-            stack = observed.recorder.stack
-            if stack.step != since.step or len(stack):
-                return
-            now = monotonic_ns()
-            inside_ns = stack.leaf_ns[phase] - since.leaf_ns[phase]  # recorded before
-            stack.rewind(list(since.leaf_ns), since.now_ns)
-            leaf_ns = stack.count(phase, since.now_ns, now) - inside_ns
-            kind = int(Kind.PHASE)
-            observed.spool.put(since.now_ns, now, kind, phase, stack.step, stack.parent, 0, leaf_ns)
+        def tell(clock: StepClock, now_ns: int) -> None:
+            for step, since_ns, leaf_ns in since:
+                if clock.stack.step == step and not len(clock.stack):
+                    inside_ns = clock.stack.leaf_ns[phase] - leaf_ns[phase]  # recorded before
+                    clock.stack.rewind(list(leaf_ns), since_ns)
+                    clock.stack.add(phase, since_ns, now_ns, inside_ns=inside_ns)
 
-        self._report(tell)
+        self._tell(tell)
 
     def around(self, owner: Any, name: str, phase: Phase) -> None:
         """Make calls of `owner.name` a phase, until `release`."""
 
         def begins(observed: Agent) -> None:
-            clock = observed.recorder.clock
+            report = observed.recorder.report
             if phase is Phase.FORWARD:
-                clock.forward_begins(monotonic_ns(), training=owner.training)
+                training = bool(owner.training)
+                report(lambda clock, now_ns: clock.forward_begins(now_ns, training))
             else:
-                clock.begins(phase, monotonic_ns())
+                report(lambda clock, now_ns: clock.begins(phase, now_ns))
 
         def ends(observed: Agent) -> None:
-            clock = observed.recorder.clock
-            (clock.forward_ends if phase is Phase.FORWARD else clock.ends)(monotonic_ns())
+            over = StepClock.forward_ends if phase is Phase.FORWARD else StepClock.ends
+            observed.recorder.report(over)
 
         self.replace(owner, name, lambda: self._report(begins), lambda: self._report(ends))
 
@@ -218,16 +208,19 @@ class Loop:
         """Restore the methods of the framework's objects."""
         undo(self._undo)
 
-    def _report(self, tell: Callable[[Agent], Told]) -> Told | None:
+    def _tell(self, event: Callable[[StepClock, int], None]) -> None:
+        """Report an event, which gets the account and the time."""
+        self._report(lambda observed: observed.recorder.report(event))
+
+    def _report(self, tell: Callable[[Agent], object]) -> None:
         observed = agent.current()
         if observed is None or observed.failure:
-            return None
+            return
         if threading.get_ident() != observed.recorder.ident:
-            return None
+            return
         try:
             if self._marks_steps:  # also for an agent that was attached later
                 observed.recorder.manual = True
-            return tell(observed)
+            tell(observed)
         except Exception as error:
             observed.give_up(error)
-            return None

@@ -24,7 +24,7 @@ class TrainerEvents:
     def __init__(self, **settings: object) -> None:
         self._settings = settings
         self._loop = Loop(TESTED)
-        self._before: StepMark | None = None  # the last event before a save could begin
+        self._before: StepMark = []  # the last event before a save could begin
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         self._loop.attach(self._settings)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from evenstep.trace.spool.layout import WORD_GROUP_SEQ, Kind, Phase
 from evenstep.trace.spool.spool import Spool
@@ -50,10 +50,9 @@ class Word:
     SCHEDULE_DEVICE = 25  # of that account's file: the number may become another file's
     SCHEDULE_INODE = 26
     WAITS = 27  # whether Python is told of waits for collectives
-    USE = 28  # six counters of the process when the latest step ended, as in `ResourceUse`
 
 
-WORDS = Word.USE + 6
+WORDS = Word.WAITS + 1
 
 
 class Event:
@@ -85,9 +84,8 @@ class Compiled(NamedTuple):
     words: memoryview
     events: memoryview
     thread: Callable[[], int]  # our number of the calling thread
-    #: Ends a step (time, delay inside, flags); returns its record, or 0 where the kernels record no
-    #: longer.
-    end_step: Callable[[int, int, int], int]
+    #: Makes a function that ends a step, given the thread's time, or has the given one end it.
+    marks: Callable[[Any, Callable[[int], None]], Callable[[int], None]]
     rest: Rest | None  # without the interpreter's lock; None where Python writes the beats
 
 
@@ -176,9 +174,12 @@ class PhaseStack:
         self._claim(max(now_ns, ended.claimed_ns), leaf + ended.nested_ns)
         self._set_parent(self._open[-1].seq if self._open else 0)
 
-    def add(self, phase: int, enter_ns: int, exit_ns: int, flags: int = 0) -> None:
-        """Record a phase that is over, inside the innermost open one."""
-        leaf = self.count(phase, enter_ns, exit_ns)
+    def add(
+        self, phase: int, enter_ns: int, exit_ns: int, flags: int = 0, *, inside_ns: int = 0
+    ) -> None:
+        """Record a phase that is over, inside the innermost open one; `inside_ns` of it have been
+        recorded before."""
+        leaf = self.count(phase, enter_ns, exit_ns) - inside_ns
         self._spool.put(
             enter_ns, exit_ns, _PHASE_KIND, phase, self.step, self.parent, 0, leaf, 0, 0, flags
         )

@@ -60,7 +60,7 @@ _HOST_BLOCKED = int(Flag.HOST_BLOCKED)
 _CALLED = int(Flag.CALLED)
 _SYNC, _BACKWARD, _LAST_ENTRY = int(Phase.SYNC), int(Phase.BACKWARD), Word.LAST_ENTRY
 _STEP_WORD, _BEGAN = Word.STEP, Word.BEGAN
-_USE, _NOTED, _TOLD = Word.USE, Word.NOTED, Word.TOLD
+_NOTED, _TOLD = Word.NOTED, Word.TOLD
 _EVENTS, _MANUAL, _AT_ONCE = Word.EVENTS, Word.MANUAL, Word.AT_ONCE
 _OWN_NS = Word.OWN_NS
 _IN_PHASES = (_COLLECTIVE, _POINT_TO_POINT, _PAUSE, _SPAN)  # records whose parent is a phase
@@ -185,8 +185,6 @@ class Recorder:
         self.blocking: dict[int, int] = {}  # thread -> its last collective that blocks the caller
         self._threads: dict[int, int] = {self.ident: 0}
         self._compiled = compiled
-        self._end_step = None if compiled is None else compiled.end_step
-        self._use = self.words[_USE : _USE + 6]
         clock = self._clock
         #: What compiled events tell, in the order of `phases.Event`, and how many words more.
         self._tells: list[tuple[Callable[..., object], int]] = [
@@ -196,6 +194,7 @@ class Recorder:
             (lambda *times: self._stack.count(_SYNC, *times), 1), (self._step_ended, 10),
         ]  # fmt: skip
         self.rest = None if compiled is None else compiled.rest  # of the heartbeat
+        self.marks = None if compiled is None else compiled.marks  # see `Compiled`
         #: Takes a step that has ended: the arguments of `StepWork._ended`.
         self.ended: Callable[..., object] = lambda *_: None
         self._put = spool.put
@@ -306,6 +305,10 @@ class Recorder:
     def _note_at_once(self, event: Event) -> None:
         self.catch_up()
         self._apply(event)
+
+    def report(self, event: Callable[[StepClock, int], object]) -> None:
+        """Take an event of the training thread that gets the account and the time now."""
+        self.note((event, self._clock, monotonic_ns()))
 
     @staticmethod
     def _apply(event: Event) -> None:
@@ -453,15 +456,10 @@ class Recorder:
         Return its number, the record of the step that has ended (written at once, in case the
         process dies), at its end the kernel's counters, and of it our events and `OWN_NS`.
         """
-        words, end = self.words, self._end_step
+        words, counters = self.words, meter.now()
         step = words[_STEP_WORD] + 1
-        counters: Sequence[int]
-        if end is not None and (seq := end(now_ns, held_ns, self.step_flags)):
-            counters = self._use.tolist()
-        else:
-            counters = meter.now()
-            seq = self._put_step(step - 1, words[_BEGAN], now_ns, held_ns)
-            words[_STEP_WORD] = step
+        seq = self._put_step(step - 1, words[_BEGAN], now_ns, held_ns)
+        words[_STEP_WORD] = step
         events, words[_EVENTS] = words[_EVENTS], 0
         own_ns, words[_OWN_NS] = words[_OWN_NS], 0
         return step, seq, counters, events, own_ns

@@ -114,6 +114,10 @@ class StepClock:
         self._leave(now_ns)
         self.samples += samples
 
+    def set_samples(self, samples: int) -> None:
+        """The running step has so many samples, whatever was loaded."""
+        self.samples = samples
+
     # -- forward ---------------------------------------------------------------------------------
 
     def forward_begins(self, now_ns: int, training: bool, awaits_all: bool = False) -> None:

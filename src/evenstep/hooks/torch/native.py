@@ -23,7 +23,7 @@ from evenstep.hooks.torch.operations import OPERATIONS
 from evenstep.trace.spool.layout import HEARTBEAT_OFFSET, Flag
 from evenstep.trace.spool.spool import Spool
 
-AROUND, WAITING, OPTIMIZER_IN, OPTIMIZER_OUT = range(4)  # hooks of Python's functions
+AROUND, WAITING, OPTIMIZER_IN, OPTIMIZER_OUT, STEP = range(5)  # hooks of Python's functions
 
 _ARMED, _FAILURES = Word.ARMED, Word.FAILURES
 _DEVICES, _KEPT = Word.DEVICES, Word.KEPT
@@ -39,7 +39,6 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "arm": (None, (_Pointer, _Pointer)),
     "number": (_u64, (_Pointer,)),
     "thread": (ctypes.c_uint16, (_Pointer,)),
-    "step": (_u64, (_Pointer, _u64, ctypes.c_int64, ctypes.c_uint16)),
     "hook": (ctypes.py_object, (ctypes.c_int, ctypes.py_object, ctypes.c_bool)),
     "meet": (None, (_Pointer, _Pointer)),
     "group": (_Pointer, (_Pointer, ctypes.c_char_p, ctypes.c_uint32, _Pointer, _u64, _u64)),
@@ -92,7 +91,7 @@ class Session:
             self.words,
             _shared_words(functions.events(self.handle), MOST_EVENTS * EVENT_WORDS),
             lambda: functions.thread(handle),
-            partial(functions.step, handle),
+            partial(self.hook, STEP),
             None if spool.buffered else lambda *until: rest(handle, beat, *until),
         )
         self.give_up: Callable[[Exception], None] | None = None  # gets our failures

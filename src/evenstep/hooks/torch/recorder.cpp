@@ -36,7 +36,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -90,8 +89,7 @@ enum Word {
   SCHEDULE_DEVICE,  // of that account's file: its descriptor's number may become another file's
   SCHEDULE_INODE,
   WAITS,  // whether Python is told of waits for collectives
-  USE,           // six counters of the process when the latest step ended, as in `ResourceUse`
-  WORDS = USE + 6
+  WORDS
 };
 
 // What the account of the training thread is told, in the order of `phases.Event`. An event's words
@@ -452,9 +450,8 @@ struct Session {
     note(WAITED, enter, exit);
   }
 
-  // End the step that is open: write its record and the process's counters, and begin the next one.
-  // Return the record's number.
-  uint64_t end_step(uint64_t now, int64_t held, uint16_t flags) {
+  // Six counters of the process, as in `ResourceUse`.
+  std::array<uint64_t, 6> counters() {
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
     char text[80] = "";
@@ -466,18 +463,17 @@ struct Session {
     char* second = text;
     strtoull(text, &second, 10);  // Linux, sched-stats.rst
     const auto us = [](const timeval& t) { return uint64_t(t.tv_sec) * 1000000 + uint64_t(t.tv_usec); };
-    const uint64_t use[] = {(us(usage.ru_utime) + us(usage.ru_stime)) * 1000,
-                            uint64_t(usage.ru_minflt), uint64_t(usage.ru_majflt),
-                            uint64_t(usage.ru_nivcsw), uint64_t(usage.ru_nvcsw),
-                            strtoull(second, nullptr, 10)};
-    static_assert(std::size(use) == WORDS - USE);
-    for (size_t at = 0; at < std::size(use); ++at) store(Word(USE + at), use[at]);
+    return {(us(usage.ru_utime) + us(usage.ru_stime)) * 1000, uint64_t(usage.ru_minflt),
+            uint64_t(usage.ru_majflt), uint64_t(usage.ru_nivcsw), uint64_t(usage.ru_nvcsw),
+            strtoull(second, nullptr, 10)};
+  }
+
+  // Begin the next step: write the record of the one that is open, and return its number.
+  uint64_t begin_step(uint64_t now) {
     Record record{};
     record.enter_ns = int64_t(load(BEGAN));
     record.exit_ns = int64_t(now);
-    record.held_ns = held;
     record.step = uint32_t(load(STEP));
-    record.flags = flags;
     record.device = -1;
     record.kind = STEP_RECORD;
     const uint64_t seq = put(record);
@@ -628,7 +624,7 @@ uint8_t dtype_code(at::ScalarType type) {  // `evenstep.trace.layout.DType`
   }
 }
 
-// The arguments of a call, boxed or not.
+// The arguments of a call.
 struct Facts {
   const c10d::ProcessGroup* group = nullptr;
   Sizes in, out;
@@ -637,7 +633,6 @@ struct Facts {
 };
 
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
-using GroupPointer = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 WorkPointer work_of(const c10::IValue& value) {
   return value.isObject() ? value.toCustomClass<c10d::Work>() : WorkPointer();
@@ -648,19 +643,15 @@ WorkPointer work_of(const torch::jit::Stack& stack) {
   const auto& elements = stack.back().toTupleRef().elements();
   return elements.empty() ? WorkPointer() : work_of(elements.back());
 }
-template <typename Tensors>
-const WorkPointer& work_of(const std::tuple<Tensors, WorkPointer>& result) {
-  return std::get<1>(result);
-}
-
 // The dispatch keys below ours.
 c10::DispatchKeySet below(c10::DispatchKeySet keys) {
   return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect);
 }
 
-// Records the calls of one operation. The positions of its arguments are read from its schema, which
-// differs between torch's versions. A failure of our part must not affect the collective.
-class Watch {
+// The kernel of one operation. The positions of its arguments are read from its schema, which differs
+// between torch's versions. A failure of our part must not affect the collective. Calls come boxed, by
+// torch's fallback for operations without a gradient, and go on boxed: nothing is converted here.
+class Watch final : public c10::OperatorKernel {
  public:
   Watch(const c10::FunctionSchema& schema, uint8_t op, Reading reading, uint16_t flags, bool message)
       : op_(op), flags_(flags), reading_(reading), message_(message) {
@@ -677,10 +668,10 @@ class Watch {
     if (async_ < 0 && !schema.returns().empty()) flags_ |= ASYNC;  // without a work the call blocks
   }
 
-  // `facts` reads the arguments, `call` passes them on, `work` finds the returned work. The thread's
-  // time was `start` at the kernel's first instruction; 0: it is not sampled.
-  template <typename Read, typename Call, typename Work>
-  void around(uint64_t start, const Hold& session, Read facts, Call call, Work work) const {
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    uint64_t start = sampled_start();
+    const Hold session(recording());
+    if (!session) return op.redispatchBoxed(below(keys), stack);
     session->prepare();
     const bool sampled = start != 0;
     if (const auto gate = session->gate.load(std::memory_order_relaxed)) {
@@ -690,26 +681,27 @@ class Watch {
     }
     Begun begun;
     try {
-      begun = begin(*session, facts());
+      begun = begin(*session, facts(*stack));
     } catch (const std::exception& error) {
       session->fail(error.what());
     }
     const uint64_t gone = sampled ? thread_ns() : 0;
     try {
-      call();
+      op.redispatchBoxed(below(keys), stack);
     } catch (...) {
       if (begun.seq) session->failed(begun.seq);
       throw;
     }
     const uint64_t back = sampled ? thread_ns() : 0;
     try {
-      if (begun.seq) end(session, begun, work());
+      if (begun.seq) end(session, begun, work_of(*stack));
     } catch (const std::exception& error) {
       session->fail(error.what());
     }
     if (sampled) session->spent(COST_NS, gone - start + (thread_ns() - back), 2);
   }
 
+ private:
   Facts facts(const torch::jit::Stack& stack) const {
     Facts found;
     const c10::IValue* arguments = stack.data() + (stack.size() - size_t(count_));
@@ -728,15 +720,6 @@ class Watch {
     return found;
   }
 
-  template <typename... Args>
-  Facts facts(const Args&... arguments) const {
-    Facts found;
-    int at = 0;
-    (take(found, at++, arguments), ...);
-    return found;
-  }
-
- private:
   struct Begun {
     uint64_t seq = 0;
     uint16_t flags = 0;
@@ -747,20 +730,6 @@ class Watch {
   // Whether the first or second argument is input or output.
   Sizes& sizes(Facts& found, int at) const {
     return at == 1 || reading_ == IN_PLACE || reading_ == NOTHING ? found.in : found.out;
-  }
-
-  template <typename Argument>
-  void take(Facts& found, int at, const Argument& value) const {
-    if constexpr (std::is_same_v<Argument, GroupPointer>)
-      found.group = value.get();
-    else if constexpr (std::is_same_v<Argument, bool>)
-      found.async = value;
-    else if constexpr (std::is_same_v<Argument, int64_t>)
-      found.peer = at == peer_ ? value : found.peer;
-    else if constexpr (std::is_same_v<Argument, at::Tensor>)
-      sizes(found, at).take(value);
-    else if constexpr (std::is_same_v<Argument, at::TensorList>)
-      for (const at::Tensor& tensor : value) sizes(found, at).take(tensor);
   }
 
   Begun begin(Session& session, const Facts& call) const {
@@ -883,49 +852,6 @@ class Watch {
   int count_ = 0, group_ = -1, async_ = -1, peer_ = -1, tag_ = -1;
 };
 
-// The kernel of any operation: torch boxes its arguments twice.
-class Boxed final : public c10::OperatorKernel {
- public:
-  explicit Boxed(const Watch& watch) : watch_(watch) {}
-
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-    const uint64_t start = sampled_start();
-    const auto call = [&] { op.redispatchBoxed(below(keys), stack); };
-    const Hold session(recording());
-    if (!session) return call();
-    watch_.around(start, session, [&] { return watch_.facts(*stack); }, call, [&] { return work_of(*stack); });
-  }
-
- private:
-  Watch watch_;
-};
-
-// The kernel of an operation with the signature of this torch's headers: nothing is boxed.
-template <typename Signature>
-class Plain;
-template <typename Result, typename... Args>
-class Plain<Result(Args...)> {
- public:
-  Plain(const Watch& watch, const c10::OperatorHandle& op)
-      : watch_(watch), op_(op.typed<Result(Args...)>()) {}
-
-  Result operator()(c10::DispatchKeySet keys, Args... arguments) const {
-    const uint64_t start = sampled_start();
-    const Hold session(recording());
-    if (!session) return op_.redispatch(below(keys), std::forward<Args>(arguments)...);
-    std::optional<Result> result;
-    watch_.around(
-        start, session, [&] { return watch_.facts(arguments...); },
-        [&] { result.emplace(op_.redispatch(below(keys), std::forward<Args>(arguments)...)); },
-        [&] { return work_of(*result); });
-    return std::move(*result);
-  }
-
- private:
-  Watch watch_;
-  c10::TypedOperatorHandle<Result(Args...)> op_;
-};
-
 // Waits of functional collectives, which do not use Python's `Work.wait`.
 void wait_tensor(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const Hold session(recording());
@@ -933,17 +859,6 @@ void wait_tensor(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   op.redispatchBoxed(below(keys), stack);
   if (session) session->waited(enter, now_ns());
 }
-
-// Signatures of the most frequent operations in this torch's headers.
-using ReduceOpPointer = c10::intrusive_ptr<c10d::ReduceOp>;
-using Tensors = std::tuple<std::vector<at::Tensor>, WorkPointer>;
-using OneTensor = std::tuple<at::Tensor, WorkPointer>;
-using AllReduce = Tensors(at::TensorList, const GroupPointer&, const ReduceOpPointer&,
-                          const std::optional<at::Tensor>&, bool, int64_t);
-using Broadcast = Tensors(at::TensorList, const GroupPointer&, int64_t, int64_t, bool, int64_t);
-using AllGather = OneTensor(at::Tensor&, at::Tensor&, const GroupPointer&, bool, int64_t);
-using ReduceScatter =
-    OneTensor(at::Tensor&, at::Tensor&, const GroupPointer&, const ReduceOpPointer&, bool, int64_t);
 
 // An operation of this torch, if it has it, and the library for kernels. Kernels stay for the life of
 // the process: removing one races with calls inside it.
@@ -953,17 +868,6 @@ std::optional<c10::OperatorHandle> operation(const char* space, const char* name
 torch::Library& kernels(const char* space) {
   return *new torch::Library(
       torch::Library::IMPL, space, c10::DispatchKey::BackendSelect, __FILE__, __LINE__);
-}
-
-// Register an unboxed kernel; false where this torch's signature differs.
-template <typename Signature>
-bool plainly(const char* name, const Watch& watch, const c10::OperatorHandle& op) {
-  try {
-    kernels("c10d").impl(name, torch::CppFunction(Plain<Signature>(watch, op)));
-    return true;
-  } catch (const c10::Error&) {
-    return false;
-  }
 }
 
 }  // namespace
@@ -990,6 +894,7 @@ int PyList_Append(PyObject*, PyObject*);
 int PyList_SetSlice(PyObject*, Py_ssize_t low, Py_ssize_t high, PyObject*);
 PyObject* PyLong_FromVoidPtr(void*);
 void* PyLong_AsVoidPtr(PyObject*);
+unsigned long long PyLong_AsUnsignedLongLong(PyObject*);
 PyObject* PyEval_GetFrame();
 PyObject* PyFrame_GetBack(PyObject*);
 PyObject* PyFrame_GetCode(PyObject*);
@@ -1031,6 +936,17 @@ class PythonHook {
     for (int tries = 3; !session.note(event, at, values...) && tries--;) emptied();
     session.add(EVENTS, 1);
     if (session.load(AT_ONCE)) emptied();
+  }
+  // Whether Python has to end the step: it has more to do then.
+  bool attended() const { return session.load(STEP) + 1 >= session.load(ATTENDED); }
+  // End the step that is open. The thread's time was `began` when our code began.
+  void end_step(uint64_t began, uint64_t now) const {
+    const auto use = session.counters();
+    const uint64_t seq = session.begin_step(now);
+    const auto load = [&](Word word) { return session.load(word); };
+    note(STEP_ENDED, now, seq, load(STEP), load(EVENTS), load(OWN_NS), use[0], use[1], use[2], use[3], use[4], use[5]);
+    session.store(EVENTS, 0);
+    session.store(OWN_NS, thread_ns() - began);
   }
   // This thread has waited since `enter`: the end of its blocking call, or of what it waited for.
   void waited(uint64_t enter) const {
@@ -1194,8 +1110,7 @@ PyObject* optimizer_out(PyObject* parts, PyObject* const* args, Py_ssize_t count
   Session& session = hook.session;
   PyObject* running = hook.part(3);
   const auto marks = [&] {
-    if (!hook.watches() || PyList_Size(running) != 1 || session.load(MANUAL)) return false;
-    if (session.load(STEP) + 1 >= session.load(ATTENDED)) return false;
+    if (!hook.watches() || PyList_Size(running) != 1 || session.load(MANUAL) || hook.attended()) return false;
     if (session.load(MARKING) != reinterpret_cast<uint64_t>(args[0])) return false;
     PyObject* frame = PyTuple_GetItem(PyList_GetItem(running, 0), 0);
     if (PyLong_AsVoidPtr(frame) != stepping()) return false;
@@ -1210,11 +1125,18 @@ PyObject* optimizer_out(PyObject* parts, PyObject* const* args, Py_ssize_t count
   hook.check(PyList_SetSlice(running, 0, 1, nullptr) == 0);
   const uint64_t now = now_ns();
   hook.note(PHASE_ENDS, now);
-  const uint64_t seq = session.end_step(now, 0, 0), events = session.load(EVENTS);
-  const auto use = [&](int at) { return session.load(Word(USE + at)); };
-  hook.note(STEP_ENDED, now, seq, session.load(STEP), events, session.load(OWN_NS), use(0), use(1), use(2), use(3), use(4), use(5));
-  session.store(EVENTS, 0);
-  session.store(OWN_NS, thread_ns() - began);
+  hook.end_step(began, now);
+  return none();
+}
+
+// The script marks a step, and has marked one before. Part 2 is Python's function for it, which is
+// called where more is to be done; the argument is the thread's time when it was called.
+PyObject* marked(PyObject* parts, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  const PythonHook hook(parts);
+  const Hold hold(&hook.session);
+  if (!hold || !hook.watches() || !hook.session.load(MANUAL) || hook.attended())
+    return PyObject_Vectorcall(hook.part(2), args, size_t(count), names);
+  hook.end_step(PyLong_AsUnsignedLongLong(args[0]), now_ns());
   return none();
 }
 
@@ -1228,7 +1150,8 @@ const Definition definitions[] = {
     {"around", around, 0x0082, "around(*args, **kwargs)\n--\n\n"},  // which `inspect` reads
     {"wait", waiting, 0x0082, "wait(*args, **kwargs)\n--\n\n"},
     {"optimizer_in", optimizer_in},
-    {"optimizer_out", optimizer_out}};
+    {"optimizer_out", optimizer_out},
+    {"step", marked}};
 
 }  // namespace
 
@@ -1246,13 +1169,8 @@ PyObject* evenstep_hook(int which, PyObject* parts, bool method) {
 bool evenstep_observe(const char* name, int op, int reading, int flags, bool message) {
   const auto found = operation("c10d", name);
   if (!found) return false;
-  const Watch watch(found->schema(), uint8_t(op), Reading(reading), uint16_t(flags), message);
-  const std::string_view called = name;
-  if (!(called == "allreduce_" && plainly<AllReduce>(name, watch, *found)) &&
-      !(called == "broadcast_" && plainly<Broadcast>(name, watch, *found)) &&
-      !(called == "_allgather_base_" && plainly<AllGather>(name, watch, *found)) &&
-      !(called == "_reduce_scatter_base_" && plainly<ReduceScatter>(name, watch, *found)))
-    kernels("c10d").impl(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Boxed>(watch)));
+  auto watch = std::make_unique<Watch>(found->schema(), uint8_t(op), Reading(reading), uint16_t(flags), message);
+  kernels("c10d").impl(name, torch::CppFunction::makeFromBoxedFunctor(std::move(watch)));
   return true;
 }
 
@@ -1284,11 +1202,6 @@ uint64_t evenstep_close(Session* session) {
 uint64_t evenstep_number(Session* session) { return session->add(NUMBER, 1) + 1; }
 uint16_t evenstep_thread(Session* session) { return session->thread(); }
 
-// Ends the step that is open.
-uint64_t evenstep_step(Session* session, uint64_t now, int64_t held, uint16_t flags) {
-  const Hold hold(session);
-  return hold ? session->end_step(now, held, flags) : 0;
-}
 void evenstep_meet(Session* session, void (*meet)(const char* name, int size)) { session->meet.store(meet); }
 Group* evenstep_group(Session* session, const char* name, uint32_t index, const int32_t* ranks,
                       uint64_t members, uint64_t sequence) {
