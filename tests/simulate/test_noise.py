@@ -119,8 +119,8 @@ def test_the_slowest_of_many_is_as_slow_as_blom_says(ranks):
 
 
 def test_slower_nodes_are_slower_in_every_step():
-    asked = scenario("cluster.nodes=4", *JOB, "cluster.slow_nodes=2", "run.steps=2",
-                     "cluster.slow_nodes_factor=1.5")  # fmt: skip
+    asked = scenario("cluster.nodes=4", *JOB, "run.steps=2",
+                     'cluster.kinds=[{nodes="2", factor=1.5}]')  # fmt: skip
     assert simulate(asked).step_time.mean_ns / MS == pytest.approx(150, rel=1e-4)
 
 

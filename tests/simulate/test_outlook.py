@@ -19,6 +19,14 @@ def test_energy_is_power_times_the_time_in_each_state():
     assert found["cost"] == pytest.approx(2 * 4 * 0.18 / 3600 * 2, rel=1e-3)
 
 
+def test_node_and_building_are_added_to_every_state():
+    """Two ranks, .36 s, 600 W and 200 W of the node, times 1.25."""
+    power = ("energy.compute_watts=600", "energy.node_share_watts=200", "energy.pue=1.25")
+    found = simulate(scenario(*JOB, *power)).energy
+    assert found["joules"] == pytest.approx(2 * 0.36 * 800 * 1.25)
+    assert (found["mean_watts"], found["joules_waiting"]) == pytest.approx((1000, 0))
+
+
 def test_without_power_nothing_is_said_about_energy():
     result = simulate(scenario(*JOB))
     assert (result.energy, result.goodput) == (None, None)

@@ -111,7 +111,7 @@ class Result(Document):
             "everybody."
         ),
     ]  # staleness and stability; never accuracy
-    energy: dict[str, float | None] | None  # as `outlook.Bill`, per unit of throughput
+    energy: dict[str, float | None] | None  # as `outlook.energy`, per unit of throughput
     goodput: dict[str, Any] | None  # shares of weeks, as `reliability.Goodput`
     step_ns: Array = field(repr=False, compare=False)  # of every step
     loads: LinkLoads = field(repr=False, compare=False)

@@ -22,6 +22,7 @@ from evenstep.trace.ranks import format_ranks, group_uid
 from evenstep.trace.reader import RECORD
 from evenstep.trace.spool import layout
 from evenstep.trace.spool.folder import RunFolder
+from evenstep.trace.spool.identity import Identity
 from evenstep.trace.spool.summary import FANOUT, LEVELS, level_slots
 from evenstep.trace.trace import Group
 
@@ -61,22 +62,12 @@ class RunInfo:
     def identity(self, rank: int) -> dict[str, Any]:
         """The writer's identity in a spool's header."""
         node = int(self.placement.node[rank])
-        return {
-            "run_id": self.run_id,
-            "attempt": 0,
-            "rank": rank,
-            "local_rank": int(self.placement.gpu[rank]) % self.scenario.cluster.gpus_per_node,
-            "world": self.ranks,
-            "node": node,
-            "nodes": len(np.unique(self.placement.node)),
-            "launcher": "simulation",
-            "hostname": f"node{node:04d}",
-            "boot_id": self.run_id,
-            "pid": 0,
-            "versions": {},
-            "anchor_monotonic_ns": START_NS,
-            "anchor_realtime_ns": START_NS,
-        }
+        local = int(self.placement.gpu[rank]) % self.scenario.cluster.gpus_per_node
+        nodes = len(np.unique(self.placement.node))
+        own = Identity(self.run_id, 0, rank, local, self.ranks, node, "simulation", nodes)
+        host = {"hostname": f"node{node:04d}", "boot_id": self.run_id, "pid": 0, "versions": {}}
+        anchor = {"anchor_monotonic_ns": START_NS, "anchor_realtime_ns": START_NS}
+        return {**own._asdict(), **host, **anchor}
 
     @cached_property
     def _machines(self) -> Machines:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenstep.simulate.fabric.noise import Disturbance, NoiseSources
-from evenstep.simulate.job.graph import MAIN, FinishedStep, JobGraph, Operation, RankProgram
+from evenstep.simulate.job.graph import FinishedStep, JobGraph, Operation, RankProgram
 from evenstep.simulate.job.strategies import Pace, Paced, StepSignals
 from evenstep.simulate.wires.carriage import alone_ns
 from evenstep.simulate.wires.interface import COLLECTIVE, COMPUTE, SLOWED
@@ -132,11 +132,7 @@ def step_shares(done: FinishedStep) -> StepShares:
     found = {name: np.zeros(ranks) for name in ("input", "blocked", "waited")}
     for number, role in enumerate(done.graph.roles):
         mine = done.graph.ranks_of[number]
-        now = done.begin[mine]
-        for index, one in enumerate(role.operations):
-            if one.stream != MAIN:
-                continue
-            end = done.end[index, mine]
+        for _, one, now, end in done.main(number):
             if done.graph.reads(one) or one.phase is Phase.INPUT:
                 found["input"][mine] += np.maximum(end - now, 0.0)
             elif one.kind not in (COMPUTE, SLOWED) or one.phase is Phase.SYNC:
@@ -144,7 +140,6 @@ def step_shares(done: FinishedStep) -> StepShares:
                 found["blocked"][mine] += length
                 waited = _waits(done, role, one, now, mine)
                 found["waited"][mine] += np.fmin(np.fmax(waited, 0.0), length)
-            now = end
     over = done.over
     work = over - done.begin - found["blocked"] - done.held
     return StepShares(

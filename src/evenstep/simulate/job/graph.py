@@ -216,6 +216,17 @@ class FinishedStep:
         """End of the step on each rank."""
         return np.asarray(self.end[self.graph.last_main, np.arange(len(self.begin))])
 
+    def main(self, role: int) -> Iterator[tuple[int, Operation, Array, Array]]:
+        """Operations of a role's main stream with their numbers: when its ranks came to each, and
+        its end."""
+        mine = self.graph.ranks_of[role]
+        reached = self.begin[mine]
+        for index, one in enumerate(self.graph.roles[role].operations):
+            if one.stream == MAIN:
+                end = self.end[index, mine]
+                yield index, one, reached, end
+                reached = end
+
     def of(self, times: Array, instance: int) -> Array:
         """Each rank's `enter` or `end` of a collective; NaN for ranks without a part in it."""
         place = self.graph.place[instance]

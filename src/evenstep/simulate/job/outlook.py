@@ -6,10 +6,10 @@ energy, too.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
 
 from evenstep import checkpoints
 from evenstep.scenario.parts import Part, Reliability
@@ -80,80 +80,38 @@ def _parts(given: Reliability) -> tuple[Part, ...]:
     return tuple(parts + [Part(name=NODE, failures_per_million_hours=rate)] * bool(rate))
 
 
-class State(NamedTuple):
-    """A state of ranks: time spent in it by all ranks together, and power of one in it."""
-
-    time_ns: float
-    watts: float
-    waits: bool = False  # spinning or idle
-
-
-class Bill(NamedTuple):
-    """Energy and cost of a job, in total and for each unit of progress."""
-
-    joules: float
-    joules_waiting: float  # of them while spinning or idle
-    cost: float  # in the currency of the price
-    joules_per_unit: float
-    cost_per_unit: float
-    mean_watts: float  # per rank, everything included
-
-
-def bill(
-    states: Sequence[State],
-    *,
-    node_share_watts: float = 0.0,
-    pue: float = 1.0,
-    progress: float,
-    price_per_hour: float = 0.0,
-) -> Bill:
-    """Energy E = Σ time × power × PUE and cost of `progress` units (samples, tokens, steps).
-
-    `node_share_watts` is a rank's part of processors, memory, fans and network, drawn at all times;
-    `pue` multiplies all of it for cooling and supply (power usage effectiveness, ISO/IEC 30134-2).
-    `price_per_hour` is that of one accelerator. Work that was lost and done again is in the states
-    but not in `progress`.
-    """
-    used = [state.time_ns * 1e-9 * (state.watts + node_share_watts) * pue for state in states]
-    joules = sum(used)
-    total_ns = sum(state.time_ns for state in states)
-    cost = total_ns / HOUR_NS * price_per_hour
-    return Bill(
-        joules=joules,
-        joules_waiting=sum(each for each, state in zip(used, states, strict=True) if state.waits),
-        cost=cost,
-        joules_per_unit=joules / progress if progress else math.inf,
-        cost_per_unit=cost / progress if progress else math.inf,
-        mean_watts=joules / total_ns * 1e9 if total_ns else 0.0,
-    )
-
-
 def energy(
     scenario: Scenario, account: StepSums, amount: float, weeks: dict[str, Any] | None
 ) -> dict[str, float | None] | None:
-    """Energy and cost of the counted steps; None where no power is given.
+    """Energy E = Σ time × power × PUE and cost of the counted steps, `amount` units each; None
+    where no power is given.
 
-    A useful unit also carries its part of what failures, checkpoints and restarts use over weeks.
+    The PUE multiplies everything for cooling and supply (ISO/IEC 30134-2). A useful unit also
+    carries its part of what failures, checkpoints and restarts use over weeks.
     """
     given = scenario.energy
     if not (given.compute_watts or given.node_share_watts or given.price_per_hour):
         return None
-    totals = {name: float(total.sum()) for name, total in account.totals.items()}
-    states = [
-        State(totals["work"] + totals["held"], given.compute_watts),
-        State(max(totals["blocked"] - totals["waited"], 0.0), given.communicate_watts),
-        State(totals["waited"], given.spin_wait_watts, waits=True),
-    ]
-    steps = account.counted.stop - account.counted.start
-    found = bill(
-        states, node_share_watts=given.node_share_watts, pue=given.pue, progress=amount * steps,
-        price_per_hour=given.price_per_hour,
-    )  # fmt: skip
-    used = found._asdict()
+    of = {name: float(total.sum()) for name, total in account.totals.items()}
+    sending_ns = max(of["blocked"] - of["waited"], 0.0)
+    time_ns = np.array([of["work"] + of["held"], sending_ns, of["waited"]])
+    watts = np.array([given.compute_watts, given.communicate_watts, given.spin_wait_watts])
+    joules = time_ns * 1e-9 * (watts + given.node_share_watts) * given.pue
+    whole, total_ns = float(joules.sum()), float(time_ns.sum())
+    cost = total_ns / HOUR_NS * given.price_per_hour
+    units = amount * (account.counted.stop - account.counted.start)
+    found = {
+        "joules": whole,
+        "joules_waiting": float(joules[2]),
+        "cost": cost,  # in the currency of the price
+        "joules_per_unit": whole / units if units else None,
+        "cost_per_unit": cost / units if units else None,
+        "mean_watts": whole / total_ns * 1e9 if total_ns else 0.0,  # of a rank
+    }
     if weeks is not None:  # down, a rank draws what its node does; else what it does on average
-        useful, down = weeks["useful"], weeks["restarting"] + weeks["waiting"]
-        idle = down * given.node_share_watts * given.pue / (found.mean_watts or math.inf)
-        drawn = found.joules_per_unit * (1 - down + idle)
-        used["joules_per_useful_unit"] = drawn / useful if useful else math.inf
-        used["cost_per_useful_unit"] = found.cost_per_unit / useful if useful else math.inf
-    return {name: value if math.isfinite(value) else None for name, value in used.items()}
+        useful, down = weeks["useful"] * units, weeks["restarting"] + weeks["waiting"]
+        idle = down * given.node_share_watts * given.pue * total_ns * 1e-9
+        drawn = whole * (1 - down) + idle
+        found["joules_per_useful_unit"] = drawn / useful if useful else None
+        found["cost_per_useful_unit"] = cost / useful if useful else None
+    return found

@@ -75,23 +75,19 @@ def pipeline(draft: GraphDraft) -> JobGraph:
 def _collectives(draft: GraphDraft, places: Array) -> list[Flow]:
     """Collectives inside a stage, for a micro-batch's pass through a chunk of its layers."""
     work, library = draft.work, draft.library
-    size = work.message_bytes / work.context_parallel
-    flows: list[Flow] = []
+    size, keys = work.message_bytes / work.context_parallel, work.message_bytes * work.key_share
     layers = -(-work.layers // (work.pipeline_parallel * work.interleaved))  # of the fullest
-    if layers and work.tensor_parallel > 1:
-        inner = draft.partition("tensor", places.reshape(-1, work.tensor_parallel))
-        flows.append(repeat(library.flow("all_reduce", size, inner), 2 * layers))
-    if layers and work.context_parallel > 1:
-        context = places.transpose(0, 1, 3, 2).reshape(-1, work.context_parallel)
-        keys = work.message_bytes * work.key_share
-        flow = library.flow("all_gather", keys, draft.partition("context", context))
-        flows.append(repeat(flow, layers))
-    if layers and work.expert_parallel > 1:
-        experts = places.transpose(1, 2, 3, 0).reshape(-1, work.expert_parallel)
-        flow = library.flow(
-            "all_to_all", size, draft.partition("expert", experts), imbalance=work.expert_imbalance
-        )
-        flows.append(repeat(flow, 2 * layers))
+    flows: list[Flow] = []
+    for name, axes, operation, sent, times, imbalance in (
+        ("tensor", (0, 1, 2, 3), "all_reduce", size, 2 * layers, 0.0),
+        ("context", (0, 1, 3, 2), "all_gather", keys, layers, 0.0),
+        ("expert", (1, 2, 3, 0), "all_to_all", size, 2 * layers, work.expert_imbalance),
+    ):
+        width = getattr(work, f"{name}_parallel")
+        if layers and width > 1:
+            members = draft.partition(name, places.transpose(axes).reshape(-1, width))
+            flow = library.flow(operation, sent, members, imbalance=imbalance)
+            flows.append(repeat(flow, times))
     return flows
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from evenstep.simulate.fabric.flows import Flow
-from evenstep.simulate.job.graph import MAIN, FinishedStep, Operation, RankProgram
+from evenstep.simulate.job.graph import MAIN, FinishedStep, Operation
 from evenstep.simulate.job.strategies import Extra
 from evenstep.simulate.wires.interface import COMPUTE, SLOWED
 from evenstep.trace.columns import Array
@@ -217,43 +217,28 @@ class StepRows:
                 held_ns=held[mine], payload=self._samples,
             )
         ]  # fmt: skip
-        before = self._before(done, role, begin)
+        main: dict[int, Any] = {index: timed for index, *timed in done.main(self._number)}
         first = {span.first: span for span in role.spans}
         for index, one in enumerate(role.operations):
             if index in first:
                 span = first[index]
-                found.append(self._phase(done, role, span.phase, index, span.last, before))
+                inside = [main[at] for at in range(index, span.last) if at in main]
+                found.append(self._phase(done, span.phase, inside))
             if one.instance >= 0:
                 found += self._exchanged(done, one, index)
             elif one.waits:
-                end = done.end[index, mine]
-                found.append(_phase_row(Phase.SYNC, before[index], end, end - before[index]))
+                _, reached, end = main[index]
+                found.append(_phase_row(Phase.SYNC, reached, end, end - reached))
         return found
 
-    def _before(self, done: FinishedStep, role: RankProgram, begin: Array) -> dict[int, Array]:
-        """When the main stream reached each operation."""
-        found, now = {}, begin
-        for index, one in enumerate(role.operations):
-            found[index] = now
-            if one.stream == MAIN:
-                now = done.end[index, self._ranks]
-        return found
-
-    def _phase(
-        self, done: FinishedStep, role: RankProgram, phase: Phase, first: int, last: int,
-        before: dict[int, Array],
-    ) -> RecordRow:  # fmt: skip
+    def _phase(self, done: FinishedStep, phase: Phase, inside: list[Any]) -> RecordRow:
         """The row of a phase, with the part of it that was work."""
-        mine, leaf, end = self._ranks, np.zeros(len(self._ranks)), before[first]
-        for index in range(first, last):
-            one = role.operations[index]
-            if one.stream != MAIN:
-                continue
-            end = done.end[index, mine]
+        leaf = np.zeros(len(self._ranks))
+        for one, reached, end in inside:
             works = one.kind in (COMPUTE, SLOWED) and one.phase is phase
             if works or done.graph.reads(one):
-                leaf = leaf + end - before[index]
-        return _phase_row(phase, before[first], end, leaf)
+                leaf = leaf + end - reached
+        return _phase_row(phase, inside[0][1], inside[-1][2], leaf)
 
     def _exchanged(self, done: FinishedStep, one: Operation, index: int) -> list[RecordRow]:
         flow, mine = done.graph.flows[one.instance], self._ranks

@@ -85,10 +85,9 @@ def _repairs(scenario: Scenario) -> Iterator[DecisionOption]:
         if packed and scenario.work.kind == "ddp" and left > 0:
             fewer = f"job.ranks={left}"
             yield DecisionOption("its node left out", "repair", (healthy, fewer), False, LAUNCH)
-    if scenario.cluster.slow_nodes:
-        yield DecisionOption(
-            "slow nodes replaced", "repair", ('cluster.slow_nodes=""',), False, OPERATORS
-        )
+    kinds = enumerate(scenario.cluster.kinds)
+    if healthy_kinds := tuple(f"cluster.kinds.{n}.factor=1" for n, k in kinds if k.factor > 1):
+        yield DecisionOption("slow nodes replaced", "repair", healthy_kinds, False, OPERATORS)
     if scenario.fabric.changes:
         yield DecisionOption("links mended", "repair", ("fabric.changes=[]",), False, OPERATORS)
 

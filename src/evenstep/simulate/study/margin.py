@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from evenstep.documents import Amount
-from evenstep.scenario import scenario as scenarios
-from evenstep.scenario import schema
+from evenstep.scenario.parts import Noise
 from evenstep.scenario.scenario import Scenario
 from evenstep.simulate.fabric.noise import are_alike
 from evenstep.simulate.result import Result
@@ -185,19 +185,11 @@ def _trial(setup: Setup, edges: Edges) -> LimitCheck:
 # -- axes ------------------------------------------------------------------------------------------
 
 
-def _plain(scenario: Scenario) -> dict[str, Any]:
-    """Plain values of a shorter run, with all tables that axes change."""
-    data = schema.plain(scenario)
-    for name in ("cluster", "job", "run"):
-        data.setdefault(name, {})
-    data["run"]["steps"] = min(scenario.run.steps, MOST_STEPS + scenario.run.warm_up)
-    data["job"]["ranks"] = scenario.ranks
-    return data
-
-
-def _with(scenario: Scenario, field: str) -> Callable[[float], Setup]:
-    """The job by the value of a field."""
-    return lambda value: set_up(scenarios.parse(_plain(scenario), (f"{field}={value!r}",)))
+def _shorter(scenario: Scenario, ranks: int = 0, **tables: Any) -> Scenario:
+    """A shorter run, at this number of ranks, with other tables."""
+    run, job = scenario.run, replace(scenario.job, ranks=ranks or scenario.ranks)
+    run = replace(run, steps=min(run.steps, MOST_STEPS + run.warm_up))
+    return replace(scenario, run=run, job=job, **tables)
 
 
 def _ranks(scenario: Scenario) -> GrowthAxis | str:
@@ -211,15 +203,14 @@ def _ranks(scenario: Scenario) -> GrowthAxis | str:
     unit = math.lcm(ranks_per_replica(scenario.work), cluster.gpus_per_node)  # with whole replicas
 
     def at(value: float) -> Setup:
-        data = _plain(scenario)
-        more = round(value) // cluster.gpus_per_node - first
-        if more > 0:
-            data["cluster"]["nodes"] = cluster.nodes + more
-            data["job"]["ranks"] = (first + more) * cluster.gpus_per_node
-            if "collectives" in data and "servers" in data["collectives"]:
-                servers = scenario.collectives.servers * (first + more) // first
-                data["collectives"]["servers"] = min(servers, MOST_SERVERS)
-        return set_up(scenarios.parse(data))
+        nodes, how = round(value) // cluster.gpus_per_node, scenario.collectives
+        if nodes <= first:
+            return set_up(_shorter(scenario))
+        if how.servers > 1:
+            how = replace(how, servers=min(how.servers * nodes // first, MOST_SERVERS))
+        grown = replace(cluster, nodes=cluster.nodes + nodes - first)
+        ranks = nodes * cluster.gpus_per_node
+        return set_up(_shorter(scenario, ranks, cluster=grown, collectives=how))
 
     most = max(MOST_RANKS, 2 * scenario.ranks) // unit * unit
     return GrowthAxis(scenario.ranks, most, at, unit)
@@ -227,7 +218,11 @@ def _ranks(scenario: Scenario) -> GrowthAxis | str:
 
 def _jitter(scenario: Scenario) -> GrowthAxis | str:
     """Independent normal noise of every rank's compute, in addition to the scenario's."""
-    return GrowthAxis(0.0, MOST_JITTER, _with(scenario, f"noise.{len(scenario.noise)}.sigma"))
+
+    def at(sigma: float) -> Setup:
+        return set_up(_shorter(scenario, noise=(*scenario.noise, Noise(sigma=sigma))))
+
+    return GrowthAxis(0.0, MOST_JITTER, at)
 
 
 def _oversubscription(scenario: Scenario) -> GrowthAxis | str:
@@ -236,15 +231,19 @@ def _oversubscription(scenario: Scenario) -> GrowthAxis | str:
         return f"a {fabric.kind} has none"
     if fabric.link_gBps:
         return "links between switches have a given speed"
+
+    def at(value: float) -> Setup:
+        return set_up(_shorter(scenario, fabric=replace(fabric, oversubscription=value)))
+
     most = max(MOST_OVERSUBSCRIPTION, fabric.oversubscription)
-    return GrowthAxis(fabric.oversubscription, most, _with(scenario, "fabric.oversubscription"))
+    return GrowthAxis(fabric.oversubscription, most, at)
 
 
 def _load(scenario: Scenario) -> GrowthAxis | str:
     """Background traffic in a ring over the job's nodes, as a share of every card."""
     if len(set(set_up(scenario).placement.node.tolist())) == 1:
         return "the job is on one node"
-    asked, card = scenarios.parse(_plain(scenario)), scenario.cluster.nic_gBps
+    asked, card = _shorter(scenario), scenario.cluster.nic_gBps
     return GrowthAxis(0.0, MOST_LOAD, lambda share: set_up(asked, load_gBps=share * card))
 
 

@@ -46,11 +46,7 @@ def resize(scenario: Scenario, ranks: int, *, strong: bool) -> Scenario:
     try:
         return replace(
             scenario,
-            cluster=replace(
-                scenario.cluster,
-                nodes=_nodes(scenario, ranks),
-                slow_nodes=_below(scenario.cluster.slow_nodes, _nodes(scenario, ranks), "nodes"),
-            ),
+            cluster=replace(scenario.cluster, nodes=_nodes(scenario, ranks)),
             fabric=replace(scenario.fabric, shape=torus_shape(_need(scenario, ranks), dimensions)),
             job=replace(scenario.job, ranks=ranks),
             work=_share_work(scenario.work, now, ranks) if strong else scenario.work,
@@ -136,14 +132,9 @@ def share_samples(samples: int, now: int, ranks: int) -> int:
 
 def _noises(noises: Sequence[Noise], ranks: int) -> tuple[Noise, ...]:
     """Noise of the remaining ranks."""
-    kept = (
-        (noise, replace(noise, ranks=_below(noise.ranks, ranks, "noise.ranks"))) for noise in noises
-    )
+    kept = ((noise, replace(noise, ranks=_below(noise.ranks, ranks))) for noise in noises)
     return tuple(after for before, after in kept if after.ranks or not before.ranks)
 
 
-def _below(ranges: str, limit: int, place: str) -> str:
-    numbers = nodes_in(ranges, place)
-    if all(number < limit for number in numbers):
-        return ranges
-    return format_ranks([number for number in numbers if number < limit])
+def _below(ranges: str, limit: int) -> str:
+    return format_ranks([rank for rank in nodes_in(ranges, "noise.ranks") if rank < limit])
