@@ -17,6 +17,7 @@ import numpy as np
 
 from benchmarks.measure import Row
 from benchmarks.ranks import run_ranks
+from evenstep.cli.progress import ticking
 
 COMMAND = "python -m benchmarks acting"
 #: Which action, in what loop, on how many ranks of so many threads.
@@ -83,7 +84,8 @@ def _p99(times: np.ndarray) -> float:
 
 
 def _job(act: str, loop: str, world: int, threads: int, steps: int) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="acting-") as folder:
+    what = f"{steps} steps of {world} ranks, {loop}, --act {act}"
+    with tempfile.TemporaryDirectory(prefix="acting-") as folder, ticking(what):
         return run_ranks(
             "benchmarks.jobs.acting",
             *("--out", str(Path(folder) / "run"), "--act", act, "--steps", str(steps)),

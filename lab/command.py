@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from evenstep.cli import files
+from evenstep.cli.progress import counting
 from evenstep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ interval of no difference stands beside the others."""
 
 ACTIONS = ("run", "compare", "predict", "fields", "clean")
 INTERRUPTED = 130
+BLOCKS = "measured {} of {} blocks"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +82,8 @@ def _compare(args: argparse.Namespace) -> int:
     asked = _scenario(args)
     names = args.arms or ["baseline", "slack"]
     with _folder(args) as folder:
-        record, outcomes = compared(asked, names, folder, _progress())
+        with counting(BLOCKS) as progress:
+            record, outcomes = compared(asked, names, folder, progress)
         found = page.document(asked, record, outcomes, asked.run.rounds)
         drawn = partial(_drawn_comparison, asked, names, record, folder, found)
         _show(args, folder, found, page.text, drawn)
@@ -95,7 +98,8 @@ def _run(args: argparse.Namespace) -> int:
         raise UsageError(f"run takes one arm, found {len(args.arms)}; use compare for several")
     arm = (args.arms or ["baseline"])[0]
     with _folder(args) as folder:
-        record = single.carried(asked, arm, folder, _progress())
+        with counting(BLOCKS) as progress:
+            record = single.carried(asked, arm, folder, progress)
         found = single.document(asked, arm, record, folder, kept=args.out is not None)
         drawn = partial(_drawn_jobs, asked, arm, record, folder, found)
         _show(args, folder, found, single.text, drawn)
@@ -110,7 +114,8 @@ def _predict(args: argparse.Namespace) -> int:
         name: prediction.predicted_gains(asked, name) for name in args.arms if name != "baseline"
     }
     with _folder(args) as folder:
-        record, compared = validation.validated(asked, folder, _progress())
+        with counting(BLOCKS) as progress:
+            record, compared = validation.validated(asked, folder, progress)
         found = validation.document(asked, record, compared, gains)
         drawn = partial(_drawn_jobs, asked, "baseline", record, folder, found)
         _show(args, folder, found, validation.text, drawn)
@@ -200,16 +205,3 @@ def _end(args: argparse.Namespace, record: Record) -> int:
     if args.out is not None:
         print(f"Wrote {args.out}", file=sys.stderr)
     return INTERRUPTED if record.ended == STOPPED else 0
-
-
-def _progress() -> Any:
-    """Told after each block; says nothing in a pipe."""
-    if not sys.stderr.isatty():
-        return None
-
-    def tell(done: int, blocks: int, left_s: float) -> None:
-        end = "\n" if done == blocks else ""
-        line = f"\rblock {done} of {blocks}, {left_s / 60:.1f} minutes left "
-        print(line, end=end, file=sys.stderr, flush=True)
-
-    return tell

@@ -39,8 +39,7 @@ BOARD = ".board"
 OWN_LOGS = ("traffic.log", "hog.log")  # of what tiers start beside ranks; these have JOB-RANK.log
 SCRATCH_FILES = (BOARD, ".trial", "..trial.", ".pulse-", ".order-", ".store-", f".{RECORD}.")
 
-#: told the number of finished blocks, of all blocks, and the seconds left
-Progress = Callable[[int, int, float], None]
+Progress = Callable[[int, int], None]  # told the number of finished blocks, and of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ def _blocks(trial: Trial, board: Board, running: Running, progress: Progress | N
     whole = 0
     begin = time.monotonic()
     if progress is not None:
-        progress(0, fitting, fitting * run.block_s)
+        progress(0, fitting)
     try:
         for block in range(fitting):
             board.show(block)
@@ -144,7 +143,7 @@ def _blocks(trial: Trial, board: Board, running: Running, progress: Progress | N
             _wait(begin + (block + 1) * run.block_s, running)
             whole += 1
             if progress is not None:
-                progress(whole, fitting, (fitting - whole) * run.block_s)
+                progress(whole, fitting)
     except KeyboardInterrupt:
         ended = INTERRUPTED
     real_time = trial.scenario.real_time and realtime.permitted()
