@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,13 +40,15 @@ class DiagnosisTask(NamedTuple):
     what_if: tuple[str, ...]
     form: str  # brief, verbose, markdown or json
     anonymise: bool
+    alone: bool
 
 
 class DiagnosedTrace(NamedTuple):
     """The diagnosis of a trace and its output: `shown` is an object for JSON, or text."""
 
     number: int
-    point: ScalingPoint  # with the diagnosis
+    diagnosis: Diagnosis
+    point: ScalingPoint | None  # where several traces are given
     answers: Sequence[WhatIfGain]
     shown: Any
 
@@ -71,14 +72,15 @@ def main(args: argparse.Namespace) -> int:
         if args.html is not None and len(opened) > 1 == len({trace.world for trace, _ in opened}):
             raise UsageError("--html writes one page: give one trace, or runs of different sizes")
         results = [diagnose_task(one, task) for one, task in zip(opened, tasks, strict=True)]
-    if len({one.point.ranks for one in results}) > 1:
-        results.append(_diagnose_sizes(results, tasks[0].form))
+    points = [one.point for one in results if one.point is not None]
+    if len({point.ranks for point in points}) > 1:
+        results.append(_diagnose_sizes(results, points, tasks[0].form))
     if args.html is not None:  # before printing: the reader may close the pipe early
         _write_page(args, results[-1], opened[results[-1].number][0])
     _print(args, given.bundles, [one.shown for one in results])
     if args.html is not None:
         tell_written(args.html)
-    return int(worst(one.point.diagnosis for one in results) > args.fail_above)
+    return int(worst(one.diagnosis for one in results) > args.fail_above)
 
 
 def _print(args: argparse.Namespace, bundles: Sequence[Bundle], parts: Sequence[Any]) -> None:
@@ -95,20 +97,21 @@ def _print(args: argparse.Namespace, bundles: Sequence[Bundle], parts: Sequence[
         print("\n\n".join(map(head.format, names, parts)))
 
 
-def _diagnose_sizes(results: Sequence[DiagnosedTrace], form: str) -> DiagnosedTrace:
+def _diagnose_sizes(
+    results: Sequence[DiagnosedTrace], points: Sequence[ScalingPoint], form: str
+) -> DiagnosedTrace:
     """Diagnose runs of different sizes together, shown with the largest of them."""
-    together = diagnose_together([one.point for one in results])
-    largest = max(results, key=lambda one: one.point.ranks)
-    point = replace(largest.point, diagnosis=together)
+    together = diagnose_together(points)
+    largest = results[max(range(len(points)), key=lambda at: points[at].ranks)]
     shown = _render(together, largest.answers, form)
-    return largest._replace(point=point, shown=shown)
+    return largest._replace(diagnosis=together, shown=shown)
 
 
 def _write_page(args: argparse.Namespace, told: DiagnosedTrace, trace: Trace) -> None:
     from evenstep.report.page import html, sheet
 
     more = {"answers": told.answers, "price_per_rank_hour": args.price_per_rank_hour}
-    sheet.write(args.html, html.render(told.point.diagnosis, trace, **more))
+    sheet.write(args.html, html.render(told.diagnosis, trace, **more))
 
 
 def _default_run(args: argparse.Namespace) -> list[str]:
@@ -137,7 +140,7 @@ def _tasks(args: argparse.Namespace, number: int) -> list[DiagnosisTask]:
     form = next((name for name in ("json", "verbose", "markdown") if getattr(args, name)), "brief")
     first = DiagnosisTask(
         (*args.traces, *args.floors), Path.cwd(), 0, args.price_per_rank_hour,
-        tuple(args.what_if), form, args.anonymise,
+        tuple(args.what_if), form, args.anonymise, number == 1,
     )  # fmt: skip
     return [first._replace(number=each) for each in range(number)]
 
@@ -157,8 +160,9 @@ def diagnose_task(opened: Opened, task: DiagnosisTask) -> DiagnosedTrace:
     if scrub is not None:
         diagnosis = scrub.value(diagnosis)
     asked = answers(trace, task.what_if)
-    point, shown = scaling_point(trace, diagnosis), _render(diagnosis, asked, task.form)
-    return DiagnosedTrace(task.number, point, asked, shown)
+    point = None if task.alone else scaling_point(trace, diagnosis)
+    shown = _render(diagnosis, asked, task.form)
+    return DiagnosedTrace(task.number, diagnosis, point, asked, shown)
 
 
 def _open(given: InputPaths, bundle: Bundle, task: DiagnosisTask) -> Opened:
