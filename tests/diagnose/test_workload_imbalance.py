@@ -18,7 +18,7 @@ from evenstep.importers.operations.operation_records import trace_of
 from evenstep.importers.operations.operation_tables import FORMAT
 from evenstep.trace.spool.layout import Phase
 from evenstep.trace.trace import Group
-from tests.diagnose.programs import Do, pipeline
+from tests.diagnose.programs import Do, Job, pipeline
 from tests.diagnose.synthetic import MS, World
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data" / "what-if"
@@ -184,6 +184,20 @@ def test_a_ring_of_messages_has_no_stages():
 
     trace = replace(job, program=ring).run().trace()
     assert (stages_passed(step_grid(trace).graph) == -1).all()
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_two_ranks_that_exchange_what_is_done_have_no_stages(blocking):
+    def exchange(rank):
+        send, receive = Do("send", peer=1 - rank), Do("receive", peer=1 - rank)
+        return [Do("work", 10 * MS), *((receive, send) if rank else (send, receive)), Do("wait")]
+
+    job = Job(ranks=2, groups=[("world", (0, 1))], program=exchange, meets=blocking, steps=30)
+    slow, even = replace(job, slow={1: 1.5}).run(), job.run()
+    assert (stages_passed(step_grid(slow.trace()).graph) == -1).all()
+    finding = found(slow.trace())["straggler"]
+    assert finding.where.ranks == [1]
+    assert finding.severity == pytest.approx(1 - even.length_ns / slow.length_ns, rel=0.1)
 
 
 # -- sequences -------------------------------------------------------------------------------------

@@ -157,6 +157,23 @@ def beginning(graph: Graph) -> Array:
     return np.asarray((sent_ns < came_ns).reshape(-1, lanes).mean(axis=0) > MOST)
 
 
+def in_hand(graph: Graph) -> Array:
+    """Share of each lane's work with a message in hand, between its coming and one that the lane
+    sends: most of that of a pipeline's later stages, none of ranks that exchange what is done."""
+    rows, lanes = graph.rows, len(graph.ranks)
+    source, target = message_ends(graph)
+    cell = rows["index"] * lanes + rows.lane
+    order = np.lexsort([rows.at_ns, cell])
+    came, gone = (target[rows.wait] == rows.lane)[order], (source[rows.enter] == rows.lane)[order]
+    more = came.astype(int) - gone
+    held = np.cumsum(more) - more  # before each row
+    least = np.full(len(graph.steps) * lanes, np.iinfo(np.int64).max)
+    np.minimum.at(least, cell[order], held)
+    own, lane = graph.own_ns[order], rows.lane[order]
+    working = np.bincount(lane, own * (held > least[cell[order]]), lanes)
+    return np.asarray(working / np.maximum(np.bincount(lane, own, lanes), 1.0))
+
+
 # -- micro-batches ---------------------------------------------------------------------------------
 
 

@@ -21,14 +21,20 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.diagnose.finding import Evidence, Finding
-from evenstep.diagnose.graph.peers import MicroBatches, beginning, message_ends, micro_batches
+from evenstep.diagnose.graph.peers import (
+    MicroBatches,
+    beginning,
+    in_hand,
+    message_ends,
+    micro_batches,
+)
 from evenstep.diagnose.graph.replay import Change
 from evenstep.diagnose.graph.structure import Graph, by_step_and_lane
 from evenstep.diagnose.lateness.case import Case
 from evenstep.diagnose.lateness.cost import Costs
 from evenstep.diagnose.lateness.delays import Cause
 from evenstep.diagnose.lateness.thresholds import FEWEST_STEPS, above_others
-from evenstep.diagnose.levels import MOST, NAMED, SMALLEST_SHARE, SURE
+from evenstep.diagnose.levels import MINOR, MOST, NAMED, SMALLEST_SHARE, SURE
 from evenstep.diagnose.modes.intervention import Gain, by_noise, constant, finding_of, throughout
 from evenstep.statistics.interval import z
 from evenstep.statistics.trend import linear, rank_values
@@ -322,8 +328,8 @@ def _stages_of(case: Case) -> dict[int, int]:
 
 def stages_passed(graph: Graph) -> Array:
     """Stage of each lane, -1 none: the lanes that send first in a step are the first stage, and the
-    lanes they send to before they receive from them the next. All -1 where stages differ in their
-    number of lanes: that is no pipeline."""
+    lanes they send to before they receive from them the next, if these work on what came. All -1
+    where stages differ in their number of lanes: that is no pipeline."""
     table, lanes = graph.operations, len(graph.ranks)
     none = np.full(lanes, -1)
     if not table.message.any():
@@ -337,10 +343,10 @@ def stages_passed(graph: Graph) -> Array:
     gone = np.full((len(graph.steps), len(way) + 1), np.inf)  # when the first of a step was sent
     np.minimum.at(gone, (step, channel.reshape(-1)), table.last_ns[passed])
     onward = (gone[:, :-1] < gone[:, back]).mean(axis=0) > MOST
-    stage = np.where(beginning(graph), 0, none)
+    stage, works = np.where(beginning(graph), 0, none), in_hand(graph) > MINOR
     for place in range(1, lanes):
         reached = (way % lanes)[onward & (stage[way // lanes] == place - 1)]
-        reached = reached[stage[reached] < 0]
+        reached = reached[(stage[reached] < 0) & works[reached]]
         if not len(reached):
             break
         stage[reached] = place
