@@ -58,13 +58,13 @@ class Attempt:
     checkpoint_ns: float | None  # mean time one takes
     steps_since_checkpoint: int  # after the last checkpoint, or all of them
     since_checkpoint_ns: float  # their run time
-    first_progress: int | None  # the script's own count of steps, where logged
-    last_progress: int | None
-    cv_at_start: float | None
-    cv_at_end: float | None
-    rate_at_start: float | None  # steps per second
-    rate_at_end: float | None
-    energy_joules: float | None  # of all ranks
+    first_progress: int | None = None  # the script's own count of steps, where logged
+    last_progress: int | None = None
+    cv_at_start: float | None = None
+    cv_at_end: float | None = None
+    rate_at_start: float | None = None  # steps per second
+    rate_at_end: float | None = None
+    energy_joules: float | None = None  # of all ranks
     samples: float = 0.0  # of a rank in a step; 0 where the batch is unknown
     preempted: str | None = None  # the signal of its preemption
     failure: str = ""  # who ended it, and how: of the attempt before the last restart
@@ -77,10 +77,11 @@ def with_attempts(trace: Trace, path: Path, *, price_per_rank_hour: float | None
     """
     if not path.is_dir():
         return trace
-    run, found, limits = dict(trace.run), read_attempts(path), trace.limits
+    run, limits, numbers = dict(trace.run), trace.limits, RunFolder(path).attempts()
+    found = read_attempts(path) if len(numbers) > 1 else []
     if notice := preemption(path, trace.attempt):
         run[PREEMPTED] = notice
-    before = max((n for n in RunFolder(path).attempts() if n < trace.attempt), default=-1)
+    before = max((number for number in numbers if number < trace.attempt), default=-1)
     if failure := _failure(path, before) if before >= 0 else "":
         if len(found) > 1 and found[-2].number == before:
             found[-2] = replace(found[-2], failure=failure)
@@ -137,15 +138,15 @@ def some_spools(folder: Path, number: int) -> list[Extent]:
 
 
 def _attempt(folder: Path, number: int) -> Attempt | None:
-    """An attempt by some of its ranks, its steps those of the rank with most; None without a
-    step."""
+    """An attempt by some of its ranks, its steps those of the rank with most, or where nothing
+    marked any the inferred ones; None without a step."""
     spools = []
     for file in some_spools(folder, number):
         with suppress(TraceError):
             spools.append(read_spool(file))
     spools = [spool for spool in spools if len(spool.summaries)]
-    if not spools:
-        return None
+    if not spools or any("steps" in spool.facts for spool in spools):
+        return _inferred(folder, number)
     main = max(spools, key=lambda spool: int(spool.summaries["count"].sum()))
     rows = main.summaries
     steps = int(rows["count"].sum())
@@ -163,7 +164,29 @@ def _attempt(folder: Path, number: int) -> Attempt | None:
         steps_since_checkpoint=again, since_checkpoint_ns=again_ns,
         first_progress=first, last_progress=last, **_windows(_single_steps(rows)),
         energy_joules=_energy(spools, world), samples=float(np.mean(samples)),
-        preempted=preemption(folder, number).get("signal"), failure="",
+        preempted=preemption(folder, number).get("signal"),
+    )  # fmt: skip
+
+
+def _inferred(folder: Path, number: int) -> Attempt | None:
+    """An attempt by the steps of its lowest rank, as `load` infers them from the calls of all."""
+    try:
+        trace = load(folder, attempt=number)
+    except TraceError:
+        return None
+    steps = trace.of_kind(Kind.STEP)
+    if not len(steps):
+        return None
+    rank = int(steps["rank"].min())
+    steps = steps.select(steps["rank"] == rank)
+    lengths = (steps.exit_ns - steps.enter_ns).astype(float)
+    moments = (int(steps.enter_ns[0]), int(steps.exit_ns[-1]))
+    started_s, ended_s = (wall_ns(trace.ranks[rank], each) / 1e9 for each in moments)
+    return Attempt(
+        number=number, ranks=trace.world, started_s=started_s, ended_s=ended_s, steps=len(steps),
+        step_ns=float(lengths.mean()), checkpoints=0, checkpoint_ns=None,
+        steps_since_checkpoint=len(steps), since_checkpoint_ns=float(lengths.sum()),
+        preempted=preemption(folder, number).get("signal"), **_windows(lengths),
     )  # fmt: skip
 
 
