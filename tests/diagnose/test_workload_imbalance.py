@@ -197,7 +197,7 @@ def test_two_ranks_that_exchange_what_is_done_have_no_stages(blocking):
     assert (stages_passed(step_grid(slow.trace()).graph) == -1).all()
     finding = found(slow.trace())["straggler"]
     assert finding.where.ranks == [1]
-    assert finding.severity == pytest.approx(1 - even.length_ns / slow.length_ns, rel=0.1)
+    assert finding.severity == pytest.approx(1 - even.length_ns / slow.length_ns, rel=0.15)
 
 
 # -- sequences -------------------------------------------------------------------------------------

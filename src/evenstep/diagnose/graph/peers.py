@@ -144,22 +144,31 @@ def message_ends(graph: Graph) -> Array:
 def beginning(graph: Graph) -> Array:
     """Whether each lane mostly sends its first message of a step before one has come to it: the
     first stage of a pipeline does, as do all members of a ring."""
-    rows, table, lanes = graph.rows, graph.operations, len(graph.ranks)
+    rows, lanes = graph.rows, len(graph.ranks)
     source, target = message_ends(graph)
     passed = (source >= 0) & (target >= 0)
-    sent_ns, came_ns = np.full((2, len(graph.steps) * lanes), np.inf)
+    sent_ns = np.full(len(graph.steps) * lanes, np.inf)
     sends = np.flatnonzero(passed[rows.enter] & (source[rows.enter] == rows.lane))
     cell = rows["index"][sends] * lanes + rows.lane[sends]
     np.minimum.at(sent_ns, cell, rows.at_ns[sends])
-    came = np.flatnonzero(passed[:-1])
+    earlier = sent_ns < _first_came_ns(graph)
+    return np.asarray(earlier.reshape(-1, lanes).mean(axis=0) > MOST)
+
+
+def _first_came_ns(graph: Graph) -> Array:
+    """When the first message of each step came to each lane, inf for none: (steps × lanes,)."""
+    table, lanes, (source, target) = graph.operations, len(graph.ranks), message_ends(graph)
+    came = np.flatnonzero((source >= 0)[:-1] & (target >= 0)[:-1])
+    found = np.full(len(graph.steps) * lanes, np.inf)
     step = np.searchsorted(graph.steps, table.step[came]) * lanes
-    np.minimum.at(came_ns, step + target[came], table.over_ns[came])
-    return np.asarray((sent_ns < came_ns).reshape(-1, lanes).mean(axis=0) > MOST)
+    np.minimum.at(found, step + target[came], table.over_ns[came])
+    return found
 
 
 def in_hand(graph: Graph) -> Array:
-    """Share of each lane's work with a message in hand, between its coming and one that the lane
-    sends: most of that of a pipeline's later stages, none of ranks that exchange what is done."""
+    """Share of each lane's work with a message in hand: between its coming and one that the lane
+    sends, and but for lanes that begin a step after the first of that step has come. All stages of
+    a pipeline have some; of two ranks that exchange what is done one has none."""
     rows, lanes = graph.rows, len(graph.ranks)
     source, target = message_ends(graph)
     cell = rows["index"] * lanes + rows.lane
@@ -169,9 +178,11 @@ def in_hand(graph: Graph) -> Array:
     held = np.cumsum(more) - more  # before each row
     least = np.full(len(graph.steps) * lanes, np.iinfo(np.int64).max)
     np.minimum.at(least, cell[order], held)
-    own, lane = graph.own_ns[order], rows.lane[order]
-    working = np.bincount(lane, own * (held > least[cell[order]]), lanes)
-    return np.asarray(working / np.maximum(np.bincount(lane, own, lanes), 1.0))
+    own, lane, cell = graph.own_ns[order], rows.lane[order], cell[order]
+    since_ns = np.where(beginning(graph)[lane], -np.inf, _first_came_ns(graph)[cell])
+    working = (held > least[cell]) & (rows.at_ns[order] - own >= since_ns)
+    share = np.bincount(lane, own * working, lanes)
+    return np.asarray(share / np.maximum(np.bincount(lane, own, lanes), 1.0))
 
 
 # -- micro-batches ---------------------------------------------------------------------------------

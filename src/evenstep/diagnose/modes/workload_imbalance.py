@@ -328,8 +328,8 @@ def _stages_of(case: Case) -> dict[int, int]:
 
 def stages_passed(graph: Graph) -> Array:
     """Stage of each lane, -1 none: the lanes that send first in a step are the first stage, and the
-    lanes they send to before they receive from them the next, if these work on what came. All -1
-    where stages differ in their number of lanes: that is no pipeline."""
+    lanes they send to before they receive from them the next, of those that work with a message in
+    hand. All -1 where stages differ in their number of lanes: that is no pipeline."""
     table, lanes = graph.operations, len(graph.ranks)
     none = np.full(lanes, -1)
     if not table.message.any():
@@ -343,7 +343,8 @@ def stages_passed(graph: Graph) -> Array:
     gone = np.full((len(graph.steps), len(way) + 1), np.inf)  # when the first of a step was sent
     np.minimum.at(gone, (step, channel.reshape(-1)), table.last_ns[passed])
     onward = (gone[:, :-1] < gone[:, back]).mean(axis=0) > MOST
-    stage, works = np.where(beginning(graph), 0, none), in_hand(graph) > MINOR
+    works = in_hand(graph) > MINOR
+    stage = np.where(beginning(graph) & works, 0, none)
     for place in range(1, lanes):
         reached = (way % lanes)[onward & (stage[way // lanes] == place - 1)]
         reached = reached[(stage[reached] < 0) & works[reached]]
