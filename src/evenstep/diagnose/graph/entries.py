@@ -26,6 +26,7 @@ _SYNCHRONIZING = tuple(map(int, SYNCHRONIZING_OPS))
 _DEVICE, _ASYNC = int(Flag.ON_DEVICE), int(Flag.ASYNC)
 _BLOCKED, _FAILED = int(Flag.HOST_BLOCKED), int(Flag.FAILED)
 _UPPER_BOUND = int(Flag.EXIT_UPPER_BOUND)
+GLOO = "gloo"
 
 #: A sender or root that need not wait is taken to wait if it left after the last member in this
 #: share of at least so many calls; entries closer together than `TELLING_NS` do not count.
@@ -283,7 +284,7 @@ def _messages(trace: Trace, events: Columns, clocks: Clocks, ranks: Array) -> En
     placed = stamps(trace, events, clocks)
     both = np.bincount(number)[number] == 2
     at_once, later = (where & sending for where in _awaited_sends(trace, events))
-    meets = _rendezvous(events, number, placed, sending & both, at_once)
+    meets = _rendezvous(trace, events, number, placed, sending & both, at_once)
     ahead = ~sending & np.isin(events["rank"], entered_on_device(trace)) & on_device(events)
     ahead &= placed.enter_ns > events.device_enter_ns + TELLING_NS  # before compute reached it
     meets &= (np.bincount(channel, ahead) <= MINOR * np.bincount(channel, ~sending))[channel]
@@ -331,14 +332,17 @@ def _awaited_sends(trace: Trace, events: Columns) -> Array:
 
 
 def _rendezvous(
-    events: Columns, number: Array, placed: Columns, sends: Array, at_once: Array
+    trace: Trace, events: Columns, number: Array, placed: Columns, sends: Array, at_once: Array
 ) -> Array:
-    """Whether each message begins only when both ends have entered: on devices, where a sender was
-    seen to wait for its receiver, and where messages received late take as long as the others."""
+    """Whether each message begins only when both ends have entered: on devices, with gloo (whose
+    sender announces a message and sends it when the receiver has asked for it,
+    `gloo/transport/tcp/pair.cc`), where a sender was seen to wait for its receiver, and where
+    messages received late take as long as the others."""
     device = on_device(events)
     called = ((events.flags & _BLOCKED) != 0) & ((events.flags & _ASYNC) == 0)
     blocked = sends & (called | at_once)
-    meets = np.bincount(number, device) == 2
+    gloo = [place for place, group in enumerate(trace.groups) if group.backend == GLOO]
+    meets = np.bincount(number, device | np.isin(events.group, gloo)) == 2
     enter, leave = placed.enter_ns, placed.leave_ns
     last = np.zeros(int(number[-1]) + 1, np.int64)
     np.maximum.at(last, number, enter)
