@@ -290,8 +290,9 @@ class _Run:
             rank: RankInfo(rank, {"rank": rank, "hostname": "node0", "boot_id": "boot"}, facts)
             for rank in range(self.job.ranks)
         }
+        backend = "nccl" if self.job.device else "gloo" if self.job.meets else "mpi"
         groups = tuple(
-            Group(f"{name}-{number}", name, members, "nccl" if self.job.device else "gloo")
+            Group(f"{name}-{number}", name, members, backend)
             for number, (name, members) in enumerate(self.job.groups)
         )
         return Trace(

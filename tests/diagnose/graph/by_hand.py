@@ -71,7 +71,7 @@ class Run:
             rank: RankInfo(rank, {"rank": rank, "hostname": "node0", "boot_id": "boot"})
             for rank in range(self.ranks)
         }
-        groups = tuple(Group(f"g{n}", f"g{n}", one, "gloo") for n, one in enumerate(self.groups))
+        groups = tuple(Group(f"g{n}", f"g{n}", one, "mpi") for n, one in enumerate(self.groups))
         events = events.sorted_by("rank", "enter_ns")
         return Trace({"run_id": "by hand"}, self.ranks, 0, who, events, groups)
 

@@ -1,5 +1,7 @@
 """Which records are one operation, who decides when it begins, and who waits for its end."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,8 +13,9 @@ from tests.diagnose.graph.by_hand import Run, after
 SENDER, RECEIVER = 0, 1
 
 
-def found(run):
+def found(run, backend="mpi"):
     trace = run.trace()
+    trace.groups = tuple(replace(group, backend=backend) for group in trace.groups)
     return entries(trace, align(trace), np.array(sorted(trace.ranks)))
 
 
@@ -198,6 +201,15 @@ def test_a_message_begins_with_its_sender_and_its_receiver_waits():
     assert made.operations.whole.tolist() == [True]
     assert made.operations.root.tolist() == [SENDER]
     assert made.operations.message.tolist() == [True]
+
+
+@pytest.mark.parametrize(("backend", "meets"), [("gloo", True), ("mpi", False)])
+def test_a_message_of_gloo_begins_with_both_ends_whether_or_not_its_sender_waits(backend, meets):
+    """The receiver comes 5 ms after the sender, who waits for something else until 9."""
+    run = Run()
+    run.message(SENDER, 0, Op.SEND, RECEIVER, 0, 1, 9)
+    run.message(RECEIVER, 0, Op.RECV, SENDER, 0, 6, 8)
+    assert part(found(run, backend).rows, "decides") == (True, meets)
 
 
 @pytest.mark.parametrize(("left", "meets"), [(6, True), (3, False)])

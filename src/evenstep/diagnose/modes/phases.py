@@ -91,9 +91,10 @@ def _all_waiting(case: Case, values: Array) -> list[Finding]:
     """The input of all ranks (steps × ranks), where it costs more than handing a batch over."""
     loads = values.any(axis=0)
     usual, who = np.median(values[:, loads]), "every rank" + " that loads" * (not loads.all())
+    options = ["storage", "workers"] if case.contended else ["workers", "storage"]
     finding = finding_of(
         case, "input_pipeline.everybody", case.without(values, Cause.INPUT),
-        numbers={"usual": usual, "who": who}, projected=constant, options=["workers", "storage"],
+        numbers={"usual": usual, "who": who}, projected=constant, options=options,
         evidence=[Evidence("input_per_step", usual, 0, "ns")],
     )  # fmt: skip
     return [one for one in finding if one.severity >= NAMED]
