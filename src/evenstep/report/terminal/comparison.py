@@ -172,6 +172,8 @@ def _lines(found: History) -> Iterator[str]:
         yield _row(run)
         yield from _culprit(run)
     for workload in found.workloads:
+        if len(workload.runs) == 1 and not workload.restarts:
+            continue  # its row says it all
         yield ""
         yield from PLAIN.wrap(printable(workload.sentence))
         spread = workload.spread.get("step_ns")
