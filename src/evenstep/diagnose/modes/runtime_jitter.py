@@ -176,9 +176,10 @@ def _too_few(case: Case, scheduler: Contention, cells: Array) -> list[Finding]:
     attributed = case.share(np.sum(list(others), axis=0))
     room = max(0.0, 1.0 - attributed.value)
     interval = Share(*(min(value, room) for value in share))
-    # also what ranks lose beyond lateness: transports without a core look like slow transfer
-    case.claims.slow_ns += interval.value * case.grid.step_ns
-    step = case.grid.step_ns
+    # transports without a core look like slow transfer, for no longer than what ranks lose
+    step, exposed = case.grid.step_ns, case.grid.blocked_ns - case.grid.wait_ns
+    if interval.value * step.sum() >= MOST * np.maximum(exposed, 0).mean(axis=1).sum():
+        case.claims.slow_ns += interval.value * step
     several = [scheduler.node] if scheduler.node and len(case.trace.nodes) > 1 else []
     mode = "runtime_jitter.oversubscribed"
     return finding_of(
